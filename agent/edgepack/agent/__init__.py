@@ -1,0 +1,1 @@
+"""The daemon on the device, and the way applications use its model."""

@@ -1,0 +1,158 @@
+"""The agent's settings: one TOML file, read once at the start."""
+
+from pathlib import Path
+
+import msgspec
+
+from edgepack.errors import DeviceError
+from edgepack.wire import topics
+
+
+class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How to reach the broker.
+
+    Attributes:
+        url: `mqtt://host:port` or `mqtts://host:port`.
+        ca_file, cert_file, key_file: PEM files for TLS and the device's own certificate.
+        username, password_file: For brokers with passwords; the file holds one line.
+        keepalive_s: MQTT keepalive, at least 5.
+    """
+
+    url: str
+    ca_file: str = ""
+    cert_file: str = ""
+    key_file: str = ""
+    username: str = ""
+    password_file: str = ""
+    keepalive_s: int = 30
+
+
+class TrustConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Whose bundles are accepted.
+
+    Attributes:
+        keys: PEM files of public keys; one of them must have signed a bundle.
+        allow_degraded_unsafe: Accept variants whose gates were overridden at build time.
+    """
+
+    keys: tuple[str, ...]
+    allow_degraded_unsafe: bool = False
+
+
+class ProviderConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Which execution providers may be used.
+
+    Attributes:
+        wanted: The provider this device was bought for; another choice is reported as fallback.
+        allow: Providers that may be used at all; empty means every one.
+        allow_simulator: Let a simulated provider be a candidate (build hosts and tests).
+        threads: Intra-op threads of a session; 0 leaves it to ONNX Runtime.
+    """
+
+    wanted: str = ""
+    allow: tuple[str, ...] = ()
+    allow_simulator: bool = False
+    threads: int = 0
+
+
+class ProbeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How candidates are probed.
+
+    Attributes:
+        timeout_s: Time limit of one candidate, loading included.
+        runs: Timed runs after one warm-up; fewer when one run takes long.
+    """
+
+    timeout_s: float = 120.0
+    runs: int = 20
+
+
+class HookConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Firmware hooks of this device.
+
+    Attributes:
+        folder: Holds `<stage>.<before|after>.d/` folders with executables; "" means none.
+        timeout_s: Time limit of one hook.
+    """
+
+    folder: str = ""
+    timeout_s: float = 60.0
+
+
+class LimitConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What the agent may use.
+
+    Attributes:
+        disk_reserve_bytes: Free space that an update must leave.
+        telemetry_interval_s: Seconds between latency reports.
+        max_restarts: Times one update may be resumed after a restart before it is given up.
+    """
+
+    disk_reserve_bytes: int = 64 * 1024 * 1024
+    telemetry_interval_s: float = 30.0
+    max_restarts: int = 10
+
+
+class AgentConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """All settings of an agent.
+
+    Attributes:
+        device: Device id: MQTT user name and client id, the certificate's common name.
+        tenant: Tenant of the fleet.
+        state_dir: Folder for journal, slots and the pointer to the active model.
+    """
+
+    device: str
+    tenant: str = "default"
+    state_dir: str
+    broker: BrokerConfig | None = None
+    trust: TrustConfig
+    providers: ProviderConfig = ProviderConfig()
+    probe: ProbeConfig = ProbeConfig()
+    hooks: HookConfig = HookConfig()
+    limits: LimitConfig = LimitConfig()
+
+
+def read_config(path: Path) -> AgentConfig:
+    """Reads and checks a settings file; relative paths in it are relative to its folder.
+
+    Raises:
+        DeviceError: The file is missing, no TOML, or has an unknown or ill-typed key.
+    """
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise DeviceError(
+            f"cannot read the agent's settings: {error.strerror}",
+            found_in=str(path),
+            remedy="edgepack fleet enroll DEVICE writes one, or name it with --config",
+        ) from error
+    try:
+        config = msgspec.toml.decode(content, type=AgentConfig)
+        topics.check_name(config.device, "device id")
+        topics.check_name(config.tenant, "tenant")
+    except (msgspec.DecodeError, ValueError) as error:
+        raise DeviceError(f"the agent's settings are wrong: {error}", found_in=str(path)) from error
+    return _anchor(config, path.resolve().parent)
+
+
+def _anchor(config: AgentConfig, folder: Path) -> AgentConfig:
+    def at(value: str) -> str:
+        return str(folder / value) if value else ""
+
+    broker = config.broker
+    if broker is not None:
+        broker = msgspec.structs.replace(
+            broker,
+            ca_file=at(broker.ca_file),
+            cert_file=at(broker.cert_file),
+            key_file=at(broker.key_file),
+            password_file=at(broker.password_file),
+        )
+    return msgspec.structs.replace(
+        config,
+        state_dir=at(config.state_dir),
+        broker=broker,
+        trust=msgspec.structs.replace(config.trust, keys=tuple(at(k) for k in config.trust.keys)),
+        hooks=msgspec.structs.replace(config.hooks, folder=at(config.hooks.folder)),
+    )

@@ -1,0 +1,1 @@
+"""The bundle format: manifest, chunk index, golden samples, signature and archive."""

@@ -1,0 +1,43 @@
+"""Writing files so that a power cut leaves the old content or the new, never a mixture."""
+
+import os
+import tempfile
+from pathlib import Path
+
+
+def write_file(path: Path, content: bytes, *, mode: int = 0o644) -> None:
+    """Replaces the content of a file in one atomic, durable step.
+
+    The bytes go to a temporary file in the same folder, which is flushed to the disk and
+    then renamed over `path`; the folder is flushed last, so that the rename survives too.
+
+    Args:
+        path: The file; its folder must exist.
+        content: The whole new content.
+        mode: Permission bits of the file.
+
+    Raises:
+        OSError: The disk is full or the folder is not writable; `path` is then unchanged.
+    """
+    handle, temporary_name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    temporary = Path(temporary_name)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.chmod(mode)
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    flush_folder(path.parent)
+
+
+def flush_folder(folder: Path) -> None:
+    """Makes earlier renames and removals in a folder survive a power cut."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,55 @@
+"""The errors edgepack raises, each with what is wrong, where it was found and what to do."""
+
+
+class EdgepackError(Exception):
+    """What every error of edgepack is; shown to a person as up to three lines.
+
+    Args:
+        problem: What is wrong, as one sentence without a full stop.
+        found_in: Where: a file, a key, a node, a topic.
+        remedy: What to do about it, most often a command.
+    """
+
+    def __init__(
+        self, problem: str, *, found_in: str | None = None, remedy: str | None = None
+    ) -> None:
+        super().__init__(problem)
+        self.problem = problem
+        self.found_in = found_in
+        self.remedy = remedy
+
+    def __str__(self) -> str:
+        lines = [self.problem]
+        if self.found_in:
+            lines.append(f"  found in: {self.found_in}")
+        if self.remedy:
+            lines.append(f"  try: {self.remedy}")
+        return "\n".join(lines)
+
+
+class BundleError(EdgepackError):
+    """What we were given is not a bundle that can be trusted or read."""
+
+
+class SignatureError(BundleError):
+    """A bundle's signature is missing, malformed, by another key, or does not fit the files."""
+
+
+class TransferError(EdgepackError):
+    """How it came: the broker, a topic, a message or a chunk is wrong."""
+
+
+class DeviceError(EdgepackError):
+    """Where it runs: this device cannot do what was asked of it."""
+
+
+class ProfileError(EdgepackError):
+    """What was asked: a profile is unknown, malformed or contradicts itself."""
+
+
+class BuildError(EdgepackError):
+    """What could not be made: a model, its calibration data, a pass or a gate."""
+
+
+class FleetError(EdgepackError):
+    """What was asked of the fleet cannot be done: unknown rollout, device, group or release."""

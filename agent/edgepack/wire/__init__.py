@@ -1,0 +1,1 @@
+"""What controller and devices say to each other: topics, messages, histograms."""

@@ -1,0 +1,311 @@
+"""The messages on the wire, as typed values; JSON on the way.
+
+Every message has a version `v`. Unknown fields are ignored on reading, so that a newer peer may
+say more; a message that does not fit its type is dropped with a reason by whoever reads it.
+Times are seconds since the epoch (UTC) as floats.
+"""
+
+from typing import Literal, TypeVar
+
+import msgspec
+
+from edgepack.errors import TransferError
+
+WIRE_VERSION = 1
+MAX_MESSAGE_BYTES = 120 * 1024
+"""A message with its header stays below this, so that a broker limit of 128 KiB holds."""
+
+
+class Message(msgspec.Struct, frozen=True, kw_only=True):
+    """What all messages have."""
+
+    v: int = WIRE_VERSION
+
+
+class FileRef(msgspec.Struct, frozen=True, kw_only=True):
+    """A file to fetch that no signed chunk index covers yet (manifest and signature).
+
+    It travels in chunks of 64 KiB and is checked whole against `sha256`.
+    """
+
+    path: str
+    size_bytes: int
+    sha256: str
+
+
+class BundleRef(msgspec.Struct, frozen=True, kw_only=True):
+    """Names one bundle.
+
+    Attributes:
+        name: Model name.
+        version: Model version, for people.
+        release: Release counter.
+        digest: Lower-case hex of the signed root digest: what the bundle *is*; the same for the
+            same content whoever signed it, and the name of its slot on a device.
+    """
+
+    name: str
+    version: str
+    release: int
+    digest: str
+
+
+class Desired(Message, frozen=True, kw_only=True):
+    """Controller to device: be this.
+
+    Attributes:
+        sequence: Grows with every change; a device ignores a lower one than it acted on.
+        rollout: Id of the rollout that asks, shown in reports.
+        bundle: The bundle to run.
+        manifest: Its `manifest.json`.
+        signature: Its `model.sig`.
+        soak_s: How long the new model must serve without trouble before it is committed.
+        rollback: Whether going back to the release that was committed before is asked for.
+        issued_at: When the controller said so.
+        expires_at: After this the device must not start it any more; None means never.
+    """
+
+    sequence: int
+    rollout: str
+    bundle: BundleRef
+    manifest: FileRef
+    signature: FileRef
+    soak_s: float = 10.0
+    rollback: bool = False
+    issued_at: float
+    expires_at: float | None = None
+
+
+class ProviderFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """One execution provider on this device: there or not, and why.
+
+    Attributes:
+        name: ONNX Runtime's name, e.g. `QNNExecutionProvider`.
+        available: Whether a session can be asked for it here.
+        because: What was seen, e.g. "plug-in onnxruntime-qnn 2.7.0 lists device npu".
+        version: Version of the provider's package or library, or "".
+        devices: Hardware kinds that it offers: `cpu`, `gpu`, `npu`.
+        is_simulator: Whether it simulates its hardware here (QNN HTP on x86-64).
+    """
+
+    name: str
+    available: bool
+    because: str
+    version: str = ""
+    devices: tuple[str, ...] = ()
+    is_simulator: bool = False
+
+
+class DeviceFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """What a device is. `hardware_class` groups like with like for baselines."""
+
+    arch: str
+    cpu_model: str
+    cpu_count: int
+    cpu_features: tuple[str, ...]
+    memory_bytes: int
+    os: str
+    soc: str = ""
+    python: str
+    agent_version: str
+    runtime: str
+    providers: tuple[ProviderFacts, ...]
+    drivers: dict[str, str] = {}
+    hardware_class: str
+
+
+class ProbeResult(msgspec.Struct, frozen=True, kw_only=True):
+    """What one variant did with the golden inputs on this device.
+
+    Attributes:
+        variant: Its name.
+        provider: The provider it ran on.
+        right: Whether every output held its tolerance.
+        because: The reason when it is not right, or what was seen when it is.
+        latency_ms: Median of the timed runs, milliseconds; None when it did not run.
+        taken, total: Nodes the provider took, and all nodes; 0 and 0 when not known.
+        worst_nrmse: Greatest error of any output, relative; None when it did not run.
+    """
+
+    variant: str
+    provider: str
+    right: bool
+    because: str
+    latency_ms: float | None = None
+    taken: int = 0
+    total: int = 0
+    worst_nrmse: float | None = None
+
+
+class Choice(msgspec.Struct, frozen=True, kw_only=True):
+    """The decision which variant runs: wanted, chosen, because.
+
+    Attributes:
+        wanted: Provider that this device was meant to use; "" when it has no wish.
+        chosen: Variant that runs; "" when none can.
+        provider: Its provider.
+        because: The reason in one sentence.
+        is_fallback: Whether `provider` is another than `wanted`.
+        probes: Every candidate's result.
+        rejected: Variants that were no candidates, with the reason.
+    """
+
+    wanted: str
+    chosen: str
+    provider: str
+    because: str
+    is_fallback: bool
+    probes: tuple[ProbeResult, ...] = ()
+    rejected: dict[str, str] = {}
+
+
+class Active(msgspec.Struct, frozen=True, kw_only=True):
+    """The model that serves now."""
+
+    bundle: BundleRef
+    choice: Choice
+    since: float
+
+
+class Reported(Message, frozen=True, kw_only=True):
+    """Device to controller, retained: the mirror of its journal.
+
+    Attributes:
+        online: False only in the last will.
+        at: When it was said, by the device's clock.
+        boot: Random id of this agent process; with `count` it orders reports of one process.
+        count: Grows with every report of this process.
+        facts: What the device is; None in the last will.
+        state: Life cycle state of the bundle in `target`, or `IDLE`.
+        because: Reason of the last transition.
+        sequence: Sequence of the `Desired` that the state speaks of; 0 when none.
+        rollout: Its rollout id.
+        target: The bundle that the state speaks of.
+        active: What serves now.
+        previous: The committed release before it, kept for a rollback.
+        progress: 0..1 of the bytes while downloading.
+    """
+
+    online: bool
+    at: float
+    boot: str = ""
+    count: int = 0
+    facts: DeviceFacts | None = None
+    state: str = "IDLE"
+    because: str = ""
+    sequence: int = 0
+    rollout: str = ""
+    target: BundleRef | None = None
+    active: Active | None = None
+    previous: BundleRef | None = None
+    progress: float = 0.0
+
+
+class NeedFile(msgspec.Struct, frozen=True, kw_only=True):
+    """The chunks of one file that a device still lacks.
+
+    Attributes:
+        sha256: The file.
+        chunk_count: Chunks of the file, as the device counts them.
+        missing: zlib-compressed bitmap, bit i of byte i // 8 (least significant bit first)
+            set when chunk i is missing; base64 in JSON.
+    """
+
+    sha256: str
+    chunk_count: int
+    missing: bytes
+
+
+class Need(Message, frozen=True, kw_only=True):
+    """Device to controller: what it still lacks of the bundle.
+
+    Attributes:
+        digest: Root digest of the bundle.
+        files: Files with missing chunks; empty when nothing is missing.
+        round: How often it asked for this bundle, from 1.
+        received: Chunks that came since the last need, and `lost` that were awaited and did not.
+        lost: See `received`; the depot paces by these two.
+    """
+
+    digest: str
+    files: tuple[NeedFile, ...]
+    round: int = 1
+    received: int = 0
+    lost: int = 0
+
+
+class Histogram(msgspec.Struct, frozen=True, kw_only=True):
+    """Latencies in logarithmic buckets; see `edgepack.wire.histogram` for making and merging.
+
+    Attributes:
+        growth: Ratio of a bucket's upper bound to its lower bound.
+        counts: Inferences by bucket index i: latency_ms in (growth**(i-1), growth**i].
+        count: All inferences.
+        sum_ms, min_ms, max_ms: Exact sum and extremes.
+    """
+
+    growth: float
+    counts: dict[int, int]
+    count: int
+    sum_ms: float
+    min_ms: float
+    max_ms: float
+
+
+class Telemetry(Message, frozen=True, kw_only=True):
+    """Device to controller: latency of real inferences in one window of time.
+
+    Attributes:
+        digest, variant, provider: What ran.
+        window_start: Start of the window.
+        window_s: Its length, seconds.
+        latency: Histogram of real inferences.
+        failures: Inferences that raised.
+    """
+
+    digest: str
+    variant: str
+    provider: str
+    window_start: float
+    window_s: float
+    latency: Histogram
+    failures: int = 0
+
+
+class Event(Message, frozen=True, kw_only=True):
+    """Device to controller: one life cycle transition, or a refusal worth knowing."""
+
+    at: float
+    kind: Literal["transition", "refused", "hook", "warning"]
+    bundle: str
+    from_state: str = ""
+    to_state: str = ""
+    because: str = ""
+    rollout: str = ""
+    sequence: int = 0
+
+
+M = TypeVar("M", bound=Message)
+
+
+def encode(message: Message) -> bytes:
+    """JSON bytes of a message."""
+    return msgspec.json.encode(message)
+
+
+def decode(payload: bytes, kind: type[M]) -> M:
+    """Reads a message.
+
+    Raises:
+        TransferError: The bytes are no JSON, do not fit the type, or are of another version.
+    """
+    try:
+        message = msgspec.json.decode(payload, type=kind)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise TransferError(f"malformed {kind.__name__} message: {error}") from error
+    if message.v != WIRE_VERSION:
+        raise TransferError(
+            f"{kind.__name__} message has version {message.v}, this is {WIRE_VERSION}",
+            remedy="update the older side of agent and controller",
+        )
+    return message

@@ -1,0 +1,78 @@
+"""All MQTT topics, in one file.
+
+Four patterns are the whole access rule for a device: it reads `…/d/{id}/dn/#`, `…/meta/#` and
+`…/b/#`, and writes `…/d/{id}/up/#`.
+"""
+
+import re
+from typing import Literal
+
+PREFIX = "ep/1"
+_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
+
+UpKind = Literal["reported", "need", "telemetry", "event"]
+UP_KINDS: tuple[UpKind, ...] = ("reported", "need", "telemetry", "event")
+
+
+def check_name(name: str, what: str) -> str:
+    """Returns `name` when it can stand in a topic and as an MQTT client id.
+
+    Raises:
+        ValueError: It holds anything but letters, digits, `_` and `-`, or is over 64 long.
+    """
+    if not _NAME.fullmatch(name):
+        raise ValueError(f"{what} {name!r} must be 1 to 64 of A-Z a-z 0-9 _ -")
+    return name
+
+
+def desired(tenant: str, device: str) -> str:
+    """Controller to device, retained: what the fleet wants of it."""
+    return f"{PREFIX}/{tenant}/d/{device}/dn/desired"
+
+
+def repair(tenant: str, device: str, sha256: str) -> str:
+    """Controller to one device: chunks of the file with that digest."""
+    return f"{PREFIX}/{tenant}/d/{device}/dn/b/{sha256}"
+
+
+def broadcast(tenant: str, sha256: str) -> str:
+    """Depot to every device that listens: chunks of the file with that digest."""
+    return f"{PREFIX}/{tenant}/b/{sha256}"
+
+
+def up(tenant: str, device: str, kind: UpKind) -> str:
+    """Device to controller."""
+    return f"{PREFIX}/{tenant}/d/{device}/up/{kind}"
+
+
+def device_subscriptions(tenant: str, device: str) -> tuple[str, ...]:
+    """Filters that a device holds all the time (broadcast topics come and go per file)."""
+    return (f"{PREFIX}/{tenant}/d/{device}/dn/#",)
+
+
+def controller_subscription(tenant: str) -> str:
+    """The one filter that the controller holds: everything that devices say."""
+    return f"{PREFIX}/{tenant}/d/+/up/+"
+
+
+def parse_up(topic: str, tenant: str) -> tuple[str, UpKind] | None:
+    """Splits a device's topic into device id and kind; None when it is no such topic."""
+    head = f"{PREFIX}/{tenant}/d/"
+    if not topic.startswith(head):
+        return None
+    parts = topic[len(head) :].split("/")
+    if len(parts) != 3 or parts[1] != "up" or not _NAME.fullmatch(parts[0]):
+        return None
+    for kind in UP_KINDS:
+        if parts[2] == kind:
+            return parts[0], kind
+    return None
+
+
+def parse_chunk(topic: str, tenant: str, device: str) -> str | None:
+    """The file digest that a chunk topic names (broadcast or repair); None when it is none."""
+    for head in (f"{PREFIX}/{tenant}/b/", f"{PREFIX}/{tenant}/d/{device}/dn/b/"):
+        if topic.startswith(head):
+            digest = topic[len(head) :]
+            return digest if re.fullmatch(r"[0-9a-f]{64}", digest) else None
+    return None

@@ -1,0 +1,58 @@
+"""Samples: what calibration, evaluation and golden inputs are drawn from.
+
+A sample is one inference's inputs. Samples are read one at a time, so that memory does not
+grow with their number.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+Tensor = npt.NDArray[np.generic]
+Feeds = dict[str, Tensor]
+"""Inputs of one inference by input name, in the model's dtypes and with the batch axis."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Samples:
+    """A fixed sequence of samples that can be read again and again, in the same order.
+
+    Attributes:
+        count: How many there are.
+        read: Returns sample `i`, 0 <= i < count.
+        source: Where they come from, for messages and reports.
+    """
+
+    count: int
+    read: Callable[[int], Feeds]
+    source: str
+
+    def __iter__(self) -> Iterator[Feeds]:
+        return (self.read(index) for index in range(self.count))
+
+    def __len__(self) -> int:
+        return self.count
+
+    def pick(self, indices: Sequence[int]) -> "Samples":
+        """Those samples, in that order."""
+        chosen = tuple(indices)
+        return Samples(
+            count=len(chosen), read=lambda index: self.read(chosen[index]), source=self.source
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class SampleSplit:
+    """Samples divided so that none is used for two purposes.
+
+    Attributes:
+        calibration: For ranges.
+        search: For choosing between candidates (float islands, calibration method).
+        held_out: For the accuracy gate and the golden inputs; seen by nothing else.
+    """
+
+    calibration: Samples
+    search: Samples
+    held_out: Samples

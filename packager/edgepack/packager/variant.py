@@ -1,0 +1,64 @@
+"""What a profile's recipe yields for one model: the prepared variant and how it came about."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from edgepack.bundle.manifest import Accuracy, GoldenTolerance, Placement, Requirements, Toolchain
+
+
+@dataclass(frozen=True, kw_only=True)
+class Attempt:
+    """One candidate that was tried on the way, for the report.
+
+    Attributes:
+        what: The settings in words, e.g. "a8w8 per-channel, MinMax, 4 float nodes".
+        accuracy: Value of the gate's metric on the search samples.
+        size_bytes: Size of the candidate.
+        because: Why it was tried, or why it was left.
+    """
+
+    what: str
+    accuracy: float
+    size_bytes: int
+    because: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class PreparedVariant:
+    """A variant that passed its gates, on disk but not yet in a bundle.
+
+    Attributes:
+        name: Profile name, which names the variant.
+        folder: Folder that holds its files (model, external data, context binaries).
+        model_file: The model inside `folder`.
+        profile, profile_sha256, precision: See `VariantFacts`.
+        provider, device, compatibility_string, session_options, provider_options: See `Variant`.
+        requires, toolchain, accuracy, placement, tolerances, degraded: See `VariantFacts`.
+        latency_ms: Median on the build host, milliseconds; None where it cannot run here or
+            where its time says nothing (simulators). Never part of the bundle's bytes.
+        float_latency_ms: The float model's, measured interleaved with it.
+        attempts: What was tried.
+        notes: Decisions a person should know of, one sentence each.
+    """
+
+    name: str
+    folder: Path
+    model_file: str
+    profile: str
+    profile_sha256: str
+    precision: str
+    provider: str
+    device: str
+    compatibility_string: str
+    session_options: dict[str, str]
+    provider_options: dict[str, str]
+    requires: Requirements
+    toolchain: Toolchain
+    accuracy: Accuracy
+    placement: Placement
+    tolerances: dict[str, GoldenTolerance]
+    degraded: bool
+    latency_ms: float | None
+    float_latency_ms: float | None
+    attempts: tuple[Attempt, ...] = ()
+    notes: tuple[str, ...] = field(default=())
