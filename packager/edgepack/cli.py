@@ -5,22 +5,29 @@ The device's command is `edgepack-agent` (`edgepack.agent.cli`).
 
 import importlib
 import sys
+from typing import NamedTuple
 
 import click
 
 from edgepack.errors import EdgepackError
 
+
+class _Entry(NamedTuple):
+    module: str
+    summary: str
+
+
 _COMMANDS = {
-    "build": ("edgepack.packager.cli", "build"),
-    "init": ("edgepack.packager.cli", "init"),
-    "profiles": ("edgepack.packager.cli", "profiles"),
-    "inspect": ("edgepack.bundle.cli", "inspect"),
-    "verify": ("edgepack.bundle.cli", "verify"),
-    "unpack": ("edgepack.bundle.cli", "unpack"),
-    "keys": ("edgepack.bundle.cli", "keys"),
-    "fleet": ("edgepack.fleet.cli", "fleet"),
-    "rollout": ("edgepack.fleet.cli", "rollout"),
-    "simulate": ("edgepack.fleet.cli", "simulate"),
+    "build": _Entry("edgepack.packager.cli", "Make a signed bundle from an ONNX model."),
+    "init": _Entry("edgepack.packager.cli", "Write an edgepack.toml for a model."),
+    "profiles": _Entry("edgepack.packager.cli", "List and show hardware profiles."),
+    "inspect": _Entry("edgepack.bundle.cli", "Show what a bundle holds."),
+    "verify": _Entry("edgepack.bundle.cli", "Check a bundle's signature and every file."),
+    "unpack": _Entry("edgepack.bundle.cli", "Turn an archive into a directory."),
+    "keys": _Entry("edgepack.bundle.cli", "Generate and show signing keys."),
+    "fleet": _Entry("edgepack.fleet.cli", "Serve a fleet, enrol and list its devices."),
+    "rollout": _Entry("edgepack.fleet.cli", "Start, watch, pause and abort rollouts."),
+    "simulate": _Entry("edgepack.fleet.cli", "Run many simulated devices against a fleet."),
 }
 _EXTRAS = {
     "onnx": "host",
@@ -40,12 +47,16 @@ class LazyGroup(click.Group):
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(_COMMANDS)
 
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, entry.summary) for name, entry in _COMMANDS.items()])
+
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in _COMMANDS:
             return None
-        module, attribute = _COMMANDS[cmd_name]
+        module = _COMMANDS[cmd_name].module
         try:
-            command = getattr(importlib.import_module(module), attribute)
+            command = getattr(importlib.import_module(module), cmd_name)
         except ModuleNotFoundError as error:
             extra = _EXTRAS.get((error.name or "").split(".")[0])
             if extra is None:
@@ -55,7 +66,7 @@ class LazyGroup(click.Group):
                 remedy=f"pip install 'edgepack[{extra}]'",
             ) from error
         if not isinstance(command, click.Command):
-            raise TypeError(f"{module}.{attribute} is no command")
+            raise TypeError(f"{module}.{cmd_name} is no command")
         return command
 
 

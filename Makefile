@@ -1,0 +1,53 @@
+# `make demo`, `make test`, `make check` and `make bench` set up all that they need.
+# Two environments: the wheels of onnxruntime and onnxruntime-openvino own the same module.
+
+PYTHON ?= python3
+VENV := .venv
+OPENVINO_VENV := .venv-openvino
+BIN := $(VENV)/bin
+PIP_INSTALL := -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+READY := $(VENV)/.ready
+OPENVINO_READY := $(OPENVINO_VENV)/.ready
+INPUTS := pyproject.toml constraints.txt
+
+.PHONY: demo test check bench docs clean
+
+demo: $(READY)
+	@$(BIN)/python -m examples.demo
+
+test: $(READY) $(OPENVINO_READY)
+	$(BIN)/python -m pytest -m "not openvino"
+	$(OPENVINO_VENV)/bin/python -m pytest -m openvino
+
+check: $(READY)
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/python -m docs.reference --check
+
+docs: $(READY)
+	$(BIN)/python -m docs.reference
+
+bench: $(READY)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r benchmarks/requirements.txt
+	$(BIN)/python -m benchmarks
+
+clean:
+	rm -rf $(VENV) $(OPENVINO_VENV) .demo .bench
+
+$(READY): $(INPUTS)
+	@echo "Setting up $(VENV) (once) …"
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+		|| { echo "edgepack needs Python 3.11 or newer; name one with PYTHON=…"; exit 1; }
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade 'pip>=25.1'
+	@$(BIN)/python $(PIP_INSTALL) --editable '.[qnn,host,fleet,images]' --group test --group check --group demo
+	@touch $@
+
+$(OPENVINO_READY): $(INPUTS)
+	@echo "Setting up $(OPENVINO_VENV) (once) …"
+	@test -x $(OPENVINO_VENV)/bin/python || $(PYTHON) -m venv $(OPENVINO_VENV)
+	@$(OPENVINO_VENV)/bin/python -m pip install --quiet --disable-pip-version-check --upgrade 'pip>=25.1'
+	@$(OPENVINO_VENV)/bin/python $(PIP_INSTALL) --editable '.[openvino,host]' --group test
+	@touch $@
