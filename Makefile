@@ -24,10 +24,10 @@ check: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/python -m docs.reference --check
+	$(BIN)/python docs/reference.py --check
 
 docs: $(READY)
-	$(BIN)/python -m docs.reference
+	$(BIN)/python docs/reference.py
 
 bench: $(READY)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r benchmarks/requirements.txt
@@ -43,6 +43,7 @@ $(READY): $(INPUTS)
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade 'pip>=25.1'
 	@$(BIN)/python $(PIP_INSTALL) --editable '.[qnn,host,fleet,images]' --group test --group check --group demo
+	@$(BIN)/python $(PIP_INSTALL) --no-deps rapidocr-onnxruntime
 	@touch $@
 
 $(OPENVINO_READY): $(INPUTS)

@@ -24,7 +24,7 @@ def test_the_agent_command_imports_no_host_package() -> None:
         "import sys, edgepack.agent.cli; "
         f"print([name for name in {heavy!r} if name in sys.modules])"
     )
-    done = subprocess.run(  # noqa: S603
+    done = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, check=True
     )
     assert done.stdout.strip() == "[]"

@@ -1,0 +1,1 @@
+"""`make demo`: one real model, three unlike devices, two rollouts, one of them bad."""

@@ -1,0 +1,56 @@
+"""An application as it runs on a device: asks the active model, again and again, and keeps count.
+
+It knows nothing of bundles, providers or updates: it opens the model by name, and edgepack swaps
+new versions in beneath it.
+
+    python -m examples.demo.application STATE_DIR COUNT_FILE
+"""
+
+import json
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+
+from edgepack.agent.serving import open_model
+
+from edgepack.durable import write_file
+from examples.demo.lines import text_lines
+
+MODEL = "line-orientation"
+PAUSE_S = 0.02
+
+
+def main(state_dir: Path, count_file: Path) -> None:
+    """Classifies lines until it is told to stop, and writes what it saw once a second."""
+    stop = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: stop.set())
+    lines = list(text_lines(64, seed=7))
+    asked = right = failed = 0
+    versions: list[str] = []
+    while not (state_dir / "active.json").exists():
+        if stop.wait(0.1):
+            return
+    with open_model(MODEL, state_dir=state_dir) as model:
+        written_at = 0.0
+        while not stop.wait(PAUSE_S):
+            line, label = lines[asked % len(lines)]
+            asked += 1
+            try:
+                (scores,) = model.run({"x": line}).values()
+            except RuntimeError:
+                failed += 1
+                continue
+            right += int(scores[0].argmax()) == label
+            version = model.bundle.version
+            if not versions or versions[-1] != version:
+                versions.append(version)
+            if time.monotonic() - written_at > 0.5:
+                written_at = time.monotonic()
+                counts = {"asked": asked, "right": right, "failed": failed, "versions": versions}
+                write_file(count_file, json.dumps(counts).encode())
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), Path(sys.argv[2]))
