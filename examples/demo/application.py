@@ -14,7 +14,6 @@ import time
 from pathlib import Path
 
 from edgepack.agent.serving import open_model
-
 from edgepack.durable import write_file
 from examples.demo.lines import text_lines
 
