@@ -1,0 +1,246 @@
+"""What a profile may say, as typed values; the TOML files have these keys and no others.
+
+A list of settings here is the reference: `docs/profiles.md` tells what they are for.
+"""
+
+from typing import Literal
+
+import msgspec
+
+ActivationType = Literal["uint8", "int8", "uint16", "int16"]
+WeightType = Literal["uint8", "int8"]
+
+
+class _Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What all sections have: unknown keys are errors."""
+
+
+class About(_Section, frozen=True, kw_only=True):
+    """`[profile]`: what it is.
+
+    Attributes:
+        name: Name of the profile, and of the variant that it makes.
+        summary: One line for `edgepack profiles list`.
+        precision: Precision of what the recipe yields, for people: `fp32`, `a8w8` …
+    """
+
+    name: str
+    summary: str
+    precision: str
+
+
+class Device(_Section, frozen=True, kw_only=True):
+    """`[device]`: which device may run it. Empty means "any"; see `Requirements`."""
+
+    provider: str
+    type: Literal["cpu", "gpu", "npu"]
+    arch: tuple[str, ...] = ()
+    cpu_features: tuple[str, ...] = ()
+    soc: tuple[str, ...] = ()
+    runtime: str = ""
+    drivers: dict[str, str] = {}
+
+
+class Provider(_Section, frozen=True, kw_only=True):
+    """`[provider]`: what ONNX Runtime is told on the device.
+
+    Attributes:
+        options: Options of the execution provider.
+        session: Session config entries, e.g. `session.disable_cpu_ep_fallback`.
+        quantizes: Whether the provider lowers the precision by itself: then a recipe that
+            quantizes too would quantize twice, which is refused.
+    """
+
+    options: dict[str, str] = {}
+    session: dict[str, str] = {}
+    quantizes: bool = False
+
+
+class Limits(_Section, frozen=True, kw_only=True):
+    """`[limits]`: what the provider can read.
+
+    Attributes:
+        static_shapes: Whether every input needs a fixed shape.
+        opset_min, opset_max: Range of the standard operator set.
+        ir_version_max: Highest ONNX IR version of a written model.
+        forbidden_ops: Operator types that the provider can never run.
+    """
+
+    static_shapes: bool = False
+    opset_min: int = 11
+    opset_max: int = 21
+    ir_version_max: int = 10
+    forbidden_ops: tuple[str, ...] = ()
+
+
+class Clean(_Section, frozen=True, kw_only=True, tag_field="name", tag="clean"):
+    """Constant nodes become initializers, every node gets a unique name, the opset is raised.
+
+    Attributes:
+        opset: The standard operator set to convert to; a model that is newer keeps its own.
+    """
+
+    opset: int = 17
+
+
+class FixShapes(_Section, frozen=True, kw_only=True, tag_field="name", tag="fix_shapes"):
+    """Puts the shapes that were asked for in place of dynamic dimensions."""
+
+
+class InferShapes(_Section, frozen=True, kw_only=True, tag_field="name", tag="infer_shapes"):
+    """Finds out the shape and the type of every tensor."""
+
+
+class Optimize(_Section, frozen=True, kw_only=True, tag_field="name", tag="optimize"):
+    """ONNX Runtime's own graph optimization, offline.
+
+    Attributes:
+        level: `basic` folds constants and batch normalization and stays standard ONNX.
+    """
+
+    level: Literal["basic"] = "basic"
+
+
+class ClampMask(_Section, frozen=True, kw_only=True, tag_field="name", tag="clamp_mask"):
+    """Replaces "minus infinity" constants (attention masks), which would eat the whole range.
+
+    Attributes:
+        threshold: Constants at or below this are replaced.
+        values: Candidates; the first with which the float model's outputs do not change is taken.
+    """
+
+    threshold: float = -1e4
+    values: tuple[float, ...] = (-32.0, -64.0, -128.0, -256.0, -1e3, -1e4)
+
+
+class Quantize(_Section, frozen=True, kw_only=True, tag_field="name", tag="quantize"):
+    """Static quantization to Quantize/DequantizeLinear pairs.
+
+    Attributes:
+        ops: `compute` quantizes convolutions and matrix products only; `all` every operator
+            that works on floats, so that the whole graph stays on an integer-only device.
+        activations, weights: Integer types.
+        activation_symmetric: Zero point in the middle of the type's range.
+        weight_symmetric: The same for weights.
+        per_channel: Operator types whose weights get one scale per output channel.
+        scales: `float`, or `power_of_two` exponents (AMD XINT8).
+        weight_ranges: `minmax`, or `mse`: the range with the least mean squared error.
+        output_ops: With `ops = "compute"`: operator types whose *output* is quantized too;
+            the others get integers in and give floats out.
+        leave_ops: Operator types that stay float.
+        tie_ops: Operator types whose inputs and outputs must share one scale, beyond those
+            that only move data.
+        fixed_scales: Whether Sigmoid and Tanh get the scales that Qualcomm asks for.
+        ranges: Ways to turn the calibration into ranges, in the order in which they are tried:
+            `minmax`, `percentile-99.99`, `mse`, `entropy` …
+        reduce_range: Leave one bit of the weights unused (x86 CPUs without VNNI saturate).
+        min_real_range: Least width of a range, so that a constant tensor has a sane scale.
+        contrib_ops: Whether Q/DQ may use the com.microsoft domain below opset 21.
+        max_float_share: Share of quantized nodes that the search may return to float, 0…1.
+    """
+
+    ops: Literal["compute", "all"]
+    activations: ActivationType
+    weights: WeightType
+    activation_symmetric: bool = False
+    weight_symmetric: bool = True
+    per_channel: tuple[str, ...] = ()
+    scales: Literal["float", "power_of_two"] = "float"
+    weight_ranges: Literal["minmax", "mse"] = "minmax"
+    output_ops: tuple[str, ...] = ()
+    leave_ops: tuple[str, ...] = ()
+    tie_ops: tuple[str, ...] = ()
+    fixed_scales: bool = False
+    ranges: tuple[str, ...] = ("minmax",)
+    reduce_range: bool = False
+    min_real_range: float = 1e-4
+    contrib_ops: bool = True
+    max_float_share: float = 0.5
+
+
+Pass = Clean | FixShapes | InferShapes | Optimize | ClampMask | Quantize
+
+
+class Compile(_Section, frozen=True, kw_only=True):
+    """`[compile]`: whether to compile ahead of time to the provider's own binary (EPContext).
+
+    Attributes:
+        enabled: Off leaves compiling to the device.
+        soc_model, htp_arch: The chip to compile for, in the provider's own numbers.
+        options: Provider options used only while compiling.
+        timeout_s: Time limit of the compiler, seconds.
+    """
+
+    enabled: bool = False
+    soc_model: str = ""
+    htp_arch: str = ""
+    options: dict[str, str] = {}
+    timeout_s: float = 300.0
+
+
+class AccuracyGate(_Section, frozen=True, kw_only=True):
+    """`[gates.accuracy]`: how near to the float model a variant must stay.
+
+    Attributes:
+        metric: `auto` judges classifications by top-1 agreement and other outputs by cosine;
+            `top1_agreement` or `cosine` judge every output by that.
+        top1_agreement_min: Least share of decisions that agree with the float model's.
+        cosine_min: Least cosine similarity.
+        user_metric_kept_min: With a metric of the user's: least share of the float model's value.
+    """
+
+    metric: Literal["auto", "top1_agreement", "cosine"] = "auto"
+    top1_agreement_min: float = 0.98
+    cosine_min: float = 0.99
+    user_metric_kept_min: float = 0.99
+
+
+class Gates(_Section, frozen=True, kw_only=True):
+    """`[gates]`: what a variant must hold to be published.
+
+    Attributes:
+        placement_min: Least share of nodes that the provider must take, 0…1; checked where the
+            provider can run on the build host.
+        float_if_slower: Publish the float model instead where the quantized one is clearly
+            slower on the build host's own provider.
+        size_ratio_max: Greatest size as a share of the float model's; 0 means no limit.
+    """
+
+    accuracy: AccuracyGate = AccuracyGate()
+    placement_min: float = 0.0
+    float_if_slower: bool = False
+    size_ratio_max: float = 0.0
+
+
+class Profile(_Section, frozen=True, kw_only=True):
+    """A resolved profile: inheritance applied, every key checked.
+
+    Attributes:
+        about: `[profile]`; `passes`: the `[[pass]]` entries in order; the others like their
+            sections.
+        sha256: Digest of the resolved settings (not of the file's bytes).
+        source: The file it was read from, for messages; not part of the digest.
+    """
+
+    about: About = msgspec.field(name="profile")
+    device: Device
+    provider: Provider = Provider()
+    limits: Limits = Limits()
+    passes: tuple[Pass, ...] = msgspec.field(name="pass", default=())
+    compile: Compile = Compile()
+    gates: Gates = Gates()
+    sha256: str = ""
+    source: str = ""
+
+    @property
+    def name(self) -> str:
+        """The profile's name."""
+        return self.about.name
+
+    @property
+    def quantize(self) -> Quantize | None:
+        """The recipe's quantization, if it has one."""
+        for entry in self.passes:
+            if isinstance(entry, Quantize):
+                return entry
+        return None
