@@ -1,4 +1,4 @@
-"""The manifest of a bundle, as typed values.
+"""The manifest of a bundle: typed values, and the file they are written in.
 
 `manifest.json` is an ONNX Runtime model package manifest (schema 1.0, layout "portable"):
 one component, `model`, whose variants name their execution provider, device and model file.
@@ -6,10 +6,48 @@ What edgepack adds stands under `additional_metadata.edgepack`, where ONNX Runti
 alone. The file is part of what the signature covers.
 """
 
+from typing import Annotated, Any, Literal
+
 import msgspec
 
-FORMAT_VERSION = 1
-"""Version of edgepack's own part of the manifest."""
+from edgepack.bundle.metadata import (
+    FORMAT_VERSION,
+    Accuracy,
+    BundleFacts,
+    ChunkIndex,
+    FileEntry,
+    GoldenTolerance,
+    Name,
+    Placement,
+    Requirements,
+    Toolchain,
+    VariantFacts,
+)
+from edgepack.bundle.paths import check_path
+from edgepack.bundle.strict_json import convert_json, parse_json
+from edgepack.errors import BundleError
+
+__all__ = [
+    "COMPONENT",
+    "FORMAT_VERSION",
+    "GOLDEN_FILE",
+    "HOOKS_FOLDER",
+    "MANIFEST_FILE",
+    "SIGNATURE_FILE",
+    "Accuracy",
+    "BundleFacts",
+    "ChunkIndex",
+    "FileEntry",
+    "GoldenTolerance",
+    "Manifest",
+    "Placement",
+    "Requirements",
+    "Toolchain",
+    "Variant",
+    "VariantFacts",
+    "decode_manifest",
+    "encode_manifest",
+]
 
 MANIFEST_FILE = "manifest.json"
 SIGNATURE_FILE = "model.sig"
@@ -17,151 +55,12 @@ COMPONENT = "model"
 GOLDEN_FILE = "golden/golden.npz"
 HOOKS_FOLDER = "hooks"
 
+MAX_MANIFEST_BYTES = 16 * 1024 * 1024
+"""About 300,000 chunks, 20 GB of model."""
 
-class ChunkIndex(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Where a file is cut, and the digest of each piece.
-
-    Attributes:
-        sizes: int, bytes, one per chunk, in file order; each at most 120 KiB; sum = file size.
-        sha256: Concatenated SHA-256 digests (32 bytes a chunk), base64.
-    """
-
-    sizes: tuple[int, ...]
-    sha256: bytes
-
-
-class FileEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One file of the bundle and how it is cut for transfer.
-
-    Attributes:
-        path: POSIX path relative to the bundle's root.
-        size_bytes: Length of the file.
-        sha256: Lower-case hex digest of the whole file.
-        chunks: The cut; every file of a bundle but the manifest and the signature has one.
-    """
-
-    path: str
-    size_bytes: int
-    sha256: str
-    chunks: ChunkIndex
-
-
-class Requirements(
-    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True
-):
-    """What a device must be for a variant to be a candidate there. Empty means "any".
-
-    Attributes:
-        arch: Machine names as `uname -m` prints them (`x86_64`, `aarch64`); any one fits.
-        cpu_features: Flags as `/proc/cpuinfo` prints them; all must be there.
-        soc: SoC names or model numbers; any one fits.
-        runtime: Version range of ONNX Runtime, e.g. `>=1.23,<2`.
-        drivers: Version range by driver or firmware name, as the device reports them.
-    """
-
-    arch: tuple[str, ...] = ()
-    cpu_features: tuple[str, ...] = ()
-    soc: tuple[str, ...] = ()
-    runtime: str = ""
-    drivers: dict[str, str] = {}
-
-
-class Toolchain(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What made the variant.
-
-    Attributes:
-        onnxruntime: Version of ONNX Runtime that measured (and compiled) it.
-        tools: Other tools and their versions (onnx, edgepack, the QNN SDK …).
-        compiled_for: SoC or architecture of a precompiled context, else empty.
-    """
-
-    onnxruntime: str
-    tools: dict[str, str] = {}
-    compiled_for: str = ""
-
-
-class Accuracy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How near a variant comes to the float model on held-out samples.
-
-    Attributes:
-        metric: Name of the metric the accuracy gate judged (`top1_agreement`, `cosine` …).
-        value: The variant's value.
-        float_value: The float model's value of the same metric (1.0 for agreement metrics).
-        budget: The least value that the gate let pass.
-        sample_count: Held-out samples measured.
-        provider: Provider that the variant was measured on.
-        details: Further metrics by name (`sqnr_db`, `max_abs_error` …).
-    """
-
-    metric: str
-    value: float
-    float_value: float
-    budget: float
-    sample_count: int
-    provider: str
-    details: dict[str, float] = {}
-
-
-class GoldenTolerance(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How far a device's golden outputs may be from the float model's, for one output.
-
-    Attributes:
-        cosine_min: Least cosine similarity over the output of all golden samples, flattened.
-        top1_agreement_min: Least share of samples whose arg-max over the last axis agrees;
-            None where the output is no classification.
-        nrmse_max: Greatest root-mean-square error over the float output's root-mean-square.
-    """
-
-    cosine_min: float
-    top1_agreement_min: float | None = None
-    nrmse_max: float
-
-
-class Placement(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Which nodes the provider took when the variant was built, as ONNX Runtime reported.
-
-    Attributes:
-        provider: Provider the variant is for.
-        taken: Nodes that it took.
-        total: Nodes of the graph after ONNX Runtime's own optimizations.
-        left: Operator types that went elsewhere, with their number.
-        verified: Whether the provider really ran on the build host; False means "not run here".
-    """
-
-    provider: str
-    taken: int
-    total: int
-    left: dict[str, int] = {}
-    verified: bool
-
-
-class VariantFacts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """edgepack's facts of one variant (`additional_metadata.edgepack` of the variant).
-
-    Attributes:
-        profile: Name of the profile it was built for.
-        profile_sha256: Digest of the resolved profile.
-        precision: `fp32`, `fp16`, `a8w8`, `a16w8`, `xint8` …, for people and reports.
-        requires: What a device must be.
-        toolchain: What made it.
-        files: Its files, under `model/<variant>/`.
-        accuracy: Measured against the float model.
-        tolerances: By output name: what a probe on the device must reach.
-        placement: Nodes taken by the provider at build time.
-        degraded: Whether a gate was overridden (`--allow-degraded`); agents refuse such a
-            variant unless their policy allows it.
-    """
-
-    profile: str
-    profile_sha256: str
-    precision: str
-    requires: Requirements
-    toolchain: Toolchain
-    files: tuple[FileEntry, ...]
-    accuracy: Accuracy
-    tolerances: dict[str, GoldenTolerance]
-    placement: Placement
-    degraded: bool = False
+_SCHEMA_VERSION = "1.0"
+_LAYOUT = "portable"
+_SHA256_BYTES = 32
 
 
 class Variant(msgspec.Struct, frozen=True, kw_only=True):
@@ -193,32 +92,6 @@ class Variant(msgspec.Struct, frozen=True, kw_only=True):
         return f"{COMPONENT}/{self.name}"
 
 
-class BundleFacts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """edgepack's facts of the whole bundle (`additional_metadata.edgepack` of the manifest).
-
-    Attributes:
-        format: `FORMAT_VERSION`.
-        name: Model name, `[A-Za-z0-9._-]+`.
-        version: Version of the model, for people (`1.2.0`).
-        release: Release counter, 0 … 2**53; a device never goes to a lower one, save back to
-            the slot that was committed before.
-        created_at: RFC 3339 time in UTC, or "" when the build was told none (a time would make
-            two builds of the same inputs differ).
-        source_sha256: Digest of the source model's bytes, external data included.
-        tools: Versions of the tools that built it.
-        files: Files outside the variants: golden samples, hooks, reports.
-    """
-
-    format: int = FORMAT_VERSION
-    name: str
-    version: str
-    release: int
-    created_at: str = ""
-    source_sha256: str
-    tools: dict[str, str] = {}
-    files: tuple[FileEntry, ...]
-
-
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     """A whole manifest: the bundle's facts and its variants in the order of preference."""
 
@@ -231,3 +104,219 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
             if variant.name == name:
                 return variant
         raise KeyError(name)
+
+    @property
+    def files(self) -> tuple[FileEntry, ...]:
+        """Every file of the bundle but the manifest and the signature."""
+        return self.facts.files + tuple(
+            entry for variant in self.variants for entry in variant.facts.files
+        )
+
+
+class _OrtInfo(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    model_file: str
+    session_options: dict[str, str] = {}
+    provider_options: dict[str, str] = {}
+
+
+class _Executors(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    ort: _OrtInfo
+
+
+class _VariantMetadata(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    edgepack: VariantFacts
+
+
+class _PackageVariant(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    variant_directory: str
+    ep: Annotated[str, msgspec.Meta(pattern=r"\A[A-Za-z0-9_]{1,100}\Z")]
+    device: Literal["cpu", "gpu", "npu"]
+    executor_info: _Executors
+    additional_metadata: _VariantMetadata
+    compatibility_string: str = ""
+
+
+class _Component(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    variants: dict[Name, Any]
+
+
+class _Components(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    model: _Component
+
+
+class _BundleMetadata(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    edgepack: BundleFacts
+
+
+class _Package(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    schema_version: str
+    package_name: str
+    package_version: str
+    layout: str
+    components: _Components
+    additional_metadata: _BundleMetadata
+
+
+def encode_manifest(manifest: Manifest) -> bytes:
+    """The bytes of `manifest.json`; the same manifest always gives the same bytes.
+
+    Keys are sorted, except that variants stand in order of preference: ONNX Runtime breaks
+    ties by that order, and so does edgepack.
+    """
+    facts = manifest.facts
+    package = {
+        "additional_metadata": {"edgepack": msgspec.to_builtins(facts, order="sorted")},
+        "components": {
+            COMPONENT: {
+                "variants": {variant.name: _package(variant) for variant in manifest.variants}
+            }
+        },
+        "layout": _LAYOUT,
+        "package_name": facts.name,
+        "package_version": facts.version,
+        "schema_version": _SCHEMA_VERSION,
+    }
+    return msgspec.json.encode(package) + b"\n"
+
+
+def decode_manifest(content: bytes) -> Manifest:
+    """Reads `manifest.json` and believes nothing that it does not check.
+
+    Raises:
+        BundleError: The file is too long, is no JSON, is of another format, or a key is missing,
+            unknown, twice there, or has a value that does not fit; `found_in` names the key.
+    """
+    document = parse_json(content, limit_bytes=MAX_MANIFEST_BYTES, found_in=MANIFEST_FILE)
+    _check_format(document)
+    package = convert_json(document, _Package, found_in=MANIFEST_FILE)
+    facts = package.additional_metadata.edgepack
+    for key, found, expected in (
+        ("schema_version", package.schema_version, _SCHEMA_VERSION),
+        ("layout", package.layout, _LAYOUT),
+        ("package_name", package.package_name, facts.name),
+        ("package_version", package.package_version, facts.version),
+    ):
+        if found != expected:
+            raise BundleError(
+                f"{MANIFEST_FILE} has {found!r} as {key}, expected {expected!r}",
+                found_in=f"{MANIFEST_FILE}, {key}",
+            )
+    variants = tuple(
+        _variant(name, value) for name, value in package.components.model.variants.items()
+    )
+    if not variants:
+        raise BundleError(
+            "the bundle has no variant", found_in=f"{MANIFEST_FILE}, components.model.variants"
+        )
+    manifest = Manifest(facts=facts, variants=variants)
+    _check_files(manifest)
+    return manifest
+
+
+def _package(variant: Variant) -> dict[str, Any]:
+    ort: dict[str, Any] = {"model_file": variant.model_file}
+    if variant.provider_options:
+        ort["provider_options"] = dict(sorted(variant.provider_options.items()))
+    if variant.session_options:
+        ort["session_options"] = dict(sorted(variant.session_options.items()))
+    package: dict[str, Any] = {
+        "additional_metadata": {"edgepack": msgspec.to_builtins(variant.facts, order="sorted")}
+    }
+    if variant.compatibility_string:
+        package["compatibility_string"] = variant.compatibility_string
+    return package | {
+        "device": variant.device,
+        "ep": variant.provider,
+        "executor_info": {"ort": ort},
+        "variant_directory": variant.folder,
+    }
+
+
+def _check_format(document: Any) -> None:
+    """Says "another version" before anything else is found wrong with a newer bundle."""
+    found = document
+    for key in ("additional_metadata", "edgepack", "format"):
+        found = found.get(key) if isinstance(found, dict) else None
+    if isinstance(found, int) and found != FORMAT_VERSION:
+        raise BundleError(
+            f"the bundle has format version {found}, this edgepack reads {FORMAT_VERSION}",
+            found_in=f"{MANIFEST_FILE}, additional_metadata.edgepack.format",
+            remedy="update edgepack",
+        )
+
+
+def _variant(name: str, value: Any) -> Variant:
+    found_in = f"{MANIFEST_FILE}, components.model.variants.{name}"
+    package = convert_json(value, _PackageVariant, found_in=found_in)
+    ort = package.executor_info.ort
+    variant = Variant(
+        name=name,
+        provider=package.ep,
+        device=package.device,
+        compatibility_string=package.compatibility_string,
+        model_file=ort.model_file,
+        session_options=ort.session_options,
+        provider_options=ort.provider_options,
+        facts=package.additional_metadata.edgepack,
+    )
+    if package.variant_directory != variant.folder:
+        raise BundleError(
+            f"variant '{name}' lies in {package.variant_directory!a}, expected '{variant.folder}'",
+            found_in=f"{found_in}.variant_directory",
+        )
+    check_path(ort.model_file, found_in=f"{found_in}.executor_info.ort.model_file")
+    if f"{variant.folder}/{ort.model_file}" not in {entry.path for entry in variant.facts.files}:
+        raise BundleError(
+            f"the model file {ort.model_file!a} of variant '{name}' is not among its files",
+            found_in=f"{found_in}.executor_info.ort.model_file",
+        )
+    return variant
+
+
+def _check_files(manifest: Manifest) -> None:
+    seen: set[str] = {MANIFEST_FILE, SIGNATURE_FILE}
+    for variant in manifest.variants:
+        found_in = f"{MANIFEST_FILE}, components.model.variants.{variant.name}.additional_metadata"
+        for entry in variant.facts.files:
+            _check_entry(entry, seen, found_in=f"{found_in}.edgepack.files")
+            if not entry.path.startswith(f"{variant.folder}/"):
+                raise BundleError(
+                    f"'{entry.path}' does not lie in '{variant.folder}/'",
+                    found_in=f"{found_in}.edgepack.files",
+                )
+    found_in = f"{MANIFEST_FILE}, additional_metadata.edgepack.files"
+    for entry in manifest.facts.files:
+        _check_entry(entry, seen, found_in=found_in)
+        if entry.path.startswith(f"{COMPONENT}/"):
+            raise BundleError(
+                f"'{entry.path}' lies in '{COMPONENT}/' but belongs to no variant",
+                found_in=found_in,
+            )
+    for path in seen:
+        folders = path.split("/")[:-1]
+        for depth in range(1, len(folders) + 1):
+            if (folder := "/".join(folders[:depth])) in seen:
+                raise BundleError(
+                    f"'{folder}' is a file and the folder of '{path}' at once",
+                    found_in=MANIFEST_FILE,
+                )
+
+
+def _check_entry(entry: FileEntry, seen: set[str], *, found_in: str) -> None:
+    check_path(entry.path, found_in=found_in)
+    if entry.path in seen:
+        raise BundleError(f"'{entry.path}' is listed twice", found_in=found_in)
+    seen.add(entry.path)
+    chunks = entry.chunks
+    if sum(chunks.sizes) != entry.size_bytes:
+        raise BundleError(
+            f"the chunks of '{entry.path}' have {sum(chunks.sizes)} bytes together, "
+            f"the file has {entry.size_bytes}",
+            found_in=found_in,
+        )
+    if len(chunks.sha256) != _SHA256_BYTES * len(chunks.sizes):
+        raise BundleError(
+            f"'{entry.path}' has {len(chunks.sizes)} chunks but "
+            f"{len(chunks.sha256) / _SHA256_BYTES:g} digests",
+            found_in=found_in,
+        )

@@ -1,0 +1,241 @@
+"""Golden samples: sample inputs with the float model's outputs, and how outputs are compared.
+
+The file is an uncompressed `.npz` that `numpy.load` reads, with the members
+`inputs/<sample>/<name>` and `outputs/<sample>/<name>`.
+"""
+
+import io
+import math
+import zipfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from edgepack.bundle.metadata import GoldenTolerance
+from edgepack.durable import write_file
+from edgepack.errors import BundleError
+
+Tensor = npt.NDArray[np.generic]
+Tensors = Mapping[str, Tensor]
+
+MAX_GOLDEN_BYTES = 1024**3
+_FIRST_ZIP_DATE = (1980, 1, 1, 0, 0, 0)
+_NUMERIC_KINDS = "biufc"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Golden:
+    """Golden samples, in order.
+
+    Attributes:
+        inputs: One dict per sample, tensors by input name.
+        outputs: What the float model gave for it, tensors by output name.
+    """
+
+    inputs: tuple[dict[str, Tensor], ...]
+    outputs: tuple[dict[str, Tensor], ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """Whether outputs are near enough to the golden ones.
+
+    Attributes:
+        right: Every output held its tolerance.
+        because: What was seen, one sentence.
+        worst_nrmse: Greatest root-mean-square error of any output over the root-mean-square of
+            what was expected; infinite when an output is missing or not finite.
+    """
+
+    right: bool
+    because: str
+    worst_nrmse: float
+
+
+def write_golden(path: Path, golden: Golden) -> None:
+    """Writes golden samples; the same samples always give the same bytes.
+
+    Raises:
+        BundleError: Inputs and outputs differ in number, or a tensor is not numeric.
+    """
+    if len(golden.inputs) != len(golden.outputs) or not golden.inputs:
+        raise BundleError(
+            f"golden samples have {len(golden.inputs)} inputs and {len(golden.outputs)} outputs",
+            found_in=path.name,
+        )
+    content = io.BytesIO()
+    with zipfile.ZipFile(content, "w", zipfile.ZIP_STORED) as archive:
+        for group, samples in (("inputs", golden.inputs), ("outputs", golden.outputs)):
+            for index, sample in enumerate(samples):
+                for name in sorted(sample):
+                    member = f"{group}/{index}/{name}.npy"
+                    tensor = np.ascontiguousarray(sample[name]).reshape(np.shape(sample[name]))
+                    if tensor.dtype.kind not in _NUMERIC_KINDS:
+                        raise BundleError(
+                            f"'{name}' has the type {tensor.dtype}, golden samples are numeric",
+                            found_in=f"{path.name}, {member}",
+                        )
+                    array = io.BytesIO()
+                    np.lib.format.write_array(array, tensor, version=(1, 0), allow_pickle=False)
+                    archive.writestr(zipfile.ZipInfo(member, _FIRST_ZIP_DATE), array.getvalue())
+    write_file(path, content.getvalue())
+
+
+def read_golden(path: Path) -> Golden:
+    """Reads golden samples; runs nothing that the file may hold and bounds what it takes.
+
+    Raises:
+        BundleError: The file is missing, too long, no such archive, or a member is malformed.
+    """
+    try:
+        if path.stat().st_size > MAX_GOLDEN_BYTES:
+            raise BundleError(f"golden samples exceed {MAX_GOLDEN_BYTES} bytes", found_in=str(path))
+        with zipfile.ZipFile(path) as archive:
+            tensors = {
+                member.filename: _read_member(archive, member) for member in archive.infolist()
+            }
+            if len(tensors) != len(archive.infolist()):
+                raise ValueError("a member stands twice")
+        inputs, outputs = _group(tensors, "inputs"), _group(tensors, "outputs")
+        if not inputs or len(inputs) != len(outputs):
+            raise ValueError(f"{len(inputs)} samples with inputs, {len(outputs)} with outputs")
+        if sum(map(len, inputs + outputs)) != len(tensors):
+            raise ValueError("there is a member that is neither input nor output")
+    except OSError as error:
+        raise BundleError(
+            f"cannot read golden samples: {error.strerror or error}", found_in=str(path)
+        ) from error
+    except _MALFORMED as error:
+        raise BundleError(f"golden samples are malformed: {error}", found_in=str(path)) from error
+    return Golden(inputs=inputs, outputs=outputs)
+
+
+def compare_outputs(
+    expected: Sequence[Tensors],
+    got: Sequence[Tensors],
+    tolerances: Mapping[str, GoldenTolerance],
+) -> Comparison:
+    """Judges outputs against golden ones, each output over all samples at once.
+
+    Args:
+        expected: The float model's outputs, one dict per sample.
+        got: What was computed here, in the same order.
+        tolerances: By output name; outputs without one are not judged.
+    """
+    if not tolerances or len(expected) != len(got) or not expected:
+        return Comparison(
+            right=False,
+            because=f"nothing to judge: {len(tolerances)} tolerances, {len(expected)} samples "
+            f"expected, {len(got)} computed",
+            worst_nrmse=math.inf,
+        )
+    judged = [
+        _judge(name, [sample.get(name) for sample in expected], [s.get(name) for s in got], limits)
+        for name, limits in sorted(tolerances.items())
+    ]
+    wrong = [verdict for verdict in judged if not verdict.right]
+    return Comparison(
+        right=not wrong,
+        because="; ".join(verdict.because for verdict in wrong or judged),
+        worst_nrmse=max(verdict.worst_nrmse for verdict in judged),
+    )
+
+
+def _judge(
+    name: str,
+    expected: Sequence[Tensor | None],
+    got: Sequence[Tensor | None],
+    limits: GoldenTolerance,
+) -> Comparison:
+    wants: list[npt.NDArray[np.float64]] = []
+    haves: list[npt.NDArray[np.float64]] = []
+    agreed = rows = 0
+    for want, have in zip(expected, got, strict=True):
+        because = _why_incomparable(want, have)
+        if because or want is None or have is None:
+            return Comparison(
+                right=False, because=f"output '{name}' {because}", worst_nrmse=math.inf
+            )
+        is_finite = np.isfinite(want)
+        wants.append(want[is_finite].astype(np.float64))
+        haves.append(have[is_finite].astype(np.float64))
+        if limits.top1_agreement_min is not None and want.ndim:
+            same = want.argmax(axis=-1) == have.argmax(axis=-1)
+            agreed, rows = agreed + int(np.sum(same)), rows + same.size
+    cosine, nrmse = _distance(np.concatenate(wants), np.concatenate(haves))
+    seen = f"output '{name}': cosine {cosine:.5f} (at least {limits.cosine_min:g}), "
+    seen += f"nrmse {nrmse:.5f} (at most {limits.nrmse_max:g})"
+    right = cosine >= limits.cosine_min and nrmse <= limits.nrmse_max
+    if limits.top1_agreement_min is not None:
+        agreement = agreed / rows if rows else 1.0
+        seen += f", top-1 {agreement:.4f} (at least {limits.top1_agreement_min:g})"
+        right = right and agreement >= limits.top1_agreement_min
+    return Comparison(right=right, because=seen, worst_nrmse=nrmse)
+
+
+def _why_incomparable(want: Tensor | None, have: Tensor | None) -> str:
+    if want is None:
+        return "is not in the golden samples"
+    if have is None:
+        return "was not computed"
+    if want.shape != have.shape:
+        return f"has the shape {list(have.shape)}, expected {list(want.shape)}"
+    if not np.array_equal(np.isfinite(want), np.isfinite(have)):
+        return f"has {int(np.sum(~np.isfinite(have)))} values that are not finite"
+    return ""
+
+
+def _distance(want: npt.NDArray[np.float64], have: npt.NDArray[np.float64]) -> tuple[float, float]:
+    """Cosine similarity and relative root-mean-square error of two vectors, both (n,)."""
+    size, norm = float(np.linalg.norm(want)), float(np.linalg.norm(have))
+    error = float(np.linalg.norm(have - want))
+    if error == 0.0:
+        return 1.0, 0.0
+    if size == 0.0 or norm == 0.0:
+        return 0.0, math.inf if size == 0.0 else error / size
+    return float(want @ have) / (size * norm), error / size
+
+
+_MALFORMED = (
+    ValueError,
+    KeyError,
+    EOFError,
+    NotImplementedError,
+    RuntimeError,
+    SyntaxError,
+    TypeError,
+    MemoryError,
+    OverflowError,
+    zipfile.BadZipFile,
+)
+"""What zipfile and numpy raise on hostile bytes."""
+
+
+def _read_member(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> Tensor:
+    if member.compress_type != zipfile.ZIP_STORED or member.file_size != member.compress_size:
+        raise ValueError(f"{member.filename!a} is compressed")
+    content = io.BytesIO(archive.read(member))
+    if np.lib.format.read_magic(content) != (1, 0):
+        raise ValueError(f"{member.filename!a} is no array of numpy format 1.0")
+    shape, is_fortran, dtype = np.lib.format.read_array_header_1_0(content)
+    values = content.read()
+    if dtype.kind not in _NUMERIC_KINDS or is_fortran:
+        raise ValueError(f"{member.filename!a} is no plain numeric array")
+    if min(shape, default=0) < 0 or math.prod(shape) * dtype.itemsize != len(values):
+        raise ValueError(f"{member.filename!a} has {len(values)} bytes for shape {shape}")
+    return np.frombuffer(values, dtype).reshape(shape).copy()
+
+
+def _group(tensors: dict[str, Tensor], group: str) -> tuple[dict[str, Tensor], ...]:
+    samples: dict[int, dict[str, Tensor]] = {}
+    for member, tensor in tensors.items():
+        head, _, rest = member.partition("/")
+        number, _, name = rest.partition("/")
+        if head == group and name.endswith(".npy"):
+            samples.setdefault(int(number), {})[name.removesuffix(".npy")] = tensor
+    if sorted(samples) != list(range(len(samples))):
+        raise ValueError(f"the {group} are not numbered from 0")
+    return tuple(samples[index] for index in range(len(samples)))

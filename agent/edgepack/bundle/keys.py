@@ -1,0 +1,220 @@
+"""Signing keys: elliptic curves on P-256 (the default), P-384 and P-521, as PEM files.
+
+These three are what the OMS signature format allows for bare keys; RSA and Ed25519 are not.
+"""
+
+import hashlib
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+
+from edgepack.durable import write_file
+from edgepack.errors import SignatureError
+
+PASSPHRASE_VARIABLE = "EDGEPACK_KEY_PASSPHRASE"
+DEFAULT_CURVE = "P-256"
+
+PublicKey = ec.EllipticCurvePublicKey
+PrivateKey = ec.EllipticCurvePrivateKey
+
+_CURVES: dict[str, ec.EllipticCurve] = {
+    "P-256": ec.SECP256R1(),
+    "P-384": ec.SECP384R1(),
+    "P-521": ec.SECP521R1(),
+}
+CURVES = tuple(_CURVES)
+
+# The pairing of curve and hash is the one of the sigstore protobuf specifications.
+_HASHES: dict[str, hashes.HashAlgorithm] = {
+    "secp256r1": hashes.SHA256(),
+    "secp384r1": hashes.SHA384(),
+    "secp521r1": hashes.SHA512(),
+}
+_MAX_KEY_FILE_BYTES = 64 * 1024
+
+
+@dataclass(frozen=True, kw_only=True)
+class KeyPair:
+    """A new key, as the two PEM files it is kept in.
+
+    Attributes:
+        private_pem: PKCS #8, encrypted when a passphrase was given.
+        public_pem: SubjectPublicKeyInfo.
+        id: See `key_id`.
+    """
+
+    private_pem: bytes
+    public_pem: bytes
+    id: str
+
+
+def generate_key(curve: str = DEFAULT_CURVE, *, passphrase: bytes | None = None) -> KeyPair:
+    """Makes a new signing key.
+
+    Args:
+        curve: `P-256`, `P-384` or `P-521`.
+        passphrase: Encrypts the private key; None or empty leaves it in the clear.
+
+    Raises:
+        ValueError: No such curve.
+    """
+    if curve not in _CURVES:
+        raise ValueError(f"unknown curve {curve!r}, known are {', '.join(CURVES)}")
+    key = ec.generate_private_key(_CURVES[curve])
+    encryption: serialization.KeySerializationEncryption = (
+        serialization.BestAvailableEncryption(passphrase)
+        if passphrase
+        else serialization.NoEncryption()
+    )
+    private_pem = key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, encryption
+    )
+    public = key.public_key()
+    return KeyPair(private_pem=private_pem, public_pem=public_pem(public), id=key_id(public))
+
+
+def write_key_pair(pair: KeyPair, prefix: Path) -> tuple[Path, Path]:
+    """Writes `<prefix>.key` (readable by its owner only) and `<prefix>.pub`.
+
+    Returns:
+        The two paths, private first.
+
+    Raises:
+        SignatureError: One of them exists (a key is never overwritten) or cannot be written.
+    """
+    private, public = Path(f"{prefix}.key"), Path(f"{prefix}.pub")
+    for path in (private, public):
+        if path.exists():
+            raise SignatureError(
+                f"'{path}' exists and a key is never overwritten",
+                found_in=str(path),
+                remedy="choose another name with -o",
+            )
+    try:
+        write_file(private, pair.private_pem, mode=0o600)
+        write_file(public, pair.public_pem)
+    except OSError as error:
+        raise SignatureError(
+            f"cannot write the key: {error.strerror}", found_in=str(prefix.parent)
+        ) from error
+    return private, public
+
+
+def load_private_key(path: Path) -> PrivateKey:
+    """Reads a private key; `EDGEPACK_KEY_PASSPHRASE` opens an encrypted one.
+
+    Raises:
+        SignatureError: The file is missing, no private key, of another kind, or encrypted and
+            the passphrase is missing or wrong.
+    """
+    content = _read(path)
+    if b"-----BEGIN PUBLIC KEY-----" in content:
+        raise SignatureError(
+            "a public key cannot sign",
+            found_in=str(path),
+            remedy="name the private key, most often the file that ends in .key",
+        )
+    passphrase = os.environ.get(PASSPHRASE_VARIABLE, "").encode() or None
+    is_encrypted = b"ENCRYPTED" in content
+    if is_encrypted and passphrase is None:
+        raise SignatureError(
+            "the private key is encrypted and there is no passphrase",
+            found_in=str(path),
+            remedy=f"set {PASSPHRASE_VARIABLE} in the environment",
+        )
+    try:
+        key = serialization.load_pem_private_key(content, passphrase if is_encrypted else None)
+    except (ValueError, TypeError, UnsupportedAlgorithm) as error:
+        problem = (
+            "the passphrase does not open the private key"
+            if is_encrypted
+            else "the file holds no PEM private key"
+        )
+        raise SignatureError(
+            problem, found_in=str(path), remedy="edgepack keys generate -o release"
+        ) from error
+    if not isinstance(key, ec.EllipticCurvePrivateKey):
+        raise _wrong_kind(path)
+    _check_curve(key.public_key(), path)
+    return key
+
+
+def load_public_key(path: Path) -> PublicKey:
+    """Reads a public key.
+
+    Raises:
+        SignatureError: The file is missing, no public key, or of another kind.
+    """
+    content = _read(path)
+    if b"PRIVATE KEY-----" in content:
+        raise SignatureError(
+            "this is a private key, which does not belong where signatures are checked",
+            found_in=str(path),
+            remedy="name the public key, most often the file that ends in .pub",
+        )
+    try:
+        key = serialization.load_pem_public_key(content)
+    except (ValueError, UnsupportedAlgorithm) as error:
+        raise SignatureError(
+            "the file holds no PEM public key",
+            found_in=str(path),
+            remedy="edgepack keys generate -o release",
+        ) from error
+    if not isinstance(key, ec.EllipticCurvePublicKey):
+        raise _wrong_kind(path)
+    _check_curve(key, path)
+    return key
+
+
+def public_pem(key: PublicKey) -> bytes:
+    """The PEM text of a public key (SubjectPublicKeyInfo)."""
+    return key.public_bytes(
+        serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
+    )
+
+
+def key_id(key: PublicKey) -> str:
+    """What a signature names its key by: SHA-256 of the public PEM, lower-case hex."""
+    return hashlib.sha256(public_pem(key)).hexdigest()
+
+
+def curve_name(key: PublicKey) -> str:
+    """`P-256`, `P-384` or `P-521`."""
+    return f"P-{key.curve.key_size}"
+
+
+def signature_algorithm(key: PublicKey) -> ec.ECDSA:
+    """ECDSA with the hash that belongs to the key's curve."""
+    return ec.ECDSA(_HASHES[key.curve.name])
+
+
+def _read(path: Path) -> bytes:
+    try:
+        with path.open("rb") as file:
+            content = file.read(_MAX_KEY_FILE_BYTES + 1)
+    except OSError as error:
+        raise SignatureError(
+            f"cannot read the key: {error.strerror}",
+            found_in=str(path),
+            remedy="edgepack keys generate -o release",
+        ) from error
+    if len(content) > _MAX_KEY_FILE_BYTES:
+        raise SignatureError("the file is too long for a key", found_in=str(path))
+    return content
+
+
+def _check_curve(key: PublicKey, path: Path) -> None:
+    if key.curve.name not in _HASHES:
+        raise _wrong_kind(path)
+
+
+def _wrong_kind(path: Path) -> SignatureError:
+    return SignatureError(
+        "the key is of a kind that the OMS signature format does not have",
+        found_in=str(path),
+        remedy=f"edgepack keys generate --curve {DEFAULT_CURVE} (usable are {', '.join(CURVES)})",
+    )

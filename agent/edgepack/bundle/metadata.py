@@ -1,0 +1,196 @@
+"""edgepack's own part of the manifest: what stands under `additional_metadata.edgepack`.
+
+Constraints on numbers and digests hold when a manifest is decoded; what is built in memory is
+trusted.
+"""
+
+from typing import Annotated
+
+import msgspec
+
+FORMAT_VERSION = 1
+"""Version of edgepack's own part of the manifest."""
+
+MAX_CHUNK_BYTES = 120 * 1024
+"""A chunk with its header stays under a broker limit of 128 KiB."""
+
+Sha256 = Annotated[str, msgspec.Meta(pattern=r"\A[0-9a-f]{64}\Z")]
+"""Lower-case hex digest."""
+
+Name = Annotated[str, msgspec.Meta(pattern=r"\A[A-Za-z0-9_][A-Za-z0-9._-]{0,99}\Z")]
+"""Name of a model or variant; it also names a folder."""
+
+Count = Annotated[int, msgspec.Meta(ge=0)]
+Release = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
+
+
+class ChunkIndex(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Where a file is cut, and the digest of each piece.
+
+    Attributes:
+        sizes: int, bytes, one per chunk, in file order; each at most 120 KiB; sum = file size.
+        sha256: Concatenated SHA-256 digests (32 bytes a chunk), base64.
+    """
+
+    sizes: tuple[Annotated[int, msgspec.Meta(ge=1, le=MAX_CHUNK_BYTES)], ...]
+    sha256: bytes
+
+
+class FileEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One file of the bundle and how it is cut for transfer.
+
+    Attributes:
+        path: POSIX path relative to the bundle's root.
+        size_bytes: Length of the file.
+        sha256: Lower-case hex digest of the whole file.
+        chunks: The cut; every file of a bundle but the manifest and the signature has one.
+    """
+
+    path: str
+    size_bytes: Count
+    sha256: Sha256
+    chunks: ChunkIndex
+
+
+class Requirements(
+    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True
+):
+    """What a device must be for a variant to be a candidate there. Empty means "any".
+
+    Attributes:
+        arch: Machine names as `uname -m` prints them (`x86_64`, `aarch64`); any one fits.
+        cpu_features: Flags as `/proc/cpuinfo` prints them; all must be there.
+        soc: SoC names or model numbers; any one fits.
+        runtime: Version range of ONNX Runtime, e.g. `>=1.23,<2`.
+        drivers: Version range by driver or firmware name, as the device reports them.
+    """
+
+    arch: tuple[str, ...] = ()
+    cpu_features: tuple[str, ...] = ()
+    soc: tuple[str, ...] = ()
+    runtime: str = ""
+    drivers: dict[str, str] = {}
+
+
+class Toolchain(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What made the variant.
+
+    Attributes:
+        onnxruntime: Version of ONNX Runtime that measured (and compiled) it.
+        tools: Other tools and their versions (onnx, edgepack, the QNN SDK …).
+        compiled_for: SoC or architecture of a precompiled context, else empty.
+    """
+
+    onnxruntime: str
+    tools: dict[str, str] = {}
+    compiled_for: str = ""
+
+
+class Accuracy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How near a variant comes to the float model on held-out samples.
+
+    Attributes:
+        metric: Name of the metric the accuracy gate judged (`top1_agreement`, `cosine` …).
+        value: The variant's value.
+        float_value: The float model's value of the same metric (1.0 for agreement metrics).
+        budget: The least value that the gate let pass.
+        sample_count: Held-out samples measured.
+        provider: Provider that the variant was measured on.
+        details: Further metrics by name (`sqnr_db`, `max_abs_error` …).
+    """
+
+    metric: str
+    value: float
+    float_value: float
+    budget: float
+    sample_count: Count
+    provider: str
+    details: dict[str, float] = {}
+
+
+class GoldenTolerance(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How far a device's golden outputs may be from the float model's, for one output.
+
+    Attributes:
+        cosine_min: Least cosine similarity over the output of all golden samples, flattened.
+        top1_agreement_min: Least share of samples whose arg-max over the last axis agrees;
+            None where the output is no classification.
+        nrmse_max: Greatest root-mean-square error over the float output's root-mean-square.
+    """
+
+    cosine_min: float
+    top1_agreement_min: float | None = None
+    nrmse_max: float
+
+
+class Placement(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Which nodes the provider took when the variant was built, as ONNX Runtime reported.
+
+    Attributes:
+        provider: Provider the variant is for.
+        taken: Nodes that it took.
+        total: Nodes of the graph after ONNX Runtime's own optimizations.
+        left: Operator types that went elsewhere, with their number.
+        verified: Whether the provider really ran on the build host; False means "not run here".
+    """
+
+    provider: str
+    taken: Count
+    total: Count
+    left: dict[str, Count] = {}
+    verified: bool
+
+
+class VariantFacts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """edgepack's facts of one variant (`additional_metadata.edgepack` of the variant).
+
+    Attributes:
+        profile: Name of the profile it was built for.
+        profile_sha256: Digest of the resolved profile.
+        precision: `fp32`, `fp16`, `a8w8`, `a16w8`, `xint8` …, for people and reports.
+        requires: What a device must be.
+        toolchain: What made it.
+        files: Its files, under `model/<variant>/`.
+        accuracy: Measured against the float model.
+        tolerances: By output name: what a probe on the device must reach.
+        placement: Nodes taken by the provider at build time.
+        degraded: Whether a gate was overridden (`--allow-degraded`); agents refuse such a
+            variant unless their policy allows it.
+    """
+
+    profile: str
+    profile_sha256: Sha256
+    precision: str
+    requires: Requirements
+    toolchain: Toolchain
+    files: tuple[FileEntry, ...]
+    accuracy: Accuracy
+    tolerances: dict[str, GoldenTolerance]
+    placement: Placement
+    degraded: bool = False
+
+
+class BundleFacts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """edgepack's facts of the whole bundle (`additional_metadata.edgepack` of the manifest).
+
+    Attributes:
+        format: `FORMAT_VERSION`.
+        name: Model name, `[A-Za-z0-9._-]+`.
+        version: Version of the model, for people (`1.2.0`).
+        release: Release counter, 0 … 2**53; a device never goes to a lower one, save back to
+            the slot that was committed before.
+        created_at: RFC 3339 time in UTC, or "" when the build was told none (a time would make
+            two builds of the same inputs differ).
+        source_sha256: Digest of the source model's bytes, external data included.
+        tools: Versions of the tools that built it.
+        files: Files outside the variants: golden samples, hooks, reports.
+    """
+
+    format: int = FORMAT_VERSION
+    name: Name
+    version: str
+    release: Release
+    created_at: str = ""
+    source_sha256: Sha256
+    tools: dict[str, str] = {}
+    files: tuple[FileEntry, ...]

@@ -1,0 +1,319 @@
+"""Signing a bundle's files and believing nothing but a signature by a trusted key.
+
+The format is OpenSSF Model Signing v1.0 (`pip install model-signing` reads and writes it): a
+sigstore bundle v0.3 that holds a DSSE envelope over an in-toto statement, which lists every
+file with its SHA-256. Here it is written and checked with `cryptography` alone.
+"""
+
+import base64
+import binascii
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+from cryptography.exceptions import InvalidSignature
+
+from edgepack.bundle.chunks import digest_file
+from edgepack.bundle.keys import PrivateKey, PublicKey, key_id, signature_algorithm
+from edgepack.bundle.manifest import SIGNATURE_FILE
+from edgepack.bundle.metadata import Sha256
+from edgepack.bundle.paths import GIT_NAMES, check_path, sort_key
+from edgepack.bundle.strict_json import convert_json, parse_json
+from edgepack.bundle.tree import list_files
+from edgepack.durable import write_file
+from edgepack.errors import BundleError, SignatureError
+
+MAX_SIGNATURE_BYTES = 4 * 1024 * 1024
+"""About 10,000 files."""
+
+_MEDIA_TYPE = "application/vnd.dev.sigstore.bundle.v0.3+json"
+_PAYLOAD_TYPE = "application/vnd.in-toto+json"
+_STATEMENT_TYPE = "https://in-toto.io/Statement/v1"
+_PREDICATE_TYPE = "https://model_signing/signature/v1.0"
+_IGNORED = (SIGNATURE_FILE, *GIT_NAMES)
+_PAYLOAD = f"{SIGNATURE_FILE}, dsseEnvelope.payload"
+
+
+@dataclass(frozen=True, kw_only=True)
+class SignedList:
+    """What a trusted key vouched for.
+
+    Attributes:
+        digest: Root digest, lower-case hex: SHA-256 over the files' digests in order.
+        files: SHA-256 (lower-case hex) by POSIX path; every file but the signature.
+        key_id: The key that signed.
+        name: The name that the signer gave it; for people only.
+    """
+
+    digest: str
+    files: dict[str, str]
+    key_id: str
+    name: str
+
+
+class _PublicKeyHint(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    hint: str
+
+
+class _Material(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
+    public_key: _PublicKeyHint
+    tlog_entries: tuple[()] = ()
+
+
+class _Signature(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    sig: str
+    keyid: str = ""
+
+
+class _Envelope(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
+    payload: str
+    payload_type: str
+    signatures: tuple[_Signature]
+
+
+class _SigstoreBundle(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
+    media_type: str
+    verification_material: _Material
+    dsse_envelope: _Envelope
+
+
+class _Digest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    sha256: Sha256
+
+
+class _Subject(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    name: str
+    digest: _Digest
+
+
+class _Serialization(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    method: Literal["files"]
+    hash_type: Literal["sha256"]
+    allow_symlinks: bool
+    ignore_paths: tuple[str, ...] = ()
+
+
+class _Resource(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    name: str
+    algorithm: Literal["sha256"]
+    digest: Sha256
+
+
+class _Predicate(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    serialization: _Serialization
+    resources: tuple[_Resource, ...]
+
+
+class _Statement(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
+    type: str = msgspec.field(name="_type")
+    subject: tuple[_Subject]
+    predicate_type: str
+    predicate: _Predicate
+
+
+def sign_folder(folder: Path, key: PrivateKey, *, name: str = "") -> str:
+    """Signs every file of a bundle's folder and writes `model.sig` into it.
+
+    Args:
+        folder: The bundle.
+        key: Signs.
+        name: Shown by tools that read the signature; the folder's name when empty.
+
+    Returns:
+        The root digest, lower-case hex.
+
+    Raises:
+        BundleError: The folder has a link, a special file, or a name that cannot be signed.
+    """
+    files = {path: digest_file(folder / path) for path in list_files(folder)}
+    files.pop(SIGNATURE_FILE, None)
+    digest = root_digest(files)
+    statement = _statement(name or folder.resolve().name, digest, files)
+    write_file(folder / SIGNATURE_FILE, _sign(statement, key))
+    return digest
+
+
+def root_digest(files: dict[str, str]) -> str:
+    """SHA-256 over the files' digests (32 bytes each) in the order of their paths, hex."""
+    root = hashlib.sha256()
+    for path in sorted(files, key=sort_key):
+        root.update(bytes.fromhex(files[path]))
+    return root.hexdigest()
+
+
+def verify_envelope(content: bytes, keys: Sequence[PublicKey]) -> SignedList:
+    """Checks a signature and returns the list that it signs; touches no other file.
+
+    1. The envelope is bounded, well-formed and of the one format.
+    2. One of the trusted keys signed the payload. Nothing in the payload is read before.
+    3. The payload is a statement about exactly one model, whole files, SHA-256, no links.
+    4. It leaves out nothing but the signature and git's own files: a stock verifier would let
+       a file pass that lies under any other ignored path.
+    5. Every name is safe and stands once; the root digest fits the list.
+
+    Args:
+        content: Bytes of `model.sig`.
+        keys: The keys that are trusted; any one of them suffices.
+
+    Raises:
+        SignatureError: One of these does not hold.
+    """
+    try:
+        # 1
+        document = parse_json(content, limit_bytes=MAX_SIGNATURE_BYTES, found_in=SIGNATURE_FILE)
+        bundle = convert_json(document, _SigstoreBundle, found_in=SIGNATURE_FILE)
+        payload = _open_envelope(bundle, keys)
+        # 3
+        statement = convert_json(
+            parse_json(payload, limit_bytes=MAX_SIGNATURE_BYTES, found_in=_PAYLOAD),
+            _Statement,
+            found_in=_PAYLOAD,
+        )
+        files = _listed_files(statement)
+    except SignatureError:
+        raise
+    except BundleError as error:
+        raise SignatureError(error.problem, found_in=error.found_in, remedy=error.remedy) from error
+    return SignedList(
+        digest=statement.subject[0].digest.sha256,
+        files=files,
+        key_id=bundle.verification_material.public_key.hint,
+        name=statement.subject[0].name,
+    )
+
+
+def _open_envelope(bundle: _SigstoreBundle, keys: Sequence[PublicKey]) -> bytes:
+    envelope = bundle.dsse_envelope
+    _expect(bundle.media_type, _MEDIA_TYPE, "mediaType")
+    _expect(envelope.payload_type, _PAYLOAD_TYPE, "dsseEnvelope.payloadType")
+    # 2
+    trusted = {key_id(key): key for key in keys}
+    signer = bundle.verification_material.public_key.hint
+    if signer not in trusted:
+        known = ", ".join(_short(name) for name in trusted) or "none"
+        raise SignatureError(
+            f"the bundle is signed by the key {_short(signer)}, which is not trusted "
+            f"(trusted: {known})",
+            found_in=f"{SIGNATURE_FILE}, verificationMaterial.publicKey.hint",
+            remedy="check with the public key that belongs to the key it was signed with",
+        )
+    payload = _base64(envelope.payload, "dsseEnvelope.payload")
+    signature = _base64(envelope.signatures[0].sig, "dsseEnvelope.signatures")
+    key = trusted[signer]
+    try:
+        key.verify(signature, _pre_authentication_encoding(payload), signature_algorithm(key))
+    except InvalidSignature as error:
+        raise SignatureError(
+            f"the signature by key {_short(signer)} does not fit what it signs; "
+            "the file was changed after signing",
+            found_in=f"{SIGNATURE_FILE}, dsseEnvelope.signatures",
+            remedy="fetch the bundle again, or sign it again",
+        ) from error
+    return payload
+
+
+def _listed_files(statement: _Statement) -> dict[str, str]:
+    _expect(statement.type, _STATEMENT_TYPE, "dsseEnvelope.payload._type")
+    _expect(statement.predicate_type, _PREDICATE_TYPE, "dsseEnvelope.payload.predicateType")
+    predicate = statement.predicate
+    found_in = f"{_PAYLOAD}.predicate"
+    if predicate.serialization.allow_symlinks:
+        raise SignatureError(
+            "the signature follows symbolic links",
+            found_in=f"{found_in}.serialization.allow_symlinks",
+        )
+    # 4
+    for path in predicate.serialization.ignore_paths:
+        if path not in _IGNORED:
+            raise SignatureError(
+                f"the signature leaves out {path!a}, so files there would be unsigned",
+                found_in=f"{found_in}.serialization.ignore_paths",
+                remedy="sign it again with edgepack, which leaves out nothing",
+            )
+    # 5
+    files: dict[str, str] = {}
+    for resource in predicate.resources:
+        check_path(resource.name, found_in=f"{found_in}.resources")
+        if resource.name in files or resource.name == SIGNATURE_FILE:
+            raise SignatureError(
+                f"'{resource.name}' must not be listed"
+                + (" twice" if resource.name in files else ""),
+                found_in=f"{found_in}.resources",
+            )
+        files[resource.name] = resource.digest
+    if list(files) != sorted(files, key=sort_key):
+        raise SignatureError("the files are not in order", found_in=f"{found_in}.resources")
+    if root_digest(files) != statement.subject[0].digest.sha256:
+        raise SignatureError(
+            "the root digest is not the one of the listed files",
+            found_in=f"{_PAYLOAD}.subject",
+        )
+    return files
+
+
+def _statement(name: str, digest: str, files: dict[str, str]) -> dict[str, Any]:
+    return {
+        "_type": _STATEMENT_TYPE,
+        "subject": [{"name": name, "digest": {"sha256": digest}}],
+        "predicateType": _PREDICATE_TYPE,
+        "predicate": {
+            "serialization": {
+                "method": "files",
+                "hash_type": "sha256",
+                "allow_symlinks": False,
+                "ignore_paths": sorted(_IGNORED),
+            },
+            "resources": [
+                {"name": path, "algorithm": "sha256", "digest": files[path]}
+                for path in sorted(files, key=sort_key)
+            ],
+        },
+    }
+
+
+def _sign(statement: dict[str, Any], key: PrivateKey) -> bytes:
+    payload = msgspec.json.encode(statement)
+    signature = key.sign(
+        _pre_authentication_encoding(payload), signature_algorithm(key.public_key())
+    )
+    bundle = _SigstoreBundle(
+        media_type=_MEDIA_TYPE,
+        verification_material=_Material(public_key=_PublicKeyHint(hint=key_id(key.public_key()))),
+        dsse_envelope=_Envelope(
+            payload=base64.b64encode(payload).decode(),
+            payload_type=_PAYLOAD_TYPE,
+            signatures=(_Signature(sig=base64.b64encode(signature).decode()),),
+        ),
+    )
+    return msgspec.json.encode(bundle) + b"\n"
+
+
+def _pre_authentication_encoding(payload: bytes) -> bytes:
+    """What is signed: DSSE v1, https://github.com/secure-systems-lab/dsse protocol.md."""
+    header = f"DSSEv1 {len(_PAYLOAD_TYPE)} {_PAYLOAD_TYPE} {len(payload)} "
+    return header.encode() + payload
+
+
+def _base64(text: str, key: str) -> bytes:
+    try:
+        return base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError) as error:
+        raise SignatureError(
+            f"{SIGNATURE_FILE} has text that is no base64", found_in=f"{SIGNATURE_FILE}, {key}"
+        ) from error
+
+
+def _expect(found: str, expected: str, key: str) -> None:
+    if found != expected:
+        raise SignatureError(
+            f"{SIGNATURE_FILE} is of the type {found!a}, expected {expected!r}",
+            found_in=f"{SIGNATURE_FILE}, {key}",
+        )
+
+
+def _short(identifier: str) -> str:
+    """Enough of a key id to tell keys apart; safe to print."""
+    return ascii(identifier[:16]).strip("'")

@@ -1,0 +1,80 @@
+"""Reading JSON that strangers wrote: bounded, without duplicate keys, and into a typed value."""
+
+import json
+import math
+from typing import Any, TypeVar
+
+import msgspec
+
+from edgepack.errors import BundleError
+
+T = TypeVar("T")
+
+
+def parse_json(content: bytes, *, limit_bytes: int, found_in: str) -> Any:
+    """Parses JSON and refuses what two parsers could read in two ways.
+
+    Args:
+        content: UTF-8 text.
+        limit_bytes: Longer content is refused before it is parsed.
+        found_in: Name of the file, for messages.
+
+    Raises:
+        BundleError: Too long, no UTF-8, no JSON, nested too deeply, a key twice in one object,
+            or a number that is not finite.
+    """
+    if len(content) > limit_bytes:
+        raise BundleError(
+            f"{found_in} has {len(content)} bytes, at most {limit_bytes} are read",
+            found_in=found_in,
+        )
+    try:
+        return json.loads(
+            content.decode("utf-8"),
+            object_pairs_hook=_refuse_duplicate_keys,
+            parse_constant=_finite_float,
+            parse_float=_finite_float,
+        )
+    except (ValueError, RecursionError) as error:
+        raise BundleError(
+            f"{found_in} is no JSON that edgepack reads: {error}", found_in=found_in
+        ) from error
+
+
+def convert_json(value: Any, kind: type[T], *, found_in: str) -> T:
+    """Turns parsed JSON into a struct.
+
+    Args:
+        value: What `parse_json` returned, or a part of it.
+        kind: The struct.
+        found_in: File and key of `value`, for messages.
+
+    Raises:
+        BundleError: A key is missing, unknown, or its value does not fit.
+    """
+    try:
+        return msgspec.convert(value, kind)
+    except msgspec.ValidationError as error:
+        problem, _, place = str(error).partition(" - at ")
+        key = place.strip("`").removeprefix("$").removeprefix(".")
+        separator = "." if "," in found_in else ", "
+        raise BundleError(
+            f"{found_in.partition(',')[0]} does not fit the format: {problem}",
+            found_in=f"{found_in}{separator}{key}" if key else found_in,
+        ) from error
+
+
+def _refuse_duplicate_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        keys = [key for key, _ in pairs]
+        twice = next(key for key in keys if keys.count(key) > 1)
+        raise ValueError(f"the key {twice!r} stands twice in one object")
+    return found
+
+
+def _finite_float(text: str) -> float:
+    number = float(text)
+    if not math.isfinite(number):
+        raise ValueError(f"the number {text} is not finite")
+    return number

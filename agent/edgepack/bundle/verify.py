@@ -1,0 +1,171 @@
+"""Deciding whether a folder is a bundle that a trusted key signed, whole and unchanged."""
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from edgepack.bundle.chunks import digest_file, open_regular
+from edgepack.bundle.keys import PublicKey
+from edgepack.bundle.manifest import (
+    GOLDEN_FILE,
+    HOOKS_FOLDER,
+    MANIFEST_FILE,
+    MAX_MANIFEST_BYTES,
+    SIGNATURE_FILE,
+    Manifest,
+    decode_manifest,
+)
+from edgepack.bundle.signature import MAX_SIGNATURE_BYTES, SignedList, verify_envelope
+from edgepack.bundle.tree import list_files
+from edgepack.errors import BundleError, SignatureError
+
+_FETCH_AGAIN = "fetch the bundle again, or build it again"
+
+
+@dataclass(frozen=True, kw_only=True)
+class VerifiedBundle:
+    """A bundle that was checked.
+
+    Attributes:
+        manifest: Its manifest.
+        signed: The signed list.
+        digest: Root digest, lower-case hex: what the bundle is.
+        folder: Where it lies.
+    """
+
+    manifest: Manifest
+    signed: SignedList
+    digest: str
+    folder: Path
+
+
+def verify_folder(
+    folder: Path, keys: Sequence[PublicKey], *, complete: bool = True
+) -> VerifiedBundle:
+    """Checks a bundle's folder from the signature down to every byte.
+
+    1. `model.sig` is an OMS signature by one of the keys.
+    2. The manifest is the signed one and well-formed, and the files it lists are the signed
+       ones: same names, same digests.
+    3. The files on disk are the signed ones: none extra, none missing, no link.
+    4. Every file on disk has the signed digest, and the manifest's size.
+
+    That every variant's model file is among its files is part of reading the manifest.
+
+    Args:
+        folder: The bundle.
+        keys: The keys that are trusted; any one of them suffices.
+        complete: False for a device, which fetches only what it needs: a variant may then be
+            absent as a whole, and so may the reports. What is there is checked all the same.
+
+    Raises:
+        SignatureError: The signature does not hold, or a file does not fit it.
+        BundleError: The folder or the manifest is malformed.
+    """
+    # 1
+    signed = verify_envelope(_read(folder, SIGNATURE_FILE, MAX_SIGNATURE_BYTES), keys)
+    # 2
+    manifest = verify_manifest(_read(folder, MANIFEST_FILE, MAX_MANIFEST_BYTES), signed)
+    # 3
+    present = set(list_files(folder)) - {SIGNATURE_FILE}
+    for path in sorted(present - set(signed.files)):
+        raise SignatureError(
+            f"'{path}' is not in the signed list",
+            found_in=str(folder / path),
+            remedy="remove it, or sign the bundle again",
+        )
+    absent = set(signed.files) - present
+    if not complete:
+        absent -= _may_be_absent(manifest, present)
+    for path in sorted(absent):
+        raise SignatureError(
+            f"'{path}' is signed but missing", found_in=str(folder), remedy=_FETCH_AGAIN
+        )
+    # 4
+    sizes = {entry.path: entry.size_bytes for entry in manifest.files}
+    for path in sorted(present):
+        size_bytes = (folder / path).stat().st_size
+        if size_bytes != sizes.get(path, size_bytes):
+            raise SignatureError(
+                f"'{path}' has {size_bytes} bytes, {sizes[path]} were signed",
+                found_in=str(folder / path),
+                remedy=_FETCH_AGAIN,
+            )
+        _check_digest(path, digest_file(folder / path), signed, found_in=str(folder / path))
+    return VerifiedBundle(manifest=manifest, signed=signed, digest=signed.digest, folder=folder)
+
+
+def verify_manifest(content: bytes, signed: SignedList) -> Manifest:
+    """Reads a manifest that must be the one on a signed list; needs no other file.
+
+    This is all a device has before it decides whether to fetch anything.
+
+    Args:
+        content: Bytes of `manifest.json`.
+        signed: What `verify_envelope` returned.
+
+    Raises:
+        SignatureError: The manifest is not the signed one, or lists other files or digests.
+        BundleError: The manifest is malformed.
+    """
+    if MANIFEST_FILE not in signed.files:
+        raise SignatureError(
+            f"'{MANIFEST_FILE}' is not in the signed list, so this is no edgepack bundle",
+            found_in=SIGNATURE_FILE,
+        )
+    _check_digest(
+        MANIFEST_FILE, hashlib.sha256(content).hexdigest(), signed, found_in=MANIFEST_FILE
+    )
+    manifest = decode_manifest(content)
+    listed = {entry.path: entry.sha256 for entry in manifest.files}
+    for path in sorted(listed.keys() ^ (signed.files.keys() - {MANIFEST_FILE})):
+        one, other = ("manifest", "signature") if path in listed else ("signature", "manifest")
+        raise SignatureError(
+            f"'{path}' is in the {one} but not in the {other}", found_in=MANIFEST_FILE
+        )
+    for path, sha256 in listed.items():
+        if signed.files[path] != sha256:
+            raise SignatureError(
+                f"manifest and signature have different digests of '{path}'",
+                found_in=MANIFEST_FILE,
+            )
+    return manifest
+
+
+def _may_be_absent(manifest: Manifest, present: set[str]) -> set[str]:
+    optional = {
+        entry.path
+        for entry in manifest.facts.files
+        if entry.path != GOLDEN_FILE and not entry.path.startswith(f"{HOOKS_FOLDER}/")
+    }
+    for variant in manifest.variants:
+        paths = {entry.path for entry in variant.facts.files}
+        if not paths & present:
+            optional |= paths
+    return optional
+
+
+def _check_digest(path: str, found: str, signed: SignedList, *, found_in: str) -> None:
+    if found != signed.files[path]:
+        raise SignatureError(
+            f"'{path}' is not what was signed: its SHA-256 is {found[:16]}…, "
+            f"{signed.files[path][:16]}… was signed",
+            found_in=found_in,
+            remedy=_FETCH_AGAIN,
+        )
+
+
+def _read(folder: Path, name: str, limit_bytes: int) -> bytes:
+    path = folder / name
+    if not folder.is_dir():
+        raise BundleError("this is no bundle: there is no such folder", found_in=str(folder))
+    if not path.exists() and not path.is_symlink():
+        kind = SignatureError if name == SIGNATURE_FILE else BundleError
+        raise kind(
+            f"the bundle has no '{name}'",
+            found_in=str(folder),
+            remedy="edgepack build … --key release.key writes a signed bundle",
+        )
+    with open_regular(path) as file:
+        return file.read(limit_bytes + 1)
