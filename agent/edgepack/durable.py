@@ -2,7 +2,10 @@
 
 import os
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import BinaryIO
 
 
 def write_file(path: Path, content: bytes, *, mode: int = 0o644) -> None:
@@ -19,11 +22,25 @@ def write_file(path: Path, content: bytes, *, mode: int = 0o644) -> None:
     Raises:
         OSError: The disk is full or the folder is not writable; `path` is then unchanged.
     """
+    with replacing(path, mode=mode) as file:
+        file.write(content)
+
+
+@contextmanager
+def replacing(path: Path, *, mode: int = 0o644) -> Iterator[BinaryIO]:
+    """Gives a file to write to that takes the place of `path`, durably, when the block ends.
+
+    It is what `write_file` does, for content that is too long to hold in memory. When the block
+    raises, `path` is unchanged.
+
+    Raises:
+        OSError: The disk is full or the folder is not writable; `path` is then unchanged.
+    """
     handle, temporary_name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     temporary = Path(temporary_name)
     try:
         with os.fdopen(handle, "wb") as file:
-            file.write(content)
+            yield file
             file.flush()
             os.fsync(file.fileno())
         temporary.chmod(mode)

@@ -1,0 +1,268 @@
+"""The one-file form of a bundle, `.edgepack`: a plain POSIX tar with exactly one byte string.
+
+The manifest comes first and the signature second, so that a reader knows what to expect, and
+how long it is, before it writes a byte. Only regular files stand in it, with fixed times,
+owners and modes; every file below `hooks/` is executable, nothing else is.
+
+Reading does not check the signature: what the manifest says is what must be there, and the
+signature says (`edgepack.bundle.verify`) whether the manifest may be believed.
+"""
+
+import hashlib
+import os
+import shutil
+import tarfile
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+from edgepack.bundle.chunks import open_regular
+from edgepack.bundle.manifest import (
+    HOOKS_FOLDER,
+    MANIFEST_FILE,
+    MAX_MANIFEST_BYTES,
+    SIGNATURE_FILE,
+    FileEntry,
+    Manifest,
+    decode_manifest,
+)
+from edgepack.bundle.paths import sort_key
+from edgepack.bundle.signature import MAX_SIGNATURE_BYTES
+from edgepack.bundle.tar_entries import TarEntry, check_end, read_entry
+from edgepack.bundle.tree import list_files
+from edgepack.durable import flush_folder, replacing
+from edgepack.errors import BundleError
+
+_COPY_BYTES = 1024 * 1024
+
+
+@dataclass(frozen=True, kw_only=True)
+class ArchiveHead:
+    """The first two files of an archive; nothing in it is verified.
+
+    Attributes:
+        manifest_bytes: Bytes of `manifest.json`.
+        manifest: The same, read.
+        signature: Bytes of `model.sig`.
+    """
+
+    manifest_bytes: bytes
+    manifest: Manifest
+    signature: bytes
+
+
+def pack(folder: Path, archive_path: Path) -> None:
+    """Writes a signed bundle's folder as one file; the same folder gives the same bytes.
+
+    Args:
+        folder: The bundle, with its signature.
+        archive_path: The archive; replaced in one step when it exists.
+
+    Raises:
+        BundleError: Files and manifest do not agree, or the archive cannot be written.
+    """
+    paths = list_files(folder)
+    for name in (MANIFEST_FILE, SIGNATURE_FILE):
+        if name not in paths:
+            raise BundleError(f"the bundle has no '{name}'", found_in=str(folder))
+    manifest = decode_manifest((folder / MANIFEST_FILE).read_bytes())
+    listed = {entry.path: entry.size_bytes for entry in manifest.files}
+    for path in paths[:]:
+        if path not in listed and path not in (MANIFEST_FILE, SIGNATURE_FILE):
+            raise BundleError(f"'{path}' is not in the manifest", found_in=str(folder / path))
+    order = [MANIFEST_FILE, SIGNATURE_FILE, *sorted(listed, key=sort_key)]
+    try:
+        with replacing(archive_path) as target:
+            for path in order:
+                _append(target, folder, path, listed.get(path))
+            target.write(bytes(2 * tarfile.BLOCKSIZE))
+            target.write(bytes(-target.tell() % tarfile.RECORDSIZE))
+    except OSError as error:
+        raise BundleError(
+            f"cannot write the archive: {error.strerror}", found_in=str(archive_path)
+        ) from error
+
+
+def unpack(archive_path: Path, folder: Path) -> Manifest:
+    """Turns an archive into a folder: all of it or nothing.
+
+    1. The manifest is read first, then the signature; both are bounded.
+    2. Every further entry is a regular file of the manifest, at its size, and stands once.
+    3. Every byte fits the manifest's digests, and no file of the manifest is missing.
+    4. Nothing follows the end.
+
+    Everything is written beside `folder` and takes its name at the end.
+
+    Args:
+        archive_path: The archive.
+        folder: Where the bundle shall lie; must not exist.
+
+    Returns:
+        The manifest, which no signature vouches for yet.
+
+    Raises:
+        BundleError: The archive is hostile, damaged, or no archive; or `folder` exists or cannot
+            be written.
+    """
+    if os.path.lexists(folder):
+        raise BundleError(
+            f"'{folder}' exists already", found_in=str(folder), remedy="choose another with -o"
+        )
+    with open_regular(archive_path) as source:
+        try:
+            temporary = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
+            try:
+                temporary.chmod(0o755)
+                manifest = _unpack_into(source, temporary, found_in=archive_path.name)
+                temporary.rename(folder)
+            except BaseException:
+                shutil.rmtree(temporary, ignore_errors=True)
+                raise
+            flush_folder(folder.parent)
+        except OSError as error:
+            raise BundleError(
+                f"cannot unpack: {error.strerror}", found_in=str(folder.parent)
+            ) from error
+    return manifest
+
+
+def read_head(archive_path: Path) -> ArchiveHead:
+    """Reads the manifest and the signature of an archive, and nothing else.
+
+    Raises:
+        BundleError: They are not its first two entries, or are malformed.
+    """
+    with open_regular(archive_path) as source:
+        return _read_head(source, archive_path.name)
+
+
+@contextmanager
+def open_bundle(path: Path) -> Iterator[Path]:
+    """Gives the folder of a bundle in either form; an archive is unpacked for the time being.
+
+    The unpacked copy lies where `TMPDIR` says. Nothing is verified.
+
+    Raises:
+        BundleError: There is nothing at `path`, or it is no archive that can be unpacked.
+    """
+    if path.is_dir():
+        yield path
+        return
+    if not path.exists():
+        raise BundleError("there is no such bundle", found_in=str(path))
+    with tempfile.TemporaryDirectory(prefix="edgepack-") as temporary:
+        folder = Path(temporary) / (path.stem or "bundle")
+        unpack(path, folder)
+        yield folder
+
+
+def is_executable(path: str) -> bool:
+    """Whether a file of a bundle is executable: all below `hooks/` are, nothing else is."""
+    return path.startswith(f"{HOOKS_FOLDER}/")
+
+
+def _append(target: BinaryIO, folder: Path, path: str, size_bytes: int | None) -> None:
+    with open_regular(folder / path) as source:
+        found_bytes = os.fstat(source.fileno()).st_size
+        if size_bytes is not None and found_bytes != size_bytes:
+            raise BundleError(
+                f"'{path}' has {found_bytes} bytes, the manifest says {size_bytes}",
+                found_in=str(folder / path),
+            )
+        header = tarfile.TarInfo(path)
+        header.size = found_bytes
+        header.mode = 0o755 if is_executable(path) else 0o644
+        try:
+            target.write(header.tobuf(tarfile.USTAR_FORMAT, "utf-8", "strict"))
+        except ValueError as error:
+            raise BundleError(
+                f"'{path}' does not fit into an archive: {error}", found_in=str(folder / path)
+            ) from error
+        shutil.copyfileobj(source, target, _COPY_BYTES)
+        target.write(bytes(-found_bytes % tarfile.BLOCKSIZE))
+
+
+def _unpack_into(source: BinaryIO, folder: Path, *, found_in: str) -> Manifest:
+    # 1
+    head = _read_head(source, found_in)
+    _write(folder / MANIFEST_FILE, [head.manifest_bytes])
+    _write(folder / SIGNATURE_FILE, [head.signature])
+    # 2
+    awaited = {entry.path: entry for entry in head.manifest.files}
+    missing = dict(awaited)
+    while (found := read_entry(source, found_in=found_in)) is not None:
+        if found.path in missing:
+            _extract(source, found, missing.pop(found.path), folder, found_in=found_in)
+        else:
+            is_second = found.path in awaited or found.path in (MANIFEST_FILE, SIGNATURE_FILE)
+            raise BundleError(
+                f"'{found.path}' "
+                + ("stands twice in the archive" if is_second else "is not in the manifest"),
+                found_in=found_in,
+            )
+    # 3
+    for path in sorted(missing):
+        raise BundleError(f"the archive lacks '{path}'", found_in=found_in)
+    # 4
+    check_end(source, found_in=found_in)
+    return head.manifest
+
+
+def _extract(
+    source: BinaryIO, found: TarEntry, entry: FileEntry, folder: Path, *, found_in: str
+) -> None:
+    if found.size_bytes != entry.size_bytes:
+        raise BundleError(
+            f"'{found.path}' has {found.size_bytes} bytes, the manifest says {entry.size_bytes}",
+            found_in=found_in,
+        )
+    path = folder / found.path
+    path.parent.mkdir(parents=True, exist_ok=True)
+    digest = hashlib.sha256()
+
+    def pieces() -> Iterator[bytes]:
+        for piece in found.content(source, found_in=found_in):
+            digest.update(piece)
+            yield piece
+
+    _write(path, pieces(), mode=0o755 if is_executable(found.path) else 0o644)
+    # 3
+    if digest.hexdigest() != entry.sha256:
+        raise BundleError(
+            f"'{found.path}' is damaged: its digest is not the one in the manifest",
+            found_in=found_in,
+            remedy="fetch the bundle again",
+        )
+
+
+def _read_head(source: BinaryIO, found_in: str) -> ArchiveHead:
+    contents: list[bytes] = []
+    for name, limit_bytes in (
+        (MANIFEST_FILE, MAX_MANIFEST_BYTES),
+        (SIGNATURE_FILE, MAX_SIGNATURE_BYTES),
+    ):
+        entry = read_entry(source, found_in=found_in)
+        if entry is None or entry.path != name:
+            place = "second" if contents else "first"
+            raise BundleError(f"the {place} file of the archive is not '{name}'", found_in=found_in)
+        if entry.size_bytes > limit_bytes:
+            raise BundleError(
+                f"'{name}' has {entry.size_bytes} bytes, at most {limit_bytes} are read",
+                found_in=found_in,
+            )
+        contents.append(b"".join(entry.content(source, found_in=found_in)))
+    return ArchiveHead(
+        manifest_bytes=contents[0], manifest=decode_manifest(contents[0]), signature=contents[1]
+    )
+
+
+def _write(path: Path, pieces: Iterator[bytes] | list[bytes], *, mode: int = 0o644) -> None:
+    with path.open("xb") as file:
+        for piece in pieces:
+            file.write(piece)
+        file.flush()
+        os.fsync(file.fileno())
+    path.chmod(mode)

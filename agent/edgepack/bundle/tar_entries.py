@@ -1,0 +1,134 @@
+"""Reading POSIX tar entries, strictly: regular files with safe names, and nothing else.
+
+`tarfile` reads much more (links, devices, GNU and pax extensions, damaged headers), all of which
+a bundle never has and an attacker might.
+"""
+
+import re
+import tarfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import BinaryIO
+
+from edgepack.bundle.paths import check_path
+from edgepack.errors import BundleError
+
+_BLOCK = tarfile.BLOCKSIZE
+_MAGIC = b"ustar\x0000"
+_PIECE_BYTES = 1024 * 1024
+_OCTAL = re.compile(rb"[0-7]+[ \0]*")
+
+_KINDS = {
+    b"1": "a hard link",
+    b"2": "a symbolic link",
+    b"3": "a character device",
+    b"4": "a block device",
+    b"5": "a directory",
+    b"6": "a named pipe",
+    b"x": "a pax header",
+    b"g": "a pax header",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class TarEntry:
+    """One regular file of an archive; its content follows in the source."""
+
+    path: str
+    size_bytes: int
+
+    def content(self, source: BinaryIO, *, found_in: str) -> Iterator[bytes]:
+        """Reads the content piece by piece, and the padding after it.
+
+        Raises:
+            BundleError: The archive ends before.
+        """
+        left = self.size_bytes
+        while left:
+            piece = source.read(min(left, _PIECE_BYTES))
+            if not piece:
+                raise _truncated(f"within '{self.path}'", found_in)
+            left -= len(piece)
+            yield piece
+        padding = -self.size_bytes % _BLOCK
+        if source.read(padding) != bytes(padding):
+            raise _truncated(f"after '{self.path}'", found_in)
+
+
+def read_entry(source: BinaryIO, *, found_in: str) -> TarEntry | None:
+    """Reads one header.
+
+    Args:
+        source: The archive, at a block's start.
+        found_in: Name of the archive, for messages.
+
+    Returns:
+        The entry, or None at the end marker (of which one block is then read).
+
+    Raises:
+        BundleError: This is no tar, is truncated, or the entry is anything but a regular file
+            with a safe name.
+    """
+    header = source.read(_BLOCK)
+    if len(header) != _BLOCK:
+        if source.tell() == len(header):
+            raise BundleError("this is no archive: it is too short", found_in=found_in)
+        raise _truncated("before its end marker", found_in)
+    if not header.strip(b"\0"):
+        return None
+    if header[257:265] != _MAGIC or _number(header[148:156]) != _checksum(header):
+        raise BundleError(
+            "this is no POSIX (ustar) archive, or it is damaged",
+            found_in=f"{found_in}, byte {source.tell() - _BLOCK}",
+        )
+    name, prefix = (_text(header[:100], found_in), _text(header[345:500], found_in))
+    path = f"{prefix}/{name}" if prefix else name
+    kind = header[156:157]
+    if kind != b"0":
+        what = _KINDS.get(kind, f"of the unknown type {kind!r}")
+        raise BundleError(f"{path!a} is {what}; a bundle has only regular files", found_in=found_in)
+    check_path(path, found_in=found_in)
+    size_bytes = _number(header[124:136])
+    if size_bytes is None:
+        raise BundleError(f"'{path}' has a size that is no number", found_in=found_in)
+    return TarEntry(path=path, size_bytes=size_bytes)
+
+
+def check_end(source: BinaryIO, *, found_in: str) -> None:
+    """Checks that nothing but the zeros of the last record follows the end marker.
+
+    Raises:
+        BundleError: Something follows, or the archive is truncated.
+    """
+    at = source.tell()
+    expected = _BLOCK + -(at + _BLOCK) % tarfile.RECORDSIZE
+    rest = source.read(expected + 1)
+    if len(rest) < expected:
+        raise _truncated("within its end marker", found_in)
+    if len(rest) > expected or rest.strip(b"\0"):
+        raise BundleError(
+            "something follows the end of the archive", found_in=f"{found_in}, byte {at}"
+        )
+
+
+def _text(field: bytes, found_in: str) -> str:
+    text, _, rest = field.partition(b"\0")
+    if rest.strip(b"\0"):
+        raise BundleError("a file name has something behind its end", found_in=found_in)
+    return text.decode("utf-8", "surrogateescape")
+
+
+def _number(field: bytes) -> int | None:
+    return int(field.strip(b" \0"), 8) if _OCTAL.fullmatch(field) else None
+
+
+def _checksum(header: bytes) -> int:
+    return sum(header[:148]) + 8 * ord(" ") + sum(header[156:])
+
+
+def _truncated(where: str, found_in: str) -> BundleError:
+    return BundleError(
+        f"the archive is truncated or damaged {where}",
+        found_in=found_in,
+        remedy="fetch the bundle again",
+    )
