@@ -1,0 +1,355 @@
+"""Which execution providers this device really offers, and why the others are not there.
+
+What is known of a provider is data: the kinds of hardware it drives, the kernel drivers that
+show such hardware, the plug-in that carries it, and what would bring it. A new provider is a
+new row.
+"""
+
+import importlib
+import importlib.metadata
+import importlib.util
+import platform
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from edgepack.errors import DeviceError
+from edgepack.wire.messages import ProviderFacts
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plugin:
+    """A provider in a wheel of its own, registered with ONNX Runtime at run time.
+
+    Attributes:
+        distribution, module: Its package, and the module that knows where its libraries are.
+        backends: By device kind, the function of `module` that names the back-end library.
+        native_arch: Machines on which the back ends drive hardware; elsewhere they simulate it.
+        simulated: Device kinds that the back ends can simulate elsewhere.
+        simulator_options: Provider options that a simulated session gets where the variant sets
+            none of them.
+        sdk: Attribute of `module.build_and_package_info` with the version of the vendor's SDK.
+        sdk_name: Name of that SDK among a device's drivers.
+    """
+
+    distribution: str
+    module: str
+    backends: Mapping[str, str]
+    native_arch: tuple[str, ...]
+    simulated: tuple[str, ...]
+    simulator_options: Mapping[str, str]
+    sdk: str
+    sdk_name: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Known:
+    """What is known of one provider.
+
+    Attributes:
+        name: ONNX Runtime's name.
+        brought_by: What would bring it to a device that lacks it.
+        kinds: Device kinds that it drives, each with the kernel drivers that show the hardware;
+            without drivers, the kind is there wherever the provider is.
+        plugin: Its wheel, when it is a plug-in.
+        session_options: Session settings that it wants where the variant says nothing.
+    """
+
+    name: str
+    brought_by: str
+    kinds: Mapping[str, tuple[str, ...]]
+    plugin: Plugin | None = None
+    session_options: Mapping[str, str] = field(default_factory=dict)
+
+
+KNOWN = (
+    Known(
+        name="QNNExecutionProvider",
+        brought_by="pip install 'edgepack[qnn]'",
+        kinds={"npu": (), "gpu": ()},
+        plugin=Plugin(
+            distribution="onnxruntime-qnn",
+            module="onnxruntime_qnn",
+            backends={"npu": "get_qnn_htp_path", "gpu": "get_qnn_gpu_path"},
+            native_arch=("aarch64", "arm64"),
+            simulated=("npu",),
+            # Without an architecture the simulator's 16-bit outputs vary from run to run.
+            simulator_options={"htp_arch": "73"},
+            sdk="qnn_version",
+            sdk_name="qnn-sdk",
+        ),
+    ),
+    Known(
+        name="VitisAIExecutionProvider",
+        brought_by="the onnxruntime of AMD's Ryzen AI software, which is not on PyPI",
+        kinds={"npu": ("amdxdna",)},
+    ),
+    Known(
+        name="OpenVINOExecutionProvider",
+        brought_by="pip install 'edgepack[openvino]' in an environment without onnxruntime",
+        kinds={"npu": ("intel_vpu",), "gpu": ("i915", "xe"), "cpu": ()},
+        # OpenVINO fuses from the plain graph; ONNX Runtime's fusions hide it (OpenVINO EP docs).
+        session_options={"session.graph_optimization_level": "disable_all"},
+    ),
+    Known(
+        name="TensorrtExecutionProvider",
+        brought_by="pip install onnxruntime-gpu, and NVIDIA's TensorRT",
+        kinds={"gpu": ("nvidia", "nvgpu")},
+    ),
+    Known(
+        name="CUDAExecutionProvider",
+        brought_by="pip install onnxruntime-gpu, and NVIDIA's CUDA and cuDNN",
+        kinds={"gpu": ("nvidia", "nvgpu")},
+    ),
+    Known(
+        name="CoreMLExecutionProvider",
+        brought_by="onnxruntime on macOS",
+        kinds={"npu": (), "gpu": (), "cpu": ()},
+    ),
+    Known(
+        name="DmlExecutionProvider",
+        brought_by="pip install onnxruntime-directml on Windows",
+        kinds={"gpu": (), "npu": ()},
+    ),
+    Known(name="CPUExecutionProvider", brought_by="pip install 'edgepack[cpu]'", kinds={"cpu": ()}),
+)
+
+NOT_ON_DEVICE = frozenset({"AzureExecutionProvider"})
+"""Providers in the stock wheels that run nothing on the device itself."""
+
+_registering = threading.Lock()
+
+
+def known_provider(name: str) -> Known:
+    """What is known of a provider; of one that is in no row, only its name."""
+    for known in KNOWN:
+        if known.name == name:
+            return known
+    return Known(name=name, brought_by=f"a build of onnxruntime with {name}", kinds={})
+
+
+def load_runtime() -> ModuleType:
+    """The module `onnxruntime`, which an extra brings.
+
+    Raises:
+        DeviceError: It is not installed, or cannot be loaded.
+    """
+    try:
+        return importlib.import_module("onnxruntime")
+    except ModuleNotFoundError as error:
+        raise DeviceError(
+            "onnxruntime is not installed", remedy="pip install 'edgepack[cpu]'"
+        ) from error
+    except (ImportError, OSError) as error:
+        raise DeviceError(
+            f"onnxruntime cannot be loaded: {error}",
+            remedy="install the wheel for this machine and its Python anew",
+        ) from error
+
+
+def runtime_errors(runtime: ModuleType) -> tuple[type[Exception], ...]:
+    """The exceptions that ONNX Runtime raises; its native ones share no base of their own."""
+    state = importlib.import_module(f"{runtime.__name__}.capi.onnxruntime_pybind11_state")
+    native = (value for value in vars(state).values() if isinstance(value, type))
+    return (
+        *(kind for kind in native if issubclass(kind, Exception)),
+        RuntimeError,
+        ValueError,
+    )
+
+
+def read_providers(
+    runtime: ModuleType | None, loaded_drivers: frozenset[str], *, arch: str
+) -> tuple[ProviderFacts, ...]:
+    """Asks the runtime and its plug-ins what they offer here.
+
+    Args:
+        runtime: The module `onnxruntime`; None when there is none.
+        loaded_drivers: Kernel drivers that are loaded.
+        arch: Machine name as `uname -m` prints it.
+
+    Returns:
+        One entry for every known provider and every other that the runtime has.
+    """
+    if runtime is None:
+        because = "onnxruntime is not installed: pip install 'edgepack[cpu]'"
+        return tuple(
+            ProviderFacts(name=known.name, available=False, because=because) for known in KNOWN
+        )
+    built_in: list[str] = list(runtime.get_available_providers())
+    facts = [_judge(known, runtime, built_in, loaded_drivers, arch) for known in KNOWN]
+    others = set(built_in) - {known.name for known in KNOWN} - NOT_ON_DEVICE
+    facts += [
+        ProviderFacts(
+            name=name,
+            available=True,
+            because=f"built into onnxruntime {runtime.__version__}",
+            version=runtime.__version__,
+        )
+        for name in sorted(others)
+    ]
+    return tuple(facts)
+
+
+def _judge(
+    known: Known,
+    runtime: ModuleType,
+    built_in: Sequence[str],
+    loaded_drivers: frozenset[str],
+    arch: str,
+) -> ProviderFacts:
+    shown = tuple(
+        kind
+        for kind, drivers in known.kinds.items()
+        if not drivers or loaded_drivers.intersection(drivers)
+    )
+    is_built_in = known.name in built_in  # So is a plug-in, once it was registered.
+    if known.plugin is not None and (not is_built_in or _is_installed(known.plugin)):
+        return _judge_plugin(known, known.plugin, runtime, shown, arch)
+    if is_built_in:
+        if not shown:
+            drivers = sorted({name for names in known.kinds.values() for name in names})
+            return ProviderFacts(
+                name=known.name,
+                available=False,
+                because=f"onnxruntime has it, but no hardware shows: none of the kernel drivers "
+                f"{', '.join(drivers)} is loaded",
+                version=runtime.__version__,
+            )
+        return ProviderFacts(
+            name=known.name,
+            available=True,
+            because=f"built into onnxruntime {runtime.__version__}",
+            version=runtime.__version__,
+            devices=shown,
+        )
+    return ProviderFacts(
+        name=known.name,
+        available=False,
+        because=f"onnxruntime {runtime.__version__} here has no such provider; "
+        f"what would bring it: {known.brought_by}",
+    )
+
+
+def _is_installed(plugin: Plugin) -> bool:
+    return importlib.util.find_spec(plugin.module) is not None
+
+
+def _judge_plugin(
+    known: Known, plugin: Plugin, runtime: ModuleType, shown: tuple[str, ...], arch: str
+) -> ProviderFacts:
+    try:
+        devices = plugin_devices(runtime, known)
+    except DeviceError as error:
+        because = f"{error.problem}; {error.remedy}" if error.remedy else error.problem
+        return ProviderFacts(name=known.name, available=False, because=because)
+    version = importlib.metadata.version(plugin.distribution)
+    if not devices:
+        return ProviderFacts(
+            name=known.name,
+            available=False,
+            because=f"plug-in {plugin.distribution} {version} finds no device here",
+            version=version,
+        )
+    is_simulator = arch not in plugin.native_arch
+    kinds = plugin.simulated if is_simulator else shown
+    there = tuple(kind for kind in kinds if Path(backend_path(plugin, kind)).exists())
+    if not there:
+        because = f"plug-in {plugin.distribution} {version} has no back end for {', '.join(kinds)}"
+    elif is_simulator:
+        because = f"plug-in {plugin.distribution} {version} simulates {', '.join(there)} on {arch}"
+    else:
+        because = f"plug-in {plugin.distribution} {version} offers {', '.join(there)}"
+    return ProviderFacts(
+        name=known.name,
+        available=bool(there),
+        because=because,
+        version=version,
+        devices=there,
+        is_simulator=is_simulator,
+    )
+
+
+def plugin_devices(runtime: ModuleType, known: Known) -> list[Any]:
+    """Registers a provider's plug-in, once a process, and lists the devices it offers.
+
+    Returns:
+        ONNX Runtime's `OrtEpDevice` objects.
+
+    Raises:
+        DeviceError: The plug-in is not installed, or ONNX Runtime refuses it.
+    """
+    plugin = known.plugin
+    if plugin is None:
+        raise ValueError(f"{known.name} is no plug-in")
+    with _registering:
+        registered = _devices_of(runtime, known.name)
+        if registered:
+            return registered
+        library = plugin_module(plugin).get_library_path()
+        if not hasattr(runtime, "register_execution_provider_library"):
+            raise DeviceError(
+                f"onnxruntime {runtime.__version__} takes no plug-ins", remedy=known.brought_by
+            )
+        try:
+            runtime.register_execution_provider_library(known.name, library)
+        except runtime_errors(runtime) as error:
+            raise DeviceError(
+                f"onnxruntime {runtime.__version__} refuses plug-in {plugin.distribution}: {error}",
+                found_in=library,
+                remedy=f"{known.brought_by}, whose versions fit each other",
+            ) from error
+        return _devices_of(runtime, known.name)
+
+
+def _devices_of(runtime: ModuleType, name: str) -> list[Any]:
+    if not hasattr(runtime, "get_ep_devices"):
+        return []
+    return [device for device in runtime.get_ep_devices() if device.ep_name == name]
+
+
+def plugin_module(plugin: Plugin) -> ModuleType:
+    """The plug-in's own module; raises `DeviceError` when it is not installed."""
+    try:
+        return importlib.import_module(plugin.module)
+    except ImportError as error:
+        raise DeviceError(
+            f"plug-in {plugin.distribution} is not installed",
+            remedy=f"pip install {plugin.distribution}",
+        ) from error
+
+
+def backend_path(plugin: Plugin, kind: str) -> str:
+    """Path of the back-end library of a device kind.
+
+    Raises:
+        DeviceError: The plug-in has no back end of that kind, or is not installed.
+    """
+    if kind not in plugin.backends:
+        raise DeviceError(
+            f"plug-in {plugin.distribution} has no back end for device {kind!r}",
+            remedy=f"it has: {', '.join(plugin.backends)}",
+        )
+    return str(getattr(plugin_module(plugin), plugin.backends[kind])())
+
+
+def is_simulated(plugin: Plugin) -> bool:
+    """Whether the plug-in's back ends simulate their hardware on this machine."""
+    return platform.machine() not in plugin.native_arch
+
+
+def read_sdks() -> dict[str, str]:
+    """Versions of the vendors' SDKs inside installed plug-ins, by name."""
+    versions = {}
+    for plugin in (known.plugin for known in KNOWN if known.plugin is not None):
+        try:
+            module = plugin_module(plugin)
+        except DeviceError:
+            continue  # Its absence is told by `read_providers`.
+        version = getattr(getattr(module, "build_and_package_info", None), plugin.sdk, "")
+        if version:
+            versions[plugin.sdk_name] = str(version)
+    return versions

@@ -1,0 +1,139 @@
+"""Manifests, facts and tiny models for the tests of the agent's run-time parts."""
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+from edgepack.bundle.manifest import (
+    Accuracy,
+    BundleFacts,
+    GoldenTolerance,
+    Manifest,
+    Placement,
+    Requirements,
+    Toolchain,
+    Variant,
+    VariantFacts,
+)
+from edgepack.wire.messages import DeviceFacts, ProviderFacts
+
+CPU = "CPUExecutionProvider"
+QNN = "QNNExecutionProvider"
+
+
+def make_variant(
+    name: str = "cpu",
+    *,
+    provider: str = CPU,
+    device: str = "cpu",
+    model_file: str = "model.onnx",
+    requires: Requirements | None = None,
+    degraded: bool = False,
+    session_options: dict[str, str] | None = None,
+    provider_options: dict[str, str] | None = None,
+    cosine_min: float = 0.99,
+    nrmse_max: float = 0.1,
+) -> Variant:
+    return Variant(
+        name=name,
+        provider=provider,
+        device=device,
+        model_file=model_file,
+        session_options=session_options or {},
+        provider_options=provider_options or {},
+        facts=VariantFacts(
+            profile=name,
+            profile_sha256="0" * 64,
+            precision="fp32",
+            requires=requires or Requirements(),
+            toolchain=Toolchain(onnxruntime="1.31.1"),
+            files=(),
+            accuracy=Accuracy(
+                metric="cosine",
+                value=1.0,
+                float_value=1.0,
+                budget=0.99,
+                sample_count=4,
+                provider=provider,
+            ),
+            tolerances={"y": GoldenTolerance(cosine_min=cosine_min, nrmse_max=nrmse_max)},
+            placement=Placement(provider=provider, taken=1, total=1, verified=True),
+            degraded=degraded,
+        ),
+    )
+
+
+def make_manifest(*variants: Variant) -> Manifest:
+    facts = BundleFacts(name="tiny", version="1.0.0", release=1, source_sha256="0" * 64, files=())
+    return Manifest(facts=facts, variants=variants)
+
+
+def make_facts(
+    *,
+    arch: str = "x86_64",
+    cpu_features: tuple[str, ...] = ("avx2",),
+    soc: str = "",
+    runtime: str = "1.31.1",
+    drivers: dict[str, str] | None = None,
+    providers: tuple[ProviderFacts, ...] | None = None,
+) -> DeviceFacts:
+    if providers is None:
+        providers = (
+            ProviderFacts(name=CPU, available=True, because="built in", devices=("cpu",)),
+            ProviderFacts(
+                name=QNN, available=True, because="plug-in", devices=("npu",), is_simulator=True
+            ),
+            ProviderFacts(name="VitisAIExecutionProvider", available=False, because="not here"),
+        )
+    return DeviceFacts(
+        arch=arch,
+        cpu_model="Example",
+        cpu_count=2,
+        cpu_features=cpu_features,
+        memory_bytes=1,
+        os="Example",
+        soc=soc,
+        python="3.11",
+        agent_version="0",
+        runtime=runtime,
+        providers=providers,
+        drivers=drivers or {},
+        hardware_class=f"{arch}/example",
+    )
+
+
+def conv_model(scale: float = 1.0) -> onnx.ModelProto:
+    """Conv, Relu, pool, Flatten: x float32 (1, 3, 8, 8) -> y float32 (1, 4), times `scale`."""
+    rng = np.random.default_rng(0)
+    weight = (rng.standard_normal((4, 3, 3, 3)) * 0.3 * scale).astype(np.float32)
+    graph = helper.make_graph(
+        [
+            helper.make_node("Conv", ["x", "w", "b"], ["c"], "conv", pads=[1, 1, 1, 1]),
+            helper.make_node("Relu", ["c"], ["r"], "relu"),
+            helper.make_node("GlobalAveragePool", ["r"], ["p"], "pool"),
+            helper.make_node("Flatten", ["p"], ["y"], "flat"),
+        ],
+        "tiny",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 3, 8, 8])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 4])],
+        [
+            numpy_helper.from_array(weight, "w"),
+            numpy_helper.from_array(np.zeros(4, np.float32), "b"),
+        ],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+def make_inputs(count: int = 3) -> tuple[dict[str, np.ndarray], ...]:
+    """Samples for `conv_model`, the same on every call."""
+    rng = np.random.default_rng(5)
+    return tuple({"x": rng.standard_normal((1, 3, 8, 8)).astype(np.float32)} for _ in range(count))
+
+
+def save_variant(bundle_folder: Path, variant: Variant, *, scale: float = 1.0) -> None:
+    """Writes `conv_model` as the variant's model file."""
+    folder = bundle_folder / variant.folder
+    folder.mkdir(parents=True, exist_ok=True)
+    onnx.save(conv_model(scale), folder / variant.model_file)
