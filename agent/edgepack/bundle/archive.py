@@ -86,7 +86,7 @@ def pack(folder: Path, archive_path: Path) -> None:
         ) from error
 
 
-def unpack(archive_path: Path, folder: Path) -> Manifest:
+def unpack(archive_path: Path, folder: Path, *, expected: ArchiveHead | None = None) -> Manifest:
     """Turns an archive into a folder: all of it or nothing.
 
     1. The manifest is read first, then the signature; both are bounded.
@@ -99,9 +99,10 @@ def unpack(archive_path: Path, folder: Path) -> Manifest:
     Args:
         archive_path: The archive.
         folder: Where the bundle shall lie; must not exist.
+        expected: The head that was verified, which the archive must still have.
 
     Returns:
-        The manifest, which no signature vouches for yet.
+        The manifest, which no signature vouches for unless `expected` was verified.
 
     Raises:
         BundleError: The archive is hostile, damaged, or no archive; or `folder` exists or cannot
@@ -116,7 +117,7 @@ def unpack(archive_path: Path, folder: Path) -> Manifest:
             temporary = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
             try:
                 temporary.chmod(0o755)
-                manifest = _unpack_into(source, temporary, found_in=archive_path.name)
+                manifest = _unpack_into(source, temporary, expected, found_in=archive_path.name)
                 temporary.rename(folder)
             except BaseException:
                 shutil.rmtree(temporary, ignore_errors=True)
@@ -185,9 +186,13 @@ def _append(target: BinaryIO, folder: Path, path: str, size_bytes: int | None) -
         target.write(bytes(-found_bytes % tarfile.BLOCKSIZE))
 
 
-def _unpack_into(source: BinaryIO, folder: Path, *, found_in: str) -> Manifest:
+def _unpack_into(
+    source: BinaryIO, folder: Path, expected: ArchiveHead | None, *, found_in: str
+) -> Manifest:
     # 1
     head = _read_head(source, found_in)
+    if expected is not None and head != expected:
+        raise BundleError("the archive changed while it was read", found_in=found_in)
     _write(folder / MANIFEST_FILE, [head.manifest_bytes])
     _write(folder / SIGNATURE_FILE, [head.signature])
     # 2

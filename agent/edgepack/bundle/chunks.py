@@ -35,6 +35,19 @@ def open_regular(path: Path) -> BinaryIO:
     return os.fdopen(descriptor, "rb")
 
 
+def read_bounded(path: Path, limit_bytes: int) -> bytes:
+    """Reads a file that must not be longer than a limit.
+
+    Raises:
+        BundleError: It is longer, is no regular file, or cannot be read.
+    """
+    with open_regular(path) as file:
+        content = file.read(limit_bytes + 1)
+    if len(content) > limit_bytes:
+        raise BundleError(f"'{path.name}' exceeds {limit_bytes} bytes", found_in=str(path))
+    return content
+
+
 def digest_file(path: Path) -> str:
     """SHA-256 of a file's bytes, lower-case hex, read piece by piece.
 

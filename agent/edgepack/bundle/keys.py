@@ -77,6 +77,11 @@ def generate_key(curve: str = DEFAULT_CURVE, *, passphrase: bytes | None = None)
     return KeyPair(private_pem=private_pem, public_pem=public_pem(public), id=key_id(public))
 
 
+def passphrase() -> bytes | None:
+    """The passphrase of private keys from `EDGEPACK_KEY_PASSPHRASE`, or None."""
+    return os.environ.get(PASSPHRASE_VARIABLE, "").encode() or None
+
+
 def write_key_pair(pair: KeyPair, prefix: Path) -> tuple[Path, Path]:
     """Writes `<prefix>.key` (readable by its owner only) and `<prefix>.pub`.
 
@@ -118,16 +123,16 @@ def load_private_key(path: Path) -> PrivateKey:
             found_in=str(path),
             remedy="name the private key, most often the file that ends in .key",
         )
-    passphrase = os.environ.get(PASSPHRASE_VARIABLE, "").encode() or None
+    secret = passphrase()
     is_encrypted = b"ENCRYPTED" in content
-    if is_encrypted and passphrase is None:
+    if is_encrypted and secret is None:
         raise SignatureError(
             "the private key is encrypted and there is no passphrase",
             found_in=str(path),
             remedy=f"set {PASSPHRASE_VARIABLE} in the environment",
         )
     try:
-        key = serialization.load_pem_private_key(content, passphrase if is_encrypted else None)
+        key = serialization.load_pem_private_key(content, secret if is_encrypted else None)
     except (ValueError, TypeError, UnsupportedAlgorithm) as error:
         problem = (
             "the passphrase does not open the private key"

@@ -5,7 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from edgepack.bundle.chunks import digest_file, open_regular
+from edgepack.bundle.archive import read_head, unpack
+from edgepack.bundle.chunks import digest_file, read_bounded
 from edgepack.bundle.keys import PublicKey
 from edgepack.bundle.manifest import (
     GOLDEN_FILE,
@@ -96,6 +97,27 @@ def verify_folder(
     return VerifiedBundle(manifest=manifest, signed=signed, digest=signed.digest, folder=folder)
 
 
+def verify_archive(archive_path: Path, keys: Sequence[PublicKey], folder: Path) -> VerifiedBundle:
+    """Unpacks an archive into `folder`, but only when it is signed by one of the keys.
+
+    The signature and the manifest, which come first, are checked before anything is written;
+    unpacking then holds every byte against that manifest.
+
+    Args:
+        archive_path: The archive.
+        keys: The keys that are trusted.
+        folder: Where the bundle shall lie; must not exist.
+
+    Raises:
+        BundleError: The bundle is not signed so, changed, hostile, or cannot be unpacked.
+    """
+    head = read_head(archive_path)
+    signed = verify_envelope(head.signature, keys)
+    verify_manifest(head.manifest_bytes, signed)
+    manifest = unpack(archive_path, folder, expected=head)
+    return VerifiedBundle(manifest=manifest, signed=signed, digest=signed.digest, folder=folder)
+
+
 def verify_manifest(content: bytes, signed: SignedList) -> Manifest:
     """Reads a manifest that must be the one on a signed list; needs no other file.
 
@@ -167,5 +189,4 @@ def _read(folder: Path, name: str, limit_bytes: int) -> bytes:
             found_in=str(folder),
             remedy="edgepack build … --key release.key writes a signed bundle",
         )
-    with open_regular(path) as file:
-        return file.read(limit_bytes + 1)
+    return read_bounded(path, limit_bytes)

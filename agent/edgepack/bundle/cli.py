@@ -1,0 +1,300 @@
+"""The commands around a bundle: `inspect`, `verify`, `unpack` and `keys`."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+import msgspec
+
+from edgepack.bundle.archive import open_bundle, read_head
+from edgepack.bundle.archive import unpack as unpack_archive
+from edgepack.bundle.chunks import read_bounded
+from edgepack.bundle.keys import (
+    CURVES,
+    DEFAULT_CURVE,
+    PublicKey,
+    curve_name,
+    generate_key,
+    key_id,
+    load_public_key,
+    passphrase,
+    write_key_pair,
+)
+from edgepack.bundle.manifest import (
+    MANIFEST_FILE,
+    MAX_MANIFEST_BYTES,
+    Manifest,
+    Variant,
+    decode_manifest,
+)
+from edgepack.bundle.verify import VerifiedBundle, verify_archive, verify_folder
+from edgepack.errors import BundleError
+
+_bundle = click.argument("bundle", type=click.Path(path_type=Path))
+_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+_HELP = {"help_option_names": ["-h", "--help"]}
+
+
+@click.command(context_settings=_HELP)
+@_bundle
+@click.option(
+    "--key",
+    "key_paths",
+    type=click.Path(path_type=Path),
+    multiple=True,
+    help="Public key; the bundle is then verified too. May be given more than once.",
+)
+@_json
+def inspect(bundle: Path, key_paths: tuple[Path, ...], as_json: bool) -> None:
+    """Show what a bundle (a folder or an archive) holds.
+
+    Without --key this believes what the manifest says and verifies nothing.
+
+    \b
+    Example:
+      edgepack inspect digits-1.2.0.edgepack
+      edgepack inspect digits-1.2.0.edgepack --key release.pub --json
+    """
+    verified = _verify(bundle, key_paths) if key_paths else None
+    manifest = verified.manifest if verified else _read_manifest(bundle)
+    if as_json:
+        _print_json(
+            {
+                "verified": verified is not None,
+                "digest": verified.digest if verified else None,
+                "key_id": verified.signed.key_id if verified else None,
+                "manifest": msgspec.to_builtins(manifest),
+            }
+        )
+        return
+    click.echo(_describe(manifest))
+    if verified:
+        click.echo(_describe_signature(verified))
+    else:
+        click.echo("not verified: give --key to check the signature and every file", err=True)
+
+
+@click.command(context_settings=_HELP)
+@_bundle
+@click.option(
+    "--key",
+    "key_paths",
+    type=click.Path(path_type=Path),
+    multiple=True,
+    required=True,
+    help="Public key that is trusted. May be given more than once.",
+)
+@_json
+def verify(bundle: Path, key_paths: tuple[Path, ...], as_json: bool) -> None:
+    """Check a bundle's signature and every byte of every file.
+
+    Exit code 0 means that one of the keys signed it and nothing was changed since.
+
+    \b
+    Example:
+      edgepack verify digits-1.2.0.edgepack --key release.pub
+    """
+    verified = _verify(bundle, key_paths)
+    facts = verified.manifest.facts
+    if as_json:
+        _print_json(
+            {
+                "name": facts.name,
+                "version": facts.version,
+                "release": facts.release,
+                "digest": verified.digest,
+                "key_id": verified.signed.key_id,
+                "files": verified.signed.files,
+            }
+        )
+        return
+    click.echo(f"{facts.name} {facts.version}, release {facts.release}: verified")
+    click.echo(_describe_signature(verified))
+
+
+@click.command(context_settings=_HELP)
+@click.argument("archive", type=click.Path(path_type=Path))
+@click.option(
+    "-o",
+    "--output",
+    "folder",
+    type=click.Path(path_type=Path),
+    required=True,
+    help="Folder to make; must not exist.",
+)
+@click.option(
+    "--key",
+    "key_paths",
+    type=click.Path(path_type=Path),
+    multiple=True,
+    help="Public key; nothing is unpacked unless the bundle verifies.",
+)
+def unpack(archive: Path, folder: Path, key_paths: tuple[Path, ...]) -> None:
+    """Turn an archive into a folder: all of it or nothing.
+
+    \b
+    Example:
+      edgepack unpack digits-1.2.0.edgepack -o digits-1.2.0 --key release.pub
+    """
+    if archive.is_dir():
+        raise BundleError(
+            f"'{archive}' is a folder already",
+            found_in=str(archive),
+            remedy=f"edgepack verify {archive} --key release.pub",
+        )
+    if key_paths:
+        verified = verify_archive(archive, _load_keys(key_paths), folder)
+        manifest, state = verified.manifest, "verified"
+    else:
+        manifest, state = unpack_archive(archive, folder), "not verified"
+    facts = manifest.facts
+    click.echo(f"{facts.name} {facts.version}, release {facts.release}: {folder} ({state})")
+    if not key_paths:
+        click.echo("not verified: give --key to check the signature", err=True)
+
+
+@click.group(context_settings=_HELP)
+def keys() -> None:
+    """Generate and show signing keys.
+
+    \b
+    Example:
+      edgepack keys generate -o release
+      edgepack keys show release.pub
+    """
+
+
+@keys.command(context_settings=_HELP)
+@click.option(
+    "-o",
+    "--output",
+    "prefix",
+    type=click.Path(path_type=Path),
+    default=Path("release"),
+    show_default=True,
+    help="Writes PREFIX.key and PREFIX.pub.",
+)
+@click.option("--curve", type=click.Choice(CURVES), default=DEFAULT_CURVE, show_default=True)
+def generate(prefix: Path, curve: str) -> None:
+    """Make a new signing key.
+
+    EDGEPACK_KEY_PASSPHRASE in the environment encrypts the private key.
+
+    \b
+    Example:
+      edgepack keys generate -o release
+    """
+    pair = generate_key(curve, passphrase=passphrase())
+    private, public = write_key_pair(pair, prefix)
+    secrecy = "encrypted" if passphrase() else "not encrypted"
+    click.echo(f"private key: {private} ({secrecy}; keep it where bundles are built)")
+    click.echo(f"public key:  {public} (goes to every device)")
+    click.echo(f"key id:      {pair.id}")
+
+
+@keys.command(context_settings=_HELP)
+@click.argument("key", type=click.Path(path_type=Path))
+@_json
+def show(key: Path, as_json: bool) -> None:
+    """Show the curve and the id of a public key; signatures name their key by that id.
+
+    \b
+    Example:
+      edgepack keys show release.pub
+    """
+    public = load_public_key(key)
+    if as_json:
+        _print_json({"curve": curve_name(public), "key_id": key_id(public)})
+        return
+    click.echo(f"curve:  {curve_name(public)}")
+    click.echo(f"key id: {key_id(public)}")
+
+
+def _load_keys(paths: Sequence[Path]) -> list[PublicKey]:
+    return [load_public_key(path) for path in paths]
+
+
+def _verify(bundle: Path, key_paths: Sequence[Path]) -> VerifiedBundle:
+    keys = _load_keys(key_paths)
+    with open_bundle(bundle) as folder:
+        return verify_folder(folder, keys)
+
+
+def _read_manifest(bundle: Path) -> Manifest:
+    if bundle.is_dir():
+        return decode_manifest(read_bounded(bundle / MANIFEST_FILE, MAX_MANIFEST_BYTES))
+    return read_head(bundle).manifest
+
+
+def _print_json(value: dict[str, Any]) -> None:
+    click.echo(json.dumps(value, indent=2, sort_keys=True))
+
+
+def _describe(manifest: Manifest) -> str:
+    facts = manifest.facts
+    lines = [
+        f"{facts.name} {facts.version}, release {facts.release}",
+        f"source model: sha256 {facts.source_sha256}",
+    ]
+    if facts.created_at:
+        lines.append(f"created at:   {facts.created_at}")
+    if facts.tools:
+        tools = ", ".join(f"{name} {version}" for name, version in sorted(facts.tools.items()))
+        lines.append(f"made with:    {tools}")
+    lines += ["", *_table([_HEADINGS, *(_row(variant) for variant in manifest.variants)]), ""]
+    for entry in facts.files:
+        lines.append(f"{_size(entry.size_bytes):>10}  {entry.path}")
+    for variant in manifest.variants:
+        for entry in variant.facts.files:
+            lines.append(f"{_size(entry.size_bytes):>10}  {entry.path}")
+    return "\n".join(lines)
+
+
+_HEADINGS = ("variant", "provider", "device", "precision", "size", "accuracy", "placed", "needs")
+
+
+def _row(variant: Variant) -> tuple[str, ...]:
+    facts = variant.facts
+    placed = f"{facts.placement.taken}/{facts.placement.total}"
+    needs = [
+        *(["|".join(facts.requires.arch)] if facts.requires.arch else []),
+        *facts.requires.cpu_features,
+        *(["|".join(facts.requires.soc)] if facts.requires.soc else []),
+        *([f"onnxruntime {facts.requires.runtime}"] if facts.requires.runtime else []),
+        *(f"{name} {wanted}" for name, wanted in sorted(facts.requires.drivers.items())),
+    ]
+    return (
+        variant.name,
+        variant.provider.removesuffix("ExecutionProvider"),
+        variant.device,
+        facts.precision + (" (degraded)" if facts.degraded else ""),
+        _size(sum(entry.size_bytes for entry in facts.files)),
+        f"{facts.accuracy.metric} {facts.accuracy.value:.4f}",
+        placed if facts.placement.verified else f"{placed} (not run)",
+        ", ".join(needs) or "anything",
+    )
+
+
+def _table(rows: list[tuple[str, ...]]) -> list[str]:
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in rows
+    ]
+
+
+def _size(size_bytes: int) -> str:
+    if size_bytes < 1000:
+        return f"{size_bytes} B"
+    if size_bytes < 1000**2:
+        return f"{size_bytes / 1000:.1f} kB"
+    return f"{size_bytes / 1000**2:.1f} MB"
+
+
+def _describe_signature(verified: VerifiedBundle) -> str:
+    return (
+        f"signed by key: {verified.signed.key_id}\n"
+        f"root digest:   {verified.digest} ({len(verified.signed.files)} files)"
+    )
