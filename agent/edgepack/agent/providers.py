@@ -29,8 +29,10 @@ class Plugin:
         backends: By device kind, the function of `module` that names the back-end library.
         native_arch: Machines on which the back ends drive hardware; elsewhere they simulate it.
         simulated: Device kinds that the back ends can simulate elsewhere.
-        simulator_options: Provider options that a simulated session gets where the variant sets
-            none of them.
+        backend_options: Provider options that name a back end; where a variant sets none, the
+            first gets the path of the library on this device.
+        chip_options: Provider options that name a chip.
+        simulator_options: Options of a simulated session where the variant names no chip.
         sdk: Attribute of `module.build_and_package_info` with the version of the vendor's SDK.
         sdk_name: Name of that SDK among a device's drivers.
     """
@@ -40,6 +42,8 @@ class Plugin:
     backends: Mapping[str, str]
     native_arch: tuple[str, ...]
     simulated: tuple[str, ...]
+    backend_options: tuple[str, ...]
+    chip_options: tuple[str, ...]
     simulator_options: Mapping[str, str]
     sdk: str
     sdk_name: str
@@ -76,6 +80,8 @@ KNOWN = (
             backends={"npu": "get_qnn_htp_path", "gpu": "get_qnn_gpu_path"},
             native_arch=("aarch64", "arm64"),
             simulated=("npu",),
+            backend_options=("backend_path", "backend_type"),
+            chip_options=("htp_arch", "soc_model"),
             # Without an architecture the simulator's 16-bit outputs vary from run to run.
             simulator_options={"htp_arch": "73"},
             sdk="qnn_version",
@@ -207,7 +213,7 @@ def _judge(
         if not drivers or loaded_drivers.intersection(drivers)
     )
     is_built_in = known.name in built_in  # So is a plug-in, once it was registered.
-    if known.plugin is not None and (not is_built_in or _is_installed(known.plugin)):
+    if known.plugin is not None and (not is_built_in or is_installed(known.plugin)):
         return _judge_plugin(known, known.plugin, runtime, shown, arch)
     if is_built_in:
         if not shown:
@@ -234,7 +240,8 @@ def _judge(
     )
 
 
-def _is_installed(plugin: Plugin) -> bool:
+def is_installed(plugin: Plugin) -> bool:
+    """Whether the plug-in's package is here."""
     return importlib.util.find_spec(plugin.module) is not None
 
 

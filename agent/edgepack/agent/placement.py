@@ -1,0 +1,42 @@
+"""Which nodes a provider took, as ONNX Runtime tells it after a session was made."""
+
+from collections import Counter
+from typing import Any
+
+from edgepack.bundle.manifest import Placement
+
+RECORD = {"session.record_ep_graph_assignment_info": "1"}
+"""The session setting that makes ONNX Runtime keep the assignment (1.24 and later)."""
+
+
+def read_placement(inference_session: Any, provider: str) -> Placement:
+    """Counts the nodes of a session by who runs them.
+
+    A precompiled context counts as one node that its provider took. Where ONNX Runtime keeps no
+    assignment, only a session on one provider alone is certain; of any other, nothing is claimed.
+
+    Args:
+        inference_session: An `onnxruntime.InferenceSession` made with `RECORD` set.
+        provider: The provider whose share is asked for.
+
+    Returns:
+        The placement; `verified` is False, and the numbers are 0, where it is not known.
+    """
+    ask = getattr(inference_session, "get_provider_graph_assignment_info", None)
+    groups = ask() if ask is not None else []
+    taken = 0
+    left: Counter[str] = Counter()
+    for group in groups:
+        nodes = group.get_nodes()
+        if group.ep_name == provider:
+            taken += len(nodes)
+        else:
+            left.update(node.op_type for node in nodes)
+    total = taken + sum(left.values())
+    return Placement(
+        provider=provider,
+        taken=taken,
+        total=total,
+        left=dict(sorted(left.items())),
+        verified=total > 0,
+    )
