@@ -1,0 +1,104 @@
+"""Hook files on the disk: which there are, and whether each may and can run."""
+
+import os
+import shutil
+import stat
+from pathlib import Path
+
+from edgepack.errors import DeviceError
+
+HOOK_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+"""Where hooks find programs, whatever started the agent."""
+
+
+def find_hooks(folder: Path, stage_folder: str, *, known_names: frozenset[str]) -> list[Path]:
+    """Lists the hooks of one stage by name.
+
+    A misspelt stage folder would be a guard that never runs, so one refuses the whole folder.
+
+    Args:
+        folder: A hook folder; when it is missing there are no hooks.
+        stage_folder: Name of the stage's folder in it, e.g. `staged.before.d`.
+        known_names: Every name that a stage folder may have.
+
+    Returns:
+        Every entry of the stage's folder whose name has no leading dot.
+
+    Raises:
+        DeviceError: A stage folder's name is none, or a folder cannot be read or trusted.
+    """
+    if not folder.exists():
+        return []
+    try:
+        for entry in sorted(folder.iterdir()):
+            if entry.name.endswith(".d") and entry.name not in known_names:
+                raise DeviceError(
+                    f"hook folder {entry.name!r} names no stage; "
+                    f"there are {', '.join(sorted(known_names))}",
+                    found_in=str(entry),
+                )
+        stage = folder / stage_folder
+        if not stage.exists():
+            return []
+        for checked in (folder, stage):
+            if problem := why_not_trusted(checked):
+                raise DeviceError(f"hook folder {checked.name!r} {problem}", found_in=str(checked))
+        return sorted(entry for entry in stage.iterdir() if not entry.name.startswith("."))
+    except OSError as error:
+        raise DeviceError(
+            f"the hook folder cannot be read: {error.strerror}", found_in=str(folder)
+        ) from error
+
+
+def why_not_runnable(hook: Path) -> str:
+    """Says why a hook may not or cannot run, as the rest of a sentence that begins with its name.
+
+    Returns:
+        The reason; "" when it can run.
+    """
+    try:
+        if not hook.exists():
+            return "is a link to nothing" if hook.is_symlink() else "does not exist"
+        if not hook.is_file():
+            return "is a folder or a device, not a file"
+        if problem := why_not_trusted(hook):
+            return problem
+        if not os.access(hook, os.X_OK):
+            return "is not executable (chmod +x makes it so)"
+        return _why_no_interpreter(hook)
+    except OSError as error:
+        return f"cannot be examined: {error.strerror}"
+
+
+def why_not_trusted(path: Path) -> str:
+    """Says why an agent that runs as root must not run what lies here; "" when it may.
+
+    What any user may write and root then runs makes every user root.
+    """
+    if os.geteuid() != 0:
+        return ""
+    found = path.stat()
+    if found.st_mode & stat.S_IWOTH:
+        return (
+            "can be written by every user, and the agent runs as root: "
+            "anyone could make it run anything (chmod o-w mends it)"
+        )
+    return ""
+
+
+def _why_no_interpreter(hook: Path) -> str:
+    """The kernel's own answer for this, "no such file", would name the hook, which is there."""
+    with hook.open("rb") as file:
+        first_line = file.readline(256)
+    if not first_line.startswith(b"#!"):
+        return ""
+    words = first_line[2:].decode(errors="replace").split()
+    if not words or not Path(words[0]).is_file():
+        return f"names an interpreter that is not there: {words[0] if words else '(none)'}"
+    if (
+        Path(words[0]).name == "env"
+        and len(words) == 2
+        and shutil.which(words[1], path=HOOK_PATH) is None
+    ):
+        return f"names an interpreter that is not there: {words[1]}"
+    return ""

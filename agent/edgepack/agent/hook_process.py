@@ -1,0 +1,130 @@
+"""One hook's process: its output read without blocking, its whole group ended with it."""
+
+import contextlib
+import os
+import selectors
+import signal
+import subprocess
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+_POLL_S = 0.02
+_READ_BYTES = 64 * 1024
+
+
+@dataclass(frozen=True, kw_only=True)
+class EndedHook:
+    """How a hook's process ended.
+
+    Attributes:
+        exit_code: Its exit code; None when a signal or the time limit ended it.
+        signal_name: The signal that ended it, e.g. "SIGSEGV"; "" when none did.
+        timed_out: Whether it was killed for taking too long.
+        output: stdout and stderr as they came; beginning and end when that was too much.
+    """
+
+    exit_code: int | None
+    signal_name: str
+    timed_out: bool
+    output: str
+
+
+class _Output:
+    """Keeps the first and the last half of a limit, however much comes."""
+
+    def __init__(self, limit_bytes: int) -> None:
+        self._half = limit_bytes // 2
+        self._head = bytearray()
+        self._tail = bytearray()
+        self._total = 0
+
+    def add(self, chunk: bytes) -> None:
+        self._total += len(chunk)
+        room = self._half - len(self._head)
+        self._head += chunk[:room]
+        self._tail += chunk[room:]
+        del self._tail[: -self._half]
+
+    def text(self) -> str:
+        left_out = self._total - len(self._head) - len(self._tail)
+        mark = f"\n[… {left_out:,} bytes left out …]\n" if left_out else ""
+        raw = self._head + mark.encode() + self._tail
+        # A terminal that shows this later must not obey control sequences in it.
+        return "".join(
+            letter if letter.isprintable() or letter in "\n\t" else "\ufffd"
+            for letter in raw.decode(errors="replace")
+        )
+
+
+def run_process(
+    program: Path, environment: dict[str, str], *, timeout_s: float, output_limit_bytes: int
+) -> EndedHook:
+    """Runs a program in a process group of its own and ends the whole group with it.
+
+    A child that the program leaves behind holds the other end of the output pipe, so reading
+    stops when the program ends, not when the pipe closes.
+
+    Args:
+        program: The executable.
+        environment: Its whole environment.
+        timeout_s: Time after which it is killed.
+        output_limit_bytes: How much of its output is kept; the rest is read and dropped.
+
+    Raises:
+        OSError: It could not be started.
+    """
+    process = subprocess.Popen(
+        [str(program)],
+        cwd="/",
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+    )
+    output = _Output(output_limit_bytes)
+    assert process.stdout is not None  # PIPE was asked for
+    with process.stdout as pipe:
+        try:
+            ended_in_time = _read_until_exit(process.pid, pipe, output, timeout_s)
+        finally:
+            # The program is not reaped yet, so its group's number cannot belong to others.
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            code = process.wait()
+        _drain(pipe, output)
+    if not ended_in_time:
+        return EndedHook(exit_code=None, signal_name="", timed_out=True, output=output.text())
+    if code < 0:
+        names = {known.value: known.name for known in signal.Signals}
+        name = names.get(-code, f"signal {-code}")
+        return EndedHook(exit_code=None, signal_name=name, timed_out=False, output=output.text())
+    return EndedHook(exit_code=code, signal_name="", timed_out=False, output=output.text())
+
+
+def _read_until_exit(pid: int, pipe: IO[bytes], output: _Output, timeout_s: float) -> bool:
+    """Reads output until the process has ended; False when its time is over first."""
+    deadline = time.monotonic() + timeout_s
+    os.set_blocking(pipe.fileno(), False)
+    with selectors.DefaultSelector() as selector:
+        selector.register(pipe, selectors.EVENT_READ)
+        while os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
+            if time.monotonic() >= deadline:
+                return False
+            for _ready in selector.select(_POLL_S):
+                chunk = os.read(pipe.fileno(), _READ_BYTES)
+                output.add(chunk)
+                if not chunk:
+                    selector.unregister(pipe)
+    return True
+
+
+def _drain(pipe: IO[bytes], output: _Output) -> None:
+    """Takes what is in the pipe now and not a byte that is written later."""
+    left_bytes = 1024 * 1024  # the most that a pipe holds: /proc/sys/fs/pipe-max-size
+    with contextlib.suppress(BlockingIOError):
+        while left_bytes > 0 and (chunk := os.read(pipe.fileno(), _READ_BYTES)):
+            output.add(chunk)
+            left_bytes -= len(chunk)

@@ -1,0 +1,275 @@
+"""The hook runner, with real executables."""
+
+import os
+import resource
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from edgepack.agent.hooks import (
+    OUTPUT_LIMIT_BYTES,
+    HookVerdict,
+    check_hook_folder,
+    run_hooks,
+    update_facts,
+)
+from edgepack.errors import DeviceError
+from edgepack.wire.messages import BundleRef
+
+AddHook = Callable[[str, str], Path]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    made = tmp_path / "hooks"
+    (made / "staged.before.d").mkdir(parents=True)
+    return made
+
+
+@pytest.fixture
+def add(folder: Path) -> AddHook:
+    def add_hook(name: str, content: str) -> Path:
+        hook = folder / "staged.before.d" / name
+        hook.write_text(content)
+        hook.chmod(0o755)
+        return hook
+
+    return add_hook
+
+
+def run(folder: Path, facts: dict[str, str] | None = None, timeout_s: float = 30) -> HookVerdict:
+    return run_hooks("staged", "before", [folder], facts or {}, timeout_s)
+
+
+def test_hooks_run_in_name_order_and_all_must_say_go(folder: Path, add: AddHook) -> None:
+    add("20-second", "#!/bin/sh\necho second\n")
+    add("10-first", "#!/bin/sh\necho first\n")
+    verdict = run(folder)
+    assert verdict.verdict == "go"
+    assert verdict.output == "first\nsecond\n"
+    assert verdict.because == "2 hooks said go"
+
+
+def test_the_devices_hooks_run_before_those_of_the_bundle(tmp_path: Path) -> None:
+    for owner in ("device", "bundle"):
+        stage = tmp_path / owner / "activating.after.d"
+        stage.mkdir(parents=True)
+        (stage / "10-say").write_text(f"#!/bin/sh\necho {owner}\n")
+        (stage / "10-say").chmod(0o755)
+    verdict = run_hooks("activating", "after", [tmp_path / "device", tmp_path / "bundle"], {}, 30)
+    assert verdict.output == "device\nbundle\n"
+
+
+def test_no_hooks_means_go(folder: Path, tmp_path: Path) -> None:
+    assert run(folder).because == "there are no hooks"
+    assert run(tmp_path / "absent").verdict == "go"
+
+
+def test_a_failing_hook_refuses_with_its_last_line_and_stops_the_rest(
+    folder: Path, add: AddHook, tmp_path: Path
+) -> None:
+    failing = add("10-fails", "#!/bin/sh\necho looking\necho 'driver 1.2 is too old' >&2\nexit 3\n")
+    add("20-never", f"#!/bin/sh\ntouch {tmp_path / 'ran'}\n")
+    verdict = run(folder)
+    assert (verdict.verdict, verdict.exit_code) == ("refuse", 3)
+    assert verdict.hook == str(failing)
+    assert verdict.output == "looking\ndriver 1.2 is too old\n"
+    assert verdict.because == "hook 10-fails refused with exit code 3: driver 1.2 is too old"
+    assert not (tmp_path / "ran").exists()
+
+
+def test_exit_code_21_asks_to_try_again_later(folder: Path, add: AddHook) -> None:
+    add("10-busy", "#!/bin/sh\necho 91 degrees\nexit 21\n")
+    verdict = run(folder)
+    assert (verdict.verdict, verdict.exit_code) == ("retry", 21)
+    assert verdict.because == "hook 10-busy asks to try again later: 91 degrees"
+
+
+def test_a_hanging_hook_is_killed_at_its_time_limit(folder: Path, add: AddHook) -> None:
+    add("10-hangs", "#!/bin/sh\necho starting\nexec sleep 60\n")
+    started = time.monotonic()
+    verdict = run(folder, timeout_s=0.5)
+    assert time.monotonic() - started < 10
+    assert verdict.verdict == "refuse"
+    assert verdict.exit_code is None
+    assert verdict.output == "starting\n"
+    assert verdict.because.startswith("hook 10-hangs did not end within 0.5 s and was killed")
+
+
+def test_a_hook_that_ignores_sigterm_is_killed_all_the_same(folder: Path, add: AddHook) -> None:
+    add("10-stubborn", "#!/bin/sh\ntrap '' TERM INT HUP\nwhile :; do sleep 1; done\n")
+    assert "was killed" in run(folder, timeout_s=0.5).because
+
+
+def test_a_flood_of_output_is_read_on_but_only_10_kib_are_kept(folder: Path, add: AddHook) -> None:
+    flood_bytes = 100 * 1024 * 1024
+    add(
+        "10-floods",
+        f"#!{sys.executable} -S\nimport os\nos.write(1, b'first\\n')\n"
+        f"for _ in range({flood_bytes // 65536}): os.write(1, b'x' * 65536)\n"
+        "os.write(2, b'\\nlast\\n')\nraise SystemExit(1)\n",
+    )
+    before_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    verdict = run(folder)
+    grown_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before_kib
+    assert verdict.exit_code == 1
+    assert verdict.output.startswith("first\n")
+    assert verdict.output.endswith("\nlast\n")
+    assert len(verdict.output) < OUTPUT_LIMIT_BYTES + 60
+    assert "104,847,372 bytes left out" in verdict.output
+    assert grown_kib < 20 * 1024
+
+
+def test_an_endless_flood_ends_at_the_time_limit(folder: Path, add: AddHook) -> None:
+    add("10-yes", "#!/bin/sh\nexec yes\n")
+    verdict = run(folder, timeout_s=0.5)
+    assert "did not end within 0.5 s" in verdict.because
+    assert len(verdict.output) < OUTPUT_LIMIT_BYTES + 60
+
+
+def test_a_hook_that_dies_by_a_signal_refuses_and_the_signal_is_named(
+    folder: Path, add: AddHook
+) -> None:
+    add("10-crashes", "#!/bin/sh\nkill -SEGV $$\n")
+    verdict = run(folder)
+    assert (verdict.verdict, verdict.exit_code) == ("refuse", None)
+    assert verdict.because == "hook 10-crashes was ended by SIGSEGV"
+
+
+def test_a_grandchild_neither_outlives_the_hook_nor_blocks_it(
+    folder: Path, add: AddHook, tmp_path: Path
+) -> None:
+    note = tmp_path / "grandchild"
+    add("10-leaves", f"#!/bin/sh\nsleep 300 &\necho $! > {note}\necho done\n")
+    started = time.monotonic()
+    verdict = run(folder)
+    assert (verdict.verdict, verdict.output) == ("go", "done\n")
+    assert time.monotonic() - started < 10
+    assert _has_ended(int(note.read_text()))
+
+
+def test_a_grandchild_in_a_group_of_its_own_does_not_block_the_reader(
+    folder: Path, add: AddHook, tmp_path: Path
+) -> None:
+    note = tmp_path / "grandchild"
+    add("10-daemon", f"#!/bin/sh\nsetsid sh -c 'echo $$ > {note}; exec sleep 300' &\nexit 0\n")
+    started = time.monotonic()
+    assert run(folder).verdict == "go"
+    assert time.monotonic() - started < 10
+    if note.exists():
+        os.kill(int(note.read_text()), 9)
+
+
+def test_facts_are_all_that_a_hook_knows(
+    folder: Path, add: AddHook, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AGENT_SECRET", "do not tell")
+    add("10-env", "#!/bin/sh\nexec env\n")
+    ref = BundleRef(name="ocr", version="1.2.0", release=7, digest="ab" * 32)
+    facts = update_facts(device="cam-1", state_dir=Path("/var/lib/edgepack"), bundle=ref)
+    told = dict(line.split("=", 1) for line in run(folder, facts).output.splitlines())
+    assert told["EDGEPACK_STAGE"] == "staged"
+    assert told["EDGEPACK_WHEN"] == "before"
+    assert told["EDGEPACK_DEVICE"] == "cam-1"
+    assert told["EDGEPACK_BUNDLE_NAME"] == "ocr"
+    assert told["EDGEPACK_BUNDLE_RELEASE"] == "7"
+    assert told["EDGEPACK_PYTHON"] == sys.executable
+    others = {name for name in told if not name.startswith("EDGEPACK_")}
+    assert others <= {"PATH", "LANG", "PWD", "SHLVL", "_", "OLDPWD"}
+
+
+def test_control_sequences_in_output_do_not_reach_a_terminal(folder: Path, add: AddHook) -> None:
+    add("10-paints", "#!/bin/sh\nprintf '\\033[2Jred'\n")
+    assert run(folder).output == "\ufffd[2Jred"
+
+
+@pytest.mark.parametrize(
+    ("make", "because"),
+    [
+        (lambda hook: hook.write_text("#!/bin/sh\n"), "is not executable"),
+        (lambda hook: hook.mkdir(), "is a folder or a device, not a file"),
+        (lambda hook: hook.symlink_to("/no/such/file"), "is a link to nothing"),
+    ],
+)
+def test_what_cannot_run_refuses_and_says_why(
+    folder: Path, make: Callable[[Path], object], because: str
+) -> None:
+    make(folder / "staged.before.d" / "10-odd")
+    verdict = run(folder)
+    assert verdict.verdict == "refuse"
+    assert because in verdict.because
+
+
+@pytest.mark.parametrize("first_line", ["#!/no/such/interpreter", "#!/usr/bin/env no-such-program"])
+def test_a_missing_interpreter_is_named(folder: Path, add: AddHook, first_line: str) -> None:
+    add("10-old", f"{first_line}\n")
+    interpreter = first_line.removeprefix("#!").split()[-1]
+    assert run(folder).because == (
+        f"hook 10-old names an interpreter that is not there: {interpreter}"
+    )
+
+
+def test_a_file_that_is_no_program_refuses(folder: Path, add: AddHook) -> None:
+    add("10-text", "just text\n")
+    verdict = run(folder)
+    assert verdict.verdict == "refuse"
+    assert "could not be started" in verdict.because
+
+
+def test_a_misspelt_stage_folder_refuses_since_its_guard_would_never_run(folder: Path) -> None:
+    (folder / "actived.after.d").mkdir()
+    verdict = run(folder)
+    assert verdict.verdict == "refuse"
+    assert "'actived.after.d' names no stage" in verdict.because
+
+
+@pytest.mark.parametrize("open_to_all", ["hook", "stage", "folder"])
+def test_root_refuses_hooks_that_every_user_can_write(
+    folder: Path, add: AddHook, open_to_all: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hook = add("10-open", "#!/bin/sh\n")
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    {"hook": hook, "stage": hook.parent, "folder": folder}[open_to_all].chmod(0o777)
+    verdict = run(folder)
+    assert verdict.verdict == "refuse"
+    assert "can be written by every user, and the agent runs as root" in verdict.because
+
+
+def test_a_user_who_is_not_root_decides_about_own_files(
+    folder: Path, add: AddHook, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add("10-open", "#!/bin/sh\n").chmod(0o777)
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    assert run(folder).verdict == "go"
+
+
+def test_a_stage_that_does_not_exist_is_the_callers_mistake(folder: Path) -> None:
+    with pytest.raises(ValueError, match="no hook stage started\\.before"):
+        run_hooks("started", "before", [folder], {}, 1)
+
+
+def test_the_device_folder_is_checked_before_an_update_needs_it(
+    folder: Path, add: AddHook, tmp_path: Path
+) -> None:
+    check_hook_folder(folder)
+    add("10-plain", "#!/bin/sh\n").chmod(0o644)
+    with pytest.raises(DeviceError, match="a hook cannot run: it is not executable"):
+        check_hook_folder(folder)
+    with pytest.raises(DeviceError, match="the hook folder does not exist"):
+        check_hook_folder(tmp_path / "absent")
+
+
+def _has_ended(pid: int) -> bool:
+    """Whether a process is gone or a zombie that only waits for its parent's notice."""
+    deadline = time.monotonic() + 5
+    while time.monotonic() < deadline:
+        try:
+            state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+        except (FileNotFoundError, ProcessLookupError):
+            return True
+        if state == "Z":
+            return True
+    return False
