@@ -4,12 +4,13 @@ import zipfile
 from pathlib import Path
 
 from edgepack.errors import BuildError
+from edgepack.packager.protobuf_wire import BYTES, VARINT, fields
 
 _PROTOBUF_LIMIT_BYTES = 2**31 - 1
 _HEAD_BYTES = 512
-_VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
-_MODEL_FIELDS = {1: _VARINT, 7: _BYTES, 8: _BYTES}
-"""Fields of ModelProto that every exporter writes: ir_version, graph, opset_import."""
+_IR_VERSION, _GRAPH, _OPSETS, _LAST_MODEL_FIELD = 1, 7, 8, 25
+_MODEL_FIELDS = {_IR_VERSION: VARINT, _GRAPH: BYTES, _OPSETS: BYTES}
+"""Fields of ModelProto that every exporter writes; ir_version comes first."""
 
 _TORCH_REMEDY = "torch.onnx.export(model, example_inputs, 'model.onnx', opset_version=17)"
 _KERAS_REMEDY = "python -m tf2onnx.convert --keras model.h5 --output model.onnx --opset 17"
@@ -161,38 +162,17 @@ def _bytes_needed(content: bytes) -> str | None:
     Returns:
         What is missing, in words, or None when the bytes are no beginning of an ONNX model.
     """
-    position, seen = 0, set()
-    while position < len(content):
-        tag, position = _varint(content, position)
-        field, wire = tag >> 3, tag & 7
-        if field in _MODEL_FIELDS and _MODEL_FIELDS[field] != wire:
+    seen: set[int] = set()
+    for field in fields(content, 0, len(content)):
+        if _MODEL_FIELDS.get(field.number, field.wire) != field.wire:
             return None
-        if wire not in (_VARINT, _FIXED64, _BYTES, _FIXED32) or field not in range(1, 26):
+        if field.number not in range(1, _LAST_MODEL_FIELD + 1):
             return None
-        if wire == _BYTES:
-            length, position = _varint(content, position)
-            end = position + length
-        elif wire == _VARINT:
-            _, end = _varint(content, position)
-        else:
-            end = position + (8 if wire == _FIXED64 else 4)
-        if end > len(content):
-            return f"its part {field} ends at byte {end:,}" if 1 in seen or field == 1 else None
-        seen.add(field)
-        position = end
-    if 1 in seen and not {7, 8} <= seen:
-        return "it has no " + ("graph" if 7 not in seen else "operator set")
-    return None
-
-
-def _varint(content: bytes, position: int) -> tuple[int, int]:
-    """A base-128 number and the position after it; past the end when it is cut off."""
-    value = shift = 0
-    while position < len(content):
-        byte = content[position]
-        position += 1
-        value |= (byte & 0x7F) << shift
-        shift += 7
-        if not byte & 0x80:
-            return value, position
-    return value, position + 1
+        seen.add(field.number)
+        if _IR_VERSION not in seen:
+            return None
+        if field.end > len(content):
+            return f"its part {field.number} ends at byte {field.end:,}"
+    if not seen or {_GRAPH, _OPSETS} <= seen:
+        return None
+    return "it has no " + ("graph" if _GRAPH not in seen else "operator set")

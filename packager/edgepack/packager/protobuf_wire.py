@@ -1,0 +1,60 @@
+"""Walks protobuf bytes without decoding them: where each field starts and ends."""
+
+from collections.abc import Iterator
+from typing import NamedTuple, Protocol
+
+VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
+
+
+class Buffer(Protocol):
+    """Bytes that can be indexed: `bytes`, or a memory-mapped file."""
+
+    def __getitem__(self, index: int, /) -> int: ...
+
+    def __len__(self) -> int: ...
+
+
+class Field(NamedTuple):
+    """One field of a message: its number, wire type, and where its content lies."""
+
+    number: int
+    wire: int
+    start: int
+    end: int
+
+
+def fields(content: Buffer, start: int, end: int) -> Iterator[Field]:
+    """The fields of the message at `start` … `end`, in order.
+
+    Ends early at a wire type that does not exist. A last field that is cut off is yielded with
+    an `end` beyond the given one.
+    """
+    position = start
+    while position < end:
+        tag, position = varint(content, position, end)
+        wire = tag & 7
+        if wire == BYTES:
+            length, position = varint(content, position, end)
+            stop = position + length
+        elif wire == VARINT:
+            _, stop = varint(content, position, end)
+        elif wire in (FIXED32, FIXED64):
+            stop = position + (8 if wire == FIXED64 else 4)
+        else:
+            yield Field(tag >> 3, wire, position, position)
+            return
+        yield Field(tag >> 3, wire, position, stop)
+        position = stop
+
+
+def varint(content: Buffer, position: int, end: int) -> tuple[int, int]:
+    """A base-128 number and the position after it; `end + 1` when it is cut off."""
+    value = shift = 0
+    while position < end:
+        byte = content[position]
+        position += 1
+        value |= (byte & 0x7F) << shift
+        shift += 7
+        if not byte & 0x80:
+            return value, position
+    return value, end + 1
