@@ -20,6 +20,9 @@ Sha256 = Annotated[str, msgspec.Meta(pattern=r"\A[0-9a-f]{64}\Z")]
 Name = Annotated[str, msgspec.Meta(pattern=r"\A[A-Za-z0-9_][A-Za-z0-9._-]{0,99}\Z")]
 """Name of a model or variant; it also names a folder."""
 
+Text = Annotated[str, msgspec.Meta(pattern=r"\A[^\x00-\x1f\x7f-\x9f]*\Z", max_length=200)]
+"""What commands print: one line, without control characters."""
+
 Count = Annotated[int, msgspec.Meta(ge=0)]
 Release = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
 
@@ -99,7 +102,7 @@ class Accuracy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         details: Further metrics by name (`sqnr_db`, `max_abs_error` …).
     """
 
-    metric: str
+    metric: Text
     value: float
     float_value: float
     budget: float
@@ -158,9 +161,9 @@ class VariantFacts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
             variant unless their policy allows it.
     """
 
-    profile: str
+    profile: Text
     profile_sha256: Sha256
-    precision: str
+    precision: Text
     requires: Requirements
     toolchain: Toolchain
     files: tuple[FileEntry, ...]
@@ -188,9 +191,9 @@ class BundleFacts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
     format: int = FORMAT_VERSION
     name: Name
-    version: str
+    version: Text
     release: Release
-    created_at: str = ""
+    created_at: Text = ""
     source_sha256: Sha256
     tools: dict[str, str] = {}
     files: tuple[FileEntry, ...]

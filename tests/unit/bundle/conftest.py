@@ -1,0 +1,131 @@
+"""A small signed bundle to read, change and break."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from edgepack.bundle.chunks import entry
+from edgepack.bundle.golden import Golden, Tensor, write_golden
+from edgepack.bundle.keys import (
+    PrivateKey,
+    PublicKey,
+    generate_key,
+    load_private_key,
+    write_key_pair,
+)
+from edgepack.bundle.manifest import (
+    Accuracy,
+    BundleFacts,
+    GoldenTolerance,
+    Manifest,
+    Placement,
+    Requirements,
+    Toolchain,
+    Variant,
+    VariantFacts,
+    encode_manifest,
+)
+from edgepack.bundle.signature import sign_folder
+
+DIGEST = "ab" * 32
+
+
+@pytest.fixture(scope="session")
+def key_prefix(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where a key pair lies: with `.key` and `.pub` behind it, its two files."""
+    prefix = tmp_path_factory.mktemp("keys") / "release"
+    write_key_pair(generate_key(), prefix)
+    return prefix
+
+
+@pytest.fixture(scope="session")
+def private_key(key_prefix: Path) -> PrivateKey:
+    return load_private_key(key_prefix.with_suffix(".key"))
+
+
+@pytest.fixture(scope="session")
+def public_key(private_key: PrivateKey) -> PublicKey:
+    return private_key.public_key()
+
+
+@pytest.fixture(scope="session")
+def other_key(tmp_path_factory: pytest.TempPathFactory) -> PrivateKey:
+    """A key that nobody trusts."""
+    prefix = tmp_path_factory.mktemp("keys") / "other"
+    return load_private_key(write_key_pair(generate_key(), prefix)[0])
+
+
+def make_variant(folder: Path, name: str, provider: str, device: str) -> Variant:
+    return Variant(
+        name=name,
+        provider=provider,
+        device=device,
+        session_options={"session.intra_op_num_threads": "1"},
+        provider_options={"htp_arch": "73"} if device == "npu" else {},
+        facts=VariantFacts(
+            profile=name,
+            profile_sha256=DIGEST,
+            precision="fp32",
+            requires=Requirements(arch=("x86_64", "aarch64"), runtime=">=1.23,<2"),
+            toolchain=Toolchain(onnxruntime="1.31.1"),
+            files=tuple(
+                entry(folder, path.relative_to(folder).as_posix())
+                for path in sorted((folder / "model" / name).rglob("*"))
+            ),
+            accuracy=Accuracy(
+                metric="cosine",
+                value=0.999,
+                float_value=1.0,
+                budget=0.99,
+                sample_count=8,
+                provider=provider,
+            ),
+            tolerances={"y": GoldenTolerance(cosine_min=0.99, nrmse_max=0.05)},
+            placement=Placement(provider=provider, taken=3, total=3, verified=True),
+        ),
+    )
+
+
+def make_manifest(folder: Path, *, release: int = 3) -> Manifest:
+    return Manifest(
+        facts=BundleFacts(
+            name="digits",
+            version="1.2.0",
+            release=release,
+            source_sha256=DIGEST,
+            tools={"edgepack": "0.1.0"},
+            files=tuple(
+                entry(folder, path)
+                for path in ("golden/golden.npz", "hooks/before-activate", "report.json")
+            ),
+        ),
+        variants=(
+            make_variant(folder, "qnn-htp", "QNNExecutionProvider", "npu"),
+            make_variant(folder, "cpu", "CPUExecutionProvider", "cpu"),
+        ),
+    )
+
+
+@pytest.fixture
+def bundle(tmp_path: Path, private_key: PrivateKey) -> Path:
+    """The folder of a signed bundle with two variants, golden samples, a hook and a report."""
+    folder = tmp_path / "digits-1.2.0"
+    for name, content in {
+        "model/cpu/model.onnx": b"float model",
+        "model/cpu/weights.bin": bytes(range(256)) * 600,
+        "model/qnn-htp/model.onnx": b"context",
+        "hooks/before-activate": b"#!/bin/sh\nexit 0\n",
+        "report.json": b"{}",
+    }.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+    (folder / "golden").mkdir()
+    sample: dict[str, Tensor] = {"x": np.arange(6, dtype=np.float32).reshape(2, 3)}
+    write_golden(
+        folder / "golden/golden.npz", Golden(inputs=(sample,), outputs=({"y": sample["x"] * 2},))
+    )
+    (folder / "manifest.json").write_bytes(encode_manifest(make_manifest(folder)))
+    sign_folder(folder, private_key)
+    return folder
