@@ -1,0 +1,189 @@
+"""What people can ask of a running fleet; the API and nothing else calls this."""
+
+import shutil
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+from sqlalchemy import select
+
+from edgepack.bundle.keys import PublicKey, public_pem
+from edgepack.errors import FleetError
+from edgepack.fleet import devices, records, rollouts, status
+from edgepack.fleet.controller import Controller, Inbox
+from edgepack.fleet.data_folder import DataFolder
+from edgepack.fleet.depot import Depot
+from edgepack.fleet.documents import (
+    DeviceView,
+    Enrollment,
+    EnrollRequest,
+    EventView,
+    FleetInfo,
+    ReleaseView,
+    RolloutRequest,
+    RolloutView,
+)
+from edgepack.fleet.link import Link
+from edgepack.fleet.offers import bundle_ref
+from edgepack.fleet.releases import ReleaseFolder, note_release, place_release
+from edgepack.fleet.schema import ReleaseRow
+from edgepack.fleet.store import Store
+
+UPLOAD_RESERVE_BYTES = 256 * 1024 * 1024
+
+
+class Fleet(msgspec.Struct, frozen=True, kw_only=True):
+    """A running fleet: its parts, and what can be asked of it."""
+
+    tenant: str
+    broker_url: str
+    broker_is_tls: bool
+    folder: DataFolder
+    trusted: Sequence[PublicKey]
+    store: Store
+    releases: ReleaseFolder
+    inbox: Inbox
+    link: Link
+    depot: Depot
+    controller: Controller
+
+    def info(self) -> FleetInfo:
+        """The fleet at a glance."""
+        with self.store.transaction() as session:
+            enrolled, online = devices.count_devices(session)
+        return FleetInfo(
+            tenant=self.tenant,
+            broker=self.broker_url,
+            broker_is_tls=self.broker_is_tls,
+            is_connected=self.link.is_connected,
+            devices=enrolled,
+            online=online,
+            counters=dict(self.inbox.counters + self.depot.counters),
+            sent_bytes=dict(self.depot.sent_bytes),
+            pace_bytes_per_s=self.depot.pace.bytes_per_s,
+        )
+
+    def devices(self, group: str) -> tuple[DeviceView, ...]:
+        """All devices, or those of a group."""
+        with self.store.transaction() as session:
+            return devices.list_devices(session, group)
+
+    def enroll(self, request: EnrollRequest) -> Enrollment:
+        """Takes a device in and says what it needs to know.
+
+        Raises:
+            FleetError: A name is impossible, there is no trusted key to hand out, or a
+                certificate is needed and the request for it is missing or wrong.
+        """
+        if not self.trusted:
+            raise FleetError(
+                "this fleet trusts no key, so a device would accept no bundle",
+                remedy="edgepack fleet serve --trust release.pub",
+            )
+        certificate = authority = ""
+        if self.broker_is_tls:
+            ca = self.folder.authority()
+            certificate = ca.sign_client(request.signing_request, request.device)
+            authority = ca.pem
+        now = time.time()
+        with self.store.transaction() as session:
+            row = devices.enroll(session, device=request.device, group=request.group, now=now)
+            publications = rollouts.join(session, row, now)
+        self.controller.publish(publications)
+        return Enrollment(
+            device=request.device,
+            tenant=self.tenant,
+            broker=self.broker_url,
+            trusted_keys=tuple(public_pem(key).decode() for key in self.trusted),
+            certificate=certificate,
+            authority=authority,
+        )
+
+    def room_for_upload(self, size_bytes: int) -> Path:
+        """A new folder to receive an upload of about that size.
+
+        Raises:
+            FleetError: The disk has no room for it, archive and unpacked.
+        """
+        free = shutil.disk_usage(self.folder.root).free
+        if 2 * size_bytes + UPLOAD_RESERVE_BYTES > free:
+            raise FleetError(
+                f"no room for a bundle of {size_bytes / 1e6:.1f} MB: {free / 1e6:.1f} MB are free",
+                found_in=str(self.folder.root),
+            )
+        return Path(tempfile.mkdtemp(dir=self.folder.incoming))
+
+    def add_release(self, archive: Path) -> ReleaseView:
+        """Checks an uploaded archive and keeps it.
+
+        Raises:
+            EdgepackError: It is no bundle, or not one that a trusted key signed.
+        """
+        bundle = place_release(self.releases, archive, self.trusted)
+        with self.store.transaction() as session:
+            return _release_view(note_release(session, bundle, time.time()))
+
+    def list_releases(self) -> tuple[ReleaseView, ...]:
+        """All releases, the newest first."""
+        with self.store.transaction() as session:
+            rows = session.scalars(select(ReleaseRow).order_by(ReleaseRow.added_at.desc()))
+            return tuple(_release_view(row) for row in rows)
+
+    def start_rollout(self, request: RolloutRequest) -> RolloutView:
+        """Starts a rollout.
+
+        Raises:
+            FleetError: See `edgepack.fleet.rollouts.start`.
+        """
+        with self.store.transaction() as session:
+            view = status.show_rollout(session, rollouts.start(session, request, time.time()))
+        self.inbox.wake()
+        return view
+
+    def list_rollouts(self) -> tuple[RolloutView, ...]:
+        """All rollouts, the newest first."""
+        with self.store.transaction() as session:
+            return status.list_rollouts(session)
+
+    def rollout(self, name: str) -> RolloutView:
+        """One rollout, with its devices."""
+        with self.store.transaction() as session:
+            return status.show_rollout(session, rollouts.find(session, name))
+
+    def pause(self, name: str) -> RolloutView:
+        """Stops offering."""
+        with self.store.transaction() as session:
+            rollout = rollouts.find(session, name)
+            rollouts.pause(session, rollout, time.time())
+            return status.show_rollout(session, rollout)
+
+    def resume(self, name: str) -> RolloutView:
+        """Goes on after a pause."""
+        with self.store.transaction() as session:
+            rollout = rollouts.find(session, name)
+            rollouts.resume(session, rollout, time.time())
+            view = status.show_rollout(session, rollout)
+        self.inbox.wake()
+        return view
+
+    def abort(self, name: str, recall: str) -> RolloutView:
+        """Ends a rollout; `recall` as in `edgepack.fleet.rollouts.abort`."""
+        with self.store.transaction() as session:
+            rollout = rollouts.find(session, name)
+            publications = rollouts.abort(
+                session, rollout, because="aborted by a person", recall=recall, now=time.time()
+            )
+            view = status.show_rollout(session, rollout)
+        self.controller.publish(publications)
+        return view
+
+    def events(self, after: int, limit: int) -> tuple[EventView, ...]:
+        """Events newer than `after`, oldest first."""
+        with self.store.transaction() as session:
+            return records.events_after(session, after, limit)
+
+
+def _release_view(row: ReleaseRow) -> ReleaseView:
+    return ReleaseView(bundle=bundle_ref(row), size_bytes=row.size_bytes, added_at=row.added_at)

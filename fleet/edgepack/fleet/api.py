@@ -1,0 +1,158 @@
+"""The fleet's HTTP API: JSON, a bearer token, on the loopback interface by default."""
+
+import logging
+import secrets
+import shutil
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from edgepack.errors import EdgepackError, FleetError
+from edgepack.fleet.actions import Fleet
+from edgepack.fleet.documents import EnrollRequest, Refusal, RolloutRequest
+
+log = logging.getLogger(__name__)
+
+MAX_BODY_BYTES = 1024 * 1024
+MAX_EVENTS = 1000
+
+Endpoint = Callable[[Request], Awaitable[Response]]
+T = TypeVar("T", EnrollRequest, RolloutRequest)
+
+
+def make_app(fleet: Fleet, token: str) -> Starlette:
+    """The application.
+
+    Args:
+        fleet: The running fleet.
+        token: Bearer token that every request must carry.
+    """
+
+    async def info(_: Request) -> Response:
+        return _json(await run_in_threadpool(fleet.info))
+
+    async def devices(request: Request) -> Response:
+        group = request.query_params.get("group", "")
+        return _json(await run_in_threadpool(fleet.devices, group))
+
+    async def enroll(request: Request) -> Response:
+        return _json(await run_in_threadpool(fleet.enroll, await _read(request, EnrollRequest)))
+
+    async def releases(_: Request) -> Response:
+        return _json(await run_in_threadpool(fleet.list_releases))
+
+    async def upload(request: Request) -> Response:
+        size = _number(request.headers.get("content-length", "0"), "Content-Length")
+        folder = await run_in_threadpool(fleet.room_for_upload, size)
+        try:
+            archive = folder / "upload.edgepack"
+            await _receive(request, archive)
+            return _json(await run_in_threadpool(fleet.add_release, archive))
+        finally:
+            await run_in_threadpool(shutil.rmtree, folder, ignore_errors=True)
+
+    async def rollouts(_: Request) -> Response:
+        return _json(await run_in_threadpool(fleet.list_rollouts))
+
+    async def start(request: Request) -> Response:
+        asked = await _read(request, RolloutRequest)
+        return _json(await run_in_threadpool(fleet.start_rollout, asked))
+
+    async def rollout(request: Request) -> Response:
+        return _json(await run_in_threadpool(fleet.rollout, request.path_params["name"]))
+
+    async def pause(request: Request) -> Response:
+        return _json(await run_in_threadpool(fleet.pause, request.path_params["name"]))
+
+    async def resume(request: Request) -> Response:
+        return _json(await run_in_threadpool(fleet.resume, request.path_params["name"]))
+
+    async def abort(request: Request) -> Response:
+        recall = request.query_params.get("recall", "undecided")
+        if recall not in ("undecided", "all"):
+            raise FleetError(f"recall is 'undecided' or 'all', not {recall!r}")
+        name = request.path_params["name"]
+        return _json(await run_in_threadpool(fleet.abort, name, recall))
+
+    async def events(request: Request) -> Response:
+        after = _number(request.query_params.get("after", "0"), "after")
+        limit = min(MAX_EVENTS, _number(request.query_params.get("limit", "100"), "limit"))
+        return _json(await run_in_threadpool(fleet.events, after, limit))
+
+    def route(path: str, endpoint: Endpoint, method: str) -> Route:
+        return Route(path, _guarded(endpoint, token), methods=[method])
+
+    return Starlette(
+        routes=[
+            route("/v1/info", info, "GET"),
+            route("/v1/devices", devices, "GET"),
+            route("/v1/devices", enroll, "POST"),
+            route("/v1/releases", releases, "GET"),
+            route("/v1/releases", upload, "POST"),
+            route("/v1/rollouts", rollouts, "GET"),
+            route("/v1/rollouts", start, "POST"),
+            route("/v1/rollouts/{name}", rollout, "GET"),
+            route("/v1/rollouts/{name}/pause", pause, "POST"),
+            route("/v1/rollouts/{name}/resume", resume, "POST"),
+            route("/v1/rollouts/{name}/abort", abort, "POST"),
+            route("/v1/events", events, "GET"),
+        ]
+    )
+
+
+def _guarded(endpoint: Endpoint, token: str) -> Endpoint:
+    expected = f"Bearer {token}".encode()
+
+    async def guarded(request: Request) -> Response:
+        given = request.headers.get("authorization", "").encode()
+        if not secrets.compare_digest(given, expected):
+            refusal = Refusal(
+                problem="the fleet does not know this token",
+                remedy="set EDGEPACK_FLEET_TOKEN, or --data to the folder that holds 'token'",
+            )
+            return _json(refusal, 401)
+        try:
+            return await endpoint(request)
+        except EdgepackError as error:
+            refusal = Refusal(problem=error.problem, found_in=error.found_in, remedy=error.remedy)
+            return _json(refusal, 422)
+        except ClientDisconnect:
+            log.warning("path=%s broken off by the client", request.url.path)
+            return Response(status_code=400)
+
+    return guarded
+
+
+def _json(value: object, status: int = 200) -> Response:
+    return Response(msgspec.json.encode(value), status, media_type="application/json")
+
+
+async def _read(request: Request, kind: type[T]) -> T:
+    body = bytearray()
+    async for piece in request.stream():
+        body += piece
+        if len(body) > MAX_BODY_BYTES:
+            raise FleetError(f"the request is over {MAX_BODY_BYTES} bytes")
+    try:
+        return msgspec.json.decode(bytes(body), type=kind)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise FleetError(f"malformed request: {error}", found_in=request.url.path) from error
+
+
+async def _receive(request: Request, path: Path) -> None:
+    with path.open("wb") as file:
+        async for piece in request.stream():
+            await run_in_threadpool(file.write, piece)
+
+
+def _number(text: str, what: str) -> int:
+    if not text.isdecimal() or len(text) > 15:
+        raise FleetError(f"{what} is no number: {text[:40]!r}")
+    return int(text)

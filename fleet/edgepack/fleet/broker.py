@@ -1,0 +1,88 @@
+"""The embedded broker (rumqttd, by the package iotcore), for one machine."""
+
+import socket
+from pathlib import Path
+
+from iotcore import Broker
+
+from edgepack.durable import write_file
+from edgepack.errors import TransferError
+from edgepack.wire.messages import MAX_MESSAGE_BYTES
+
+HOST = "127.0.0.1"
+LIMITS = (
+    "the embedded broker listens on this machine only, has no access rules, no TLS and no "
+    "persistence, and keeps a bounded log of each topic filter in memory; for more than one "
+    "machine use --broker with mosquitto or a cluster (edgepack fleet broker-config)"
+)
+
+# A v5 property ends a v4 subscriber, so there is a v5 listener only. Two segments hold far more
+# than twice the depot's window of 32 chunks; iotcore's own defaults are 20 KiB and 1 GB.
+_CONFIG = """\
+id = 0
+[router]
+id = 0
+max_connections = 10010
+max_outgoing_packet_count = 200
+max_segment_size = {segment_bytes}
+max_segment_count = 4
+[v5.1]
+name = "edgepack"
+listen = "{host}:{port}"
+next_connection_delay_ms = 1
+[v5.1.connections]
+connection_timeout_ms = 10000
+max_payload_size = {payload_bytes}
+max_inflight_count = 200
+dynamic_filters = true
+"""
+_SEGMENT_BYTES = 8 * 1024 * 1024
+
+
+class EmbeddedBroker:
+    """A broker in a child process that ends with this one."""
+
+    def __init__(self, *, port: int, folder: Path) -> None:
+        self.url = f"mqtt://{HOST}:{port}"
+        self._port = port
+        config = folder / "broker.toml"
+        text = _CONFIG.format(
+            host=HOST,
+            port=port,
+            segment_bytes=_SEGMENT_BYTES,
+            payload_bytes=2 * MAX_MESSAGE_BYTES,
+        )
+        write_file(config, text.encode())
+        self._broker = Broker(config_path=str(config))
+
+    def start(self) -> None:
+        """Starts listening.
+
+        Raises:
+            TransferError: The port is taken, or the broker does not come up.
+        """
+        try:
+            self._broker.start()
+        except (OSError, RuntimeError) as error:
+            raise TransferError(
+                f"the embedded broker cannot start: {error}",
+                found_in=self.url,
+                remedy=f"--broker-port {free_port()}, or --broker mqtt://… for one that runs",
+            ) from error
+
+    @property
+    def is_running(self) -> bool:
+        """Whether its process is there."""
+        return bool(self._broker.is_running)
+
+    def stop(self) -> None:
+        """Ends it."""
+        self._broker.stop()
+
+
+def free_port() -> int:
+    """A port of this machine that nobody listens on now."""
+    with socket.socket() as probe:
+        probe.bind((HOST, 0))
+        port: int = probe.getsockname()[1]
+        return port

@@ -1,0 +1,232 @@
+"""The controller: takes down what devices say, answers them, and moves rollouts on.
+
+Messages come in on paho's thread, which only puts them into a bounded queue. One thread takes
+them out in batches, each a transaction; what is to be published goes out after the commit. A
+message that cannot be read or that breaks something is dropped alone, counted and logged.
+"""
+
+import logging
+import queue
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable
+
+import msgspec
+from sqlalchemy.orm import Session
+
+from edgepack.errors import TransferError
+from edgepack.fleet import devices, records, rollouts
+from edgepack.fleet.depot import Depot
+from edgepack.fleet.devices import Publication
+from edgepack.fleet.schema import DeviceRow
+from edgepack.fleet.store import Store
+from edgepack.wire import messages, topics
+
+log = logging.getLogger(__name__)
+
+INBOX_LENGTH = 20_000
+BATCH_LENGTH = 500
+STEP_S = 0.5
+"""How often rollouts are looked at, for deadlines; messages move them at once."""
+FORGET_S = 3600.0
+AUTO_GROUP = "auto"
+
+
+class Incoming(msgspec.Struct, frozen=True, kw_only=True):
+    """A message as it came."""
+
+    topic: str
+    payload: bytes
+
+
+class Inbox:
+    """Takes what comes in from any thread without ever waiting.
+
+    Attributes:
+        counters: Messages by what became of them.
+    """
+
+    def __init__(self) -> None:
+        self._queue: queue.Queue[Incoming | None] = queue.Queue(INBOX_LENGTH)
+        self.counters: Counter[str] = Counter()
+        self.reconnected = threading.Event()
+
+    def receive(self, topic: str, payload: bytes) -> None:
+        """Keeps a message; one too many is dropped (devices repeat what matters)."""
+        try:
+            self._queue.put_nowait(Incoming(topic=topic, payload=payload))
+        except queue.Full:
+            self.counters["overflow"] += 1
+
+    def connected(self) -> None:
+        """Notes that the broker is there (again) and may have forgotten what was retained."""
+        self.reconnected.set()
+        self.wake()
+
+    def wake(self) -> None:
+        """Makes the controller look at once."""
+        if self._queue.empty():
+            self._queue.put(None)
+
+    def take(self, timeout_s: float) -> list[Incoming]:
+        """The next messages, in order; waits for the first one at most `timeout_s`."""
+        batch: list[Incoming | None] = []
+        try:
+            batch.append(self._queue.get(timeout=timeout_s))
+            while len(batch) < BATCH_LENGTH:
+                batch.append(self._queue.get_nowait())
+        except queue.Empty:
+            pass
+        return [message for message in batch if message is not None]
+
+
+class Controller:
+    """Answers devices and moves rollouts on, in a thread of its own.
+
+    Args:
+        store: The fleet's database.
+        tenant: Whose devices.
+        inbox: Where messages come in.
+        publish: Publishes a retained `desired` of a device; never waits.
+        depot: Sends chunks.
+        auto_enroll: Takes in any device that reports (only with the embedded broker).
+    """
+
+    def __init__(
+        self,
+        *,
+        store: Store,
+        tenant: str,
+        inbox: Inbox,
+        publish: Callable[[str, bytes], None],
+        depot: Depot,
+        auto_enroll: bool,
+    ) -> None:
+        self._store = store
+        self._tenant = tenant
+        self._inbox = inbox
+        self._publish = publish
+        self._depot = depot
+        self._auto_enroll = auto_enroll
+        self._strangers: set[str] = set()
+        self._stopping = threading.Event()
+        self._stepped_at = self._forgot_at = 0.0
+        self._thread = threading.Thread(target=self._run, name="controller", daemon=True)
+
+    def start(self) -> None:
+        """Starts; rollouts that were under way when an earlier controller ended go on."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Ends after the batch in hand."""
+        self._stopping.set()
+        self._inbox.wake()
+        self._thread.join(timeout=10)
+
+    def publish(self, publications: Iterable[Publication]) -> None:
+        """Tells devices what is wanted of them; what it says must be durable already."""
+        for publication in publications:
+            topic = topics.desired(self._tenant, publication.device)
+            self._publish(topic, publication.payload)
+
+    def _run(self) -> None:
+        while not self._stopping.is_set():
+            try:
+                self._turn()
+            except Exception:  # the outermost loop of this thread: the controller goes on
+                log.exception("the controller stumbled")
+                self._stopping.wait(1.0)
+
+    def _turn(self) -> None:
+        batch = self._inbox.take(STEP_S)
+        try:
+            self._handle(batch)
+        except Exception:  # one message broke the batch: find it, and drop it alone
+            log.exception("a batch of %d messages is taken one by one", len(batch))
+            for message in batch:
+                self._handle_alone(message)
+        now = time.time()
+        if batch or now - self._stepped_at >= STEP_S:
+            self._stepped_at = now
+            with self._store.transaction() as session:
+                publications = rollouts.step(session, now)
+                if now - self._forgot_at >= FORGET_S:
+                    self._forgot_at = now
+                    records.forget_old(session, now)
+            self.publish(publications)
+        if self._inbox.reconnected.is_set():
+            self._inbox.reconnected.clear()
+            with self._store.transaction() as session:
+                publications = devices.all_unsettled(session)
+            self.publish(publications)
+
+    def _handle_alone(self, message: Incoming) -> None:
+        try:
+            self._handle([message])
+        except Exception:  # whatever a device sent, the controller goes on
+            self._inbox.counters["broken"] += 1
+            log.exception("topic=%s message dropped", message.topic[:200])
+
+    def _handle(self, batch: list[Incoming]) -> None:
+        if not batch:
+            return
+        counters: Counter[str] = Counter()
+        needs: list[tuple[str, messages.Need]] = []
+        publications: list[Publication] = []
+        now = time.time()
+        with self._store.transaction() as session:
+            for message in batch:
+                try:
+                    kind = self._handle_one(session, message, now, needs, publications)
+                except TransferError as error:
+                    kind = "malformed"
+                    log.warning("topic=%s dropped because=%s", message.topic[:200], error.problem)
+                counters[kind] += 1
+        self._inbox.counters.update(counters)
+        self.publish(publications)
+        for device, need in needs:
+            self._depot.take(device, need)
+
+    def _handle_one(
+        self,
+        session: Session,
+        message: Incoming,
+        now: float,
+        needs: list[tuple[str, messages.Need]],
+        publications: list[Publication],
+    ) -> str:
+        parsed = topics.parse_up(message.topic, self._tenant)
+        if parsed is None:
+            raise TransferError("no topic that devices write")
+        device, kind = parsed
+        row = session.get(DeviceRow, device)
+        if row is None:
+            if not self._auto_enroll or kind != "reported":
+                return self._ignore(device)
+            messages.decode(message.payload, messages.Reported)
+            row = devices.enroll(session, device=device, group=AUTO_GROUP, now=now)
+            publications += rollouts.join(session, row, now)
+        if kind == "reported":
+            reported = messages.decode(message.payload, messages.Reported)
+            if devices.note_report(session, row, reported, now) == "stale":
+                return "stale"
+            if reported.online:
+                rollouts.note_report(session, row, reported, now)
+                if (publication := devices.answer(row, now)) is not None:
+                    publications.append(publication)
+        elif kind == "need":
+            needs.append((device, messages.decode(message.payload, messages.Need)))
+        elif kind == "telemetry":
+            telemetry = messages.decode(message.payload, messages.Telemetry)
+            records.add_telemetry(session, row, telemetry, now)
+        else:
+            event = messages.decode(message.payload, messages.Event)
+            records.add_device_event(session, device, event, now)
+        return kind
+
+    def _ignore(self, device: str) -> str:
+        if device not in self._strangers and len(self._strangers) < INBOX_LENGTH:
+            self._strangers.add(device)
+            log.warning("device=%s ignored because=it is not enrolled", device)
+        return "not_enrolled"

@@ -1,0 +1,90 @@
+"""The fleet's folder on disk: database, releases, certificates, trusted keys, the API's token."""
+
+import os
+import secrets
+from collections.abc import Sequence
+from pathlib import Path
+
+from edgepack.bundle.keys import PublicKey, key_id, load_public_key, public_pem
+from edgepack.durable import write_file
+from edgepack.errors import FleetError
+from edgepack.fleet.authority import Authority, key_pem, make_key, make_signing_request
+from edgepack.fleet.devices import CONTROLLER
+
+
+class DataFolder:
+    """Names and makes what lies in the folder."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        try:
+            root.mkdir(parents=True, exist_ok=True, mode=0o700)
+        except OSError as error:
+            raise FleetError(
+                f"cannot make the fleet's folder: {error.strerror}",
+                found_in=str(root),
+                remedy="name another with --data",
+            ) from error
+
+    @property
+    def database_url(self) -> str:
+        """The database that is used when none is named."""
+        return f"sqlite:///{self.root.resolve() / 'fleet.db'}"
+
+    @property
+    def releases(self) -> Path:
+        """Where bundles lie."""
+        return self.root / "releases"
+
+    @property
+    def incoming(self) -> Path:
+        """Where uploads lie until they are checked; emptied at the start."""
+        return self.root / "incoming"
+
+    def token(self) -> str:
+        """The API's bearer token, made once."""
+        path = token_file(self.root)
+        if not path.exists():
+            write_file(path, secrets.token_urlsafe(32).encode(), mode=0o600)
+        return path.read_text().strip()
+
+    def authority(self) -> Authority:
+        """The fleet's CA, made once."""
+        return Authority(self.root / "pki", "edgepack fleet")
+
+    def controller_certificate(self) -> tuple[Path, Path]:
+        """Certificate and key of the controller, made once; paths."""
+        certificate, key_file = (
+            self.root / "pki" / f"controller.{kind}" for kind in ("crt", "key")
+        )
+        authority = self.authority()
+        if not certificate.exists() or not key_file.exists():
+            key = make_key()
+            write_file(key_file, key_pem(key), mode=0o600)
+            request = make_signing_request(key, CONTROLLER).decode()
+            write_file(certificate, authority.sign_client(request, CONTROLLER).encode())
+        return certificate, key_file
+
+    def trust(self, keys: Sequence[Path]) -> tuple[PublicKey, ...]:
+        """Adds public keys to those that are trusted and returns all of them.
+
+        Raises:
+            SignatureError: A file is no public key.
+        """
+        folder = self.root / "trust"
+        folder.mkdir(exist_ok=True)
+        for path in keys:
+            key = load_public_key(path)
+            write_file(folder / f"{key_id(key)[:16]}.pub", public_pem(key))
+        return tuple(load_public_key(path) for path in sorted(folder.glob("*.pub")))
+
+
+def token_file(root: Path) -> Path:
+    """Where the token lies."""
+    return root / "token"
+
+
+def default_root() -> Path:
+    """The folder that is used when none is named: `~/.local/share/edgepack/fleet`."""
+    base = os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share"
+    return Path(base) / "edgepack" / "fleet"

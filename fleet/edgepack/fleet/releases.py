@@ -1,0 +1,156 @@
+"""The releases that the fleet holds: bundles on disk, checked once, and their chunks."""
+
+import logging
+import os
+import re
+import shutil
+import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import accumulate
+from pathlib import Path
+
+import msgspec
+from sqlalchemy.orm import Session
+
+from edgepack.bundle.archive import unpack
+from edgepack.bundle.chunks import digest_file, fixed_chunks
+from edgepack.bundle.keys import PublicKey
+from edgepack.bundle.manifest import MANIFEST_FILE, SIGNATURE_FILE, decode_manifest
+from edgepack.bundle.verify import VerifiedBundle, verify_folder
+from edgepack.durable import flush_folder
+from edgepack.errors import FleetError
+from edgepack.fleet.schema import ReleaseRow
+
+log = logging.getLogger(__name__)
+
+_DIGEST = re.compile(r"[0-9a-f]{64}")
+
+
+class Blob(msgspec.Struct, frozen=True, kw_only=True):
+    """One file of a release and where it is cut.
+
+    Attributes:
+        path: Where it lies.
+        sha256: Its digest, which names its topics.
+        bounds: Where each chunk starts and, last, the file's size; bytes.
+    """
+
+    path: Path
+    sha256: str
+    bounds: tuple[int, ...]
+
+    @property
+    def chunk_count(self) -> int:
+        """Number of chunks."""
+        return len(self.bounds) - 1
+
+    @property
+    def size_bytes(self) -> int:
+        """Length of the file."""
+        return self.bounds[-1]
+
+
+class ReleaseFolder:
+    """Where the bundles lie: `<root>/<digest>/`, each a whole verified bundle."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        root.mkdir(parents=True, exist_ok=True)
+        self._blobs: dict[str, dict[str, Blob]] = {}
+        self._turn = threading.Lock()
+
+    def blobs(self, digest: str) -> dict[str, Blob]:
+        """The files of a release by digest.
+
+        Raises:
+            FleetError: The fleet holds no such release.
+        """
+        with self._turn:
+            if digest not in self._blobs:
+                folder = self.root / digest
+                if not _DIGEST.fullmatch(digest) or not folder.is_dir():
+                    raise FleetError(f"the fleet holds no release {digest[:80]!r}")
+                self._blobs[digest] = _read_blobs(folder)
+            return self._blobs[digest]
+
+
+def _read_blobs(folder: Path) -> dict[str, Blob]:
+    manifest = decode_manifest((folder / MANIFEST_FILE).read_bytes())
+    blobs = {}
+    for name in (MANIFEST_FILE, SIGNATURE_FILE):
+        path = folder / name
+        sha256, size = digest_file(path), path.stat().st_size
+        blobs[sha256] = Blob(path=path, sha256=sha256, bounds=(*fixed_chunks(size), size))
+    for entry in manifest.files:
+        bounds = tuple(accumulate(entry.chunks.sizes, initial=0))
+        blobs[entry.sha256] = Blob(path=folder / entry.path, sha256=entry.sha256, bounds=bounds)
+    return blobs
+
+
+def read_chunks(blob: Blob, indices: Sequence[int]) -> Iterator[tuple[int, bytes]]:
+    """Reads some chunks of a file: index and bytes, in the order asked for."""
+    with blob.path.open("rb") as file:
+        for index in indices:
+            start, end = blob.bounds[index : index + 2]
+            yield index, os.pread(file.fileno(), end - start, start)
+
+
+def place_release(
+    folder: ReleaseFolder, archive: Path, keys: Sequence[PublicKey]
+) -> VerifiedBundle:
+    """Checks an archive that was uploaded and moves its bundle to its place.
+
+    1. Somebody is trusted at all.
+    2. The archive is unpacked beside its place, verified from the signature to every byte.
+    3. The bundle is moved to its place in one step; one that is there already stays.
+
+    Raises:
+        FleetError: The fleet trusts no key.
+        BundleError: The archive is hostile or damaged, or no trusted key signed it.
+    """
+    # 1.
+    if not keys:
+        raise FleetError(
+            "this fleet trusts no key, so it takes no release",
+            remedy="edgepack fleet serve --trust release.pub",
+        )
+    # 2.
+    unpacked = archive.with_suffix(".unpacked")
+    try:
+        unpack(archive, unpacked)
+        bundle = verify_folder(unpacked, keys)
+        # 3.
+        place = folder.root / bundle.digest
+        if not place.is_dir():
+            unpacked.rename(place)
+            flush_folder(folder.root)
+    finally:
+        shutil.rmtree(unpacked, ignore_errors=True)
+    return replace(bundle, folder=place)
+
+
+def note_release(session: Session, bundle: VerifiedBundle, now: float) -> ReleaseRow:
+    """Takes down a bundle that lies in its place; one that is known already stays as it is."""
+    row = session.get(ReleaseRow, bundle.digest)
+    if row is not None:
+        return row
+    facts = bundle.manifest.facts
+    manifest, signature = bundle.folder / MANIFEST_FILE, bundle.folder / SIGNATURE_FILE
+    row = ReleaseRow(
+        digest=bundle.digest,
+        name=facts.name,
+        version=facts.version,
+        release=facts.release,
+        folder=bundle.digest,
+        size_bytes=sum(entry.size_bytes for entry in bundle.manifest.files),
+        manifest_sha256=digest_file(manifest),
+        manifest_bytes=manifest.stat().st_size,
+        signature_sha256=digest_file(signature),
+        signature_bytes=signature.stat().st_size,
+        added_at=now,
+    )
+    session.add(row)
+    session.flush()
+    log.info("bundle=%s added name=%s version=%s", row.digest, row.name, row.version)
+    return row

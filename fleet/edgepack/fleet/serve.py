@@ -1,0 +1,188 @@
+"""Running a fleet: all parts are made and put together here."""
+
+import fcntl
+import logging
+import shutil
+import signal
+import socket
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import msgspec
+import uvicorn
+
+from edgepack.errors import FleetError
+from edgepack.fleet.actions import Fleet
+from edgepack.fleet.api import make_app
+from edgepack.fleet.broker import EmbeddedBroker
+from edgepack.fleet.controller import Controller, Inbox
+from edgepack.fleet.data_folder import DataFolder
+from edgepack.fleet.depot import Depot
+from edgepack.fleet.devices import CONTROLLER
+from edgepack.fleet.link import BrokerAccess, Link
+from edgepack.fleet.releases import ReleaseFolder
+from edgepack.fleet.store import open_store
+from edgepack.wire import topics
+
+log = logging.getLogger(__name__)
+
+
+class ServeSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """How to serve.
+
+    Attributes:
+        data: The fleet's folder.
+        database: SQLAlchemy URL; "" means SQLite in the folder.
+        broker: URL of a broker; "" means the embedded one.
+        broker_port: Port of the embedded one.
+        broker_user, broker_password: For brokers with passwords.
+        host, port: Where the API listens.
+        tenant: Whose devices.
+        trust: Files of public keys to trust from now on.
+        auto_enroll: Takes in any device that reports; embedded broker only.
+    """
+
+    data: Path
+    database: str = ""
+    broker: str = ""
+    broker_port: int = 1883
+    broker_user: str = ""
+    broker_password: str = ""
+    host: str = "127.0.0.1"
+    port: int = 8600
+    tenant: str = "default"
+    trust: Sequence[Path] = ()
+    auto_enroll: bool = False
+
+
+def serve(settings: ServeSettings, ready: Callable[[Fleet, str], None]) -> None:
+    """Serves until SIGINT or SIGTERM.
+
+    Args:
+        settings: How.
+        ready: Told once all is up: the fleet and the API's URL.
+
+    Raises:
+        EdgepackError: Something cannot start: the folder is in use, the port is taken, the
+            database or the broker cannot be reached.
+    """
+    with ExitStack() as stack:
+        fleet, token = _assemble(settings, stack)
+        listener = stack.enter_context(_listener(settings.host, settings.port))
+        url = f"http://{settings.host}:{listener.getsockname()[1]}"
+        config = uvicorn.Config(
+            make_app(fleet, token), log_config=None, access_log=False, lifespan="off"
+        )
+        server = uvicorn.Server(config)
+        # uvicorn stops at a signal, then raises it again for whoever was there before it: us.
+        for number in (signal.SIGINT, signal.SIGTERM):
+            stack.callback(signal.signal, number, signal.getsignal(number))
+            signal.signal(number, lambda *_: None)
+        ready(fleet, url)
+        server.run(sockets=[listener])
+        log.info("the fleet stops")
+
+
+def _assemble(settings: ServeSettings, stack: ExitStack) -> tuple[Fleet, str]:
+    try:
+        topics.check_name(settings.tenant, "tenant")
+    except ValueError as error:
+        raise FleetError(str(error), found_in="--tenant") from error
+    if settings.auto_enroll and settings.broker:
+        raise FleetError(
+            "--auto-enroll would take in any device that reaches a shared broker",
+            remedy="edgepack fleet enroll DEVICE --group GROUP -o FOLDER",
+        )
+    folder = DataFolder(settings.data)
+    stack.enter_context(_only_one(settings.data))
+    shutil.rmtree(folder.incoming, ignore_errors=True)
+    folder.incoming.mkdir()
+    trusted = folder.trust(settings.trust)
+    store = open_store(settings.database or folder.database_url)
+    stack.callback(store.close)
+    releases = ReleaseFolder(folder.releases)
+    access = _broker(settings, folder, stack)
+    inbox = Inbox()
+    link = Link(
+        access,
+        client_id=CONTROLLER,
+        subscription=topics.controller_subscription(settings.tenant),
+        on_message=inbox.receive,
+        on_connected=inbox.connected,
+    )
+    depot = Depot(tenant=settings.tenant, releases=releases, send=link.send_chunk)
+    controller = Controller(
+        store=store,
+        tenant=settings.tenant,
+        inbox=inbox,
+        publish=link.publish_retained,
+        depot=depot,
+        auto_enroll=settings.auto_enroll,
+    )
+    link.open()
+    stack.callback(link.close)
+    depot.start()
+    stack.callback(depot.stop)
+    controller.start()
+    stack.callback(controller.stop)
+    fleet = Fleet(
+        tenant=settings.tenant,
+        broker_url=access.url,
+        broker_is_tls=access.is_tls,
+        folder=folder,
+        trusted=trusted,
+        store=store,
+        releases=releases,
+        inbox=inbox,
+        link=link,
+        depot=depot,
+        controller=controller,
+    )
+    return fleet, folder.token()
+
+
+def _broker(settings: ServeSettings, folder: DataFolder, stack: ExitStack) -> BrokerAccess:
+    if not settings.broker:
+        broker = EmbeddedBroker(port=settings.broker_port, folder=settings.data)
+        broker.start()
+        stack.callback(broker.stop)
+        return BrokerAccess(url=broker.url)
+    access = BrokerAccess(
+        url=settings.broker, username=settings.broker_user, password=settings.broker_password
+    )
+    if access.is_tls:
+        certificate, key = folder.controller_certificate()
+        return msgspec.structs.replace(
+            access, ca_file=folder.authority().ca_file, cert_file=certificate, key_file=key
+        )
+    return access
+
+
+@contextmanager
+def _only_one(root: Path) -> Iterator[None]:
+    """Holds the folder, so that no second controller works on it."""
+    with (root / "lock").open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise FleetError(
+                "another 'edgepack fleet serve' works on this folder",
+                found_in=str(root),
+                remedy="stop it, or name another folder with --data",
+            ) from error
+        yield
+
+
+@contextmanager
+def _listener(host: str, port: int) -> Iterator[socket.socket]:
+    try:
+        listener = socket.create_server((host, port))
+    except OSError as error:
+        raise FleetError(
+            f"the API cannot listen: {error.strerror or error}",
+            found_in=f"{host}:{port}",
+            remedy="choose another port with --port",
+        ) from error
+    with listener:
+        yield listener
