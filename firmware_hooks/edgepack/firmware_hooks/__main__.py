@@ -1,0 +1,59 @@
+"""`python -m edgepack.firmware_hooks`: lists the reference hooks and installs one."""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from edgepack.errors import EdgepackError
+from edgepack.firmware_hooks.install import HOOKS, STAGES, WHENS, hook_parser, install_hook
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command's arguments."""
+    made = argparse.ArgumentParser(
+        prog="python -m edgepack.firmware_hooks",
+        description="Reference firmware hooks of edgepack.",
+        epilog="example: python -m edgepack.firmware_hooks install thermal_guard "
+        "--stage staged --when after --folder /etc/edgepack/hooks --setting limit-c=80",
+    )
+    commands = made.add_subparsers(dest="command", required=True)
+    commands.add_parser("list", help="list the hooks")
+    install = commands.add_parser("install", help="write a hook into a hook folder")
+    install.add_argument("name", choices=HOOKS)
+    install.add_argument("--stage", choices=STAGES, required=True)
+    install.add_argument("--when", choices=WHENS, required=True)
+    install.add_argument("--folder", type=Path, required=True, help="hooks.folder of the agent")
+    install.add_argument(
+        "--setting", action="append", default=[], metavar="KEY=VALUE", help="can be repeated"
+    )
+    install.add_argument("--order", type=int, choices=range(100), default=50, metavar="0..99")
+    return made
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the command."""
+    given = parser().parse_args(arguments)
+    if given.command == "list":
+        for name in HOOKS:
+            summary = (hook_parser(name).description or "").partition("\n")[0]
+            print(f"{name:16}  {summary}")
+        return 0
+    try:
+        hook = install_hook(
+            given.name,
+            stage=given.stage,
+            when=given.when,
+            folder=given.folder,
+            settings=given.setting,
+            order=given.order,
+        )
+    except EdgepackError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    print(hook)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

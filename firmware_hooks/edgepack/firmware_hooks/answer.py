@@ -1,0 +1,85 @@
+"""What a hook answers: an exit code and one line that says why."""
+
+import argparse
+import subprocess
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, NoReturn
+
+GO = 0
+RETRY = 21
+REFUSE = 1
+
+
+class Answer(NamedTuple):
+    """A hook's answer.
+
+    Attributes:
+        exit_code: `GO`, `RETRY` or `REFUSE`.
+        because: One line; the agent reports the last line of a hook's output.
+    """
+
+    exit_code: int
+    because: str
+
+
+class SettingsError(Exception):
+    """A hook was given settings that it does not have or cannot use."""
+
+
+class HookParser(argparse.ArgumentParser):
+    """Parses a hook's settings: no abbreviations, and a mistake is a `SettingsError`.
+
+    Args:
+        module_doc: Docstring of the hook's module, shown by --help.
+    """
+
+    def __init__(self, prog: str, module_doc: str) -> None:
+        super().__init__(
+            prog=prog,
+            description=module_doc.removeprefix("Hook: "),
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+            allow_abbrev=False,
+        )
+
+    def error(self, message: str) -> NoReturn:
+        raise SettingsError(message)
+
+
+class CommandError(Exception):
+    """A command that a hook relies on is missing, failed or did not end in time."""
+
+
+def answer_with(
+    parser: HookParser,
+    decide: Callable[[argparse.Namespace], Answer],
+    arguments: Sequence[str] | None,
+) -> int:
+    """Runs a hook: reads its settings, decides, prints the reason, returns the exit code."""
+    try:
+        answer = decide(parser.parse_args(arguments))
+    except SettingsError as error:
+        answer = Answer(REFUSE, f"settings of hook {parser.prog} are wrong: {error}")
+    print(answer.because, flush=True)
+    return answer.exit_code
+
+
+def run_command(words: Sequence[str], *, timeout_s: float) -> subprocess.CompletedProcess[str]:
+    """Runs a command without a shell; what it answers is the caller's to judge.
+
+    Raises:
+        CommandError: It could not be started or did not end in time.
+    """
+    try:
+        return subprocess.run(
+            words, capture_output=True, text=True, errors="replace", timeout=timeout_s, check=False
+        )
+    except subprocess.TimeoutExpired as error:
+        raise CommandError(f"'{' '.join(words)}' did not end within {timeout_s:g} s") from error
+    except OSError as error:
+        raise CommandError(f"'{words[0]}' cannot be run: {error.strerror}") from error
+
+
+def last_words(done: subprocess.CompletedProcess[str]) -> str:
+    """The last line that a command wrote, stderr first; its exit code when it was silent."""
+    said = (done.stderr.strip() or done.stdout.strip()).rpartition("\n")[2]
+    return said or f"exit code {done.returncode}"

@@ -1,0 +1,152 @@
+"""The hooks that call systemctl and rauc, against small programs that answer like them."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from edgepack.firmware_hooks import rauc_mark_good, restart_service
+
+
+def program(file: Path, script: str) -> str:
+    file.write_text(f"#!/bin/sh\necho \"$@\" >> '{file}.calls'\n{script}\n")
+    file.chmod(0o755)
+    return str(file)
+
+
+def calls(file: str) -> list[str]:
+    return Path(f"{file}.calls").read_text().splitlines()
+
+
+def said(capsys: pytest.CaptureFixture[str]) -> str:
+    return capsys.readouterr().out.strip()
+
+
+class TestRestartService:
+    def restart(self, systemctl: str, *settings: str) -> int:
+        return restart_service.main(
+            ["--unit=cam.service", "--settle-s=0", f"--systemctl={systemctl}", *settings]
+        )
+
+    def test_a_service_that_comes_up_is_restarted_and_looked_at_twice(
+        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        systemctl = program(tmp_path / "systemctl", '[ "$1" = restart ] || echo active')
+        assert self.restart(systemctl) == 0
+        assert said(capsys) == "cam.service was restarted and is active"
+        assert calls(systemctl) == [
+            "restart cam.service",
+            "is-active cam.service",
+            "is-active cam.service",
+        ]
+
+    def test_a_service_that_starts_slowly_is_waited_for(self, tmp_path: Path) -> None:
+        systemctl = program(
+            tmp_path / "systemctl",
+            f'[ "$1" = restart ] && exit\n'
+            f"[ $(wc -l < '{tmp_path}/systemctl.calls') -gt 3 ] && echo active || echo activating",
+        )
+        assert self.restart(systemctl) == 0
+        assert calls(systemctl).count("is-active cam.service") > 2
+
+    def test_a_service_that_never_starts_refuses_at_the_time_limit(
+        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        systemctl = program(tmp_path / "systemctl", '[ "$1" = restart ] || echo activating')
+        assert self.restart(systemctl, "--timeout-s=0.3") == 1
+        assert said(capsys) == "cam.service is still activating 0.3 s after its restart"
+
+    def test_a_service_that_crashes_after_its_start_refuses(
+        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        systemctl = program(
+            tmp_path / "systemctl",
+            f'[ "$1" = restart ] && exit\n'
+            f"[ $(wc -l < '{tmp_path}/systemctl.calls') = 2 ] && echo active || echo failed",
+        )
+        assert self.restart(systemctl) == 1
+        assert said(capsys) == "cam.service is failed after its restart"
+
+    def test_what_systemctl_says_is_told(
+        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        systemctl = program(
+            tmp_path / "systemctl", "echo 'Unit cam.service not found.' >&2; exit 5"
+        )
+        assert self.restart(systemctl) == 1
+        assert said(capsys) == "cam.service did not restart: Unit cam.service not found."
+
+    def test_a_restart_that_hangs_refuses(
+        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        systemctl = program(tmp_path / "systemctl", "exec sleep 60")
+        assert self.restart(systemctl, "--timeout-s=0.3") == 1
+        assert "did not end within 0.3 s" in said(capsys)
+
+    def test_a_device_without_systemd_refuses(
+        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        assert self.restart(str(tmp_path / "absent")) == 1
+        assert "cannot be run: No such file or directory" in said(capsys)
+
+
+class TestRaucMarkGood:
+    def rauc(self, tmp_path: Path, status: str) -> str:
+        (tmp_path / "status.json").write_text(status)
+        return program(tmp_path / "rauc", f"[ \"$2\" = mark-good ] || cat '{tmp_path}/status.json'")
+
+    def status(self, boot_status: str) -> str:
+        """As `rauc status --output-format=json` prints it, shortened."""
+        return json.dumps(
+            {
+                "compatible": "Example Board",
+                "variant": "",
+                "booted": "A",
+                "boot_primary": "rootfs.0",
+                "slots": [
+                    {"rootfs.1": {"class": "rootfs", "state": "inactive", "boot_status": "bad"}},
+                    {
+                        "rootfs.0": {
+                            "class": "rootfs",
+                            "state": "booted",
+                            "boot_status": boot_status,
+                        }
+                    },
+                ],
+            }
+        )
+
+    def test_the_booted_slot_is_marked_and_checked(
+        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        rauc = self.rauc(tmp_path, self.status("good"))
+        assert rauc_mark_good.main([f"--rauc={rauc}"]) == 0
+        assert said(capsys) == "RAUC says that booted slot rootfs.0 is good"
+        assert calls(rauc) == ["status mark-good booted", "status --output-format=json"]
+
+    @pytest.mark.parametrize(
+        ("status", "because"),
+        [
+            ("", "RAUC's status is not what was expected: ''"),
+            ('{"slots": 3}', "RAUC's status is not what was expected"),
+            ('{"slots": []}', "RAUC names no slot as booted"),
+        ],
+    )
+    def test_a_status_that_proves_nothing_refuses(
+        self, tmp_path: Path, capsys: pytest.CaptureFixture[str], status: str, because: str
+    ) -> None:
+        assert rauc_mark_good.main([f"--rauc={self.rauc(tmp_path, status)}"]) == 1
+        assert because in said(capsys)
+
+    def test_a_slot_that_is_bad_all_the_same_refuses(
+        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        assert rauc_mark_good.main([f"--rauc={self.rauc(tmp_path, self.status('bad'))}"]) == 1
+        assert said(capsys) == "RAUC says that booted slot rootfs.0 is bad"
+
+    def test_a_mark_that_rauc_refuses_is_told_with_its_words(
+        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        rauc = program(tmp_path / "rauc", "echo 'D-Bus is not there' >&2; exit 1")
+        assert rauc_mark_good.main([f"--rauc={rauc}"]) == 1
+        assert said(capsys) == "RAUC did not mark the slot good: D-Bus is not there"
