@@ -1,0 +1,109 @@
+"""Work in a process of its own, with a time limit: native code may crash or hang.
+
+A provider is a vendor's library. What it does to a process must not happen to the agent's, nor
+to a build's, so whatever tries one for the first time does it in a child:
+
+    parent: request as JSON on the child's stdin
+    child:  answer as JSON on what was its stdout; anything native code prints goes to stderr
+"""
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import BinaryIO
+
+_STDERR_TAIL_BYTES = 4096
+_GRACE_S = 5.0
+"""A child whose parent is gone ends itself this long after its limit."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ending:
+    """How a child ended.
+
+    Attributes:
+        answer: What it answered; None when it did not.
+        because: Why there is no answer, one sentence; "" when there is one.
+    """
+
+    answer: bytes | None
+    because: str
+
+
+def run_child(command: Sequence[str], request: bytes, *, timeout_s: float) -> Ending:
+    """Runs a child to its end, or ends it at its limit with all that it started.
+
+    Args:
+        command: Program and arguments.
+        request: Bytes for its stdin.
+        timeout_s: Limit in seconds, from its start.
+
+    Returns:
+        Its answer: the last line of its stdout; or why there is none.
+    """
+    with tempfile.TemporaryFile() as errors:
+        child = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            start_new_session=True,
+        )
+        try:
+            output, _ = child.communicate(request, timeout=timeout_s)
+        except subprocess.TimeoutExpired:
+            _end(child)
+            return Ending(answer=None, because=f"no answer within {timeout_s:g} s")
+        except BaseException:
+            _end(child)
+            raise
+        said = _last_line(errors)
+    if child.returncode < 0:
+        name = signal.Signals(-child.returncode).name
+        return Ending(answer=None, because=f"crashed with {name}{said}")
+    lines = output.splitlines()
+    if child.returncode or not lines:
+        return Ending(answer=None, because=f"ended with exit code {child.returncode}{said}")
+    return Ending(answer=lines[-1], because="")
+
+
+def _end(child: "subprocess.Popen[bytes]") -> None:
+    """Kills a child that still runs, with its whole process group, and reaps it."""
+    os.killpg(child.pid, signal.SIGKILL)
+    child.communicate()
+
+
+def _last_line(errors: BinaryIO) -> str:
+    """What the child said last on stderr, as the end of a sentence."""
+    size = errors.seek(0, os.SEEK_END)
+    errors.seek(max(0, size - _STDERR_TAIL_BYTES))
+    lines = [line.strip() for line in errors.read().decode("utf-8", "replace").splitlines()]
+    last = next((line for line in reversed(lines) if line), "")
+    return f": {last[:300]}" if last else ""
+
+
+def take_request() -> bytes:
+    """In the child: reads the request, to its end."""
+    return sys.stdin.buffer.read()
+
+
+def keep_stdout_clean(timeout_s: float) -> BinaryIO:
+    """In the child: sends whatever is printed to stderr, and sets a last limit.
+
+    Native libraries print to stdout (QNN's simulator does), which must not mix with the answer.
+
+    Args:
+        timeout_s: The parent's limit, seconds. The child is ended by an alarm soon after it, so
+            that it does not outlive a parent that was killed.
+
+    Returns:
+        What was stdout, for the answer.
+    """
+    signal.setitimer(signal.ITIMER_REAL, timeout_s + _GRACE_S)
+    answer = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)
+    return answer

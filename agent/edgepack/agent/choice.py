@@ -1,0 +1,135 @@
+"""Choosing the variant that serves: the fastest that is right, and the reason in numbers.
+
+Pure: it judges what the probes saw. A simulated provider neither wins nor loses by its time,
+which says nothing; it serves where the device's settings want it, or where nothing else is right.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+
+from edgepack.agent.config import ProviderConfig
+from edgepack.wire.messages import Choice, DeviceFacts, ProbeResult
+
+_CPU = "CPUExecutionProvider"
+
+NOISE = 1.05
+"""Latencies within this ratio of the fastest count as equal; short timings vary by as much."""
+
+
+def choose(
+    probes: Sequence[ProbeResult],
+    rejected: Mapping[str, str],
+    facts: DeviceFacts,
+    config: ProviderConfig,
+    preference: Sequence[str],
+) -> Choice:
+    """Decides which candidate serves.
+
+    1. Only what is right counts.
+    2. A wanted provider that is simulated here is taken: its time says nothing.
+    3. The fastest real provider is taken; among equally fast ones the wanted provider, then an
+       accelerator, then the manifest's order.
+    4. A simulated provider is taken when it alone is right.
+
+    Args:
+        probes: What every candidate did.
+        rejected: Variants that were no candidates, with the reason.
+        facts: What the device is.
+        config: What it wants.
+        preference: Variant names, best first, as the manifest orders them.
+
+    Returns:
+        The decision; `chosen` is "" when nothing is right.
+    """
+    simulated = {provider.name for provider in facts.providers if provider.is_simulator}
+    right = [probe for probe in probes if probe.right]  # 1
+    real = [probe for probe in right if probe.provider not in simulated]
+    wanted_simulated = [
+        probe for probe in right if probe.provider in simulated and probe.provider == config.wanted
+    ]
+    if not right:
+        chosen, because = None, _why_none(probes, rejected)
+    elif wanted_simulated:  # 2
+        chosen = _first(wanted_simulated, preference)
+        because = f"{_name(chosen)} is wanted and right; it is simulated, so its time says nothing"
+    elif real:  # 3
+        chosen = _fastest(real, config.wanted, preference)
+        because = _why_fastest(chosen, real)
+    else:  # 4
+        chosen = _first(right, preference)
+        because = f"{_name(chosen)} is right and no real provider is; it is simulated here"
+    provider = chosen.provider if chosen else ""
+    is_fallback = bool(config.wanted) and provider != config.wanted
+    if is_fallback:
+        because += f"; {config.wanted} is wanted: {_why_not(config.wanted, probes, rejected)}"
+    return Choice(
+        wanted=config.wanted,
+        chosen=chosen.variant if chosen else "",
+        provider=provider,
+        because=because,
+        is_fallback=is_fallback,
+        probes=tuple(probes),
+        rejected=dict(rejected),
+    )
+
+
+def _latency(probe: ProbeResult) -> float:
+    return math.inf if probe.latency_ms is None else probe.latency_ms
+
+
+def _rank(probe: ProbeResult, preference: Sequence[str]) -> int:
+    return preference.index(probe.variant) if probe.variant in preference else len(preference)
+
+
+def _first(probes: Sequence[ProbeResult], preference: Sequence[str]) -> ProbeResult:
+    return min(probes, key=lambda probe: _rank(probe, preference))
+
+
+def _fastest(probes: Sequence[ProbeResult], wanted: str, preference: Sequence[str]) -> ProbeResult:
+    limit = min(map(_latency, probes)) * NOISE
+    equal = [probe for probe in probes if _latency(probe) <= limit]
+    return min(
+        equal,
+        key=lambda probe: (
+            probe.provider != wanted,
+            probe.provider == _CPU,
+            _rank(probe, preference),
+        ),
+    )
+
+
+def _name(probe: ProbeResult) -> str:
+    return f"{probe.variant} on {probe.provider}"
+
+
+def _time(probe: ProbeResult) -> str:
+    return "an unknown time" if probe.latency_ms is None else f"{probe.latency_ms:.3g} ms"
+
+
+def _why_fastest(chosen: ProbeResult, real: Sequence[ProbeResult]) -> str:
+    others = sorted((probe for probe in real if probe is not chosen), key=_latency)
+    if not others:
+        return f"{_name(chosen)} is the only one that is right: {_time(chosen)}"
+    against = ", ".join(f"{_time(probe)} of {_name(probe)}" for probe in others)
+    if _latency(others[0]) <= _latency(chosen):
+        return f"{_name(chosen)} is preferred among equally fast: {_time(chosen)}, {against}"
+    return f"{_name(chosen)} is the fastest that is right: {_time(chosen)} against {against}"
+
+
+def _why_none(probes: Sequence[ProbeResult], rejected: Mapping[str, str]) -> str:
+    if probes:
+        reasons = "; ".join(f"{_name(probe)}: {probe.because}" for probe in probes)
+        return f"no candidate is right: {reasons}"
+    reasons = "; ".join(f"{name}: {reason}" for name, reason in rejected.items())
+    return f"no variant fits this device: {reasons or 'the bundle has none'}"
+
+
+def _why_not(wanted: str, probes: Sequence[ProbeResult], rejected: Mapping[str, str]) -> str:
+    """Why a wanted provider does not serve."""
+    own = [probe for probe in probes if probe.provider == wanted]
+    if any(probe.right for probe in own):
+        return "it is slower"
+    if own:
+        return "; ".join(probe.because for probe in own)
+    reasons = [f"{name}: {reason}" for name, reason in rejected.items() if wanted in reason]
+    return "; ".join(reasons) or "the bundle has no candidate for it"

@@ -1,0 +1,149 @@
+"""Probes: real children that answer, are wrong, crash, hang or talk nonsense."""
+
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from edgepack.agent.config import ProbeConfig
+from edgepack.agent.probe import judge, probe_variant
+from edgepack.agent.sessions import Session, Tensor, open_session
+from edgepack.bundle.golden import Golden, write_golden
+from edgepack.bundle.manifest import GOLDEN_FILE, Placement, Variant
+from tests.unit.agent_runtime.examples import CPU, QNN, make_inputs, make_variant, save_variant
+
+LIMIT = ProbeConfig(timeout_s=60, runs=5)
+
+
+def make_bundle(folder: Path, variant: Variant, *, scale: float = 1.0) -> Path:
+    """A bundle's folder whose golden samples are those of the model at scale 1."""
+    save_variant(folder, variant)
+    session = open_session(folder, variant)
+    inputs = make_inputs(3)
+    golden = Golden(inputs=inputs, outputs=tuple(session.run(feeds) for feeds in inputs))
+    (folder / GOLDEN_FILE).parent.mkdir(exist_ok=True)
+    write_golden(folder / GOLDEN_FILE, golden)
+    save_variant(folder, variant, scale=scale)
+    return folder
+
+
+def child(code: str) -> tuple[str, ...]:
+    return (sys.executable, "-c", code)
+
+
+def test_a_right_variant_is_right_with_its_time_and_its_nodes(tmp_path: Path) -> None:
+    variant = make_variant()
+    result = probe_variant(make_bundle(tmp_path, variant), variant, config=LIMIT, threads=1)
+    assert result.right, result.because
+    assert (result.variant, result.provider) == ("cpu", CPU)
+    assert result.latency_ms is not None
+    assert result.latency_ms > 0
+    assert result.taken == result.total > 0
+    assert result.worst_nrmse == 0.0
+    assert result.because.endswith("3 of 3 golden samples")
+
+
+def test_a_variant_with_other_outputs_is_wrong_with_the_numbers(tmp_path: Path) -> None:
+    variant = make_variant()
+    folder = make_bundle(tmp_path, variant, scale=3.0)
+    result = probe_variant(folder, variant, config=LIMIT)
+    assert not result.right
+    assert "output 'y': cosine" in result.because
+    assert result.worst_nrmse == pytest.approx(2.0, rel=1e-3)
+
+
+def test_outputs_that_are_not_finite_are_wrong(tmp_path: Path) -> None:
+    variant = make_variant()
+    result = probe_variant(
+        make_bundle(tmp_path, variant, scale=float("nan")), variant, config=LIMIT
+    )
+    assert not result.right
+    assert "not finite" in result.because
+    assert result.worst_nrmse is None
+
+
+def test_a_missing_model_is_a_verdict_and_not_an_exception(tmp_path: Path) -> None:
+    variant = make_variant()
+    folder = make_bundle(tmp_path, variant)
+    (folder / variant.folder / variant.model_file).unlink()
+    result = probe_variant(folder, variant, config=LIMIT)
+    assert (result.right, result.because) == (False, "the model file is missing")
+
+
+def test_missing_golden_samples_are_a_verdict(tmp_path: Path) -> None:
+    variant = make_variant()
+    save_variant(tmp_path, variant)
+    result = probe_variant(tmp_path, variant, config=LIMIT)
+    assert not result.right
+    assert "cannot read golden samples" in result.because
+
+
+@pytest.mark.parametrize(
+    ("code", "because"),
+    [
+        ("import os; os.kill(os.getpid(), 11)", "the probe crashed with SIGSEGV"),
+        ("import os; os.abort()", "the probe crashed with SIGABRT"),
+        ("raise SystemExit('no such chip')", "the probe ended with exit code 1: no such chip"),
+        ("pass", "the probe ended with exit code 0"),
+        ("print('hello')", "the probe's answer cannot be read: "),
+    ],
+)
+def test_a_child_that_dies_or_babbles_is_a_verdict(tmp_path: Path, code: str, because: str) -> None:
+    result = probe_variant(tmp_path, make_variant(), config=LIMIT, command=child(code))
+    assert not result.right
+    assert result.because.startswith(because)
+
+
+def test_a_child_that_hangs_is_ended_with_all_that_it_started(tmp_path: Path) -> None:
+    grandchild = tmp_path / "pid"
+    code = (
+        "import subprocess, sys, time; "
+        "p = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)']); "
+        f"open({str(grandchild)!r}, 'w').write(str(p.pid)); time.sleep(600)"
+    )
+    result = probe_variant(
+        tmp_path, make_variant(), config=ProbeConfig(timeout_s=1.5), command=child(code)
+    )
+    assert (result.right, result.because) == (False, "the probe gave no answer within 1.5 s")
+    status = Path(f"/proc/{grandchild.read_text()}/stat")
+    assert not status.exists() or status.read_text().split()[2] == "Z"
+
+
+class AcceleratedSession(Session):
+    """A real session that says it is on an accelerator, and counts its runs."""
+
+    def __init__(self, real: Session, *, taken: int) -> None:
+        self.real = real
+        self.provider = QNN
+        self.placement = Placement(provider=QNN, taken=taken, total=4, verified=True)
+        self.runs = 0
+
+    def run(self, feeds: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        self.runs += 1
+        return self.real.run(feeds)
+
+
+def test_an_accelerator_that_took_no_node_is_wrong_without_a_run(tmp_path: Path) -> None:
+    variant = make_variant()
+    save_variant(tmp_path, variant)
+    session = AcceleratedSession(open_session(tmp_path, variant), taken=0)
+    inputs = make_inputs(2)
+    golden = Golden(inputs=inputs, outputs=inputs)
+    result = judge(session, golden, variant, runs=5, timeout_s=60)
+    assert not result.right
+    assert result.because == "QNNExecutionProvider took none of 4 nodes"
+    assert (result.taken, result.total, session.runs) == (0, 4, 0)
+
+
+def test_two_samples_run_however_short_the_time(tmp_path: Path) -> None:
+    variant = make_variant()
+    save_variant(tmp_path, variant)
+    real = open_session(tmp_path, variant)
+    inputs = make_inputs(8)
+    golden = Golden(inputs=inputs, outputs=tuple(real.run(feeds) for feeds in inputs))
+    session = AcceleratedSession(real, taken=4)
+    result = judge(session, golden, variant, runs=1, timeout_s=0.0)
+    assert result.right
+    assert result.because.endswith("2 of 8 golden samples")
+    assert session.runs == 2
