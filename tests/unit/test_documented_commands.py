@@ -1,0 +1,45 @@
+"""Every command line in README and docs is one that the programs accept."""
+
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import pytest
+
+from edgepack.agent.cli import cli as agent
+from edgepack.cli import cli as host
+
+ROOT = Path(__file__).parents[2]
+PROGRAMS = {"edgepack": host, "edgepack-agent": agent}
+
+
+def _command_lines() -> Iterator[tuple[str, str]]:
+    for page in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]:
+        if page.name == "reference.md":
+            continue
+        text = page.read_text().replace("\\\n", " ")
+        for match in re.finditer(r"^\s*(?:\$ )?((?:edgepack|edgepack-agent) [^\n`]+)$", text, re.M):
+            yield page.name, match.group(1).split(" #")[0].strip()
+
+
+@pytest.mark.parametrize(("page", "line"), sorted(set(_command_lines())))
+def test_a_documented_command_line_is_accepted(page: str, line: str, tmp_path: Path) -> None:
+    program, *words = shlex.split(line)
+    command: click.Command = PROGRAMS[program]
+    context = click.Context(command, info_name=program)
+    while isinstance(command, click.Group):
+        assert words, f"{page}: '{line}' ends before the command"
+        found = command.get_command(context, words[0])
+        assert found is not None, f"{page}: '{line}': no command {words[0]!r}"
+        command, words = found, words[1:]
+        context = click.Context(command, info_name=command.name, parent=context)
+    try:
+        command.make_parser(context).parse_args(list(words))
+    except click.UsageError as error:
+        pytest.fail(f"{page}: '{line}': {error.message}")
+
+
+def test_the_pages_hold_command_lines_at_all() -> None:
+    assert len(list(_command_lines())) > 5
