@@ -1,0 +1,1 @@
+"""The passes of a recipe, one file each: `model -> model`."""

@@ -1,6 +1,20 @@
-"""Names of the calibration methods: how observed values become a range."""
+"""Calibration methods: how the values that were observed become a range.
+
+No method wins everywhere (a text recognizer kept .80 with minmax, .93 with percentile 99.99 and
+.24 with 99.9), so a profile names several and the recipe tries them.
+"""
+
+import numpy as np
+import numpy.typing as npt
+
+from edgepack.packager.quantization.observations import Observation
+from edgepack.packager.quantization.scales import IntegerType, Scale, fixed_scale, scale_of_range
 
 PERCENTILE_PREFIX = "percentile-"
+_SHRINKS = np.linspace(1.0, 0.1, 46)
+_EXPONENTS_TRIED = 6
+_ENTROPY_LEVELS = 128
+_ENTROPY_STRIDE = 16
 
 
 def is_known_method(name: str) -> bool:
@@ -17,3 +31,115 @@ def percentile_of(name: str) -> float | None:
     except ValueError:
         return None
     return value if 50.0 < value < 100.0 else None
+
+
+def needs_histogram(method: str) -> bool:
+    """Whether a method looks at more than the least and the greatest value."""
+    return method != "minmax"
+
+
+def choose_range(method: str, observed: Observation, kind: IntegerType) -> tuple[float, float]:
+    """The range of one tensor.
+
+    Args:
+        method: See `is_known_method`.
+        observed: What calibration saw of the tensor.
+        kind: The integer type that the range is for.
+
+    Returns:
+        Least and greatest real number to be covered.
+    """
+    low, high = observed.low, observed.high
+    if method == "minmax" or observed.counts is None or not observed.counts.any():
+        return low, high
+    percentile = percentile_of(method)
+    if percentile is not None:
+        return _percentile_range(observed, percentile)
+    if method == "entropy":
+        bound = _entropy_bound(observed)
+        return max(low, -bound), min(high, bound)
+    return _mse_range(observed, kind)
+
+
+def choose_scale(method: str, observed: Observation, kind: IntegerType) -> Scale:
+    """The scale of one tensor; for powers of two, `mse` picks among exponents directly."""
+    low, high = choose_range(method, observed, kind)
+    if not (kind.power_of_two and method == "mse" and observed.counts is not None):
+        return scale_of_range(low, high, kind)
+    widest = scale_of_range(observed.low, observed.high, kind)
+    tried = [
+        fixed_scale(float(widest.scale) * 2.0**-step, int(widest.zero_point), kind)
+        for step in range(_EXPONENTS_TRIED)
+    ]
+    return tried[int(np.argmin([_squared_error(observed, scale) for scale in tried]))]
+
+
+def _percentile_range(observed: Observation, percentile: float) -> tuple[float, float]:
+    counts, centers = observed.histogram()
+    share = np.cumsum(counts) / counts.sum()
+    tail = (100.0 - percentile) / 200.0
+    width = (observed.high - observed.low) / len(counts)
+    low = centers[int(np.searchsorted(share, tail))] - width / 2
+    high = centers[min(int(np.searchsorted(share, 1.0 - tail)), len(counts) - 1)] + width / 2
+    return max(float(low), observed.low), min(float(high), observed.high)
+
+
+def _mse_range(observed: Observation, kind: IntegerType) -> tuple[float, float]:
+    """Both ends shrunk together, then each end by itself."""
+    low, high = observed.low, observed.high
+
+    def error(a: float, b: float) -> float:
+        return _squared_error(observed, scale_of_range(a, b, kind))
+
+    both = min(_SHRINKS, key=lambda shrink: error(low * shrink, high * shrink))
+    low, high = low * both, high * both
+    if not kind.symmetric:
+        low = min((low * s for s in _SHRINKS), key=lambda value: error(value, high))
+        high = min((high * s for s in _SHRINKS), key=lambda value: error(low, value))
+    return float(low), float(high)
+
+
+def _squared_error(observed: Observation, scale: Scale) -> float:
+    counts, centers = observed.histogram()
+    factor, zero_point = float(scale.scale), int(scale.zero_point)
+    integers = np.clip(
+        np.rint(centers / factor) + zero_point, scale.kind.lowest, scale.kind.highest
+    )
+    restored = (integers - zero_point) * factor
+    return float(np.sum(counts * (restored - centers) ** 2))
+
+
+def _entropy_bound(observed: Observation) -> float:
+    """The bound on magnitudes that loses the least information (Kullback-Leibler)."""
+    counts, centers = observed.histogram()
+    bound = max(-observed.low, observed.high)
+    bins = len(counts)
+    magnitudes = np.zeros(bins)
+    positions = np.minimum((np.abs(centers) / bound * bins).astype(np.int64), bins - 1)
+    np.add.at(magnitudes, positions, counts)
+    best, best_bins = np.inf, bins
+    for kept in range(_ENTROPY_LEVELS, bins + 1, _ENTROPY_STRIDE):
+        reference = magnitudes[:kept].copy()
+        reference[-1] += magnitudes[kept:].sum()
+        divergence = _divergence(reference, _coarsen(magnitudes[:kept]))
+        if divergence < best:
+            best, best_bins = divergence, kept
+    return float(bound * best_bins / bins)
+
+
+def _coarsen(magnitudes: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """What remains of a histogram when it is expressed in `_ENTROPY_LEVELS` levels."""
+    level = np.arange(len(magnitudes)) * _ENTROPY_LEVELS // len(magnitudes)
+    occupied = magnitudes > 0
+    total = np.bincount(level, weights=magnitudes, minlength=_ENTROPY_LEVELS)
+    members = np.bincount(level, weights=occupied, minlength=_ENTROPY_LEVELS)
+    mean = total / np.maximum(members, 1)
+    return np.where(occupied, mean[level], 0.0)
+
+
+def _divergence(p: npt.NDArray[np.float64], q: npt.NDArray[np.float64]) -> float:
+    if not p.sum() or not q.sum():
+        return np.inf
+    p, q = p / p.sum(), q / q.sum()
+    there = p > 0
+    return float(np.sum(p[there] * np.log(p[there] / np.maximum(q[there], 1e-9))))

@@ -1,0 +1,34 @@
+"""What every pass gets beside the model, and what it gives back."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import onnx
+
+from edgepack.packager.profile_schema import Limits
+from edgepack.packager.samples import Samples
+
+
+@dataclass(frozen=True, kw_only=True)
+class PassContext:
+    """What a pass may need to know.
+
+    Attributes:
+        profile_name: For messages.
+        limits: What the provider can read.
+        samples: Calibration samples, to check that a pass changes no output.
+        work_dir: Folder for temporary files.
+    """
+
+    profile_name: str
+    limits: Limits
+    samples: Samples
+    work_dir: Path
+
+
+@dataclass(frozen=True, kw_only=True)
+class PassResult:
+    """The model after a pass, and what a person should know of what was done."""
+
+    model: onnx.ModelProto
+    notes: tuple[str, ...] = ()

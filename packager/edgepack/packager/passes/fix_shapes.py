@@ -1,0 +1,59 @@
+"""Pass `fix_shapes`: no open dimension is left where the provider needs fixed ones.
+
+The sizes themselves come from the caller (`--shape`) and are already in the source model; here
+what was derived from the old ones is dropped, so that shape inference starts afresh.
+"""
+
+import onnx
+
+from edgepack.errors import BuildError
+from edgepack.packager.passes.context import PassContext, PassResult
+from edgepack.packager.profile_schema import FixShapes
+
+
+def fix_shapes(model: onnx.ModelProto, settings: FixShapes, context: PassContext) -> PassResult:
+    """Clears derived shapes, and refuses open dimensions where the profile forbids them.
+
+    Args:
+        model: The model; changed in place.
+        settings: The pass's settings (it has none).
+        context: See `PassContext`.
+
+    Returns:
+        The model.
+
+    Raises:
+        BuildError: An input has an open dimension and the provider needs fixed shapes.
+    """
+    open_inputs = [value for value in model.graph.input if _open_dimensions(value)]
+    if context.limits.static_shapes and open_inputs:
+        words = "; ".join(
+            f"{value.name}: {', '.join(_open_dimensions(value))}" for value in open_inputs
+        )
+        raise BuildError(
+            f"profile '{context.profile_name}' needs fixed shapes, and the model leaves open {words}",
+            found_in="pass fix_shapes",
+            remedy=" ".join(f"--shape {_suggestion(value)}" for value in open_inputs),
+        )
+    fixed = not open_inputs
+    del model.graph.value_info[:]
+    for value in model.graph.output:
+        if fixed and _open_dimensions(value):
+            value.type.tensor_type.ClearField("shape")
+    return PassResult(model=model)
+
+
+def _open_dimensions(value: onnx.ValueInfoProto) -> list[str]:
+    return [
+        dim.dim_param or f"axis {axis}"
+        for axis, dim in enumerate(value.type.tensor_type.shape.dim)
+        if not (dim.HasField("dim_value") and dim.dim_value > 0)
+    ]
+
+
+def _suggestion(value: onnx.ValueInfoProto) -> str:
+    sizes = [
+        str(dim.dim_value) if dim.HasField("dim_value") and dim.dim_value > 0 else "1"
+        for dim in value.type.tensor_type.shape.dim
+    ]
+    return f"{value.name}={','.join(sizes)}"

@@ -1,0 +1,77 @@
+"""Pass `infer_shapes`: the element type and shape of every tensor, as far as they follow.
+
+ONNX's own inference with data propagation; symbolic inference of ONNX Runtime raises
+AssertionError on graphs that were exported with Constant nodes, and folding (pass `optimize`)
+makes it superfluous.
+"""
+
+import onnx
+from onnx import shape_inference
+
+from edgepack.errors import BuildError
+from edgepack.packager.passes.context import PassContext, PassResult
+from edgepack.packager.profile_schema import InferShapes
+
+_KEPT_ELEMENTS = 1024
+"""Initializers up to this size may hold shapes and axes; larger ones are weights."""
+
+
+def infer_shapes(model: onnx.ModelProto, settings: InferShapes, context: PassContext) -> PassResult:
+    """Infers types and shapes and writes them into the model.
+
+    Args:
+        model: The model; changed in place.
+        settings: The pass's settings (it has none).
+        context: See `PassContext`.
+
+    Returns:
+        The model with `value_info` for each tensor that inference reached.
+
+    Raises:
+        BuildError: The graph contradicts itself.
+    """
+    try:
+        add_shapes(model)
+    except shape_inference.InferenceError as error:
+        raise BuildError(
+            f"the shapes of the model contradict each other: {str(error).strip()}",
+            found_in="pass infer_shapes",
+            remedy="export the model again, or correct --shape",
+        ) from error
+    return PassResult(model=model)
+
+
+def add_shapes(model: onnx.ModelProto) -> None:
+    """Writes inferred types and shapes into a model, in place, at any size of its weights.
+
+    Inference runs on a skeleton without the weights' values, so that neither time nor
+    protobuf's 2 GB depend on them.
+
+    Raises:
+        onnx's InferenceError: The graph contradicts itself.
+    """
+    skeleton = onnx.ModelProto()
+    skeleton.ir_version = model.ir_version
+    skeleton.opset_import.extend(model.opset_import)
+    skeleton.functions.extend(model.functions)
+    graph = skeleton.graph
+    graph.name = model.graph.name
+    graph.node.extend(model.graph.node)
+    graph.input.extend(model.graph.input)
+    graph.output.extend(model.graph.output)
+    for tensor in model.graph.initializer:
+        count = 1
+        for size in tensor.dims:
+            count *= size
+        if count <= _KEPT_ELEMENTS:
+            graph.initializer.append(tensor)
+        else:
+            # A tensor of the graph's own (not an input) must come from somewhere: an input.
+            graph.input.append(
+                onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, list(tensor.dims))
+            )
+    inferred = shape_inference.infer_shapes(skeleton, strict_mode=False, data_prop=True)
+    del model.graph.value_info[:]
+    model.graph.value_info.extend(inferred.graph.value_info)
+    for own, found in zip(model.graph.output, inferred.graph.output, strict=True):
+        own.CopyFrom(found)

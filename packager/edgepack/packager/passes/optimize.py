@@ -1,0 +1,87 @@
+"""Pass `optimize`: ONNX Runtime's graph optimization, done once at build time.
+
+The basic level folds constants and shape arithmetic and merges batch normalization into
+convolutions; its result is standard ONNX that every provider reads.
+"""
+
+import onnx
+import onnxruntime
+
+from edgepack.errors import BuildError
+from edgepack.packager.model_files import (
+    EXTERNAL_ABOVE_BYTES,
+    RUNTIME_ERRORS,
+    opset_of,
+    quiet_options,
+    save_model,
+    weights_size_bytes,
+)
+from edgepack.packager.passes.clean import drop_unused, name_nodes
+from edgepack.packager.passes.context import PassContext, PassResult
+from edgepack.packager.passes.infer_shapes import add_shapes
+from edgepack.packager.profile_schema import Optimize
+
+_LEVELS = {"basic": onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC}
+
+
+def optimize(model: onnx.ModelProto, settings: Optimize, context: PassContext) -> PassResult:
+    """Optimizes a model offline.
+
+    Args:
+        model: The model.
+        settings: The pass's settings.
+        context: See `PassContext`.
+
+    Returns:
+        The optimized model, cleaned and with shapes.
+
+    Raises:
+        BuildError: ONNX Runtime cannot load the model, or made operators that are no ONNX.
+    """
+    folder = context.work_dir / "optimize"
+    folder.mkdir(parents=True, exist_ok=True)
+    save_model(model, folder / "before.onnx")
+    after = folder / "after.onnx"
+    options = quiet_options(threads=1)
+    options.graph_optimization_level = _LEVELS[settings.level]
+    options.optimized_model_filepath = str(after)
+    if weights_size_bytes(model) > EXTERNAL_ABOVE_BYTES:
+        options.add_session_config_entry(
+            "session.optimized_model_external_initializers_file_name", "after.data"
+        )
+    try:
+        onnxruntime.InferenceSession(
+            str(folder / "before.onnx"), sess_options=options, providers=["CPUExecutionProvider"]
+        )
+    except RUNTIME_ERRORS as error:
+        raise BuildError(
+            f"ONNX Runtime cannot load the model: {str(error).strip()}",
+            found_in="pass optimize",
+            remedy="check the model with onnx.checker, or export it again",
+        ) from error
+    optimized = onnx.load(after)
+    optimized.ir_version = model.ir_version
+    _refuse_foreign_operators(model, optimized)
+    name_nodes(optimized.graph)
+    drop_unused(optimized)
+    _restore_opset(optimized, opset_of(model))
+    add_shapes(optimized)
+    return PassResult(model=optimized)
+
+
+def _refuse_foreign_operators(before: onnx.ModelProto, after: onnx.ModelProto) -> None:
+    had = {node.domain for node in before.graph.node}
+    for node in after.graph.node:
+        if node.domain not in had | {"", "ai.onnx"}:
+            raise BuildError(
+                f"optimization made the operator {node.domain}.{node.op_type}, "
+                "which is no standard ONNX",
+                found_in=f"pass optimize, node {node.name}",
+                remedy="a profile without the pass optimize",
+            )
+
+
+def _restore_opset(model: onnx.ModelProto, opset: int) -> None:
+    for entry in model.opset_import:
+        if entry.domain in ("", "ai.onnx") and entry.version != opset:
+            raise ValueError(f"optimization changed the opset from {opset} to {entry.version}")

@@ -1,0 +1,105 @@
+"""Runs the passes of a recipe that come before quantization, and checks each one's work."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import onnx
+
+from edgepack.errors import BuildError
+from edgepack.packager.measure import ModelRunner, largest_difference
+from edgepack.packager.model_files import RUNTIME_ERRORS
+from edgepack.packager.passes.clamp_mask import clamp_mask
+from edgepack.packager.passes.clean import clean
+from edgepack.packager.passes.context import PassContext, PassResult
+from edgepack.packager.passes.fix_shapes import fix_shapes
+from edgepack.packager.passes.infer_shapes import infer_shapes
+from edgepack.packager.passes.optimize import optimize
+from edgepack.packager.profile_schema import (
+    ClampMask,
+    Clean,
+    FixShapes,
+    InferShapes,
+    Optimize,
+    Profile,
+    Quantize,
+)
+from edgepack.packager.progress import Progress
+
+_PASSES: Mapping[type, Callable[[onnx.ModelProto, Any, PassContext], PassResult]] = {
+    Clean: clean,
+    FixShapes: fix_shapes,
+    InferShapes: infer_shapes,
+    Optimize: optimize,
+    ClampMask: clamp_mask,
+}
+_CHECK_SAMPLES = 2
+_TOLERANCE = 5e-3
+"""Share of an output's root-mean-square by which float passes may move it (reordered sums)."""
+
+
+def run_float_passes(
+    model: onnx.ModelProto, profile: Profile, context: PassContext, progress: Progress
+) -> PassResult:
+    """Runs every pass up to quantization; the outputs must stay the source model's.
+
+    Args:
+        model: The source model; not changed.
+        profile: Its `passes` are run in order, up to `quantize`.
+        context: See `PassContext`.
+        progress: Told about each pass.
+
+    Returns:
+        The prepared float model, and the passes' notes.
+
+    Raises:
+        BuildError: A pass failed, or changed what the model computes.
+    """
+    samples = context.samples.pick(range(min(_CHECK_SAMPLES, context.samples.count)))
+    folder = context.work_dir / "passes"
+    folder.mkdir(parents=True, exist_ok=True)
+    expected = ModelRunner(model, folder / "source.onnx").run_all(samples)
+    current = onnx.ModelProto()
+    current.CopyFrom(model)
+    notes: list[str] = []
+    entries = [entry for entry in profile.passes if not isinstance(entry, Quantize)]
+    for number, entry in enumerate(entries, start=1):
+        name = str(type(entry).__struct_config__.tag)
+        progress(f"{profile.name}: {name}", number, len(entries))
+        result = _PASSES[type(entry)](current, entry, context)
+        current = result.model
+        notes.extend(result.notes)
+        _check_outputs(current, name, expected, samples, folder)
+    _refuse_forbidden(current, context)
+    return PassResult(model=current, notes=tuple(notes))
+
+
+def _check_outputs(
+    model: onnx.ModelProto, name: str, expected: Any, samples: Any, folder: Any
+) -> None:
+    try:
+        got = ModelRunner(model, folder / f"{name}.onnx").run_all(samples)
+    except RUNTIME_ERRORS as error:
+        raise BuildError(
+            f"after the pass {name} ONNX Runtime cannot run the model: {str(error).strip()}",
+            found_in=f"pass {name}",
+            remedy=f"a profile of your own without {name}, and a report of this message",
+        ) from error
+    difference = largest_difference(expected, got)
+    if difference > _TOLERANCE:
+        raise BuildError(
+            f"the pass {name} changed the outputs by {difference:.2%} of their size",
+            found_in=f"pass {name}",
+            remedy=f"a profile of your own without {name}, or with another opset",
+        )
+
+
+def _refuse_forbidden(model: onnx.ModelProto, context: PassContext) -> None:
+    forbidden = set(context.limits.forbidden_ops)
+    found = [node for node in model.graph.node if node.op_type in forbidden]
+    if found:
+        names = ", ".join(f"{node.name} ({node.op_type})" for node in found[:5])
+        raise BuildError(
+            f"profile '{context.profile_name}' cannot run {len(found)} node(s): {names}",
+            found_in="the model after its passes",
+            remedy="export the model without control flow, or build for the profile cpu",
+        )

@@ -1,0 +1,155 @@
+"""Gives every tensor of a plan its scale."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from edgepack.packager.graph import GraphIndex
+from edgepack.packager.profile_schema import Quantize
+from edgepack.packager.quantization.methods import choose_scale
+from edgepack.packager.quantization.observations import Observation
+from edgepack.packager.quantization.plan import Plan, WeightUse
+from edgepack.packager.quantization.scales import (
+    IntegerType,
+    Scale,
+    fixed_scale,
+    scale_of_range,
+    scale_of_weights,
+    widen_for_bias,
+)
+
+_FIXED: Mapping[tuple[str, str], tuple[float, int]] = {
+    # QNN EP, quant_config.py: 16-bit Sigmoid and Tanh must have these (scale, zero point).
+    ("Sigmoid", "uint16"): (1.0 / 65536.0, 0),
+    ("Sigmoid", "int16"): (1.0 / 32768.0, 0),
+    ("Tanh", "uint16"): (1.0 / 32768.0, 32768),
+    ("Tanh", "int16"): (1.0 / 32768.0, 0),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Assignment:
+    """Scales of a plan.
+
+    Attributes:
+        activations: By tensor.
+        weights: By use; widened where a bias would not fit otherwise.
+    """
+
+    activations: dict[str, Scale]
+    weights: dict[WeightUse, Scale]
+
+
+def activation_type(settings: Quantize) -> IntegerType:
+    """The integer type of activations."""
+    return IntegerType(
+        dtype=settings.activations,
+        symmetric=settings.activation_symmetric,
+        power_of_two=settings.scales == "power_of_two",
+        min_real_range=settings.min_real_range,
+    )
+
+
+def weight_type(settings: Quantize) -> IntegerType:
+    """The integer type of weights."""
+    return IntegerType(
+        dtype=settings.weights,
+        symmetric=settings.weight_symmetric,
+        power_of_two=settings.scales == "power_of_two",
+        min_real_range=settings.min_real_range,
+        reduce_range=settings.reduce_range,
+    )
+
+
+def assign_scales(
+    index: GraphIndex,
+    plan: Plan,
+    settings: Quantize,
+    observed: Mapping[str, Observation],
+    method: str,
+) -> Assignment:
+    """Chooses the scale of every activation and weight of a plan.
+
+    Args:
+        index: The float graph.
+        plan: What is quantized.
+        settings: The profile's quantize pass.
+        observed: What calibration saw, for every activation that is no constant.
+        method: The calibration method.
+
+    Returns:
+        The scales.
+    """
+    kind = activation_type(settings)
+    activations: dict[str, Scale] = {}
+    for name in plan.activations:
+        seen = observed.get(name) or _observe_constant(index, name)
+        activations[name] = choose_scale(method, seen, kind)
+    fixed = _fixed_scales(index, plan, settings, kind)
+    activations |= fixed
+    for group in plan.tied:
+        given = [fixed[name] for name in group if name in fixed]
+        shared = given[0] if given else _cover([activations[name] for name in group], kind)
+        activations |= dict.fromkeys(group, shared)
+    return Assignment(
+        activations=activations, weights=_assign_weights(index, plan, settings, activations)
+    )
+
+
+def _observe_constant(index: GraphIndex, name: str) -> Observation:
+    values = index.constant(name)
+    if values is None:
+        raise KeyError(f"tensor {name} was not calibrated")
+    return Observation(low=float(np.min(values)), high=float(np.max(values)))
+
+
+def _fixed_scales(
+    index: GraphIndex, plan: Plan, settings: Quantize, kind: IntegerType
+) -> dict[str, Scale]:
+    if not settings.fixed_scales:
+        return {}
+    fixed = {}
+    for node in plan.nodes:
+        given = _FIXED.get((index.graph.node[node.position].op_type, kind.dtype))
+        if given is not None:
+            fixed |= {name: fixed_scale(*given, kind) for name in node.outputs}
+    return fixed
+
+
+def _cover(scales: list[Scale], kind: IntegerType) -> Scale:
+    """One scale that covers what each of several does."""
+    if kind.symmetric:
+        return max(scales, key=lambda scale: float(scale.scale))
+    return scale_of_range(
+        min(scale.lowest_real for scale in scales),
+        max(scale.highest_real for scale in scales),
+        kind,
+    )
+
+
+def _assign_weights(
+    index: GraphIndex, plan: Plan, settings: Quantize, activations: Mapping[str, Scale]
+) -> dict[WeightUse, Scale]:
+    kind = weight_type(settings)
+    weights: dict[WeightUse, Scale] = {}
+    for node in plan.nodes:
+        if node.weight is None:
+            continue
+        use = node.weight[1]
+        if use not in weights:
+            weights[use] = scale_of_weights(
+                _floats(index, use.name), use.axis, kind, settings.weight_ranges
+            )
+        if node.bias is not None:
+            data = activations[node.activations[0][1]]
+            weights[use] = widen_for_bias(weights[use], data, _floats(index, node.bias[1]))
+    return weights
+
+
+def _floats(index: GraphIndex, name: str) -> npt.NDArray[np.floating]:
+    values = index.constant(name)
+    if values is None:
+        raise KeyError(f"{name} is no initializer")
+    return values.astype(np.float32)

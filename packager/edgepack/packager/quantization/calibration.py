@@ -1,0 +1,180 @@
+"""Calibration: what values each tensor takes, in two passes and constant memory.
+
+The first pass takes bounds: ReduceMin and ReduceMax are added to the graph, so that two numbers
+leave ONNX Runtime for each tensor. The second pass, taken only when a method asks for it, takes
+histograms between those bounds from at most `VALUES_A_SAMPLE` evenly spaced values of a tensor;
+which ones moves on from sample to sample. Nothing is kept of a sample once it is counted.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+from edgepack.errors import BuildError
+from edgepack.packager.model_files import RUNTIME_ERRORS, open_on_cpu, save_model
+from edgepack.packager.progress import Progress
+from edgepack.packager.quantization.observations import BINS, Observation, count_into
+from edgepack.packager.samples import Feeds, Samples
+
+VALUES_A_SAMPLE = 16384
+_PHASE = "edgepack/phase"
+_TO_THE_END = np.iinfo(np.int64).max
+
+
+class Calibration:
+    """Observes tensors of a model on samples; results are kept, so each pass runs once.
+
+    Args:
+        model: The float model.
+        tensors: Names of the float tensors to observe.
+        samples: Calibration samples.
+        work_dir: Folder for the instrumented models.
+        progress: Told about each sample.
+    """
+
+    def __init__(
+        self,
+        model: onnx.ModelProto,
+        tensors: Sequence[str],
+        samples: Samples,
+        *,
+        work_dir: Path,
+        progress: Progress,
+    ) -> None:
+        self._model = model
+        self._tensors = tuple(tensors)
+        self._samples = samples
+        self._folder = work_dir
+        self._progress = progress
+        self._bounds: dict[str, Observation] | None = None
+        self._histograms: dict[str, Observation] | None = None
+
+    def bounds(self) -> dict[str, Observation]:
+        """Least and greatest value of each tensor.
+
+        Raises:
+            BuildError: A tensor is not finite on some sample, or a sample does not run.
+        """
+        if self._bounds is None:
+            self._bounds = self._take_bounds()
+        return self._bounds
+
+    def histograms(self) -> dict[str, Observation]:
+        """Bounds and histogram of each tensor.
+
+        Raises:
+            BuildError: See `bounds`.
+        """
+        if self._histograms is None:
+            self._histograms = self._take_histograms(self.bounds())
+        return self._histograms
+
+    def _take_bounds(self) -> dict[str, Observation]:
+        model = _copy(self._model)
+        for name in self._tensors:
+            for reduce in ("ReduceMin", "ReduceMax"):
+                output = f"{name}/{reduce}"
+                model.graph.node.append(
+                    helper.make_node(reduce, [name], [output], name=output, keepdims=0)
+                )
+                model.graph.output.append(
+                    helper.make_tensor_value_info(output, TensorProto.FLOAT, [])
+                )
+        low = np.full(len(self._tensors), np.inf)
+        high = np.full(len(self._tensors), -np.inf)
+        session = self._open(model, "bounds")
+        names = [f"{name}/{kind}" for kind in ("ReduceMin", "ReduceMax") for name in self._tensors]
+        for number, feeds in enumerate(self._samples, start=1):
+            values = np.array(self._run(session, names, feeds, number), dtype=np.float64)
+            self._refuse_not_finite(values, number)
+            low = np.minimum(low, values[: len(low)])
+            high = np.maximum(high, values[len(low) :])
+            self._progress("calibrating", number, self._samples.count)
+        return {
+            name: Observation(low=float(low[i]), high=float(high[i]))
+            for i, name in enumerate(self._tensors)
+        }
+
+    def _take_histograms(self, bounds: dict[str, Observation]) -> dict[str, Observation]:
+        model = _copy(self._model)
+        graph = model.graph
+        graph.input.append(helper.make_tensor_value_info(_PHASE, TensorProto.INT64, [1]))
+        for name, value in (("end", [_TO_THE_END]), ("axis", [0]), ("flat", [-1])):
+            graph.initializer.append(_integers(f"edgepack/{name}", value))
+        graph.initializer.append(_integers("edgepack/twice_kept", 2 * VALUES_A_SAMPLE))
+        graph.initializer.append(_integers("edgepack/two", 2))
+        graph.initializer.append(_integers("edgepack/one", [1]))
+        for name in self._tensors:
+            _add_subsample(graph, name)
+        session = self._open(model, "histograms")
+        counts = {name: np.zeros(BINS, dtype=np.int64) for name in self._tensors}
+        names = [f"{name}/values" for name in self._tensors]
+        for number, feeds in enumerate(self._samples, start=1):
+            phase = {_PHASE: np.array([number - 1], dtype=np.int64)}
+            observed = self._run(session, names, {**feeds, **phase}, number)
+            for name, values in zip(self._tensors, observed, strict=True):
+                count_into(counts[name], values, bounds[name].low, bounds[name].high)
+            self._progress("histograms", number, self._samples.count)
+        return {
+            name: Observation(low=bounds[name].low, high=bounds[name].high, counts=counts[name])
+            for name in self._tensors
+        }
+
+    def _open(self, model: onnx.ModelProto, name: str) -> "object":
+        self._folder.mkdir(parents=True, exist_ok=True)
+        path = self._folder / f"{name}.onnx"
+        save_model(model, path)
+        return open_on_cpu(path)
+
+    def _run(self, session: "object", names: list[str], feeds: Feeds, number: int) -> list[object]:
+        known = {value.name for value in session.get_inputs()}  # type: ignore[attr-defined]
+        used = {name: value for name, value in feeds.items() if name in known}
+        try:
+            return list(session.run(names, used))  # type: ignore[attr-defined]
+        except RUNTIME_ERRORS as error:
+            raise BuildError(
+                f"calibration sample {number} does not run: {str(error).strip()}",
+                found_in=self._samples.source,
+                remedy="check the samples' names, shapes and types against `edgepack inspect`",
+            ) from error
+
+    def _refuse_not_finite(self, values: np.ndarray, number: int) -> None:
+        wrong = np.flatnonzero(~np.isfinite(values))
+        if wrong.size:
+            name = self._tensors[int(wrong[0]) % len(self._tensors)]
+            raise BuildError(
+                f"tensor '{name}' is not finite on calibration sample {number}",
+                found_in=self._samples.source,
+                remedy="check the sample; if it is right, the float model itself overflows there",
+            )
+
+
+def _add_subsample(graph: onnx.GraphProto, name: str) -> None:
+    """Adds `<name>/values`: every n-th value, n odd so that no channel layout is favoured."""
+
+    def node(kind: str, inputs: list[str], output: str) -> str:
+        full = f"{name}/{output}"
+        graph.node.append(helper.make_node(kind, inputs, [full], name=full))
+        return full
+
+    flat = node("Reshape", [name, "edgepack/flat"], "flattened")
+    size = node("Size", [name], "size")
+    half = node("Div", [size, "edgepack/twice_kept"], "half_step")
+    even = node("Mul", [half, "edgepack/two"], "even_step")
+    step = node("Add", [even, "edgepack/one"], "step")
+    start = node("Mod", [_PHASE, step], "start")
+    values = node("Slice", [flat, start, "edgepack/end", "edgepack/axis", step], "values")
+    graph.output.append(helper.make_tensor_value_info(values, TensorProto.FLOAT, [None]))
+
+
+def _integers(name: str, value: "int | list[int]") -> onnx.TensorProto:
+    return numpy_helper.from_array(np.array(value, dtype=np.int64), name)
+
+
+def _copy(model: onnx.ModelProto) -> onnx.ModelProto:
+    copy = onnx.ModelProto()
+    copy.CopyFrom(model)
+    return copy

@@ -1,0 +1,47 @@
+"""What calibration saw of a tensor: bounds and a histogram, whatever the number of samples."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+BINS = 2048
+
+
+@dataclass(frozen=True, kw_only=True)
+class Observation:
+    """Values of one tensor over all samples.
+
+    Attributes:
+        low, high: Least and greatest value.
+        counts: int64 (BINS,), values per bin between `low` and `high`; None where no histogram
+            was taken.
+    """
+
+    low: float
+    high: float
+    counts: npt.NDArray[np.int64] | None = None
+
+    def histogram(self) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+        """Counts and bin centers, float64 (BINS,) each.
+
+        Raises:
+            ValueError: No histogram was taken.
+        """
+        if self.counts is None:
+            raise ValueError("no histogram was taken of this tensor")
+        width = (self.high - self.low) / BINS
+        centers = self.low + (np.arange(BINS) + 0.5) * width
+        return self.counts.astype(np.float64), centers
+
+
+def count_into(
+    counts: npt.NDArray[np.int64], values: npt.NDArray[np.float32], low: float, high: float
+) -> None:
+    """Adds values to a histogram over [low, high], in place."""
+    if high <= low:
+        counts[0] += values.size
+        return
+    positions = ((values - np.float32(low)) * np.float32(BINS / (high - low))).astype(np.int32)
+    np.clip(positions, 0, BINS - 1, out=positions)
+    counts += np.bincount(positions, minlength=BINS)

@@ -1,0 +1,271 @@
+"""Decides what is quantized: which nodes, and for each which tensors in which role.
+
+Pure: it looks at a graph and settings and returns a plan; scales come later (`assign`), since one
+plan is tried with several calibration methods.
+"""
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+import onnx
+from onnx import helper
+
+from edgepack.packager.graph import GraphIndex
+from edgepack.packager.profile_schema import Quantize
+from edgepack.packager.quantization import operators
+
+
+@dataclass(frozen=True, kw_only=True)
+class WeightUse:
+    """A constant read as weights.
+
+    Attributes:
+        name: The initializer.
+        axis: Axis of its channels, or None for one scale.
+    """
+
+    name: str
+    axis: int | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodePlan:
+    """How one node is quantized.
+
+    Attributes:
+        position: Index of the node in the graph.
+        name: Its name.
+        activations: Inputs quantized as activations (constants among them), by input position.
+        weight: The weights, with their input position; None where there are none.
+        bias: The bias, by input position and name; quantized as int32 with scale
+            activation * weight; None where it stays float.
+        outputs: Outputs that are quantized.
+        rectifier: Index of the Relu or Clip that directly follows and belongs to this node.
+    """
+
+    position: int
+    name: str
+    activations: tuple[tuple[int, str], ...]
+    weight: tuple[int, WeightUse] | None
+    bias: tuple[int, str] | None
+    outputs: tuple[str, ...]
+    rectifier: int | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """What is quantized in a graph.
+
+    Attributes:
+        nodes: Plans of the quantized nodes, in graph order.
+        tied: Groups of tensors that share one scale, each sorted.
+        kept: Nodes that could have been quantized but stay float, by name.
+    """
+
+    nodes: tuple[NodePlan, ...]
+    tied: tuple[tuple[str, ...], ...]
+    kept: tuple[str, ...]
+
+    @property
+    def activations(self) -> tuple[str, ...]:
+        """Every tensor that is quantized as an activation, constants included, in graph order."""
+        names: dict[str, None] = {}
+        for node in self.nodes:
+            names.update(dict.fromkeys(name for _, name in node.activations))
+            names.update(dict.fromkeys(node.outputs))
+        return tuple(names)
+
+
+def make_plan(
+    index: GraphIndex,
+    settings: Quantize,
+    float_nodes: Collection[str],
+    *,
+    apart: Collection[str] = (),
+) -> Plan:
+    """Plans the quantization of a graph.
+
+    Args:
+        index: The float graph with shapes.
+        settings: The profile's quantize pass.
+        float_nodes: Names of nodes that must stay float.
+        apart: Names of nodes whose Relu or Clip is quantized by itself.
+
+    Returns:
+        The plan.
+    """
+    able = [
+        position
+        for position, node in enumerate(index.graph.node)
+        if _is_able(index, node, settings)
+    ]
+    chosen = {p for p in able if index.graph.node[p].name not in float_nodes}
+    rectifiers = {
+        position: following
+        for position in sorted(chosen)
+        if index.graph.node[position].name not in apart
+        and (following := _following_rectifier(index, position)) is not None
+        and (settings.ops == "compute" or following in chosen)
+    }
+    plans = tuple(
+        _plan_node(index, position, settings, rectifiers.get(position))
+        for position in sorted(chosen - set(rectifiers.values()))
+    )
+    return Plan(
+        nodes=plans,
+        tied=_tie(index, plans, settings),
+        kept=tuple(index.graph.node[p].name for p in able if p not in chosen),
+    )
+
+
+def _is_able(index: GraphIndex, node: onnx.NodeProto, settings: Quantize) -> bool:
+    if node.domain not in ("", "ai.onnx") or node.op_type in settings.leave_ops:
+        return False
+    if not node.output or not index.is_float(node.output[0]):
+        return False
+    if settings.ops == "compute":
+        return node.op_type in operators.COMPUTE and _is_plain_product(index, node)
+    if node.op_type in operators.NEVER:
+        return False
+    data = [
+        n for i, n in enumerate(node.input) if n and not operators.is_parameter(node.op_type, i)
+    ]
+    return any(index.is_float(name) for name in data)
+
+
+def _is_plain_product(index: GraphIndex, node: onnx.NodeProto) -> bool:
+    """Whether both factors are floats, and a Gemm scales nothing."""
+    if not all(index.is_float(name) for name in node.input[:2]):
+        return False
+    return all(_attribute(node, name, 1.0) == 1.0 for name in ("alpha", "beta"))
+
+
+def _attribute(node: onnx.NodeProto, name: str, default: float) -> float:
+    for attribute in node.attribute:
+        if attribute.name == name and node.op_type == "Gemm":
+            return float(helper.get_attribute_value(attribute))
+    return default
+
+
+def _following_rectifier(index: GraphIndex, position: int) -> int | None:
+    node = index.graph.node[position]
+    if node.op_type not in operators.RECTIFIED or len(node.output) != 1:
+        return None
+    output = node.output[0]
+    readers = index.consumers.get(output, [])
+    if len(readers) != 1 or output in index.outputs or output in index.body_reads:
+        return None
+    reader = index.graph.node[readers[0]]
+    if reader.op_type not in operators.RECTIFIERS or reader.input[0] != output:
+        return None
+    bounds_are_constant = all(not n or n in index.initializers for n in reader.input[1:])
+    return readers[0] if bounds_are_constant else None
+
+
+def _plan_node(
+    index: GraphIndex, position: int, settings: Quantize, rectifier: int | None
+) -> NodePlan:
+    node = index.graph.node[position]
+    weight = _weight_of(index, node, settings)
+    bias = _bias_of(index, node, weight)
+    special = {entry[0] for entry in (weight, bias) if entry is not None}
+    activations = tuple(
+        (i, name)
+        for i, name in enumerate(node.input)
+        if name
+        and i not in special
+        and index.is_float(name)
+        and not operators.is_parameter(node.op_type, i)
+        and i != operators.bias_position(node.op_type)
+    )
+    last = index.graph.node[rectifier] if rectifier is not None else node
+    outputs = tuple(
+        name
+        for name in last.output
+        if name and index.is_float(name) and _is_output_quantized(index, node, name, settings)
+    )
+    return NodePlan(
+        position=position,
+        name=node.name,
+        activations=activations,
+        weight=weight,
+        bias=bias,
+        outputs=outputs,
+        rectifier=rectifier,
+    )
+
+
+def _is_output_quantized(
+    index: GraphIndex, node: onnx.NodeProto, name: str, settings: Quantize
+) -> bool:
+    if settings.ops == "all":
+        return True
+    return node.op_type in settings.output_ops and name not in index.outputs
+
+
+def _weight_of(
+    index: GraphIndex, node: onnx.NodeProto, settings: Quantize
+) -> tuple[int, WeightUse] | None:
+    position = operators.weight_position(node.op_type)
+    if position is None or position >= len(node.input):
+        return None
+    name = node.input[position]
+    if name not in index.initializers or not index.is_float(name):
+        return None
+    if node.op_type == "BatchNormalization":
+        return None
+    axis = None
+    if node.op_type in settings.per_channel:
+        axis = operators.weight_axis(
+            node.op_type,
+            len(index.shapes[name]),
+            is_transposed=_attribute(node, "transB", 0.0) != 0.0,
+        )
+    return position, WeightUse(name=name, axis=axis)
+
+
+def _bias_of(
+    index: GraphIndex, node: onnx.NodeProto, weight: tuple[int, WeightUse] | None
+) -> tuple[int, str] | None:
+    position = operators.bias_position(node.op_type)
+    if position is None or position >= len(node.input) or weight is None:
+        return None
+    name = node.input[position]
+    if name not in index.initializers or len(index.shapes[name]) != 1:
+        return None
+    if node.input[0] in index.initializers:
+        return None  # no activation whose scale it could share
+    return position, name
+
+
+def _tie(
+    index: GraphIndex, plans: tuple[NodePlan, ...], settings: Quantize
+) -> tuple[tuple[str, ...], ...]:
+    """Groups the quantized tensors that must share a scale (union-find)."""
+    quantized = {name for plan in plans for _, name in plan.activations}
+    quantized |= {name for plan in plans for name in plan.outputs}
+    parent = {name: name for name in quantized}
+
+    def root(name: str) -> str:
+        while parent[name] != name:
+            parent[name] = parent[parent[name]]
+            name = parent[name]
+        return name
+
+    chosen = {plan.position for plan in plans}
+    for position, node in enumerate(index.graph.node):
+        if settings.ops == "all" and position not in chosen:
+            continue
+        if node.op_type in settings.tie_ops:
+            members = (*node.input, *node.output)
+        elif node.op_type in operators.MOVES_DATA:
+            members = (node.input[0], *node.output)
+        else:
+            continue
+        there = [name for name in members if name in quantized]
+        for name in there[1:]:
+            parent[root(name)] = root(there[0])
+    groups: dict[str, list[str]] = {}
+    for name in sorted(quantized):
+        groups.setdefault(root(name), []).append(name)
+    return tuple(tuple(group) for group in groups.values() if len(group) > 1)
