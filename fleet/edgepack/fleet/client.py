@@ -1,0 +1,144 @@
+"""The command line's side of the API, over the standard library alone."""
+
+import contextlib
+import http.client
+import io
+import os
+import socket
+from pathlib import Path
+from typing import TypeVar
+from urllib.parse import quote, urlencode, urlsplit
+
+import msgspec
+
+from edgepack.errors import FleetError
+from edgepack.fleet.data_folder import token_file
+from edgepack.fleet.documents import Refusal
+
+T = TypeVar("T")
+
+URL_VARIABLE, TOKEN_VARIABLE = "EDGEPACK_FLEET_URL", "EDGEPACK_FLEET_TOKEN"
+DEFAULT_URL = "http://127.0.0.1:8600"
+_TIMEOUT_S = 60.0
+_UPLOAD_TIMEOUT_S = 900.0
+_PIECE_BYTES = 1024 * 1024
+
+
+class FleetClient:
+    """Asks a running fleet.
+
+    Args:
+        data: The fleet's folder, which holds the token; `EDGEPACK_FLEET_TOKEN` goes before it.
+        url: Where the fleet serves.
+
+    Raises:
+        FleetError: There is no token, or the URL is none.
+    """
+
+    def __init__(self, data: Path, url: str) -> None:
+        parts = urlsplit(url)
+        if parts.scheme != "http" or not parts.hostname:
+            raise FleetError(
+                f"{url!r} is no URL of a fleet", remedy=f"{URL_VARIABLE}={DEFAULT_URL}"
+            )
+        self._url = url
+        self._host, self._port = parts.hostname, parts.port or 80
+        self._token = os.environ.get(TOKEN_VARIABLE, "") or _read_token(data)
+
+    def get(self, path: str, kind: type[T], **query: str | int) -> T:
+        """Asks for something.
+
+        Raises:
+            FleetError: Nobody serves there, or the fleet refuses and says why.
+        """
+        full = f"{path}?{urlencode(query)}" if query else path
+        return self._ask("GET", full, kind)
+
+    def post(self, path: str, kind: type[T], body: msgspec.Struct | None = None) -> T:
+        """Asks the fleet to do something; raises as `get` does."""
+        return self._ask("POST", path, kind, msgspec.json.encode(body) if body else b"")
+
+    def upload(self, path: str, kind: type[T], file: Path) -> T:
+        """Sends a file; raises as `get` does."""
+        size = file.stat().st_size
+        with file.open("rb") as content:
+            return self._ask("POST", path, kind, content, size, _UPLOAD_TIMEOUT_S)
+
+    def _ask(
+        self,
+        method: str,
+        path: str,
+        kind: type[T],
+        body: bytes | io.BufferedReader = b"",
+        size: int | None = None,
+        timeout_s: float = _TIMEOUT_S,
+    ) -> T:
+        connection = http.client.HTTPConnection(
+            self._host, self._port, timeout=timeout_s, blocksize=_PIECE_BYTES
+        )
+        headers = {"Authorization": f"Bearer {self._token}"}
+        if size is not None:
+            headers["Content-Length"] = str(size)
+        try:
+            status, content = _exchange(connection, method, path, body, headers)
+        except (OSError, http.client.HTTPException) as error:
+            raise FleetError(
+                f"no fleet answers: {_reason(error)}",
+                found_in=self._url,
+                remedy=f"edgepack fleet serve, or set {URL_VARIABLE} to where one runs",
+            ) from error
+        finally:
+            connection.close()
+        if status != http.client.OK:
+            raise _refused(status, content, self._url)
+        try:
+            return msgspec.json.decode(content, type=kind)
+        except msgspec.DecodeError as error:
+            raise FleetError(
+                f"the answer is not from a fleet of this version: {error}", found_in=self._url
+            ) from error
+
+
+def _exchange(
+    connection: http.client.HTTPConnection,
+    method: str,
+    path: str,
+    body: bytes | io.BufferedReader,
+    headers: dict[str, str],
+) -> tuple[int, bytes]:
+    # A fleet that refuses before it has read the whole upload still answers why.
+    with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+        connection.request(method, path, body=body, headers=headers)
+    answer = connection.getresponse()
+    return answer.status, answer.read()
+
+
+def _refused(status: int, content: bytes, url: str) -> FleetError:
+    try:
+        refusal = msgspec.json.decode(content, type=Refusal)
+    except msgspec.DecodeError:
+        return FleetError(f"the fleet answered with HTTP status {status}", found_in=url)
+    return FleetError(refusal.problem, found_in=refusal.found_in, remedy=refusal.remedy)
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, TimeoutError | socket.timeout):
+        return "no answer in time"
+    return str(getattr(error, "strerror", None) or error or type(error).__name__)
+
+
+def _read_token(data: Path) -> str:
+    try:
+        return token_file(data).read_text().strip()
+    except OSError as error:
+        raise FleetError(
+            f"there is no token for the fleet: {error.strerror}",
+            found_in=str(token_file(data)),
+            remedy=f"edgepack fleet serve makes it; name its folder with --data, "
+            f"or set {TOKEN_VARIABLE}",
+        ) from error
+
+
+def rollout_path(name: str, action: str = "") -> str:
+    """The path of a rollout, or of something to do with it."""
+    return f"/v1/rollouts/{quote(name, safe='')}{action}"
