@@ -1,0 +1,166 @@
+"""Latency: what processes spool becomes telemetry once, whatever restarts or dies in between."""
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from edgepack.agent.latency import COLLECTED_FILE, LatencyCollector
+from edgepack.agent.spool import SPOOL_FOLDER, Spooled, write_spooled
+from edgepack.wire.histogram import LatencyRecorder
+from edgepack.wire.messages import Histogram, Telemetry
+from tests.unit.agent_runtime.examples import CPU
+
+ALIVE, DEAD = 1, 2
+
+
+def counted(*latencies_ms: float) -> Histogram:
+    recorder = LatencyRecorder()
+    for latency_ms in latencies_ms:
+        recorder.record(latency_ms)
+    return recorder.snapshot()
+
+
+def spool(
+    state_dir: Path,
+    *latencies_ms: float,
+    token: str = "a",
+    pid: int = ALIVE,
+    digest: str = "d" * 64,
+    written_at: float = 10.0,
+    failures: int = 0,
+    troubles: tuple[str, ...] = (),
+    is_final: bool = False,
+) -> Path:
+    spooled = Spooled(
+        token=token,
+        pid=pid,
+        digest=digest,
+        variant="cpu",
+        provider=CPU,
+        since=0.0,
+        written_at=written_at,
+        latency=counted(*latencies_ms),
+        failures=failures,
+        troubles=troubles,
+        is_final=is_final,
+    )
+    return write_spooled(state_dir, spooled)
+
+
+@pytest.fixture
+def collector(tmp_path: Path) -> LatencyCollector:
+    return make_collector(tmp_path)
+
+
+def make_collector(state_dir: Path) -> LatencyCollector:
+    return LatencyCollector(state_dir, is_running=lambda pid: pid == ALIVE)
+
+
+def test_what_is_new_is_handed_out_once(tmp_path: Path, collector: LatencyCollector) -> None:
+    spool(tmp_path, 1.0, 2.0)
+    (first,) = collector.collect().telemetry
+    assert (first.latency.count, first.window_start, first.window_s) == (2, 0.0, 10.0)
+    assert collector.collect().telemetry == ()
+    spool(tmp_path, 1.0, 2.0, 30.0, failures=1, written_at=15.0)
+    (second,) = collector.collect().telemetry
+    assert second.latency.counts == counted(30.0).counts
+    assert (second.failures, second.window_start, second.window_s) == (1, 10.0, 5.0)
+
+
+def test_a_restarted_agent_counts_nothing_twice(tmp_path: Path) -> None:
+    spool(tmp_path, 1.0, 2.0)
+    assert len(make_collector(tmp_path).collect().telemetry) == 1
+    assert make_collector(tmp_path).collect().telemetry == ()
+    spool(tmp_path, 1.0, 2.0, 3.0, written_at=20.0)
+    (telemetry,) = make_collector(tmp_path).collect().telemetry
+    assert telemetry.latency.count == 1
+
+
+def test_processes_that_serve_the_same_model_are_one_message(
+    tmp_path: Path, collector: LatencyCollector
+) -> None:
+    spool(tmp_path, 1.0, token="a")
+    spool(tmp_path, 5.0, 6.0, token="b", written_at=30.0)
+    spool(tmp_path, 7.0, token="c", digest="e" * 64)
+    telemetry = {one.digest[0]: one for one in collector.collect().telemetry}
+    assert telemetry["d"].latency.counts == counted(1.0, 5.0, 6.0).counts
+    assert telemetry["d"].window_s == 30.0
+    assert telemetry["e"].latency.count == 1
+
+
+def test_files_of_the_dead_and_of_closed_models_go_after_they_were_collected(
+    tmp_path: Path, collector: LatencyCollector
+) -> None:
+    alive = spool(tmp_path, 1.0, token="a")
+    dead = spool(tmp_path, 1.0, token="b", pid=DEAD)
+    closed = spool(tmp_path, 1.0, token="c", is_final=True)
+    (telemetry,) = collector.collect().telemetry
+    assert telemetry.latency.count == 3
+    assert alive.exists()
+    assert not dead.exists()
+    assert not closed.exists()
+
+
+def test_a_process_thought_dead_that_writes_again_is_not_counted_twice(
+    tmp_path: Path, collector: LatencyCollector
+) -> None:
+    spool(tmp_path, 1.0, 2.0, pid=DEAD)
+    collector.collect()
+    spool(tmp_path, 1.0, 2.0, 3.0, pid=DEAD, written_at=20.0)
+    (telemetry,) = collector.collect().telemetry
+    assert telemetry.latency.count == 1
+
+
+def test_a_trouble_is_told_once(tmp_path: Path, collector: LatencyCollector) -> None:
+    spool(tmp_path, troubles=("cannot open",))
+    assert collector.collect().troubles == ("cannot open",)
+    spool(tmp_path, 1.0, troubles=("cannot open", "nor this"))
+    assert collector.collect().troubles == ("nor this",)
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (b"", "malformed spool file"),
+        (b"[" * 100_000, "malformed spool file"),
+        (b"x" * 300_000, "longer than 262144 bytes"),
+        (b'{"token": 1}', "malformed spool file"),
+    ],
+)
+def test_a_file_that_is_no_spool_is_dropped_with_its_reason(
+    tmp_path: Path, collector: LatencyCollector, content: bytes, reason: str
+) -> None:
+    good = spool(tmp_path, 1.0)
+    bad = tmp_path / SPOOL_FOLDER / "bad.json"
+    bad.write_bytes(content)
+    collected = collector.collect()
+    assert len(collected.telemetry) == 1
+    (dropped,) = collected.dropped
+    assert dropped.startswith("bad.json: ")
+    assert reason in dropped
+    assert good.exists()
+    assert not bad.exists()
+
+
+def test_counts_that_go_down_are_dropped(tmp_path: Path, collector: LatencyCollector) -> None:
+    spool(tmp_path, 1.0, 2.0, 3.0)
+    collector.collect()
+    spool(tmp_path, 1.0)
+    collected = collector.collect()
+    assert collected.telemetry == ()
+    assert "its counts went down" in collected.dropped[0]
+
+
+def test_a_damaged_memory_counts_anew_and_a_missing_spool_is_nothing(tmp_path: Path) -> None:
+    assert make_collector(tmp_path).collect().telemetry == ()
+    spool(tmp_path, 1.0)
+    (tmp_path / COLLECTED_FILE).write_bytes(b"{")
+    (telemetry,) = make_collector(tmp_path).collect().telemetry
+    assert telemetry.latency.count == 1
+
+
+def test_telemetry_survives_the_wire(tmp_path: Path, collector: LatencyCollector) -> None:
+    spool(tmp_path, 1.0, 2.0)
+    (telemetry,) = collector.collect().telemetry
+    assert msgspec.json.decode(msgspec.json.encode(telemetry), type=Telemetry) == telemetry

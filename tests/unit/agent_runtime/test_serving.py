@@ -1,0 +1,255 @@
+"""Serving: the pointer decides what runs, and nothing that goes wrong with a new model is felt."""
+
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from msgspec.structs import replace
+
+from edgepack.agent import serving
+from edgepack.agent.latency import LatencyCollector
+from edgepack.agent.pointer import ActivePointer, slot_folder, write_pointer
+from edgepack.agent.serving import open_model
+from edgepack.agent.sessions import open_session
+from edgepack.bundle.chunks import entry
+from edgepack.bundle.golden import Golden, write_golden
+from edgepack.bundle.manifest import GOLDEN_FILE, MANIFEST_FILE, encode_manifest
+from edgepack.errors import DeviceError
+from edgepack.wire.messages import BundleRef, Choice
+from tests.unit.agent_runtime.examples import (
+    CPU,
+    make_inputs,
+    make_manifest,
+    make_variant,
+    save_variant,
+)
+
+FAST_S = 0.005
+
+
+def install(state_dir: Path, release: int, *, scale: float, name: str = "tiny") -> ActivePointer:
+    """Lays out a slot whose model multiplies by `scale`, and returns a pointer to it."""
+    digest = f"{release:064x}"
+    folder = slot_folder(state_dir, digest)
+    variant = make_variant()
+    save_variant(folder, variant, scale=scale)
+    session = open_session(folder, variant)
+    inputs = make_inputs(1)
+    (folder / GOLDEN_FILE).parent.mkdir(exist_ok=True)
+    golden = Golden(inputs=inputs, outputs=tuple(session.run(feeds) for feeds in inputs))
+    write_golden(folder / GOLDEN_FILE, golden)
+    files = (entry(folder, f"{variant.folder}/{variant.model_file}"),)
+    variant = replace(variant, facts=replace(variant.facts, files=files))
+    manifest = make_manifest(variant)
+    manifest = replace(manifest, facts=replace(manifest.facts, files=(entry(folder, GOLDEN_FILE),)))
+    (folder / MANIFEST_FILE).write_bytes(encode_manifest(manifest))
+    return ActivePointer(
+        bundle=BundleRef(name=name, version=f"1.{release}.0", release=release, digest=digest),
+        choice=Choice(wanted="", chosen="cpu", provider=CPU, because="test", is_fallback=False),
+        since=float(release),
+        committed=False,
+    )
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    """Gives the watching thread the time it needs, and fails when it needs ten seconds."""
+    deadline = time.monotonic() + 10
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen within 10 s"
+        time.sleep(FAST_S)
+
+
+def test_the_active_model_runs_and_tells_what_it_is(tmp_path: Path) -> None:
+    write_pointer(tmp_path, install(tmp_path, 1, scale=1.0))
+    with open_model("tiny", tmp_path, threads=1) as model:
+        outputs = model.run(make_inputs(1)[0])
+        assert outputs["y"].shape == (1, 4)
+        assert model.bundle.version == "1.1.0"
+        assert model.choice.provider == CPU
+        assert model.inputs[0].name == "x"
+        assert model.outputs[0].name == "y"
+    with pytest.raises(ValueError, match="the model is closed"):
+        model.run(make_inputs(1)[0])
+
+
+def test_the_state_folder_may_come_from_the_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_pointer(tmp_path, install(tmp_path, 1, scale=1.0))
+    monkeypatch.setenv("EDGEPACK_STATE_DIR", str(tmp_path))
+    with open_model("tiny") as model:
+        assert model.bundle.release == 1
+
+
+def test_without_an_active_model_opening_says_what_to_do(tmp_path: Path) -> None:
+    with pytest.raises(DeviceError, match="no model is active on this device") as caught:
+        open_model("tiny", tmp_path)
+    assert "edgepack-agent install" in str(caught.value)
+
+
+def test_another_model_than_the_active_one_is_not_opened(tmp_path: Path) -> None:
+    write_pointer(tmp_path, install(tmp_path, 1, scale=1.0, name="other"))
+    with pytest.raises(DeviceError, match="the active model is 'other', not 'tiny'"):
+        open_model("tiny", tmp_path)
+
+
+def test_a_slot_without_the_chosen_variant_or_without_files_is_an_error(tmp_path: Path) -> None:
+    pointer = install(tmp_path, 1, scale=1.0)
+    (slot_folder(tmp_path, pointer.digest) / "model/cpu/model.onnx").unlink()
+    write_pointer(tmp_path, pointer)
+    with pytest.raises(DeviceError, match="the model file is missing"):
+        open_model("tiny", tmp_path)
+    (slot_folder(tmp_path, pointer.digest) / MANIFEST_FILE).unlink()
+    with pytest.raises(DeviceError, match="the slot of the active model cannot be read"):
+        open_model("tiny", tmp_path)
+
+
+def test_a_new_pointer_swaps_the_model_and_the_old_slot_may_go(tmp_path: Path) -> None:
+    first = install(tmp_path, 1, scale=1.0)
+    write_pointer(tmp_path, first)
+    feeds = make_inputs(1)[0]
+    with open_model("tiny", tmp_path, poll_s=FAST_S) as model:
+        before = model.run(feeds)["y"]
+        for path in sorted(slot_folder(tmp_path, first.digest).rglob("*"), reverse=True):
+            path.unlink() if path.is_file() else path.rmdir()
+        assert np.array_equal(model.run(feeds)["y"], before)
+        write_pointer(tmp_path, install(tmp_path, 2, scale=2.0))
+        wait_until(lambda: model.bundle.release == 2)
+        assert model.run(feeds)["y"] == pytest.approx(before * 2, rel=1e-5)
+
+
+def test_a_new_model_that_cannot_be_opened_leaves_the_old_one_serving_and_is_told(
+    tmp_path: Path,
+) -> None:
+    write_pointer(tmp_path, install(tmp_path, 1, scale=1.0))
+    with open_model("tiny", tmp_path, poll_s=FAST_S) as model:
+        broken = install(tmp_path, 2, scale=2.0)
+        (slot_folder(tmp_path, broken.digest) / "model/cpu/model.onnx").write_bytes(b"broken")
+        write_pointer(tmp_path, broken)
+        wait_until(lambda: bool(model.troubles))
+        assert model.bundle.release == 1
+        assert model.run(make_inputs(1)[0])
+        write_pointer(tmp_path, install(tmp_path, 3, scale=3.0))
+        wait_until(lambda: model.bundle.release == 3)
+    collected = LatencyCollector(tmp_path).collect()
+    (trouble,) = collected.troubles
+    assert trouble.startswith("version 1.1.0 keeps serving, the new one failed: ")
+    assert "cannot open the model" in trouble
+
+
+def test_a_damaged_pointer_leaves_the_model_serving(tmp_path: Path) -> None:
+    write_pointer(tmp_path, install(tmp_path, 1, scale=1.0))
+    with open_model("tiny", tmp_path, poll_s=FAST_S) as model:
+        (tmp_path / "active.json").write_bytes(b"{")
+        wait_until(lambda: bool(model.troubles))
+        assert "the pointer to the active model is damaged" in model.troubles[0]
+        (tmp_path / "active.json").unlink()
+        assert model.run(make_inputs(1)[0])
+
+
+def test_a_commit_of_the_same_model_opens_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pointer = install(tmp_path, 1, scale=1.0)
+    write_pointer(tmp_path, pointer)
+    with open_model("tiny", tmp_path, poll_s=FAST_S) as model:
+        opened: list[Path] = []
+        monkeypatch.setattr(serving, "open_session", lambda folder, *_, **__: opened.append(folder))
+        choice = Choice(
+            wanted="", chosen="cpu", provider=CPU, because="committed", is_fallback=False
+        )
+        write_pointer(
+            tmp_path,
+            ActivePointer(bundle=pointer.bundle, choice=choice, since=1.0, committed=True),
+        )
+        wait_until(lambda: model.choice.because == "committed")
+        assert opened == []
+
+
+def test_every_inference_is_spooled_by_the_model_that_ran_it(tmp_path: Path) -> None:
+    feeds = make_inputs(1)[0]
+    write_pointer(tmp_path, install(tmp_path, 1, scale=1.0))
+    with open_model("tiny", tmp_path, poll_s=FAST_S) as model:
+        for _ in range(5):
+            model.run(feeds)
+        write_pointer(tmp_path, install(tmp_path, 2, scale=2.0))
+        wait_until(lambda: model.bundle.release == 2)
+        for _ in range(3):
+            model.run(feeds)
+        with pytest.raises(ValueError, match="given: none"):
+            model.run({})
+    collected = LatencyCollector(tmp_path).collect()
+    assert {(one.digest[-1], one.latency.count, one.failures) for one in collected.telemetry} == {
+        ("1", 5, 0),
+        ("2", 3, 0),
+    }
+    assert all(one.provider == CPU and one.variant == "cpu" for one in collected.telemetry)
+
+
+def test_an_inference_that_the_provider_fails_is_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_pointer(tmp_path, install(tmp_path, 1, scale=1.0))
+    with open_model("tiny", tmp_path) as model:
+
+        def fail(feeds: object) -> None:
+            raise DeviceError("the provider failed")
+
+        monkeypatch.setattr(model._serving.session, "run", fail)
+        with pytest.raises(DeviceError, match="the provider failed"):
+            model.run(make_inputs(1)[0])
+    (telemetry,) = LatencyCollector(tmp_path).collect().telemetry
+    assert (telemetry.failures, telemetry.latency.count) == (1, 0)
+
+
+def test_a_spool_that_cannot_be_written_does_not_disturb_serving(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(state_dir: Path, spooled: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(serving, "write_spooled", refuse)
+    write_pointer(tmp_path, install(tmp_path, 1, scale=1.0))
+    with open_model("tiny", tmp_path) as model:
+        assert model.run(make_inputs(1)[0])
+    assert "latencies cannot be handed to the agent" in caplog.text
+
+
+def test_threads_run_through_twenty_swaps_without_a_failed_inference(tmp_path: Path) -> None:
+    pointers = [install(tmp_path, 1, scale=1.0), install(tmp_path, 2, scale=2.0)]
+    write_pointer(tmp_path, pointers[0])
+    feeds = make_inputs(1)[0]
+    stop = threading.Event()
+    failures: list[str] = []
+    seen: set[float] = set()
+    counts = [0] * 3
+
+    with open_model("tiny", tmp_path, threads=1, poll_s=FAST_S) as model:
+        base = float(model.run(feeds)["y"][0, 0])
+
+        def work(number: int) -> None:
+            while not stop.is_set():
+                try:
+                    seen.add(round(float(model.run(feeds)["y"][0, 0]) / base, 3))
+                except (DeviceError, ValueError) as error:
+                    failures.append(str(error))
+                counts[number] += 1
+
+        threads = [threading.Thread(target=work, args=(number,)) for number in range(3)]
+        for thread in threads:
+            thread.start()
+        for flip in range(1, 21):
+            pointer = pointers[flip % 2]
+            write_pointer(tmp_path, pointer)
+            wait_until(lambda: model.bundle.digest == pointer.digest)  # noqa: B023
+        stop.set()
+        for thread in threads:
+            thread.join()
+    assert failures == []
+    assert seen == {1.0, 2.0}
+    assert model.troubles == ()
+    telemetry = LatencyCollector(tmp_path).collect().telemetry
+    assert sum(one.latency.count for one in telemetry) == sum(counts) + 1
