@@ -94,7 +94,7 @@ class _Reference:
 
 
 def _position(outputs: Feeds) -> npt.NDArray[np.float64]:
-    """A point for the outputs of one sample: each output of unit length, at most about 4096 values."""
+    """A point for one sample's outputs: each of unit length, thinned to a few thousand values."""
     parts = []
     for name in sorted(outputs):
         array = outputs[name]

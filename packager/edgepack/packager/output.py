@@ -1,0 +1,110 @@
+"""Where a bundle goes, and what it is called."""
+
+import os
+import re
+from pathlib import Path
+
+from edgepack.bundle.archive import read_head
+from edgepack.bundle.manifest import MANIFEST_FILE, SIGNATURE_FILE
+from edgepack.errors import BuildError, BundleError
+
+ARCHIVE_SUFFIX = ".edgepack"
+_VERSION = re.compile(r"(\d+)\.(\d{1,3})\.(\d{1,3})")
+_NAMED_OUTPUT = re.compile(r"(?P<name>.+?)-(?P<version>\d+(?:\.\d+)+[\w.+-]*)")
+_NAME = re.compile(r"[A-Za-z0-9._-]+")
+_LARGEST_RELEASE = 2**53
+
+
+def check_output(output: Path, *, replace: bool) -> None:
+    """Refuses an output that cannot be written or must not be replaced.
+
+    Args:
+        output: The bundle to be.
+        replace: Whether a bundle that is there may be replaced; nothing else ever is.
+
+    Raises:
+        BuildError: The folder is missing or not writable, or something is there already.
+    """
+    parent = output.parent
+    if not parent.is_dir():
+        raise BuildError(
+            f"the output's folder {parent} does not exist", remedy=f"mkdir -p {parent}"
+        )
+    if not os.access(parent, os.W_OK | os.X_OK):
+        raise BuildError(
+            f"the output's folder {parent} is not writable", remedy="name another with -o"
+        )
+    if not os.path.lexists(output):
+        return
+    if not _is_bundle(output):
+        raise BuildError(
+            f"{output} is there already and is no bundle", remedy="name another output with -o"
+        )
+    if not replace:
+        raise BuildError(
+            f"the bundle {output} is there already",
+            remedy="--force replaces it; or name another output with -o",
+        )
+
+
+def read_output_name(output: Path) -> tuple[str, str]:
+    """Model name and version where the output's name says them, as in `ocr-1.2.0.edgepack`.
+
+    Returns:
+        Both, or two empty strings.
+    """
+    found = _NAMED_OUTPUT.fullmatch(output.name.removesuffix(ARCHIVE_SUFFIX))
+    return (found["name"], found["version"]) if found else ("", "")
+
+
+def check_name(name: str) -> str:
+    """A model name that fits file names, topics and the manifest.
+
+    Raises:
+        BuildError: It has other characters.
+    """
+    if not _NAME.fullmatch(name):
+        raise BuildError(
+            f"'{name}' is no model name: it has letters, digits, '.', '_' and '-' only",
+            remedy="--name ocr-reader",
+        )
+    return name
+
+
+def choose_release(version: str, release: int | None) -> int:
+    """The release counter: the one given, or `1.2.0` -> 1 002 000.
+
+    Args:
+        version: Version for people.
+        release: A counter given by hand.
+
+    Raises:
+        BuildError: The version is not x.y.z with y and z below 1000, or the counter is too big.
+    """
+    if release is None:
+        found = _VERSION.fullmatch(version)
+        if not found:
+            raise BuildError(
+                f"no release counter follows from version {version!r}: only x.y.z with y and z "
+                "below 1000 gives one",
+                remedy="--release N, greater than that of every release before",
+            )
+        major, minor, patch = map(int, found.groups())
+        release = major * 1_000_000 + minor * 1_000 + patch
+    if not 0 <= release <= _LARGEST_RELEASE:
+        raise BuildError(
+            f"release {release} is not within 0 … {_LARGEST_RELEASE}", remedy="--release N"
+        )
+    return release
+
+
+def _is_bundle(output: Path) -> bool:
+    if output.is_symlink():
+        return False
+    if output.is_dir():
+        return (output / MANIFEST_FILE).is_file() and (output / SIGNATURE_FILE).is_file()
+    try:
+        read_head(output)
+    except BundleError:
+        return False
+    return True

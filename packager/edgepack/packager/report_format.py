@@ -1,0 +1,61 @@
+"""Numbers as people read them, the same in the summary and in the report."""
+
+from edgepack.bundle.manifest import Accuracy, Placement
+
+
+def format_bytes(size: int) -> str:
+    """E.g. `849 B`, `12.3 KB`, `6.80 MB`; decimal units, three digits."""
+    value, unit = float(size), "B"
+    for larger in ("KB", "MB", "GB"):
+        if value < 1000:
+            break
+        value, unit = value / 1000, larger
+    if unit == "B":
+        return f"{size} B"
+    return f"{value:.{2 if value < 10 else 1 if value < 100 else 0}f} {unit}"
+
+
+def format_ratio(size: int, reference: int) -> str:
+    """How many times smaller than the reference, e.g. `3.8×`."""
+    ratio = reference / size if size else 0.0
+    return f"{ratio:.{1 if ratio >= 1 else 2}f}×"
+
+
+def format_size_change(size: int, reference: int) -> str:
+    """In words, e.g. `3.8× smaller`, `same size`, `1.2× larger`."""
+    if not size or abs(size - reference) < 0.005 * reference:
+        return "same size"
+    if size < reference:
+        return f"{reference / size:.{2 if reference < 1.2 * size else 1}f}× smaller"
+    return f"{size / reference:.{2 if size < 1.2 * reference else 1}f}× larger"
+
+
+def format_metric(value: float) -> str:
+    """Four digits, and never a 1.0000 that is not one."""
+    text = f"{value:.4f}"
+    return "0.9999+" if text == "1.0000" and value < 1 else text
+
+
+def format_accuracy(accuracy: Accuracy) -> str:
+    """The value against its budget, e.g. `0.9971 top1_agreement (≥ 0.9900)`."""
+    value = format_metric(accuracy.value)
+    return f"{value} {accuracy.metric} (≥ {format_metric(accuracy.budget)})"
+
+
+def format_placement(placement: Placement) -> str:
+    """Nodes that the provider took, e.g. `42/42`, or that it did not run here."""
+    if not placement.verified:
+        return "not run here"
+    return f"{placement.taken}/{placement.total}"
+
+
+def format_latency(
+    latency_ms: float | None, float_latency_ms: float | None, placement: Placement
+) -> str:
+    """E.g. `2.31 ms (1.9×)`: the median, and how many times faster than the float model."""
+    if latency_ms is None:
+        return "simulator" if placement.verified else "not run here"
+    text = f"{latency_ms:.{3 if latency_ms < 1 else 2 if latency_ms < 10 else 1}f} ms"
+    if float_latency_ms:
+        text += f" ({float_latency_ms / latency_ms:.2f}×)"
+    return text
