@@ -1,0 +1,1 @@
+"""Benchmarks: tables that `make bench` prints, from real models and real tasks."""

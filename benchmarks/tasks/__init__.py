@@ -1,0 +1,21 @@
+"""Real models that Python packages ship, each with a real job and labelled samples.
+
+python -m benchmarks.tasks digits vad            prints the float models' metrics
+python -m benchmarks.tasks --export magika       writes what `edgepack build` takes
+"""
+
+import importlib
+
+from benchmarks.tasks.task import Task
+
+NAMES = ("digits", "ocr_cls", "ocr_rec", "magika", "minilm", "vad")
+
+
+def load_task(name: str) -> Task:
+    """A task by name; its packages are imported only now.
+
+    Raises:
+        BuildError: A package that ships its model is not installed.
+    """
+    task: Task = importlib.import_module(f"benchmarks.tasks.{name}").TASK
+    return task

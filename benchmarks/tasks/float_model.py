@@ -1,0 +1,22 @@
+"""The float model on the CPU provider: what every variant is measured against."""
+
+from pathlib import Path
+
+import onnxruntime
+
+from benchmarks.tasks.task import Array, Feeds, Run
+
+
+def open_float_model(model: Path) -> Run:
+    """Loads a model as it was shipped, on one thread."""
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1
+    options.inter_op_num_threads = 1
+    options.log_severity_level = 3
+    session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+    names = [output.name for output in session.get_outputs()]
+
+    def run(feeds: Feeds) -> dict[str, Array]:
+        return dict(zip(names, session.run(None, feeds), strict=True))
+
+    return run

@@ -1,0 +1,41 @@
+"""Where the shipped models are, and where what was made from them is kept."""
+
+import importlib.util
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks.tasks.task import Array
+from edgepack.errors import BuildError
+
+ROOT = Path(__file__).parents[2]
+CACHE = ROOT / ".bench"
+REQUIREMENTS = "benchmarks/requirements.txt"
+
+
+def package_folder(package: str) -> Path:
+    """The folder of an installed package, which is not imported.
+
+    Raises:
+        BuildError: It is not installed.
+    """
+    spec = importlib.util.find_spec(package)
+    if spec is None or not spec.submodule_search_locations:
+        raise BuildError(
+            f"the benchmark needs the package {package}, which is not installed",
+            remedy=f"pip install --no-deps -r {REQUIREMENTS}",
+        )
+    return Path(spec.submodule_search_locations[0])
+
+
+def cached_arrays(name: str, make: Callable[[], dict[str, Array]]) -> dict[str, Array]:
+    """Arrays that are made once and then read from `.bench/data/NAME.npz`."""
+    file = CACHE / "data" / f"{name}.npz"
+    if not file.exists():
+        file.parent.mkdir(parents=True, exist_ok=True)
+        unfinished = file.with_name(f"{name}.unfinished.npz")
+        np.savez_compressed(unfinished, **make())
+        unfinished.replace(file)
+    with np.load(file, allow_pickle=False) as arrays:
+        return {key: arrays[key] for key in arrays.files}

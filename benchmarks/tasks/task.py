@@ -1,0 +1,58 @@
+"""What a benchmark task is: a shipped model, inputs to calibrate with, and labelled inputs."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[Any]
+Feeds = dict[str, Array]
+"""One inference's inputs by name, batch axis included."""
+
+Run = Callable[[Feeds], dict[str, Array]]
+"""Runs a model once: inputs by name to outputs by name."""
+
+Part = Literal["development", "evaluation"]
+"""Two labelled sets without a common sample.
+
+A build may look at the development set as often as it likes (`edgepack build --metric`); what a
+benchmark prints comes from the evaluation set, which nothing is chosen by.
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Task:
+    """A real model and a real job for it.
+
+    Attributes:
+        name: Short name.
+        model: The ONNX file as its package ships it.
+        shapes: Input shapes to fix, for targets that need static ones.
+        metric: Name of what `score` returns; higher is better.
+        calibration: Inputs without labels, in a fixed order, none of them in a labelled set.
+        score: Runs a model over one labelled set.
+    """
+
+    name: str
+    model: Path
+    shapes: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    metric: str
+    calibration: Callable[[], Sequence[Feeds]]
+    score: Callable[[Run, Part], float]
+
+
+def accuracy(run: Run, feeds: Sequence[Feeds], labels: Sequence[int]) -> float:
+    """Share of samples whose highest score, over the only output, is at their label."""
+    right = [
+        int(np.argmax(_only(run(sample)))) == label
+        for sample, label in zip(feeds, labels, strict=True)
+    ]
+    return sum(right) / len(right)
+
+
+def _only(outputs: dict[str, Array]) -> Array:
+    (output,) = outputs.values()
+    return output
