@@ -61,6 +61,7 @@ MAX_MANIFEST_BYTES = 16 * 1024 * 1024
 _SCHEMA_VERSION = "1.0"
 _LAYOUT = "portable"
 _SHA256_BYTES = 32
+_CPU_PROVIDER = "CPUExecutionProvider"
 
 
 class Variant(msgspec.Struct, frozen=True, kw_only=True):
@@ -130,9 +131,9 @@ class _VariantMetadata(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class _PackageVariant(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     variant_directory: str
     ep: Annotated[str, msgspec.Meta(pattern=r"\A[A-Za-z0-9_]{1,100}\Z")]
-    device: Literal["cpu", "gpu", "npu"]
     executor_info: _Executors
     additional_metadata: _VariantMetadata
+    device: Literal["cpu", "gpu", "npu"] | None = None
     compatibility_string: str = ""
 
 
@@ -224,8 +225,11 @@ def _package(variant: Variant) -> dict[str, Any]:
     }
     if variant.compatibility_string:
         package["compatibility_string"] = variant.compatibility_string
+    # ONNX Runtime 1.31.1 matches no device for its own CPU provider: with "cpu" here it finds
+    # "no suitable model variant". There the provider says it all.
+    if variant.provider != _CPU_PROVIDER:
+        package["device"] = variant.device
     return package | {
-        "device": variant.device,
         "ep": variant.provider,
         "executor_info": {"ort": ort},
         "variant_directory": variant.folder,
@@ -249,10 +253,16 @@ def _variant(name: str, value: Any) -> Variant:
     found_in = f"{MANIFEST_FILE}, components.model.variants.{name}"
     package = convert_json(value, _PackageVariant, found_in=found_in)
     ort = package.executor_info.ort
+    device = "cpu" if package.ep == _CPU_PROVIDER else package.device
+    if device is None or package.device not in (None, device):
+        raise BundleError(
+            f"variant '{name}' of {package.ep} has the device {package.device!r}",
+            found_in=f"{found_in}.device",
+        )
     variant = Variant(
         name=name,
         provider=package.ep,
-        device=package.device,
+        device=device,
         compatibility_string=package.compatibility_string,
         model_file=ort.model_file,
         session_options=ort.session_options,

@@ -56,6 +56,12 @@ CASES: dict[str, tuple[Callable[[Any], object], str, str]] = {
         f"{VARIANT}.variant_directory",
     ),
     "a device in capitals": (set_in(cpu, "device", "CPU"), "Invalid enum value", VARIANT),
+    "another device for the CPU provider": (set_in(cpu, "device", "npu"), "device 'npu'", VARIANT),
+    "no device for a provider that has several": (
+        set_in(cpu, "ep", "QNNExecutionProvider"),
+        "of QNNExecutionProvider has the device None",
+        f"{VARIANT}.device",
+    ),
     "a model file outside": (
         lambda d: cpu(d)["executor_info"]["ort"].update(model_file="../qnn-htp/model.onnx"),
         "leads out",
