@@ -1,0 +1,144 @@
+"""Writes the frozen bundle of the current format version; run once when the format changes.
+
+    python tests/compat/freeze_bundle.py
+
+A bundle that was published once is never written again: readers of today must read it for ever.
+The key that signs it is thrown away.
+"""
+
+import sys
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import onnx
+
+from edgepack.bundle.archive import pack
+from edgepack.bundle.chunks import entry
+from edgepack.bundle.golden import Golden, Tensor, write_golden
+from edgepack.bundle.keys import generate_key, load_private_key, write_key_pair
+from edgepack.bundle.manifest import (
+    FORMAT_VERSION,
+    GOLDEN_FILE,
+    Accuracy,
+    BundleFacts,
+    GoldenTolerance,
+    Manifest,
+    Placement,
+    Requirements,
+    Toolchain,
+    Variant,
+    VariantFacts,
+    encode_manifest,
+)
+from edgepack.bundle.signature import sign_folder
+
+BUNDLES = Path(__file__).parent / "bundles"
+
+
+def main() -> None:
+    """Makes the bundle, its public key, and refuses to replace either."""
+    archive = BUNDLES / f"format-{FORMAT_VERSION}.edgepack"
+    public = archive.with_suffix(".pub")
+    if archive.exists():
+        sys.exit(f"{archive} is frozen; delete it by hand if it was never published")
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary) / "tiny-1.0.0"
+        write_bundle(folder)
+        private_path, public_path = write_key_pair(generate_key(), Path(temporary) / "release")
+        sign_folder(folder, load_private_key(private_path))
+        pack(folder, archive)
+        public.write_bytes(public_path.read_bytes())
+    print(f"{archive}: {archive.stat().st_size} bytes")
+
+
+def write_bundle(folder: Path) -> None:
+    """Writes all but the signature: a Relu for the CPU, and a QNN variant that only lists."""
+    (folder / "hooks").mkdir(parents=True)
+    (folder / "golden").mkdir()
+    x: Tensor = np.array([[-1, 0, 1], [2, -3, 4]], np.float32)
+    y: Tensor = np.maximum(x, 0)
+    write_golden(folder / GOLDEN_FILE, Golden(inputs=({"x": x},), outputs=({"y": y},)))
+    (folder / "hooks/before-activate").write_text("#!/bin/sh\nexit 0\n")
+    variants = (
+        make_variant(folder, "qnn-htp", "QNNExecutionProvider", "npu", b"a context binary"),
+        make_variant(folder, "cpu", "CPUExecutionProvider", "cpu", make_model()),
+    )
+    facts = BundleFacts(
+        name="tiny",
+        version="1.0.0",
+        release=1,
+        created_at="2026-11-21T00:00:00Z",
+        source_sha256="5e" * 32,
+        tools={"edgepack": "0.1.0", "onnx": "1.23.0"},
+        files=(entry(folder, GOLDEN_FILE), entry(folder, "hooks/before-activate")),
+    )
+    (folder / "manifest.json").write_bytes(
+        encode_manifest(Manifest(facts=facts, variants=variants))
+    )
+
+
+def make_model() -> bytes:
+    """One Relu over float32 (2, 3)."""
+    helper = onnx.helper
+    graph = helper.make_graph(
+        [helper.make_node("Relu", ["x"], ["y"], name="relu")],
+        "tiny",
+        [helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, [2, 3])],
+        [helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, [2, 3])],
+    )
+    opset = helper.make_opsetid("", 17)
+    model: bytes = helper.make_model(graph, opset_imports=[opset], ir_version=8).SerializeToString()
+    return model
+
+
+def make_variant(folder: Path, name: str, provider: str, device: str, model: bytes) -> Variant:
+    """One variant with every kind of fact that the format has."""
+    path = folder / "model" / name / "model.onnx"
+    path.parent.mkdir(parents=True)
+    path.write_bytes(model)
+    is_npu = device == "npu"
+    return Variant(
+        name=name,
+        provider=provider,
+        device=device,
+        compatibility_string="v73" if is_npu else "",
+        session_options={"session.intra_op_num_threads": "1"},
+        provider_options={"htp_arch": "73"} if is_npu else {},
+        facts=VariantFacts(
+            profile=name,
+            profile_sha256="7a" * 32,
+            precision="a16w8" if is_npu else "fp32",
+            requires=Requirements(
+                arch=("aarch64",) if is_npu else (),
+                soc=("60",) if is_npu else (),
+                runtime=">=1.23",
+                drivers={"qnn": ">=2.28"} if is_npu else {},
+            ),
+            toolchain=Toolchain(
+                onnxruntime="1.31.1",
+                tools={"qnn": "2.7.0"} if is_npu else {},
+                compiled_for="v73" if is_npu else "",
+            ),
+            files=(entry(folder, f"model/{name}/model.onnx"),),
+            accuracy=Accuracy(
+                metric="cosine",
+                value=0.998,
+                float_value=1.0,
+                budget=0.99,
+                sample_count=8,
+                provider=provider,
+                details={"sqnr_db": 31.5},
+            ),
+            tolerances={
+                "y": GoldenTolerance(cosine_min=0.99, nrmse_max=0.05, top1_agreement_min=0.9)
+            },
+            placement=Placement(
+                provider=provider, taken=1, total=2, left={"Relu": 1}, verified=not is_npu
+            ),
+        ),
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,50 @@
+"""Bundles of every format version that ever was are read for ever."""
+
+import hashlib
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from edgepack.bundle.archive import open_bundle
+from edgepack.bundle.golden import read_golden
+from edgepack.bundle.keys import load_public_key
+from edgepack.bundle.manifest import FORMAT_VERSION
+from edgepack.bundle.verify import VerifiedBundle, verify_folder
+
+BUNDLES = Path(__file__).parent / "bundles"
+FROZEN = sorted(BUNDLES.glob("*.edgepack"))
+
+SHA256 = {
+    "format-1": "a558ba1a6cce2342e531d611cb0d248b5fef0384830cd003e542c7f172c5504b",
+}
+"""A frozen bundle is never written again; `freeze_bundle.py` makes the next version's."""
+
+
+def test_there_is_a_frozen_bundle_of_every_format_version() -> None:
+    versions = [f"format-{version}" for version in range(1, FORMAT_VERSION + 1)]
+    assert [path.stem for path in FROZEN] == versions == sorted(SHA256)
+
+
+@pytest.mark.parametrize("archive", FROZEN, ids=lambda path: path.stem)
+def test_a_frozen_bundle_is_unchanged_and_verifies(archive: Path) -> None:
+    assert hashlib.sha256(archive.read_bytes()).hexdigest() == SHA256[archive.stem]
+    key = load_public_key(archive.with_suffix(".pub"))
+    with open_bundle(archive) as folder:
+        verified = verify_folder(folder, [key])
+        check_content(verified)
+
+
+def check_content(verified: VerifiedBundle) -> None:
+    manifest = verified.manifest
+    facts = manifest.facts
+    assert (facts.name, facts.version, facts.release) == ("tiny", "1.0.0", 1)
+    assert [variant.name for variant in manifest.variants] == ["qnn-htp", "cpu"]
+    npu, cpu = manifest.variants
+    assert (npu.device, npu.compatibility_string, cpu.device) == ("npu", "v73", "cpu")
+    assert npu.provider_options == {"htp_arch": "73"}
+    assert npu.facts.requires.drivers == {"qnn": ">=2.28"}
+    assert cpu.facts.accuracy.details == {"sqnr_db": 31.5}
+    assert cpu.facts.tolerances["y"].top1_agreement_min == pytest.approx(0.9)
+    golden = read_golden(verified.folder / "golden/golden.npz")
+    assert np.array_equal(golden.outputs[0]["y"], np.maximum(golden.inputs[0]["x"], 0))
