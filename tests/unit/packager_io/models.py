@@ -1,0 +1,73 @@
+"""Small real models and samples for the packager's tests."""
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+from edgepack.packager.source import TensorSpec
+
+IMAGE = TensorSpec(name="images", dtype="float32", shape=("batch", 3, 8, 8))
+TOKENS = TensorSpec(name="ids", dtype="int64", shape=(1, 4))
+
+
+def small_cnn(
+    *, opset: int = 17, batch: str | int = "batch", ir_version: int = 8
+) -> onnx.ModelProto:
+    """Two convolutions and a classifier: images float32 (batch, 3, 8, 8) to scores (batch, 10)."""
+    rng = np.random.default_rng(0)
+
+    def weight(name: str, *shape: int) -> onnx.TensorProto:
+        return numpy_helper.from_array(rng.normal(0, 0.3, shape).astype(np.float32), name)
+
+    nodes = [
+        helper.make_node("Conv", ["images", "w1", "b1"], ["c1"], name="first", pads=[1, 1, 1, 1]),
+        helper.make_node("Relu", ["c1"], ["r1"], name="relu1"),
+        helper.make_node("Conv", ["r1", "w2"], ["c2"], name="second", pads=[1, 1, 1, 1]),
+        helper.make_node("Relu", ["c2"], ["r2"], name="relu2"),
+        helper.make_node("GlobalAveragePool", ["r2"], ["pooled"], name="pool"),
+        helper.make_node("Flatten", ["pooled"], ["flat"], name="flatten"),
+        helper.make_node("Gemm", ["flat", "w3", "b3"], ["scores"], name="classify"),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "small_cnn",
+        [helper.make_tensor_value_info("images", TensorProto.FLOAT, [batch, 3, 8, 8])],
+        [helper.make_tensor_value_info("scores", TensorProto.FLOAT, [batch, 10])],
+        [
+            weight("w1", 16, 3, 3, 3),
+            weight("b1", 16),
+            weight("w2", 24, 16, 3, 3),
+            weight("w3", 24, 10),
+            weight("b3", 10),
+        ],
+    )
+    opsets = [helper.make_opsetid("", opset)]
+    return helper.make_model(graph, opset_imports=opsets, ir_version=ir_version)
+
+
+def save(model: onnx.ModelProto, path: Path) -> Path:
+    """Writes the model as one file."""
+    path.write_bytes(model.SerializeToString())
+    return path
+
+
+def save_with_external_data(model: onnx.ModelProto, path: Path) -> Path:
+    """Writes the model with all its weights in `weights.bin` beside it."""
+    onnx.save_model(
+        model,
+        str(path),
+        save_as_external_data=True,
+        all_tensors_to_one_file=True,
+        location="weights.bin",
+        size_threshold=0,
+    )
+    return path
+
+
+def write_stack(path: Path, count: int, *, seed: int = 1) -> Path:
+    """One .npz with `count` samples for `small_cnn`."""
+    rng = np.random.default_rng(seed)
+    np.savez(path, images=rng.normal(0, 1, (count, 3, 8, 8)).astype(np.float32))
+    return path

@@ -1,0 +1,304 @@
+"""Samples come from plain files, and each bad one is named before a build begins."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from onnx import numpy_helper
+
+from edgepack.errors import BuildError
+from edgepack.packager.calibration_files import OpenedSamples, open_samples
+from edgepack.packager.inputs import ImageInput, InputDeclaration, TokenInput
+from edgepack.packager.progress import silent
+from edgepack.packager.source import TensorSpec
+from tests.unit.packager_io.models import IMAGE, TOKENS, write_stack
+
+SHAPE = (3, 8, 8)
+
+
+def _open(
+    path: Path | str,
+    *specs: TensorSpec,
+    declarations: dict[str, InputDeclaration] | None = None,
+) -> OpenedSamples:
+    return open_samples(str(path), specs or (IMAGE,), declarations or {}, silent)
+
+
+def _refusal(
+    path: Path | str,
+    *specs: TensorSpec,
+    declarations: dict[str, InputDeclaration] | None = None,
+) -> BuildError:
+    with pytest.raises(BuildError) as caught:
+        _open(path, *specs, declarations=declarations)
+    return caught.value
+
+
+def _sample(seed: int, dtype: str = "float32") -> np.ndarray[tuple[int, ...], np.dtype[np.generic]]:
+    return np.random.default_rng(seed).normal(0, 1, (1, *SHAPE)).astype(dtype)
+
+
+def test_a_folder_of_npz_is_one_sample_a_file_in_numeric_order(tmp_path: Path) -> None:
+    for index in (10, 2, 1):
+        np.savez(tmp_path / f"s{index}.npz", images=_sample(index))
+    opened = _open(tmp_path)
+    assert opened.samples.count == 3
+    for place, index in enumerate((1, 2, 10)):
+        np.testing.assert_array_equal(opened.samples.read(place)["images"], _sample(index))
+
+
+def test_a_folder_of_npy_serves_a_model_with_one_input(tmp_path: Path) -> None:
+    np.save(tmp_path / "a.npy", _sample(1)[0])
+    assert _open(tmp_path).samples.read(0)["images"].shape == (1, *SHAPE)
+
+
+def test_npy_files_cannot_serve_a_model_with_two_inputs(tmp_path: Path) -> None:
+    np.save(tmp_path / "a.npy", _sample(1))
+    error = _refusal(tmp_path, IMAGE, TOKENS)
+    assert error.problem == (
+        "these files hold one array each, the model takes 2 inputs: images, ids"
+    )
+    assert error.remedy is not None
+    assert "np.savez(path, images=…, ids=…)" in error.remedy
+
+
+@pytest.mark.parametrize("shape", [(5, *SHAPE), (5, 1, *SHAPE)])
+def test_one_npz_is_a_stack_with_or_without_the_batch_axis(
+    tmp_path: Path, shape: tuple[int, ...]
+) -> None:
+    values = np.random.default_rng(0).normal(0, 1, shape).astype(np.float32)
+    np.savez(tmp_path / "all.npz", images=values)
+    opened = _open(tmp_path / "all.npz")
+    assert opened.samples.count == 5
+    np.testing.assert_array_equal(opened.samples.read(3)["images"], values[3].reshape((1, *SHAPE)))
+
+
+def test_a_stack_whose_arrays_differ_in_number_is_refused(tmp_path: Path) -> None:
+    np.savez(tmp_path / "a.npz", images=np.zeros((3, *SHAPE)), ids=np.zeros((2, 4), np.int64))
+    assert _refusal(tmp_path / "a.npz", IMAGE, TOKENS).problem == (
+        "the arrays of a stack must have the same number of samples on their first axis: "
+        "images has 3, ids has 2"
+    )
+
+
+def test_onnx_test_data_is_read_in_the_order_of_the_inputs(tmp_path: Path) -> None:
+    for index in range(2):
+        folder = tmp_path / f"test_data_set_{index}"
+        folder.mkdir()
+        image = numpy_helper.from_array(_sample(index))
+        ids = numpy_helper.from_array(np.full((1, 4), index))
+        (folder / "input_0.pb").write_bytes(image.SerializeToString())
+        (folder / "input_1.pb").write_bytes(ids.SerializeToString())
+    opened = _open(tmp_path, IMAGE, TOKENS)
+    assert opened.samples.count == 2
+    np.testing.assert_array_equal(opened.samples.read(1)["ids"], np.full((1, 4), 1))
+    assert _open(tmp_path / "test_data_set_1", IMAGE, TOKENS).samples.count == 1
+
+
+def test_a_damaged_pb_is_named(tmp_path: Path) -> None:
+    (tmp_path / "input_0.pb").write_bytes(b"\xff\xff\xff")
+    assert _refusal(tmp_path).found_in == str(tmp_path / "input_0.pb")
+
+
+def test_nothing_there_says_what_would_do(tmp_path: Path) -> None:
+    error = _refusal(tmp_path / "gone")
+    assert error.problem == f"there are no samples at {tmp_path / 'gone'}"
+    assert "ONNX test data (test_data_set_0/input_0.pb)" in str(error.remedy)
+
+
+def test_a_folder_without_samples_names_what_it_holds(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").touch()
+    assert _refusal(tmp_path).problem == (
+        f"there are no samples in {tmp_path}, which holds notes.txt …"
+    )
+
+
+def test_a_mixture_of_forms_is_refused(tmp_path: Path) -> None:
+    np.save(tmp_path / "a.npy", _sample(1))
+    np.savez(tmp_path / "a.npz", images=_sample(1))
+    assert _refusal(tmp_path).problem == (
+        f"{tmp_path} holds 1 .npz and 1 .npy: which are the samples?"
+    )
+
+
+def test_a_wrong_name_suggests_the_rename(tmp_path: Path) -> None:
+    np.savez(tmp_path / "a.npz", image=_sample(1))
+    error = _refusal(tmp_path)
+    assert error.problem == (
+        "a sample's names are not the model's inputs (missing: images; not an input: image)"
+    )
+    assert error.remedy == "rename image -> images"
+    assert error.found_in == str(tmp_path / "a.npz")
+
+
+def test_a_missing_name_lists_what_is_expected(tmp_path: Path) -> None:
+    np.savez(tmp_path / "a.npz", images=_sample(1))
+    error = _refusal(tmp_path, IMAGE, TOKENS)
+    assert error.problem == "a sample's names are not the model's inputs (missing: ids)"
+    assert error.remedy == "save one array for each of images, ids, and no other"
+
+
+def test_a_wrong_shape_shows_both(tmp_path: Path) -> None:
+    np.savez(tmp_path / "a.npz", images=np.zeros((1, 3, 8, 9), np.float32))
+    error = _refusal(tmp_path)
+    assert error.problem == (
+        "a sample has shape [1,3,8,9], the model takes [batch,3,8,8], or without the first axis "
+        "[3,8,8]"
+    )
+    assert error.found_in == f"{tmp_path / 'a.npz'}, input 'images'"
+
+
+def test_another_layout_is_recognised(tmp_path: Path) -> None:
+    np.savez(tmp_path / "a.npz", images=np.zeros((1, 8, 8, 3), np.float32))
+    spec = TensorSpec(name="images", dtype="float32", shape=(1, 3, 8, 8))
+    assert "NHWC and NCHW" in str(_refusal(tmp_path, spec).remedy)
+
+
+def test_safe_conversions_are_made_and_noted(tmp_path: Path) -> None:
+    np.savez(tmp_path / "a.npz", images=_sample(1, "float64"), ids=np.zeros((1, 4), np.int32))
+    opened = _open(tmp_path, IMAGE, TOKENS)
+    assert opened.samples.read(0)["images"].dtype == np.float32
+    assert opened.samples.read(0)["ids"].dtype == np.int64
+    assert f"Samples in {tmp_path.name} were converted: images: float64 -> float32." in opened.notes
+    assert f"Samples in {tmp_path.name} were converted: ids: int32 -> int64." in opened.notes
+
+
+@pytest.mark.parametrize(
+    ("spec", "values", "problem"),
+    [
+        (
+            TOKENS,
+            np.zeros((1, 4), np.float32),
+            "a sample has type float32, the model takes int64",
+        ),
+        (
+            IMAGE,
+            np.zeros((1, *SHAPE), np.uint8),
+            "a sample has type uint8, the model takes float32",
+        ),
+        (
+            TensorSpec(name="ids", dtype="int32", shape=(1, 4)),
+            np.full((1, 4), 2**40),
+            "a sample's values 1099511627776 … 1099511627776 do not fit int32 "
+            "(-2147483648 … 2147483647)",
+        ),
+    ],
+)
+def test_a_type_that_would_lose_values_is_refused(
+    tmp_path: Path,
+    spec: TensorSpec,
+    values: np.ndarray[tuple[int, ...], np.dtype[np.generic]],
+    problem: str,
+) -> None:
+    np.savez(tmp_path / "a.npz", allow_pickle=False, **{spec.name: values})
+    assert _refusal(tmp_path, spec).problem == problem
+
+
+@pytest.mark.parametrize(("value", "word"), [(np.nan, "NaN"), (np.inf, "infinite")])
+def test_nan_and_infinity_name_the_file_and_the_input(
+    tmp_path: Path, value: float, word: str
+) -> None:
+    np.savez(tmp_path / "good.npz", images=_sample(1))
+    bad = _sample(2)
+    bad[0, 0, 0, 0] = value
+    np.savez(tmp_path / "worse.npz", images=bad)
+    error = _refusal(tmp_path)
+    assert error.problem == f"1 of 192 values of a sample are {word}"
+    assert error.found_in == f"{tmp_path / 'worse.npz'}, input 'images'"
+
+
+def test_a_truncated_file_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "a.npz"
+    np.savez(path, images=_sample(1))
+    path.write_bytes(path.read_bytes()[:200])
+    error = _refusal(tmp_path)
+    assert error.problem.startswith("a.npz cannot be read: ")
+    assert error.found_in == str(path)
+
+
+def test_a_truncated_npy_is_called_truncated(tmp_path: Path) -> None:
+    path = tmp_path / "a.npy"
+    np.save(path, _sample(1))
+    path.write_bytes(path.read_bytes()[:200])
+    assert _refusal(tmp_path).problem == "a.npy is truncated"
+
+
+def test_pickled_objects_are_never_loaded(tmp_path: Path) -> None:
+    np.savez(tmp_path / "a.npz", images=np.array([{"a": 1}], dtype=object))
+    assert _refusal(tmp_path).problem == "a.npz holds Python objects, not numbers"
+
+
+def test_equal_samples_are_left_out_and_few_ones_noted(tmp_path: Path) -> None:
+    for index in range(4):
+        np.savez(tmp_path / f"{index}.npz", images=_sample(index // 2))
+    opened = _open(tmp_path)
+    assert opened.samples.count == 2
+    assert opened.notes == (
+        f"2 of the 4 samples in {tmp_path.name} repeat another one.",
+        f"Only 2 different samples in {tmp_path.name}: 100 to 300 make ranges reliable.",
+    )
+
+
+def test_constant_samples_are_noted(tmp_path: Path) -> None:
+    values = np.stack([np.full(SHAPE, index, np.float32) for index in range(40)])
+    np.savez(tmp_path / "a.npz", images=values)
+    assert _open(tmp_path / "a.npz").notes == ("Every sample in a.npz is constant in images.",)
+
+
+def test_random_samples_are_named_as_such_and_always_the_same() -> None:
+    opened = _open("random:5", TensorSpec(name="images", dtype="float32", shape=(1, 3, 8, 8)))
+    assert opened.is_random
+    assert opened.notes[0].startswith("The samples are random (random:5): neither ranges nor")
+    np.testing.assert_array_equal(
+        opened.samples.read(2)["images"], opened.samples.read(2)["images"]
+    )
+
+
+def test_random_samples_need_fixed_shapes() -> None:
+    spec = TensorSpec(name="ids", dtype="int64", shape=("batch", "length"))
+    error = _refusal("random:5", spec)
+    assert error.problem.startswith("random samples need fixed shapes")
+    assert error.remedy == "--shape ids=1,128"
+
+
+def test_random_without_a_number_is_refused() -> None:
+    assert _refusal("random:lots").remedy == "random:100"
+
+
+def test_a_token_beyond_the_vocabulary_is_refused(tmp_path: Path) -> None:
+    np.savez(tmp_path / "a.npz", ids=np.array([[1, 2, 3, 100]]))
+    error = _refusal(tmp_path, TOKENS, declarations={"ids": TokenInput(vocabulary=100)})
+    assert error.problem == "a sample has token 100, the vocabulary ends at 99"
+
+
+def test_images_need_a_declared_preprocessing(tmp_path: Path) -> None:
+    image = pytest.importorskip("PIL.Image", reason="Pillow is not installed")
+    image.new("RGB", (16, 8), (255, 0, 0)).save(tmp_path / "red.png")
+    error = _refusal(tmp_path)
+    assert error.problem.startswith("the preprocessing of image input 'images' is not declared")
+    declaration = ImageInput(color="BGR", mean=(0.5,), std=(0.5,))
+    feeds = _open(tmp_path, declarations={"images": declaration}).samples.read(0)
+    assert feeds["images"].shape == (1, 3, 8, 8)
+    pixel = np.asarray(feeds["images"][0, :, 0, 0], np.float32)
+    np.testing.assert_allclose(pixel, [-1, -1, 1], atol=1e-6)
+
+
+def test_letterbox_keeps_the_aspect_and_pads(tmp_path: Path) -> None:
+    image = pytest.importorskip("PIL.Image", reason="Pillow is not installed")
+    image.new("RGB", (16, 8), (255, 255, 255)).save(tmp_path / "wide.png")
+    declaration = ImageInput(resize="letterbox", pad=0, scale=1.0)
+    feeds = _open(tmp_path, declarations={"images": declaration}).samples.read(0)
+    rows = feeds["images"][0, 0, :, 4]
+    assert list(rows) == [0, 0, 255, 255, 255, 255, 0, 0]
+
+
+def test_a_damaged_image_is_named(tmp_path: Path) -> None:
+    pytest.importorskip("PIL.Image", reason="Pillow is not installed")
+    (tmp_path / "bad.png").write_bytes(b"not a picture")
+    error = _refusal(tmp_path, declarations={"images": ImageInput()})
+    assert error.found_in == str(tmp_path / "bad.png")
+    assert error.problem.startswith("bad.png cannot be read as an image")
+
+
+def test_a_stack_of_many_samples_needs_no_note(tmp_path: Path) -> None:
+    assert _open(write_stack(tmp_path / "a.npz", 40)).notes == ()

@@ -1,0 +1,73 @@
+"""Golden samples are few, small, far from each other, and the same each time."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from onnx import TensorProto, helper
+
+from edgepack.errors import BuildError
+from edgepack.packager.calibration_files import open_samples
+from edgepack.packager.golden_choice import MOST_SAMPLES, choose_golden
+from edgepack.packager.progress import silent
+from edgepack.packager.samples import Samples
+from edgepack.packager.source import SourceModel, load_source
+from tests.unit.packager_io.models import save, small_cnn, write_stack
+
+
+def _samples(source: SourceModel, folder: Path, count: int) -> Samples:
+    stack = write_stack(folder / "stack.npz", count)
+    return open_samples(str(stack), source.inputs, {}, silent).samples
+
+
+def test_at_most_eight_and_the_same_each_time(tmp_path: Path) -> None:
+    source = load_source(save(small_cnn(), tmp_path / "m.onnx"))
+    samples = _samples(source, tmp_path, 30)
+    first, second = (choose_golden(source, samples, silent) for _ in range(2))
+    assert len(first.inputs) == len(first.outputs) == MOST_SAMPLES
+    for one, other in zip(first.outputs, second.outputs, strict=True):
+        np.testing.assert_array_equal(one["scores"], other["scores"])
+
+
+def test_few_samples_are_all_taken(tmp_path: Path) -> None:
+    source = load_source(save(small_cnn(), tmp_path / "m.onnx"))
+    assert len(choose_golden(source, _samples(source, tmp_path, 2), silent).inputs) == 2
+
+
+def _identity(tmp_path: Path, width: int) -> SourceModel:
+    value = helper.make_tensor_value_info
+    graph = helper.make_graph(
+        [helper.make_node("Sqrt", ["x"], ["y"])],
+        "g",
+        [value("x", TensorProto.FLOAT, [1, width])],
+        [value("y", TensorProto.FLOAT, [1, width])],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    return load_source(save(model, tmp_path / "sqrt.onnx"))
+
+
+def test_large_samples_stop_at_two_megabytes(tmp_path: Path) -> None:
+    source = _identity(tmp_path, 100_000)  # 0.8 MB a sample, input and output
+    rng = np.random.default_rng(0)
+    values = rng.random((6, 1, 100_000), dtype=np.float32)
+    samples = Samples(count=6, read=lambda i: {"x": values[i]}, source="test")
+    assert len(choose_golden(source, samples, silent).inputs) == 2
+
+
+def test_different_outputs_are_preferred_to_near_ones(tmp_path: Path) -> None:
+    source = _identity(tmp_path, 16)
+    near = [np.linspace(1, 2, 16, dtype=np.float32)[None] + index * 1e-4 for index in range(20)]
+    far = [np.eye(16, dtype=np.float32)[index][None] for index in range(7)]
+    values = [*near, *far]
+    samples = Samples(count=len(values), read=lambda i: {"x": values[i]}, source="test")
+    chosen = choose_golden(source, samples, silent)
+    spikes = [feeds for feeds in chosen.inputs if feeds["x"].min() == 0]
+    assert len(spikes) == 7
+
+
+def test_a_float_model_that_gives_nan_is_refused(tmp_path: Path) -> None:
+    source = _identity(tmp_path, 4)
+    samples = Samples(count=1, read=lambda i: {"x": np.full((1, 4), -1, np.float32)}, source="test")
+    with pytest.raises(BuildError) as caught:
+        choose_golden(source, samples, silent)
+    assert caught.value.problem.startswith("the float model gives NaN or infinity in output 'y'")

@@ -1,0 +1,60 @@
+"""`edgepack.toml` declares the inputs once, and what does not fit the model is refused."""
+
+from pathlib import Path
+
+import pytest
+
+from edgepack.errors import BuildError
+from edgepack.packager.inputs import ImageInput, check_declarations, read_config, template
+from edgepack.packager.source import TensorSpec
+from tests.unit.packager_io.models import IMAGE, TOKENS
+
+
+def test_the_written_template_is_read_again_and_fits_the_model(tmp_path: Path) -> None:
+    dotted = TensorSpec(name='state.0 "h"', dtype="float32", shape=(2, 1, 128))
+    specs = (IMAGE, TOKENS, dotted)
+    path = tmp_path / "edgepack.toml"
+    path.write_text(template("my model.onnx", specs))
+    config = read_config(path)
+    assert set(config.inputs) == {spec.name for spec in specs}
+    assert isinstance(config.inputs["images"], ImageInput)
+    assert config.model.name == "my-model"
+    assert config.calibration.path == str(tmp_path / "calibration")
+    check_declarations(config.inputs, specs, "edgepack.toml")
+
+
+def test_an_unknown_key_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "edgepack.toml"
+    path.write_text("[model]\nnmae = 'x'\n")
+    with pytest.raises(BuildError) as caught:
+        read_config(path)
+    assert "nmae" in caught.value.problem
+    assert caught.value.found_in == str(path)
+
+
+def test_a_file_that_is_no_toml_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "edgepack.toml"
+    path.write_text("[model\n")
+    with pytest.raises(BuildError, match=r"edgepack\.toml is wrong"):
+        read_config(path)
+
+
+@pytest.mark.parametrize(
+    ("declaration", "problem"),
+    [
+        (ImageInput(color="GRAY"), "GRAY has 1 channels, axis 1 of images"),
+        (ImageInput(layout="NHWC"), "RGB has 3 channels, axis 3 of images"),
+        (ImageInput(mean=(0.1, 0.2)), "mean has 2 values for 3 channels"),
+        (ImageInput(std=(0.0,)), "std has a 0"),
+        (ImageInput(size=(8, 8, 3)), "size is height and width"),
+    ],
+)
+def test_a_declaration_against_the_model_is_refused(declaration: ImageInput, problem: str) -> None:
+    with pytest.raises(BuildError, match=problem):
+        check_declarations({"images": declaration}, (IMAGE,), "edgepack.toml")
+
+
+def test_a_declared_input_the_model_lacks_suggests_the_nearest() -> None:
+    with pytest.raises(BuildError) as caught:
+        check_declarations({"image": ImageInput()}, (IMAGE, TOKENS), "edgepack.toml")
+    assert caught.value.remedy == "[inputs.images]"

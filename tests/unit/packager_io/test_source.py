@@ -1,0 +1,276 @@
+"""A model file is loaded and checked, and each mistake has its own words."""
+
+import gzip
+import hashlib
+import pickle
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from edgepack.errors import BuildError
+from edgepack.packager.source import load_source, static_or_error
+from tests.unit.packager_io.models import save, save_with_external_data, small_cnn
+
+
+def _refusal(path: Path, **shapes: tuple[int, ...]) -> BuildError:
+    with pytest.raises(BuildError) as caught:
+        load_source(path, shapes)
+    assert caught.value.remedy, "every refusal says what to do"
+    return caught.value
+
+
+def test_a_good_model_tells_its_inputs_outputs_and_digest(tmp_path: Path) -> None:
+    path = save(small_cnn(), tmp_path / "model.onnx")
+    source = load_source(path)
+    assert [str(spec) for spec in source.inputs] == ["images: float32[batch,3,8,8]"]
+    assert [str(spec) for spec in source.outputs] == ["scores: float32[batch,10]"]
+    assert source.sha256 == hashlib.sha256(path.read_bytes()).hexdigest()
+    assert source.opset == 17
+
+
+def test_initializers_listed_as_inputs_are_not_inputs(tmp_path: Path) -> None:
+    model = small_cnn()
+    for tensor in model.graph.initializer:
+        model.graph.input.add().CopyFrom(
+            helper.make_tensor_value_info(tensor.name, TensorProto.FLOAT, list(tensor.dims))
+        )
+    source = load_source(save(model, tmp_path / "model.onnx"))
+    assert [spec.name for spec in source.inputs] == ["images"]
+
+
+def test_external_data_is_loaded_and_part_of_the_digest(tmp_path: Path) -> None:
+    path = save_with_external_data(small_cnn(), tmp_path / "model.onnx")
+    source = load_source(path)
+    assert all(tensor.raw_data for tensor in source.model.graph.initializer)
+    weights = tmp_path / "weights.bin"
+    assert source.size_bytes == path.stat().st_size + weights.stat().st_size
+    content = bytearray(weights.read_bytes())
+    content[0] ^= 1
+    weights.write_bytes(content)
+    assert load_source(path).sha256 != source.sha256
+
+
+def _pytorch_zip() -> bytes:
+    import io
+
+    content = io.BytesIO()
+    with zipfile.ZipFile(content, "w") as archive:
+        archive.writestr("model/data.pkl", b"")
+    return content.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("content", "looks_like"),
+    [
+        (_pytorch_zip(), "a PyTorch checkpoint (a zip archive with data.pkl)"),
+        (b"PK\x03\x04nonsense", "a damaged zip archive"),
+        (pickle.dumps({"weights": [1.0]}), "a Python pickle, perhaps an old PyTorch checkpoint"),
+        (b"\x1c\0\0\0TFL3" + bytes(64), "a TensorFlow Lite model"),
+        (b"\x1c\0\0\0ORTM" + bytes(64), "a model in ONNX Runtime's own .ort format"),
+        (b"\x89HDF\r\n\x1a\n" + bytes(64), "an HDF5 file, perhaps a Keras model"),
+        (b"\n<!DOCTYPE html><html>", "an HTML page: the download gave a page instead of the file"),
+        (b"version https://git-lfs.github.com/spec/v1\n", "a Git LFS pointer, not the file itself"),
+        (gzip.compress(b"x"), "a gzip archive"),
+        (b'{"model": 1}', "a JSON or text file"),
+        (b"\x93NUMPY\x01\0" + bytes(64), "a NumPy array"),
+    ],
+)
+def test_another_format_is_named(tmp_path: Path, content: bytes, looks_like: str) -> None:
+    path = tmp_path / "model.onnx"
+    path.write_bytes(content)
+    assert _refusal(path).problem == f"model.onnx is not an ONNX model: it looks like {looks_like}"
+
+
+def test_bytes_of_no_known_format_are_shown(tmp_path: Path) -> None:
+    path = tmp_path / "model.onnx"
+    path.write_bytes(b"\x7fELF\x02\x01\x01\x00" + bytes(100))
+    assert "does not hold an ONNX protobuf (it begins with 7f 45 4c 46" in _refusal(path).problem
+
+
+def test_an_empty_file_is_called_empty(tmp_path: Path) -> None:
+    path = tmp_path / "model.onnx"
+    path.touch()
+    assert _refusal(path).problem == "model.onnx is empty"
+
+
+def test_a_missing_file_lists_the_models_that_are_there(tmp_path: Path) -> None:
+    save(small_cnn(), tmp_path / "other.onnx")
+    error = _refusal(tmp_path / "model.onnx")
+    assert error.problem == f"there is no file {tmp_path / 'model.onnx'}"
+    assert error.remedy == f"there are other.onnx in {tmp_path}"
+
+
+def test_a_folder_names_the_models_in_it(tmp_path: Path) -> None:
+    save(small_cnn(), tmp_path / "inner.onnx")
+    error = _refusal(tmp_path)
+    assert error.problem == f"{tmp_path} is a folder, not a model; it holds inner.onnx"
+
+
+@pytest.mark.parametrize("share", [0.02, 0.3, 0.5, 0.999])
+def test_a_truncated_file_is_called_truncated(tmp_path: Path, share: float) -> None:
+    content = small_cnn().SerializeToString()
+    path = tmp_path / "model.onnx"
+    path.write_bytes(content[: int(len(content) * share)])
+    assert _refusal(path).problem.startswith("model.onnx is truncated: its part ")
+
+
+def test_a_file_cut_before_its_operator_set_is_called_truncated(tmp_path: Path) -> None:
+    model = small_cnn()
+    del model.opset_import[:]
+    path = save(model, tmp_path / "model.onnx")
+    assert _refusal(path).problem.startswith("model.onnx is truncated: it has no operator set")
+
+
+def test_an_opset_beyond_the_runtime_is_refused_with_what_it_knows(tmp_path: Path) -> None:
+    error = _refusal(save(small_cnn(opset=99), tmp_path / "model.onnx"))
+    assert error.problem.startswith("opset 99 is too new: the installed onnxruntime 1.")
+    assert "knows up to opset 2" in error.problem
+
+
+def test_an_ancient_opset_is_refused(tmp_path: Path) -> None:
+    error = _refusal(save(small_cnn(opset=9), tmp_path / "model.onnx"))
+    assert error.problem == "opset 9 is too old: the oldest that can be built from is 11"
+
+
+def test_an_ir_version_beyond_the_runtime_is_refused(tmp_path: Path) -> None:
+    error = _refusal(save(small_cnn(ir_version=99), tmp_path / "model.onnx"))
+    assert error.problem.startswith("IR version 99 is too new: the installed onnxruntime 1.")
+
+
+def test_missing_external_data_names_the_file_and_the_tensor(tmp_path: Path) -> None:
+    path = save_with_external_data(small_cnn(), tmp_path / "model.onnx")
+    (tmp_path / "weights.bin").unlink()
+    error = _refusal(path)
+    assert "external data file 'weights.bin' is missing" in error.problem
+    assert error.found_in == f"{path}, tensor 'w1'"
+
+
+def test_truncated_external_data_is_told_with_numbers(tmp_path: Path) -> None:
+    path = save_with_external_data(small_cnn(), tmp_path / "model.onnx")
+    weights = tmp_path / "weights.bin"
+    weights.write_bytes(weights.read_bytes()[:100])
+    assert "external data file 'weights.bin' is truncated: tensor" in _refusal(path).problem
+
+
+@pytest.mark.parametrize("location", ["../secret.bin", "/etc/passwd", "a/../../secret.bin"])
+def test_external_data_outside_the_folder_is_refused(tmp_path: Path, location: str) -> None:
+    folder = tmp_path / "inside"
+    folder.mkdir()
+    (tmp_path / "secret.bin").write_bytes(bytes(1 << 16))
+    path = save_with_external_data(small_cnn(), folder / "model.onnx")
+    model = onnx.load(path, load_external_data=False)
+    for tensor in model.graph.initializer:
+        tensor.external_data[0].value = location
+    save(model, path)
+    assert _refusal(path).problem == (
+        f"the model points outside its folder for external data: {location!r}"
+    )
+
+
+def _with_weight(name: str, value: float) -> onnx.ModelProto:
+    model = small_cnn()
+    for tensor in model.graph.initializer:
+        if tensor.name == name:
+            values = numpy_helper.to_array(tensor).copy()
+            values.flat[3] = value
+            tensor.CopyFrom(numpy_helper.from_array(values, name))
+    return model
+
+
+def test_nan_in_weights_names_the_initializer(tmp_path: Path) -> None:
+    error = _refusal(save(_with_weight("w2", float("nan")), tmp_path / "model.onnx"))
+    assert error.problem == "1 of 3,456 values of weight 'w2' are NaN"
+
+
+def test_infinity_in_a_layers_weights_is_refused(tmp_path: Path) -> None:
+    error = _refusal(save(_with_weight("b3", float("inf")), tmp_path / "model.onnx"))
+    assert error.problem == "1 of 10 values of weight 'b3' are infinite"
+
+
+def test_infinity_in_a_mask_is_noted_only(tmp_path: Path) -> None:
+    model = small_cnn()
+    model.graph.initializer.append(
+        numpy_helper.from_array(np.full(10, -np.inf, np.float32), "mask")
+    )
+    model.graph.node.append(helper.make_node("Add", ["scores", "mask"], ["masked"], name="add"))
+    source = load_source(save(model, tmp_path / "model.onnx"))
+    assert source.notes == ("Constant 'mask' holds infinite values; no weight of a layer does.",)
+
+
+def test_a_model_without_inputs_is_refused(tmp_path: Path) -> None:
+    node = helper.make_node("RandomNormal", [], ["y"], shape=[1])
+    output = helper.make_tensor_value_info("y", TensorProto.FLOAT, [1])
+    model = helper.make_model(
+        helper.make_graph([node], "g", [], [output]),
+        opset_imports=[helper.make_opsetid("", 17)],
+        ir_version=8,
+    )
+    assert _refusal(save(model, tmp_path / "m.onnx")).problem.startswith("the model has no inputs")
+
+
+def test_a_graph_the_checker_refuses_is_told_in_its_words(tmp_path: Path) -> None:
+    model = small_cnn()
+    model.graph.node[0].input[0] = "nowhere"
+    assert _refusal(save(model, tmp_path / "m.onnx")).problem.startswith(
+        "the ONNX checker refuses the model: "
+    )
+
+
+def test_a_given_shape_is_fixed_wherever_its_symbol_stands(tmp_path: Path) -> None:
+    source = load_source(save(small_cnn(), tmp_path / "m.onnx"), {"images": (2, 3, 8, 8)})
+    assert source.inputs[0].shape == (2, 3, 8, 8)
+    assert source.outputs[0].shape == (2, 10)
+
+
+@pytest.mark.parametrize(
+    ("shapes", "problem"),
+    [
+        ({"image": (1, 3, 8, 8)}, "the model has no input 'image'; it has images"),
+        (
+            {"images": (1, 3, 8)},
+            "input 'images' has 4 dimensions [batch,3,8,8], the shape given has 3",
+        ),
+        (
+            {"images": (1, 3, 9, 8)},
+            "dimension 2 of input 'images' is fixed to 8 in the model [batch,3,8,8] and cannot "
+            "become 9",
+        ),
+    ],
+)
+def test_a_shape_that_does_not_fit_is_refused(
+    tmp_path: Path, shapes: dict[str, tuple[int, ...]], problem: str
+) -> None:
+    path = save(small_cnn(), tmp_path / "m.onnx")
+    assert _refusal(path, **shapes).problem == problem
+
+
+def test_one_symbol_cannot_have_two_sizes(tmp_path: Path) -> None:
+    value = helper.make_tensor_value_info
+    graph = helper.make_graph(
+        [helper.make_node("Add", ["a", "b"], ["c"])],
+        "g",
+        [value("a", TensorProto.FLOAT, ["n"]), value("b", TensorProto.FLOAT, ["n"])],
+        [value("c", TensorProto.FLOAT, ["n"])],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    path = save(model, tmp_path / "m.onnx")
+    assert _refusal(path, a=(2,), b=(3,)).problem == (
+        "dimension 'n' cannot be both 2 (input 'a') and 3 (input 'b')"
+    )
+
+
+def test_open_dimensions_where_static_are_needed_say_which_and_how(tmp_path: Path) -> None:
+    source = load_source(save(small_cnn(), tmp_path / "m.onnx"))
+    with pytest.raises(BuildError) as caught:
+        static_or_error(source, "qnn-htp")
+    assert caught.value.problem == (
+        "profile 'qnn-htp' needs every dimension fixed, and m.onnx leaves open dimension 0 (batch) "
+        "of input 'images' [batch,3,8,8]"
+    )
+    assert caught.value.remedy is not None
+    assert caught.value.remedy.startswith("--shape images=1,3,8,8")
+    static_or_error(load_source(source.path, {"images": (1, 3, 8, 8)}), "qnn-htp")
