@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 
-from edgepack.durable import write_file
+from edgepack.durable import flush_folder, write_file
 from edgepack.errors import DeviceError
 from edgepack.wire.messages import BundleRef, Choice
 
@@ -82,3 +82,13 @@ def write_pointer(state_dir: Path, pointer: ActivePointer) -> None:
         OSError: It could not be written; the old pointer still stands.
     """
     write_file(pointer_path(state_dir), msgspec.json.encode(pointer))
+
+
+def remove_pointer(state_dir: Path) -> None:
+    """Takes the pointer away: the first model of a device failed, so none serves.
+
+    Raises:
+        OSError: It could not be removed.
+    """
+    pointer_path(state_dir).unlink(missing_ok=True)
+    flush_folder(state_dir)

@@ -1,0 +1,176 @@
+"""Slots: where bundles lie on the device, one folder each, named by the bundle's digest.
+
+<state_dir>/slots/<digest>/         the bundle's files; while it is fetched, at full size
+<state_dir>/downloads/<digest>.json which chunks of it are there, while it is fetched
+"""
+
+import contextlib
+import os
+import shutil
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from edgepack.agent.pointer import SLOTS_FOLDER, slot_folder
+from edgepack.bundle.chunks import chunk_digests, offsets
+from edgepack.bundle.manifest import MANIFEST_FILE, FileEntry, decode_manifest
+from edgepack.durable import flush_folder, write_file
+from edgepack.errors import BundleError
+
+DOWNLOADS_FOLDER = "downloads"
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoredChunk:
+    """A chunk that some slot should hold; whoever reads it checks its digest."""
+
+    path: Path
+    offset: int
+    size_bytes: int
+
+    def read(self) -> bytes:
+        """Its bytes; fewer or none when the file is not what it should be."""
+        try:
+            with self.path.open("rb") as file:
+                file.seek(self.offset)
+                return file.read(self.size_bytes)
+        except OSError:
+            return b""
+
+
+class Slots:
+    """The slots below a state folder.
+
+    Args:
+        state_dir: The agent's state folder; must exist.
+        write: Writes small files durably.
+    """
+
+    def __init__(
+        self, state_dir: Path, *, write: Callable[[Path, bytes], None] = write_file
+    ) -> None:
+        self._state_dir = state_dir
+        self._write = write
+        for name in (SLOTS_FOLDER, DOWNLOADS_FOLDER):
+            (state_dir / name).mkdir(exist_ok=True)
+
+    def folder(self, digest: str) -> Path:
+        """The slot of a bundle, whether it is there or not."""
+        return slot_folder(self._state_dir, digest)
+
+    def digests(self) -> frozenset[str]:
+        """The bundles that have a slot."""
+        return frozenset(path.name for path in (self._state_dir / SLOTS_FOLDER).iterdir())
+
+    def free_bytes(self) -> int:
+        """Free space for this user on the disk of the slots."""
+        found = os.statvfs(self._state_dir)
+        return found.f_bavail * found.f_frsize
+
+    def write_file(self, digest: str, path: str, content: bytes) -> None:
+        """Puts a small file into a slot, which is made when it is missing.
+
+        Raises:
+            OSError: The disk is full.
+        """
+        target = self.folder(digest) / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        self._write(target, content)
+
+    def read_file(self, digest: str, path: str) -> bytes | None:
+        """A small file of a slot; None when it is not there."""
+        try:
+            return (self.folder(digest) / path).read_bytes()
+        except OSError:
+            return None
+
+    def read_held(self, digest: str) -> dict[str, bytes]:
+        """Which chunks of a partial slot are there: bitmaps by file digest, least bit first."""
+        try:
+            content = self._held_path(digest).read_bytes()
+            return msgspec.json.decode(content, type=dict[str, bytes])
+        except (FileNotFoundError, msgspec.DecodeError):
+            return {}
+
+    def write_held(self, digest: str, held: dict[str, bytes]) -> None:
+        """Notes which chunks are there; the chunks themselves must be on the disk before.
+
+        Raises:
+            OSError: The disk is full; the older note still stands.
+        """
+        self._write(self._held_path(digest), msgspec.json.encode(held))
+
+    def forget_held(self, digest: str) -> None:
+        """Removes the note about a partial slot."""
+        self._held_path(digest).unlink(missing_ok=True)
+        flush_folder(self._state_dir / DOWNLOADS_FOLDER)
+
+    def remove(self, digest: str) -> None:
+        """Removes a slot; the note goes first, so that it never speaks of chunks that are gone."""
+        self.forget_held(digest)
+        shutil.rmtree(self.folder(digest), ignore_errors=True)
+
+    def keep_only(self, digests: Iterable[str]) -> tuple[str, ...]:
+        """Removes every other slot, and what killed writers left behind.
+
+        Returns:
+            What was removed.
+        """
+        kept = frozenset(digests)
+        removed = tuple(sorted(self.digests() - kept))
+        for digest in removed:
+            self.remove(digest)
+        for note in (self._state_dir / DOWNLOADS_FOLDER).iterdir():
+            if note.stem not in kept:
+                note.unlink(missing_ok=True)
+        return removed
+
+    def sweep_temporaries(self) -> None:
+        """Removes the temporary files of writers that were killed before they could rename."""
+        for folder in (self._state_dir, self._state_dir / DOWNLOADS_FOLDER):
+            for path in folder.glob(".*.json.*"):
+                path.unlink(missing_ok=True)
+
+    def remove_strangers(self, digest: str, known: Iterable[str]) -> None:
+        """Removes what does not belong into a slot, such as temporary files of a killed writer.
+
+        Args:
+            digest: The bundle.
+            known: POSIX paths of the bundle's files.
+        """
+        folder = self.folder(digest)
+        kept = frozenset(known)
+        for path in sorted(folder.rglob("*"), reverse=True):
+            is_file = path.is_symlink() or not path.is_dir()
+            if is_file and path.relative_to(folder).as_posix() not in kept:
+                path.unlink(missing_ok=True)
+
+    def stored_chunks(self, *, apart_from: str) -> dict[bytes, StoredChunk]:
+        """Where equal chunks may be had without a network, by SHA-256.
+
+        Args:
+            apart_from: Digest of the slot that is being filled.
+        """
+        found: dict[bytes, StoredChunk] = {}
+        for digest in sorted(self.digests() - {apart_from}):
+            folder = self.folder(digest)
+            for entry in _listed_files(folder):
+                path = folder / entry.path
+                if not path.is_file():
+                    continue
+                chunks = entry.chunks
+                for sha256, offset, size in zip(
+                    chunk_digests(chunks), offsets(chunks), chunks.sizes, strict=True
+                ):
+                    found.setdefault(sha256, StoredChunk(path=path, offset=offset, size_bytes=size))
+        return found
+
+    def _held_path(self, digest: str) -> Path:
+        return self._state_dir / DOWNLOADS_FOLDER / f"{digest}.json"
+
+
+def _listed_files(folder: Path) -> Iterator[FileEntry]:
+    with contextlib.suppress(OSError, BundleError):
+        yield from decode_manifest((folder / MANIFEST_FILE).read_bytes()).files

@@ -1,0 +1,31 @@
+"""Judging a new model by what real inferences did while it soaked. Pure."""
+
+from collections.abc import Iterable, Sequence
+
+from edgepack.wire.messages import Telemetry
+
+TOLERATED_FAILURES = 0.01
+"""Share of inferences that may raise; an application's own mistakes are among them."""
+
+
+def why_unfit(windows: Iterable[Telemetry], troubles: Sequence[str], digest: str) -> str:
+    """Why the model must not stay, or "" while nothing speaks against it.
+
+    Args:
+        windows: Latency reports since the switch.
+        troubles: Why serving processes could not follow the switch, since then.
+        digest: The bundle that soaks; reports on others are passed over.
+    """
+    if troubles:
+        return f"a process could not serve it: {troubles[0]}"
+    failures = inferences = 0
+    for window in windows:
+        if window.digest == digest:
+            failures += window.failures
+            inferences += window.failures + window.latency.count
+    if failures and failures > TOLERATED_FAILURES * inferences:
+        return (
+            f"{failures} of {inferences} real inferences failed while it soaked, "
+            f"more than {TOLERATED_FAILURES:.0%}"
+        )
+    return ""
