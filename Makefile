@@ -30,7 +30,7 @@ docs: $(READY)
 	$(BIN)/python docs/reference.py
 
 bench: $(READY)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r benchmarks/requirements.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -r benchmarks/requirements.txt
 	$(BIN)/python -m benchmarks
 
 clean:

@@ -27,7 +27,7 @@ _MODULES = (
 _PARTS = {
     "evaluation": slice(0, 150),
     "calibration": slice(150, 250),
-    "development": slice(250, 400),
+    "development": slice(250, 330),
 }
 
 
