@@ -1,0 +1,166 @@
+"""The processes of the demo: a fleet server, agents, applications, and commands."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from examples.demo.telling import show_command
+
+GROUP = "cameras"
+SOAK_S = 3.0
+PATIENCE_S = 90.0
+
+
+class DemoError(Exception):
+    """Something in the story did not come true."""
+
+
+def wait_until(is_true: Callable[[], bool], what: str) -> None:
+    """Waits for something to become true; gives up after `PATIENCE_S`."""
+    deadline = time.monotonic() + PATIENCE_S
+    while not is_true():
+        if time.monotonic() > deadline:
+            raise DemoError(f"waited {PATIENCE_S:.0f} s in vain until {what}")
+        time.sleep(0.2)
+
+
+def command(*words: str, data: Path | None = None) -> int:
+    """Runs an edgepack command before the person's eyes; returns its exit code."""
+    show_command(words)
+    return subprocess.run([_program("edgepack"), *words], env=_environment(data)).returncode
+
+
+def edgepack(*words: str, data: Path | None = None) -> None:
+    """Runs an edgepack command that must succeed."""
+    if command(*words, data=data) != 0:
+        raise DemoError(f"'edgepack {words[0]}' failed")
+
+
+class Fleet:
+    """The server, and on each device an agent and an application, as separate processes."""
+
+    def __init__(self, folder: Path) -> None:
+        self.data = folder / "fleet"
+        self._folder = folder
+        self._logs = folder / "logs"
+        self._servers: list[subprocess.Popen[bytes]] = []
+        self._applications: dict[str, subprocess.Popen[bytes]] = {}
+
+    def __enter__(self) -> Self:
+        self._logs.mkdir()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        for process in [*self._applications.values(), *reversed(self._servers)]:
+            _stop(process)
+
+    def serve(self, *, trust: Path) -> None:
+        """Starts broker, controller, depot and API."""
+        os.environ["EDGEPACK_FLEET_URL"] = f"http://127.0.0.1:{(port := _free_port())}"
+        words = ["fleet", "serve", "--data", str(self.data), "--trust", str(trust)]
+        words += ["--port", str(port), "--broker-port", str(_free_port())]
+        show_command(tuple(words))
+        self._start("fleet", [_program("edgepack"), *words])
+        wait_until(lambda: self._ask("fleet", "info") is not None, "the fleet answers")
+
+    def add_device(self, device: str, providers: str) -> None:
+        """Enrols a device and starts its agent and its application."""
+        folder = self._folder / device
+        edgepack("fleet", "enroll", device, "--group", GROUP, "-o", str(folder), data=self.data)
+        settings = folder / "agent.toml"
+        extra = f"\n[limits]\ntelemetry_interval_s = 2.0\n\n[providers]\nthreads = 1\n{providers}\n"
+        settings.write_text(settings.read_text() + extra)
+        self._start(
+            f"{device}.agent", [_program("edgepack-agent"), "run", "--config", str(settings)]
+        )
+        state = folder / "state"
+        self._applications[device] = self._start(
+            f"{device}.application",
+            [
+                sys.executable,
+                *("-m", "examples.demo.application", str(state), str(folder / "counts.json")),
+            ],
+        )
+        self._servers.remove(self._applications[device])
+
+    def start_rollout(self, bundle: Path, *, waves: str) -> str:
+        """Starts a rollout of the bundle to the group; returns its id."""
+        words = ("rollout", "start", str(bundle), "--group", GROUP, "--waves", waves)
+        words += ("--soak", str(SOAK_S), "--deadline", str(PATIENCE_S))
+        show_command(words)
+        answer = self._ask(*words)
+        if answer is None:
+            raise DemoError("'edgepack rollout start' failed")
+        return str(answer["rollout"])
+
+    def devices(self) -> list[dict[str, Any]]:
+        """What `edgepack fleet devices` knows."""
+        answer = self._ask("fleet", "devices")
+        return list(answer) if answer else []
+
+    def latencies(self, rollout: str) -> list[dict[str, Any]]:
+        """Latency of real inferences of the rollout's release, by hardware and provider."""
+        answer = self._ask("rollout", "status", rollout)
+        return list(answer["latency"]) if answer else []
+
+    def stop_applications(self) -> dict[str, dict[str, Any]]:
+        """Stops the applications; returns what each counted."""
+        for process in self._applications.values():
+            _stop(process)
+        return {
+            device: json.loads((self._folder / device / "counts.json").read_bytes())
+            for device in self._applications
+        }
+
+    def _start(self, name: str, words: list[str]) -> subprocess.Popen[bytes]:
+        with (self._logs / f"{name}.log").open("wb") as log:
+            process = subprocess.Popen(
+                words, stdout=log, stderr=log, stdin=subprocess.DEVNULL, env=_environment(self.data)
+            )
+        self._servers.append(process)
+        return process
+
+    def _ask(self, *words: str) -> Any:
+        done = subprocess.run(
+            [_program("edgepack"), *words, "--json"],
+            env=_environment(self.data),
+            capture_output=True,
+        )
+        return json.loads(done.stdout) if done.returncode == 0 else None
+
+
+def _program(name: str) -> str:
+    return str(Path(sys.executable).with_name(name))
+
+
+def _environment(data: Path | None) -> dict[str, str]:
+    return {**os.environ, **({"EDGEPACK_FLEET_DATA": str(data)} if data else {})}
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def _stop(process: subprocess.Popen[bytes]) -> None:
+    if process.poll() is None:
+        process.send_signal(signal.SIGTERM)
+        try:
+            process.wait(10)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
