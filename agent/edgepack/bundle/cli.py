@@ -225,6 +225,8 @@ def _verify(bundle: Path, key_paths: Sequence[Path]) -> VerifiedBundle:
 def _read_manifest(bundle: Path) -> Manifest:
     if bundle.is_dir():
         return decode_manifest(read_bounded(bundle / MANIFEST_FILE, MAX_MANIFEST_BYTES))
+    if not bundle.exists():
+        raise BundleError("there is no such bundle", found_in=str(bundle))
     return read_head(bundle).manifest
 
 

@@ -107,6 +107,10 @@ def test_a_bundle_that_is_not_there_is_refused(
     assert error.problem == "there is no such bundle"
 
 
+def test_inspect_of_nothing_is_refused(tmp_path: Path) -> None:
+    assert refused(call(cli.inspect, tmp_path / "none")).problem == "there is no such bundle"
+
+
 def test_keys_are_generated_and_shown(tmp_path: Path) -> None:
     made = call(cli.keys, "generate", "-o", tmp_path / "release", "--curve", "P-384")
     assert made.exit_code == 0

@@ -186,6 +186,10 @@ BYTES: dict[str, tuple[bytes, str]] = {
     "no UTF-8": (b'{"a": "\xff"}', "no JSON"),
     "a list": (b"[]", "Expected `object`, got `array`"),
     "a key twice": (b'{"layout": 1, "layout": 1}', "'layout' stands twice"),
+    "a key twice among very many": (
+        b"{" + b"".join(b'"%d":0,' % number for number in range(200_000)) + b'"199999":0}',
+        "'199999' stands twice",
+    ),
     "NaN": (b'{"layout": NaN}', "NaN is not finite"),
     "a number beyond floats": (b'{"layout": 1e999}', "1e999 is not finite"),
     "a number of many digits": (b'{"layout": ' + b"9" * 10_000 + b"}", "no JSON"),
