@@ -38,6 +38,23 @@ FIRMWARE_FILES = {
 }
 """Where the kernel tells the version of an accelerator's firmware."""
 
+HEXAGON = {
+    "sm8350": "v68",
+    "sm7325": "v68",
+    "qcs6490": "v68",
+    "qcm6490": "v68",
+    "sm8450": "v69",
+    "sm8550": "v73",
+    "qcs8550": "v73",
+    "qcs9100": "v73",
+    "sc8380xp": "v73",
+    "x1e80100": "v73",
+    "sm8650": "v75",
+    "sm8750": "v79",
+    "sm8850": "v81",
+}
+"""Version of the Hexagon processor by SoC, which profiles may ask for like a SoC's name."""
+
 INSTRUCTION_SETS = (
     "avx512_vnni",
     "avx_vnni",
@@ -97,7 +114,7 @@ def read_device_facts(
         runtime=runtime.__version__ if runtime is not None else "",
         providers=providers,
         drivers=_read_drivers(root, modules, kernel) | read_sdks(),
-        hardware_class=hardware_class(arch, features, soc or cpu_model),
+        hardware_class=hardware_class(arch, features, soc.split(", ")[0] or cpu_model),
     )
 
 
@@ -138,13 +155,14 @@ def _read_cpu(root: Path) -> tuple[str, tuple[str, ...], int]:
 
 
 def _read_soc(root: Path) -> str:
-    """Names of the SoC, separated by ", ": machine and number, or the device tree's last name."""
+    """Names of the SoC, separated by ", ": machine, number, device tree's name, NPU version."""
     soc0 = root / "sys/devices/soc0"
     names = [_text(soc0 / name) for name in ("machine", "soc_id")]
     compatible = _text(root / "proc/device-tree/compatible").splitlines()
     if compatible:
         # From the board to the chip: the last is the most general, "qcom,qcs6490".
         names.append(compatible[-1].rpartition(",")[2])
+    names.append(next((HEXAGON[name.lower()] for name in names if name.lower() in HEXAGON), ""))
     unlike: list[str] = []
     for name in filter(None, names):
         if name.lower() not in (known.lower() for known in unlike):

@@ -41,14 +41,14 @@ def test_a_qualcomm_board_tells_its_soc_and_its_arm_features(tmp_path: Path) -> 
         },
     )
     facts = read_device_facts(root=root, arch="aarch64")
-    assert facts.soc == "QCS6490, 497"
+    assert facts.soc == "QCS6490, 497, v68"
     assert facts.cpu_model == "Qualcomm RB3 Gen 2"
     assert facts.cpu_features == ("asimd", "asimddp", "fp", "i8mm")
     assert facts.cpu_count == 2
     assert facts.memory_bytes == 8_192_000_000
     assert facts.os == "Qualcomm Linux 1.3"
     assert facts.drivers["fastrpc"] == "6.6.28"
-    assert facts.hardware_class == "aarch64/i8mm/QCS6490, 497"
+    assert facts.hardware_class == "aarch64/i8mm/QCS6490"
 
 
 def test_an_amd_laptop_tells_the_version_of_its_npu_driver_and_firmware(tmp_path: Path) -> None:
