@@ -134,7 +134,7 @@ def simulate(
                 _run(connections, selector, stopping, until, show)
             finally:
                 for connection in connections:
-                    connection.client.disconnect()
+                    _close(connection.client)
     return _states(connections)
 
 
@@ -200,6 +200,13 @@ def _watch(connection: _Connection, selector: selectors.BaseSelector) -> None:
     connection.client.on_socket_close = closed
     connection.client.on_socket_register_write = wants_write
     connection.client.on_socket_unregister_write = wrote
+
+
+def _close(client: mqtt.Client) -> None:
+    """Says goodbye as far as the socket takes it; the selector is left alone afterwards."""
+    client.disconnect()
+    client.loop_write()
+    client.on_socket_close = client.on_socket_unregister_write = None
 
 
 def _serve_ready(selector: selectors.BaseSelector, timeout_s: float) -> None:

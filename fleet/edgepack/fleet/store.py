@@ -69,16 +69,16 @@ def open_store(url: str) -> Store:
     try:
         Base.metadata.create_all(engine)
         with Session(engine) as session, session.begin():
-            row = session.scalar(select(SchemaRow))
-            if row is None:
-                session.add(SchemaRow(version=SCHEMA_VERSION))
+            version = session.scalar(select(SchemaRow.version))
+            if version is None:
+                version = SCHEMA_VERSION
+                session.add(SchemaRow(version=version))
     except SQLAlchemyError as error:
         cause = getattr(error, "orig", None) or error
         raise FleetError(f"cannot open the database: {cause}", found_in=shown) from error
-    if row is not None and row.version != SCHEMA_VERSION:
+    if version != SCHEMA_VERSION:
         raise FleetError(
-            f"the database has tables of version {row.version}, this edgepack needs "
-            f"{SCHEMA_VERSION}",
+            f"the database has tables of version {version}, this edgepack needs {SCHEMA_VERSION}",
             found_in=shown,
             remedy="use the edgepack that made it, or name a new one with --database",
         )

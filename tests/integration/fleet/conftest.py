@@ -1,0 +1,307 @@
+"""A fleet as people run it: `edgepack fleet serve` as a process, real brokers, real bundles."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from edgepack.bundle.archive import pack
+from edgepack.bundle.chunks import entry
+from edgepack.bundle.golden import Golden, Tensor, write_golden
+from edgepack.bundle.keys import generate_key, load_private_key, write_key_pair
+from edgepack.bundle.manifest import (
+    Accuracy,
+    BundleFacts,
+    GoldenTolerance,
+    Manifest,
+    Placement,
+    Requirements,
+    Toolchain,
+    Variant,
+    VariantFacts,
+    encode_manifest,
+)
+from edgepack.bundle.signature import sign_folder
+from edgepack.errors import FleetError
+from edgepack.fleet.client import FleetClient, rollout_path
+from edgepack.fleet.documents import (
+    FleetInfo,
+    ReleaseView,
+    RolloutRequest,
+    RolloutView,
+    Selector,
+)
+from edgepack.fleet.simulate import SimulateSettings, simulate
+
+MOSQUITTO = "/usr/sbin/mosquitto"
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def wait_until(is_so: Callable[[], bool], what: str, timeout_s: float = 60.0) -> None:
+    until = time.monotonic() + timeout_s
+    while not is_so():
+        assert time.monotonic() < until, f"waited {timeout_s:g} s in vain: {what}"
+        time.sleep(0.05)
+
+
+@pytest.fixture(scope="session")
+def key_prefix(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    prefix = tmp_path_factory.mktemp("keys") / "release"
+    write_key_pair(generate_key(), prefix)
+    return prefix
+
+
+@pytest.fixture(scope="session")
+def make_bundle(tmp_path_factory: pytest.TempPathFactory, key_prefix: Path) -> Callable[..., Path]:
+    """Makes signed archives: a version, and a model of random bytes of a size."""
+
+    def make(version: str = "1.0.0", release: int = 1, size_bytes: int = 300_000) -> Path:
+        root = tmp_path_factory.mktemp("bundle")
+        folder = root / f"digits-{version}"
+        (folder / "model" / "cpu").mkdir(parents=True)
+        (folder / "golden").mkdir()
+        content = np.random.default_rng(release).bytes(size_bytes)
+        (folder / "model" / "cpu" / "model.onnx").write_bytes(content)
+        sample: dict[str, Tensor] = {"x": np.zeros((1, 2), np.float32)}
+        write_golden(
+            folder / "golden" / "golden.npz",
+            Golden(inputs=(sample,), outputs=({"y": sample["x"]},)),
+        )
+        variant = Variant(
+            name="cpu",
+            provider="CPUExecutionProvider",
+            device="cpu",
+            facts=VariantFacts(
+                profile="cpu",
+                profile_sha256="ab" * 32,
+                precision="fp32",
+                requires=Requirements(),
+                toolchain=Toolchain(onnxruntime="1.31.1"),
+                files=(entry(folder, "model/cpu/model.onnx"),),
+                accuracy=Accuracy(
+                    metric="cosine",
+                    value=1.0,
+                    float_value=1.0,
+                    budget=0.99,
+                    sample_count=8,
+                    provider="CPUExecutionProvider",
+                ),
+                tolerances={"y": GoldenTolerance(cosine_min=0.99, nrmse_max=0.05)},
+                placement=Placement(
+                    provider="CPUExecutionProvider", taken=3, total=3, verified=True
+                ),
+            ),
+        )
+        facts = BundleFacts(
+            name="digits",
+            version=version,
+            release=release,
+            source_sha256="ab" * 32,
+            files=(entry(folder, "golden/golden.npz"),),
+        )
+        manifest = Manifest(facts=facts, variants=(variant,))
+        (folder / "manifest.json").write_bytes(encode_manifest(manifest))
+        sign_folder(folder, load_private_key(key_prefix.with_suffix(".key")))
+        archive = root / f"digits-{version}.edgepack"
+        pack(folder, archive)
+        return archive
+
+    return make
+
+
+class FleetProcess:
+    """`edgepack fleet serve` as a process that can be killed and started again."""
+
+    def __init__(self, data: Path, *arguments: str) -> None:
+        self.data = data
+        self.port = free_port()
+        self.url = f"http://127.0.0.1:{self.port}"
+        self.arguments = arguments
+        self.process: subprocess.Popen[str] | None = None
+
+    def start(self) -> "FleetProcess":
+        command = [sys.executable, "-m", "edgepack.cli", "fleet", "serve", "-v"]
+        command += ["--data", str(self.data), "--port", str(self.port), *self.arguments]
+        self.log = (self.data.parent / "serve.log").open("a")
+        self.process = subprocess.Popen(command, stderr=self.log, stdout=self.log, text=True)
+        wait_until(self._answers, "the fleet answers", 30)
+        return self
+
+    def _answers(self) -> bool:
+        assert self.process is not None
+        assert self.process.poll() is None, (self.data.parent / "serve.log").read_text()
+        try:
+            return self.info().is_connected
+        except FleetError:
+            return False
+
+    def kill(self) -> None:
+        assert self.process is not None
+        self.process.kill()
+        self.process.wait(10)
+        self.log.close()
+
+    def stop(self) -> int:
+        assert self.process is not None
+        self.process.send_signal(signal.SIGTERM)
+        code = self.process.wait(20)
+        self.log.close()
+        return code
+
+    @property
+    def client(self) -> FleetClient:
+        return FleetClient(self.data, self.url)
+
+    def wait_until(self, is_so: Callable[[], bool], what: str, timeout_s: float = 60.0) -> None:
+        wait_until(is_so, what, timeout_s)
+
+    def info(self) -> FleetInfo:
+        return self.client.get("/v1/info", FleetInfo)
+
+    def rollout(self, name: str) -> RolloutView:
+        return self.client.get(rollout_path(name), RolloutView)
+
+    def act(self, name: str, action: str) -> RolloutView:
+        return self.client.post(rollout_path(name, f"/{action}"), RolloutView)
+
+    def roll_out(self, archive: Path, **settings: object) -> str:
+        release = self.client.upload("/v1/releases", ReleaseView, archive)
+        asked: dict[str, object] = {
+            "selector": Selector(kind="group", group="simulated"),
+            "waves": "1,100%",
+            "soak_s": 0.2,
+            "deadline_s": 30.0,
+            **settings,
+        }
+        request = RolloutRequest(digest=release.bundle.digest, **asked)  # type: ignore[arg-type]
+        return self.client.post("/v1/rollouts", RolloutView, request).rollout
+
+    def wait_for(self, name: str, *states: str, timeout_s: float = 60.0) -> RolloutView:
+        wait_until(
+            lambda: self.rollout(name).state in states, f"{name} is {'/'.join(states)}", timeout_s
+        )
+        return self.rollout(name)
+
+
+class Simulation:
+    """Simulated devices on a thread."""
+
+    def __init__(self, fleet: FleetProcess, **settings: object) -> None:
+        asked: dict[str, object] = {"count": 4, "group": "simulated", "prefix": "sim", **settings}
+        self._settings = SimulateSettings(**asked)  # type: ignore[arg-type]
+        self._fleet = fleet
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+        self.states: dict[str, int] = {}
+
+    def _run(self) -> None:
+        def show(states: dict[str, int]) -> None:
+            self.states = states
+
+        simulate(self._fleet.client, self._settings, stopping=self._stopping, for_s=None, show=show)
+
+    def start(self) -> "Simulation":
+        before = self._fleet.info().online
+        self._thread.start()
+        count = self._settings.count
+        wait_until(lambda: self._fleet.info().online >= before + count, "devices are online")
+        return self
+
+    def stop(self) -> None:
+        self._stopping.set()
+        self._thread.join(20)
+        assert not self._thread.is_alive()
+
+
+@pytest.fixture
+def serve(tmp_path: Path, key_prefix: Path) -> Iterator[Callable[..., FleetProcess]]:
+    """Starts fleets; ends them afterwards."""
+    fleets: list[FleetProcess] = []
+
+    def start(*arguments: str) -> FleetProcess:
+        if "--broker" not in arguments:
+            arguments = (*arguments, "--broker-port", str(free_port()))
+        trust = ("--trust", str(key_prefix.with_suffix(".pub")))
+        fleet = FleetProcess(tmp_path / "fleet", *trust, *arguments)
+        fleets.append(fleet)
+        return fleet.start()
+
+    yield start
+    for fleet in fleets:
+        if fleet.process is not None and fleet.process.poll() is None:
+            fleet.stop()
+
+
+@pytest.fixture
+def simulation() -> Iterator[Callable[..., Simulation]]:
+    """Starts simulated devices; ends them afterwards."""
+    running: list[Simulation] = []
+
+    def start(fleet: FleetProcess, **settings: object) -> Simulation:
+        running.append(Simulation(fleet, **settings))
+        return running[-1].start()
+
+    yield start
+    for one in running:
+        one.stop()
+
+
+class Mosquitto:
+    """A real mosquitto without access rules."""
+
+    def __init__(self, folder: Path, *extra: str) -> None:
+        self.port = free_port()
+        self.url = f"mqtt://127.0.0.1:{self.port}"
+        lines = [f"listener {self.port} 127.0.0.1", *(extra or ("allow_anonymous true",))]
+        self.config = folder / "mosquitto.conf"
+        self.config.write_text("\n".join(lines) + "\n")
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> "Mosquitto":
+        self.process = run_mosquitto(self.config, self.port)
+        return self
+
+    def stop(self) -> None:
+        if self.process is not None and self.process.poll() is None:
+            self.process.terminate()
+            self.process.wait(10)
+
+
+def run_mosquitto(config: Path, port: int) -> subprocess.Popen[bytes]:
+    if not os.access(MOSQUITTO, os.X_OK):
+        pytest.skip("mosquitto is not installed (Debian package mosquitto)")
+    process = subprocess.Popen(
+        [MOSQUITTO, "-c", str(config)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+
+    def listens() -> bool:
+        assert process.poll() is None, "mosquitto ended"
+        try:
+            socket.create_connection(("127.0.0.1", port), 0.2).close()
+        except OSError:
+            return False
+        return True
+
+    wait_until(listens, "mosquitto listens", 10)
+    return process
+
+
+@pytest.fixture
+def mosquitto(tmp_path: Path) -> Iterator[Mosquitto]:
+    broker = Mosquitto(tmp_path).start()
+    yield broker
+    broker.stop()

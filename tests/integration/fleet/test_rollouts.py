@@ -1,0 +1,171 @@
+"""Rollouts from end to end, on the embedded broker and on mosquitto."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from edgepack.errors import FleetError
+from edgepack.fleet.documents import DeviceView
+
+Serve = Callable[..., Any]
+Simulate = Callable[..., Any]
+MakeBundle = Callable[..., Path]
+
+
+@pytest.fixture(params=["embedded", "mosquitto"])
+def broker_arguments(request: pytest.FixtureRequest) -> tuple[str, ...]:
+    if request.param == "embedded":
+        return ()
+    return ("--broker", request.getfixturevalue("mosquitto").url)
+
+
+def test_two_waves_complete_and_every_device_commits(
+    serve: Serve, simulation: Simulate, make_bundle: MakeBundle, broker_arguments: tuple[str, ...]
+) -> None:
+    fleet = serve(*broker_arguments)
+    simulation(fleet, count=6)
+    name = fleet.roll_out(make_bundle(), waves="2,100%")
+    view = fleet.wait_for(name, "FINISHED")
+    assert view.counts == {"COMMITTED": 6}
+    assert view.because == "6 of 6 devices committed, 0 failed or stayed silent"
+    first = [part.decided_at for part in view.assignments if part.wave == 1]
+    second = [part.offered_at for part in view.assignments if part.wave == 2]
+    assert len(first) == 2
+    assert max(first) <= min(second), "the second wave waits for the first"
+
+
+def test_failing_devices_pause_it_and_the_second_wave_never_begins(
+    serve: Serve, simulation: Simulate, make_bundle: MakeBundle
+) -> None:
+    fleet = serve()
+    simulation(fleet, count=5, fail_rate=1.0)
+    name = fleet.roll_out(make_bundle(), waves="2,100%")
+    view = fleet.wait_for(name, "PAUSED")
+    assert view.counts == {"FAILED": 2, "WAITING": 3}
+    assert "2 of 2 decided devices of wave 1 failed or stayed silent (100%)" in view.because
+    assert "golden outputs differ" in view.assignments[0].because
+
+
+def test_resume_accepts_the_failures_seen_and_goes_on(
+    serve: Serve, simulation: Simulate, make_bundle: MakeBundle
+) -> None:
+    fleet = serve()
+    simulation(fleet, count=3, fail_rate=1.0)
+    name = fleet.roll_out(make_bundle(), waves="1,100%", min_sample=2)
+    fleet.wait_for(name, "PAUSED")
+    assert fleet.act(name, "resume").state == "RUNNING"
+    view = fleet.wait_for(name, "PAUSED")
+    assert view.wave == 2
+    assert view.counts == {"FAILED": 3}
+    fleet.act(name, "resume")
+    assert fleet.wait_for(name, "FINISHED").because.startswith("0 of 3 devices committed, 3 failed")
+
+
+def test_a_breach_can_abort_and_waiting_devices_are_withdrawn(
+    serve: Serve, simulation: Simulate, make_bundle: MakeBundle
+) -> None:
+    fleet = serve()
+    simulation(fleet, count=3, fail_rate=1.0)
+    name = fleet.roll_out(make_bundle(), on_breach="abort")
+    assert fleet.wait_for(name, "ABORTED").counts == {"FAILED": 1, "WITHDRAWN": 2}
+
+
+def test_a_silent_device_times_out_counts_as_failed_and_may_speak_up_later(
+    serve: Serve, simulation: Simulate, make_bundle: MakeBundle
+) -> None:
+    fleet = serve()
+    simulation(fleet, count=2, silent_rate=1.0)
+    name = fleet.roll_out(make_bundle(), deadline_s=1.5)
+    view = fleet.wait_for(name, "PAUSED")
+    assert view.counts == {"SILENT": 1, "WAITING": 1}
+    silent = next(part for part in view.assignments if part.state == "SILENT")
+    assert silent.because == "said nothing decisive within 1.5 s"
+
+
+def test_abort_with_rollback_sends_devices_back_to_the_release_before(
+    serve: Serve, simulation: Simulate, make_bundle: MakeBundle
+) -> None:
+    fleet = serve()
+    simulation(fleet, count=3)
+    fleet.wait_for(fleet.roll_out(make_bundle("1.0.0", 1)), "FINISHED")
+    name = fleet.roll_out(make_bundle("2.0.0", 2))
+    fleet.wait_for(name, "FINISHED")
+    assert versions(fleet) == {"2.0.0"}
+    view = fleet.act(name, "abort?recall=all")
+    assert view.counts == {"RECALLED": 3}
+    assert {part.because for part in view.assignments} == {"told to run digits 1.0.0 again"}
+    fleet.wait_until(lambda: versions(fleet) == {"1.0.0"}, "all run 1.0.0 again")
+
+
+def test_a_device_that_joins_later_gets_what_its_group_got(
+    serve: Serve, simulation: Simulate, make_bundle: MakeBundle
+) -> None:
+    fleet = serve()
+    simulation(fleet, count=2)
+    name = fleet.roll_out(make_bundle())
+    fleet.wait_for(name, "FINISHED")
+    simulation(fleet, count=1, prefix="late")
+    fleet.wait_until(lambda: fleet.rollout(name).counts == {"COMMITTED": 3}, "the late one commits")
+    assert fleet.rollout(name).state == "FINISHED"
+
+
+def test_devices_in_a_running_rollout_are_not_offered_a_second_one(
+    serve: Serve, simulation: Simulate, make_bundle: MakeBundle
+) -> None:
+    fleet = serve()
+    simulation(fleet, count=2, silent_rate=1.0)
+    name = fleet.roll_out(make_bundle())
+    with pytest.raises(FleetError, match=f"is in rollout {name}, which is RUNNING"):
+        fleet.roll_out(make_bundle("2.0.0", 2))
+    fleet.act(name, "pause")
+    assert fleet.act(name, "abort").counts == {"WITHDRAWN": 2}
+    with pytest.raises(FleetError, match=f"rollout {name} is ABORTED, so it cannot be told to re"):
+        fleet.act(name, "resume")
+
+
+def test_a_killed_controller_resumes_its_rollouts(
+    serve: Serve, simulation: Simulate, make_bundle: MakeBundle, mosquitto: Any
+) -> None:
+    fleet = serve("--broker", mosquitto.url)
+    simulation(fleet, count=5)
+    name = fleet.roll_out(make_bundle(size_bytes=2_000_000), waves="2,100%", soak_s=1.0)
+    fleet.wait_until(lambda: "COMMITTED" not in fleet.rollout(name).counts, "it is under way")
+    fleet.kill()
+    fleet.start()
+    view = fleet.wait_for(name, "FINISHED")
+    assert view.counts == {"COMMITTED": 5}
+
+
+def test_a_killed_fleet_with_the_embedded_broker_resumes_too(
+    serve: Serve, simulation: Simulate, make_bundle: MakeBundle
+) -> None:
+    fleet = serve()
+    simulation(fleet, count=4)
+    name = fleet.roll_out(make_bundle(size_bytes=2_000_000), waves="2,100%", soak_s=1.0)
+    fleet.wait_until(lambda: fleet.rollout(name).wave == 1, "it is under way")
+    fleet.kill()
+    fleet.start()
+    assert fleet.wait_for(name, "FINISHED").counts == {"COMMITTED": 4}
+
+
+def test_two_hundred_devices_cost_the_origin_one_bundle(
+    serve: Serve, simulation: Simulate, make_bundle: MakeBundle, broker_arguments: tuple[str, ...]
+) -> None:
+    fleet = serve(*broker_arguments)
+    simulation(fleet, count=200)
+    size_bytes = 3_000_000
+    name = fleet.roll_out(make_bundle(size_bytes=size_bytes), waves="100%", deadline_s=200.0)
+    view = fleet.wait_for(name, "FINISHED", timeout_s=200)
+    assert view.counts == {"COMMITTED": 200}
+    sent = fleet.info().sent_bytes
+    assert sent["broadcast"] + sent["repair"] < 6 * size_bytes, "O(size), not 200 times the size"
+    rows = {row.hardware_class: row for row in view.latency}
+    assert sum(row.devices for row in view.latency) == 200
+    assert rows["sim-hexagon-v73"].p50_ms < rows["sim-x86-vnni"].p50_ms
+
+
+def versions(fleet: Any) -> set[str]:
+    found = fleet.client.get("/v1/devices", tuple[DeviceView, ...])
+    return {device.active.version for device in found if device.active is not None}
