@@ -6,7 +6,9 @@ python -m benchmarks.tasks --export magika       writes what `edgepack build` ta
 
 import importlib
 
+from benchmarks.tasks.places import INSTALL_COMMAND
 from benchmarks.tasks.task import Task
+from edgepack.errors import BuildError
 
 NAMES = ("digits", "ocr_cls", "ocr_rec", "magika", "minilm", "vad")
 
@@ -15,7 +17,13 @@ def load_task(name: str) -> Task:
     """A task by name; its packages are imported only now.
 
     Raises:
-        BuildError: A package that ships its model is not installed.
+        BuildError: A package that it needs is not installed.
     """
-    task: Task = importlib.import_module(f"benchmarks.tasks.{name}").TASK
+    try:
+        task: Task = importlib.import_module(f"benchmarks.tasks.{name}").TASK
+    except ModuleNotFoundError as error:
+        raise BuildError(
+            f"the benchmark needs the module {error.name}, which is not installed",
+            remedy=INSTALL_COMMAND,
+        ) from error
     return task

@@ -11,7 +11,7 @@ from edgepack.errors import BuildError
 
 ROOT = Path(__file__).parents[2]
 CACHE = ROOT / ".bench"
-REQUIREMENTS = "benchmarks/requirements.txt"
+INSTALL_COMMAND = "pip install --no-deps -r benchmarks/requirements.txt"
 
 
 def package_folder(package: str) -> Path:
@@ -24,7 +24,7 @@ def package_folder(package: str) -> Path:
     if spec is None or not spec.submodule_search_locations:
         raise BuildError(
             f"the benchmark needs the package {package}, which is not installed",
-            remedy=f"pip install --no-deps -r {REQUIREMENTS}",
+            remedy=INSTALL_COMMAND,
         )
     return Path(spec.submodule_search_locations[0])
 
