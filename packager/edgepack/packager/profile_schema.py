@@ -122,7 +122,9 @@ class Quantize(_Section, frozen=True, kw_only=True, tag_field="name", tag="quant
         activations, weights: Integer types.
         activation_symmetric: Zero point in the middle of the type's range.
         weight_symmetric: The same for weights.
-        per_channel: Operator types whose weights get one scale per output channel.
+        per_channel: Operator types whose weights get one scale per output channel; such weights
+            are always symmetric.
+        per_channel_weights: Integer type of those; empty means `weights`.
         scales: `float`, or `power_of_two` exponents (AMD XINT8).
         weight_ranges: `minmax`, or `mse`: the range with the least mean squared error.
         output_ops: With `ops = "compute"`: operator types whose *output* is quantized too;
@@ -145,6 +147,7 @@ class Quantize(_Section, frozen=True, kw_only=True, tag_field="name", tag="quant
     activation_symmetric: bool = False
     weight_symmetric: bool = True
     per_channel: tuple[str, ...] = ()
+    per_channel_weights: Literal["", "uint8", "int8"] = ""
     scales: Literal["float", "power_of_two"] = "float"
     weight_ranges: Literal["minmax", "mse"] = "minmax"
     output_ops: tuple[str, ...] = ()
@@ -184,13 +187,16 @@ class AccuracyGate(_Section, frozen=True, kw_only=True):
     Attributes:
         metric: `auto` judges classifications by top-1 agreement and other outputs by cosine;
             `top1_agreement` or `cosine` judge every output by that.
-        top1_agreement_min: Least share of decisions that agree with the float model's.
+        top1_agreement_min: Least share of samples with the float model's decision.
+        sequence_agreement_min: The same where a sample holds many decisions (text lines), all of
+            which must agree.
         cosine_min: Least cosine similarity.
         user_metric_kept_min: With a metric of the user's: least share of the float model's value.
     """
 
     metric: Literal["auto", "top1_agreement", "cosine"] = "auto"
     top1_agreement_min: float = 0.98
+    sequence_agreement_min: float = 0.95
     cosine_min: float = 0.99
     user_metric_kept_min: float = 0.99
 
@@ -201,14 +207,15 @@ class Gates(_Section, frozen=True, kw_only=True):
     Attributes:
         placement_min: Least share of nodes that the provider must take, 0…1; checked where the
             provider can run on the build host.
-        float_if_slower: Publish the float model instead where the quantized one is clearly
-            slower on the build host's own provider.
+        float_instead: When the float model is published instead: `slower` (the quantized one is
+            clearly slower on the build host's own provider), `inaccurate` (no quantized one is
+            within the accuracy budget). Empty means never: such a build is refused.
         size_ratio_max: Greatest size as a share of the float model's; 0 means no limit.
     """
 
     accuracy: AccuracyGate = AccuracyGate()
     placement_min: float = 0.0
-    float_if_slower: bool = False
+    float_instead: tuple[Literal["slower", "inaccurate"], ...] = ()
     size_ratio_max: float = 0.0
 
 

@@ -16,9 +16,9 @@ from edgepack.packager.passes.context import PassContext, PassResult
 from edgepack.packager.profile_schema import ClampMask
 
 _TOLERANCE = 1e-3
-"""Share of an output's root-mean-square by which it may change; float arithmetic alone moves 1e-6."""
+"""Share of an output's root-mean-square by which it may change; float rounding moves 1e-6."""
 
-_SAMPLES = 4
+_SAMPLES = 16
 
 
 def clamp_mask(model: onnx.ModelProto, settings: ClampMask, context: PassContext) -> PassResult:

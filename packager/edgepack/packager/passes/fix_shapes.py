@@ -31,7 +31,8 @@ def fix_shapes(model: onnx.ModelProto, settings: FixShapes, context: PassContext
             f"{value.name}: {', '.join(_open_dimensions(value))}" for value in open_inputs
         )
         raise BuildError(
-            f"profile '{context.profile_name}' needs fixed shapes, and the model leaves open {words}",
+            f"profile '{context.profile_name}' needs fixed shapes, "
+            f"and the model leaves open {words}",
             found_in="pass fix_shapes",
             remedy=" ".join(f"--shape {_suggestion(value)}" for value in open_inputs),
         )

@@ -4,10 +4,13 @@ The basic level folds constants and shape arithmetic and merges batch normalizat
 convolutions; its result is standard ONNX that every provider reads.
 """
 
+from collections.abc import Mapping
+
 import onnx
 import onnxruntime
 
 from edgepack.errors import BuildError
+from edgepack.packager.graph import subgraphs
 from edgepack.packager.model_files import (
     EXTERNAL_ABOVE_BYTES,
     RUNTIME_ERRORS,
@@ -63,6 +66,7 @@ def optimize(model: onnx.ModelProto, settings: Optimize, context: PassContext) -
     optimized.ir_version = model.ir_version
     _refuse_foreign_operators(model, optimized)
     name_nodes(optimized.graph)
+    _rename_new_constants(model, optimized.graph)
     drop_unused(optimized)
     _restore_opset(optimized, opset_of(model))
     add_shapes(optimized)
@@ -79,6 +83,33 @@ def _refuse_foreign_operators(before: onnx.ModelProto, after: onnx.ModelProto) -
                 found_in=f"pass optimize, node {node.name}",
                 remedy="a profile without the pass optimize",
             )
+
+
+def _rename_new_constants(before: onnx.ModelProto, graph: onnx.GraphProto) -> None:
+    """Gives constants that ONNX Runtime made names that it will not make again.
+
+    It numbers them from the same start in every session, so that a later one, which optimizes
+    the quantized model, fails with "Attempt to replace the existing tensor" (seen in
+    MatMulAddFusion, onnxruntime 1.31.1).
+    """
+    had = {name for node in before.graph.node for name in (*node.input, *node.output)}
+    renamed = {
+        tensor.name: f"edgepack/folded_{number}"
+        for number, tensor in enumerate(graph.initializer)
+        if tensor.name not in had
+    }
+    for tensor in graph.initializer:
+        tensor.name = renamed.get(tensor.name, tensor.name)
+    _rename_reads(graph, renamed)
+
+
+def _rename_reads(graph: onnx.GraphProto, renamed: Mapping[str, str]) -> None:
+    for node in graph.node:
+        for i, name in enumerate(node.input):
+            if name in renamed:
+                node.input[i] = renamed[name]
+        for body in subgraphs(node):
+            _rename_reads(body, renamed)
 
 
 def _restore_opset(model: onnx.ModelProto, opset: int) -> None:

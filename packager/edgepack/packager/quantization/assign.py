@@ -52,11 +52,12 @@ def activation_type(settings: Quantize) -> IntegerType:
     )
 
 
-def weight_type(settings: Quantize) -> IntegerType:
+def weight_type(settings: Quantize, *, is_per_channel: bool) -> IntegerType:
     """The integer type of weights."""
+    own = settings.per_channel_weights if is_per_channel else ""
     return IntegerType(
-        dtype=settings.weights,
-        symmetric=settings.weight_symmetric,
+        dtype=own or settings.weights,
+        symmetric=settings.weight_symmetric or is_per_channel,
         power_of_two=settings.scales == "power_of_two",
         min_real_range=settings.min_real_range,
         reduce_range=settings.reduce_range,
@@ -110,7 +111,7 @@ def _fixed_scales(
 ) -> dict[str, Scale]:
     if not settings.fixed_scales:
         return {}
-    fixed = {}
+    fixed: dict[str, Scale] = {}
     for node in plan.nodes:
         given = _FIXED.get((index.graph.node[node.position].op_type, kind.dtype))
         if given is not None:
@@ -132,13 +133,13 @@ def _cover(scales: list[Scale], kind: IntegerType) -> Scale:
 def _assign_weights(
     index: GraphIndex, plan: Plan, settings: Quantize, activations: Mapping[str, Scale]
 ) -> dict[WeightUse, Scale]:
-    kind = weight_type(settings)
     weights: dict[WeightUse, Scale] = {}
     for node in plan.nodes:
         if node.weight is None:
             continue
         use = node.weight[1]
         if use not in weights:
+            kind = weight_type(settings, is_per_channel=use.axis is not None)
             weights[use] = scale_of_weights(
                 _floats(index, use.name), use.axis, kind, settings.weight_ranges
             )

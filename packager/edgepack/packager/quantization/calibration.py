@@ -10,7 +10,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 import onnx
+import onnxruntime
 from onnx import TensorProto, helper, numpy_helper
 
 from edgepack.errors import BuildError
@@ -123,17 +125,23 @@ class Calibration:
             for name in self._tensors
         }
 
-    def _open(self, model: onnx.ModelProto, name: str) -> "object":
+    def _open(self, model: onnx.ModelProto, name: str) -> onnxruntime.InferenceSession:
         self._folder.mkdir(parents=True, exist_ok=True)
         path = self._folder / f"{name}.onnx"
         save_model(model, path)
         return open_on_cpu(path)
 
-    def _run(self, session: "object", names: list[str], feeds: Feeds, number: int) -> list[object]:
-        known = {value.name for value in session.get_inputs()}  # type: ignore[attr-defined]
+    def _run(
+        self,
+        session: onnxruntime.InferenceSession,
+        names: list[str],
+        feeds: Feeds,
+        number: int,
+    ) -> list[npt.NDArray[np.float32]]:
+        known = {value.name for value in session.get_inputs()}
         used = {name: value for name, value in feeds.items() if name in known}
         try:
-            return list(session.run(names, used))  # type: ignore[attr-defined]
+            return list(session.run(names, used))
         except RUNTIME_ERRORS as error:
             raise BuildError(
                 f"calibration sample {number} does not run: {str(error).strip()}",
@@ -141,7 +149,7 @@ class Calibration:
                 remedy="check the samples' names, shapes and types against `edgepack inspect`",
             ) from error
 
-    def _refuse_not_finite(self, values: np.ndarray, number: int) -> None:
+    def _refuse_not_finite(self, values: npt.NDArray[np.float64], number: int) -> None:
         wrong = np.flatnonzero(~np.isfinite(values))
         if wrong.size:
             name = self._tensors[int(wrong[0]) % len(self._tensors)]
@@ -170,7 +178,7 @@ def _add_subsample(graph: onnx.GraphProto, name: str) -> None:
     graph.output.append(helper.make_tensor_value_info(values, TensorProto.FLOAT, [None]))
 
 
-def _integers(name: str, value: "int | list[int]") -> onnx.TensorProto:
+def _integers(name: str, value: int | list[int]) -> onnx.TensorProto:
     return numpy_helper.from_array(np.array(value, dtype=np.int64), name)
 
 

@@ -40,7 +40,7 @@ class Quantizer:
         self.model = model
         self.settings = settings
         self.index = index_graph(model.graph)
-        everything = make_plan(self.index, settings, ())
+        self.everything = everything = make_plan(self.index, settings, ())
         rectified = make_plan(self.index, settings, (), apart=[n.name for n in everything.nodes])
         observed = dict.fromkeys((*everything.activations, *rectified.activations))
         self._calibration = Calibration(

@@ -31,8 +31,8 @@ class Observation:
         if self.counts is None:
             raise ValueError("no histogram was taken of this tensor")
         width = (self.high - self.low) / BINS
-        centers = self.low + (np.arange(BINS) + 0.5) * width
-        return self.counts.astype(np.float64), centers
+        centers = self.low + (np.arange(BINS, dtype=np.float64) + 0.5) * width
+        return self.counts.astype(np.float64), centers.astype(np.float64)
 
 
 def count_into(

@@ -179,7 +179,10 @@ def quantize(values: FloatArray, scale: Scale) -> npt.NDArray[np.integer]:
     """Integers of reals, rounded half to even and saturated, as QuantizeLinear does it."""
     factor, zero_point = _aligned(scale, values.ndim)
     integers = np.rint(values.astype(np.float32) / factor) + zero_point.astype(np.float32)
-    return np.clip(integers, scale.kind.lowest, scale.kind.highest).astype(scale.kind.numpy)
+    limited: npt.NDArray[np.integer] = np.clip(
+        integers, scale.kind.lowest, scale.kind.highest
+    ).astype(scale.kind.numpy)
+    return limited
 
 
 def restore(integers: npt.NDArray[np.integer], scale: Scale) -> FloatArray:

@@ -1,0 +1,255 @@
+"""Finds the cheapest quantized candidate that stays near enough to the float model.
+
+1. Try the profile's calibration methods in order; the first within the budget wins.
+2. Otherwise take the best one, rank its nodes by what quantizing each alone costs, and return
+   the worst to float: 1, 2, 4, 8 … nodes, then fewer again as long as the budget holds.
+3. If nothing holds, say so with every candidate that was tried and the nodes to blame.
+
+Candidates are judged on the search samples and on the calibration samples, since the former are
+few; the held-out samples are not seen here.
+"""
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from pathlib import Path
+
+from edgepack.packager.accuracy import Metric, Reference, Verdict, evaluate_metric, judge_metric
+from edgepack.packager.evaluation import Evaluator
+from edgepack.packager.measure import Run
+from edgepack.packager.model_files import save_model
+from edgepack.packager.profile_schema import AccuracyGate, Quantize
+from edgepack.packager.progress import Progress
+from edgepack.packager.quantization.ablation import GatedModel
+from edgepack.packager.quantization.candidate import Quantizer
+from edgepack.packager.quantization.ranking import NodeCost, rank_nodes
+from edgepack.packager.samples import Samples
+from edgepack.packager.variant import Attempt
+
+MOST_SAMPLES = 64
+"""Samples that a candidate is judged on: enough to see 2 % of disagreement."""
+
+_RESERVE = 0.2
+"""Share of the budget that a candidate should leave, so that it holds on other samples too."""
+
+_RANKING_LIMIT_S = 40.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Candidate:
+    """One quantized model on disk.
+
+    Attributes:
+        method: Calibration method.
+        float_nodes: Nodes that stayed float, in the order in which they were returned.
+        path: The model.
+        size_bytes: Its size.
+        verdict: What the accuracy gate said on the search samples.
+        quantized_count: Nodes that are quantized.
+    """
+
+    method: str
+    float_nodes: tuple[str, ...]
+    path: Path
+    size_bytes: int
+    verdict: Verdict
+    quantized_count: int
+
+    @property
+    def words(self) -> str:
+        """The settings, for reports."""
+        total = self.quantized_count + len(self.float_nodes)
+        if not self.float_nodes:
+            return f"{self.method}, {total} nodes quantized"
+        return f"{self.method}, {len(self.float_nodes)} of {total} nodes float"
+
+
+@dataclass(frozen=True, kw_only=True)
+class SearchResult:
+    """What the search found.
+
+    Attributes:
+        best: The best candidate, within the budget or not.
+        attempts: Everything that was tried, in order.
+        culprits: The nodes that cost the most, worst first; empty when none had to be ranked.
+    """
+
+    best: Candidate
+    attempts: tuple[Attempt, ...]
+    culprits: tuple[NodeCost, ...]
+
+
+class CandidateJudge:
+    """Judges candidates on one set of samples, or by the user's metric.
+
+    Args:
+        float_run: The float model.
+        samples: What to run.
+        gate: The budgets.
+        metric: The user's metric, or None.
+    """
+
+    def __init__(
+        self, float_run: Run, samples: Samples, gate: AccuracyGate, metric: Metric | None
+    ) -> None:
+        self.samples = samples
+        self._gate = gate
+        self._metric = metric
+        self.reference = Reference([float_run(feeds) for feeds in samples], gate)
+        self._float_value = evaluate_metric(metric, float_run) if metric else 1.0
+
+    def judge(self, run: Run) -> Verdict:
+        """Runs a candidate and judges it."""
+        if self._metric is not None:
+            return judge_metric(self._metric, run, self._float_value, self._gate)
+        return self.reference.judge([run(feeds) for feeds in self.samples])
+
+
+def search(
+    quantizer: Quantizer,
+    settings: Quantize,
+    evaluator: Evaluator,
+    judge: CandidateJudge,
+    *,
+    work_dir: Path,
+    progress: Progress,
+    is_hopeless: Callable[[Run], bool],
+) -> SearchResult:
+    """Searches; see the steps above.
+
+    Args:
+        quantizer: Makes candidates.
+        settings: The profile's quantize pass.
+        evaluator: Opens candidates where they are measured.
+        judge: Judges them.
+        work_dir: Folder for the candidates.
+        progress: Told about each candidate.
+        is_hopeless: Whether a candidate need not be improved, for a reason other than accuracy
+            (far slower than the float model); asked once, with the first candidate.
+
+    Returns:
+        The best candidate and what was tried.
+
+    Raises:
+        BuildError: Calibration failed, or ONNX Runtime refuses a candidate.
+    """
+    tries = _Tries(quantizer, evaluator, judge, work_dir, progress)
+    for number, method in enumerate(settings.ranges):
+        because = "the profile's first method" if number == 0 else "the one before lost too much"
+        run = tries.add(method, (), because)
+        if tries.is_settled or (number == 0 and is_hopeless(run)):
+            return tries.result(())
+    method = tries.best.method
+    ranked = _rank(quantizer, method, judge.samples, work_dir, progress)
+    limit = int(len(ranked) * settings.max_float_share)
+    names = [cost.name for cost in ranked]
+    failed, passed = 0, None
+    for count in _doubling(limit):
+        tries.add(method, names[:count], f"the {count} costliest node(s) float")
+        if tries.is_settled:
+            passed = count
+            break
+        failed = count
+    while passed is not None and passed - failed > max(1, failed // 4):
+        middle = (passed + failed) // 2
+        tries.add(method, names[:middle], "fewer float nodes may do")
+        if tries.last.verdict.passed and tries.last.verdict.spare >= _RESERVE:
+            passed = middle
+        else:
+            failed = middle
+    return tries.result(ranked)
+
+
+def _doubling(limit: int) -> list[int]:
+    counts = [1]
+    while counts[-1] * 2 <= limit:
+        counts.append(counts[-1] * 2)
+    if counts[-1] != limit:
+        counts.append(limit)
+    return [count for count in counts if 0 < count <= limit]
+
+
+def _rank(
+    quantizer: Quantizer, method: str, samples: Samples, work_dir: Path, progress: Progress
+) -> tuple[NodeCost, ...]:
+    plan, scales = quantizer.plan(method, ())
+    gated = GatedModel(quantizer.model, quantizer.index, plan, scales, work_dir / "ranking.onnx")
+    return rank_nodes(gated, samples, limit_s=_RANKING_LIMIT_S, progress=progress)
+
+
+class _Tries:
+    """Candidates so far; the best is the one to keep: within the budget with the fewest floats."""
+
+    def __init__(
+        self,
+        quantizer: Quantizer,
+        evaluator: Evaluator,
+        judge: CandidateJudge,
+        work_dir: Path,
+        progress: Progress,
+    ) -> None:
+        self._quantizer = quantizer
+        self._evaluator = evaluator
+        self._judge = judge
+        self._folder = work_dir
+        self._progress = progress
+        self._candidates: list[Candidate] = []
+        self._attempts: list[Attempt] = []
+
+    def add(self, method: str, float_nodes: Collection[str], because: str) -> Run:
+        """Makes, runs and judges one candidate."""
+        number = len(self._candidates) + 1
+        path = self._folder / f"candidate-{number}.onnx"
+        model = self._quantizer.build(method, float_nodes)
+        size_bytes = save_model(model, path)
+        run = self._evaluator.open(path)
+        verdict = self._judge.judge(run)
+        plan, _ = self._quantizer.plan(method, float_nodes)
+        candidate = Candidate(
+            method=method,
+            float_nodes=tuple(float_nodes),
+            path=path,
+            size_bytes=size_bytes,
+            verdict=verdict,
+            quantized_count=len(plan.nodes),
+        )
+        self._candidates.append(candidate)
+        self._attempts.append(
+            Attempt(
+                what=candidate.words,
+                accuracy=verdict.value,
+                size_bytes=size_bytes,
+                because=because,
+            )
+        )
+        self._progress(f"trying {candidate.words}: {verdict.metric} {verdict.value:.4f}", number, 0)
+        return run
+
+    @property
+    def last(self) -> Candidate:
+        """The newest candidate."""
+        return self._candidates[-1]
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether the newest candidate is within the budget, with a reserve."""
+        return self.last.verdict.passed and self.last.verdict.spare >= _RESERVE
+
+    @property
+    def best(self) -> Candidate:
+        """Within the budget with a reserve and the fewest floats; else the most accurate one."""
+        settled = [
+            candidate
+            for candidate in self._candidates
+            if candidate.verdict.passed and candidate.verdict.spare >= _RESERVE
+        ]
+        if settled:
+            return min(settled, key=lambda candidate: len(candidate.float_nodes))
+        best = self._candidates[0]
+        for candidate in self._candidates[1:]:
+            if candidate.verdict.beats(best.verdict):
+                best = candidate
+        return best
+
+    def result(self, ranked: tuple[NodeCost, ...]) -> SearchResult:
+        """What to hand back."""
+        return SearchResult(best=self.best, attempts=tuple(self._attempts), culprits=ranked)
