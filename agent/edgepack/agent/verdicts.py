@@ -1,0 +1,106 @@
+"""Verdicts that need not be reached again: a variant that was right here, as long as all that
+made it right is the same.
+
+A verdict stands for one bundle, variant, provider, runtime and set of drivers on one processor.
+When any of these changes (a driver update, another ONNX Runtime) it is void, and the variant
+proves itself anew. Only "right" is kept: what failed may have failed for a passing reason.
+"""
+
+import logging
+from pathlib import Path
+
+import msgspec
+
+from edgepack.bundle.manifest import Variant
+from edgepack.durable import write_file
+from edgepack.wire.messages import DeviceFacts, ProbeResult
+
+logger = logging.getLogger(__name__)
+
+VERDICTS_FILE = "verdicts.json"
+MAX_VERDICTS = 64
+
+
+class Circumstances(msgspec.Struct, frozen=True, kw_only=True):
+    """All that a verdict depends on.
+
+    Attributes:
+        digest, variant, provider: What was probed.
+        provider_version, runtime, drivers: What ran it.
+        hardware: What it ran on.
+        threads: Threads within an operator.
+    """
+
+    digest: str
+    variant: str
+    provider: str
+    provider_version: str
+    runtime: str
+    drivers: dict[str, str]
+    hardware: str
+    threads: int
+
+
+class Verdict(msgspec.Struct, frozen=True, kw_only=True):
+    """A probe's result and the circumstances it holds in."""
+
+    circumstances: Circumstances
+    result: ProbeResult
+
+
+def circumstances_of(
+    digest: str, variant: Variant, facts: DeviceFacts, *, threads: int
+) -> Circumstances:
+    """What a verdict on a variant of that bundle depends on, on this device now."""
+    versions = {provider.name: provider.version for provider in facts.providers}
+    return Circumstances(
+        digest=digest,
+        variant=variant.name,
+        provider=variant.provider,
+        provider_version=versions.get(variant.provider, ""),
+        runtime=facts.runtime,
+        drivers=facts.drivers,
+        hardware=f"{facts.hardware_class} {facts.soc}",
+        threads=threads,
+    )
+
+
+class Verdicts:
+    """The verdicts of one device, the newest last, on the disk.
+
+    Args:
+        state_dir: The agent's state folder.
+    """
+
+    def __init__(self, state_dir: Path) -> None:
+        self._path = state_dir / VERDICTS_FILE
+        self._kept = self._read()
+
+    def recall(self, circumstances: Circumstances) -> ProbeResult | None:
+        """The verdict that was reached in the same circumstances, if any."""
+        for verdict in self._kept:
+            if verdict.circumstances == circumstances:
+                return verdict.result
+        return None
+
+    def keep(self, circumstances: Circumstances, result: ProbeResult) -> None:
+        """Keeps a verdict, when it is "right".
+
+        Raises:
+            OSError: The disk is full; the verdict then counts until the agent restarts.
+        """
+        if not result.right:
+            return
+        others = [one for one in self._kept if one.circumstances != circumstances]
+        kept = Verdict(circumstances=circumstances, result=result)
+        self._kept = (*others, kept)[-MAX_VERDICTS:]
+        write_file(self._path, msgspec.json.encode(self._kept))
+
+    def _read(self) -> tuple[Verdict, ...]:
+        try:
+            return msgspec.json.decode(self._path.read_bytes(), type=tuple[Verdict, ...])
+        except FileNotFoundError:
+            return ()
+        except msgspec.DecodeError as error:
+            logger.warning("kept verdicts cannot be read, probing anew: %s", error)
+            return ()
