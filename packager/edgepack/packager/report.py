@@ -151,7 +151,7 @@ def render_report(report: Report) -> str:
         autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     environment.filters.update(
-        bytes=format_bytes, metric=format_metric, ratio=format_size_change, latency=format_latency
+        bytes=format_bytes, metric=format_metric, change=format_size_change, latency=format_latency
     )
     text = (resources.files("edgepack.packager") / _TEMPLATE).read_text(encoding="utf-8")
     return environment.from_string(text).render(

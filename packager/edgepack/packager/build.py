@@ -1,0 +1,431 @@
+"""`edgepack build`, from the model file to the signed and rehearsed bundle.
+
+1. Refuse early: output, key, profiles, model, declarations, hooks, samples, one after another.
+2. Divide the samples.
+3. Prepare a variant for each profile.
+4. Choose golden samples.
+5. Lay the bundle out, write its report, sign it.
+6. Rehearse it with the agent's own verifier, matching, probe and choice.
+7. Move it to its place in one step, and put the report with times beside it.
+
+All work lies in a hidden folder beside the output, which is removed whatever happens: a build
+that fails, is interrupted or fills the disk leaves what was there before.
+"""
+
+import errno
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+
+from edgepack.agent.hooks import check_hook_folder
+from edgepack.bundle.archive import pack
+from edgepack.bundle.golden import Golden
+from edgepack.bundle.keys import load_private_key
+from edgepack.durable import flush_folder, write_file
+from edgepack.errors import BuildError, DeviceError, EdgepackError, ProfileError
+from edgepack.packager.accuracy import Metric
+from edgepack.packager.assemble import BundleParts, LaidOut, finish, lay_out, reported_files
+from edgepack.packager.calibration_files import OpenedSamples, open_samples
+from edgepack.packager.golden_choice import choose_golden
+from edgepack.packager.inputs import InputDeclaration, check_declarations
+from edgepack.packager.output import check_output
+from edgepack.packager.profile import describe_passes, load_profile
+from edgepack.packager.profile_schema import Profile
+from edgepack.packager.progress import Progress
+from edgepack.packager.recipe import prepare_variant
+from edgepack.packager.rehearse import Rehearsal, rehearse
+from edgepack.packager.report import (
+    ModelReport,
+    RefusedProfile,
+    Report,
+    SamplesReport,
+    Timing,
+    TriedAttempt,
+    VariantReport,
+    encode_report,
+    render_report,
+)
+from edgepack.packager.samples import SampleSplit
+from edgepack.packager.source import SourceModel, load_source, static_or_error
+from edgepack.packager.split import describe, split_samples
+from edgepack.packager.tool_versions import tool_versions
+from edgepack.packager.variant import PreparedVariant
+
+RANDOM_WHEN_NONE = "random:16"
+"""Samples where no profile calibrates and none were given: enough to compare outputs."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class BuildRequest:
+    """What is to be built.
+
+    Attributes:
+        model: The ONNX file.
+        output: An archive where it ends in `.edgepack`, else a folder.
+        name, version, release, created_at: See `BundleFacts`.
+        profiles: Names or paths, in the order of preference.
+        key: Private key file, PEM.
+        calibration, evaluation: Paths, `random:N`, or "" for none.
+        shapes: Shapes to fix by input name.
+        declarations: Declared inputs by name, and the file they came from.
+        metric: The user's own metric, or None for the profile's.
+        hooks: Folder of firmware hooks to ship, or None.
+        allow_degraded: Publish a variant that misses its budget, marked as degraded.
+        keep_going: Build the other profiles when one refuses.
+        replace: Whether an existing bundle at `output` is replaced.
+    """
+
+    model: Path
+    output: Path
+    name: str
+    version: str
+    release: int
+    created_at: str = ""
+    profiles: tuple[str, ...]
+    key: Path
+    calibration: str = ""
+    evaluation: str = ""
+    shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    declarations: Mapping[str, InputDeclaration] = field(default_factory=dict)
+    declared_in: str = ""
+    metric: Metric | None = None
+    hooks: Path | None = None
+    allow_degraded: bool = False
+    keep_going: bool = False
+    replace: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class BuildResult:
+    """What was built.
+
+    Attributes:
+        output: The bundle.
+        digest: Its digest, hex.
+        report: The report with times.
+        report_html, report_json: Where it lies, beside the bundle.
+    """
+
+    output: Path
+    digest: str
+    report: Report
+    report_html: Path
+    report_json: Path
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Material:
+    """What the samples yield for every profile."""
+
+    opened: OpenedSamples
+    split: SampleSplit
+    notes: tuple[str, ...]
+
+
+def build(request: BuildRequest, progress: Progress) -> BuildResult:
+    """Builds, signs and rehearses a bundle.
+
+    Args:
+        request: What to build.
+        progress: Told how far it is.
+
+    Raises:
+        EdgepackError: Anything that keeps a bundle from being made; nothing is left behind.
+    """
+    try:
+        return _build(request, progress)
+    except OSError as error:
+        raise _disk_error(error, request.output) from error
+
+
+def _build(request: BuildRequest, progress: Progress) -> BuildResult:
+    # 1
+    check_output(request.output, replace=request.replace)
+    key = load_private_key(request.key)
+    profiles = _load_profiles(request.profiles)
+    if request.hooks is not None:
+        check_hook_folder(request.hooks)
+    source = load_source(request.model, request.shapes)
+    check_declarations(dict(request.declarations), source.inputs, request.declared_in)
+    if not request.keep_going:
+        for profile in profiles:
+            _check_shapes(source, profile)
+    material = _open_material(request, source, profiles, progress)  # 2
+    with _work_folder(request.output) as work:
+        # 3
+        variants, refused = _prepare_all(request, source, profiles, material, work, progress)
+        # 4
+        golden = choose_golden(source, material.split.held_out, progress)
+        # 5
+        parts = BundleParts(
+            name=request.name,
+            version=request.version,
+            release=request.release,
+            created_at=request.created_at,
+            source_sha256=source.sha256,
+            tools=tool_versions(),
+            variants=variants,
+            golden=golden,
+            hooks=request.hooks,
+        )
+        folder = work / "bundle"
+        folder.mkdir()
+        laid_out = lay_out(folder, parts)
+        report = _report(parts, laid_out, source, material, golden, profiles, refused)
+        digest = finish(folder, parts, laid_out, report, key)
+        # 6
+        rehearsal = rehearse(folder, key.public_key(), progress)
+        # 7
+        _publish(folder, request.output, work)
+    timed = _with_times(report, variants, rehearsal)
+    html, json = (_beside(request.output, suffix) for suffix in ("report.html", "report.json"))
+    write_file(html, render_report(timed).encode())
+    write_file(json, encode_report(timed))
+    return BuildResult(
+        output=request.output, digest=digest, report=timed, report_html=html, report_json=json
+    )
+
+
+def _load_profiles(names: tuple[str, ...]) -> tuple[Profile, ...]:
+    if not names:
+        raise BuildError(
+            "no profile was named: for which hardware is the bundle?",
+            remedy="--profile cpu  (edgepack profiles list shows all)",
+        )
+    profiles: dict[str, Profile] = {}
+    for name in names:
+        profile = load_profile(name)
+        if profile.name in profiles:
+            raise ProfileError(
+                f"profile {profile.name!r} is named twice", remedy="name each profile once"
+            )
+        profiles[profile.name] = profile
+    return tuple(profiles.values())
+
+
+def _check_shapes(source: SourceModel, profile: Profile) -> None:
+    if profile.limits.static_shapes:
+        static_or_error(source, profile.name)
+
+
+def _open_material(
+    request: BuildRequest,
+    source: SourceModel,
+    profiles: tuple[Profile, ...],
+    progress: Progress,
+) -> _Material:
+    calibrating = [profile.name for profile in profiles if profile.quantize is not None]
+    calibration, notes = request.calibration, []
+    if not calibration and calibrating:
+        raise BuildError(
+            f"profile {calibrating[0]!r} calibrates and no samples were given",
+            remedy="--calibration PATH with 100 to 300 real samples (a folder of .npz, .npy or "
+            "images, one .npz, or ONNX test data); --calibration random:100 only to try it out",
+        )
+    if not calibration:
+        calibration = request.evaluation or RANDOM_WHEN_NONE
+        notes.append(f"No calibration samples were given; {calibration} took their place.")
+    declarations = request.declarations
+    opened = open_samples(calibration, source.inputs, declarations, progress)
+    notes += opened.notes
+    evaluation = None
+    if request.evaluation and request.evaluation != calibration:
+        evaluation = open_samples(request.evaluation, source.inputs, declarations, progress)
+        notes += evaluation.notes
+    split = split_samples(opened, evaluation)
+    notes.append(f"The samples were divided: {describe(split)}.")
+    return _Material(opened=opened, split=split, notes=(*source.notes, *notes))
+
+
+def _prepare_all(
+    request: BuildRequest,
+    source: SourceModel,
+    profiles: tuple[Profile, ...],
+    material: _Material,
+    work: Path,
+    progress: Progress,
+) -> tuple[tuple[PreparedVariant, ...], tuple[RefusedProfile, ...]]:
+    variants, refused = [], []
+    for profile in profiles:
+        folder = work / "variants" / profile.name
+        folder.mkdir(parents=True)
+        try:
+            _check_shapes(source, profile)
+            variants.append(
+                prepare_variant(
+                    source,
+                    profile,
+                    material.split,
+                    work_dir=folder,
+                    progress=_for_profile(progress, profile.name),
+                    allow_degraded=request.allow_degraded,
+                    metric=request.metric,
+                )
+            )
+        except (BuildError, DeviceError, ProfileError) as error:
+            if not request.keep_going:
+                raise _refusal(profile, error, several=len(profiles) > 1) from error
+            refused.append(
+                RefusedProfile(
+                    profile=profile.name, problem=error.problem, remedy=error.remedy or ""
+                )
+            )
+    if not variants:
+        reasons = "; ".join(f"{entry.profile}: {entry.problem}" for entry in refused)
+        raise BuildError(f"no profile could be built: {reasons}", remedy=refused[0].remedy)
+    return tuple(variants), tuple(refused)
+
+
+def _refusal(profile: Profile, error: EdgepackError, *, several: bool) -> BuildError:
+    problem = error.problem
+    if profile.name not in problem:
+        problem = f"profile {profile.name!r} refuses: {problem}"
+    hint = "--keep-going builds the other profiles" if several else None
+    remedy = "; or: ".join(part for part in (error.remedy, hint) if part)
+    return BuildError(problem, found_in=error.found_in, remedy=remedy or None)
+
+
+def _for_profile(progress: Progress, name: str) -> Progress:
+    def prefixed(what: str, done: int, total: int) -> None:
+        progress(f"{name}: {what}", done, total)
+
+    return prefixed
+
+
+def _report(
+    parts: BundleParts,
+    laid_out: LaidOut,
+    source: SourceModel,
+    material: _Material,
+    golden: Golden,
+    profiles: tuple[Profile, ...],
+    refused: tuple[RefusedProfile, ...],
+) -> Report:
+    """The report without times: what goes into the bundle."""
+    recipes = {profile.name: tuple(describe_passes(profile)) for profile in profiles}
+    files = {variant.name: reported_files(variant) for variant in laid_out.variants}
+    return Report(
+        name=parts.name,
+        version=parts.version,
+        release=parts.release,
+        created_at=parts.created_at,
+        model=ModelReport(
+            file=source.path.name,
+            sha256=source.sha256,
+            size_bytes=source.size_bytes,
+            opset=source.opset,
+            inputs=tuple(map(str, source.inputs)),
+            outputs=tuple(map(str, source.outputs)),
+            node_count=len(source.model.graph.node),
+        ),
+        samples=SamplesReport(
+            calibration_count=material.split.calibration.count,
+            search_count=material.split.search.count,
+            held_out_count=material.split.held_out.count,
+            golden_count=len(golden.inputs),
+            golden_bytes=laid_out.golden.size_bytes,
+            is_random=material.opened.is_random,
+        ),
+        variants=tuple(
+            VariantReport(
+                name=variant.name,
+                profile=variant.profile,
+                precision=variant.precision,
+                provider=variant.provider,
+                device=variant.device,
+                size_bytes=sum(file.size_bytes for file in files[variant.name]),
+                degraded=variant.degraded,
+                accuracy=variant.accuracy,
+                placement=variant.placement,
+                requires=variant.requires,
+                toolchain=variant.toolchain,
+                tolerances=variant.tolerances,
+                recipe=recipes.get(variant.profile, ()),
+                attempts=tuple(
+                    TriedAttempt(
+                        what=attempt.what,
+                        accuracy=attempt.accuracy,
+                        size_bytes=attempt.size_bytes,
+                        because=attempt.because,
+                    )
+                    for attempt in variant.attempts
+                ),
+                notes=variant.notes,
+                files=files[variant.name],
+            )
+            for variant in parts.variants
+        ),
+        refused=refused,
+        notes=material.notes,
+        tools=dict(sorted(parts.tools.items())),
+    )
+
+
+def _with_times(
+    report: Report, variants: tuple[PreparedVariant, ...], rehearsal: Rehearsal
+) -> Report:
+    timings = {
+        variant.name: Timing(
+            latency_ms=variant.latency_ms, float_latency_ms=variant.float_latency_ms
+        )
+        for variant in variants
+    }
+    return msgspec.structs.replace(
+        report,
+        choice=rehearsal.choice.because,
+        variants=tuple(
+            msgspec.structs.replace(
+                variant,
+                timing=timings[variant.name],
+                rehearsal=rehearsal.by_variant[variant.name],
+            )
+            for variant in report.variants
+        ),
+    )
+
+
+@contextmanager
+def _work_folder(output: Path) -> Iterator[Path]:
+    """A hidden folder beside the output, on its file system, gone at the end."""
+    work = Path(tempfile.mkdtemp(prefix=f".{output.name}.", dir=output.parent))
+    try:
+        yield work
+    finally:
+        shutil.rmtree(work)
+
+
+def _publish(folder: Path, output: Path, work: Path) -> None:
+    """Gives the bundle its name; one that is replaced is moved aside first, then removed."""
+    if output.suffix == ".edgepack":
+        pack(folder, output)
+        return
+    if output.exists():
+        output.rename(work / "replaced")
+    folder.rename(output)
+    flush_folder(output.parent)
+
+
+def _beside(output: Path, suffix: str) -> Path:
+    return output.with_name(f"{output.name}.{suffix}")
+
+
+def _disk_error(error: OSError, output: Path) -> BuildError:
+    if error.errno == errno.ENOSPC:
+        free = shutil.disk_usage(output.parent).free
+        return BuildError(
+            f"the disk is full: {free:,} bytes are left; nothing was written to {output.name}",
+            found_in=str(error.filename or output.parent),
+            remedy="free some space, or name an output on another disk with -o",
+        )
+    reason = error.strerror or os.strerror(error.errno or 0)
+    return BuildError(
+        f"the build cannot read or write a file: {reason}",
+        found_in=str(error.filename or output),
+        remedy="check the path and its permissions",
+    )

@@ -1,0 +1,312 @@
+"""The commands `edgepack build`, `edgepack init` and `edgepack profiles`."""
+
+import os
+import signal
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+from types import FrameType
+from typing import NoReturn
+
+import click
+import msgspec
+
+from edgepack.durable import write_file
+from edgepack.errors import BuildError
+from edgepack.packager.build import BuildRequest
+from edgepack.packager.build import build as build_bundle
+from edgepack.packager.inputs import CONFIG_FILE, BuildConfig, read_config, template
+from edgepack.packager.metric_loading import load_metric
+from edgepack.packager.output import ARCHIVE_SUFFIX, check_name, choose_release, read_output_name
+from edgepack.packager.profile import describe_passes, list_profiles, load_profile
+from edgepack.packager.profile_schema import Profile
+from edgepack.packager.progress_bar import progress_bar
+from edgepack.packager.source import load_source
+from edgepack.packager.summary import print_profiles, print_summary
+
+_HELP = {"help_option_names": ["-h", "--help"]}
+_path = click.Path(path_type=Path)
+_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+
+
+@click.command(context_settings=_HELP)
+@click.argument("model", type=_path)
+@click.option(
+    "--profile", "profiles", multiple=True, metavar="NAME", help="Hardware profile: name or path."
+)
+@click.option(
+    "--calibration",
+    metavar="PATH",
+    help="Samples: folder of .npz/.npy/images, one .npz, ONNX test data, or random:N.",
+)
+@click.option("--evaluation", metavar="PATH", help="Held-out samples; else a share is held out.")
+@click.option("--metric", metavar="MODULE:FUNCTION", help="Your own measure of accuracy.")
+@click.option("--key", type=_path, envvar="EDGEPACK_KEY", help="Private key that signs.")
+@click.option(
+    "-o", "--output", type=_path, help="Bundle: NAME.edgepack (one file), or a folder's name."
+)
+@click.option("--name", help="Model name; by default from the output's or the model's name.")
+@click.option("--version", "version", help="Model version, e.g. 1.2.0; or in the output's name.")
+@click.option("--release", type=int, help="Release counter; 1.2.0 gives 1002000 by default.")
+@click.option("--shape", "shapes", multiple=True, metavar="INPUT=1,3,320,320", help="Fix a shape.")
+@click.option(
+    "--config",
+    type=_path,
+    help=f"Declarations; ./{CONFIG_FILE} where there is one.",
+)
+@click.option("--hooks", type=_path, help="Folder of firmware hooks to ship with the model.")
+@click.option(
+    "--created-at",
+    metavar="TIME",
+    help="RFC 3339 time to record; none by default, so that equal inputs give equal bytes.",
+)
+@click.option("--allow-degraded", is_flag=True, help="Publish what misses its budget, marked so.")
+@click.option("--keep-going", is_flag=True, help="Build the other profiles when one refuses.")
+@click.option("--force", is_flag=True, help="Replace a bundle that is there already.")
+@_json
+def build(
+    model: Path,
+    profiles: tuple[str, ...],
+    calibration: str | None,
+    evaluation: str | None,
+    metric: str | None,
+    key: Path | None,
+    output: Path | None,
+    name: str | None,
+    version: str | None,
+    release: int | None,
+    shapes: tuple[str, ...],
+    config: Path | None,
+    hooks: Path | None,
+    created_at: str | None,
+    allow_degraded: bool,
+    keep_going: bool,
+    force: bool,
+    as_json: bool,
+) -> None:
+    """Make a signed bundle from an ONNX model.
+
+    Each profile gives one variant. A profile that cannot meet its accuracy budget refuses, with
+    the numbers, and then nothing is written.
+
+    \b
+    Example:
+      edgepack keys generate -o release
+      edgepack build ocr.onnx --profile cpu --profile qnn-htp \\
+          --calibration samples/ --key release.key -o ocr-1.2.0.edgepack
+    """
+    settings = _read_settings(config)
+    if key is None:
+        raise BuildError(
+            "a bundle is signed, and no private key was named",
+            remedy="edgepack keys generate -o release, then --key release.key",
+        )
+    named, numbered = read_output_name(output) if output else ("", "")
+    name = check_name(name or settings.model.name or named or model.stem)
+    version = version or settings.model.version or numbered
+    if not version:
+        raise BuildError(
+            "the model has no version",
+            remedy=f"--version 1.0.0, or -o {name}-1.0.0{ARCHIVE_SUFFIX}",
+        )
+    metric = metric or settings.build.metric
+    hooks = hooks or (Path(settings.build.hooks) if settings.build.hooks else None)
+    request = BuildRequest(
+        model=model,
+        output=output or Path(f"{name}-{version}{ARCHIVE_SUFFIX}"),
+        name=name,
+        version=version,
+        release=choose_release(version, settings.model.release if release is None else release),
+        created_at=_creation_time(created_at),
+        profiles=profiles or settings.build.profiles,
+        key=key,
+        calibration=calibration or settings.calibration.path,
+        evaluation=evaluation or settings.evaluation.path,
+        shapes={**settings.build.shape, **dict(map(_parse_shape, shapes))},
+        declarations=settings.inputs,
+        declared_in=str(config or CONFIG_FILE),
+        metric=load_metric(metric) if metric else None,
+        hooks=hooks,
+        allow_degraded=allow_degraded,
+        keep_going=keep_going,
+        replace=force,
+    )
+    signal.signal(signal.SIGTERM, _stop)
+    with progress_bar() as progress:
+        result = build_bundle(request, progress)
+    if as_json:
+        document = {
+            "output": str(result.output),
+            "digest": result.digest,
+            "report_html": str(result.report_html),
+            "report": msgspec.to_builtins(result.report),
+        }
+        click.echo(msgspec.json.format(msgspec.json.encode(document), indent=2).decode())
+        return
+    print_summary(result)
+
+
+@click.command(context_settings=_HELP)
+@click.argument("model", type=_path)
+@click.option(
+    "-o", "--output", type=_path, default=Path(CONFIG_FILE), show_default=True, help="The file."
+)
+def init(model: Path, output: Path) -> None:
+    """Write an edgepack.toml for a model.
+
+    It declares the model's inputs (as images, where they look like it), with every key explained.
+
+    \b
+    Example:
+      edgepack init ocr.onnx
+    """
+    text = template(model.name, load_source(model).inputs)
+    if output.exists():
+        raise BuildError(f"{output} is there already", remedy="name another file with -o")
+    try:
+        write_file(output, text.encode())
+    except OSError as error:
+        raise BuildError(f"cannot write {output}: {error.strerror}") from error
+    click.echo(f"Wrote {output}. Complete [inputs] and [calibration], then:")
+    click.echo(f"  edgepack build {model} --key release.key")
+
+
+@click.group(context_settings=_HELP)
+def profiles() -> None:
+    """List and show hardware profiles.
+
+    \b
+    Example:
+      edgepack profiles list
+      edgepack profiles show qnn-htp
+    """
+
+
+@profiles.command("list", context_settings=_HELP)
+@_json
+def list_command(as_json: bool) -> None:
+    """List the profiles that are shipped.
+
+    \b
+    Example:
+      edgepack profiles list
+    """
+    found = tuple(load_profile(name) for name in list_profiles())
+    if as_json:
+        _print_json(
+            [
+                {
+                    "name": profile.name,
+                    "summary": profile.about.summary,
+                    "precision": profile.about.precision,
+                    "provider": profile.device.provider,
+                    "device": profile.device.type,
+                }
+                for profile in found
+            ]
+        )
+        return
+    print_profiles(found)
+
+
+@profiles.command(context_settings=_HELP)
+@click.argument("name")
+@_json
+def show(name: str, as_json: bool) -> None:
+    """Show a profile, what it inherits included: NAME, or the path of a .toml file.
+
+    \b
+    Example:
+      edgepack profiles show qnn-htp
+      edgepack profiles show ./mine.toml --json
+    """
+    profile = load_profile(name)
+    if as_json:
+        _print_json(msgspec.to_builtins(profile))
+        return
+    click.echo("\n".join(_describe(profile)))
+
+
+def _describe(profile: Profile) -> list[str]:
+    device = profile.device
+    match = [
+        f"{key} {value if isinstance(value, str) else ', '.join(value)}"
+        for key, value in (
+            ("arch", device.arch),
+            ("cpu features", device.cpu_features),
+            ("soc", device.soc),
+            ("onnxruntime", device.runtime),
+            ("drivers", [f"{name} {wanted}" for name, wanted in device.drivers.items()]),
+        )
+        if value
+    ]
+    options = [f"{key} = {value}" for key, value in profile.provider.options.items()]
+    gates = msgspec.to_builtins(profile.gates)
+    lines = [
+        f"{profile.name}: {profile.about.summary}",
+        f"  precision   {profile.about.precision}",
+        f"  provider    {device.provider} on {device.type}",
+        f"  devices     {'; '.join(match) or 'any'}",
+        f"  options     {'; '.join(options) or 'none'}",
+        f"  shapes      {'fixed' if profile.limits.static_shapes else 'may be open'}",
+        "  recipe",
+        *(f"    {line}" for line in describe_passes(profile)),
+        f"  compiled    {'ahead of time' if profile.compile.enabled else 'on the device'}",
+        "  gates",
+    ]
+    return [*lines, *(f"    {key}: {value}" for key, value in gates.items())]
+
+
+def _read_settings(config: Path | None) -> BuildConfig:
+    if config is not None:
+        return read_config(config)
+    if Path(CONFIG_FILE).is_file():
+        click.echo(f"using ./{CONFIG_FILE}", err=True)
+        return read_config(Path(CONFIG_FILE))
+    return BuildConfig()
+
+
+def _parse_shape(text: str) -> tuple[str, tuple[int, ...]]:
+    name, _, sizes = text.rpartition("=")
+    try:
+        shape = tuple(int(size) for size in sizes.split(","))
+    except ValueError as error:
+        raise BuildError(
+            f"'{text}' is no shape", found_in="--shape", remedy="--shape images=1,3,320,320"
+        ) from error
+    if not name:
+        raise BuildError(
+            f"'{text}' names no input", found_in="--shape", remedy="--shape images=1,3,320,320"
+        )
+    return name, shape
+
+
+def _creation_time(given: str | None) -> str:
+    """The time to record: the option, else `SOURCE_DATE_EPOCH`, else none."""
+    epoch = os.environ.get("SOURCE_DATE_EPOCH", "")
+    try:
+        if given:
+            time = datetime.fromisoformat(given)
+            if time.tzinfo is None:
+                time = time.replace(tzinfo=UTC)
+            time = time.astimezone(UTC)
+        elif epoch:
+            time = datetime.fromtimestamp(int(epoch), UTC)
+        else:
+            return ""
+    except (ValueError, OverflowError, OSError) as error:
+        raise BuildError(
+            f"no time: {error}",
+            found_in="--created-at" if given else "SOURCE_DATE_EPOCH",
+            remedy="--created-at 2026-11-21T10:00:00Z",
+        ) from error
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _stop(number: int, frame: FrameType | None) -> NoReturn:
+    """Ends by way of every `finally`, so that a stopped build leaves nothing behind."""
+    sys.exit(128 + number)
+
+
+def _print_json(value: object) -> None:
+    click.echo(msgspec.json.format(msgspec.json.encode(value), indent=2).decode())

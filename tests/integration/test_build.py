@@ -1,0 +1,347 @@
+"""`edgepack build`, from a real model to a bundle that stock tools and the agent accept."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import onnx
+import pytest
+
+from edgepack.bundle.archive import unpack
+from edgepack.bundle.keys import generate_key, load_public_key, write_key_pair
+from edgepack.bundle.manifest import SIGNATURE_FILE
+from edgepack.bundle.verify import verify_folder
+from tests.unit.packager_io.models import save, small_cnn, write_stack
+
+COMMAND = (sys.executable, "-m", "edgepack.cli")
+
+
+@pytest.fixture(scope="module")
+def material(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a model, samples and a key pair."""
+    folder = tmp_path_factory.mktemp("material")
+    save(small_cnn(), folder / "small.onnx")
+    write_stack(folder / "samples.npz", 40)
+    write_key_pair(generate_key(), folder / "release")
+    return folder
+
+
+def _run(folder: Path, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        (*COMMAND, *words),
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=240,
+        env={**os.environ, **environment},
+        check=False,
+    )
+
+
+def _build(folder: Path, output: str, *more: str) -> subprocess.CompletedProcess[str]:
+    samples = () if "--calibration" in more else ("--calibration", "samples.npz")
+    profiles = () if "--profile" in more else ("--profile", "fp32")
+    key = ("--key", "release.key")
+    return _run(folder, "build", "small.onnx", *profiles, *samples, *key, "-o", output, *more)
+
+
+@pytest.fixture(scope="module")
+def built(material: Path) -> Path:
+    """The archive of a build for `fp32` and `cpu`."""
+    done = _build(material, "small-1.2.0.edgepack", "--profile", "fp32", "--profile", "cpu")
+    assert done.returncode == 0, done.stderr
+    for word in ("fp32", "cpu", "release 1002000", "next    edgepack rollout start"):
+        assert word in done.stdout
+    return material / "small-1.2.0.edgepack"
+
+
+@pytest.fixture
+def unpacked(built: Path, tmp_path: Path) -> Path:
+    """The bundle's folder."""
+    folder = tmp_path / "small-1.2.0"
+    unpack(built, folder)
+    return folder
+
+
+def test_the_bundle_is_a_model_package_that_verifies(unpacked: Path, material: Path) -> None:
+    verified = verify_folder(unpacked, [load_public_key(material / "release.pub")])
+    manifest = verified.manifest
+    assert [variant.name for variant in manifest.variants] == ["fp32", "cpu"]
+    assert manifest.facts.name == "small"
+    assert manifest.facts.release == 1_002_000
+    names = {entry.path for entry in manifest.facts.files}
+    assert names == {"golden/golden.npz", "report.html", "report.json"}
+
+
+def _stock_verify(folder: Path, key: Path) -> subprocess.CompletedProcess[str]:
+    tool = Path(sys.executable).with_name("model_signing")
+    return subprocess.run(
+        (
+            *(tool, "verify", "key", folder),
+            *("--signature", folder / SIGNATURE_FILE),
+            *("--public_key", key),
+        ),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_the_stock_tool_accepts_it_and_refuses_it_after_one_byte(
+    unpacked: Path, material: Path
+) -> None:
+    key = material / "release.pub"
+    assert _stock_verify(unpacked, key).returncode == 0
+    for path in sorted(unpacked.rglob("*")):
+        if path.is_dir():
+            continue
+        content = path.read_bytes()
+        path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+        assert _stock_verify(unpacked, key).returncode != 0, path.name
+        path.write_bytes(content)
+    assert _stock_verify(unpacked, key).returncode == 0
+
+
+def test_the_same_inputs_give_the_same_bytes(material: Path, tmp_path: Path) -> None:
+    folders = []
+    for name in ("first", "second"):
+        output = tmp_path / name
+        output.mkdir()
+        words = ("--profile", "fp32", "--profile", "cpu")
+        done = _build(material, str(output / "small-1.0.0"), *words)
+        assert done.returncode == 0, done.stderr
+        folders.append(output / "small-1.0.0")
+    first, second = (
+        {path.relative_to(folder).as_posix(): path for path in folder.rglob("*") if path.is_file()}
+        for folder in folders
+    )
+    assert first.keys() == second.keys()
+    for name in first.keys() - {SIGNATURE_FILE}:
+        assert first[name].read_bytes() == second[name].read_bytes(), name
+
+
+def test_the_report_inside_carries_no_times_and_the_one_beside_does(
+    built: Path, unpacked: Path
+) -> None:
+    inside = json.loads((unpacked / "report.json").read_bytes())
+    beside = json.loads(built.with_name(f"{built.name}.report.json").read_bytes())
+    assert all(variant["timing"] is None for variant in inside["variants"])
+    assert all(variant["timing"]["latency_ms"] > 0 for variant in beside["variants"])
+    assert all(variant["rehearsal"]["ran"] for variant in beside["variants"])
+    page = built.with_name(f"{built.name}.report.html").read_text()
+    assert "http://" not in page
+    assert "https://" not in page
+
+
+def test_json_prints_the_report(material: Path, tmp_path: Path) -> None:
+    done = _build(material, str(tmp_path / "small-1.0.0.edgepack"), "--json")
+    assert done.returncode == 0, done.stderr
+    document = json.loads(done.stdout)
+    assert document["report"]["variants"][0]["name"] == "fp32"
+    assert len(document["digest"]) == 64
+
+
+def test_hooks_travel_with_the_model(material: Path, tmp_path: Path) -> None:
+    hook = tmp_path / "hooks" / "staged.before.d" / "10-check"
+    hook.parent.mkdir(parents=True)
+    hook.write_text("#!/bin/sh\nexit 0\n")
+    hook.chmod(0o755)
+    output = tmp_path / "small-1.0.0"
+    done = _build(material, str(output), "--hooks", str(tmp_path / "hooks"))
+    assert done.returncode == 0, done.stderr
+    assert os.access(output / "hooks" / "staged.before.d" / "10-check", os.X_OK)
+
+
+def test_a_time_is_recorded_only_when_given(material: Path, tmp_path: Path) -> None:
+    output = tmp_path / "small-1.0.0"
+    done = _build(material, str(output), "--created-at", "2026-11-21T12:00:00+02:00")
+    assert done.returncode == 0, done.stderr
+    assert '"2026-11-21T10:00:00Z"' in (output / "manifest.json").read_text()
+
+
+def test_edgepack_toml_stands_in_for_options(material: Path, tmp_path: Path) -> None:
+    for name in ("small.onnx", "samples.npz", "release.key"):
+        shutil.copy(material / name, tmp_path)
+    done = _run(tmp_path, "init", "small.onnx")
+    assert done.returncode == 0, done.stderr
+    text = (tmp_path / "edgepack.toml").read_text()
+    text = text.replace('kind = "image" ', 'kind = "raw" #').replace(
+        '"calibration"', '"samples.npz"'
+    )
+    kept = [line for line in text.splitlines() if not line.startswith(_IMAGE_KEYS)]
+    (tmp_path / "edgepack.toml").write_text("\n".join(kept).replace('["cpu"]', '["fp32"]'))
+    done = _run(tmp_path, "build", "small.onnx", EDGEPACK_KEY="release.key")
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "small-1.0.0.edgepack").is_file()
+
+
+_IMAGE_KEYS = ("layout", "color", "size", "resize", "scale", "mean", "std")
+
+
+def test_samples_are_needed_where_a_profile_calibrates(material: Path, tmp_path: Path) -> None:
+    output = str(tmp_path / "small-1.0.0.edgepack")
+    key = ("--key", "release.key")
+    done = _run(material, "build", "small.onnx", "--profile", "cpu", *key, "-o", output)
+    assert done.returncode == 1
+    assert "error: profile 'cpu' calibrates and no samples were given" in done.stderr
+    assert "try: --calibration PATH" in done.stderr
+
+
+def test_a_float_profile_needs_no_samples_and_says_what_took_their_place(
+    material: Path, tmp_path: Path
+) -> None:
+    output = str(tmp_path / "small-1.0.0.edgepack")
+    key = ("--key", "release.key")
+    done = _run(material, "build", "small.onnx", "--profile", "fp32", *key, "-o", output)
+    assert done.returncode == 0, done.stderr
+    assert "No calibration samples were given; random:16 took their place." in done.stdout
+
+
+def test_open_dimensions_are_named_for_a_profile_that_needs_static_ones(
+    material: Path, tmp_path: Path
+) -> None:
+    done = _build(material, str(tmp_path / "small-1.0.0"), "--profile", "qnn-htp")
+    assert done.returncode == 1
+    assert "profile 'qnn-htp' needs every dimension fixed" in done.stderr
+    assert "try: --shape images=1,3,8,8" in done.stderr
+
+
+def test_a_refused_profile_fails_the_build_unless_it_may_go_on(
+    material: Path, tmp_path: Path
+) -> None:
+    words = ("--profile", "qnn-htp", "--profile", "fp32")
+    output = tmp_path / "small-1.0.0"
+    assert _build(material, str(output), *words).returncode == 1
+    assert list(tmp_path.iterdir()) == []
+    done = _build(material, str(output), *words, "--keep-going")
+    assert done.returncode == 0, done.stderr
+    assert "refused qnn-htp: profile 'qnn-htp' needs every dimension fixed" in done.stdout
+    report = json.loads((output / "report.json").read_bytes())
+    assert [entry["profile"] for entry in report["refused"]] == ["qnn-htp"]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--profile", "cppu"), "there is no profile 'cppu'"),
+        (("--key", "gone.key"), "gone.key"),
+        (("--key", "release.pub"), "a public key cannot sign"),
+        (("--shape", "images=one"), "'images=one' is no shape"),
+        (("--shape", "pixels=1,3,8,8"), "the model has no input 'pixels'; it has images"),
+        (("--calibration", "gone"), "there are no samples at gone"),
+        (("--evaluation", "gone.npz"), "there are no samples at gone.npz"),
+        (("--name", "a/b"), "'a/b' is no model name"),
+        (("--release", "-1"), "release -1 is not within 0"),
+        (("--version", "nightly"), "no release counter follows from version 'nightly'"),
+        (("--metric", "gone:score"), "the metric's module 'gone' cannot be imported"),
+        (("--hooks", "gone"), "the hook folder does not exist"),
+        (("--config", "gone.toml"), "cannot read gone.toml"),
+        (("--created-at", "yesterday"), "no time: "),
+    ],
+)
+def test_bad_input_is_one_clear_error_and_leaves_nothing(
+    material: Path, tmp_path: Path, words: tuple[str, ...], message: str
+) -> None:
+    done = _build(material, str(tmp_path / "small-1.0.0.edgepack"), *words)
+    assert done.returncode == 1
+    assert done.stderr.startswith("error: ")
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_no_key_says_how_to_make_one(material: Path) -> None:
+    done = _run(material, "build", "small.onnx", "--profile", "fp32", "-o", "x-1.0.0.edgepack")
+    assert done.returncode == 1
+    assert "try: edgepack keys generate -o release, then --key release.key" in done.stderr
+
+
+def test_an_existing_bundle_is_replaced_only_when_told(built: Path, material: Path) -> None:
+    done = _build(material, built.name)
+    assert done.returncode == 1
+    assert "try: --force replaces it" in done.stderr
+    copy = built.with_name("copy-1.0.0.edgepack")
+    shutil.copy(built, copy)
+    done = _build(material, copy.name, "--force")
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_stopped_build_leaves_nothing(
+    material: Path, tmp_path: Path, number: signal.Signals
+) -> None:
+    (tmp_path / "slow.py").write_text(
+        "import time\n\ndef score(run):\n    time.sleep(60)\n    return 1.0\n"
+    )
+    words = ("build", str(material / "small.onnx"), "--profile", "fp32")
+    words += ("--calibration", str(material / "samples.npz"), "--metric", "slow:score")
+    words += ("--key", str(material / "release.key"), "-o", "out/small-1.0.0.edgepack")
+    output = tmp_path / "out"
+    output.mkdir()
+    process = subprocess.Popen(
+        (*COMMAND, *words), cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    deadline = time.monotonic() + 60
+    while not list(output.glob(".small*/variants/fp32")):
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    process.send_signal(number)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode != 0
+    assert b"Traceback" not in errors
+    assert list(output.iterdir()) == []
+
+
+def test_a_full_disk_is_told_and_leaves_nothing(material: Path, tmp_path: Path) -> None:
+    """A file size limit stands in for the full disk: writes fail in the middle."""
+    limited = ("bash", "-c", 'ulimit -f 8; trap "" XFSZ; exec "$@"', "--", *COMMAND)
+    output = str(tmp_path / "small-1.0.0.edgepack")
+    words = ("build", "small.onnx", "--profile", "fp32", "--calibration", "samples.npz")
+    done = subprocess.run(
+        (*limited, *words, "--key", "release.key", "-o", output),
+        cwd=material,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert done.stderr.startswith("error: ")
+    assert "File too large" in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_profiles_are_listed_and_shown(material: Path) -> None:
+    listed = json.loads(_run(material, "profiles", "list", "--json").stdout)
+    assert {"fp32", "cpu", "qnn-htp"} <= {entry["name"] for entry in listed}
+    shown = _run(material, "profiles", "show", "qnn-htp")
+    assert shown.returncode == 0, shown.stderr
+    assert "QNNExecutionProvider on npu" in shown.stdout
+    assert "shapes      fixed" in shown.stdout
+
+
+def test_a_model_that_is_not_onnx_is_refused(material: Path, tmp_path: Path) -> None:
+    (tmp_path / "model.onnx").write_bytes(b"<html>not found</html>")
+    key = ("--key", str(material / "release.key"))
+    words = ("build", "model.onnx", "--profile", "fp32", *key, "-o", "x-1.0.0.edgepack")
+    done = _run(tmp_path, *words)
+    assert done.returncode == 1
+    assert "model.onnx is not an ONNX model: it looks like an HTML page" in done.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["model.onnx"]
+
+
+def test_a_model_with_external_data_is_built(material: Path, tmp_path: Path) -> None:
+    model = onnx.load(material / "small.onnx")
+    onnx.save_model(
+        model, str(tmp_path / "small.onnx"), save_as_external_data=True, size_threshold=0
+    )
+    samples = ("--calibration", str(material / "samples.npz"))
+    key = ("--key", str(material / "release.key"))
+    words = ("build", "small.onnx", "--profile", "fp32", *samples, *key)
+    done = _run(tmp_path, *words, "-o", "small-1.0.0")
+    assert done.returncode == 0, done.stderr
