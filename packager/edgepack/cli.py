@@ -26,8 +26,8 @@ _COMMANDS = {
     "unpack": _Entry("edgepack.bundle.cli", "Turn an archive into a directory."),
     "keys": _Entry("edgepack.bundle.cli", "Generate and show signing keys."),
     "fleet": _Entry("edgepack.fleet.cli", "Serve a fleet, enrol and list its devices."),
-    "rollout": _Entry("edgepack.fleet.cli", "Start, watch, pause and abort rollouts."),
-    "simulate": _Entry("edgepack.fleet.cli", "Run many simulated devices against a fleet."),
+    "rollout": _Entry("edgepack.fleet.rollout_cli", "Start, watch, pause and abort rollouts."),
+    "simulate": _Entry("edgepack.fleet.simulate_cli", "Run many simulated devices against a fleet."),
 }
 _EXTRAS = {
     "onnx": "host",

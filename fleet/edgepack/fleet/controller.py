@@ -133,12 +133,13 @@ class Controller:
     def _run(self) -> None:
         while not self._stopping.is_set():
             try:
-                self._turn()
+                self.turn()
             except Exception:  # the outermost loop of this thread: the controller goes on
                 log.exception("the controller stumbled")
                 self._stopping.wait(1.0)
 
-    def _turn(self) -> None:
+    def turn(self) -> None:
+        """Handles what came in, moves rollouts on, and publishes what follows."""
         batch = self._inbox.take(STEP_S)
         try:
             self._handle(batch)

@@ -9,7 +9,7 @@ from edgepack.bundle.keys import PublicKey, key_id, load_public_key, public_pem
 from edgepack.durable import write_file
 from edgepack.errors import FleetError
 from edgepack.fleet.authority import Authority, key_pem, make_key, make_signing_request
-from edgepack.fleet.devices import CONTROLLER
+from edgepack.fleet.link import CONTROLLER
 
 
 class DataFolder:

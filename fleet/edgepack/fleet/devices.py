@@ -10,14 +10,13 @@ from sqlalchemy.orm import Session
 
 from edgepack.errors import FleetError, TransferError
 from edgepack.fleet.documents import DeviceView
+from edgepack.fleet.link import CONTROLLER
 from edgepack.fleet.schema import DeviceRow
 from edgepack.wire import topics
 from edgepack.wire.messages import Desired, Reported, decode, encode
 
 log = logging.getLogger(__name__)
 
-CONTROLLER = "edgepack-controller"
-"""Client id and, with certificates, user name of the controller; no device may have it."""
 MAX_SEQUENCE = 2**53
 ANSWER_AGAIN_AFTER_S = 10.0
 """A device that keeps reporting an older sequence is told again so often at most."""

@@ -20,6 +20,8 @@ from edgepack.errors import TransferError
 
 log = logging.getLogger(__name__)
 
+CONTROLLER = "edgepack-controller"
+"""Client id and, with certificates, user name of the controller; no device may have it."""
 WINDOW = 32
 """Chunks handed to the socket and not yet taken by it; more would only fill memory."""
 

@@ -7,7 +7,7 @@ from edgepack.durable import write_file
 from edgepack.errors import FleetError
 from edgepack.fleet.authority import key_pem, make_key
 from edgepack.fleet.data_folder import DataFolder
-from edgepack.fleet.devices import CONTROLLER
+from edgepack.fleet.link import CONTROLLER
 from edgepack.wire import topics
 from edgepack.wire.messages import MAX_MESSAGE_BYTES
 

@@ -19,8 +19,7 @@ from edgepack.fleet.broker import EmbeddedBroker
 from edgepack.fleet.controller import Controller, Inbox
 from edgepack.fleet.data_folder import DataFolder
 from edgepack.fleet.depot import Depot
-from edgepack.fleet.devices import CONTROLLER
-from edgepack.fleet.link import BrokerAccess, Link
+from edgepack.fleet.link import CONTROLLER, BrokerAccess, Link
 from edgepack.fleet.releases import ReleaseFolder
 from edgepack.fleet.store import open_store
 from edgepack.wire import topics

@@ -1,0 +1,107 @@
+"""What the depot sends, and how fast."""
+
+import zlib
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from edgepack.errors import TransferError
+from edgepack.fleet.pace import LEAST_BYTES_PER_S, MOST_BYTES_PER_S, Pace, wait_before
+from edgepack.fleet.plan import Lack, pack_missing, plan_pass, read_missing
+from edgepack.wire.messages import NeedFile
+
+SHA = "ab" * 32
+
+
+def lack(device: str, *chunks: int, said_at: float = 10.0) -> Lack:
+    return Lack(device=device, chunks=frozenset(chunks), said_at=said_at)
+
+
+def test_what_several_lack_is_broadcast_once_and_what_one_lacks_goes_to_it_alone() -> None:
+    planned = plan_pass([lack("a", 0, 1, 5), lack("b", 1, 2), lack("c", 1, 2)], {}, 0.5)
+    assert planned.broadcast == (1, 2)
+    assert planned.repairs == {"a": (0, 5)}
+
+
+def test_a_chunk_broadcast_after_the_device_spoke_is_on_its_way_and_not_sent_again() -> None:
+    planned = plan_pass([lack("a", 0, 1, said_at=10.0), lack("b", 0, 1)], {0: 12.0, 1: 9.0}, 0.5)
+    assert planned.broadcast == (1,)
+
+
+def test_a_device_that_spoke_again_after_the_broadcast_is_answered() -> None:
+    assert plan_pass([lack("a", 0, said_at=14.0)], {0: 12.0}, 0.5).repairs == {"a": (0,)}
+
+
+@given(
+    lacks=st.dictionaries(
+        st.sampled_from("abcdefgh"), st.frozensets(st.integers(0, 40)), min_size=1
+    )
+)
+def test_a_pass_sends_all_that_is_lacked_and_no_chunk_twice(
+    lacks: dict[str, frozenset[int]],
+) -> None:
+    planned = plan_pass(
+        [Lack(device=d, chunks=chunks, said_at=0.0) for d, chunks in lacks.items()], {}, 0.5
+    )
+    for device, chunks in lacks.items():
+        assert chunks == frozenset(planned.repairs.get(device, ())) | (
+            chunks & set(planned.broadcast)
+        )
+    sent = [*planned.broadcast, *(c for chunks in planned.repairs.values() for c in chunks)]
+    assert len(sent) == len(set(sent)) <= 41, "a pass costs the file's size, not the devices'"
+
+
+@given(chunks=st.frozensets(st.integers(0, 299)))
+def test_bitmaps_are_read_as_they_were_packed(chunks: frozenset[int]) -> None:
+    need = NeedFile(sha256=SHA, chunk_count=300, missing=pack_missing(chunks, 300))
+    assert read_missing(need, 300) == chunks
+
+
+@pytest.mark.parametrize(
+    ("need", "problem"),
+    [
+        (NeedFile(sha256=SHA, chunk_count=7, missing=b""), "need counts 7 chunks of a file that"),
+        (NeedFile(sha256=SHA, chunk_count=9, missing=b"no zlib"), "no readable bitmap"),
+        (NeedFile(sha256=SHA, chunk_count=9, missing=zlib.compress(b"\1")), "is not the 2 bytes"),
+        (
+            NeedFile(sha256=SHA, chunk_count=9, missing=zlib.compress(bytes(10**8))),
+            "is not the 2 bytes",
+        ),
+        (NeedFile(sha256=SHA, chunk_count=10**12, missing=b""), "need counts 1000000000000"),
+    ],
+)
+def test_a_need_that_makes_no_sense_is_refused(need: NeedFile, problem: str) -> None:
+    with pytest.raises(TransferError, match=problem):
+        read_missing(need, 9)
+
+
+@given(missing=st.binary(max_size=200))
+def test_no_bitmap_whatever_breaks_the_reader(missing: bytes) -> None:
+    try:
+        chunks = read_missing(NeedFile(sha256=SHA, chunk_count=20, missing=missing), 20)
+    except TransferError:
+        return
+    assert chunks <= frozenset(range(20))
+
+
+def test_loss_slows_the_depot_down_and_its_absence_speeds_it_up() -> None:
+    pace = Pace(bytes_per_s=1e6)
+    assert pace.adjusted() == pace, "nothing heard, nothing changed"
+    assert pace.heard(90, 10).adjusted().bytes_per_s < 1e6
+    assert pace.heard(100, 0).adjusted().bytes_per_s > 1e6
+
+
+@given(reports=st.lists(st.tuples(st.integers(-10, 1000), st.integers(-10, 1000)), max_size=100))
+def test_the_pace_stays_within_its_bounds_whatever_devices_say(
+    reports: list[tuple[int, int]],
+) -> None:
+    pace = Pace()
+    for received, lost in reports:
+        pace = pace.heard(received, lost).adjusted()
+        assert LEAST_BYTES_PER_S <= pace.bytes_per_s <= MOST_BYTES_PER_S
+
+
+def test_waiting_keeps_the_rate() -> None:
+    assert wait_before(2_000_000, 1.0, Pace(bytes_per_s=1e6)) == pytest.approx(1.0)
+    assert wait_before(100, 1.0, Pace(bytes_per_s=1e6)) == 0.0
