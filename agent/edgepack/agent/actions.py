@@ -326,7 +326,6 @@ class Actions:
         if len(probes) < len(journal.candidates):
             name = journal.candidates[len(probes)]
             result = self._around.tools.probe(folder, manifest.variant(name))
-            log.info("probe=%s right=%s because=%s", name, result.right, result.because)
             probes.append(result)
             return Wait(seconds=0.0)
         preference = [variant.name for variant in manifest.variants]

@@ -4,16 +4,21 @@ All wiring of the program is in `_wire`.
 """
 
 import logging
+import random
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
 import click
 import msgspec
 
-from edgepack.agent.config import AgentConfig, read_config
+from edgepack.agent.config import AgentConfig, BrokerConfig, read_config
+from edgepack.agent.connection import Connection
+from edgepack.agent.daemon import Agent, BrokerLink, new_boot, stop_on_signals
 from edgepack.agent.facts import read_device_facts
 from edgepack.agent.hooks import check_hook_folder, run_hooks
+from edgepack.agent.inbox import Inbox
 from edgepack.agent.journal import JournalStore
 from edgepack.agent.local import LocalLink, local_offer
 from edgepack.agent.local import install as install_locally
@@ -30,6 +35,8 @@ from edgepack.bundle.keys import PublicKey, load_public_key
 from edgepack.bundle.verify import verify_folder
 from edgepack.errors import DeviceError, EdgepackError
 from edgepack.wire.messages import DeviceFacts
+
+log = logging.getLogger(__name__)
 
 DEFAULT_CONFIG = Path("/etc/edgepack/agent.toml")
 
@@ -67,8 +74,6 @@ def run(config_path: Path, verbose: bool) -> None:
     Example:
       edgepack-agent run --config /etc/edgepack/agent.toml
     """
-    from edgepack.agent.daemon import run_agent
-
     _log_to_stderr(verbose=verbose)
     config = read_config(config_path)
     if config.broker is None:
@@ -77,15 +82,8 @@ def run(config_path: Path, verbose: bool) -> None:
             found_in=str(config_path),
             remedy='add a section [broker] with url = "mqtts://…"',
         )
-    state_dir = Path(config.state_dir)
-    with lock_state_dir(state_dir):
-        telemetry = TelemetryBox(state_dir)
-        run_agent(
-            config,
-            config.broker,
-            telemetry,
-            lambda link, notify: _wire(config, link, telemetry, notify),
-        )
+    with lock_state_dir(Path(config.state_dir)):
+        _run_daemon(config, config.broker)
 
 
 @cli.command()
@@ -162,6 +160,30 @@ def main() -> None:
     except EdgepackError as error:
         click.echo(f"error: {error}", err=True)
         sys.exit(1)
+
+
+def _run_daemon(config: AgentConfig, broker: BrokerConfig) -> None:
+    boot, inbox, stop = new_boot(), Inbox(), threading.Event()
+    telemetry = TelemetryBox(Path(config.state_dir))
+    connection = Connection(config, broker, inbox, boot=boot, rng=random.Random())
+    agent = Agent(
+        config,
+        inbox,
+        connection,
+        telemetry,
+        lambda notify: _wire(config, BrokerLink(connection), telemetry, notify),
+        boot=boot,
+    )
+    stop_on_signals(stop, inbox)
+    connection.start()
+    try:
+        agent.run(stop)
+    except Exception as error:
+        # What restarts the agent counts: an update that cannot go on is given up.
+        log.exception("the agent stops")
+        raise DeviceError(f"the agent stopped because of a fault: {error}") from error
+    finally:
+        connection.stop()
 
 
 def _wire(

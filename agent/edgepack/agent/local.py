@@ -96,7 +96,7 @@ def install(updater: Updater, link: LocalLink, offer: Desired) -> None:
         time.sleep(MAX_WAIT_S if wait_s is None else min(wait_s, MAX_WAIT_S))
     if journal.state != "COMMITTED":
         title = f"{offer.bundle.name}-{offer.bundle.version}"
-        active = updater.active()
+        active = updater.active.bundle if updater.active else None
         keeps = f"{active.name}-{active.version} keeps serving" if active else "no model serves"
         raise DeviceError(
             f"'{title}' was not installed ({journal.state}): {journal.because}; {keeps}"

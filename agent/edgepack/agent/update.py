@@ -14,10 +14,10 @@ from edgepack.agent.hooks import HookVerdict
 from edgepack.agent.journal import MAX_OUTBOX, Journal
 from edgepack.agent.lifecycle import RESTING, TABLE, State, follow, resume
 from edgepack.agent.offer import check_local, check_message, check_time
-from edgepack.agent.pointer import read_pointer
+from edgepack.agent.pointer import ActivePointer, read_pointer
 from edgepack.agent.surroundings import Surroundings
 from edgepack.errors import DeviceError, EdgepackError
-from edgepack.wire.messages import BundleRef, Desired, DeviceFacts, Event
+from edgepack.wire.messages import Desired, DeviceFacts, Event
 
 log = logging.getLogger(__name__)
 
@@ -53,6 +53,11 @@ class Updater:
     def facts(self) -> DeviceFacts:
         """What the device is."""
         return self._actions.facts
+
+    @property
+    def active(self) -> ActivePointer | None:
+        """What serves now."""
+        return read_pointer(self._around.state_dir)
 
     @property
     def progress(self) -> float:
@@ -110,6 +115,15 @@ class Updater:
             return "adopted"
         store.update(pending=desired, acted_sequence=desired.sequence)
         return "taken"
+
+    def note_malformed(self, because: str) -> None:
+        """Lets the controller know that an offer could not be read."""
+        self._around.store.add_event(self._event("refused", None, because[:MAX_TEXT]))
+        self._notify()
+
+    def note_sent(self, event: Event) -> None:
+        """The broker has acknowledged an event."""
+        self._around.store.drop_event(event)
 
     def install(self, desired: Desired) -> None:
         """Takes an offer from a file on this device.
@@ -257,11 +271,6 @@ class Updater:
             rollout=offer.rollout if offer else "",
             sequence=offer.sequence if offer else 0,
         )
-
-    def active(self) -> BundleRef | None:
-        """The bundle that serves now."""
-        pointer = read_pointer(self._around.state_dir)
-        return pointer.bundle if pointer else None
 
 
 def _title(offer: Desired | None) -> str:

@@ -1,0 +1,243 @@
+"""The daemon: one thread that takes what came, goes on with the update, and says how it stands."""
+
+import logging
+import secrets
+import signal
+import threading
+from collections import Counter
+from collections.abc import Callable
+from typing import Protocol
+
+from edgepack.agent.config import AgentConfig
+from edgepack.agent.inbox import Acknowledged, Arrived, Connected, Inbox, Item
+from edgepack.agent.report import make_report
+from edgepack.agent.surroundings import Clock
+from edgepack.agent.telemetry import TelemetryBox
+from edgepack.agent.update import Updater
+from edgepack.bundle.metadata import MAX_CHUNK_BYTES
+from edgepack.errors import TransferError
+from edgepack.wire import topics
+from edgepack.wire.messages import Desired, Event, Message, Need, decode
+
+log = logging.getLogger(__name__)
+
+HEARTBEAT_S = 60.0
+"""The report is sent so often at least: a broker may lose one, and a controller answers it."""
+PROGRESS_STEP = 0.1
+IDLE_S = 5.0
+BATCH = 64
+"""Messages taken before the update goes on."""
+_INDEX_BYTES = 4
+
+
+class Outlet(Protocol):
+    """Where messages go: the connection to the broker."""
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether messages can be sent now."""
+
+    def publish(self, kind: topics.UpKind, message: Message, *, retain: bool = False) -> int | None:
+        """Sends a message; returns its id, or None when it was not sent."""
+
+    def listen(self, files: frozenset[str]) -> None:
+        """Wants the broadcast chunks of exactly these files."""
+
+
+class BrokerLink:
+    """The chunk source of an update that comes over the broker."""
+
+    def __init__(self, outlet: Outlet) -> None:
+        self._outlet = outlet
+
+    def listen(self, files: frozenset[str]) -> None:
+        """Subscribes to these files and to no other."""
+        self._outlet.listen(files)
+
+    def ask(self, need: Need) -> None:
+        """Publishes the need; when the broker is away it is asked again once it is back."""
+        self._outlet.publish("need", need)
+
+
+class Agent:
+    """Ties the update to the broker.
+
+    Args:
+        config: The agent's settings.
+        inbox: What came.
+        outlet: Where messages go.
+        telemetry: Latency reports to send.
+        make_updater: Makes the updater; it gets what to call after every transition.
+        clock: The time.
+    """
+
+    def __init__(
+        self,
+        config: AgentConfig,
+        inbox: Inbox,
+        outlet: Outlet,
+        telemetry: TelemetryBox,
+        make_updater: Callable[[Callable[[], None]], Updater],
+        *,
+        boot: str,
+        clock: Clock | None = None,
+    ) -> None:
+        self._config = config
+        self._inbox = inbox
+        self._outlet = outlet
+        self._telemetry = telemetry
+        self._clock = clock or Clock()
+        self._boot = boot
+        self._count = 0
+        self._reported_at = 0.0
+        self._reported_progress = 0.0
+        self._telemetry_at = self._clock.monotonic() + config.limits.telemetry_interval_s
+        self._in_flight: dict[int, Event] = {}
+        self._updater = make_updater(self._tell)
+        self.dropped: Counter[str] = Counter()
+
+    def start(self) -> None:
+        """Goes on with what the journal says."""
+        self._updater.start()
+
+    def run(self, stop: threading.Event) -> None:
+        """Works until it is told to stop."""
+        self.start()
+        while not stop.is_set():
+            self.turn()
+        self._updater.suspend()
+
+    def turn(self) -> None:
+        """One turn of the loop: goes on, waits for messages, takes a batch of them."""
+        wait_s = self._updater.advance()
+        now = self._clock.monotonic()
+        self._tell_in_time(now)
+        until_telemetry_s = max(0.0, self._telemetry_at - now)
+        item = self._inbox.get(min(IDLE_S if wait_s is None else wait_s, until_telemetry_s, IDLE_S))
+        for _ in range(BATCH):
+            if item is None:
+                return
+            self._take(item)
+            item = self._inbox.get(0)
+        if item is not None:
+            self._take(item)
+
+    def _take(self, item: Item) -> None:
+        match item:
+            case Connected():
+                self._tell()
+                self._updater.note_connected()
+            case Acknowledged(message_id=message_id):
+                event = self._in_flight.pop(message_id, None)
+                if event is not None:
+                    self._updater.note_sent(event)
+            case Arrived(topic=topic, payload=payload):
+                self._take_message(topic, payload)
+
+    def _take_message(self, topic: str, payload: bytes) -> None:
+        config = self._config
+        sha256 = topics.parse_chunk(topic, config.tenant, config.device)
+        if sha256 is not None:
+            self._take_chunk(sha256, payload)
+        elif topic == topics.desired(config.tenant, config.device):
+            self._take_offer(payload)
+        else:
+            self._drop("unknown topic", topic)
+
+    def _take_offer(self, payload: bytes) -> None:
+        if not payload:
+            return  # A retained offer was taken away: there is nothing to want.
+        try:
+            desired = decode(payload, Desired)
+            heard = self._updater.offer(desired)
+        except TransferError as error:
+            self._drop("malformed offer", error.problem)
+            self._updater.note_malformed(error.problem)
+        except OSError as error:
+            # It is said again: the controller answers the next report.
+            self._drop("offer not kept", str(error))
+        else:
+            log.debug("offer sequence=%d %s", desired.sequence, heard)
+
+    def _take_chunk(self, sha256: str, payload: bytes) -> None:
+        content = payload[_INDEX_BYTES:]
+        if not content:
+            self._drop("chunk without content", sha256)
+        elif len(content) > MAX_CHUNK_BYTES:
+            self._drop("chunk too long", sha256)
+        else:
+            index = int.from_bytes(payload[:_INDEX_BYTES], "big")
+            received = self._updater.accept_chunk(sha256, index, content)
+            if received == "bad":
+                self._drop("bad chunk", f"{sha256} chunk {index}")
+            elif received == "unwanted":
+                self.dropped["unwanted chunk"] += 1
+
+    def _drop(self, reason: str, detail: str) -> None:
+        """Counts what is not used, and says so: the first time, the tenth, the hundredth …"""
+        self.dropped[reason] += 1
+        count = self.dropped[reason]
+        if count == 10 ** (len(str(count)) - 1):
+            log.warning("dropped=%s count=%d detail=%s", reason, count, ascii(detail)[:300])
+
+    def _tell_in_time(self, now: float) -> None:
+        """Sends what is due: a report when the download got on or a heartbeat is due, latencies."""
+        progress = self._updater.progress
+        has_moved = abs(progress - self._reported_progress) >= PROGRESS_STEP
+        if has_moved or now - self._reported_at >= HEARTBEAT_S:
+            self._tell()
+        if now >= self._telemetry_at:
+            self._telemetry_at = now + self._config.limits.telemetry_interval_s
+            self._tell_latency()
+
+    def _tell(self) -> None:
+        """Sends the report, and the events that the broker has not acknowledged."""
+        self._reported_at = self._clock.monotonic()
+        self._reported_progress = self._updater.progress
+        if not self._outlet.is_connected:
+            return
+        self._count += 1
+        report = make_report(
+            self._updater.journal,
+            self._updater.active,
+            self._updater.facts,
+            progress=self._reported_progress,
+            boot=self._boot,
+            count=self._count,
+            at=self._clock.wall(),
+        )
+        self._outlet.publish("reported", report, retain=True)
+        waiting = {id(event) for event in self._in_flight.values()}
+        for event in self._updater.journal.outbox:
+            if id(event) not in waiting:
+                message_id = self._outlet.publish("event", event)
+                if message_id is not None:
+                    self._in_flight[message_id] = event
+
+    def _tell_latency(self) -> None:
+        if not self._outlet.is_connected:
+            return
+        try:
+            windows = self._telemetry.take()
+        except OSError as error:
+            log.warning("latencies cannot be collected: %s", error)
+            return
+        for window in windows:
+            self._outlet.publish("telemetry", window)
+
+
+def new_boot() -> str:
+    """A random id for this process."""
+    return secrets.token_hex(8)
+
+
+def stop_on_signals(stop: threading.Event, inbox: Inbox) -> None:
+    """Lets SIGTERM and Ctrl-C end the loop."""
+
+    def end(number: int, _frame: object) -> None:
+        log.info("stopping because of %s", signal.Signals(number).name)
+        stop.set()
+        inbox.wake()
+
+    signal.signal(signal.SIGTERM, end)
+    signal.signal(signal.SIGINT, end)

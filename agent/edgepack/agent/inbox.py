@@ -1,0 +1,86 @@
+"""What the broker's thread hands to the agent's own: bounded, and never waited for.
+
+Offers and news of the connection have a lane of their own, so that a flood of chunks cannot push
+them out. A chunk that does not fit is dropped and counted: it is asked for again.
+"""
+
+import threading
+from collections import deque
+from dataclasses import dataclass
+
+MAX_CHUNKS = 256
+"""16 MiB of chunks of 64 KiB."""
+MAX_OTHERS = 256
+
+
+@dataclass(frozen=True, kw_only=True)
+class Arrived:
+    """A message."""
+
+    topic: str
+    payload: bytes
+
+
+@dataclass(frozen=True, kw_only=True)
+class Connected:
+    """The broker is there, and the subscriptions are renewed."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Acknowledged:
+    """The broker took a message that was published with QoS 1."""
+
+    message_id: int
+
+
+Item = Arrived | Connected | Acknowledged
+
+
+class Inbox:
+    """Two bounded lanes between two threads."""
+
+    def __init__(self) -> None:
+        self._condition = threading.Condition()
+        self._chunks: deque[Arrived] = deque()
+        self._others: deque[Item] = deque()
+        self._woken = False
+        self.dropped_chunks = 0
+        self.dropped_others = 0
+
+    def put_chunk(self, item: Arrived) -> None:
+        """Hands over a chunk, or drops it when there is no room."""
+        with self._condition:
+            if len(self._chunks) >= MAX_CHUNKS:
+                self.dropped_chunks += 1
+                return
+            self._chunks.append(item)
+            self._condition.notify()
+
+    def put(self, item: Item) -> None:
+        """Hands over anything else; when there is no room the oldest goes."""
+        with self._condition:
+            if len(self._others) >= MAX_OTHERS:
+                self._others.popleft()
+                self.dropped_others += 1
+            self._others.append(item)
+            self._condition.notify()
+
+    def wake(self) -> None:
+        """Ends the current or next wait."""
+        with self._condition:
+            self._woken = True
+            self._condition.notify()
+
+    def get(self, timeout_s: float) -> Item | None:
+        """The next item, others before chunks; None when none came in time."""
+        with self._condition:
+            if timeout_s > 0:
+                self._condition.wait_for(
+                    lambda: self._others or self._chunks or self._woken, timeout_s
+                )
+            self._woken = False
+            if self._others:
+                return self._others.popleft()
+            if self._chunks:
+                return self._chunks.popleft()
+            return None

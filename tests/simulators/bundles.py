@@ -1,0 +1,211 @@
+"""Small bundles that are real: ONNX models that run, golden samples, a manifest, a signature."""
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+from edgepack.bundle.chunks import entry
+from edgepack.bundle.golden import Golden, write_golden
+from edgepack.bundle.keys import PrivateKey
+from edgepack.bundle.manifest import (
+    GOLDEN_FILE,
+    MANIFEST_FILE,
+    SIGNATURE_FILE,
+    Accuracy,
+    BundleFacts,
+    GoldenTolerance,
+    Manifest,
+    Placement,
+    Requirements,
+    Toolchain,
+    Variant,
+    VariantFacts,
+    decode_manifest,
+    encode_manifest,
+)
+from edgepack.bundle.signature import sign_folder
+from edgepack.wire.messages import BundleRef, Desired, FileRef
+
+CPU = "CPUExecutionProvider"
+WIDTH = 256
+"""Each of a model's two weights has WIDTH x WIDTH float32: 256 KiB, four chunks."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExampleBundle:
+    """A signed bundle on the disk and how an offer names it."""
+
+    folder: Path
+    ref: BundleRef
+    manifest: FileRef
+    signature: FileRef
+
+    def desired(
+        self,
+        sequence: int,
+        *,
+        soak_s: float = 0.0,
+        rollback: bool = False,
+        expires_at: float | None = None,
+    ) -> Desired:
+        return Desired(
+            sequence=sequence,
+            rollout=f"r{sequence}",
+            bundle=self.ref,
+            manifest=self.manifest,
+            signature=self.signature,
+            soak_s=soak_s,
+            rollback=rollback,
+            issued_at=0.0,
+            expires_at=expires_at,
+        )
+
+
+def make_bundle(
+    folder: Path,
+    key: PrivateKey,
+    *,
+    release: int = 1,
+    name: str = "tiny",
+    variants: Sequence[str] = ("cpu",),
+    provider: str = CPU,
+    requires: Requirements | None = None,
+    hooks: Mapping[str, str] | None = None,
+    is_wrong: bool = False,
+) -> ExampleBundle:
+    """Builds and signs a bundle; its first weight is the same in every release.
+
+    Args:
+        folder: Is made.
+        key: Signs.
+        release: Makes the second weight, and the version `1.<release>.0`.
+        name: Of the model.
+        variants: Names; each has the same model.
+        provider: Of every variant.
+        requires: Of every variant.
+        hooks: Shell scripts by path below `hooks/`.
+        is_wrong: Whether the model gives other outputs than the golden ones.
+    """
+    first = _weight(0)
+    second = _weight(release)
+    folder.mkdir(parents=True)
+    inputs = [np.random.default_rng(i).standard_normal((1, WIDTH)) for i in range(3)]
+    feeds = tuple({"x": x.astype(np.float32)} for x in inputs)
+    outputs = tuple({"y": np.maximum(feed["x"] @ first, 0) @ second} for feed in feeds)
+    (folder / GOLDEN_FILE).parent.mkdir()
+    write_golden(folder / GOLDEN_FILE, Golden(inputs=feeds, outputs=outputs))
+    built = []
+    for variant in variants:
+        path = f"model/{variant}/model.onnx"
+        (folder / path).parent.mkdir(parents=True)
+        content = _model(first, -second if is_wrong else second).SerializeToString()
+        (folder / path).write_bytes(content)
+        starts = [content.find(weight.tobytes()) for weight in (first, second)]
+        built.append(_variant(folder, variant, path, starts, provider, requires))
+    shared = [GOLDEN_FILE]
+    for path, script in (hooks or {}).items():
+        hook = folder / "hooks" / path
+        hook.parent.mkdir(parents=True, exist_ok=True)
+        hook.write_text(script)
+        hook.chmod(0o755)
+        shared.append(f"hooks/{path}")
+    facts = BundleFacts(
+        name=name,
+        version=f"1.{release}.0",
+        release=release,
+        source_sha256=hashlib.sha256(second.tobytes()).hexdigest(),
+        files=tuple(entry(folder, path) for path in shared),
+    )
+    manifest = Manifest(facts=facts, variants=tuple(built))
+    (folder / MANIFEST_FILE).write_bytes(encode_manifest(manifest))
+    sign_folder(folder, key)
+    return describe_bundle(folder)
+
+
+def describe_bundle(folder: Path) -> ExampleBundle:
+    """Names a signed bundle as an offer does, without checking it."""
+    facts = decode_manifest((folder / MANIFEST_FILE).read_bytes()).facts
+    return ExampleBundle(
+        folder=folder,
+        ref=BundleRef(
+            name=facts.name, version=facts.version, release=facts.release, digest=_digest(folder)
+        ),
+        manifest=_file_ref(folder, MANIFEST_FILE),
+        signature=_file_ref(folder, SIGNATURE_FILE),
+    )
+
+
+def _digest(folder: Path) -> str:
+    from edgepack.bundle.signature import root_digest
+    from edgepack.bundle.tree import list_files
+
+    files = {
+        path: hashlib.sha256((folder / path).read_bytes()).hexdigest()
+        for path in list_files(folder)
+        if path != SIGNATURE_FILE
+    }
+    return root_digest(files)
+
+
+def _file_ref(folder: Path, path: str) -> FileRef:
+    content = (folder / path).read_bytes()
+    return FileRef(path=path, size_bytes=len(content), sha256=hashlib.sha256(content).hexdigest())
+
+
+def _weight(seed: int) -> np.ndarray:
+    rng = np.random.default_rng(seed)
+    weight: np.ndarray = (rng.standard_normal((WIDTH, WIDTH)) / 16).astype(np.float32)
+    return weight
+
+
+def _model(first: np.ndarray, second: np.ndarray) -> onnx.ModelProto:
+    graph = helper.make_graph(
+        [
+            helper.make_node("MatMul", ["x", "first"], ["a"], "one"),
+            helper.make_node("Relu", ["a"], ["b"], "two"),
+            helper.make_node("MatMul", ["b", "second"], ["y"], "three"),
+        ],
+        "tiny",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, WIDTH])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, WIDTH])],
+        [numpy_helper.from_array(first, "first"), numpy_helper.from_array(second, "second")],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+def _variant(
+    folder: Path,
+    name: str,
+    path: str,
+    starts: Sequence[int],
+    provider: str,
+    requires: Requirements | None,
+) -> Variant:
+    return Variant(
+        name=name,
+        provider=provider,
+        device="cpu",
+        facts=VariantFacts(
+            profile=name,
+            profile_sha256="0" * 64,
+            precision="fp32",
+            requires=requires or Requirements(),
+            toolchain=Toolchain(onnxruntime="1.31.1"),
+            files=(entry(folder, path, starts),),
+            accuracy=Accuracy(
+                metric="cosine",
+                value=1.0,
+                float_value=1.0,
+                budget=0.99,
+                sample_count=3,
+                provider=provider,
+            ),
+            tolerances={"y": GoldenTolerance(cosine_min=0.99, nrmse_max=0.1)},
+            placement=Placement(provider=provider, taken=3, total=3, verified=True),
+        ),
+    )
