@@ -10,7 +10,7 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from edgepack.bundle.chunks import entry
-from edgepack.bundle.golden import Golden, write_golden
+from edgepack.bundle.golden import Golden, Tensor, write_golden
 from edgepack.bundle.keys import PrivateKey
 from edgepack.bundle.manifest import (
     GOLDEN_FILE,
@@ -95,8 +95,10 @@ def make_bundle(
     second = _weight(release)
     folder.mkdir(parents=True)
     inputs = [np.random.default_rng(i).standard_normal((1, WIDTH)) for i in range(3)]
-    feeds = tuple({"x": x.astype(np.float32)} for x in inputs)
-    outputs = tuple({"y": np.maximum(feed["x"] @ first, 0) @ second} for feed in feeds)
+    feeds: tuple[dict[str, Tensor], ...] = tuple({"x": x.astype(np.float32)} for x in inputs)
+    outputs: tuple[dict[str, Tensor], ...] = tuple(
+        {"y": np.maximum(feed["x"] @ first, 0) @ second} for feed in feeds
+    )
     (folder / GOLDEN_FILE).parent.mkdir()
     write_golden(folder / GOLDEN_FILE, Golden(inputs=feeds, outputs=outputs))
     built = []

@@ -382,7 +382,16 @@ class Actions:
             return Wait(seconds=min(left_s, SOAK_LOOK_S))
         if held_up := self._run_hooks("committed", "before"):
             return held_up
-        return Ended(outcome="success", because=f"soaked for {offer.soak_s:g} s without trouble")
+        bundle, journal = offer.bundle, self._journal
+        highest = max(bundle.release, journal.highest_releases.get(bundle.name, 0))
+        return Ended(
+            outcome="success",
+            because=f"soaked for {offer.soak_s:g} s without trouble",
+            changes={
+                "previous": journal.back.bundle if journal.back else journal.previous,
+                "highest_releases": journal.highest_releases | {bundle.name: highest},
+            },
+        )
 
     def _why_gone(self) -> str:
         pointer = read_pointer(self._around.state_dir)
@@ -396,18 +405,13 @@ class Actions:
 
     def _settle_commit(self) -> Step:
         """Makes the commit final; a hook can delay nothing but itself."""
-        around, journal, bundle = self._around, self._journal, self._offer.bundle
+        around, journal = self._around, self._journal
         if journal.is_settled:
             return Wait(seconds=None)
         pointer = read_pointer(around.state_dir)
         if pointer and pointer.digest == self._digest and not pointer.committed:
             pointer = msgspec.structs.replace(pointer, committed=True)
             around.tools.write_pointer(around.state_dir, pointer)
-        previous = journal.back.bundle if journal.back else journal.previous
-        highest = max(bundle.release, journal.highest_releases.get(bundle.name, 0))
-        releases = journal.highest_releases | {bundle.name: highest}
-        if previous != journal.previous or releases != journal.highest_releases:
-            journal = around.store.update(previous=previous, highest_releases=releases)
         around.slots.keep_only(self._kept(pointer))
         around.slots.forget_held(self._digest)
         if journal.choice is not None:

@@ -1,0 +1,28 @@
+"""Parts of the integration tests: keys, a real broker, real bundles."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from edgepack.bundle.keys import PrivateKey, generate_key, load_private_key, write_key_pair
+from tests.simulators import broker as mosquitto
+from tests.simulators.broker import Broker
+
+
+@pytest.fixture(scope="session")
+def release_keys(tmp_path_factory: pytest.TempPathFactory) -> tuple[PrivateKey, Path]:
+    """The private key, and the file of the public one."""
+    prefix = tmp_path_factory.mktemp("keys") / "release"
+    private, public = write_key_pair(generate_key(), prefix)
+    return load_private_key(private), public
+
+
+@pytest.fixture
+def mosquitto_broker(tmp_path: Path) -> Iterator[Broker]:
+    """A broker of this test's own."""
+    if not mosquitto.is_installed():
+        pytest.skip("mosquitto is not installed")
+    broker = Broker(tmp_path)
+    yield broker
+    broker.stop()

@@ -1,0 +1,163 @@
+"""A real agent as a process, a real broker, real models: updates over MQTT."""
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from edgepack.bundle.keys import PrivateKey
+from edgepack.wire import topics
+from tests.simulators.broker import Broker
+from tests.simulators.bundles import make_bundle
+from tests.simulators.controller import TENANT, Controller
+from tests.simulators.device import DEVICE, Device
+
+
+def wait_until(is_so: Callable[[], bool], what: str, timeout_s: float = 20) -> None:
+    until = time.monotonic() + timeout_s
+    while not is_so():
+        assert time.monotonic() < until, f"waited {timeout_s:g} s in vain: {what}"
+        time.sleep(0.02)
+
+
+@pytest.fixture
+def controller(mosquitto_broker: Broker) -> Iterator[Controller]:
+    controller = Controller(mosquitto_broker.port)
+    yield controller
+    controller.close()
+
+
+@pytest.fixture
+def device(
+    tmp_path: Path, mosquitto_broker: Broker, release_keys: tuple[PrivateKey, Path]
+) -> Iterator[Device]:
+    device = Device(tmp_path / "device", mosquitto_broker.url, release_keys[1])
+    yield device
+    if device.is_running:
+        device.kill()
+
+
+def test_an_update_arrives_is_proved_and_is_reported(
+    tmp_path: Path,
+    controller: Controller,
+    device: Device,
+    release_keys: tuple[PrivateKey, Path],
+) -> None:
+    first = make_bundle(tmp_path / "one", release_keys[0], release=1)
+    second = make_bundle(tmp_path / "two", release_keys[0], release=2)
+    for bundle in (first, second):
+        controller.hold(bundle)
+    device.start()
+    idle = controller.wait_for(lambda report: report.state == "IDLE")
+    assert idle.facts is not None
+    assert idle.active is None
+
+    controller.offer(DEVICE, first.desired(1, soak_s=0.1))
+    done = controller.wait_for(lambda report: report.state == "COMMITTED")
+    assert done.active is not None
+    assert done.active.bundle == first.ref
+    assert done.active.choice.chosen == "cpu"
+    assert done.rollout == "r1"
+    sent = controller.sent_chunks
+
+    controller.offer(DEVICE, second.desired(2, soak_s=0.1))
+    done = controller.wait_for(lambda report: report.sequence == 2 and report.state == "COMMITTED")
+    assert done.previous == first.ref
+    # Half of the model did not change, so half of it was not sent again.
+    assert controller.sent_chunks - sent < sent
+    wait_until(
+        lambda: [e.to_state for e in controller.events if e.sequence == 2][-1:] == ["COMMITTED"],
+        "the last event",
+    )
+    steps = [event.to_state for event in controller.events if event.sequence == 2]
+    assert steps == [
+        "OFFERED",
+        "DOWNLOADING",
+        "VERIFIED",
+        "STAGED",
+        "PROBING",
+        "ACTIVATING",
+        "SOAKING",
+        "COMMITTED",
+    ]
+
+    assert device.stop() == 0
+    wait_until(lambda: not controller.reports[-1].online, "the farewell")
+    assert "from=SOAKING to=COMMITTED" in device.said()
+
+
+def test_a_model_that_is_wrong_here_is_rolled_back_and_the_old_one_keeps_serving(
+    tmp_path: Path,
+    controller: Controller,
+    device: Device,
+    release_keys: tuple[PrivateKey, Path],
+) -> None:
+    good = make_bundle(tmp_path / "good", release_keys[0], release=1)
+    wrong = make_bundle(tmp_path / "wrong", release_keys[0], release=2, is_wrong=True)
+    for bundle in (good, wrong):
+        controller.hold(bundle)
+    device.start()
+    controller.offer(DEVICE, good.desired(1))
+    controller.wait_for(lambda report: report.state == "COMMITTED")
+    controller.offer(DEVICE, wrong.desired(2))
+    report = controller.wait_for(lambda report: report.state == "ROLLED_BACK")
+    assert "cosine -1.0" in report.because
+    assert report.active is not None
+    assert report.active.bundle == good.ref
+
+
+def test_a_download_survives_a_restart_of_the_broker_and_spoilt_chunks(
+    tmp_path: Path,
+    mosquitto_broker: Broker,
+    controller: Controller,
+    device: Device,
+    release_keys: tuple[PrivateKey, Path],
+) -> None:
+    bundle = make_bundle(tmp_path / "one", release_keys[0], release=1)
+    controller.hold(bundle)
+    controller.pause_s = 0.1
+    spoilt: set[int] = set()
+
+    def spoil(index: int, content: bytes) -> bytes:
+        if index in (3, 4) and index not in spoilt:
+            spoilt.add(index)
+            return b"?" * len(content)
+        return content
+
+    controller.spoil = spoil
+    device.start()
+    controller.offer(DEVICE, bundle.desired(1))
+    controller.wait_for(lambda report: report.state == "DOWNLOADING" and report.progress > 0.2)
+    mosquitto_broker.stop()
+    time.sleep(0.3)
+    mosquitto_broker.start()
+    report = controller.wait_for(lambda report: report.state == "COMMITTED")
+    assert report.active is not None
+    assert report.active.bundle == bundle.ref
+    assert "dropped=bad chunk" in device.said()
+    assert "connection was lost" in device.said()
+
+
+def test_malformed_messages_on_every_topic_are_dropped_and_the_agent_goes_on(
+    tmp_path: Path,
+    controller: Controller,
+    device: Device,
+    release_keys: tuple[PrivateKey, Path],
+) -> None:
+    bundle = make_bundle(tmp_path / "one", release_keys[0], release=1)
+    controller.hold(bundle)
+    device.start()
+    controller.wait_for(lambda report: report.state == "IDLE")
+    down = f"ep/1/{TENANT}/d/{DEVICE}/dn"
+    for payload in (b"\xff\x00", b"{}", b"[]", b'{"sequence": -1}', b""):
+        controller.send(topics.desired(TENANT, DEVICE), payload)
+        controller.send(f"{down}/other", payload)
+        controller.send(f"{down}/b/{'0' * 64}", payload)
+        controller.send(f"{down}/b/short", payload)
+    controller.offer(DEVICE, bundle.desired(1))
+    controller.wait_for(lambda report: report.state == "COMMITTED")
+    assert "dropped=malformed offer" in device.said()
+    assert "dropped=unknown topic" in device.said()
+    assert "Traceback" not in device.said()
+    assert any(event.kind == "refused" for event in controller.events)

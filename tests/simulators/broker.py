@@ -1,0 +1,72 @@
+"""A real mosquitto on a free loopback port, that can be stopped, killed and started again."""
+
+import shutil
+import socket
+import subprocess
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+MOSQUITTO = shutil.which("mosquitto") or "/usr/sbin/mosquitto"
+
+
+def is_installed() -> bool:
+    return Path(MOSQUITTO).exists()
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+class Broker:
+    """Starts at once.
+
+    Args:
+        folder: Holds its settings and log.
+        settings: Further lines of its settings, instead of letting everybody in.
+        listener: Lines that belong to the listener, such as TLS files.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        settings: Sequence[str] = ("allow_anonymous true",),
+        listener: Sequence[str] = (),
+    ) -> None:
+        self.port = free_port()
+        self._folder = folder
+        self._settings = folder / "mosquitto.conf"
+        lines = [f"listener {self.port} 127.0.0.1", *listener, *settings, "persistence false"]
+        self._settings.write_text("\n".join(lines) + "\n")
+        self._process: subprocess.Popen[bytes] | None = None
+        self.start()
+
+    @property
+    def url(self) -> str:
+        return f"mqtt://127.0.0.1:{self.port}"
+
+    def start(self) -> None:
+        log = (self._folder / "mosquitto.log").open("ab")
+        with log:
+            self._process = subprocess.Popen(
+                [MOSQUITTO, "-c", str(self._settings)], stdout=log, stderr=log
+            )
+        until = time.monotonic() + 10
+        while True:
+            with socket.socket() as probe:
+                if probe.connect_ex(("127.0.0.1", self.port)) == 0:
+                    return
+            if self._process.poll() is not None or time.monotonic() > until:
+                said = (self._folder / "mosquitto.log").read_text()
+                raise RuntimeError(f"mosquitto did not start: {said}")
+            time.sleep(0.02)
+
+    def stop(self) -> None:
+        if self._process is not None:
+            self._process.terminate()
+            self._process.wait(10)
+            self._process = None

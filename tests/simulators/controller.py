@@ -1,0 +1,157 @@
+"""A controller and depot in one, small but real: retained offers, needs answered chunk by chunk."""
+
+import threading
+import time
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import paho.mqtt.client as mqtt
+from paho.mqtt.enums import CallbackAPIVersion
+
+from edgepack.bundle.chunks import fixed_chunks, offsets
+from edgepack.bundle.manifest import MANIFEST_FILE, SIGNATURE_FILE, decode_manifest
+from edgepack.wire import topics
+from edgepack.wire.messages import (
+    Desired,
+    Event,
+    Need,
+    Reported,
+    Telemetry,
+    decode,
+    encode,
+)
+from tests.simulators.bundles import ExampleBundle
+
+TENANT = "default"
+
+
+class Controller:
+    """Holds bundles, offers them, answers needs, and remembers what devices said.
+
+    Args:
+        port: Of the broker on this machine.
+    """
+
+    def __init__(self, port: int) -> None:
+        self.reports: list[Reported] = []
+        self.events: list[Event] = []
+        self.needs: list[Need] = []
+        self.telemetry: list[Telemetry] = []
+        self.sent_chunks = 0
+        self.pause_s = 0.0
+        """Wait before each chunk."""
+        self.answers = True
+        """Whether needs are answered."""
+        self.spoil: Callable[[int, bytes], bytes] = lambda _index, content: content
+        """What happens to a chunk on its way."""
+        self._files: dict[str, tuple[Path, tuple[int, ...]]] = {}
+        self._queue: list[tuple[str, Need]] = []
+        self._condition = threading.Condition()
+        self._stopped = False
+        self._offers: dict[str, bytes] = {}
+        client = mqtt.Client(
+            CallbackAPIVersion.VERSION2, client_id="controller", protocol=mqtt.MQTTv5
+        )
+        client.on_connect = self._on_connect
+        client.on_message = self._on_message
+        client.reconnect_delay_set(1, 1)
+        client.connect("127.0.0.1", port)
+        client.loop_start()
+        self._client = client
+        self._depot = threading.Thread(target=self._serve, daemon=True)
+        self._depot.start()
+
+    def hold(self, bundle: ExampleBundle) -> None:
+        for ref in (bundle.manifest, bundle.signature):
+            starts = (*fixed_chunks(ref.size_bytes), ref.size_bytes)
+            self._files[ref.sha256] = (bundle.folder / ref.path, starts)
+        manifest = decode_manifest((bundle.folder / MANIFEST_FILE).read_bytes())
+        assert (bundle.folder / SIGNATURE_FILE).is_file()
+        for entry in manifest.files:
+            starts = (*offsets(entry.chunks), entry.size_bytes)
+            self._files[entry.sha256] = (bundle.folder / entry.path, starts)
+
+    def offer(self, device: str, desired: Desired) -> None:
+        self.send(topics.desired(TENANT, device), encode(desired), retain=True)
+        self._offers[device] = encode(desired)
+
+    def send(self, topic: str, payload: bytes, *, retain: bool = False) -> None:
+        self._client.publish(topic, payload, qos=1, retain=retain).wait_for_publish(10)
+
+    def last(self) -> Reported | None:
+        return self.reports[-1] if self.reports else None
+
+    def wait_for(self, is_so: Callable[[Reported], bool], timeout_s: float = 30) -> Reported:
+        """Waits for a report, from the latest one on."""
+        until = time.monotonic() + timeout_s
+        while time.monotonic() < until:
+            last = self.last()
+            if last is not None and last.online and is_so(last):
+                return last
+            time.sleep(0.01)
+        last = self.last()
+        said = f"{last.state}: {last.because}" if last else "nothing"
+        raise AssertionError(f"no such report within {timeout_s:g} s; the last one was {said}")
+
+    def close(self) -> None:
+        with self._condition:
+            self._stopped = True
+            self._condition.notify()
+        self._depot.join()
+        self._client.disconnect()
+        self._client.loop_stop()
+
+    def _on_connect(self, client: mqtt.Client, *_: Any) -> None:
+        client.subscribe(topics.controller_subscription(TENANT), 1)
+        for device, payload in self._offers.items():
+            client.publish(topics.desired(TENANT, device), payload, qos=1, retain=True)
+
+    def _on_message(self, _client: mqtt.Client, _data: Any, message: mqtt.MQTTMessage) -> None:
+        parsed = topics.parse_up(message.topic, TENANT)
+        assert parsed is not None
+        device, kind = parsed
+        payload = bytes(message.payload)
+        if kind == "reported":
+            self.reports.append(decode(payload, Reported))
+        elif kind == "event":
+            self.events.append(decode(payload, Event))
+        elif kind == "telemetry":
+            self.telemetry.append(decode(payload, Telemetry))
+        else:
+            need = decode(payload, Need)
+            self.needs.append(need)
+            with self._condition:
+                self._queue.append((device, need))
+                self._condition.notify()
+
+    def _serve(self) -> None:
+        while True:
+            with self._condition:
+                self._condition.wait_for(lambda: self._queue or self._stopped)
+                if self._stopped:
+                    return
+                device, need = self._queue.pop(0)
+            if self.answers:
+                self._answer(device, need)
+
+    def _answer(self, device: str, need: Need) -> None:
+        for wanted in need.files:
+            path, starts = self._files[wanted.sha256]
+            assert wanted.chunk_count == len(starts) - 1
+            bitmap = zlib.decompress(wanted.missing)
+            content = path.read_bytes()
+            for index in range(wanted.chunk_count):
+                if not bitmap[index // 8] >> (index % 8) & 1 or self._stopped:
+                    continue
+                time.sleep(self.pause_s)
+                chunk = self.spoil(index, content[starts[index] : starts[index + 1]])
+                # Every other chunk goes to everybody, so that both ways are used.
+                topic = (
+                    topics.broadcast(TENANT, wanted.sha256)
+                    if index % 2
+                    else topics.repair(TENANT, device, wanted.sha256)
+                )
+                self._client.publish(topic, index.to_bytes(4, "big") + chunk)
+                self.sent_chunks += 1

@@ -1,0 +1,93 @@
+"""A real agent as a process, that can be stopped politely or killed."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import msgspec
+
+from edgepack.agent.journal import Journal, read_journal
+from edgepack.agent.pointer import ActivePointer, read_pointer
+
+DEVICE = "cam-1"
+
+
+class Device:
+    """Its settings lie in `folder`, its state in `folder/state`.
+
+    Args:
+        folder: Is made.
+        broker_url: The broker.
+        key: PEM file of the public key that it trusts.
+        broker_lines: Further lines of the section [broker].
+    """
+
+    def __init__(
+        self, folder: Path, broker_url: str, key: Path, *, broker_lines: tuple[str, ...] = ()
+    ) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self.state_dir = folder / "state"
+        self.log = folder / "agent.log"
+        self.config = folder / "agent.toml"
+        lines = [
+            f'device = "{DEVICE}"',
+            'state_dir = "state"',
+            "[broker]",
+            f'url = "{broker_url}"',
+            "keepalive_s = 5",
+            *broker_lines,
+            "[trust]",
+            f'keys = ["{key}"]',
+            "[probe]",
+            "runs = 1",
+            "[limits]",
+            "disk_reserve_bytes = 1000000",
+            "telemetry_interval_s = 0.5",
+            "max_restarts = 1000",
+        ]
+        self.config.write_text("\n".join(lines) + "\n")
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def is_running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    def start(self) -> None:
+        environment = os.environ | {"OMP_NUM_THREADS": "1"}
+        with self.log.open("ab") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "edgepack.agent.cli", "run", "--config", self.config],
+                stdout=log,
+                stderr=log,
+                env=environment,
+            )
+
+    def kill(self) -> None:
+        """SIGKILL: nothing in the agent can react to it."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGKILL)
+        self._process.wait(10)
+
+    def stop(self) -> int:
+        """SIGTERM; returns the exit code."""
+        assert self._process is not None
+        self._process.terminate()
+        return self._process.wait(20)
+
+    def pointer(self) -> ActivePointer | None:
+        return read_pointer(self.state_dir)
+
+    def journal(self) -> Journal | None:
+        return read_journal(self.state_dir)
+
+    def said(self) -> str:
+        return self.log.read_text() if self.log.exists() else ""
+
+    def drop_to(self, **changes: object) -> None:
+        """Changes the journal while the agent does not run."""
+        journal = self.journal()
+        assert journal is not None
+        changed = msgspec.structs.replace(journal, **changes)
+        (self.state_dir / "journal.json").write_bytes(msgspec.json.encode(changed))
