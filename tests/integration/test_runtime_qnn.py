@@ -127,6 +127,15 @@ def test_a_chip_without_its_own_option_is_compiled_for_by_its_number(
     assert compiled.ran_here or "was not verified" in compiled.because
 
 
+def test_without_the_plug_in_compiling_says_what_to_install(
+    quantized: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("edgepack.packager.compile.is_installed", lambda plugin: False)
+    with pytest.raises(BuildError, match="needs QNNExecutionProvider, which is not") as caught:
+        compile_context(quantized, tmp_path / "out", feeds={}, htp_arch="68")
+    assert caught.value.remedy == "pip install 'edgepack[qnn]'"
+
+
 def test_a_model_that_is_no_model_is_a_build_error(tmp_path: Path) -> None:
     (tmp_path / "bad.onnx").write_bytes(b"not a model")
     with pytest.raises(BuildError, match="cannot open the model") as caught:

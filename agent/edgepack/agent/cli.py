@@ -30,11 +30,13 @@ from edgepack.agent.status import describe, read_status
 from edgepack.agent.surroundings import Link, Surroundings, Tools
 from edgepack.agent.telemetry import TelemetryBox
 from edgepack.agent.update import Updater
+from edgepack.agent.verdicts import Verdicts, circumstances_of
 from edgepack.bundle.archive import open_bundle
 from edgepack.bundle.keys import PublicKey, load_public_key
+from edgepack.bundle.manifest import Variant
 from edgepack.bundle.verify import verify_folder
 from edgepack.errors import DeviceError, EdgepackError
-from edgepack.wire.messages import DeviceFacts
+from edgepack.wire.messages import DeviceFacts, ProbeResult
 
 log = logging.getLogger(__name__)
 
@@ -197,11 +199,10 @@ def _wire(
     state_dir = Path(config.state_dir)
     if config.hooks.folder:
         check_hook_folder(Path(config.hooks.folder))
+    verdicts = Verdicts(state_dir)
     tools = Tools(
         read_facts=lambda: read_device_facts(config.providers),
-        probe=lambda folder, variant: probe_variant(
-            folder, variant, config=config.probe, threads=config.providers.threads
-        ),
+        probe=lambda folder, variant: _probe(folder, variant, config, verdicts),
         run_hooks=lambda stage, when, folders, facts: run_hooks(
             stage, when, folders, facts, config.hooks.timeout_s
         ),
@@ -216,6 +217,16 @@ def _wire(
         link=link,
     )
     return Updater(around, notify)
+
+
+def _probe(folder: Path, variant: Variant, config: AgentConfig, verdicts: Verdicts) -> ProbeResult:
+    """Probes a variant of the bundle in a slot, unless it was right here and nothing changed."""
+    threads = config.providers.threads
+    facts = read_device_facts(config.providers)
+    return verdicts.reach(
+        circumstances_of(folder.name, variant, facts, threads=threads),
+        lambda: probe_variant(folder, variant, config=config.probe, threads=threads),
+    )
 
 
 def _load_keys(config: AgentConfig) -> tuple[PublicKey, ...]:

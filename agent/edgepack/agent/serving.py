@@ -9,7 +9,6 @@ over between two inferences: no inference waits for it, and none fails because o
 
 import logging
 import os
-import secrets
 import threading
 import time
 from collections.abc import Mapping
@@ -18,11 +17,10 @@ from types import TracebackType
 
 from edgepack.agent.pointer import ActivePointer, pointer_path, read_pointer, slot_folder
 from edgepack.agent.sessions import Session, SessionTensor, Tensor, open_session
-from edgepack.agent.spool import Spooled, write_spooled
+from edgepack.agent.spool import Record
 from edgepack.bundle.golden import read_golden
 from edgepack.bundle.manifest import GOLDEN_FILE, MANIFEST_FILE, decode_manifest
 from edgepack.errors import BundleError, DeviceError
-from edgepack.wire.histogram import LatencyRecorder
 from edgepack.wire.messages import BundleRef, Choice
 
 logger = logging.getLogger(__name__)
@@ -36,45 +34,14 @@ POLL_S = 0.2
 SPOOL_S = 5.0
 """Seconds between writes of what inferences took."""
 
+FAILED_SPOOL_S = 0.5
+"""The same once inferences failed: a soak must hear of that before it ends."""
+
 RETRY_S = 10.0
 """Seconds until a new model that could not be opened is tried again."""
 
 MAX_TROUBLES = 5
 _OPENING_TRIES = 5
-
-
-class Record:
-    """What inferences of one model took in this process."""
-
-    def __init__(self, pointer: ActivePointer) -> None:
-        self.token = secrets.token_hex(8)
-        self.pointer = pointer
-        self.since = time.time()
-        self.latency = LatencyRecorder()
-        self.failures = 0
-        self.written = (0, 0, 0, False)
-        self._lock = threading.Lock()
-
-    def fail(self) -> None:
-        """Counts an inference that the provider failed."""
-        with self._lock:
-            self.failures += 1
-
-    def spooled(self, troubles: tuple[str, ...], *, is_final: bool) -> Spooled:
-        """All that was counted, as the agent reads it."""
-        return Spooled(
-            token=self.token,
-            pid=os.getpid(),
-            digest=self.pointer.digest,
-            variant=self.pointer.choice.chosen,
-            provider=self.pointer.choice.provider,
-            since=self.since,
-            written_at=time.time(),
-            latency=self.latency.snapshot(),
-            failures=self.failures,
-            troubles=troubles,
-            is_final=is_final,
-        )
 
 
 class Serving:
@@ -224,16 +191,19 @@ class Model:
         session = open_session(folder, variant, threads=self._threads)
         session.run(read_golden(folder / GOLDEN_FILE).inputs[0])
         key = (pointer.digest, pointer.choice.chosen, pointer.choice.provider)
-        record = self._records.setdefault(key, Record(pointer))
-        return Serving(pointer, session, record)
+        if key not in self._records:
+            digest, name, provider = key
+            self._records[key] = Record(digest=digest, variant=name, provider=provider)
+        return Serving(pointer, session, self._records[key])
 
     def _watch(self) -> None:
-        spool_at = time.monotonic() + SPOOL_S
+        spooled_at = time.monotonic()
         while not self._stop.wait(self._poll_s):
             try:
                 self._follow()
-                if time.monotonic() >= spool_at:
-                    spool_at = time.monotonic() + SPOOL_S
+                fails = any(record.has_new_failures for record in list(self._records.values()))
+                if time.monotonic() - spooled_at >= (FAILED_SPOOL_S if fails else SPOOL_S):
+                    spooled_at = time.monotonic()
                     self._spool()
             except Exception:  # The outermost loop: serving goes on.
                 logger.exception("watching the active model failed, trying on")
@@ -271,20 +241,14 @@ class Model:
 
     def _spool(self, *, is_final: bool = False) -> None:
         """Writes every record that changed since it was written last."""
-        for record in list(self._records.values()):
-            spooled = record.spooled(self._troubles, is_final=is_final)
-            counts = (spooled.latency.count, spooled.failures, len(spooled.troubles))
-            state = (*counts, is_final)
-            if state == record.written or not any(counts):
-                continue
-            try:
-                write_spooled(self._state_dir, spooled)
-            except OSError as error:
-                if not self._spool_fails:
-                    logger.warning("latencies cannot be handed to the agent: %s", error)
-                self._spool_fails = True
-                return
-            record.written, self._spool_fails = state, False
+        try:
+            for record in list(self._records.values()):
+                record.write(self._state_dir, self._troubles, is_final=is_final)
+            self._spool_fails = False
+        except OSError as error:
+            if not self._spool_fails:
+                logger.warning("latencies cannot be handed to the agent: %s", error)
+            self._spool_fails = True
 
 
 def open_model(

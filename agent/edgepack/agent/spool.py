@@ -5,6 +5,10 @@ it anew every few seconds. Its counts only grow, so the agent may read it whenev
 a process never needs to know whether the agent runs.
 """
 
+import os
+import secrets
+import threading
+import time
 from pathlib import Path
 
 import msgspec
@@ -12,6 +16,7 @@ import msgspec
 from edgepack.durable import write_file
 from edgepack.errors import TransferError
 from edgepack.wire import histogram
+from edgepack.wire.histogram import LatencyRecorder
 from edgepack.wire.messages import Histogram
 
 SPOOL_FOLDER = "latency"
@@ -84,3 +89,57 @@ def read_spooled(path: Path) -> Spooled:
     if spooled.failures < 0 or spooled.pid <= 0:
         raise TransferError("malformed spool file: a count is negative", found_in=str(path))
     return spooled
+
+
+class Record:
+    """What inferences of one model took in this process, and whether the spool knows it."""
+
+    def __init__(self, *, digest: str, variant: str, provider: str) -> None:
+        self.token = secrets.token_hex(8)
+        self.digest = digest
+        self.variant = variant
+        self.provider = provider
+        self.since = time.time()
+        self.latency = LatencyRecorder()
+        self.failures = 0
+        self._written = (0, 0, 0, False)
+        self._lock = threading.Lock()
+
+    def fail(self) -> None:
+        """Counts an inference that the provider failed."""
+        with self._lock:
+            self.failures += 1
+
+    def spooled(self, troubles: tuple[str, ...], *, is_final: bool) -> Spooled:
+        """All that was counted, as the agent reads it."""
+        return Spooled(
+            token=self.token,
+            pid=os.getpid(),
+            digest=self.digest,
+            variant=self.variant,
+            provider=self.provider,
+            since=self.since,
+            written_at=time.time(),
+            latency=self.latency.snapshot(),
+            failures=self.failures,
+            troubles=troubles,
+            is_final=is_final,
+        )
+
+    def write(self, state_dir: Path, troubles: tuple[str, ...], *, is_final: bool = False) -> None:
+        """Writes what changed since it was last written, if anything did.
+
+        Raises:
+            OSError: The spool cannot be written; the next write takes everything along.
+        """
+        spooled = self.spooled(troubles, is_final=is_final)
+        counts = (spooled.latency.count, spooled.failures, len(troubles))
+        state = (*counts, is_final)
+        if state != self._written and any(counts):
+            write_spooled(state_dir, spooled)
+            self._written = state
+
+    @property
+    def has_new_failures(self) -> bool:
+        """Whether inferences failed since it was last written."""
+        return self.failures != self._written[1]

@@ -7,6 +7,7 @@ proves itself anew. Only "right" is kept: what failed may have failed for a pass
 """
 
 import logging
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -75,6 +76,22 @@ class Verdicts:
     def __init__(self, state_dir: Path) -> None:
         self._path = state_dir / VERDICTS_FILE
         self._kept = self._read()
+
+    def reach(self, circumstances: Circumstances, probe: Callable[[], ProbeResult]) -> ProbeResult:
+        """The verdict reached before in the same circumstances, else the probe's, kept.
+
+        A verdict that cannot be kept is as good as one that is; it is only reached again.
+        """
+        known = self.recall(circumstances)
+        if known is not None:
+            logger.info("variant=%s was right here before, as nothing changed", known.variant)
+            return known
+        result = probe()
+        try:
+            self.keep(circumstances, result)
+        except OSError as error:
+            logger.warning("the verdict on %s cannot be kept: %s", result.variant, error)
+        return result
 
     def recall(self, circumstances: Circumstances) -> ProbeResult | None:
         """The verdict that was reached in the same circumstances, if any."""

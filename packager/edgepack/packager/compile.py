@@ -19,7 +19,13 @@ import numpy as np
 import onnx
 
 from edgepack.agent.child import keep_stdout_clean, run_child, take_request
-from edgepack.agent.providers import known_provider, load_runtime, read_sdks
+from edgepack.agent.providers import (
+    Plugin,
+    is_installed,
+    known_provider,
+    load_runtime,
+    read_sdks,
+)
 from edgepack.agent.sessions import Session, Tensor, open_model_file
 from edgepack.bundle.manifest import Placement
 from edgepack.errors import BuildError, EdgepackError
@@ -69,13 +75,12 @@ class CompileAnswer(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         placement: Of the session that compiled.
         nrmse: Difference of the outputs of context and model, relative.
-        problem, remedy: What went wrong, and what to do.
+        problem: What went wrong.
     """
 
     placement: Placement | None = None
     nrmse: float | None = None
     problem: str = ""
-    remedy: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,7 +132,7 @@ def compile_context(
 ) -> CompiledContext:
     """Compiles a prepared model for one Qualcomm chip and loads the result again.
 
-    1. The chip must be known.
+    1. The chip must be known, and QNN be here.
     2. A child compiles; the provider must have taken nodes.
     3. The binary must be for that chip: QNN only warns of an architecture that it does not know.
     4. A child runs context and model on one sample; where both run, they must agree.
@@ -148,10 +153,17 @@ def compile_context(
             gives other outputs than the model.
     """
     chip = find_chip(soc_model=soc_model, htp_arch=htp_arch)  # 1
+    known = known_provider(QNN)
+    if known.plugin is None or not is_installed(known.plugin):
+        raise BuildError(
+            f"compiling for v{chip.htp_arch} needs {QNN}, which is not installed",
+            found_in="[compile]",
+            remedy=known.brought_by,
+        )
     if out_dir.exists() and any(out_dir.iterdir()):
         raise ValueError(f"{out_dir} is not empty")
     out_dir.mkdir(parents=True, exist_ok=True)
-    options = _chip_options(chip, provider_options or {})
+    options = _chip_options(chip, known.plugin, provider_options or {})
     request = CompileRequest(
         step="compile",
         model=str(model_path.resolve()),
@@ -196,11 +208,9 @@ class _Verdict:
     nrmse: float | None
 
 
-def _chip_options(chip: Chip, options: Mapping[str, str]) -> dict[str, str]:
+def _chip_options(chip: Chip, plugin: Plugin, options: Mapping[str, str]) -> dict[str, str]:
     """The variant's options with the chip's, whatever chip they named before."""
-    named = known_provider(QNN).plugin
-    chip_options = named.chip_options if named is not None else ()
-    kept = {name: value for name, value in options.items() if name not in chip_options}
+    kept = {name: value for name, value in options.items() if name not in plugin.chip_options}
     kept["soc_model"] = chip.soc_model
     if chip.htp_arch in ARCH_OPTION_TAKES:
         kept["htp_arch"] = chip.htp_arch
@@ -223,7 +233,11 @@ def _ask(request: CompileRequest, where: str, command: Sequence[str]) -> Compile
             f"the compiler's answer cannot be read: {error}", found_in=where
         ) from error
     if answer.problem:
-        raise BuildError(answer.problem, found_in=where, remedy=answer.remedy or None)
+        raise BuildError(
+            answer.problem,
+            found_in=where,
+            remedy="another precision or a newer chip, or build without [compile]",
+        )
     return answer
 
 
@@ -335,8 +349,7 @@ def main() -> None:
         answer = step(request)
     except (EdgepackError, ValueError) as error:
         problem = error.problem if isinstance(error, EdgepackError) else str(error)
-        remedy = error.remedy or "" if isinstance(error, EdgepackError) else ""
-        answer = CompileAnswer(problem=problem, remedy=remedy)
+        answer = CompileAnswer(problem=problem)
     with output:
         output.write(msgspec.json.encode(answer) + b"\n")
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from edgepack.agent import serving
+from edgepack.agent import serving, spool
 from edgepack.agent.latency import LatencyCollector
 from edgepack.agent.pointer import ActivePointer, slot_folder, write_pointer
 from edgepack.agent.serving import open_model
@@ -201,6 +201,8 @@ def test_an_inference_that_the_provider_fails_is_counted(
         monkeypatch.setattr(model._serving.session, "run", fail)
         with pytest.raises(DeviceError, match="the provider failed"):
             model.run(make_inputs(1)[0])
+        # A soak hears of it while the application goes on.
+        wait_until(lambda: any((tmp_path / spool.SPOOL_FOLDER).glob("*.json")))
     (telemetry,) = LatencyCollector(tmp_path).collect().telemetry
     assert (telemetry.failures, telemetry.latency.count) == (1, 0)
 
@@ -211,7 +213,7 @@ def test_a_spool_that_cannot_be_written_does_not_disturb_serving(
     def refuse(state_dir: Path, spooled: object) -> None:
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(serving, "write_spooled", refuse)
+    monkeypatch.setattr(spool, "write_spooled", refuse)
     write_pointer(tmp_path, install(tmp_path, 1, scale=1.0))
     with open_model("tiny", tmp_path) as model:
         assert model.run(make_inputs(1)[0])

@@ -20,6 +20,20 @@ def test_a_right_verdict_is_recalled_after_a_restart(tmp_path: Path) -> None:
     assert Verdicts(tmp_path).recall(circumstances) == RIGHT
 
 
+def test_a_variant_that_was_right_is_probed_once_and_a_wrong_one_each_time(tmp_path: Path) -> None:
+    verdicts = Verdicts(tmp_path)
+    probed: list[bool] = []
+
+    def probe(result: ProbeResult) -> ProbeResult:
+        probed.append(result.right)
+        return result
+
+    circumstances = circumstances_of("d", make_variant(), FACTS, threads=1)
+    for result in (WRONG, WRONG, RIGHT, RIGHT):
+        assert verdicts.reach(circumstances, lambda result=result: probe(result)) == result  # type: ignore[misc]
+    assert probed == [False, False, True]
+
+
 def test_a_wrong_verdict_is_not_kept(tmp_path: Path) -> None:
     circumstances = circumstances_of("d", make_variant(), FACTS, threads=1)
     verdicts = Verdicts(tmp_path)
