@@ -376,12 +376,14 @@ def _with_times(
         )
         for variant in variants
     }
+    timed_notes = {variant.name: variant.timed_notes for variant in variants}
     return msgspec.structs.replace(
         report,
         choice=rehearsal.choice.because,
         variants=tuple(
             msgspec.structs.replace(
                 variant,
+                notes=(*variant.notes, *timed_notes[variant.name]),
                 timing=timings[variant.name],
                 rehearsal=rehearsal.by_variant[variant.name],
             )

@@ -11,7 +11,7 @@
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import onnx
@@ -55,7 +55,8 @@ class _Chosen:
         path: The model, in the work folder.
         precision: What it is.
         found: What the search tried; None where nothing was quantized.
-        notes: Decisions on the way.
+        notes: Decisions on the way, without times.
+        timed_notes: The same with times.
         latency_ms, float_latency_ms: Medians; None where its provider is not here.
     """
 
@@ -65,6 +66,7 @@ class _Chosen:
     notes: tuple[str, ...]
     latency_ms: float | None
     float_latency_ms: float | None
+    timed_notes: tuple[str, ...] = ()
 
 
 def prepare_variant(
@@ -160,6 +162,7 @@ def prepare_variant(
         latency_ms=chosen.latency_ms,
         float_latency_ms=chosen.float_latency_ms,
         attempts=chosen.found.attempts if chosen.found else (),
+        timed_notes=chosen.timed_notes,
         notes=(
             *passed.notes,
             *chosen.notes,
@@ -217,10 +220,15 @@ def _choose(
     times = race.run(best.path)
     if times is not None and "slower" in profile.gates.float_instead and gates.is_slower(*times):
         note = (
-            f"The float model is published: on this host's {evaluator.provider} the quantized "
-            f"one takes {times[0]:.2f} ms, the float one {times[1]:.2f} ms (1 thread)."
+            "The float model is published: the quantized one is slower on this host's "
+            f"{evaluator.provider}."
         )
-        return _float_chosen(prepared, _FLOAT_PRECISION, found, (note,), times[1])
+        timed = (
+            f"The quantized model takes {times[0]:.2f} ms, the float one {times[1]:.2f} ms "
+            "(1 thread)."
+        )
+        float_model = _float_chosen(prepared, _FLOAT_PRECISION, found, (note,), times[1])
+        return replace(float_model, timed_notes=(timed,))
     if not best.verdict.passed and "inaccurate" in profile.gates.float_instead:
         note = (
             f"The float model is published: the best quantized one ({best.words}) keeps "
@@ -228,9 +236,9 @@ def _choose(
             f"{best.verdict.budget:.4f}."
         )
         return _float_chosen(prepared, _FLOAT_PRECISION, found, (note,))
-    notes = [f"Quantized with {best.words}."]
+    timed_notes = []
     if times is not None and times[0] > times[1]:
-        notes.append(
+        timed_notes.append(
             f"It is no faster than the float model on this host ({times[0]:.2f} ms against "
             f"{times[1]:.2f} ms, 1 thread), but smaller."
         )
@@ -238,7 +246,8 @@ def _choose(
         path=best.path,
         precision=profile.about.precision,
         found=found,
-        notes=tuple(notes),
+        notes=(f"Quantized with {best.words}.",),
+        timed_notes=tuple(timed_notes),
         latency_ms=times[0] if times else None,
         float_latency_ms=times[1] if times else None,
     )

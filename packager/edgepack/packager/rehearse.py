@@ -75,8 +75,15 @@ def rehearse(folder: Path, key: PublicKey, progress: Progress) -> Rehearsal:
     # 4
     order = [variant.name for variant in verified.manifest.variants]
     choice = choose(probes, matches.rejected, facts, _PROVIDERS, order)
+    simulated = {provider.name for provider in facts.providers if provider.is_simulator}
     seen = {
-        probe.variant: Rehearsed(ran=True, because=f"Ran here: {probe.because}") for probe in probes
+        probe.variant: Rehearsed(
+            ran=True,
+            because=f"Ran here: {probe.because}",
+            latency_ms=probe.latency_ms,
+            is_simulator=probe.provider in simulated,
+        )
+        for probe in probes
     }
     seen |= {
         name: Rehearsed(ran=False, because=f"Not run here: {reason}")

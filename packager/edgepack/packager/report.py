@@ -52,10 +52,14 @@ class Rehearsed(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         ran: Whether it could run on this machine at all.
         because: What was seen, or why it was not run.
+        latency_ms: Median of the probe's runs, milliseconds; None where it did not run.
+        is_simulator: Whether a simulator ran it, whose time says nothing.
     """
 
     ran: bool
     because: str
+    latency_ms: float | None = None
+    is_simulator: bool = False
 
 
 class VariantReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -139,6 +143,18 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     choice: str = ""
 
 
+def latency_text(variant: VariantReport) -> str:
+    """The variant's time as people read it: the measured median, else that of its rehearsal."""
+    timing, rehearsal = variant.timing, variant.rehearsal
+    if timing and timing.latency_ms is not None:
+        return format_latency(timing.latency_ms, timing.float_latency_ms)
+    if rehearsal is None or not rehearsal.ran:
+        return "not run here"
+    if rehearsal.is_simulator or rehearsal.latency_ms is None:
+        return "simulator"
+    return format_latency(rehearsal.latency_ms, None)
+
+
 def encode_report(report: Report) -> bytes:
     """The report as JSON, keys in a fixed order."""
     content = msgspec.json.encode(report, order="deterministic")
@@ -151,7 +167,7 @@ def render_report(report: Report) -> str:
         autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     environment.filters.update(
-        bytes=format_bytes, metric=format_metric, change=format_size_change, latency=format_latency
+        bytes=format_bytes, metric=format_metric, change=format_size_change, latency=latency_text
     )
     text = (resources.files("edgepack.packager") / _TEMPLATE).read_text(encoding="utf-8")
     return environment.from_string(text).render(

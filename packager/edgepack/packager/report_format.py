@@ -49,12 +49,8 @@ def format_placement(placement: Placement) -> str:
     return f"{placement.taken}/{placement.total}"
 
 
-def format_latency(
-    latency_ms: float | None, float_latency_ms: float | None, placement: Placement
-) -> str:
-    """E.g. `2.31 ms (1.9×)`: the median, and how many times faster than the float model."""
-    if latency_ms is None:
-        return "simulator" if placement.verified else "not run here"
+def format_latency(latency_ms: float, float_latency_ms: float | None) -> str:
+    """E.g. `2.31 ms (1.90×)`: the median, and how many times faster than the float model."""
     text = f"{latency_ms:.{3 if latency_ms < 1 else 2 if latency_ms < 10 else 1}f} ms"
     if float_latency_ms:
         text += f" ({float_latency_ms / latency_ms:.2f}×)"

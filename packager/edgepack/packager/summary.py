@@ -9,11 +9,10 @@ from rich.table import Table
 
 from edgepack.packager.build import BuildResult
 from edgepack.packager.profile_schema import Profile
-from edgepack.packager.report import VariantReport
+from edgepack.packager.report import VariantReport, latency_text
 from edgepack.packager.report_format import (
     format_accuracy,
     format_bytes,
-    format_latency,
     format_placement,
     format_ratio,
 )
@@ -75,7 +74,6 @@ def _console() -> Console:
 
 def _row(variant: VariantReport, source_bytes: int) -> tuple[str, ...]:
     ratio = format_ratio(variant.size_bytes, source_bytes)
-    timing = variant.timing
     return (
         variant.name,
         _short(variant.provider, variant.device),
@@ -83,11 +81,7 @@ def _row(variant: VariantReport, source_bytes: int) -> tuple[str, ...]:
         f"{format_bytes(variant.size_bytes)} ({ratio})",
         format_accuracy(variant.accuracy),
         format_placement(variant.placement),
-        format_latency(
-            timing.latency_ms if timing else None,
-            timing.float_latency_ms if timing else None,
-            variant.placement,
-        ),
+        latency_text(variant),
     )
 
 

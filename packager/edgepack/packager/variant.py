@@ -38,7 +38,9 @@ class PreparedVariant:
             where its time says nothing (simulators). Never part of the bundle's bytes.
         float_latency_ms: The float model's, measured interleaved with it.
         attempts: What was tried.
-        notes: Decisions a person should know of, one sentence each.
+        notes: Decisions a person should know of, one sentence each; no times, which would make
+            two builds of the same inputs differ.
+        timed_notes: The same with times; never part of the bundle's bytes.
     """
 
     name: str
@@ -62,3 +64,4 @@ class PreparedVariant:
     float_latency_ms: float | None
     attempts: tuple[Attempt, ...] = ()
     notes: tuple[str, ...] = field(default=())
+    timed_notes: tuple[str, ...] = field(default=())
