@@ -1,0 +1,132 @@
+"""`kill -9` of a real agent at 50 random moments of its updates."""
+
+import os
+import random
+import signal
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from edgepack.agent.lifecycle import RESTING
+from edgepack.agent.pointer import read_pointer, slot_folder
+from edgepack.agent.sessions import open_session
+from edgepack.bundle.keys import PrivateKey, load_public_key
+from edgepack.bundle.verify import verify_folder
+from tests.simulators.broker import Broker
+from tests.simulators.bundles import WIDTH, make_bundle
+from tests.simulators.controller import Controller
+from tests.simulators.device import DEVICE, Device
+from tests.simulators.nursery import Nursery
+
+KILLS = 50
+KILLS_AN_UPDATE = 5
+SEED = 20261121
+
+
+@pytest.fixture
+def controller(mosquitto_broker: Broker) -> Iterator[Controller]:
+    controller = Controller(mosquitto_broker.port)
+    yield controller
+    controller.close()
+
+
+def check_serving(device: Device, public_key: Path, allowed: set[str]) -> str:
+    """The pointer leads to a slot that is verified and whole, and its model runs."""
+    pointer = read_pointer(device.state_dir)
+    assert pointer is not None, "no model serves"
+    assert pointer.digest in allowed
+    folder = slot_folder(device.state_dir, pointer.digest)
+    verified = verify_folder(folder, [load_public_key(public_key)], complete=False)
+    assert verified.digest == pointer.digest
+    variant = verified.manifest.variant(pointer.choice.chosen)
+    session = open_session(folder, variant, threads=1)
+    outputs = session.run({"x": np.ones((1, WIDTH), np.float32)})
+    session.close()
+    assert outputs["y"].shape == (1, WIDTH)
+    return pointer.digest
+
+
+@pytest.mark.timeout(240)
+def test_fifty_kills_leave_the_old_or_the_new_model_serving_and_every_update_completes(
+    tmp_path: Path,
+    mosquitto_broker: Broker,
+    controller: Controller,
+    release_keys: tuple[PrivateKey, Path],
+) -> None:
+    key, public_key = release_keys
+    device = Device(tmp_path / "device", mosquitto_broker.url, public_key)
+    nursery = Nursery(device.config, device.log)
+    rng = random.Random(SEED)
+    release = 0
+    killed_in: Counter[str] = Counter()
+
+    def offer_next() -> str:
+        nonlocal release
+        release += 1
+        bundle = make_bundle(tmp_path / f"release-{release}", key, release=release)
+        controller.hold(bundle)
+        controller.offer(DEVICE, bundle.desired(release, soak_s=0.2))
+        return bundle.ref.digest
+
+    def wait_committed() -> None:
+        controller.wait_for(
+            lambda report: report.sequence == release and report.state == "COMMITTED"
+        )
+
+    process = 0
+    try:
+        # The first update shows how long one takes; from then on there is a model to lose.
+        old = offer_next()
+        process = nursery.start()
+        wait_committed()
+        began = time.monotonic()
+        new = offer_next()
+        wait_committed()
+        length_s = time.monotonic() - began
+        assert check_serving(device, public_key, {new}) == new
+        kills = 0
+        while kills < KILLS:
+            old, new = new, offer_next()
+            for _ in range(min(KILLS_AN_UPDATE, KILLS - kills)):
+                time.sleep(rng.uniform(0, length_s))
+                os.kill(process, signal.SIGKILL)
+                process_was, process = process, 0
+                kills += 1
+                wait_gone(process_was)
+                journal = device.journal()
+                assert journal is not None
+                killed_in[journal.state] += 1
+                check_serving(device, public_key, {old, new})
+                process = nursery.start()
+                is_over = journal.state in RESTING and journal.is_settled
+                if is_over and journal.acted_sequence == release:
+                    break
+            wait_committed()
+            assert check_serving(device, public_key, {new}) == new
+    finally:
+        if process:
+            os.kill(process, signal.SIGTERM)
+        nursery.close()
+    assert "Traceback" not in device.said()
+    # They did hit the update, not only the pauses between updates.
+    assert sum(killed_in[state] for state in killed_in if state not in RESTING) >= KILLS // 2
+    slots = list((device.state_dir / "slots").iterdir())
+    assert {slot.name for slot in slots} == {old, new}
+
+
+def wait_gone(process: int) -> None:
+    """Waits until a killed process has let go of its lock: it is a zombie or was reaped."""
+    until = time.monotonic() + 10
+    while time.monotonic() < until:
+        try:
+            state = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
+        except (FileNotFoundError, ProcessLookupError):
+            return
+        if state == "Z":
+            return
+        time.sleep(0.002)
+    raise AssertionError(f"process {process} did not end")
