@@ -28,8 +28,10 @@ log = logging.getLogger(__name__)
 INBOX_LENGTH = 20_000
 BATCH_LENGTH = 500
 STEP_S = 0.5
-"""How often rollouts are looked at, for deadlines; messages move them at once."""
+"""How often rollouts are looked at, at least."""
 FORGET_S = 3600.0
+MAX_WARNINGS = 5
+"""Malformed messages of one batch that are logged; all of them are counted."""
 AUTO_GROUP = "auto"
 
 
@@ -63,6 +65,11 @@ class Inbox:
         """Notes that the broker is there (again) and may have forgotten what was retained."""
         self.reconnected.set()
         self.wake()
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing waits to be taken."""
+        return self._queue.empty()
 
     def wake(self) -> None:
         """Makes the controller look at once."""
@@ -148,7 +155,8 @@ class Controller:
             for message in batch:
                 self._handle_alone(message)
         now = time.time()
-        if batch or now - self._stepped_at >= STEP_S:
+        # Under a flood of messages rollouts are looked at now and then, otherwise at once.
+        if self._inbox.is_empty or now - self._stepped_at >= STEP_S:
             self._stepped_at = now
             with self._store.transaction() as session:
                 publications = rollouts.step(session, now)
@@ -182,7 +190,10 @@ class Controller:
                     kind = self._handle_one(session, message, now, needs, publications)
                 except TransferError as error:
                     kind = "malformed"
-                    log.warning("topic=%s dropped because=%s", message.topic[:200], error.problem)
+                    if counters[kind] < MAX_WARNINGS:
+                        log.warning(
+                            "topic=%s dropped because=%s", message.topic[:200], error.problem
+                        )
                 counters[kind] += 1
         self._inbox.counters.update(counters)
         self.publish(publications)

@@ -136,8 +136,8 @@ class FleetProcess:
     def start(self) -> "FleetProcess":
         command = [sys.executable, "-m", "edgepack.cli", "fleet", "serve", "-v"]
         command += ["--data", str(self.data), "--port", str(self.port), *self.arguments]
-        self.log = (self.data.parent / "serve.log").open("a")
-        self.process = subprocess.Popen(command, stderr=self.log, stdout=self.log, text=True)
+        with (self.data.parent / "serve.log").open("a") as log:
+            self.process = subprocess.Popen(command, stderr=log, stdout=log, text=True)
         wait_until(self._answers, "the fleet answers", 30)
         return self
 
@@ -153,14 +153,11 @@ class FleetProcess:
         assert self.process is not None
         self.process.kill()
         self.process.wait(10)
-        self.log.close()
 
     def stop(self) -> int:
         assert self.process is not None
         self.process.send_signal(signal.SIGTERM)
-        code = self.process.wait(20)
-        self.log.close()
-        return code
+        return self.process.wait(20)
 
     @property
     def client(self) -> FleetClient:

@@ -3,7 +3,7 @@
 import zlib
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edgepack.errors import TransferError
@@ -33,6 +33,7 @@ def test_a_device_that_spoke_again_after_the_broadcast_is_answered() -> None:
     assert plan_pass([lack("a", 0, said_at=14.0)], {0: 12.0}, 0.5).repairs == {"a": (0,)}
 
 
+@settings(deadline=None)
 @given(
     lacks=st.dictionaries(
         st.sampled_from("abcdefgh"), st.frozensets(st.integers(0, 40)), min_size=1
@@ -52,6 +53,7 @@ def test_a_pass_sends_all_that_is_lacked_and_no_chunk_twice(
     assert len(sent) == len(set(sent)) <= 41, "a pass costs the file's size, not the devices'"
 
 
+@settings(deadline=None)
 @given(chunks=st.frozensets(st.integers(0, 299)))
 def test_bitmaps_are_read_as_they_were_packed(chunks: frozenset[int]) -> None:
     need = NeedFile(sha256=SHA, chunk_count=300, missing=pack_missing(chunks, 300))
@@ -76,6 +78,7 @@ def test_a_need_that_makes_no_sense_is_refused(need: NeedFile, problem: str) -> 
         read_missing(need, 9)
 
 
+@settings(deadline=None)
 @given(missing=st.binary(max_size=200))
 def test_no_bitmap_whatever_breaks_the_reader(missing: bytes) -> None:
     try:
@@ -92,6 +95,7 @@ def test_loss_slows_the_depot_down_and_its_absence_speeds_it_up() -> None:
     assert pace.heard(100, 0).adjusted().bytes_per_s > 1e6
 
 
+@settings(deadline=None)
 @given(reports=st.lists(st.tuples(st.integers(-10, 1000), st.integers(-10, 1000)), max_size=100))
 def test_the_pace_stays_within_its_bounds_whatever_devices_say(
     reports: list[tuple[int, int]],

@@ -1,0 +1,234 @@
+"""What a fleet is given wrong, on the command line and on the wire: each has its own answer."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import paho.mqtt.client as mqtt
+import pytest
+from paho.mqtt.enums import CallbackAPIVersion
+
+from edgepack.bundle.keys import generate_key, write_key_pair
+from edgepack.errors import FleetError
+from edgepack.fleet.client import FleetClient
+from edgepack.fleet.documents import (
+    DeviceView,
+    Enrollment,
+    EnrollRequest,
+    EventView,
+    FleetInfo,
+    ReleaseView,
+)
+from edgepack.wire import topics
+
+Serve = Callable[..., Any]
+MakeBundle = Callable[..., Path]
+
+
+def edgepack(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "edgepack.cli", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env={**os.environ, "NO_COLOR": "1", **environment},
+        check=False,
+    )
+
+
+@pytest.fixture
+def device(request: pytest.FixtureRequest) -> Iterator[Callable[[str, str], mqtt.Client]]:
+    clients: list[mqtt.Client] = []
+
+    def connect(url: str, name: str) -> mqtt.Client:
+        client = mqtt.Client(CallbackAPIVersion.VERSION2, name, protocol=mqtt.MQTTv5)
+        connected = threading.Event()
+        client.on_connect = lambda *_: connected.set()
+        client.connect("127.0.0.1", int(url.rsplit(":", 1)[1]))
+        client.loop_start()
+        assert connected.wait(5)
+        clients.append(client)
+        return client
+
+    yield connect
+    for client in clients:
+        client.disconnect()
+        client.loop_stop()
+
+
+@pytest.mark.parametrize("kind", topics.UP_KINDS)
+def test_malformed_messages_on_every_topic_are_counted_and_the_fleet_serves_on(
+    serve: Serve, device: Callable[[str, str], mqtt.Client], kind: topics.UpKind
+) -> None:
+    fleet = serve()
+    fleet.client.post("/v1/devices", Enrollment, EnrollRequest(device="cam-1", group="g"))
+    client = device(fleet.info().broker, "cam-1")
+    payloads = [b"", b"\xff", b"{}", b"[" * 50_000, b'{"v":99}', os.urandom(100_000)]
+    for payload in payloads:
+        client.publish(topics.up("default", "cam-1", kind), payload, qos=1).wait_for_publish(5)
+    client.publish("ep/1/default/d/cam-1/up/nothing", b"{}", qos=1)
+    client.publish(
+        topics.up("default", "cam-1", "reported"), b'{"v":1,"online":true,"at":1}', qos=1
+    )
+    fleet.wait_until(lambda: fleet.info().online == 1, "it still takes a report")
+    assert fleet.info().counters["malformed"] == len(payloads) + 1
+
+
+def test_a_wrong_token_and_no_token_are_refused(serve: Serve, tmp_path: Path) -> None:
+    fleet = serve()
+    done = edgepack("fleet", "devices", "--url", fleet.url, EDGEPACK_FLEET_TOKEN="wrong")
+    assert done.returncode == 1
+    assert "the fleet does not know this token" in done.stderr
+    assert "EDGEPACK_FLEET_TOKEN" in done.stderr
+    done = edgepack("fleet", "devices", "--url", fleet.url, "--data", str(tmp_path))
+    assert "there is no token for the fleet" in done.stderr
+    token = (fleet.data / "token").read_text()
+    assert (fleet.data / "token").stat().st_mode & 0o777 == 0o600
+    done = edgepack("fleet", "devices", "--url", fleet.url, "--json", EDGEPACK_FLEET_TOKEN=token)
+    assert json.loads(done.stdout) == []
+
+
+def test_a_fleet_that_does_not_run_says_what_to_start(tmp_path: Path) -> None:
+    done = edgepack("rollout", "list", "--url", "http://127.0.0.1:9", EDGEPACK_FLEET_TOKEN="x")
+    assert done.returncode == 1
+    assert done.stderr.splitlines() == [
+        "error: no fleet answers: Connection refused",
+        "  found in: http://127.0.0.1:9",
+        "  try: edgepack fleet serve, or set EDGEPACK_FLEET_URL to where one runs",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("url", "problem"),
+    [
+        ("mqtt://127.0.0.1:9", "cannot reach the broker: Connection refused"),
+        ("mqtt://no-such-host.invalid", "cannot reach the broker"),
+        ("http://127.0.0.1", "is no broker URL"),
+        ("mqtt://127.0.0.1:port", "is no broker URL"),
+    ],
+)
+def test_a_broker_that_cannot_be_reached_is_a_clear_error(
+    tmp_path: Path, url: str, problem: str
+) -> None:
+    done = edgepack("fleet", "serve", "--data", str(tmp_path / "f"), "--broker", url, "--port", "0")
+    assert done.returncode == 1
+    assert problem in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_wrong_credentials_at_the_broker_are_a_clear_error(tmp_path: Path) -> None:
+    from tests.integration.fleet.conftest import Mosquitto
+
+    broker = Mosquitto(tmp_path, "allow_anonymous false").start()
+    try:
+        done = edgepack(
+            *("fleet", "serve", "--data", str(tmp_path / "f"), "--port", "0"),
+            *("--broker", broker.url, "--broker-user", "nobody"),
+        )
+    finally:
+        broker.stop()
+    assert done.returncode == 1
+    assert "the broker refused the controller: Not authorized" in done.stderr
+    assert "--broker-password-file" in done.stderr
+
+
+def test_a_second_controller_on_the_same_folder_and_a_taken_port_are_refused(
+    serve: Serve, tmp_path: Path
+) -> None:
+    fleet = serve()
+    done = edgepack("fleet", "serve", "--data", str(fleet.data), "--port", "0")
+    assert "another 'edgepack fleet serve' works on this folder" in done.stderr
+    port = fleet.info().broker.rsplit(":", 1)[1]
+    arguments = ("fleet", "serve", "--data", str(tmp_path / "other"))
+    done = edgepack(*arguments, "--port", "0", "--broker-port", port)
+    assert "the embedded broker cannot start" in done.stderr
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        free = str(probe.getsockname()[1])
+    done = edgepack(*arguments, "--port", str(fleet.port), "--broker-port", free)
+    assert "the API cannot listen: Address already in use" in done.stderr
+
+
+def test_bundles_that_cannot_be_trusted_are_refused_and_leave_nothing(
+    serve: Serve, make_bundle: MakeBundle, tmp_path: Path
+) -> None:
+    fleet = serve()
+    archive = make_bundle()
+    content = archive.read_bytes()
+    middle = len(content) // 2
+    bad = {
+        "truncated": content[:middle],
+        "tampered": content[:middle] + bytes([content[middle] ^ 1]) + content[middle + 1 :],
+        "no archive": b"hello",
+        "empty": b"",
+    }
+    for name, damaged in bad.items():
+        path = tmp_path / "bad.edgepack"
+        path.write_bytes(damaged)
+        with pytest.raises(FleetError) as refusal:
+            fleet.client.upload("/v1/releases", ReleaseView, path)
+        assert refusal.value.problem, name
+    assert list((fleet.data / "incoming").iterdir()) == []
+    assert list((fleet.data / "releases").iterdir()) == []
+    done = edgepack("rollout", "start", "none.edgepack", "--all", "--data", str(fleet.data))
+    assert "there is no such bundle" in done.stderr
+
+
+def test_a_bundle_by_a_key_that_is_not_trusted_is_refused(
+    make_bundle: MakeBundle, tmp_path: Path
+) -> None:
+    from tests.integration.fleet.conftest import FleetProcess, free_port
+
+    write_key_pair(generate_key(), tmp_path / "other")
+    arguments = ["--trust", str(tmp_path / "other.pub"), "--broker-port", str(free_port())]
+    fleet = FleetProcess(tmp_path / "fleet", *arguments).start()
+    try:
+        with pytest.raises(FleetError, match="key"):
+            fleet.client.upload("/v1/releases", ReleaseView, make_bundle())
+    finally:
+        assert fleet.stop() == 0
+
+
+def test_impossible_rollouts_are_refused_by_the_command_line(
+    serve: Serve, make_bundle: MakeBundle
+) -> None:
+    fleet = serve()
+    archive = str(make_bundle())
+    common = ("rollout", "start", archive, "--data", str(fleet.data), "--url", fleet.url)
+    assert "no device is enrolled" in edgepack(*common, "--all").stderr
+    done = edgepack(*common)
+    assert done.returncode == 2
+    assert "name the devices: one of --group, --device, --all" in done.stderr
+    assert "waves must grow" in edgepack(*common, "--all", "--waves", "9%,2%,100%").stderr
+    assert "is no share" in edgepack(*common, "--all", "--max-failures", "many").stderr
+    done = edgepack("rollout", "status", "r9", "--data", str(fleet.data), "--url", fleet.url)
+    assert "there is no rollout r9" in done.stderr
+
+
+def test_malformed_requests_are_answered_and_unknown_paths_too(serve: Serve) -> None:
+    fleet = serve()
+    with pytest.raises(FleetError, match="malformed request"):
+        fleet.client.post("/v1/rollouts", FleetInfo)
+    with pytest.raises(FleetError, match="unknown field"):
+        fleet.client.post("/v1/rollouts", FleetInfo, EnrollRequest(device="a", group="b"))
+    with pytest.raises(FleetError, match="HTTP status 404"):
+        fleet.client.get("/v1/nothing", FleetInfo)
+    with pytest.raises(FleetError, match="after is no number"):
+        fleet.client.get("/v1/events", tuple[EventView, ...], after="x")
+    assert fleet.client.get("/v1/devices", tuple[DeviceView, ...]) == ()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_the_fleet_cleanly(serve: Serve, number: signal.Signals) -> None:
+    fleet = serve()
+    fleet.process.send_signal(number)
+    assert fleet.process.wait(15) == 0
+    with pytest.raises(FleetError, match="no fleet answers"):
+        FleetClient(fleet.data, fleet.url).get("/v1/info", FleetInfo)

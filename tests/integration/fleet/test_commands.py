@@ -1,0 +1,198 @@
+"""A fleet's day on the command line, with certificates on a real mosquitto."""
+
+import json
+import os
+import stat
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import paho.mqtt.client as mqtt
+import pytest
+
+from edgepack.agent.config import AgentConfig, read_config
+from edgepack.fleet.link import BrokerAccess, open_client
+from edgepack.wire import topics
+
+Serve = Callable[..., Any]
+Simulate = Callable[..., Any]
+MakeBundle = Callable[..., Path]
+
+
+def edgepack(fleet: Any, *arguments: str) -> subprocess.CompletedProcess[str]:
+    place = ("--data", str(fleet.data), "--url", fleet.url)
+    return subprocess.run(
+        [sys.executable, "-m", "edgepack.cli", *arguments, *place],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env={**os.environ, "NO_COLOR": "1"},
+        check=False,
+    )
+
+
+def test_a_rollout_is_started_watched_and_shown(
+    serve: Serve, simulation: Simulate, make_bundle: MakeBundle
+) -> None:
+    fleet = serve()
+    simulation(fleet, count=3)
+    done = edgepack(
+        fleet,
+        *("rollout", "start", str(make_bundle()), "--group", "simulated"),
+        *("--waves", "1,100%", "--soak", "0.2", "--deadline", "60"),
+    )
+    assert done.stdout.splitlines() == [
+        "r1: digits 1.0.0 goes to 3 devices in 2 waves",
+        "edgepack rollout watch r1",
+    ]
+    done = edgepack(fleet, "rollout", "watch", "r1")
+    assert done.returncode == 0
+    last = done.stdout.splitlines()[-1]
+    assert "r1 FINISHED wave 2/2: 3 committed; 3 of 3 devices committed, 0 failed" in last
+    view = json.loads(edgepack(fleet, "rollout", "status", "r1", "--json").stdout)
+    assert view["counts"] == {"COMMITTED": 3}
+    assert (
+        "r1 digits 1.0.0 for group simulated: FINISHED"
+        in edgepack(fleet, "rollout", "status", "r1").stdout
+    )
+    assert "FINISHED" in edgepack(fleet, "rollout", "list").stdout
+    listed = edgepack(fleet, "fleet", "devices", "--group", "simulated").stdout
+    assert listed.count("digits 1.0.0") == 3
+    assert "3 devices, 3 online" in listed
+    assert "sent_bytes" in edgepack(fleet, "fleet", "info").stdout
+
+
+def test_watch_says_with_its_exit_code_that_a_rollout_paused(
+    serve: Serve, simulation: Simulate, make_bundle: MakeBundle
+) -> None:
+    fleet = serve()
+    simulation(fleet, count=2, fail_rate=1.0)
+    name = fleet.roll_out(make_bundle())
+    done = edgepack(fleet, "rollout", "watch", name)
+    assert done.returncode == 1
+    assert "PAUSED wave 1/2" in done.stdout.splitlines()[-1]
+    assert "ABORTED" in edgepack(fleet, "rollout", "abort", name, "--rollback").stdout
+
+
+def test_simulate_runs_for_a_while_and_ends_by_itself(serve: Serve) -> None:
+    fleet = serve()
+    done = edgepack(fleet, "simulate", "--devices", "2", "--for", "1", "--json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == {"IDLE": 2}
+    assert fleet.info().devices == 2
+
+
+def test_enrolment_writes_settings_that_the_agent_reads(serve: Serve, tmp_path: Path) -> None:
+    fleet = serve()
+    folder = tmp_path / "cam-7"
+    done = edgepack(fleet, "fleet", "enroll", "cam-7", "--group", "cameras", "-o", str(folder))
+    assert done.stdout.strip() == f"cam-7 is enrolled in group cameras: {folder / 'agent.toml'}"
+    config = read_config(folder / "agent.toml")
+    assert config.device == "cam-7"
+    assert config.broker is not None
+    assert config.broker.url == fleet.info().broker
+    assert [Path(key).exists() for key in config.trust.keys] == [True]
+    done = edgepack(fleet, "fleet", "enroll", "cam-7", "--group", "cameras", "-o", str(folder))
+    assert done.returncode == 1
+    assert "this folder holds a device's settings already" in done.stderr
+
+
+@pytest.fixture
+def tls_fleet(serve: Serve, tmp_path: Path) -> Iterator[Any]:
+    """A fleet on a mosquitto that was set up by `edgepack fleet broker-config`."""
+    from tests.integration.fleet.conftest import free_port, run_mosquitto
+
+    port = free_port()
+    folder = tmp_path / "broker"
+    done = subprocess.run(
+        [
+            *(sys.executable, "-m", "edgepack.cli", "fleet", "broker-config", "--json"),
+            *("--data", str(tmp_path / "fleet"), "--host", "localhost", "--host", "127.0.0.1"),
+            *("--port", str(port), "-o", str(folder)),
+        ],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    written = json.loads(done.stdout)
+    assert written["broker"] == f"mqtts://localhost:{port}"
+    config = Path(written["config"])
+    config.write_text(config.read_text() + f"user {os.environ.get('USER', 'root')}\n")
+    broker = run_mosquitto(config, port)
+    yield serve("--broker", written["broker"])
+    broker.terminate()
+    broker.wait(10)
+
+
+def test_certificates_carry_a_whole_rollout(
+    tls_fleet: Any, simulation: Simulate, make_bundle: MakeBundle
+) -> None:
+    simulation(tls_fleet, count=3)
+    name = tls_fleet.roll_out(make_bundle())
+    assert tls_fleet.wait_for(name, "FINISHED").counts == {"COMMITTED": 3}
+
+
+def test_a_device_can_neither_read_nor_write_what_is_another_devices(
+    tls_fleet: Any, tmp_path: Path
+) -> None:
+    configs = {}
+    for name in ("cam-1", "cam-2"):
+        folder = tmp_path / name
+        done = edgepack(tls_fleet, "fleet", "enroll", name, "--group", "g", "-o", str(folder))
+        assert done.returncode == 0, done.stderr
+        assert stat.S_IMODE((folder / "device.key").stat().st_mode) == 0o600
+        configs[name] = read_config(folder / "agent.toml")
+    heard: list[str] = []
+    one = _connect(configs["cam-1"], heard)
+    for topic in (topics.desired("default", "cam-2"), "ep/1/default/d/+/up/+", "ep/#", "#"):
+        one.subscribe(topic, qos=1)
+    own = topics.desired("default", "cam-1")
+    one.subscribe(own, qos=1)
+    two = _connect(configs["cam-2"], [])
+    report = b'{"v":1,"online":true,"at":1}'
+    # cam-2 tries to speak as cam-1 and as the controller, then says something of its own.
+    two.publish(topics.up("default", "cam-1", "reported"), report, qos=1).wait_for_publish(5)
+    two.publish(own, b"{}", qos=1).wait_for_publish(5)
+    two.publish(topics.up("default", "cam-2", "reported"), report, qos=1).wait_for_publish(5)
+    tls_fleet.wait_until(lambda: tls_fleet.info().online == 1, "cam-2 reported")
+    devices = json.loads(edgepack(tls_fleet, "fleet", "devices", "--json").stdout)
+    assert {d["device"]: d["online"] for d in devices} == {"cam-1": False, "cam-2": True}
+    assert heard == []
+    for client in (one, two):
+        client.disconnect()
+        client.loop_stop()
+
+
+def test_without_a_certificate_of_the_fleet_nobody_gets_in(tls_fleet: Any, tmp_path: Path) -> None:
+    ca_file = tls_fleet.data / "pki" / "ca.crt"
+    client = open_client(BrokerAccess(url="mqtts://x", ca_file=ca_file), "nobody")
+    connected = threading.Event()
+    client.on_connect = lambda *_: connected.set()
+    port = int(tls_fleet.info().broker.rsplit(":", 1)[1])
+    try:
+        client.connect("localhost", port)
+        client.loop_start()
+        assert not connected.wait(2)
+    finally:
+        client.loop_stop()
+
+
+def _connect(config: AgentConfig, heard: list[str]) -> mqtt.Client:
+    assert config.broker is not None
+    access = BrokerAccess(
+        url=config.broker.url,
+        ca_file=Path(config.broker.ca_file),
+        cert_file=Path(config.broker.cert_file),
+        key_file=Path(config.broker.key_file),
+    )
+    client = open_client(access, config.device)
+    connected = threading.Event()
+    client.on_connect = lambda *_: connected.set()
+    client.on_message = lambda _c, _u, message: heard.append(message.topic)
+    client.connect(*access.address())
+    client.loop_start()
+    assert connected.wait(5)
+    return client
