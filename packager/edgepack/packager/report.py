@@ -167,7 +167,11 @@ def render_report(report: Report) -> str:
         autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     environment.filters.update(
-        bytes=format_bytes, metric=format_metric, change=format_size_change, latency=latency_text
+        bytes=format_bytes,
+        metric=format_metric,
+        change=format_size_change,
+        latency=latency_text,
+        capitalize_first=lambda text: text[:1].upper() + text[1:],
     )
     text = (resources.files("edgepack.packager") / _TEMPLATE).read_text(encoding="utf-8")
     return environment.from_string(text).render(

@@ -23,7 +23,7 @@ def format_ratio(size: int, reference: int) -> str:
 
 def format_size_change(size: int, reference: int) -> str:
     """In words, e.g. `3.8× smaller`, `same size`, `1.2× larger`."""
-    if not size or abs(size - reference) < 0.005 * reference:
+    if not size or abs(size - reference) < 0.02 * reference:
         return "same size"
     if size < reference:
         return f"{reference / size:.{2 if reference < 1.2 * size else 1}f}× smaller"

@@ -21,7 +21,8 @@ import onnx.external_data_helper
 import onnxruntime
 from google.protobuf.message import DecodeError
 
-from edgepack.errors import BuildError
+from edgepack.agent.sessions import open_model_file
+from edgepack.errors import BuildError, DeviceError
 from edgepack.packager import runtime_limits, source_file, source_shapes
 
 OLDEST_OPSET = 11
@@ -116,19 +117,18 @@ def load_source(path: Path, shapes: Mapping[str, tuple[int, ...]] | None = None)
     external = _external_files(path, model)
     _check_versions(path, model)
     onnx.external_data_helper.load_external_data_for_model(model, str(path.parent.resolve()))
-    _check_graph(path)
+    checker_notes = _check_graph(path)
     source_shapes.fix(model, required_inputs(model), shapes or {})
-    notes = _check_weights(path, model)
-    initializers = {tensor.name for tensor in model.graph.initializer}
+    notes = (*checker_notes, *_check_weights(path, model))
+    inputs = required_inputs(model)
+    _check_ranks(path, inputs)
     files = (path, *external)
     return SourceModel(
         path=path,
         model=model,
         sha256=_digest(files),
         size_bytes=sum(file.stat().st_size for file in files),
-        inputs=tuple(
-            _spec(path, value) for value in model.graph.input if value.name not in initializers
-        ),
+        inputs=tuple(_spec(path, value) for value in inputs),
         outputs=tuple(_spec(path, value) for value in model.graph.output),
         opset=_default_opset(model),
         notes=notes,
@@ -300,17 +300,26 @@ def _check_versions(path: Path, model: onnx.ModelProto) -> None:
         )
 
 
-def _check_graph(path: Path) -> None:
-    """Runs the ONNX checker on the file, which reads external data and any size."""
+def _check_graph(path: Path) -> tuple[str, ...]:
+    """Asks the ONNX checker, which is stricter than ONNX Runtime, and then ONNX Runtime itself.
+
+    What only the checker objects to (an output without a shape, say) becomes a note.
+    """
     try:
         onnx.checker.check_model(str(path))
     except onnx.checker.ValidationError as error:
-        first = next((line for line in str(error).splitlines() if line.strip()), "no reason given")
-        raise BuildError(
-            f"the ONNX checker refuses the model: {first.strip()}",
-            found_in=str(path),
-            remedy="export it again, or repair the node that the message names",
-        ) from error
+        lines = (line.strip() for line in str(error).splitlines())
+        objection = next((line for line in lines if line), "no reason given")
+        try:
+            open_model_file(path).close()
+        except DeviceError as refusal:
+            raise BuildError(
+                f"the ONNX checker refuses the model: {objection}",
+                found_in=str(path),
+                remedy="export it again, or repair the node that the message names",
+            ) from refusal
+        return (f"The ONNX checker objects, ONNX Runtime loads it: {objection.rstrip('.')}.",)
+    return ()
 
 
 def _check_weights(path: Path, model: onnx.ModelProto) -> tuple[str, ...]:
@@ -341,6 +350,17 @@ def _check_weights(path: Path, model: onnx.ModelProto) -> tuple[str, ...]:
             )
         notes.append(f"Constant {name!r} holds infinite values; no weight of a layer does.")
     return tuple(notes)
+
+
+def _check_ranks(path: Path, inputs: tuple[onnx.ValueInfoProto, ...]) -> None:
+    for value in inputs:
+        tensor = value.type.tensor_type
+        if value.type.HasField("tensor_type") and not tensor.HasField("shape"):
+            raise BuildError(
+                f"input {value.name!r} has no shape, not even a number of dimensions",
+                found_in=str(path),
+                remedy=f"--shape {value.name}=1,3,320,320 with the sizes that it takes",
+            )
 
 
 def _spec(path: Path, value: onnx.ValueInfoProto) -> TensorSpec:

@@ -91,6 +91,9 @@ def _dimension(dimension: onnx.TensorShapeProto.Dimension) -> str | int:
 def _fix_input(
     value: onnx.ValueInfoProto, sizes: tuple[int, ...], symbols: dict[str, tuple[int, str]]
 ) -> None:
+    tensor = value.type.tensor_type
+    if not tensor.HasField("shape"):
+        tensor.shape.dim.extend(onnx.TensorShapeProto.Dimension() for _ in sizes)
     shape = read(value)
     where = f"--shape {value.name}={','.join(str(size) for size in sizes)}"
     declared = f"[{','.join(str(size) for size in shape)}]"

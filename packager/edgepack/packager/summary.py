@@ -90,7 +90,7 @@ def _notes(result: BuildResult) -> Iterable[str]:
     for variant in result.report.variants:
         for note in variant.notes:
             yield f"{variant.name}: {note}"
-        if variant.rehearsal and not variant.rehearsal.ran:
+        if variant.rehearsal and not variant.rehearsal.ran and variant.placement.verified:
             yield f"{variant.name}: {variant.rehearsal.because}"
 
 

@@ -220,6 +220,22 @@ def test_a_graph_the_checker_refuses_is_told_in_its_words(tmp_path: Path) -> Non
     )
 
 
+def test_what_only_the_checker_objects_to_is_a_note(tmp_path: Path) -> None:
+    model = small_cnn()
+    model.graph.output[0].type.tensor_type.ClearField("shape")
+    source = load_source(save(model, tmp_path / "m.onnx"))
+    assert source.notes[0].startswith("The ONNX checker objects, ONNX Runtime loads it: Field")
+
+
+def test_an_input_without_a_rank_needs_a_given_shape(tmp_path: Path) -> None:
+    model = small_cnn()
+    model.graph.input[0].type.tensor_type.ClearField("shape")
+    path = save(model, tmp_path / "m.onnx")
+    error = _refusal(path)
+    assert error.problem == "input 'images' has no shape, not even a number of dimensions"
+    assert load_source(path, {"images": (1, 3, 8, 8)}).inputs[0].shape == (1, 3, 8, 8)
+
+
 def test_a_given_shape_is_fixed_wherever_its_symbol_stands(tmp_path: Path) -> None:
     source = load_source(save(small_cnn(), tmp_path / "m.onnx"), {"images": (2, 3, 8, 8)})
     assert source.inputs[0].shape == (2, 3, 8, 8)
