@@ -50,7 +50,7 @@ def main() -> None:
         sys.exit(f"\nThe demo did not come true: {error}\nLogs: {FOLDER}/logs")
     say(
         f"All of it came true, in {time.monotonic() - started_at:.0f} s. "
-        f"Look at {BUNDLE.with_suffix('.report.html')}"
+        f"Look at {BUNDLE}.report.html"
     )
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from edgepack.agent.serving import open_model
 from edgepack.durable import write_file
+from edgepack.errors import DeviceError
 from examples.demo.lines import text_lines
 
 MODEL = "line-orientation"
@@ -38,7 +39,7 @@ def main(state_dir: Path, count_file: Path) -> None:
             asked += 1
             try:
                 (scores,) = model.run({"x": line}).values()
-            except RuntimeError:
+            except DeviceError:
                 failed += 1
                 continue
             right += int(scores[0].argmax()) == label

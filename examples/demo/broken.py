@@ -16,8 +16,14 @@ from onnx import helper, numpy_helper
 from edgepack.bundle.archive import open_bundle, pack
 from edgepack.bundle.chunks import entry
 from edgepack.bundle.keys import load_private_key
-from edgepack.bundle.manifest import MANIFEST_FILE, SIGNATURE_FILE, Manifest, Variant
-from edgepack.bundle.manifest_json import decode_manifest, encode_manifest
+from edgepack.bundle.manifest import (
+    MANIFEST_FILE,
+    SIGNATURE_FILE,
+    Manifest,
+    Variant,
+    decode_manifest,
+    encode_manifest,
+)
 from edgepack.bundle.signature import sign_folder
 
 
