@@ -1,6 +1,6 @@
 """Numbers as people read them, the same in the summary and in the report."""
 
-from edgepack.bundle.manifest import Accuracy, Placement
+from edgepack.bundle.manifest import Placement
 
 
 def format_bytes(size: int) -> str:
@@ -13,12 +13,6 @@ def format_bytes(size: int) -> str:
     if unit == "B":
         return f"{size} B"
     return f"{value:.{2 if value < 10 else 1 if value < 100 else 0}f} {unit}"
-
-
-def format_ratio(size: int, reference: int) -> str:
-    """How many times smaller than the reference, e.g. `3.8×`."""
-    ratio = reference / size if size else 0.0
-    return f"{ratio:.{1 if ratio >= 1 else 2}f}×"
 
 
 def format_size_change(size: int, reference: int) -> str:
@@ -34,12 +28,6 @@ def format_metric(value: float) -> str:
     """Four digits, and never a 1.0000 that is not one."""
     text = f"{value:.4f}"
     return "0.9999+" if text == "1.0000" and value < 1 else text
-
-
-def format_accuracy(accuracy: Accuracy) -> str:
-    """The value against its budget, e.g. `0.9971 top1_agreement (≥ 0.9900)`."""
-    value = format_metric(accuracy.value)
-    return f"{value} {accuracy.metric} (≥ {format_metric(accuracy.budget)})"
 
 
 def format_placement(placement: Placement) -> str:

@@ -11,10 +11,10 @@ from edgepack.packager.build import BuildResult
 from edgepack.packager.profile_schema import Profile
 from edgepack.packager.report import VariantReport, latency_text
 from edgepack.packager.report_format import (
-    format_accuracy,
     format_bytes,
+    format_metric,
     format_placement,
-    format_ratio,
+    format_size_change,
 )
 
 _PIPE_WIDTH = 160
@@ -24,15 +24,14 @@ def print_summary(result: BuildResult) -> None:
     """The table of variants, what a person should know, and the next command."""
     console = _console()
     report = result.report
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for heading in ("profile", "provider", "precision"):
-        table.add_column(heading)
-    table.add_column("size", justify="right")
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    table.add_column("profile", no_wrap=True)
+    table.add_column("size", justify="right", no_wrap=True)
     table.add_column("accuracy kept")
-    table.add_column("nodes", justify="right")
-    table.add_column("latency", justify="right")
+    table.add_column("nodes", justify="right", no_wrap=True)
+    table.add_column("latency", justify="right", no_wrap=True)
     for variant in report.variants:
-        table.add_row(*map(escape, _row(variant, report.model.size_bytes)))
+        table.add_row(*_row(variant, report.model.size_bytes))
     console.print(
         f"\n[bold]{escape(report.name)} {escape(report.version)}[/] (release {report.release}), "
         f"float model {format_bytes(report.model.size_bytes)}"
@@ -73,16 +72,26 @@ def _console() -> Console:
 
 
 def _row(variant: VariantReport, source_bytes: int) -> tuple[str, ...]:
-    ratio = format_ratio(variant.size_bytes, source_bytes)
+    """The cells of one variant, each of one or two lines."""
+    mark = ", degraded" if variant.degraded else ""
+    provider = _short(variant.provider, variant.device)
+    accuracy = variant.accuracy
+    latency, _, ratio = latency_text(variant).partition(" (")
     return (
-        variant.name,
-        _short(variant.provider, variant.device),
-        variant.precision + (" (degraded)" if variant.degraded else ""),
-        f"{format_bytes(variant.size_bytes)} ({ratio})",
-        format_accuracy(variant.accuracy),
-        format_placement(variant.placement),
-        latency_text(variant),
+        _cell(variant.name, f"{provider}, {variant.precision}{mark}"),
+        _cell(
+            format_bytes(variant.size_bytes), format_size_change(variant.size_bytes, source_bytes)
+        ),
+        _cell(
+            format_metric(accuracy.value), f"{accuracy.metric} ≥ {format_metric(accuracy.budget)}"
+        ),
+        _cell(format_placement(variant.placement), ""),
+        _cell(latency, f"{ratio.rstrip(')')} as fast" if ratio else ""),
     )
+
+
+def _cell(first: str, second: str) -> str:
+    return f"{escape(first)}\n[dim]{escape(second)}[/]" if second else escape(first)
 
 
 def _notes(result: BuildResult) -> Iterable[str]:
