@@ -169,7 +169,7 @@ def enroll(device: str, group: str, output: Path, data: Path, url: str, as_json:
     \b
     Example:
       edgepack fleet enroll cam-7 --group cameras -o cam-7/
-      edgepack-agent --config cam-7/agent.toml run
+      edgepack-agent run --config cam-7/agent.toml
     """
     client = FleetClient(data, url)
     enrollment = enroll_device(client, device=device, group=group, folder=output)
