@@ -267,7 +267,8 @@ def _describe_facts(facts: DeviceFacts) -> str:
     for provider in facts.providers:
         mark = "yes" if provider.available else "no "
         kind = f" [{', '.join(provider.devices)}]" if provider.devices else ""
-        lines.append(f"  {mark}  {provider.name:<{width}}{kind}  {provider.because}")
+        remedy = f"; what would bring it: {provider.brought_by}" if provider.brought_by else ""
+        lines.append(f"  {mark}  {provider.name:<{width}}{kind}  {provider.because}{remedy}")
     return "\n".join(lines)
 
 

@@ -235,8 +235,8 @@ def _judge(
     return ProviderFacts(
         name=known.name,
         available=False,
-        because=f"onnxruntime {runtime.__version__} here has no such provider; "
-        f"what would bring it: {known.brought_by}",
+        because=f"onnxruntime {runtime.__version__} here has no such provider",
+        brought_by=known.brought_by,
     )
 
 

@@ -86,6 +86,7 @@ class ProviderFacts(msgspec.Struct, frozen=True, kw_only=True):
         version: Version of the provider's package or library, or "".
         devices: Hardware kinds that it offers: `cpu`, `gpu`, `npu`.
         is_simulator: Whether it simulates its hardware here (QNN HTP on x86-64).
+        brought_by: What would bring it where it is not there, or "".
     """
 
     name: str
@@ -94,6 +95,7 @@ class ProviderFacts(msgspec.Struct, frozen=True, kw_only=True):
     version: str = ""
     devices: tuple[str, ...] = ()
     is_simulator: bool = False
+    brought_by: str = ""
 
 
 class DeviceFacts(msgspec.Struct, frozen=True, kw_only=True):
