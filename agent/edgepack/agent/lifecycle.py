@@ -94,6 +94,7 @@ TABLE: dict[State, Row] = {
         success="SOAKING",
         failure="ROLLING_BACK",
         restart="ACTIVATING",
+        newer="ROLLING_BACK",
     ),
     "SOAKING": Row(
         action="watch real inferences for the soak time, run the hooks committed.before",

@@ -12,7 +12,7 @@ from edgepack.agent.actions import Actions, Ended, Wait
 from edgepack.agent.download import Received
 from edgepack.agent.hooks import HookVerdict
 from edgepack.agent.journal import MAX_OUTBOX, Journal
-from edgepack.agent.lifecycle import RESTING, TABLE, State, follow, resume
+from edgepack.agent.lifecycle import RESTING, TABLE, Row, State, follow, resume
 from edgepack.agent.offer import check_local, check_message, check_time
 from edgepack.agent.pointer import ActivePointer, read_pointer
 from edgepack.agent.surroundings import Surroundings
@@ -43,6 +43,7 @@ class Updater:
         self._around = around
         self._notify = notify
         self._actions = Actions(around, self._note_hook)
+        self._unsaved: Ended | None = None
 
     @property
     def journal(self) -> Journal:
@@ -187,20 +188,25 @@ class Updater:
         if pending and row.newer and row.newer != "OFFERED":
             self._move(row.newer, f"superseded by sequence {pending.sequence}")
             return None
+        step = self._unsaved or self._act(row)
+        if isinstance(step, Wait):
+            return step
+        self._unsaved = step  # An action is not run again because the journal's disk was full.
+        self._move(follow(journal.state, step.outcome), step.because, **step.changes)
+        return None
+
+    def _act(self, row: Row) -> Ended | Wait:
         try:
-            step = self._actions.act()
+            return self._actions.act()
         except OSError as error:
             if row.failure is None:
                 raise
-            step = Ended(outcome="failure", because=f"the disk failed: {error.strerror or error}")
+            because = f"the disk failed: {error.strerror or error}"
+            return Ended(outcome="failure", because=because)
         except EdgepackError as error:
             if row.failure is None:
                 raise
-            step = Ended(outcome="failure", because=_one_line(error))
-        if isinstance(step, Wait):
-            return step
-        self._move(follow(journal.state, step.outcome), step.because, **step.changes)
-        return None
+            return Ended(outcome="failure", because=_one_line(error))
 
     def _begin(self, desired: Desired) -> None:
         self._move(
@@ -238,6 +244,7 @@ class Updater:
         because = because[:MAX_TEXT]
         event = self._event("transition", offer, because, before, state)
         self._save(event, state=state, because=because, is_settled=state != "COMMITTED", **changes)
+        self._unsaved = None
         self._actions.leave()
         log.info("bundle=%s from=%s to=%s because=%s", _title(offer), before, state, because)
         self._notify()

@@ -1,0 +1,297 @@
+"""A device without hardware, network or time: real files, keys and bundles, and chosen failures.
+
+Everything durable is real, below a folder. The clock moves when the test lets it, chunks come
+from bundles on the disk, and the power can be cut at any write or call.
+"""
+
+import errno
+import random
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+
+from edgepack.agent.asking import unpack_missing
+from edgepack.agent.config import AgentConfig, HookConfig, LimitConfig, TrustConfig
+from edgepack.agent.hooks import HookVerdict
+from edgepack.agent.journal import Journal, JournalStore
+from edgepack.agent.latency import Collected
+from edgepack.agent.lifecycle import RESTING
+from edgepack.agent.pointer import ActivePointer, pointer_path, read_pointer
+from edgepack.agent.slots import Slots
+from edgepack.agent.surroundings import Clock, Surroundings, Tools
+from edgepack.agent.update import Updater
+from edgepack.bundle.chunks import fixed_chunks, offsets
+from edgepack.bundle.keys import PublicKey
+from edgepack.bundle.manifest import MANIFEST_FILE, Variant, decode_manifest
+from edgepack.durable import write_file
+from edgepack.wire.messages import (
+    DeviceFacts,
+    Event,
+    Need,
+    ProbeResult,
+    ProviderFacts,
+)
+from tests.simulators.bundles import CPU, ExampleBundle
+
+GO = HookVerdict(verdict="go", hook="", exit_code=0, output="", because="there are no hooks")
+START = 1_000_000.0
+
+
+class PowerCutError(BaseException):
+    """The power is cut: no `except Exception` may see it."""
+
+
+@dataclass
+class Faults:
+    """What goes wrong, and when.
+
+    Attributes:
+        cut_at: The power is cut at this moment: writes and calls are counted from 0.
+        full_from, full_for: From this write on the disk is full, for so many writes.
+        moments, writes: Counted so far.
+    """
+
+    cut_at: int | None = None
+    full_from: int | None = None
+    full_for: int = 0
+    moments: int = 0
+    writes: int = 0
+
+    def moment(self) -> None:
+        self.moments += 1
+        if self.cut_at is not None and self.moments - 1 == self.cut_at:
+            raise PowerCutError
+
+    def write(self, path: Path, content: bytes) -> None:
+        self.moment()
+        self.writes += 1
+        if self.full_from is not None:
+            number = self.writes - 1
+            if self.full_from <= number < self.full_from + self.full_for:
+                raise OSError(errno.ENOSPC, "No space left on device", str(path))
+        write_file(path, content)
+        self.moment()
+
+
+class DepotLink:
+    """Answers needs from bundles on the disk when the test lets it."""
+
+    def __init__(self) -> None:
+        self.files: frozenset[str] = frozenset()
+        self.needs: list[Need] = []
+        self.asked = 0
+        self.spoil: Callable[[int, bytes], bytes | None] = lambda _index, content: content
+        self._starts: dict[str, tuple[Path, tuple[int, ...]]] = {}
+
+    def hold(self, bundle: ExampleBundle) -> None:
+        for ref in (bundle.manifest, bundle.signature):
+            starts = (*fixed_chunks(ref.size_bytes), ref.size_bytes)
+            self._starts[ref.sha256] = (bundle.folder / ref.path, starts)
+        for entry in decode_manifest((bundle.folder / MANIFEST_FILE).read_bytes()).files:
+            starts = (*offsets(entry.chunks), entry.size_bytes)
+            self._starts[entry.sha256] = (bundle.folder / entry.path, starts)
+
+    def listen(self, files: frozenset[str]) -> None:
+        self.files = files
+
+    def ask(self, need: Need) -> None:
+        self.asked += 1
+        self.needs.append(need)
+
+    def deliver(self, updater: Updater) -> int:
+        """Sends what was asked for; returns the number of chunks."""
+        needs, self.needs = self.needs, []
+        sent = 0
+        for need in needs:
+            for wanted in need.files:
+                path, starts = self._starts[wanted.sha256]
+                assert wanted.chunk_count == len(starts) - 1
+                content = path.read_bytes()
+                for index in unpack_missing(wanted):
+                    chunk = self.spoil(index, content[starts[index] : starts[index + 1]])
+                    if chunk is not None:
+                        updater.accept_chunk(wanted.sha256, index, chunk)
+                        sent += 1
+        return sent
+
+
+@dataclass
+class World:
+    """One device.
+
+    Attributes:
+        state_dir: Its state folder; exists.
+        keys: Keys that it trusts.
+        limits: Its limits.
+        hook_answers: By `<stage>.<when>`: what its hooks say, in turn; the last one stays.
+        wrong: Variants whose probe is wrong here.
+        collected: What serving processes say next.
+        facts: What it is.
+        faults: What goes wrong.
+    """
+
+    state_dir: Path
+    keys: tuple[PublicKey, ...]
+    limits: LimitConfig = field(
+        default_factory=lambda: LimitConfig(disk_reserve_bytes=0, max_restarts=1000)
+    )
+    hook_answers: dict[str, list[HookVerdict]] = field(default_factory=dict)
+    wrong: set[str] = field(default_factory=set)
+    collected: list[Collected] = field(default_factory=list)
+    facts: DeviceFacts = field(default_factory=lambda: make_facts())
+    faults: Faults = field(default_factory=Faults)
+    link: DepotLink = field(default_factory=DepotLink)
+    now: float = START
+    hooks_run: list[str] = field(default_factory=list)
+    hook_facts: dict[str, Mapping[str, str]] = field(default_factory=dict)
+    probed: Counter[str] = field(default_factory=Counter)
+    seen: list[str] = field(default_factory=list)
+    on_move: Callable[[str], None] = lambda _state: None
+
+    def __post_init__(self) -> None:
+        self.updater = self.boot()
+
+    @property
+    def journal(self) -> Journal:
+        return self.updater.journal
+
+    @property
+    def pointer(self) -> ActivePointer | None:
+        return read_pointer(self.state_dir)
+
+    def events(self, kind: str) -> list[Event]:
+        return [event for event in self.journal.outbox if event.kind == kind]
+
+    def boot(self) -> Updater:
+        """A new agent process on the same disk."""
+        write = self.faults.write
+
+        def switch(state_dir: Path, pointer: ActivePointer) -> None:
+            self.faults.moment()
+            write(pointer_path(state_dir), msgspec.json.encode(pointer))
+
+        around = Surroundings(
+            config=AgentConfig(
+                device="cam-1",
+                state_dir=str(self.state_dir),
+                trust=TrustConfig(keys=()),
+                hooks=HookConfig(folder="/device-hooks"),
+                limits=self.limits,
+            ),
+            keys=self.keys,
+            store=JournalStore(self.state_dir, read_pointer(self.state_dir), write=write),
+            slots=Slots(self.state_dir, write=write),
+            tools=Tools(
+                read_facts=lambda: self.facts,
+                probe=self._probe,
+                run_hooks=self._run_hooks,
+                collect=self._collect,
+                write_pointer=switch,
+            ),
+            link=self.link,
+            clock=Clock(wall=lambda: self.now, monotonic=lambda: self.now),
+            rng=random.Random(1),
+        )
+        self.link.needs.clear()
+        self.updater = Updater(around, self._note_move)
+        return self.updater
+
+    def restart(self) -> None:
+        self.boot().start()
+
+    def settle(self, *, max_turns: int = 400) -> str:
+        """Lets the device work until its update is over; time passes as it asks for."""
+        for _ in range(max_turns):
+            wait_s = self.updater.advance()
+            if self.link.deliver(self.updater):
+                continue
+            journal = self.journal
+            if journal.state in RESTING and journal.is_settled and not journal.pending:
+                return journal.state
+            self.now += 0.5 if wait_s is None else max(wait_s, 0.001)
+        raise AssertionError(f"the update did not end: {self.journal.state}")
+
+    def settle_through_power_cuts(self) -> str:
+        """The same; when the power is cut the device starts again, which may be cut as well."""
+        while True:
+            try:
+                return self.settle()
+            except PowerCutError:
+                self.check_pointer()
+                self.restart()
+
+    def check_pointer(self) -> None:
+        """Whatever serves is whole."""
+        pointer = self.pointer
+        if pointer is not None:
+            folder = self.state_dir / "slots" / pointer.digest
+            assert (folder / "model" / pointer.choice.chosen / "model.onnx").is_file()
+            assert (folder / MANIFEST_FILE).is_file()
+
+    def _note_move(self) -> None:
+        state = self.updater.journal.state
+        if not self.seen or self.seen[-1] != state:
+            self.seen.append(state)
+            self.on_move(state)
+
+    def _probe(self, folder: Path, variant: Variant) -> ProbeResult:
+        self.faults.moment()
+        assert (folder / variant.folder / variant.model_file).is_file()
+        self.probed[variant.name] += 1
+        right = variant.name not in self.wrong
+        return ProbeResult(
+            variant=variant.name,
+            provider=variant.provider,
+            right=right,
+            because="cosine 1.0" if right else "cosine 0.2, at least 0.99 is needed",
+            latency_ms=1.0,
+        )
+
+    def _run_hooks(
+        self, stage: str, when: str, folders: Sequence[Path], facts: Mapping[str, str]
+    ) -> HookVerdict:
+        self.faults.moment()
+        name = f"{stage}.{when}"
+        self.hooks_run.append(name)
+        self.hook_facts[name] = facts
+        assert folders[0] == Path("/device-hooks")
+        answers = self.hook_answers.get(name, [GO])
+        return answers.pop(0) if len(answers) > 1 else answers[0]
+
+    def _collect(self) -> Collected:
+        self.faults.moment()
+        if self.journal.state == "SOAKING" and self.collected:
+            return self.collected.pop(0)
+        return Collected(telemetry=(), troubles=(), dropped=())
+
+
+def make_facts(*, arch: str = "x86_64") -> DeviceFacts:
+    return DeviceFacts(
+        arch=arch,
+        cpu_model="Example",
+        cpu_count=2,
+        cpu_features=(),
+        memory_bytes=1,
+        os="Example",
+        python="3.11",
+        agent_version="0",
+        runtime="1.31.1",
+        providers=(ProviderFacts(name=CPU, available=True, because="built in", devices=("cpu",)),),
+        hardware_class="example",
+    )
+
+
+def hook_says(verdict: str, because: str = "the hook says so") -> HookVerdict:
+    return HookVerdict(
+        verdict=msgspec.convert(verdict, type=_VERDICT),
+        hook="/device-hooks/x",
+        exit_code={"go": 0, "retry": 21}.get(verdict, 1),
+        output="",
+        because=because,
+    )
+
+
+_VERDICT = HookVerdict.__annotations__["verdict"]

@@ -1,0 +1,291 @@
+"""The life cycle as a table: what fails where, is killed where, and where it ends."""
+
+from typing import get_args
+
+import pytest
+
+from edgepack.agent.config import LimitConfig
+from edgepack.agent.latency import Collected
+from edgepack.agent.lifecycle import RESTING, TABLE, State, follow, mermaid, resume
+from edgepack.wire import histogram
+from edgepack.wire.messages import Telemetry
+from tests.simulators.world import PowerCutError, World, hook_says
+from tests.unit.agent.conftest import Releases
+
+RUNNING: tuple[State, ...] = tuple(state for state in TABLE if state not in RESTING)
+BEFORE_THE_SWITCH = ("DOWNLOADING", "VERIFIED", "STAGED", "PROBING")
+
+
+def serves(world: World) -> int | None:
+    return world.pointer.bundle.release if world.pointer else None
+
+
+def test_every_state_has_a_row_and_leads_only_to_states() -> None:
+    assert set(TABLE) == set(get_args(State))
+    for row in TABLE.values():
+        for after in (row.success, row.failure, row.restart, row.newer, row.already):
+            assert after is None or after in TABLE
+
+
+def test_every_running_state_ends_in_a_resting_one_whatever_happens() -> None:
+    for state in RUNNING:
+        for outcome in ("success", "failure"):
+            at: State = state
+            for _ in range(len(TABLE)):
+                if at in RESTING:
+                    break
+                # ROLLING_BACK cannot fail: it is tried until it succeeds.
+                at = follow(at, "success" if TABLE[at].failure is None else outcome)
+            assert at in RESTING
+
+
+def test_only_what_comes_before_the_first_byte_is_rejected() -> None:
+    assert [state for state, row in TABLE.items() if row.failure == "REJECTED"] == ["OFFERED"]
+
+
+def test_an_outcome_that_a_state_cannot_have_is_a_bug() -> None:
+    with pytest.raises(ValueError, match="ROLLING_BACK has no state to follow on failure"):
+        follow("ROLLING_BACK", "failure")
+
+
+@pytest.mark.parametrize("state", RUNNING)
+def test_too_many_restarts_end_an_update_but_never_a_rollback(state: State) -> None:
+    after = resume(state, restarts=11, max_restarts=10)
+    if state == "ROLLING_BACK":
+        assert after.state == "ROLLING_BACK"
+    else:
+        assert after.state == TABLE[state].failure
+        assert "restarted 11 times" in after.because
+    assert resume(state, restarts=10, max_restarts=10).state == TABLE[state].restart
+
+
+def test_the_diagram_shows_every_state_and_every_failure() -> None:
+    drawn = mermaid()
+    for state, row in TABLE.items():
+        assert f"{state} : {state}" in drawn
+        if row.failure:
+            assert f"{state} --> {row.failure} : failure" in drawn
+
+
+def test_an_update_walks_the_table_and_calls_the_hooks_in_order(
+    world: World, releases: Releases
+) -> None:
+    world.updater.offer(releases.two.desired(2, soak_s=3.0))
+    assert world.settle() == "COMMITTED"
+    assert world.seen == [
+        "OFFERED",
+        "DOWNLOADING",
+        "VERIFIED",
+        "STAGED",
+        "PROBING",
+        "ACTIVATING",
+        "SOAKING",
+        "COMMITTED",
+    ]
+    assert world.hooks_run == [
+        f"{stage}.{when}"
+        for stage in ("offered", "staged", "activating", "committed")
+        for when in ("before", "after")
+    ]
+    assert world.hook_facts["activating.after"]["variant"] == "cpu"
+    assert world.hook_facts["offered.before"]["bundle_folder"] == ""
+    assert world.probed == {"cpu": 1, "cpu-vnni": 1}
+    assert serves(world) == 2
+    assert world.pointer is not None
+    assert world.pointer.committed
+    assert world.journal.previous == releases.one.ref
+
+
+FAILURES = {
+    "offered.before": ("REJECTED", ["OFFERED", "REJECTED"]),
+    "offered.after": ("REJECTED", ["OFFERED", "REJECTED"]),
+    "staged.before": ("ROLLED_BACK", ["VERIFIED", "ROLLING_BACK"]),
+    "staged.after": ("ROLLED_BACK", ["STAGED", "ROLLING_BACK"]),
+    "activating.before": ("ROLLED_BACK", ["ACTIVATING", "ROLLING_BACK"]),
+    "activating.after": ("ROLLED_BACK", ["ACTIVATING", "ROLLING_BACK"]),
+    "committed.before": ("ROLLED_BACK", ["SOAKING", "ROLLING_BACK"]),
+}
+
+
+@pytest.mark.parametrize("hook", FAILURES)
+def test_a_hook_that_refuses_ends_the_update_and_the_old_model_serves(
+    world: World, releases: Releases, hook: str
+) -> None:
+    world.hook_answers[hook] = [hook_says("refuse", "hook x refused: NPU firmware 1.2 < 1.4")]
+    world.updater.offer(releases.two.desired(2))
+    end, passed = FAILURES[hook]
+    assert world.settle() == end
+    assert all(state in world.seen for state in passed)
+    assert world.journal.because == "hook x refused: NPU firmware 1.2 < 1.4"
+    assert [event.because for event in world.events("hook")] == [world.journal.because]
+    assert serves(world) == 1
+    assert world.pointer is not None
+    assert world.pointer.committed
+    assert {slot.name for slot in (world.state_dir / "slots").iterdir()} == {
+        releases.one.ref.digest
+    }
+
+
+@pytest.mark.parametrize("hook", ["committed.after", "rolled_back.before", "rolled_back.after"])
+def test_a_hook_cannot_undo_what_is_decided(world: World, releases: Releases, hook: str) -> None:
+    world.hook_answers[hook] = [hook_says("refuse")]
+    end = "COMMITTED"
+    if hook.startswith("rolled_back"):
+        world.hook_answers["activating.after"] = [hook_says("refuse")]
+        end = "ROLLED_BACK"
+    world.updater.offer(releases.two.desired(2))
+    assert world.settle() == end
+    assert serves(world) == (2 if end == "COMMITTED" else 1)
+    assert hook in world.hooks_run
+
+
+@pytest.mark.parametrize("hook", [*FAILURES, "committed.after"])
+def test_a_hook_that_asks_for_time_gets_it(world: World, releases: Releases, hook: str) -> None:
+    world.hook_answers[hook] = [hook_says("retry"), hook_says("retry"), hook_says("go")]
+    world.updater.offer(releases.two.desired(2))
+    began = world.now
+    assert world.settle() == "COMMITTED"
+    assert world.hooks_run.count(hook) == 3
+    assert world.now - began >= 15  # 5 s, then 10 s
+    assert serves(world) == 2
+
+
+def test_a_variant_that_is_wrong_here_is_passed_over_and_none_right_rolls_back(
+    world: World, releases: Releases
+) -> None:
+    world.wrong = {"cpu"}
+    world.updater.offer(releases.two.desired(2))
+    assert world.settle() == "COMMITTED"
+    assert world.pointer is not None
+    assert world.pointer.choice.chosen == "cpu-vnni"
+    world.updater.offer(releases.three.desired(3))
+    assert world.settle() == "ROLLED_BACK"
+    assert "cosine 0.2, at least 0.99 is needed" in world.journal.because
+    assert serves(world) == 2
+
+
+def windows(releases: Releases, *, failures: int, inferences: int) -> Collected:
+    latency = histogram.LatencyRecorder()
+    for _ in range(inferences):
+        latency.record(1.0)
+    told = Telemetry(
+        digest=releases.two.ref.digest,
+        variant="cpu",
+        provider="x",
+        window_start=0,
+        window_s=1,
+        latency=latency.snapshot(),
+        failures=failures,
+    )
+    return Collected(telemetry=(told,), troubles=(), dropped=())
+
+
+def test_real_inferences_that_fail_while_it_soaks_roll_it_back(
+    world: World, releases: Releases
+) -> None:
+    world.collected = [windows(releases, failures=3, inferences=97)]
+    world.updater.offer(releases.two.desired(2, soak_s=60))
+    assert world.settle() == "ROLLED_BACK"
+    assert world.journal.because == (
+        "3 of 100 real inferences failed while it soaked, more than 1%"
+    )
+    assert serves(world) == 1
+
+
+def test_a_rare_failure_while_it_soaks_is_borne(world: World, releases: Releases) -> None:
+    world.collected = [windows(releases, failures=1, inferences=199)]
+    world.updater.offer(releases.two.desired(2, soak_s=60))
+    assert world.settle() == "COMMITTED"
+
+
+def test_a_process_that_cannot_serve_it_rolls_it_back(world: World, releases: Releases) -> None:
+    world.collected = [Collected(telemetry=(), troubles=("version 1 keeps serving",), dropped=())]
+    world.updater.offer(releases.two.desired(2, soak_s=60))
+    assert world.settle() == "ROLLED_BACK"
+    assert "version 1 keeps serving" in world.journal.because
+
+
+def test_a_model_that_disappears_while_it_soaks_is_rolled_back(
+    world: World, releases: Releases
+) -> None:
+    def vanish(state: str) -> None:
+        if state == "SOAKING":
+            slot = world.state_dir / "slots" / releases.two.ref.digest
+            (slot / "model" / "cpu" / "model.onnx").unlink()
+
+    world.on_move = vanish
+    world.updater.offer(releases.two.desired(2, soak_s=1))
+    assert world.settle() == "ROLLED_BACK"
+    assert "disappeared from its slot" in world.journal.because
+    assert serves(world) == 1
+
+
+def test_the_first_model_of_a_device_that_fails_is_taken_away(
+    fresh: World, releases: Releases
+) -> None:
+    fresh.hook_answers["activating.after"] = [hook_says("refuse")]
+    fresh.updater.offer(releases.one.desired(1))
+    assert fresh.settle() == "ROLLED_BACK"
+    assert fresh.pointer is None
+    assert list((fresh.state_dir / "slots").iterdir()) == []
+
+
+@pytest.mark.parametrize("state", RUNNING)
+def test_an_agent_that_dies_again_and_again_in_one_state_gives_the_update_up(
+    world: World, releases: Releases, state: State
+) -> None:
+    world.limits = LimitConfig(disk_reserve_bytes=0, max_restarts=3)
+    world.boot().start()
+
+    def die(reached: str) -> None:
+        if reached == state:
+            raise PowerCutError
+
+    world.on_move = die
+    if state == "ROLLING_BACK":
+        world.hook_answers["activating.after"] = [hook_says("refuse")]
+    world.updater.offer(releases.two.desired(2))
+    with pytest.raises(PowerCutError):
+        world.settle()
+    for _ in range(3):
+        world.restart()
+        assert world.journal.state == state
+    world.on_move = lambda _state: None
+    world.restart()
+    assert world.settle() == ("REJECTED" if state == "OFFERED" else "ROLLED_BACK")
+    if state != "ROLLING_BACK":
+        assert "restarted 4 times" in world.journal.because
+    assert serves(world) == 1
+
+
+@pytest.mark.parametrize("state", RUNNING)
+def test_a_newer_offer_wins_in_every_state(world: World, releases: Releases, state: State) -> None:
+    def offer_newer(reached: str) -> None:
+        if reached == state:
+            world.on_move = lambda _state: None
+            world.updater.offer(releases.three.desired(3))
+
+    world.on_move = offer_newer
+    if state == "ROLLING_BACK":
+        world.hook_answers["activating.after"] = [hook_says("refuse"), hook_says("go")]
+    world.updater.offer(releases.two.desired(2, soak_s=5))
+    assert world.settle() == "COMMITTED"
+    assert serves(world) == 3
+    assert world.journal.previous == releases.one.ref
+    assert world.journal.acted_sequence == 3
+    ends = [event.to_state for event in world.events("transition") if event.sequence == 2]
+    assert ends[-1] == ("REJECTED" if state == "OFFERED" else "ROLLED_BACK")
+
+
+def test_a_newer_offer_of_the_same_bundle_is_adopted(world: World, releases: Releases) -> None:
+    def offer_again(reached: str) -> None:
+        if reached == "STAGED":
+            world.on_move = lambda _state: None
+            assert world.updater.offer(releases.two.desired(7)) == "adopted"
+
+    world.on_move = offer_again
+    world.updater.offer(releases.two.desired(2))
+    assert world.settle() == "COMMITTED"
+    assert world.journal.offer is not None
+    assert world.journal.offer.sequence == 7
+    assert world.probed["cpu"] == 1
