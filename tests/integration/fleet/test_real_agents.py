@@ -1,0 +1,95 @@
+"""The whole path with real agents as processes: enrolled, rolled out to, refused, taken back."""
+
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from edgepack.bundle.archive import pack
+from edgepack.bundle.keys import load_private_key
+from edgepack.fleet.documents import DeviceView, Selector
+from edgepack.fleet.enroll import enroll_device
+from tests.simulators.bundles import make_bundle as make_real_bundle
+
+Serve = Callable[..., Any]
+
+
+@pytest.fixture
+def start_agent(tmp_path: Path) -> Iterator[Callable[[Any, str], None]]:
+    """Enrols a device and runs its agent."""
+    agents: list[subprocess.Popen[bytes]] = []
+
+    def start(fleet: Any, device: str) -> None:
+        folder = tmp_path / device
+        enroll_device(fleet.client, device=device, group="cameras", folder=folder)
+        command = [sys.executable, "-m", "edgepack.agent.cli", "run"]
+        with (folder / "agent.log").open("w") as log:
+            agents.append(
+                subprocess.Popen(
+                    [*command, "--config", str(folder / "agent.toml")], stdout=log, stderr=log
+                )
+            )
+
+    yield start
+    for agent in agents:
+        agent.terminate()
+    for agent in agents:
+        agent.wait(20)
+
+
+@pytest.fixture
+def release(tmp_path: Path, key_prefix: Path) -> Callable[..., Path]:
+    """Real bundles with a model that runs, as archives."""
+
+    def make(number: int, *, is_wrong: bool = False) -> Path:
+        folder = tmp_path / f"release-{number}"
+        key = load_private_key(key_prefix.with_suffix(".key"))
+        make_real_bundle(folder, key, release=number, is_wrong=is_wrong)
+        archive = tmp_path / f"release-{number}.edgepack"
+        pack(folder, archive)
+        return archive
+
+    return make
+
+
+def running(fleet: Any) -> dict[str, str]:
+    found = fleet.client.get("/v1/devices", tuple[DeviceView, ...])
+    return {d.device: d.active.version if d.active else "" for d in found}
+
+
+def test_real_agents_take_what_is_right_refuse_what_is_wrong_and_go_back_when_told(
+    serve: Serve, start_agent: Callable[[Any, str], None], release: Callable[..., Path]
+) -> None:
+    fleet = serve()
+    cameras = Selector(kind="group", group="cameras")
+    for device in ("cam-1", "cam-2"):
+        start_agent(fleet, device)
+    fleet.wait_until(lambda: fleet.info().online == 2, "the agents are online")
+
+    first = fleet.roll_out(release(1), selector=cameras, deadline_s=60.0)
+    view = fleet.wait_for(first, "FINISHED", "PAUSED", timeout_s=120)
+    assert view.counts == {"COMMITTED": 2}, view
+    second = fleet.roll_out(release(2), selector=cameras, deadline_s=60.0)
+    fleet.wait_for(second, "FINISHED", timeout_s=120)
+    assert running(fleet) == {"cam-1": "1.2.0", "cam-2": "1.2.0"}
+
+    broken = fleet.roll_out(release(3, is_wrong=True), selector=cameras, deadline_s=60.0)
+    view = fleet.wait_for(broken, "PAUSED", timeout_s=120)
+    assert view.counts == {"FAILED": 1, "WAITING": 1}
+    failed = next(part for part in view.assignments if part.state == "FAILED")
+    assert "golden" in failed.because
+    assert fleet.act(broken, "abort").counts == {"FAILED": 1, "WITHDRAWN": 1}
+    assert running(fleet) == {"cam-1": "1.2.0", "cam-2": "1.2.0"}
+
+    assert fleet.act(second, "abort?recall=all").counts == {"RECALLED": 2}
+    fleet.wait_until(
+        lambda: running(fleet) == {"cam-1": "1.1.0", "cam-2": "1.1.0"}, "both went back"
+    )
+
+    start_agent(fleet, "cam-3")
+    fleet.wait_until(
+        lambda: running(fleet).get("cam-3") == "1.1.0", "the late one gets the last good release"
+    )
