@@ -1,0 +1,144 @@
+"""Measures what each packager makes of real models, side by side; prints tables, writes JSON.
+
+What was measured before is not measured again, so an interrupted run goes on where it stopped.
+"""
+
+import argparse
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+
+import msgspec
+
+from benchmarks.packager.contestants import CONTESTANTS, TARGETS, Contestant
+from benchmarks.packager.document import document
+from benchmarks.packager.host import read_host
+from benchmarks.packager.measure import FLOAT, Terms, measure, measure_float, prepare_task
+from benchmarks.packager.records import Record, Results, Store
+from benchmarks.packager.table import speed
+from benchmarks.tasks import NAMES, load_task
+from benchmarks.tasks.export import CALIBRATION_COUNT, export_task
+from benchmarks.tasks.places import CACHE, ROOT
+from edgepack.durable import write_file
+from edgepack.errors import EdgepackError
+
+_RESULTS = CACHE / "results"
+_PAGE = ROOT / "docs" / "benchmarks.md"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the command."""
+    given = _parse(arguments)
+    host = read_host()
+    terms = Terms(
+        part="development" if given.quick else "evaluation",
+        quick=given.quick,
+        time_limit_s=given.time_limit_s,
+        memory_limit_bytes=int(given.memory_limit_gb * 1e9),
+        cpu=host.cpu,
+        store=Store(_RESULTS / "packager"),
+    )
+    contestants = [
+        entry
+        for entry in CONTESTANTS
+        if entry.peer in given.peers and entry.target in given.targets
+    ]
+    try:
+        take = _read_all if given.measured_before else _measure_all
+        floats, records = take(given.tasks, contestants, terms)
+    except EdgepackError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    results = Results(
+        host=host,
+        part=terms.part,
+        calibration_count=CALIBRATION_COUNT,
+        float_records=tuple(floats),
+        records=tuple(records),
+    )
+    _RESULTS.mkdir(parents=True, exist_ok=True)
+    write_file(_RESULTS / "packager.json", msgspec.json.format(msgspec.json.encode(results)))
+    page = document(results)
+    print(page)
+    if given.write_docs:
+        write_file(_PAGE, page.encode())
+    return 0
+
+
+def _measure_all(
+    tasks: Sequence[str], contestants: Sequence[Contestant], terms: Terms
+) -> tuple[list[Record], list[Record]]:
+    floats, records = [], []
+    for name in tasks:
+        task = load_task(name)
+        calibration = _calibration_folder(name)
+        prepared = prepare_task(task, calibration)
+        floats.append(measure_float(prepared, terms))
+        for contestant in contestants:
+            print(f"{name}: {contestant.title} …", end=" ", file=sys.stderr, flush=True)
+            record = measure(contestant, prepared, terms)
+            print(_told(record), file=sys.stderr, flush=True)
+            records.append(record)
+    return floats, records
+
+
+def _read_all(
+    tasks: Sequence[str], contestants: Sequence[Contestant], terms: Terms
+) -> tuple[list[Record], list[Record]]:
+    newest = terms.store.newest(terms.part, terms.cpu)
+    floats = [newest[FLOAT, "-", name] for name in tasks if (FLOAT, "-", name) in newest]
+    records = [
+        newest[entry.peer, entry.setting, record.subject.task]
+        for record in floats
+        for entry in contestants
+        if (entry.peer, entry.setting, record.subject.task) in newest
+    ]
+    return floats, records
+
+
+def _calibration_folder(name: str) -> Path:
+    folder = CACHE / name / "calibration"
+    return folder if folder.is_dir() else export_task(load_task(name), CACHE / name)
+
+
+def _told(record: Record) -> str:
+    if record.verdict is None:
+        return f"{record.outcome}: {record.because}" if record.because else record.outcome
+    return f"{record.verdict.metric:.3f}, {speed(record):.2f}x, made in {record.wall_s or 0:.1f} s"
+
+
+def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    peers = tuple(dict.fromkeys(entry.peer for entry in CONTESTANTS))
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.packager",
+        description=__doc__,
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+    )
+    parser.add_argument("--tasks", type=_list_of(NAMES), default=NAMES, metavar="A,B")
+    parser.add_argument("--peers", type=_list_of(peers), default=peers, metavar="A,B")
+    parser.add_argument("--targets", type=_list_of(TARGETS), default=tuple(TARGETS), metavar="A,B")
+    parser.add_argument("--quick", action="store_true", help="fewer samples, shorter timing")
+    parser.add_argument("--time-limit-s", type=float, default=600, help="for one model")
+    parser.add_argument("--memory-limit-gb", type=float, default=8, help="for one model")
+    parser.add_argument(
+        "--measured-before", action="store_true", help="only show what was measured before"
+    )
+    parser.add_argument("--write-docs", action="store_true", help=f"write {_PAGE.name}")
+    return parser.parse_args(arguments)
+
+
+def _list_of(known: Iterable[str]) -> Callable[[str], tuple[str, ...]]:
+    """Reads `a,b` and refuses what is not known."""
+    names = tuple(known)
+
+    def read(text: str) -> tuple[str, ...]:
+        chosen = tuple(text.split(","))
+        if unknown := sorted(set(chosen) - set(names)):
+            raise argparse.ArgumentTypeError(f"no {unknown[0]!r}; there are {', '.join(names)}")
+        return chosen
+
+    return read
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,112 @@
+"""Who takes part, with which settings, and what each setting is meant for."""
+
+from dataclasses import dataclass
+
+OWN = "edgepack"
+"""The peer that is this project, run in the environment of the benchmark."""
+
+TARGETS = {
+    "cpu": "CPU, 8-bit",
+    "openvino": "OpenVINO, 8-bit",
+    "qnn-a8w8": "QNN HTP, A8W8",
+    "qnn-a16w8": "QNN HTP, A16W8",
+    "power-of-two": "Vitis AI, power-of-two scales",
+}
+"""Targets by name, with a title each; tables come in this order."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Contestant:
+    """One tool with one setting.
+
+    Attributes:
+        peer: Runner `benchmarks/peers/PEER.py`, environment `.venv-peers/PEER`.
+        setting: A setting of that runner.
+        target: One of `TARGETS`.
+        title: What the tables call it.
+        shapes: Whether it is told the shapes to fix; the target, or its documentation, asks for it.
+    """
+
+    peer: str
+    setting: str
+    target: str
+    title: str
+    shapes: bool = False
+
+
+def _own(profile: str, target: str, *, shapes: bool) -> tuple[Contestant, ...]:
+    return tuple(
+        Contestant(
+            peer=OWN,
+            setting=f"{profile}{ending}",
+            target=target,
+            title=f"edgepack {profile}{told}",
+            shapes=shapes,
+        )
+        for ending, told in (("", ""), ("+metric", ", told the metric"))
+    )
+
+
+CONTESTANTS = (
+    *_own("cpu", "cpu", shapes=False),
+    Contestant(
+        peer="ort", setting="static-default", target="cpu", title="onnxruntime static, MinMax"
+    ),
+    Contestant(
+        peer="ort",
+        setting="static-per-channel",
+        target="cpu",
+        title="onnxruntime static, per-channel",
+    ),
+    Contestant(
+        peer="ort",
+        setting="static-documented",
+        target="cpu",
+        title="onnxruntime static, as documented for this CPU",
+    ),
+    Contestant(
+        peer="ort",
+        setting="static-percentile",
+        target="cpu",
+        title="onnxruntime static, Percentile",
+    ),
+    Contestant(peer="ort", setting="dynamic", target="cpu", title="onnxruntime dynamic"),
+    Contestant(peer="optimum", setting="avx2", target="cpu", title="optimum-onnx avx2 static"),
+    Contestant(
+        peer="optimum",
+        setting="avx512_vnni",
+        target="cpu",
+        title="optimum-onnx avx512_vnni static",
+    ),
+    Contestant(
+        peer="neural_compressor",
+        setting="default",
+        target="cpu",
+        title="onnx-neural-compressor default",
+    ),
+    Contestant(
+        peer="neural_compressor", setting="qdq", target="cpu", title="onnx-neural-compressor QDQ"
+    ),
+    Contestant(peer="nncf", setting="default", target="cpu", title="NNCF default"),
+    Contestant(peer="olive", setting="static", target="cpu", title="Olive static"),
+    *_own("openvino-cpu", "openvino", shapes=True),
+    Contestant(peer="nncf", setting="transformer", target="openvino", title="NNCF, transformer"),
+    *_own("qnn-htp-a8w8", "qnn-a8w8", shapes=True),
+    Contestant(
+        peer="ort", setting="qnn-a8w8", target="qnn-a8w8", title="onnxruntime QNN A8W8", shapes=True
+    ),
+    Contestant(peer="olive", setting="qnn", target="qnn-a8w8", title="Olive QNN", shapes=True),
+    *_own("qnn-htp", "qnn-a16w8", shapes=True),
+    Contestant(
+        peer="ort",
+        setting="qnn-a16w8",
+        target="qnn-a16w8",
+        title="onnxruntime QNN A16W8",
+        shapes=True,
+    ),
+    Contestant(peer="quark", setting="a16w8", target="qnn-a16w8", title="Quark A16W8"),
+    *_own("vitisai-xint8", "power-of-two", shapes=True),
+    Contestant(peer="quark", setting="xint8", target="power-of-two", title="Quark XINT8"),
+    Contestant(peer="quark", setting="a8w8", target="qnn-a8w8", title="Quark A8W8"),
+)
+"""In the tables' order within a target."""

@@ -1,0 +1,71 @@
+"""The whole result as one readable page, `docs/benchmarks.md`."""
+
+from collections.abc import Iterator
+
+from benchmarks.packager.contestants import TARGETS
+from benchmarks.packager.goals import check_goals
+from benchmarks.packager.host import Host
+from benchmarks.packager.records import Results
+from benchmarks.packager.table import KEPT_SHARE, details, failures, overview
+
+
+def document(results: Results) -> str:
+    """The page, as Markdown."""
+    return "\n\n".join(_sections(results)) + "\n"
+
+
+def _sections(results: Results) -> Iterator[str]:
+    yield "# Benchmarks: what packagers make of real models"
+    yield (
+        "Written by `make bench-packager` (`python -m benchmarks.packager --write-docs`); the same "
+        "as JSON is `.bench/results/packager.json`. The tasks are described in "
+        "[`benchmarks/tasks`](../benchmarks/tasks/README.md)."
+    )
+    yield _how(results)
+    yield _describe(results.host)
+    yield (
+        "## By target\n\n"
+        "The task's metric, and in brackets the speed beside the float model. **Bold** keeps "
+        f"{KEPT_SHARE:.0%} of the float model's metric."
+    )
+    for target in TARGETS:
+        yield overview(results, target)
+    yield "## The goals of edgepack\n\n" + check_goals(results)
+    yield "## All numbers"
+    for record in results.float_records:
+        yield f"### {record.subject.task}\n\n{details(results, record.subject.task)}"
+    if text := failures(results):
+        yield f"## What did not end well, in the tool's last words\n\n{text}"
+    versions = sorted({(record.subject.peer, record.subject.version) for record in results.records})
+    listed = "\n".join(f"- {peer}: {version}" for peer, version in versions)
+    yield f"## Versions\n\n{listed}"
+
+
+def _how(results: Results) -> str:
+    samples = {
+        "evaluation": "the evaluation samples, which no tool saw",
+        "development": "the development samples (`--quick`); what was told the metric saw them",
+    }[results.part]
+    return (
+        f"Every tool gets the float model as its package ships it and the same "
+        f"{results.calibration_count} calibration samples, in an environment and a process of its "
+        f"own. A model is judged by {samples}. The CPU provider of ONNX Runtime runs every model, "
+        "on one thread; latencies are medians of inferences of the model and of the float model "
+        "in turn. So accuracy for an NPU is that of the numbers in the model, and its speed here "
+        "says nothing about the NPU. Time and peak memory (the process and its descendants) are "
+        "those of making the model."
+    )
+
+
+def _describe(host: Host) -> str:
+    vnni = (
+        "It has VNNI."
+        if host.has_vnni
+        else "It has no VNNI: on CPUs that have it, 8-bit models are faster, and the order of the "
+        "tools differs."
+    )
+    return (
+        f"Measured on {host.cpu}, {host.cores} cores, {host.memory_bytes / 2**30:.0f} GiB, CPU "
+        f"flags {', '.join(host.flags) or 'none that matter'}. {vnni} Other programs ran beside "
+        "it: the load when each measurement began is in the JSON."
+    )

@@ -1,0 +1,110 @@
+"""Judges one model, whoever made it: does it load, how good is it, how fast beside the float model.
+
+Runs as a child process (`python -m benchmarks.packager.judge`), since a model may take ONNX Runtime
+down with it. The CPU provider judges every model, on one thread.
+"""
+
+import argparse
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import onnx
+
+from benchmarks.tasks import load_task
+from benchmarks.tasks.float_model import open_float_model
+from benchmarks.tasks.task import Feeds, Run
+
+TIMED_S = 5.0
+"""Of timing, as long as it takes to see a median among other programs; less with `--quick`."""
+QUICK_TIMED_S = 2.0
+
+_FEWEST_ROUNDS = 15
+_MOST_ROUNDS = 400
+_TIMED_SAMPLES = 8
+
+
+class Verdict(msgspec.Struct, frozen=True, kw_only=True):
+    """What a model is worth.
+
+    Attributes:
+        metric: The task's metric, greater is better.
+        size_bytes: The model's file and the files with its weights.
+        latency_ms, float_latency_ms: Medians of one inference each, measured turn by turn.
+    """
+
+    metric: float
+    size_bytes: int
+    latency_ms: float
+    float_latency_ms: float
+
+
+def loaded_marker(output: Path) -> Path:
+    """The file that is there once ONNX Runtime has loaded the model."""
+    return output.with_suffix(".loaded")
+
+
+def interleaved_medians_ms(
+    first: Run, second: Run, samples: Sequence[Feeds], *, timed_s: float
+) -> tuple[float, float]:
+    """Medians of two models' latencies, A B A B, so that noise hits both alike."""
+    for run in (first, second):
+        for feeds in samples[:3]:
+            run(feeds)
+    times: tuple[list[float], list[float]] = ([], [])
+    end = time.perf_counter() + timed_s
+    for number in range(_MOST_ROUNDS):
+        for run, taken in zip((first, second), times, strict=True):
+            start = time.perf_counter()
+            run(samples[number % len(samples)])
+            taken.append((time.perf_counter() - start) * 1e3)
+        if time.perf_counter() > end and number >= _FEWEST_ROUNDS:
+            break
+    return float(np.median(times[0])), float(np.median(times[1]))
+
+
+def model_bytes(path: Path) -> int:
+    """Size of a model's file and of the files that hold its weights."""
+    model = onnx.load(path, load_external_data=False)
+    beside = {
+        entry.value
+        for tensor in model.graph.initializer
+        if tensor.data_location == onnx.TensorProto.EXTERNAL
+        for entry in tensor.external_data
+        if entry.key == "location"
+    }
+    return path.stat().st_size + sum((path.parent / str(name)).stat().st_size for name in beside)
+
+
+def main() -> None:
+    """Judges the model that the command line names and writes the verdict."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--task", required=True)
+    parser.add_argument("--model", type=Path, required=True)
+    parser.add_argument("--part", choices=("development", "evaluation"), required=True)
+    parser.add_argument("--timed-s", type=float, required=True)
+    parser.add_argument("--output", type=Path, required=True)
+    given = parser.parse_args()
+    run = open_float_model(given.model)
+    loaded_marker(given.output).touch()
+    task = load_task(given.task)
+    metric = task.score(run, given.part)
+    latency_ms, float_latency_ms = interleaved_medians_ms(
+        run,
+        open_float_model(task.model),
+        task.calibration()[:_TIMED_SAMPLES],
+        timed_s=given.timed_s,
+    )
+    verdict = Verdict(
+        metric=metric,
+        size_bytes=model_bytes(given.model),
+        latency_ms=latency_ms,
+        float_latency_ms=float_latency_ms,
+    )
+    given.output.write_bytes(msgspec.json.encode(verdict))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,130 @@
+"""Runs a program as a child process and measures time, peak memory of its tree, and its end."""
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+Ending = Literal["ended", "over the time limit", "over the memory limit"]
+
+_PAUSE_S = 0.05
+"""Between two looks at the tree. Shorter peaks of one process are still seen, by the kernel."""
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measured:
+    """How a child process went.
+
+    Attributes:
+        ending: Whether it ended by itself.
+        exit_code: Its exit status; minus the signal's number where a signal ended it.
+        wall_s: From start to end, seconds.
+        peak_bytes: Greatest resident memory of the process and all its descendants together;
+            pages that processes share count once for each.
+    """
+
+    ending: Ending
+    exit_code: int
+    wall_s: float
+    peak_bytes: int
+
+
+def run_measured(
+    command: Sequence[str | Path],
+    *,
+    folder: Path,
+    log: Path,
+    time_limit_s: float,
+    memory_limit_bytes: int,
+    environment: Mapping[str, str] | None = None,
+) -> Measured:
+    """Runs a command to its end or to a limit; then nothing of its process group is left.
+
+    Args:
+        command: The command.
+        folder: Where it runs.
+        log: Takes its stdout and stderr.
+        time_limit_s: Ended when it takes longer, seconds.
+        memory_limit_bytes: Ended when its tree holds more.
+        environment: Variables, or None for this process's.
+    """
+    start = time.monotonic()
+    with log.open("wb") as output:
+        child = subprocess.Popen(
+            command,
+            cwd=folder,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        ending: Ending = "ended"
+        peak_bytes = 0
+        try:
+            while True:
+                pid, status, usage = os.wait4(child.pid, os.WNOHANG)
+                if pid:
+                    break
+                peak_bytes = max(peak_bytes, _tree_bytes(child.pid))
+                if time.monotonic() - start > time_limit_s:
+                    ending = "over the time limit"
+                elif peak_bytes > memory_limit_bytes:
+                    ending = "over the memory limit"
+                if ending != "ended":
+                    os.killpg(child.pid, signal.SIGKILL)
+                    pid, status, usage = os.wait4(child.pid, 0)
+                    break
+                time.sleep(_PAUSE_S)
+        finally:
+            _end_group(child.pid)
+    child.returncode = os.waitstatus_to_exitcode(status)
+    return Measured(
+        ending=ending,
+        exit_code=child.returncode,
+        wall_s=time.monotonic() - start,
+        peak_bytes=max(peak_bytes, usage.ru_maxrss * 1024),
+    )
+
+
+def last_line(log: Path) -> str:
+    """The last line of a log that says something, which for Python is the exception."""
+    lines = log.read_text(errors="replace").splitlines()
+    return next((line.strip() for line in reversed(lines) if line.strip()), "")
+
+
+def _end_group(group: int) -> None:
+    try:
+        os.killpg(group, signal.SIGKILL)
+    except ProcessLookupError:
+        return
+
+
+def _tree_bytes(root: int) -> int:
+    """Resident memory of a process and its descendants."""
+    parents: dict[int, int] = {}
+    resident: dict[int, int] = {}
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdecimal():
+            continue
+        try:
+            # "pid (name) state ppid …"; a name may hold spaces and brackets.
+            fields = (entry / "stat").read_text().rpartition(")")[2].split()
+        except (FileNotFoundError, ProcessLookupError):
+            continue  # it ended between the listing and the reading
+        parents[int(entry.name)] = int(fields[1])
+        resident[int(entry.name)] = int(fields[21]) * _PAGE_BYTES
+    return sum(size for pid, size in resident.items() if _descends(pid, root, parents))
+
+
+def _descends(pid: int, root: int, parents: Mapping[int, int]) -> bool:
+    while pid in parents:
+        if pid == root:
+            return True
+        pid = parents[pid]
+    return False

@@ -1,0 +1,125 @@
+"""What was measured, kept on disk so that an interrupted run goes on where it stopped."""
+
+import hashlib
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from benchmarks.packager.host import Host
+from benchmarks.packager.judge import Verdict
+from benchmarks.tasks.task import Part
+from edgepack.durable import write_file
+
+Outcome = Literal[
+    "judged",
+    "refused",
+    "crashed",
+    "over the time limit",
+    "over the memory limit",
+    "does not load",
+    "does not run",
+    "not installed",
+]
+
+_FORMAT = 2
+"""Counts changes of what is measured or how; a record of another format is measured again."""
+
+
+class Subject(msgspec.Struct, frozen=True, kw_only=True):
+    """What is measured; equal subjects are measured once.
+
+    Attributes:
+        peer, setting, version: The tool; see `Contestant` and `Environment`.
+        task: Name of the task.
+        model_sha256: Digest of its float model.
+        part: The labelled set that judges.
+        cpu: The machine's CPU.
+    """
+
+    peer: str
+    setting: str
+    version: str
+    task: str
+    model_sha256: str
+    part: Part
+    cpu: str
+
+
+class Record(msgspec.Struct, frozen=True, kw_only=True):
+    """A subject, measured.
+
+    Attributes:
+        subject: What was measured.
+        outcome: How it ended.
+        because: The tool's last words where it did not end well, else "".
+        note: What the runner told of the model that it made, or "".
+        wall_s, peak_bytes: Of making the model.
+        verdict: What the model is worth; None where there is none that runs.
+        measured_at: RFC 3339, UTC.
+        load_average: Of the machine when it began, one minute: others' work blurs times.
+    """
+
+    subject: Subject
+    outcome: Outcome
+    because: str = ""
+    note: str = ""
+    wall_s: float | None = None
+    peak_bytes: int | None = None
+    verdict: Verdict | None = None
+    measured_at: str
+    load_average: float
+
+
+class Results(msgspec.Struct, frozen=True, kw_only=True):
+    """One table's worth: `.bench/results/packager.json`."""
+
+    host: Host
+    part: Part
+    calibration_count: int
+    float_records: tuple[Record, ...]
+    records: tuple[Record, ...]
+
+
+def cache_key(subject: Subject) -> str:
+    """A file name for a subject: readable in front, unique behind."""
+    digest = hashlib.sha256(msgspec.json.encode((_FORMAT, subject))).hexdigest()[:12]
+    return f"{subject.task}-{subject.peer}-{subject.setting}-{digest}"
+
+
+class Store:
+    """Records in a folder, one file each.
+
+    Args:
+        folder: Is made when the first record is kept.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def read(self, subject: Subject) -> Record | None:
+        """The record of a subject, or None where it was not measured yet."""
+        file = self._file(subject)
+        return msgspec.json.decode(file.read_bytes(), type=Record) if file.exists() else None
+
+    def keep(self, record: Record) -> None:
+        """Writes a record in one step."""
+        self._folder.mkdir(parents=True, exist_ok=True)
+        content = msgspec.json.format(msgspec.json.encode(record), indent=1)
+        write_file(self._file(record.subject), content)
+
+    def newest(self, part: Part, cpu: str) -> dict[tuple[str, str, str], Record]:
+        """The newest record by peer, setting and task, of whatever version of the tool."""
+        newest: dict[tuple[str, str, str], Record] = {}
+        for file in self._folder.glob("*.json"):
+            record = msgspec.json.decode(file.read_bytes(), type=Record)
+            subject = record.subject
+            identity = (subject.peer, subject.setting, subject.task)
+            if (subject.part, subject.cpu) != (part, cpu):
+                continue
+            if identity not in newest or newest[identity].measured_at < record.measured_at:
+                newest[identity] = record
+        return newest
+
+    def _file(self, subject: Subject) -> Path:
+        return self._folder / f"{cache_key(subject)}.json"

@@ -1,0 +1,86 @@
+"""What every runner is given, and the calibration samples; needs nothing but NumPy."""
+
+import argparse
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Feeds = dict[str, npt.NDArray[Any]]
+"""One inference's inputs by name, batch axis included."""
+
+EXIT_REFUSED = 3
+"""The tool itself said that the model cannot be made well; its reason is the last line."""
+
+NOTE_FILE = "note.txt"
+"""Beside the output, where a runner has something to tell of the model that it wrote."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Given:
+    """What a runner is asked for.
+
+    Attributes:
+        model: The ONNX file as it was shipped.
+        calibration_folder: One `.npz` a sample.
+        shapes: Input shapes that the task fixes, for the settings whose documentation asks for it.
+        metric: `module:function`, the task's metric over samples that the benchmark does not
+            print, for the settings that say so.
+        output: Where the model goes, a file.
+    """
+
+    model: Path
+    calibration_folder: Path
+    shapes: dict[str, tuple[int, ...]]
+    metric: str
+    output: Path
+
+    def samples(self) -> Iterator[Feeds]:
+        """Calibration samples, one by one, in the order of their names."""
+        for file in sorted(self.calibration_folder.glob("*.npz")):
+            with np.load(file, allow_pickle=False) as arrays:
+                yield {name: arrays[name] for name in arrays.files}
+
+
+Setting = Callable[[Given], None]
+"""Writes `output` from `model`."""
+
+
+def run_setting(settings: Mapping[str, Setting]) -> None:
+    """Reads the command line and runs the setting that it names.
+
+    Args:
+        settings: What the peer offers, by name.
+    """
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--model", type=Path, required=True)
+    parser.add_argument("--calibration-folder", type=Path, required=True)
+    parser.add_argument("--setting", choices=settings, required=True)
+    parser.add_argument("--output", type=Path, required=True)
+    parser.add_argument("--shape", type=_shape, action="append", default=[])
+    parser.add_argument("--metric", default="")
+    given = parser.parse_args()
+    settings[given.setting](
+        Given(
+            model=given.model,
+            calibration_folder=given.calibration_folder,
+            shapes=dict(given.shape),
+            metric=given.metric,
+            output=given.output,
+        )
+    )
+
+
+def refuse(because: str) -> None:
+    """Ends the runner: the tool refused."""
+    print(because, file=sys.stderr)
+    sys.exit(EXIT_REFUSED)
+
+
+def _shape(text: str) -> tuple[str, tuple[int, ...]]:
+    name, _, sizes = text.rpartition("=")
+    return name, tuple(map(int, sizes.split(",")))

@@ -1,0 +1,68 @@
+"""edgepack itself: `edgepack build` with a model, a calibration folder and a profile, no more.
+
+The settings `…+metric` also name the task's own metric over its development set, which the
+benchmark does not print.
+"""
+
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+
+from benchmarks.peers.arguments import NOTE_FILE, Given, refuse, run_setting
+from edgepack.bundle.manifest import COMPONENT, MANIFEST_FILE, Variant, decode_manifest
+
+PROFILES = ("cpu", "openvino-cpu", "qnn-htp", "qnn-htp-a8w8", "vitisai-xint8")
+WITH_METRIC = "+metric"
+
+_COMMAND = Path(sys.executable).with_name("edgepack")
+
+
+def build(given: Given, *, profile: str, options: Sequence[str] = ()) -> None:
+    """Builds a bundle of one variant and takes the model out of it."""
+    key = given.output.with_name("benchmark.key")
+    bundle = given.output.with_name("bundle")
+    if not key.exists():
+        subprocess.run([_COMMAND, "keys", "generate", "-o", key.with_suffix("")], check=True)
+    command: list[str | Path] = [_COMMAND, "build", given.model, "--profile", profile, "--key", key]
+    command += ["--calibration", given.calibration_folder, "--version", "1.0.0", "-o", bundle]
+    for name, shape in given.shapes.items():
+        command += ["--shape", f"{name}={','.join(map(str, shape))}"]
+    built = subprocess.run([*command, *options], stderr=subprocess.PIPE, text=True, check=False)
+    if built.returncode == 1 and "Traceback" not in built.stderr:
+        refuse(_reason(built.stderr))
+    if built.returncode != 0:
+        sys.stderr.write(built.stderr)
+        sys.exit(built.returncode)
+    (variant,) = decode_manifest((bundle / MANIFEST_FILE).read_bytes()).variants
+    shutil.copyfile(bundle / COMPONENT / variant.name / variant.model_file, given.output)
+    given.output.with_name(NOTE_FILE).write_text(_note(variant))
+
+
+def build_by_metric(given: Given, *, profile: str) -> None:
+    """The same, chosen by the task's own metric."""
+    build(given, profile=profile, options=["--metric", given.metric])
+
+
+def _reason(stderr: str) -> str:
+    """The first line of an error of edgepack's."""
+    lines = [line for line in stderr.splitlines() if line.startswith("error: ")]
+    return lines[-1].removeprefix("error: ") if lines else stderr.strip()
+
+
+def _note(variant: Variant) -> str:
+    return f"precision {variant.facts.precision}"
+
+
+if __name__ == "__main__":
+    run_setting(
+        {
+            **{profile: partial(build, profile=profile) for profile in PROFILES},
+            **{
+                f"{profile}{WITH_METRIC}": partial(build_by_metric, profile=profile)
+                for profile in PROFILES
+            },
+        }
+    )
