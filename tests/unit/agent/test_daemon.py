@@ -1,0 +1,246 @@
+"""What the daemon does with messages, good and bad, without a broker."""
+
+import struct
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from edgepack.agent.config import AgentConfig, LimitConfig, TrustConfig
+from edgepack.agent.daemon import Agent
+from edgepack.agent.inbox import (
+    MAX_CHUNKS,
+    MAX_OTHERS,
+    Acknowledged,
+    Arrived,
+    Connected,
+    Inbox,
+)
+from edgepack.agent.surroundings import Clock
+from edgepack.agent.telemetry import TelemetryBox
+from edgepack.wire import topics
+from edgepack.wire.messages import Event, Message, Reported, encode
+from tests.simulators.world import World
+from tests.unit.agent.conftest import Releases
+
+DESIRED = topics.desired("default", "cam-1")
+
+
+@dataclass
+class MemoryOutlet:
+    """Keeps what was published."""
+
+    is_connected: bool = True
+    sent: list[tuple[str, Message, bool]] = field(default_factory=list)
+    files: frozenset[str] = frozenset()
+
+    def publish(self, kind: topics.UpKind, message: Message, *, retain: bool = False) -> int | None:
+        if not self.is_connected:
+            return None
+        assert len(encode(message)) < 120 * 1024
+        self.sent.append((kind, message, retain))
+        return len(self.sent)
+
+    def listen(self, files: frozenset[str]) -> None:
+        self.files = files
+
+    def reports(self) -> list[Reported]:
+        return [message for _, message, _ in self.sent if isinstance(message, Reported)]
+
+    def events(self) -> list[Event]:
+        return [message for _, message, _ in self.sent if isinstance(message, Event)]
+
+
+@dataclass
+class Daemon:
+    """An agent whose world is a simulation."""
+
+    world: World
+    agent: Agent
+    inbox: Inbox
+    outlet: MemoryOutlet
+
+    def turn(self, *items: Arrived | Connected | Acknowledged) -> None:
+        for item in items:
+            self.inbox.put(item)
+        self.inbox.wake()
+        self.agent.turn()
+
+    def settle(self) -> None:
+        for _ in range(60):
+            self.turn()
+            self.world.link.deliver(self.world.updater)
+            self.world.now += 0.2
+
+
+def make_daemon(world: World, outlet: MemoryOutlet) -> Daemon:
+    config = AgentConfig(
+        device="cam-1",
+        state_dir=str(world.state_dir),
+        trust=TrustConfig(keys=()),
+        limits=LimitConfig(telemetry_interval_s=30),
+    )
+    inbox = Inbox()
+
+    def take_updater(notify: object) -> object:
+        world.on_move = lambda _state: notify()  # type: ignore[operator]
+        return world.updater
+
+    agent = Agent(
+        config,
+        inbox,
+        outlet,
+        TelemetryBox(world.state_dir),
+        take_updater,  # type: ignore[arg-type]
+        boot="b",
+        clock=Clock(wall=lambda: world.now, monotonic=lambda: world.now),
+    )
+    return Daemon(world=world, agent=agent, inbox=inbox, outlet=outlet)
+
+
+@pytest.fixture
+def daemon(world: World) -> Daemon:
+    return make_daemon(world, MemoryOutlet())
+
+
+def test_an_offer_is_taken_reported_and_told_event_by_event(
+    daemon: Daemon, releases: Releases
+) -> None:
+    daemon.turn(Connected())
+    payload = encode(releases.two.desired(2))
+    daemon.turn(Arrived(topic=DESIRED, payload=payload))
+    daemon.settle()
+    last = daemon.outlet.reports()[-1]
+    assert last.state == "COMMITTED"
+    assert last.active is not None
+    assert last.active.bundle == releases.two.ref
+    assert last.previous == releases.one.ref
+    counts = [report.count for report in daemon.outlet.reports()]
+    assert counts == sorted(set(counts))
+    assert all(retain for kind, _, retain in daemon.outlet.sent if kind == "reported")
+    assert [e.to_state for e in daemon.outlet.events() if e.sequence == 2][-1] == "COMMITTED"
+
+
+def test_events_wait_for_a_broker_that_is_away_and_go_when_it_took_them(
+    daemon: Daemon, releases: Releases
+) -> None:
+    daemon.outlet.is_connected = False
+    daemon.turn(Arrived(topic=DESIRED, payload=encode(releases.two.desired(2))))
+    daemon.settle()
+    assert daemon.outlet.sent == []
+    waiting = len(daemon.world.journal.outbox)
+    assert waiting > 8
+    daemon.outlet.is_connected = True
+    daemon.turn(Connected())
+    assert len(daemon.outlet.events()) == waiting
+    assert daemon.outlet.reports()[-1].state == "COMMITTED"
+    daemon.turn(*(Acknowledged(message_id=number) for number in range(1, waiting + 2)))
+    assert daemon.world.journal.outbox == ()
+    daemon.turn(Connected())
+    assert len(daemon.outlet.events()) == waiting
+
+
+def test_a_report_is_sent_again_after_a_while(daemon: Daemon) -> None:
+    daemon.turn(Connected())
+    before = len(daemon.outlet.reports())
+    daemon.world.now += 61
+    daemon.turn()
+    assert len(daemon.outlet.reports()) == before + 1
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=10), inner),
+    max_leaves=8,
+)
+TOPICS = st.sampled_from(
+    [
+        DESIRED,
+        topics.repair("default", "cam-1", "0" * 64),
+        topics.broadcast("default", "f" * 64),
+        "ep/1/default/d/cam-1/dn/b/short",
+        "ep/1/default/d/cam-1/dn/other",
+        "ep/1/default/d/cam-2/dn/desired",
+        "",
+    ]
+)
+
+
+@settings(
+    max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(topic=TOPICS, payload=st.binary(max_size=200) | JSON.map(lambda v: repr(v).encode()))
+def test_no_bytes_on_any_topic_stop_the_daemon_or_change_the_update(
+    daemon: Daemon, topic: str, payload: bytes
+) -> None:
+    before = sum(daemon.agent.dropped.values())
+    daemon.turn(Arrived(topic=topic, payload=payload))
+    journal = daemon.world.journal
+    assert (journal.state, journal.acted_sequence) == ("COMMITTED", 1)
+    assert sum(daemon.agent.dropped.values()) == before + (topic != DESIRED or payload != b"")
+
+
+@settings(
+    max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(data=st.data())
+def test_an_offer_with_one_field_replaced_is_judged_and_never_crashes(
+    data: st.DataObject, daemon: Daemon, releases: Releases
+) -> None:
+    offer = msgspec.to_builtins(releases.two.desired(2))
+    target = offer
+    if data.draw(st.booleans()):
+        target = offer[data.draw(st.sampled_from(["bundle", "manifest", "signature"]))]
+    target[data.draw(st.sampled_from(sorted(target)))] = data.draw(
+        st.none() | st.integers(-(2**70), 2**70) | st.text(max_size=80) | st.lists(st.integers())
+    )
+    daemon.turn(Arrived(topic=DESIRED, payload=msgspec.json.encode(offer)))
+    daemon.world.link.needs.clear()
+    assert daemon.world.pointer is not None
+    assert daemon.world.pointer.bundle == releases.one.ref
+
+
+def test_what_is_dropped_is_counted_by_its_reason(
+    daemon: Daemon, releases: Releases, caplog: pytest.LogCaptureFixture
+) -> None:
+    chunk = topics.broadcast("default", "0" * 64)
+    for payload in (b"", b"\0\0\0\0", struct.pack(">I", 3) + bytes(121 * 1024)):
+        daemon.turn(Arrived(topic=chunk, payload=payload))
+    for _ in range(12):
+        daemon.turn(Arrived(topic=DESIRED, payload=b"{}"))
+    daemon.turn(Arrived(topic="elsewhere", payload=b""))
+    assert daemon.agent.dropped == {
+        "chunk without content": 2,
+        "chunk too long": 1,
+        "malformed offer": 12,
+        "unknown topic": 1,
+    }
+    said = [m for m in caplog.messages if "dropped=malformed offer" in m]
+    assert len(said) == 2  # The first and the tenth.
+    assert "missing required field" in said[0]
+    refused = [event for event in daemon.world.journal.outbox if event.kind == "refused"]
+    assert "malformed Desired message" in refused[0].because
+
+
+def test_a_flood_of_chunks_neither_grows_without_bound_nor_pushes_out_an_offer() -> None:
+    inbox = Inbox()
+    offer = Arrived(topic=DESIRED, payload=b"offer")
+    for _ in range(MAX_CHUNKS + 10):
+        inbox.put_chunk(Arrived(topic="chunk", payload=b""))
+    inbox.put(offer)
+    assert inbox.dropped_chunks == 10
+    assert inbox.get(0) is offer
+    for _ in range(MAX_CHUNKS):
+        assert inbox.get(0) is not None
+    assert inbox.get(0) is None
+    for number in range(MAX_OTHERS + 3):
+        inbox.put(Acknowledged(message_id=number))
+    assert inbox.dropped_others == 3
+    assert inbox.get(0) == Acknowledged(message_id=3)
+
+
+def test_the_state_folder_of_a_daemon_needs_no_latency_folder(tmp_path: Path) -> None:
+    assert TelemetryBox(tmp_path).take() == ()
