@@ -49,11 +49,11 @@ def make_app(fleet: Fleet, token: str) -> Starlette:
         return _json(await run_in_threadpool(fleet.list_releases))
 
     async def upload(request: Request) -> Response:
-        size = _number(request.headers.get("content-length", "0"), "Content-Length")
+        size = _number(request.headers.get("content-length", ""), "Content-Length")
         folder = await run_in_threadpool(fleet.room_for_upload, size)
         try:
             archive = folder / "upload.edgepack"
-            await _receive(request, archive)
+            await _receive(request, archive, size)
             return _json(await run_in_threadpool(fleet.add_release, archive))
         finally:
             await run_in_threadpool(shutil.rmtree, folder, ignore_errors=True)
@@ -146,10 +146,19 @@ async def _read(request: Request, kind: type[T]) -> T:
         raise FleetError(f"malformed request: {error}", found_in=request.url.path) from error
 
 
-async def _receive(request: Request, path: Path) -> None:
-    with path.open("wb") as file:
-        async for piece in request.stream():
-            await run_in_threadpool(file.write, piece)
+async def _receive(request: Request, path: Path, size_bytes: int) -> None:
+    received = 0
+    try:
+        with path.open("wb") as file:
+            async for piece in request.stream():
+                received += len(piece)
+                if received > size_bytes:
+                    raise FleetError(f"more than the {size_bytes} bytes came that were announced")
+                await run_in_threadpool(file.write, piece)
+    except OSError as error:
+        raise FleetError(
+            f"the upload cannot be kept: {error.strerror}", found_in=str(path.parent)
+        ) from error
 
 
 def _number(text: str, what: str) -> int:

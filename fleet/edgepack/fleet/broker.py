@@ -1,6 +1,8 @@
 """The embedded broker (rumqttd, by the package iotcore), for one machine."""
 
+import logging
 import socket
+import threading
 from pathlib import Path
 
 from iotcore import Broker
@@ -9,7 +11,10 @@ from edgepack.durable import write_file
 from edgepack.errors import TransferError
 from edgepack.wire.messages import MAX_MESSAGE_BYTES
 
+log = logging.getLogger(__name__)
+
 HOST = "127.0.0.1"
+WATCH_S = 1.0
 LIMITS = (
     "the embedded broker listens on this machine only, has no access rules, no TLS and no "
     "persistence, and keeps a bounded log of each topic filter in memory; for more than one "
@@ -40,7 +45,7 @@ _SEGMENT_BYTES = 8 * 1024 * 1024
 
 
 class EmbeddedBroker:
-    """A broker in a child process that ends with this one."""
+    """A broker in a child process that ends with this one, and is started again when it dies."""
 
     def __init__(self, *, port: int, folder: Path) -> None:
         self.url = f"mqtt://{HOST}:{port}"
@@ -54,6 +59,8 @@ class EmbeddedBroker:
         )
         write_file(config, text.encode())
         self._broker = Broker(config_path=str(config))
+        self._stopping = threading.Event()
+        self._watcher = threading.Thread(target=self._watch, name="broker", daemon=True)
 
     def start(self) -> None:
         """Starts listening.
@@ -69,15 +76,24 @@ class EmbeddedBroker:
                 found_in=self.url,
                 remedy=f"--broker-port {free_port()}, or --broker mqtt://… for one that runs",
             ) from error
-
-    @property
-    def is_running(self) -> bool:
-        """Whether its process is there."""
-        return bool(self._broker.is_running)
+        self._watcher.start()
 
     def stop(self) -> None:
         """Ends it."""
+        self._stopping.set()
+        self._watcher.join()
         self._broker.stop()
+
+    def _watch(self) -> None:
+        while not self._stopping.wait(WATCH_S):
+            if self._broker.is_running:
+                continue
+            log.error("broker=%s died and is started again", self.url)
+            try:
+                self._broker.stop()
+                self._broker.start()
+            except (OSError, RuntimeError) as error:
+                log.warning("broker=%s cannot start because=%s", self.url, error)
 
 
 def free_port() -> int:

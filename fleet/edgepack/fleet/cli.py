@@ -12,7 +12,7 @@ from edgepack.fleet import show
 from edgepack.fleet.cli_options import asks, data_option, json_option, print_result
 from edgepack.fleet.client import FleetClient
 from edgepack.fleet.data_folder import DataFolder
-from edgepack.fleet.documents import DeviceView, FleetInfo
+from edgepack.fleet.documents import DeviceView, EventView, FleetInfo
 from edgepack.fleet.enroll import enroll_device
 from edgepack.fleet.mosquitto import write_broker_folder
 
@@ -150,6 +150,22 @@ def info(data: Path, url: str, as_json: bool) -> None:
         as_json,
         lambda: "\n".join(f"{name}: {value}" for name, value in msgspec.to_builtins(found).items()),
     )
+
+
+@fleet.command()
+@click.option("--after", default=0, show_default=True, help="Only events newer than this one.")
+@click.option("--limit", default=100, show_default=True, help="At most so many.")
+@asks
+def events(after: int, limit: int, data: Path, url: str, as_json: bool) -> None:
+    """List what happened to devices and rollouts, oldest first.
+
+    \b
+    Example:
+      edgepack fleet events --after 1200 --json
+    """
+    client = FleetClient(data, url)
+    found = client.get("/v1/events", tuple[EventView, ...], after=after, limit=limit)
+    print_result(found, as_json, lambda: show.events_table(found))
 
 
 @fleet.command()

@@ -15,6 +15,8 @@ CONFIG_FILE, ACL_FILE = "mosquitto.conf", "acl"
 
 _CONFIG = """\
 # mosquitto for an edgepack fleet: mosquitto -c {folder}/mosquitto.conf
+# Started by root it goes on as the user mosquitto, who must own this folder:
+#   chown -R mosquitto {folder}
 per_listener_settings false
 listener {port}
 cafile {folder}/ca.crt

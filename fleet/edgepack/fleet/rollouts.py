@@ -104,13 +104,18 @@ def _selected(session: Session, selector: Selector) -> Sequence[DeviceRow]:
     return rows
 
 
-def _check_free(session: Session, rows: Sequence[DeviceRow]) -> None:
+def _taken(session: Session) -> dict[str, tuple[int, str]]:
+    """Devices that are in a rollout that is not over: its number and state."""
     query = (
         select(AssignmentRow.device, RolloutRow.number, RolloutRow.state)
         .join(RolloutRow, AssignmentRow.rollout == RolloutRow.number)
         .where(RolloutRow.state.in_(("RUNNING", "PAUSED")))
     )
-    taken = {device: (number, state) for device, number, state in session.execute(query)}
+    return {device: (number, state) for device, number, state in session.execute(query)}
+
+
+def _check_free(session: Session, rows: Sequence[DeviceRow]) -> None:
+    taken = _taken(session)
     for row in rows:
         if row.id in taken:
             number, state = taken[row.id]
@@ -221,6 +226,8 @@ def abort(
 
 def join(session: Session, device: DeviceRow, now: float) -> tuple[Publication, ...]:
     """Gives a device that has just joined what the newest rollout gave its group."""
+    if device.id in _taken(session):
+        return ()
     query = select(RolloutRow).where(RolloutRow.state != "ABORTED")
     for rollout in session.scalars(query.order_by(RolloutRow.number.desc())):
         if not _is_for(msgspec.json.decode(rollout.selector, type=Selector), device):

@@ -10,6 +10,7 @@ from rich.text import Text
 from edgepack.fleet.documents import (
     AssignmentView,
     DeviceView,
+    EventView,
     FleetInfo,
     LatencyView,
     RolloutView,
@@ -82,6 +83,24 @@ def rollouts_table(rollouts: Sequence[RolloutView]) -> RenderableType:
             styled(rollout.state),
             counts_line(rollout),
             Text(rollout.because),
+        )
+    return table
+
+
+def events_table(events: Sequence[EventView]) -> RenderableType:
+    """Events, one line each."""
+    table = Table(box=None, header_style="bold")
+    for name in ("id", "at", "rollout", "device", "from", "to", "because"):
+        table.add_column(name, overflow="fold")
+    for event in events:
+        table.add_row(
+            str(event.id),
+            stamp(event.at),
+            Text(event.rollout),
+            Text(event.device or "–"),
+            Text(event.from_state),
+            styled(event.to_state or event.kind),
+            Text(event.because),
         )
     return table
 

@@ -1,5 +1,7 @@
 """Rollouts from end to end, on the embedded broker and on mosquitto."""
 
+import os
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -169,3 +171,20 @@ def test_two_hundred_devices_cost_the_origin_one_bundle(
 def versions(fleet: Any) -> set[str]:
     found = fleet.client.get("/v1/devices", tuple[DeviceView, ...])
     return {device.active.version for device in found if device.active is not None}
+
+
+def test_an_embedded_broker_that_dies_is_started_again_and_the_rollout_goes_on(
+    serve: Serve, simulation: Simulate, make_bundle: MakeBundle
+) -> None:
+    fleet = serve()
+    simulation(fleet, count=3)
+    name = fleet.roll_out(make_bundle(size_bytes=2_000_000), waves="1,100%", soak_s=1.0)
+    fleet.wait_until(lambda: fleet.rollout(name).wave == 1, "it is under way")
+    for child in children_of(fleet.process.pid):
+        os.kill(child, signal.SIGKILL)
+    assert fleet.wait_for(name, "FINISHED").counts == {"COMMITTED": 3}
+
+
+def children_of(pid: int) -> list[int]:
+    tasks = Path(f"/proc/{pid}/task").glob("*/children")
+    return [int(child) for task in tasks for child in task.read_text().split()]

@@ -444,3 +444,15 @@ def test_a_database_of_another_version_is_refused(tmp_path: Path) -> None:
 def test_a_database_that_cannot_be_opened_says_why(url: str, problem: str) -> None:
     with pytest.raises(FleetError, match=problem):
         open_store(url)
+
+
+def test_a_device_that_changes_its_group_stays_in_the_rollout_that_it_is_in(world: World) -> None:
+    world.enroll("a")
+    world.enroll("b", group="h")
+    first = world.start()
+    second = world.start(selector=Selector(kind="group", group="h"))
+    world.look()
+    world.enroll("a", group="h")
+    world.look()
+    assert [d.rollout for d in world.told("a")] == [first]
+    assert len(world.view(second).assignments) == 1
