@@ -2,8 +2,10 @@
 
 What an output means decides how it is judged (`OutputKind`), and the float model's own outputs
 tell: a distribution (not negative, sums to 1 over the last axis) or a row of scores is a
-*decision*, judged by whether the same index wins; anything else is *values*, judged by cosine
-similarity over all samples. A sample agrees when all its decisions do, so that a text line
+*decision*, judged by whether the same index wins; anything else is *values*, judged by the share
+of their variance from sample to sample that is kept (cosine similarity and signal-to-noise look
+fine while a speech detector loses its speech: they count what is the same in every sample). A
+sample agrees when all its decisions do, so that a text line
 counts as wrong when one of its characters is.
 """
 
@@ -23,6 +25,11 @@ from edgepack.packager.profile_schema import AccuracyGate
 _ONE_MISS_FROM = 10
 """From this many samples on, one may differ whatever the budget: below 1/budget samples a single
 coin flip would refuse a build."""
+
+_VALUE_METRICS = ("explained_variance", "cosine")
+
+_FEWEST_FOR_MEAN = 8
+"""Samples from which on the mean over samples says something."""
 
 
 class OutputKind(enum.Enum):
@@ -47,6 +54,9 @@ class OutputDistance:
         kind: What it means.
         agreement: Share of samples whose decisions all agree (for values: 1.0).
         row_agreement: Share of rows (last axis) whose arg-max agrees; None for values.
+        explained_variance: Share of the variance between samples that is kept: 1 - error / sum of
+            squared distances to the mean over samples; 1.0 for no error, below 0 for worse than
+            a constant.
         cosine: Cosine similarity, all samples flattened into one vector.
         worst_cosine: The same of the worst sample.
         nrmse: Root-mean-square error over the float output's root-mean-square.
@@ -59,6 +69,7 @@ class OutputDistance:
     kind: OutputKind
     agreement: float
     row_agreement: float | None
+    explained_variance: float
     cosine: float
     worst_cosine: float
     nrmse: float
@@ -101,14 +112,14 @@ def kinds_of_outputs(expected: Sequence[Outputs], gate: AccuracyGate) -> dict[st
 
     Args:
         expected: The float model's outputs, one dict a sample.
-        gate: Its `metric` overrules: `top1_agreement` and `cosine` hold for every float output.
+        gate: Its `metric` overrules: another metric than `auto` holds for every float output.
     """
     kinds = {}
     for name, first in expected[0].items():
         values = [outputs[name] for outputs in expected]
         if first.dtype.kind != "f":
             kinds[name] = OutputKind.EXACT
-        elif gate.metric == "cosine" or first.ndim == 0 or first.shape[-1] < 2:
+        elif gate.metric in _VALUE_METRICS or first.ndim == 0 or first.shape[-1] < 2:
             kinds[name] = OutputKind.VALUES
         elif gate.metric == "top1_agreement" or _are_decisions(values):
             kinds[name] = _decision_or_sequence(first)
@@ -185,7 +196,10 @@ class Reference:
         """Metric, value, budget and what is to spare, of one output."""
         gate = self._gate
         if distance.kind is OutputKind.VALUES:
-            return _spare("cosine", distance.cosine, gate.cosine_min)
+            if gate.metric == "cosine":
+                return _spare("cosine", distance.cosine, gate.cosine_min)
+            variance = distance.explained_variance
+            return _spare("explained_variance", variance, gate.explained_variance_min)
         if distance.kind is OutputKind.SEQUENCE:
             budget = self._with_one_miss(gate.sequence_agreement_min)
             return _spare("sequence_agreement", distance.agreement, budget)
@@ -299,11 +313,13 @@ def measure_distance(
     whole = _ratios(sum(dots), sum(sizes), sum(norms), sum(errors))
     each = [_ratios(*entry) for entry in per_sample]
     is_values = kind is OutputKind.VALUES
+    variance = _variance_between(expected)
     return OutputDistance(
         name=name,
         kind=kind,
         agreement=1.0 if is_values else agreed / len(expected),
         row_agreement=None if is_values or kind is OutputKind.EXACT else rows_agreed / rows,
+        explained_variance=1.0 - sum(errors) / variance if sum(errors) else 1.0,
         cosine=whole[0],
         worst_cosine=min(entry[0] for entry in each),
         nrmse=whole[1],
@@ -311,6 +327,23 @@ def measure_distance(
         sqnr_db=-20.0 * math.log10(max(whole[1], 1e-10)),
         max_abs_error=greatest,
     )
+
+
+def _variance_between(values: Sequence[npt.NDArray[np.generic]]) -> float:
+    """Sum of squared distances to the mean over samples, element by element.
+
+    Where samples have different shapes, or there are too few for a mean, the mean over all
+    elements takes its place. Never 0.
+    """
+    size = sum(float(np.sum(value.astype(np.float64) ** 2)) for value in values)
+    if len(values) >= _FEWEST_FOR_MEAN and len({value.shape for value in values}) == 1:
+        mean = np.mean([value.astype(np.float64) for value in values], axis=0)
+        variance = size - len(values) * float(np.sum(mean**2))
+    else:
+        count = sum(value.size for value in values)
+        total = sum(float(np.sum(value.astype(np.float64))) for value in values)
+        variance = size - total**2 / max(count, 1)
+    return max(variance, 1e-6 * size, 1e-12)
 
 
 def _comparable(

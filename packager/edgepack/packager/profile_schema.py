@@ -185,18 +185,21 @@ class AccuracyGate(_Section, frozen=True, kw_only=True):
     """`[gates.accuracy]`: how near to the float model a variant must stay.
 
     Attributes:
-        metric: `auto` judges classifications by top-1 agreement and other outputs by cosine;
-            `top1_agreement` or `cosine` judge every output by that.
+        metric: `auto` judges classifications by top-1 agreement and other outputs by explained
+            variance; `top1_agreement`, `explained_variance` or `cosine` judge every output by
+            that.
         top1_agreement_min: Least share of samples with the float model's decision.
         sequence_agreement_min: The same where a sample holds many decisions (text lines), all of
             which must agree.
+        explained_variance_min: Least share of the variance between samples that is kept.
         cosine_min: Least cosine similarity.
         user_metric_kept_min: With a metric of the user's: least share of the float model's value.
     """
 
-    metric: Literal["auto", "top1_agreement", "cosine"] = "auto"
+    metric: Literal["auto", "top1_agreement", "explained_variance", "cosine"] = "auto"
     top1_agreement_min: float = 0.98
     sequence_agreement_min: float = 0.95
+    explained_variance_min: float = 0.98
     cosine_min: float = 0.99
     user_metric_kept_min: float = 0.99
 

@@ -429,6 +429,7 @@ def _accuracy(
     details = {}
     for distance in distances:
         suffix = f"[{distance.name}]" if len(distances) > 1 else ""
+        details[f"explained_variance{suffix}"] = round(distance.explained_variance, 6)
         details[f"cosine{suffix}"] = round(distance.cosine, 6)
         details[f"nrmse{suffix}"] = round(distance.nrmse, 6)
         details[f"sqnr_db{suffix}"] = round(distance.sqnr_db, 2)

@@ -199,11 +199,10 @@ class _Tries:
         """Makes, runs and judges one candidate."""
         number = len(self._candidates) + 1
         path = self._folder / f"candidate-{number}.onnx"
-        model = self._quantizer.build(method, float_nodes)
+        model, plan = self._quantizer.build(method, float_nodes)
         size_bytes = save_model(model, path)
         run = self._evaluator.open(path)
         verdict = self._judge.judge(run)
-        plan, _ = self._quantizer.plan(method, float_nodes)
         candidate = Candidate(
             method=method,
             float_nodes=tuple(float_nodes),

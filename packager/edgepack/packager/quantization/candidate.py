@@ -78,7 +78,7 @@ class Quantizer:
         plan = make_plan(self.index, self.settings, float_nodes, apart=apart)
         return plan, assign_scales(self.index, plan, self.settings, observed, method)
 
-    def build(self, method: str, float_nodes: Collection[str] = ()) -> onnx.ModelProto:
+    def build(self, method: str, float_nodes: Collection[str] = ()) -> tuple[onnx.ModelProto, Plan]:
         """The quantized model for a calibration method and a set of nodes that stay float."""
         plan, scales = self.plan(method, float_nodes)
-        return write_qdq(self.model, self.index, plan, scales, self.settings)
+        return write_qdq(self.model, self.index, plan, scales, self.settings), plan

@@ -1,0 +1,132 @@
+"""Small models with what quantizers stumble over, and samples for them."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+from edgepack.packager.passes.infer_shapes import add_shapes
+from edgepack.packager.samples import Feeds, Samples
+
+_RNG_SEED = 7
+
+
+def weight(name: str, *shape: int, scale: float = 0.3, seed: int = 0) -> onnx.TensorProto:
+    """A normally distributed weight; the same for the same arguments."""
+    rng = np.random.default_rng([_RNG_SEED, seed, *shape])
+    return numpy_helper.from_array(rng.normal(0, scale, shape).astype(np.float32), name)
+
+
+def constant(name: str, value: object, dtype: type[np.generic] = np.float32) -> onnx.TensorProto:
+    """An initializer from a value."""
+    return numpy_helper.from_array(np.array(value, dtype=dtype), name)
+
+
+def make_model(
+    nodes: Sequence[onnx.NodeProto],
+    inputs: dict[str, Sequence[int | str]],
+    outputs: dict[str, Sequence[int | str]],
+    initializers: Sequence[onnx.TensorProto],
+    *,
+    opset: int = 17,
+) -> onnx.ModelProto:
+    """A checked float model with shapes."""
+
+    def infos(shapes: dict[str, Sequence[int | str]]) -> list[onnx.ValueInfoProto]:
+        return [
+            helper.make_tensor_value_info(name, TensorProto.FLOAT, list(shape))
+            for name, shape in shapes.items()
+        ]
+
+    graph = helper.make_graph(
+        list(nodes), "graph", infos(inputs), infos(outputs), list(initializers)
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
+    onnx.checker.check_model(model)
+    add_shapes(model)
+    return model
+
+
+def cnn(*, batch: int | str = 1) -> onnx.ModelProto:
+    """Convolutions with ReLU6, pooling, two branches joined, a sigmoid, a classifier.
+
+    images float32 (batch, 3, 16, 16) to scores (batch, 10).
+    """
+    node = helper.make_node
+    nodes = [
+        node("Conv", ["images", "w1", "b1"], ["c1"], name="conv1", pads=[1, 1, 1, 1]),
+        node("Clip", ["c1", "zero", "six"], ["r1"], name="relu6"),
+        node("MaxPool", ["r1"], ["p1"], name="pool", kernel_shape=[2, 2], strides=[2, 2]),
+        node("Conv", ["p1", "w2", "b2"], ["c2"], name="conv2", pads=[1, 1, 1, 1]),
+        node("Sigmoid", ["c2"], ["s2"], name="sigmoid"),
+        node("ConvTranspose", ["p1", "w3"], ["c3"], name="deconv", pads=[1, 1, 1, 1]),
+        node("Relu", ["c3"], ["r3"], name="relu"),
+        node("Concat", ["s2", "r3"], ["joined"], name="concat", axis=1),
+        node("GlobalAveragePool", ["joined"], ["pooled"], name="average"),
+        node("Flatten", ["pooled"], ["flat"], name="flatten"),
+        node("Gemm", ["flat", "w4", "b4"], ["scores"], name="classify", transB=1),
+    ]
+    uneven = np.geomspace(0.05, 1.0, 8, dtype=np.float32).reshape(8, 1, 1, 1)
+    w1 = numpy_helper.to_array(weight("w1", 8, 3, 3, 3)) * uneven
+    return make_model(
+        nodes,
+        {"images": [batch, 3, 16, 16]},
+        {"scores": [batch, 10]},
+        [
+            numpy_helper.from_array(w1, "w1"),
+            weight("b1", 8),
+            weight("w2", 8, 8, 3, 3),
+            weight("b2", 8),
+            weight("w3", 8, 8, 3, 3),
+            weight("w4", 10, 16, scale=2.0),
+            weight("b4", 10),
+            constant("zero", 0.0),
+            constant("six", 6.0),
+        ],
+    )
+
+
+def attention(*, mask_value: float = -3.4e38) -> onnx.ModelProto:
+    """One attention head with a causal mask: tokens float32 (1, 8, 16) to mixed (1, 8, 4)."""
+    node = helper.make_node
+    nodes = [
+        node("MatMul", ["tokens", "wq"], ["q"], name="query"),
+        node("MatMul", ["tokens", "wk"], ["k"], name="key"),
+        node("MatMul", ["tokens", "wv"], ["v"], name="value"),
+        node("Transpose", ["k"], ["kt"], name="transpose", perm=[0, 2, 1]),
+        node("MatMul", ["q", "kt"], ["raw"], name="scores"),
+        node("Mul", ["raw", "quarter"], ["scaled"], name="scale"),
+        node("Add", ["scaled", "mask"], ["masked"], name="mask_scores"),
+        node("Softmax", ["masked"], ["weights"], name="softmax", axis=-1),
+        node("MatMul", ["weights", "v"], ["mix"], name="mix"),
+        node("MatMul", ["mix", "wo"], ["mixed"], name="project"),
+    ]
+    mask = np.triu(np.full((8, 8), mask_value, dtype=np.float32), 1)
+    return make_model(
+        nodes,
+        {"tokens": [1, 8, 16]},
+        {"mixed": [1, 8, 4]},
+        [
+            weight("wq", 16, 16),
+            weight("wk", 16, 16, seed=1),
+            weight("wv", 16, 16, seed=2),
+            weight("wo", 16, 4),
+            constant("quarter", 0.25),
+            numpy_helper.from_array(mask, "mask"),
+        ],
+    )
+
+
+def samples_for(model: onnx.ModelProto, count: int, *, seed: int = 0) -> Samples:
+    """Normally distributed samples, made anew at each reading."""
+    shapes = {
+        value.name: [dim.dim_value or 1 for dim in value.type.tensor_type.shape.dim]
+        for value in model.graph.input
+    }
+
+    def read(index: int) -> Feeds:
+        rng = np.random.default_rng([seed, index])
+        return {name: rng.normal(0, 1, shape).astype(np.float32) for name, shape in shapes.items()}
+
+    return Samples(count=count, read=read, source="made by the test")

@@ -1,0 +1,171 @@
+"""Ranges from observed values, and memory that does not grow with the samples."""
+
+import tracemalloc
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from edgepack.errors import BuildError
+from edgepack.packager.progress import silent
+from edgepack.packager.quantization.calibration import Calibration
+from edgepack.packager.quantization.methods import (
+    choose_range,
+    choose_scale,
+    is_known_method,
+    percentile_of,
+)
+from edgepack.packager.quantization.observations import BINS, Observation, count_into
+from edgepack.packager.quantization.scales import (
+    IntegerType,
+    quantize,
+    restore,
+    scale_of_range,
+    scale_of_weights,
+)
+from edgepack.packager.samples import Feeds, Samples
+from tests.unit.packager_passes.models import cnn, samples_for
+
+UINT8 = IntegerType(dtype="uint8", symmetric=False)
+INT8 = IntegerType(dtype="int8", symmetric=True)
+XINT8 = IntegerType(dtype="uint8", symmetric=True, power_of_two=True)
+
+
+def _observe(values: np.ndarray) -> Observation:
+    low, high = float(values.min()), float(values.max())
+    counts = np.zeros(BINS, dtype=np.int64)
+    count_into(counts, values.astype(np.float32), low, high)
+    return Observation(low=low, high=high, counts=counts)
+
+
+def _normal_with_outlier() -> np.ndarray:
+    return np.append(np.random.default_rng(0).normal(0, 1, 100_000), [100.0])
+
+
+def test_minmax_covers_everything() -> None:
+    assert choose_range("minmax", _observe(_normal_with_outlier()), UINT8)[1] == 100.0
+
+
+@pytest.mark.parametrize("method", ["percentile-99.9", "mse", "entropy"])
+def test_the_other_methods_leave_a_lonely_outlier_out(method: str) -> None:
+    seen = _observe(_normal_with_outlier())
+    assert seen.counts is not None
+    counts = seen.counts * 100
+    counts[-1] = 1
+    often = Observation(low=seen.low, high=seen.high, counts=counts)
+    _, high = choose_range(method, often, UINT8)
+    assert high < 50.0
+
+
+def test_a_percentile_leaves_that_share_outside() -> None:
+    values = np.random.default_rng(0).uniform(0, 1, 200_000)
+    low, high = choose_range("percentile-90", _observe(values), UINT8)
+    assert low == pytest.approx(0.05, abs=0.01)
+    assert high == pytest.approx(0.95, abs=0.01)
+
+
+def test_mse_keeps_the_range_of_evenly_spread_values() -> None:
+    values = np.random.default_rng(0).uniform(-1, 1, 100_000)
+    low, high = choose_range("mse", _observe(values), UINT8)
+    assert low == pytest.approx(-1, abs=0.05)
+    assert high == pytest.approx(1, abs=0.05)
+
+
+def test_mse_picks_the_better_exponent_for_powers_of_two() -> None:
+    observed = _observe(_normal_with_outlier())
+    widest = choose_scale("minmax", observed, XINT8)
+    best = choose_scale("mse", observed, XINT8)
+    assert float(widest.scale) == 1.0
+    assert np.log2(float(best.scale)) == round(np.log2(float(best.scale)))
+    assert float(best.scale) < float(widest.scale)
+
+
+@pytest.mark.parametrize("kind", [UINT8, INT8, XINT8], ids=["uint8", "int8", "xint8"])
+@pytest.mark.parametrize("bounds", [(-1.0, 3.0), (0.0, 5.0), (-2.0, 0.0), (2.0, 3.0)])
+def test_zero_is_exact_and_the_range_is_covered(
+    kind: IntegerType, bounds: tuple[float, float]
+) -> None:
+    scale = scale_of_range(*bounds, kind)
+    zero, low, high = restore(quantize(np.array([0.0, *bounds]), scale), scale)
+    assert zero == 0.0
+    step = float(scale.scale)
+    assert low == pytest.approx(bounds[0], abs=step)
+    assert high == pytest.approx(bounds[1], abs=step)
+
+
+def test_mse_weights_lose_less_than_minmax_weights_when_there_is_an_outlier() -> None:
+    values = _normal_with_outlier().astype(np.float32)
+    errors = []
+    for method in ("minmax", "mse"):
+        scale = scale_of_weights(values, None, INT8, method)
+        errors.append(float(np.mean((restore(quantize(values, scale), scale) - values) ** 2)))
+    assert errors[1] < errors[0]
+
+
+@pytest.mark.parametrize(
+    ("name", "known"),
+    [("minmax", True), ("percentile-99.99", True), ("percentile-x", False), ("max", False)],
+)
+def test_methods_are_known_by_name(name: str, known: bool) -> None:
+    assert is_known_method(name) is known
+
+
+@pytest.mark.parametrize("name", ["percentile-50", "percentile-100", "percentile-0.1"])
+def test_a_percentile_lies_between_50_and_100(name: str) -> None:
+    assert percentile_of(name) is None
+
+
+def test_bounds_are_those_of_all_samples(tmp_path: Path) -> None:
+    model = cnn()
+    samples = samples_for(model, 6)
+    calibration = Calibration(model, ["images"], samples, work_dir=tmp_path, progress=silent)
+    values = np.stack([feeds["images"] for feeds in samples])
+    seen = calibration.bounds()["images"]
+    assert (seen.low, seen.high) == (values.min(), values.max())
+
+
+def test_each_pass_reads_each_sample_once(tmp_path: Path) -> None:
+    model = cnn()
+    given = samples_for(model, 5)
+    read: list[int] = []
+
+    def counting(index: int) -> Feeds:
+        read.append(index)
+        return given.read(index)
+
+    samples = Samples(count=5, read=counting, source="test")
+    calibration = Calibration(model, ["c1", "c2"], samples, work_dir=tmp_path, progress=silent)
+    calibration.histograms()
+    calibration.histograms()
+    calibration.bounds()
+    assert read == [0, 1, 2, 3, 4] * 2
+
+
+def test_histograms_of_many_samples_take_no_more_memory_than_of_few(tmp_path: Path) -> None:
+    model = cnn()
+    peaks = []
+    for count in (10, 150):
+        tracemalloc.start()
+        Calibration(
+            model, ["c1", "c2", "s2"], samples_for(model, count), work_dir=tmp_path, progress=silent
+        ).histograms()
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+    assert peaks[1] < 1.2 * peaks[0]
+
+
+def test_a_sample_that_makes_a_tensor_infinite_is_named(tmp_path: Path) -> None:
+    model = cnn()
+    given = samples_for(model, 3)
+
+    def read(index: int) -> Feeds:
+        feeds = given.read(index)
+        broken = {name: np.full_like(value, np.nan) for name, value in feeds.items()}
+        return broken if index == 1 else feeds
+
+    samples = Samples(count=3, read=read, source="folder/of/samples")
+    calibration = Calibration(model, ["c1"], samples, work_dir=tmp_path, progress=silent)
+    with pytest.raises(BuildError) as caught:
+        calibration.bounds()
+    assert "tensor 'c1' is not finite on calibration sample 2" in str(caught.value)
+    assert "folder/of/samples" in str(caught.value)

@@ -1,0 +1,179 @@
+from pathlib import Path
+
+import pytest
+
+from edgepack.errors import ProfileError
+from edgepack.packager.profile import (
+    describe_passes,
+    list_profiles,
+    load_profile,
+    resolve_profile,
+)
+from edgepack.packager.profile_schema import Quantize
+
+
+def _write(folder: Path, name: str, text: str) -> str:
+    path = folder / name
+    path.write_text(text, encoding="utf-8")
+    return str(path)
+
+
+@pytest.mark.parametrize("name", list_profiles())
+def test_every_shipped_profile_resolves_and_is_named_like_its_file(name: str) -> None:
+    profile = load_profile(name)
+    assert profile.name == name
+    assert profile.about.summary
+    assert len(profile.sha256) == 64
+
+
+def test_the_profiles_that_were_promised_are_shipped() -> None:
+    promised = {"fp32", "cpu", "qnn-htp", "qnn-htp-a8w8", "openvino-cpu", "vitisai-xint8"}
+    assert promised <= set(list_profiles())
+
+
+def test_an_unknown_profile_is_refused_with_the_nearest_name() -> None:
+    with pytest.raises(ProfileError) as caught:
+        load_profile("qnn-http")
+    assert "there is no profile 'qnn-http'" in str(caught.value)
+    assert "try: --profile qnn-htp" in str(caught.value)
+
+
+def test_an_unknown_key_is_refused_with_file_key_and_what_is_allowed(tmp_path: Path) -> None:
+    path = _write(
+        tmp_path,
+        "mine.toml",
+        '[profile]\nname = "mine"\nextends = "cpu"\n[gates]\nplacment_min = 1.0\n',
+    )
+    with pytest.raises(ProfileError) as caught:
+        load_profile(path)
+    message = str(caught.value)
+    assert "unknown key 'placment_min'" in message
+    assert "allowed here: accuracy, float_instead, placement_min, size_ratio_max" in message
+    assert f"{path}, gates.placment_min" in message
+    assert "try: placement_min" in message
+
+
+def test_an_unknown_key_of_a_pass_names_the_pass() -> None:
+    with pytest.raises(ProfileError, match=r"unknown key 'activation'.*") as caught:
+        resolve_profile("cpu", {"pass": [{"name": "quantize", "activation": "int8"}]})
+    assert "cpu.toml, pass[quantize].activation" in str(caught.value)
+    assert "try: activations" in str(caught.value)
+
+
+def test_an_unknown_pass_is_refused_with_the_nearest_name() -> None:
+    with pytest.raises(ProfileError) as caught:
+        resolve_profile("cpu", {"pass": [{"name": "quantise"}]})
+    assert "unknown pass 'quantise'" in str(caught.value)
+    assert "try: quantize" in str(caught.value)
+
+
+def test_a_value_of_the_wrong_type_is_refused_with_its_place() -> None:
+    with pytest.raises(ProfileError, match=r"Expected `int`, got `str` - at `\$.limits.opset_min`"):
+        resolve_profile("cpu", {"limits": {"opset_min": "17"}})
+
+
+def test_a_child_changes_settings_of_its_parents_passes_and_keeps_the_rest() -> None:
+    parent, child = load_profile("qnn-htp").quantize, load_profile("qnn-htp-a8w8").quantize
+    assert isinstance(parent, Quantize)
+    assert isinstance(child, Quantize)
+    assert (parent.activations, child.activations) == ("uint16", "uint8")
+    assert child.per_channel == parent.per_channel
+
+
+def test_a_profile_may_extend_one_beside_it_by_path(tmp_path: Path) -> None:
+    _write(tmp_path, "base.toml", '[profile]\nname = "base"\nextends = "cpu"\n')
+    path = _write(
+        tmp_path,
+        "mine.toml",
+        '[profile]\nname = "mine"\nextends = "base.toml"\n[limits]\nstatic_shapes = true\n',
+    )
+    profile = load_profile(path)
+    assert profile.name == "mine"
+    assert profile.limits.static_shapes
+    assert profile.quantize == load_profile("cpu").quantize
+
+
+def test_profiles_that_extend_each_other_are_refused(tmp_path: Path) -> None:
+    _write(tmp_path, "a.toml", '[profile]\nname = "a"\nextends = "b.toml"\n')
+    path = _write(tmp_path, "b.toml", '[profile]\nname = "b"\nextends = "a.toml"\n')
+    with pytest.raises(ProfileError, match="a profile extends itself"):
+        load_profile(path)
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("[profile", "is no TOML"),
+        ("[device]\n", r"has no section \[profile\]"),
+        ("[profile]\nextends = 3\n", "`extends` must be a name"),
+    ],
+)
+def test_a_file_that_is_no_profile_is_refused(tmp_path: Path, text: str, problem: str) -> None:
+    with pytest.raises(ProfileError, match=problem):
+        load_profile(_write(tmp_path, "broken.toml", text))
+
+
+def test_a_missing_file_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ProfileError, match="cannot read the profile"):
+        load_profile(str(tmp_path / "none.toml"))
+
+
+def _quantize(**settings: object) -> dict[str, object]:
+    return {"pass": [{"name": "quantize", **settings}]}
+
+
+@pytest.mark.parametrize(
+    ("base", "changes", "problem"),
+    [
+        ("cpu", _quantize(scales="power_of_two"), "power-of-two scales are one per tensor"),
+        ("vitisai-xint8", _quantize(activation_symmetric=False), "need symmetric activations"),
+        ("vitisai-xint8", _quantize(fixed_scales=True), "searched as powers of two"),
+        ("qnn-htp", _quantize(contrib_ops=False), "uint16 needs opset 21"),
+        ("qnn-htp", {"limits": {"static_shapes": False}}, "static shapes only"),
+        ("qnn-htp", {"compile": {"enabled": True}}, "needs a chip to compile for"),
+        ("cpu", _quantize(ranges=["minmax", "percentile-120"]), "is no calibration method"),
+        ("cpu", _quantize(ranges=[]), "no calibration method is named"),
+        ("cpu", _quantize(max_float_share=1.5), "between 0 and 1"),
+        ("qnn-htp", _quantize(output_ops=["Conv"]), "every output is quantized"),
+        ("cpu", {"limits": {"opset_max": 16}}, "opset_min is above opset_max"),
+        ("cpu", {"pass": [{"name": "clean", "opset": 22}]}, "outside 17…21"),
+        ("cpu", {"gates": {"placement_min": 2.0}}, "outside 0…1"),
+        ("cpu", {"provider": {"quantizes": True}}, "the provider quantizes by itself"),
+    ],
+)
+def test_contradictory_settings_are_refused(
+    base: str, changes: dict[str, object], problem: str
+) -> None:
+    with pytest.raises(ProfileError) as caught:
+        resolve_profile(base, changes)
+    message = str(caught.value)
+    assert f"profile '{base}' contradicts itself" in message
+    assert problem in message
+    assert "try:" in message
+
+
+def test_static_shapes_without_a_pass_that_fixes_them_are_refused(tmp_path: Path) -> None:
+    path = _write(
+        tmp_path,
+        "mine.toml",
+        '[profile]\nname = "mine"\nsummary = "s"\nprecision = "fp32"\n'
+        '[device]\nprovider = "CPUExecutionProvider"\ntype = "cpu"\n'
+        "[limits]\nstatic_shapes = true\n",
+    )
+    with pytest.raises(ProfileError, match="no pass fixes them"):
+        load_profile(path)
+
+
+def test_the_digest_is_of_the_settings_and_not_of_the_files_bytes(tmp_path: Path) -> None:
+    plain = '[profile]\nname = "mine"\nextends = "cpu"\n'
+    first = load_profile(_write(tmp_path, "a.toml", plain))
+    second = load_profile(_write(tmp_path, "b.toml", f"# a comment\n{plain}"))
+    third = load_profile(_write(tmp_path, "c.toml", f"{plain}[gates]\nplacement_min = 0.5\n"))
+    assert first.sha256 == second.sha256
+    assert first.sha256 != third.sha256
+
+
+def test_the_recipe_reads_as_one_line_a_pass() -> None:
+    lines = list(describe_passes(load_profile("cpu")))
+    assert lines[0] == "clean: opset 17"
+    assert lines[-1].startswith("quantize: ops compute, activations uint8, weights int8")
