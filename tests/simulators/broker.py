@@ -1,5 +1,6 @@
 """A real mosquitto on a free loopback port, that can be stopped, killed and started again."""
 
+import getpass
 import shutil
 import socket
 import subprocess
@@ -28,6 +29,7 @@ class Broker:
         folder: Holds its settings and log.
         settings: Further lines of its settings, instead of letting everybody in.
         listener: Lines that belong to the listener, such as TLS files.
+        port: Where it listens; 0 takes a free one.
     """
 
     def __init__(
@@ -36,11 +38,13 @@ class Broker:
         *,
         settings: Sequence[str] = ("allow_anonymous true",),
         listener: Sequence[str] = (),
+        port: int = 0,
     ) -> None:
-        self.port = free_port()
+        self.port = port or free_port()
         self._folder = folder
         self._settings = folder / "mosquitto.conf"
         lines = [f"listener {self.port} 127.0.0.1", *listener, *settings, "persistence false"]
+        lines.append(f"user {getpass.getuser()}")  # Else root's broker cannot read our files.
         self._settings.write_text("\n".join(lines) + "\n")
         self._process: subprocess.Popen[bytes] | None = None
         self.start()
@@ -48,6 +52,12 @@ class Broker:
     @property
     def url(self) -> str:
         return f"mqtt://127.0.0.1:{self.port}"
+
+    def __enter__(self) -> "Broker":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
 
     def start(self) -> None:
         log = (self._folder / "mosquitto.log").open("ab")

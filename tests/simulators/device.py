@@ -6,8 +6,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import msgspec
-
 from edgepack.agent.journal import Journal, read_journal
 from edgepack.agent.pointer import ActivePointer, read_pointer
 
@@ -76,6 +74,11 @@ class Device:
         self._process.terminate()
         return self._process.wait(20)
 
+    def wait(self) -> int:
+        """Waits until the agent ends by itself; returns the exit code."""
+        assert self._process is not None
+        return self._process.wait(20)
+
     def pointer(self) -> ActivePointer | None:
         return read_pointer(self.state_dir)
 
@@ -84,10 +87,3 @@ class Device:
 
     def said(self) -> str:
         return self.log.read_text() if self.log.exists() else ""
-
-    def drop_to(self, **changes: object) -> None:
-        """Changes the journal while the agent does not run."""
-        journal = self.journal()
-        assert journal is not None
-        changed = msgspec.structs.replace(journal, **changes)
-        (self.state_dir / "journal.json").write_bytes(msgspec.json.encode(changed))

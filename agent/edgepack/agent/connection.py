@@ -38,9 +38,10 @@ LEAVE_S = 2.0
 """How long a stopping agent waits for its farewell to be taken."""
 
 _PORTS = {"mqtt": 1883, "mqtts": 8883}
+_CREDENTIALS = "the broker refuses this device's user name, password or certificate"
 _WHY_REFUSED = {
-    "Bad user name or password": "the broker refuses the user name or password",
-    "Not authorized": "the broker knows this device but does not let it in",
+    "Bad user name or password": _CREDENTIALS,
+    "Not authorized": _CREDENTIALS,  # What mosquitto says of a wrong password.
     "Client identifier not valid": "the broker does not accept the device id as client id",
     "Session taken over": "another client uses this device id",
 }
@@ -75,6 +76,7 @@ class Connection:
         self._files: frozenset[str] = frozenset()
         self._lock = threading.Lock()
         self._warned: tuple[str, float] = ("", 0.0)
+        self._was_in = False
         self.faults = 0
         self._host, self._port, is_tls = parse_broker_url(broker.url)
         self._keepalive_s = broker.keepalive_s
@@ -175,6 +177,7 @@ class Connection:
             return
         log.info("connected to %s as %s", self._title, self._device)
         self._warned = ("", 0.0)
+        self._was_in = True
         with self._lock:
             files = self._files
         wanted = [(name, 1) for name in topics.device_subscriptions(self._tenant, self._device)]
@@ -194,8 +197,9 @@ class Connection:
         reason: ReasonCode,
         _properties: Properties | None,
     ) -> None:
-        if reason.is_failure:
+        if reason.is_failure and self._was_in:
             self._warn(_WHY_REFUSED.get(str(reason), f"the connection was lost: {reason}"))
+        self._was_in = False
 
     def _on_message(self, _client: mqtt.Client, _data: Any, message: mqtt.MQTTMessage) -> None:
         arrived = Arrived(topic=message.topic, payload=bytes(message.payload))
