@@ -62,7 +62,7 @@ class Fleet(msgspec.Struct, frozen=True, kw_only=True):
             online=online,
             counters=dict(self.inbox.counters + self.depot.counters),
             sent_bytes=dict(self.depot.sent_bytes),
-            pace_bytes_per_s=self.depot.pace.bytes_per_s,
+            pace_bytes_per_s=self.depot.pace.bytes_per_s(1),
         )
 
     def devices(self, group: str) -> tuple[DeviceView, ...]:

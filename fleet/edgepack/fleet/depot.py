@@ -138,26 +138,32 @@ class Depot:
         for file in sorted(self._files.values(), key=lambda file: file.blob.size_bytes):
             if not file.lacks:
                 continue
+            listeners = len(file.lacks)
             planned = plan_pass(tuple(file.lacks.values()), file.sent_at, GRACE_S)
             file.lacks.clear()
-            if not self._send_pass(file, planned):
+            if not self._send_pass(file, planned, listeners):
                 return
 
-    def _send_pass(self, file: _File, planned: Pass) -> bool:
+    def _send_pass(self, file: _File, planned: Pass, listeners: int) -> bool:
         """Sends one pass; False when it was broken off."""
         sha256 = file.blob.sha256
         topic = topics.broadcast(self._tenant, sha256)
-        if not self._send_chunks(file, topic, planned.broadcast, "broadcast"):
+        if not self._send_chunks(file, topic, planned.broadcast, "broadcast", listeners):
             return False
         return all(
-            self._send_chunks(file, topics.repair(self._tenant, device, sha256), chunks, "repair")
+            self._send_chunks(
+                file, topics.repair(self._tenant, device, sha256), chunks, "repair", 1
+            )
             for device, chunks in planned.repairs.items()
         )
 
-    def _send_chunks(self, file: _File, topic: str, chunks: tuple[int, ...], way: str) -> bool:
+    def _send_chunks(
+        self, file: _File, topic: str, chunks: tuple[int, ...], way: str, listeners: int
+    ) -> bool:
         began, sent = time.monotonic(), 0
+        rate = self.pace.bytes_per_s(listeners)
         for index, content in read_chunks(file.blob, chunks):
-            if wait_s := wait_before(sent, time.monotonic() - began, self.pace):
+            if wait_s := wait_before(sent, time.monotonic() - began, rate):
                 self._stopping.wait(wait_s)
             if self._stopping.is_set() or not self._send(topic, struct.pack(">I", index) + content):
                 return False

@@ -92,7 +92,7 @@ class FleetInfo(msgspec.Struct, frozen=True, kw_only=True):
         devices, online: Enrolled devices, and those that are connected.
         counters: Messages by what became of them.
         sent_bytes: Chunk bytes the depot sent by `broadcast` and `repair`.
-        pace_bytes_per_s: The depot's current rate.
+        pace_bytes_per_s: The depot's current rate to a single device.
     """
 
     tenant: str

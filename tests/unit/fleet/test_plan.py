@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edgepack.errors import TransferError
-from edgepack.fleet.pace import LEAST_BYTES_PER_S, MOST_BYTES_PER_S, Pace, wait_before
+from edgepack.fleet.pace import LEAST_STREAM, MOST_STREAM, Pace, wait_before
 from edgepack.fleet.plan import Lack, pack_missing, plan_pass, read_missing
 from edgepack.wire.messages import NeedFile
 
@@ -89,10 +89,19 @@ def test_no_bitmap_whatever_breaks_the_reader(missing: bytes) -> None:
 
 
 def test_loss_slows_the_depot_down_and_its_absence_speeds_it_up() -> None:
-    pace = Pace(bytes_per_s=1e6)
+    pace = Pace(stream_bytes_per_s=1e6)
     assert pace.adjusted() == pace, "nothing heard, nothing changed"
-    assert pace.heard(90, 10).adjusted().bytes_per_s < 1e6
-    assert pace.heard(100, 0).adjusted().bytes_per_s > 1e6
+    assert pace.heard(60, 40).adjusted().bytes_per_s(1) == pytest.approx(0.6e6)
+    assert pace.heard(0, 100).adjusted().bytes_per_s(1) == pytest.approx(0.256e6)
+    assert pace.heard(100, 0).adjusted().bytes_per_s(1) > 1e6
+    assert pace.heard(1000, 5).adjusted().bytes_per_s(1) > 1e6, "a single bad device of many"
+
+
+def test_many_listeners_share_what_the_broker_can_send_on() -> None:
+    pace = Pace(stream_bytes_per_s=8e6, egress_bytes_per_s=100e6)
+    assert pace.bytes_per_s(1) == 8e6
+    assert pace.bytes_per_s(100) == 1e6
+    assert pace.bytes_per_s(100_000) == LEAST_STREAM
 
 
 @settings(deadline=None)
@@ -103,9 +112,9 @@ def test_the_pace_stays_within_its_bounds_whatever_devices_say(
     pace = Pace()
     for received, lost in reports:
         pace = pace.heard(received, lost).adjusted()
-        assert LEAST_BYTES_PER_S <= pace.bytes_per_s <= MOST_BYTES_PER_S
+        assert LEAST_STREAM <= pace.bytes_per_s(100) <= pace.bytes_per_s(1) <= MOST_STREAM
 
 
 def test_waiting_keeps_the_rate() -> None:
-    assert wait_before(2_000_000, 1.0, Pace(bytes_per_s=1e6)) == pytest.approx(1.0)
-    assert wait_before(100, 1.0, Pace(bytes_per_s=1e6)) == 0.0
+    assert wait_before(2_000_000, 1.0, 1e6) == pytest.approx(1.0)
+    assert wait_before(100, 1.0, 1e6) == 0.0
