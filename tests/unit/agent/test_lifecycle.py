@@ -1,5 +1,6 @@
 """The life cycle as a table: what fails where, is killed where, and where it ends."""
 
+from pathlib import Path
 from typing import get_args
 
 import pytest
@@ -289,3 +290,8 @@ def test_a_newer_offer_of_the_same_bundle_is_adopted(world: World, releases: Rel
     assert world.journal.offer is not None
     assert world.journal.offer.sequence == 7
     assert world.probed["cpu"] == 1
+
+
+def test_the_page_shows_the_diagram_of_the_table() -> None:
+    page = Path(__file__).parents[3] / "docs" / "agent.md"
+    assert mermaid() in page.read_text(), "run: python -m edgepack.agent.lifecycle"
