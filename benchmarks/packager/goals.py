@@ -10,6 +10,8 @@ REFERENCE = ("ort", "static-default")
 """The contestant whose time and memory are the measure: ONNX Runtime's MinMax."""
 
 MOST_TIME = 2.0
+"""In processor time, which other programs on the machine change little."""
+
 MOST_MEMORY = 1.5
 
 _SPEED_NOISE = 0.95
@@ -20,7 +22,7 @@ def check_goals(results: Results) -> str:
     """A Markdown table: each of edgepack's models against each goal."""
     lines = [
         "| target | task | keeps 99 % or refuses | as fast as the fastest that keeps it | "
-        f"time ≤ {MOST_TIME:g}x MinMax | memory ≤ {MOST_MEMORY:g}x MinMax |",
+        f"processor time ≤ {MOST_TIME:g}x MinMax | memory ≤ {MOST_MEMORY:g}x MinMax |",
         "| --- | --- | --- | --- | --- | --- |",
     ]
     for contestant in CONTESTANTS:
@@ -84,12 +86,12 @@ def _cost(record: Record, results: Results) -> tuple[str, str]:
         ),
         None,
     )
-    if not reference or not reference.wall_s or not reference.peak_bytes:
+    if not reference or not reference.cpu_s or not reference.peak_bytes:
         return "–", "–"
-    if not record.wall_s or not record.peak_bytes:
+    if not record.cpu_s or not record.peak_bytes:
         return "–", "–"
     return (
-        _ratio(record.wall_s / reference.wall_s, MOST_TIME),
+        _ratio(record.cpu_s / reference.cpu_s, MOST_TIME),
         _ratio(record.peak_bytes / reference.peak_bytes, MOST_MEMORY),
     )
 

@@ -212,6 +212,7 @@ def _record(
         because=judgement.because[:_BECAUSE_LENGTH],
         note=note,
         wall_s=made.wall_s if made else None,
+        cpu_s=made.cpu_s if made else None,
         peak_bytes=made.peak_bytes if made else None,
         verdict=judgement.verdict,
         measured_at=began.at,

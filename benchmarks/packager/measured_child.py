@@ -24,6 +24,8 @@ class Measured:
         ending: Whether it ended by itself.
         exit_code: Its exit status; minus the signal's number where a signal ended it.
         wall_s: From start to end, seconds.
+        cpu_s: Processor time of the process and the descendants that it waited for, seconds;
+            unlike `wall_s`, little changed by other programs.
         peak_bytes: Greatest resident memory of the process and all its descendants together;
             pages that processes share count once for each.
     """
@@ -31,6 +33,7 @@ class Measured:
     ending: Ending
     exit_code: int
     wall_s: float
+    cpu_s: float
     peak_bytes: int
 
 
@@ -88,6 +91,7 @@ def run_measured(
         ending=ending,
         exit_code=child.returncode,
         wall_s=time.monotonic() - start,
+        cpu_s=usage.ru_utime + usage.ru_stime,
         peak_bytes=max(peak_bytes, usage.ru_maxrss * 1024),
     )
 

@@ -22,7 +22,7 @@ Outcome = Literal[
     "not installed",
 ]
 
-_FORMAT = 2
+_FORMAT = 3
 """Counts changes of what is measured or how; a record of another format is measured again."""
 
 
@@ -54,7 +54,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
         outcome: How it ended.
         because: The tool's last words where it did not end well, else "".
         note: What the runner told of the model that it made, or "".
-        wall_s, peak_bytes: Of making the model.
+        wall_s, cpu_s, peak_bytes: Of making the model; see `Measured`.
         verdict: What the model is worth; None where there is none that runs.
         measured_at: RFC 3339, UTC.
         load_average: Of the machine when it began, one minute: others' work blurs times.
@@ -65,6 +65,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     because: str = ""
     note: str = ""
     wall_s: float | None = None
+    cpu_s: float | None = None
     peak_bytes: int | None = None
     verdict: Verdict | None = None
     measured_at: str

@@ -57,8 +57,8 @@ def details(results: Results, task: str) -> str:
     float_record = _by_task(results.float_records)[task]
     found = {_identity(record.subject): record for record in results.records}
     lines = [
-        "| target | tool | metric | kept | size | latency | speed | made in | peak memory | at |",
-        "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |",
+        "| target | tool | metric | kept | size | latency | speed | made in | of a processor | peak memory | at |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |",
     ]
     for target in TARGETS:
         for contestant in _of_target(target):
@@ -99,6 +99,7 @@ def _detail(target: str, contestant: Contestant, record: Record, float_record: R
     verdict, reference = record.verdict, float_record.verdict
     made = [
         f"{record.wall_s:.1f} s" if record.wall_s is not None else _MISSING,
+        f"{record.cpu_s:.1f} s" if record.cpu_s is not None else _MISSING,
         f"{record.peak_bytes / 1e6:.0f} MB" if record.peak_bytes is not None else _MISSING,
         record.measured_at[:16].replace("T", " "),
     ]

@@ -1,0 +1,50 @@
+"""Child processes under measurement: real ones, small and short."""
+
+import sys
+from pathlib import Path
+
+from benchmarks.packager.measured_child import Measured, last_line, run_measured
+
+_MEGABYTE = 10**6
+
+
+def _run(folder: Path, program: str, *, time_limit_s: float = 60, limit_mb: int = 4000) -> Measured:
+    return run_measured(
+        [sys.executable, "-c", program],
+        folder=folder,
+        log=folder / "log.txt",
+        time_limit_s=time_limit_s,
+        memory_limit_bytes=limit_mb * _MEGABYTE,
+    )
+
+
+def test_a_child_that_ends_is_told_with_its_exit_code_and_last_line(tmp_path: Path) -> None:
+    measured = _run(tmp_path, "raise ValueError('no such model')")
+    assert (measured.ending, measured.exit_code) == ("ended", 1)
+    assert last_line(tmp_path / "log.txt") == "ValueError: no such model"
+
+
+def test_the_memory_of_grandchildren_counts(tmp_path: Path) -> None:
+    grandchild = "import time; held = bytearray(150_000_000); time.sleep(1)"
+    program = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {grandchild!r}])"
+    measured = _run(tmp_path, program)
+    assert measured.ending == "ended"
+    assert measured.peak_bytes > 150 * _MEGABYTE
+
+
+def test_a_child_that_takes_too_long_is_ended(tmp_path: Path) -> None:
+    measured = _run(tmp_path, "import time; time.sleep(60)", time_limit_s=0.3)
+    assert measured.ending == "over the time limit"
+    assert measured.wall_s < 30
+
+
+def test_a_child_that_takes_too_much_memory_is_ended(tmp_path: Path) -> None:
+    program = "import time; held = bytearray(300_000_000); time.sleep(60)"
+    measured = _run(tmp_path, program, limit_mb=200)
+    assert measured.ending == "over the memory limit"
+
+
+def test_an_empty_log_has_no_last_line(tmp_path: Path) -> None:
+    log = tmp_path / "log.txt"
+    log.write_text("\n  \n")
+    assert last_line(log) == ""

@@ -1,0 +1,207 @@
+"""The packager benchmark's tables, goals and cache keys, from made-up measurements."""
+
+import msgspec
+import pytest
+
+from benchmarks.packager.contestants import CONTESTANTS, TARGETS
+from benchmarks.packager.document import document
+from benchmarks.packager.goals import check_goals
+from benchmarks.packager.host import Host, parse_host
+from benchmarks.packager.judge import Verdict
+from benchmarks.packager.measure import outcome_of
+from benchmarks.packager.measured_child import Measured
+from benchmarks.packager.records import Outcome, Record, Results, Store, Subject, cache_key
+from benchmarks.packager.table import details, failures, kept_share, overview
+
+_SUBJECT = Subject(
+    peer="ort",
+    setting="static-default",
+    version="onnxruntime 1.31.1",
+    task="digits",
+    model_sha256="ab" * 32,
+    part="evaluation",
+    cpu="a CPU",
+)
+
+
+def _record(
+    peer: str,
+    setting: str,
+    metric: float | None,
+    latency_ms: float = 1.0,
+    *,
+    outcome: Outcome = "judged",
+    because: str = "",
+    cpu_s: float = 2.0,
+    peak_bytes: int = 200_000_000,
+    measured_at: str = "2026-11-21T11:40:00Z",
+) -> Record:
+    verdict = None
+    if metric is not None:
+        verdict = Verdict(
+            metric=metric, size_bytes=50_000, latency_ms=latency_ms, float_latency_ms=1.0
+        )
+    return Record(
+        subject=msgspec.structs.replace(_SUBJECT, peer=peer, setting=setting),
+        outcome=outcome,
+        because=because,
+        wall_s=5.0,
+        cpu_s=cpu_s,
+        peak_bytes=peak_bytes,
+        verdict=verdict,
+        measured_at=measured_at,
+        load_average=0.5,
+    )
+
+
+def _results(*records: Record, flags: tuple[str, ...] = ("avx2",)) -> Results:
+    return Results(
+        host=Host(cpu="a CPU", cores=2, memory_bytes=2**34, flags=flags),
+        part="evaluation",
+        calibration_count=100,
+        float_records=(_record("float", "-", 0.99),),
+        records=records,
+    )
+
+
+def test_an_overview_shows_metric_and_speed_and_marks_what_is_kept() -> None:
+    text = overview(
+        _results(
+            _record("edgepack", "cpu", 0.985, 0.5),
+            _record("ort", "static-default", 0.3, 2.0),
+        ),
+        "cpu",
+    )
+    assert text.splitlines() == [
+        "| CPU, 8-bit | digits |",
+        "| --- | --- |",
+        "| float model | 0.990 (1.00 ms) |",
+        "| edgepack cpu | **0.985 (2.00x)** |",
+        "| onnxruntime static, MinMax | 0.300 (0.50x) |",
+    ]
+
+
+def test_an_overview_names_every_failure_ours_too() -> None:
+    text = overview(
+        _results(
+            _record("edgepack", "cpu", None, outcome="refused"),
+            _record("ort", "dynamic", None, outcome="does not load"),
+        ),
+        "cpu",
+    )
+    assert "| edgepack cpu | refused |" in text
+    assert "| onnxruntime dynamic | does not load |" in text
+
+
+def test_the_details_of_a_task_hold_all_numbers_and_the_time() -> None:
+    text = details(_results(_record("ort", "static-default", 0.495, 2.0)), "digits")
+    assert text.splitlines()[-1] == (
+        "| cpu | onnxruntime static, MinMax | 0.4950 | 50.0% | 0.05 MB | 2.00 ms | 0.50x | 5.0 s "
+        "| 2.0 s | 200 MB | 2026-11-21 11:40 |"
+    )
+
+
+def test_last_words_are_listed_on_one_line_each() -> None:
+    text = failures(
+        _results(_record("ort", "dynamic", None, outcome="crashed", because="Oops: a|b\nc"))
+    )
+    assert text == "- onnxruntime dynamic, digits: crashed. Oops: a¦b c"
+
+
+@pytest.mark.parametrize(
+    ("metric", "float_metric", "expected"), [(0.5, 1.0, 0.5), (0.0, 0.0, 1.0), (1.0, 0.5, 2.0)]
+)
+def test_a_kept_share_is_of_the_float_models_metric(
+    metric: float, float_metric: float, expected: float
+) -> None:
+    assert kept_share(metric, float_metric) == expected
+
+
+def test_goals_name_the_rival_that_is_faster_and_the_cost_beside_minmax() -> None:
+    text = check_goals(
+        _results(
+            _record("edgepack", "cpu", 0.99, 0.5, cpu_s=3.0, peak_bytes=400_000_000),
+            _record("ort", "static-default", 0.99, 0.25),
+            _record("ort", "dynamic", 0.1, 0.01),
+        )
+    )
+    assert text.splitlines()[2:] == [
+        "| cpu | digits | yes | **no**: 2.00x; onnxruntime static, MinMax 4.00x | 1.5x "
+        "| **no**: 2.0x |"
+    ]
+
+
+def test_a_refusal_is_no_miss_but_a_crash_is() -> None:
+    refused = check_goals(_results(_record("edgepack", "cpu", None, outcome="refused")))
+    crashed = check_goals(_results(_record("edgepack", "cpu", None, outcome="crashed")))
+    assert "| cpu | digits | refused |" in refused
+    assert "| cpu | digits | **no**: crashed |" in crashed
+
+
+def test_the_page_says_whether_the_cpu_has_vnni() -> None:
+    record = _record("ort", "static-default", 0.99)
+    assert "It has no VNNI" in document(_results(record))
+    assert "It has VNNI." in document(_results(record, flags=("avx2", "avx512_vnni")))
+
+
+def test_a_cache_key_is_readable_and_changes_with_everything_measured() -> None:
+    key = cache_key(_SUBJECT)
+    assert key.startswith("digits-ort-static-default-")
+    changed = [
+        msgspec.structs.replace(_SUBJECT, **{field: "other"})
+        for field in Subject.__struct_fields__
+        if field != "part"
+    ]
+    changed.append(msgspec.structs.replace(_SUBJECT, part="development"))
+    assert len({key, *map(cache_key, changed)}) == len(changed) + 1
+
+
+def test_a_store_gives_back_what_it_kept_and_the_newest_of_several_versions(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    store = Store(tmp_path_factory.mktemp("records") / "packager")
+    older = _record("ort", "static-default", 0.1)
+    newer = msgspec.structs.replace(
+        _record("ort", "static-default", 0.2, measured_at="2026-11-22T00:00:00Z"),
+        subject=msgspec.structs.replace(_SUBJECT, version="onnxruntime 1.32"),
+    )
+    assert store.read(_SUBJECT) is None
+    store.keep(newer)
+    store.keep(older)
+    assert store.read(_SUBJECT) == older
+    newest = store.newest("evaluation", "a CPU")
+    assert newest == {("ort", "static-default", "digits"): newer}
+
+
+@pytest.mark.parametrize(
+    ("ending", "exit_code", "is_written", "expected"),
+    [
+        ("ended", 0, True, "judged"),
+        ("ended", 0, False, "crashed"),
+        ("ended", 1, True, "crashed"),
+        ("ended", 3, False, "refused"),
+        ("ended", -11, False, "crashed"),
+        ("over the time limit", -9, True, "over the time limit"),
+    ],
+)
+def test_how_a_runner_ended_decides_the_outcome(
+    ending: Outcome, exit_code: int, is_written: bool, expected: Outcome
+) -> None:
+    made = msgspec.convert(
+        {"ending": ending, "exit_code": exit_code, "wall_s": 1.0, "cpu_s": 1.0, "peak_bytes": 1},
+        Measured,
+    )
+    assert outcome_of(made, is_written=is_written) == expected
+
+
+def test_a_cpus_telling_flags_are_read_from_cpuinfo() -> None:
+    text = "processor\t: 0\nmodel name\t: AMD EPYC\nflags\t\t: fpu avx2 sse4_2 avx512_vnni\n"
+    host = parse_host(text, cores=2, memory_bytes=1)
+    assert (host.cpu, host.flags) == ("AMD EPYC", ("avx2", "avx512_vnni"))
+    assert host.has_vnni
+
+
+def test_every_contestant_is_for_a_known_target_and_stands_once() -> None:
+    assert {entry.target for entry in CONTESTANTS} == set(TARGETS)
+    names = [(entry.peer, entry.setting) for entry in CONTESTANTS]
+    assert len(set(names)) == len(names)
