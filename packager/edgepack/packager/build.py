@@ -21,37 +21,24 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import msgspec
-
 from edgepack.agent.hooks import check_hook_folder
 from edgepack.bundle.archive import pack
-from edgepack.bundle.golden import Golden
 from edgepack.bundle.keys import load_private_key
 from edgepack.durable import flush_folder, write_file
 from edgepack.errors import BuildError, DeviceError, EdgepackError, ProfileError
 from edgepack.packager.accuracy import Metric
-from edgepack.packager.assemble import BundleParts, LaidOut, finish, lay_out, reported_files
-from edgepack.packager.calibration_files import OpenedSamples, open_samples
+from edgepack.packager.assemble import BundleParts, finish, lay_out
+from edgepack.packager.calibration_files import open_samples
+from edgepack.packager.compose_report import Material, add_times, compose_report
 from edgepack.packager.golden_choice import choose_golden
 from edgepack.packager.inputs import InputDeclaration, check_declarations
 from edgepack.packager.output import check_output
-from edgepack.packager.profile import describe_passes, load_profile
+from edgepack.packager.profile import load_profile
 from edgepack.packager.profile_schema import Profile
 from edgepack.packager.progress import Progress
 from edgepack.packager.recipe import prepare_variant
-from edgepack.packager.rehearse import Rehearsal, rehearse
-from edgepack.packager.report import (
-    ModelReport,
-    RefusedProfile,
-    Report,
-    SamplesReport,
-    Timing,
-    TriedAttempt,
-    VariantReport,
-    encode_report,
-    render_report,
-)
-from edgepack.packager.samples import SampleSplit
+from edgepack.packager.rehearse import rehearse
+from edgepack.packager.report import RefusedProfile, Report, encode_report, render_report
 from edgepack.packager.source import SourceModel, load_source, static_or_error
 from edgepack.packager.split import describe, split_samples
 from edgepack.packager.tool_versions import tool_versions
@@ -119,15 +106,6 @@ class BuildResult:
     report_json: Path
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Material:
-    """What the samples yield for every profile."""
-
-    opened: OpenedSamples
-    split: SampleSplit
-    notes: tuple[str, ...]
-
-
 def build(request: BuildRequest, progress: Progress) -> BuildResult:
     """Builds, signs and rehearses a bundle.
 
@@ -177,13 +155,13 @@ def _build(request: BuildRequest, progress: Progress) -> BuildResult:
         folder = work / "bundle"
         folder.mkdir()
         laid_out = lay_out(folder, parts)
-        report = _report(parts, laid_out, source, material, golden, profiles, refused)
+        report = compose_report(parts, laid_out, source, material, golden, profiles, refused)
         digest = finish(folder, parts, laid_out, report, key)
         # 6
         rehearsal = rehearse(folder, key.public_key(), progress)
         # 7
         _publish(folder, request.output, work)
-    timed = _with_times(report, variants, rehearsal)
+    timed = add_times(report, variants, rehearsal)
     html, json = (_beside(request.output, suffix) for suffix in ("report.html", "report.json"))
     write_file(html, render_report(timed).encode())
     write_file(json, encode_report(timed))
@@ -219,7 +197,7 @@ def _open_material(
     source: SourceModel,
     profiles: tuple[Profile, ...],
     progress: Progress,
-) -> _Material:
+) -> Material:
     calibrating = [profile.name for profile in profiles if profile.quantize is not None]
     calibration, notes = request.calibration, []
     if not calibration and calibrating:
@@ -240,14 +218,14 @@ def _open_material(
         notes += evaluation.notes
     split = split_samples(opened, evaluation)
     notes.append(f"The samples were divided: {describe(split)}.")
-    return _Material(opened=opened, split=split, notes=(*source.notes, *notes))
+    return Material(opened=opened, split=split, notes=(*source.notes, *notes))
 
 
 def _prepare_all(
     request: BuildRequest,
     source: SourceModel,
     profiles: tuple[Profile, ...],
-    material: _Material,
+    material: Material,
     work: Path,
     progress: Progress,
 ) -> tuple[tuple[PreparedVariant, ...], tuple[RefusedProfile, ...]]:
@@ -296,100 +274,6 @@ def _for_profile(progress: Progress, name: str) -> Progress:
         progress(f"{name}: {what}", done, total)
 
     return prefixed
-
-
-def _report(
-    parts: BundleParts,
-    laid_out: LaidOut,
-    source: SourceModel,
-    material: _Material,
-    golden: Golden,
-    profiles: tuple[Profile, ...],
-    refused: tuple[RefusedProfile, ...],
-) -> Report:
-    """The report without times: what goes into the bundle."""
-    recipes = {profile.name: tuple(describe_passes(profile)) for profile in profiles}
-    files = {variant.name: reported_files(variant) for variant in laid_out.variants}
-    return Report(
-        name=parts.name,
-        version=parts.version,
-        release=parts.release,
-        created_at=parts.created_at,
-        model=ModelReport(
-            file=source.path.name,
-            sha256=source.sha256,
-            size_bytes=source.size_bytes,
-            opset=source.opset,
-            inputs=tuple(map(str, source.inputs)),
-            outputs=tuple(map(str, source.outputs)),
-            node_count=len(source.model.graph.node),
-        ),
-        samples=SamplesReport(
-            calibration_count=material.split.calibration.count,
-            search_count=material.split.search.count,
-            held_out_count=material.split.held_out.count,
-            golden_count=len(golden.inputs),
-            golden_bytes=laid_out.golden.size_bytes,
-            is_random=material.opened.is_random,
-        ),
-        variants=tuple(
-            VariantReport(
-                name=variant.name,
-                profile=variant.profile,
-                precision=variant.precision,
-                provider=variant.provider,
-                device=variant.device,
-                size_bytes=sum(file.size_bytes for file in files[variant.name]),
-                degraded=variant.degraded,
-                accuracy=variant.accuracy,
-                placement=variant.placement,
-                requires=variant.requires,
-                toolchain=variant.toolchain,
-                tolerances=variant.tolerances,
-                recipe=recipes.get(variant.profile, ()),
-                attempts=tuple(
-                    TriedAttempt(
-                        what=attempt.what,
-                        accuracy=attempt.accuracy,
-                        size_bytes=attempt.size_bytes,
-                        because=attempt.because,
-                    )
-                    for attempt in variant.attempts
-                ),
-                notes=variant.notes,
-                files=files[variant.name],
-            )
-            for variant in parts.variants
-        ),
-        refused=refused,
-        notes=material.notes,
-        tools=dict(sorted(parts.tools.items())),
-    )
-
-
-def _with_times(
-    report: Report, variants: tuple[PreparedVariant, ...], rehearsal: Rehearsal
-) -> Report:
-    timings = {
-        variant.name: Timing(
-            latency_ms=variant.latency_ms, float_latency_ms=variant.float_latency_ms
-        )
-        for variant in variants
-    }
-    timed_notes = {variant.name: variant.timed_notes for variant in variants}
-    return msgspec.structs.replace(
-        report,
-        choice=rehearsal.choice.because,
-        variants=tuple(
-            msgspec.structs.replace(
-                variant,
-                notes=(*variant.notes, *timed_notes[variant.name]),
-                timing=timings[variant.name],
-                rehearsal=rehearsal.by_variant[variant.name],
-            )
-            for variant in report.variants
-        ),
-    )
 
 
 @contextmanager
