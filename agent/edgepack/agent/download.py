@@ -94,6 +94,11 @@ class HeadDownload:
         """Whether chunks of that file are missing."""
         return sha256 not in self._contents
 
+    @property
+    def is_complete(self) -> bool:
+        """Whether nothing is missing."""
+        return len(self._contents) == len(self._refs)
+
     def missing(self) -> tuple[Missing, ...]:
         """What is still to come; empty when all is there."""
         found = []
@@ -139,6 +144,7 @@ class Download:
         for file, digests in enumerate(self._digests):
             for index, sha256 in enumerate(digests):
                 self._places.setdefault(sha256, []).append(_Place(file=file, index=index))
+        self._lacking_bytes = sum(entry.size_bytes for entry in self._files)
         self._descriptors: dict[int, int] = {}
         self._unflushed: set[int] = set()
         self._unnoted_bytes = 0
@@ -154,12 +160,7 @@ class Download:
     def progress(self) -> float:
         """Share of the bytes that are there, 0..1."""
         total = sum(entry.size_bytes for entry in self._files)
-        lacking = sum(
-            self._files[file].chunks.sizes[index]
-            for file, indices in enumerate(self._lacking)
-            for index in indices
-        )
-        return 1.0 if total == 0 else 1.0 - lacking / total
+        return 1.0 if total == 0 else 1.0 - self._lacking_bytes / total
 
     def allocated_bytes(self) -> int:
         """Disk that the wanted files take already."""
@@ -206,6 +207,11 @@ class Download:
                 for index in range(len(self._digests[file]))
                 if not self._is_there(file, index)
             }
+        self._lacking_bytes = sum(
+            self._files[file].chunks.sizes[index]
+            for file, lacking in enumerate(self._lacking)
+            for index in lacking
+        )
 
     def take_stored(self, stored: dict[bytes, StoredChunk]) -> int:
         """Copies the chunks that the device has elsewhere.
@@ -254,6 +260,11 @@ class Download:
     def lacks(self, sha256: str) -> bool:
         """Whether chunks of that file are missing."""
         return bool(self._lacking[self._by_sha256[sha256]])
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether nothing is missing."""
+        return self._lacking_bytes == 0
 
     def missing(self) -> tuple[Missing, ...]:
         """What is still to come; empty when all is there."""
@@ -329,6 +340,7 @@ class Download:
             self._unflushed.add(place.file)
             written += len(content)
         self._unnoted_bytes += written
+        self._lacking_bytes -= written
         return written
 
 

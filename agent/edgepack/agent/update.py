@@ -8,7 +8,7 @@ import logging
 from collections.abc import Callable
 from typing import Any, Literal
 
-from edgepack.agent.actions import Actions, Ended, Wait
+from edgepack.agent.actions import Actions
 from edgepack.agent.download import Received
 from edgepack.agent.hooks import HookVerdict
 from edgepack.agent.journal import MAX_OUTBOX, Journal
@@ -16,6 +16,7 @@ from edgepack.agent.lifecycle import RESTING, TABLE, Row, State, follow, resume
 from edgepack.agent.offer import check_local, check_message, check_time
 from edgepack.agent.pointer import ActivePointer, read_pointer
 from edgepack.agent.surroundings import Surroundings
+from edgepack.agent.work import Ended, Wait
 from edgepack.errors import DeviceError, EdgepackError
 from edgepack.wire.messages import Desired, DeviceFacts, Event
 
