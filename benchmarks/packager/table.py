@@ -57,7 +57,8 @@ def details(results: Results, task: str) -> str:
     float_record = _by_task(results.float_records)[task]
     found = {_identity(record.subject): record for record in results.records}
     lines = [
-        "| target | tool | metric | kept | size | latency | speed | made in | of a processor | peak memory | at |",
+        "| target | tool | metric | kept | size | latency | speed "
+        "| made in | processor time | peak memory | at |",
         "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |",
     ]
     for target in TARGETS:

@@ -1,0 +1,49 @@
+"""AMD Quark, the quantizer of the Ryzen AI documentation."""
+
+from onnxruntime.quantization import CalibrationDataReader
+from quark.onnx import ModelQuantizer
+from quark.onnx.quantization.config import Config, get_default_config
+
+from benchmarks.peers.arguments import Feeds, Given, run_setting
+
+
+class _Reader(CalibrationDataReader):  # type: ignore[misc]
+    """The samples, as the tool wants to be fed; it reads them more than once."""
+
+    def __init__(self, given: Given) -> None:
+        self._given = given
+        self.rewind()
+
+    def get_next(self) -> Feeds | None:
+        """The next sample, or None at the end."""
+        return next(self._samples, None)
+
+    def rewind(self) -> None:
+        """Starts again."""
+        self._samples = self._given.samples()
+
+    reset_iter = rewind
+
+
+def xint8(given: Given) -> None:
+    """Power-of-two scales, for the NPU's convolutions."""
+    _quantize(given, "XINT8")
+
+
+def a8w8(given: Given) -> None:
+    """8-bit activations and weights with float scales."""
+    _quantize(given, "A8W8")
+
+
+def a16w8(given: Given) -> None:
+    """16-bit activations, 8-bit weights with float scales."""
+    _quantize(given, "A16W8")
+
+
+def _quantize(given: Given, name: str) -> None:
+    quantizer = ModelQuantizer(Config(global_quant_config=get_default_config(name)))
+    quantizer.quantize_model(str(given.model), str(given.output), _Reader(given))
+
+
+if __name__ == "__main__":
+    run_setting({"xint8": xint8, "a8w8": a8w8, "a16w8": a16w8})
