@@ -41,7 +41,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     contestants = [
         entry
         for entry in CONTESTANTS
-        if entry.peer in given.peers and entry.target in given.targets
+        if entry.peer in given.peers
+        and entry.target in given.targets
+        and entry.setting in given.settings
     ]
     try:
         take = _read_all if given.measured_before else _measure_all
@@ -109,6 +111,7 @@ def _told(record: Record) -> str:
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     peers = tuple(dict.fromkeys(entry.peer for entry in CONTESTANTS))
+    settings = tuple(dict.fromkeys(entry.setting for entry in CONTESTANTS))
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.packager",
         description=__doc__,
@@ -117,6 +120,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--tasks", type=_list_of(NAMES), default=NAMES, metavar="A,B")
     parser.add_argument("--peers", type=_list_of(peers), default=peers, metavar="A,B")
     parser.add_argument("--targets", type=_list_of(TARGETS), default=tuple(TARGETS), metavar="A,B")
+    parser.add_argument("--settings", type=_list_of(settings), default=settings, metavar="A,B")
     parser.add_argument("--quick", action="store_true", help="fewer samples, shorter timing")
     parser.add_argument("--time-limit-s", type=float, default=600, help="for one model")
     parser.add_argument("--memory-limit-gb", type=float, default=8, help="for one model")
