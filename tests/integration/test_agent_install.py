@@ -1,0 +1,121 @@
+"""`edgepack-agent install`, `status` and `providers`, as a person runs them."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from edgepack.bundle.archive import pack
+from edgepack.bundle.keys import PrivateKey
+from tests.simulators.bundles import make_bundle
+from tests.simulators.device import Device
+
+Keys = tuple[PrivateKey, Path]
+
+
+def run(*words: str | Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "edgepack.agent.cli", *words],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+
+@pytest.fixture
+def device(tmp_path: Path, release_keys: Keys) -> Device:
+    return Device(tmp_path / "device", "mqtt://127.0.0.1:1", release_keys[1])
+
+
+def test_bundles_are_installed_proved_refused_and_gone_back_from(
+    tmp_path: Path, device: Device, release_keys: Keys
+) -> None:
+    one, two, wrong = (
+        make_bundle(tmp_path / f"r{n}", release_keys[0], release=n, is_wrong=n == 3)
+        for n in (1, 2, 3)
+    )
+    archive = tmp_path / "two.edgepack"
+    pack(two.folder, archive)
+    config = ("--config", device.config, "--soak", "0")
+
+    done = run("install", one.folder, *config)
+    assert done.returncode == 0, done.stderr
+    assert "active    tiny 1.1.0 (release 1)" in done.stdout
+    assert "from=SOAKING to=COMMITTED" in done.stderr
+
+    done = run("install", archive, *config, "--json")
+    assert done.returncode == 0, done.stderr
+    status = json.loads(done.stdout)
+    assert status["active"]["bundle"]["release"] == 2
+    assert status["active"]["committed"] is True
+    assert status["previous"]["release"] == 1
+
+    done = run("install", wrong.folder, *config)
+    assert done.returncode == 1
+    assert "error: 'tiny-1.3.0' was not installed (ROLLED_BACK)" in done.stderr
+    assert "tiny-1.2.0 keeps serving" in done.stderr
+
+    done = run("install", one.folder, *config)
+    assert done.returncode == 1
+    assert "release 1 is offered, release 2 was committed here" in done.stderr
+    done = run("install", one.folder, *config, "--rollback")
+    assert done.returncode == 0, done.stderr
+
+    done = run("status", "--state-dir", device.state_dir)
+    assert done.returncode == 0
+    assert "active    tiny 1.1.0" in done.stdout
+    assert "agent     not running" in done.stdout
+
+
+def test_a_tampered_bundle_is_refused_before_anything_is_written(
+    tmp_path: Path, device: Device, release_keys: Keys
+) -> None:
+    bundle = make_bundle(tmp_path / "one", release_keys[0])
+    model = bundle.folder / "model" / "cpu" / "model.onnx"
+    content = bytearray(model.read_bytes())
+    content[1000] ^= 1
+    model.write_bytes(content)
+    done = run("install", bundle.folder, "--config", device.config)
+    assert done.returncode == 1
+    assert done.stderr.startswith("error: 'model/cpu/model.onnx' is not what was signed")
+    assert not (device.state_dir / "slots").exists()
+
+
+def test_status_of_a_folder_that_no_agent_used_says_what_to_name(tmp_path: Path) -> None:
+    done = run("status", "--state-dir", tmp_path / "none")
+    assert done.returncode == 1
+    assert "error: there is no such state folder" in done.stderr
+    assert "try: name the agent's settings with --config" in done.stderr
+
+
+def test_providers_lists_what_is_there_and_why_the_rest_is_not() -> None:
+    done = run("providers", "--json")
+    facts = json.loads(done.stdout)
+    available = {provider["name"]: provider for provider in facts["providers"]}
+    assert available["CPUExecutionProvider"]["available"] is True
+    missing = [one for one in facts["providers"] if not one["available"]]
+    assert all(one["because"] for one in missing)
+    assert "CPUExecutionProvider" in run("providers").stdout
+
+
+@pytest.mark.parametrize(
+    ("lines", "said"),
+    [
+        ('device = "a b"\nstate_dir = "s"\n[trust]\nkeys = []\n', "device id 'a b' must be"),
+        ('device = "a"\nstate_dir = "s"\n[trust]\nkeys = []\n', "trust no key"),
+        ('device = "a"\nstate_dir = "s"\nspeed = 1\n[trust]\nkeys = []\n', "unknown field `speed`"),
+        ('device = "a"\nstate_dir = "s"\n[trust]\nkeys = ["no.pub"]\n', "cannot read the key"),
+    ],
+)
+def test_settings_that_are_wrong_are_named(
+    tmp_path: Path, release_keys: Keys, lines: str, said: str
+) -> None:
+    config = tmp_path / "agent.toml"
+    config.write_text(lines)
+    bundle = make_bundle(tmp_path / "one", release_keys[0])
+    done = run("install", bundle.folder, "--config", config)
+    assert done.returncode == 1
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
