@@ -4,9 +4,12 @@ What was measured before is not measured again, so an interrupted run goes on wh
 """
 
 import argparse
+import signal
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from types import FrameType
+from typing import NoReturn
 
 import msgspec
 
@@ -29,6 +32,7 @@ _PAGE = ROOT / "docs" / "benchmarks.md"
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command."""
     given = _parse(arguments)
+    signal.signal(signal.SIGTERM, _stop)
     host = read_host()
     terms = Terms(
         part="development" if given.quick else "evaluation",
@@ -65,6 +69,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if given.write_docs:
         write_file(_PAGE, page.encode())
     return 0
+
+
+def _stop(number: int, frame: FrameType | None) -> NoReturn:
+    """Ends by way of every `finally`, so that no child process is left."""
+    sys.exit(128 + number)
 
 
 def _measure_all(

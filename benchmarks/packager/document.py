@@ -53,7 +53,12 @@ def _how(results: Results) -> str:
         "on one thread; latencies are medians of inferences of the model and of the float model "
         "in turn. So accuracy for an NPU is that of the numbers in the model, and its speed here "
         "says nothing about the NPU. Time and peak memory (the process and its descendants) are "
-        "those of making the model."
+        "those of making the model; edgepack's hold its search, its rehearsal and its signature."
+        "\n\n"
+        "edgepack is told the model, the calibration folder and the profile, and for an NPU the "
+        "shapes to fix, as its peers are where their documentation asks for it. `told the metric` "
+        "adds the task's own metric over its development samples. `refused` means that edgepack "
+        "wrote nothing, because no variant held its budget; its numbers are under the last words."
     )
 
 
