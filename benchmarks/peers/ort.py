@@ -60,7 +60,7 @@ def static_documented(given: Given) -> None:
     prepared = given.output.with_name("prepared.onnx")
     try:
         quant_pre_process(given.model, prepared)
-    except AssertionError:
+    except Exception:  # noqa: BLE001 - it raises just that, or AssertionError, by the model
         # Symbolic shape inference gives up on some models; its documentation says to leave it out.
         quant_pre_process(given.model, prepared, skip_symbolic_shape=True)
     quantize_static(
