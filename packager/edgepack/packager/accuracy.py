@@ -4,9 +4,8 @@ What an output means decides how it is judged (`OutputKind`), and the float mode
 tell: a distribution (not negative, sums to 1 over the last axis) or a row of scores is a
 *decision*, judged by whether the same index wins; anything else is *values*, judged by the share
 of their variance from sample to sample that is kept (cosine similarity and signal-to-noise look
-fine while a speech detector loses its speech: they count what is the same in every sample). A
-sample agrees when all its decisions do, so that a text line
-counts as wrong when one of its characters is.
+fine while a speech detector loses its speech: they count what is the same in every sample). Where
+a sample holds many decisions (the characters of a text line), each of them counts.
 """
 
 import enum
@@ -201,8 +200,8 @@ class Reference:
             variance = distance.explained_variance
             return _spare("explained_variance", variance, gate.explained_variance_min)
         if distance.kind is OutputKind.SEQUENCE:
-            budget = self._with_one_miss(gate.sequence_agreement_min)
-            return _spare("sequence_agreement", distance.agreement, budget)
+            agreement = distance.row_agreement or 0.0
+            return _spare("sequence_agreement", agreement, gate.sequence_agreement_min)
         budget = self._with_one_miss(gate.top1_agreement_min)
         return _spare("top1_agreement", distance.agreement, budget)
 

@@ -24,6 +24,7 @@ from edgepack.packager.compile import CompiledContext, compile_context
 from edgepack.packager.evaluation import Evaluator, find_venue
 from edgepack.packager.measure import ModelRunner, Run, interleaved_medians_ms
 from edgepack.packager.model_files import RUNTIME_ERRORS, save_model
+from edgepack.packager.passes.clean import name_nodes
 from edgepack.packager.passes.context import PassContext
 from edgepack.packager.passes.runner import run_float_passes
 from edgepack.packager.profile_schema import Profile, Quantize
@@ -105,8 +106,8 @@ def prepare_variant(
         samples=split.calibration,
         work_dir=work_dir,
     )
-    passed = run_float_passes(source.model, profile, context, progress)  # 1.
     float_source = _run_source(source, work_dir)
+    passed = run_float_passes(source.model, profile, context, progress)  # 1.
     prepared = work_dir / "prepared.onnx"
     save_model(passed.model, prepared)
     chosen = _choose(
@@ -174,8 +175,11 @@ def prepare_variant(
 
 
 def _run_source(source: SourceModel, work_dir: Path) -> Run:
+    model = onnx.ModelProto()
+    model.CopyFrom(source.model)
+    name_nodes(model.graph)
     try:
-        return ModelRunner(source.model, work_dir / "source.onnx").run
+        return ModelRunner(model, work_dir / "source.onnx").run
     except RUNTIME_ERRORS as error:
         raise BuildError(
             f"ONNX Runtime cannot load the model: {str(error).strip().splitlines()[0]}",

@@ -31,8 +31,6 @@ MOST_SAMPLES = 64
 _RESERVE = 0.2
 """Share of the budget that a candidate should leave, so that it holds on other samples too."""
 
-_RANKING_LIMIT_S = 40.0
-
 
 @dataclass(frozen=True, kw_only=True)
 class Candidate:
@@ -173,7 +171,7 @@ def _rank(
 ) -> tuple[NodeCost, ...]:
     plan, scales = quantizer.plan(method, ())
     gated = GatedModel(quantizer.model, quantizer.index, plan, scales, work_dir / "ranking.onnx")
-    return rank_nodes(gated, samples, limit_s=_RANKING_LIMIT_S, progress=progress)
+    return rank_nodes(gated, samples, progress=progress)
 
 
 class _Tries:

@@ -9,7 +9,7 @@ from edgepack.errors import BuildError
 from edgepack.packager.measure import ModelRunner, largest_difference
 from edgepack.packager.model_files import RUNTIME_ERRORS
 from edgepack.packager.passes.clamp_mask import clamp_mask
-from edgepack.packager.passes.clean import clean
+from edgepack.packager.passes.clean import clean, name_nodes
 from edgepack.packager.passes.context import PassContext, PassResult
 from edgepack.packager.passes.fix_shapes import fix_shapes
 from edgepack.packager.passes.infer_shapes import infer_shapes
@@ -57,9 +57,10 @@ def run_float_passes(
     samples = context.samples.pick(range(min(_CHECK_SAMPLES, context.samples.count)))
     folder = context.work_dir / "passes"
     folder.mkdir(parents=True, exist_ok=True)
-    expected = ModelRunner(model, folder / "source.onnx").run_all(samples)
     current = onnx.ModelProto()
     current.CopyFrom(model)
+    name_nodes(current.graph)  # ONNX Runtime refuses equal names, which exporters do write
+    expected = ModelRunner(current, folder / "source.onnx").run_all(samples)
     notes: list[str] = []
     entries = [entry for entry in profile.passes if not isinstance(entry, Quantize)]
     for number, entry in enumerate(entries, start=1):

@@ -1,6 +1,5 @@
 """Which nodes cost the accuracy: measured one at a time, the others float."""
 
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -11,6 +10,9 @@ from edgepack.packager.measure import Outputs
 from edgepack.packager.progress import Progress
 from edgepack.packager.quantization.ablation import GatedModel
 from edgepack.packager.samples import Samples
+
+_MOST_RUNS = 600
+_MOST_SAMPLES = 8
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,17 +28,15 @@ class NodeCost:
     noise: float
 
 
-def rank_nodes(
-    gated: GatedModel, samples: Samples, *, limit_s: float, progress: Progress
-) -> tuple[NodeCost, ...]:
+def rank_nodes(gated: GatedModel, samples: Samples, *, progress: Progress) -> tuple[NodeCost, ...]:
     """Orders nodes by what they cost, worst first.
 
-    The number of samples is what fits the time; every node sees the same ones.
+    Every node sees the same samples; how many depends on the number of nodes alone, so that the
+    same inputs give the same order on a slower machine.
 
     Args:
         gated: The model with gates.
         samples: Samples to measure on.
-        limit_s: About how long it may take, seconds.
         progress: Told about each node.
 
     Returns:
@@ -44,12 +44,8 @@ def rank_nodes(
     """
     count = len(gated.names)
     none = np.zeros(count, dtype=np.bool_)
-    feeds = samples.read(0)
-    start = time.perf_counter()
-    gated.run(feeds, none)
-    took_s = max(time.perf_counter() - start, 1e-5)
-    fits = int(limit_s / (took_s * (count + 1)))
-    chosen = samples.pick(range(max(1, min(samples.count, fits, 16))))
+    fits = min(_MOST_SAMPLES, max(1, _MOST_RUNS // (count + 1)))
+    chosen = samples.pick(range(min(samples.count, fits)))
     expected = [gated.run(feeds, none) for feeds in chosen]
     costs = []
     for number, name in enumerate(gated.names):

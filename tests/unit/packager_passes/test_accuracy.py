@@ -1,0 +1,173 @@
+"""What outputs mean, when a candidate is near enough, and what a device's probe must tolerate."""
+
+import numpy as np
+import pytest
+
+from edgepack.bundle.golden import compare_outputs
+from edgepack.errors import BuildError
+from edgepack.packager.accuracy import (
+    OutputKind,
+    Reference,
+    evaluate_metric,
+    judge_metric,
+    kinds_of_outputs,
+)
+from edgepack.packager.measure import Outputs, Run
+from edgepack.packager.profile_schema import AccuracyGate
+from edgepack.packager.tolerances import derive_tolerances
+
+GATE = AccuracyGate()
+
+
+def _softmax(values: np.ndarray) -> np.ndarray:
+    grown = np.exp(values - values.max(axis=-1, keepdims=True))
+    return np.asarray(grown / grown.sum(axis=-1, keepdims=True), dtype=np.float32)
+
+
+def _outputs(count: int, shape: tuple[int, ...], *, seed: int = 0) -> list[np.ndarray]:
+    rng = np.random.default_rng(seed)
+    return [rng.normal(0, 2, shape).astype(np.float32) for _ in range(count)]
+
+
+def _named(values: list[np.ndarray]) -> list[Outputs]:
+    return [{"y": value} for value in values]
+
+
+def test_outputs_are_told_apart_by_what_they_hold() -> None:
+    unit = np.ones((1, 4), dtype=np.float32) / 2
+    sample = {
+        "scores": np.array([[3.0, -1.0]], dtype=np.float32),
+        "probabilities": _softmax(np.zeros((1, 5))),
+        "characters": _softmax(np.zeros((1, 7, 5))),
+        "embedding": unit,
+        "hidden": np.zeros((1, 7, 5), dtype=np.float32),
+        "speech": np.array([[0.5]], dtype=np.float32),
+        "label": np.array([3]),
+    }
+    kinds = kinds_of_outputs([sample], GATE)
+    assert kinds == {
+        "scores": OutputKind.DECISION,
+        "probabilities": OutputKind.DECISION,
+        "characters": OutputKind.SEQUENCE,
+        "embedding": OutputKind.VALUES,
+        "hidden": OutputKind.VALUES,
+        "speech": OutputKind.VALUES,
+        "label": OutputKind.EXACT,
+    }
+
+
+def test_equal_outputs_pass_with_everything_to_spare() -> None:
+    values = _named(_outputs(20, (1, 10)))
+    verdict = Reference(values, GATE).judge(values)
+    assert verdict.passed
+    assert verdict.value == 1.0
+    assert verdict.spare == pytest.approx(1.0)
+
+
+def test_one_sample_of_many_may_differ_but_not_two() -> None:
+    values = _outputs(20, (1, 10))
+    reference = Reference(_named(values), GATE)
+    for wrong, passes in ((1, True), (2, False)):
+        got = [-value if i < wrong else value for i, value in enumerate(values)]
+        verdict = reference.judge(_named(got))
+        assert verdict.passed is passes
+        assert verdict.metric == "top1_agreement"
+        assert verdict.value == pytest.approx(1 - wrong / 20)
+
+
+def test_every_character_of_a_line_counts() -> None:
+    values = [_softmax(value) for value in _outputs(10, (1, 6, 5))]
+    got = [value.copy() for value in values]
+    got[0][0, 3] = got[0][0, 3][::-1]
+    got[1][0, 2] = np.roll(got[1][0, 2], 1)
+    verdict = Reference(_named(values), GATE).judge(_named(got))
+    assert verdict.metric == "sequence_agreement"
+    assert verdict.value == pytest.approx(58 / 60)
+    assert not verdict.passed
+
+
+def test_a_constant_answer_fails_though_its_cosine_is_high() -> None:
+    rng = np.random.default_rng(0)
+    values = [(10 + rng.normal(0, 1, (1, 1))).astype(np.float32) for _ in range(30)]
+    stuck = [np.full((1, 1), 10, dtype=np.float32)] * 30
+    verdict = Reference(_named(values), GATE).judge(_named(stuck))
+    assert verdict.distances[0].cosine > 0.99
+    assert verdict.metric == "explained_variance"
+    assert not verdict.passed
+
+
+@pytest.mark.parametrize("broken", [np.nan, np.inf])
+def test_outputs_that_are_not_finite_fail(broken: float) -> None:
+    values = _outputs(12, (1, 10))
+    got = [np.full_like(value, broken) for value in values]
+    verdict = Reference(_named(values), GATE).judge(_named(got))
+    assert not verdict.passed
+    assert verdict.value == 0.0
+
+
+def test_outputs_of_another_shape_fail() -> None:
+    verdict = Reference(_named(_outputs(12, (1, 10))), GATE).judge(_named(_outputs(12, (1, 9))))
+    assert not verdict.passed
+
+
+def test_a_users_metric_is_judged_against_the_float_models_value() -> None:
+    def recall(run: Run) -> float:
+        return float(run({})["y"])
+
+    def at(value: float) -> Run:
+        return lambda feeds: {"y": np.array(value)}
+
+    good = judge_metric(recall, at(0.895), 0.9, GATE)
+    bad = judge_metric(recall, at(0.85), 0.9, GATE)
+    assert (good.passed, bad.passed) == (True, False)
+    assert bad.budget == pytest.approx(0.891)
+    assert bad.metric.endswith("recall")
+
+
+def test_a_metric_that_raises_is_named_with_its_line() -> None:
+    def raising(run: Run) -> float:
+        raise KeyError("labels")
+
+    with pytest.raises(BuildError, match=r"raised KeyError: 'labels'") as caught:
+        evaluate_metric(raising, lambda feeds: {})
+    assert "test_accuracy.py, line" in str(caught.value)
+
+
+@pytest.mark.parametrize("value", [float("nan"), "much", None])
+def test_a_metric_that_returns_nonsense_is_refused(value: object) -> None:
+    with pytest.raises(BuildError, match="which is no finite number"):
+        evaluate_metric(lambda run: value, lambda feeds: {})  # type: ignore[arg-type, return-value]
+
+
+def _noisy(values: list[np.ndarray], noise: float, seed: int) -> list[np.ndarray]:
+    rng = np.random.default_rng(seed)
+    return [
+        (value + rng.normal(0, noise, value.shape) * np.std(value)).astype(np.float32)
+        for value in values
+    ]
+
+
+def test_a_probe_tolerates_another_rounding_and_refuses_a_broken_model() -> None:
+    values = _outputs(30, (1, 10))
+    measured = Reference(_named(values), GATE).distances(_named(_noisy(values, 0.05, 1)))
+    tolerances = derive_tolerances([measured])
+    golden = values[:6]
+
+    def is_right(got: list[np.ndarray]) -> bool:
+        return compare_outputs(_named(golden), _named(got), tolerances).right
+
+    assert is_right(_noisy(golden, 0.06, 2))
+    assert not is_right([np.roll(value, 1, axis=-1) for value in golden])
+    assert not is_right([np.zeros_like(value) for value in golden])
+    assert not is_right([-value for value in golden])
+    assert not is_right(_outputs(6, (1, 10), seed=9))
+    assert not is_right([3 * value for value in golden])
+    assert not is_right([np.full_like(value, np.nan) for value in golden])
+
+
+def test_even_a_coarse_variant_has_a_tolerance_that_zeros_fail() -> None:
+    values = _outputs(30, (1, 10))
+    measured = Reference(_named(values), GATE).distances(_named(_noisy(values, 0.6, 1)))
+    tolerances = derive_tolerances([measured])
+    zeros = [np.zeros_like(value) for value in values[:6]]
+    assert not compare_outputs(_named(values[:6]), _named(zeros), tolerances).right

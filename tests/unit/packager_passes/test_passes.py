@@ -1,0 +1,201 @@
+"""Each pass keeps what the model computes, and says why when it cannot work."""
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from edgepack.errors import BuildError
+from edgepack.packager.measure import ModelRunner, largest_difference
+from edgepack.packager.model_files import opset_of
+from edgepack.packager.passes.clamp_mask import clamp_mask
+from edgepack.packager.passes.clean import clean, name_nodes
+from edgepack.packager.passes.context import PassContext
+from edgepack.packager.passes.fix_shapes import fix_shapes
+from edgepack.packager.passes.optimize import optimize
+from edgepack.packager.passes.runner import run_float_passes
+from edgepack.packager.profile import load_profile, resolve_profile
+from edgepack.packager.profile_schema import ClampMask, Clean, FixShapes, Limits, Optimize
+from edgepack.packager.progress import silent
+from tests.unit.packager_passes.models import attention, cnn, make_model, samples_for, weight
+
+
+def _context(model: onnx.ModelProto, folder: Path, **limits: object) -> PassContext:
+    return PassContext(
+        profile_name="mine",
+        limits=Limits(**limits),  # type: ignore[arg-type]
+        samples=samples_for(model, 4),
+        work_dir=folder,
+    )
+
+
+def _copy(model: onnx.ModelProto) -> onnx.ModelProto:
+    copy = onnx.ModelProto()
+    copy.CopyFrom(model)
+    return copy
+
+
+def _untidy(opset: int = 13) -> onnx.ModelProto:
+    """What exporters write: a weight in a Constant node, empty and equal names, metadata."""
+    node = helper.make_node
+    model = make_model(
+        [
+            node("Constant", [], ["w"], value=weight("w", 4, 4)),
+            node("MatMul", ["x", "w"], ["h"], name="same"),
+            node("Identity", ["h"], ["i"], name="same"),
+            node("Relu", ["i"], ["y"], name="same"),
+        ],
+        {"x": [1, 4], "unused": [1]},
+        {"y": [1, 4]},
+        [weight("unused", 1)],
+        opset=opset,
+    )
+    model.metadata_props.add(key="labels", value="a,b")
+    return model
+
+
+def _differs(before: onnx.ModelProto, after: onnx.ModelProto, folder: Path) -> float:
+    before = _copy(before)
+    name_nodes(before.graph)
+    samples = samples_for(after, 3)
+    return largest_difference(
+        ModelRunner(before, folder / "before.onnx").run_all(samples),
+        ModelRunner(after, folder / "after.onnx").run_all(samples),
+    )
+
+
+def test_clean_turns_an_untidy_export_into_plain_onnx(tmp_path: Path) -> None:
+    before = _untidy()
+    after = clean(_copy(before), Clean(opset=17), _context(before, tmp_path)).model
+    assert [node.op_type for node in after.graph.node] == ["MatMul", "Relu"]
+    assert len({node.name for node in after.graph.node}) == 2
+    assert [tensor.name for tensor in after.graph.initializer] == ["w"]
+    assert [value.name for value in after.graph.input] == ["x"]
+    assert opset_of(after) == 17
+    assert not after.metadata_props
+    before.graph.input.pop()
+    assert _differs(before, after, tmp_path) < 1e-6
+
+
+def test_clean_refuses_an_opset_that_cannot_be_converted(tmp_path: Path) -> None:
+    model = make_model(
+        [helper.make_node("Relu", ["x"], ["h"]), helper.make_node("Relu", ["h"], ["y"])],
+        {"x": [1, 4]},
+        {"y": [1, 4]},
+        [],
+        opset=13,
+    )
+    model.graph.node[0].domain = "my.company"
+    model.opset_import.add(domain="my.company", version=1)
+    with pytest.raises(BuildError) as caught:
+        clean(model, Clean(opset=17), _context(model, tmp_path, opset_min=17))
+    assert "needs opset 17…21, the model has 13" in str(caught.value)
+    assert "does not know the operators of my.company" in str(caught.value)
+    assert "export the model with opset 17" in str(caught.value)
+
+
+def test_open_dimensions_are_refused_with_the_option_that_fixes_them(tmp_path: Path) -> None:
+    model = cnn(batch="batch")
+    with pytest.raises(BuildError) as caught:
+        fix_shapes(model, FixShapes(), _context(model, tmp_path, static_shapes=True))
+    assert "leaves open images: batch" in str(caught.value)
+    assert "try: --shape images=1,3,16,16" in str(caught.value)
+
+
+def test_optimize_merges_batch_normalization_into_the_convolution(tmp_path: Path) -> None:
+    model = make_model(
+        [
+            helper.make_node("Conv", ["x", "w"], ["c"], name="conv"),
+            helper.make_node("BatchNormalization", ["c", "s", "b", "m", "v"], ["y"], name="bn"),
+        ],
+        {"x": [1, 2, 4, 4]},
+        {"y": [1, 3, 2, 2]},
+        [
+            weight("w", 3, 2, 3, 3),
+            *(weight(name, 3, seed=1) for name in "sbm"),
+            numpy_helper.from_array(np.full(3, 0.5, dtype=np.float32), "v"),
+        ],
+    )
+    after = optimize(_copy(model), Optimize(), _context(model, tmp_path)).model
+    assert [node.op_type for node in after.graph.node] == ["Conv"]
+    assert _differs(model, after, tmp_path) < 1e-4
+
+
+def test_constants_that_optimization_makes_do_not_clash_with_those_of_a_later_session(
+    tmp_path: Path,
+) -> None:
+    model = attention(mask_value=-64.0)
+    once = optimize(_copy(model), Optimize(), _context(model, tmp_path)).model
+    had = {tensor.name for tensor in model.graph.initializer}
+    for tensor in once.graph.initializer:
+        assert tensor.name in had or tensor.name.startswith("edgepack/")
+
+
+def test_a_mask_becomes_the_smallest_value_that_keeps_the_outputs(tmp_path: Path) -> None:
+    before = attention()
+    result = clamp_mask(_copy(before), ClampMask(), _context(before, tmp_path))
+    (mask,) = [tensor for tensor in result.model.graph.initializer if tensor.name == "mask"]
+    assert numpy_helper.to_array(mask).min() == -32.0
+    assert result.notes == (
+        "Mask constants (mask) became -32, with which the float outputs stay the same.",
+    )
+    assert _differs(before, result.model, tmp_path) < 1e-4
+
+
+def test_a_large_negative_constant_that_is_no_mask_stays(tmp_path: Path) -> None:
+    bias = numpy_helper.from_array(np.full(4, -2e4, dtype=np.float32), "bias")
+    model = make_model(
+        [helper.make_node("Add", ["x", "bias"], ["y"], name="add")],
+        {"x": [1, 4]},
+        {"y": [1, 4]},
+        [bias],
+    )
+    result = clamp_mask(_copy(model), ClampMask(), _context(model, tmp_path))
+    assert numpy_helper.to_array(result.model.graph.initializer[0]).min() == -2e4
+    assert "stay: the outputs change without them" in result.notes[0]
+
+
+def test_all_passes_of_the_shipped_profiles_keep_what_a_model_computes(tmp_path: Path) -> None:
+    for name in ("fp32", "cpu", "qnn-htp", "vitisai-xint8"):
+        profile = load_profile(name)
+        for model in (cnn(), attention(), _untidy()):
+            before = _copy(model)
+            context = PassContext(
+                profile_name=name,
+                limits=profile.limits,
+                samples=samples_for(model, 4),
+                work_dir=tmp_path,
+            )
+            after = run_float_passes(model, profile, context, silent).model
+            assert model == before, "the source model is not changed"
+            assert _differs(before, after, tmp_path) < 1e-3
+
+
+def test_operators_that_a_provider_cannot_run_are_refused_by_name(tmp_path: Path) -> None:
+    profile = resolve_profile("qnn-htp", {"limits": {"forbidden_ops": ["Sigmoid"]}})
+    model = cnn()
+    context = PassContext(
+        profile_name="qnn-htp",
+        limits=profile.limits,
+        samples=samples_for(model, 2),
+        work_dir=tmp_path,
+    )
+    with pytest.raises(BuildError, match=r"cannot run 1 node\(s\): sigmoid \(Sigmoid\)"):
+        run_float_passes(model, profile, context, silent)
+
+
+def test_shape_inference_survives_weights_in_constant_nodes(tmp_path: Path) -> None:
+    model = _untidy(opset=11)
+    profile = load_profile("cpu")
+    context = PassContext(
+        profile_name="cpu", limits=profile.limits, samples=samples_for(model, 2), work_dir=tmp_path
+    )
+    after = run_float_passes(model, profile, context, silent).model
+    known = {value.name for value in after.graph.value_info}
+    inner = {name for node in after.graph.node for name in node.output} - {"y"}
+    assert inner <= known
+    assert all(
+        value.type.tensor_type.elem_type == TensorProto.FLOAT for value in after.graph.value_info
+    )

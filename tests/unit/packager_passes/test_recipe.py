@@ -1,0 +1,192 @@
+"""From a model and a profile to a variant: chosen, searched, refused, marked."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper, numpy_helper
+
+from edgepack.errors import BuildError
+from edgepack.packager.profile import load_profile, resolve_profile
+from edgepack.packager.profile_schema import Profile
+from edgepack.packager.progress import silent
+from edgepack.packager.recipe import prepare_variant
+from edgepack.packager.samples import Samples, SampleSplit
+from edgepack.packager.source import load_source
+from edgepack.packager.variant import PreparedVariant
+from tests.unit.packager_passes.models import attention, cnn, make_model, samples_for, weight
+
+Build = Callable[..., PreparedVariant]
+
+
+def _split(samples: Samples) -> SampleSplit:
+    third = samples.count // 3
+    return SampleSplit(
+        calibration=samples.pick(range(third)),
+        search=samples.pick(range(third, 2 * third)),
+        held_out=samples.pick(range(2 * third, samples.count)),
+    )
+
+
+@pytest.fixture
+def build(tmp_path: Path) -> Build:
+    def prepare(
+        model: onnx.ModelProto, profile: Profile | str, *, allow_degraded: bool = False
+    ) -> PreparedVariant:
+        number = len(list(tmp_path.iterdir()))
+        path = tmp_path / f"{number}.onnx"
+        onnx.save(model, path)
+        return prepare_variant(
+            load_source(path),
+            load_profile(profile) if isinstance(profile, str) else profile,
+            _split(samples_for(model, 45)),
+            work_dir=tmp_path / f"work-{number}",
+            progress=silent,
+            allow_degraded=allow_degraded,
+        )
+
+    return prepare
+
+
+def _never_float(**quantize: object) -> Profile:
+    """The profile cpu, which here must quantize, whatever the speed."""
+    return resolve_profile(
+        "cpu",
+        {"gates": {"float_instead": []}, "pass": [{"name": "quantize", **quantize}]},
+    )
+
+
+def _hard() -> onnx.ModelProto:
+    """A layer that no 8-bit range can hold: one huge channel, the answer in the small ones."""
+    spread = np.diag([1e4, 1.0, 1.0, 1.0]).astype(np.float32)
+    pick = np.array([[0, 0, 0], [1, 0, 0], [0, 1, 0], [0, 0, 1]], dtype=np.float32)
+    return make_model(
+        [
+            helper.make_node("MatMul", ["x", "easy"], ["h"], name="easy_layer"),
+            helper.make_node("MatMul", ["h", "spread"], ["s"], name="spread_layer"),
+            helper.make_node("MatMul", ["s", "pick"], ["y"], name="pick_layer"),
+        ],
+        {"x": [1, 4]},
+        {"y": [1, 3]},
+        [
+            weight("easy", 4, 4),
+            numpy_helper.from_array(spread, "spread"),
+            numpy_helper.from_array(pick, "pick"),
+        ],
+    )
+
+
+@pytest.mark.parametrize(
+    ("profile", "precision"),
+    [
+        ("fp32", "fp32"),
+        ("openvino-cpu", "a8w8"),
+        ("vitisai-xint8", "xint8"),
+    ],
+)
+def test_a_profile_yields_a_variant_within_its_budget(
+    profile: str, precision: str, build: Build
+) -> None:
+    variant = build(cnn(), profile)
+    assert variant.name == variant.profile == profile
+    assert variant.precision == precision
+    assert variant.accuracy.value >= variant.accuracy.budget
+    assert variant.accuracy.sample_count == 15
+    assert (variant.folder / variant.model_file).is_file()
+    assert set(variant.tolerances) == {"scores"}
+    assert variant.provider_options == load_profile(profile).provider.options
+    assert variant.requires.runtime == load_profile(profile).device.runtime
+    assert not variant.degraded
+
+
+def test_a_provider_that_is_not_here_is_not_claimed_to_have_run(build: Build) -> None:
+    variant = build(cnn(), "vitisai-xint8")
+    assert not variant.placement.verified
+    assert variant.accuracy.provider == "CPUExecutionProvider"
+    assert variant.latency_ms is None
+    assert any("Not run on VitisAIExecutionProvider here" in note for note in variant.notes)
+
+
+def test_the_same_inputs_give_the_same_model_bytes(build: Build) -> None:
+    for profile in (_never_float(), load_profile("vitisai-xint8")):
+        first, second = (build(cnn(), profile) for _ in range(2))
+        assert (first.folder / first.model_file).read_bytes() == (
+            second.folder / second.model_file
+        ).read_bytes()
+
+
+def test_metadata_that_applications_read_stay_with_the_model(build: Build) -> None:
+    model = cnn()
+    model.metadata_props.add(key="labels", value="a,b")
+    variant = build(model, "vitisai-xint8")
+    kept = onnx.load(variant.folder / variant.model_file).metadata_props
+    assert [(entry.key, entry.value) for entry in kept] == [("labels", "a,b")]
+
+
+def test_nodes_that_lose_too_much_return_to_float_and_the_search_is_recorded(
+    build: Build,
+) -> None:
+    variant = build(_hard(), _never_float(max_float_share=1.0))
+    assert variant.accuracy.value >= variant.accuracy.budget
+    words = [attempt.what for attempt in variant.attempts]
+    assert words[0] == "minmax, 3 nodes quantized"
+    assert any("of 3 nodes float" in what for what in words)
+    assert any("nodes float" in note for note in variant.notes)
+
+
+def test_a_model_that_cannot_be_kept_is_refused_with_the_curve_and_the_culprits(
+    build: Build,
+) -> None:
+    with pytest.raises(BuildError) as caught:
+        build(_hard(), _never_float(max_float_share=0.0))
+    message = str(caught.value)
+    assert "profile 'cpu' keeps top1_agreement 0." in message
+    assert "budget is 0.9333" in message
+    assert "tried minmax, 3 nodes quantized: 0." in message
+    assert "percentile-99.99" in message
+    assert "costliest nodes: pick_layer" in message
+    assert "--allow-degraded" in message
+
+
+def test_a_refused_variant_can_be_built_marked(build: Build) -> None:
+    variant = build(_hard(), _never_float(max_float_share=0.0), allow_degraded=True)
+    assert variant.degraded
+    assert variant.accuracy.value < variant.accuracy.budget
+    assert any(note.startswith("Published although: profile 'cpu'") for note in variant.notes)
+
+
+def test_the_float_model_is_published_where_no_quantized_one_is_right(build: Build) -> None:
+    profile = resolve_profile(
+        "cpu",
+        {
+            "gates": {"float_instead": ["inaccurate"]},
+            "pass": [{"name": "quantize", "max_float_share": 0.0}],
+        },
+    )
+    variant = build(_hard(), profile)
+    assert variant.precision == "fp32"
+    assert variant.accuracy.value == 1.0
+    assert any("The float model is published: the best quantized" in n for n in variant.notes)
+
+
+def test_a_model_with_nothing_to_quantize_is_refused_or_stays_float(build: Build) -> None:
+    model = make_model(
+        [helper.make_node("Relu", ["x"], ["y"], name="relu")], {"x": [1, 4]}, {"y": [1, 4]}, []
+    )
+    assert build(model, "cpu").precision == "fp32"
+    with pytest.raises(BuildError, match="has no node that it could"):
+        build(model, "openvino-cpu")
+
+
+def test_an_attention_mask_does_not_ruin_a_wholly_quantized_graph(build: Build) -> None:
+    variant = build(attention(), "vitisai-xint8")
+    assert variant.accuracy.metric == "explained_variance"
+    assert variant.accuracy.value >= 0.95
+
+
+def test_a_size_gate_refuses_with_both_sizes(build: Build) -> None:
+    profile = resolve_profile("fp32", {"gates": {"size_ratio_max": 0.5}})
+    with pytest.raises(BuildError, match=r"the variant takes [\d,]+ bytes, .* allows 50%"):
+        build(cnn(), profile)
