@@ -74,7 +74,7 @@ def test_a_breach_can_abort_and_waiting_devices_are_withdrawn(
     assert fleet.wait_for(name, "ABORTED").counts == {"FAILED": 1, "WITHDRAWN": 2}
 
 
-def test_a_silent_device_times_out_counts_as_failed_and_may_speak_up_later(
+def test_a_silent_device_times_out_and_counts_as_failed(
     serve: Serve, simulation: Simulate, make_bundle: MakeBundle
 ) -> None:
     fleet = serve()

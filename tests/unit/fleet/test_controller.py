@@ -456,3 +456,16 @@ def test_a_device_that_changes_its_group_stays_in_the_rollout_that_it_is_in(worl
     world.look()
     assert [d.rollout for d in world.told("a")] == [first]
     assert len(world.view(second).assignments) == 1
+
+
+def test_a_silent_device_that_speaks_up_later_is_believed(world: World) -> None:
+    world.enroll("a")
+    name = world.start(soak_s=0.0, deadline_s=0.001)
+    world.look()
+    world.hear("a", says("DOWNLOADING", 0))
+    world.look()
+    assert world.view(name).counts == {"SILENT": 1}
+    world.hear("a", says("DOWNLOADING", 1, count=2))
+    assert world.view(name).counts == {"SILENT": 1}, "not yet decisive"
+    world.hear("a", says("COMMITTED", 1, count=3, active=NEW))
+    assert world.view(name).counts == {"COMMITTED": 1}
