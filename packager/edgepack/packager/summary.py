@@ -22,7 +22,7 @@ _PIPE_WIDTH = 160
 
 def print_summary(result: BuildResult) -> None:
     """The table of variants, what a person should know, and the next command."""
-    console = _console()
+    console = open_console()
     report = result.report
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     table.add_column("profile", no_wrap=True)
@@ -60,10 +60,10 @@ def print_profiles(profiles: Iterable[Profile]) -> None:
             escape(about.precision),
             escape(about.summary),
         )
-    _console().print(table)
+    open_console().print(table)
 
 
-def _console() -> Console:
+def open_console() -> Console:
     """Where the output is no terminal, lines are as long as they need to be."""
     console = Console(highlight=False, soft_wrap=True)
     if not console.is_terminal:

@@ -1,0 +1,57 @@
+"""Which nodes of a prepared model compute in integers and which in floats, read from the graph."""
+
+from dataclasses import dataclass
+
+import onnx
+
+from edgepack.packager.quantization.operators import COMPUTE
+
+_CONVERSIONS = frozenset({"QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear"})
+_INTEGER_PREFIXES = ("QLinear", "DynamicQuantize", "QGemm", "MatMulNBits")
+_INTEGER_SUFFIX = "Integer"
+_COMPILED = "EPContext"
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodePrecision:
+    """The nodes of a model's main graph, conversions aside, as `name (operator)`."""
+
+    quantized: frozenset[str]
+    float_: frozenset[str]
+
+
+def node_precision(model: onnx.ModelProto) -> NodePrecision | None:
+    """Tells quantized nodes from float ones.
+
+    A node is quantized if it is an integer operator, or a Conv, Gemm or MatMul that reads
+    dequantized values, or any other operator between a DequantizeLinear and a QuantizeLinear.
+
+    Args:
+        model: The model; its weights need not be loaded.
+
+    Returns:
+        The nodes, or None for a model that was compiled ahead of time: its nodes are inside.
+    """
+    graph = model.graph
+    if any(node.op_type == _COMPILED for node in graph.node):
+        return None
+    dequantized = {
+        name for node in graph.node if node.op_type == "DequantizeLinear" for name in node.output
+    }
+    requantized = {node.input[0] for node in graph.node if node.op_type == "QuantizeLinear"}
+    quantized: set[str] = set()
+    float_: set[str] = set()
+    for node in graph.node:
+        if node.op_type in _CONVERSIONS:
+            continue
+        label = f"{node.name or node.output[0]} ({node.op_type})"
+        is_quantized = _is_integer(node.op_type) or (
+            any(name in dequantized for name in node.input[: 2 if node.op_type in COMPUTE else 1])
+            and (node.op_type in COMPUTE or any(name in requantized for name in node.output))
+        )
+        (quantized if is_quantized else float_).add(label)
+    return NodePrecision(quantized=frozenset(quantized), float_=frozenset(float_))
+
+
+def _is_integer(op_type: str) -> bool:
+    return op_type.startswith(_INTEGER_PREFIXES) or op_type.endswith(_INTEGER_SUFFIX)
