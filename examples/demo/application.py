@@ -13,7 +13,7 @@ import threading
 import time
 from pathlib import Path
 
-from edgepack.agent.serving import open_model
+from edgepack.agent import open_model
 from edgepack.durable import write_file
 from edgepack.errors import DeviceError
 from examples.demo.lines import text_lines

@@ -19,9 +19,19 @@ def _command_lines() -> Iterator[tuple[str, str]]:
     for page in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]:
         if page.name == "reference.md":
             continue
-        text = page.read_text().replace("\\\n", " ")
-        for match in re.finditer(r"^\s*(?:\$ )?((?:edgepack|edgepack-agent) [^\n`]+)$", text, re.M):
-            yield page.name, match.group(1).split(" #")[0].strip()
+        for block in _code_blocks(page.read_text()):
+            for line in block.replace("\\\n", " ").splitlines():
+                if match := re.match(r"\s*(?:\$ )?((?:edgepack|edgepack-agent) .+)$", line):
+                    yield page.name, match.group(1).split(" #")[0].strip()
+
+
+def _code_blocks(text: str) -> Iterator[str]:
+    """What stands between fences or is indented by four."""
+    for number, part in enumerate(re.split(r"^```.*$", text, flags=re.M)):
+        if number % 2:
+            yield part
+        else:
+            yield "".join(re.findall(r"^ {4}.*\n", part, flags=re.M))
 
 
 @pytest.mark.parametrize(("page", "line"), sorted(set(_command_lines())))

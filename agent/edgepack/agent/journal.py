@@ -37,6 +37,7 @@ class Journal(msgspec.Struct, frozen=True, kw_only=True):
         restarts: Restarts during the current update.
         candidates: Names of the variants to fetch and probe, in order of preference.
         rejected: The other variants, each with its reason.
+        was_staged: Whether hooks of `staged` were asked, which those of `rolled_back` may undo.
         choice: Result of probing; None before.
         back: What served before the switch, to go back to; None when nothing did.
         previous: The release that was committed before the one that serves.
@@ -53,6 +54,7 @@ class Journal(msgspec.Struct, frozen=True, kw_only=True):
     restarts: int = 0
     candidates: tuple[str, ...] = ()
     rejected: dict[str, str] = {}
+    was_staged: bool = False
     choice: Choice | None = None
     back: ActivePointer | None = None
     previous: BundleRef | None = None

@@ -7,6 +7,8 @@ from edgepack.agent.work import Ended, Step, Wait, Work
 
 def before_staging(work: Work) -> Step:
     """Asks the hooks, the bundle's own among them: its files were verified."""
+    if not work.journal.was_staged:
+        work.around.store.update(was_staged=True)
     return work.run_hooks("staged", "before") or Ended(
         outcome="success", because="the hooks let it be staged"
     )

@@ -88,10 +88,10 @@ def settle_commit(work: Work) -> Step:
 def roll_back(work: Work) -> Step:
     """Puts back what served before; no hook can keep it from that."""
     around, journal = work.around, work.journal
-    was_chosen = journal.choice is not None
-    if was_chosen:
+    if journal.was_staged:
         work.tell_hooks("rolled_back", "before")
     pointer = read_pointer(around.state_dir)
+    was_chosen = journal.choice is not None
     if was_chosen and pointer and pointer.digest == work.digest and not pointer.committed:
         if journal.back is None:
             remove_pointer(around.state_dir)
@@ -101,7 +101,7 @@ def roll_back(work: Work) -> Step:
             around.tools.write_pointer(around.state_dir, pointer)
     if work.digest not in work.kept(pointer):
         around.slots.remove(work.digest)
-    if was_chosen:
+    if journal.was_staged:
         work.tell_hooks("rolled_back", "after")
     return Ended(outcome="success", because=journal.because)
 

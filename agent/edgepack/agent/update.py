@@ -218,6 +218,7 @@ class Updater:
             restarts=0,
             candidates=(),
             rejected={},
+            was_staged=False,
             choice=None,
             back=None,
         )
@@ -230,6 +231,7 @@ class Updater:
                 because,
                 offer=desired,
                 acted_sequence=desired.sequence,
+                was_staged=False,
                 choice=None,
                 back=None,
             )

@@ -140,6 +140,16 @@ def test_a_hook_cannot_undo_what_is_decided(world: World, releases: Releases, ho
     assert hook in world.hooks_run
 
 
+@pytest.mark.parametrize("refusing", ["staged.before", "staged.after", "activating.after"])
+def test_what_staged_hooks_set_up_rolled_back_hooks_can_undo(
+    world: World, releases: Releases, refusing: str
+) -> None:
+    world.hook_answers[refusing] = [hook_says("refuse")]
+    world.updater.offer(releases.two.desired(2))
+    assert world.settle() == "ROLLED_BACK"
+    assert world.hooks_run[-2:] == ["rolled_back.before", "rolled_back.after"]
+
+
 @pytest.mark.parametrize("hook", [*FAILURES, "committed.after"])
 def test_a_hook_that_asks_for_time_gets_it(world: World, releases: Releases, hook: str) -> None:
     world.hook_answers[hook] = [hook_says("retry"), hook_says("retry"), hook_says("go")]
