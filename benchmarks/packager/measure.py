@@ -15,7 +15,7 @@ import msgspec
 from benchmarks.packager.contestants import Contestant
 from benchmarks.packager.environments import Environment, EnvironmentFailedError, prepare
 from benchmarks.packager.judge import QUICK_TIMED_S, TIMED_S, Verdict, loaded_marker
-from benchmarks.packager.measured_child import Measured, last_line, run_measured
+from benchmarks.packager.measured_child import Measured, last_words, run_measured
 from benchmarks.packager.records import Outcome, Record, Store, Subject, cache_key
 from benchmarks.peers.arguments import EXIT_REFUSED, NOTE_FILE
 from benchmarks.tasks.places import CACHE, ROOT
@@ -149,7 +149,7 @@ def _make_and_judge(
     if outcome == "judged":
         judgement = _judge(output, prepared.task, terms, work)
     elif outcome in {"crashed", "refused"}:
-        judgement = _Judgement(outcome=outcome, because=last_line(log))
+        judgement = _Judgement(outcome=outcome, because=last_words(log))
     note = output.with_name(NOTE_FILE)
     return _record(
         subject, began, judgement, made=made, note=note.read_text() if note.exists() else ""
@@ -196,7 +196,7 @@ def _judge(model: Path, task: Task, terms: Terms, work: Path) -> _Judgement:
     if judging.exit_code == 0:
         verdict = msgspec.json.decode(output.read_bytes(), type=Verdict)
         return _Judgement(outcome="judged", verdict=verdict)
-    because = last_line(log) if judging.ending == "ended" else f"judging was {judging.ending}"
+    because = last_words(log) if judging.ending == "ended" else f"judging was {judging.ending}"
     is_loaded = loaded_marker(output).exists()
     return _Judgement(outcome="does not run" if is_loaded else "does not load", because=because)
 

@@ -13,6 +13,7 @@ Ending = Literal["ended", "over the time limit", "over the memory limit"]
 
 _PAUSE_S = 0.05
 """Between two looks at the tree. Shorter peaks of one process are still seen, by the kernel."""
+_TRACEBACK = "Traceback (most recent call last)"
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
@@ -96,10 +97,16 @@ def run_measured(
     )
 
 
-def last_line(log: Path) -> str:
-    """The last line of a log that says something, which for Python is the exception."""
-    lines = log.read_text(errors="replace").splitlines()
-    return next((line.strip() for line in reversed(lines) if line.strip()), "")
+def last_words(log: Path) -> str:
+    """What a log ends with, on one line: a Python exception with its message, or the last line."""
+    lines = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]
+    starts = [index for index, line in enumerate(lines) if line.startswith(_TRACEBACK)]
+    if starts:
+        after = lines[starts[-1] + 1 :]
+        said = [index for index, line in enumerate(after) if not line.startswith(" ")]
+        if said:
+            return " ".join(" ".join(after[said[0] :]).split())
+    return lines[-1].strip() if lines else ""
 
 
 def _end_group(group: int) -> None:

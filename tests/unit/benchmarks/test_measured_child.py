@@ -3,7 +3,7 @@
 import sys
 from pathlib import Path
 
-from benchmarks.packager.measured_child import Measured, last_line, run_measured
+from benchmarks.packager.measured_child import Measured, last_words, run_measured
 
 _MEGABYTE = 10**6
 
@@ -18,10 +18,10 @@ def _run(folder: Path, program: str, *, time_limit_s: float = 60, limit_mb: int 
     )
 
 
-def test_a_child_that_ends_is_told_with_its_exit_code_and_last_line(tmp_path: Path) -> None:
+def test_a_child_that_ends_is_told_with_its_exit_code_and_last_words(tmp_path: Path) -> None:
     measured = _run(tmp_path, "raise ValueError('no such model')")
     assert (measured.ending, measured.exit_code) == ("ended", 1)
-    assert last_line(tmp_path / "log.txt") == "ValueError: no such model"
+    assert last_words(tmp_path / "log.txt") == "ValueError: no such model"
 
 
 def test_the_memory_of_grandchildren_counts(tmp_path: Path) -> None:
@@ -44,7 +44,12 @@ def test_a_child_that_takes_too_much_memory_is_ended(tmp_path: Path) -> None:
     assert measured.ending == "over the memory limit"
 
 
-def test_an_empty_log_has_no_last_line(tmp_path: Path) -> None:
+def test_an_exception_of_several_lines_is_told_whole(tmp_path: Path) -> None:
+    _run(tmp_path, "raise ValueError('wrong shape:\\n  got 3')")
+    assert last_words(tmp_path / "log.txt") == "ValueError: wrong shape: got 3"
+
+
+def test_an_empty_log_has_no_last_words(tmp_path: Path) -> None:
     log = tmp_path / "log.txt"
     log.write_text("\n  \n")
-    assert last_line(log) == ""
+    assert last_words(log) == ""
