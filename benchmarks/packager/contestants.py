@@ -14,6 +14,9 @@ TARGETS = {
 }
 """Targets by name, with a title each; tables come in this order."""
 
+NPU_TARGETS = ("qnn-a8w8", "qnn-a16w8", "power-of-two")
+"""Those whose accuracy is that of exact integer arithmetic."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Contestant:

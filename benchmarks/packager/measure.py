@@ -12,7 +12,7 @@ from pathlib import Path
 
 import msgspec
 
-from benchmarks.packager.contestants import Contestant
+from benchmarks.packager.contestants import NPU_TARGETS, Contestant
 from benchmarks.packager.environments import Environment, EnvironmentFailedError, prepare
 from benchmarks.packager.judge import QUICK_TIMED_S, TIMED_S, Verdict, loaded_marker
 from benchmarks.packager.measured_child import Measured, last_words, run_measured
@@ -99,7 +99,7 @@ def measure_float(prepared: PreparedTask, terms: Terms) -> Record:
         return kept
     began = _Beginning.now()
     with tempfile.TemporaryDirectory(dir=_work_root()) as work:
-        judgement = _judge(prepared.task.model, prepared.task, terms, Path(work))
+        judgement = _judge(prepared.task.model, prepared.task, terms, Path(work), for_npu=False)
     record = _record(subject, began, judgement)
     terms.store.keep(record)
     return record
@@ -147,7 +147,8 @@ def _make_and_judge(
     outcome = outcome_of(made, is_written=output.exists())
     judgement = _Judgement(outcome=outcome)
     if outcome == "judged":
-        judgement = _judge(output, prepared.task, terms, work)
+        for_npu = contestant.target in NPU_TARGETS
+        judgement = _judge(output, prepared.task, terms, work, for_npu=for_npu)
     elif outcome in {"crashed", "refused"}:
         judgement = _Judgement(outcome=outcome, because=last_words(log))
     note = output.with_name(NOTE_FILE)
@@ -179,7 +180,7 @@ def _command(
     return command
 
 
-def _judge(model: Path, task: Task, terms: Terms, work: Path) -> _Judgement:
+def _judge(model: Path, task: Task, terms: Terms, work: Path, *, for_npu: bool) -> _Judgement:
     output, log = work / "verdict.json", work / "judge.txt"
     timed_s = QUICK_TIMED_S if terms.quick else TIMED_S
     judging = run_measured(
@@ -187,6 +188,7 @@ def _judge(model: Path, task: Task, terms: Terms, work: Path) -> _Judgement:
             *(sys.executable, "-m", "benchmarks.packager.judge", "--task", task.name),
             *("--model", model, "--part", terms.part),
             *("--timed-s", str(timed_s), "--output", output),
+            *(["--for-npu"] if for_npu else []),
         ],
         folder=ROOT,
         log=log,
