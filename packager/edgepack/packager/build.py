@@ -31,6 +31,7 @@ from edgepack.packager.assemble import BundleParts, finish, lay_out
 from edgepack.packager.calibration_files import open_samples
 from edgepack.packager.compose_report import Material, add_times, compose_report
 from edgepack.packager.golden_choice import choose_golden
+from edgepack.packager.huggingface import open_source
 from edgepack.packager.inputs import InputDeclaration, check_declarations
 from edgepack.packager.output import check_output
 from edgepack.packager.profile import load_profile
@@ -39,7 +40,7 @@ from edgepack.packager.progress import Progress
 from edgepack.packager.recipe import prepare_variant
 from edgepack.packager.rehearse import rehearse
 from edgepack.packager.report import RefusedProfile, Report, encode_report, render_report
-from edgepack.packager.source import SourceModel, load_source, static_or_error
+from edgepack.packager.source import SourceModel, static_or_error
 from edgepack.packager.split import describe, split_samples
 from edgepack.packager.tool_versions import tool_versions
 from edgepack.packager.variant import PreparedVariant
@@ -53,7 +54,7 @@ class BuildRequest:
     """What is to be built.
 
     Attributes:
-        model: The ONNX file.
+        model: The ONNX file, or a local Hugging Face model folder.
         output: An archive where it ends in `.edgepack`, else a folder.
         name, version, release, created_at: See `BundleFacts`.
         profiles: Names or paths, in the order of preference.
@@ -129,13 +130,13 @@ def _build(request: BuildRequest, progress: Progress) -> BuildResult:
     profiles = _load_profiles(request.profiles)
     if request.hooks is not None:
         check_hook_folder(request.hooks)
-    source = load_source(request.model, request.shapes)
-    check_declarations(dict(request.declarations), source.inputs, request.declared_in)
-    if not request.keep_going:
-        for profile in profiles:
-            _check_shapes(source, profile)
-    material = _open_material(request, source, profiles, progress)  # 2
     with _work_folder(request.output) as work:
+        source = open_source(request.model, request.shapes, work, progress)
+        check_declarations(dict(request.declarations), source.inputs, request.declared_in)
+        if not request.keep_going:
+            for profile in profiles:
+                _check_shapes(source, profile)
+        material = _open_material(request, source, profiles, progress)  # 2
         # 3
         variants, refused = _prepare_all(request, source, profiles, material, work, progress)
         # 4

@@ -3,6 +3,7 @@
 import os
 import signal
 import sys
+import tempfile
 from datetime import UTC, datetime
 from pathlib import Path
 from types import FrameType
@@ -15,13 +16,13 @@ from edgepack.durable import write_file
 from edgepack.errors import BuildError
 from edgepack.packager.build import BuildRequest
 from edgepack.packager.build import build as build_bundle
+from edgepack.packager.huggingface import open_source
 from edgepack.packager.inputs import CONFIG_FILE, BuildConfig, read_config, template
 from edgepack.packager.metric_loading import load_metric
 from edgepack.packager.output import ARCHIVE_SUFFIX, check_name, choose_release, read_output_name
 from edgepack.packager.profile import describe_passes, list_profiles, load_profile
 from edgepack.packager.profile_schema import Profile
 from edgepack.packager.progress_bar import progress_bar
-from edgepack.packager.source import load_source
 from edgepack.packager.summary import print_profiles, print_summary
 
 _HELP = {"help_option_names": ["-h", "--help"]}
@@ -85,6 +86,9 @@ def build(
     as_json: bool,
 ) -> None:
     """Make a signed bundle from an ONNX model.
+
+    MODEL is an .onnx file, or a local Hugging Face model folder (which needs the extra
+    huggingface).
 
     Each profile gives one variant. A profile that cannot meet its accuracy budget refuses, with
     the numbers, and then nothing is written.
@@ -160,7 +164,9 @@ def init(model: Path, output: Path) -> None:
     Example:
       edgepack init ocr.onnx
     """
-    text = template(model.name, load_source(model).inputs)
+    with progress_bar() as progress, tempfile.TemporaryDirectory(prefix="edgepack-") as work:
+        inputs = open_source(model, {}, Path(work), progress).inputs
+    text = template(model.name, inputs)
     if output.exists():
         raise BuildError(f"{output} is there already", remedy="name another file with -o")
     try:
