@@ -11,7 +11,7 @@ from edgepack.packager.progress import Progress
 from edgepack.packager.quantization.ablation import GatedModel
 from edgepack.packager.samples import Samples
 
-_MOST_RUNS = 600
+_MOST_RUNS = 300
 _MOST_SAMPLES = 8
 
 

@@ -1,0 +1,30 @@
+"""A real model through the profile `openvino-cpu`, measured on OpenVINO itself."""
+
+from pathlib import Path
+
+import pytest
+
+from edgepack.packager.profile import load_profile
+from edgepack.packager.progress import silent
+from edgepack.packager.recipe import prepare_variant
+from edgepack.packager.samples import SampleSplit
+from edgepack.packager.source import load_source
+from tests.integration.test_quantize_qnn import DIGITS, part
+
+pytestmark = pytest.mark.openvino
+
+
+def test_the_variant_is_measured_and_placed_on_openvino(tmp_path: Path) -> None:
+    variant = prepare_variant(
+        load_source(DIGITS),
+        load_profile("openvino-cpu"),
+        SampleSplit(calibration=part(0, 30), search=part(30, 15), held_out=part(45, 20)),
+        work_dir=tmp_path,
+        progress=silent,
+        allow_degraded=False,
+    )
+    assert variant.accuracy.provider == "OpenVINOExecutionProvider"
+    assert variant.accuracy.value >= variant.accuracy.budget
+    assert variant.placement.verified
+    assert variant.placement.taken == variant.placement.total
+    assert variant.latency_ms is not None

@@ -1,0 +1,78 @@
+"""A real model through Qualcomm's profiles, really run and compiled on the HTP simulator."""
+
+import re
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+from edgepack.errors import BuildError
+from edgepack.packager.profile import load_profile, resolve_profile
+from edgepack.packager.profile_schema import Profile
+from edgepack.packager.progress import silent
+from edgepack.packager.recipe import prepare_variant
+from edgepack.packager.samples import Feeds, Samples, SampleSplit
+from edgepack.packager.source import load_source
+from edgepack.packager.variant import PreparedVariant
+
+DIGITS = Path(__file__).parents[2] / "benchmarks" / "tasks" / "digits.onnx"
+
+
+def _strokes(index: int) -> Feeds:
+    """Bright strokes on black, as the model's digits are: float32 (1, 1, 32, 32), 0…1."""
+    rng = np.random.default_rng(index)
+    image = np.zeros((32, 32), dtype=np.float32)
+    y, x = rng.integers(6, 26, 2)
+    for _ in range(60):
+        image[y - 1 : y + 2, x - 1 : x + 2] = rng.uniform(0.7, 1.0)
+        dy, dx = rng.integers(-2, 3, 2)
+        y, x = np.clip([y + dy, x + dx], 4, 27)
+    return {"x": image[None, None]}
+
+
+def part(start: int, count: int) -> Samples:
+    """Samples `start` … `start + count`."""
+    return Samples(count=count, read=lambda i: _strokes(start + i), source="strokes")
+
+
+def _prepare(profile: Profile, folder: Path) -> PreparedVariant:
+    return prepare_variant(
+        load_source(DIGITS),
+        profile,
+        SampleSplit(calibration=part(0, 30), search=part(30, 15), held_out=part(45, 20)),
+        work_dir=folder,
+        progress=silent,
+        allow_degraded=False,
+    )
+
+
+@pytest.mark.parametrize("name", ["qnn-htp", "qnn-htp-a8w8"])
+def test_the_whole_graph_runs_on_the_simulated_npu(name: str, tmp_path: Path) -> None:
+    variant = _prepare(load_profile(name), tmp_path)
+    assert variant.placement.verified
+    assert set(variant.placement.left) == {"QuantizeLinear", "DequantizeLinear"}
+    assert sum(variant.placement.left.values()) == 2, "the graph's own input and output"
+    assert variant.accuracy.value >= variant.accuracy.budget
+    assert any("4 samples ran on the simulator" in note for note in variant.notes)
+    assert variant.latency_ms is None, "a simulator's time says nothing"
+
+
+def test_a_profile_for_one_chip_is_compiled_for_it_and_runs(tmp_path: Path) -> None:
+    variant = _prepare(load_profile("qnn-htp-v68"), tmp_path)
+    nodes = onnx.load(variant.folder / variant.model_file, load_external_data=False).graph.node
+    assert [node.op_type for node in nodes] == ["QuantizeLinear", "EPContext", "DequantizeLinear"]
+    assert variant.toolchain.compiled_for.startswith("v68")
+    assert variant.compatibility_string
+    assert variant.placement.verified
+
+
+def test_a_placement_that_is_asked_for_and_not_reached_is_refused_with_the_operators(
+    tmp_path: Path,
+) -> None:
+    strict = resolve_profile("qnn-htp", {"gates": {"placement_min": 1.0}})
+    with pytest.raises(BuildError) as caught:
+        _prepare(strict, tmp_path)
+    message = str(caught.value)
+    assert re.search(r"QNNExecutionProvider took \d+ of \d+ nodes \(98%\)", message)
+    assert "left to the CPU: 1 DequantizeLinear, 1 QuantizeLinear" in message
