@@ -25,7 +25,7 @@ def export_task(task: Task, folder: Path) -> Path:
     shutil.rmtree(calibration, ignore_errors=True)
     calibration.mkdir(parents=True)
     for index, feeds in enumerate(task.calibration()[:CALIBRATION_COUNT]):
-        np.savez_compressed(calibration / f"{index:04d}.npz", **feeds)
+        np.savez_compressed(calibration / f"{index:04d}.npz", **feeds)  # type: ignore[arg-type]
     return calibration
 
 

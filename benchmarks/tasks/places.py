@@ -35,7 +35,7 @@ def cached_arrays(name: str, make: Callable[[], dict[str, Array]]) -> dict[str, 
     if not file.exists():
         file.parent.mkdir(parents=True, exist_ok=True)
         unfinished = file.with_name(f"{name}.unfinished.npz")
-        np.savez_compressed(unfinished, **make())
+        np.savez_compressed(unfinished, **make())  # type: ignore[arg-type]
         unfinished.replace(file)
     with np.load(file, allow_pickle=False) as arrays:
         return {key: arrays[key] for key in arrays.files}
