@@ -15,6 +15,7 @@ from edgepack.packager.measure import Run
 from edgepack.packager.model_files import open_on_cpu
 from edgepack.packager.profile_schema import Profile
 from edgepack.packager.samples import Feeds, Tensor
+from edgepack.wire.messages import DeviceFacts
 
 CPU_PROVIDER = "CPUExecutionProvider"
 
@@ -47,17 +48,24 @@ def find_venue(profile: Profile) -> Venue:
             there = provider.available and profile.device.type in (
                 provider.devices or (profile.device.type,)
             )
-            fits = not profile.device.arch or facts.arch in profile.device.arch
+            fits = (not profile.device.arch or facts.arch in profile.device.arch) and set(
+                profile.device.cpu_features
+            ) <= set(facts.cpu_features)
             return Venue(
                 is_native=there and fits and not provider.is_simulator,
                 is_simulated=there and provider.is_simulator,
-                because=provider.because,
+                because=provider.because if fits else _describe_misfit(profile, facts),
             )
     return Venue(
         is_native=False,
         is_simulated=False,
         because=f"{profile.device.provider} is not known on this host",
     )
+
+
+def _describe_misfit(profile: Profile, facts: DeviceFacts) -> str:
+    wanted = " ".join((*profile.device.arch, *profile.device.cpu_features))
+    return f"this host is {facts.arch} {facts.cpu_model} without {wanted}"
 
 
 class Evaluator:

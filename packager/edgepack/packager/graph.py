@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 import onnx
-from onnx import numpy_helper
+
+from edgepack.packager import stored_tensors
 
 
 def subgraphs(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
@@ -69,7 +70,7 @@ class GraphIndex:
     def constant(self, name: str) -> npt.NDArray[np.generic] | None:
         """The values of an initializer; None for any other tensor."""
         tensor = self.initializers.get(name)
-        return None if tensor is None else numpy_helper.to_array(tensor)
+        return None if tensor is None else stored_tensors.values(tensor)
 
 
 def index_graph(graph: onnx.GraphProto) -> GraphIndex:

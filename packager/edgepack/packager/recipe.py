@@ -23,7 +23,7 @@ from edgepack.packager.accuracy import Metric, OutputDistance, Verdict
 from edgepack.packager.compile import CompiledContext, compile_context
 from edgepack.packager.evaluation import Evaluator, find_venue
 from edgepack.packager.measure import ModelRunner, Run, interleaved_medians_ms
-from edgepack.packager.model_files import RUNTIME_ERRORS, save_model
+from edgepack.packager.model_files import RUNTIME_ERRORS, load_model, save_model
 from edgepack.packager.passes.clean import name_nodes
 from edgepack.packager.passes.context import PassContext
 from edgepack.packager.passes.runner import run_float_passes
@@ -330,7 +330,7 @@ def _few(first: Samples, then: Samples) -> Samples:
 
 def _finish(path: Path, source: onnx.ModelProto, final: Path) -> int:
     """Writes the variant's model, with the source's metadata, which applications read."""
-    model = onnx.load(path)
+    model = load_model(path)
     del model.metadata_props[:]
     model.metadata_props.extend(sorted(source.metadata_props, key=lambda entry: entry.key))
     model.producer_name = "edgepack"

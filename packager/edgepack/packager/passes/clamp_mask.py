@@ -6,11 +6,15 @@ before, .62 after). A score of -64 is as dead after a softmax as one of -3.4e38,
 is enough depends on the model: so the smallest is taken with which the outputs do not change.
 """
 
+from typing import Any
+
 import numpy as np
+import numpy.typing as npt
 import onnx
 from onnx import numpy_helper
 
 from edgepack.errors import BuildError
+from edgepack.packager import stored_tensors
 from edgepack.packager.measure import ModelRunner, largest_difference
 from edgepack.packager.passes.context import PassContext, PassResult
 from edgepack.packager.profile_schema import ClampMask
@@ -42,7 +46,9 @@ def clamp_mask(model: onnx.ModelProto, settings: ClampMask, context: PassContext
     folder = context.work_dir / "clamp_mask"
     folder.mkdir(parents=True, exist_ok=True)
     expected = ModelRunner(model, folder / "before.onnx").run_all(samples)
-    originals = {tensor.name: numpy_helper.to_array(tensor) for tensor in found}
+    originals: dict[str, npt.NDArray[Any]] = {
+        tensor.name: stored_tensors.values(tensor) for tensor in found
+    }
     for value in settings.values:
         for tensor in found:
             array = originals[tensor.name]
@@ -94,5 +100,5 @@ def _mask_constants(graph: onnx.GraphProto, threshold: float) -> list[onnx.Tenso
 def _has_mask(tensor: onnx.TensorProto, threshold: float) -> bool:
     if tensor.data_type != onnx.TensorProto.FLOAT:
         return False
-    values = numpy_helper.to_array(tensor)
+    values = stored_tensors.values(tensor)
     return values.size > 0 and bool(values.min() <= threshold)

@@ -20,10 +20,9 @@ from onnx import helper, numpy_helper, version_converter
 from edgepack.errors import BuildError
 from edgepack.packager.graph import used_names
 from edgepack.packager.model_files import (
-    EXTERNAL_ABOVE_BYTES,
     drop_unused_opsets,
+    is_large,
     opset_of,
-    weights_size_bytes,
 )
 from edgepack.packager.passes.context import PassContext, PassResult
 from edgepack.packager.profile_schema import Clean
@@ -187,7 +186,7 @@ def _convert_opset(
 
 def _convertible(model: onnx.ModelProto) -> str:
     """Why the converter must not be tried, or ""."""
-    if weights_size_bytes(model) > EXTERNAL_ABOVE_BYTES:
+    if is_large(model):
         return "the converter cannot read models over 2 GB"
     foreign = sorted({node.domain for node in model.graph.node} - {"", "ai.onnx"})
     if foreign:

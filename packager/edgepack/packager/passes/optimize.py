@@ -12,12 +12,12 @@ import onnxruntime
 from edgepack.errors import BuildError
 from edgepack.packager.graph import subgraphs
 from edgepack.packager.model_files import (
-    EXTERNAL_ABOVE_BYTES,
     RUNTIME_ERRORS,
+    is_large,
+    load_model,
     opset_of,
     quiet_options,
     save_model,
-    weights_size_bytes,
 )
 from edgepack.packager.passes.clean import drop_unused, name_nodes
 from edgepack.packager.passes.context import PassContext, PassResult
@@ -48,7 +48,7 @@ def optimize(model: onnx.ModelProto, settings: Optimize, context: PassContext) -
     options = quiet_options(threads=1)
     options.graph_optimization_level = _LEVELS[settings.level]
     options.optimized_model_filepath = str(after)
-    if weights_size_bytes(model) > EXTERNAL_ABOVE_BYTES:
+    if is_large(model):
         options.add_session_config_entry(
             "session.optimized_model_external_initializers_file_name", "after.data"
         )
@@ -62,7 +62,7 @@ def optimize(model: onnx.ModelProto, settings: Optimize, context: PassContext) -
             found_in="pass optimize",
             remedy="check the model with onnx.checker, or export it again",
         ) from error
-    optimized = onnx.load(after)
+    optimized = load_model(after)
     optimized.ir_version = model.ir_version
     _refuse_foreign_operators(model, optimized)
     name_nodes(optimized.graph)
