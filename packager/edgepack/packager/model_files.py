@@ -164,8 +164,10 @@ def open_on_cpu(
 ) -> onnxruntime.InferenceSession:
     """Opens a model on the CPU provider, quietly.
 
+    The weights of a large one are used from their file: packed for speed they would all be copied.
+
     Args:
-        path: The model.
+        path: The model, written by `save_model`.
         threads: Intra-op threads; 0 leaves it to ONNX Runtime.
         optimize: Whether ONNX Runtime may rewrite the graph; without it, Quantize/Dequantize
             pairs are computed as they stand, which is what other providers' integers are near.
@@ -176,6 +178,9 @@ def open_on_cpu(
     options = quiet_options(threads=threads)
     if not optimize:
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    weights = path.with_suffix(WEIGHTS_SUFFIX)
+    if weights.exists() and weights.stat().st_size > EXTERNAL_ABOVE_BYTES:
+        options.add_session_config_entry("session.disable_prepacking", "1")
     return onnxruntime.InferenceSession(
         str(path), sess_options=options, providers=["CPUExecutionProvider"]
     )

@@ -17,13 +17,13 @@ from pathlib import Path
 
 import numpy as np
 import onnx
-import onnx.external_data_helper
 import onnxruntime
 from google.protobuf.message import DecodeError
 
 from edgepack.agent.sessions import open_model_file
 from edgepack.errors import BuildError, DeviceError
-from edgepack.packager import runtime_limits, source_file, source_shapes
+from edgepack.packager import runtime_limits, source_file, source_shapes, stored_tensors
+from edgepack.packager.model_files import attach_weights
 
 OLDEST_OPSET = 11
 """Below it, Resize, Pad and Clip keep as attributes what every recipe expects as inputs."""
@@ -78,8 +78,8 @@ class SourceModel:
 
     Attributes:
         path: The file.
-        model: The model with its external data loaded, and with the caller's shapes applied. May
-            be over 2 GB, which protobuf cannot serialise in one piece: save it with external data.
+        model: The model with the caller's shapes applied. Its external data are loaded, but for
+            the weights of a model that is too large for protobuf (see `attach_weights`).
         sha256: Digest of the file's bytes and of its external data, hex.
         size_bytes: Size of the file and of its external data.
         inputs: Inputs a caller must feed: initializers listed as inputs are not among them.
@@ -116,7 +116,7 @@ def load_source(path: Path, shapes: Mapping[str, tuple[int, ...]] | None = None)
     _check_structure(path, model)
     external = _external_files(path, model)
     _check_versions(path, model)
-    onnx.external_data_helper.load_external_data_for_model(model, str(path.parent.resolve()))
+    attach_weights(model, path.parent)
     checker_notes = _check_graph(path)
     source_shapes.fix(model, required_inputs(model), shapes or {})
     notes = (*checker_notes, *_check_weights(path, model))
@@ -199,22 +199,11 @@ def _check_structure(path: Path, model: onnx.ModelProto) -> None:
         raise BuildError("the model has no outputs", found_in=str(path))
 
 
-def _tensors(model: onnx.ModelProto) -> Iterator[tuple[str, onnx.TensorProto]]:
-    """Every stored tensor with the name people know it by; constants go by their node's output."""
-    for graph in graphs(model.graph):
-        for tensor in graph.initializer:
-            yield tensor.name, tensor
-        for node in graph.node:
-            for attribute in node.attribute:
-                if attribute.HasField("t"):
-                    yield node.output[0] if node.output else node.name, attribute.t
-
-
 def _external_files(path: Path, model: onnx.ModelProto) -> tuple[Path, ...]:
     """The external data files, sorted by their location as the model writes it."""
     root = path.parent.resolve()
     files: dict[str, Path] = {}
-    for name, tensor in _tensors(model):
+    for name, tensor in stored_tensors.named_tensors(model):
         if tensor.data_location != onnx.TensorProto.EXTERNAL:
             continue
         entries = {entry.key: entry.value for entry in tensor.external_data}
@@ -331,10 +320,10 @@ def _check_weights(path: Path, model: onnx.ModelProto) -> tuple[str, ...]:
         for name in node.input
     }
     notes = []
-    for name, tensor in _tensors(model):
+    for name, tensor in stored_tensors.named_tensors(model):
         if tensor.data_type not in _FLOAT_TYPES:
             continue
-        values = onnx.numpy_helper.to_array(tensor)
+        values = stored_tensors.values(tensor)
         finite = np.isfinite(values)
         if finite.all():
             continue

@@ -1,0 +1,135 @@
+"""Tensors whose values stay in a file until somebody reads them.
+
+The weights of a model beyond protobuf's 2 GB are not loaded: their tensors keep the absolute path,
+the offset and the length, and copying such a model copies those alone.
+"""
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+from onnx import helper, numpy_helper
+
+_PIECE_BYTES = 16 << 20
+
+
+class Place(NamedTuple):
+    """Where a tensor's bytes lie."""
+
+    file: Path
+    offset: int
+    length: int
+
+
+def place(tensor: onnx.TensorProto, folder: Path = Path("/")) -> Place | None:
+    """Where the values of a tensor lie outside the model; None where they are inside.
+
+    Args:
+        tensor: The tensor.
+        folder: What its location is relative to; without meaning for an absolute one.
+    """
+    if tensor.data_location != onnx.TensorProto.EXTERNAL:
+        return None
+    entries = {entry.key: entry.value for entry in tensor.external_data}
+    file = folder / entries["location"]
+    offset = int(entries.get("offset") or 0)
+    length = int(entries.get("length") or 0) or file.stat().st_size - offset
+    return Place(file, offset, length)
+
+
+def is_held(tensor: onnx.TensorProto) -> bool:
+    """Whether the values stay in a file that can be found wherever the model is: see `put`."""
+    return any(
+        entry.key == "location" and Path(entry.value).is_absolute()
+        for entry in tensor.external_data
+    )
+
+
+def put(tensor: onnx.TensorProto, location: str, offset: int, length: int) -> None:
+    """Makes a tensor say that its values lie outside the model; forgets those inside."""
+    tensor.ClearField("raw_data")
+    tensor.data_location = onnx.TensorProto.EXTERNAL
+    del tensor.external_data[:]
+    for key, value in (("location", location), ("offset", str(offset)), ("length", str(length))):
+        tensor.external_data.add(key=key, value=value)
+
+
+def size_bytes(tensor: onnx.TensorProto) -> int:
+    """Bytes that the values of a tensor take, wherever they lie."""
+    stored = place(tensor)
+    return stored.length if stored else len(tensor.raw_data) or tensor.ByteSize()
+
+
+def values(tensor: onnx.TensorProto) -> npt.NDArray[np.generic]:
+    """The values of a tensor; of a file, pages are read only as they are looked at."""
+    stored = place(tensor)
+    if stored is None:
+        return numpy_helper.to_array(tensor)
+    dtype = np.dtype(helper.tensor_dtype_to_np_dtype(tensor.data_type))
+    shape = tuple(tensor.dims)
+    if stored.length == dtype.itemsize * int(np.prod(shape, dtype=np.int64)) and stored.length:
+        return np.memmap(stored.file, dtype, mode="r", offset=stored.offset, shape=shape)
+    loaded = onnx.TensorProto()
+    loaded.CopyFrom(tensor)
+    load(loaded)
+    return numpy_helper.to_array(loaded)
+
+
+def load(tensor: onnx.TensorProto, folder: Path = Path("/")) -> None:
+    """Reads the values of a tensor into the model; `folder` as in `place`."""
+    if place(tensor, folder) is not None:
+        tensor.raw_data = b"".join(pieces(tensor, folder))
+        tensor.ClearField("data_location")
+        del tensor.external_data[:]
+
+
+def pieces(tensor: onnx.TensorProto, folder: Path = Path("/")) -> Iterator[bytes]:
+    """The raw bytes of a tensor, in pieces, wherever they lie; `folder` as in `place`."""
+    stored = place(tensor, folder)
+    if stored is None:
+        yield tensor.raw_data
+        return
+    left = stored.length
+    with stored.file.open("rb") as file:
+        file.seek(stored.offset)
+        while left:
+            piece = file.read(min(left, _PIECE_BYTES))
+            if not piece:
+                raise OSError(f"{stored.file} ended before the values of {tensor.name!r}")
+            left -= len(piece)
+            yield piece
+
+
+def named_tensors(model: onnx.ModelProto) -> Iterator[tuple[str, onnx.TensorProto]]:
+    """Every stored tensor of a model, with the name people know it by.
+
+    Initializers, and constants by their node's output; those of control flow's bodies and of
+    model-local functions too.
+    """
+    yield from _of_graph(model.graph)
+    for function in model.functions:
+        yield from _of_nodes(function.node)
+
+
+def _of_graph(graph: onnx.GraphProto) -> Iterator[tuple[str, onnx.TensorProto]]:
+    for tensor in graph.initializer:
+        yield tensor.name, tensor
+    for sparse in graph.sparse_initializer:
+        yield sparse.values.name, sparse.values
+        yield f"{sparse.values.name} (indices)", sparse.indices
+    yield from _of_nodes(graph.node)
+
+
+def _of_nodes(nodes: Iterable[onnx.NodeProto]) -> Iterator[tuple[str, onnx.TensorProto]]:
+    for node in nodes:
+        name = node.output[0] if node.output else node.name
+        for attribute in node.attribute:
+            if attribute.HasField("t"):
+                yield name, attribute.t
+            for tensor in attribute.tensors:
+                yield name, tensor
+            for body in (*((attribute.g,) if attribute.HasField("g") else ()), *attribute.graphs):
+                yield from _of_graph(body)

@@ -1,0 +1,159 @@
+"""A model beyond protobuf's 2 GB is built with its weights in files; here the limit is lower."""
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from edgepack.bundle.keys import generate_key, load_public_key, write_key_pair
+from edgepack.bundle.verify import verify_folder
+from edgepack.errors import BuildError
+from edgepack.packager import model_files, stored_tensors
+from edgepack.packager.build import BuildRequest, build
+from edgepack.packager.model_files import load_model, open_on_cpu, save_model
+from edgepack.packager.source import load_source
+from tests.unit.packager_io.models import save, save_with_external_data, small_cnn
+
+_SIZE = 160  # a weight of 160 x 160 floats, 102,400 bytes, stays in its file
+
+
+@pytest.fixture(autouse=True)
+def _low_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(model_files, "EXTERNAL_ABOVE_BYTES", 150_000)
+
+
+def _layers(*, nan: bool = False) -> onnx.ModelProto:
+    """Two layers of 102,400 bytes each, and a bias that is small."""
+    rng = np.random.default_rng(0)
+    weights = [
+        rng.normal(0, 0.1, (_SIZE, _SIZE)).astype(np.float32),
+        rng.normal(0, 0.1, (_SIZE, _SIZE)).astype(np.float32),
+        np.ones(_SIZE, np.float32),
+    ]
+    if nan:
+        weights[1][3, 4] = np.nan
+    nodes = [
+        helper.make_node("MatMul", ["x", "w0"], ["h"]),
+        helper.make_node("Add", ["h", "w2"], ["b"]),
+        helper.make_node("Relu", ["b"], ["r"]),
+        helper.make_node("MatMul", ["r", "w1"], ["y"]),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "layers",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, _SIZE])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, _SIZE])],
+        [numpy_helper.from_array(array, f"w{i}") for i, array in enumerate(weights)],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+def _external(folder: Path, **options: bool) -> Path:
+    folder.mkdir()
+    return save_with_external_data(_layers(**options), folder / "model.onnx")
+
+
+def test_the_weights_of_a_large_source_are_not_loaded(tmp_path: Path) -> None:
+    source = load_source(_external(tmp_path / "in"))
+    assert source.model.ByteSize() < 10_000
+    for tensor, expected in zip(
+        source.model.graph.initializer, _layers().graph.initializer, strict=True
+    ):
+        np.testing.assert_array_equal(
+            stored_tensors.values(tensor), numpy_helper.to_array(expected)
+        )
+    assert [stored_tensors.is_held(tensor) for tensor in source.model.graph.initializer] == [
+        True,
+        True,
+        False,
+    ]
+
+
+def test_a_small_source_is_loaded(tmp_path: Path) -> None:
+    path = save_with_external_data(small_cnn(), tmp_path / "model.onnx")
+    assert all(tensor.raw_data for tensor in load_source(path).model.graph.initializer)
+
+
+def test_nan_is_found_in_weights_that_stay_in_their_file(tmp_path: Path) -> None:
+    with pytest.raises(BuildError, match="1 of 25,600 values of weight 'w1' are NaN"):
+        load_source(_external(tmp_path / "in", nan=True))
+
+
+def test_a_large_model_is_saved_with_external_data_the_same_each_time(tmp_path: Path) -> None:
+    contents = []
+    for name in ("a", "b"):
+        path = tmp_path / name / "model.onnx"
+        path.parent.mkdir()
+        written = save_model(_layers(), path)
+        weights = path.with_suffix(".data")
+        assert written == path.stat().st_size + weights.stat().st_size
+        contents.append((path.read_bytes(), weights.read_bytes()))
+    assert contents[0] == contents[1]
+    feeds = {"x": np.ones((1, _SIZE), np.float32)}
+    got = open_on_cpu(tmp_path / "a" / "model.onnx").run(None, feeds)[0]
+    save(_layers(), tmp_path / "whole.onnx")
+    np.testing.assert_allclose(got, open_on_cpu(tmp_path / "whole.onnx").run(None, feeds)[0])
+
+
+def test_weights_that_are_in_a_file_already_are_not_written_again(tmp_path: Path) -> None:
+    source = load_source(_external(tmp_path / "in"))
+    save_model(source.model, tmp_path / "out.onnx")
+    assert (tmp_path / "out.data").samefile(tmp_path / "in" / "weights.bin")
+    save_model(load_model(tmp_path / "out.onnx"), tmp_path / "out.onnx")  # over itself
+    assert (tmp_path / "out.data").samefile(tmp_path / "in" / "weights.bin")
+    assert not source.model.graph.initializer[0].HasField("raw_data"), "the source is unchanged"
+
+
+def test_weights_of_several_files_are_gathered(tmp_path: Path) -> None:
+    path = _external(tmp_path / "in")
+    model = onnx.load(path, load_external_data=False)
+    shutil.copy(tmp_path / "in" / "weights.bin", tmp_path / "in" / "second.bin")
+    for entry in model.graph.initializer[1].external_data:
+        if entry.key == "location":
+            entry.value = "second.bin"
+    save(model, path)
+    save_model(load_source(path).model, tmp_path / "out.onnx")
+    for tensor, expected in zip(
+        load_model(tmp_path / "out.onnx").graph.initializer,
+        _layers().graph.initializer,
+        strict=True,
+    ):
+        np.testing.assert_array_equal(
+            stored_tensors.values(tensor), numpy_helper.to_array(expected)
+        )
+
+
+def test_a_model_that_became_small_is_one_file_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = load_source(_external(tmp_path / "in"))
+    monkeypatch.setattr(model_files, "EXTERNAL_ABOVE_BYTES", 1_000_000)
+    save_model(source.model, tmp_path / "out.onnx")
+    assert not (tmp_path / "out.data").exists()
+    onnx.checker.check_model(str(tmp_path / "out.onnx"))
+    assert open_on_cpu(tmp_path / "out.onnx").get_outputs()[0].name == "y"
+
+
+@pytest.mark.parametrize("profile", ["fp32"])
+def test_a_large_model_is_built_whole(tmp_path: Path, profile: str) -> None:
+    private, public = write_key_pair(generate_key(), tmp_path / "release")
+    output = tmp_path / "layers-1.0.0"
+    request = BuildRequest(
+        model=_external(tmp_path / "in"),
+        output=output,
+        name="layers",
+        version="1.0.0",
+        release=1,
+        profiles=(profile,),
+        key=private,
+    )
+    result = build(request, lambda what, done, total: None)
+    assert result.report.choice.startswith(profile)
+    files = sorted(path.name for path in (output / "model" / profile).iterdir())
+    assert files == ["model.data", "model.onnx"]
+    assert verify_folder(output, [load_public_key(public)]).manifest.facts.name == "layers"
+    weights = output / "model" / profile / "model.data"
+    assert not weights.samefile(tmp_path / "in" / "weights.bin"), "the bundle has its own copy"
