@@ -123,6 +123,7 @@ def prepare_variant(
     got = [run(feeds) for feeds in split.held_out]
     distances = judge.reference.distances(got)
     verdict = judge.reference.judge(got) if metric is None else judge.judge(run)  # 4.
+    del run  # its session holds the whole model, and the trial opens another
     trial = _try_on_provider(final, profile, evaluator, split.held_out, progress)  # 5.
     seen = [distances]
     if trial is not None:
