@@ -137,23 +137,36 @@ def test_a_model_that_became_small_is_one_file_again(
     assert open_on_cpu(tmp_path / "out.onnx").get_outputs()[0].name == "y"
 
 
-@pytest.mark.parametrize("profile", ["fp32"])
-def test_a_large_model_is_built_whole(tmp_path: Path, profile: str) -> None:
-    private, public = write_key_pair(generate_key(), tmp_path / "release")
-    output = tmp_path / "layers-1.0.0"
+def _build(folder: Path, model: Path, profile: str) -> Path:
+    private, public = write_key_pair(generate_key(), folder / "release")
+    output = folder / "layers-1.0.0"
     request = BuildRequest(
-        model=_external(tmp_path / "in"),
+        model=model,
         output=output,
         name="layers",
         version="1.0.0",
         release=1,
         profiles=(profile,),
         key=private,
+        calibration="random:8",
+        allow_degraded=True,
     )
-    result = build(request, lambda what, done, total: None)
-    assert result.report.choice.startswith(profile)
-    files = sorted(path.name for path in (output / "model" / profile).iterdir())
-    assert files == ["model.data", "model.onnx"]
+    build(request, lambda what, done, total: None)
     assert verify_folder(output, [load_public_key(public)]).manifest.facts.name == "layers"
-    weights = output / "model" / profile / "model.data"
+    return output / "model"
+
+
+def test_a_large_float_model_is_built_with_external_data(tmp_path: Path) -> None:
+    variant = _build(tmp_path, _external(tmp_path / "in"), "fp32") / "fp32"
+    assert sorted(path.name for path in variant.iterdir()) == ["model.data", "model.onnx"]
+    weights = variant / "model.data"
     assert not weights.samefile(tmp_path / "in" / "weights.bin"), "the bundle has its own copy"
+
+
+def test_a_large_model_is_optimized_and_quantized_from_its_file(tmp_path: Path) -> None:
+    profile = tmp_path / "always.toml"
+    profile.write_text('[profile]\nname = "always"\nextends = "cpu"\n[gates]\nfloat_instead = []\n')
+    variant = _build(tmp_path, _external(tmp_path / "in"), str(profile)) / "always"
+    assert [path.name for path in variant.iterdir()] == ["model.onnx"], "a quarter of the size"
+    operators = {node.op_type for node in onnx.load(variant / "model.onnx").graph.node}
+    assert "DequantizeLinear" in operators
