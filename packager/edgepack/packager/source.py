@@ -4,7 +4,7 @@
 
 1. The path is a file and looks like ONNX (`source_file`).
 2. It parses, and it has a graph, inputs, outputs and an opset.
-3. Its external data are there, inside the model's folder.
+3. Its external data are there, inside the model's folder (`external_data`).
 4. The installed ONNX Runtime knows its opset and IR version, and opset 11 is the oldest.
 5. Shapes the caller fixed fit its inputs (`source_shapes`).
 6. Its weights are numbers: no NaN anywhere, no infinity where something is computed with it.
@@ -22,7 +22,13 @@ from google.protobuf.message import DecodeError
 
 from edgepack.agent.sessions import open_model_file
 from edgepack.errors import BuildError, DeviceError
-from edgepack.packager import runtime_limits, source_file, source_shapes, stored_tensors
+from edgepack.packager import (
+    external_data,
+    runtime_limits,
+    source_file,
+    source_shapes,
+    stored_tensors,
+)
 from edgepack.packager.model_files import attach_weights
 
 OLDEST_OPSET = 11
@@ -114,7 +120,7 @@ def load_source(path: Path, shapes: Mapping[str, tuple[int, ...]] | None = None)
     source_file.check(path)
     model = _parse(path)
     _check_structure(path, model)
-    external = _external_files(path, model)
+    external = external_data.external_files(path, model)
     _check_versions(path, model)
     attach_weights(model, path.parent)
     checker_notes = _check_graph(path)
@@ -197,53 +203,6 @@ def _check_structure(path: Path, model: onnx.ModelProto) -> None:
         )
     if not model.graph.output:
         raise BuildError("the model has no outputs", found_in=str(path))
-
-
-def _external_files(path: Path, model: onnx.ModelProto) -> tuple[Path, ...]:
-    """The external data files, sorted by their location as the model writes it."""
-    root = path.parent.resolve()
-    files: dict[str, Path] = {}
-    for name, tensor in stored_tensors.named_tensors(model):
-        if tensor.data_location != onnx.TensorProto.EXTERNAL:
-            continue
-        entries = {entry.key: entry.value for entry in tensor.external_data}
-        location = entries.get("location", "")
-        file = (root / location).resolve()
-        where = f"{path}, tensor {name!r}"
-        if not location or Path(location).is_absolute() or not file.is_relative_to(root):
-            raise BuildError(
-                f"the model points outside its folder for external data: {location!r}",
-                found_in=where,
-                remedy="save it again with onnx.save_model(…, save_as_external_data=True)",
-            )
-        if not file.is_file():
-            raise BuildError(
-                f"external data file {location!r} is missing: it holds the values of "
-                f"tensor {name!r}",
-                found_in=where,
-                remedy=f"put {location} beside {path.name} (it belongs to the same export)",
-            )
-        end = _external_end(where, entries)
-        if end > file.stat().st_size:
-            raise BuildError(
-                f"external data file {location!r} is truncated: tensor {name!r} ends at byte "
-                f"{end:,}, the file has {file.stat().st_size:,}",
-                found_in=where,
-                remedy="copy the file again",
-            )
-        files[location] = file
-    return tuple(files[location] for location in sorted(files))
-
-
-def _external_end(where: str, entries: Mapping[str, str]) -> int:
-    try:
-        return int(entries.get("offset") or 0) + int(entries.get("length") or 0)
-    except ValueError as error:
-        raise BuildError(
-            f"the offset or length of external data is no number: {error}",
-            found_in=where,
-            remedy="export the model again",
-        ) from error
 
 
 def _default_opset(model: onnx.ModelProto) -> int:

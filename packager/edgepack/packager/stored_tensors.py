@@ -112,24 +112,40 @@ def named_tensors(model: onnx.ModelProto) -> Iterator[tuple[str, onnx.TensorProt
     yield from _of_graph(model.graph)
     for function in model.functions:
         yield from _of_nodes(function.node)
+        yield from _of_attributes(function.name, function.attribute_proto)
 
 
 def _of_graph(graph: onnx.GraphProto) -> Iterator[tuple[str, onnx.TensorProto]]:
     for tensor in graph.initializer:
         yield tensor.name, tensor
     for sparse in graph.sparse_initializer:
-        yield sparse.values.name, sparse.values
-        yield f"{sparse.values.name} (indices)", sparse.indices
+        yield from _of_sparse(sparse.values.name, sparse)
     yield from _of_nodes(graph.node)
 
 
 def _of_nodes(nodes: Iterable[onnx.NodeProto]) -> Iterator[tuple[str, onnx.TensorProto]]:
     for node in nodes:
-        name = node.output[0] if node.output else node.name
-        for attribute in node.attribute:
-            if attribute.HasField("t"):
-                yield name, attribute.t
-            for tensor in attribute.tensors:
-                yield name, tensor
-            for body in (*((attribute.g,) if attribute.HasField("g") else ()), *attribute.graphs):
-                yield from _of_graph(body)
+        yield from _of_attributes(node.output[0] if node.output else node.name, node.attribute)
+
+
+def _of_attributes(
+    name: str, attributes: Iterable[onnx.AttributeProto]
+) -> Iterator[tuple[str, onnx.TensorProto]]:
+    for attribute in attributes:
+        if attribute.HasField("t"):
+            yield name, attribute.t
+        for tensor in attribute.tensors:
+            yield name, tensor
+        if attribute.HasField("sparse_tensor"):
+            yield from _of_sparse(name, attribute.sparse_tensor)
+        for sparse in attribute.sparse_tensors:
+            yield from _of_sparse(name, sparse)
+        if attribute.HasField("g"):
+            yield from _of_graph(attribute.g)
+        for body in attribute.graphs:
+            yield from _of_graph(body)
+
+
+def _of_sparse(name: str, sparse: onnx.SparseTensorProto) -> Iterator[tuple[str, onnx.TensorProto]]:
+    yield name, sparse.values
+    yield name, sparse.indices

@@ -95,7 +95,10 @@ def test_a_large_model_is_saved_with_external_data_the_same_each_time(tmp_path: 
     feeds = {"x": np.ones((1, _SIZE), np.float32)}
     got = open_on_cpu(tmp_path / "a" / "model.onnx").run(None, feeds)[0]
     save(_layers(), tmp_path / "whole.onnx")
-    np.testing.assert_allclose(got, open_on_cpu(tmp_path / "whole.onnx").run(None, feeds)[0])
+    expected = open_on_cpu(tmp_path / "whole.onnx").run(None, feeds)[0]
+    np.testing.assert_allclose(
+        got, expected, atol=1e-5
+    )  # packed weights are summed in another order
 
 
 def test_weights_that_are_in_a_file_already_are_not_written_again(tmp_path: Path) -> None:

@@ -171,6 +171,95 @@ def test_external_data_outside_the_folder_is_refused(tmp_path: Path, location: s
     )
 
 
+@pytest.mark.parametrize(
+    ("key", "value", "problem"),
+    [
+        ("offset", "-4", "is negative"),
+        ("length", "-4", "is negative"),
+        ("length", "much", "is no number"),
+        ("length", "44", "external data of 44 bytes cannot be a tensor of shape [10]"),
+    ],
+)
+def test_external_data_that_cannot_be_is_refused(
+    tmp_path: Path, key: str, value: str, problem: str
+) -> None:
+    model = _with_function("shift.bin")
+    entries = model.functions[0].node[0].attribute[0].t.external_data
+    if key == "offset":
+        entries.add(key="offset")
+    next(entry for entry in entries if entry.key == key).value = value
+    (tmp_path / "shift.bin").write_bytes(bytes(100))
+    assert problem in _refusal(save(model, tmp_path / "model.onnx")).problem
+
+
+def _external_constant(location: str) -> onnx.TensorProto:
+    tensor = TensorProto(name="c", data_type=TensorProto.FLOAT, dims=[10])
+    tensor.data_location = TensorProto.EXTERNAL
+    tensor.external_data.add(key="location", value=location)
+    tensor.external_data.add(key="length", value="40")
+    return tensor
+
+
+def _with_function(location: str) -> onnx.ModelProto:
+    """`small_cnn` with a model-local function that adds a constant from a file to its scores."""
+    model = small_cnn()
+    model.graph.node[-1].output[0] = "logits"
+    model.graph.node.append(
+        helper.make_node("Shift", ["logits"], ["scores"], name="shift", domain="mine")
+    )
+    model.opset_import.append(helper.make_opsetid("mine", 1))
+    constant = helper.make_node("Constant", [], ["c"], value=_external_constant(location))
+    model.functions.append(
+        helper.make_function(
+            "mine",
+            "Shift",
+            ["x"],
+            ["y"],
+            [constant, helper.make_node("Add", ["x", "c"], ["y"])],
+            [helper.make_opsetid("", 17)],
+        )
+    )
+    return model
+
+
+def test_external_data_of_a_function_is_loaded_and_part_of_the_digest(tmp_path: Path) -> None:
+    path = save(_with_function("shift.bin"), tmp_path / "model.onnx")
+    (tmp_path / "shift.bin").write_bytes(np.ones(10, np.float32).tobytes())
+    source = load_source(path)
+    constant = source.model.functions[0].node[0].attribute[0].t
+    assert numpy_helper.to_array(constant).tolist() == [1.0] * 10
+    (tmp_path / "shift.bin").write_bytes(np.zeros(10, np.float32).tobytes())
+    assert load_source(path).sha256 != source.sha256
+
+
+@pytest.mark.parametrize(
+    ("location", "problem"),
+    [
+        ("../secret.bin", "points outside its folder"),
+        ("/etc/hostname", "points outside its folder"),
+        ("absent.bin", "external data file 'absent.bin' is missing"),
+    ],
+)
+def test_external_data_of_a_function_is_checked_like_any(
+    tmp_path: Path, location: str, problem: str
+) -> None:
+    folder = tmp_path / "inside"
+    folder.mkdir()
+    (tmp_path / "secret.bin").write_bytes(bytes(1 << 16))
+    error = _refusal(save(_with_function(location), folder / "model.onnx"))
+    assert problem in error.problem
+    assert error.found_in == f"{folder / 'model.onnx'}, tensor 'c'"
+
+
+def test_external_data_of_a_sparse_weight_is_checked_like_any(tmp_path: Path) -> None:
+    model = small_cnn()
+    sparse = model.graph.sparse_initializer.add(dims=[20])
+    sparse.values.CopyFrom(_external_constant("../secret.bin"))
+    sparse.indices.CopyFrom(numpy_helper.from_array(np.arange(10), "at"))
+    error = _refusal(save(model, tmp_path / "model.onnx"))
+    assert "points outside its folder" in error.problem
+
+
 def _with_weight(name: str, value: float) -> onnx.ModelProto:
     model = small_cnn()
     for tensor in model.graph.initializer:
