@@ -22,16 +22,16 @@ _COMMANDS = {
     "init": _Entry("edgepack.packager.cli", "Write an edgepack.toml for a model."),
     "profiles": _Entry("edgepack.packager.cli", "List and show hardware profiles."),
     "compare": _Entry(
-        "edgepack.packager.comparison_cli", "Show what differs between two bundles or reports."
+        "edgepack.packager.comparison.cli", "Show what differs between two bundles or reports."
     ),
     "inspect": _Entry("edgepack.bundle.cli", "Show what a bundle holds."),
     "verify": _Entry("edgepack.bundle.cli", "Check a bundle's signature and every file."),
     "unpack": _Entry("edgepack.bundle.cli", "Turn an archive into a directory."),
     "keys": _Entry("edgepack.bundle.cli", "Generate and show signing keys."),
-    "fleet": _Entry("edgepack.fleet.cli", "Serve a fleet, enrol and list its devices."),
-    "rollout": _Entry("edgepack.fleet.rollout_cli", "Start, watch, pause and abort rollouts."),
+    "fleet": _Entry("edgepack.fleet.commands.fleet", "Serve a fleet, enrol and list its devices."),
+    "rollout": _Entry("edgepack.fleet.commands.rollout", "Start, watch, pause and abort rollouts."),
     "simulate": _Entry(
-        "edgepack.fleet.simulate_cli", "Run many simulated devices against a fleet."
+        "edgepack.fleet.commands.simulate", "Run many simulated devices against a fleet."
     ),
 }
 _EXTRAS = {

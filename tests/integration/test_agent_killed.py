@@ -11,9 +11,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from edgepack.agent.lifecycle import RESTING
 from edgepack.agent.pointer import read_pointer, slot_folder
-from edgepack.agent.sessions import open_session
+from edgepack.agent.runtime.sessions import open_session
+from edgepack.agent.update.lifecycle import RESTING
 from edgepack.bundle.keys import PrivateKey, load_public_key
 from edgepack.bundle.verify import verify_folder
 from tests.simulators.broker import Broker

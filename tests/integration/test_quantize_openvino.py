@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from edgepack.packager.profile import load_profile
+from edgepack.packager.profile.reading import load_profile
 from edgepack.packager.progress import silent
 from edgepack.packager.recipe import prepare_variant
-from edgepack.packager.samples import SampleSplit
-from edgepack.packager.source import load_source
+from edgepack.packager.samples.sequence import SampleSplit
+from edgepack.packager.source.model import load_source
 from tests.integration.test_quantize_qnn import DIGITS, part
 
 pytestmark = pytest.mark.openvino

@@ -8,12 +8,12 @@ import onnx
 import pytest
 
 from edgepack.errors import BuildError
-from edgepack.packager.profile import load_profile, resolve_profile
-from edgepack.packager.profile_schema import Profile
+from edgepack.packager.profile.reading import load_profile, resolve_profile
+from edgepack.packager.profile.schema import Profile
 from edgepack.packager.progress import silent
 from edgepack.packager.recipe import prepare_variant
-from edgepack.packager.samples import Feeds, Samples, SampleSplit
-from edgepack.packager.source import load_source
+from edgepack.packager.samples.sequence import Feeds, Samples, SampleSplit
+from edgepack.packager.source.model import load_source
 from edgepack.packager.variant import PreparedVariant
 
 DIGITS = Path(__file__).parents[2] / "benchmarks" / "tasks" / "digits.onnx"

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from edgepack.agent.config import ProbeConfig, ProviderConfig, TrustConfig
-from edgepack.agent.facts import read_device_facts
-from edgepack.agent.matching import match_variants
-from edgepack.agent.probe import probe_variant
-from edgepack.agent.sessions import open_model_file, open_session
+from edgepack.agent.runtime.facts import read_device_facts
+from edgepack.agent.runtime.matching import match_variants
+from edgepack.agent.runtime.probe import probe_variant
+from edgepack.agent.runtime.sessions import open_model_file, open_session
 from edgepack.bundle.golden import Golden, write_golden
 from edgepack.bundle.manifest import GOLDEN_FILE
 from edgepack.errors import DeviceError

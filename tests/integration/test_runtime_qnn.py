@@ -9,12 +9,12 @@ import pytest
 from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_static
 
 from edgepack.agent.config import ProbeConfig
-from edgepack.agent.probe import probe_variant
-from edgepack.agent.sessions import open_model_file
+from edgepack.agent.runtime.probe import probe_variant
+from edgepack.agent.runtime.sessions import open_model_file
 from edgepack.bundle.golden import Golden, write_golden
 from edgepack.bundle.manifest import GOLDEN_FILE
 from edgepack.errors import BuildError
-from edgepack.packager.compile import compile_context
+from edgepack.packager.passes.compile import compile_context
 from tests.unit.agent_runtime.examples import QNN, conv_model, make_inputs, make_variant
 
 
@@ -130,7 +130,7 @@ def test_a_chip_without_its_own_option_is_compiled_for_by_its_number(
 def test_without_the_plug_in_compiling_says_what_to_install(
     quantized: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("edgepack.packager.compile.is_installed", lambda plugin: False)
+    monkeypatch.setattr("edgepack.packager.passes.compile.is_installed", lambda plugin: False)
     with pytest.raises(BuildError, match="needs QNNExecutionProvider, which is not") as caught:
         compile_context(quantized, tmp_path / "out", feeds={}, htp_arch="68")
     assert caught.value.remedy == "pip install 'edgepack[qnn]'"

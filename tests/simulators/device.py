@@ -6,8 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from edgepack.agent.journal import Journal, read_journal
 from edgepack.agent.pointer import ActivePointer, read_pointer
+from edgepack.agent.update.journal import Journal, read_journal
 
 DEVICE = "cam-1"
 

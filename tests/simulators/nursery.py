@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 from edgepack.agent import cli
-from edgepack.agent.facts import read_device_facts
+from edgepack.agent.runtime.facts import read_device_facts
 
 
 class Nursery:

@@ -13,16 +13,16 @@ from pathlib import Path
 
 import msgspec
 
-from edgepack.agent.asking import unpack_missing
 from edgepack.agent.config import AgentConfig, HookConfig, LimitConfig, TrustConfig
-from edgepack.agent.hooks import HookVerdict
-from edgepack.agent.journal import Journal, JournalStore
-from edgepack.agent.latency import Collected
-from edgepack.agent.lifecycle import RESTING
+from edgepack.agent.hooks.runner import HookVerdict
 from edgepack.agent.pointer import ActivePointer, pointer_path, read_pointer
-from edgepack.agent.slots import Slots
-from edgepack.agent.surroundings import Clock, Surroundings, Tools
-from edgepack.agent.update import Updater
+from edgepack.agent.serving.latency import Collected
+from edgepack.agent.update.asking import unpack_missing
+from edgepack.agent.update.journal import Journal, JournalStore
+from edgepack.agent.update.lifecycle import RESTING
+from edgepack.agent.update.slots import Slots
+from edgepack.agent.update.surroundings import Clock, Surroundings, Tools
+from edgepack.agent.update.updater import Updater
 from edgepack.bundle.chunks import fixed_chunks, offsets
 from edgepack.bundle.keys import PublicKey
 from edgepack.bundle.manifest import MANIFEST_FILE, Variant, decode_manifest

@@ -13,24 +13,24 @@ from pathlib import Path
 import click
 import msgspec
 
+from edgepack.agent.broker.connection import Connection
+from edgepack.agent.broker.inbox import Inbox
+from edgepack.agent.broker.telemetry import TelemetryBox
 from edgepack.agent.config import AgentConfig, BrokerConfig, read_config
-from edgepack.agent.connection import Connection
 from edgepack.agent.daemon import Agent, BrokerLink, new_boot, stop_on_signals
-from edgepack.agent.facts import read_device_facts
-from edgepack.agent.hooks import check_hook_folder, run_hooks
-from edgepack.agent.inbox import Inbox
-from edgepack.agent.journal import JournalStore
+from edgepack.agent.hooks.runner import check_hook_folder, run_hooks
 from edgepack.agent.local import LocalLink, local_offer
 from edgepack.agent.local import install as install_locally
 from edgepack.agent.lock import lock_state_dir
 from edgepack.agent.pointer import read_pointer
-from edgepack.agent.probe import probe_variant
-from edgepack.agent.slots import Slots
+from edgepack.agent.runtime.facts import read_device_facts
+from edgepack.agent.runtime.probe import probe_variant
+from edgepack.agent.runtime.verdicts import Verdicts, circumstances_of
 from edgepack.agent.status import describe, read_status
-from edgepack.agent.surroundings import Link, Surroundings, Tools
-from edgepack.agent.telemetry import TelemetryBox
-from edgepack.agent.update import Updater
-from edgepack.agent.verdicts import Verdicts, circumstances_of
+from edgepack.agent.update.journal import JournalStore
+from edgepack.agent.update.slots import Slots
+from edgepack.agent.update.surroundings import Link, Surroundings, Tools
+from edgepack.agent.update.updater import Updater
 from edgepack.bundle.archive import open_bundle
 from edgepack.bundle.keys import PublicKey, load_public_key
 from edgepack.bundle.manifest import Variant

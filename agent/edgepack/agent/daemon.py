@@ -8,12 +8,12 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Protocol
 
+from edgepack.agent.broker.inbox import Acknowledged, Arrived, Connected, Inbox, Item
+from edgepack.agent.broker.report import make_report
+from edgepack.agent.broker.telemetry import TelemetryBox
 from edgepack.agent.config import AgentConfig
-from edgepack.agent.inbox import Acknowledged, Arrived, Connected, Inbox, Item
-from edgepack.agent.report import make_report
-from edgepack.agent.surroundings import Clock
-from edgepack.agent.telemetry import TelemetryBox
-from edgepack.agent.update import Updater
+from edgepack.agent.update.surroundings import Clock
+from edgepack.agent.update.updater import Updater
 from edgepack.bundle.metadata import MAX_CHUNK_BYTES
 from edgepack.errors import TransferError
 from edgepack.wire import topics

@@ -5,9 +5,9 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from edgepack.agent.asking import unpack_missing
-from edgepack.agent.lifecycle import RESTING
-from edgepack.agent.update import Updater
+from edgepack.agent.update.asking import unpack_missing
+from edgepack.agent.update.lifecycle import RESTING
+from edgepack.agent.update.updater import Updater
 from edgepack.bundle.chunks import fixed_chunks, offsets
 from edgepack.bundle.manifest import MANIFEST_FILE, SIGNATURE_FILE
 from edgepack.bundle.verify import VerifiedBundle

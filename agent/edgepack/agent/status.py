@@ -5,9 +5,9 @@ from pathlib import Path
 
 import msgspec
 
-from edgepack.agent.journal import read_journal
 from edgepack.agent.lock import is_locked
 from edgepack.agent.pointer import ActivePointer, read_pointer
+from edgepack.agent.update.journal import read_journal
 from edgepack.errors import DeviceError
 from edgepack.wire.messages import BundleRef
 

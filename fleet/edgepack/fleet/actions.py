@@ -11,10 +11,12 @@ from sqlalchemy import select
 
 from edgepack.bundle.keys import PublicKey, public_pem
 from edgepack.errors import FleetError
-from edgepack.fleet import devices, records, rollouts, status
 from edgepack.fleet.controller import Controller, Inbox
 from edgepack.fleet.data_folder import DataFolder
-from edgepack.fleet.depot import Depot
+from edgepack.fleet.database import devices, records
+from edgepack.fleet.database.schema import ReleaseRow
+from edgepack.fleet.database.store import Store
+from edgepack.fleet.depot.depot import Depot
 from edgepack.fleet.documents import (
     DeviceView,
     Enrollment,
@@ -26,10 +28,9 @@ from edgepack.fleet.documents import (
     RolloutView,
 )
 from edgepack.fleet.link import Link
-from edgepack.fleet.offers import bundle_ref
 from edgepack.fleet.releases import ReleaseFolder, note_release, place_release
-from edgepack.fleet.schema import ReleaseRow
-from edgepack.fleet.store import Store
+from edgepack.fleet.rollout import rollouts, status
+from edgepack.fleet.rollout.offers import bundle_ref
 
 UPLOAD_RESERVE_BYTES = 256 * 1024 * 1024
 
@@ -135,7 +136,7 @@ class Fleet(msgspec.Struct, frozen=True, kw_only=True):
         """Starts a rollout.
 
         Raises:
-            FleetError: See `edgepack.fleet.rollouts.start`.
+            FleetError: See `edgepack.fleet.rollout.rollouts.start`.
         """
         with self.store.transaction() as session:
             view = status.show_rollout(session, rollouts.start(session, request, time.time()))
@@ -169,7 +170,7 @@ class Fleet(msgspec.Struct, frozen=True, kw_only=True):
         return view
 
     def abort(self, name: str, recall: str) -> RolloutView:
-        """Ends a rollout; `recall` as in `edgepack.fleet.rollouts.abort`."""
+        """Ends a rollout; `recall` as in `edgepack.fleet.rollout.rollouts.abort`."""
         with self.store.transaction() as session:
             rollout = rollouts.find(session, name)
             publications = rollouts.abort(

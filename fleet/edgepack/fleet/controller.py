@@ -16,11 +16,12 @@ import msgspec
 from sqlalchemy.orm import Session
 
 from edgepack.errors import TransferError
-from edgepack.fleet import devices, records, rollouts
-from edgepack.fleet.depot import Depot
-from edgepack.fleet.devices import Publication
-from edgepack.fleet.schema import DeviceRow
-from edgepack.fleet.store import Store
+from edgepack.fleet.database import devices, records
+from edgepack.fleet.database.devices import Publication
+from edgepack.fleet.database.schema import DeviceRow
+from edgepack.fleet.database.store import Store
+from edgepack.fleet.depot.depot import Depot
+from edgepack.fleet.rollout import rollouts
 from edgepack.wire import messages, topics
 
 log = logging.getLogger(__name__)

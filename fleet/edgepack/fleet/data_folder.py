@@ -8,7 +8,7 @@ from pathlib import Path
 from edgepack.bundle.keys import PublicKey, key_id, load_public_key, public_pem
 from edgepack.durable import write_file
 from edgepack.errors import FleetError
-from edgepack.fleet.authority import Authority, key_pem, make_key, make_signing_request
+from edgepack.fleet.enrolment.authority import Authority, key_pem, make_key, make_signing_request
 from edgepack.fleet.link import CONTROLLER
 
 

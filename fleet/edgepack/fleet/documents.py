@@ -4,7 +4,7 @@ from typing import Literal
 
 import msgspec
 
-from edgepack.fleet.rules import OnBreach
+from edgepack.fleet.rollout.rules import OnBreach
 from edgepack.wire.messages import BundleRef
 
 
@@ -33,7 +33,7 @@ class RolloutRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     Attributes:
         digest: The release, as `POST /v1/releases` answered.
         selector: Its devices.
-        waves: As `edgepack.fleet.waves.parse_waves` reads them.
+        waves: As `edgepack.fleet.rollout.waves.parse_waves` reads them.
         soak_s: How long the model serves on a device before it is committed there.
         deadline_s: Time a device has from its offer; longer than the soak.
         max_failed_share: 0..1, see `Threshold`.

@@ -20,7 +20,7 @@ from edgepack.bundle.manifest import MANIFEST_FILE, SIGNATURE_FILE, decode_manif
 from edgepack.bundle.verify import VerifiedBundle, verify_folder
 from edgepack.durable import flush_folder
 from edgepack.errors import FleetError
-from edgepack.fleet.schema import ReleaseRow
+from edgepack.fleet.database.schema import ReleaseRow
 
 log = logging.getLogger(__name__)
 

@@ -18,10 +18,10 @@ from edgepack.fleet.api import make_app
 from edgepack.fleet.broker import EmbeddedBroker
 from edgepack.fleet.controller import Controller, Inbox
 from edgepack.fleet.data_folder import DataFolder
-from edgepack.fleet.depot import Depot
+from edgepack.fleet.database.store import open_store
+from edgepack.fleet.depot.depot import Depot
 from edgepack.fleet.link import CONTROLLER, BrokerAccess, Link
 from edgepack.fleet.releases import ReleaseFolder
-from edgepack.fleet.store import open_store
 from edgepack.wire import topics
 
 log = logging.getLogger(__name__)

@@ -21,28 +21,28 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from edgepack.agent.hooks import check_hook_folder
+from edgepack.agent.hooks.runner import check_hook_folder
 from edgepack.bundle.archive import pack
 from edgepack.bundle.keys import load_private_key
 from edgepack.durable import flush_folder, write_file
 from edgepack.errors import BuildError, DeviceError, EdgepackError, ProfileError
-from edgepack.packager.accuracy import Metric
-from edgepack.packager.assemble import BundleParts, finish, lay_out
-from edgepack.packager.calibration_files import open_samples
-from edgepack.packager.compose_report import Material, add_times, compose_report
-from edgepack.packager.golden_choice import choose_golden
-from edgepack.packager.huggingface import open_source
+from edgepack.packager.bundling.assemble import BundleParts, finish, lay_out
+from edgepack.packager.bundling.output import check_output
+from edgepack.packager.bundling.rehearse import rehearse
+from edgepack.packager.bundling.tool_versions import tool_versions
+from edgepack.packager.huggingface.folder import open_source
 from edgepack.packager.inputs import InputDeclaration, check_declarations
-from edgepack.packager.output import check_output
-from edgepack.packager.profile import load_profile
-from edgepack.packager.profile_schema import Profile
+from edgepack.packager.judging.accuracy import Metric
+from edgepack.packager.profile.reading import load_profile
+from edgepack.packager.profile.schema import Profile
 from edgepack.packager.progress import Progress
 from edgepack.packager.recipe import prepare_variant
-from edgepack.packager.rehearse import rehearse
-from edgepack.packager.report import RefusedProfile, Report, encode_report, render_report
-from edgepack.packager.source import SourceModel, static_or_error
-from edgepack.packager.split import describe, split_samples
-from edgepack.packager.tool_versions import tool_versions
+from edgepack.packager.reports.composing import Material, add_times, compose_report
+from edgepack.packager.reports.report import RefusedProfile, Report, encode_report, render_report
+from edgepack.packager.samples.files import open_samples
+from edgepack.packager.samples.golden_choice import choose_golden
+from edgepack.packager.samples.split import describe, split_samples
+from edgepack.packager.source.model import SourceModel, static_or_error
 from edgepack.packager.variant import PreparedVariant
 
 RANDOM_WHEN_NONE = "random:16"

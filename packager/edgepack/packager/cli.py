@@ -16,14 +16,19 @@ from edgepack.durable import write_file
 from edgepack.errors import BuildError
 from edgepack.packager.build import BuildRequest
 from edgepack.packager.build import build as build_bundle
-from edgepack.packager.huggingface import open_source
+from edgepack.packager.bundling.output import (
+    ARCHIVE_SUFFIX,
+    check_name,
+    choose_release,
+    read_output_name,
+)
+from edgepack.packager.huggingface.folder import open_source
 from edgepack.packager.inputs import CONFIG_FILE, BuildConfig, read_config, template
-from edgepack.packager.metric_loading import load_metric
-from edgepack.packager.output import ARCHIVE_SUFFIX, check_name, choose_release, read_output_name
-from edgepack.packager.profile import describe_passes, list_profiles, load_profile
-from edgepack.packager.profile_schema import Profile
+from edgepack.packager.judging.metric_loading import load_metric
+from edgepack.packager.profile.reading import describe_passes, list_profiles, load_profile
+from edgepack.packager.profile.schema import Profile
 from edgepack.packager.progress_bar import progress_bar
-from edgepack.packager.summary import print_profiles, print_summary
+from edgepack.packager.reports.summary import print_profiles, print_summary
 
 _HELP = {"help_option_names": ["-h", "--help"]}
 _path = click.Path(path_type=Path)

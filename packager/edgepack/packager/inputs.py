@@ -11,7 +11,7 @@ from typing import Any, Literal
 import msgspec
 
 from edgepack.errors import BuildError
-from edgepack.packager.source import TensorSpec
+from edgepack.packager.source.model import TensorSpec
 
 CONFIG_FILE = "edgepack.toml"
 _RGB_CHANNELS = 3

@@ -18,24 +18,24 @@ import onnx
 
 from edgepack.bundle.manifest import Accuracy, Placement, Requirements, Toolchain
 from edgepack.errors import BuildError
-from edgepack.packager import gates
-from edgepack.packager.accuracy import Metric, OutputDistance, Verdict
-from edgepack.packager.compile import CompiledContext, compile_context
-from edgepack.packager.evaluation import Evaluator, find_venue
-from edgepack.packager.measure import ModelRunner, Run, interleaved_medians_ms
-from edgepack.packager.model_files import RUNTIME_ERRORS, load_model, save_model
+from edgepack.packager.bundling.tool_versions import tool_versions
+from edgepack.packager.graph.model_files import RUNTIME_ERRORS, load_model, save_model
+from edgepack.packager.judging import gates
+from edgepack.packager.judging.accuracy import Metric, OutputDistance, Verdict
+from edgepack.packager.judging.evaluation import Evaluator, find_venue
+from edgepack.packager.judging.measure import ModelRunner, Run, interleaved_medians_ms
+from edgepack.packager.judging.tolerances import derive_tolerances
+from edgepack.packager.judging.trial import Trial, try_model
 from edgepack.packager.passes.clean import name_nodes
+from edgepack.packager.passes.compile import CompiledContext, compile_context
 from edgepack.packager.passes.context import PassContext
 from edgepack.packager.passes.runner import run_float_passes
-from edgepack.packager.profile_schema import Profile, Quantize
+from edgepack.packager.profile.schema import Profile, Quantize
 from edgepack.packager.progress import Progress
 from edgepack.packager.quantization.candidate import Quantizer
-from edgepack.packager.samples import Samples, SampleSplit
+from edgepack.packager.samples.sequence import Samples, SampleSplit
 from edgepack.packager.search import MOST_SAMPLES, CandidateJudge, SearchResult, search
-from edgepack.packager.source import SourceModel
-from edgepack.packager.tolerances import derive_tolerances
-from edgepack.packager.tool_versions import tool_versions
-from edgepack.packager.trial import Trial, try_model
+from edgepack.packager.source.model import SourceModel
 from edgepack.packager.variant import PreparedVariant
 
 MODEL_FILE = "model.onnx"

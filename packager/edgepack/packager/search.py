@@ -13,16 +13,22 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
 
-from edgepack.packager.accuracy import Metric, Reference, Verdict, evaluate_metric, judge_metric
-from edgepack.packager.evaluation import Evaluator
-from edgepack.packager.measure import Run
-from edgepack.packager.model_files import save_model
-from edgepack.packager.profile_schema import AccuracyGate, Quantize
+from edgepack.packager.graph.model_files import save_model
+from edgepack.packager.judging.accuracy import (
+    Metric,
+    Reference,
+    Verdict,
+    evaluate_metric,
+    judge_metric,
+)
+from edgepack.packager.judging.evaluation import Evaluator
+from edgepack.packager.judging.measure import Run
+from edgepack.packager.profile.schema import AccuracyGate, Quantize
 from edgepack.packager.progress import Progress
 from edgepack.packager.quantization.ablation import GatedModel
 from edgepack.packager.quantization.candidate import Quantizer
 from edgepack.packager.quantization.ranking import NodeCost, rank_nodes
-from edgepack.packager.samples import Samples
+from edgepack.packager.samples.sequence import Samples
 from edgepack.packager.variant import Attempt
 
 MOST_SAMPLES = 64

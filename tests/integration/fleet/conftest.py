@@ -31,7 +31,7 @@ from edgepack.bundle.manifest import (
 )
 from edgepack.bundle.signature import sign_folder
 from edgepack.errors import FleetError
-from edgepack.fleet.client import FleetClient, rollout_path
+from edgepack.fleet.commands.client import FleetClient, rollout_path
 from edgepack.fleet.documents import (
     FleetInfo,
     ReleaseView,
@@ -39,7 +39,7 @@ from edgepack.fleet.documents import (
     RolloutView,
     Selector,
 )
-from edgepack.fleet.simulate import SimulateSettings, simulate
+from edgepack.fleet.simulation.simulate import SimulateSettings, simulate
 
 MOSQUITTO = "/usr/sbin/mosquitto"
 

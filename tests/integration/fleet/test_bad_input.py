@@ -17,7 +17,7 @@ from paho.mqtt.enums import CallbackAPIVersion
 
 from edgepack.bundle.keys import generate_key, write_key_pair
 from edgepack.errors import FleetError
-from edgepack.fleet.client import FleetClient
+from edgepack.fleet.commands.client import FleetClient
 from edgepack.fleet.documents import (
     DeviceView,
     Enrollment,

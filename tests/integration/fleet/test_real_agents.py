@@ -11,7 +11,7 @@ import pytest
 from edgepack.bundle.archive import pack
 from edgepack.bundle.keys import load_private_key
 from edgepack.fleet.documents import DeviceView, Selector
-from edgepack.fleet.enroll import enroll_device
+from edgepack.fleet.enrolment.enroll import enroll_device
 from tests.simulators.bundles import make_bundle as make_real_bundle
 
 Serve = Callable[..., Any]

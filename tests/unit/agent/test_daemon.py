@@ -9,9 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from edgepack.agent.config import AgentConfig, LimitConfig, TrustConfig
-from edgepack.agent.daemon import Agent
-from edgepack.agent.inbox import (
+from edgepack.agent.broker.inbox import (
     MAX_CHUNKS,
     MAX_OTHERS,
     Acknowledged,
@@ -19,8 +17,10 @@ from edgepack.agent.inbox import (
     Connected,
     Inbox,
 )
-from edgepack.agent.surroundings import Clock
-from edgepack.agent.telemetry import TelemetryBox
+from edgepack.agent.broker.telemetry import TelemetryBox
+from edgepack.agent.config import AgentConfig, LimitConfig, TrustConfig
+from edgepack.agent.daemon import Agent
+from edgepack.agent.update.surroundings import Clock
 from edgepack.wire import topics
 from edgepack.wire.messages import Event, Message, Reported, encode
 from tests.simulators.world import World

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from edgepack.agent.hooks import (
+from edgepack.agent.hooks.runner import (
     OUTPUT_LIMIT_BYTES,
     HookVerdict,
     check_hook_folder,

@@ -6,8 +6,8 @@ from typing import get_args
 import pytest
 
 from edgepack.agent.config import LimitConfig
-from edgepack.agent.latency import Collected
-from edgepack.agent.lifecycle import RESTING, TABLE, State, follow, mermaid, resume
+from edgepack.agent.serving.latency import Collected
+from edgepack.agent.update.lifecycle import RESTING, TABLE, State, follow, mermaid, resume
 from edgepack.wire import histogram
 from edgepack.wire.messages import Telemetry
 from tests.simulators.world import PowerCutError, World, hook_says
@@ -304,4 +304,4 @@ def test_a_newer_offer_of_the_same_bundle_is_adopted(world: World, releases: Rel
 
 def test_the_page_shows_the_diagram_of_the_table() -> None:
     page = Path(__file__).parents[3] / "docs" / "agent.md"
-    assert mermaid() in page.read_text(), "run: python -m edgepack.agent.lifecycle"
+    assert mermaid() in page.read_text(), "run: python -m edgepack.agent.update.lifecycle"

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from edgepack.agent.lifecycle import RESTING
+from edgepack.agent.update.lifecycle import RESTING
 from tests.simulators.world import Faults, PowerCutError, World, hook_says
 from tests.unit.agent.conftest import Releases
 

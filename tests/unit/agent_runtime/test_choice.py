@@ -1,7 +1,7 @@
 """Choice: the fastest that is right, with the reason in numbers and every fallback told."""
 
-from edgepack.agent.choice import choose
 from edgepack.agent.config import ProviderConfig
+from edgepack.agent.runtime.choice import choose
 from edgepack.wire.messages import Choice, ProbeResult
 from tests.unit.agent_runtime.examples import CPU, QNN, make_facts
 

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from edgepack.agent import facts as facts_module
 from edgepack.agent.config import ProviderConfig
-from edgepack.agent.facts import hardware_class, read_device_facts
+from edgepack.agent.runtime import facts as facts_module
+from edgepack.agent.runtime.facts import hardware_class, read_device_facts
 from edgepack.errors import DeviceError
 from edgepack.wire.messages import ProviderFacts
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import pytest
 
 from edgepack.agent.config import ProviderConfig, TrustConfig
-from edgepack.agent.matching import match_variants
+from edgepack.agent.runtime.matching import match_variants
 from edgepack.bundle.manifest import Requirements, Variant
 from edgepack.wire.messages import DeviceFacts
 from tests.unit.agent_runtime.examples import CPU, QNN, make_facts, make_manifest, make_variant

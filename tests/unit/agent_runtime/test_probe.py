@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from edgepack.agent.config import ProbeConfig
-from edgepack.agent.probe import judge, probe_variant
-from edgepack.agent.sessions import Session, Tensor, open_session
+from edgepack.agent.runtime.probe import judge, probe_variant
+from edgepack.agent.runtime.sessions import Session, Tensor, open_session
 from edgepack.bundle.golden import Golden, write_golden
 from edgepack.bundle.manifest import GOLDEN_FILE, Placement, Variant
 from tests.unit.agent_runtime.examples import CPU, QNN, make_inputs, make_variant, save_variant

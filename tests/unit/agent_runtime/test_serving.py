@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from edgepack.agent import serving, spool
-from edgepack.agent.latency import LatencyCollector
 from edgepack.agent.pointer import ActivePointer, slot_folder, write_pointer
-from edgepack.agent.serving import open_model
-from edgepack.agent.sessions import open_session
+from edgepack.agent.runtime.sessions import open_session
+from edgepack.agent.serving import model as serving
+from edgepack.agent.serving import spool
+from edgepack.agent.serving.latency import LatencyCollector
+from edgepack.agent.serving.model import open_model
 from edgepack.bundle.chunks import entry
 from edgepack.bundle.golden import Golden, write_golden
 from edgepack.bundle.manifest import GOLDEN_FILE, MANIFEST_FILE, encode_manifest

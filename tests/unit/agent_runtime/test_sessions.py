@@ -6,7 +6,12 @@ import numpy as np
 import onnx
 import pytest
 
-from edgepack.agent.sessions import GRAPH_OPTIMIZATION, Session, open_model_file, open_session
+from edgepack.agent.runtime.sessions import (
+    GRAPH_OPTIMIZATION,
+    Session,
+    open_model_file,
+    open_session,
+)
 from edgepack.errors import DeviceError
 from tests.unit.agent_runtime.examples import (
     CPU,

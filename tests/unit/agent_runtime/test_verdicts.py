@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from edgepack.agent.verdicts import MAX_VERDICTS, VERDICTS_FILE, Verdicts, circumstances_of
+from edgepack.agent.runtime.verdicts import MAX_VERDICTS, VERDICTS_FILE, Verdicts, circumstances_of
 from edgepack.wire.messages import DeviceFacts, ProbeResult, ProviderFacts
 from tests.unit.agent_runtime.examples import CPU, make_facts, make_variant
 

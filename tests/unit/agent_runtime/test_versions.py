@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgepack.agent.versions import is_within, parse_range, parse_version
+from edgepack.agent.runtime.versions import is_within, parse_range, parse_version
 
 
 @pytest.mark.parametrize(

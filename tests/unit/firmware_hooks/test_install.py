@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from edgepack.agent.hooks import STAGES as AGENT_STAGES
-from edgepack.agent.hooks import WHENS as AGENT_WHENS
-from edgepack.agent.hooks import run_hooks
+from edgepack.agent.hooks.runner import STAGES as AGENT_STAGES
+from edgepack.agent.hooks.runner import WHENS as AGENT_WHENS
+from edgepack.agent.hooks.runner import run_hooks
 from edgepack.firmware_hooks.__main__ import main
 from edgepack.firmware_hooks.install import HOOKS, STAGES, WHENS, hook_parser
 

@@ -11,14 +11,15 @@ from hypothesis import strategies as st
 from sqlalchemy.orm import Session
 
 from edgepack.errors import FleetError
-from edgepack.fleet import devices, records, rollouts, status
 from edgepack.fleet.controller import Controller, Inbox
-from edgepack.fleet.depot import Depot
+from edgepack.fleet.database import devices, records
+from edgepack.fleet.database.schema import ReleaseRow
+from edgepack.fleet.database.store import Store, open_store
+from edgepack.fleet.depot.depot import Depot
 from edgepack.fleet.documents import RolloutRequest, RolloutView, Selector
-from edgepack.fleet.offers import name_of
 from edgepack.fleet.releases import ReleaseFolder
-from edgepack.fleet.schema import ReleaseRow
-from edgepack.fleet.store import Store, open_store
+from edgepack.fleet.rollout import rollouts, status
+from edgepack.fleet.rollout.offers import name_of
 from edgepack.wire import topics
 from edgepack.wire.histogram import LatencyRecorder
 from edgepack.wire.messages import (

@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edgepack.errors import TransferError
-from edgepack.fleet.pace import LEAST_STREAM, MOST_STREAM, Pace, wait_before
-from edgepack.fleet.plan import Lack, pack_missing, plan_pass, read_missing
+from edgepack.fleet.depot.pace import LEAST_STREAM, MOST_STREAM, Pace, wait_before
+from edgepack.fleet.depot.plan import Lack, pack_missing, plan_pass, read_missing
 from edgepack.wire.messages import NeedFile
 
 SHA = "ab" * 32

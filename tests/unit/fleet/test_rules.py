@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edgepack.errors import FleetError
-from edgepack.fleet.rules import (
+from edgepack.fleet.rollout.rules import (
     DECIDED,
     FAILURES,
     TRANSITIONS,

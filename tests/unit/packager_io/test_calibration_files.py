@@ -7,10 +7,10 @@ import pytest
 from onnx import numpy_helper
 
 from edgepack.errors import BuildError
-from edgepack.packager.calibration_files import OpenedSamples, open_samples
 from edgepack.packager.inputs import ImageInput, InputDeclaration, TokenInput
 from edgepack.packager.progress import silent
-from edgepack.packager.source import TensorSpec
+from edgepack.packager.samples.files import OpenedSamples, open_samples
+from edgepack.packager.source.model import TensorSpec
 from tests.unit.packager_io.models import IMAGE, TOKENS, write_stack
 
 SHAPE = (3, 8, 8)

@@ -28,11 +28,12 @@ from edgepack.bundle.manifest import (
 )
 from edgepack.bundle.signature import sign_folder
 from edgepack.errors import BundleError
-from edgepack.packager.compared import read_compared
-from edgepack.packager.comparison import Difference, compare
-from edgepack.packager.comparison_cli import compare as command
-from edgepack.packager.node_precision import node_precision
-from edgepack.packager.report import (
+from edgepack.packager.comparison.cli import compare as command
+from edgepack.packager.comparison.differences import Difference, compare
+from edgepack.packager.comparison.reading import read_compared
+from edgepack.packager.graph.node_precision import node_precision
+from edgepack.packager.graph.tensor_offsets import tensor_offsets
+from edgepack.packager.reports.report import (
     ModelReport,
     Report,
     ReportedFile,
@@ -41,7 +42,6 @@ from edgepack.packager.report import (
     VariantReport,
     encode_report,
 )
-from edgepack.packager.tensor_offsets import tensor_offsets
 from tests.unit.packager_io.models import save
 
 CPU = "CPUExecutionProvider"

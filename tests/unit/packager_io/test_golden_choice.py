@@ -7,11 +7,11 @@ import pytest
 from onnx import TensorProto, helper
 
 from edgepack.errors import BuildError
-from edgepack.packager.calibration_files import open_samples
-from edgepack.packager.golden_choice import MOST_SAMPLES, choose_golden
 from edgepack.packager.progress import silent
-from edgepack.packager.samples import Samples
-from edgepack.packager.source import SourceModel, load_source
+from edgepack.packager.samples.files import open_samples
+from edgepack.packager.samples.golden_choice import MOST_SAMPLES, choose_golden
+from edgepack.packager.samples.sequence import Samples
+from edgepack.packager.source.model import SourceModel, load_source
 from tests.unit.packager_io.models import save, small_cnn, write_stack
 
 

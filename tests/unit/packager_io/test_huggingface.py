@@ -13,8 +13,8 @@ import pytest
 from edgepack.bundle.keys import generate_key, write_key_pair
 from edgepack.errors import BuildError
 from edgepack.packager.build import BuildRequest, build
-from edgepack.packager.huggingface import export_folder, is_model_folder
-from edgepack.packager.source import load_source
+from edgepack.packager.huggingface.folder import export_folder, is_model_folder
+from edgepack.packager.source.model import load_source
 from tests.unit.packager_io.models import save, small_cnn
 
 _ANSWERS = """

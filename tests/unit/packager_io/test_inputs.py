@@ -6,7 +6,7 @@ import pytest
 
 from edgepack.errors import BuildError
 from edgepack.packager.inputs import ImageInput, check_declarations, read_config, template
-from edgepack.packager.source import TensorSpec
+from edgepack.packager.source.model import TensorSpec
 from tests.unit.packager_io.models import IMAGE, TOKENS
 
 

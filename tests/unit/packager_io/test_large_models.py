@@ -11,10 +11,10 @@ from onnx import TensorProto, helper, numpy_helper
 from edgepack.bundle.keys import generate_key, load_public_key, write_key_pair
 from edgepack.bundle.verify import verify_folder
 from edgepack.errors import BuildError
-from edgepack.packager import model_files, stored_tensors
 from edgepack.packager.build import BuildRequest, build
-from edgepack.packager.model_files import load_model, open_on_cpu, save_model
-from edgepack.packager.source import load_source
+from edgepack.packager.graph import model_files, stored_tensors
+from edgepack.packager.graph.model_files import load_model, open_on_cpu, save_model
+from edgepack.packager.source.model import load_source
 from tests.unit.packager_io.models import save, save_with_external_data, small_cnn
 
 _SIZE = 160  # a weight of 160 x 160 floats, 102,400 bytes, stays in its file

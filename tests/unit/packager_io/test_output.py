@@ -5,7 +5,12 @@ from pathlib import Path
 import pytest
 
 from edgepack.errors import BuildError
-from edgepack.packager.output import check_name, check_output, choose_release, read_output_name
+from edgepack.packager.bundling.output import (
+    check_name,
+    check_output,
+    choose_release,
+    read_output_name,
+)
 
 
 def test_the_release_follows_from_the_version() -> None:

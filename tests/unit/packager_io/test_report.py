@@ -3,7 +3,8 @@
 import msgspec
 
 from edgepack.bundle.manifest import Accuracy, GoldenTolerance, Placement, Requirements, Toolchain
-from edgepack.packager.report import (
+from edgepack.packager.reports.numbers import format_bytes, format_metric, format_size_change
+from edgepack.packager.reports.report import (
     ModelReport,
     RefusedProfile,
     Rehearsed,
@@ -17,7 +18,6 @@ from edgepack.packager.report import (
     latency_text,
     render_report,
 )
-from edgepack.packager.report_format import format_bytes, format_metric, format_size_change
 
 CPU = "CPUExecutionProvider"
 

@@ -12,7 +12,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from edgepack.errors import BuildError
-from edgepack.packager.source import load_source, static_or_error
+from edgepack.packager.source.model import load_source, static_or_error
 from tests.unit.packager_io.models import save, save_with_external_data, small_cnn
 
 

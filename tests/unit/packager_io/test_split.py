@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from edgepack.errors import BuildError
-from edgepack.packager.calibration_files import OpenedSamples
-from edgepack.packager.samples import Samples, SampleSplit
-from edgepack.packager.split import describe, split_samples
+from edgepack.packager.samples.files import OpenedSamples
+from edgepack.packager.samples.sequence import Samples, SampleSplit
+from edgepack.packager.samples.split import describe, split_samples
 
 
 def _opened(numbers: list[int], source: str = "samples") -> OpenedSamples:

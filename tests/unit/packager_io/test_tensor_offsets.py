@@ -7,7 +7,7 @@ import onnx
 from onnx import numpy_helper
 
 from edgepack.bundle.chunks import chunk_digests, index_file
-from edgepack.packager.tensor_offsets import tensor_offsets
+from edgepack.packager.graph.tensor_offsets import tensor_offsets
 from tests.unit.packager_io.models import save, save_with_external_data, small_cnn
 
 

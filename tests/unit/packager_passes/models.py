@@ -7,7 +7,7 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from edgepack.packager.passes.infer_shapes import add_shapes
-from edgepack.packager.samples import Feeds, Samples
+from edgepack.packager.samples.sequence import Feeds, Samples
 
 _RNG_SEED = 7
 

@@ -5,16 +5,16 @@ import pytest
 
 from edgepack.bundle.golden import compare_outputs
 from edgepack.errors import BuildError
-from edgepack.packager.accuracy import (
+from edgepack.packager.judging.accuracy import (
     OutputKind,
     Reference,
     evaluate_metric,
     judge_metric,
     kinds_of_outputs,
 )
-from edgepack.packager.measure import Outputs, Run
-from edgepack.packager.profile_schema import AccuracyGate
-from edgepack.packager.tolerances import derive_tolerances
+from edgepack.packager.judging.measure import Outputs, Run
+from edgepack.packager.judging.tolerances import derive_tolerances
+from edgepack.packager.profile.schema import AccuracyGate
 
 GATE = AccuracyGate()
 

@@ -23,7 +23,7 @@ from edgepack.packager.quantization.scales import (
     scale_of_range,
     scale_of_weights,
 )
-from edgepack.packager.samples import Feeds, Samples
+from edgepack.packager.samples.sequence import Feeds, Samples
 from tests.unit.packager_passes.models import cnn, samples_for
 
 UINT8 = IntegerType(dtype="uint8", symmetric=False)

@@ -8,16 +8,16 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from edgepack.errors import BuildError
-from edgepack.packager.measure import ModelRunner, largest_difference
-from edgepack.packager.model_files import opset_of
+from edgepack.packager.graph.model_files import opset_of
+from edgepack.packager.judging.measure import ModelRunner, largest_difference
 from edgepack.packager.passes.clamp_mask import clamp_mask
 from edgepack.packager.passes.clean import clean, name_nodes
 from edgepack.packager.passes.context import PassContext
 from edgepack.packager.passes.fix_shapes import fix_shapes
 from edgepack.packager.passes.optimize import optimize
 from edgepack.packager.passes.runner import run_float_passes
-from edgepack.packager.profile import load_profile, resolve_profile
-from edgepack.packager.profile_schema import ClampMask, Clean, FixShapes, Limits, Optimize
+from edgepack.packager.profile.reading import load_profile, resolve_profile
+from edgepack.packager.profile.schema import ClampMask, Clean, FixShapes, Limits, Optimize
 from edgepack.packager.progress import silent
 from tests.unit.packager_passes.models import attention, cnn, make_model, samples_for, weight
 

@@ -9,12 +9,12 @@ import pytest
 from onnx import helper, numpy_helper
 
 from edgepack.errors import BuildError
-from edgepack.packager.profile import load_profile, resolve_profile
-from edgepack.packager.profile_schema import Profile
+from edgepack.packager.profile.reading import load_profile, resolve_profile
+from edgepack.packager.profile.schema import Profile
 from edgepack.packager.progress import silent
 from edgepack.packager.recipe import prepare_variant
-from edgepack.packager.samples import Samples, SampleSplit
-from edgepack.packager.source import load_source
+from edgepack.packager.samples.sequence import Samples, SampleSplit
+from edgepack.packager.source.model import load_source
 from edgepack.packager.variant import PreparedVariant
 from tests.unit.packager_passes.models import attention, cnn, make_model, samples_for, weight
 

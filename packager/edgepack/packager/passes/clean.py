@@ -18,14 +18,14 @@ import onnx
 from onnx import helper, numpy_helper, version_converter
 
 from edgepack.errors import BuildError
-from edgepack.packager.graph import used_names
-from edgepack.packager.model_files import (
+from edgepack.packager.graph.model_files import (
     drop_unused_opsets,
     is_large,
     opset_of,
 )
+from edgepack.packager.graph.questions import used_names
 from edgepack.packager.passes.context import PassContext, PassResult
-from edgepack.packager.profile_schema import Clean
+from edgepack.packager.profile.schema import Clean
 
 _LOWEST_IR = 8
 _CONVERTER_ERRORS = (

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import onnx
 
-from edgepack.packager.profile_schema import Limits
-from edgepack.packager.samples import Samples
+from edgepack.packager.profile.schema import Limits
+from edgepack.packager.samples.sequence import Samples
 
 
 @dataclass(frozen=True, kw_only=True)

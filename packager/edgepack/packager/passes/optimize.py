@@ -10,8 +10,7 @@ import onnx
 import onnxruntime
 
 from edgepack.errors import BuildError
-from edgepack.packager.graph import subgraphs
-from edgepack.packager.model_files import (
+from edgepack.packager.graph.model_files import (
     RUNTIME_ERRORS,
     is_large,
     load_model,
@@ -19,10 +18,11 @@ from edgepack.packager.model_files import (
     quiet_options,
     save_model,
 )
+from edgepack.packager.graph.questions import subgraphs
 from edgepack.packager.passes.clean import drop_unused, name_nodes
 from edgepack.packager.passes.context import PassContext, PassResult
 from edgepack.packager.passes.infer_shapes import add_shapes
-from edgepack.packager.profile_schema import Optimize
+from edgepack.packager.profile.schema import Optimize
 
 _LEVELS = {"basic": onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC}
 

@@ -6,15 +6,15 @@ from typing import Any
 import onnx
 
 from edgepack.errors import BuildError
-from edgepack.packager.measure import ModelRunner, largest_difference
-from edgepack.packager.model_files import RUNTIME_ERRORS
+from edgepack.packager.graph.model_files import RUNTIME_ERRORS
+from edgepack.packager.judging.measure import ModelRunner, largest_difference
 from edgepack.packager.passes.clamp_mask import clamp_mask
 from edgepack.packager.passes.clean import clean, name_nodes
 from edgepack.packager.passes.context import PassContext, PassResult
 from edgepack.packager.passes.fix_shapes import fix_shapes
 from edgepack.packager.passes.infer_shapes import infer_shapes
 from edgepack.packager.passes.optimize import optimize
-from edgepack.packager.profile_schema import (
+from edgepack.packager.profile.schema import (
     ClampMask,
     Clean,
     FixShapes,

@@ -13,13 +13,13 @@ import numpy.typing as npt
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from edgepack.packager.graph import GraphIndex
-from edgepack.packager.measure import Outputs
-from edgepack.packager.model_files import open_on_cpu, save_model
+from edgepack.packager.graph.model_files import open_on_cpu, save_model
+from edgepack.packager.graph.questions import GraphIndex
+from edgepack.packager.judging.measure import Outputs
 from edgepack.packager.quantization.assign import Assignment
 from edgepack.packager.quantization.plan import NodePlan, Plan, WeightUse
 from edgepack.packager.quantization.scales import Scale, quantize, restore
-from edgepack.packager.samples import Feeds
+from edgepack.packager.samples.sequence import Feeds
 
 _GATES = "edgepack/gates"
 _CONTRIB = "com.microsoft"

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from edgepack.packager.graph import GraphIndex
-from edgepack.packager.profile_schema import Quantize
+from edgepack.packager.graph.questions import GraphIndex
+from edgepack.packager.profile.schema import Quantize
 from edgepack.packager.quantization.methods import choose_scale
 from edgepack.packager.quantization.observations import Observation
 from edgepack.packager.quantization.plan import Plan, WeightUse

@@ -16,10 +16,10 @@ import onnxruntime
 from onnx import TensorProto, helper, numpy_helper
 
 from edgepack.errors import BuildError
-from edgepack.packager.model_files import RUNTIME_ERRORS, open_on_cpu, save_model
+from edgepack.packager.graph.model_files import RUNTIME_ERRORS, open_on_cpu, save_model
 from edgepack.packager.progress import Progress
 from edgepack.packager.quantization.observations import BINS, Observation, count_into
-from edgepack.packager.samples import Feeds, Samples
+from edgepack.packager.samples.sequence import Feeds, Samples
 
 VALUES_A_SAMPLE = 16384
 _PHASE = "edgepack/phase"

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import onnx
 
-from edgepack.packager.graph import index_graph
-from edgepack.packager.profile_schema import Quantize
+from edgepack.packager.graph.questions import index_graph
+from edgepack.packager.profile.schema import Quantize
 from edgepack.packager.progress import Progress
 from edgepack.packager.quantization.assign import Assignment, assign_scales
 from edgepack.packager.quantization.calibration import Calibration
@@ -14,7 +14,7 @@ from edgepack.packager.quantization.methods import needs_histogram
 from edgepack.packager.quantization.observations import Observation
 from edgepack.packager.quantization.plan import Plan, make_plan
 from edgepack.packager.quantization.writer import absorbs_rectifier, write_qdq
-from edgepack.packager.samples import Samples
+from edgepack.packager.samples.sequence import Samples
 
 
 class Quantizer:

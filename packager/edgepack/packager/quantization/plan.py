@@ -10,8 +10,8 @@ from dataclasses import dataclass
 import onnx
 from onnx import helper
 
-from edgepack.packager.graph import GraphIndex
-from edgepack.packager.profile_schema import Quantize
+from edgepack.packager.graph.questions import GraphIndex
+from edgepack.packager.profile.schema import Quantize
 from edgepack.packager.quantization import operators
 
 

@@ -5,11 +5,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from edgepack.packager.accuracy import OutputKind, measure_distance
-from edgepack.packager.measure import Outputs
+from edgepack.packager.judging.accuracy import OutputKind, measure_distance
+from edgepack.packager.judging.measure import Outputs
 from edgepack.packager.progress import Progress
 from edgepack.packager.quantization.ablation import GatedModel
-from edgepack.packager.samples import Samples
+from edgepack.packager.samples.sequence import Samples
 
 _MOST_RUNS = 300
 _MOST_SAMPLES = 8

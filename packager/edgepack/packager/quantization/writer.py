@@ -16,9 +16,9 @@ import numpy.typing as npt
 import onnx
 from onnx import helper, numpy_helper
 
-from edgepack.packager.graph import GraphIndex, used_names
-from edgepack.packager.model_files import opset_of
-from edgepack.packager.profile_schema import Quantize
+from edgepack.packager.graph.model_files import opset_of
+from edgepack.packager.graph.questions import GraphIndex, used_names
+from edgepack.packager.profile.schema import Quantize
 from edgepack.packager.quantization.assign import Assignment
 from edgepack.packager.quantization.plan import NodePlan, Plan, WeightUse
 from edgepack.packager.quantization.scales import FloatArray, Scale, quantize

@@ -1,0 +1,1 @@
+"""Firmware hooks: finding them, running them, and what their answers mean."""

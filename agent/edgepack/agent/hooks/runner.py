@@ -1,0 +1,200 @@
+"""Firmware hooks: executables that say go, retry or refuse at named stages of an update.
+
+A hook lies in `<folder>/<stage>.<before|after>.d/`. It is a guest in the agent's house: it gets a
+clean environment, a time limit, a process group of its own that is killed with it, and 10 KiB to
+say what it has to say.
+"""
+
+import logging
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, get_args
+
+from edgepack.agent.hooks.files import HOOK_PATH, find_hooks, why_not_runnable
+from edgepack.agent.hooks.process import EndedHook, run_process
+from edgepack.errors import DeviceError
+from edgepack.wire.messages import BundleRef, Choice
+
+log = logging.getLogger(__name__)
+
+Stage = Literal["offered", "staged", "activating", "committed", "rolled_back"]
+When = Literal["before", "after"]
+STAGES: tuple[Stage, ...] = get_args(Stage)
+WHENS: tuple[When, ...] = get_args(When)
+
+RETRY_CODE = 21
+"""A hook's exit code for "try again later"; the number is that of Mender's state scripts."""
+OUTPUT_LIMIT_BYTES = 10 * 1024
+_FACT_NAME = re.compile(r"[a-z][a-z0-9_]*")
+
+
+@dataclass(frozen=True, kw_only=True)
+class HookVerdict:
+    """What the hooks of one stage decided.
+
+    Attributes:
+        verdict: The first hook that does not say go decides.
+        hook: The path of that hook; "" when all said go.
+        exit_code: Its exit code; None when it did not run, was killed or ran out of time.
+        output: What it wrote to stdout and stderr, cut at 10 KiB; of all when all said go.
+        because: The reason in one sentence.
+    """
+
+    verdict: Literal["go", "retry", "refuse"]
+    hook: str
+    exit_code: int | None
+    output: str
+    because: str
+
+
+def run_hooks(
+    stage: str, when: str, folders: Sequence[Path], facts: Mapping[str, str], timeout_s: float
+) -> HookVerdict:
+    """Runs the hooks of one stage, folder by folder and in name order, until one does not say go.
+
+    Args:
+        stage: One of `STAGES`.
+        when: "before" or "after".
+        folders: Hook folders: the device's own, then the bundle's; a missing one has no hooks.
+        facts: What a hook may know; `{"bundle_name": "ocr"}` becomes `EDGEPACK_BUNDLE_NAME=ocr`.
+        timeout_s: Time limit of each hook.
+
+    Returns:
+        The verdict. What is wrong with a hook or its folder is a refusal that says so, since a
+        guard that cannot run must not be passed.
+
+    Raises:
+        ValueError: `stage`, `when` or the name of a fact is none.
+    """
+    if stage not in STAGES or when not in WHENS:
+        raise ValueError(f"no hook stage {stage}.{when}; stages: {', '.join(STAGES)}")
+    environment = _environment(stage, when, facts)
+    outputs: list[str] = []
+    for folder in folders:
+        try:
+            hooks = find_hooks(folder, f"{stage}.{when}.d", known_names=_folder_names())
+        except DeviceError as error:
+            return _refusal(str(error.found_in), error.problem)
+        for hook in hooks:
+            verdict = _run_one(hook, environment, timeout_s)
+            log.info("hook=%s verdict=%s because=%s", hook, verdict.verdict, verdict.because)
+            if verdict.verdict != "go":
+                return verdict
+            outputs.append(verdict.output)
+    told = "".join(outputs).encode()[:OUTPUT_LIMIT_BYTES].decode(errors="ignore")
+    count = len(outputs)
+    because = f"{count} hook{'s' * (count != 1)} said go" if count else "there are no hooks"
+    return HookVerdict(verdict="go", hook="", exit_code=0, output=told, because=because)
+
+
+def update_facts(
+    *,
+    device: str,
+    state_dir: Path,
+    bundle: BundleRef,
+    bundle_folder: Path | None = None,
+    choice: Choice | None = None,
+    because: str = "",
+) -> dict[str, str]:
+    """The facts that hooks get of an update; docs/hooks.md lists them.
+
+    Args:
+        device: Device id.
+        state_dir: The agent's state folder.
+        bundle: The bundle that the update is about.
+        bundle_folder: Its slot, once there is one.
+        choice: The variant that was chosen, once one was.
+        because: Why the life cycle is here.
+    """
+    return {
+        "device": device,
+        "state_dir": str(state_dir),
+        "bundle_name": bundle.name,
+        "bundle_version": bundle.version,
+        "bundle_release": str(bundle.release),
+        "bundle_digest": bundle.digest,
+        "bundle_folder": str(bundle_folder) if bundle_folder else "",
+        "variant": choice.chosen if choice else "",
+        "provider": choice.provider if choice else "",
+        "because": because,
+    }
+
+
+def check_hook_folder(folder: Path) -> None:
+    """Checks a device's hook folder before the first update needs it.
+
+    Raises:
+        DeviceError: It is missing, holds a stage that does not exist, or a hook that cannot run.
+    """
+    if not folder.is_dir():
+        raise DeviceError(
+            "the hook folder does not exist",
+            found_in=str(folder),
+            remedy="make it, or leave hooks.folder out of the agent's settings",
+        )
+    for name in _folder_names():
+        for hook in find_hooks(folder, name, known_names=_folder_names()):
+            if problem := why_not_runnable(hook):
+                raise DeviceError(f"a hook cannot run: it {problem}", found_in=str(hook))
+
+
+def _folder_names() -> frozenset[str]:
+    return frozenset(f"{stage}.{when}.d" for stage in STAGES for when in WHENS)
+
+
+def _environment(stage: str, when: str, facts: Mapping[str, str]) -> dict[str, str]:
+    environment = {
+        "PATH": HOOK_PATH,
+        "LANG": "C.UTF-8",
+        "EDGEPACK_STAGE": stage,
+        "EDGEPACK_WHEN": when,
+        "EDGEPACK_PYTHON": sys.executable,
+    }
+    for name, value in facts.items():
+        if not _FACT_NAME.fullmatch(name):
+            raise ValueError(f"a hook fact's name is lower case letters, digits and _: {name!r}")
+        environment[f"EDGEPACK_{name.upper()}"] = value.replace("\0", "")
+    return environment
+
+
+def _run_one(hook: Path, environment: dict[str, str], timeout_s: float) -> HookVerdict:
+    if problem := why_not_runnable(hook):
+        return _refusal(str(hook), f"hook {hook.name} {problem}")
+    try:
+        ended = run_process(
+            hook, environment, timeout_s=timeout_s, output_limit_bytes=OUTPUT_LIMIT_BYTES
+        )
+    except OSError as error:
+        return _refusal(str(hook), f"hook {hook.name} could not be started: {error}")
+    return _judge(hook, ended, timeout_s)
+
+
+def _judge(hook: Path, ended: EndedHook, timeout_s: float) -> HookVerdict:
+    verdict: Literal["go", "retry", "refuse"] = "refuse"
+    if ended.timed_out:
+        because = f"hook {hook.name} did not end within {timeout_s:g} s and was killed"
+    elif ended.signal_name:
+        because = f"hook {hook.name} was ended by {ended.signal_name}"
+    elif ended.exit_code == 0:
+        verdict, because = "go", f"hook {hook.name} said go"
+    elif ended.exit_code == RETRY_CODE:
+        verdict, because = "retry", f"hook {hook.name} asks to try again later"
+    else:
+        because = f"hook {hook.name} refused with exit code {ended.exit_code}"
+    last_line = ended.output.strip().rpartition("\n")[2][:200]
+    if verdict != "go" and last_line:
+        because = f"{because}: {last_line}"
+    return HookVerdict(
+        verdict=verdict,
+        hook=str(hook),
+        exit_code=ended.exit_code,
+        output=ended.output,
+        because=because,
+    )
+
+
+def _refusal(hook: str, because: str) -> HookVerdict:
+    return HookVerdict(verdict="refuse", hook=hook, exit_code=None, output="", because=because)

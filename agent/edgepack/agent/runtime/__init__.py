@@ -1,0 +1,1 @@
+"""Running a variant here: what the device has, which variant fits, proving it, choosing it."""

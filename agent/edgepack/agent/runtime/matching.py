@@ -1,0 +1,123 @@
+"""Which variants of a bundle are candidates on this device, and why the others are not.
+
+Pure: it judges what the manifest asks for against what the device says of itself. Whether a
+candidate is right, its probe decides.
+"""
+
+import re
+from dataclasses import dataclass
+
+from edgepack.agent.config import ProviderConfig, TrustConfig
+from edgepack.agent.runtime.versions import is_within
+from edgepack.bundle.manifest import Manifest, Requirements, Variant
+from edgepack.wire.messages import DeviceFacts, ProviderFacts
+
+
+@dataclass(frozen=True, kw_only=True)
+class Matches:
+    """A bundle's variants, sorted out.
+
+    Attributes:
+        candidates: Those worth a probe, in the manifest's order of preference.
+        rejected: The others by name, each with its reason in one sentence.
+    """
+
+    candidates: tuple[Variant, ...]
+    rejected: dict[str, str]
+
+
+def match_variants(
+    manifest: Manifest, facts: DeviceFacts, providers: ProviderConfig, trust: TrustConfig
+) -> Matches:
+    """Sorts a bundle's variants into candidates and rejected ones.
+
+    1. Degraded variants need the device's leave.
+    2. The provider must be allowed, there, and drive the device kind.
+    3. A simulated provider needs the device's leave.
+    4. Every requirement must hold.
+
+    Args:
+        manifest: The verified manifest.
+        facts: What the device is.
+        providers: Which providers it may use.
+        trust: Whether it takes degraded variants.
+    """
+    candidates = []
+    rejected = {}
+    for variant in manifest.variants:
+        reason = (
+            _refuse_degraded(variant, trust)  # 1
+            or _refuse_provider(variant, facts, providers)  # 2, 3
+            or _refuse_requirements(variant.facts.requires, facts)  # 4
+        )
+        if reason:
+            rejected[variant.name] = reason
+        else:
+            candidates.append(variant)
+    return Matches(candidates=tuple(candidates), rejected=rejected)
+
+
+def _refuse_degraded(variant: Variant, trust: TrustConfig) -> str:
+    if variant.facts.degraded and not trust.allow_degraded_unsafe:
+        return (
+            "a gate was overridden when it was built (degraded), and this device's "
+            "settings do not allow that"
+        )
+    return ""
+
+
+def _refuse_provider(variant: Variant, facts: DeviceFacts, config: ProviderConfig) -> str:
+    name = variant.provider
+    if config.allow and name not in config.allow:
+        return f"{name} is not allowed here, only {', '.join(config.allow)}"
+    provider = _find_provider(facts, name)
+    if provider is None:
+        return f"{name} is unknown here"
+    if not provider.available:
+        return f"{name} is not available: {provider.because}"
+    if provider.devices and variant.device not in provider.devices:
+        offered = ", ".join(provider.devices)
+        return f"{name} offers {offered} here, the variant is for {variant.device}"
+    if provider.is_simulator and not config.allow_simulator:
+        return f"{name} only simulates its hardware here, and this device's settings forbid that"
+    return ""
+
+
+def _find_provider(facts: DeviceFacts, name: str) -> ProviderFacts | None:
+    return next((provider for provider in facts.providers if provider.name == name), None)
+
+
+def _refuse_requirements(requires: Requirements, facts: DeviceFacts) -> str:
+    if requires.arch and facts.arch not in requires.arch:
+        return f"it is for {' or '.join(requires.arch)}, this device is {facts.arch}"
+    lacking = [name for name in requires.cpu_features if name not in facts.cpu_features]
+    if lacking:
+        return f"the processor lacks {', '.join(lacking)}"
+    if requires.soc and not _is_soc(requires.soc, facts.soc):
+        return f"it is for SoC {' or '.join(requires.soc)}, this device is {facts.soc or 'unknown'}"
+    reason = _refuse_version("onnxruntime", facts.runtime, requires.runtime)
+    if reason:
+        return reason
+    for driver, version_range in sorted(requires.drivers.items()):
+        reason = _refuse_version(driver, facts.drivers.get(driver, ""), version_range)
+        if reason:
+            return reason
+    return ""
+
+
+def _is_soc(wanted: tuple[str, ...], soc: str) -> bool:
+    """Whether any wanted name is among the device's, whatever the case."""
+    names = {name for name in re.split(r"[,\s]+", soc.lower()) if name}
+    return any(name.lower() in names for name in wanted)
+
+
+def _refuse_version(what: str, version: str, version_range: str) -> str:
+    if not version_range:
+        return ""
+    if not version:
+        return f"it needs {what} {version_range}, this device has none"
+    try:
+        fits = is_within(version, version_range)
+    except ValueError as error:
+        return f"its requirement on {what} cannot be judged: {error}"
+    return "" if fits else f"it needs {what} {version_range}, this device has {version}"

@@ -1,0 +1,188 @@
+"""Probing: a variant proves itself with the golden inputs on this device's own provider.
+
+It happens in a child process with a time limit, since a provider may crash or hang:
+
+    python -m edgepack.agent.runtime.probe   (request on stdin, `ProbeResult` on stdout, both JSON)
+"""
+
+import logging
+import math
+import statistics
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from edgepack.agent.config import ProbeConfig
+from edgepack.agent.runtime.child import keep_stdout_clean, run_child, take_request
+from edgepack.agent.runtime.sessions import CPU_PROVIDER, Session, Tensor, open_session
+from edgepack.bundle.golden import Golden, compare_outputs, read_golden
+from edgepack.bundle.manifest import GOLDEN_FILE, Variant
+from edgepack.errors import EdgepackError
+from edgepack.wire.messages import ProbeResult
+
+logger = logging.getLogger(__name__)
+
+CHILD = (sys.executable, "-m", "edgepack.agent.runtime.probe")
+
+LEAST_SAMPLES = 2
+"""Golden samples that every probe computes, however slow: one alone may be right by chance."""
+
+GOLDEN_SHARE = 0.5
+"""Share of the time limit that golden samples beyond those may take."""
+
+TIMED_S = 2.0
+"""Timed runs end after this long, seconds, and after one at the least."""
+
+
+class ProbeRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """What the child is to do.
+
+    Attributes:
+        bundle_folder: Root of the unpacked bundle.
+        variant: The candidate.
+        timeout_s, runs: See `ProbeConfig`.
+        threads: Threads within an operator; 0 leaves it to ONNX Runtime.
+    """
+
+    bundle_folder: str
+    variant: Variant
+    timeout_s: float
+    runs: int
+    threads: int
+
+
+def probe_variant(
+    bundle_folder: Path,
+    variant: Variant,
+    *,
+    config: ProbeConfig,
+    threads: int = 0,
+    command: Sequence[str] = CHILD,
+) -> ProbeResult:
+    """Runs a candidate's golden samples in a child process and judges what came out.
+
+    Args:
+        bundle_folder: Root of the verified, unpacked bundle.
+        variant: The candidate; its files are there.
+        config: Time limit and number of timed runs.
+        threads: Threads within an operator; 0 leaves it to ONNX Runtime.
+        command: The child.
+
+    Returns:
+        The verdict. Whatever goes wrong with the candidate is one, never an exception.
+    """
+    request = ProbeRequest(
+        bundle_folder=str(bundle_folder),
+        variant=variant,
+        timeout_s=config.timeout_s,
+        runs=config.runs,
+        threads=threads,
+    )
+    ending = run_child(command, msgspec.json.encode(request), timeout_s=config.timeout_s)
+    if ending.answer is None:
+        result = _wrong(variant, f"the probe {_as_verb(ending.because)}")
+    else:
+        try:
+            result = msgspec.json.decode(ending.answer, type=ProbeResult)
+        except msgspec.DecodeError as error:
+            result = _wrong(variant, f"the probe's answer cannot be read: {error}")
+    logger.info(
+        "probe variant=%s provider=%s right=%s latency_ms=%s because=%s",
+        result.variant,
+        result.provider,
+        result.right,
+        result.latency_ms,
+        result.because,
+    )
+    return result
+
+
+def judge(
+    session: Session, golden: Golden, variant: Variant, *, runs: int, timeout_s: float
+) -> ProbeResult:
+    """Runs golden samples in this process, compares them and times the provider.
+
+    1. The provider must have taken nodes: a model all on the CPU is no accelerated variant.
+    2. At least two samples run, and as many more as the time allows; the first warms up.
+    3. Their outputs must hold the variant's tolerances.
+    4. Further runs are timed, up to `runs` or for two seconds.
+    """
+    placement = session.placement
+    if placement.verified and not placement.taken and session.provider != CPU_PROVIDER:  # 1
+        return msgspec.structs.replace(
+            _wrong(variant, f"{session.provider} took none of {placement.total} nodes"),
+            total=placement.total,
+        )
+    got: list[dict[str, Tensor]] = []
+    times_ms: list[float] = []
+    started = time.perf_counter()
+    for feeds in golden.inputs:  # 2
+        spent_s = time.perf_counter() - started
+        if len(got) >= LEAST_SAMPLES and spent_s > GOLDEN_SHARE * timeout_s:
+            break
+        run_started = time.perf_counter()
+        got.append(session.run(feeds))
+        if len(got) > 1:
+            times_ms.append((time.perf_counter() - run_started) * 1000)
+    comparison = compare_outputs(  # 3
+        golden.outputs[: len(got)], got, variant.facts.tolerances
+    )
+    timing_started = time.perf_counter()
+    while not times_ms or (  # 4
+        comparison.right
+        and len(times_ms) < runs
+        and time.perf_counter() - timing_started + sum(times_ms) / 1000 < TIMED_S
+    ):
+        run_started = time.perf_counter()
+        session.run(golden.inputs[len(times_ms) % len(golden.inputs)])
+        times_ms.append((time.perf_counter() - run_started) * 1000)
+    of = f"{len(got)} of {len(golden.inputs)} golden samples"
+    return ProbeResult(
+        variant=variant.name,
+        provider=session.provider,
+        right=comparison.right,
+        because=f"{comparison.because}; {of}",
+        latency_ms=statistics.median(times_ms),
+        taken=placement.taken,
+        total=placement.total,
+        worst_nrmse=comparison.worst_nrmse if math.isfinite(comparison.worst_nrmse) else None,
+    )
+
+
+def _wrong(variant: Variant, because: str) -> ProbeResult:
+    return ProbeResult(
+        variant=variant.name, provider=variant.provider, right=False, because=because
+    )
+
+
+def _as_verb(because: str) -> str:
+    return f"gave {because}" if because.startswith("no answer") else because
+
+
+def main() -> None:
+    """The child: reads a request, probes, answers."""
+    request = msgspec.json.decode(take_request(), type=ProbeRequest)
+    answer = keep_stdout_clean(request.timeout_s)
+    folder = Path(request.bundle_folder)
+    try:
+        golden = read_golden(folder / GOLDEN_FILE)
+        session = open_session(folder, request.variant, threads=request.threads)
+        result = judge(
+            session,
+            golden,
+            request.variant,
+            runs=request.runs,
+            timeout_s=request.timeout_s,
+        )
+    except (EdgepackError, ValueError) as error:
+        problem = error.problem if isinstance(error, EdgepackError) else str(error)
+        result = _wrong(request.variant, problem)
+    with answer:
+        answer.write(msgspec.json.encode(result) + b"\n")
+
+
+if __name__ == "__main__":
+    main()

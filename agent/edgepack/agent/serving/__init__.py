@@ -1,0 +1,1 @@
+"""The active model in use: opened by applications, and the latency of what they ask."""

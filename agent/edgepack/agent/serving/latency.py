@@ -1,0 +1,158 @@
+"""The agent's side of latency: what serving processes spooled becomes telemetry, once each.
+
+Spool files hold counts that only grow. What was already collected of each is remembered on the
+disk before it is handed out, so that a restart counts no inference twice; a crash in between
+loses one window at most.
+"""
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from edgepack.agent.serving.spool import Spooled, read_spooled, spool_folder
+from edgepack.durable import write_file
+from edgepack.errors import TransferError
+from edgepack.wire import histogram
+from edgepack.wire.messages import Telemetry
+
+logger = logging.getLogger(__name__)
+
+COLLECTED_FILE = "latency-collected.json"
+
+FORGET_S = 7 * 24 * 3600.0
+"""What was collected of a file that is gone is remembered this long: a process in a container,
+whose id means nothing to the agent, may write it again."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Collected:
+    """What came since the last collection.
+
+    Attributes:
+        telemetry: One message for every model, variant and provider that ran.
+        troubles: What processes had to say, one sentence each; see `Spooled`.
+        dropped: Spool files that could not be read, with the reason.
+    """
+
+    telemetry: tuple[Telemetry, ...]
+    troubles: tuple[str, ...]
+    dropped: tuple[str, ...]
+
+
+def _is_running(pid: int) -> bool:
+    return Path(f"/proc/{pid}").exists()
+
+
+class LatencyCollector:
+    """Collects what serving processes spooled; one a device.
+
+    Args:
+        state_dir: The agent's state folder.
+        is_running: Whether a process is alive, by its id.
+    """
+
+    def __init__(self, state_dir: Path, *, is_running: Callable[[int], bool] = _is_running) -> None:
+        self._state_dir = state_dir
+        self._is_running = is_running
+        self._known = self._recall()
+
+    def collect(self) -> Collected:
+        """Reads the spool, and hands out what is new.
+
+        Files of closed models and of processes that are gone are removed once they were
+        collected; files that cannot be read are removed at once.
+
+        Raises:
+            OSError: What was collected cannot be remembered; nothing is handed out then.
+        """
+        fresh: dict[tuple[str, str, str], list[Telemetry]] = {}
+        troubles: list[str] = []
+        dropped: list[str] = []
+        finished: list[Path] = []
+        known = dict(self._known)
+        for path in sorted(spool_folder(self._state_dir).glob("*.json")):
+            try:
+                spooled = read_spooled(path)
+                part = _since(known.get(path.name), spooled)
+            except (TransferError, OSError) as error:
+                reason = f"{path.name}: {getattr(error, 'problem', error)}"
+                logger.warning("spool file dropped: %s", reason)
+                dropped.append(reason)
+                finished.append(path)
+                continue
+            earlier = known.get(path.name)
+            is_same = earlier is not None and earlier.token == spooled.token
+            seen = set(earlier.troubles) if earlier is not None and is_same else set()
+            troubles += [one for one in spooled.troubles if one not in seen | set(troubles)]
+            known[path.name] = spooled
+            if part.latency.count or part.failures:
+                fresh.setdefault((part.digest, part.variant, part.provider), []).append(part)
+            if spooled.is_final or not self._is_running(spooled.pid):
+                finished.append(path)
+        self._remember(known)
+        for path in finished:
+            path.unlink(missing_ok=True)
+        return Collected(
+            telemetry=tuple(_merge(parts) for parts in fresh.values()),
+            troubles=tuple(troubles),
+            dropped=tuple(dropped),
+        )
+
+    def _recall(self) -> dict[str, Spooled]:
+        try:
+            content = (self._state_dir / COLLECTED_FILE).read_bytes()
+            return msgspec.json.decode(content, type=dict[str, Spooled])
+        except FileNotFoundError:
+            return {}
+        except msgspec.DecodeError as error:
+            logger.warning("what was collected before cannot be read, counting anew: %s", error)
+            return {}
+
+    def _remember(self, known: dict[str, Spooled]) -> None:
+        newest = max((spooled.written_at for spooled in known.values()), default=0.0)
+        folder = spool_folder(self._state_dir)
+        kept = {
+            name: spooled
+            for name, spooled in known.items()
+            if newest - spooled.written_at < FORGET_S or (folder / name).exists()
+        }
+        if kept != self._known:
+            write_file(self._state_dir / COLLECTED_FILE, msgspec.json.encode(kept))
+            self._known = kept
+
+
+def _since(earlier: Spooled | None, spooled: Spooled) -> Telemetry:
+    """What a spool file has beyond what was collected of it before."""
+    latency, failures, start = spooled.latency, spooled.failures, spooled.since
+    if earlier is not None and earlier.token == spooled.token:
+        try:
+            latency = histogram.subtract(spooled.latency, earlier.latency)
+        except ValueError as error:
+            raise TransferError(f"its counts went down: {error}") from error
+        failures = max(0, spooled.failures - earlier.failures)
+        start = earlier.written_at
+    return Telemetry(
+        digest=spooled.digest,
+        variant=spooled.variant,
+        provider=spooled.provider,
+        window_start=start,
+        window_s=max(0.0, spooled.written_at - start),
+        latency=latency,
+        failures=failures,
+    )
+
+
+def _merge(parts: list[Telemetry]) -> Telemetry:
+    """What several processes saw of one model, as one message."""
+    start = min(part.window_start for part in parts)
+    end = max(part.window_start + part.window_s for part in parts)
+    return msgspec.structs.replace(
+        parts[0],
+        window_start=start,
+        window_s=end - start,
+        latency=histogram.merge(part.latency for part in parts),
+        failures=sum(part.failures for part in parts),
+    )

@@ -1,0 +1,275 @@
+"""The active model, for an application: opened by name, swapped beneath it as updates come.
+
+    with open_model("line-orientation") as model:
+        outputs = model.run({"x": pixels})
+
+A thread watches the pointer. A new model is opened and run once beside the old one, then takes
+over between two inferences: no inference waits for it, and none fails because of it.
+"""
+
+import logging
+import os
+import threading
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+
+from edgepack.agent.pointer import ActivePointer, pointer_path, read_pointer, slot_folder
+from edgepack.agent.runtime.sessions import Session, SessionTensor, Tensor, open_session
+from edgepack.agent.serving.spool import Record
+from edgepack.bundle.golden import read_golden
+from edgepack.bundle.manifest import GOLDEN_FILE, MANIFEST_FILE, decode_manifest
+from edgepack.errors import BundleError, DeviceError
+from edgepack.wire.messages import BundleRef, Choice
+
+logger = logging.getLogger(__name__)
+
+STATE_DIR_VARIABLE = "EDGEPACK_STATE_DIR"
+DEFAULT_STATE_DIR = Path("/var/lib/edgepack")
+
+POLL_S = 0.2
+"""Seconds between looks at the pointer; a look is one `stat`."""
+
+SPOOL_S = 5.0
+"""Seconds between writes of what inferences took."""
+
+FAILED_SPOOL_S = 0.5
+"""The same once inferences failed: a soak must hear of that before it ends."""
+
+RETRY_S = 10.0
+"""Seconds until a new model that could not be opened is tried again."""
+
+MAX_TROUBLES = 5
+_OPENING_TRIES = 5
+
+
+class Serving:
+    """One opened model. Running inferences hold on to it, so a swap never takes it from them."""
+
+    def __init__(self, pointer: ActivePointer, session: Session, record: Record) -> None:
+        self.pointer = pointer
+        self.session = session
+        self.record = record
+
+
+class Model:
+    """The active model; safe to use from several threads.
+
+    Made by `open_model`. Use it as a context manager, or `close` it.
+    """
+
+    def __init__(self, name: str, state_dir: Path, *, threads: int, poll_s: float) -> None:
+        self._name = name
+        self._state_dir = state_dir
+        self._threads = threads
+        self._poll_s = poll_s
+        self._records: dict[tuple[str, str, str], Record] = {}
+        self._troubles: tuple[str, ...] = ()
+        self._spool_fails = False
+        self._stop = threading.Event()
+        self._stamp, self._serving = self._open_first()
+        self._retry_at = 0.0
+        self._watcher = threading.Thread(target=self._watch, name=f"edgepack-{name}", daemon=True)
+        self._watcher.start()
+
+    def run(self, feeds: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Runs one inference on the model that is active now.
+
+        Args:
+            feeds: A tensor for every input, of its dtype and shape.
+
+        Returns:
+            A tensor for every output, by name.
+
+        Raises:
+            ValueError: The feeds do not fit the inputs, or the model is closed.
+            DeviceError: The provider failed.
+        """
+        if self._stop.is_set():
+            raise ValueError("the model is closed")
+        serving = self._serving
+        started = time.perf_counter()
+        try:
+            outputs = serving.session.run(feeds)
+        except DeviceError:
+            serving.record.fail()
+            raise
+        serving.record.latency.record((time.perf_counter() - started) * 1000)
+        return outputs
+
+    @property
+    def bundle(self) -> BundleRef:
+        """The bundle that serves now."""
+        return self._serving.pointer.bundle
+
+    @property
+    def choice(self) -> Choice:
+        """Which of its variants serves, and why."""
+        return self._serving.pointer.choice
+
+    @property
+    def inputs(self) -> tuple[SessionTensor, ...]:
+        """Inputs of the model that serves now."""
+        return self._serving.session.inputs
+
+    @property
+    def outputs(self) -> tuple[SessionTensor, ...]:
+        """Outputs of the model that serves now."""
+        return self._serving.session.outputs
+
+    @property
+    def troubles(self) -> tuple[str, ...]:
+        """Why newer models could not be followed to, the last few; empty when all went well."""
+        return self._troubles
+
+    def close(self) -> None:
+        """Stops watching, and writes what inferences took; running ones end undisturbed."""
+        if not self._stop.is_set():
+            self._stop.set()
+            self._watcher.join()
+            self._spool(is_final=True)
+
+    def __enter__(self) -> "Model":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _open_first(self) -> tuple[tuple[int, ...], Serving]:
+        """Opens the active model; when the pointer moves meanwhile, the newer one."""
+        for _ in range(_OPENING_TRIES):
+            stamp = self._look()
+            pointer = read_pointer(self._state_dir)
+            if pointer is None:
+                raise DeviceError(
+                    "no model is active on this device",
+                    found_in=str(pointer_path(self._state_dir)),
+                    remedy="edgepack-agent install BUNDLE, or wait for a rollout",
+                )
+            try:
+                return stamp, self._open(pointer)
+            except (DeviceError, BundleError):
+                if self._look() == stamp:
+                    raise
+        raise DeviceError(f"the active model changed {_OPENING_TRIES} times while it was opened")
+
+    def _look(self) -> tuple[int, ...]:
+        """What tells one pointer file from the next; empty when there is none."""
+        try:
+            status = pointer_path(self._state_dir).stat()
+        except FileNotFoundError:
+            return ()
+        return (status.st_ino, status.st_mtime_ns, status.st_size)
+
+    def _open(self, pointer: ActivePointer) -> Serving:
+        """Opens a model and runs it once, so that the first real inference is not the slow one."""
+        if pointer.bundle.name != self._name:
+            raise DeviceError(
+                f"the active model is '{pointer.bundle.name}', not '{self._name}'",
+                found_in=str(pointer_path(self._state_dir)),
+                remedy=f"open_model('{pointer.bundle.name}')",
+            )
+        folder = slot_folder(self._state_dir, pointer.digest)
+        try:
+            manifest = decode_manifest((folder / MANIFEST_FILE).read_bytes())
+            variant = manifest.variant(pointer.choice.chosen)
+        except OSError as error:
+            raise DeviceError(
+                f"the slot of the active model cannot be read: {error.strerror}",
+                found_in=str(folder),
+            ) from error
+        except KeyError as error:
+            raise DeviceError(
+                f"the bundle has no variant '{pointer.choice.chosen}'", found_in=str(folder)
+            ) from error
+        session = open_session(folder, variant, threads=self._threads)
+        session.run(read_golden(folder / GOLDEN_FILE).inputs[0])
+        key = (pointer.digest, pointer.choice.chosen, pointer.choice.provider)
+        if key not in self._records:
+            digest, name, provider = key
+            self._records[key] = Record(digest=digest, variant=name, provider=provider)
+        return Serving(pointer, session, self._records[key])
+
+    def _watch(self) -> None:
+        spooled_at = time.monotonic()
+        while not self._stop.wait(self._poll_s):
+            try:
+                self._follow()
+                fails = any(record.has_new_failures for record in list(self._records.values()))
+                if time.monotonic() - spooled_at >= (FAILED_SPOOL_S if fails else SPOOL_S):
+                    spooled_at = time.monotonic()
+                    self._spool()
+            except Exception:  # The outermost loop: serving goes on.
+                logger.exception("watching the active model failed, trying on")
+
+    def _follow(self) -> None:
+        """Swaps in another model when the pointer names one."""
+        stamp = self._look()
+        is_known = not stamp or stamp == self._stamp
+        if is_known and (not self._retry_at or time.monotonic() < self._retry_at):
+            return
+        self._stamp, self._retry_at = stamp, 0.0
+        old = self._serving.pointer
+        try:
+            new = read_pointer(self._state_dir)
+            if new is None:
+                return
+            if (new.digest, new.choice.chosen) != (old.digest, old.choice.chosen):
+                self._serving = self._open(new)
+                logger.info(
+                    "model=%s from=%s to=%s variant=%s",
+                    self._name,
+                    old.bundle.version,
+                    new.bundle.version,
+                    new.choice.chosen,
+                )
+            else:
+                self._serving.pointer = new  # Committed now, or chosen anew with the same result.
+        except (DeviceError, BundleError, OSError) as error:
+            self._retry_at = time.monotonic() + RETRY_S
+            problem = getattr(error, "problem", str(error))
+            trouble = f"version {old.bundle.version} keeps serving, the new one failed: {problem}"
+            self._troubles = (*self._troubles, trouble)[-MAX_TROUBLES:]
+            logger.warning("model=%s %s", self._name, trouble)
+            self._spool()
+
+    def _spool(self, *, is_final: bool = False) -> None:
+        """Writes every record that changed since it was written last."""
+        try:
+            for record in list(self._records.values()):
+                record.write(self._state_dir, self._troubles, is_final=is_final)
+            self._spool_fails = False
+        except OSError as error:
+            if not self._spool_fails:
+                logger.warning("latencies cannot be handed to the agent: %s", error)
+            self._spool_fails = True
+
+
+def open_model(
+    name: str,
+    state_dir: Path | str | None = None,
+    *,
+    threads: int = 0,
+    poll_s: float = POLL_S,
+) -> Model:
+    """Opens the active model of this device and follows it from then on.
+
+    Args:
+        name: Name of the model, as the bundle states it.
+        state_dir: The agent's state folder; None takes it from the environment variable
+            `EDGEPACK_STATE_DIR`, else `/var/lib/edgepack`.
+        threads: Threads within an operator; 0 leaves it to ONNX Runtime.
+        poll_s: Seconds between looks at the pointer.
+
+    Raises:
+        DeviceError: No model is active, another one is, or its provider fails here.
+        BundleError: The slot's manifest or golden samples cannot be read.
+    """
+    folder = state_dir or os.environ.get(STATE_DIR_VARIABLE) or DEFAULT_STATE_DIR
+    return Model(name, Path(folder), threads=threads, poll_s=poll_s)

@@ -1,0 +1,94 @@
+"""What the agent does in each state of the life cycle: one function a state.
+
+Each action can run again from its beginning: after a restart it does. It ends (`Ended`), or it
+waits for time or messages (`Wait`) and is called again.
+"""
+
+from collections.abc import Callable
+
+from edgepack.agent.hooks.runner import HookVerdict
+from edgepack.agent.update.download import Received
+from edgepack.agent.update.fetching import fetch_files, judge_offer
+from edgepack.agent.update.lifecycle import State
+from edgepack.agent.update.proving import after_staging, before_staging, probe
+from edgepack.agent.update.surroundings import Surroundings
+from edgepack.agent.update.switching import activate, roll_back, settle_commit, soak
+from edgepack.agent.update.work import Step, Wait, Work
+from edgepack.wire.messages import DeviceFacts
+
+ACTIONS: dict[State, Callable[[Work], Step]] = {
+    "OFFERED": judge_offer,
+    "DOWNLOADING": fetch_files,
+    "VERIFIED": before_staging,
+    "STAGED": after_staging,
+    "PROBING": probe,
+    "ACTIVATING": activate,
+    "SOAKING": soak,
+    "COMMITTED": settle_commit,
+    "ROLLING_BACK": roll_back,
+}
+"""The states that are not here only wait for an offer."""
+
+
+class Actions:
+    """Carries out the action of a state.
+
+    Args:
+        around: The world.
+        note_hook: Is told of every hook that did not say go.
+    """
+
+    def __init__(self, around: Surroundings, note_hook: Callable[[HookVerdict], None]) -> None:
+        self._work = Work(around, note_hook)
+
+    @property
+    def facts(self) -> DeviceFacts:
+        """What the device is, as last read."""
+        return self._work.facts
+
+    @property
+    def progress(self) -> float:
+        """Share of the bytes that are there, 0..1, while downloading."""
+        download = self._work.scratch.download
+        return download.progress if download else 0.0
+
+    def act(self) -> Step:
+        """Runs the action of the journal's state, or goes on with it.
+
+        Raises:
+            OSError: The disk is full or broken.
+            EdgepackError: What was fetched, or this device, does not allow to go on.
+        """
+        action = ACTIONS.get(self._work.journal.state)
+        return action(self._work) if action else Wait(seconds=None)
+
+    def leave(self) -> None:
+        """Forgets what an action remembered: the state has changed, or the offer has."""
+        self._work.leave()
+
+    def suspend(self) -> None:
+        """Notes on the disk how far a download is; the agent is about to stop."""
+        if self._work.scratch.download:
+            self._work.scratch.download.note()
+
+    def accept_chunk(self, sha256: str, index: int, content: bytes) -> Received:
+        """Takes a chunk that came, if anything waits for it."""
+        scratch = self._work.scratch
+        target = scratch.download or scratch.head
+        if target is None or scratch.asking is None or scratch.trouble:
+            return "unwanted"
+        try:
+            received = target.accept(sha256, index, content)
+        except OSError as error:
+            scratch.trouble = error
+            return "unwanted"
+        if received in ("new", "duplicate"):
+            scratch.asking.note_chunk(self._work.now(), is_new=received == "new")
+        if received == "new" and not target.lacks(sha256):
+            self._work.around.link.listen(frozenset(one.sha256 for one in target.missing()))
+        return received
+
+    def note_connected(self) -> None:
+        """The broker is there again."""
+        if self._work.scratch.asking:
+            self._work.scratch.asking.note_connected(self._work.now())

@@ -1,0 +1,367 @@
+"""Fetching a bundle's files chunk by chunk, in any order, from any source, into its slot.
+
+Every chunk is checked against the signed manifest before it is written to its place in the
+file, which has its full size from the start. What is there is noted from time to time, after the
+chunks were flushed to the disk, so a restart goes on where the note says.
+"""
+
+import contextlib
+import hashlib
+import os
+import shutil
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
+from typing import Literal
+
+from edgepack.agent.update.slots import Slots, StoredChunk
+from edgepack.bundle.archive import is_executable
+from edgepack.bundle.chunks import chunk_digests, fixed_chunks, offsets
+from edgepack.bundle.manifest import FileEntry
+from edgepack.wire.messages import FileRef
+
+NOTE_EVERY_BYTES = 8 * 1024 * 1024
+"""Bytes after which the note is written anew; what a power cut costs to fetch again at most."""
+
+Received = Literal["new", "duplicate", "unwanted", "bad"]
+"""What became of a chunk: taken, had already, of no file or place that is wanted, damaged."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Missing:
+    """The chunks of one file that are missing.
+
+    Attributes:
+        sha256: The file.
+        chunk_count: All of its chunks.
+        chunks: Indices of the missing ones, ascending; never empty.
+    """
+
+    sha256: str
+    chunk_count: int
+    chunks: tuple[int, ...]
+
+
+class HeadDownload:
+    """Manifest and signature, fetched whole before anything is known of their chunks.
+
+    They are small, so they are held in memory, and each is checked when it is complete.
+
+    Args:
+        refs: What to fetch, with sizes that were found to be sensible.
+    """
+
+    def __init__(self, refs: Iterable[FileRef]) -> None:
+        self._refs = {ref.sha256: ref for ref in refs}
+        self._chunks: dict[str, dict[int, bytes]] = {sha256: {} for sha256 in self._refs}
+        self._contents: dict[str, bytes] = {}
+
+    def give(self, ref: FileRef, content: bytes | None) -> None:
+        """Offers a whole file that the device has; it is taken when it is the right one."""
+        if content is not None and hashlib.sha256(content).hexdigest() == ref.sha256:
+            self._contents[ref.sha256] = content
+
+    def accept(self, sha256: str, index: int, content: bytes) -> Received:
+        """Takes a chunk; when the last one makes a file that is not the right one, all go."""
+        ref = self._refs.get(sha256)
+        if ref is None:
+            return "unwanted"
+        starts = fixed_chunks(ref.size_bytes)
+        if index >= len(starts):
+            return "unwanted"
+        chunks = self._chunks[sha256]
+        if sha256 in self._contents or index in chunks:
+            return "duplicate"
+        end = starts[index + 1] if index + 1 < len(starts) else ref.size_bytes
+        if len(content) != end - starts[index]:
+            return "bad"
+        chunks[index] = content
+        if len(chunks) < len(starts):
+            return "new"
+        whole = b"".join(chunks[i] for i in range(len(starts)))
+        if hashlib.sha256(whole).hexdigest() != sha256:
+            chunks.clear()
+            return "bad"
+        self._contents[sha256] = whole
+        return "new"
+
+    def content(self, ref: FileRef) -> bytes:
+        """The bytes of a file that is complete; raises `KeyError` before."""
+        return self._contents[ref.sha256]
+
+    def lacks(self, sha256: str) -> bool:
+        """Whether chunks of that file are missing."""
+        return sha256 not in self._contents
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether nothing is missing."""
+        return len(self._contents) == len(self._refs)
+
+    def missing(self) -> tuple[Missing, ...]:
+        """What is still to come; empty when all is there."""
+        found = []
+        for sha256, ref in self._refs.items():
+            if sha256 in self._contents:
+                continue
+            count = len(fixed_chunks(ref.size_bytes))
+            lacking = tuple(i for i in range(count) if i not in self._chunks[sha256])
+            found.append(Missing(sha256=sha256, chunk_count=count, chunks=lacking))
+        return tuple(found)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Place:
+    """One chunk of one file."""
+
+    file: int
+    index: int
+
+
+class Download:
+    """The files of one bundle on their way into its slot.
+
+    Args:
+        slots: The slots.
+        digest: The bundle.
+        files: The files that are wanted.
+    """
+
+    def __init__(self, slots: Slots, digest: str, files: Iterable[FileEntry]) -> None:
+        self._slots = slots
+        self._digest = digest
+        # Files with the same content are fetched once; the others are copied at the end.
+        by_content = sorted(files, key=lambda entry: entry.sha256)
+        groups = [list(group) for _, group in groupby(by_content, key=lambda entry: entry.sha256)]
+        self._files = [group[0] for group in groups]
+        self._copies = [(group[0], other) for group in groups for other in group[1:]]
+        self._by_sha256 = {entry.sha256: i for i, entry in enumerate(self._files)}
+        self._digests = [chunk_digests(entry.chunks) for entry in self._files]
+        self._offsets = [offsets(entry.chunks) for entry in self._files]
+        self._lacking = [set(range(len(digests))) for digests in self._digests]
+        self._places: dict[bytes, list[_Place]] = {}
+        for file, digests in enumerate(self._digests):
+            for index, sha256 in enumerate(digests):
+                self._places.setdefault(sha256, []).append(_Place(file=file, index=index))
+        self._lacking_bytes = sum(entry.size_bytes for entry in self._files)
+        self._descriptors: dict[int, int] = {}
+        self._unflushed: set[int] = set()
+        self._unnoted_bytes = 0
+
+    @property
+    def size_bytes(self) -> int:
+        """Length of all wanted files."""
+        return sum(entry.size_bytes for entry in self._files) + sum(
+            other.size_bytes for _, other in self._copies
+        )
+
+    @property
+    def progress(self) -> float:
+        """Share of the bytes that are there, 0..1."""
+        total = sum(entry.size_bytes for entry in self._files)
+        return 1.0 if total == 0 else 1.0 - self._lacking_bytes / total
+
+    def allocated_bytes(self) -> int:
+        """Disk that the wanted files take already."""
+        found = 0
+        for entry in (*self._files, *(other for _, other in self._copies)):
+            with contextlib.suppress(OSError):
+                found += (self._path(entry).stat()).st_blocks * 512
+        return found
+
+    def reserve(self) -> None:
+        """Makes every file at its full size, with the disk for it.
+
+        Raises:
+            OSError: The disk is full.
+        """
+        for file, entry in enumerate(self._files):
+            path = self._path(entry)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
+            self._descriptors[file] = descriptor
+            if is_executable(entry.path):
+                os.fchmod(descriptor, 0o755)
+            if os.fstat(descriptor).st_size > entry.size_bytes:
+                os.ftruncate(descriptor, entry.size_bytes)
+            if entry.size_bytes:
+                os.posix_fallocate(descriptor, 0, entry.size_bytes)
+            os.fsync(descriptor)
+
+    def resume(self, *, check: bool) -> None:
+        """Finds out which chunks are there already.
+
+        Args:
+            check: Read every chunk and believe nothing; otherwise the note is believed, and only
+                a slot without one is read.
+        """
+        held = self._slots.read_held(self._digest)
+        for file, entry in enumerate(self._files):
+            noted = held.get(entry.sha256)
+            if noted is not None and not check:
+                self._lacking[file] -= _read_bitmap(noted, len(self._digests[file]))
+                continue
+            self._lacking[file] = {
+                index
+                for index in range(len(self._digests[file]))
+                if not self._is_there(file, index)
+            }
+        self._lacking_bytes = sum(
+            self._files[file].chunks.sizes[index]
+            for file, lacking in enumerate(self._lacking)
+            for index in lacking
+        )
+
+    def take_stored(self, stored: dict[bytes, StoredChunk]) -> int:
+        """Copies the chunks that the device has elsewhere.
+
+        Returns:
+            Bytes that need not be sent.
+
+        Raises:
+            OSError: The disk is full.
+        """
+        copied = 0
+        for file, lacking in enumerate(self._lacking):
+            for index in sorted(lacking):
+                sha256 = self._digests[file][index]
+                if index not in lacking or sha256 not in stored:
+                    continue
+                content = stored[sha256].read()
+                if hashlib.sha256(content).digest() == sha256:
+                    copied += self._put(sha256, content)
+        return copied
+
+    def accept(self, sha256: str, index: int, content: bytes) -> Received:
+        """Takes a chunk that came from outside.
+
+        Args:
+            sha256: The file.
+            index: Which chunk of it.
+            content: Its bytes, trusted for nothing.
+
+        Raises:
+            OSError: The disk is full.
+        """
+        file = self._by_sha256.get(sha256)
+        if file is None or index >= len(self._digests[file]):
+            return "unwanted"
+        if index not in self._lacking[file]:
+            return "duplicate"
+        digest = self._digests[file][index]
+        if hashlib.sha256(content).digest() != digest:
+            return "bad"
+        self._put(digest, content)
+        if self._unnoted_bytes >= NOTE_EVERY_BYTES:
+            self.note()
+        return "new"
+
+    def lacks(self, sha256: str) -> bool:
+        """Whether chunks of that file are missing."""
+        return bool(self._lacking[self._by_sha256[sha256]])
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether nothing is missing."""
+        return self._lacking_bytes == 0
+
+    def missing(self) -> tuple[Missing, ...]:
+        """What is still to come; empty when all is there."""
+        return tuple(
+            Missing(
+                sha256=entry.sha256,
+                chunk_count=len(self._digests[file]),
+                chunks=tuple(sorted(self._lacking[file])),
+            )
+            for file, entry in enumerate(self._files)
+            if self._lacking[file]
+        )
+
+    def note(self) -> None:
+        """Flushes the chunks to the disk and then notes that they are there.
+
+        Raises:
+            OSError: The disk is full; the older note still stands.
+        """
+        for file in self._unflushed:
+            os.fdatasync(self._descriptors[file])
+        self._unflushed.clear()
+        self._unnoted_bytes = 0
+        self._slots.write_held(
+            self._digest,
+            {
+                entry.sha256: _write_bitmap(self._lacking[file], len(self._digests[file]))
+                for file, entry in enumerate(self._files)
+            },
+        )
+
+    def finish(self) -> None:
+        """Makes the copies of files that are there twice, and closes everything.
+
+        Raises:
+            OSError: The disk is full.
+        """
+        self.note()
+        for source, target in self._copies:
+            path = self._path(target)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with self._path(source).open("rb") as original, path.open("wb") as copy:
+                shutil.copyfileobj(original, copy, NOTE_EVERY_BYTES)
+                copy.flush()
+                os.fsync(copy.fileno())
+            if is_executable(target.path):
+                path.chmod(0o755)
+        self.close()
+
+    def close(self) -> None:
+        """Closes the files; what is there stays."""
+        for descriptor in self._descriptors.values():
+            os.close(descriptor)
+        self._descriptors.clear()
+
+    def _path(self, entry: FileEntry) -> Path:
+        return self._slots.folder(self._digest) / entry.path
+
+    def _is_there(self, file: int, index: int) -> bool:
+        size = self._files[file].chunks.sizes[index]
+        content = os.pread(self._descriptors[file], size, self._offsets[file][index])
+        return hashlib.sha256(content).digest() == self._digests[file][index]
+
+    def _put(self, sha256: bytes, content: bytes) -> int:
+        """Writes a checked chunk to every place that lacks it."""
+        written = 0
+        for place in self._places[sha256]:
+            if place.index not in self._lacking[place.file]:
+                continue
+            start = self._offsets[place.file][place.index]
+            _write_at(self._descriptors[place.file], content, start)
+            self._lacking[place.file].discard(place.index)
+            self._unflushed.add(place.file)
+            written += len(content)
+        self._unnoted_bytes += written
+        self._lacking_bytes -= written
+        return written
+
+
+def _write_at(descriptor: int, content: bytes, start: int) -> None:
+    view = memoryview(content)
+    while view:
+        count = os.pwrite(descriptor, view, start)
+        view = view[count:]
+        start += count
+
+
+def _write_bitmap(lacking: set[int], count: int) -> bytes:
+    """Bit i is set when chunk i is there."""
+    bitmap = bytearray((count + 7) // 8)
+    for index in range(count):
+        if index not in lacking:
+            bitmap[index // 8] |= 1 << (index % 8)
+    return bytes(bitmap)
+
+
+def _read_bitmap(bitmap: bytes, count: int) -> set[int]:
+    if len(bitmap) != (count + 7) // 8:
+        return set()
+    return {index for index in range(count) if bitmap[index // 8] >> (index % 8) & 1}

@@ -1,0 +1,188 @@
+"""The life cycle of an update, as a table: what each state does and where it leads.
+
+Pure. `updater` carries out the actions; nothing else decides what follows what.
+
+    python -m edgepack.agent.update.lifecycle        # the table as a Mermaid diagram, for the docs
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+State = Literal[
+    "IDLE",
+    "OFFERED",
+    "DOWNLOADING",
+    "VERIFIED",
+    "STAGED",
+    "PROBING",
+    "ACTIVATING",
+    "SOAKING",
+    "COMMITTED",
+    "ROLLING_BACK",
+    "ROLLED_BACK",
+    "REJECTED",
+]
+
+Outcome = Literal["success", "failure", "already"]
+"""How an action ended; `already` means that the offered bundle is the one that serves."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """One state.
+
+    Attributes:
+        action: What the agent does in this state; every action can run again.
+        success, failure: The state that follows; None where the update rests here.
+        restart: The state in which a restarted agent goes on.
+        newer: The state that follows when a newer offer waits; None lets the action end first.
+        already: The state that follows when there is nothing to do.
+    """
+
+    action: str
+    success: State | None = None
+    failure: State | None = None
+    restart: State
+    newer: State | None = None
+    already: State | None = None
+
+
+TABLE: dict[State, Row] = {
+    "IDLE": Row(
+        action="wait for an offer",
+        restart="IDLE",
+        newer="OFFERED",
+    ),
+    "OFFERED": Row(
+        action="fetch manifest and signature, judge them, ask the hooks",
+        success="DOWNLOADING",
+        failure="REJECTED",
+        restart="OFFERED",
+        newer="REJECTED",
+        already="COMMITTED",
+    ),
+    "DOWNLOADING": Row(
+        action="take equal chunks from other slots, fetch the rest, verify every file",
+        success="VERIFIED",
+        failure="ROLLING_BACK",
+        restart="DOWNLOADING",
+        newer="ROLLING_BACK",
+    ),
+    "VERIFIED": Row(
+        action="run the hooks staged.before",
+        success="STAGED",
+        failure="ROLLING_BACK",
+        restart="VERIFIED",
+        newer="ROLLING_BACK",
+    ),
+    "STAGED": Row(
+        action="run the hooks staged.after",
+        success="PROBING",
+        failure="ROLLING_BACK",
+        restart="STAGED",
+        newer="ROLLING_BACK",
+    ),
+    "PROBING": Row(
+        action="run the golden inputs on every candidate, choose the fastest that is right",
+        success="ACTIVATING",
+        failure="ROLLING_BACK",
+        restart="PROBING",
+        newer="ROLLING_BACK",
+    ),
+    "ACTIVATING": Row(
+        action="hooks activating.before, switch the pointer, hooks activating.after",
+        success="SOAKING",
+        failure="ROLLING_BACK",
+        restart="ACTIVATING",
+        newer="ROLLING_BACK",
+    ),
+    "SOAKING": Row(
+        action="watch real inferences for the soak time, run the hooks committed.before",
+        success="COMMITTED",
+        failure="ROLLING_BACK",
+        restart="SOAKING",
+        newer="ROLLING_BACK",
+    ),
+    "COMMITTED": Row(
+        action="mark the pointer, remove old slots, run the hooks committed.after",
+        restart="COMMITTED",
+        newer="OFFERED",
+    ),
+    "ROLLING_BACK": Row(
+        action="switch the pointer back if it was switched, remove the slot",
+        success="ROLLED_BACK",
+        restart="ROLLING_BACK",
+    ),
+    "ROLLED_BACK": Row(
+        action="the model from before serves; wait for an offer",
+        restart="ROLLED_BACK",
+        newer="OFFERED",
+    ),
+    "REJECTED": Row(
+        action="nothing was changed; wait for an offer",
+        restart="REJECTED",
+        newer="OFFERED",
+    ),
+}
+
+RESTING: frozenset[State] = frozenset(s for s, row in TABLE.items() if row.newer == "OFFERED")
+"""States in which an update is over, or none ever began."""
+
+
+def follow(state: State, outcome: Outcome) -> State:
+    """The state that follows an action.
+
+    Raises:
+        ValueError: The action of that state cannot end so.
+    """
+    row = TABLE[state]
+    after = {"success": row.success, "failure": row.failure, "already": row.already}[outcome]
+    if after is None:
+        raise ValueError(f"{state} has no state to follow on {outcome}")
+    return after
+
+
+@dataclass(frozen=True, kw_only=True)
+class Resumption:
+    """Where a restarted agent goes on, and the reason when it is not where it was."""
+
+    state: State
+    because: str = ""
+
+
+def resume(state: State, *, restarts: int, max_restarts: int) -> Resumption:
+    """Where an agent goes on after a restart; too many restarts end the update.
+
+    Args:
+        state: State in the journal.
+        restarts: Restarts of this update, this one included.
+        max_restarts: How many are allowed.
+    """
+    row = TABLE[state]
+    if row.failure is not None and restarts > max_restarts:
+        because = (
+            f"given up in {state}: the agent was restarted {restarts} times during this update, "
+            f"{max_restarts} are allowed"
+        )
+        return Resumption(state=row.failure, because=because)
+    return Resumption(state=row.restart)
+
+
+def mermaid() -> str:
+    """The table as a Mermaid state diagram."""
+    lines = ["stateDiagram-v2", "    [*] --> IDLE"]
+    for state, row in TABLE.items():
+        lines.append(f"    {state} : {state}<br/>{row.action}")
+        if row.success:
+            lines.append(f"    {state} --> {row.success}")
+        if row.failure:
+            lines.append(f"    {state} --> {row.failure} : failure")
+        if row.already:
+            lines.append(f"    {state} --> {row.already} : serves already")
+        if row.newer and row.newer != row.failure:
+            lines.append(f"    {state} --> {row.newer} : newer offer")
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    print(mermaid())

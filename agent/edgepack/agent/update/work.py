@@ -1,0 +1,217 @@
+"""What the actions of the life cycle share: the journal's values, hooks, asking for chunks."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from edgepack.agent.hooks.runner import HookVerdict, update_facts
+from edgepack.agent.pointer import ActivePointer
+from edgepack.agent.update.asking import Asking
+from edgepack.agent.update.download import Download, HeadDownload
+from edgepack.agent.update.journal import Journal
+from edgepack.agent.update.lifecycle import Outcome
+from edgepack.agent.update.surroundings import Surroundings
+from edgepack.bundle.manifest import HOOKS_FOLDER, MANIFEST_FILE, SIGNATURE_FILE, Manifest
+from edgepack.bundle.signature import verify_envelope
+from edgepack.bundle.verify import verify_manifest
+from edgepack.errors import DeviceError
+from edgepack.wire.messages import Desired, DeviceFacts, ProbeResult, Telemetry
+
+FIRST_RETRY_S = 5.0
+MAX_RETRY_S = 600.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ended:
+    """An action ended.
+
+    Attributes:
+        outcome: How.
+        because: The reason, one sentence with its numbers.
+        changes: Fields of the journal to save together with the transition.
+    """
+
+    outcome: Outcome
+    because: str
+    changes: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wait:
+    """An action goes on later; None waits for a message."""
+
+    seconds: float | None
+
+
+Step = Ended | Wait
+
+
+@dataclass
+class Scratch:
+    """What an action remembers while the state lasts."""
+
+    hooks_done: set[tuple[str, str]] = field(default_factory=set)
+    retry_s: float = FIRST_RETRY_S
+    retry_at: float = 0.0
+    head: HeadDownload | None = None
+    download: Download | None = None
+    was_rechecked: bool = False
+    asking: Asking | None = None
+    trouble: OSError | None = None
+    probes: list[ProbeResult] = field(default_factory=list)
+    soak_from: float | None = None
+    windows: list[Telemetry] = field(default_factory=list)
+    troubles: list[str] = field(default_factory=list)
+    manifest: Manifest | None = None
+
+
+class Work:
+    """One update at work.
+
+    Args:
+        around: The world.
+        note_hook: Is told of every hook that did not say go.
+    """
+
+    def __init__(self, around: Surroundings, note_hook: Callable[[HookVerdict], None]) -> None:
+        self.around = around
+        self.scratch = Scratch()
+        self._note_hook = note_hook
+        self._facts: DeviceFacts | None = None
+
+    @property
+    def journal(self) -> Journal:
+        """The journal as it was last saved."""
+        return self.around.store.journal
+
+    @property
+    def offer(self) -> Desired:
+        """What the update is about.
+
+        Raises:
+            DeviceError: There is nothing, although the state says so.
+        """
+        offer = self.journal.offer
+        if offer is None:
+            raise DeviceError(f"the journal is in {self.journal.state} without an offer")
+        return offer
+
+    @property
+    def digest(self) -> str:
+        """The bundle, which names its slot."""
+        return self.offer.bundle.digest
+
+    @property
+    def facts(self) -> DeviceFacts:
+        """What the device is, as last read."""
+        return self._facts or self.read_facts()
+
+    def read_facts(self) -> DeviceFacts:
+        """Reads anew what the device is."""
+        self._facts = self.around.tools.read_facts()
+        return self._facts
+
+    def now(self) -> float:
+        """Monotonic clock, seconds."""
+        return self.around.clock.monotonic()
+
+    def leave(self) -> None:
+        """Forgets what an action remembered: the state has changed, or the offer has."""
+        if self.scratch.download:
+            self.scratch.download.close()
+        if self.scratch.asking:
+            self.around.link.listen(frozenset())
+        self.scratch = Scratch()
+
+    def kept(self, pointer: ActivePointer | None) -> frozenset[str]:
+        """Slots that no update may touch: what serves, and the ways back."""
+        journal = self.journal
+        kept = {ref.digest for ref in (journal.previous,) if ref}
+        return frozenset(kept | {p.digest for p in (pointer, journal.back) if p})
+
+    def read_manifest(self) -> Manifest:
+        """The manifest of the update's slot, verified anew in every state.
+
+        Raises:
+            DeviceError: It disappeared.
+            BundleError: It is not what was signed.
+        """
+        if self.scratch.manifest:
+            return self.scratch.manifest
+        slots = self.around.slots
+        signature = slots.read_file(self.digest, SIGNATURE_FILE)
+        content = slots.read_file(self.digest, MANIFEST_FILE)
+        if signature is None or content is None:
+            raise DeviceError(
+                "manifest or signature disappeared from the slot",
+                found_in=str(slots.folder(self.digest)),
+            )
+        manifest = verify_manifest(content, verify_envelope(signature, self.around.keys))
+        self.scratch.manifest = manifest
+        return manifest
+
+    def start_asking(self, target: HeadDownload | Download) -> None:
+        """Listens to the files that are not complete, and asks for them soon."""
+        self.scratch.asking = Asking(self.now(), self.around.rng)
+        self.around.link.listen(frozenset(one.sha256 for one in target.missing()))
+
+    def ask_for(self, target: HeadDownload | Download) -> Wait | None:
+        """Publishes the need when it is time to; None when nothing is missing.
+
+        Raises:
+            OSError: The progress of the download cannot be noted.
+        """
+        asking = self.scratch.asking
+        if target.is_complete or asking is None:
+            return None
+        if self.now() >= asking.due_at:
+            if isinstance(target, Download):
+                target.note()
+            for need in asking.ask(self.digest, target.missing(), self.now()):
+                self.around.link.ask(need)
+        return Wait(seconds=max(0.0, asking.due_at - self.now()))
+
+    def run_hooks(self, stage: str, when: str) -> Ended | Wait | None:
+        """Runs the hooks of a stage once; None when they said go."""
+        scratch, around = self.scratch, self.around
+        if (stage, when) in scratch.hooks_done:
+            return None
+        if self.now() < scratch.retry_at:
+            return Wait(seconds=scratch.retry_at - self.now())
+        verdict = self.tell_hooks(stage, when)
+        if verdict.verdict == "go":
+            scratch.hooks_done.add((stage, when))
+            return None
+        if verdict.verdict == "refuse":
+            return Ended(outcome="failure", because=verdict.because)
+        wait_s = scratch.retry_s * around.rng.uniform(1.0, 1.2)
+        scratch.retry_s = min(MAX_RETRY_S, 2 * scratch.retry_s)
+        scratch.retry_at = self.now() + wait_s
+        return Wait(seconds=wait_s)
+
+    def tell_hooks(self, stage: str, when: str) -> HookVerdict:
+        """Runs the hooks of a stage, and notes what did not say go."""
+        verdict = self.around.tools.run_hooks(stage, when, self._hook_folders(), self._hook_facts())
+        if verdict.verdict != "go":
+            self._note_hook(verdict)
+        return verdict
+
+    def _hook_folders(self) -> tuple[Path, ...]:
+        """The device's hooks; the bundle's own too, once its files were verified."""
+        folder = self.around.config.hooks.folder
+        own = (Path(folder),) if folder else ()
+        if self.journal.state in ("OFFERED", "DOWNLOADING"):
+            return own
+        return (*own, self.around.slots.folder(self.digest) / HOOKS_FOLDER)
+
+    def _hook_facts(self) -> dict[str, str]:
+        folder = self.around.slots.folder(self.digest)
+        return update_facts(
+            device=self.around.config.device,
+            state_dir=self.around.state_dir,
+            bundle=self.offer.bundle,
+            bundle_folder=folder if folder.is_dir() else None,
+            choice=self.journal.choice,
+            because=self.journal.because,
+        )

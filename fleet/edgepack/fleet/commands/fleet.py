@@ -1,0 +1,231 @@
+"""The commands `edgepack fleet …`; `rollout` and `simulate` have files of their own."""
+
+import logging
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+import msgspec
+
+from edgepack.fleet.commands import show
+from edgepack.fleet.commands.client import FleetClient
+from edgepack.fleet.commands.options import asks, data_option, json_option, print_result
+from edgepack.fleet.data_folder import DataFolder
+from edgepack.fleet.documents import DeviceView, EventView, FleetInfo
+from edgepack.fleet.enrolment.enroll import enroll_device
+from edgepack.fleet.enrolment.mosquitto import write_broker_folder
+
+if TYPE_CHECKING:
+    from edgepack.fleet.actions import Fleet
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+def fleet() -> None:
+    """Serve a fleet, enrol and list its devices.
+
+    \b
+    Example:
+      edgepack fleet serve --trust release.pub
+      edgepack fleet enroll cam-7 --group cameras -o cam-7/
+    """
+
+
+@fleet.command()
+@data_option
+@click.option("--database", default="", help="SQLAlchemy URL; SQLite in the folder when not given.")
+@click.option(
+    "--broker", default="", help="mqtt:// or mqtts:// URL; an embedded broker when not given."
+)
+@click.option("--broker-port", default=1883, show_default=True, help="Port of the embedded broker.")
+@click.option("--broker-user", default="", help="User name at the broker.")
+@click.option(
+    "--broker-password-file",
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    help="File whose first line is the password.",
+)
+@click.option("--host", default="127.0.0.1", show_default=True, help="Where the API listens.")
+@click.option("--port", default=8600, show_default=True, help="Where the API listens.")
+@click.option("--tenant", default="default", show_default=True, help="Whose devices.")
+@click.option(
+    "--trust",
+    type=click.Path(path_type=Path, dir_okay=False),
+    multiple=True,
+    help="Public key whose bundles are taken from now on; kept in the folder.",
+)
+@click.option(
+    "--auto-enroll",
+    is_flag=True,
+    help="Take in any device that reports (embedded broker only; for trials).",
+)
+@click.option("-v", "--verbose", is_flag=True, help="Log every transition.")
+def serve(
+    data: Path,
+    database: str,
+    broker: str,
+    broker_port: int,
+    broker_user: str,
+    broker_password_file: Path | None,
+    host: str,
+    port: int,
+    tenant: str,
+    trust: tuple[Path, ...],
+    auto_enroll: bool,
+    verbose: bool,
+) -> None:
+    """Run controller, depot and API, and a broker when none is named, until Ctrl-C.
+
+    \b
+    Example:
+      edgepack fleet serve --trust release.pub
+      edgepack fleet serve --broker mqtts://broker.example:8883
+    """
+    # Database, web server and broker are loaded for this command only: the others start at once.
+    from edgepack.fleet.broker import LIMITS
+    from edgepack.fleet.serve import ServeSettings
+    from edgepack.fleet.serve import serve as run
+
+    logging.basicConfig(
+        level=logging.INFO if verbose else logging.WARNING,
+        format="%(asctime)s %(levelname)s %(name)s %(message)s",
+    )
+    password = ""
+    if broker_password_file is not None:
+        password = broker_password_file.read_text().partition("\n")[0]
+
+    def ready(running: "Fleet", url: str) -> None:
+        click.echo(f"fleet '{tenant}' serves at {url}, token in {data / 'token'}", err=True)
+        click.echo(f"broker: {running.broker_url}", err=True)
+        if not broker:
+            click.echo(f"note: {LIMITS}", err=True)
+        if not running.trusted:
+            click.echo("note: no key is trusted yet, so no bundle is taken (--trust)", err=True)
+
+    run(
+        ServeSettings(
+            data=data,
+            database=database,
+            broker=broker,
+            broker_port=broker_port,
+            broker_user=broker_user,
+            broker_password=password,
+            host=host,
+            port=port,
+            tenant=tenant,
+            trust=trust,
+            auto_enroll=auto_enroll,
+        ),
+        ready,
+    )
+
+
+@fleet.command()
+@click.option("--group", default="", help="Only this group.")
+@asks
+def devices(group: str, data: Path, url: str, as_json: bool) -> None:
+    """List devices: what each runs, on which provider, and how it fares.
+
+    \b
+    Example:
+      edgepack fleet devices --group cameras
+    """
+    client = FleetClient(data, url)
+    found = client.get("/v1/devices", tuple[DeviceView, ...], group=group)
+    info = client.get("/v1/info", FleetInfo)
+    print_result(found, as_json, lambda: show.devices_table(found, info, time.time()))
+
+
+@fleet.command()
+@asks
+def info(data: Path, url: str, as_json: bool) -> None:
+    """Show the fleet's counters: messages, bytes sent, pace.
+
+    \b
+    Example:
+      edgepack fleet info --json
+    """
+    found = FleetClient(data, url).get("/v1/info", FleetInfo)
+    print_result(
+        found,
+        as_json,
+        lambda: "\n".join(f"{name}: {value}" for name, value in msgspec.to_builtins(found).items()),
+    )
+
+
+@fleet.command()
+@click.option("--after", default=0, show_default=True, help="Only events newer than this one.")
+@click.option("--limit", default=100, show_default=True, help="At most so many.")
+@asks
+def events(after: int, limit: int, data: Path, url: str, as_json: bool) -> None:
+    """List what happened to devices and rollouts, oldest first.
+
+    \b
+    Example:
+      edgepack fleet events --after 1200 --json
+    """
+    client = FleetClient(data, url)
+    found = client.get("/v1/events", tuple[EventView, ...], after=after, limit=limit)
+    print_result(found, as_json, lambda: show.events_table(found))
+
+
+@fleet.command()
+@click.argument("device")
+@click.option("--group", required=True, help="The device's group.")
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path, file_okay=False),
+    required=True,
+    help="Folder to write; copy it to the device.",
+)
+@asks
+def enroll(device: str, group: str, output: Path, data: Path, url: str, as_json: bool) -> None:
+    """Take a device into the fleet and write its settings, keys and certificate.
+
+    \b
+    Example:
+      edgepack fleet enroll cam-7 --group cameras -o cam-7/
+      edgepack-agent run --config cam-7/agent.toml
+    """
+    client = FleetClient(data, url)
+    enrollment = enroll_device(client, device=device, group=group, folder=output)
+    document = {"device": device, "group": group, "config": str(output / "agent.toml")}
+    print_result(
+        document,
+        as_json,
+        lambda: f"{enrollment.device} is enrolled in group {group}: {output / 'agent.toml'}",
+    )
+
+
+@fleet.command("broker-config")
+@click.option("--host", "hosts", multiple=True, required=True, help="Name or address; repeatable.")
+@click.option("--port", default=8883, show_default=True, help="Where mosquitto listens.")
+@click.option("--tenant", default="default", show_default=True, help="Whose topics.")
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path, file_okay=False),
+    required=True,
+    help="Folder to write.",
+)
+@data_option
+@json_option
+def broker_config(
+    hosts: tuple[str, ...], port: int, tenant: str, output: Path, data: Path, as_json: bool
+) -> None:
+    """Write mosquitto.conf, access rules and a server certificate for this fleet.
+
+    \b
+    Example:
+      edgepack fleet broker-config --host broker.example -o broker/
+      mosquitto -c broker/mosquitto.conf
+      edgepack fleet serve --broker mqtts://broker.example:8883
+    """
+    folder = DataFolder(data)
+    config = write_broker_folder(folder, folder=output, hosts=hosts, port=port, tenant=tenant)
+    document = {"config": str(config), "broker": f"mqtts://{hosts[0]}:{port}"}
+    print_result(
+        document,
+        as_json,
+        lambda: f"mosquitto -c {config}\nedgepack fleet serve --broker {document['broker']}",
+    )

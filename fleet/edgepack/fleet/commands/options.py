@@ -1,0 +1,68 @@
+"""What the fleet's commands have in common: options, and printing a result."""
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+import msgspec
+from rich.console import Console, RenderableType
+
+from edgepack.fleet.commands.client import DEFAULT_URL, URL_VARIABLE
+from edgepack.fleet.data_folder import default_root
+
+data_option = click.option(
+    "--data",
+    type=click.Path(path_type=Path, file_okay=False),
+    envvar="EDGEPACK_FLEET_DATA",
+    default=default_root,
+    show_default="~/.local/share/edgepack/fleet",
+    help="The fleet's folder. [env: EDGEPACK_FLEET_DATA]",
+)
+url_option = click.option(
+    "--url",
+    envvar=URL_VARIABLE,
+    default=DEFAULT_URL,
+    show_default=True,
+    help=f"Where the fleet serves. [env: {URL_VARIABLE}; token: --data or EDGEPACK_FLEET_TOKEN]",
+)
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+
+
+def asks(command: Callable[..., None]) -> Callable[..., None]:
+    """Options of every command that asks a running fleet."""
+    return data_option(url_option(json_option(command)))
+
+
+def print_result(value: Any, as_json: bool, picture: Callable[[], RenderableType]) -> None:
+    """Prints a result: as JSON, or as people read it."""
+    if as_json:
+        click.echo(msgspec.json.format(msgspec.json.encode(value), indent=2))
+    else:
+        console().print(picture())
+
+
+def console() -> Console:
+    """The terminal, or whatever stdout is."""
+    # Without a terminal nothing is folded at 80 columns: the lines go to a file or a pipe.
+    return Console(highlight=False, width=None if sys.stdout.isatty() else 200)
+
+
+class Share(click.ParamType[float]):
+    """A share, as `10%` or `0.1`."""
+
+    name = "share"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        if isinstance(value, float):
+            return value
+        try:
+            number = float(value.removesuffix("%")) / (100 if value.endswith("%") else 1)
+        except ValueError:
+            self.fail(f"{value!r} is no share such as 10% or 0.1", param, ctx)
+        if not 0 <= number <= 1:
+            self.fail(f"{value!r} is not between 0% and 100%", param, ctx)
+        return number

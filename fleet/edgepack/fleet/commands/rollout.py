@@ -1,0 +1,270 @@
+"""The commands `edgepack rollout …`."""
+
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+import msgspec
+from rich.live import Live
+
+from edgepack.bundle.archive import pack
+from edgepack.errors import FleetError
+from edgepack.fleet.commands import show
+from edgepack.fleet.commands.client import FleetClient, rollout_path
+from edgepack.fleet.commands.options import Share, asks, console, print_result
+from edgepack.fleet.documents import ReleaseView, RolloutRequest, RolloutView, Selector
+from edgepack.fleet.rollout.waves import parse_waves
+
+WATCH_S = 0.5
+STOPPED = ("FINISHED", "ABORTED", "PAUSED")
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+def rollout() -> None:
+    """Start, watch, pause and abort rollouts.
+
+    \b
+    Example:
+      edgepack rollout start model-1.2.0.edgepack --group cameras --waves 1,10%,100%
+      edgepack rollout watch r1
+    """
+
+
+@rollout.command()
+@click.argument("bundle", type=click.Path(path_type=Path))
+@click.option("--group", default="", help="To this group.")
+@click.option("--device", "names", multiple=True, help="To this device; repeatable.")
+@click.option("--all", "everybody", is_flag=True, help="To every device.")
+@click.option(
+    "--waves",
+    default="1,10%,100%",
+    show_default=True,
+    help="Devices addressed in all after each wave.",
+)
+@click.option(
+    "--soak", default=10.0, show_default=True, help="Seconds a model serves before its commit."
+)
+@click.option(
+    "--deadline", default=900.0, show_default=True, help="Seconds until a device counts as silent."
+)
+@click.option(
+    "--max-failures",
+    type=Share(),
+    default="10%",
+    show_default=True,
+    help="Share of failed and silent devices of a wave that is let pass.",
+)
+@click.option(
+    "--min-sample",
+    default=5,
+    show_default=True,
+    help="Decided devices before a wave under way is judged.",
+)
+@click.option(
+    "--on-breach",
+    type=click.Choice(["pause", "abort"]),
+    default="pause",
+    show_default=True,
+    help="What happens when more fail.",
+)
+@asks
+def start(
+    bundle: Path,
+    group: str,
+    names: tuple[str, ...],
+    everybody: bool,
+    waves: str,
+    soak: float,
+    deadline: float,
+    max_failures: float,
+    min_sample: int,
+    on_breach: Any,
+    data: Path,
+    url: str,
+    as_json: bool,
+) -> None:
+    """Upload a bundle and roll it out, wave by wave.
+
+    \b
+    Example:
+      edgepack rollout start model-1.2.0.edgepack --group cameras
+      edgepack rollout start model-1.2.0.edgepack --device cam-7 --soak 60
+    """
+    selector = _selector(group, names, everybody)
+    parse_waves(waves)
+    client = FleetClient(data, url)
+    release = _upload(client, bundle)
+    request = RolloutRequest(
+        digest=release.bundle.digest,
+        selector=selector,
+        waves=waves,
+        soak_s=soak,
+        deadline_s=deadline,
+        max_failed_share=max_failures,
+        min_sample=min_sample,
+        on_breach=on_breach,
+    )
+    view = client.post("/v1/rollouts", RolloutView, request)
+    print_result(view, as_json, lambda: _started(view))
+
+
+def _started(view: RolloutView) -> str:
+    count = len(view.assignments)
+    return (
+        f"{view.rollout}: {view.bundle.name} {view.bundle.version} goes to {count} "
+        f"{'device' if count == 1 else 'devices'} in {view.wave_count} "
+        f"{'wave' if view.wave_count == 1 else 'waves'}\n"
+        f"edgepack rollout watch {view.rollout}"
+    )
+
+
+def _selector(group: str, names: tuple[str, ...], everybody: bool) -> Selector:
+    if sum((bool(group), bool(names), everybody)) != 1:
+        raise click.UsageError("name the devices: one of --group, --device, --all")
+    if group:
+        return Selector(kind="group", group=group)
+    return Selector(kind="all") if everybody else Selector(kind="devices", devices=names)
+
+
+def _upload(client: FleetClient, bundle: Path) -> ReleaseView:
+    if bundle.is_file():
+        return client.upload("/v1/releases", ReleaseView, bundle)
+    if not bundle.is_dir():
+        raise FleetError(
+            "there is no such bundle",
+            found_in=str(bundle),
+            remedy="edgepack build MODEL.onnx --profile cpu --key release.key -o FILE.edgepack",
+        )
+    with tempfile.TemporaryDirectory(prefix="edgepack-") as folder:
+        archive = Path(folder) / "bundle.edgepack"
+        pack(bundle, archive)
+        return client.upload("/v1/releases", ReleaseView, archive)
+
+
+@rollout.command("list")
+@asks
+def list_rollouts(data: Path, url: str, as_json: bool) -> None:
+    """List all rollouts, the newest first.
+
+    \b
+    Example:
+      edgepack rollout list
+    """
+    found = FleetClient(data, url).get("/v1/rollouts", tuple[RolloutView, ...])
+    print_result(found, as_json, lambda: show.rollouts_table(found))
+
+
+@rollout.command()
+@click.argument("name", metavar="ROLLOUT")
+@asks
+def status(name: str, data: Path, url: str, as_json: bool) -> None:
+    """Show a rollout, its devices and the latency they report.
+
+    \b
+    Example:
+      edgepack rollout status r1
+    """
+    view = FleetClient(data, url).get(rollout_path(name), RolloutView)
+    print_result(view, as_json, lambda: show.rollout_panel(view))
+
+
+@rollout.command()
+@click.argument("name", metavar="ROLLOUT")
+@asks
+def watch(name: str, data: Path, url: str, as_json: bool) -> None:
+    """Watch a rollout until it ends or pauses; exit code 0 when it finished.
+
+    \b
+    Example:
+      edgepack rollout watch r1
+    """
+    client = FleetClient(data, url)
+
+    def look() -> RolloutView:
+        return client.get(rollout_path(name), RolloutView)
+
+    if sys.stdout.isatty() and not as_json:
+        view = _watch_live(look)
+    else:
+        view = _watch_lines(look, as_json)
+    if view.state != "FINISHED":
+        sys.exit(1)
+
+
+def _watch_live(look: Callable[[], RolloutView]) -> RolloutView:
+    view = look()
+    with Live(show.rollout_panel(view), console=console(), auto_refresh=False) as live:
+        while view.state not in STOPPED:
+            time.sleep(WATCH_S)
+            view = look()
+            live.update(show.rollout_panel(view), refresh=True)
+    return view
+
+
+def _watch_lines(look: Callable[[], RolloutView], as_json: bool) -> RolloutView:
+    shown: Any = None
+    while True:
+        view = look()
+        key = (view.state, view.wave, view.counts, view.because)
+        if key != shown and as_json:
+            click.echo(msgspec.json.encode(msgspec.structs.replace(view, assignments=())))
+        elif key != shown:
+            click.echo(
+                f"{show.stamp(time.time())} {view.rollout} {view.state} "
+                f"wave {view.wave}/{view.wave_count}: {show.counts_line(view)}; {view.because}"
+            )
+        shown = key
+        if view.state in STOPPED:
+            return view
+        time.sleep(WATCH_S)
+
+
+@rollout.command()
+@click.argument("name", metavar="ROLLOUT")
+@asks
+def pause(name: str, data: Path, url: str, as_json: bool) -> None:
+    """Offer the release to nobody more; devices that are at it go on.
+
+    \b
+    Example:
+      edgepack rollout pause r1
+    """
+    _act(name, "/pause", data, url, as_json)
+
+
+@rollout.command()
+@click.argument("name", metavar="ROLLOUT")
+@asks
+def resume(name: str, data: Path, url: str, as_json: bool) -> None:
+    """Go on after a pause; the failures so far are accepted, further ones are not.
+
+    \b
+    Example:
+      edgepack rollout resume r1
+    """
+    _act(name, "/resume", data, url, as_json)
+
+
+@rollout.command()
+@click.argument("name", metavar="ROLLOUT")
+@click.option(
+    "--rollback", is_flag=True, help="Also send devices that committed back to what they ran."
+)
+@asks
+def abort(name: str, rollback: bool, data: Path, url: str, as_json: bool) -> None:
+    """End a rollout; devices that have not decided keep what they ran before.
+
+    \b
+    Example:
+      edgepack rollout abort r1 --rollback
+    """
+    _act(name, f"/abort?recall={'all' if rollback else 'undecided'}", data, url, as_json)
+
+
+def _act(name: str, action: str, data: Path, url: str, as_json: bool) -> None:
+    view = FleetClient(data, url).post(rollout_path(name, action), RolloutView)
+    print_result(view, as_json, lambda: show.rollout_panel(view))

@@ -1,0 +1,63 @@
+"""The command `edgepack simulate`."""
+
+import signal
+import threading
+from pathlib import Path
+
+import click
+import msgspec
+
+from edgepack.fleet.commands.client import FleetClient
+from edgepack.fleet.commands.options import Share, asks
+from edgepack.fleet.simulation.simulate import SimulateSettings
+from edgepack.fleet.simulation.simulate import simulate as run
+
+
+@click.command()
+@click.option("--devices", "count", default=20, show_default=True, help="How many.")
+@click.option("--group", default="simulated", show_default=True, help="Their group.")
+@click.option("--prefix", default="sim", show_default=True, help="Ids are PREFIX-1, PREFIX-2 …")
+@click.option("--fail-rate", type=Share(), default="0%", help="Share that fails its probe.")
+@click.option("--silent-rate", type=Share(), default="0%", help="Share that says nothing.")
+@click.option("--seed", default=0, show_default=True, help="Of all that is random.")
+@click.option("--for", "for_s", type=float, help="Seconds to run; until Ctrl-C when not given.")
+@asks
+def simulate(
+    count: int,
+    group: str,
+    prefix: str,
+    fail_rate: float,
+    silent_rate: float,
+    seed: int,
+    for_s: float | None,
+    data: Path,
+    url: str,
+    as_json: bool,
+) -> None:
+    """Enrol simulated devices and run them over the real broker.
+
+    They speak the real protocol and check every chunk, but run no model.
+
+    \b
+    Example:
+      edgepack simulate --devices 200 --fail-rate 2%
+      edgepack rollout start model-1.2.0.edgepack --group simulated
+    """
+    stopping = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: stopping.set())
+
+    def tell(states: dict[str, int]) -> None:
+        click.echo(", ".join(f"{n} {state}" for state, n in states.items()), err=True)
+
+    settings = SimulateSettings(
+        count=count,
+        group=group,
+        prefix=prefix,
+        fail_rate=fail_rate,
+        silent_rate=silent_rate,
+        seed=seed,
+    )
+    states = run(FleetClient(data, url), settings, stopping=stopping, for_s=for_s, show=tell)
+    if as_json:
+        click.echo(msgspec.json.encode(states))

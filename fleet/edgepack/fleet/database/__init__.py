@@ -1,0 +1,1 @@
+"""The fleet's database: tables, devices, and records of what happened."""

@@ -1,0 +1,151 @@
+"""What happened and how fast it was: events and latency windows in the database."""
+
+from collections import defaultdict
+
+import msgspec
+from sqlalchemy import delete, select
+from sqlalchemy.orm import Session
+
+from edgepack.errors import TransferError
+from edgepack.fleet.database.schema import DeviceRow, EventRow, TelemetryRow
+from edgepack.fleet.documents import EventView, LatencyView
+from edgepack.wire.histogram import check, merge, percentile
+from edgepack.wire.messages import Event, Histogram, Telemetry
+
+KEEP_S = 30 * 24 * 3600.0
+"""Events and windows older than this are forgotten."""
+MAX_TEXT = 2000
+MAX_COUNT = 2**53
+
+
+def add_device_event(session: Session, device: str, event: Event, now: float) -> None:
+    """Takes down what a device said happened to it."""
+    session.add(
+        EventRow(
+            at=event.at,
+            received_at=now,
+            device=device,
+            kind=event.kind,
+            bundle=event.bundle[:MAX_TEXT],
+            from_state=event.from_state[:MAX_TEXT],
+            to_state=event.to_state[:MAX_TEXT],
+            because=event.because[:MAX_TEXT],
+            rollout=event.rollout[:MAX_TEXT],
+        )
+    )
+
+
+def add_rollout_event(
+    session: Session,
+    *,
+    rollout: str,
+    bundle: str,
+    before: str,
+    after: str,
+    because: str,
+    now: float,
+) -> None:
+    """Takes down a transition of a rollout."""
+    session.add(
+        EventRow(
+            at=now,
+            received_at=now,
+            device="",
+            kind="rollout",
+            bundle=bundle,
+            from_state=before,
+            to_state=after,
+            because=because,
+            rollout=rollout,
+        )
+    )
+
+
+def events_after(session: Session, after: int, limit: int) -> tuple[EventView, ...]:
+    """Events newer than one that is known, oldest first."""
+    rows = session.scalars(
+        select(EventRow).where(EventRow.id > after).order_by(EventRow.id).limit(limit)
+    )
+    return tuple(
+        EventView(
+            id=row.id,
+            at=row.at,
+            device=row.device,
+            kind=row.kind,
+            bundle=row.bundle,
+            from_state=row.from_state,
+            to_state=row.to_state,
+            because=row.because,
+            rollout=row.rollout,
+        )
+        for row in rows
+    )
+
+
+def add_telemetry(session: Session, device: DeviceRow, telemetry: Telemetry, now: float) -> None:
+    """Takes down one window; the same window once more replaces it.
+
+    Raises:
+        TransferError: The histogram contradicts itself.
+    """
+    check(telemetry.latency)
+    if not 0 <= telemetry.failures <= MAX_COUNT:
+        raise TransferError(f"telemetry counts {telemetry.failures} failures")
+    row = session.scalar(
+        select(TelemetryRow).where(
+            TelemetryRow.device == device.id,
+            TelemetryRow.digest == telemetry.digest,
+            TelemetryRow.variant == telemetry.variant,
+            TelemetryRow.provider == telemetry.provider,
+            TelemetryRow.window_start == telemetry.window_start,
+        )
+    )
+    histogram = msgspec.json.encode(telemetry.latency).decode()
+    if row is not None:
+        row.histogram, row.failures = histogram, telemetry.failures
+        return
+    session.add(
+        TelemetryRow(
+            device=device.id,
+            digest=telemetry.digest,
+            variant=telemetry.variant,
+            provider=telemetry.provider,
+            hardware_class=device.hardware_class,
+            window_start=telemetry.window_start,
+            window_s=telemetry.window_s,
+            received_at=now,
+            failures=telemetry.failures,
+            histogram=histogram,
+        )
+    )
+
+
+def latency_of(session: Session, digest: str) -> tuple[LatencyView, ...]:
+    """Latency of a release by hardware class, provider and variant; histograms are merged."""
+    kinds: dict[tuple[str, str, str], list[TelemetryRow]] = defaultdict(list)
+    for row in session.scalars(select(TelemetryRow).where(TelemetryRow.digest == digest)):
+        kinds[row.hardware_class, row.provider, row.variant].append(row)
+    return tuple(_latency_view(kind, rows) for kind, rows in sorted(kinds.items()))
+
+
+def _latency_view(kind: tuple[str, str, str], rows: list[TelemetryRow]) -> LatencyView:
+    histograms = [msgspec.json.decode(row.histogram, type=Histogram) for row in rows]
+    whole = merge(histograms)
+    p50_ms, p95_ms, p99_ms = (percentile(whole, q) if whole.count else 0.0 for q in (50, 95, 99))
+    return LatencyView(
+        hardware_class=kind[0],
+        provider=kind[1],
+        variant=kind[2],
+        devices=len({row.device for row in rows}),
+        inferences=whole.count,
+        failures=sum(row.failures for row in rows),
+        p50_ms=p50_ms,
+        p95_ms=p95_ms,
+        p99_ms=p99_ms,
+    )
+
+
+def forget_old(session: Session, now: float) -> None:
+    """Removes what is older than `KEEP_S`."""
+    session.execute(delete(EventRow).where(EventRow.received_at < now - KEEP_S))
+    session.execute(delete(TelemetryRow).where(TelemetryRow.received_at < now - KEEP_S))

@@ -1,0 +1,86 @@
+"""Settings for a mosquitto that knows the fleet's certificates and lets nobody read another's."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from edgepack.durable import write_file
+from edgepack.errors import FleetError
+from edgepack.fleet.data_folder import DataFolder
+from edgepack.fleet.enrolment.authority import key_pem, make_key
+from edgepack.fleet.link import CONTROLLER
+from edgepack.wire import topics
+from edgepack.wire.messages import MAX_MESSAGE_BYTES
+
+CONFIG_FILE, ACL_FILE = "mosquitto.conf", "acl"
+
+_CONFIG = """\
+# mosquitto for an edgepack fleet: mosquitto -c {folder}/mosquitto.conf
+# Started by root it goes on as the user mosquitto, who must own this folder:
+#   chown -R mosquitto {folder}
+per_listener_settings false
+listener {port}
+cafile {folder}/ca.crt
+certfile {folder}/server.crt
+keyfile {folder}/server.key
+tls_version tlsv1.2
+# The common name of a client's certificate is its user name, and so its place in the topics.
+require_certificate true
+use_identity_as_username true
+allow_anonymous false
+acl_file {folder}/acl
+# Chunks of 64 KiB wait here for a slow device; beyond this they are dropped and asked for again.
+max_queued_messages 1000
+max_inflight_messages 100
+message_size_limit {message_bytes}
+persistence true
+persistence_location {folder}/
+autosave_interval 60
+"""
+
+_ACL = """\
+# A device reads what is meant for it and for all, and writes what it says of itself.
+pattern read {prefix}/{tenant}/d/%u/dn/#
+pattern write {prefix}/{tenant}/d/%u/up/#
+pattern read {prefix}/{tenant}/b/#
+pattern read {prefix}/{tenant}/meta/#
+
+user {controller}
+topic readwrite {prefix}/{tenant}/#
+"""
+
+
+def write_broker_folder(
+    data: DataFolder, *, folder: Path, hosts: Sequence[str], port: int, tenant: str
+) -> Path:
+    """Writes configuration, access rules, CA certificate and a server certificate.
+
+    Args:
+        data: The fleet's folder, with its CA.
+        folder: Where to; made when missing. Its server key is replaced when it is there.
+        hosts: Names and addresses that devices reach the broker by.
+        port: Where it shall listen.
+        tenant: Whose topics.
+
+    Returns:
+        The configuration file.
+
+    Raises:
+        FleetError: The folder cannot be written.
+    """
+    authority = data.authority()
+    key = make_key()
+    folder = folder.resolve()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        write_file(folder / "ca.crt", authority.pem.encode())
+        write_file(folder / "server.key", key_pem(key), mode=0o600)
+        write_file(folder / "server.crt", authority.sign_server(key, hosts).encode())
+        rules = _ACL.format(prefix=topics.PREFIX, tenant=tenant, controller=CONTROLLER)
+        write_file(folder / ACL_FILE, rules.encode(), mode=0o600)
+        config = _CONFIG.format(folder=folder, port=port, message_bytes=2 * MAX_MESSAGE_BYTES)
+        write_file(folder / CONFIG_FILE, config.encode())
+    except OSError as error:
+        raise FleetError(
+            f"cannot write the broker's settings: {error.strerror}", found_in=str(folder)
+        ) from error
+    return folder / CONFIG_FILE

@@ -1,0 +1,1 @@
+"""Rollouts: the rules, the waves, and their state in the database."""

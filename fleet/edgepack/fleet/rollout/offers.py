@@ -1,0 +1,71 @@
+"""What a device is told when a rollout offers it a release, and when it takes that back."""
+
+import msgspec
+from sqlalchemy.orm import Session
+
+from edgepack.bundle.manifest import MANIFEST_FILE, SIGNATURE_FILE
+from edgepack.fleet.database import devices
+from edgepack.fleet.database.devices import Publication
+from edgepack.fleet.database.schema import AssignmentRow, DeviceRow, ReleaseRow, RolloutRow
+from edgepack.wire.messages import BundleRef, Desired, FileRef
+
+
+def name_of(number: int) -> str:
+    """A rollout's id as people and devices see it."""
+    return f"r{number}"
+
+
+def offer(session: Session, rollout: RolloutRow, row: AssignmentRow, now: float) -> Publication:
+    """Offers a rollout's release to a device, under the device's next sequence."""
+    device = session.get_one(DeviceRow, row.device)
+    release = session.get_one(ReleaseRow, rollout.digest)
+    reported = devices.last_report(device)
+    before = reported.active.bundle if reported and reported.active else None
+    row.state, row.offered_at = "OFFERED", now
+    row.sequence = devices.next_sequence(device)
+    row.before_digest = before.digest if before else ""
+    return devices.tell(device, _desired(rollout, release, row.sequence, now), now)
+
+
+def send_back(
+    session: Session, rollout: RolloutRow, row: AssignmentRow, state: str, now: float
+) -> Publication:
+    """Tells a device to be what it was before the rollout, if the fleet holds that release."""
+    device = session.get_one(DeviceRow, row.device)
+    row.state, row.decided_at = state, now
+    before = session.get(ReleaseRow, row.before_digest) if row.before_digest else None
+    if before is None or before.digest == rollout.digest:
+        row.because = "the fleet holds no release that the device ran before; it keeps what it has"
+        return devices.tell_nothing(device)
+    row.because = f"told to run {before.name} {before.version} again"
+    sequence = devices.next_sequence(device)
+    desired = _desired(rollout, before, sequence, now)
+    return devices.tell(device, msgspec.structs.replace(desired, rollback=True), now)
+
+
+def _desired(rollout: RolloutRow, release: ReleaseRow, sequence: int, now: float) -> Desired:
+    return Desired(
+        sequence=sequence,
+        rollout=name_of(rollout.number),
+        bundle=bundle_ref(release),
+        manifest=FileRef(
+            path=MANIFEST_FILE,
+            size_bytes=release.manifest_bytes,
+            sha256=release.manifest_sha256,
+        ),
+        signature=FileRef(
+            path=SIGNATURE_FILE, size_bytes=release.signature_bytes, sha256=release.signature_sha256
+        ),
+        soak_s=rollout.soak_s,
+        issued_at=now,
+    )
+
+
+def bundle_ref(release: ReleaseRow) -> BundleRef:
+    """Names a release's bundle."""
+    return BundleRef(
+        name=release.name,
+        version=release.version,
+        release=release.release,
+        digest=release.digest,
+    )

@@ -1,0 +1,73 @@
+"""Rollouts as people see them."""
+
+import msgspec
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from edgepack.fleet.database import devices, records
+from edgepack.fleet.database.schema import AssignmentRow, DeviceRow, ReleaseRow, RolloutRow
+from edgepack.fleet.documents import AssignmentView, RolloutView, Selector
+from edgepack.fleet.rollout.offers import bundle_ref, name_of
+from edgepack.fleet.rollout.rollouts import count_states
+
+
+def list_rollouts(session: Session) -> tuple[RolloutView, ...]:
+    """All rollouts, the newest first, without their devices."""
+    rows = session.scalars(select(RolloutRow).order_by(RolloutRow.number.desc())).all()
+    return tuple(_view(session, row) for row in rows)
+
+
+def show_rollout(session: Session, rollout: RolloutRow) -> RolloutView:
+    """A rollout with every device's part in it and the latency of what it rolled out."""
+    query = (
+        select(AssignmentRow, DeviceRow)
+        .join(DeviceRow, AssignmentRow.device == DeviceRow.id)
+        .where(AssignmentRow.rollout == rollout.number)
+        .order_by(AssignmentRow.wave, AssignmentRow.device)
+    )
+    assignments = tuple(_part(row, device) for row, device in session.execute(query))
+    return msgspec.structs.replace(
+        _view(session, rollout),
+        assignments=assignments,
+        latency=records.latency_of(session, rollout.digest),
+    )
+
+
+def _view(session: Session, row: RolloutRow) -> RolloutView:
+    parts = session.scalars(select(AssignmentRow).where(AssignmentRow.rollout == row.number)).all()
+    return RolloutView(
+        rollout=name_of(row.number),
+        bundle=bundle_ref(session.get_one(ReleaseRow, row.digest)),
+        selector=str(msgspec.json.decode(row.selector, type=Selector)),
+        waves=row.waves,
+        wave=row.wave + 1,
+        wave_count=row.wave_count,
+        state=row.state,
+        because=row.because,
+        started_at=row.started_at,
+        changed_at=row.changed_at,
+        soak_s=row.soak_s,
+        deadline_s=row.deadline_s,
+        max_failed_share=row.max_failed_share,
+        min_sample=row.min_sample,
+        on_breach=row.on_breach,
+        counts=count_states(parts),
+    )
+
+
+def _part(row: AssignmentRow, device: DeviceRow) -> AssignmentView:
+    reported = devices.last_report(device)
+    is_of_this = reported is not None and reported.sequence == row.sequence
+    active = reported.active if reported else None
+    return AssignmentView(
+        device=row.device,
+        wave=row.wave + 1,
+        state=row.state,
+        offered_at=row.offered_at,
+        decided_at=row.decided_at,
+        because=row.because,
+        device_state=reported.state if reported and is_of_this else "",
+        progress=reported.progress if reported and is_of_this else 0.0,
+        provider=active.choice.provider if active else "",
+        variant=active.choice.chosen if active else "",
+    )

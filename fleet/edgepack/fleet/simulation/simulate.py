@@ -1,0 +1,238 @@
+"""Many simulated devices in one process, each with its own connection to the real broker."""
+
+import logging
+import random
+import selectors
+import ssl
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import paho.mqtt.client as mqtt
+
+from edgepack.agent.config import AgentConfig, read_config
+from edgepack.errors import EdgepackError, TransferError
+from edgepack.fleet.commands.client import FleetClient
+from edgepack.fleet.enrolment.enroll import CONFIG_FILE, enroll_device
+from edgepack.fleet.link import BrokerAccess, open_client
+from edgepack.fleet.simulation.simulated_device import Port, SimulatedDevice
+
+log = logging.getLogger(__name__)
+
+TICK_S = 0.1
+RECONNECT_S = 2.0
+
+
+class SimulateSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """What to simulate.
+
+    Attributes:
+        count: Number of devices.
+        group: Group that they are enrolled in.
+        prefix: Their ids are `<prefix>-1`, `<prefix>-2` …
+        fail_rate, silent_rate: 0..1, see `SimulatedDevice`.
+        seed: Of all that is random.
+    """
+
+    count: int
+    group: str
+    prefix: str
+    fail_rate: float = 0.0
+    silent_rate: float = 0.0
+    seed: int = 0
+
+
+class _Connection:
+    """A device's client, driven from outside."""
+
+    def __init__(self, config: AgentConfig, settings: SimulateSettings, seed: str) -> None:
+        if config.broker is None:
+            raise TransferError("the fleet named no broker")
+        broker = config.broker
+        self._access = BrokerAccess(
+            url=broker.url,
+            ca_file=Path(broker.ca_file) if broker.ca_file else None,
+            cert_file=Path(broker.cert_file) if broker.cert_file else None,
+            key_file=Path(broker.key_file) if broker.key_file else None,
+        )
+        self.client = open_client(self._access, config.device)
+        self.device = SimulatedDevice(
+            device=config.device,
+            tenant=config.tenant,
+            port=Port(
+                publish=lambda topic, payload, qos, retain: self._publish(
+                    topic, payload, qos, retain
+                ),
+                subscribe=lambda topic: self._ignore(self.client.subscribe(topic, qos=1)),
+                unsubscribe=lambda topic: self._ignore(self.client.unsubscribe(topic)),
+            ),
+            rng=random.Random(seed),
+            fail_rate=settings.fail_rate,
+            silent_rate=settings.silent_rate,
+            clock=time.time,
+        )
+        topic, will = self.device.last_will()
+        self.client.will_set(topic, will, qos=1, retain=True)
+        self.client.on_connect = lambda *_: self.device.connected()
+        self.client.on_message = self._message
+        self.retry_at = 0.0
+
+    def connect(self) -> None:
+        """Opens the connection; raises `OSError` when the broker is not there."""
+        host, port = self._access.address()
+        self.client.connect(host, port, keepalive=60)
+
+    def _publish(self, topic: str, payload: bytes, qos: int, retain: bool) -> None:
+        self.client.publish(topic, payload, qos=qos, retain=retain)
+
+    def _ignore(self, _: object) -> None:
+        """A subscription that fails is made again when the device connects again."""
+
+    def _message(self, _client: mqtt.Client, _userdata: Any, message: mqtt.MQTTMessage) -> None:
+        try:
+            self.device.received(message.topic, bytes(message.payload))
+        except EdgepackError as error:
+            log.warning("device=%s message dropped because=%s", self.device.device, error.problem)
+
+
+def simulate(
+    client: FleetClient,
+    settings: SimulateSettings,
+    *,
+    stopping: threading.Event,
+    for_s: float | None,
+    show: Callable[[dict[str, int]], None],
+) -> dict[str, int]:
+    """Enrols devices and runs them.
+
+    Args:
+        client: The running fleet.
+        settings: What to simulate.
+        stopping: Ends the simulation when set.
+        for_s: Ends it after so many seconds; None runs until `stopping`.
+        show: Told, whenever it changes, how many devices are in which state.
+
+    Returns:
+        How many devices ended in which state.
+
+    Raises:
+        EdgepackError: The fleet refuses, or the broker cannot be reached at the start.
+    """
+    with tempfile.TemporaryDirectory(prefix="edgepack-simulate-") as folder:
+        connections = [
+            _enrolled(client, settings, number, Path(folder))
+            for number in range(1, settings.count + 1)
+        ]
+        until = time.monotonic() + for_s if for_s is not None else float("inf")
+        with selectors.DefaultSelector() as selector:
+            try:
+                _run(connections, selector, stopping, until, show)
+            finally:
+                for connection in connections:
+                    _close(connection.client)
+    return _states(connections)
+
+
+def _enrolled(
+    client: FleetClient, settings: SimulateSettings, number: int, folder: Path
+) -> _Connection:
+    name = f"{settings.prefix}-{number}"
+    enroll_device(client, device=name, group=settings.group, folder=folder / name)
+    config = read_config(folder / name / CONFIG_FILE)
+    return _Connection(config, settings, f"{settings.seed}/{name}")
+
+
+def _run(
+    connections: list[_Connection],
+    selector: selectors.BaseSelector,
+    stopping: threading.Event,
+    until: float,
+    show: Callable[[dict[str, int]], None],
+) -> None:
+    for connection in connections:
+        _watch(connection, selector)
+        try:
+            connection.connect()
+        except OSError as error:
+            raise TransferError(
+                f"device {connection.device.device} cannot reach the broker: {error}"
+            ) from error
+        _serve_ready(selector, 0.0)
+    shown: dict[str, int] = {}
+    tick_at = 0.0
+    while not stopping.is_set() and time.monotonic() < until:
+        _serve_ready(selector, TICK_S)
+        now = time.monotonic()
+        if now < tick_at:
+            continue
+        tick_at = now + TICK_S
+        for connection in connections:
+            _tick(connection, now)
+        if (states := _states(connections)) != shown:
+            shown = states
+            show(states)
+
+
+def _watch(connection: _Connection, selector: selectors.BaseSelector) -> None:
+    """Keeps a client's socket in the selector while it is open."""
+    without_delay = connection.client.on_socket_open
+
+    def opened(client: mqtt.Client, userdata: Any, sock: Any) -> None:
+        if without_delay is not None:
+            without_delay(client, userdata, sock)
+        selector.register(sock, selectors.EVENT_READ, connection)
+
+    def closed(_client: mqtt.Client, _userdata: Any, sock: Any) -> None:
+        selector.unregister(sock)
+
+    def wants_write(_client: mqtt.Client, _userdata: Any, sock: Any) -> None:
+        selector.modify(sock, selectors.EVENT_READ | selectors.EVENT_WRITE, connection)
+
+    def wrote(_client: mqtt.Client, _userdata: Any, sock: Any) -> None:
+        selector.modify(sock, selectors.EVENT_READ, connection)
+
+    connection.client.on_socket_open = opened
+    connection.client.on_socket_close = closed
+    connection.client.on_socket_register_write = wants_write
+    connection.client.on_socket_unregister_write = wrote
+
+
+def _close(client: mqtt.Client) -> None:
+    """Says goodbye as far as the socket takes it; the selector is left alone afterwards."""
+    client.disconnect()
+    client.loop_write()
+    client.on_socket_close = client.on_socket_unregister_write = None
+
+
+def _serve_ready(selector: selectors.BaseSelector, timeout_s: float) -> None:
+    for key, events in selector.select(timeout_s):
+        client = key.data.client
+        if events & selectors.EVENT_READ:
+            client.loop_read()
+            # TLS may hold decrypted packets that no selector knows of.
+            while isinstance(sock := client.socket(), ssl.SSLSocket) and sock.pending():
+                client.loop_read()
+        if events & selectors.EVENT_WRITE and client.socket() is not None:
+            client.loop_write()
+
+
+def _tick(connection: _Connection, now: float) -> None:
+    if connection.client.socket() is None:
+        if now >= connection.retry_at:
+            connection.retry_at = now + RECONNECT_S * random.uniform(0.5, 1.5)
+            try:
+                connection.client.reconnect()
+            except OSError as error:
+                log.warning("device=%s no broker: %s", connection.device.device, error)
+        return
+    connection.client.loop_misc()
+    connection.device.tick()
+
+
+def _states(connections: list[_Connection]) -> dict[str, int]:
+    return dict(sorted(Counter(c.device.state for c in connections).items()))

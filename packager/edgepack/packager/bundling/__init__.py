@@ -1,0 +1,1 @@
+"""From prepared variants to a signed and rehearsed bundle."""

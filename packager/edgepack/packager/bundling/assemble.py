@@ -1,0 +1,188 @@
+"""Lays out a bundle's folder from prepared variants, and signs it."""
+
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from edgepack.agent.hooks.runner import check_hook_folder
+from edgepack.bundle.chunks import entry
+from edgepack.bundle.golden import Golden, write_golden
+from edgepack.bundle.keys import PrivateKey
+from edgepack.bundle.manifest import (
+    COMPONENT,
+    GOLDEN_FILE,
+    HOOKS_FOLDER,
+    MANIFEST_FILE,
+    BundleFacts,
+    FileEntry,
+    Manifest,
+    Variant,
+    VariantFacts,
+    encode_manifest,
+)
+from edgepack.bundle.signature import sign_folder
+from edgepack.durable import write_file
+from edgepack.packager.graph.tensor_offsets import tensor_offsets
+from edgepack.packager.reports.report import Report, ReportedFile, encode_report, render_report
+from edgepack.packager.variant import PreparedVariant
+
+REPORT_JSON = "report.json"
+REPORT_HTML = "report.html"
+
+
+@dataclass(frozen=True, kw_only=True)
+class BundleParts:
+    """What a bundle is made of.
+
+    Attributes:
+        name, version, release, created_at, source_sha256, tools: See `BundleFacts`.
+        variants: In the order of preference.
+        golden: Golden samples.
+        hooks: Folder of firmware hooks to ship, or None.
+    """
+
+    name: str
+    version: str
+    release: int
+    created_at: str
+    source_sha256: str
+    tools: Mapping[str, str]
+    variants: tuple[PreparedVariant, ...]
+    golden: Golden
+    hooks: Path | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class LaidOut:
+    """Files that lie in a bundle's folder, with their digests and chunks.
+
+    Attributes:
+        variants: Variants as the manifest has them.
+        golden: Entry of the golden samples.
+        hooks: Entries of the hooks.
+    """
+
+    variants: tuple[Variant, ...]
+    golden: FileEntry
+    hooks: tuple[FileEntry, ...]
+
+
+def lay_out(folder: Path, parts: BundleParts) -> LaidOut:
+    """Copies the variants, the golden samples and the hooks into a bundle's folder.
+
+    Args:
+        folder: The bundle's folder; exists and is empty.
+        parts: What goes in.
+
+    Raises:
+        OSError: The disk is full, or a file cannot be read.
+        DeviceError: A hook lies where no stage is, or could not run.
+    """
+    variants = tuple(_copy_variant(folder, variant) for variant in parts.variants)
+    (folder / GOLDEN_FILE).parent.mkdir()
+    write_golden(folder / GOLDEN_FILE, parts.golden)
+    hooks = _copy_hooks(folder, parts.hooks) if parts.hooks else ()
+    return LaidOut(variants=variants, golden=entry(folder, GOLDEN_FILE), hooks=hooks)
+
+
+def finish(
+    folder: Path, parts: BundleParts, laid_out: LaidOut, report: Report, key: PrivateKey
+) -> str:
+    """Adds the report and the manifest, and signs it all.
+
+    Args:
+        folder: The folder that `lay_out` filled.
+        parts: What went in.
+        laid_out: What `lay_out` returned.
+        report: The report, without times.
+        key: Signs.
+
+    Returns:
+        The bundle's digest, hex.
+    """
+    write_file(folder / REPORT_JSON, encode_report(report))
+    write_file(folder / REPORT_HTML, render_report(report).encode())
+    reports = tuple(entry(folder, name) for name in (REPORT_HTML, REPORT_JSON))
+    manifest = Manifest(
+        facts=BundleFacts(
+            name=parts.name,
+            version=parts.version,
+            release=parts.release,
+            created_at=parts.created_at,
+            source_sha256=parts.source_sha256,
+            tools=dict(sorted(parts.tools.items())),
+            files=(laid_out.golden, *laid_out.hooks, *reports),
+        ),
+        variants=laid_out.variants,
+    )
+    write_file(folder / MANIFEST_FILE, encode_manifest(manifest))
+    return sign_folder(folder, key, name=f"{parts.name}-{parts.version}")
+
+
+def reported_files(variant: Variant) -> tuple[ReportedFile, ...]:
+    """A variant's files for the report."""
+    return tuple(
+        ReportedFile(path=file.path, size_bytes=file.size_bytes, sha256=file.sha256)
+        for file in variant.facts.files
+    )
+
+
+def _copy_variant(folder: Path, prepared: PreparedVariant) -> Variant:
+    target = folder / COMPONENT / prepared.name
+    target.mkdir(parents=True)
+    names = _copy_files(prepared.folder, target)
+    offsets = tensor_offsets(target)
+    files = tuple(
+        entry(folder, f"{COMPONENT}/{prepared.name}/{name}", offsets.get(name, ()))
+        for name in names
+    )
+    facts = VariantFacts(
+        profile=prepared.profile,
+        profile_sha256=prepared.profile_sha256,
+        precision=prepared.precision,
+        requires=prepared.requires,
+        toolchain=msgspec.structs.replace(
+            prepared.toolchain, tools=dict(sorted(prepared.toolchain.tools.items()))
+        ),
+        files=files,
+        accuracy=prepared.accuracy,
+        tolerances=prepared.tolerances,
+        placement=prepared.placement,
+        degraded=prepared.degraded,
+    )
+    return Variant(
+        name=prepared.name,
+        provider=prepared.provider,
+        device=prepared.device,
+        compatibility_string=prepared.compatibility_string,
+        model_file=prepared.model_file,
+        session_options=prepared.session_options,
+        provider_options=prepared.provider_options,
+        facts=facts,
+    )
+
+
+def _copy_hooks(folder: Path, hooks: Path) -> tuple[FileEntry, ...]:
+    check_hook_folder(hooks)
+    target = folder / HOOKS_FOLDER
+    target.mkdir()
+    names = _copy_files(hooks, target, mode=0o755)
+    return tuple(entry(folder, f"{HOOKS_FOLDER}/{name}") for name in names)
+
+
+def _copy_files(source: Path, target: Path, *, mode: int = 0o644) -> tuple[str, ...]:
+    """Copies all files below a folder; returns their POSIX paths below it, sorted."""
+    names = sorted(
+        path.relative_to(source).as_posix()
+        for path in source.rglob("*")
+        if path.is_file() and not path.name.startswith(".") and "__pycache__" not in path.parts
+    )
+    for name in names:
+        destination = target / name
+        destination.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(source / name, destination)
+        destination.chmod(mode)
+    return tuple(names)

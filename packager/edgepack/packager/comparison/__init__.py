@@ -1,0 +1,1 @@
+"""`edgepack compare`: what differs between two bundles or reports."""

@@ -1,0 +1,193 @@
+"""The command `edgepack compare`."""
+
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+
+import click
+import msgspec
+from rich import box
+from rich.markup import escape
+from rich.table import Table
+
+from edgepack.bundle.manifest import Accuracy
+from edgepack.packager.comparison.differences import (
+    Comparison,
+    Difference,
+    FileState,
+    Transfer,
+    VariantComparison,
+    VariantSide,
+)
+from edgepack.packager.comparison.differences import compare as compare_sides
+from edgepack.packager.comparison.reading import read_compared
+from edgepack.packager.reports.numbers import (
+    format_bytes,
+    format_latency,
+    format_metric,
+    format_placement,
+)
+from edgepack.packager.reports.summary import open_console
+
+_side = click.Path(path_type=Path)
+_MOST_LISTED = 8
+_UNKNOWN = "not known"
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.argument("a", type=_side)
+@click.argument("b", type=_side)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def compare(a: Path, b: Path, as_json: bool) -> None:
+    """Show what differs between two bundles, or two reports of builds.
+
+    A and B are bundles (archive or folder) or report.json files. Of two bundles it also says how
+    many bytes a device that holds A still has to fetch for B. It believes the manifests: verify
+    bundles that you did not build with edgepack verify.
+
+    \b
+    Example:
+      edgepack compare ocr-1.2.0.edgepack ocr-1.3.0.edgepack
+      edgepack compare old.edgepack.report.json new.edgepack.report.json --json
+    """
+    comparison = compare_sides(read_compared(a), read_compared(b))
+    if as_json:
+        click.echo(msgspec.json.format(msgspec.json.encode(comparison), indent=2).decode())
+        return
+    _print(comparison)
+
+
+def _print(comparison: Comparison) -> None:
+    console = open_console()
+    console.print(f"\nA  [bold]{escape(comparison.a)}[/]\nB  [bold]{escape(comparison.b)}[/]")
+    console.print(f"\n{_verdict(comparison)}")
+    console.print(_table(comparison.variants))
+    for line in _lines(comparison):
+        console.print(escape(line))
+
+
+def _verdict(comparison: Comparison) -> str:
+    changed = [file for file in comparison.files if file.state != "equal"]
+    if comparison.equal_for_devices:
+        if not changed and not comparison.differences:
+            return "[green]Equal[/]: every file has the same bytes."
+        return (
+            "[green]Equal for devices[/]: models, golden samples and hooks have the same bytes, "
+            "only facts about the build differ."
+        )
+    if comparison.equal_for_devices is None:
+        return "[green]Equal models[/]: a report does not tell of golden samples and hooks."
+    equal = len(comparison.files) - len(changed)
+    return f"[yellow]Different[/]: {equal} of {len(comparison.files)} files are equal."
+
+
+def _table(variants: tuple[VariantComparison, ...]) -> Table:
+    table = Table(
+        box=box.SIMPLE_HEAD,
+        pad_edge=False,
+        padding=(0, 1, 0, 0),
+        caption="= is equal in both, otherwise A → B",
+        caption_justify="left",
+    )
+    columns: list[tuple[str, Callable[[VariantSide], str]]] = [
+        ("precision", lambda side: side.precision + (", degraded" if side.degraded else "")),
+        ("size", lambda side: format_bytes(side.size_bytes)),
+        ("accuracy kept (budget)", lambda side: _accuracy(side.accuracy)),
+        ("nodes placed", lambda side: format_placement(side.placement)),
+        ("quantized nodes", _quantized),
+    ]
+    if any(side and side.latency_ms is not None for pair in variants for side in (pair.a, pair.b)):
+        columns.append(("latency", _latency))
+    for heading in ("variant", *(heading for heading, _ in columns), "to fetch"):
+        table.add_column(heading, no_wrap=True)
+    for variant in variants:
+        table.add_row(
+            escape(variant.name) + ("" if variant.presence == "both" else f" ({variant.presence})"),
+            *(escape(_pair(variant, tell)) for _, tell in columns),
+            escape(_to_fetch(variant.transfer)),
+        )
+    return table
+
+
+def _pair(variant: VariantComparison, tell: Callable[[VariantSide], str]) -> str:
+    a, b = (tell(side) if side else "" for side in (variant.a, variant.b))
+    if a and b:
+        return f"= {a}" if a == b else f"{a} → {b}"
+    return a or b
+
+
+def _accuracy(accuracy: Accuracy) -> str:
+    return f"{accuracy.metric} {format_metric(accuracy.value)} (≥ {format_metric(accuracy.budget)})"
+
+
+def _quantized(side: VariantSide) -> str:
+    if side.quantized_nodes is None or side.float_nodes is None:
+        return _UNKNOWN
+    return f"{side.quantized_nodes} of {side.quantized_nodes + side.float_nodes}"
+
+
+def _latency(side: VariantSide) -> str:
+    return _UNKNOWN if side.latency_ms is None else format_latency(side.latency_ms, None)
+
+
+def _to_fetch(transfer: Transfer | None) -> str:
+    if transfer is None:
+        return "-"
+    if not transfer.fetch_chunks:
+        return "nothing"
+    return f"{format_bytes(transfer.fetch_bytes)} ({transfer.share:.1%})"
+
+
+def _lines(comparison: Comparison) -> Iterator[str]:
+    yield ""
+    for difference in comparison.differences:
+        yield _difference("bundle", difference)
+    for variant in comparison.variants:
+        yield from _variant_lines(variant)
+    yield ""
+    for state in ("changed", "added", "removed", "equal"):
+        yield from _file_line(comparison, state)
+    transfer = comparison.transfer
+    if transfer is not None and comparison.head_bytes is not None:
+        yield (
+            f"transfer  a device that holds all of A fetches {transfer.fetch_chunks:,} of "
+            f"{transfer.wanted_chunks:,} chunks for all of B: "
+            f"{format_bytes(transfer.fetch_bytes)} of {format_bytes(transfer.wanted_bytes)} "
+            f"({transfer.share:.1%}), and manifest and signature, "
+            f"{format_bytes(comparison.head_bytes)}"
+        )
+    else:
+        yield "transfer  not known: a report does not say how files are cut into chunks"
+
+
+def _variant_lines(variant: VariantComparison) -> Iterator[str]:
+    for difference in variant.differences:
+        yield _difference(variant.name, difference)
+    for what, names in (
+        ("float in A, quantized in B", variant.quantized_only_in_b),
+        ("quantized in A, float in B", variant.quantized_only_in_a),
+        ("nodes only in A", variant.nodes_only_in_a),
+        ("nodes only in B", variant.nodes_only_in_b),
+    ):
+        if names:
+            yield f"{variant.name}: {what}: {_listed(names)}"
+    for side, notes in (("A", variant.notes_only_in_a), ("B", variant.notes_only_in_b)):
+        for note in notes:
+            yield f"{variant.name}: {side} only: {note}"
+
+
+def _difference(subject: str, difference: Difference) -> str:
+    a, b = difference.a or "none", difference.b or "none"
+    return f"{subject}: {difference.what}: {a} → {b}"
+
+
+def _file_line(comparison: Comparison, state: FileState) -> Iterator[str]:
+    found = [file for file in comparison.files if file.state == state]
+    if found:
+        count = f"{len(found)} file" + ("" if len(found) == 1 else "s")
+        yield f"{state:<8}  {count}: {_listed(file.path for file in found)}"
+
+
+def _listed(names: Iterable[str]) -> str:
+    every = list(names)
+    more = f" and {len(every) - _MOST_LISTED} more" if len(every) > _MOST_LISTED else ""
+    return ", ".join(every[:_MOST_LISTED]) + more

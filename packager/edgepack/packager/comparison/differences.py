@@ -1,0 +1,346 @@
+"""What differs between two bundles or reports, what is equal, and what a device must fetch.
+
+Pure: two `Compared` in, one `Comparison` out.
+"""
+
+import re
+from collections.abc import Mapping
+from typing import Literal
+
+import msgspec
+
+from edgepack.agent.update.fetching import wanted_files
+from edgepack.bundle.chunks import chunk_digests
+from edgepack.bundle.manifest import Accuracy, Manifest, Placement
+from edgepack.packager.comparison.reading import Compared, ComparedVariant
+from edgepack.packager.reports.report import ReportedFile
+
+Presence = Literal["both", "only a", "only b"]
+FileState = Literal["equal", "changed", "added", "removed"]
+
+_REPORTS = frozenset({"report.json", "report.html"})
+_NEXT_SETTING = re.compile(r", (?=[a-z0-9_]+ )")
+
+
+class Difference(msgspec.Struct, frozen=True, kw_only=True):
+    """One setting or fact that differs, as text; "" where a side has none."""
+
+    what: str
+    a: str
+    b: str
+
+
+class VariantSide(msgspec.Struct, frozen=True, kw_only=True):
+    """One side's variant; see `ComparedVariant`.
+
+    Attributes:
+        quantized_nodes, float_nodes: Their number; None where it is not known.
+    """
+
+    precision: str
+    provider: str
+    device: str
+    degraded: bool
+    size_bytes: int
+    accuracy: Accuracy
+    placement: Placement
+    quantized_nodes: int | None
+    float_nodes: int | None
+    latency_ms: float | None
+
+
+class Transfer(msgspec.Struct, frozen=True, kw_only=True):
+    """What a device that holds A must still fetch for B, manifest and signature aside.
+
+    Attributes:
+        wanted_bytes: Length of the files that it wants of B.
+        fetch_bytes: Length of the chunks that it has nowhere, each counted once.
+        wanted_chunks, fetch_chunks: The same in chunks.
+        share: `fetch_bytes` / `wanted_bytes`; 0 where nothing is wanted.
+    """
+
+    wanted_bytes: int
+    fetch_bytes: int
+    wanted_chunks: int
+    fetch_chunks: int
+    share: float
+
+
+class VariantComparison(msgspec.Struct, frozen=True, kw_only=True):
+    """One variant, by name.
+
+    Attributes:
+        name: Its name.
+        presence: Which sides have it.
+        a, b: The sides.
+        has_equal_files: Whether all its files are the same bytes; None where a side lacks it.
+        differences: Settings and facts that differ.
+        quantized_only_in_a, quantized_only_in_b: Nodes that both sides have, quantized in one of
+            them only; None where nodes are not known.
+        nodes_only_in_a, nodes_only_in_b: Nodes that the other side does not have; None as above.
+        notes_only_in_a, notes_only_in_b: What the build decided there only.
+        transfer: What a device fetches that held this variant of A (golden samples and hooks,
+            where A had none); None for a report, or where B has no such variant.
+    """
+
+    name: str
+    presence: Presence
+    a: VariantSide | None
+    b: VariantSide | None
+    has_equal_files: bool | None
+    differences: tuple[Difference, ...] = ()
+    quantized_only_in_a: tuple[str, ...] | None = None
+    quantized_only_in_b: tuple[str, ...] | None = None
+    nodes_only_in_a: tuple[str, ...] | None = None
+    nodes_only_in_b: tuple[str, ...] | None = None
+    notes_only_in_a: tuple[str, ...] = ()
+    notes_only_in_b: tuple[str, ...] = ()
+    transfer: Transfer | None = None
+
+
+class FileComparison(msgspec.Struct, frozen=True, kw_only=True):
+    """One file, by path; a length is None where a side has no such file."""
+
+    path: str
+    state: FileState
+    a_bytes: int | None
+    b_bytes: int | None
+
+
+class Comparison(msgspec.Struct, frozen=True, kw_only=True):
+    """A whole comparison.
+
+    Attributes:
+        a, b: What was given.
+        differences: Facts of the whole that differ: name, version, source model, tools.
+        variants: A's in their order, then those that only B has.
+        files: Every file that both sides could know of, by path.
+        transfer: What a device fetches that held, and wants, every variant.
+        head_bytes: Manifest and signature of B, which every device fetches besides; None for
+            reports.
+        equal_for_devices: Whether all that a device runs or proves with is equal: models, golden
+            samples, hooks, and how they are run. None where a report leaves it open.
+    """
+
+    a: str
+    b: str
+    differences: tuple[Difference, ...]
+    variants: tuple[VariantComparison, ...]
+    files: tuple[FileComparison, ...]
+    transfer: Transfer | None
+    head_bytes: int | None
+    equal_for_devices: bool | None
+
+
+def compare(a: Compared, b: Compared) -> Comparison:
+    """Compares two sides; variants and files are matched by name."""
+    first = {variant.name: variant for variant in a.variants}
+    second = {variant.name: variant for variant in b.variants}
+    names = list(dict.fromkeys([*first, *second]))
+    files = _compare_files(a, b)
+    manifests = (a.manifest, b.manifest)
+    variants = tuple(
+        _compare_variant(name, first.get(name), second.get(name), *manifests) for name in names
+    )
+    return Comparison(
+        a=str(a.path),
+        b=str(b.path),
+        differences=_differ(_facts(a), _facts(b)),
+        variants=variants,
+        files=files,
+        transfer=_transfer(*manifests, tuple(first), tuple(second)),
+        head_bytes=b.head_bytes if a.manifest and b.manifest else None,
+        equal_for_devices=_equal_for_devices(variants, files, knows_all=None not in manifests),
+    )
+
+
+def _compare_variant(
+    name: str,
+    a: ComparedVariant | None,
+    b: ComparedVariant | None,
+    held: Manifest | None,
+    offered: Manifest | None,
+) -> VariantComparison:
+    had, wanted = ((name,) if side else () for side in (a, b))
+    transfer = _transfer(held, offered, had, wanted) if b else None
+    if a is None or b is None:
+        return VariantComparison(
+            name=name,
+            presence="only b" if a is None else "only a",
+            a=_side(a) if a else None,
+            b=_side(b) if b else None,
+            has_equal_files=None,
+            transfer=transfer,
+        )
+    comparison = VariantComparison(
+        name=name,
+        presence="both",
+        a=_side(a),
+        b=_side(b),
+        has_equal_files=_digests(a.files) == _digests(b.files),
+        differences=_differ(*_settings(a, b)),
+        notes_only_in_a=_missing(a.notes, b.notes),
+        notes_only_in_b=_missing(b.notes, a.notes),
+        transfer=transfer,
+    )
+    if a.nodes is None or b.nodes is None:
+        return comparison
+    every_a, every_b = a.nodes.quantized | a.nodes.float_, b.nodes.quantized | b.nodes.float_
+    return msgspec.structs.replace(
+        comparison,
+        quantized_only_in_a=tuple(sorted(a.nodes.quantized & b.nodes.float_)),
+        quantized_only_in_b=tuple(sorted(b.nodes.quantized & a.nodes.float_)),
+        nodes_only_in_a=tuple(sorted(every_a - every_b)),
+        nodes_only_in_b=tuple(sorted(every_b - every_a)),
+    )
+
+
+def _side(variant: ComparedVariant) -> VariantSide:
+    return VariantSide(
+        precision=variant.precision,
+        provider=variant.provider,
+        device=variant.device,
+        degraded=variant.degraded,
+        size_bytes=variant.size_bytes,
+        accuracy=variant.accuracy,
+        placement=variant.placement,
+        quantized_nodes=len(variant.nodes.quantized) if variant.nodes else None,
+        float_nodes=len(variant.nodes.float_) if variant.nodes else None,
+        latency_ms=variant.latency_ms,
+    )
+
+
+def _facts(side: Compared) -> dict[str, str]:
+    return {
+        "name": side.name,
+        "version": side.version,
+        "release": str(side.release),
+        "source model": f"sha256:{side.source_sha256[:16]}…",
+        **{f"tool {name}": version for name, version in side.tools.items()},
+    }
+
+
+def _settings(a: ComparedVariant, b: ComparedVariant) -> tuple[dict[str, str], dict[str, str]]:
+    """Both sides' settings; of what only one side can know, nothing."""
+    with_recipe = a.recipe is not None and b.recipe is not None
+    with_options = a.options is not None and b.options is not None
+    found = []
+    for side in (a, b):
+        settings = {
+            "provider": f"{side.provider} on {side.device}",
+            "compiled for": side.toolchain.compiled_for,
+            "accuracy metric": side.accuracy.metric,
+            "accuracy budget": f"{side.accuracy.budget:g}",
+        }
+        for key, value in msgspec.to_builtins(side.requires).items():
+            settings[f"needs {key}"] = str(value)
+        if with_recipe:
+            settings |= _recipe_settings(side.recipe or ())
+        if with_options:
+            settings |= side.options or {}
+        found.append(settings)
+    return found[0], found[1]
+
+
+def _recipe_settings(recipe: tuple[str, ...]) -> dict[str, str]:
+    """`quantize: ops compute, weights int8` becomes `quantize.ops` and `quantize.weights`."""
+    settings = {}
+    for line in recipe:
+        name, _, words = line.partition(": ")
+        settings[f"pass {name}"] = "yes"
+        for entry in _NEXT_SETTING.split(words) if words else ():
+            key, _, value = entry.partition(" ")
+            settings[f"{name}.{key}"] = value
+    return settings
+
+
+def _differ(a: Mapping[str, str], b: Mapping[str, str]) -> tuple[Difference, ...]:
+    return tuple(
+        Difference(what=key, a=a.get(key, ""), b=b.get(key, ""))
+        for key in dict.fromkeys([*a, *b])
+        if a.get(key, "") != b.get(key, "")
+    )
+
+
+def _missing(of: tuple[str, ...] | None, there: tuple[str, ...] | None) -> tuple[str, ...]:
+    if of is None or there is None:
+        return ()
+    return tuple(note for note in of if note not in there)
+
+
+def _digests(files: tuple[ReportedFile, ...]) -> dict[str, str]:
+    return {file.path: file.sha256 for file in files}
+
+
+def _compare_files(a: Compared, b: Compared) -> tuple[FileComparison, ...]:
+    with_shared = a.shared_files is not None and b.shared_files is not None
+    first, second = (
+        {
+            file.path: file
+            for file in (
+                *((side.shared_files or ()) if with_shared else ()),
+                *(file for variant in side.variants for file in variant.files),
+            )
+        }
+        for side in (a, b)
+    )
+    compared = []
+    for path in sorted(first.keys() | second.keys()):
+        one, other = first.get(path), second.get(path)
+        state: FileState
+        if one is None:
+            state = "added"
+        elif other is None:
+            state = "removed"
+        else:
+            state = "equal" if one.sha256 == other.sha256 else "changed"
+        compared.append(
+            FileComparison(
+                path=path,
+                state=state,
+                a_bytes=one.size_bytes if one else None,
+                b_bytes=other.size_bytes if other else None,
+            )
+        )
+    return tuple(compared)
+
+
+def _equal_for_devices(
+    variants: tuple[VariantComparison, ...],
+    files: tuple[FileComparison, ...],
+    *,
+    knows_all: bool,
+) -> bool | None:
+    if any(variant.differences or variant.presence != "both" for variant in variants):
+        return False
+    if any(file.state != "equal" for file in files if file.path not in _REPORTS):
+        return False
+    return True if knows_all else None
+
+
+def _transfer(
+    held: Manifest | None,
+    offered: Manifest | None,
+    had: tuple[str, ...],
+    wanted: tuple[str, ...],
+) -> Transfer | None:
+    """Counts as a device does: a chunk that it has, in whatever file, is not fetched."""
+    if held is None or offered is None:
+        return None
+    there = {digest for entry in wanted_files(held, had) for digest in chunk_digests(entry.chunks)}
+    lacking: dict[bytes, int] = {}
+    wanted_bytes = wanted_chunks = 0
+    for entry in wanted_files(offered, wanted):
+        wanted_bytes += entry.size_bytes
+        wanted_chunks += len(entry.chunks.sizes)
+        for digest, size in zip(chunk_digests(entry.chunks), entry.chunks.sizes, strict=True):
+            if digest not in there:
+                lacking[digest] = size
+    fetch_bytes = sum(lacking.values())
+    return Transfer(
+        wanted_bytes=wanted_bytes,
+        fetch_bytes=fetch_bytes,
+        wanted_chunks=wanted_chunks,
+        fetch_chunks=len(lacking),
+        share=round(fetch_bytes / wanted_bytes, 6) if wanted_bytes else 0.0,
+    )

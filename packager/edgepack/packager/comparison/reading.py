@@ -1,0 +1,238 @@
+"""Reads what `edgepack compare` compares: a bundle in either form, or a build's report.
+
+A report knows less: nothing of single nodes, of provider options, or of how files are cut into
+chunks. What a side does not know is None there, and is then not compared.
+"""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+import onnx
+from google.protobuf.message import DecodeError
+
+from edgepack.bundle.archive import open_bundle
+from edgepack.bundle.chunks import read_bounded
+from edgepack.bundle.manifest import (
+    MANIFEST_FILE,
+    MAX_MANIFEST_BYTES,
+    SIGNATURE_FILE,
+    Accuracy,
+    FileEntry,
+    Manifest,
+    Placement,
+    Requirements,
+    Toolchain,
+    Variant,
+    decode_manifest,
+)
+from edgepack.errors import BundleError
+from edgepack.packager.bundling.assemble import REPORT_JSON
+from edgepack.packager.graph.node_precision import NodePrecision, node_precision
+from edgepack.packager.reports.report import REPORT_FORMAT, Report, ReportedFile, VariantReport
+
+_MAX_REPORT_BYTES = 64 * 1024 * 1024
+
+
+@dataclass(frozen=True, kw_only=True)
+class ComparedVariant:
+    """One variant of a side.
+
+    Attributes:
+        name, precision, provider, device, degraded, accuracy, placement: See `VariantFacts`.
+        requires, toolchain: See `VariantFacts`.
+        files: Its files.
+        recipe: The profile's passes in words; None where a bundle carries no report.
+        notes: Decisions of the build; None as above.
+        options: Provider and session options by name; None in a report.
+        nodes: Which nodes are quantized, and which float; None in a report, and for a model
+            that was compiled ahead of time.
+        latency_ms: Median on the build host, milliseconds; None where it is not known.
+    """
+
+    name: str
+    precision: str
+    provider: str
+    device: str
+    degraded: bool
+    accuracy: Accuracy
+    placement: Placement
+    requires: Requirements
+    toolchain: Toolchain
+    files: tuple[ReportedFile, ...]
+    recipe: tuple[str, ...] | None
+    notes: tuple[str, ...] | None
+    options: dict[str, str] | None
+    nodes: NodePrecision | None
+    latency_ms: float | None
+
+    @property
+    def size_bytes(self) -> int:
+        """All its files together."""
+        return sum(file.size_bytes for file in self.files)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Compared:
+    """One side of a comparison.
+
+    Attributes:
+        path: What was given.
+        name, version, release, source_sha256, tools: See `BundleFacts`.
+        variants: In the order of preference.
+        shared_files: Files outside the variants; None in a report.
+        manifest: The manifest, which knows the chunks; None in a report.
+        head_bytes: Length of manifest and signature, which every device fetches.
+    """
+
+    path: Path
+    name: str
+    version: str
+    release: int
+    source_sha256: str
+    tools: dict[str, str]
+    variants: tuple[ComparedVariant, ...]
+    shared_files: tuple[ReportedFile, ...] | None
+    manifest: Manifest | None
+    head_bytes: int
+
+
+def read_compared(path: Path) -> Compared:
+    """Reads a bundle (folder or archive) or a `report.json`.
+
+    The manifest is believed: no signature is verified.
+
+    Raises:
+        BundleError: It is neither, or it is damaged.
+    """
+    if path.is_file() and _is_json(path):
+        return _from_report(path, _read_report(path))
+    with open_bundle(path) as folder:
+        return _from_bundle(path, folder)
+
+
+def _is_json(path: Path) -> bool:
+    with path.open("rb") as file:
+        return file.read(64).lstrip().startswith(b"{")
+
+
+def _read_report(path: Path) -> Report:
+    content = read_bounded(path, _MAX_REPORT_BYTES)
+    try:
+        document = json.loads(content)
+        found = document.get("format") if isinstance(document, dict) else None
+        if found != REPORT_FORMAT:
+            raise BundleError(
+                f"{path.name} is no report of a build (format {REPORT_FORMAT})",
+                found_in=str(path),
+                remedy="give a bundle, or the .report.json that lies beside one",
+            )
+        return msgspec.convert(document, Report)
+    except (ValueError, msgspec.ValidationError) as error:
+        raise BundleError(
+            f"{path.name} is no report of a build: {error}",
+            found_in=str(path),
+            remedy="give a bundle, or the .report.json that lies beside one",
+        ) from error
+
+
+def _from_report(path: Path, report: Report) -> Compared:
+    return Compared(
+        path=path,
+        name=report.name,
+        version=report.version,
+        release=report.release,
+        source_sha256=report.model.sha256,
+        tools=report.tools,
+        variants=tuple(map(_reported_variant, report.variants)),
+        shared_files=None,
+        manifest=None,
+        head_bytes=0,
+    )
+
+
+def _reported_variant(variant: VariantReport) -> ComparedVariant:
+    return ComparedVariant(
+        name=variant.name,
+        precision=variant.precision,
+        provider=variant.provider,
+        device=variant.device,
+        degraded=variant.degraded,
+        accuracy=variant.accuracy,
+        placement=variant.placement,
+        requires=variant.requires,
+        toolchain=variant.toolchain,
+        files=variant.files,
+        recipe=variant.recipe,
+        notes=variant.notes,
+        options=None,
+        nodes=None,
+        latency_ms=variant.timing.latency_ms if variant.timing else None,
+    )
+
+
+def _from_bundle(path: Path, folder: Path) -> Compared:
+    manifest = decode_manifest(read_bounded(folder / MANIFEST_FILE, MAX_MANIFEST_BYTES))
+    report = folder / REPORT_JSON
+    reported = {}
+    if report.is_file():
+        reported = {variant.name: variant for variant in _read_report(report).variants}
+    facts = manifest.facts
+    return Compared(
+        path=path,
+        name=facts.name,
+        version=facts.version,
+        release=facts.release,
+        source_sha256=facts.source_sha256,
+        tools=facts.tools,
+        variants=tuple(
+            _bundled_variant(folder, variant, reported.get(variant.name))
+            for variant in manifest.variants
+        ),
+        shared_files=tuple(map(_plain, facts.files)),
+        manifest=manifest,
+        head_bytes=sum((folder / name).stat().st_size for name in (MANIFEST_FILE, SIGNATURE_FILE)),
+    )
+
+
+def _bundled_variant(
+    folder: Path, variant: Variant, reported: VariantReport | None
+) -> ComparedVariant:
+    facts = variant.facts
+    return ComparedVariant(
+        name=variant.name,
+        precision=facts.precision,
+        provider=variant.provider,
+        device=variant.device,
+        degraded=facts.degraded,
+        accuracy=facts.accuracy,
+        placement=facts.placement,
+        requires=facts.requires,
+        toolchain=facts.toolchain,
+        files=tuple(map(_plain, facts.files)),
+        recipe=reported.recipe if reported else None,
+        notes=reported.notes if reported else None,
+        options={
+            **{f"provider {key}": value for key, value in variant.provider_options.items()},
+            **{f"session {key}": value for key, value in variant.session_options.items()},
+        },
+        nodes=_read_nodes(folder / variant.folder / variant.model_file),
+        latency_ms=None,
+    )
+
+
+def _read_nodes(path: Path) -> NodePrecision | None:
+    try:
+        model = onnx.load(path, load_external_data=False)
+    except (OSError, DecodeError) as error:
+        raise BundleError(
+            f"'{path.name}' cannot be read as ONNX: {error}",
+            found_in=str(path),
+            remedy="fetch the bundle again, or build it again",
+        ) from error
+    return node_precision(model)
+
+
+def _plain(entry: FileEntry) -> ReportedFile:
+    return ReportedFile(path=entry.path, size_bytes=entry.size_bytes, sha256=entry.sha256)

@@ -1,0 +1,98 @@
+"""External data: the files beside a model that hold its weights."""
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+
+import onnx
+
+from edgepack.errors import BuildError
+from edgepack.packager.graph import stored_tensors
+
+_WHOLE_BYTE_TYPES = frozenset(
+    {
+        *(onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16, onnx.TensorProto.DOUBLE),
+        *(onnx.TensorProto.BFLOAT16, onnx.TensorProto.BOOL),
+        *(onnx.TensorProto.INT8, onnx.TensorProto.INT16, onnx.TensorProto.INT32),
+        *(onnx.TensorProto.UINT8, onnx.TensorProto.UINT16, onnx.TensorProto.UINT32),
+        *(onnx.TensorProto.INT64, onnx.TensorProto.UINT64),
+    }
+)
+"""Types of which an element is one or more bytes; others are packed."""
+
+
+def external_files(path: Path, model: onnx.ModelProto) -> tuple[Path, ...]:
+    """Finds a model's external data files and checks them before anything is read from them.
+
+    Args:
+        path: The model's file.
+        model: The model, as it was parsed.
+
+    Returns:
+        The files, sorted by their location as the model writes it.
+
+    Raises:
+        BuildError: A file is outside the model's folder, missing or too short, or a tensor cannot
+            have as many bytes as it says.
+    """
+    root = path.parent.resolve()
+    files: dict[str, Path] = {}
+    for name, tensor in stored_tensors.named_tensors(model):
+        if tensor.data_location != onnx.TensorProto.EXTERNAL:
+            continue
+        entries = {entry.key: entry.value for entry in tensor.external_data}
+        location = entries.get("location", "")
+        file = (root / location).resolve()
+        where = f"{path}, tensor {name!r}"
+        if not location or Path(location).is_absolute() or not file.is_relative_to(root):
+            raise BuildError(
+                f"the model points outside its folder for external data: {location!r}",
+                found_in=where,
+                remedy="save it again with onnx.save_model(…, save_as_external_data=True)",
+            )
+        if not file.is_file():
+            raise BuildError(
+                f"external data file {location!r} is missing: it holds the values of "
+                f"tensor {name!r}",
+                found_in=where,
+                remedy=f"put {location} beside {path.name} (it belongs to the same export)",
+            )
+        end = _external_end(where, tensor, entries)
+        if end > file.stat().st_size:
+            raise BuildError(
+                f"external data file {location!r} is truncated: tensor {name!r} ends at byte "
+                f"{end:,}, the file has {file.stat().st_size:,}",
+                found_in=where,
+                remedy="copy the file again",
+            )
+        files[location] = file
+    return tuple(files[location] for location in sorted(files))
+
+
+def _external_end(where: str, tensor: onnx.TensorProto, entries: Mapping[str, str]) -> int:
+    """The byte at which a tensor's external data end, at least."""
+    try:
+        offset, length = (int(entries.get(key) or 0) for key in ("offset", "length"))
+    except ValueError as error:
+        raise BuildError(
+            f"the offset or length of external data is no number: {error}",
+            found_in=where,
+            remedy="export the model again",
+        ) from error
+    if offset < 0 or length < 0:
+        raise BuildError(
+            f"the offset ({offset}) or length ({length}) of external data is negative",
+            found_in=where,
+            remedy="export the model again",
+        )
+    if length and tensor.data_type in _WHOLE_BYTE_TYPES:
+        itemsize = onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize
+        needed = math.prod(tensor.dims) * itemsize
+        if length != needed:
+            raise BuildError(
+                f"external data of {length:,} bytes cannot be a tensor of shape "
+                f"{list(tensor.dims)}, which has {needed:,}",
+                found_in=where,
+                remedy="export the model again",
+            )
+    return offset + length

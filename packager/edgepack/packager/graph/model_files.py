@@ -1,0 +1,224 @@
+"""Writing ONNX models to disk, the same bytes for the same model, and opening them on the CPU.
+
+Protobuf cannot serialise more than 2 GB, so larger models keep their weights in one file beside
+the model; everything here works on both.
+"""
+
+import mmap
+from pathlib import Path
+
+import onnx
+import onnxruntime
+from onnxruntime.capi import onnxruntime_pybind11_state as _runtime
+
+from edgepack import durable
+from edgepack.packager.graph import stored_tensors
+from edgepack.packager.graph.questions import subgraphs
+
+EXTERNAL_ABOVE_BYTES = 1_800_000_000
+"""Weights beyond this go to a file of their own: below protobuf's 2 GB with room for the graph."""
+
+WEIGHTS_SUFFIX = ".data"
+
+_EXTERNAL_FROM_BYTES = 1024
+_WHOLE_SHARE = 0.98
+_STORED_FROM_BYTES = 64 * 1024
+"""Smaller tensors of a large model are loaded: they may be shapes, axes or scales."""
+
+RUNTIME_ERRORS: tuple[type[Exception], ...] = (
+    _runtime.EngineError,
+    _runtime.EPFail,
+    _runtime.Fail,
+    _runtime.InvalidArgument,
+    _runtime.InvalidGraph,
+    _runtime.InvalidProtobuf,
+    _runtime.NoModel,
+    _runtime.NoSuchFile,
+    _runtime.NotImplemented,
+    _runtime.RuntimeException,
+)
+"""What ONNX Runtime raises; its classes have no common base but `Exception`."""
+
+
+def weights_size_bytes(model: onnx.ModelProto) -> int:
+    """Bytes that the model's initializers take, subgraphs not counted."""
+    return sum(stored_tensors.size_bytes(tensor) for tensor in model.graph.initializer)
+
+
+def is_large(model: onnx.ModelProto) -> bool:
+    """Whether the weights are too large for one file."""
+    return weights_size_bytes(model) > EXTERNAL_ABOVE_BYTES
+
+
+def load_model(path: Path) -> onnx.ModelProto:
+    """Reads a model; the weights of a large one stay in their file, see `attach_weights`."""
+    model = onnx.load(path, load_external_data=False)
+    attach_weights(model, path.parent)
+    return model
+
+
+def attach_weights(model: onnx.ModelProto, folder: Path) -> None:
+    """Brings a model's external data within reach, in place.
+
+    They are loaded, except for the weights of a large model: those stay where they are, and
+    `stored_tensors.values` reads them. Their file must stay as long as the model is used.
+
+    Args:
+        model: The model, as it was parsed.
+        folder: Where its file lies.
+    """
+    folder = folder.resolve()
+    places = [stored_tensors.place(tensor, folder) for tensor in model.graph.initializer]
+    if sum(found.length for found in places if found) > EXTERNAL_ABOVE_BYTES:
+        for tensor, found in zip(model.graph.initializer, places, strict=True):
+            if found and found.length >= _STORED_FROM_BYTES:
+                stored_tensors.put(tensor, str(found.file), found.offset, found.length)
+    for _, tensor in stored_tensors.named_tensors(model):
+        if not stored_tensors.is_held(tensor):
+            stored_tensors.load(tensor, folder)
+
+
+def save_model(model: onnx.ModelProto, path: Path) -> int:
+    """Writes a model deterministically, with external data where it is too large for one file.
+
+    Args:
+        model: The model.
+        path: The `.onnx` file; its folder must exist.
+
+    Returns:
+        Bytes written, external data included.
+    """
+    weights_bytes = 0
+    written = model
+    if is_large(model) or any(map(stored_tensors.is_held, model.graph.initializer)):
+        written = onnx.ModelProto()
+        written.CopyFrom(model)
+    if is_large(model):
+        weights_bytes = _write_weights(written.graph, path.with_suffix(WEIGHTS_SUFFIX))
+    elif written is not model:
+        for tensor in written.graph.initializer:
+            stored_tensors.load(tensor)
+    content = written.SerializeToString(deterministic=True)
+    durable.write_file(path, content)
+    return len(content) + weights_bytes
+
+
+def _write_weights(graph: onnx.GraphProto, path: Path) -> int:
+    """Writes the initializers to one file, piece by piece, and makes them say so.
+
+    Large ones start at a page, so that ONNX Runtime maps them into memory as they are. A file that
+    holds them all already is not copied but linked.
+    """
+    whole = _whole_file(graph)
+    if whole is not None and _link(whole, path):
+        for tensor in graph.initializer:
+            if (found := stored_tensors.place(tensor)) is not None:
+                stored_tensors.put(tensor, path.name, found.offset, found.length)
+        return path.stat().st_size
+    with durable.replacing(path) as file:
+        for tensor in graph.initializer:
+            length = stored_tensors.size_bytes(tensor)
+            is_inside = stored_tensors.place(tensor) is None
+            if is_inside and (not tensor.HasField("raw_data") or length < _EXTERNAL_FROM_BYTES):
+                continue
+            if length >= _STORED_FROM_BYTES:
+                file.write(bytes(-file.tell() % mmap.PAGESIZE))
+            offset = file.tell()
+            for piece in stored_tensors.pieces(tensor):
+                file.write(piece)
+            stored_tensors.put(tensor, path.name, offset, length)
+        return file.tell()
+
+
+def _whole_file(graph: onnx.GraphProto) -> Path | None:
+    """The one file that holds the large initializers and (nearly) nothing else, if there is one."""
+    outside_bytes = inside_bytes = 0
+    files = set()
+    for tensor in graph.initializer:
+        found = stored_tensors.place(tensor)
+        if found is None:
+            inside_bytes += stored_tensors.size_bytes(tensor)
+        else:
+            outside_bytes += found.length
+            files.add(found.file)
+    if len(files) != 1 or inside_bytes > EXTERNAL_ABOVE_BYTES:
+        return None
+    file = files.pop()
+    return file if outside_bytes >= _WHOLE_SHARE * file.stat().st_size else None
+
+
+def _link(file: Path, path: Path) -> bool:
+    """Gives a file a second name; False where the file system cannot."""
+    if path.exists() and path.samefile(file):
+        return True
+    path.unlink(missing_ok=True)
+    try:
+        path.hardlink_to(file)
+    except OSError:
+        return False
+    return True
+
+
+def open_on_cpu(
+    path: Path, *, threads: int = 0, optimize: bool = True
+) -> onnxruntime.InferenceSession:
+    """Opens a model on the CPU provider, quietly.
+
+    The weights of a large one are used from their file: packed for speed they would all be copied.
+
+    Args:
+        path: The model, written by `save_model`.
+        threads: Intra-op threads; 0 leaves it to ONNX Runtime.
+        optimize: Whether ONNX Runtime may rewrite the graph; without it, Quantize/Dequantize
+            pairs are computed as they stand, which is what other providers' integers are near.
+
+    Returns:
+        The session.
+    """
+    options = quiet_options(threads=threads)
+    if not optimize:
+        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    weights = path.with_suffix(WEIGHTS_SUFFIX)
+    if weights.exists() and weights.stat().st_size > EXTERNAL_ABOVE_BYTES:
+        options.add_session_config_entry("session.disable_prepacking", "1")
+    return onnxruntime.InferenceSession(
+        str(path), sess_options=options, providers=["CPUExecutionProvider"]
+    )
+
+
+def quiet_options(*, threads: int = 0) -> onnxruntime.SessionOptions:
+    """Session options that print errors only."""
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3
+    options.intra_op_num_threads = threads
+    options.inter_op_num_threads = 1
+    return options
+
+
+def drop_unused_opsets(model: onnx.ModelProto) -> None:
+    """Removes imports of operator sets that no node uses (ONNX Runtime writes all it knows)."""
+    domains = _domains(model.graph) | {""}
+    kept = {
+        "" if entry.domain == "ai.onnx" else entry.domain: entry.version
+        for entry in model.opset_import
+    }
+    del model.opset_import[:]
+    for domain in sorted(domains & kept.keys()):
+        model.opset_import.add(domain=domain, version=kept[domain])
+
+
+def _domains(graph: onnx.GraphProto) -> set[str]:
+    domains = set()
+    for node in graph.node:
+        domains.add("" if node.domain == "ai.onnx" else node.domain)
+        for body in subgraphs(node):
+            domains |= _domains(body)
+    return domains
+
+
+def opset_of(model: onnx.ModelProto) -> int:
+    """Version of the standard operator set that the model imports."""
+    for entry in model.opset_import:
+        if entry.domain in ("", "ai.onnx"):
+            return int(entry.version)
+    raise ValueError("the model imports no standard operator set")

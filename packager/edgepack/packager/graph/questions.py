@@ -1,0 +1,105 @@
+"""Questions about a graph: who makes a tensor, who reads it, what is known of it."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+
+from edgepack.packager.graph import stored_tensors
+
+
+def subgraphs(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
+    """The bodies of a control-flow node."""
+    for attribute in node.attribute:
+        if attribute.HasField("g"):
+            yield attribute.g
+        yield from attribute.graphs
+
+
+def used_names(graph: onnx.GraphProto, *, main_graph: bool = True) -> set[str]:
+    """Names of the tensors that are read.
+
+    Args:
+        graph: The graph.
+        main_graph: Whether reads by the graph's own nodes and outputs count; without it only
+            those by the bodies of control flow inside it.
+    """
+    names: set[str] = set()
+    if main_graph:
+        names.update(value.name for value in graph.output)
+    for node in graph.node:
+        if main_graph:
+            names.update(node.input)
+        for body in subgraphs(node):
+            names |= used_names(body)
+    names.discard("")
+    return names
+
+
+@dataclass(frozen=True, kw_only=True)
+class GraphIndex:
+    """A graph, indexed by tensor name; valid as long as the graph is not changed.
+
+    Attributes:
+        graph: The graph.
+        producers: The node that makes a tensor, as an index into `graph.node`.
+        consumers: Indices of the nodes that read a tensor, in order, each once.
+        initializers: Constant tensors.
+        inputs, outputs: Names of the graph's own.
+        body_reads: Tensors that the bodies of control flow read.
+        types: ONNX element type by tensor, where it is known.
+        shapes: Sizes by tensor; None for an axis that is open; absent where unknown.
+    """
+
+    graph: onnx.GraphProto
+    producers: dict[str, int] = field(default_factory=dict)
+    consumers: dict[str, list[int]] = field(default_factory=dict)
+    initializers: dict[str, onnx.TensorProto] = field(default_factory=dict)
+    inputs: tuple[str, ...] = ()
+    outputs: tuple[str, ...] = ()
+    body_reads: frozenset[str] = frozenset()
+    types: dict[str, int] = field(default_factory=dict)
+    shapes: dict[str, tuple[int | None, ...]] = field(default_factory=dict)
+
+    def is_float(self, name: str) -> bool:
+        """Whether a tensor holds 32-bit floats."""
+        return self.types.get(name) == onnx.TensorProto.FLOAT
+
+    def constant(self, name: str) -> npt.NDArray[np.generic] | None:
+        """The values of an initializer; None for any other tensor."""
+        tensor = self.initializers.get(name)
+        return None if tensor is None else stored_tensors.values(tensor)
+
+
+def index_graph(graph: onnx.GraphProto) -> GraphIndex:
+    """Indexes a graph whose shapes have been inferred."""
+    index = GraphIndex(
+        graph=graph,
+        initializers={tensor.name: tensor for tensor in graph.initializer},
+        inputs=tuple(value.name for value in graph.input),
+        outputs=tuple(value.name for value in graph.output),
+        body_reads=frozenset(used_names(graph, main_graph=False)),
+    )
+    for position, node in enumerate(graph.node):
+        for name in node.output:
+            if name:
+                index.producers[name] = position
+        for name in dict.fromkeys(node.input):
+            if name:
+                index.consumers.setdefault(name, []).append(position)
+    for tensor in graph.initializer:
+        index.types[tensor.name] = tensor.data_type
+        index.shapes[tensor.name] = tuple(tensor.dims)
+    for value in (*graph.input, *graph.output, *graph.value_info):
+        tensor_type = value.type.tensor_type
+        if not value.type.HasField("tensor_type"):
+            continue
+        index.types[value.name] = tensor_type.elem_type
+        if tensor_type.HasField("shape"):
+            index.shapes[value.name] = tuple(
+                dim.dim_value if dim.HasField("dim_value") else None
+                for dim in tensor_type.shape.dim
+            )
+    return index

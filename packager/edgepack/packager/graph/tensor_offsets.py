@@ -1,0 +1,60 @@
+"""Where the tensors lie in a variant's files, so that they are cut into chunks along them."""
+
+import mmap
+from collections.abc import Iterator
+from pathlib import Path
+
+import onnx
+
+from edgepack.packager.graph.protobuf_wire import BYTES, Buffer, fields
+
+_MODEL_GRAPH = 7
+_GRAPH = {1: "node", 5: "tensor"}
+_NODE = {5: "attribute"}
+_ATTRIBUTE = {5: "tensor", 6: "graph", 10: "tensor", 11: "graph"}
+_TENSOR_RAW_DATA = 9
+_BELOW = {"model": {_MODEL_GRAPH: "graph"}, "graph": _GRAPH, "node": _NODE, "attribute": _ATTRIBUTE}
+"""Fields of onnx.proto that lead from a model to its tensors."""
+
+
+def tensor_offsets(folder: Path) -> dict[str, tuple[int, ...]]:
+    """Offsets at which tensors start or end, by file name, for all files of a variant.
+
+    Args:
+        folder: The variant's folder; its ONNX files and their external data are looked at.
+
+    Returns:
+        Sorted offsets, bytes; files without tensors are not in it.
+    """
+    found: dict[str, set[int]] = {}
+    for file in sorted(folder.rglob("*.onnx")):
+        found.setdefault(file.relative_to(folder).as_posix(), set()).update(_inside(file))
+        for location, offset in _outside(file):
+            external = (file.parent / location).relative_to(folder).as_posix()
+            found.setdefault(external, set()).add(offset)
+    return {name: tuple(sorted(offsets)) for name, offsets in found.items() if offsets}
+
+
+def _inside(path: Path) -> Iterator[int]:
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+        yield from _walk(content, "model", 0, len(content))
+
+
+def _walk(content: Buffer, kind: str, start: int, end: int) -> Iterator[int]:
+    for field in fields(content, start, end):
+        if field.wire != BYTES:
+            continue
+        if kind == "tensor":
+            if field.number == _TENSOR_RAW_DATA:
+                yield field.start
+                yield field.end
+        elif field.number in _BELOW[kind]:
+            yield from _walk(content, _BELOW[kind][field.number], field.start, field.end)
+
+
+def _outside(path: Path) -> Iterator[tuple[str, int]]:
+    model = onnx.load(path, load_external_data=False)
+    for tensor in model.graph.initializer:
+        if tensor.data_location == onnx.TensorProto.EXTERNAL:
+            entries = {entry.key: entry.value for entry in tensor.external_data}
+            yield entries["location"], int(entries.get("offset", 0))

@@ -1,0 +1,1 @@
+"""Model folders of Hugging Face as source models."""

@@ -1,0 +1,1 @@
+"""How good a variant is: measured on samples, held against budgets, turned into tolerances."""

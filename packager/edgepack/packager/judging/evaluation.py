@@ -1,0 +1,128 @@
+"""Where candidates of a profile are measured: on the profile's own provider if it is here.
+
+A provider that is not on the build host, or only as a simulator (seconds an inference), is stood
+in for by the CPU provider with graph optimization off: it then computes each
+Quantize/DequantizeLinear pair as it stands, which is what integer hardware comes near to.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from edgepack.agent.runtime.facts import read_device_facts
+from edgepack.agent.runtime.sessions import open_model_file
+from edgepack.errors import BuildError, DeviceError
+from edgepack.packager.graph.model_files import open_on_cpu
+from edgepack.packager.judging.measure import Run
+from edgepack.packager.profile.schema import Profile
+from edgepack.packager.samples.sequence import Feeds, Tensor
+from edgepack.wire.messages import DeviceFacts
+
+CPU_PROVIDER = "CPUExecutionProvider"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Venue:
+    """Where a profile's variants can be run on this host.
+
+    Attributes:
+        is_native: The provider itself is here, at its real speed.
+        is_simulated: A simulator of it is here.
+        because: Why, in the words of the device facts.
+    """
+
+    is_native: bool
+    is_simulated: bool
+    because: str
+
+    @property
+    def can_run(self) -> bool:
+        """Whether a session on the provider can be made at all."""
+        return self.is_native or self.is_simulated
+
+
+def find_venue(profile: Profile) -> Venue:
+    """Looks whether the profile's provider is on this host, and whether this host is its device."""
+    facts = read_device_facts()
+    for provider in facts.providers:
+        if provider.name == profile.device.provider:
+            there = provider.available and profile.device.type in (
+                provider.devices or (profile.device.type,)
+            )
+            fits = (not profile.device.arch or facts.arch in profile.device.arch) and set(
+                profile.device.cpu_features
+            ) <= set(facts.cpu_features)
+            return Venue(
+                is_native=there and fits and not provider.is_simulator,
+                is_simulated=there and provider.is_simulator,
+                because=provider.because if fits else _describe_misfit(profile, facts),
+            )
+    return Venue(
+        is_native=False,
+        is_simulated=False,
+        because=f"{profile.device.provider} is not known on this host",
+    )
+
+
+def _describe_misfit(profile: Profile, facts: DeviceFacts) -> str:
+    wanted = " ".join((*profile.device.arch, *profile.device.cpu_features))
+    return f"this host is {facts.arch} {facts.cpu_model} without {wanted}"
+
+
+class Evaluator:
+    """Opens candidates where they are measured.
+
+    Args:
+        profile: The profile.
+        venue: Where it can run here.
+    """
+
+    def __init__(self, profile: Profile, venue: Venue) -> None:
+        self._profile = profile
+        self.venue = venue
+        self.provider = profile.device.provider if venue.is_native else CPU_PROVIDER
+
+    def open(self, path: Path, *, threads: int = 0) -> Run:
+        """Opens a candidate.
+
+        Args:
+            path: The model.
+            threads: Intra-op threads; 0 leaves it to ONNX Runtime.
+
+        Returns:
+            A function that runs one inference.
+
+        Raises:
+            BuildError: ONNX Runtime refuses the model.
+        """
+        if not self.venue.is_native:
+            return open_plain(path)
+        try:
+            session = open_model_file(
+                path,
+                provider=self._profile.device.provider,
+                device=self._profile.device.type,
+                provider_options=self._profile.provider.options,
+                session_options=self._profile.provider.session,
+                threads=threads,
+            )
+        except DeviceError as error:
+            raise BuildError(error.problem, found_in=path.name, remedy=error.remedy) from error
+        names = {tensor.name for tensor in session.inputs}
+
+        def run(feeds: Feeds) -> dict[str, Tensor]:
+            return session.run({name: value for name, value in feeds.items() if name in names})
+
+        return run
+
+
+def open_plain(path: Path) -> Run:
+    """Opens a model on the CPU provider with nothing fused."""
+    session = open_on_cpu(path, optimize=False)
+    inputs = {value.name for value in session.get_inputs()}
+    outputs = [value.name for value in session.get_outputs()]
+
+    def run(feeds: Feeds) -> dict[str, Tensor]:
+        used = {name: value for name, value in feeds.items() if name in inputs}
+        return dict(zip(outputs, session.run(outputs, used), strict=True))
+
+    return run

@@ -1,0 +1,127 @@
+"""The gates: what a finished variant must hold to be published.
+
+A gate gives a refusal with numbers and a remedy, or None. With `--allow-degraded` the recipe
+publishes a refused variant all the same, marked, and agents refuse it unless told otherwise.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from edgepack.bundle.manifest import Placement
+from edgepack.packager.judging.accuracy import Verdict
+from edgepack.packager.profile.schema import Profile
+from edgepack.packager.search import SearchResult
+
+SLOWER_FACTOR = 1.1
+"""Only beyond this is a quantized model called slower: medians vary by some percent from run to
+run, and the same inputs should give the same bundle."""
+
+HOPELESSLY_SLOW_FACTOR = 1.5
+"""Beyond this, no search for accuracy is worth its time: float nodes will not make up for it."""
+
+TRIAL_ROOM_NRMSE = 0.1
+"""The provider's own rounding beside the CPU's stand-in, as a share of an output's size."""
+
+_CULPRITS_SHOWN = 5
+_CURVE_SHOWN = 12
+_LEFT_SHOWN = 6
+
+
+@dataclass(frozen=True, kw_only=True)
+class Refusal:
+    """Why a variant must not be published.
+
+    Attributes:
+        gate: `accuracy`, `placement` or `size`.
+        problem: One sentence with the numbers.
+        found_in: Which nodes or candidates.
+        remedy: What to do.
+    """
+
+    gate: str
+    problem: str
+    found_in: str | None
+    remedy: str
+
+
+def check_accuracy(
+    profile: Profile, verdict: Verdict, sample_count: int, found: SearchResult | None
+) -> Refusal | None:
+    """The accuracy gate, on held-out samples.
+
+    Args:
+        profile: The profile.
+        verdict: The variant against the float model.
+        sample_count: How many held-out samples.
+        found: What the search tried; None where nothing was quantized.
+    """
+    if verdict.passed:
+        return None
+    share = 1.0 if profile.quantize is None else profile.quantize.max_float_share
+    return Refusal(
+        gate="accuracy",
+        problem=f"profile '{profile.name}' keeps {verdict.metric} {verdict.value:.4f}, and the "
+        f"budget is {verdict.budget:.4f} (float model {verdict.float_value:.4f}, "
+        f"{sample_count} held-out samples)",
+        found_in=_describe_search(found),
+        remedy="a profile with more bits (16-bit activations, fp32), more calibration samples, "
+        f"max_float_share above {share:g}, or a lower budget in [gates.accuracy] of a profile "
+        "of your own; --allow-degraded builds it marked",
+    )
+
+
+def _describe_search(found: SearchResult | None) -> str | None:
+    if found is None:
+        return None
+    curve = "; ".join(
+        f"{attempt.what}: {attempt.accuracy:.4f}" for attempt in found.attempts[:_CURVE_SHOWN]
+    )
+    if not found.culprits:
+        return f"tried {curve}"
+    nodes = ", ".join(
+        f"{cost.name} ({cost.noise:.3f})" for cost in found.culprits[:_CULPRITS_SHOWN]
+    )
+    return f"tried {curve}; costliest nodes: {nodes}"
+
+
+def check_placement(profile: Profile, placement: Placement) -> Refusal | None:
+    """The placement gate, where the provider ran on this host."""
+    if not placement.verified or not placement.total:
+        return None
+    share = placement.taken / placement.total
+    if share >= profile.gates.placement_min:
+        return None
+    left = sorted(placement.left.items(), key=lambda entry: (-entry[1], entry[0]))
+    words = ", ".join(f"{count} {op}" for op, count in left[:_LEFT_SHOWN])
+    return Refusal(
+        gate="placement",
+        problem=f"{placement.provider} took {placement.taken} of {placement.total} nodes "
+        f"({share:.0%}), and profile '{profile.name}' asks for {profile.gates.placement_min:.0%}",
+        found_in=f"left to the CPU: {words}",
+        remedy="export the model without these operators, or lower gates.placement_min in a "
+        "profile of your own",
+    )
+
+
+def check_size(profile: Profile, size_bytes: int, float_size_bytes: int) -> Refusal | None:
+    """The size gate."""
+    limit = profile.gates.size_ratio_max
+    if not limit or size_bytes <= limit * float_size_bytes:
+        return None
+    return Refusal(
+        gate="size",
+        problem=f"the variant takes {size_bytes:,} bytes, {size_bytes / float_size_bytes:.0%} of "
+        f"the float model's, and profile '{profile.name}' allows {limit:.0%}",
+        found_in="gates.size_ratio_max",
+        remedy="raise it in a profile of your own, or lower max_float_share",
+    )
+
+
+def is_slower(latency_ms: float, float_latency_ms: float, factor: float = SLOWER_FACTOR) -> bool:
+    """Whether a quantized model is clearly slower than the float one."""
+    return latency_ms > factor * float_latency_ms
+
+
+def join_problems(refusals: Sequence[Refusal]) -> str:
+    """All problems in one sentence."""
+    return "; ".join(refusal.problem for refusal in refusals)

@@ -1,0 +1,103 @@
+"""Running a model on samples, and timing two models against each other."""
+
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+import onnx
+
+from edgepack.packager.graph.model_files import open_on_cpu, save_model
+from edgepack.packager.samples.sequence import Feeds, Samples, Tensor
+
+Outputs = dict[str, Tensor]
+"""Outputs of one inference by output name."""
+
+Run = Callable[[Feeds], Outputs]
+"""One inference."""
+
+
+class ModelRunner:
+    """A model on the CPU provider, ready to run.
+
+    Args:
+        model: The model; it is written to `path`.
+        path: Where; its folder must exist.
+        threads: Intra-op threads; 0 leaves it to ONNX Runtime.
+        optimize: See `open_on_cpu`.
+    """
+
+    def __init__(
+        self, model: onnx.ModelProto, path: Path, *, threads: int = 0, optimize: bool = True
+    ) -> None:
+        self.path = path
+        self.size_bytes = save_model(model, path)
+        self._session = open_on_cpu(path, threads=threads, optimize=optimize)
+        self._inputs = {value.name for value in self._session.get_inputs()}
+        self._outputs = [value.name for value in self._session.get_outputs()]
+
+    def run(self, feeds: Feeds) -> Outputs:
+        """One inference; feeds that the model does not read (any more) are left out."""
+        used = {name: value for name, value in feeds.items() if name in self._inputs}
+        return dict(zip(self._outputs, self._session.run(None, used), strict=True))
+
+    def run_all(self, samples: Samples) -> tuple[Outputs, ...]:
+        """All samples, in order."""
+        return tuple(self.run(feeds) for feeds in samples)
+
+
+def largest_difference(expected: Sequence[Outputs], got: Sequence[Outputs]) -> float:
+    """Greatest root-mean-square error of any output, as a share of its root-mean-square.
+
+    Args:
+        expected, got: Outputs by name, one dict a sample.
+
+    Returns:
+        0 for equal outputs; infinity where `got` holds NaN or other shapes.
+    """
+    worst = 0.0
+    for before, after in zip(expected, got, strict=True):
+        for name, value in before.items():
+            if value.dtype.kind != "f":
+                continue
+            other = after[name]
+            if other.shape != value.shape:
+                return float("inf")
+            finite = np.isfinite(value)
+            if not np.array_equal(finite, np.isfinite(other)):
+                return float("inf")
+            wide = value.astype(np.float64)[finite]
+            error = other.astype(np.float64)[finite] - wide
+            size = float(np.sqrt(np.mean(wide**2))) if wide.size else 0.0
+            rms = float(np.sqrt(np.mean(error**2))) if wide.size else 0.0
+            worst = max(worst, rms / max(size, 1e-6))
+    return worst
+
+
+def interleaved_medians_ms(
+    first: Run, second: Run, samples: Samples, *, rounds: int, limit_s: float = 10.0
+) -> tuple[float, float]:
+    """Medians of two models' latencies, measured turn by turn so that noise hits both.
+
+    Args:
+        first, second: The models.
+        samples: Fed in order, again from the start when they end.
+        rounds: Inferences of each.
+        limit_s: Stop earlier when it takes longer than this, seconds.
+
+    Returns:
+        Milliseconds, of `first` and of `second`.
+    """
+    feeds = [samples.read(index) for index in range(min(samples.count, 8))]
+    first(feeds[0])
+    second(feeds[0])
+    times: tuple[list[float], list[float]] = ([], [])
+    end = time.perf_counter() + limit_s
+    for number in range(rounds):
+        for run, taken in zip((first, second), times, strict=True):
+            start = time.perf_counter()
+            run(feeds[number % len(feeds)])
+            taken.append((time.perf_counter() - start) * 1e3)
+        if time.perf_counter() > end and number >= 2:
+            break
+    return float(np.median(times[0])), float(np.median(times[1]))

@@ -1,0 +1,53 @@
+"""How far a device's golden outputs may be off, derived from what was measured here.
+
+A probe must tell a broken model from another provider's rounding. So the limits start from the
+*worst* held-out sample (the golden ones are among them), with room for a provider that rounds
+differently: twice the loss plus a little. Outputs that have nothing to do with the expected ones
+have a cosine near 0 and an nrmse of 1 or more; the caps stay clear of both.
+"""
+
+from collections.abc import Sequence
+
+from edgepack.bundle.manifest import GoldenTolerance
+from edgepack.packager.judging.accuracy import OutputDistance, OutputKind
+
+_LOOSEST_COSINE = 0.5
+_LOOSEST_NRMSE = 0.9
+_COSINE_ROOM = 0.002
+_NRMSE_ROOM = 0.02
+_ROWS_ROOM = 0.25
+"""A quarter of the golden decisions may differ: with eight samples, two."""
+
+
+def derive_tolerances(
+    measured: Sequence[Sequence[OutputDistance]],
+) -> dict[str, GoldenTolerance]:
+    """Limits by output.
+
+    Args:
+        measured: One list of distances for each place where the variant ran (CPU, simulator).
+
+    Returns:
+        A tolerance for every output.
+    """
+    by_output: dict[str, list[OutputDistance]] = {}
+    for distances in measured:
+        for distance in distances:
+            by_output.setdefault(distance.name, []).append(distance)
+    return {name: _derive(distances) for name, distances in sorted(by_output.items())}
+
+
+def _derive(distances: Sequence[OutputDistance]) -> GoldenTolerance:
+    cosine = min(distance.worst_cosine for distance in distances)
+    nrmse = max(distance.worst_nrmse for distance in distances)
+    rows = [
+        distance.row_agreement
+        for distance in distances
+        if distance.kind in (OutputKind.DECISION, OutputKind.SEQUENCE)
+        and distance.row_agreement is not None
+    ]
+    return GoldenTolerance(
+        cosine_min=round(max(_LOOSEST_COSINE, 1.0 - 2.0 * (1.0 - cosine) - _COSINE_ROOM), 6),
+        nrmse_max=round(min(_LOOSEST_NRMSE, 2.0 * nrmse + _NRMSE_ROOM), 6),
+        top1_agreement_min=round(max(0.0, min(rows) - _ROWS_ROOM), 6) if rows else None,
+    )

@@ -1,0 +1,358 @@
+"""Compiling ahead of time: a model becomes a provider's own binary for one chip (EPContext).
+
+On a plain Linux box, with QNN's simulator; the compiler runs in a child process with a time
+limit. Afterwards the context is loaded again and run beside the model it was made from: what
+can run here must give the same outputs, and what cannot is reported as not verified.
+
+    python -m edgepack.packager.passes.compile      (request on stdin, answer on stdout, both JSON)
+"""
+
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+import numpy as np
+import onnx
+
+from edgepack.agent.runtime.child import keep_stdout_clean, run_child, take_request
+from edgepack.agent.runtime.providers import (
+    Plugin,
+    is_installed,
+    known_provider,
+    load_runtime,
+    read_sdks,
+)
+from edgepack.agent.runtime.sessions import Session, Tensor, open_model_file
+from edgepack.bundle.manifest import Placement
+from edgepack.errors import BuildError, EdgepackError
+from edgepack.packager.profile.chips import ARCH_OPTION_TAKES, Chip, find_chip
+
+QNN = "QNNExecutionProvider"
+CHILD = (sys.executable, "-m", "edgepack.packager.passes.compile")
+MODEL_FILE = "model.onnx"
+
+SAME_NRMSE = 0.05
+"""Outputs of context and model may differ by this; 16-bit sums vary in the simulator."""
+
+_STAMP = re.compile(rb"soc_type=(\w+);arch=(\d+)")
+"""What QNN SDK 2.51 writes into a binary. The compatibility string only echoes the options."""
+
+_ONLY_HERE = {"enable_htp_shared_memory_allocator": "0"}
+"""Options for compiling on a machine without the chip's shared memory."""
+
+
+class CompileRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """What a child is to do.
+
+    Attributes:
+        step: `compile` the model to `context`, or `compare` the two.
+        model, context: Paths of the model and of the context's model file.
+        device, provider_options, session_options: As for `open_model_file`.
+        inputs: For `compare`: path of an `.npz` with one sample, tensors in the order of
+            `input_names`.
+        input_names: See `inputs`.
+        timeout_s: The parent's limit.
+    """
+
+    step: Literal["compile", "compare"]
+    model: str
+    context: str
+    device: str
+    provider_options: dict[str, str]
+    session_options: dict[str, str]
+    inputs: str = ""
+    input_names: tuple[str, ...] = ()
+    timeout_s: float
+
+
+class CompileAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """What a child says; `problem` is "" when its step was done.
+
+    Attributes:
+        placement: Of the session that compiled.
+        nrmse: Difference of the outputs of context and model, relative.
+        problem: What went wrong.
+    """
+
+    placement: Placement | None = None
+    nrmse: float | None = None
+    problem: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompiledContext:
+    """A context on disk.
+
+    Attributes:
+        folder: Holds its files and nothing else.
+        model_file: The model inside `folder` that loads it.
+        files: All files, sorted.
+        chip: What it was compiled for.
+        compiled_for: The same for people and the manifest: `v68 (SM8350)`.
+        compatibility_string: The provider's token; begins with SDK and blob versions.
+        provider_options: Options for the variant: those asked for, and the chip's.
+        placement: Which nodes the provider took while compiling; `verified` says whether the
+            context then ran here.
+        ran_here: Whether the context ran here and gave the model's outputs.
+        because: What was seen when it was loaded again, one sentence.
+        nrmse: Difference of its outputs to the model's, relative; None when it did not run.
+        tools: Versions of ONNX Runtime and the SDK that made it.
+    """
+
+    folder: Path
+    model_file: str
+    files: tuple[str, ...]
+    chip: Chip
+    compiled_for: str
+    compatibility_string: str
+    provider_options: dict[str, str]
+    placement: Placement
+    ran_here: bool
+    because: str
+    nrmse: float | None
+    tools: dict[str, str]
+
+
+def compile_context(
+    model_path: Path,
+    out_dir: Path,
+    *,
+    feeds: Mapping[str, Tensor],
+    soc_model: str = "",
+    htp_arch: str = "",
+    provider_options: Mapping[str, str] | None = None,
+    compile_options: Mapping[str, str] | None = None,
+    session_options: Mapping[str, str] | None = None,
+    timeout_s: float = 300.0,
+    command: Sequence[str] = CHILD,
+) -> CompiledContext:
+    """Compiles a prepared model for one Qualcomm chip and loads the result again.
+
+    1. The chip must be known, and QNN be here.
+    2. A child compiles; the provider must have taken nodes.
+    3. The binary must be for that chip: QNN only warns of an architecture that it does not know.
+    4. A child runs context and model on one sample; where both run, they must agree.
+
+    Args:
+        model_path: The quantized model, with static shapes.
+        out_dir: Empty or absent folder for the context.
+        feeds: One sample, for the comparison.
+        soc_model, htp_arch: The chip, by either or both.
+        provider_options: Options that the variant has on the device.
+        compile_options: Further options that count only while compiling.
+        session_options: Session settings of the variant.
+        timeout_s: Limit of each child, seconds.
+        command: The child.
+
+    Raises:
+        BuildError: The chip is unknown, the compiler fails, hangs or crashes, or the context
+            gives other outputs than the model.
+    """
+    chip = find_chip(soc_model=soc_model, htp_arch=htp_arch)  # 1
+    known = known_provider(QNN)
+    if known.plugin is None or not is_installed(known.plugin):
+        raise BuildError(
+            f"compiling for v{chip.htp_arch} needs {QNN}, which is not installed",
+            found_in="[compile]",
+            remedy=known.brought_by,
+        )
+    if out_dir.exists() and any(out_dir.iterdir()):
+        raise ValueError(f"{out_dir} is not empty")
+    out_dir.mkdir(parents=True, exist_ok=True)
+    options = _chip_options(chip, known.plugin, provider_options or {})
+    request = CompileRequest(
+        step="compile",
+        model=str(model_path.resolve()),
+        context=str(out_dir.resolve() / MODEL_FILE),
+        device="npu",
+        provider_options=options | _ONLY_HERE | dict(compile_options or {}),
+        session_options=dict(session_options or {}),
+        timeout_s=timeout_s,
+    )
+    where = f"{model_path.name} for v{chip.htp_arch} ({chip.known_as})"
+    compiled = _ask(request, where, command)  # 2
+    placement = compiled.placement
+    if placement is None or not placement.taken or not (out_dir / MODEL_FILE).is_file():
+        raise BuildError(
+            f"{QNN} took none of the model's {placement.total if placement else 0} nodes",
+            found_in=where,
+            remedy="see the placement gate's reasons, or build without [compile]",
+        )
+    _check_chip(out_dir, chip, where)  # 3
+    verdict = _compare(request, options, feeds, command)  # 4
+    runtime = load_runtime()
+    return CompiledContext(
+        folder=out_dir,
+        model_file=MODEL_FILE,
+        files=tuple(sorted(path.name for path in out_dir.iterdir())),
+        chip=chip,
+        compiled_for=f"v{chip.htp_arch} ({chip.soc})",
+        compatibility_string=_read_compatibility(out_dir / MODEL_FILE),
+        provider_options=options,
+        placement=msgspec.structs.replace(placement, verified=verdict.ran),
+        ran_here=verdict.ran,
+        because=verdict.because,
+        nrmse=verdict.nrmse,
+        tools={"onnxruntime": runtime.__version__, **read_sdks()},
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Verdict:
+    ran: bool
+    because: str
+    nrmse: float | None
+
+
+def _chip_options(chip: Chip, plugin: Plugin, options: Mapping[str, str]) -> dict[str, str]:
+    """The variant's options with the chip's, whatever chip they named before."""
+    kept = {name: value for name, value in options.items() if name not in plugin.chip_options}
+    kept["soc_model"] = chip.soc_model
+    if chip.htp_arch in ARCH_OPTION_TAKES:
+        kept["htp_arch"] = chip.htp_arch
+    return kept
+
+
+def _ask(request: CompileRequest, where: str, command: Sequence[str]) -> CompileAnswer:
+    """Runs a child; whatever goes wrong there is a `BuildError`."""
+    ending = run_child(command, msgspec.json.encode(request), timeout_s=request.timeout_s)
+    if ending.answer is None:
+        raise BuildError(
+            f"the compiler failed: {ending.because}",
+            found_in=where,
+            remedy="raise [compile] timeout_s, or build without [compile]",
+        )
+    try:
+        answer = msgspec.json.decode(ending.answer, type=CompileAnswer)
+    except msgspec.DecodeError as error:
+        raise BuildError(
+            f"the compiler's answer cannot be read: {error}", found_in=where
+        ) from error
+    if answer.problem:
+        raise BuildError(
+            answer.problem,
+            found_in=where,
+            remedy="another precision or a newer chip, or build without [compile]",
+        )
+    return answer
+
+
+def _read_compatibility(path: Path) -> str:
+    """The provider's own token, which ONNX Runtime writes beside the context."""
+    model = onnx.load(path, load_external_data=False)
+    tokens = {entry.key: entry.value for entry in model.metadata_props}
+    return str(tokens.get(f"ep_compatibility_info.{QNN}", ""))
+
+
+def _check_chip(folder: Path, chip: Chip, where: str) -> None:
+    """Reads from the binaries what they were really made for."""
+    stamps = {stamp for path in folder.glob("*.bin") for stamp in _STAMP.findall(path.read_bytes())}
+    if stamps != {(chip.soc.encode(), chip.htp_arch.encode())}:
+        made_for = " and ".join(f"{soc.decode()} v{arch.decode()}" for soc, arch in stamps)
+        raise BuildError(
+            f"the context is for {made_for or 'an unknown chip'}, asked for was "
+            f"{chip.soc} v{chip.htp_arch}",
+            found_in=where,
+            remedy="use the onnxruntime-qnn that edgepack was tested with",
+        )
+
+
+def _compare(
+    request: CompileRequest,
+    options: dict[str, str],
+    feeds: Mapping[str, Tensor],
+    command: Sequence[str],
+) -> _Verdict:
+    """Runs context and model on one sample, in a child."""
+    folder = Path(request.context).parent
+    inputs = folder.with_name(f"{folder.name}.inputs.npz")
+    np.savez(inputs, *feeds.values())
+    try:
+        request = msgspec.structs.replace(
+            request,
+            step="compare",
+            inputs=str(inputs),
+            input_names=tuple(feeds),
+            provider_options=options,
+        )
+        answer = _ask(request, str(folder), command)
+    except BuildError as error:
+        because = f"the context was not verified, it does not run here: {error.problem}"
+        return _Verdict(ran=False, because=because, nrmse=None)
+    finally:
+        inputs.unlink()
+    nrmse = answer.nrmse
+    if nrmse is None or not nrmse <= SAME_NRMSE:
+        raise BuildError(
+            f"the compiled context gives other outputs than the model: nrmse {nrmse}, "
+            f"at most {SAME_NRMSE}",
+            found_in=str(folder),
+            remedy="build without [compile], or with another SDK version",
+        )
+    return _Verdict(
+        ran=True,
+        because=f"the context ran here and gave the model's outputs, nrmse {nrmse:.5f}",
+        nrmse=nrmse,
+    )
+
+
+def _open(request: CompileRequest, path: str, extra: dict[str, str]) -> Session:
+    return open_model_file(
+        Path(path),
+        provider=QNN,
+        device=request.device,
+        provider_options=request.provider_options,
+        session_options=request.session_options | extra,
+    )
+
+
+def _compile_here(request: CompileRequest) -> CompileAnswer:
+    """In the child: opening a session with these settings writes the context."""
+    session = _open(
+        request,
+        request.model,
+        {
+            "ep.context_enable": "1",
+            "ep.context_file_path": request.context,
+            "ep.context_embed_mode": "0",
+        },
+    )
+    return CompileAnswer(placement=session.placement)
+
+
+def _compare_here(request: CompileRequest) -> CompileAnswer:
+    """In the child: runs context and model on the same sample."""
+    with np.load(request.inputs, allow_pickle=False) as archive:
+        feeds = {name: archive[f"arr_{i}"] for i, name in enumerate(request.input_names)}
+    got = _open(request, request.context, {}).run(feeds)
+    want = _open(request, request.model, {}).run(feeds)
+    return CompileAnswer(nrmse=max(_nrmse(want[name], got[name]) for name in want))
+
+
+def _nrmse(want: Tensor, got: Tensor) -> float:
+    """Root-mean-square difference over the root-mean-square of `want`; both of one shape."""
+    expected = want.astype(np.float64)
+    scale = float(np.sqrt(np.mean(expected**2))) or 1.0
+    return float(np.sqrt(np.mean((got.astype(np.float64) - expected) ** 2))) / scale
+
+
+def main() -> None:
+    """The child: reads a request, does its step, answers."""
+    request = msgspec.json.decode(take_request(), type=CompileRequest)
+    output = keep_stdout_clean(request.timeout_s)
+    step = _compile_here if request.step == "compile" else _compare_here
+    try:
+        answer = step(request)
+    except (EdgepackError, ValueError) as error:
+        problem = error.problem if isinstance(error, EdgepackError) else str(error)
+        answer = CompileAnswer(problem=problem)
+    with output:
+        output.write(msgspec.json.encode(answer) + b"\n")
+
+
+if __name__ == "__main__":
+    main()

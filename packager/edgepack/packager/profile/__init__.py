@@ -1,0 +1,1 @@
+"""Profiles: read from TOML, checked for contradictions; the chips that they name."""

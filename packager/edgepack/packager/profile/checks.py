@@ -1,0 +1,172 @@
+"""Settings of a profile that contradict each other: each with why it cannot work.
+
+Nothing here knows a provider by name; what a target can do is said by its own settings.
+"""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from edgepack.errors import ProfileError
+from edgepack.packager.profile.schema import Clean, FixShapes, Profile, Quantize
+from edgepack.packager.quantization.methods import is_known_method
+
+_FIRST_OPSET_WITH_16_BIT = 21
+_FIRST_OPSET_WITH_PER_CHANNEL = 13
+
+
+class _Contradiction(NamedTuple):
+    place: str
+    problem: str
+    remedy: str
+
+
+def check_consistency(profile: Profile, source: str) -> None:
+    """Refuses a profile whose settings cannot all hold.
+
+    Args:
+        profile: The resolved profile.
+        source: Its file, for the message.
+
+    Raises:
+        ProfileError: The first contradiction that was found.
+    """
+    for found in (*_check_passes(profile), *_check_limits(profile), *_check_gates(profile)):
+        raise ProfileError(
+            f"profile '{profile.name}' contradicts itself: {found.problem}",
+            found_in=f"{source}, {found.place}",
+            remedy=found.remedy,
+        )
+
+
+def _check_passes(profile: Profile) -> Iterator[_Contradiction]:
+    names = [type(entry) for entry in profile.passes]
+    for kind in set(names):
+        if names.count(kind) > 1:
+            yield _Contradiction(
+                "pass", f"the pass {kind.__name__} stands there twice", "keep one of them"
+            )
+    quantize = profile.quantize
+    if quantize is None:
+        return
+    if profile.passes[-1] is not quantize:
+        yield _Contradiction(
+            "pass", "a pass follows quantize and would undo its types", "put quantize last"
+        )
+    if profile.provider.quantizes:
+        yield _Contradiction(
+            "provider.quantizes",
+            "the provider quantizes by itself, and the recipe has a quantize pass too",
+            "remove one of them",
+        )
+    yield from _check_quantize(quantize, _opset(profile))
+
+
+def _check_quantize(quantize: Quantize, opset: int) -> Iterator[_Contradiction]:
+    place = "pass[quantize]"
+    if quantize.scales == "power_of_two":
+        if quantize.per_channel:
+            yield _Contradiction(
+                f"{place}.per_channel",
+                "power-of-two scales are one per tensor",
+                "per_channel = []",
+            )
+        if not (quantize.activation_symmetric and quantize.weight_symmetric):
+            yield _Contradiction(
+                f"{place}.scales",
+                "power-of-two scales need symmetric activations and weights",
+                "activation_symmetric = true and weight_symmetric = true",
+            )
+        if quantize.fixed_scales:
+            yield _Contradiction(
+                f"{place}.fixed_scales",
+                "the scales are searched as powers of two, so none is fixed",
+                "fixed_scales = false",
+            )
+    wide = quantize.activations in ("uint16", "int16")
+    if wide and opset < _FIRST_OPSET_WITH_16_BIT and not quantize.contrib_ops:
+        yield _Contradiction(
+            f"{place}.activations",
+            f"{quantize.activations} needs opset 21 or the com.microsoft domain, "
+            f"and the opset is {opset}",
+            "contrib_ops = true, or [[pass]] clean with opset = 21",
+        )
+    if quantize.per_channel and opset < _FIRST_OPSET_WITH_PER_CHANNEL:
+        yield _Contradiction(
+            f"{place}.per_channel",
+            f"scales per channel need opset 13, and the opset is {opset}",
+            "[[pass]] clean with opset = 13 or more",
+        )
+    if quantize.ops == "all" and quantize.output_ops:
+        yield _Contradiction(
+            f"{place}.output_ops",
+            "with ops = 'all' every output is quantized",
+            "remove output_ops, or ops = 'compute'",
+        )
+    for method in quantize.ranges:
+        if not is_known_method(method):
+            yield _Contradiction(
+                f"{place}.ranges",
+                f"'{method}' is no calibration method",
+                "minmax, mse, entropy or percentile-P, 50 < P < 100",
+            )
+    if not quantize.ranges:
+        yield _Contradiction(f"{place}.ranges", "no calibration method is named", "minmax")
+    if not 0.0 <= quantize.max_float_share <= 1.0:
+        yield _Contradiction(
+            f"{place}.max_float_share", "a share lies between 0 and 1", "max_float_share = 0.5"
+        )
+
+
+def _check_limits(profile: Profile) -> Iterator[_Contradiction]:
+    limits = profile.limits
+    if limits.opset_min > limits.opset_max:
+        yield _Contradiction("limits", "opset_min is above opset_max", "swap them")
+    opset = _opset(profile)
+    if not limits.opset_min <= opset <= limits.opset_max:
+        yield _Contradiction(
+            "limits",
+            f"clean raises the opset to {opset}, outside {limits.opset_min}…{limits.opset_max}",
+            "change pass[clean].opset or the limits",
+        )
+    fixes = any(isinstance(entry, FixShapes) for entry in profile.passes)
+    if limits.static_shapes and not fixes:
+        yield _Contradiction(
+            "limits.static_shapes",
+            "shapes must be static, but no pass fixes them",
+            "[[pass]] name = 'fix_shapes' before infer_shapes",
+        )
+    if profile.device.type == "npu" and profile.quantize and not limits.static_shapes:
+        yield _Contradiction(
+            "limits.static_shapes",
+            "an NPU runs quantized graphs of static shapes only",
+            "static_shapes = true",
+        )
+    compile_ = profile.compile
+    if compile_.enabled and not (compile_.soc_model or compile_.htp_arch):
+        yield _Contradiction(
+            "compile",
+            "compiling ahead of time needs a chip to compile for",
+            "name soc_model or htp_arch",
+        )
+
+
+def _check_gates(profile: Profile) -> Iterator[_Contradiction]:
+    accuracy = profile.gates.accuracy
+    shares = {
+        "gates.placement_min": profile.gates.placement_min,
+        "gates.accuracy.top1_agreement_min": accuracy.top1_agreement_min,
+        "gates.accuracy.sequence_agreement_min": accuracy.sequence_agreement_min,
+        "gates.accuracy.explained_variance_min": accuracy.explained_variance_min,
+        "gates.accuracy.cosine_min": accuracy.cosine_min,
+        "gates.accuracy.user_metric_kept_min": accuracy.user_metric_kept_min,
+    }
+    for place, share in shares.items():
+        if not 0.0 <= share <= 1.0:
+            yield _Contradiction(place, f"{share} is outside 0…1", "a share, e.g. 0.98")
+
+
+def _opset(profile: Profile) -> int:
+    for entry in profile.passes:
+        if isinstance(entry, Clean):
+            return entry.opset
+    return profile.limits.opset_min

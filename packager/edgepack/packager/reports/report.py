@@ -1,0 +1,183 @@
+"""The report of a build: what was tried, measured and decided, as JSON and as one HTML page.
+
+The report inside a bundle carries no times, so that the same inputs give the same bytes; the one
+beside the bundle carries them, and what the rehearsal saw.
+"""
+
+from importlib import resources
+
+import jinja2
+import msgspec
+
+from edgepack.bundle.manifest import Accuracy, GoldenTolerance, Placement, Requirements, Toolchain
+from edgepack.packager.reports.numbers import (
+    format_bytes,
+    format_latency,
+    format_metric,
+    format_placement,
+    format_size_change,
+)
+
+REPORT_FORMAT = 1
+_TEMPLATE = "report.html.jinja"
+
+
+class TriedAttempt(msgspec.Struct, frozen=True, kw_only=True):
+    """See `Attempt`."""
+
+    what: str
+    accuracy: float
+    size_bytes: int
+    because: str
+
+
+class ReportedFile(msgspec.Struct, frozen=True, kw_only=True):
+    """A file of the bundle."""
+
+    path: str
+    size_bytes: int
+    sha256: str
+
+
+class Timing(msgspec.Struct, frozen=True, kw_only=True):
+    """Medians on the build host, milliseconds; see `PreparedVariant`."""
+
+    latency_ms: float | None
+    float_latency_ms: float | None
+
+
+class Rehearsed(msgspec.Struct, frozen=True, kw_only=True):
+    """What the agent's own probe saw of a variant here.
+
+    Attributes:
+        ran: Whether it could run on this machine at all.
+        because: What was seen, or why it was not run.
+        latency_ms: Median of the probe's runs, milliseconds; None where it did not run.
+        is_simulator: Whether a simulator ran it, whose time says nothing.
+    """
+
+    ran: bool
+    because: str
+    latency_ms: float | None = None
+    is_simulator: bool = False
+
+
+class VariantReport(msgspec.Struct, frozen=True, kw_only=True):
+    """One variant; the fields are those of `PreparedVariant` and `VariantFacts`.
+
+    Attributes:
+        size_bytes: All its files together.
+        recipe: The profile's passes in words.
+        timing, rehearsal: Only in the report beside the bundle.
+    """
+
+    name: str
+    profile: str
+    precision: str
+    provider: str
+    device: str
+    size_bytes: int
+    degraded: bool
+    accuracy: Accuracy
+    placement: Placement
+    requires: Requirements
+    toolchain: Toolchain
+    tolerances: dict[str, GoldenTolerance]
+    recipe: tuple[str, ...]
+    attempts: tuple[TriedAttempt, ...]
+    notes: tuple[str, ...]
+    files: tuple[ReportedFile, ...]
+    timing: Timing | None = None
+    rehearsal: Rehearsed | None = None
+
+
+class RefusedProfile(msgspec.Struct, frozen=True, kw_only=True):
+    """A profile that no variant was made for, with the reason and the remedy."""
+
+    profile: str
+    problem: str
+    remedy: str
+
+
+class ModelReport(msgspec.Struct, frozen=True, kw_only=True):
+    """The source model."""
+
+    file: str
+    sha256: str
+    size_bytes: int
+    opset: int
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    node_count: int
+
+
+class SamplesReport(msgspec.Struct, frozen=True, kw_only=True):
+    """What was calibrated with and judged by."""
+
+    calibration_count: int
+    search_count: int
+    held_out_count: int
+    golden_count: int
+    golden_bytes: int
+    is_random: bool
+
+
+class Report(msgspec.Struct, frozen=True, kw_only=True):
+    """A whole report.
+
+    Attributes:
+        choice: What this machine would run, and why; only in the report beside the bundle.
+    """
+
+    format: int = REPORT_FORMAT
+    name: str
+    version: str
+    release: int
+    created_at: str
+    model: ModelReport
+    samples: SamplesReport
+    variants: tuple[VariantReport, ...]
+    refused: tuple[RefusedProfile, ...]
+    notes: tuple[str, ...]
+    tools: dict[str, str]
+    choice: str = ""
+
+
+def latency_text(variant: VariantReport) -> str:
+    """The variant's time as people read it: the measured median, else that of its rehearsal."""
+    timing, rehearsal = variant.timing, variant.rehearsal
+    if timing and timing.latency_ms is not None:
+        return format_latency(timing.latency_ms, timing.float_latency_ms)
+    if rehearsal is None or not rehearsal.ran:
+        return "not run here"
+    if rehearsal.is_simulator or rehearsal.latency_ms is None:
+        return "simulator"
+    return format_latency(rehearsal.latency_ms, None)
+
+
+def encode_report(report: Report) -> bytes:
+    """The report as JSON, keys in a fixed order."""
+    content = msgspec.json.encode(report, order="deterministic")
+    return msgspec.json.format(content, indent=2) + b"\n"
+
+
+def render_report(report: Report) -> str:
+    """The report as one HTML page that needs no other file and no network."""
+    environment = jinja2.Environment(
+        autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    environment.filters.update(
+        bytes=format_bytes,
+        metric=format_metric,
+        change=format_size_change,
+        latency=latency_text,
+        capitalize_first=lambda text: text[:1].upper() + text[1:],
+    )
+    text = (resources.files("edgepack.packager.reports") / _TEMPLATE).read_text(encoding="utf-8")
+    return environment.from_string(text).render(
+        report=report,
+        largest_bytes=max(
+            [report.model.size_bytes, *(variant.size_bytes for variant in report.variants)]
+        ),
+        format_placement=format_placement,
+    )

@@ -1,0 +1,185 @@
+"""Whether a sample fits the model: names, shapes, types, finite values."""
+
+import difflib
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from edgepack.errors import BuildError
+from edgepack.packager.inputs import InputDeclaration, TokenInput
+from edgepack.packager.samples.sequence import Feeds, Tensor
+from edgepack.packager.source.model import TensorSpec
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fitted:
+    """A sample as the model takes it.
+
+    Attributes:
+        feeds: The inputs.
+        conversions: What was changed on the way, in words.
+    """
+
+    feeds: Feeds
+    conversions: tuple[str, ...]
+
+
+def fit_sample(
+    arrays: Mapping[str, Tensor],
+    inputs: tuple[TensorSpec, ...],
+    declarations: Mapping[str, InputDeclaration],
+    label: str,
+) -> Fitted:
+    """Brings a sample into the model's types and ranks, where nothing is lost by it.
+
+    Args:
+        arrays: As the file holds them.
+        inputs: The model's inputs.
+        declarations: Declared inputs by name.
+        label: File of the sample, for messages.
+
+    Returns:
+        The sample; integers are widened, float64 is rounded to float32, a missing batch axis of
+        1 is added.
+
+    Raises:
+        BuildError: A name, shape, type or value does not fit.
+    """
+    _check_names(arrays, inputs, label)
+    feeds, conversions = {}, []
+    for spec in inputs:
+        where = f"{label}, input {spec.name!r}"
+        array = _with_batch_axis(arrays[spec.name], spec, where)
+        if array.dtype.name != spec.dtype:
+            conversions.append(f"{spec.name}: {array.dtype.name} -> {spec.dtype}")
+            array = _convert(array, spec, where)
+        _check_values(array, spec, declarations.get(spec.name), where)
+        feeds[spec.name] = np.ascontiguousarray(array)
+    return Fitted(feeds=feeds, conversions=tuple(conversions))
+
+
+def _check_names(arrays: Mapping[str, Tensor], inputs: tuple[TensorSpec, ...], label: str) -> None:
+    expected = [spec.name for spec in inputs]
+    missing = [name for name in expected if name not in arrays]
+    unexpected = [name for name in arrays if name not in expected]
+    if not missing and not unexpected:
+        return
+    parts = []
+    if missing:
+        parts.append(f"missing: {', '.join(missing)}")
+    if unexpected:
+        parts.append(f"not an input: {', '.join(unexpected)}")
+    renames = [
+        f"{name} -> {near[0]}"
+        for name in unexpected
+        if (near := _closest(name, missing, only=len(unexpected) == len(missing) == 1))
+    ]
+    raise BuildError(
+        f"a sample's names are not the model's inputs ({'; '.join(parts)})",
+        found_in=label,
+        remedy=f"rename {', '.join(renames)}"
+        if renames
+        else f"save one array for each of {', '.join(expected)}, and no other",
+    )
+
+
+def _closest(name: str, candidates: list[str], *, only: bool) -> list[str]:
+    return difflib.get_close_matches(name, candidates, n=1, cutoff=0.0 if only else 0.5)
+
+
+def _with_batch_axis(array: Tensor, spec: TensorSpec, where: str) -> Tensor:
+    if array.dtype == object:
+        raise BuildError(
+            "a sample holds Python objects, not numbers",
+            found_in=where,
+            remedy=f"save {spec.dtype} arrays",
+        )
+    has_batch = bool(spec.shape) and (spec.shape[0] == 1 or isinstance(spec.shape[0], str))
+    if has_batch and array.ndim == len(spec.shape) - 1:
+        array = array[None]
+    fits = array.ndim == len(spec.shape) and all(
+        size == want or isinstance(want, str)
+        for size, want in zip(array.shape, spec.shape, strict=True)
+    )
+    if fits:
+        return array
+    found = ",".join(map(str, array.shape))
+    without = f", or without the first axis [{_shape(spec, 1)}]" if has_batch else ""
+    raise BuildError(
+        f"a sample has shape [{found}], the model takes [{_shape(spec, 0)}]{without}",
+        found_in=where,
+        remedy=_shape_remedy(array.shape, spec),
+    )
+
+
+def _shape(spec: TensorSpec, start: int) -> str:
+    return ",".join(str(size) for size in spec.shape[start:])
+
+
+def _shape_remedy(found: tuple[int, ...], spec: TensorSpec) -> str:
+    want = [size for size in spec.shape if isinstance(size, int)]
+    if len(found) == len(spec.shape) == 4 and sorted(found) == sorted(want):
+        return "it looks like another layout (NHWC and NCHW): transpose it"
+    if len(found) == len(spec.shape) and found[1:] == spec.shape[1:]:
+        return (
+            f"the first axis is {found[0]}: one file of a folder is one sample; "
+            "give a stack as one .npz file"
+        )
+    return "save the samples in the model's shape, or fix another shape with --shape"
+
+
+def _convert(array: Tensor, spec: TensorSpec, where: str) -> Tensor:
+    """Changes the type where no information is lost that the model could have used."""
+    want = np.dtype(spec.dtype) if spec.dtype != "string" else None
+    if want is None:
+        raise BuildError(
+            f"input {spec.name!r} takes strings, which no execution provider of a device does",
+            found_in=where,
+            remedy="tokenize outside the model and export it without the string part",
+        )
+    if array.dtype.kind == "f" and want.kind == "f":
+        return array.astype(want)
+    if array.dtype.kind in "iu" and want.kind in "iu":
+        limits = np.iinfo(want)
+        if array.size and (int(array.min()) < limits.min or int(array.max()) > limits.max):
+            raise BuildError(
+                f"a sample's values {int(array.min())} … {int(array.max())} do not fit "
+                f"{spec.dtype} ({limits.min} … {limits.max})",
+                found_in=where,
+                remedy=f"save {spec.dtype}",
+            )
+        return array.astype(want)
+    raise BuildError(
+        f"a sample has type {array.dtype.name}, the model takes {spec.dtype}",
+        found_in=where,
+        remedy="save floats that are preprocessed as in training (whole numbers are often pixels "
+        "that still lack scale and mean)"
+        if want.kind == "f"
+        else f"save {spec.dtype}: changing {array.dtype.name} to it would lose values",
+    )
+
+
+def _check_values(
+    array: Tensor, spec: TensorSpec, declaration: InputDeclaration | None, where: str
+) -> None:
+    if array.dtype.kind == "f":
+        finite = np.isfinite(array)
+        if not finite.all():
+            nan_count = int(np.isnan(array).sum())
+            what = "NaN" if nan_count else "infinite"
+            count = nan_count or int(array.size - finite.sum())
+            raise BuildError(
+                f"{count:,} of {array.size:,} values of a sample are {what}",
+                found_in=where,
+                remedy="remove the file, or repair its preprocessing",
+            )
+    if isinstance(declaration, TokenInput) and array.size:
+        low, high = int(array.min()), int(array.max())
+        if low < 0 or high >= declaration.vocabulary:
+            raise BuildError(
+                f"a sample has token {high if high >= declaration.vocabulary else low}, the "
+                f"vocabulary ends at {declaration.vocabulary - 1}",
+                found_in=where,
+                remedy="tokenize with the model's own tokenizer, or correct `vocabulary`",
+            )

@@ -1,0 +1,178 @@
+"""Samples from plain files, checked against the model before anything long begins."""
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from edgepack.errors import BuildError
+from edgepack.packager.inputs import InputDeclaration, TokenInput
+from edgepack.packager.progress import Progress
+from edgepack.packager.samples.checks import fit_sample
+from edgepack.packager.samples.formats import open_files
+from edgepack.packager.samples.sequence import Feeds, Samples, Tensor
+from edgepack.packager.source.input_shapes import suggest_option
+from edgepack.packager.source.model import TensorSpec
+
+RANDOM_PREFIX = "random:"
+FEW_SAMPLES = 32
+"""Below it ranges depend on which samples they happen to be; ONNX Runtime's and NNCF's own
+examples take 100 to 300."""
+
+_SEED = 20_240_601
+
+
+@dataclass(frozen=True, kw_only=True)
+class OpenedSamples:
+    """Samples that all fit the model.
+
+    Attributes:
+        samples: Those that differ from each other, in a stable order.
+        digests: SHA-256 of each one's content, in the same order.
+        notes: What a person should know of them, one sentence each.
+        is_random: Whether they were drawn, not given.
+    """
+
+    samples: Samples
+    digests: tuple[bytes, ...]
+    notes: tuple[str, ...]
+    is_random: bool = False
+
+
+def open_samples(
+    where: str,
+    inputs: tuple[TensorSpec, ...],
+    declarations: Mapping[str, InputDeclaration],
+    progress: Progress,
+) -> OpenedSamples:
+    """Opens samples and reads each once, so that a bad one is named at the start.
+
+    Args:
+        where: A path (forms: `sample_formats`), or `random:N` for N random samples.
+        inputs: The model's inputs.
+        declarations: Declared inputs by name.
+        progress: Told of each sample that was checked.
+
+    Returns:
+        The samples; those that are equal to an earlier one are left out and noted.
+
+    Raises:
+        BuildError: There are none, or one of them does not fit the model.
+    """
+    if where.startswith(RANDOM_PREFIX):
+        return _random_samples(where, inputs, declarations)
+    path = Path(where)
+    raw = open_files(path, inputs, declarations)
+    kept: dict[bytes, int] = {}
+    conversions: dict[str, None] = {}
+    constant: dict[str, bool] = {spec.name: True for spec in inputs}
+    for index in range(raw.count):
+        fitted = fit_sample(raw.read(index), inputs, declarations, raw.label(index))
+        conversions.update(dict.fromkeys(fitted.conversions))
+        for name, array in fitted.feeds.items():
+            constant[name] = constant[name] and bool((array == array.flat[0]).all())
+        kept.setdefault(_digest(fitted.feeds), index)
+        progress(f"checking samples in {path.name}", index + 1, raw.count)
+
+    numbers = tuple(kept.values())
+
+    def read(index: int) -> Feeds:
+        number = numbers[index]
+        return fit_sample(raw.read(number), inputs, declarations, raw.label(number)).feeds
+
+    return OpenedSamples(
+        samples=Samples(count=len(kept), read=read, source=where),
+        digests=tuple(kept),
+        notes=tuple(
+            _notes(
+                path.name,
+                total=raw.count,
+                different=len(kept),
+                constant=[name for name, yes in constant.items() if yes],
+                conversions=list(conversions),
+            )
+        ),
+    )
+
+
+def _notes(
+    where: str,
+    *,
+    total: int,
+    different: int,
+    constant: list[str],
+    conversions: list[str],
+) -> list[str]:
+    notes = []
+    if different < total:
+        notes.append(f"{total - different} of the {total} samples in {where} repeat another one.")
+    if different < FEW_SAMPLES:
+        notes.append(
+            f"Only {different} different samples in {where}: 100 to 300 make ranges reliable."
+        )
+    if constant:
+        notes.append(f"Every sample in {where} is constant in {', '.join(constant)}.")
+    notes += [f"Samples in {where} were converted: {what}." for what in conversions]
+    return notes
+
+
+def _digest(feeds: Feeds) -> bytes:
+    digest = hashlib.sha256()
+    for name in sorted(feeds):
+        array = feeds[name]
+        digest.update(f"{name}\0{array.dtype.str}\0{array.shape}\0".encode())
+        digest.update(array.tobytes())
+    return digest.digest()
+
+
+def _random_samples(
+    where: str, inputs: tuple[TensorSpec, ...], declarations: Mapping[str, InputDeclaration]
+) -> OpenedSamples:
+    text = where.removeprefix(RANDOM_PREFIX)
+    if not text.isdigit() or int(text) < 1:
+        raise BuildError(
+            f"'{where}' names no number of random samples", remedy=f"{RANDOM_PREFIX}100"
+        )
+    open_inputs = [spec for spec in inputs if not all(map(_is_fixed, spec.shape[1:]))]
+    if open_inputs:
+        raise BuildError(
+            "random samples need fixed shapes, and these inputs leave sizes open: "
+            + ", ".join(str(spec) for spec in open_inputs),
+            remedy=" ".join(suggest_option(spec) for spec in open_inputs),
+        )
+
+    def read(index: int) -> Feeds:
+        generator = np.random.default_rng((_SEED, index))
+        return {spec.name: _draw(spec, declarations.get(spec.name), generator) for spec in inputs}
+
+    count = int(text)
+    samples = Samples(count=count, read=read, source=where)
+    return OpenedSamples(
+        samples=samples,
+        digests=tuple(_digest(feeds) for feeds in samples),
+        notes=(
+            f"The samples are random ({where}): neither ranges nor accuracy say anything about "
+            "real inputs.",
+        ),
+        is_random=True,
+    )
+
+
+def _is_fixed(size: str | int) -> bool:
+    return isinstance(size, int)
+
+
+def _draw(
+    spec: TensorSpec, declaration: InputDeclaration | None, generator: np.random.Generator
+) -> Tensor:
+    shape = tuple(size if isinstance(size, int) else 1 for size in spec.shape)
+    if spec.dtype == "bool":
+        return generator.random(shape) < 0.5
+    if spec.dtype.startswith(("int", "uint")):
+        end = declaration.vocabulary if isinstance(declaration, TokenInput) else 2
+        return generator.integers(0, end, shape).astype(spec.dtype)
+    if spec.dtype == "string":
+        raise BuildError(f"input {spec.name!r} takes strings: random samples cannot be drawn")
+    return generator.standard_normal(shape).astype(spec.dtype)

@@ -1,0 +1,257 @@
+"""Plain files that hold samples: which forms there are, and how each is read.
+
+- A folder of `.npz` files: one sample each, one array an input.
+- A folder of `.npy` files: one sample each, for models with one input.
+- One `.npz` or `.npy` file: a stack, every array with a leading sample axis N.
+- ONNX test data: `test_data_set_0/input_0.pb` …, in the order of the model's inputs.
+- A folder of images, with the input declared in `edgepack.toml`.
+"""
+
+import re
+import zipfile
+import zlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import onnx
+from google.protobuf.message import DecodeError
+
+from edgepack.errors import BuildError
+from edgepack.packager.inputs import ImageInput, InputDeclaration
+from edgepack.packager.samples.images import IMAGE_SUFFIXES, read_image
+from edgepack.packager.samples.sequence import Tensor
+from edgepack.packager.source.model import TensorSpec
+
+FORMS = (
+    "a folder of .npz or .npy files, one .npz with a leading sample axis, ONNX test data "
+    "(test_data_set_0/input_0.pb), or a folder of images with the input declared in edgepack.toml"
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RawSamples:
+    """Samples as the files hold them, not yet compared with the model.
+
+    Attributes:
+        count: How many.
+        read: Arrays of sample `i` by input name.
+        label: File (and place in it) of sample `i`, for messages.
+    """
+
+    count: int
+    read: Callable[[int], dict[str, Tensor]]
+    label: Callable[[int], str]
+
+
+def open_files(
+    path: Path, inputs: tuple[TensorSpec, ...], declarations: Mapping[str, InputDeclaration]
+) -> RawSamples:
+    """Finds out the form of what is at `path`.
+
+    Args:
+        path: A file or a folder.
+        inputs: The model's inputs.
+        declarations: Declared inputs by name.
+
+    Returns:
+        The samples, in a stable order: by name, numbers by value.
+
+    Raises:
+        BuildError: There is nothing, a mixture, or no form that is known.
+    """
+    if not path.exists():
+        raise BuildError(f"there are no samples at {path}", remedy=f"give {FORMS}")
+    if path.is_file():
+        return _stack(path, inputs)
+    files = sorted((file for file in path.iterdir() if _is_visible(file)), key=_natural)
+    sets = [file for file in files if file.is_dir() and file.name.startswith("test_data_set_")]
+    if sets:
+        return _test_data(sets, inputs)
+    if any(re.fullmatch(r"input_\d+\.pb", file.name) for file in files):
+        return _test_data([path], inputs)
+    arrays = {
+        suffix: [file for file in files if file.suffix == suffix] for suffix in (".npz", ".npy")
+    }
+    images = sorted(
+        (file for file in path.rglob("*") if file.suffix.lower() in IMAGE_SUFFIXES), key=_natural
+    )
+    kinds = [
+        f"{len(found)} {kind}" for kind, found in (*arrays.items(), ("images", images)) if found
+    ]
+    if not kinds:
+        raise BuildError(
+            f"there are no samples in {path}"
+            + (f", which holds {', '.join(file.name for file in files[:3])} …" if files else ""),
+            remedy=f"give {FORMS}",
+        )
+    if len(kinds) > 1:
+        raise BuildError(
+            f"{path} holds {' and '.join(kinds)}: which are the samples?",
+            remedy="put those of one kind into a folder of their own",
+        )
+    if images:
+        return _images(images, inputs, declarations)
+    if arrays[".npy"]:
+        return _npy_folder(arrays[".npy"], inputs)
+    return _npz_folder(arrays[".npz"])
+
+
+def _npz_folder(files: list[Path]) -> RawSamples:
+    return RawSamples(
+        count=len(files),
+        read=lambda index: _read_npz(files[index]),
+        label=lambda index: str(files[index]),
+    )
+
+
+def _npy_folder(files: list[Path], inputs: tuple[TensorSpec, ...]) -> RawSamples:
+    name = _only_input(inputs, files[0])
+    return RawSamples(
+        count=len(files),
+        read=lambda index: {name: _read_npy(files[index])},
+        label=lambda index: str(files[index]),
+    )
+
+
+def _stack(path: Path, inputs: tuple[TensorSpec, ...]) -> RawSamples:
+    if path.suffix == ".npy":
+        arrays = {_only_input(inputs, path): _read_npy(path)}
+    elif path.suffix == ".npz":
+        arrays = _read_npz(path)
+    else:
+        raise BuildError(f"{path.name} is no form of samples", remedy=f"give {FORMS}")
+    if not arrays:
+        raise BuildError("the file holds no arrays", found_in=str(path))
+    counts = {name: array.shape[0] if array.ndim else 0 for name, array in arrays.items()}
+    if len(set(counts.values())) > 1:
+        raise BuildError(
+            "the arrays of a stack must have the same number of samples on their first axis: "
+            + ", ".join(f"{name} has {count}" for name, count in counts.items()),
+            found_in=str(path),
+            remedy="one .npz stacks all samples; for one sample a file, give the folder",
+        )
+    count = next(iter(counts.values()))
+    if count == 0:
+        raise BuildError("the file holds no samples: its first axis is 0", found_in=str(path))
+    return RawSamples(
+        count=count,
+        read=lambda index: {name: array[index] for name, array in arrays.items()},
+        label=lambda index: f"{path}, sample {index}",
+    )
+
+
+def _test_data(sets: list[Path], inputs: tuple[TensorSpec, ...]) -> RawSamples:
+    def read(index: int) -> dict[str, Tensor]:
+        files = sorted(sets[index].glob("input_*.pb"), key=_natural)
+        if len(files) != len(inputs):
+            raise BuildError(
+                f"the test data set has {len(files)} inputs, the model takes {len(inputs)}",
+                found_in=str(sets[index]),
+                remedy="one input_0.pb, input_1.pb … for each of "
+                + ", ".join(spec.name for spec in inputs),
+            )
+        tensors = [_read_tensor(file) for file in files]
+        names = {spec.name for spec in inputs}
+        by_name = {tensor.name for tensor in tensors} == names
+        return {
+            tensor.name if by_name else spec.name: onnx.numpy_helper.to_array(tensor)
+            for tensor, spec in zip(tensors, inputs, strict=True)
+        }
+
+    return RawSamples(count=len(sets), read=read, label=lambda index: str(sets[index]))
+
+
+def _images(
+    files: list[Path],
+    inputs: tuple[TensorSpec, ...],
+    declarations: Mapping[str, InputDeclaration],
+) -> RawSamples:
+    name = _only_input(inputs, files[0].parent)
+    declaration = declarations.get(name)
+    if not isinstance(declaration, ImageInput):
+        raise BuildError(
+            f"the preprocessing of image input {name!r} is not declared: without it a guess "
+            "would decide what the model sees",
+            found_in=str(files[0].parent),
+            remedy="edgepack init MODEL writes an edgepack.toml; complete its "
+            f'[inputs.{name}] with kind = "image"',
+        )
+    return RawSamples(
+        count=len(files),
+        read=lambda index: {name: read_image(files[index], declaration, inputs[0])},
+        label=lambda index: str(files[index]),
+    )
+
+
+def _read_npz(path: Path) -> dict[str, Tensor]:
+    try:
+        with path.open("rb") as file:  # np.load leaves a file that it cannot read open
+            archive = np.load(file, allow_pickle=False)
+            if not isinstance(archive, np.lib.npyio.NpzFile):
+                raise BuildError(f"{path.name} is a .npy array, not a .npz", found_in=str(path))
+            return {name: archive[name] for name in archive.files}
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+        raise _unreadable(path, error) from error
+
+
+def _read_npy(path: Path) -> Tensor:
+    try:
+        array = np.load(path, allow_pickle=False, mmap_mode="r")
+    except (OSError, ValueError, EOFError) as error:
+        raise _unreadable(path, error) from error
+    if not isinstance(array, np.ndarray):
+        raise BuildError(f"{path.name} is a .npz archive, not a .npy", found_in=str(path))
+    return array
+
+
+def _read_tensor(path: Path) -> onnx.TensorProto:
+    try:
+        tensor = onnx.TensorProto()
+        tensor.ParseFromString(path.read_bytes())
+    except (OSError, DecodeError) as error:
+        raise _unreadable(path, error) from error
+    if tensor.data_type == onnx.TensorProto.UNDEFINED:
+        raise BuildError("the file holds no tensor", found_in=str(path), remedy="export it again")
+    return tensor
+
+
+def _unreadable(path: Path, error: Exception) -> BuildError:
+    if "allow_pickle" in str(error):
+        return BuildError(
+            f"{path.name} holds Python objects, not numbers",
+            found_in=str(path),
+            remedy="save plain arrays: np.savez(path, name=array.astype('float32'))",
+        )
+    if "mmap" in str(error) or "truncat" in str(error) or isinstance(error, EOFError):
+        return BuildError(
+            f"{path.name} is truncated", found_in=str(path), remedy="write or copy it again"
+        )
+    return BuildError(
+        f"{path.name} cannot be read: {error}", found_in=str(path), remedy="write or copy it again"
+    )
+
+
+def _only_input(inputs: tuple[TensorSpec, ...], path: Path) -> str:
+    if len(inputs) == 1:
+        return inputs[0].name
+    names = ", ".join(spec.name for spec in inputs)
+    raise BuildError(
+        f"these files hold one array each, the model takes {len(inputs)} inputs: {names}",
+        found_in=str(path),
+        remedy="save .npz files with one array an input: "
+        f"np.savez(path, {', '.join(f'{spec.name}=…' for spec in inputs)})",
+    )
+
+
+def _is_visible(path: Path) -> bool:
+    return not path.name.startswith(".")
+
+
+def _natural(path: Path) -> list[tuple[int, int, str]]:
+    """Sorts `input_2` before `input_10`, whatever the locale."""
+    return [
+        (0, int(part), "") if part.isdigit() else (1, 0, part)
+        for part in re.split(r"([0-9]+)", path.as_posix())
+    ]

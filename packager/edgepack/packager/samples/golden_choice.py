@@ -1,0 +1,121 @@
+"""Which held-out samples travel in the bundle as golden inputs, with the float model's outputs."""
+
+import numpy as np
+import numpy.typing as npt
+
+from edgepack.agent.runtime.sessions import open_model_file
+from edgepack.bundle.golden import Golden
+from edgepack.errors import BuildError, DeviceError
+from edgepack.packager.progress import Progress
+from edgepack.packager.samples.sequence import Feeds, Samples
+from edgepack.packager.source.model import SourceModel
+
+MOST_SAMPLES = 8
+SIZE_LIMIT_BYTES = 2_000_000
+"""Golden samples reach every device: a few, and small. One sample may be larger than this."""
+
+_CANDIDATES = 64
+_POSITION_VALUES = 4096
+
+
+def choose_golden(source: SourceModel, held_out: Samples, progress: Progress) -> Golden:
+    """Picks samples whose outputs lie far from each other, and runs the source model on them.
+
+    The first candidates are taken in order; then, greedily, whichever is farthest from all that
+    were chosen. The same samples always give the same choice.
+
+    Args:
+        source: The float model; it runs as it was given, on ONNX Runtime's CPU provider.
+        held_out: Where to pick from.
+        progress: Told of each candidate that ran.
+
+    Returns:
+        1 … 8 samples, of at most 2 MB together unless one alone is larger.
+
+    Raises:
+        BuildError: The source model does not run on a sample, or gives NaN or infinity.
+    """
+    run = _Reference(source)
+    count = min(held_out.count, _CANDIDATES)
+    inputs: list[Feeds] = []
+    outputs: list[Feeds] = []
+    for index in range(count):
+        inputs.append(held_out.read(index))
+        outputs.append(run(inputs[-1]))
+        progress("running the float model", index + 1, count)
+    chosen = _spread([_position(output) for output in outputs], MOST_SAMPLES)
+    kept: list[int] = []
+    size = 0
+    for index in chosen:
+        added = sum(array.nbytes for array in (*inputs[index].values(), *outputs[index].values()))
+        if kept and size + added > SIZE_LIMIT_BYTES:
+            continue
+        kept.append(index)
+        size += added
+    kept.sort()
+    return Golden(
+        inputs=tuple(inputs[index] for index in kept),
+        outputs=tuple(outputs[index] for index in kept),
+    )
+
+
+class _Reference:
+    """The source model as it was given, on one thread, so that sums have one order."""
+
+    def __init__(self, source: SourceModel) -> None:
+        self._path = str(source.path)
+        try:
+            self._session = open_model_file(source.path, threads=1)
+        except DeviceError as error:
+            raise self._failed(error) from error
+
+    def __call__(self, feeds: Feeds) -> Feeds:
+        try:
+            outputs = self._session.run(feeds)
+        except (DeviceError, ValueError) as error:
+            raise self._failed(error) from error
+        for name, array in outputs.items():
+            if array.dtype.kind == "f" and not np.isfinite(array).all():
+                raise BuildError(
+                    f"the float model gives NaN or infinity in output {name!r} on a held-out "
+                    "sample: nothing can be compared with that",
+                    found_in=self._path,
+                    remedy="check the samples' preprocessing, and the model on that sample",
+                )
+        return outputs
+
+    def _failed(self, error: DeviceError | ValueError) -> BuildError:
+        reason = error.problem if isinstance(error, DeviceError) else str(error)
+        return BuildError(
+            f"the source model does not run on the CPU: {reason}",
+            found_in=self._path,
+            remedy="run it in ONNX Runtime on one of the samples, and export it so that it does",
+        )
+
+
+def _position(outputs: Feeds) -> npt.NDArray[np.float64]:
+    """A point for one sample's outputs: each of unit length, thinned to a few thousand values."""
+    parts = []
+    for name in sorted(outputs):
+        array = outputs[name]
+        if array.dtype.kind not in "fiub":
+            continue
+        flat = array.astype(np.float64).ravel()
+        flat = flat[:: max(1, flat.size // _POSITION_VALUES)]
+        length = float(np.linalg.norm(flat))
+        parts.append(flat / length if length else flat)
+    return np.concatenate(parts) if parts else np.zeros(1)
+
+
+def _spread(points: list[npt.NDArray[np.float64]], most: int) -> list[int]:
+    """Indices of points far from each other, the first point first."""
+    width = max(point.size for point in points)
+    table = np.stack([np.pad(point, (0, width - point.size)) for point in points])
+    chosen = [0]
+    nearest = np.linalg.norm(table - table[0], axis=1)
+    while len(chosen) < min(most, len(points)):
+        nearest[chosen] = -1.0
+        farthest = int(np.argmax(nearest))
+        chosen.append(farthest)
+        nearest = np.minimum(nearest, np.linalg.norm(table - table[farthest], axis=1))
+    return chosen

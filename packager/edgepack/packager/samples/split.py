@@ -1,0 +1,85 @@
+"""Divides samples so that what is calibrated with is never what is judged by."""
+
+import hashlib
+
+from edgepack.errors import BuildError
+from edgepack.packager.samples.files import OpenedSamples
+from edgepack.packager.samples.sequence import SampleSplit
+
+CALIBRATION_SHARE = 0.5
+SEARCH_SHARE = 0.2
+"""Of samples without a held-out set of their own; the rest, 30 %, is held out."""
+
+_SEARCH_SHARE_OF_CALIBRATION = 0.25
+"""Where the held-out samples came separately."""
+
+_SEED = b"edgepack split 1\0"
+
+
+def split_samples(given: OpenedSamples, evaluation: OpenedSamples | None) -> SampleSplit:
+    """Divides by a hash of each sample's content: the same samples always fall the same way.
+
+    Neither the order nor the names of the files matter, and a sample added later moves few
+    others. Equal samples were left out before, so none can be on two sides.
+
+    Args:
+        given: The calibration samples.
+        evaluation: Held-out samples, when they were given separately.
+
+    Returns:
+        Three parts, none of them empty, none sharing a sample.
+
+    Raises:
+        BuildError: There are too few different samples.
+    """
+    if evaluation is not None:
+        return _with_evaluation(given, evaluation)
+    order = _shuffled(given)
+    count = len(order)
+    if count < 3:
+        raise BuildError(
+            f"{count} different sample{'s are' if count != 1 else ' is'} too few: calibration, "
+            "search and the held-out check need at least one each",
+            found_in=given.samples.source,
+            remedy="give at least 3 (100 to 300 are usual), or held-out samples with --evaluation",
+        )
+    calibration = max(1, round(count * CALIBRATION_SHARE))
+    search = max(1, round(count * SEARCH_SHARE))
+    if calibration + search >= count:
+        calibration = count - search - 1
+    return SampleSplit(
+        calibration=given.samples.pick(sorted(order[:calibration])),
+        search=given.samples.pick(sorted(order[calibration : calibration + search])),
+        held_out=given.samples.pick(sorted(order[calibration + search :])),
+    )
+
+
+def describe(split: SampleSplit) -> str:
+    """The split in words, for the report."""
+    return (
+        f"{split.calibration.count} samples for ranges, {split.search.count} to choose between "
+        f"candidates, {split.held_out.count} held out for the verdict"
+    )
+
+
+def _with_evaluation(given: OpenedSamples, evaluation: OpenedSamples) -> SampleSplit:
+    held_out = set(evaluation.digests)
+    order = [index for index in _shuffled(given) if given.digests[index] not in held_out]
+    if len(order) < 2:
+        raise BuildError(
+            f"{len(order)} calibration samples are left that are not among the held-out ones: "
+            "at least 2 are needed",
+            found_in=f"{given.samples.source} and {evaluation.samples.source}",
+            remedy="give evaluation samples that are not calibrated with",
+        )
+    search = max(1, round(len(order) * _SEARCH_SHARE_OF_CALIBRATION))
+    return SampleSplit(
+        calibration=given.samples.pick(sorted(order[search:])),
+        search=given.samples.pick(sorted(order[:search])),
+        held_out=evaluation.samples,
+    )
+
+
+def _shuffled(given: OpenedSamples) -> list[int]:
+    keys = [hashlib.sha256(_SEED + digest).digest() for digest in given.digests]
+    return sorted(range(len(keys)), key=keys.__getitem__)

@@ -1,0 +1,1 @@
+"""The source model: reading it, checking it, fixing its shapes."""

@@ -1,0 +1,178 @@
+"""What a file that was given as a model really is, when it is no ONNX model."""
+
+import zipfile
+from pathlib import Path
+
+from edgepack.errors import BuildError
+from edgepack.packager.graph.protobuf_wire import BYTES, VARINT, fields
+
+_PROTOBUF_LIMIT_BYTES = 2**31 - 1
+_HEAD_BYTES = 512
+_IR_VERSION, _GRAPH, _OPSETS, _LAST_MODEL_FIELD = 1, 7, 8, 25
+_MODEL_FIELDS = {_IR_VERSION: VARINT, _GRAPH: BYTES, _OPSETS: BYTES}
+"""Fields of ModelProto that every exporter writes; ir_version comes first."""
+
+_TORCH_REMEDY = "torch.onnx.export(model, example_inputs, 'model.onnx', opset_version=17)"
+_KERAS_REMEDY = "python -m tf2onnx.convert --keras model.h5 --output model.onnx --opset 17"
+
+
+def check(path: Path) -> None:
+    """Refuses what is no file, is empty, too big for protobuf, or plainly of another format.
+
+    Args:
+        path: The file given as a model.
+
+    Raises:
+        BuildError: It cannot be an ONNX model; the message says what it looks like.
+    """
+    if path.is_dir():
+        raise _folder(path)
+    if not path.exists():
+        raise BuildError(f"there is no file {path}", remedy=_near(path))
+    if not path.is_file():
+        raise BuildError(f"{path} is not a regular file")
+    try:
+        with path.open("rb") as file:
+            head = file.read(_HEAD_BYTES)
+    except OSError as error:
+        raise BuildError(
+            f"{path} cannot be read: {error.strerror}", remedy="check its permissions"
+        ) from error
+    size = path.stat().st_size
+    if size == 0:
+        raise BuildError(
+            f"{path.name} is empty", found_in=str(path), remedy="export or copy the model again"
+        )
+    looks, remedy = _recognise(path, head)
+    if looks:
+        raise BuildError(
+            f"{path.name} is not an ONNX model: it looks like {looks}",
+            found_in=str(path),
+            remedy=remedy or "give the .onnx file that the training framework exported",
+        )
+    if size > _PROTOBUF_LIMIT_BYTES:
+        raise BuildError(
+            f"{path.name} has {size:,} bytes: a single ONNX file ends at 2 GB, bigger models keep "
+            "their weights in external data",
+            found_in=str(path),
+            remedy="export again with external data (onnx.save_model(…, "
+            "save_as_external_data=True))",
+        )
+
+
+def unreadable(path: Path) -> BuildError:
+    """The error for a file that no format was recognised in and that does not parse as ONNX."""
+    content = path.read_bytes()
+    needed = _bytes_needed(content)
+    if needed is not None:
+        return BuildError(
+            f"{path.name} is truncated: {needed}, the file ends at byte {len(content):,}",
+            found_in=str(path),
+            remedy="copy or download the file again, and compare its checksum",
+        )
+    return BuildError(
+        f"{path.name} is not an ONNX model: it does not hold an ONNX protobuf "
+        f"(it begins with {content[:8].hex(' ')})",
+        found_in=str(path),
+        remedy="give the .onnx file that the training framework exported",
+    )
+
+
+def _recognise(path: Path, head: bytes) -> tuple[str, str]:
+    """What the first bytes say, and what to do; empty when they may be ONNX."""
+    text = head.lstrip().lower()
+    if head.startswith(b"PK\x03\x04"):
+        return _zip(path)
+    if head.startswith(b"\x80") and head[1:2] in (b"\x02", b"\x03", b"\x04", b"\x05"):
+        return "a Python pickle, perhaps an old PyTorch checkpoint", _TORCH_REMEDY
+    if head[4:8] == b"TFL3":
+        return "a TensorFlow Lite model", (
+            f"python -m tf2onnx.convert --tflite {path.name} --output model.onnx --opset 17"
+        )
+    if head[4:8] == b"ORTM":
+        return "a model in ONNX Runtime's own .ort format", "give the .onnx it was made from"
+    if head.startswith(b"\x89HDF"):
+        return "an HDF5 file, perhaps a Keras model", _KERAS_REMEDY
+    if head.startswith(b"version https://git-lfs"):
+        return "a Git LFS pointer, not the file itself", "git lfs pull"
+    if text.startswith((b"<!doctype html", b"<html")):
+        return "an HTML page: the download gave a page instead of the file", (
+            "download the raw file, signed in where the site asks for it"
+        )
+    if head.startswith(b"\x1f\x8b"):
+        return "a gzip archive", f"gunzip {path.name}  (or tar xzf), then give the .onnx inside"
+    if head[257:262] == b"ustar":
+        return "a tar archive or a built bundle", "give the .onnx file itself"
+    if head.startswith(b"\x93NUMPY"):
+        return "a NumPy array", ""
+    if head[8:9] == b"{" and int.from_bytes(head[:8], "little") < 1 << 40:
+        return "a safetensors file: weights without a graph", _TORCH_REMEDY
+    if text.startswith((b"<?xml", b"<net")):
+        return "an XML file, perhaps an OpenVINO model", "give the ONNX model it was made from"
+    if text.startswith((b"{", b"[")):
+        return "a JSON or text file", ""
+    if head.startswith((b"\x89PNG", b"\xff\xd8\xff", b"GIF8", b"RIFF")):
+        return "an image or media file", ""
+    return "", ""
+
+
+def _zip(path: Path) -> tuple[str, str]:
+    try:
+        names = zipfile.ZipFile(path).namelist()
+    except zipfile.BadZipFile:
+        return "a damaged zip archive", "download the file again"
+    if any(name.endswith("data.pkl") for name in names):
+        return "a PyTorch checkpoint (a zip archive with data.pkl)", _TORCH_REMEDY
+    if any(name.endswith("config.json") for name in names) and any(".h5" in n for n in names):
+        return "a Keras model (a zip archive)", _KERAS_REMEDY
+    inside = [name for name in names if name.endswith(".onnx")]
+    if inside:
+        return f"a zip archive that holds {', '.join(inside[:3])}", f"unzip {path.name}"
+    return "a zip archive", "unzip it and give the .onnx file inside, if there is one"
+
+
+def _folder(path: Path) -> BuildError:
+    models = sorted(file.name for file in path.glob("*.onnx"))
+    if models:
+        return BuildError(
+            f"{path} is a folder, not a model; it holds {', '.join(models[:5])}",
+            remedy=f"give the file: {path / models[0]}",
+        )
+    if (path / "saved_model.pb").exists():
+        return BuildError(
+            f"{path} is a TensorFlow SavedModel, not an ONNX model",
+            remedy=f"python -m tf2onnx.convert --saved-model {path} --output model.onnx --opset 17",
+        )
+    return BuildError(
+        f"{path} is a folder, not a model, and holds no .onnx file", remedy="give the .onnx file"
+    )
+
+
+def _near(path: Path) -> str:
+    folder = path.parent
+    models = sorted(file.name for file in folder.glob("*.onnx")) if folder.is_dir() else []
+    if models:
+        return f"there are {', '.join(models[:5])} in {folder}"
+    return "check the path"
+
+
+def _bytes_needed(content: bytes) -> str | None:
+    """Walks the top-level fields; says what runs past the end when those before it are ONNX's.
+
+    Returns:
+        What is missing, in words, or None when the bytes are no beginning of an ONNX model.
+    """
+    seen: set[int] = set()
+    for field in fields(content, 0, len(content)):
+        if _MODEL_FIELDS.get(field.number, field.wire) != field.wire:
+            return None
+        if field.number not in range(1, _LAST_MODEL_FIELD + 1):
+            return None
+        seen.add(field.number)
+        if _IR_VERSION not in seen:
+            return None
+        if field.end > len(content):
+            return f"its part {field.number} ends at byte {field.end:,}"
+    if not seen or {_GRAPH, _OPSETS} <= seen:
+        return None
+    return "it has no " + ("graph" if _GRAPH not in seen else "operator set")

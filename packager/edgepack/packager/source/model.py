@@ -1,0 +1,332 @@
+"""The source model: the ONNX file a build starts from, loaded and checked.
+
+`load_source` opens in this order, so that each mistake gets its own words:
+
+1. The path is a file and looks like ONNX (`file_kinds`).
+2. It parses, and it has a graph, inputs, outputs and an opset.
+3. Its external data are there, inside the model's folder (`external_data`).
+4. The installed ONNX Runtime knows its opset and IR version, and opset 11 is the oldest.
+5. Shapes the caller fixed fit its inputs (`input_shapes`).
+6. Its weights are numbers: no NaN anywhere, no infinity where something is computed with it.
+"""
+
+import hashlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime
+from google.protobuf.message import DecodeError
+
+from edgepack.agent.runtime.sessions import open_model_file
+from edgepack.errors import BuildError, DeviceError
+from edgepack.packager.graph import external_data, stored_tensors
+from edgepack.packager.graph.model_files import attach_weights
+from edgepack.packager.source import file_kinds, input_shapes, runtime_limits
+
+OLDEST_OPSET = 11
+"""Below it, Resize, Pad and Clip keep as attributes what every recipe expects as inputs."""
+
+OLDEST_IR_VERSION = 3
+"""What ONNX Runtime's own reader accepts at least."""
+
+_READ_BYTES = 1 << 20
+_FLOAT_TYPES = frozenset(
+    {
+        onnx.TensorProto.FLOAT,
+        onnx.TensorProto.FLOAT16,
+        onnx.TensorProto.DOUBLE,
+        onnx.TensorProto.BFLOAT16,
+    }
+)
+_COMPUTE_OPERATORS = frozenset(
+    {
+        *("Conv", "ConvTranspose", "Gemm", "MatMul", "LSTM", "GRU", "RNN"),
+        *("BatchNormalization", "LayerNormalization", "InstanceNormalization", "Gather"),
+    }
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TensorSpec:
+    """Name, element type and shape of an input or output.
+
+    Attributes:
+        name: As the graph names it.
+        dtype: NumPy's name (`float32`, `int64`, `bool`), or `string`.
+        shape: One entry an axis: an int where it is fixed, else the symbol's name, or `?`
+            where the model names none.
+    """
+
+    name: str
+    dtype: str
+    shape: tuple[str | int, ...]
+
+    @property
+    def is_static(self) -> bool:
+        """Whether every axis is fixed."""
+        return all(isinstance(size, int) for size in self.shape)
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.dtype}[{','.join(str(size) for size in self.shape)}]"
+
+
+@dataclass(frozen=True, kw_only=True)
+class SourceModel:
+    """A checked ONNX model in memory; not to be changed: passes work on copies.
+
+    Attributes:
+        path: The file.
+        model: The model with the caller's shapes applied. Its external data are loaded, but for
+            the weights of a model that is too large for protobuf (see `attach_weights`).
+        sha256: Digest of the file's bytes and of its external data, hex.
+        size_bytes: Size of the file and of its external data.
+        inputs: Inputs a caller must feed: initializers listed as inputs are not among them.
+        outputs: Outputs.
+        opset: Version of the default operator set.
+        notes: What a person should know of the model, one sentence each.
+    """
+
+    path: Path
+    model: onnx.ModelProto
+    sha256: str
+    size_bytes: int
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    opset: int
+    notes: tuple[str, ...] = ()
+
+
+def load_source(path: Path, shapes: Mapping[str, tuple[int, ...]] | None = None) -> SourceModel:
+    """Loads an ONNX model with its external data and checks that it can be built from.
+
+    Args:
+        path: The `.onnx` file.
+        shapes: Shapes to fix, by input name: as many sizes as the input has axes, each > 0.
+
+    Returns:
+        The model.
+
+    Raises:
+        BuildError: The file is not an ONNX model that can be built from, or a shape does not fit.
+    """
+    file_kinds.check(path)
+    model = _parse(path)
+    _check_structure(path, model)
+    external = external_data.external_files(path, model)
+    _check_versions(path, model)
+    attach_weights(model, path.parent)
+    checker_notes = _check_graph(path)
+    input_shapes.fix(model, required_inputs(model), shapes or {})
+    notes = (*checker_notes, *_check_weights(path, model))
+    inputs = required_inputs(model)
+    _check_ranks(path, inputs)
+    files = (path, *external)
+    return SourceModel(
+        path=path,
+        model=model,
+        sha256=_digest(files),
+        size_bytes=sum(file.stat().st_size for file in files),
+        inputs=tuple(_spec(path, value) for value in inputs),
+        outputs=tuple(_spec(path, value) for value in model.graph.output),
+        opset=_default_opset(model),
+        notes=notes,
+    )
+
+
+def static_or_error(source: SourceModel, profile_name: str) -> None:
+    """Refuses a model with open dimensions for a profile that needs every dimension fixed.
+
+    Args:
+        source: The model.
+        profile_name: The profile, for the message.
+
+    Raises:
+        BuildError: An input has an open dimension; the message names each, and the option
+            that fixes it.
+    """
+    dynamic = [spec for spec in source.inputs if not spec.is_static]
+    if not dynamic:
+        return
+    raise BuildError(
+        f"profile {profile_name!r} needs every dimension fixed, and {source.path.name} leaves "
+        f"open {'; '.join(input_shapes.describe_open_dimensions(spec) for spec in dynamic)}",
+        found_in=str(source.path),
+        remedy=" ".join(input_shapes.suggest_option(spec) for spec in dynamic)
+        + "  (the sizes are an example: take those that your devices feed)",
+    )
+
+
+def required_inputs(model: onnx.ModelProto) -> tuple[onnx.ValueInfoProto, ...]:
+    """The graph inputs that have no initializer of the same name."""
+    initializers = {tensor.name for tensor in model.graph.initializer}
+    return tuple(value for value in model.graph.input if value.name not in initializers)
+
+
+def graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
+    """The graph and, depth first, every subgraph in its nodes' attributes."""
+    yield graph
+    for node in graph.node:
+        for attribute in node.attribute:
+            if attribute.HasField("g"):
+                yield from graphs(attribute.g)
+            for subgraph in attribute.graphs:
+                yield from graphs(subgraph)
+
+
+def _parse(path: Path) -> onnx.ModelProto:
+    model = onnx.ModelProto()
+    try:
+        model.ParseFromString(path.read_bytes())
+    except DecodeError as error:
+        raise file_kinds.unreadable(path) from error
+    return model
+
+
+def _check_structure(path: Path, model: onnx.ModelProto) -> None:
+    if not model.HasField("graph") or not model.opset_import:
+        raise file_kinds.unreadable(path)
+    if not model.graph.node:
+        raise BuildError("the model has no nodes: there is nothing to run", found_in=str(path))
+    if not required_inputs(model):
+        raise BuildError(
+            "the model has no inputs: its outputs never change, so there is nothing to deploy",
+            found_in=str(path),
+            remedy="export it with the values that change as graph inputs",
+        )
+    if not model.graph.output:
+        raise BuildError("the model has no outputs", found_in=str(path))
+
+
+def _default_opset(model: onnx.ModelProto) -> int:
+    for entry in model.opset_import:
+        if entry.domain in ("", "ai.onnx"):
+            return int(entry.version)
+    return 0
+
+
+def _check_versions(path: Path, model: onnx.ModelProto) -> None:
+    runtime = f"the installed onnxruntime {onnxruntime.__version__} knows up to"
+    opset, ir_version = _default_opset(model), int(model.ir_version)
+    if opset == 0:
+        raise BuildError("the model imports no default operator set", found_in=str(path))
+    if opset < OLDEST_OPSET:
+        raise BuildError(
+            f"opset {opset} is too old: the oldest that can be built from is {OLDEST_OPSET}",
+            found_in=str(path),
+            remedy="export again with opset 17, or onnx.version_converter.convert_version(model, "
+            "17)",
+        )
+    if not runtime_limits.knows_opset(opset):
+        newest = runtime_limits.newest_opset()
+        raise BuildError(
+            f"opset {opset} is too new: {runtime} opset {newest}",
+            found_in=str(path),
+            remedy=f"export again with opset {min(newest, 17)} … {newest}, or install a newer "
+            "onnxruntime",
+        )
+    if ir_version < OLDEST_IR_VERSION:
+        raise BuildError(
+            f"IR version {ir_version} is too old: {OLDEST_IR_VERSION} is the oldest",
+            found_in=str(path),
+            remedy="export the model again with a current exporter",
+        )
+    if not runtime_limits.knows_ir_version(ir_version):
+        newest = runtime_limits.newest_ir_version()
+        raise BuildError(
+            f"IR version {ir_version} is too new: {runtime} IR version {newest}",
+            found_in=str(path),
+            remedy=f"set model.ir_version = {newest} and save it again where the model uses "
+            "nothing newer, or install a newer onnxruntime",
+        )
+
+
+def _check_graph(path: Path) -> tuple[str, ...]:
+    """Asks the ONNX checker, which is stricter than ONNX Runtime, and then ONNX Runtime itself.
+
+    What only the checker objects to (an output without a shape, say) becomes a note.
+    """
+    try:
+        onnx.checker.check_model(str(path))
+    except onnx.checker.ValidationError as error:
+        lines = (line.strip() for line in str(error).splitlines())
+        objection = next((line for line in lines if line), "no reason given")
+        try:
+            open_model_file(path).close()
+        except DeviceError as refusal:
+            raise BuildError(
+                f"the ONNX checker refuses the model: {objection}",
+                found_in=str(path),
+                remedy="export it again, or repair the node that the message names",
+            ) from refusal
+        return (f"The ONNX checker objects, ONNX Runtime loads it: {objection.rstrip('.')}.",)
+    return ()
+
+
+def _check_weights(path: Path, model: onnx.ModelProto) -> tuple[str, ...]:
+    computed_with = {
+        name
+        for graph in graphs(model.graph)
+        for node in graph.node
+        if node.op_type in _COMPUTE_OPERATORS
+        for name in node.input
+    }
+    notes = []
+    for name, tensor in stored_tensors.named_tensors(model):
+        if tensor.data_type not in _FLOAT_TYPES:
+            continue
+        values = stored_tensors.values(tensor)
+        finite = np.isfinite(values)
+        if finite.all():
+            continue
+        nan_count = int(np.isnan(values).sum())
+        if nan_count or name in computed_with:
+            what = "NaN" if nan_count else "infinite"
+            count = nan_count or int(values.size - finite.sum())
+            raise BuildError(
+                f"{count:,} of {values.size:,} values of weight {name!r} are {what}",
+                found_in=f"{path}, initializer {name!r}",
+                remedy="the training diverged or the export is damaged: "
+                "export from a good checkpoint",
+            )
+        notes.append(f"Constant {name!r} holds infinite values; no weight of a layer does.")
+    return tuple(notes)
+
+
+def _check_ranks(path: Path, inputs: tuple[onnx.ValueInfoProto, ...]) -> None:
+    for value in inputs:
+        tensor = value.type.tensor_type
+        if value.type.HasField("tensor_type") and not tensor.HasField("shape"):
+            raise BuildError(
+                f"input {value.name!r} has no shape, not even a number of dimensions",
+                found_in=str(path),
+                remedy=f"--shape {value.name}=1,3,320,320 with the sizes that it takes",
+            )
+
+
+def _spec(path: Path, value: onnx.ValueInfoProto) -> TensorSpec:
+    if not value.type.HasField("tensor_type"):
+        raise BuildError(
+            f"{value.name!r} is a {value.type.WhichOneof('value') or 'value without a type'}: "
+            "only tensors can be fed to a device",
+            found_in=str(path),
+            remedy="export the model with tensors as inputs and outputs (for scikit-learn: "
+            "zipmap=False)",
+        )
+    tensor = value.type.tensor_type
+    if tensor.elem_type == onnx.TensorProto.STRING:
+        dtype = "string"
+    else:
+        dtype = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type)).name
+    return TensorSpec(name=value.name, dtype=dtype, shape=input_shapes.read(value))
+
+
+def _digest(files: tuple[Path, ...]) -> str:
+    digest = hashlib.sha256()
+    for file in files:
+        with file.open("rb") as stream:
+            while block := stream.read(_READ_BYTES):
+                digest.update(block)
+    return digest.hexdigest()
