@@ -17,7 +17,7 @@ demo: $(READY)
 
 test: $(READY) $(OPENVINO_READY)
 	$(BIN)/python -m pytest -m "not openvino"
-	$(OPENVINO_VENV)/bin/python -m pytest -m openvino
+	$(OPENVINO_VENV)/bin/python -m pytest tests/openvino
 
 check: $(READY)
 	$(BIN)/ruff format --check .
