@@ -289,16 +289,24 @@ def test_a_stopped_build_leaves_nothing(
     )
     output = tmp_path / "out"
     output.mkdir()
+    # A shell starts what it puts into the background with SIGINT ignored, and children inherit it.
     process = subprocess.Popen(
-        (*COMMAND, *words), cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        ("env", "--default-signal=INT", *COMMAND, *words),
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
     )
-    deadline = time.monotonic() + 60
-    while not list(output.glob(".small*/variants/fp32")):
-        assert process.poll() is None, process.communicate()
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-    process.send_signal(number)
-    _, errors = process.communicate(timeout=60)
+    with process:
+        try:
+            deadline = time.monotonic() + 60
+            while not list(output.glob(".small*/variants/fp32")):
+                assert process.poll() is None, process.communicate()
+                assert time.monotonic() < deadline
+                time.sleep(0.02)
+            process.send_signal(number)
+            _, errors = process.communicate(timeout=60)
+        finally:
+            process.kill()
     assert process.returncode != 0
     assert b"Traceback" not in errors
     assert list(output.iterdir()) == []
