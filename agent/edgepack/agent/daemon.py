@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from edgepack.agent.broker.inbox import Acknowledged, Arrived, Connected, Inbox, Item
-from edgepack.agent.broker.report import make_report
+from edgepack.agent.broker.report import make_report, report_due_s
 from edgepack.agent.broker.telemetry import TelemetryBox
 from edgepack.agent.config import AgentConfig
 from edgepack.agent.update.surroundings import Clock
@@ -21,8 +21,6 @@ from edgepack.wire.messages import Desired, Event, Message, Need, decode
 
 log = logging.getLogger(__name__)
 
-HEARTBEAT_S = 60.0
-"""The report is sent so often at least: a broker may lose one, and a controller answers it."""
 PROGRESS_STEP = 0.1
 IDLE_S = 5.0
 BATCH = 64
@@ -90,6 +88,7 @@ class Agent:
         self._boot = boot
         self._count = 0
         self._reported_at = 0.0
+        self._is_news = True
         self._reported_progress = 0.0
         self._telemetry_at = self._clock.monotonic() + config.limits.telemetry_interval_s
         self._in_flight: dict[int, Event] = {}
@@ -184,8 +183,10 @@ class Agent:
         """Sends what is due: a report when the download got on or a heartbeat is due, latencies."""
         progress = self._updater.progress
         has_moved = abs(progress - self._reported_progress) >= PROGRESS_STEP
-        if has_moved or now - self._reported_at >= HEARTBEAT_S:
+        due_s = report_due_s(self._config.device, is_news=self._is_news)
+        if has_moved or now - self._reported_at >= due_s:
             self._tell()
+            self._is_news = has_moved
         if now >= self._telemetry_at:
             self._telemetry_at = now + self._config.limits.telemetry_interval_s
             self._tell_latency()
@@ -193,6 +194,7 @@ class Agent:
     def _tell(self) -> None:
         """Sends the report, and the events that the broker has not acknowledged."""
         self._reported_at = self._clock.monotonic()
+        self._is_news = True
         self._reported_progress = self._updater.progress
         if not self._outlet.is_connected:
             return

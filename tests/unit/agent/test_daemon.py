@@ -17,6 +17,7 @@ from edgepack.agent.broker.inbox import (
     Connected,
     Inbox,
 )
+from edgepack.agent.broker.report import report_due_s
 from edgepack.agent.broker.telemetry import TelemetryBox
 from edgepack.agent.config import AgentConfig, LimitConfig, TrustConfig
 from edgepack.agent.daemon import Agent
@@ -244,3 +245,10 @@ def test_a_flood_of_chunks_neither_grows_without_bound_nor_pushes_out_an_offer()
 
 def test_the_state_folder_of_a_daemon_needs_no_latency_folder(tmp_path: Path) -> None:
     assert TelemetryBox(tmp_path).take() == ()
+
+
+def test_news_is_said_once_more_soon_and_at_a_moment_of_the_devices_own() -> None:
+    moments = {report_due_s(f"cam-{number}", is_news=True) for number in range(50)}
+    assert all(10.0 <= moment < 20.0 for moment in moments)
+    assert len(moments) > 40
+    assert report_due_s("cam-1", is_news=False) == 60.0

@@ -13,6 +13,7 @@ from typing import Literal
 
 import msgspec
 
+from edgepack.agent.broker.report import report_due_s
 from edgepack.bundle.chunks import chunk_digests, fixed_chunks
 from edgepack.bundle.manifest import GOLDEN_FILE, HOOKS_FOLDER, Manifest, decode_manifest
 from edgepack.errors import EdgepackError
@@ -108,6 +109,7 @@ class SimulatedDevice:
         self._round = self._received = self._lost = 0
         self._ask_at: float | None = None
         self._next_at: float | None = None
+        self._report_at = 0.0
 
     def last_will(self) -> tuple[str, bytes]:
         """Topic and payload that the broker publishes when this device vanishes."""
@@ -142,6 +144,9 @@ class SimulatedDevice:
             self._ask()
         if self._next_at is not None and now >= self._next_at:
             self._advance()
+        if now >= self._report_at:
+            self._report()
+            self._report_at = now + report_due_s(self.device, is_news=False)
 
     def _take_desired(self, desired: Desired) -> None:
         if self._desired is not None and desired.sequence <= self._desired.sequence:
@@ -323,6 +328,7 @@ class SimulatedDevice:
 
     def _report(self) -> None:
         self._count += 1
+        self._report_at = self._clock() + report_due_s(self.device, is_news=True)
         desired = self._desired if self._fate != "silent" else None
         reported = Reported(
             online=True,
