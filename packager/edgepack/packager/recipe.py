@@ -11,7 +11,6 @@
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 
 import onnx
@@ -19,55 +18,30 @@ import onnx
 from edgepack.bundle.manifest import Accuracy, Placement, Requirements, Toolchain
 from edgepack.errors import BuildError
 from edgepack.packager.bundling.tool_versions import tool_versions
+from edgepack.packager.choosing import choose
 from edgepack.packager.graph.model_files import RUNTIME_ERRORS, load_model, save_model
 from edgepack.packager.judging import gates
 from edgepack.packager.judging.accuracy import Metric, OutputDistance, Verdict
 from edgepack.packager.judging.evaluation import Evaluator, find_venue
-from edgepack.packager.judging.measure import ModelRunner, Run, interleaved_medians_ms
+from edgepack.packager.judging.measure import ModelRunner, Run
 from edgepack.packager.judging.tolerances import derive_tolerances
 from edgepack.packager.judging.trial import Trial, try_model
 from edgepack.packager.passes.clean import name_nodes
 from edgepack.packager.passes.compile import CompiledContext, compile_context
 from edgepack.packager.passes.context import PassContext
 from edgepack.packager.passes.runner import run_float_passes
-from edgepack.packager.profile.schema import Profile, Quantize
+from edgepack.packager.profile.schema import Profile
 from edgepack.packager.progress import Progress
-from edgepack.packager.quantization.candidate import Quantizer
 from edgepack.packager.samples.sequence import Samples, SampleSplit
-from edgepack.packager.search import MOST_SAMPLES, CandidateJudge, SearchResult, search
+from edgepack.packager.search import CandidateJudge
 from edgepack.packager.source.model import SourceModel
 from edgepack.packager.variant import PreparedVariant
 
 MODEL_FILE = "model.onnx"
-_FLOAT_PRECISION = "fp32"
 _TRIAL_SAMPLES = 4
 """A simulator takes 1…7 s an inference."""
 
 _TRIAL_TIMEOUT_S = 600.0
-_LATENCY_ROUNDS = 50
-_QUICK_ROUNDS = 10
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Chosen:
-    """The model that goes on to the gates.
-
-    Attributes:
-        path: The model, in the work folder.
-        precision: What it is.
-        found: What the search tried; None where nothing was quantized.
-        notes: Decisions on the way, without times.
-        timed_notes: The same with times.
-        latency_ms, float_latency_ms: Medians; None where its provider is not here.
-    """
-
-    path: Path
-    precision: str
-    found: SearchResult | None
-    notes: tuple[str, ...]
-    latency_ms: float | None
-    float_latency_ms: float | None
-    timed_notes: tuple[str, ...] = ()
 
 
 def prepare_variant(
@@ -110,7 +84,7 @@ def prepare_variant(
     passed = run_float_passes(source.model, profile, context, progress)  # 1.
     prepared = work_dir / "prepared.onnx"
     save_model(passed.model, prepared)
-    chosen = _choose(
+    chosen = choose(
         passed.model, prepared, profile, split, evaluator, float_source, metric, work_dir, progress
     )  # 2. and 3.
     folder = work_dir / "variant"
@@ -187,146 +161,6 @@ def _run_source(source: SourceModel, work_dir: Path) -> Run:
             found_in=str(source.path),
             remedy="export it with operators that ONNX Runtime has",
         ) from error
-
-
-def _choose(
-    model: onnx.ModelProto,
-    prepared: Path,
-    profile: Profile,
-    split: SampleSplit,
-    evaluator: Evaluator,
-    float_source: Run,
-    metric: Metric | None,
-    work_dir: Path,
-    progress: Progress,
-) -> _Chosen:
-    """Quantizes where the profile asks for it, and decides between that and the float model."""
-    settings = profile.quantize
-    if settings is None:
-        return _float_chosen(prepared, profile.about.precision, None, ())
-    quantizer = Quantizer(
-        model, settings, split.calibration, work_dir=work_dir / "calibration", progress=progress
-    )
-    if not quantizer.everything.nodes:
-        return _nothing_to_quantize(prepared, profile, settings)
-    race = _Race(prepared, profile, evaluator, split.search)
-    found = search(
-        quantizer,
-        settings,
-        evaluator,
-        CandidateJudge(
-            float_source, _few(split.search, split.calibration), profile.gates.accuracy, metric
-        ),
-        work_dir=work_dir,
-        progress=progress,
-        is_hopeless=race.is_hopeless,
-    )
-    best = found.best
-    times = race.run(best.path)
-    if times is not None and "slower" in profile.gates.float_instead and gates.is_slower(*times):
-        note = (
-            "The float model is published: the quantized one is slower on this host's "
-            f"{evaluator.provider}."
-        )
-        timed = (
-            f"The quantized model takes {times[0]:.2f} ms, the float one {times[1]:.2f} ms "
-            "(1 thread)."
-        )
-        float_model = _float_chosen(prepared, _FLOAT_PRECISION, found, (note,), times[1])
-        return replace(float_model, timed_notes=(timed,))
-    if not best.verdict.passed and "inaccurate" in profile.gates.float_instead:
-        note = (
-            f"The float model is published: the best quantized one ({best.words}) keeps "
-            f"{best.verdict.metric} {best.verdict.value:.4f}, the budget is "
-            f"{best.verdict.budget:.4f}."
-        )
-        return _float_chosen(prepared, _FLOAT_PRECISION, found, (note,))
-    timed_notes = []
-    if times is not None and times[0] > times[1]:
-        timed_notes.append(
-            f"It is no faster than the float model on this host ({times[0]:.2f} ms against "
-            f"{times[1]:.2f} ms, 1 thread), but smaller."
-        )
-    return _Chosen(
-        path=best.path,
-        precision=profile.about.precision,
-        found=found,
-        notes=(f"Quantized with {best.words}.",),
-        timed_notes=tuple(timed_notes),
-        latency_ms=times[0] if times else None,
-        float_latency_ms=times[1] if times else None,
-    )
-
-
-def _float_chosen(
-    path: Path,
-    precision: str,
-    found: SearchResult | None,
-    notes: tuple[str, ...],
-    latency_ms: float | None = None,
-) -> _Chosen:
-    return _Chosen(
-        path=path,
-        precision=precision,
-        found=found,
-        notes=notes,
-        latency_ms=latency_ms,
-        float_latency_ms=latency_ms,
-    )
-
-
-def _nothing_to_quantize(prepared: Path, profile: Profile, settings: Quantize) -> _Chosen:
-    if not profile.gates.float_instead:
-        raise BuildError(
-            f"profile '{profile.name}' quantizes, and the model has no node that it could "
-            f"(ops = '{settings.ops}')",
-            found_in="pass quantize",
-            remedy="--profile fp32",
-        )
-    note = "The float model is published: it has no node that could be quantized."
-    return _float_chosen(prepared, _FLOAT_PRECISION, None, (note,))
-
-
-class _Race:
-    """Times candidates against the float model, where their provider is here."""
-
-    def __init__(
-        self, prepared: Path, profile: Profile, evaluator: Evaluator, samples: Samples
-    ) -> None:
-        self._prepared = prepared
-        self._profile = profile
-        self._evaluator = evaluator
-        self._samples = samples
-
-    def is_hopeless(self, candidate: Run) -> bool:
-        """Whether a candidate is so slow that its accuracy does not matter."""
-        if not self._evaluator.venue.is_native or "slower" not in self._profile.gates.float_instead:
-            return False
-        other = self._evaluator.open(self._prepared)
-        times = interleaved_medians_ms(candidate, other, self._samples, rounds=_QUICK_ROUNDS)
-        return gates.is_slower(*times, factor=gates.HOPELESSLY_SLOW_FACTOR)
-
-    def run(self, path: Path) -> tuple[float, float] | None:
-        """Medians on one thread, milliseconds: the candidate's and the float model's."""
-        if not self._evaluator.venue.is_native:
-            return None
-        return interleaved_medians_ms(
-            self._evaluator.open(path, threads=1),
-            self._evaluator.open(self._prepared, threads=1),
-            self._samples,
-            rounds=_LATENCY_ROUNDS,
-        )
-
-
-def _few(first: Samples, then: Samples) -> Samples:
-    """Up to `MOST_SAMPLES` samples: all of the first kind, then some of the other."""
-    head = min(first.count, MOST_SAMPLES)
-    tail = min(then.count, MOST_SAMPLES - head)
-    return Samples(
-        count=head + tail,
-        read=lambda index: first.read(index) if index < head else then.read(index - head),
-        source=first.source,
-    )
 
 
 def _finish(path: Path, source: onnx.ModelProto, final: Path) -> int:
