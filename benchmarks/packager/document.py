@@ -73,7 +73,7 @@ def _describe(host: Host) -> str:
     return (
         f"Measured on {host.cpu}, {host.cores} cores, {host.memory_bytes / 2**30:.0f} GiB, CPU "
         f"flags {', '.join(host.flags) or 'none that matter'}. {vnni} Other programs ran beside "
-        "it: the load when each measurement began is in the JSON. Rows were measured at the moments "
-        "in the column `at`; the speed beside the float model is taken in turn within each row, but "
-        "times of making compare only between rows of the same hour."
+        "it: the load when each measurement began is in the JSON. Rows were measured at the "
+        "moments in the column `at`; the speed beside the float model is taken in turn within "
+        "each row, but times of making compare only between rows of the same hour."
     )
