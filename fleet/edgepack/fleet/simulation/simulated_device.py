@@ -109,7 +109,7 @@ class SimulatedDevice:
         self._round = self._received = self._lost = 0
         self._ask_at: float | None = None
         self._next_at: float | None = None
-        self._report_at = 0.0
+        self._report_at = self._told_at = 0.0
 
     def last_will(self) -> tuple[str, bytes]:
         """Topic and payload that the broker publishes when this device vanishes."""
@@ -146,6 +146,7 @@ class SimulatedDevice:
             self._advance()
         if now >= self._report_at:
             self._report()
+            self._tell_latency()
             self._report_at = now + report_due_s(self.device, is_news=False)
 
     def _take_desired(self, desired: Desired) -> None:
@@ -295,8 +296,10 @@ class SimulatedDevice:
         self._held.add(bundle.digest)
 
     def _tell_latency(self) -> None:
-        if self._active is None:
+        if self._active is None or self._fate == "silent":
             return
+        now = self._clock()
+        start, self._told_at = max(self._told_at, self._active.since), now
         recorder = LatencyRecorder()
         for _ in range(INFERENCES):
             recorder.record(self._rng.lognormvariate(0.0, 0.2) * self._median_ms)
@@ -304,8 +307,8 @@ class SimulatedDevice:
             digest=self._active.bundle.digest,
             variant=self._active.choice.chosen,
             provider=self._active.choice.provider,
-            window_start=self._active.since,
-            window_s=30.0,
+            window_start=start,
+            window_s=now - start,
             latency=recorder.snapshot(),
         )
         self._say("telemetry", telemetry)
