@@ -15,12 +15,34 @@ class Attempt:
         accuracy: Value of the gate's metric on the search samples.
         size_bytes: Size of the candidate.
         because: Why it was tried, or why it was left.
+        float_nodes: How many nodes stayed float that could have been lowered; None where nodes
+            are not counted.
+        is_best: Whether it is the one that went on to the gates.
+        latency_ms: Median on the build host, milliseconds; None where it was not measured. Never
+            part of the bundle's bytes.
     """
 
     what: str
     accuracy: float
     size_bytes: int
     because: str
+    float_nodes: int | None = None
+    is_best: bool = False
+    latency_ms: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Culprit:
+    """A node that costs accuracy.
+
+    Attributes:
+        name: The node.
+        noise: What lowering it alone does to the outputs: root-mean-square error over
+            root-mean-square, mean over the outputs.
+    """
+
+    name: str
+    noise: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,6 +60,7 @@ class PreparedVariant:
             where its time says nothing (simulators). Never part of the bundle's bytes.
         float_latency_ms: The float model's, measured interleaved with it.
         attempts: What was tried.
+        culprits: The nodes that cost the most, worst first; empty where none had to be ranked.
         notes: Decisions a person should know of, one sentence each; no times, which would make
             two builds of the same inputs differ.
         timed_notes: The same with times; never part of the bundle's bytes.
@@ -63,5 +86,6 @@ class PreparedVariant:
     latency_ms: float | None
     float_latency_ms: float | None
     attempts: tuple[Attempt, ...] = ()
+    culprits: tuple[Culprit, ...] = ()
     notes: tuple[str, ...] = field(default=())
     timed_notes: tuple[str, ...] = field(default=())
