@@ -13,17 +13,16 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 import onnxruntime
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, helper
 
 from edgepack.errors import BuildError
 from edgepack.packager.graph.model_files import RUNTIME_ERRORS, open_on_cpu, save_model
+from edgepack.packager.graph.subsampling import PHASE, add_subsamples
 from edgepack.packager.progress import Progress
 from edgepack.packager.quantization.observations import BINS, Observation, count_into
 from edgepack.packager.samples.sequence import Feeds, Samples
 
 VALUES_A_SAMPLE = 16384
-_PHASE = "edgepack/phase"
-_TO_THE_END = np.iinfo(np.int64).max
 
 
 class Calibration:
@@ -102,20 +101,11 @@ class Calibration:
 
     def _take_histograms(self, bounds: dict[str, Observation]) -> dict[str, Observation]:
         model = _copy(self._model)
-        graph = model.graph
-        graph.input.append(helper.make_tensor_value_info(_PHASE, TensorProto.INT64, [1]))
-        for name, value in (("end", [_TO_THE_END]), ("axis", [0]), ("flat", [-1])):
-            graph.initializer.append(_integers(f"edgepack/{name}", value))
-        graph.initializer.append(_integers("edgepack/twice_kept", 2 * VALUES_A_SAMPLE))
-        graph.initializer.append(_integers("edgepack/two", 2))
-        graph.initializer.append(_integers("edgepack/one", [1]))
-        for name in self._tensors:
-            _add_subsample(graph, name)
+        names = list(add_subsamples(model.graph, self._tensors, VALUES_A_SAMPLE))
         session = self._open(model, "histograms")
         counts = {name: np.zeros(BINS, dtype=np.int64) for name in self._tensors}
-        names = [f"{name}/values" for name in self._tensors]
         for number, feeds in enumerate(self._samples, start=1):
-            phase = {_PHASE: np.array([number - 1], dtype=np.int64)}
+            phase = {PHASE: np.array([number - 1], dtype=np.int64)}
             observed = self._run(session, names, {**feeds, **phase}, number)
             for name, values in zip(self._tensors, observed, strict=True):
                 count_into(counts[name], values, bounds[name].low, bounds[name].high)
@@ -158,28 +148,6 @@ class Calibration:
                 found_in=self._samples.source,
                 remedy="check the sample; if it is right, the float model itself overflows there",
             )
-
-
-def _add_subsample(graph: onnx.GraphProto, name: str) -> None:
-    """Adds `<name>/values`: every n-th value, n odd so that no channel layout is favoured."""
-
-    def node(kind: str, inputs: list[str], output: str) -> str:
-        full = f"{name}/{output}"
-        graph.node.append(helper.make_node(kind, inputs, [full], name=full))
-        return full
-
-    flat = node("Reshape", [name, "edgepack/flat"], "flattened")
-    size = node("Size", [name], "size")
-    half = node("Div", [size, "edgepack/twice_kept"], "half_step")
-    even = node("Mul", [half, "edgepack/two"], "even_step")
-    step = node("Add", [even, "edgepack/one"], "step")
-    start = node("Mod", [_PHASE, step], "start")
-    values = node("Slice", [flat, start, "edgepack/end", "edgepack/axis", step], "values")
-    graph.output.append(helper.make_tensor_value_info(values, TensorProto.FLOAT, [None]))
-
-
-def _integers(name: str, value: int | list[int]) -> onnx.TensorProto:
-    return numpy_helper.from_array(np.array(value, dtype=np.int64), name)
 
 
 def _copy(model: onnx.ModelProto) -> onnx.ModelProto:
