@@ -6,8 +6,9 @@
 4. The verdict on held-out samples.
 5. A run on the provider in a fresh process, where it is here or simulated: compatibility,
    placement, and the outputs once more.
-6. The gates; what they refuse is an error, or marked with `--allow-degraded`.
-7. Compilation ahead of time, where the profile asks for it.
+6. A look inside: the error of each tensor, the range of each scale.
+7. The gates; what they refuse is an error, or marked with `--allow-degraded`.
+8. Compilation ahead of time, where the profile asks for it.
 """
 
 from collections.abc import Sequence
@@ -18,11 +19,12 @@ import onnx
 from edgepack.bundle.manifest import Accuracy, Placement, Requirements, Toolchain
 from edgepack.errors import BuildError
 from edgepack.packager.bundling.tool_versions import tool_versions
-from edgepack.packager.choosing import choose
+from edgepack.packager.choosing import Chosen, choose
 from edgepack.packager.graph.model_files import RUNTIME_ERRORS, load_model, save_model
 from edgepack.packager.judging import gates
 from edgepack.packager.judging.accuracy import Metric, OutputDistance, Verdict
 from edgepack.packager.judging.evaluation import Evaluator, find_venue
+from edgepack.packager.judging.inspection import Inspection, inspect
 from edgepack.packager.judging.measure import ModelRunner, Run
 from edgepack.packager.judging.tolerances import derive_tolerances
 from edgepack.packager.judging.trial import Trial, try_model
@@ -33,15 +35,22 @@ from edgepack.packager.passes.runner import run_float_passes
 from edgepack.packager.profile.schema import Profile
 from edgepack.packager.progress import Progress
 from edgepack.packager.samples.sequence import Samples, SampleSplit
-from edgepack.packager.search import CandidateJudge
+from edgepack.packager.search import CandidateJudge, SearchResult
 from edgepack.packager.source.model import SourceModel
-from edgepack.packager.variant import PreparedVariant
+from edgepack.packager.variant import (
+    Attempt,
+    Culprit,
+    PreparedVariant,
+    RefusedVariant,
+    VariantRefusedError,
+)
 
 MODEL_FILE = "model.onnx"
 _TRIAL_SAMPLES = 4
 """A simulator takes 1…7 s an inference."""
 
 _TRIAL_TIMEOUT_S = 600.0
+_MOST_CULPRITS = 20
 
 
 def prepare_variant(
@@ -114,9 +123,23 @@ def prepare_variant(
             gates.check_size(profile, size_bytes, source.size_bytes),
         )
         if refusal is not None
-    ]  # 6.
-    _refuse(refusals, allow_degraded)
-    compiled = _compile(final, work_dir, profile, split.held_out, progress)  # 7.
+    ]
+    accuracy = _accuracy(verdict, distances, split.held_out.count, evaluator.provider)
+    inspection = _inspect(prepared, chosen, split.held_out, work_dir, progress)  # 6.
+    notes = (*passed.notes, *chosen.notes, *_venue_notes(evaluator, profile, trial))
+    attempts, culprits = _tell_search(chosen.found)
+    refused = RefusedVariant(
+        precision=chosen.precision,
+        size_bytes=size_bytes,
+        accuracy=accuracy,
+        placement=placement,
+        attempts=attempts,
+        culprits=culprits,
+        inspection=inspection,
+        notes=notes,
+    )
+    _refuse(refusals, refused, allow_degraded)  # 7.
+    compiled = _compile(final, work_dir, profile, split.held_out, progress)  # 8.
     return PreparedVariant(
         name=profile.name,
         folder=compiled.folder if compiled else folder,
@@ -131,18 +154,18 @@ def prepare_variant(
         provider_options=compiled.provider_options if compiled else profile.provider.options,
         requires=_requirements(profile),
         toolchain=_toolchain(compiled),
-        accuracy=_accuracy(verdict, distances, split.held_out.count, evaluator.provider),
+        accuracy=accuracy,
         placement=compiled.placement if compiled else placement,
         tolerances=derive_tolerances(seen),
         degraded=bool(refusals),
         latency_ms=chosen.latency_ms,
         float_latency_ms=chosen.float_latency_ms,
-        attempts=chosen.found.attempts if chosen.found else (),
+        attempts=attempts,
+        culprits=culprits,
+        inspection=inspection,
         timed_notes=chosen.timed_notes,
         notes=(
-            *passed.notes,
-            *chosen.notes,
-            *_venue_notes(evaluator, profile, trial),
+            *notes,
             *((compiled.because,) if compiled else ()),
             *(f"Published although: {refusal.problem}." for refusal in refusals),
         ),
@@ -213,11 +236,37 @@ def _check_trial(
     return None
 
 
-def _refuse(refusals: Sequence[gates.Refusal], allow_degraded: bool) -> None:
+def _inspect(
+    prepared: Path, chosen: Chosen, samples: Samples, work_dir: Path, progress: Progress
+) -> Inspection | None:
+    """Looks inside the best lowered candidate, whether it is the one that is published or not."""
+    if chosen.found is None:
+        return None
+    progress("looking at the error of each layer", 0, 0)
+    return inspect(prepared, chosen.found.best.path, samples, calibrated={}, work_dir=work_dir)
+
+
+def _tell_search(
+    found: SearchResult | None,
+) -> tuple[tuple[Attempt, ...], tuple[Culprit, ...]]:
+    if found is None:
+        return (), ()
+    return found.attempts, tuple(
+        Culprit(name=cost.name, noise=float(f"{cost.noise:.3g}"))
+        for cost in found.culprits[:_MOST_CULPRITS]
+    )
+
+
+def _refuse(
+    refusals: Sequence[gates.Refusal], variant: RefusedVariant, allow_degraded: bool
+) -> None:
     if refusals and not allow_degraded:
         first = refusals[0]
-        raise BuildError(
-            gates.join_problems(refusals), found_in=first.found_in, remedy=first.remedy
+        raise VariantRefusedError(
+            gates.join_problems(refusals),
+            found_in=first.found_in,
+            remedy=first.remedy,
+            variant=variant,
         )
 
 

@@ -4,6 +4,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from edgepack.bundle.manifest import Accuracy, GoldenTolerance, Placement, Requirements, Toolchain
+from edgepack.errors import BuildError
+from edgepack.packager.judging.inspection import Inspection
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,6 +63,7 @@ class PreparedVariant:
         float_latency_ms: The float model's, measured interleaved with it.
         attempts: What was tried.
         culprits: The nodes that cost the most, worst first; empty where none had to be ranked.
+        inspection: A look inside the best lowered candidate; None where nothing was lowered.
         notes: Decisions a person should know of, one sentence each; no times, which would make
             two builds of the same inputs differ.
         timed_notes: The same with times; never part of the bundle's bytes.
@@ -87,5 +90,41 @@ class PreparedVariant:
     float_latency_ms: float | None
     attempts: tuple[Attempt, ...] = ()
     culprits: tuple[Culprit, ...] = ()
+    inspection: Inspection | None = None
     notes: tuple[str, ...] = field(default=())
     timed_notes: tuple[str, ...] = field(default=())
+
+
+@dataclass(frozen=True, kw_only=True)
+class RefusedVariant:
+    """What is known of a variant that its gates refused, for the report.
+
+    Attributes:
+        precision, accuracy, placement, attempts, culprits, inspection, notes: See
+            `PreparedVariant`.
+        size_bytes: Size of its model.
+    """
+
+    precision: str
+    size_bytes: int
+    accuracy: Accuracy
+    placement: Placement
+    attempts: tuple[Attempt, ...]
+    culprits: tuple[Culprit, ...]
+    inspection: Inspection | None
+    notes: tuple[str, ...]
+
+
+class VariantRefusedError(BuildError):
+    """A gate refused a variant.
+
+    Args:
+        problem, found_in, remedy: See `EdgepackError`.
+        variant: What is known of it.
+    """
+
+    def __init__(
+        self, problem: str, *, found_in: str | None, remedy: str | None, variant: RefusedVariant
+    ) -> None:
+        super().__init__(problem, found_in=found_in, remedy=remedy)
+        self.variant = variant

@@ -44,13 +44,18 @@ def node_precision(model: onnx.ModelProto) -> NodePrecision | None:
     for node in graph.node:
         if node.op_type in _CONVERSIONS:
             continue
-        label = f"{node.name or node.output[0]} ({node.op_type})"
+        label = node_label(node)
         is_quantized = _is_integer(node.op_type) or (
             any(name in dequantized for name in node.input[: 2 if node.op_type in COMPUTE else 1])
             and (node.op_type in COMPUTE or any(name in requantized for name in node.output))
         )
         (quantized if is_quantized else float_).add(label)
     return NodePrecision(quantized=frozenset(quantized), float_=frozenset(float_))
+
+
+def node_label(node: onnx.NodeProto) -> str:
+    """How a node is named to people: `name (operator)`."""
+    return f"{node.name or node.output[0]} ({node.op_type})"
 
 
 def _is_integer(op_type: str) -> bool:
