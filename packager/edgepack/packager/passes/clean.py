@@ -4,18 +4,19 @@ Exports come with weights in Constant nodes (which quantizers leave float withou
 empty or equal node names, old operator sets and metadata. Cleaning alone lifted a text
 recognizer's 8-bit accuracy from 0 to 0.77 in trials. The steps:
 
-1. Inputs that are really initializers stop being inputs.
-2. Constant nodes become initializers.
-3. Identity nodes between tensors of the main graph go.
-4. Every node gets a unique, non-empty name.
-5. The standard operator set is raised (or lowered into the provider's range).
-6. Initializers and shapes that nothing uses go.
-7. The IR version becomes the lowest that the operator sets allow.
+1. Functions that the model defines are written out where they are called.
+2. Inputs that are really initializers stop being inputs.
+3. Constant nodes and sparse initializers become plain initializers.
+4. Other floats become floats of 32 bits.
+5. Identity nodes between tensors of the main graph go.
+6. Every node gets a unique, non-empty name.
+7. The standard operator set is raised (or lowered into the provider's range).
+8. Initializers and shapes that nothing uses go.
+9. The IR version becomes the lowest that the operator sets allow.
 """
 
-import numpy as np
 import onnx
-from onnx import helper, numpy_helper, version_converter
+from onnx import helper, inliner, version_converter
 
 from edgepack.errors import BuildError
 from edgepack.packager.graph.model_files import (
@@ -24,7 +25,10 @@ from edgepack.packager.graph.model_files import (
     opset_of,
 )
 from edgepack.packager.graph.questions import used_names
+from edgepack.packager.passes.change_opset import UnchangeableError, change_opset
 from edgepack.packager.passes.context import PassContext, PassResult
+from edgepack.packager.passes.float_types import to_float32
+from edgepack.packager.passes.plain_constants import make_constants_plain
 from edgepack.packager.profile.schema import Clean
 
 _LOWEST_IR = 8
@@ -33,12 +37,6 @@ _CONVERTER_ERRORS = (
     version_converter.ConvertError,
     onnx.shape_inference.InferenceError,
 )
-_VALUE_ATTRIBUTES = {
-    "value_float": np.float32,
-    "value_floats": np.float32,
-    "value_int": np.int64,
-    "value_ints": np.int64,
-}
 
 
 def clean(model: onnx.ModelProto, settings: Clean, context: PassContext) -> PassResult:
@@ -55,17 +53,19 @@ def clean(model: onnx.ModelProto, settings: Clean, context: PassContext) -> Pass
     Raises:
         BuildError: The opset is outside the profile's limits and cannot be converted.
     """
+    model = _write_out_functions(model)  # 1.
     graph = model.graph
-    _drop_initializers_from_inputs(graph)  # 1.
-    _fold_constant_nodes(graph)  # 2.
-    _drop_identities(graph)  # 3.
-    name_nodes(graph)  # 4.
-    model, notes = _convert_opset(model, settings, context)  # 5.
-    _fold_constant_nodes(model.graph)  # the converter makes new ones
+    _drop_initializers_from_inputs(graph)  # 2.
+    make_constants_plain(graph)  # 3.
+    float_notes = to_float32(model)  # 4.
+    _drop_identities(graph)  # 5.
+    name_nodes(graph)  # 6.
+    model, notes = _convert_opset(model, settings, context)  # 7.
+    make_constants_plain(model.graph)  # the converter makes new Constant nodes
     name_nodes(model.graph)
-    drop_unused(model)  # 6.
-    _set_ir_version(model, context)  # 7.
-    return PassResult(model=model, notes=notes)
+    drop_unused(model)  # 8.
+    _set_ir_version(model, context)  # 9.
+    return PassResult(model=model, notes=(*float_notes, *notes))
 
 
 def name_nodes(graph: onnx.GraphProto) -> None:
@@ -101,40 +101,26 @@ def drop_unused(model: onnx.ModelProto) -> None:
     drop_unused_opsets(model)
 
 
+def _write_out_functions(model: onnx.ModelProto) -> onnx.ModelProto:
+    if not model.functions:
+        return model
+    try:
+        return inliner.inline_local_functions(model)
+    except RuntimeError as error:
+        names = ", ".join(function.name for function in model.functions[:5])
+        raise BuildError(
+            f"the functions of the model ({names}) cannot be written out: {error}",
+            found_in="pass clean",
+            remedy="export the model without functions",
+        ) from error
+
+
 def _drop_initializers_from_inputs(graph: onnx.GraphProto) -> None:
     initializers = {tensor.name for tensor in graph.initializer}
     kept = [value for value in graph.input if value.name not in initializers]
     if len(kept) != len(graph.input):
         del graph.input[:]
         graph.input.extend(kept)
-
-
-def _fold_constant_nodes(graph: onnx.GraphProto) -> None:
-    kept = []
-    for node in graph.node:
-        tensor = _constant_value(node)
-        if tensor is None:
-            kept.append(node)
-            continue
-        tensor.name = node.output[0]
-        graph.initializer.append(tensor)
-    if len(kept) != len(graph.node):
-        del graph.node[:]
-        graph.node.extend(kept)
-
-
-def _constant_value(node: onnx.NodeProto) -> onnx.TensorProto | None:
-    if node.op_type != "Constant" or node.domain not in ("", "ai.onnx"):
-        return None
-    attribute = node.attribute[0]
-    if attribute.name == "value":
-        tensor = onnx.TensorProto()
-        tensor.CopyFrom(attribute.t)
-        return tensor
-    kind = _VALUE_ATTRIBUTES.get(attribute.name)
-    if kind is None:
-        return None  # strings and sparse tensors stay nodes
-    return numpy_helper.from_array(np.asarray(helper.get_attribute_value(attribute), dtype=kind))
 
 
 def _drop_identities(graph: onnx.GraphProto) -> None:
@@ -168,12 +154,17 @@ def _convert_opset(
     target = min(max(opset, settings.opset), limits.opset_max)
     if target == opset:
         return model, ()
-    reason = _convertible(model)
-    if not reason:
-        try:
-            return version_converter.convert_version(model, target), ()
-        except _CONVERTER_ERRORS as error:
-            reason = str(error).strip().splitlines()[0]
+    by_onnx = _convert_by_onnx(model, target)
+    if by_onnx is not None:
+        return by_onnx, ()
+    changed = onnx.ModelProto()
+    changed.CopyFrom(model)
+    try:
+        change_opset(changed, target)
+    except UnchangeableError as error:
+        reason = str(error)
+    else:
+        return changed, ()
     if limits.opset_min <= opset <= limits.opset_max:
         return model, (f"The model keeps opset {opset}: converting to {target} failed ({reason}).",)
     raise BuildError(
@@ -184,14 +175,14 @@ def _convert_opset(
     )
 
 
-def _convertible(model: onnx.ModelProto) -> str:
-    """Why the converter must not be tried, or ""."""
-    if is_large(model):
-        return "the converter cannot read models over 2 GB"
-    foreign = sorted({node.domain for node in model.graph.node} - {"", "ai.onnx"})
-    if foreign:
-        return f"the converter does not know the operators of {', '.join(foreign)}"
-    return ""
+def _convert_by_onnx(model: onnx.ModelProto, target: int) -> onnx.ModelProto | None:
+    """What onnx's own converter makes; None where it cannot read or convert the model."""
+    if is_large(model) or any(node.domain not in ("", "ai.onnx") for node in model.graph.node):
+        return None
+    try:
+        return version_converter.convert_version(model, target)
+    except _CONVERTER_ERRORS:
+        return None
 
 
 def _set_ir_version(model: onnx.ModelProto, context: PassContext) -> None:

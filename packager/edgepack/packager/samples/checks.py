@@ -131,13 +131,7 @@ def _shape_remedy(found: tuple[int, ...], spec: TensorSpec) -> str:
 
 def _convert(array: Tensor, spec: TensorSpec, where: str) -> Tensor:
     """Changes the type where no information is lost that the model could have used."""
-    want = np.dtype(spec.dtype) if spec.dtype != "string" else None
-    if want is None:
-        raise BuildError(
-            f"input {spec.name!r} takes strings, which no execution provider of a device does",
-            found_in=where,
-            remedy="tokenize outside the model and export it without the string part",
-        )
+    want = np.dtype(spec.dtype)
     if array.dtype.kind == "f" and want.kind == "f":
         return array.astype(want)
     if array.dtype.kind in "iu" and want.kind in "iu":

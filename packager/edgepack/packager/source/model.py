@@ -8,6 +8,7 @@
 4. The installed ONNX Runtime knows its opset and IR version, and opset 11 is the oldest.
 5. Shapes the caller fixed fit its inputs (`input_shapes`).
 6. Its weights are numbers: no NaN anywhere, no infinity where something is computed with it.
+7. Its operators are known, and its inputs and outputs are tensors of numbers.
 """
 
 import hashlib
@@ -24,7 +25,8 @@ from edgepack.agent.runtime.sessions import open_model_file
 from edgepack.errors import BuildError, DeviceError
 from edgepack.packager.graph import external_data, stored_tensors
 from edgepack.packager.graph.model_files import attach_weights
-from edgepack.packager.source import file_kinds, input_shapes, runtime_limits
+from edgepack.packager.passes.float_types import replace_bfloat16
+from edgepack.packager.source import file_kinds, foreign_operators, input_shapes, runtime_limits
 
 OLDEST_OPSET = 11
 """Below it, Resize, Pad and Clip keep as attributes what every recipe expects as inputs."""
@@ -55,7 +57,7 @@ class TensorSpec:
 
     Attributes:
         name: As the graph names it.
-        dtype: NumPy's name (`float32`, `int64`, `bool`), or `string`.
+        dtype: NumPy's name (`float32`, `int64`, `bool`).
         shape: One entry an axis: an int where it is fixed, else the symbol's name, or `?`
             where the model names none.
     """
@@ -118,9 +120,10 @@ def load_source(path: Path, shapes: Mapping[str, tuple[int, ...]] | None = None)
     external = external_data.external_files(path, model)
     _check_versions(path, model)
     attach_weights(model, path.parent)
+    foreign_operators.check(path, model)
     checker_notes = _check_graph(path)
     input_shapes.fix(model, required_inputs(model), shapes or {})
-    notes = (*checker_notes, *_check_weights(path, model))
+    notes = (*checker_notes, *_check_weights(path, model), *replace_bfloat16(model))
     inputs = required_inputs(model)
     _check_ranks(path, inputs)
     files = (path, *external)
@@ -317,9 +320,13 @@ def _spec(path: Path, value: onnx.ValueInfoProto) -> TensorSpec:
         )
     tensor = value.type.tensor_type
     if tensor.elem_type == onnx.TensorProto.STRING:
-        dtype = "string"
-    else:
-        dtype = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type)).name
+        raise BuildError(
+            f"{value.name!r} is a tensor of texts: only numbers go into and come out of a device's "
+            "model",
+            found_in=str(path),
+            remedy="export the model without its text processing, which stays with the application",
+        )
+    dtype = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type)).name
     return TensorSpec(name=value.name, dtype=dtype, shape=input_shapes.read(value))
 
 

@@ -1,0 +1,58 @@
+"""Operators beyond ONNX's own: which ones a model uses, and whether ONNX Runtime brings them."""
+
+from pathlib import Path
+
+import onnx
+
+from edgepack.errors import BuildError
+from edgepack.packager.graph.questions import subgraphs
+
+_BROUGHT = frozenset({"", "ai.onnx", "ai.onnx.ml", "com.microsoft"})
+"""Domains whose operators ONNX Runtime has on a CPU. Whether another provider takes a node of
+com.microsoft is told by its placement."""
+
+_SHOWN = 3
+
+
+def check(path: Path, model: onnx.ModelProto) -> None:
+    """Refuses operators that need a library of their own.
+
+    Args:
+        path: The model's file, for the message.
+        model: The model; functions that it defines itself are no foreign operators.
+
+    Raises:
+        BuildError: There are some; the message names the first ones.
+    """
+    own = {(function.domain, function.name) for function in model.functions}
+    found = [
+        node
+        for node in _nodes(model)
+        if node.domain not in _BROUGHT and (node.domain, node.op_type) not in own
+    ]
+    if not found:
+        return
+    kinds = sorted({f"{node.domain}.{node.op_type}" for node in found})
+    nodes = ", ".join(repr(node.name or node.output[0]) for node in found[:_SHOWN])
+    raise BuildError(
+        f"the model uses operators that ONNX Runtime does not have: {', '.join(kinds)} "
+        f"(node {nodes})",
+        found_in=str(path),
+        remedy="export it with standard operators, or define them as functions in the model: "
+        "a device has no library for others",
+    )
+
+
+def _nodes(model: onnx.ModelProto) -> list[onnx.NodeProto]:
+    nodes = _of_graph(model.graph)
+    for function in model.functions:
+        nodes.extend(function.node)
+    return nodes
+
+
+def _of_graph(graph: onnx.GraphProto) -> list[onnx.NodeProto]:
+    nodes = list(graph.node)
+    for node in graph.node:
+        for body in subgraphs(node):
+            nodes += _of_graph(body)
+    return nodes
