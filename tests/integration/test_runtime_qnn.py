@@ -15,7 +15,8 @@ from edgepack.bundle.golden import Golden, write_golden
 from edgepack.bundle.manifest import GOLDEN_FILE
 from edgepack.errors import BuildError
 from edgepack.packager.passes.compile import compile_context
-from tests.unit.agent_runtime.examples import QNN, conv_model, make_inputs, make_variant
+from tests.simulators.manifests import QNN, make_variant
+from tests.unit.agent_runtime.examples import conv_model, make_inputs
 
 
 class _Reader(CalibrationDataReader):  # type: ignore[misc]

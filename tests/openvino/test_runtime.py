@@ -13,13 +13,8 @@ from edgepack.agent.runtime.sessions import open_model_file, open_session
 from edgepack.bundle.golden import Golden, write_golden
 from edgepack.bundle.manifest import GOLDEN_FILE
 from edgepack.errors import DeviceError
-from tests.unit.agent_runtime.examples import (
-    QNN,
-    make_inputs,
-    make_manifest,
-    make_variant,
-    save_variant,
-)
+from tests.simulators.manifests import QNN, make_variant
+from tests.unit.agent_runtime.examples import make_inputs, make_manifest, save_variant
 
 pytestmark = pytest.mark.openvino
 

@@ -16,22 +16,16 @@ from edgepack.bundle.manifest import (
     GOLDEN_FILE,
     MANIFEST_FILE,
     SIGNATURE_FILE,
-    Accuracy,
     BundleFacts,
-    GoldenTolerance,
     Manifest,
-    Placement,
     Requirements,
-    Toolchain,
-    Variant,
-    VariantFacts,
     decode_manifest,
     encode_manifest,
 )
 from edgepack.bundle.signature import sign_folder
 from edgepack.wire.messages import BundleRef, Desired, FileRef
+from tests.simulators.manifests import CPU, make_variant
 
-CPU = "CPUExecutionProvider"
 WIDTH = 256
 """Each of a model's two weights has WIDTH x WIDTH float32: 256 KiB, four chunks."""
 
@@ -108,7 +102,8 @@ def make_bundle(
         content = _model(first, -second if is_wrong else second).SerializeToString()
         (folder / path).write_bytes(content)
         starts = [content.find(weight.tobytes()) for weight in (first, second)]
-        built.append(_variant(folder, variant, path, starts, provider, requires))
+        files = (entry(folder, path, starts),)
+        built.append(make_variant(variant, provider=provider, files=files, requires=requires))
     shared = [GOLDEN_FILE]
     for path, script in (hooks or {}).items():
         hook = folder / "hooks" / path
@@ -178,36 +173,3 @@ def _model(first: np.ndarray, second: np.ndarray) -> onnx.ModelProto:
         [numpy_helper.from_array(first, "first"), numpy_helper.from_array(second, "second")],
     )
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-
-
-def _variant(
-    folder: Path,
-    name: str,
-    path: str,
-    starts: Sequence[int],
-    provider: str,
-    requires: Requirements | None,
-) -> Variant:
-    return Variant(
-        name=name,
-        provider=provider,
-        device="cpu",
-        facts=VariantFacts(
-            profile=name,
-            profile_sha256="0" * 64,
-            precision="fp32",
-            requires=requires or Requirements(),
-            toolchain=Toolchain(onnxruntime="1.31.1"),
-            files=(entry(folder, path, starts),),
-            accuracy=Accuracy(
-                metric="cosine",
-                value=1.0,
-                float_value=1.0,
-                budget=0.99,
-                sample_count=3,
-                provider=provider,
-            ),
-            tolerances={"y": GoldenTolerance(cosine_min=0.99, nrmse_max=0.1)},
-            placement=Placement(provider=provider, taken=3, total=3, verified=True),
-        ),
-    )

@@ -34,7 +34,8 @@ from edgepack.wire.messages import (
     ProbeResult,
     ProviderFacts,
 )
-from tests.simulators.bundles import CPU, ExampleBundle
+from tests.simulators.bundles import ExampleBundle
+from tests.simulators.manifests import CPU
 
 GO = HookVerdict(verdict="go", hook="", exit_code=0, output="", because="there are no hooks")
 START = 1_000_000.0

@@ -17,18 +17,7 @@ from edgepack.bundle.archive import pack
 from edgepack.bundle.chunks import entry
 from edgepack.bundle.golden import Golden, Tensor, write_golden
 from edgepack.bundle.keys import generate_key, load_private_key, write_key_pair
-from edgepack.bundle.manifest import (
-    Accuracy,
-    BundleFacts,
-    GoldenTolerance,
-    Manifest,
-    Placement,
-    Requirements,
-    Toolchain,
-    Variant,
-    VariantFacts,
-    encode_manifest,
-)
+from edgepack.bundle.manifest import BundleFacts, Manifest, encode_manifest
 from edgepack.bundle.signature import sign_folder
 from edgepack.errors import FleetError
 from edgepack.fleet.commands.client import FleetClient, rollout_path
@@ -40,6 +29,7 @@ from edgepack.fleet.documents import (
     Selector,
 )
 from edgepack.fleet.simulation.simulate import SimulateSettings, simulate
+from tests.simulators.manifests import DIGEST, make_variant
 
 MOSQUITTO = "/usr/sbin/mosquitto"
 
@@ -81,36 +71,12 @@ def make_bundle(tmp_path_factory: pytest.TempPathFactory, key_prefix: Path) -> C
             folder / "golden" / "golden.npz",
             Golden(inputs=(sample,), outputs=({"y": sample["x"]},)),
         )
-        variant = Variant(
-            name="cpu",
-            provider="CPUExecutionProvider",
-            device="cpu",
-            facts=VariantFacts(
-                profile="cpu",
-                profile_sha256="ab" * 32,
-                precision="fp32",
-                requires=Requirements(),
-                toolchain=Toolchain(onnxruntime="1.31.1"),
-                files=(entry(folder, "model/cpu/model.onnx"),),
-                accuracy=Accuracy(
-                    metric="cosine",
-                    value=1.0,
-                    float_value=1.0,
-                    budget=0.99,
-                    sample_count=8,
-                    provider="CPUExecutionProvider",
-                ),
-                tolerances={"y": GoldenTolerance(cosine_min=0.99, nrmse_max=0.05)},
-                placement=Placement(
-                    provider="CPUExecutionProvider", taken=3, total=3, verified=True
-                ),
-            ),
-        )
+        variant = make_variant(files=(entry(folder, "model/cpu/model.onnx"),))
         facts = BundleFacts(
             name="digits",
             version=version,
             release=release,
-            source_sha256="ab" * 32,
+            source_sha256=DIGEST,
             files=(entry(folder, "golden/golden.npz"),),
         )
         manifest = Manifest(facts=facts, variants=(variant,))

@@ -6,67 +6,13 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from edgepack.bundle.manifest import (
-    Accuracy,
-    BundleFacts,
-    GoldenTolerance,
-    Manifest,
-    Placement,
-    Requirements,
-    Toolchain,
-    Variant,
-    VariantFacts,
-)
+from edgepack.bundle.manifest import BundleFacts, Manifest, Variant
 from edgepack.wire.messages import DeviceFacts, ProviderFacts
-
-CPU = "CPUExecutionProvider"
-QNN = "QNNExecutionProvider"
-
-
-def make_variant(
-    name: str = "cpu",
-    *,
-    provider: str = CPU,
-    device: str = "cpu",
-    model_file: str = "model.onnx",
-    requires: Requirements | None = None,
-    degraded: bool = False,
-    session_options: dict[str, str] | None = None,
-    provider_options: dict[str, str] | None = None,
-    cosine_min: float = 0.99,
-    nrmse_max: float = 0.1,
-) -> Variant:
-    return Variant(
-        name=name,
-        provider=provider,
-        device=device,
-        model_file=model_file,
-        session_options=session_options or {},
-        provider_options=provider_options or {},
-        facts=VariantFacts(
-            profile=name,
-            profile_sha256="0" * 64,
-            precision="fp32",
-            requires=requires or Requirements(),
-            toolchain=Toolchain(onnxruntime="1.31.1"),
-            files=(),
-            accuracy=Accuracy(
-                metric="cosine",
-                value=1.0,
-                float_value=1.0,
-                budget=0.99,
-                sample_count=4,
-                provider=provider,
-            ),
-            tolerances={"y": GoldenTolerance(cosine_min=cosine_min, nrmse_max=nrmse_max)},
-            placement=Placement(provider=provider, taken=1, total=1, verified=True),
-            degraded=degraded,
-        ),
-    )
+from tests.simulators.manifests import CPU, DIGEST, QNN
 
 
 def make_manifest(*variants: Variant) -> Manifest:
-    facts = BundleFacts(name="tiny", version="1.0.0", release=1, source_sha256="0" * 64, files=())
+    facts = BundleFacts(name="tiny", version="1.0.0", release=1, source_sha256=DIGEST, files=())
     return Manifest(facts=facts, variants=variants)
 
 

@@ -3,7 +3,8 @@
 from edgepack.agent.config import ProviderConfig
 from edgepack.agent.runtime.choice import choose
 from edgepack.wire.messages import Choice, ProbeResult
-from tests.unit.agent_runtime.examples import CPU, QNN, make_facts
+from tests.simulators.manifests import CPU, QNN
+from tests.unit.agent_runtime.examples import make_facts
 
 OPENVINO = "OpenVINOExecutionProvider"
 

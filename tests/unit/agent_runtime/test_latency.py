@@ -9,7 +9,7 @@ from edgepack.agent.serving.latency import COLLECTED_FILE, LatencyCollector
 from edgepack.agent.serving.spool import SPOOL_FOLDER, Spooled, write_spooled
 from edgepack.wire.histogram import LatencyRecorder
 from edgepack.wire.messages import Histogram, Telemetry
-from tests.unit.agent_runtime.examples import CPU
+from tests.simulators.manifests import CPU
 
 ALIVE, DEAD = 1, 2
 

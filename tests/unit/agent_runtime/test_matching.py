@@ -8,7 +8,8 @@ from edgepack.agent.config import ProviderConfig, TrustConfig
 from edgepack.agent.runtime.matching import match_variants
 from edgepack.bundle.manifest import Requirements, Variant
 from edgepack.wire.messages import DeviceFacts
-from tests.unit.agent_runtime.examples import CPU, QNN, make_facts, make_manifest, make_variant
+from tests.simulators.manifests import CPU, QNN, make_variant
+from tests.unit.agent_runtime.examples import make_facts, make_manifest
 
 STRICT = TrustConfig(keys=())
 ANY = ProviderConfig()

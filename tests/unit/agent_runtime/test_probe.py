@@ -11,7 +11,8 @@ from edgepack.agent.runtime.probe import judge, probe_variant
 from edgepack.agent.runtime.sessions import Session, Tensor, open_session
 from edgepack.bundle.golden import Golden, write_golden
 from edgepack.bundle.manifest import GOLDEN_FILE, Placement, Variant
-from tests.unit.agent_runtime.examples import CPU, QNN, make_inputs, make_variant, save_variant
+from tests.simulators.manifests import CPU, QNN, make_variant
+from tests.unit.agent_runtime.examples import make_inputs, save_variant
 
 LIMIT = ProbeConfig(timeout_s=60, runs=5)
 

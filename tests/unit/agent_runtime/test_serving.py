@@ -20,13 +20,8 @@ from edgepack.bundle.golden import Golden, write_golden
 from edgepack.bundle.manifest import GOLDEN_FILE, MANIFEST_FILE, encode_manifest
 from edgepack.errors import DeviceError
 from edgepack.wire.messages import BundleRef, Choice
-from tests.unit.agent_runtime.examples import (
-    CPU,
-    make_inputs,
-    make_manifest,
-    make_variant,
-    save_variant,
-)
+from tests.simulators.manifests import CPU, make_variant
+from tests.unit.agent_runtime.examples import make_inputs, make_manifest, save_variant
 
 FAST_S = 0.005
 

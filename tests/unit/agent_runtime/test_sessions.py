@@ -13,14 +13,8 @@ from edgepack.agent.runtime.sessions import (
     open_session,
 )
 from edgepack.errors import DeviceError
-from tests.unit.agent_runtime.examples import (
-    CPU,
-    QNN,
-    conv_model,
-    make_inputs,
-    make_variant,
-    save_variant,
-)
+from tests.simulators.manifests import CPU, QNN, make_variant
+from tests.unit.agent_runtime.examples import conv_model, make_inputs, save_variant
 
 
 @pytest.fixture

@@ -6,7 +6,8 @@ import pytest
 
 from edgepack.agent.runtime.verdicts import MAX_VERDICTS, VERDICTS_FILE, Verdicts, circumstances_of
 from edgepack.wire.messages import DeviceFacts, ProbeResult, ProviderFacts
-from tests.unit.agent_runtime.examples import CPU, make_facts, make_variant
+from tests.simulators.manifests import CPU, make_variant
+from tests.unit.agent_runtime.examples import make_facts
 
 RIGHT = ProbeResult(variant="cpu", provider=CPU, right=True, because="cosine 1", latency_ms=1.0)
 WRONG = ProbeResult(variant="cpu", provider=CPU, right=False, because="cosine 0")

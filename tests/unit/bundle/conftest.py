@@ -15,20 +15,14 @@ from edgepack.bundle.keys import (
     write_key_pair,
 )
 from edgepack.bundle.manifest import (
-    Accuracy,
     BundleFacts,
-    GoldenTolerance,
     Manifest,
-    Placement,
     Requirements,
-    Toolchain,
     Variant,
-    VariantFacts,
     encode_manifest,
 )
 from edgepack.bundle.signature import sign_folder
-
-DIGEST = "ab" * 32
+from tests.simulators.manifests import DIGEST, make_variant
 
 
 @pytest.fixture(scope="session")
@@ -56,34 +50,16 @@ def other_key(tmp_path_factory: pytest.TempPathFactory) -> PrivateKey:
     return load_private_key(write_key_pair(generate_key(), prefix)[0])
 
 
-def make_variant(folder: Path, name: str, provider: str, device: str) -> Variant:
-    return Variant(
-        name=name,
+def variant_in(folder: Path, name: str, provider: str, device: str) -> Variant:
+    paths = sorted((folder / "model" / name).rglob("*"))
+    return make_variant(
+        name,
         provider=provider,
         device=device,
         session_options={"session.intra_op_num_threads": "1"},
         provider_options={"htp_arch": "73"} if device == "npu" else {},
-        facts=VariantFacts(
-            profile=name,
-            profile_sha256=DIGEST,
-            precision="fp32",
-            requires=Requirements(arch=("x86_64", "aarch64"), runtime=">=1.23,<2"),
-            toolchain=Toolchain(onnxruntime="1.31.1"),
-            files=tuple(
-                entry(folder, path.relative_to(folder).as_posix())
-                for path in sorted((folder / "model" / name).rglob("*"))
-            ),
-            accuracy=Accuracy(
-                metric="cosine",
-                value=0.999,
-                float_value=1.0,
-                budget=0.99,
-                sample_count=8,
-                provider=provider,
-            ),
-            tolerances={"y": GoldenTolerance(cosine_min=0.99, nrmse_max=0.05)},
-            placement=Placement(provider=provider, taken=3, total=3, verified=True),
-        ),
+        requires=Requirements(arch=("x86_64", "aarch64"), runtime=">=1.23,<2"),
+        files=[entry(folder, path.relative_to(folder).as_posix()) for path in paths],
     )
 
 
@@ -101,8 +77,8 @@ def make_manifest(folder: Path, *, release: int = 3) -> Manifest:
             ),
         ),
         variants=(
-            make_variant(folder, "qnn-htp", "QNNExecutionProvider", "npu"),
-            make_variant(folder, "cpu", "CPUExecutionProvider", "cpu"),
+            variant_in(folder, "qnn-htp", "QNNExecutionProvider", "npu"),
+            variant_in(folder, "cpu", "CPUExecutionProvider", "cpu"),
         ),
     )
 
