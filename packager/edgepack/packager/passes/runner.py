@@ -1,4 +1,4 @@
-"""Runs the passes of a recipe that come before quantization, and checks each one's work."""
+"""Runs the passes of a recipe that come before lowering, and checks each one's work."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -19,9 +19,9 @@ from edgepack.packager.profile.schema import (
     Clean,
     FixShapes,
     InferShapes,
+    Lowering,
     Optimize,
     Profile,
-    Quantize,
 )
 from edgepack.packager.progress import Progress
 
@@ -40,11 +40,11 @@ _TOLERANCE = 5e-3
 def run_float_passes(
     model: onnx.ModelProto, profile: Profile, context: PassContext, progress: Progress
 ) -> PassResult:
-    """Runs every pass up to quantization; the outputs must stay the source model's.
+    """Runs every pass up to the one that lowers; the outputs must stay the source model's.
 
     Args:
         model: The source model; not changed.
-        profile: Its `passes` are run in order, up to `quantize`.
+        profile: Its `passes` are run in order, up to the one that lowers the precision.
         context: See `PassContext`.
         progress: Told about each pass.
 
@@ -62,7 +62,7 @@ def run_float_passes(
     name_nodes(current.graph)  # ONNX Runtime refuses equal names, which exporters do write
     expected = ModelRunner(current, folder / "source.onnx").run_all(samples)
     notes: list[str] = []
-    entries = [entry for entry in profile.passes if not isinstance(entry, Quantize)]
+    entries = [entry for entry in profile.passes if not isinstance(entry, Lowering)]
     for number, entry in enumerate(entries, start=1):
         name = str(type(entry).__struct_config__.tag)
         progress(f"{profile.name}: {name}", number, len(entries))

@@ -7,11 +7,20 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from edgepack.errors import ProfileError
-from edgepack.packager.profile.schema import Clean, FixShapes, Profile, Quantize
+from edgepack.packager.profile.schema import (
+    Clean,
+    FixShapes,
+    Float16,
+    Lowering,
+    Profile,
+    Quantize,
+    QuantizeWeights,
+)
 from edgepack.packager.quantization.methods import is_known_method
 
 _FIRST_OPSET_WITH_16_BIT = 21
 _FIRST_OPSET_WITH_PER_CHANNEL = 13
+_LARGEST_FLOAT16 = 65504.0
 
 
 class _Contradiction(NamedTuple):
@@ -45,20 +54,61 @@ def _check_passes(profile: Profile) -> Iterator[_Contradiction]:
             yield _Contradiction(
                 "pass", f"the pass {kind.__name__} stands there twice", "keep one of them"
             )
-    quantize = profile.quantize
-    if quantize is None:
+    lowerings = [entry for entry in profile.passes if isinstance(entry, Lowering)]
+    if not lowerings:
         return
-    if profile.passes[-1] is not quantize:
+    tags = [str(type(entry).__struct_config__.tag) for entry in lowerings]
+    if len(set(tags)) > 1:
         yield _Contradiction(
-            "pass", "a pass follows quantize and would undo its types", "put quantize last"
+            "pass", f"{' and '.join(tags)} both lower the precision", "keep one of them"
+        )
+    lowering, tag = lowerings[-1], tags[-1]
+    if profile.passes[-1] is not lowering:
+        yield _Contradiction(
+            "pass", f"a pass follows {tag} and would undo its types", f"put {tag} last"
         )
     if profile.provider.quantizes:
         yield _Contradiction(
             "provider.quantizes",
-            "the provider quantizes by itself, and the recipe has a quantize pass too",
+            f"the provider quantizes by itself, and the recipe has a {tag} pass too",
             "remove one of them",
         )
-    yield from _check_quantize(quantize, _opset(profile))
+    if not 0.0 <= lowering.max_float_share <= 1.0:
+        yield _Contradiction(
+            f"pass[{tag}].max_float_share",
+            "a share lies between 0 and 1",
+            "max_float_share = 0.5",
+        )
+    match lowering:
+        case Quantize():
+            yield from _check_quantize(lowering, _opset(profile))
+        case QuantizeWeights():
+            yield from _check_weights(lowering)
+        case Float16():
+            yield from _check_float16(lowering)
+        case _:
+            pass
+
+
+def _check_weights(weights: QuantizeWeights) -> Iterator[_Contradiction]:
+    place = "pass[quantize_weights]"
+    if not weights.methods:
+        yield _Contradiction(f"{place}.methods", "no way to round is named", "methods = ['rtn']")
+    if "hqq" in weights.methods and weights.symmetric:
+        yield _Contradiction(
+            f"{place}.methods",
+            "hqq moves zero points, and symmetric weights have none to move",
+            "symmetric = false, or methods without hqq",
+        )
+
+
+def _check_float16(float16: Float16) -> Iterator[_Contradiction]:
+    if not 0.0 < float16.activation_max <= _LARGEST_FLOAT16:
+        yield _Contradiction(
+            "pass[float16].activation_max",
+            f"16-bit floats end at {_LARGEST_FLOAT16:.0f}",
+            "activation_max = 32768.0",
+        )
 
 
 def _check_quantize(quantize: Quantize, opset: int) -> Iterator[_Contradiction]:
@@ -111,10 +161,6 @@ def _check_quantize(quantize: Quantize, opset: int) -> Iterator[_Contradiction]:
             )
     if not quantize.ranges:
         yield _Contradiction(f"{place}.ranges", "no calibration method is named", "minmax")
-    if not 0.0 <= quantize.max_float_share <= 1.0:
-        yield _Contradiction(
-            f"{place}.max_float_share", "a share lies between 0 and 1", "max_float_share = 0.5"
-        )
 
 
 def _check_limits(profile: Profile) -> Iterator[_Contradiction]:

@@ -161,7 +161,74 @@ class Quantize(_Section, frozen=True, kw_only=True, tag_field="name", tag="quant
     max_float_share: float = 0.5
 
 
-Pass = Clean | FixShapes | InferShapes | Optimize | ClampMask | Quantize
+class Float16(_Section, frozen=True, kw_only=True, tag_field="name", tag="float16"):
+    """Half precision: weights and activations of 16-bit floats, inputs and outputs of 32.
+
+    Attributes:
+        lower_io: Whether the model's inputs and outputs become 16-bit too.
+        leave_ops: Operator types that stay 32-bit, beyond those that know no other.
+        activation_max: Greatest magnitude that a tensor may have on the calibration samples; what
+            goes beyond stays 32-bit. 16-bit floats end at 65504, and other samples go higher.
+        max_float_share: Share of nodes that the search may return to 32 bits, 0…1.
+    """
+
+    lower_io: bool = False
+    leave_ops: tuple[str, ...] = ()
+    activation_max: float = 32768.0
+    max_float_share: float = 0.5
+
+
+class QuantizeDynamic(
+    _Section, frozen=True, kw_only=True, tag_field="name", tag="quantize_dynamic"
+):
+    """8-bit weights; activations are quantized by what each inference brings. No calibration.
+
+    Attributes:
+        ops: Operator types whose constant weights are quantized.
+        weights: Integer type of the weights.
+        per_channel: One scale per output channel.
+        reduce_range: Leave one bit of the weights unused (x86 CPUs without VNNI saturate).
+        max_float_share: Share of quantized nodes that the search may return to float, 0…1.
+    """
+
+    ops: tuple[Literal["MatMul", "Gemm", "LSTM"], ...] = ("MatMul", "Gemm", "LSTM")
+    weights: WeightType = "int8"
+    per_channel: bool = True
+    reduce_range: bool = False
+    max_float_share: float = 0.5
+
+
+class QuantizeWeights(
+    _Section, frozen=True, kw_only=True, tag_field="name", tag="quantize_weights"
+):
+    """Weights of few bits in blocks with a scale each; activations stay float.
+
+    Attributes:
+        methods: Ways to round, in the order in which they are tried: `rtn` to the nearest, `hqq`
+            with zero points that shrink the error (half-quadratic), `gptq` with later weights
+            making up for earlier ones' errors on the calibration samples.
+        bits: Bits of a weight.
+        block_size: Weights along the inner axis that share a scale.
+        symmetric: Zero point in the middle of the type's range; `hqq` needs it free.
+        embeddings: Whether tables that Gather reads are quantized too, by `rtn`.
+        accuracy_level: What ONNX Runtime may round activations to: 0 leaves it to the provider,
+            1 float32, 2 float16, 3 bfloat16, 4 int8.
+        max_float_share: Share of quantized nodes that the search may return to float, 0…1.
+    """
+
+    methods: tuple[Literal["rtn", "hqq", "gptq"], ...] = ("rtn", "hqq", "gptq")
+    bits: Literal[4, 8] = 4
+    block_size: Literal[16, 32, 64, 128, 256] = 32
+    symmetric: bool = False
+    embeddings: bool = True
+    accuracy_level: Literal[0, 1, 2, 3, 4] = 0
+    max_float_share: float = 0.5
+
+
+Lowering = Quantize | Float16 | QuantizeDynamic | QuantizeWeights
+"""Passes that lower the precision: at most one, the last one of a recipe."""
+
+Pass = Clean | FixShapes | InferShapes | Optimize | ClampMask | Lowering
 
 
 class Compile(_Section, frozen=True, kw_only=True):
@@ -252,5 +319,13 @@ class Profile(_Section, frozen=True, kw_only=True):
         """The recipe's quantization, if it has one."""
         for entry in self.passes:
             if isinstance(entry, Quantize):
+                return entry
+        return None
+
+    @property
+    def lowering(self) -> Lowering | None:
+        """The pass that lowers the precision, if the recipe has one."""
+        for entry in self.passes:
+            if isinstance(entry, Lowering):
                 return entry
         return None
