@@ -38,7 +38,8 @@ from edgepack.packager.profile.schema import Profile
 from edgepack.packager.progress import Progress
 from edgepack.packager.recipe import prepare_variant
 from edgepack.packager.reports.composing import Material, add_times, compose_report
-from edgepack.packager.reports.report import RefusedProfile, Report, encode_report, render_report
+from edgepack.packager.reports.page import render_report
+from edgepack.packager.reports.report import RefusedProfile, Report, encode_report
 from edgepack.packager.samples.files import open_samples
 from edgepack.packager.samples.golden_choice import choose_golden
 from edgepack.packager.samples.split import describe, split_samples

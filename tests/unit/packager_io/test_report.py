@@ -4,6 +4,7 @@ import msgspec
 
 from edgepack.bundle.manifest import Accuracy, GoldenTolerance, Placement, Requirements, Toolchain
 from edgepack.packager.reports.numbers import format_bytes, format_metric, format_size_change
+from edgepack.packager.reports.page import render_report
 from edgepack.packager.reports.report import (
     ModelReport,
     RefusedProfile,
@@ -16,7 +17,6 @@ from edgepack.packager.reports.report import (
     VariantReport,
     encode_report,
     latency_text,
-    render_report,
 )
 
 CPU = "CPUExecutionProvider"

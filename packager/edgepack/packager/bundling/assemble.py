@@ -26,7 +26,8 @@ from edgepack.bundle.manifest import (
 from edgepack.bundle.signature import sign_folder
 from edgepack.durable import write_file
 from edgepack.packager.graph.tensor_offsets import tensor_offsets
-from edgepack.packager.reports.report import Report, ReportedFile, encode_report, render_report
+from edgepack.packager.reports.page import render_report
+from edgepack.packager.reports.report import Report, ReportedFile, encode_report
 from edgepack.packager.variant import PreparedVariant
 
 REPORT_JSON = "report.json"

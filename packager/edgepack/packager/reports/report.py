@@ -1,34 +1,40 @@
-"""The report of a build: what was tried, measured and decided, as JSON and as one HTML page.
+"""The report of a build: what was tried, measured and decided; `page` makes HTML of it.
 
 The report inside a bundle carries no times, so that the same inputs give the same bytes; the one
-beside the bundle carries them, and what the rehearsal saw.
+beside the bundle carries them, and what the rehearsal saw. Fields are only ever added, each with a
+default, so that a report of an older release is still read.
 """
 
-from importlib import resources
-
-import jinja2
 import msgspec
 
 from edgepack.bundle.manifest import Accuracy, GoldenTolerance, Placement, Requirements, Toolchain
-from edgepack.packager.reports.numbers import (
-    format_bytes,
-    format_latency,
-    format_metric,
-    format_placement,
-    format_size_change,
-)
+from edgepack.packager.judging.inspection import Inspection
+from edgepack.packager.reports.numbers import format_latency
 
 REPORT_FORMAT = 1
-_TEMPLATE = "report.html.jinja"
 
 
 class TriedAttempt(msgspec.Struct, frozen=True, kw_only=True):
-    """See `Attempt`."""
+    """See `Attempt`.
+
+    Attributes:
+        latency_ms: Only in the report beside the bundle.
+    """
 
     what: str
     accuracy: float
     size_bytes: int
     because: str
+    float_nodes: int | None = None
+    is_best: bool = False
+    latency_ms: float | None = None
+
+
+class BlamedNode(msgspec.Struct, frozen=True, kw_only=True):
+    """See `Culprit`."""
+
+    name: str
+    noise: float
 
 
 class ReportedFile(msgspec.Struct, frozen=True, kw_only=True):
@@ -68,6 +74,7 @@ class VariantReport(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         size_bytes: All its files together.
         recipe: The profile's passes in words.
+        culprits, inspection, profile_sha256: See `PreparedVariant`.
         timing, rehearsal: Only in the report beside the bundle.
     """
 
@@ -87,16 +94,37 @@ class VariantReport(msgspec.Struct, frozen=True, kw_only=True):
     attempts: tuple[TriedAttempt, ...]
     notes: tuple[str, ...]
     files: tuple[ReportedFile, ...]
+    culprits: tuple[BlamedNode, ...] = ()
+    inspection: Inspection | None = None
+    profile_sha256: str = ""
     timing: Timing | None = None
     rehearsal: Rehearsed | None = None
 
 
+class RefusedCandidate(msgspec.Struct, frozen=True, kw_only=True):
+    """The best that a refused profile came to; see `RefusedVariant`."""
+
+    precision: str
+    size_bytes: int
+    accuracy: Accuracy
+    placement: Placement
+    attempts: tuple[TriedAttempt, ...]
+    culprits: tuple[BlamedNode, ...]
+    inspection: Inspection | None
+    notes: tuple[str, ...]
+
+
 class RefusedProfile(msgspec.Struct, frozen=True, kw_only=True):
-    """A profile that no variant was made for, with the reason and the remedy."""
+    """A profile that no variant was made for, with the reason and the remedy.
+
+    Attributes:
+        best: What it came to; None where it was refused before anything was measured.
+    """
 
     profile: str
     problem: str
     remedy: str
+    best: RefusedCandidate | None = None
 
 
 class ModelReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -159,25 +187,3 @@ def encode_report(report: Report) -> bytes:
     """The report as JSON, keys in a fixed order."""
     content = msgspec.json.encode(report, order="deterministic")
     return msgspec.json.format(content, indent=2) + b"\n"
-
-
-def render_report(report: Report) -> str:
-    """The report as one HTML page that needs no other file and no network."""
-    environment = jinja2.Environment(
-        autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
-    environment.filters.update(
-        bytes=format_bytes,
-        metric=format_metric,
-        change=format_size_change,
-        latency=latency_text,
-        capitalize_first=lambda text: text[:1].upper() + text[1:],
-    )
-    text = (resources.files("edgepack.packager.reports") / _TEMPLATE).read_text(encoding="utf-8")
-    return environment.from_string(text).render(
-        report=report,
-        largest_bytes=max(
-            [report.model.size_bytes, *(variant.size_bytes for variant in report.variants)]
-        ),
-        format_placement=format_placement,
-    )

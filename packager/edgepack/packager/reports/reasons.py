@@ -1,0 +1,77 @@
+"""Why a variant is the one that it is, in a plain sentence, from what its report knows."""
+
+from edgepack.packager.reports.numbers import format_metric
+from edgepack.packager.reports.report import (
+    RefusedCandidate,
+    TriedAttempt,
+    VariantReport,
+)
+
+FLOAT_PRECISION = "fp32"
+
+
+def explain(variant: VariantReport) -> str:
+    """Why this variant won."""
+    attempts = variant.attempts
+    if not attempts:
+        if variant.precision == FLOAT_PRECISION:
+            return "Nothing was lowered, so there was nothing to choose."
+        return "The profile lowers it in one way, so there was nothing to choose."
+    best = best_attempt(attempts)
+    if is_float_instead(variant):
+        if best is not None and best.accuracy >= variant.accuracy.budget:
+            return (
+                f"The float model is published: {_words(best)} keeps the budget, but is slower "
+                "than the float model on the machine that built it."
+            )
+        most = max(attempt.accuracy for attempt in attempts)
+        return (
+            f"The float model is published: none of {_count(attempts)} keeps the budget of "
+            f"{format_metric(variant.accuracy.budget)}, the best came to {format_metric(most)}."
+        )
+    if best is None:
+        return f"It is the best of {_count(attempts)}."
+    if variant.degraded:
+        return (
+            f"{_words(best)} is the best of {_count(attempts)}. It misses a gate, and is published "
+            "marked as degraded because that was asked for."
+        )
+    if len(attempts) == 1:
+        return f"The first candidate, {best.what}, holds the budget: no search was needed."
+    return (
+        f"Of {_count(attempts)}, {best.what} is the cheapest that holds the budget with room to "
+        "spare."
+    )
+
+
+def explain_refusal(best: RefusedCandidate) -> str:
+    """What a refused profile came to."""
+    accuracy = best.accuracy
+    tried = f"The best of {_count(best.attempts)} keeps" if best.attempts else "It keeps"
+    if accuracy.value >= accuracy.budget:
+        return (
+            f"{tried} {format_metric(accuracy.value)}, which is within the budget of "
+            f"{format_metric(accuracy.budget)}: it was refused for another reason."
+        )
+    return (
+        f"{tried} {format_metric(accuracy.value)} on held-out samples; the budget is "
+        f"{format_metric(accuracy.budget)}."
+    )
+
+
+def best_attempt(attempts: tuple[TriedAttempt, ...]) -> TriedAttempt | None:
+    """The attempt that went on to the gates; None in reports that do not tell."""
+    return next((attempt for attempt in attempts if attempt.is_best), None)
+
+
+def is_float_instead(variant: VariantReport) -> bool:
+    """Whether candidates were tried and the float model was published in their place."""
+    return bool(variant.attempts) and variant.precision == FLOAT_PRECISION
+
+
+def _words(attempt: TriedAttempt) -> str:
+    return f"{attempt.what[:1].upper()}{attempt.what[1:]}"
+
+
+def _count(attempts: tuple[TriedAttempt, ...]) -> str:
+    return "1 candidate" if len(attempts) == 1 else f"{len(attempts)} candidates"
