@@ -47,6 +47,26 @@ def test_a_folder_of_npz_is_one_sample_a_file_in_numeric_order(tmp_path: Path) -
         np.testing.assert_array_equal(opened.samples.read(place)["images"], _sample(index))
 
 
+def test_small_samples_are_read_once_and_cannot_be_changed(tmp_path: Path) -> None:
+    np.savez(tmp_path / "s1.npz", images=_sample(1))
+    samples = _open(tmp_path).samples
+    (tmp_path / "s1.npz").unlink()
+    first = samples.read(0)
+    np.testing.assert_array_equal(first["images"], _sample(1))
+    with pytest.raises(ValueError, match="read-only"):
+        first["images"][:] = 0
+    first.clear()
+    assert samples.read(0).keys() == {"images"}
+
+
+def test_what_a_few_megabytes_do_not_hold_is_read_again(tmp_path: Path) -> None:
+    large = TensorSpec(name="images", dtype="float32", shape=(1, 3_000_000))
+    np.savez(tmp_path / "s1.npz", images=np.ones(large.shape, np.float32))
+    samples = _open(tmp_path, large).samples
+    np.savez(tmp_path / "s1.npz", images=np.zeros(large.shape, np.float32))
+    assert not samples.read(0)["images"].any()
+
+
 def test_a_folder_of_npy_serves_a_model_with_one_input(tmp_path: Path) -> None:
     np.save(tmp_path / "a.npy", _sample(1)[0])
     assert _open(tmp_path).samples.read(0)["images"].shape == (1, *SHAPE)

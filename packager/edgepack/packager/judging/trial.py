@@ -2,7 +2,8 @@
 
     python -m edgepack.packager.judging.trial      request (JSON) on stdin, answer (JSON) on stdout
 
-Samples and outputs travel as files beside the model.
+Samples and outputs travel as files beside the model. Here stands only what a device has too: the
+child needs no onnx, and starts in half the time without it.
 """
 
 import sys
@@ -16,8 +17,10 @@ from edgepack.agent.runtime.child import keep_stdout_clean, run_child, take_requ
 from edgepack.agent.runtime.sessions import open_model_file
 from edgepack.bundle.manifest import Placement
 from edgepack.errors import BuildError, DeviceError
-from edgepack.packager.judging.measure import Outputs
-from edgepack.packager.samples.sequence import Samples
+from edgepack.packager.samples.sequence import Samples, Tensor
+
+_Tensors = dict[str, Tensor]
+"""Inputs or outputs of one inference by name."""
 
 
 class TrialRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -60,7 +63,7 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     placement: Placement
-    outputs: tuple[Outputs, ...]
+    outputs: tuple[_Tensors, ...]
 
 
 def try_model(
@@ -146,14 +149,14 @@ def main() -> None:
     answer_to.close()
 
 
-def _write(path: Path, tensors: list[Outputs]) -> None:
+def _write(path: Path, tensors: list[_Tensors]) -> None:
     members = {f"{i}/{name}": value for i, one in enumerate(tensors) for name, value in one.items()}
     with path.open("wb") as file:
         np.savez(file, **members)  # type: ignore[arg-type]
 
 
-def _read(path: Path, count: int) -> tuple[Outputs, ...]:
-    samples: list[Outputs] = [{} for _ in range(count)]
+def _read(path: Path, count: int) -> tuple[_Tensors, ...]:
+    samples: list[_Tensors] = [{} for _ in range(count)]
     with np.load(path, allow_pickle=False) as archive:
         for member in archive.files:
             number, _, name = member.partition("/")

@@ -23,6 +23,9 @@ examples take 100 to 300."""
 
 _SEED = 20_240_601
 
+_REMEMBERED_BYTES = 8_000_000
+"""Small samples are read from their files once; beyond this, memory counts for more than time."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class OpenedSamples:
@@ -68,18 +71,22 @@ def open_samples(
     kept: dict[bytes, int] = {}
     conversions: dict[str, None] = {}
     constant: dict[str, bool] = {spec.name: True for spec in inputs}
+    remembered = _Remembered()
     for index in range(raw.count):
         fitted = fit_sample(raw.read(index), inputs, declarations, raw.label(index))
         conversions.update(dict.fromkeys(fitted.conversions))
         for name, array in fitted.feeds.items():
             constant[name] = constant[name] and bool((array == array.flat[0]).all())
-        kept.setdefault(_digest(fitted.feeds), index)
+        if kept.setdefault(_digest(fitted.feeds), index) == index:
+            remembered.add(index, fitted.feeds)
         progress(f"checking samples in {path.name}", index + 1, raw.count)
 
     numbers = tuple(kept.values())
 
     def read(index: int) -> Feeds:
         number = numbers[index]
+        if (feeds := remembered.find(number)) is not None:
+            return feeds
         return fit_sample(raw.read(number), inputs, declarations, raw.label(number)).feeds
 
     return OpenedSamples(
@@ -95,6 +102,29 @@ def open_samples(
             )
         ),
     )
+
+
+class _Remembered:
+    """The first samples of a sequence, as many as fit in a few megabytes."""
+
+    def __init__(self) -> None:
+        self._samples: dict[int, Feeds] = {}
+        self._spare_bytes = _REMEMBERED_BYTES
+
+    def add(self, number: int, feeds: Feeds) -> None:
+        """Keeps a copy that nobody can change, where there is room for it."""
+        self._spare_bytes -= sum(array.nbytes for array in feeds.values())
+        if self._spare_bytes < 0:
+            return
+        copies = {name: np.array(array) for name, array in feeds.items()}
+        for copy in copies.values():
+            copy.flags.writeable = False
+        self._samples[number] = copies
+
+    def find(self, number: int) -> Feeds | None:
+        """A sample that was kept, in a dict of its own."""
+        feeds = self._samples.get(number)
+        return None if feeds is None else dict(feeds)
 
 
 def _notes(
