@@ -128,7 +128,7 @@ def _quantize(**settings: object) -> dict[str, object]:
         ("cpu", _quantize(scales="power_of_two"), "power-of-two scales are one per tensor"),
         ("vitisai-xint8", _quantize(activation_symmetric=False), "need symmetric activations"),
         ("vitisai-xint8", _quantize(fixed_scales=True), "searched as powers of two"),
-        ("qnn-htp", _quantize(contrib_ops=False), "uint16 needs opset 21"),
+        ("qnn-htp", _quantize(qdq_domain="onnx"), "uint16 needs opset 21"),
         ("qnn-htp", {"limits": {"static_shapes": False}}, "static shapes only"),
         ("qnn-htp", {"compile": {"enabled": True}}, "needs a chip to compile for"),
         ("cpu", _quantize(ranges=["minmax", "percentile-120"]), "is no calibration method"),

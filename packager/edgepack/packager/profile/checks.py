@@ -133,12 +133,12 @@ def _check_quantize(quantize: Quantize, opset: int) -> Iterator[_Contradiction]:
                 "fixed_scales = false",
             )
     wide = quantize.activations in ("uint16", "int16")
-    if wide and opset < _FIRST_OPSET_WITH_16_BIT and not quantize.contrib_ops:
+    if wide and opset < _FIRST_OPSET_WITH_16_BIT and quantize.qdq_domain == "onnx":
         yield _Contradiction(
             f"{place}.activations",
             f"{quantize.activations} needs opset 21 or the com.microsoft domain, "
             f"and the opset is {opset}",
-            "contrib_ops = true, or [[pass]] clean with opset = 21",
+            "qdq_domain = 'auto', or [[pass]] clean with opset = 21",
         )
     if quantize.per_channel and opset < _FIRST_OPSET_WITH_PER_CHANNEL:
         yield _Contradiction(

@@ -137,7 +137,9 @@ class Quantize(_Section, frozen=True, kw_only=True, tag_field="name", tag="quant
             `minmax`, `percentile-99.99`, `mse`, `entropy` …
         reduce_range: Leave one bit of the weights unused (x86 CPUs without VNNI saturate).
         min_real_range: Least width of a range, so that a constant tensor has a sane scale.
-        contrib_ops: Whether Q/DQ may use the com.microsoft domain below opset 21.
+        qdq_domain: Where Quantize/DequantizeLinear come from: `onnx`, `microsoft` (com.microsoft), or
+            `auto`: com.microsoft only for 16-bit types below opset 21, which ONNX lacks there.
+        bias: `int32` with scale activation * weight, or `float` for providers that read no other.
         max_float_share: Share of quantized nodes that the search may return to float, 0…1.
     """
 
@@ -157,7 +159,8 @@ class Quantize(_Section, frozen=True, kw_only=True, tag_field="name", tag="quant
     ranges: tuple[str, ...] = ("minmax",)
     reduce_range: bool = False
     min_real_range: float = 1e-4
-    contrib_ops: bool = True
+    qdq_domain: Literal["auto", "onnx", "microsoft"] = "auto"
+    bias: Literal["int32", "float"] = "int32"
     max_float_share: float = 0.5
 
 

@@ -167,7 +167,7 @@ def _plan_node(
 ) -> NodePlan:
     node = index.graph.node[position]
     weight = _weight_of(index, node, settings)
-    bias = _bias_of(index, node, weight)
+    bias = _bias_of(index, node, weight) if settings.bias == "int32" else None
     special = {entry[0] for entry in (weight, bias) if entry is not None}
     activations = tuple(
         (i, name)

@@ -72,8 +72,7 @@ class _Writer:
         self._index = index
         self._plan = plan
         self._scales = scales
-        wide = settings.activations in ("uint16", "int16")
-        self._domain = _CONTRIB if wide and opset_of(model) < _FIRST_OPSET_WITH_16_BIT else ""
+        self._domain = _domain(settings, opset_of(model))
         self._nodes: list[onnx.NodeProto] = []
         self._initializers: list[onnx.TensorProto] = []
         self._written: dict[tuple[object, ...], str] = {}
@@ -243,6 +242,13 @@ class _Writer:
             if tensor.name in used:
                 result.graph.initializer.append(tensor)
         return result
+
+
+def _domain(settings: Quantize, opset: int) -> str:
+    wide = settings.activations in ("uint16", "int16")
+    if settings.qdq_domain == "auto":
+        return _CONTRIB if wide and opset < _FIRST_OPSET_WITH_16_BIT else ""
+    return _CONTRIB if settings.qdq_domain == "microsoft" else ""
 
 
 def _as_float(values: npt.NDArray[np.generic]) -> FloatArray:
