@@ -58,7 +58,14 @@ class TokenInput(_Section, frozen=True, kw_only=True, tag_field="kind", tag="tok
 
 
 class RawInput(_Section, frozen=True, kw_only=True, tag_field="kind", tag="raw"):
-    """`[inputs.NAME] kind = "raw"`: arrays are fed as the files hold them (the default)."""
+    """`[inputs.NAME] kind = "raw"`: arrays are fed as the files hold them (the default).
+
+    Attributes:
+        fed_from: `from` in the file: the output of the inference before that feeds this input, a
+            state. "" where none does; absent, names and shapes decide.
+    """
+
+    fed_from: str | None = msgspec.field(name="from", default=None)
 
 
 InputDeclaration = ImageInput | TokenInput | RawInput

@@ -16,6 +16,14 @@ Feeds = dict[str, Tensor]
 
 
 @dataclass(frozen=True, kw_only=True)
+class State:
+    """An input that takes what an output gave in the inference before."""
+
+    input: str
+    output: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class Samples:
     """A fixed sequence of samples that can be read again and again, in the same order.
 
@@ -23,11 +31,13 @@ class Samples:
         count: How many there are.
         read: Returns sample `i`, 0 <= i < count.
         source: Where they come from, for messages and reports.
+        states: Inputs that are fed from outputs; none where each sample stands for itself.
     """
 
     count: int
     read: Callable[[int], Feeds]
     source: str
+    states: tuple[State, ...] = ()
 
     def __iter__(self) -> Iterator[Feeds]:
         return (self.read(index) for index in range(self.count))
@@ -39,7 +49,10 @@ class Samples:
         """Those samples, in that order."""
         chosen = tuple(indices)
         return Samples(
-            count=len(chosen), read=lambda index: self.read(chosen[index]), source=self.source
+            count=len(chosen),
+            read=lambda index: self.read(chosen[index]),
+            source=self.source,
+            states=self.states,
         )
 
 

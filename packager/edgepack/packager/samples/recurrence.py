@@ -1,0 +1,206 @@
+"""Which inputs are states: fed, inference after inference, from an output of the one before.
+
+A speech detector or a streaming recognizer hands its state back to itself, and errors too small to
+see in one inference add up. ONNX does not say which output goes where, so names, shapes and types
+tell (`state` and `stateN`, `h0` and `hn`, `past` and `present`), a run of the float model confirms
+it, and `[inputs.NAME] from = "OUTPUT"` in `edgepack.toml` settles what names leave open; with
+`from = ""` an input is never one.
+"""
+
+import difflib
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from edgepack.errors import BuildError
+from edgepack.packager.inputs import InputDeclaration, RawInput
+from edgepack.packager.judging.measure import Run
+from edgepack.packager.samples.sequence import Feeds, State
+from edgepack.packager.source.model import TensorSpec
+
+_BEFORE = frozenset({"in", "input", "past", "prev", "previous", "init", "initial", "old", "0", "i"})
+_AFTER = frozenset(
+    {"out", "output", "present", "next", "new", "final", "updated", "n", "o", "cur", "current"}
+)
+"""Words that tell a state before an inference from the same state after it."""
+
+_WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|[0-9]+")
+_SHORT_STATE = re.compile(r"(?P<letter>[hcs])(?P<time>[0n])")
+"""`h0` and `hn`, `c0` and `cn`: as PyTorch's recurrent layers name them."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FoundStates:
+    """What was found.
+
+    Attributes:
+        states: Inputs that are fed from outputs, in the order of the inputs.
+        notes: What a person should know of it, one sentence each.
+    """
+
+    states: tuple[State, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+def find_states(
+    inputs: Sequence[TensorSpec],
+    outputs: Sequence[TensorSpec],
+    declarations: Mapping[str, InputDeclaration],
+    declared_in: str,
+) -> FoundStates:
+    """Pairs inputs with the outputs that feed them.
+
+    What is declared holds. Of the others, an input and an output of one type and shape whose names
+    differ only in before and after are a pair, as long as each has no other partner, and some
+    input is left that is no state.
+
+    Args:
+        inputs, outputs: The model's.
+        declarations: Declared inputs by name.
+        declared_in: The file of the declarations, for messages.
+
+    Raises:
+        BuildError: A declared output does not exist, or has another type or shape.
+    """
+    declared = tuple(
+        State(input=spec.name, output=_declared_output(spec, declaration, outputs, declared_in))
+        for spec in inputs
+        if isinstance(declaration := declarations.get(spec.name), RawInput) and declaration.fed_from
+    )
+    taken = {state.output for state in declared}
+    open_inputs = [spec for spec in inputs if _is_open(declarations.get(spec.name))]
+    partners = {
+        spec.name: [
+            output.name
+            for output in outputs
+            if output.name not in taken and _fits(spec, output) and _is_pair(spec.name, output.name)
+        ]
+        for spec in open_inputs
+    }
+    wanted = [name for names in partners.values() for name in names]
+    found = tuple(
+        State(input=name, output=names[0])
+        for name, names in partners.items()
+        if len(names) == 1 and wanted.count(names[0]) == 1
+    )
+    unclear = [name for name, names in partners.items() if names and not _has(found, name)]
+    order = [spec.name for spec in inputs]
+    states = tuple(sorted((*declared, *found), key=lambda state: order.index(state.input)))
+    if len(states) == len(inputs) and not declared:
+        return FoundStates()  # nothing would be left to tell one inference from the next
+    notes = [
+        f"Input '{state.input}' is fed from output '{state.output}' of the inference before "
+        f"({'declared' if state in declared else 'by name and shape'})."
+        for state in states
+    ]
+    notes += [
+        f"Input '{name}' may be a state ({' or '.join(map(repr, partners[name]))} could feed it): "
+        f'[inputs.{name}] kind = "raw", from = "OUTPUT" in edgepack.toml would settle it.'
+        for name in unclear
+    ]
+    return FoundStates(states=states, notes=tuple(notes))
+
+
+def confirm_states(found: FoundStates, run: Run, feeds: Feeds) -> FoundStates:
+    """Keeps the states if the float model really takes back what it gave.
+
+    Args:
+        found: What names and shapes say.
+        run: The float model.
+        feeds: A sample.
+
+    Returns:
+        The same, or no states and the reason.
+    """
+    if not found.states:
+        return found
+    first = run(feeds)
+    for state in found.states:
+        reason = _misfit(first, state, feeds)
+        if reason:
+            return FoundStates(
+                notes=(
+                    f"Input '{state.input}' is not fed from output '{state.output}', although its "
+                    f"name says so: {reason}.",
+                )
+            )
+    return found
+
+
+def _is_open(declaration: InputDeclaration | None) -> bool:
+    """Whether names may decide: nothing else is declared."""
+    if isinstance(declaration, RawInput):
+        return declaration.fed_from is None
+    return declaration is None
+
+
+def _misfit(outputs: Feeds, state: State, feeds: Feeds) -> str:
+    before, after = feeds[state.input], outputs[state.output]
+    if before.shape != after.shape:
+        return f"the sample has shape {list(before.shape)}, the output {list(after.shape)}"
+    if before.dtype != after.dtype:
+        return f"the sample is {before.dtype.name}, the output {after.dtype.name}"
+    if after.dtype.kind == "f" and not np.isfinite(after).all():
+        return "the output is not finite"
+    return ""
+
+
+def _declared_output(
+    spec: TensorSpec, declaration: RawInput, outputs: Sequence[TensorSpec], declared_in: str
+) -> str:
+    where = f"{declared_in}, inputs.{spec.name}.from"
+    by_name = {output.name: output for output in outputs}
+    wanted = declaration.fed_from or ""
+    output = by_name.get(wanted)
+    if output is None:
+        near = difflib.get_close_matches(wanted, by_name, n=1, cutoff=0.0)
+        raise BuildError(
+            f"the model has no output '{wanted}'; it has {', '.join(by_name)}",
+            found_in=where,
+            remedy=f'from = "{near[0]}"',
+        )
+    if not _fits(spec, output):
+        raise BuildError(
+            f"output {output} cannot be fed to input {spec}",
+            found_in=where,
+            remedy="name the output that holds the state after the inference",
+        )
+    return output.name
+
+
+def _fits(spec: TensorSpec, output: TensorSpec) -> bool:
+    """One type, and no fixed size that differs."""
+    return (
+        spec.dtype == output.dtype
+        and len(spec.shape) == len(output.shape)
+        and all(
+            mine == other or isinstance(mine, str) or isinstance(other, str)
+            for mine, other in zip(spec.shape, output.shape, strict=True)
+        )
+    )
+
+
+def _is_pair(before: str, after: str) -> bool:
+    """Whether two names are one but for a word that says before, or one that says after."""
+    first, second = _words(before), _words(after)
+    if first == second:
+        return False
+    stems = {first, *_without(first, _BEFORE)}
+    return any(stem and stem in stems for stem in (second, *_without(second, _AFTER)))
+
+
+def _without(words: tuple[str, ...], markers: frozenset[str]) -> list[tuple[str, ...]]:
+    return [words[:i] + words[i + 1 :] for i, word in enumerate(words) if word in markers]
+
+
+def _words(name: str) -> tuple[str, ...]:
+    short = _SHORT_STATE.fullmatch(name.lower())
+    if short:
+        return short["letter"], short["time"]
+    return tuple(word.lower() for word in _WORD.findall(name.replace("past_key_values", "past")))
+
+
+def _has(states: Sequence[State], name: str) -> bool:
+    return any(state.input == name for state in states)
