@@ -10,10 +10,12 @@ from pathlib import Path
 import onnx
 
 from edgepack.errors import BuildError
+from edgepack.packager.graph.own_quantization import read_own_quantization
 from edgepack.packager.judging import gates
 from edgepack.packager.judging.accuracy import Metric
 from edgepack.packager.judging.evaluation import Evaluator
 from edgepack.packager.judging.measure import Run, interleaved_medians_ms
+from edgepack.packager.passing_through import check_quantized_once, describe_own
 from edgepack.packager.profile.schema import Profile, Quantize
 from edgepack.packager.progress import Progress
 from edgepack.packager.quantization.candidate import Quantizer
@@ -59,6 +61,10 @@ def choose(
     progress: Progress,
 ) -> Chosen:
     """Quantizes where the profile asks for it, and decides between that and the float model."""
+    own = read_own_quantization(model.graph)
+    if own is not None:
+        check_quantized_once(own, profile)
+        return _float_model(prepared, own.precision, None, describe_own(own, profile))
     settings = profile.quantize
     if settings is None:
         return _float_model(prepared, profile.about.precision, None, ())

@@ -21,6 +21,7 @@ from edgepack.errors import BuildError
 from edgepack.packager.bundling.tool_versions import tool_versions
 from edgepack.packager.choosing import Chosen, choose
 from edgepack.packager.graph.model_files import RUNTIME_ERRORS, load_model, save_model
+from edgepack.packager.graph.own_quantization import read_own_quantization
 from edgepack.packager.judging import gates
 from edgepack.packager.judging.accuracy import Metric, OutputDistance, Verdict
 from edgepack.packager.judging.evaluation import Evaluator, find_venue
@@ -177,7 +178,8 @@ def _run_source(source: SourceModel, work_dir: Path) -> Run:
     model.CopyFrom(source.model)
     name_nodes(model.graph)
     try:
-        return ModelRunner(model, work_dir / "source.onnx").run
+        is_float = read_own_quantization(model.graph) is None
+        return ModelRunner(model, work_dir / "source.onnx", optimize=is_float).run
     except RUNTIME_ERRORS as error:
         raise BuildError(
             f"ONNX Runtime cannot load the model: {str(error).strip().splitlines()[0]}",

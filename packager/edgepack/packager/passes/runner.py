@@ -7,6 +7,7 @@ import onnx
 
 from edgepack.errors import BuildError
 from edgepack.packager.graph.model_files import RUNTIME_ERRORS
+from edgepack.packager.graph.own_quantization import read_own_quantization
 from edgepack.packager.judging.measure import ModelRunner, largest_difference
 from edgepack.packager.passes.clamp_mask import clamp_mask
 from edgepack.packager.passes.clean import clean, name_nodes
@@ -60,7 +61,8 @@ def run_float_passes(
     current = onnx.ModelProto()
     current.CopyFrom(model)
     name_nodes(current.graph)  # ONNX Runtime refuses equal names, which exporters do write
-    expected = ModelRunner(current, folder / "source.onnx").run_all(samples)
+    is_float = read_own_quantization(current.graph) is None  # else integers may saturate in kernels
+    expected = ModelRunner(current, folder / "source.onnx", optimize=is_float).run_all(samples)
     notes: list[str] = []
     entries = [entry for entry in profile.passes if not isinstance(entry, Lowering)]
     for number, entry in enumerate(entries, start=1):
@@ -69,16 +71,16 @@ def run_float_passes(
         result = _PASSES[type(entry)](current, entry, context)
         current = result.model
         notes.extend(result.notes)
-        _check_outputs(current, name, expected, samples, folder)
+        _check_outputs(current, name, expected, samples, folder, is_float)
     _refuse_forbidden(current, context)
     return PassResult(model=current, notes=tuple(notes))
 
 
 def _check_outputs(
-    model: onnx.ModelProto, name: str, expected: Any, samples: Any, folder: Any
+    model: onnx.ModelProto, name: str, expected: Any, samples: Any, folder: Any, optimize: bool
 ) -> None:
     try:
-        got = ModelRunner(model, folder / f"{name}.onnx").run_all(samples)
+        got = ModelRunner(model, folder / f"{name}.onnx", optimize=optimize).run_all(samples)
     except RUNTIME_ERRORS as error:
         raise BuildError(
             f"after the pass {name} ONNX Runtime cannot run the model: {str(error).strip()}",
