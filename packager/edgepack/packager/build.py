@@ -9,7 +9,8 @@
 7. Move it to its place in one step, and put the report with times beside it.
 
 All work lies in a hidden folder beside the output, which is removed whatever happens: a build
-that fails, is interrupted or fills the disk leaves what was there before.
+that fails, is interrupted or fills the disk leaves what was there before. Only a report of what was
+tried stays, where gates refused.
 """
 
 import errno
@@ -37,10 +38,17 @@ from edgepack.packager.profile.reading import load_profile
 from edgepack.packager.profile.schema import Profile
 from edgepack.packager.progress import Progress
 from edgepack.packager.recipe import prepare_variant
-from edgepack.packager.reports.composing import Material, add_times, compose_report
+from edgepack.packager.reports.composing import (
+    Material,
+    add_times,
+    compose_refusal,
+    compose_report,
+    report_refusal,
+)
 from edgepack.packager.reports.page import render_report
 from edgepack.packager.reports.report import RefusedProfile, Report, encode_report
-from edgepack.packager.samples.files import open_samples
+from edgepack.packager.samples.carried_states import follow_states
+from edgepack.packager.samples.files import OpenedSamples, open_samples
 from edgepack.packager.samples.golden_choice import choose_golden
 from edgepack.packager.samples.split import describe, split_samples
 from edgepack.packager.source.model import SourceModel, static_or_error
@@ -137,7 +145,7 @@ def _build(request: BuildRequest, progress: Progress) -> BuildResult:
         if not request.keep_going:
             for profile in profiles:
                 _check_shapes(source, profile)
-        material = _open_material(request, source, profiles, progress)  # 2
+        material = _open_material(request, source, profiles, work, progress)  # 2
         # 3
         variants, refused = _prepare_all(request, source, profiles, material, work, progress)
         # 4
@@ -163,10 +171,8 @@ def _build(request: BuildRequest, progress: Progress) -> BuildResult:
         rehearsal = rehearse(folder, key.public_key(), progress)
         # 7
         _publish(folder, request.output, work)
-    timed = add_times(report, variants, rehearsal)
-    html, json = (_beside(request.output, suffix) for suffix in ("report.html", "report.json"))
-    write_file(html, render_report(timed).encode())
-    write_file(json, encode_report(timed))
+    timed = add_times(report, variants, refused, rehearsal)
+    html, json = _write_report(timed, request.output)
     return BuildResult(
         output=request.output, digest=digest, report=timed, report_html=html, report_json=json
     )
@@ -198,6 +204,7 @@ def _open_material(
     request: BuildRequest,
     source: SourceModel,
     profiles: tuple[Profile, ...],
+    work: Path,
     progress: Progress,
 ) -> Material:
     calibrating = [profile.name for profile in profiles if profile.quantize is not None]
@@ -211,16 +218,31 @@ def _open_material(
     if not calibration:
         calibration = request.evaluation or RANDOM_WHEN_NONE
         notes.append(f"No calibration samples were given; {calibration} took their place.")
-    declarations = request.declarations
-    opened = open_samples(calibration, source.inputs, declarations, progress)
+    opened = _open_given(calibration, request, source, work / "states", progress)
     notes += opened.notes
     evaluation = None
     if request.evaluation and request.evaluation != calibration:
-        evaluation = open_samples(request.evaluation, source.inputs, declarations, progress)
-        notes += evaluation.notes
+        evaluation = _open_given(
+            request.evaluation, request, source, work / "held-out-states", progress
+        )
+        notes += [note for note in evaluation.notes if note not in notes]
     split = split_samples(opened, evaluation)
     notes.append(f"The samples were divided: {describe(split)}.")
     return Material(opened=opened, split=split, notes=(*source.notes, *notes))
+
+
+def _open_given(
+    where: str, request: BuildRequest, source: SourceModel, folder: Path, progress: Progress
+) -> OpenedSamples:
+    opened = open_samples(where, source.inputs, request.declarations, progress)
+    return follow_states(
+        opened,
+        source,
+        request.declarations,
+        request.declared_in,
+        folder=folder,
+        progress=progress,
+    )
 
 
 def _prepare_all(
@@ -250,25 +272,60 @@ def _prepare_all(
             )
         except (BuildError, DeviceError, ProfileError) as error:
             if not request.keep_going:
-                raise _refusal(profile, error, several=len(profiles) > 1) from error
-            refused.append(
-                RefusedProfile(
-                    profile=profile.name, problem=error.problem, remedy=error.remedy or ""
+                built = tuple(f"{v.name} was built, and is not published." for v in variants)
+                hint = _report_refusals(
+                    request, source, material, (report_refusal(profile.name, error),), built
                 )
-            )
+                raise _refusal(profile, error, hint, several=len(profiles) > 1) from error
+            refused.append(report_refusal(profile.name, error))
     if not variants:
         reasons = "; ".join(f"{entry.profile}: {entry.problem}" for entry in refused)
-        raise BuildError(f"no profile could be built: {reasons}", remedy=refused[0].remedy)
+        hint = _report_refusals(request, source, material, tuple(refused), ())
+        raise BuildError(
+            f"no profile could be built: {reasons}", remedy=_join(refused[0].remedy, hint)
+        )
     return tuple(variants), tuple(refused)
 
 
-def _refusal(profile: Profile, error: EdgepackError, *, several: bool) -> BuildError:
+def _report_refusals(
+    request: BuildRequest,
+    source: SourceModel,
+    material: Material,
+    refused: tuple[RefusedProfile, ...],
+    notes: tuple[str, ...],
+) -> str:
+    """Writes the report of a build that makes no bundle, and says where; "" if nothing is known.
+
+    It lies where the bundle's report would; beside that of an older bundle, if there is one.
+    """
+    if not any(entry.best for entry in refused):
+        return ""
+    report = compose_refusal(
+        request.name, request.version, request.release, source, material, refused, notes
+    )
+    prefix = "refused." if request.output.exists() else ""
+    html = _write_report(report, request.output, prefix)[0]
+    return f"{html} tells what was tried"
+
+
+def _write_report(report: Report, output: Path, prefix: str = "") -> tuple[Path, Path]:
+    html, json = (_beside(output, f"{prefix}report.{suffix}") for suffix in ("html", "json"))
+    write_file(html, render_report(report).encode())
+    write_file(json, encode_report(report))
+    return html, json
+
+
+def _refusal(profile: Profile, error: EdgepackError, report: str, *, several: bool) -> BuildError:
     problem = error.problem
     if profile.name not in problem:
         problem = f"profile {profile.name!r} refuses: {problem}"
-    hint = "--keep-going builds the other profiles" if several else None
+    hint = "--keep-going builds the other profiles" if several else ""
     remedy = "; or: ".join(part for part in (error.remedy, hint) if part)
-    return BuildError(problem, found_in=error.found_in, remedy=remedy or None)
+    return BuildError(problem, found_in=error.found_in, remedy=_join(remedy, report))
+
+
+def _join(remedy: str, report: str) -> str | None:
+    return ". ".join(part for part in (remedy, report) if part) or None
 
 
 def _for_profile(progress: Progress, name: str) -> Progress:
