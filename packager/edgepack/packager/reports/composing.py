@@ -5,12 +5,16 @@ from dataclasses import dataclass
 import msgspec
 
 from edgepack.bundle.golden import Golden
+from edgepack.errors import EdgepackError
 from edgepack.packager.bundling.assemble import BundleParts, LaidOut, reported_files
 from edgepack.packager.bundling.rehearse import Rehearsal
+from edgepack.packager.bundling.tool_versions import tool_versions
 from edgepack.packager.profile.reading import describe_passes
 from edgepack.packager.profile.schema import Profile
 from edgepack.packager.reports.report import (
+    BlamedNode,
     ModelReport,
+    RefusedCandidate,
     RefusedProfile,
     Report,
     SamplesReport,
@@ -21,7 +25,13 @@ from edgepack.packager.reports.report import (
 from edgepack.packager.samples.files import OpenedSamples
 from edgepack.packager.samples.sequence import SampleSplit
 from edgepack.packager.source.model import SourceModel
-from edgepack.packager.variant import PreparedVariant
+from edgepack.packager.variant import (
+    Attempt,
+    Culprit,
+    PreparedVariant,
+    RefusedVariant,
+    VariantRefusedError,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,23 +60,8 @@ def compose_report(
         version=parts.version,
         release=parts.release,
         created_at=parts.created_at,
-        model=ModelReport(
-            file=source.path.name,
-            sha256=source.sha256,
-            size_bytes=source.size_bytes,
-            opset=source.opset,
-            inputs=tuple(map(str, source.inputs)),
-            outputs=tuple(map(str, source.outputs)),
-            node_count=len(source.model.graph.node),
-        ),
-        samples=SamplesReport(
-            calibration_count=material.split.calibration.count,
-            search_count=material.split.search.count,
-            held_out_count=material.split.held_out.count,
-            golden_count=len(golden.inputs),
-            golden_bytes=laid_out.golden.size_bytes,
-            is_random=material.opened.is_random,
-        ),
+        model=_model(source),
+        samples=_samples(material, len(golden.inputs), laid_out.golden.size_bytes),
         variants=tuple(
             VariantReport(
                 name=variant.name,
@@ -82,47 +77,143 @@ def compose_report(
                 toolchain=variant.toolchain,
                 tolerances=variant.tolerances,
                 recipe=recipes.get(variant.profile, ()),
-                attempts=tuple(
-                    TriedAttempt(
-                        what=attempt.what,
-                        accuracy=attempt.accuracy,
-                        size_bytes=attempt.size_bytes,
-                        because=attempt.because,
-                    )
-                    for attempt in variant.attempts
-                ),
+                attempts=_untimed(_attempts(variant.attempts)),
+                culprits=_culprits(variant.culprits),
+                inspection=variant.inspection,
+                profile_sha256=variant.profile_sha256,
                 notes=variant.notes,
                 files=files[variant.name],
             )
             for variant in parts.variants
         ),
-        refused=refused,
+        refused=tuple(map(_untimed_refusal, refused)),
         notes=material.notes,
         tools=dict(sorted(parts.tools.items())),
     )
 
 
+def compose_refusal(
+    name: str,
+    version: str,
+    release: int,
+    source: SourceModel,
+    material: Material,
+    refused: tuple[RefusedProfile, ...],
+    notes: tuple[str, ...],
+) -> Report:
+    """The report of a build that made no bundle: what was tried, and what was too little."""
+    return Report(
+        name=name,
+        version=version,
+        release=release,
+        created_at="",
+        model=_model(source),
+        samples=_samples(material, 0, 0),
+        variants=(),
+        refused=refused,
+        notes=(*material.notes, *notes),
+        tools=tool_versions(),
+    )
+
+
+def report_refusal(profile: str, error: EdgepackError) -> RefusedProfile:
+    """A profile that no variant was made for, with what was measured before it was refused."""
+    best = _candidate(error.variant) if isinstance(error, VariantRefusedError) else None
+    return RefusedProfile(
+        profile=profile, problem=error.problem, remedy=error.remedy or "", best=best
+    )
+
+
 def add_times(
-    report: Report, variants: tuple[PreparedVariant, ...], rehearsal: Rehearsal
+    report: Report,
+    variants: tuple[PreparedVariant, ...],
+    refused: tuple[RefusedProfile, ...],
+    rehearsal: Rehearsal,
 ) -> Report:
     """The report beside the bundle: with times, and with what the rehearsal saw."""
-    timings = {
-        variant.name: Timing(
-            latency_ms=variant.latency_ms, float_latency_ms=variant.float_latency_ms
-        )
-        for variant in variants
-    }
-    timed_notes = {variant.name: variant.timed_notes for variant in variants}
+    prepared = {variant.name: variant for variant in variants}
     return msgspec.structs.replace(
         report,
         choice=rehearsal.choice.because,
         variants=tuple(
             msgspec.structs.replace(
                 variant,
-                notes=(*variant.notes, *timed_notes[variant.name]),
-                timing=timings[variant.name],
+                notes=(*variant.notes, *prepared[variant.name].timed_notes),
+                attempts=_attempts(prepared[variant.name].attempts),
+                timing=Timing(
+                    latency_ms=prepared[variant.name].latency_ms,
+                    float_latency_ms=prepared[variant.name].float_latency_ms,
+                ),
                 rehearsal=rehearsal.by_variant[variant.name],
             )
             for variant in report.variants
         ),
+        refused=refused,
     )
+
+
+def _model(source: SourceModel) -> ModelReport:
+    return ModelReport(
+        file=source.path.name,
+        sha256=source.sha256,
+        size_bytes=source.size_bytes,
+        opset=source.opset,
+        inputs=tuple(map(str, source.inputs)),
+        outputs=tuple(map(str, source.outputs)),
+        node_count=len(source.model.graph.node),
+    )
+
+
+def _samples(material: Material, golden_count: int, golden_bytes: int) -> SamplesReport:
+    return SamplesReport(
+        calibration_count=material.split.calibration.count,
+        search_count=material.split.search.count,
+        held_out_count=material.split.held_out.count,
+        golden_count=golden_count,
+        golden_bytes=golden_bytes,
+        is_random=material.opened.is_random,
+    )
+
+
+def _attempts(attempts: tuple[Attempt, ...]) -> tuple[TriedAttempt, ...]:
+    return tuple(
+        TriedAttempt(
+            what=attempt.what,
+            accuracy=attempt.accuracy,
+            size_bytes=attempt.size_bytes,
+            because=attempt.because,
+            float_nodes=attempt.float_nodes,
+            is_best=attempt.is_best,
+            latency_ms=attempt.latency_ms,
+        )
+        for attempt in attempts
+    )
+
+
+def _culprits(culprits: tuple[Culprit, ...]) -> tuple[BlamedNode, ...]:
+    return tuple(BlamedNode(name=culprit.name, noise=culprit.noise) for culprit in culprits)
+
+
+def _candidate(variant: RefusedVariant) -> RefusedCandidate:
+    return RefusedCandidate(
+        precision=variant.precision,
+        size_bytes=variant.size_bytes,
+        accuracy=variant.accuracy,
+        placement=variant.placement,
+        attempts=_attempts(variant.attempts),
+        culprits=_culprits(variant.culprits),
+        inspection=variant.inspection,
+        notes=variant.notes,
+    )
+
+
+def _untimed(attempts: tuple[TriedAttempt, ...]) -> tuple[TriedAttempt, ...]:
+    return tuple(msgspec.structs.replace(attempt, latency_ms=None) for attempt in attempts)
+
+
+def _untimed_refusal(refused: RefusedProfile) -> RefusedProfile:
+    best = refused.best
+    if best is None:
+        return refused
+    untimed = msgspec.structs.replace(best, attempts=_untimed(best.attempts))
+    return msgspec.structs.replace(refused, best=untimed)
