@@ -18,9 +18,10 @@ from edgepack.packager.judging.measure import Run, interleaved_medians_ms
 from edgepack.packager.passing_through import check_quantized_once, describe_own
 from edgepack.packager.profile.schema import Profile, Quantize
 from edgepack.packager.progress import Progress
-from edgepack.packager.quantization.candidate import Quantizer
 from edgepack.packager.samples.sequence import Samples, SampleSplit
-from edgepack.packager.search import MOST_SAMPLES, CandidateJudge, SearchResult, search
+from edgepack.packager.search.judge import MOST_SAMPLES, CandidateJudge
+from edgepack.packager.search.makers_by_pass import make_maker
+from edgepack.packager.search.search import SearchResult, search
 
 _FLOAT_PRECISION = "fp32"
 _LATENCY_ROUNDS = 50
@@ -68,15 +69,15 @@ def choose(
     settings = profile.quantize
     if settings is None:
         return _float_model(prepared, profile.about.precision, None, ())
-    quantizer = Quantizer(
+    maker = make_maker(
         model, settings, split.calibration, work_dir=work_dir / "calibration", progress=progress
     )
-    if not quantizer.everything.nodes:
+    if not maker.names:
         return _nothing_to_quantize(prepared, profile, settings)
     race = _Race(prepared, profile, evaluator, split.search)
     found = search(
-        quantizer,
-        settings,
+        maker,
+        settings.max_float_share,
         evaluator,
         CandidateJudge(
             float_source, _few(split.search, split.calibration), profile.gates.accuracy, metric

@@ -36,7 +36,8 @@ from edgepack.packager.passes.runner import run_float_passes
 from edgepack.packager.profile.schema import Profile
 from edgepack.packager.progress import Progress
 from edgepack.packager.samples.sequence import Samples, SampleSplit
-from edgepack.packager.search import CandidateJudge, SearchResult
+from edgepack.packager.search.judge import CandidateJudge
+from edgepack.packager.search.search import SearchResult
 from edgepack.packager.source.model import SourceModel
 from edgepack.packager.variant import (
     Attempt,

@@ -39,7 +39,7 @@ def _quantized(
     float_nodes: tuple[str, ...] = (),
 ) -> onnx.ModelProto:
     quantizer = Quantizer(model, settings, samples_for(model, 8), work_dir=folder, progress=silent)
-    result, _ = quantizer.build(method, float_nodes)
+    result = quantizer.build(method, float_nodes).model
     onnx.checker.check_model(result, full_check=True)
     return result
 

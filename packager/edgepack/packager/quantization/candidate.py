@@ -8,13 +8,16 @@ import onnx
 from edgepack.packager.graph.questions import index_graph
 from edgepack.packager.profile.schema import Quantize
 from edgepack.packager.progress import Progress
+from edgepack.packager.quantization.ablation import GatedModel
 from edgepack.packager.quantization.assign import Assignment, assign_scales
 from edgepack.packager.quantization.calibration import Calibration
 from edgepack.packager.quantization.methods import needs_histogram
 from edgepack.packager.quantization.observations import Observation
 from edgepack.packager.quantization.plan import Plan, make_plan
+from edgepack.packager.quantization.ranking import rank_nodes
 from edgepack.packager.quantization.writer import absorbs_rectifier, write_qdq
 from edgepack.packager.samples.sequence import Samples
+from edgepack.packager.search.maker import Built, NodeCost
 
 
 class Quantizer:
@@ -40,6 +43,7 @@ class Quantizer:
         self.model = model
         self.settings = settings
         self.index = index_graph(model.graph)
+        self._folder = work_dir
         self.everything = everything = make_plan(self.index, settings, ())
         rectified = make_plan(self.index, settings, (), apart=[n.name for n in everything.nodes])
         observed = dict.fromkeys((*everything.activations, *rectified.activations))
@@ -78,7 +82,25 @@ class Quantizer:
         plan = make_plan(self.index, self.settings, float_nodes, apart=apart)
         return plan, assign_scales(self.index, plan, self.settings, observed, method)
 
-    def build(self, method: str, float_nodes: Collection[str] = ()) -> tuple[onnx.ModelProto, Plan]:
+    @property
+    def methods(self) -> tuple[str, ...]:
+        """Ways to turn the calibration into ranges, in the order to try."""
+        return self.settings.ranges
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Every node that can be quantized, in graph order."""
+        return tuple(node.name for node in self.everything.nodes)
+
+    def build(self, method: str, float_nodes: Collection[str] = ()) -> Built:
         """The quantized model for a calibration method and a set of nodes that stay float."""
         plan, scales = self.plan(method, float_nodes)
-        return write_qdq(self.model, self.index, plan, scales, self.settings), plan
+        model = write_qdq(self.model, self.index, plan, scales, self.settings)
+        return Built(model=model, lowered=tuple(node.name for node in plan.nodes))
+
+    def rank(self, method: str, samples: Samples, progress: Progress) -> tuple[NodeCost, ...]:
+        """Measures what quantizing each node alone costs; worst first."""
+        plan, scales = self.plan(method, ())
+        self._folder.mkdir(parents=True, exist_ok=True)
+        gated = GatedModel(self.model, self.index, plan, scales, self._folder / "ranking.onnx")
+        return rank_nodes(gated, samples, progress=progress)

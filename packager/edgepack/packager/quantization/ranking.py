@@ -1,7 +1,6 @@
 """Which nodes cost the accuracy: measured one at a time, the others float."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -10,22 +9,10 @@ from edgepack.packager.judging.measure import Outputs
 from edgepack.packager.progress import Progress
 from edgepack.packager.quantization.ablation import GatedModel
 from edgepack.packager.samples.sequence import Samples
+from edgepack.packager.search.maker import NodeCost
 
 _MOST_RUNS = 300
 _MOST_SAMPLES = 8
-
-
-@dataclass(frozen=True, kw_only=True)
-class NodeCost:
-    """What quantizing one node alone does.
-
-    Attributes:
-        name: The node.
-        noise: Mean over the outputs of the root-mean-square error over the root-mean-square.
-    """
-
-    name: str
-    noise: float
 
 
 def rank_nodes(gated: GatedModel, samples: Samples, *, progress: Progress) -> tuple[NodeCost, ...]:

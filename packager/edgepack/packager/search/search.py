@@ -14,25 +14,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from edgepack.packager.graph.model_files import save_model
-from edgepack.packager.judging.accuracy import (
-    Metric,
-    Reference,
-    Verdict,
-    evaluate_metric,
-    judge_metric,
-)
+from edgepack.packager.judging.accuracy import Verdict
 from edgepack.packager.judging.evaluation import Evaluator
 from edgepack.packager.judging.measure import Run
-from edgepack.packager.profile.schema import AccuracyGate, Quantize
 from edgepack.packager.progress import Progress
-from edgepack.packager.quantization.ablation import GatedModel
-from edgepack.packager.quantization.candidate import Quantizer
-from edgepack.packager.quantization.ranking import NodeCost, rank_nodes
-from edgepack.packager.samples.sequence import Samples
+from edgepack.packager.search.judge import CandidateJudge
+from edgepack.packager.search.maker import CandidateMaker, NodeCost
 from edgepack.packager.variant import Attempt
-
-MOST_SAMPLES = 64
-"""Samples that a candidate is judged on: enough to see 2 % of disagreement."""
 
 _RESERVE = 0.2
 """Share of the budget that a candidate should leave, so that it holds on other samples too."""
@@ -82,35 +70,9 @@ class SearchResult:
     culprits: tuple[NodeCost, ...]
 
 
-class CandidateJudge:
-    """Judges candidates on one set of samples, or by the user's metric.
-
-    Args:
-        float_run: The float model.
-        samples: What to run.
-        gate: The budgets.
-        metric: The user's metric, or None.
-    """
-
-    def __init__(
-        self, float_run: Run, samples: Samples, gate: AccuracyGate, metric: Metric | None
-    ) -> None:
-        self.samples = samples
-        self._gate = gate
-        self._metric = metric
-        self.reference = Reference([float_run(feeds) for feeds in samples], gate)
-        self._float_value = evaluate_metric(metric, float_run) if metric else 1.0
-
-    def judge(self, run: Run) -> Verdict:
-        """Runs a candidate and judges it."""
-        if self._metric is not None:
-            return judge_metric(self._metric, run, self._float_value, self._gate)
-        return self.reference.judge([run(feeds) for feeds in self.samples])
-
-
 def search(
-    quantizer: Quantizer,
-    settings: Quantize,
+    maker: CandidateMaker,
+    max_float_share: float,
     evaluator: Evaluator,
     judge: CandidateJudge,
     *,
@@ -121,8 +83,8 @@ def search(
     """Searches; see the steps above.
 
     Args:
-        quantizer: Makes candidates.
-        settings: The profile's quantize pass.
+        maker: Makes candidates.
+        max_float_share: Share of the nodes that may return to float, 0…1.
         evaluator: Opens candidates where they are measured.
         judge: Judges them.
         work_dir: Folder for the candidates.
@@ -136,15 +98,15 @@ def search(
     Raises:
         BuildError: Calibration failed, or ONNX Runtime refuses a candidate.
     """
-    tries = _Tries(quantizer, evaluator, judge, work_dir, progress)
-    for number, method in enumerate(settings.ranges):
+    tries = _Tries(maker, evaluator, judge, work_dir, progress)
+    for number, method in enumerate(maker.methods):
         because = "the profile's first method" if number == 0 else "the one before lost too much"
         run = tries.add(method, (), because)
         if tries.is_settled or (number == 0 and is_hopeless(run)):
             return tries.result(())
     method = tries.best.method
-    ranked = _rank(quantizer, method, judge.samples, work_dir, progress)
-    limit = int(len(ranked) * settings.max_float_share)
+    ranked = maker.rank(method, judge.samples, progress)
+    limit = int(len(ranked) * max_float_share)
     names = [cost.name for cost in ranked]
     failed, passed = 0, None
     for count in _doubling(limit):
@@ -172,26 +134,18 @@ def _doubling(limit: int) -> list[int]:
     return [count for count in counts if 0 < count <= limit]
 
 
-def _rank(
-    quantizer: Quantizer, method: str, samples: Samples, work_dir: Path, progress: Progress
-) -> tuple[NodeCost, ...]:
-    plan, scales = quantizer.plan(method, ())
-    gated = GatedModel(quantizer.model, quantizer.index, plan, scales, work_dir / "ranking.onnx")
-    return rank_nodes(gated, samples, progress=progress)
-
-
 class _Tries:
     """Candidates so far; the best is the one to keep: within the budget with the fewest floats."""
 
     def __init__(
         self,
-        quantizer: Quantizer,
+        maker: CandidateMaker,
         evaluator: Evaluator,
         judge: CandidateJudge,
         work_dir: Path,
         progress: Progress,
     ) -> None:
-        self._quantizer = quantizer
+        self._maker = maker
         self._evaluator = evaluator
         self._judge = judge
         self._folder = work_dir
@@ -203,8 +157,8 @@ class _Tries:
         """Makes, runs and judges one candidate."""
         number = len(self._candidates) + 1
         path = self._folder / f"candidate-{number}.onnx"
-        model, plan = self._quantizer.build(method, float_nodes)
-        size_bytes = save_model(model, path)
+        built = self._maker.build(method, float_nodes)
+        size_bytes = save_model(built.model, path)
         run = self._evaluator.open(path)
         verdict = self._judge.judge(run)
         candidate = Candidate(
@@ -213,7 +167,7 @@ class _Tries:
             path=path,
             size_bytes=size_bytes,
             verdict=verdict,
-            quantized_count=len(plan.nodes),
+            quantized_count=len(built.lowered),
         )
         self._candidates.append(candidate)
         self._attempts.append(

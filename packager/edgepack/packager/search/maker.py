@@ -1,0 +1,71 @@
+"""What the search needs of a lowering: candidates by method and by nodes that stay float.
+
+The search knows nothing of integers, halves or blocks of weights; whoever lowers a model does.
+"""
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Protocol
+
+import onnx
+
+from edgepack.packager.progress import Progress
+from edgepack.packager.samples.sequence import Samples
+
+
+@dataclass(frozen=True, kw_only=True)
+class Built:
+    """A candidate in memory.
+
+    Attributes:
+        model: The lowered model.
+        lowered: Names of the nodes that are lowered in it.
+    """
+
+    model: onnx.ModelProto
+    lowered: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeCost:
+    """What lowering one node alone does.
+
+    Attributes:
+        name: The node.
+        noise: Mean over the outputs of the root-mean-square error over the root-mean-square.
+    """
+
+    name: str
+    noise: float
+
+
+class CandidateMaker(Protocol):
+    """Makes candidates of one float model."""
+
+    @property
+    def methods(self) -> tuple[str, ...]:
+        """Ways to make a candidate, in the order to try; words that people are shown."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Every node that can be lowered, in graph order."""
+
+    def build(self, method: str, float_nodes: Collection[str]) -> Built:
+        """Makes one candidate.
+
+        Args:
+            method: One of `methods`.
+            float_nodes: Nodes of `names` that stay float.
+        """
+
+    def rank(self, method: str, samples: Samples, progress: Progress) -> tuple[NodeCost, ...]:
+        """Measures what lowering each node alone costs.
+
+        Args:
+            method: One of `methods`.
+            samples: Samples to measure on; as many are read as the cost allows.
+            progress: Told about each node.
+
+        Returns:
+            One entry a node, worst first; equal ones by name.
+        """

@@ -1,0 +1,36 @@
+"""Which maker makes the candidates of which lowering pass."""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import onnx
+
+from edgepack.packager.profile.schema import Lowering, Quantize
+from edgepack.packager.progress import Progress
+from edgepack.packager.quantization.candidate import Quantizer
+from edgepack.packager.samples.sequence import Samples
+from edgepack.packager.search.maker import CandidateMaker
+
+_MAKERS: Mapping[type, Callable[..., CandidateMaker]] = {Quantize: Quantizer}
+"""Each is called with model, settings, samples, and the keywords work_dir and progress."""
+
+
+def make_maker(
+    model: onnx.ModelProto,
+    settings: Lowering,
+    samples: Samples,
+    *,
+    work_dir: Path,
+    progress: Progress,
+) -> CandidateMaker:
+    """The maker for a lowering pass.
+
+    Args:
+        model: The float model, clean and with shapes.
+        settings: The profile's lowering pass.
+        samples: Calibration samples.
+        work_dir: Folder for what it writes.
+        progress: Told about calibration.
+    """
+    make = _MAKERS[type(settings)]
+    return make(model, settings, samples, work_dir=work_dir, progress=progress)
