@@ -1,0 +1,191 @@
+"""States are found by name and shape, and samples get those that the float model had."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from edgepack.errors import BuildError
+from edgepack.packager.inputs import InputDeclaration, RawInput, TokenInput
+from edgepack.packager.judging.chains import STEPS, describe_chains, run_samples
+from edgepack.packager.samples.carried_states import follow_states
+from edgepack.packager.samples.files import OpenedSamples
+from edgepack.packager.samples.recurrence import find_states
+from edgepack.packager.samples.sequence import Feeds, Samples, State
+from edgepack.packager.source.model import TensorSpec, load_source
+
+STATE = State(input="state", output="stateN")
+
+
+def _spec(name: str, *shape: int | str, dtype: str = "float32") -> TensorSpec:
+    return TensorSpec(name=name, dtype=dtype, shape=shape)
+
+
+def _find(
+    inputs: list[TensorSpec],
+    outputs: list[TensorSpec],
+    declarations: dict[str, InputDeclaration] | None = None,
+) -> tuple[list[tuple[str, str]], tuple[str, ...]]:
+    found = find_states(inputs, outputs, declarations or {}, "edgepack.toml")
+    return [(state.input, state.output) for state in found.states], found.notes
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("state", "stateN"),
+        ("state", "state_out"),
+        ("h0", "hn"),
+        ("h_in", "h_out"),
+        ("in_cache0", "out_cache0"),
+        ("r1i", "r1o"),
+        ("cache_last_channel", "cache_last_channel_next"),
+        ("past_key_values.3.key", "present.3.key"),
+        ("prev_hidden", "hidden"),
+    ],
+)
+def test_names_that_differ_in_before_and_after_are_a_state(before: str, after: str) -> None:
+    inputs = [_spec("sound", 1, 512), _spec(before, 2, 1, 8)]
+    outputs = [_spec("speech", 1, 1), _spec(after, 2, 1, 8)]
+    assert _find(inputs, outputs)[0] == [(before, after)]
+
+
+def test_layers_are_not_confused() -> None:
+    inputs = [_spec("x", 1, 4), _spec("h_in.0", 1, 8), _spec("h_in.1", 1, 8)]
+    outputs = [_spec("h_out.1", 1, 8), _spec("h_out.0", 1, 8)]
+    assert _find(inputs, outputs)[0] == [("h_in.0", "h_out.0"), ("h_in.1", "h_out.1")]
+
+
+def test_another_shape_or_type_is_no_state() -> None:
+    inputs = [_spec("x", 1, 4), _spec("state", 2, 1, 8), _spec("step", 1, dtype="int64")]
+    outputs = [_spec("state_out", 2, 1, 16), _spec("step_out", 1)]
+    assert _find(inputs, outputs) == ([], ())
+
+
+def test_a_filter_whose_only_input_comes_out_again_is_no_state() -> None:
+    assert _find([_spec("image", 1, 3, 8, 8)], [_spec("image_out", 1, 3, 8, 8)]) == ([], ())
+
+
+def test_two_outputs_that_could_feed_an_input_are_left_to_the_person() -> None:
+    outputs = [_spec("state_new", 1, 8), _spec("state_out", 1, 8)]
+    states, notes = _find([_spec("x", 1, 4), _spec("state", 1, 8)], outputs)
+    assert states == []
+    assert notes == (
+        "Input 'state' may be a state ('state_new' or 'state_out' could feed it): "
+        '[inputs.state] kind = "raw", from = "OUTPUT" in edgepack.toml would settle it.',
+    )
+
+
+def test_a_declaration_settles_it_either_way() -> None:
+    inputs = [_spec("x", 1, 4), _spec("memory", 1, 8), _spec("state", 1, 8)]
+    outputs = [_spec("y", 1, 8), _spec("stateN", 1, 8)]
+    declared: dict[str, InputDeclaration] = {
+        "memory": RawInput(fed_from="y"),
+        "state": RawInput(fed_from=""),
+    }
+    states, notes = _find(inputs, outputs, declared)
+    assert states == [("memory", "y")]
+    assert notes == ("Input 'memory' is fed from output 'y' of the inference before (declared).",)
+
+
+def test_tokens_are_never_a_state() -> None:
+    inputs = [_spec("x", 1, 4), _spec("ids", 1, 8, dtype="int64")]
+    outputs = [_spec("ids_next", 1, 8, dtype="int64")]
+    assert _find(inputs, outputs)[0] == [("ids", "ids_next")]
+    assert _find(inputs, outputs, {"ids": TokenInput(vocabulary=9)})[0] == []
+
+
+def test_a_declared_output_must_exist_and_fit() -> None:
+    inputs, outputs = [_spec("state", 1, 8)], [_spec("stateN", 1, 8), _spec("y", 1, 2)]
+    with pytest.raises(BuildError, match="no output 'staten'; it has stateN, y") as missing:
+        _find(inputs, outputs, {"state": RawInput(fed_from="staten")})
+    assert missing.value.remedy == 'from = "stateN"'
+    assert missing.value.found_in == "edgepack.toml, inputs.state.from"
+    with pytest.raises(BuildError, match=r"y: float32\[1,2\] cannot be fed to input state"):
+        _find(inputs, outputs, {"state": RawInput(fed_from="y")})
+
+
+def _summing(path: Path) -> Path:
+    """stateN = state / 2 + x, y = stateN * 3."""
+    graph = helper.make_graph(
+        [
+            helper.make_node("Mul", ["state", "half"], ["kept"]),
+            helper.make_node("Add", ["kept", "x"], ["stateN"]),
+            helper.make_node("Mul", ["stateN", "three"], ["y"]),
+        ],
+        "summing",
+        [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1]) for name in ("x", "state")],
+        [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1]) for name in ("y", "stateN")],
+        [
+            numpy_helper.from_array(np.array([value], dtype=np.float32), name)
+            for name, value in (("half", 0.5), ("three", 3.0))
+        ],
+    )
+    opsets = [helper.make_opsetid("", 17)]
+    path.write_bytes(
+        helper.make_model(graph, opset_imports=opsets, ir_version=8).SerializeToString()
+    )
+    return path
+
+
+def _samples(count: int, *, states: list[float] | None = None) -> Samples:
+    def read(index: int) -> Feeds:
+        state = states[index] if states else 0.0
+        return {
+            "x": np.array([1.0 + index], dtype=np.float32),
+            "state": np.array([state], dtype=np.float32),
+        }
+
+    return Samples(count=count, read=read, source="samples")
+
+
+def _follow(samples: Samples, folder: Path) -> OpenedSamples:
+    opened = OpenedSamples(samples=samples, digests=(), notes=("given",))
+    source = load_source(_summing(folder / "summing.onnx"))
+    return follow_states(
+        opened, source, {}, "", folder=folder / "states", progress=lambda *told: None
+    )
+
+
+def test_samples_that_all_hold_the_first_state_get_the_float_models_own(tmp_path: Path) -> None:
+    followed = _follow(_samples(4), tmp_path)
+    assert followed.samples.states == (STATE,)
+    seen = [float(feeds["state"][0]) for feeds in followed.samples]
+    assert seen == [0.0, 1.0, 2.5, 4.25]
+    assert followed.notes == (
+        "given",
+        "Input 'state' is fed from output 'stateN' of the inference before (by name and shape).",
+        "All 4 samples hold the same 'state': each got what the float model had there, run "
+        "through them in file order.",
+    )
+    assert float(followed.samples.pick([2]).read(0)["state"][0]) == 2.5
+
+
+def test_states_that_were_saved_with_the_samples_are_kept(tmp_path: Path) -> None:
+    followed = _follow(_samples(3, states=[7.0, 8.0, 9.0]), tmp_path)
+    assert [float(feeds["state"][0]) for feeds in followed.samples] == [7.0, 8.0, 9.0]
+    assert len(followed.notes) == 2
+
+
+def test_a_chain_starts_with_the_samples_state_and_goes_on_with_its_own() -> None:
+    samples = replace(_samples(3, states=[10.0, 20.0, 30.0]), states=(STATE,))
+
+    def run(feeds: Feeds) -> Feeds:
+        return {"y": feeds["state"], "stateN": feeds["state"] + feeds["x"]}
+
+    said = [float(outputs["y"][0]) for outputs in run_samples(run, samples)]
+    assert len(said) == 3 * STEPS
+    assert said[:4] == [10.0, 11.0, 13.0, 16.0]
+    assert said[STEPS : STEPS + 3] == [20.0, 22.0, 25.0]
+    assert all(set(outputs) == {"y"} for outputs in run_samples(run, samples))
+    assert describe_chains(samples) == (
+        "3 chains of 8 inferences, each feeding its state to the next"
+    )
+
+
+def test_without_states_every_sample_runs_once() -> None:
+    samples = _samples(3)
+    assert run_samples(lambda feeds: feeds, samples) == list(samples)
+    assert describe_chains(samples) == ""
