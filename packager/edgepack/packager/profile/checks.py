@@ -159,6 +159,10 @@ def _check_quantize(quantize: Quantize, opset: int) -> Iterator[_Contradiction]:
                 f"'{method}' is no calibration method",
                 "minmax, mse, entropy or percentile-P, 50 < P < 100",
             )
+    if not 0.0 <= quantize.smooth_alpha <= 1.0:
+        yield _Contradiction(
+            f"{place}.smooth_alpha", "a share lies between 0 and 1", "smooth_alpha = 0.5"
+        )
     if not quantize.ranges:
         yield _Contradiction(f"{place}.ranges", "no calibration method is named", "minmax")
 

@@ -135,9 +135,15 @@ class Quantize(_Section, frozen=True, kw_only=True, tag_field="name", tag="quant
         fixed_scales: Whether Sigmoid and Tanh get the scales that Qualcomm asks for.
         ranges: Ways to turn the calibration into ranges, in the order in which they are tried:
             `minmax`, `percentile-99.99`, `mse`, `entropy` …
+        prepare: What is tried on the float model where no plain range holds the budget: `smooth`
+            (SmoothQuant: outliers of activations move into weights), `cross-layer` (equalization
+            of layers in a row). Each keeps what the model computes.
+        smooth_alpha: Share of the outliers that SmoothQuant moves, 0…1.
+        bias_correction: `try` also tries candidates whose biases make up for the mean error that
+            quantization makes in each channel.
         reduce_range: Leave one bit of the weights unused (x86 CPUs without VNNI saturate).
         min_real_range: Least width of a range, so that a constant tensor has a sane scale.
-        qdq_domain: Where Quantize/DequantizeLinear come from: `onnx`, `microsoft` (com.microsoft), or
+        qdq_domain: Where Quantize/DequantizeLinear come from: `onnx`, `microsoft`, or
             `auto`: com.microsoft only for 16-bit types below opset 21, which ONNX lacks there.
         bias: `int32` with scale activation * weight, or `float` for providers that read no other.
         max_float_share: Share of quantized nodes that the search may return to float, 0…1.
@@ -157,6 +163,9 @@ class Quantize(_Section, frozen=True, kw_only=True, tag_field="name", tag="quant
     tie_ops: tuple[str, ...] = ()
     fixed_scales: bool = False
     ranges: tuple[str, ...] = ("minmax",)
+    prepare: tuple[Literal["smooth", "cross-layer"], ...] = ()
+    smooth_alpha: float = 0.5
+    bias_correction: Literal["off", "try"] = "off"
     reduce_range: bool = False
     min_real_range: float = 1e-4
     qdq_domain: Literal["auto", "onnx", "microsoft"] = "auto"

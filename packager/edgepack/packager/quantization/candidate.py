@@ -1,27 +1,25 @@
-"""Makes quantized candidates of one model: calibrated once, written for any settings tried."""
+"""Makes statically quantized candidates of one model, in every way that its profile asks for."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from pathlib import Path
 
 import onnx
 
-from edgepack.packager.graph.questions import index_graph
 from edgepack.packager.profile.schema import Quantize
 from edgepack.packager.progress import Progress
-from edgepack.packager.quantization.ablation import GatedModel
-from edgepack.packager.quantization.assign import Assignment, assign_scales
-from edgepack.packager.quantization.calibration import Calibration
-from edgepack.packager.quantization.methods import needs_histogram
-from edgepack.packager.quantization.observations import Observation
-from edgepack.packager.quantization.plan import Plan, make_plan
+from edgepack.packager.quantization.bias_correction import correct_biases
+from edgepack.packager.quantization.calibrated import CalibratedModel
+from edgepack.packager.quantization.preparation import applicable, prepare
 from edgepack.packager.quantization.ranking import rank_nodes
-from edgepack.packager.quantization.writer import absorbs_rectifier, write_qdq
+from edgepack.packager.quantization.ways import list_ways, parse_way
 from edgepack.packager.samples.sequence import Samples
 from edgepack.packager.search.maker import Built, NodeCost
 
 
 class Quantizer:
-    """One float model with its calibration.
+    """One float model, and what its profile would have done to it before quantization.
+
+    The model is prepared and calibrated once for each preparation, when that is first tried.
 
     Args:
         model: The float model, clean and with shapes.
@@ -40,67 +38,58 @@ class Quantizer:
         work_dir: Path,
         progress: Progress,
     ) -> None:
-        self.model = model
-        self.settings = settings
-        self.index = index_graph(model.graph)
+        self._settings = settings
+        self._samples = samples
         self._folder = work_dir
-        self.everything = everything = make_plan(self.index, settings, ())
-        rectified = make_plan(self.index, settings, (), apart=[n.name for n in everything.nodes])
-        observed = dict.fromkeys((*everything.activations, *rectified.activations))
-        self._calibration = Calibration(
-            model,
-            [name for name in observed if name not in self.index.initializers],
-            samples,
-            work_dir=work_dir,
-            progress=progress,
+        self._progress = progress
+        self._plain = CalibratedModel(
+            model, settings, samples, work_dir=work_dir, progress=progress
         )
-
-    def observe(self, method: str) -> Mapping[str, Observation]:
-        """What calibration saw, as far as the method needs it."""
-        if needs_histogram(method):
-            return self._calibration.histograms()
-        return self._calibration.bounds()
-
-    def plan(self, method: str, float_nodes: Collection[str]) -> tuple[Plan, Assignment]:
-        """What is quantized, and with which scales.
-
-        A rectifier that saturation cannot take over must be quantized by itself where every
-        operator has to be an integer one.
-        """
-        observed = self.observe(method)
-        plan = make_plan(self.index, self.settings, float_nodes)
-        scales = assign_scales(self.index, plan, self.settings, observed, method)
-        if self.settings.ops == "compute" or self.settings.activation_symmetric:
-            return plan, scales
-        apart = [
-            node.name
-            for node in plan.nodes
-            if node.rectifier is not None and not absorbs_rectifier(self.index, node, scales)
-        ]
-        if not apart:
-            return plan, scales
-        plan = make_plan(self.index, self.settings, float_nodes, apart=apart)
-        return plan, assign_scales(self.index, plan, self.settings, observed, method)
+        self._prepared: dict[str, tuple[CalibratedModel, tuple[str, ...]]] = {"": (self._plain, ())}
 
     @property
     def methods(self) -> tuple[str, ...]:
-        """Ways to turn the calibration into ranges, in the order to try."""
-        return self.settings.ranges
+        """Plain ranges first; then those with what costs more, see `ways`."""
+        preparations = applicable(self._plain.index, self._settings.prepare)
+        return tuple(way.words for way in list_ways(self._settings, preparations))
 
     @property
     def names(self) -> tuple[str, ...]:
         """Every node that can be quantized, in graph order."""
-        return tuple(node.name for node in self.everything.nodes)
+        return self._plain.names
 
     def build(self, method: str, float_nodes: Collection[str] = ()) -> Built:
-        """The quantized model for a calibration method and a set of nodes that stay float."""
-        plan, scales = self.plan(method, float_nodes)
-        model = write_qdq(self.model, self.index, plan, scales, self.settings)
-        return Built(model=model, lowered=tuple(node.name for node in plan.nodes))
+        """The quantized model for one of `methods` and a set of nodes that stay float."""
+        way = parse_way(method)
+        calibrated, notes = self._prepare(way.preparation)
+        model = calibrated.model
+        if way.is_bias_corrected:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            model, note = correct_biases(
+                model,
+                lambda changed: calibrated.quantize(way.ranges, float_nodes, changed)[0],
+                [name for name in calibrated.names if name not in float_nodes],
+                self._samples,
+                self._folder,
+            )
+            notes = (*notes, note)
+        quantized, lowered = calibrated.quantize(way.ranges, float_nodes, model)
+        return Built(model=quantized, lowered=lowered, notes=notes)
 
     def rank(self, method: str, samples: Samples, progress: Progress) -> tuple[NodeCost, ...]:
-        """Measures what quantizing each node alone costs; worst first."""
-        plan, scales = self.plan(method, ())
+        """Measures what quantizing each node alone costs; worst first. Biases stay as they are."""
+        way = parse_way(method)
+        calibrated, _ = self._prepare(way.preparation)
         self._folder.mkdir(parents=True, exist_ok=True)
-        gated = GatedModel(self.model, self.index, plan, scales, self._folder / "ranking.onnx")
+        gated = calibrated.gate(way.ranges, self._folder / "ranking.onnx")
         return rank_nodes(gated, samples, progress=progress)
+
+    def _prepare(self, name: str) -> tuple[CalibratedModel, tuple[str, ...]]:
+        if name not in self._prepared:
+            folder = self._folder / name
+            model, note = prepare(name, self._plain.model, self._settings, self._samples, folder)
+            calibrated = CalibratedModel(
+                model, self._settings, self._samples, work_dir=folder, progress=self._progress
+            )
+            self._prepared[name] = (calibrated, (note,))
+        return self._prepared[name]

@@ -20,10 +20,12 @@ class Built:
     Attributes:
         model: The lowered model.
         lowered: Names of the nodes that are lowered in it.
+        notes: What a person should know of how it was made, if it is the one that is kept.
     """
 
     model: onnx.ModelProto
     lowered: tuple[str, ...]
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

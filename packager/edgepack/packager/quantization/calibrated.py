@@ -1,0 +1,108 @@
+"""One float model with its calibration: plans, scales and quantized models for any range method."""
+
+from collections.abc import Collection, Mapping
+from pathlib import Path
+
+import onnx
+
+from edgepack.packager.graph.questions import GraphIndex, index_graph
+from edgepack.packager.profile.schema import Quantize
+from edgepack.packager.progress import Progress
+from edgepack.packager.quantization.ablation import GatedModel
+from edgepack.packager.quantization.assign import Assignment, assign_scales
+from edgepack.packager.quantization.calibration import Calibration
+from edgepack.packager.quantization.methods import needs_histogram
+from edgepack.packager.quantization.observations import Observation
+from edgepack.packager.quantization.plan import Plan, make_plan
+from edgepack.packager.quantization.writer import absorbs_rectifier, write_qdq
+from edgepack.packager.samples.sequence import Samples
+
+
+class CalibratedModel:
+    """A float model that is calibrated when it is first asked for, and then never again.
+
+    Args:
+        model: The float model, clean and with shapes.
+        settings: The profile's quantize pass.
+        samples: Calibration samples.
+        work_dir: Folder for instrumented models.
+        progress: Told about calibration.
+    """
+
+    def __init__(
+        self,
+        model: onnx.ModelProto,
+        settings: Quantize,
+        samples: Samples,
+        *,
+        work_dir: Path,
+        progress: Progress,
+    ) -> None:
+        self.model = model
+        self.index = index_graph(model.graph)
+        self._settings = settings
+        everything = make_plan(self.index, settings, ())
+        self.names = tuple(node.name for node in everything.nodes)
+        rectified = make_plan(self.index, settings, (), apart=self.names)
+        observed = dict.fromkeys((*everything.activations, *rectified.activations))
+        self._calibration = Calibration(
+            model,
+            [name for name in observed if name not in self.index.initializers],
+            samples,
+            work_dir=work_dir,
+            progress=progress,
+        )
+
+    def plan(
+        self, ranges: str, float_nodes: Collection[str], index: GraphIndex
+    ) -> tuple[Plan, Assignment]:
+        """What is quantized, and with which scales.
+
+        A rectifier that saturation cannot take over must be quantized by itself where every
+        operator has to be an integer one.
+
+        Args:
+            ranges: How observed values become ranges.
+            float_nodes: Nodes that stay float.
+            index: The graph to plan for: the model's own, or one with other constants.
+        """
+        settings = self._settings
+        observed = self._observe(ranges)
+        plan = make_plan(index, settings, float_nodes)
+        scales = assign_scales(index, plan, settings, observed, ranges)
+        if settings.ops == "compute" or settings.activation_symmetric:
+            return plan, scales
+        apart = [
+            node.name
+            for node in plan.nodes
+            if node.rectifier is not None and not absorbs_rectifier(index, node, scales)
+        ]
+        if not apart:
+            return plan, scales
+        plan = make_plan(index, settings, float_nodes, apart=apart)
+        return plan, assign_scales(index, plan, settings, observed, ranges)
+
+    def quantize(
+        self, ranges: str, float_nodes: Collection[str], model: onnx.ModelProto
+    ) -> tuple[onnx.ModelProto, tuple[str, ...]]:
+        """The quantized model, and the names of its quantized nodes.
+
+        Args:
+            ranges: How observed values become ranges.
+            float_nodes: Nodes that stay float.
+            model: The float model: the calibrated one, or one that differs in constants only.
+        """
+        index = self.index if model is self.model else index_graph(model.graph)
+        plan, scales = self.plan(ranges, float_nodes, index)
+        result = write_qdq(model, index, plan, scales, self._settings)
+        return result, tuple(node.name for node in plan.nodes)
+
+    def gate(self, ranges: str, path: Path) -> GatedModel:
+        """The model with every node's quantization behind a gate; `path` is where it is written."""
+        plan, scales = self.plan(ranges, (), self.index)
+        return GatedModel(self.model, self.index, plan, scales, path)
+
+    def _observe(self, ranges: str) -> Mapping[str, Observation]:
+        if needs_histogram(ranges):
+            return self._calibration.histograms()
+        return self._calibration.bounds()

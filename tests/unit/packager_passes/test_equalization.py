@@ -1,0 +1,195 @@
+"""Equalization moves ranges between layers and keeps what the model computes."""
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper, numpy_helper
+
+from edgepack.packager.graph.questions import index_graph
+from edgepack.packager.judging.measure import ModelRunner, largest_difference
+from edgepack.packager.passes.cross_layer import can_equalize, equalize
+from edgepack.packager.passes.smooth import can_smooth, smooth
+from edgepack.packager.quantization.channels import ChannelAxis, channel_maxima
+from edgepack.packager.samples.sequence import Feeds, Samples
+from tests.unit.packager_passes.models import constant, make_model, samples_for, weight
+
+node = helper.make_node
+
+
+def _differs(before: onnx.ModelProto, after: onnx.ModelProto, folder: Path) -> float:
+    samples = samples_for(before, 4)
+    onnx.checker.check_model(after)
+    return largest_difference(
+        ModelRunner(before, folder / "before.onnx").run_all(samples),
+        ModelRunner(after, folder / "after.onnx").run_all(samples),
+    )
+
+
+def _with_outlier(name: str, size: int) -> onnx.TensorProto:
+    values = np.ones(size, dtype=np.float32)
+    values[3] = 80.0
+    return numpy_helper.from_array(values, name)
+
+
+def _normalized(*, has_residual: bool, is_decomposed: bool = False) -> onnx.ModelProto:
+    """A LayerNormalization with one huge channel, read by a MatMul and a Gemm; a third product."""
+    if is_decomposed:
+        nodes = [
+            node("MeanVarianceNormalization", ["x"], ["n"], name="normalize", axes=[1]),
+            node("Mul", ["n", "gamma"], ["g"], name="gain"),
+            node("Add", ["g", "beta"], ["h"], name="shift"),
+        ]
+    else:
+        nodes = [node("LayerNormalization", ["x", "gamma", "beta"], ["h"], name="norm", axis=-1)]
+    nodes += [
+        node("MatMul", ["h", "w1"], ["a"], name="first"),
+        node("Gemm", ["h", "w2", "b2"], ["b"], name="second", transB=1),
+        node("Add", ["a", "b"], ["c"], name="sum"),
+        node("Relu", ["c"], ["r"], name="relu"),
+        node("MatMul", ["r", "w3"], ["d"], name="third"),
+        node("Add", ["d", "h" if has_residual else "c"], ["y"], name="residual"),
+    ]
+    return make_model(
+        nodes,
+        {"x": [4, 8]},
+        {"y": [4, 8]},
+        [
+            _with_outlier("gamma", 8),
+            weight("beta", 8),
+            weight("w1", 8, 8),
+            weight("w2", 8, 8, seed=1),
+            weight("b2", 8, seed=2),
+            weight("w3", 8, 8, seed=3),
+        ],
+    )
+
+
+@pytest.mark.parametrize("is_decomposed", [False, True], ids=["fused", "decomposed"])
+@pytest.mark.parametrize("has_residual", [False, True], ids=["alone", "residual"])
+def test_smoothing_keeps_what_a_model_computes(
+    tmp_path: Path, has_residual: bool, is_decomposed: bool
+) -> None:
+    model = _normalized(has_residual=has_residual, is_decomposed=is_decomposed)
+    untouched = onnx.ModelProto()
+    untouched.CopyFrom(model)
+    after, _ = smooth(model, 0.5, samples_for(model, 4), tmp_path)
+    assert model == untouched
+    assert _differs(model, after, tmp_path) < 1e-5
+
+
+def test_smoothing_divides_where_the_normalization_can_take_it_over(tmp_path: Path) -> None:
+    model = _normalized(has_residual=False)
+    samples = samples_for(model, 4)
+    after, note = smooth(model, 0.5, samples, tmp_path)
+    assert [entry.op_type for entry in after.graph.node] == [
+        entry.op_type for entry in model.graph.node
+    ]
+    place = ChannelAxis("h", 2, 1)
+    before = channel_maxima(model, [place], samples, tmp_path / "m.onnx")["h"]
+    smoothed = channel_maxima(after, [place], samples, tmp_path / "m.onnx")["h"]
+    assert smoothed.max() / np.median(smoothed) < 0.3 * before.max() / np.median(before)
+    assert note.startswith("SmoothQuant (alpha 0.5): 1 of 2 inputs of matrix products smoothed, 0")
+
+
+def test_a_residual_keeps_its_own_values(tmp_path: Path) -> None:
+    fused = _normalized(has_residual=True)
+    after, note = smooth(fused, 0.5, samples_for(fused, 4), tmp_path)
+    added = {entry.name for entry in after.graph.node} - {entry.name for entry in fused.graph.node}
+    assert added == {"h/smoothed"}
+    assert "1 of them by an extra Mul" in note
+    split = _normalized(has_residual=True, is_decomposed=True)
+    after, note = smooth(split, 0.5, samples_for(split, 4), tmp_path)
+    added = {entry.name for entry in after.graph.node} - {entry.name for entry in split.graph.node}
+    assert added == {"gain/smoothed", "shift/smoothed"}
+    assert "0 of them by an extra Mul" in note
+
+
+def test_a_product_of_two_activations_cannot_be_smoothed() -> None:
+    model = make_model(
+        [node("MatMul", ["x", "z"], ["y"], name="product")],
+        {"x": [4, 8], "z": [8, 4]},
+        {"y": [4, 4]},
+        [],
+    )
+    assert not can_smooth(index_graph(model.graph))
+
+
+def test_channel_maxima_are_those_of_all_samples_read_one_at_a_time(tmp_path: Path) -> None:
+    model = _normalized(has_residual=False)
+    given = samples_for(model, 5)
+    order: list[int] = []
+
+    def read(index: int) -> Feeds:
+        order.append(index)
+        return given.read(index)
+
+    samples = Samples(count=5, read=read, source="test")
+    seen = channel_maxima(model, [ChannelAxis("x", 2, 1)], samples, tmp_path / "m.onnx")["x"]
+    every = np.abs(np.concatenate([feeds["x"] for feeds in given]))
+    assert seen == pytest.approx(every.max(axis=0))
+    assert order == [0, 1, 2, 3, 4]
+
+
+def _uneven(kind: str, *, group: int = 1, transposed: int = 0) -> onnx.ModelProto:
+    """Two layers in a row with weights that reach from 0.001 to 1 over the channels."""
+    uneven = np.geomspace(1e-3, 1.0, 8)
+    if kind == "Gemm":
+        w1 = numpy_helper.to_array(weight("w1", 8, 8)) * uneven[None, :]
+        layers = [
+            node("Gemm", ["x", "w1", "b1"], ["h"], name="first"),
+            node("Relu", ["h"], ["r"], name="between"),
+            node("Gemm", ["r", "w2"], ["y"], name="second", transB=transposed),
+        ]
+        shapes: tuple[list[int], list[int]] = ([2, 8], [2, 8])
+        w2 = weight("w2", 8, 8, seed=1)
+    else:
+        w1 = numpy_helper.to_array(weight("w1", 8, 3, 3, 3)) * uneven[:, None, None, None]
+        inner = ["h", "slope"] if kind == "PRelu" else ["h", "zero", "six"]
+        layers = [
+            node("Conv", ["x", "w1", "b1"], ["h"], name="first"),
+            node(kind, inner if kind in ("PRelu", "Clip") else ["h"], ["r"], name="between"),
+            node("Conv", ["r", "w2"], ["y"], name="second", group=group),
+        ]
+        shapes = ([1, 3, 8, 8], [1, 8, 4, 4])
+        w2 = weight("w2", 8, 8 // group, 3, 3, seed=1)
+    return make_model(
+        layers,
+        {"x": shapes[0]},
+        {"y": shapes[1]},
+        [
+            numpy_helper.from_array(w1.astype(np.float32), "w1"),
+            weight("b1", 8),
+            w2,
+            *([constant("zero", 0.0), constant("six", 6.0)] if kind == "Clip" else []),
+            *([weight("slope", 8, 1, 1)] if kind == "PRelu" else []),
+        ],
+    )
+
+
+@pytest.mark.parametrize(
+    ("kind", "group", "transposed"),
+    [("Relu", 1, 0), ("PRelu", 2, 0), ("LeakyRelu", 8, 0), ("Gemm", 1, 0), ("Gemm", 1, 1)],
+)
+def test_two_layers_in_a_row_get_weights_that_reach_equally_far(
+    tmp_path: Path, kind: str, group: int, transposed: int
+) -> None:
+    model = _uneven(kind, group=group, transposed=transposed)
+    after, note = equalize(model)
+    assert _differs(model, after, tmp_path) < 1e-5
+    (w1,) = (t for t in after.graph.initializer if t.name == "first/equalized_1")
+    values = np.abs(numpy_helper.to_array(w1))
+    channels = values.max(axis=0) if kind == "Gemm" else values.reshape(8, -1).max(axis=1)
+    assert channels.max() / channels.min() < 100
+    assert note.startswith("Cross-layer equalization: 1 pairs of layers; the greatest weight")
+
+
+def test_a_clip_between_two_layers_is_left_and_counted() -> None:
+    model = _uneven("Clip")
+    assert not can_equalize(index_graph(model.graph))
+    after, note = equalize(model)
+    assert after == model
+    assert note == (
+        "Cross-layer equalization: no layers in a row; 1 left because a Clip stands between."
+    )
