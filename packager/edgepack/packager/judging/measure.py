@@ -1,5 +1,6 @@
 """Running a model on samples, and timing two models against each other."""
 
+import statistics
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -15,6 +16,10 @@ Outputs = dict[str, Tensor]
 
 Run = Callable[[Feeds], Outputs]
 """One inference."""
+
+_TIMED_S = 2.0
+_FEWEST_ROUNDS = 7
+"""A median of this many turns tells 10 % more from equal; slow models get no more for their time."""
 
 
 class ModelRunner:
@@ -75,15 +80,14 @@ def largest_difference(expected: Sequence[Outputs], got: Sequence[Outputs]) -> f
 
 
 def interleaved_medians_ms(
-    first: Run, second: Run, samples: Samples, *, rounds: int, limit_s: float = 10.0
+    first: Run, second: Run, samples: Samples, *, rounds: int
 ) -> tuple[float, float]:
     """Medians of two models' latencies, measured turn by turn so that noise hits both.
 
     Args:
         first, second: The models.
         samples: Fed in order, again from the start when they end.
-        rounds: Inferences of each.
-        limit_s: Stop earlier when it takes longer than this, seconds.
+        rounds: Inferences of each at the most; fewer, but 7, where they take longer than 2 s.
 
     Returns:
         Milliseconds, of `first` and of `second`.
@@ -92,12 +96,12 @@ def interleaved_medians_ms(
     first(feeds[0])
     second(feeds[0])
     times: tuple[list[float], list[float]] = ([], [])
-    end = time.perf_counter() + limit_s
+    end = time.perf_counter() + _TIMED_S
     for number in range(rounds):
         for run, taken in zip((first, second), times, strict=True):
             start = time.perf_counter()
             run(feeds[number % len(feeds)])
             taken.append((time.perf_counter() - start) * 1e3)
-        if time.perf_counter() > end and number >= 2:
+        if time.perf_counter() > end and number + 1 >= _FEWEST_ROUNDS:
             break
-    return float(np.median(times[0])), float(np.median(times[1]))
+    return statistics.median(times[0]), statistics.median(times[1])
