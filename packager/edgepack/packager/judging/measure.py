@@ -19,7 +19,7 @@ Run = Callable[[Feeds], Outputs]
 
 _TIMED_S = 2.0
 _FEWEST_ROUNDS = 7
-"""A median of this many turns tells 10 % more from equal; slow models get no more for their time."""
+"""A median of this many turns tells 10 % more from equal; a slow model gets little more."""
 
 
 class ModelRunner:
