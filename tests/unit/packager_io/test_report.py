@@ -38,7 +38,7 @@ def _variant(*, verified: bool = True) -> VariantReport:
             budget=0.99,
             sample_count=30,
             provider=CPU,
-            details={"sqnr_db": 31.4},
+            details={"sqnr db": 31.4},
         ),
         placement=Placement(provider=CPU, taken=9, total=10, left={"Resize": 1}, verified=verified),
         requires=Requirements(arch=("x86_64",)),
@@ -89,12 +89,13 @@ def test_the_page_tells_what_was_tried_refused_and_left() -> None:
     for text in (
         "4.0× smaller",
         "9/10",
-        "1 Resize",
+        "left: 1 on the CPU",
+        '<td class="name">Resize</td><td class="n">1</td>',
         "0.91 &lt; 0.99",
         "Try: more samples",
         "budget 0.9900",
         "Two nodes stay float.",
-        "sqnr_db",
+        "sqnr db",
         "arch x86_64",
     ):
         assert text in page

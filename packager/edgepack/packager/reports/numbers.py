@@ -15,6 +15,27 @@ def format_bytes(size: int) -> str:
     return f"{value:.{2 if value < 10 else 1 if value < 100 else 0}f} {unit}"
 
 
+def format_round_bytes(size: float) -> str:
+    """A tick of an axis: `0`, `250 KB`, `1.5 MB`."""
+    for unit, factor in (("GB", 1e9), ("MB", 1e6), ("KB", 1e3)):
+        if size >= factor:
+            return f"{size / factor:g} {unit}"
+    return f"{size:g}"
+
+
+def format_percent(share: float) -> str:
+    """E.g. `22.4 %`, `0.31 %`; `0.002 %`, never a 0 that is none."""
+    percent = 100.0 * share
+    if percent >= 100:
+        return f"{percent:,.0f} %"
+    return f"{percent:.3g} %" if percent >= 0.001 or percent == 0 else "below 0.001 %"
+
+
+def format_milliseconds(latency_ms: float) -> str:
+    """Three digits or so, e.g. `0.412 ms`, `2.31 ms`, `45.1 ms`."""
+    return f"{latency_ms:.{3 if latency_ms < 1 else 2 if latency_ms < 10 else 1}f} ms"
+
+
 def format_size_change(size: int, reference: int) -> str:
     """In words, e.g. `3.8× smaller`, `same size`, `1.2× larger`."""
     if not size or abs(size - reference) < 0.02 * reference:
@@ -39,7 +60,7 @@ def format_placement(placement: Placement) -> str:
 
 def format_latency(latency_ms: float, float_latency_ms: float | None) -> str:
     """E.g. `2.31 ms (1.90×)`: the median, and how many times faster than the float model."""
-    text = f"{latency_ms:.{3 if latency_ms < 1 else 2 if latency_ms < 10 else 1}f} ms"
+    text = format_milliseconds(latency_ms)
     if float_latency_ms:
         text += f" ({float_latency_ms / latency_ms:.2f}×)"
     return text

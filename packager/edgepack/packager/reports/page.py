@@ -5,40 +5,75 @@ from importlib import resources
 
 import jinja2
 
+from edgepack.packager.judging.ranges import OUTLIER_FACTOR
+from edgepack.packager.reports import bars, plot, reasons, views
 from edgepack.packager.reports.numbers import (
     format_bytes,
     format_metric,
+    format_milliseconds,
+    format_percent,
     format_placement,
+    format_round_bytes,
     format_size_change,
 )
-from edgepack.packager.reports.report import Report, latency_text
+from edgepack.packager.reports.report import Report, latency_text, speed_text
 
-_TEMPLATE = "report.html.jinja"
+_FOLDER = "edgepack.packager.reports"
+_PAGE = "report.html.jinja"
+_PARTS = (_PAGE, "variant.html.jinja", "report.css")
 
 
 def render_report(report: Report) -> str:
     """The report as one HTML page that needs no other file and no network."""
-    return _template().render(
-        report=report,
-        largest_bytes=max(
-            [report.model.size_bytes, *(variant.size_bytes for variant in report.variants)]
-        ),
-        format_placement=format_placement,
-    )
+    return _template().render(report=report)
 
 
 @cache
 def _template() -> jinja2.Template:
     """The page's template, compiled once: a build renders it twice."""
+    folder = resources.files(_FOLDER)
     environment = jinja2.Environment(
-        autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
+        loader=jinja2.DictLoader(
+            {name: (folder / name).read_text(encoding="utf-8") for name in _PARTS}
+        ),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
     )
     environment.filters.update(
         bytes=format_bytes,
         metric=format_metric,
         change=format_size_change,
-        latency=latency_text,
+        percent=format_percent,
+        ms=format_milliseconds,
+        latency=lambda variant: latency_text(variant).partition(" (")[0],
+        speed=speed_text,
         capitalize_first=lambda text: text[:1].upper() + text[1:],
     )
-    text = (resources.files("edgepack.packager.reports") / _TEMPLATE).read_text(encoding="utf-8")
-    return environment.from_string(text)
+    environment.globals.update(
+        axis_bytes=format_round_bytes,
+        axis_ms=lambda value: f"{value:g} ms",
+        bar=bars.bar,
+        depth=bars.depth,
+        depth_floor=bars.depth_floor,
+        depth_grid=bars.depth_grid,
+        explain=reasons.explain,
+        explain_refusal=reasons.explain_refusal,
+        format_placement=format_placement,
+        gauge=bars.gauge,
+        is_float_instead=reasons.is_float_instead,
+        latency_points=views.latency_points,
+        more_ranges=views.more_ranges,
+        noisiest=views.noisiest,
+        notable_ranges=views.notable_ranges,
+        outlier_count=views.outlier_count,
+        outlier_factor=OUTLIER_FACTOR,
+        plot=plot.plot,
+        range_bar=bars.range_bar,
+        shared_prefix=views.shared_prefix,
+        size_points=views.size_points,
+        verdict=reasons.sum_up,
+        worst_layers=views.worst_layers,
+    )
+    return environment.get_template(_PAGE)

@@ -3,11 +3,30 @@
 from edgepack.packager.reports.numbers import format_metric
 from edgepack.packager.reports.report import (
     RefusedCandidate,
+    Report,
     TriedAttempt,
     VariantReport,
 )
 
 FLOAT_PRECISION = "fp32"
+
+
+def sum_up(report: Report) -> str:
+    """The whole build in a sentence or two."""
+    made, refused = len(report.variants), len(report.refused)
+    degraded = sum(variant.degraded for variant in report.variants)
+    if not made:
+        return "No bundle was made: " + (
+            "the profile was refused." if refused == 1 else "every profile was refused."
+        )
+    kept = made - degraded
+    words = "1 variant holds its" if kept == 1 else f"{kept} variants hold their"
+    text = f"{words} budgets on samples that were held out." if kept else ""
+    if degraded:
+        text += f" {degraded} {'is' if degraded == 1 else 'are'} published degraded."
+    if refused:
+        text += f" {refused} profile{' was' if refused == 1 else 's were'} refused."
+    return text.strip()
 
 
 def explain(variant: VariantReport) -> str:

@@ -12,6 +12,7 @@ from edgepack.packager.judging.inspection import Inspection
 from edgepack.packager.reports.numbers import format_latency
 
 REPORT_FORMAT = 1
+_SAME_SPEED = 0.02
 
 
 class TriedAttempt(msgspec.Struct, frozen=True, kw_only=True):
@@ -181,6 +182,17 @@ def latency_text(variant: VariantReport) -> str:
     if rehearsal.is_simulator or rehearsal.latency_ms is None:
         return "simulator"
     return format_latency(rehearsal.latency_ms, None)
+
+
+def speed_text(variant: VariantReport) -> str:
+    """How fast it is beside the float model, in words; "" where that was not measured."""
+    timing = variant.timing
+    if timing is None or not timing.latency_ms or not timing.float_latency_ms:
+        return ""
+    ratio = timing.float_latency_ms / timing.latency_ms
+    if abs(ratio - 1) < _SAME_SPEED:
+        return "as fast as float"
+    return f"{ratio:.2f}× the float model's speed"
 
 
 def encode_report(report: Report) -> bytes:
