@@ -1,0 +1,113 @@
+"""The child that compiles ahead of time, and compares what it compiled: native code may crash.
+
+python -m edgepack.packager.passes.compile_child    (request on stdin, answer on stdout, JSON)
+"""
+
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+import numpy as np
+
+from edgepack.agent.runtime.child import keep_stdout_clean, take_request
+from edgepack.agent.runtime.sessions import Session, Tensor, open_model_file
+from edgepack.bundle.manifest import Placement
+from edgepack.errors import EdgepackError
+
+QNN = "QNNExecutionProvider"
+
+
+class CompileRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """What a child is to do.
+
+    Attributes:
+        step: `compile` the model to `context`, or `compare` the two.
+        model, context: Paths of the model and of the context's model file.
+        device, provider_options, session_options: As for `open_model_file`.
+        inputs: For `compare`: path of an `.npz` with one sample, tensors in the order of
+            `input_names`.
+        input_names: See `inputs`.
+        timeout_s: The parent's limit.
+    """
+
+    step: Literal["compile", "compare"]
+    model: str
+    context: str
+    device: str
+    provider_options: dict[str, str]
+    session_options: dict[str, str]
+    inputs: str = ""
+    input_names: tuple[str, ...] = ()
+    timeout_s: float
+
+
+class CompileAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """What a child says; `problem` is "" when its step was done.
+
+    Attributes:
+        placement: Of the session that compiled.
+        nrmse: Difference of the outputs of context and model, relative.
+        problem: What went wrong.
+    """
+
+    placement: Placement | None = None
+    nrmse: float | None = None
+    problem: str = ""
+
+
+def _open(request: CompileRequest, path: str, extra: dict[str, str]) -> Session:
+    return open_model_file(
+        Path(path),
+        provider=QNN,
+        device=request.device,
+        provider_options=request.provider_options,
+        session_options=request.session_options | extra,
+    )
+
+
+def _compile_here(request: CompileRequest) -> CompileAnswer:
+    """In the child: opening a session with these settings writes the context."""
+    session = _open(
+        request,
+        request.model,
+        {
+            "ep.context_enable": "1",
+            "ep.context_file_path": request.context,
+            "ep.context_embed_mode": "0",
+        },
+    )
+    return CompileAnswer(placement=session.placement)
+
+
+def _compare_here(request: CompileRequest) -> CompileAnswer:
+    """In the child: runs context and model on the same sample."""
+    with np.load(request.inputs, allow_pickle=False) as archive:
+        feeds = {name: archive[f"arr_{i}"] for i, name in enumerate(request.input_names)}
+    got = _open(request, request.context, {}).run(feeds)
+    want = _open(request, request.model, {}).run(feeds)
+    return CompileAnswer(nrmse=max(_nrmse(want[name], got[name]) for name in want))
+
+
+def _nrmse(want: Tensor, got: Tensor) -> float:
+    """Root-mean-square difference over the root-mean-square of `want`; both of one shape."""
+    expected = want.astype(np.float64)
+    scale = float(np.sqrt(np.mean(expected**2))) or 1.0
+    return float(np.sqrt(np.mean((got.astype(np.float64) - expected) ** 2))) / scale
+
+
+def main() -> None:
+    """The child: reads a request, does its step, answers."""
+    request = msgspec.json.decode(take_request(), type=CompileRequest)
+    output = keep_stdout_clean(request.timeout_s)
+    step = _compile_here if request.step == "compile" else _compare_here
+    try:
+        answer = step(request)
+    except (EdgepackError, ValueError) as error:
+        problem = error.problem if isinstance(error, EdgepackError) else str(error)
+        answer = CompileAnswer(problem=problem)
+    with output:
+        output.write(msgspec.json.encode(answer) + b"\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,67 @@
+"""Qualcomm's profiles on graphs that its NPU is particular about, on the HTP simulator."""
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+from edgepack.agent.runtime.sessions import open_model_file
+from edgepack.packager.graph.model_files import save_model
+from edgepack.packager.passes.compile import compile_context
+from edgepack.packager.passes.context import PassContext
+from edgepack.packager.passes.runner import run_float_passes
+from edgepack.packager.profile.reading import list_profiles, load_profile
+from edgepack.packager.progress import silent
+from edgepack.packager.quantization.candidate import Quantizer
+from edgepack.packager.samples.sequence import Samples
+from tests.unit.packager_passes.target_models import TARGETS
+
+QNN = "QNNExecutionProvider"
+CHIPS = [name for name in list_profiles() if load_profile(name).compile.enabled]
+
+
+def _quantized(profile_name: str, target: str, folder: Path) -> tuple[Path, Samples]:
+    profile, given = load_profile(profile_name), TARGETS[target]()
+    context = PassContext(
+        profile_name=profile_name, limits=profile.limits, samples=given.samples, work_dir=folder
+    )
+    prepared = run_float_passes(given.model, profile, context, silent).model
+    settings = profile.quantize
+    assert settings is not None
+    quantizer = Quantizer(prepared, settings, given.samples, work_dir=folder, progress=silent)
+    path = folder / "model.onnx"
+    save_model(quantizer.build("minmax", ()).model, path)
+    return path, given.samples
+
+
+@pytest.mark.parametrize("target", ["residual_cnn", "transformer", "decoder"])
+@pytest.mark.parametrize("profile", ["qnn-htp", "qnn-htp-a8w8"])
+def test_the_simulated_npu_takes_all_but_erf_and_computes_what_the_cpu_does(
+    profile: str, target: str, tmp_path: Path
+) -> None:
+    path, samples = _quantized(profile, target, tmp_path)
+    session = open_model_file(path, provider=QNN, device="npu")
+    assert set(session.placement.left) <= {"QuantizeLinear", "DequantizeLinear", "Erf"}
+    feeds = samples.read(0)
+    want, got = (one.run(feeds)["y"].astype(np.float64) for one in (open_model_file(path), session))
+    assert np.linalg.norm(got - want) < 0.1 * np.linalg.norm(want)
+
+
+@pytest.mark.parametrize("profile", CHIPS)
+def test_every_profile_for_one_chip_compiles_for_it(profile: str, tmp_path: Path) -> None:
+    path, samples = _quantized(profile, "residual_cnn", tmp_path)
+    settings = load_profile(profile)
+    compiled = compile_context(
+        path,
+        tmp_path / "compiled",
+        feeds=samples.read(0),
+        soc_model=settings.compile.soc_model,
+        htp_arch=settings.compile.htp_arch,
+        provider_options=settings.provider.options,
+    )
+    assert compiled.chip.soc in settings.device.soc
+    assert compiled.compiled_for == f"v{settings.compile.htp_arch} ({compiled.chip.soc})"
+    assert compiled.provider_options == dict(settings.provider.options)
+    model = onnx.load(compiled.folder / compiled.model_file, load_external_data=False)
+    assert [n.op_type for n in model.graph.node].count("EPContext") == 1
