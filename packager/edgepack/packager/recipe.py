@@ -12,6 +12,7 @@
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import onnx
@@ -254,7 +255,9 @@ def _tell_search(
 ) -> tuple[tuple[Attempt, ...], tuple[Culprit, ...]]:
     if found is None:
         return (), ()
-    return found.attempts, tuple(
+    words = found.best.words
+    attempts = tuple(replace(attempt, is_best=attempt.what == words) for attempt in found.attempts)
+    return attempts, tuple(
         Culprit(name=cost.name, noise=float(f"{cost.noise:.3g}"))
         for cost in found.culprits[:_MOST_CULPRITS]
     )
