@@ -102,9 +102,31 @@ def test_mse_weights_lose_less_than_minmax_weights_when_there_is_an_outlier() ->
     assert errors[1] < errors[0]
 
 
+def test_the_names_for_powers_of_two_mean_the_covering_and_the_best_exponent() -> None:
+    observed = _observe(_normal_with_outlier())
+    covering = choose_scale("nonoverflow", observed, XINT8)
+    assert covering == choose_scale("minmax", observed, XINT8)
+    assert covering.highest_real >= 100.0 > covering.highest_real / 2
+    assert choose_scale("minmse", observed, XINT8) == choose_scale("mse", observed, XINT8)
+
+
+def test_entropy_of_normal_values_lies_inside_what_minmax_covers() -> None:
+    values = np.random.default_rng(0).standard_t(4, 200_000)
+    observed = _observe(values)
+    _, widest = choose_range("minmax", observed, UINT8)
+    _, entropy = choose_range("entropy", observed, UINT8)
+    assert np.quantile(values, 0.99) < entropy < 0.8 * widest
+
+
 @pytest.mark.parametrize(
     ("name", "known"),
-    [("minmax", True), ("percentile-99.99", True), ("percentile-x", False), ("max", False)],
+    [
+        ("minmax", True),
+        ("minmse", True),
+        ("percentile-99.99", True),
+        ("percentile-x", False),
+        ("max", False),
+    ],
 )
 def test_methods_are_known_by_name(name: str, known: bool) -> None:
     assert is_known_method(name) is known

@@ -16,7 +16,7 @@ from edgepack.packager.profile.schema import (
     Quantize,
     QuantizeWeights,
 )
-from edgepack.packager.quantization.methods import is_known_method
+from edgepack.packager.quantization.methods import POWER_OF_TWO_METHODS, is_known_method
 
 _FIRST_OPSET_WITH_16_BIT = 21
 _FIRST_OPSET_WITH_PER_CHANNEL = 13
@@ -132,6 +132,8 @@ def _check_quantize(quantize: Quantize, opset: int) -> Iterator[_Contradiction]:
                 "the scales are searched as powers of two, so none is fixed",
                 "fixed_scales = false",
             )
+    if quantize.backend == "quark":
+        yield from _check_quark(quantize)
     wide = quantize.activations in ("uint16", "int16")
     if wide and opset < _FIRST_OPSET_WITH_16_BIT and quantize.qdq_domain == "onnx":
         yield _Contradiction(
@@ -157,7 +159,13 @@ def _check_quantize(quantize: Quantize, opset: int) -> Iterator[_Contradiction]:
             yield _Contradiction(
                 f"{place}.ranges",
                 f"'{method}' is no calibration method",
-                "minmax, mse, entropy or percentile-P, 50 < P < 100",
+                "minmax, mse, entropy or percentile-P, 50 < P < 100; nonoverflow or minmse",
+            )
+        if method in POWER_OF_TWO_METHODS and quantize.scales != "power_of_two":
+            yield _Contradiction(
+                f"{place}.ranges",
+                f"'{method}' is for power-of-two scales",
+                f"{POWER_OF_TWO_METHODS[method]}, which is the same for any scale",
             )
     if not 0.0 <= quantize.smooth_alpha <= 1.0:
         yield _Contradiction(
@@ -165,6 +173,24 @@ def _check_quantize(quantize: Quantize, opset: int) -> Iterator[_Contradiction]:
         )
     if not quantize.ranges:
         yield _Contradiction(f"{place}.ranges", "no calibration method is named", "minmax")
+
+
+def _check_quark(quantize: Quantize) -> Iterator[_Contradiction]:
+    """Quark's configurations for AMD's NPUs: XINT8, A8W8, A16W8."""
+    is_xint8 = quantize.scales == "power_of_two"
+    is_symmetric = quantize.activation_symmetric and quantize.weight_symmetric
+    if quantize.per_channel or not is_symmetric or quantize.ops != "all":
+        yield _Contradiction(
+            "pass[quantize].backend",
+            "AMD Quark quantizes the whole graph, symmetric, with one scale per tensor",
+            "extends one of the vitisai profiles, or backend = 'edgepack'",
+        )
+    elif not is_xint8 and quantize.activations not in ("int8", "int16"):
+        yield _Contradiction(
+            "pass[quantize].backend",
+            f"AMD Quark has no configuration with float scales and {quantize.activations}",
+            "activations = 'int8' or 'int16', or backend = 'edgepack'",
+        )
 
 
 def _check_limits(profile: Profile) -> Iterator[_Contradiction]:

@@ -2,7 +2,14 @@
 
 No method wins everywhere (a text recognizer kept .80 with minmax, .93 with percentile 99.99 and
 .24 with 99.9), so a profile names several and the recipe tries them.
+
+`minmax` covers every value, `percentile-P` leaves the rest outside, `mse` loses the least squared
+error, `entropy` the least information. For powers of two, AMD's tools have names of their own:
+`nonoverflow` is the smallest one that covers every value, `minmse` the one with the least squared
+error.
 """
+
+from collections.abc import Mapping
 
 import numpy as np
 import numpy.typing as npt
@@ -11,6 +18,9 @@ from edgepack.packager.quantization.observations import Observation
 from edgepack.packager.quantization.scales import IntegerType, Scale, fixed_scale, scale_of_range
 
 PERCENTILE_PREFIX = "percentile-"
+POWER_OF_TWO_METHODS: Mapping[str, str] = {"nonoverflow": "minmax", "minmse": "mse"}
+"""Methods for power-of-two scales only, with what they are for any scale."""
+
 _SHRINKS = np.linspace(1.0, 0.1, 46)
 _EXPONENTS_TRIED = 6
 _ENTROPY_LEVELS = 128
@@ -19,7 +29,8 @@ _ENTROPY_STRIDE = 16
 
 def is_known_method(name: str) -> bool:
     """Whether `ranges` in a profile may name this method."""
-    return name in ("minmax", "mse", "entropy") or percentile_of(name) is not None
+    plain = ("minmax", "mse", "entropy")
+    return name in (*plain, *POWER_OF_TWO_METHODS) or percentile_of(name) is not None
 
 
 def percentile_of(name: str) -> float | None:
@@ -35,7 +46,7 @@ def percentile_of(name: str) -> float | None:
 
 def needs_histogram(method: str) -> bool:
     """Whether a method looks at more than the least and the greatest value."""
-    return method != "minmax"
+    return POWER_OF_TWO_METHODS.get(method, method) != "minmax"
 
 
 def choose_range(method: str, observed: Observation, kind: IntegerType) -> tuple[float, float]:
@@ -49,6 +60,7 @@ def choose_range(method: str, observed: Observation, kind: IntegerType) -> tuple
     Returns:
         Least and greatest real number to be covered.
     """
+    method = POWER_OF_TWO_METHODS.get(method, method)
     low, high = observed.low, observed.high
     if method == "minmax" or observed.counts is None or not observed.counts.any():
         return low, high
@@ -63,6 +75,7 @@ def choose_range(method: str, observed: Observation, kind: IntegerType) -> tuple
 
 def choose_scale(method: str, observed: Observation, kind: IntegerType) -> Scale:
     """The scale of one tensor; for powers of two, `mse` picks among exponents directly."""
+    method = POWER_OF_TWO_METHODS.get(method, method)
     low, high = choose_range(method, observed, kind)
     if not (kind.power_of_two and method == "mse" and observed.counts is not None):
         return scale_of_range(low, high, kind)
