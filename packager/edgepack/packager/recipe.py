@@ -18,19 +18,15 @@ from pathlib import Path
 import onnx
 
 from edgepack.bundle.manifest import Accuracy, Placement, Requirements, Toolchain
-from edgepack.errors import BuildError
 from edgepack.packager.bundling.tool_versions import tool_versions
 from edgepack.packager.choosing import Chosen, choose
-from edgepack.packager.graph.model_files import RUNTIME_ERRORS, load_model, save_model
-from edgepack.packager.graph.own_quantization import read_own_quantization
+from edgepack.packager.graph.model_files import load_model, save_model
 from edgepack.packager.judging import gates
 from edgepack.packager.judging.accuracy import Metric, OutputDistance, Verdict
 from edgepack.packager.judging.evaluation import Evaluator, find_venue
 from edgepack.packager.judging.inspection import Inspection, inspect
-from edgepack.packager.judging.measure import ModelRunner, Run
 from edgepack.packager.judging.tolerances import derive_tolerances
 from edgepack.packager.judging.trial import Trial, try_model
-from edgepack.packager.passes.clean import name_nodes
 from edgepack.packager.passes.compile import CompiledContext, compile_context
 from edgepack.packager.passes.context import PassContext
 from edgepack.packager.passes.runner import run_float_passes
@@ -40,6 +36,7 @@ from edgepack.packager.samples.sequence import Samples, SampleSplit
 from edgepack.packager.search.judge import CandidateJudge
 from edgepack.packager.search.search import SearchResult
 from edgepack.packager.source.model import SourceModel
+from edgepack.packager.source.reference import open_reference
 from edgepack.packager.variant import (
     Attempt,
     Culprit,
@@ -92,7 +89,7 @@ def prepare_variant(
         samples=split.calibration,
         work_dir=work_dir,
     )
-    float_source = _run_source(source, work_dir)
+    float_source = open_reference(source, work_dir / "source.onnx")
     passed = run_float_passes(source.model, profile, context, progress)  # 1.
     prepared = work_dir / "prepared.onnx"
     save_model(passed.model, prepared)
@@ -173,21 +170,6 @@ def prepare_variant(
             *(f"Published although: {refusal.problem}." for refusal in refusals),
         ),
     )
-
-
-def _run_source(source: SourceModel, work_dir: Path) -> Run:
-    model = onnx.ModelProto()
-    model.CopyFrom(source.model)
-    name_nodes(model.graph)
-    try:
-        is_float = read_own_quantization(model.graph) is None
-        return ModelRunner(model, work_dir / "source.onnx", optimize=is_float).run
-    except RUNTIME_ERRORS as error:
-        raise BuildError(
-            f"ONNX Runtime cannot load the model: {str(error).strip().splitlines()[0]}",
-            found_in=str(source.path),
-            remedy="export it with operators that ONNX Runtime has",
-        ) from error
 
 
 def _finish(path: Path, source: onnx.ModelProto, final: Path) -> int:

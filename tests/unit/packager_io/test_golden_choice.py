@@ -23,7 +23,7 @@ def _samples(source: SourceModel, folder: Path, count: int) -> Samples:
 def test_at_most_eight_and_the_same_each_time(tmp_path: Path) -> None:
     source = load_source(save(small_cnn(), tmp_path / "m.onnx"))
     samples = _samples(source, tmp_path, 30)
-    first, second = (choose_golden(source, samples, silent) for _ in range(2))
+    first, second = (choose_golden(source, samples, tmp_path, silent) for _ in range(2))
     assert len(first.inputs) == len(first.outputs) == MOST_SAMPLES
     for one, other in zip(first.outputs, second.outputs, strict=True):
         np.testing.assert_array_equal(one["scores"], other["scores"])
@@ -31,7 +31,7 @@ def test_at_most_eight_and_the_same_each_time(tmp_path: Path) -> None:
 
 def test_few_samples_are_all_taken(tmp_path: Path) -> None:
     source = load_source(save(small_cnn(), tmp_path / "m.onnx"))
-    assert len(choose_golden(source, _samples(source, tmp_path, 2), silent).inputs) == 2
+    assert len(choose_golden(source, _samples(source, tmp_path, 2), tmp_path, silent).inputs) == 2
 
 
 def _identity(tmp_path: Path, width: int) -> SourceModel:
@@ -51,7 +51,7 @@ def test_large_samples_stop_at_two_megabytes(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     values = rng.random((6, 1, 100_000), dtype=np.float32)
     samples = Samples(count=6, read=lambda i: {"x": values[i]}, source="test")
-    assert len(choose_golden(source, samples, silent).inputs) == 2
+    assert len(choose_golden(source, samples, tmp_path, silent).inputs) == 2
 
 
 def test_different_outputs_are_preferred_to_near_ones(tmp_path: Path) -> None:
@@ -60,7 +60,7 @@ def test_different_outputs_are_preferred_to_near_ones(tmp_path: Path) -> None:
     far = [np.eye(16, dtype=np.float32)[index][None] for index in range(7)]
     values = [*near, *far]
     samples = Samples(count=len(values), read=lambda i: {"x": values[i]}, source="test")
-    chosen = choose_golden(source, samples, silent)
+    chosen = choose_golden(source, samples, tmp_path, silent)
     spikes = [feeds for feeds in chosen.inputs if feeds["x"].min() == 0]
     assert len(spikes) == 7
 
@@ -69,5 +69,5 @@ def test_a_float_model_that_gives_nan_is_refused(tmp_path: Path) -> None:
     source = _identity(tmp_path, 4)
     samples = Samples(count=1, read=lambda i: {"x": np.full((1, 4), -1, np.float32)}, source="test")
     with pytest.raises(BuildError) as caught:
-        choose_golden(source, samples, silent)
+        choose_golden(source, samples, tmp_path, silent)
     assert caught.value.problem.startswith("the float model gives NaN or infinity in output 'y'")

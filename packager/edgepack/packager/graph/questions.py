@@ -38,6 +38,23 @@ def used_names(graph: onnx.GraphProto, *, main_graph: bool = True) -> set[str]:
     return names
 
 
+def inputs_behind(graph: onnx.GraphProto, name: str) -> tuple[str, ...]:
+    """The graph inputs that a tensor is computed from, sorted."""
+    producers = {output: node for node in graph.node for output in node.output}
+    seen: set[str] = set()
+    waiting = [name]
+    while waiting:
+        current = waiting.pop()
+        if current in seen:
+            continue
+        seen.add(current)
+        node = producers.get(current)
+        if node is not None:
+            waiting.extend(node.input)
+            waiting.extend(read for body in subgraphs(node) for read in used_names(body))
+    return tuple(sorted(seen & {value.name for value in graph.input}))
+
+
 @dataclass(frozen=True, kw_only=True)
 class GraphIndex:
     """A graph, indexed by tensor name; valid as long as the graph is not changed.

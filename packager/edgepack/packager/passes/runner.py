@@ -8,6 +8,7 @@ import onnx
 from edgepack.errors import BuildError
 from edgepack.packager.graph.model_files import RUNTIME_ERRORS
 from edgepack.packager.graph.own_quantization import read_own_quantization
+from edgepack.packager.graph.questions import inputs_behind, subgraphs
 from edgepack.packager.judging.measure import ModelRunner, largest_difference
 from edgepack.packager.passes.clamp_mask import clamp_mask
 from edgepack.packager.passes.clean import clean, name_nodes
@@ -100,9 +101,19 @@ def _refuse_forbidden(model: onnx.ModelProto, context: PassContext) -> None:
     forbidden = set(context.limits.forbidden_ops)
     found = [node for node in model.graph.node if node.op_type in forbidden]
     if found:
-        names = ", ".join(f"{node.name} ({node.op_type})" for node in found[:5])
+        names = ", ".join(_describe_forbidden(model.graph, node) for node in found[:5])
         raise BuildError(
             f"profile '{context.profile_name}' cannot run {len(found)} node(s): {names}",
             found_in="the model after its passes",
             remedy="export the model without control flow, or build for the profile cpu",
         )
+
+
+def _describe_forbidden(graph: onnx.GraphProto, node: onnx.NodeProto) -> str:
+    """The node; for control flow also what keeps it from being folded away."""
+    words = f"{node.name} ({node.op_type})"
+    inputs = inputs_behind(graph, node.input[0]) if any(subgraphs(node)) and node.input else ()
+    if inputs:
+        noun = "input" if len(inputs) == 1 else "inputs"
+        words += f", its condition depends on the {noun} {' and '.join(map(repr, inputs))}"
+    return words

@@ -1,24 +1,30 @@
 """Which held-out samples travel in the bundle as golden inputs, with the float model's outputs."""
 
+from pathlib import Path
+
 import numpy as np
 import numpy.typing as npt
 
-from edgepack.agent.runtime.sessions import open_model_file
 from edgepack.bundle.golden import Golden
-from edgepack.errors import BuildError, DeviceError
+from edgepack.errors import BuildError
+from edgepack.packager.graph.model_files import RUNTIME_ERRORS
 from edgepack.packager.progress import Progress
 from edgepack.packager.samples.sequence import Feeds, Samples
 from edgepack.packager.source.model import SourceModel
+from edgepack.packager.source.reference import open_reference
 
 MOST_SAMPLES = 8
 SIZE_LIMIT_BYTES = 2_000_000
 """Golden samples reach every device: a few, and small. One sample may be larger than this."""
 
+_RUN_ERRORS: tuple[type[Exception], ...] = (ValueError, *RUNTIME_ERRORS)
 _CANDIDATES = 64
 _POSITION_VALUES = 4096
 
 
-def choose_golden(source: SourceModel, held_out: Samples, progress: Progress) -> Golden:
+def choose_golden(
+    source: SourceModel, held_out: Samples, work_dir: Path, progress: Progress
+) -> Golden:
     """Picks samples whose outputs lie far from each other, and runs the source model on them.
 
     The first candidates are taken in order; then, greedily, whichever is farthest from all that
@@ -27,6 +33,7 @@ def choose_golden(source: SourceModel, held_out: Samples, progress: Progress) ->
     Args:
         source: The float model; it runs as it was given, on ONNX Runtime's CPU provider.
         held_out: Where to pick from.
+        work_dir: Folder for the model that runs.
         progress: Told of each candidate that ran.
 
     Returns:
@@ -35,7 +42,7 @@ def choose_golden(source: SourceModel, held_out: Samples, progress: Progress) ->
     Raises:
         BuildError: The source model does not run on a sample, or gives NaN or infinity.
     """
-    run = _Reference(source)
+    run = _Reference(source, work_dir)
     count = min(held_out.count, _CANDIDATES)
     inputs: list[Feeds] = []
     outputs: list[Feeds] = []
@@ -62,18 +69,20 @@ def choose_golden(source: SourceModel, held_out: Samples, progress: Progress) ->
 class _Reference:
     """The source model as it was given, on one thread, so that sums have one order."""
 
-    def __init__(self, source: SourceModel) -> None:
+    def __init__(self, source: SourceModel, work_dir: Path) -> None:
         self._path = str(source.path)
-        try:
-            self._session = open_model_file(source.path, threads=1)
-        except DeviceError as error:
-            raise self._failed(error) from error
+        self._run = open_reference(source, work_dir / "golden.onnx", threads=1)
 
     def __call__(self, feeds: Feeds) -> Feeds:
         try:
-            outputs = self._session.run(feeds)
-        except (DeviceError, ValueError) as error:
-            raise self._failed(error) from error
+            outputs = self._run(feeds)
+        except _RUN_ERRORS as error:
+            raise BuildError(
+                f"the source model does not run on the CPU: {str(error).strip().splitlines()[0]}",
+                found_in=self._path,
+                remedy="run it in ONNX Runtime on one of the samples, and export it so that it "
+                "does",
+            ) from error
         for name, array in outputs.items():
             if array.dtype.kind == "f" and not np.isfinite(array).all():
                 raise BuildError(
@@ -83,14 +92,6 @@ class _Reference:
                     remedy="check the samples' preprocessing, and the model on that sample",
                 )
         return outputs
-
-    def _failed(self, error: DeviceError | ValueError) -> BuildError:
-        reason = error.problem if isinstance(error, DeviceError) else str(error)
-        return BuildError(
-            f"the source model does not run on the CPU: {reason}",
-            found_in=self._path,
-            remedy="run it in ONNX Runtime on one of the samples, and export it so that it does",
-        )
 
 
 def _position(outputs: Feeds) -> npt.NDArray[np.float64]:

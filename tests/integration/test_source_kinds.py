@@ -1,0 +1,452 @@
+"""`edgepack build` takes models as they are exported, or says which part of one it cannot take."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from edgepack.bundle.keys import generate_key, write_key_pair
+from edgepack.errors import BuildError
+from edgepack.packager.build import BuildRequest, build
+from edgepack.packager.inputs import InputDeclaration, TokenInput
+from edgepack.packager.reports.report import VariantReport
+
+_LOOSE = """
+[gates]
+float_instead = []
+[gates.accuracy]
+top1_agreement_min = 0.5
+explained_variance_min = 0.5
+"""
+"""Nearly any accuracy will do: what is looked at here is which models are taken."""
+
+
+@pytest.fixture(scope="module")
+def key(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A private key's file."""
+    folder = tmp_path_factory.mktemp("key")
+    write_key_pair(generate_key(), folder / "release")
+    return folder / "release.key"
+
+
+class Builder:
+    """Builds one model for one profile and hands back what came of it."""
+
+    def __init__(self, folder: Path, key: Path) -> None:
+        self._folder = folder
+        self._key = key
+
+    def __call__(
+        self,
+        model: onnx.ModelProto,
+        profile: str = "cpu",
+        declarations: dict[str, InputDeclaration] | None = None,
+        **shapes: tuple[int, ...],
+    ) -> tuple[onnx.ModelProto, VariantReport]:
+        path = self._folder / "model.onnx"
+        path.write_bytes(model.SerializeToString())
+        loose = self._folder / "loose.toml"
+        loose.write_text(f'[profile]\nname = "loose"\nextends = "{profile}"\n{_LOOSE}')
+        output = self._folder / "model-1.0.0"
+        result = build(
+            BuildRequest(
+                model=path,
+                output=output,
+                name="model",
+                version="1.0.0",
+                release=1,
+                profiles=(str(loose),),
+                key=self._key,
+                calibration="random:20",
+                shapes=shapes,
+                declarations=declarations or {},
+                replace=True,
+            ),
+            lambda what, done, total: None,
+        )
+        built = onnx.load(output / "model" / "loose" / "model.onnx")
+        return built, result.report.variants[0]
+
+
+@pytest.fixture
+def builder(tmp_path: Path, key: Path) -> Builder:
+    """See `Builder`."""
+    return Builder(tmp_path, key)
+
+
+def _weight(name: str, *shape: int, dtype: type = np.float32) -> onnx.TensorProto:
+    rng = np.random.default_rng([len(name), *shape])
+    return numpy_helper.from_array((rng.normal(0, 0.5, shape)).astype(dtype), name)
+
+
+def _value(
+    name: str, shape: Sequence[int | str] | None, kind: int = TensorProto.FLOAT
+) -> onnx.ValueInfoProto:
+    return helper.make_tensor_value_info(name, kind, shape)
+
+
+def _model(
+    nodes: Sequence[onnx.NodeProto],
+    inputs: Sequence[onnx.ValueInfoProto],
+    outputs: Sequence[onnx.ValueInfoProto],
+    initializers: Sequence[onnx.TensorProto] = (),
+    *,
+    opset: int = 17,
+    domains: Sequence[str] = (),
+) -> onnx.ModelProto:
+    graph = helper.make_graph(nodes, "graph", inputs, outputs, initializers)
+    opsets = [helper.make_opsetid("", opset), *(helper.make_opsetid(d, 1) for d in domains)]
+    return helper.make_model(graph, opset_imports=opsets, ir_version=8)
+
+
+def _operators(model: onnx.ModelProto) -> list[str]:
+    return [node.op_type for node in model.graph.node]
+
+
+_node = helper.make_node
+
+
+def _two_products(dtype: type = np.float32, opset: int = 17) -> onnx.ModelProto:
+    kind = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+    return _model(
+        [
+            _node("MatMul", ["x", "w1"], ["h"], name="first"),
+            _node("Relu", ["h"], ["r"], name="relu"),
+            _node("MatMul", ["r", "w2"], ["y"], name="second"),
+        ],
+        [_value("x", [1, 8], kind)],
+        [_value("y", [1, 4], kind)],
+        [_weight("w1", 8, 16, dtype=dtype), _weight("w2", 16, 4, dtype=dtype)],
+        opset=opset,
+    )
+
+
+def _old_style(opset: int, *, foreign: bool) -> onnx.ModelProto:
+    """What changed most from opset 11 to 17: axes, split and softmax over several axes.
+
+    An operator of another domain keeps onnx's own converter from reading it.
+    """
+    nodes = [
+        _node("MatMul", ["x", "w"], ["h"], name="product"),
+        _node("Split", ["h"], ["a", "b"], name="split", axis=1, split=[4, 4]),
+        _node("Unsqueeze", ["a"], ["a3"], name="unsqueeze", axes=[2]),
+        _node("Dropout", ["a3"], ["d"], name="dropout"),
+        _node("Softmax", ["d"], ["s"], name="softmax", axis=1),
+        _node("Squeeze", ["s"], ["s2"], name="squeeze", axes=[2]),
+        _node("ReduceSum", ["b"], ["r"], name="sum", axes=[1], keepdims=1),
+        _node("Mul", ["s2", "r"], ["m"], name="scale"),
+        _node("Gelu" if foreign else "Relu", ["m"], ["y"], name="last"),
+    ]
+    if foreign:
+        nodes[-1].domain = "com.microsoft"
+    if opset < 12:
+        nodes[3].attribute.append(helper.make_attribute("ratio", 0.5))
+    return _model(
+        nodes,
+        [_value("x", [1, 6])],
+        [_value("y", [1, 4])],
+        [_weight("w", 6, 8)],
+        opset=opset,
+        domains=["com.microsoft"] if foreign else [],
+    )
+
+
+@pytest.mark.parametrize(("opset", "foreign"), [(11, False), (11, True), (12, True)])
+def test_old_operator_sets_are_raised_with_and_without_onnx_own_converter(
+    builder: Builder, opset: int, foreign: bool
+) -> None:
+    built, variant = builder(_old_style(opset, foreign=foreign))
+    assert {entry.domain: entry.version for entry in built.opset_import}[""] == 17
+    assert variant.accuracy.value > 0.9
+
+
+def test_a_newer_operator_set_is_lowered_into_the_limits_of_the_profile(builder: Builder) -> None:
+    model = _model(
+        [
+            _node("MatMul", ["x", "w"], ["h"], name="product"),
+            _node("Split", ["h"], ["a", "b"], name="split", axis=1, num_outputs=2),
+            _node("ReduceMean", ["a", "axes"], ["m"], name="mean", keepdims=1),
+            _node("Add", ["b", "m"], ["y"], name="add"),
+        ],
+        [_value("x", [1, 6])],
+        [_value("y", [1, 4])],
+        [_weight("w", 6, 8), numpy_helper.from_array(np.array([1]), "axes")],
+        opset=18,
+    )
+    built, _ = builder(model, "vitisai-xint8")
+    assert built.opset_import[0].version == 17
+    assert "DequantizeLinear" in _operators(built)
+
+
+def test_models_of_other_floats_are_quantized_and_keep_their_inputs_and_outputs(
+    builder: Builder,
+) -> None:
+    for dtype, kind in ((np.float16, TensorProto.FLOAT16), (np.float64, TensorProto.DOUBLE)):
+        built, variant = builder(_two_products(dtype))
+        assert built.graph.input[0].type.tensor_type.elem_type == kind
+        assert built.graph.output[0].type.tensor_type.elem_type == kind
+        assert sum(op == "DequantizeLinear" for op in _operators(built)) >= 2
+        assert f"The model computes in {np.dtype(dtype)}" in " ".join(variant.notes)
+
+
+def test_a_bfloat16_model_becomes_a_float32_one(builder: Builder) -> None:
+    model = _two_products()
+    for tensor in model.graph.initializer:
+        values = numpy_helper.to_array(tensor)
+        tensor.CopyFrom(
+            helper.make_tensor(tensor.name, TensorProto.BFLOAT16, values.shape, values.ravel())
+        )
+    for value in (*model.graph.input, *model.graph.output):
+        value.type.tensor_type.elem_type = TensorProto.BFLOAT16
+    built, _ = builder(model)
+    assert built.graph.input[0].type.tensor_type.elem_type == TensorProto.FLOAT
+    assert "QuantizeLinear" in _operators(built)
+
+
+def test_functions_of_the_model_are_written_out_and_quantized(builder: Builder) -> None:
+    body = [_node("MatMul", ["a", "b"], ["c"]), _node("Relu", ["c"], ["d"])]
+    function = helper.make_function(
+        "mine", "Layer", ["a", "b"], ["d"], body, [helper.make_opsetid("", 17)]
+    )
+    model = _model(
+        [
+            _node("Layer", ["x", "w1"], ["h"], domain="mine"),
+            _node("Layer", ["h", "w2"], ["y"], domain="mine"),
+        ],
+        [_value("x", [1, 8])],
+        [_value("y", [1, 4])],
+        [_weight("w1", 8, 16), _weight("w2", 16, 4)],
+        domains=["mine"],
+    )
+    model.functions.append(function)
+    built, _ = builder(model)
+    assert not built.functions
+    assert _operators(built).count("MatMul") == 2
+    assert "QuantizeLinear" in _operators(built)
+
+
+def test_sparse_weights_are_quantized_like_others(builder: Builder) -> None:
+    model = _two_products()
+    dense = numpy_helper.to_array(model.graph.initializer[0]).copy()
+    dense[dense < 0.2] = 0
+    (where,) = np.nonzero(dense.ravel())
+    sparse = helper.make_sparse_tensor(
+        numpy_helper.from_array(dense.ravel()[where], "w1"),
+        numpy_helper.from_array(where.astype(np.int64), "at"),
+        list(dense.shape),
+    )
+    del model.graph.initializer[0]
+    model.graph.sparse_initializer.append(sparse)
+    built, variant = builder(model)
+    stored = {tensor.data_type for tensor in built.graph.initializer if len(tensor.dims) == 2}
+    assert stored == {TensorProto.INT8}
+    assert variant.accuracy.value > 0.9
+
+
+def test_untidy_graphs_are_built(builder: Builder) -> None:
+    """Weights in Constant nodes and read twice, equal and empty names, an unused input, an output
+    that is an input, initializers listed as inputs, and metadata."""
+    weight = _weight("", 8, 8)
+    model = _model(
+        [
+            _node("Constant", [], ["w"], name="same", value=weight),
+            _node("MatMul", ["x", "w"], ["h"], name="same"),
+            _node("MatMul", ["h", "w"], ["g"], name=""),
+            _node("Add", ["g", "b"], ["y"], name="same"),
+        ],
+        [_value("x", [1, 8]), _value("unused", [1, 2]), _value("b", [8])],
+        [_value("y", [1, 8]), _value("x", [1, 8])],
+        [_weight("b", 8)],
+    )
+    model.metadata_props.add(key="labels", value="a,b")
+    built, _ = builder(model)
+    assert [value.name for value in built.graph.input] == ["x", "unused"]
+    assert [value.name for value in built.graph.output] == ["y", "x"]
+    assert [entry.key for entry in built.metadata_props] == ["labels"]
+    names = [node.name for node in built.graph.node]
+    assert len(set(names)) == len(names)
+    assert all(names)
+    assert sum(t.data_type == TensorProto.INT8 and len(t.dims) == 2 for t in _stored(built)) == 1
+
+
+def _stored(model: onnx.ModelProto) -> list[onnx.TensorProto]:
+    return list(model.graph.initializer)
+
+
+def test_tokens_and_several_inputs_and_outputs(builder: Builder) -> None:
+    model = _model(
+        [
+            _node("Gather", ["table", "ids"], ["rows"], name="embed"),
+            _node("Cast", ["mask"], ["weights"], name="cast", to=TensorProto.FLOAT),
+            _node("Unsqueeze", ["weights", "last"], ["column"], name="column"),
+            _node("Mul", ["rows", "column"], ["kept"], name="mask"),
+            _node("MatMul", ["kept", "w"], ["hidden"], name="project"),
+            _node("ReduceMean", ["hidden"], ["pooled"], name="pool", axes=[1], keepdims=0),
+        ],
+        [
+            _value("ids", ["batch", "length"], TensorProto.INT64),
+            _value("mask", ["batch", "length"], TensorProto.INT64),
+        ],
+        [_value("hidden", ["batch", "length", 4]), _value("pooled", ["batch", 4])],
+        [
+            _weight("table", 50, 8),
+            _weight("w", 8, 4),
+            numpy_helper.from_array(np.array([2]), "last"),
+        ],
+    )
+    tokens: dict[str, InputDeclaration] = {
+        "ids": TokenInput(vocabulary=50),
+        "mask": TokenInput(vocabulary=2),
+    }
+    built, variant = builder(model, "cpu", tokens, ids=(1, 6), mask=(1, 6))
+    assert variant.accuracy.value > 0.5
+    assert [dim.dim_value for dim in built.graph.input[0].type.tensor_type.shape.dim] == [1, 6]
+
+
+def _with_if(
+    condition: Sequence[onnx.NodeProto], inputs: Sequence[onnx.ValueInfoProto]
+) -> onnx.ModelProto:
+    """A product, then one of two bodies that read a constant of the main graph, then a product."""
+    then = helper.make_graph(
+        [_node("Add", ["h", "b"], ["t"], name="then_add")], "then", [], [_value("t", None)]
+    )
+    other = helper.make_graph(
+        [_node("MatMul", ["h", "w2"], ["e"], name="else_product")], "else", [], [_value("e", None)]
+    )
+    return _model(
+        [
+            _node("MatMul", ["x", "w1"], ["h"], name="first"),
+            *condition,
+            _node("If", ["c"], ["i"], name="choice", then_branch=then, else_branch=other),
+            _node("MatMul", ["i", "w3"], ["y"], name="last"),
+        ],
+        [_value("x", [1, 8]), *inputs],
+        [_value("y", [1, 4])],
+        [_weight("w1", 8, 8), _weight("b", 8), _weight("w2", 8, 8), _weight("w3", 8, 4)],
+    )
+
+
+def _with_open_condition() -> onnx.ModelProto:
+    greater = _node("Greater", ["rate", "eight"], ["c"], name="compare")
+    model = _with_if([greater], [_value("rate", [], TensorProto.FLOAT)])
+    model.graph.initializer.append(numpy_helper.from_array(np.array(0, np.float32), "eight"))
+    return model
+
+
+def test_the_graph_around_control_flow_is_quantized_and_its_bodies_stay_float(
+    builder: Builder,
+) -> None:
+    built, _ = builder(_with_open_condition())
+    assert _operators(built).count("If") == 1
+    assert _operators(built).count("DequantizeLinear") >= 4
+    choice = next(node for node in built.graph.node if node.op_type == "If")
+    bodies = [attribute.g for attribute in choice.attribute]
+    assert {node.op_type for body in bodies for node in body.node} == {"Add", "MatMul"}
+    stored = {tensor.name: tensor.data_type for tensor in built.graph.initializer}
+    captured = [stored[node.input[1]] for body in bodies for node in body.node]
+    assert captured == [TensorProto.FLOAT, TensorProto.FLOAT]
+
+
+def test_a_loop_is_kept_and_the_graph_around_it_quantized(builder: Builder) -> None:
+    body = helper.make_graph(
+        [
+            _node("Add", ["state", "b"], ["next"], name="step"),
+            _node("Identity", ["go"], ["go_on"], name="on"),
+        ],
+        "body",
+        [
+            _value("i", [], TensorProto.INT64),
+            _value("go", [], TensorProto.BOOL),
+            _value("state", [1, 8]),
+        ],
+        [_value("go_on", [], TensorProto.BOOL), _value("next", [1, 8])],
+    )
+    model = _model(
+        [
+            _node("MatMul", ["x", "w1"], ["h"], name="first"),
+            _node("Loop", ["n", "", "h"], ["looped"], name="loop", body=body),
+            _node("MatMul", ["looped", "w2"], ["y"], name="last"),
+        ],
+        [_value("x", [1, 8]), _value("n", [], TensorProto.INT64)],
+        [_value("y", [1, 4])],
+        [_weight("w1", 8, 8), _weight("b", 8), _weight("w2", 8, 4)],
+    )
+    tokens: dict[str, InputDeclaration] = {"n": TokenInput(vocabulary=4)}
+    built, variant = builder(model, "cpu", tokens)
+    assert "Loop" in _operators(built)
+    assert "QuantizeLinear" in _operators(built)
+    assert variant.accuracy.value > 0.8
+
+
+def test_control_flow_is_folded_away_where_its_condition_is_constant(builder: Builder) -> None:
+    condition = [
+        _node("Shape", ["x"], ["shape"], name="shape"),
+        _node("Gather", ["shape", "zero"], ["size"], name="size"),
+        _node("Equal", ["size", "one"], ["c"], name="compare"),
+    ]
+    model = _with_if(condition, [])
+    model.graph.initializer.append(numpy_helper.from_array(np.array(0), "zero"))
+    model.graph.initializer.append(numpy_helper.from_array(np.array(1), "one"))
+    built, _ = builder(model, "vitisai-xint8")
+    assert "If" not in _operators(built)
+    assert sum(op in ("MatMul", "Gemm") for op in _operators(built)) == 2
+
+
+def test_control_flow_that_stays_is_refused_by_name_where_the_provider_has_none(
+    builder: Builder,
+) -> None:
+    with pytest.raises(BuildError) as caught:
+        builder(_with_open_condition(), "vitisai-xint8")
+    assert "cannot run 1 node(s): choice (If)" in caught.value.problem
+    assert "its condition depends on the input 'rate'" in caught.value.problem
+
+
+@pytest.mark.parametrize(
+    ("model", "problem", "remedy"),
+    [
+        (
+            _model(
+                [_node("Wave", ["x"], ["y"], name="wave", domain="my.lab")],
+                [_value("x", [1, 4])],
+                [_value("y", [1, 4])],
+                domains=["my.lab"],
+            ),
+            "the model uses operators that ONNX Runtime does not have: my.lab.Wave (node 'wave')",
+            "export it with standard operators",
+        ),
+        (
+            _model(
+                [_node("Identity", ["x"], ["y"], name="same")],
+                [_value("x", [1], TensorProto.STRING)],
+                [_value("y", [1], TensorProto.STRING)],
+            ),
+            "'x' is a tensor of texts",
+            "without its text processing",
+        ),
+        (
+            _model([], [_value("x", [1])], [_value("x", [1])]),
+            "the model has no nodes",
+            None,
+        ),
+    ],
+)
+def test_what_cannot_be_taken_is_named(
+    builder: Builder, model: onnx.ModelProto, problem: str, remedy: str | None
+) -> None:
+    with pytest.raises(BuildError) as caught:
+        builder(model)
+    assert problem in caught.value.problem
+    assert remedy is None or remedy in (caught.value.remedy or "")
+
+
+def test_nan_in_the_body_of_control_flow_is_named(builder: Builder) -> None:
+    model = _with_open_condition()
+    choice = next(node for node in model.graph.node if node.op_type == "If")
+    bad = numpy_helper.from_array(np.array([np.nan], np.float32), "bad")
+    choice.attribute[0].g.initializer.append(bad)
+    with pytest.raises(BuildError) as caught:
+        builder(model)
+    assert "1 of 1 values of weight 'bad' are NaN" in caught.value.problem
