@@ -149,7 +149,7 @@ def _build(request: BuildRequest, progress: Progress) -> BuildResult:
         # 3
         variants, refused = _prepare_all(request, source, profiles, material, work, progress)
         # 4
-        golden = choose_golden(source, material.split.held_out, work, progress)
+        golden = choose_golden(source, material.split.held_out, progress)
         # 5
         parts = BundleParts(
             name=request.name,
@@ -207,7 +207,7 @@ def _open_material(
     work: Path,
     progress: Progress,
 ) -> Material:
-    calibrating = [profile.name for profile in profiles if profile.quantize is not None]
+    calibrating = [profile.name for profile in profiles if profile.lowering is not None]
     calibration, notes = request.calibration, []
     if not calibration and calibrating:
         raise BuildError(

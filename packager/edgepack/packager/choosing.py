@@ -16,7 +16,7 @@ from edgepack.packager.judging.accuracy import Metric
 from edgepack.packager.judging.evaluation import Evaluator
 from edgepack.packager.judging.measure import Run, interleaved_medians_ms
 from edgepack.packager.passing_through import check_quantized_once, describe_own
-from edgepack.packager.profile.schema import Profile, Quantize
+from edgepack.packager.profile.schema import Lowering, Profile
 from edgepack.packager.progress import Progress
 from edgepack.packager.samples.sequence import Samples, SampleSplit
 from edgepack.packager.search.judge import MOST_SAMPLES, CandidateJudge
@@ -66,14 +66,14 @@ def choose(
     if own is not None:
         check_quantized_once(own, profile)
         return _float_model(prepared, own.precision, None, describe_own(own, profile))
-    settings = profile.quantize
+    settings = profile.lowering
     if settings is None:
         return _float_model(prepared, profile.about.precision, None, ())
     maker = make_maker(
         model, settings, split.calibration, work_dir=work_dir / "calibration", progress=progress
     )
     if not maker.names:
-        return _nothing_to_quantize(prepared, profile, settings)
+        return _nothing_to_lower(prepared, profile, settings)
     race = _Race(prepared, profile, evaluator, split.search)
     found = search(
         maker,
@@ -140,15 +140,16 @@ def _float_model(
     )
 
 
-def _nothing_to_quantize(prepared: Path, profile: Profile, settings: Quantize) -> Chosen:
+def _nothing_to_lower(prepared: Path, profile: Profile, settings: Lowering) -> Chosen:
+    tag = str(type(settings).__struct_config__.tag)
     if not profile.gates.float_instead:
         raise BuildError(
-            f"profile '{profile.name}' quantizes, and the model has no node that it could "
-            f"(ops = '{settings.ops}')",
-            found_in="pass quantize",
+            f"profile '{profile.name}' lowers the precision, and the model has no node that it "
+            f"could (pass {tag})",
+            found_in=f"pass {tag}",
             remedy="--profile fp32",
         )
-    note = "The float model is published: it has no node that could be quantized."
+    note = "The float model is published: it has no node whose precision could be lowered."
     return _float_model(prepared, _FLOAT_PRECISION, None, (note,))
 
 
@@ -191,4 +192,5 @@ def _few(first: Samples, then: Samples) -> Samples:
         count=head + tail,
         read=lambda index: first.read(index) if index < head else then.read(index - head),
         source=first.source,
+        states=first.states,
     )

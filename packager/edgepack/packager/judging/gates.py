@@ -57,7 +57,7 @@ def check_accuracy(
     """
     if verdict.passed:
         return None
-    share = 1.0 if profile.quantize is None else profile.quantize.max_float_share
+    share = 1.0 if profile.lowering is None else profile.lowering.max_float_share
     return Refusal(
         gate="accuracy",
         problem=f"profile '{profile.name}' keeps {verdict.metric} {verdict.value:.4f}, and the "

@@ -1,0 +1,1 @@
+"""Ways to lower the precision beside static quantization: float16, dynamic, weights only."""
