@@ -28,7 +28,7 @@ from edgepack.packager.judging.metric_loading import load_metric
 from edgepack.packager.profile.reading import describe_passes, list_profiles, load_profile
 from edgepack.packager.profile.schema import Profile
 from edgepack.packager.progress_bar import progress_bar
-from edgepack.packager.reports.summary import print_profiles, print_summary
+from edgepack.packager.reports.summary import print_summary
 
 _HELP = {"help_option_names": ["-h", "--help"]}
 _path = click.Path(path_type=Path)
@@ -217,6 +217,8 @@ def list_command(as_json: bool) -> None:
             ]
         )
         return
+    from edgepack.packager.profile.listing import print_profiles  # rich slows `build` down
+
     print_profiles(found)
 
 

@@ -20,13 +20,13 @@ from edgepack.packager.comparison.differences import (
 )
 from edgepack.packager.comparison.differences import compare as compare_sides
 from edgepack.packager.comparison.reading import read_compared
+from edgepack.packager.console import open_console
 from edgepack.packager.reports.numbers import (
     format_bytes,
     format_latency,
     format_metric,
     format_placement,
 )
-from edgepack.packager.reports.summary import open_console
 
 _side = click.Path(path_type=Path)
 _MOST_LISTED = 8

@@ -195,7 +195,7 @@ def _is_fixed(size: str | int) -> bool:
 
 
 def _draw(
-    spec: TensorSpec, declaration: InputDeclaration | None, generator: np.random.Generator
+    spec: TensorSpec, declaration: InputDeclaration | None, generator: "np.random.Generator"
 ) -> Tensor:
     shape = tuple(size if isinstance(size, int) else 1 for size in spec.shape)
     if spec.dtype == "bool":

@@ -1,0 +1,28 @@
+"""What a build prints: a table of plain text, made without slow imports."""
+
+import subprocess
+import sys
+
+import click
+
+from edgepack.packager.reports.text_table import text_table
+
+
+def test_cells_have_two_lines_and_columns_are_aligned() -> None:
+    rows = [
+        (("cpu", "CPU, a8w8"), ("739 KB", "1.7× smaller")),
+        (("fp32", ""), ("1.29 MB", "")),
+    ]
+    lines = [click.unstyle(line) for line in text_table(("profile", "size"), rows, right=["size"])]
+    assert lines == [
+        " profile            size",
+        " ───────────────────────",
+        " cpu              739 KB",
+        " CPU, a8w8  1.7× smaller",
+        " fp32            1.29 MB",
+    ]
+
+
+def test_a_build_starts_without_rich() -> None:
+    program = "import sys, edgepack.packager.cli; sys.exit('rich' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
