@@ -141,6 +141,8 @@ class Quantize(_Section, frozen=True, kw_only=True, tag_field="name", tag="quant
         smooth_alpha: Share of the outliers that SmoothQuant moves, 0…1.
         bias_correction: `try` also tries candidates whose biases make up for the mean error that
             quantization makes in each channel.
+        backend: Whose quantizer: `edgepack`, or `quark`: AMD Quark, in an environment of its own.
+        backend_timeout_s: Limit of one run of another's quantizer, seconds.
         reduce_range: Leave one bit of the weights unused (x86 CPUs without VNNI saturate).
         min_real_range: Least width of a range, so that a constant tensor has a sane scale.
         qdq_domain: Where Quantize/DequantizeLinear come from: `onnx`, `microsoft`, or
@@ -166,6 +168,8 @@ class Quantize(_Section, frozen=True, kw_only=True, tag_field="name", tag="quant
     prepare: tuple[Literal["smooth", "cross-layer"], ...] = ()
     smooth_alpha: float = 0.5
     bias_correction: Literal["off", "try"] = "off"
+    backend: Literal["edgepack", "quark"] = "edgepack"
+    backend_timeout_s: float = 1800.0
     reduce_range: bool = False
     min_real_range: float = 1e-4
     qdq_domain: Literal["auto", "onnx", "microsoft"] = "auto"

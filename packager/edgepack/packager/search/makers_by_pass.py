@@ -7,11 +7,11 @@ import onnx
 
 from edgepack.packager.profile.schema import Lowering, Quantize
 from edgepack.packager.progress import Progress
-from edgepack.packager.quantization.candidate import Quantizer
+from edgepack.packager.quantization.back_ends import make_static
 from edgepack.packager.samples.sequence import Samples
 from edgepack.packager.search.maker import CandidateMaker
 
-_MAKERS: Mapping[type, Callable[..., CandidateMaker]] = {Quantize: Quantizer}
+_MAKERS: Mapping[type, Callable[..., CandidateMaker]] = {Quantize: make_static}
 """Each is called with model, settings, samples, and the keywords work_dir and progress."""
 
 

@@ -1,0 +1,1 @@
+"""AMD's own quantizer in place of ours: it runs in a Python environment of its own."""

@@ -1,0 +1,79 @@
+"""The child that runs AMD Quark, in an environment that has Quark and need not have edgepack.
+
+It is run by path and imports nothing of edgepack:
+
+    /path/to/quark/bin/python child.py      (request on stdin, answer on stdout, both JSON)
+
+Request: `model`, `output`: paths; `samples`: folder of .npz, one sample a file, arrays by input
+name; `config`: name of a Quark configuration; `exclude`: nodes that stay float.
+Answer: `version` of Quark, when the output was written. What goes wrong ends the process, and the
+parent tells its last line.
+"""
+
+import importlib
+import importlib.metadata
+import json
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+
+class Reader:
+    """The samples, as Quark wants to be fed; it reads them more than once.
+
+    Args:
+        folder: See the request.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._paths = sorted(folder.glob("*.npz"))
+        self._left = iter(self._paths)
+
+    def get_next(self) -> dict[str, Any] | None:
+        """The next sample, or None at the end."""
+        path = next(self._left, None)
+        if path is None:
+            return None
+        with np.load(path, allow_pickle=False) as arrays:
+            return {name: arrays[name] for name in arrays.files}
+
+    def rewind(self) -> None:
+        """Starts again."""
+        self._left = iter(self._paths)
+
+    reset_iter = rewind
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        return iter(self.get_next, None)
+
+    def __len__(self) -> int:
+        return len(self._paths)
+
+
+def quantize(request: dict[str, Any]) -> None:
+    """Runs Quark."""
+    quark = importlib.import_module("quark.onnx")
+    configuration = importlib.import_module("quark.onnx.quantization.config")
+    settings = configuration.get_default_config(request["config"])
+    settings.nodes_to_exclude = list(request["exclude"])
+    quantizer = quark.ModelQuantizer(configuration.Config(global_quant_config=settings))
+    quantizer.quantize_model(request["model"], request["output"], Reader(Path(request["samples"])))
+
+
+def main() -> None:
+    """Reads a request, runs Quark, answers; what Quark prints goes to stderr."""
+    request = json.load(sys.stdin)
+    answer = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    os.chdir(Path(request["output"]).parent)  # Quark leaves tables where it is run
+    quantize(request)
+    with answer:
+        answer.write(json.dumps({"version": importlib.metadata.version("amd-quark")}) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,51 @@
+"""Which Python interpreter has AMD Quark.
+
+Quark needs an older onnx than ours, PyTorch and a C++ compiler, so it usually lives in an
+environment of its own, which a variable names.
+"""
+
+import importlib.util
+import os
+import shutil
+import sys
+from collections.abc import Callable, Mapping
+
+from edgepack.errors import BuildError
+
+VARIABLE = "EDGEPACK_QUARK_PYTHON"
+_INSTALL = (
+    "python -m venv quark && quark/bin/pip install amd-quark 'onnx<=1.22' onnxruntime torch, "
+    f"then {VARIABLE}=quark/bin/python"
+)
+
+
+def find_quark(
+    environment: Mapping[str, str] = os.environ,
+    is_here: Callable[[str], bool] = lambda name: importlib.util.find_spec(name) is not None,
+) -> str:
+    """The interpreter to run Quark with: the one named, or this one if it has Quark.
+
+    Args:
+        environment: Environment variables.
+        is_here: Whether this interpreter can import a package.
+
+    Raises:
+        BuildError: The one named is no program, or none is named and Quark is not here.
+    """
+    named = environment.get(VARIABLE, "")
+    if named:
+        program = shutil.which(named)
+        if program is None:
+            raise BuildError(
+                f"{VARIABLE} names no program: {named}",
+                found_in="pass quantize, backend = 'quark'",
+                remedy=_INSTALL,
+            )
+        return program
+    if is_here("quark"):
+        return sys.executable
+    raise BuildError(
+        "AMD Quark is not installed here, and no environment that has it is named",
+        found_in="pass quantize, backend = 'quark'",
+        remedy=_INSTALL,
+    )
