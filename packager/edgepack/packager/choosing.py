@@ -39,6 +39,7 @@ class Chosen:
         notes: Decisions on the way, without times.
         timed_notes: The same with times.
         latency_ms, float_latency_ms: Medians; None where its provider is not here.
+        candidate_latency_ms: The same of the best candidate, whether it is this model or not.
     """
 
     path: Path
@@ -47,6 +48,7 @@ class Chosen:
     notes: tuple[str, ...]
     latency_ms: float | None
     float_latency_ms: float | None
+    candidate_latency_ms: float | None = None
     timed_notes: tuple[str, ...] = ()
 
 
@@ -98,7 +100,7 @@ def choose(
             "(1 thread)."
         )
         float_model = _float_model(prepared, _FLOAT_PRECISION, found, (note,), times[1])
-        return replace(float_model, timed_notes=(timed,))
+        return replace(float_model, candidate_latency_ms=times[0], timed_notes=(timed,))
     if not best.verdict.passed and "inaccurate" in profile.gates.float_instead:
         note = (
             f"The float model is published: the best quantized one ({best.words}) keeps "
@@ -120,6 +122,7 @@ def choose(
         timed_notes=tuple(timed_notes),
         latency_ms=times[0] if times else None,
         float_latency_ms=times[1] if times else None,
+        candidate_latency_ms=times[0] if times else None,
     )
 
 

@@ -34,7 +34,6 @@ from edgepack.packager.profile.schema import Profile
 from edgepack.packager.progress import Progress
 from edgepack.packager.samples.sequence import Samples, SampleSplit
 from edgepack.packager.search.judge import CandidateJudge
-from edgepack.packager.search.search import SearchResult
 from edgepack.packager.source.model import SourceModel
 from edgepack.packager.source.reference import open_reference
 from edgepack.packager.variant import (
@@ -127,7 +126,7 @@ def prepare_variant(
     accuracy = _accuracy(verdict, distances, split.held_out.count, evaluator.provider)
     inspection = _inspect(prepared, chosen, split.held_out, work_dir, progress)  # 6.
     notes = (*passed.notes, *chosen.notes, *_venue_notes(evaluator, profile, trial))
-    attempts, culprits = _tell_search(chosen.found)
+    attempts, culprits = _tell_search(chosen)
     refused = RefusedVariant(
         precision=chosen.precision,
         size_bytes=size_bytes,
@@ -229,16 +228,23 @@ def _inspect(
     if chosen.found is None:
         return None
     progress("looking at the error of each layer", 0, 0)
-    return inspect(prepared, chosen.found.best.path, samples, calibrated={}, work_dir=work_dir)
+    best = chosen.found.best
+    if best.origin.model is not None:
+        prepared = work_dir / "origin.onnx"
+        save_model(best.origin.model, prepared)
+    return inspect(prepared, best.path, samples, calibrated=best.origin.observed, work_dir=work_dir)
 
 
-def _tell_search(
-    found: SearchResult | None,
-) -> tuple[tuple[Attempt, ...], tuple[Culprit, ...]]:
+def _tell_search(chosen: Chosen) -> tuple[tuple[Attempt, ...], tuple[Culprit, ...]]:
+    found = chosen.found
     if found is None:
         return (), ()
-    words = found.best.words
-    attempts = tuple(replace(attempt, is_best=attempt.what == words) for attempt in found.attempts)
+    attempts = tuple(
+        replace(attempt, is_best=True, latency_ms=chosen.candidate_latency_ms)
+        if attempt.what == found.best.words
+        else attempt
+        for attempt in found.attempts
+    )
     return attempts, tuple(
         Culprit(name=cost.name, noise=float(f"{cost.noise:.3g}"))
         for cost in found.culprits[:_MOST_CULPRITS]

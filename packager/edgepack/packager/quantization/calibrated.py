@@ -67,7 +67,7 @@ class CalibratedModel:
             index: The graph to plan for: the model's own, or one with other constants.
         """
         settings = self._settings
-        observed = self._observe(ranges)
+        observed = self.observe(ranges)
         plan = make_plan(index, settings, float_nodes)
         scales = assign_scales(index, plan, settings, observed, ranges)
         if settings.ops == "compute" or settings.activation_symmetric:
@@ -102,7 +102,8 @@ class CalibratedModel:
         plan, scales = self.plan(ranges, (), self.index)
         return GatedModel(self.model, self.index, plan, scales, path)
 
-    def _observe(self, ranges: str) -> Mapping[str, Observation]:
+    def observe(self, ranges: str) -> Mapping[str, Observation]:
+        """What calibration saw, as far as the method needs it."""
         if needs_histogram(ranges):
             return self._calibration.histograms()
         return self._calibration.bounds()

@@ -13,7 +13,7 @@ from edgepack.packager.quantization.preparation import applicable, prepare
 from edgepack.packager.quantization.ranking import rank_nodes
 from edgepack.packager.quantization.ways import list_ways, parse_way
 from edgepack.packager.samples.sequence import Samples
-from edgepack.packager.search.maker import Built, NodeCost
+from edgepack.packager.search.maker import Built, NodeCost, Origin
 
 
 class Quantizer:
@@ -74,7 +74,11 @@ class Quantizer:
             )
             notes = (*notes, note)
         quantized, lowered = calibrated.quantize(way.ranges, float_nodes, model)
-        return Built(model=quantized, lowered=lowered, notes=notes)
+        origin = Origin(
+            model=calibrated.model if way.preparation else None,
+            observed=calibrated.observe(way.ranges),
+        )
+        return Built(model=quantized, lowered=lowered, notes=notes, origin=origin)
 
     def rank(self, method: str, samples: Samples, progress: Progress) -> tuple[NodeCost, ...]:
         """Measures what quantizing each node alone costs; worst first. Biases stay as they are."""

@@ -3,14 +3,29 @@
 The search knows nothing of integers, halves or blocks of weights; whoever lowers a model does.
 """
 
-from collections.abc import Collection
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import onnx
 
 from edgepack.packager.progress import Progress
+from edgepack.packager.quantization.observations import Observation
 from edgepack.packager.samples.sequence import Samples
+
+
+@dataclass(frozen=True, kw_only=True)
+class Origin:
+    """What a candidate was made from.
+
+    Attributes:
+        model: The float model; None where it is the one that the maker was given, and another
+            where that was prepared for the method, which scales some tensors.
+        observed: What calibration saw of its tensors; empty where nothing was calibrated.
+    """
+
+    model: onnx.ModelProto | None = None
+    observed: Mapping[str, Observation] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,11 +36,13 @@ class Built:
         model: The lowered model.
         lowered: Names of the nodes that are lowered in it.
         notes: What a person should know of how it was made, if it is the one that is kept.
+        origin: What it was made from, for a look at its layers.
     """
 
     model: onnx.ModelProto
     lowered: tuple[str, ...]
     notes: tuple[str, ...] = ()
+    origin: Origin = Origin()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -19,7 +19,7 @@ from edgepack.packager.judging.evaluation import Evaluator
 from edgepack.packager.judging.measure import Run
 from edgepack.packager.progress import Progress
 from edgepack.packager.search.judge import CandidateJudge
-from edgepack.packager.search.maker import CandidateMaker, NodeCost
+from edgepack.packager.search.maker import CandidateMaker, NodeCost, Origin
 from edgepack.packager.variant import Attempt
 
 _RESERVE = 0.2
@@ -37,6 +37,7 @@ class Candidate:
         size_bytes: Its size.
         verdict: What the accuracy gate said on the search samples.
         quantized_count: Nodes that are quantized.
+        origin: What it was made from.
     """
 
     method: str
@@ -45,6 +46,7 @@ class Candidate:
     size_bytes: int
     verdict: Verdict
     quantized_count: int
+    origin: Origin
 
     @property
     def words(self) -> str:
@@ -168,6 +170,7 @@ class _Tries:
             size_bytes=size_bytes,
             verdict=verdict,
             quantized_count=len(built.lowered),
+            origin=built.origin,
         )
         self._candidates.append(candidate)
         self._attempts.append(
@@ -176,6 +179,7 @@ class _Tries:
                 accuracy=verdict.value,
                 size_bytes=size_bytes,
                 because=because,
+                float_nodes=len(candidate.float_nodes),
             )
         )
         self._progress(f"trying {candidate.words}: {verdict.metric} {verdict.value:.4f}", number, 0)
