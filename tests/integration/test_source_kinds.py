@@ -450,3 +450,103 @@ def test_nan_in_the_body_of_control_flow_is_named(builder: Builder) -> None:
     with pytest.raises(BuildError) as caught:
         builder(model)
     assert "1 of 1 values of weight 'bad' are NaN" in caught.value.problem
+
+
+def _pair(
+    name: str, source: str, scale: float, kind: type = np.uint8, zero_point: int = 128
+) -> tuple[list[onnx.NodeProto], list[onnx.TensorProto]]:
+    """A QuantizeLinear and a DequantizeLinear; the tensor after them is `name`."""
+    parameters = [f"{name}_scale", f"{name}_zero"]
+    return (
+        [
+            _node("QuantizeLinear", [source, *parameters], [f"{name}_q"], name=f"{name}_Q"),
+            _node("DequantizeLinear", [f"{name}_q", *parameters], [name], name=f"{name}_DQ"),
+        ],
+        [
+            numpy_helper.from_array(np.array(scale, np.float32), parameters[0]),
+            numpy_helper.from_array(np.array(zero_point, kind), parameters[1]),
+        ],
+    )
+
+
+def _trained_with_integers() -> onnx.ModelProto:
+    """Two products with pairs before and between them, the second one left in floats."""
+    before, parameters = _pair("xd", "x", 0.03)
+    between, more = _pair("rd", "r", 0.05, np.uint8, 0)
+    integers = np.random.default_rng(3).integers(-127, 128, (8, 16)).astype(np.int8)
+    nodes = [
+        *before,
+        _node("DequantizeLinear", ["w1q", "w1s"], ["w1"], name="w1_DQ"),
+        _node("MatMul", ["xd", "w1"], ["h"], name="first"),
+        _node("Relu", ["h"], ["r"], name="relu"),
+        *between,
+        _node("MatMul", ["rd", "w2"], ["y"], name="second"),
+    ]
+    return _model(
+        nodes,
+        [_value("x", [1, 8])],
+        [_value("y", [1, 4])],
+        [
+            *parameters,
+            *more,
+            numpy_helper.from_array(integers, "w1q"),
+            numpy_helper.from_array(np.array(0.004, np.float32), "w1s"),
+            _weight("w2", 16, 4),
+        ],
+    )
+
+
+@pytest.mark.parametrize("profile", ["fp32", "cpu", "vitisai-xint8"])
+def test_a_model_that_comes_quantized_keeps_its_own_scales(builder: Builder, profile: str) -> None:
+    source = _trained_with_integers()
+    built, variant = builder(source, profile)
+    assert variant.precision == "a8w8"
+    assert _operators(built).count("QuantizeLinear") == 2, "nothing is quantized twice"
+    stored = {tensor.name: numpy_helper.to_array(tensor) for tensor in built.graph.initializer}
+    for tensor in source.graph.initializer:
+        if tensor.name.endswith("_scale") or tensor.name in ("w1q", "w2"):
+            assert (stored[tensor.name] == numpy_helper.to_array(tensor)).all(), tensor.name
+    assert "The model comes quantized (a8w8): its own scales are kept." in variant.notes
+    assert variant.accuracy.value > 0.99
+    notes = " ".join(variant.notes)
+    assert ("would make scales that are powers of two" in notes) == (profile == "vitisai-xint8")
+
+
+def test_a_model_of_integer_operators_is_passed_through(builder: Builder) -> None:
+    before, parameters = _pair("xd", "x", 0.03)
+    scalar = np.array
+    model = _model(
+        [
+            before[0],
+            _node(
+                "QLinearMatMul",
+                ["xd_q", "xd_scale", "xd_zero", "w", "ws", "wz", "ys", "yz"],
+                ["yq"],
+                name="product",
+            ),
+            _node("DequantizeLinear", ["yq", "ys", "yz"], ["y"], name="out"),
+        ],
+        [_value("x", [1, 8])],
+        [_value("y", [1, 4])],
+        [
+            *parameters,
+            numpy_helper.from_array(scalar([[1, -2, 3, 4]] * 8, np.int8), "w"),
+            numpy_helper.from_array(scalar(0.1, np.float32), "ws"),
+            numpy_helper.from_array(scalar(0, np.int8), "wz"),
+            numpy_helper.from_array(scalar(0.05, np.float32), "ys"),
+            numpy_helper.from_array(scalar(128, np.uint8), "yz"),
+        ],
+    )
+    built, variant = builder(model)
+    assert _operators(built) == ["QuantizeLinear", "QLinearMatMul", "DequantizeLinear"]
+    assert variant.precision == "int8"
+    assert "where the model has QLinearMatMul" in " ".join(variant.notes)
+
+
+def test_a_quantized_model_is_refused_where_the_provider_quantizes_by_itself(
+    builder: Builder,
+) -> None:
+    with pytest.raises(BuildError) as caught:
+        builder(_trained_with_integers(), "vitisai-bf16")
+    assert "it would be quantized twice" in caught.value.problem
+    assert caught.value.remedy == "give the float model it was made from"

@@ -149,7 +149,7 @@ def _build(request: BuildRequest, progress: Progress) -> BuildResult:
         # 3
         variants, refused = _prepare_all(request, source, profiles, material, work, progress)
         # 4
-        golden = choose_golden(source, material.split.held_out, progress)
+        golden = choose_golden(source, material.split.held_out, work, progress)
         # 5
         parts = BundleParts(
             name=request.name,
