@@ -73,6 +73,7 @@ def _template() -> jinja2.Template:
         range_bar=bars.range_bar,
         shared_prefix=views.shared_prefix,
         size_points=views.size_points,
+        winner=views.winner,
         verdict=reasons.sum_up,
         worst_layers=views.worst_layers,
     )

@@ -35,7 +35,8 @@ class Point:
         words: What it is.
         x: Bytes or milliseconds.
         accuracy: The metric's value.
-        kind: `float`, `chosen`, `kept` (within the budget) or `missed`.
+        kind: `float`, `kept` (within the budget) or `missed`.
+        is_winner: Whether it is what was published; it gets a ring.
     """
 
     label: str
@@ -43,6 +44,7 @@ class Point:
     x: float
     accuracy: float
     kind: str
+    is_winner: bool
 
 
 def plot(
@@ -90,7 +92,7 @@ def plot(
     parts.append(_text(_LEFT + 4, y - 5, f"budget {budget:.4g}", "start", "budget"))
     taken = [(_LEFT + 4.0, y - 14, _LEFT + 84.0, y)]
     taken += [(x - 5, y - 5, x + 5, y + 5) for x, y in map(place, points)]
-    for point in sorted(points, key=lambda point: point.kind != "chosen"):
+    for point in sorted(points, key=lambda point: not point.is_winner):
         x, y = place(point)
         parts.append(_marker(point, x, y, is_below=point.accuracy < low))
         parts.append(_label(point, x, y, taken))
@@ -139,12 +141,12 @@ def _marker(point: Point, x: float, y: float, *, is_below: bool) -> Markup:
             point.kind, x, y + 4
         )
         return shape + title + Markup("</path>")
+    ring = ""
+    if point.is_winner:
+        ring = Markup('<circle class="ring" cx="{:.1f}" cy="{:.1f}" r="10"/>').format(x, y)
     if point.kind == "float":
         shape = Markup('<path class="float" d="M{:.1f} {:.1f}l6 6l-6 6l-6 -6z">').format(x, y - 6)
-        return shape + title + Markup("</path>")
-    ring = ""
-    if point.kind == "chosen":
-        ring = Markup('<circle class="ring" cx="{:.1f}" cy="{:.1f}" r="9"/>').format(x, y)
+        return escape(ring) + shape + title + Markup("</path>")
     shape = Markup('<circle class="{}" cx="{:.1f}" cy="{:.1f}" r="5">').format(point.kind, x, y)
     return escape(ring) + shape + title + Markup("</circle>")
 
@@ -156,7 +158,7 @@ def _label(
     words = point.label or "float"
     width = _LABEL_WIDTH * len(words)
     for dx, dy, anchor in _LABEL_PLACES:
-        if point.kind == "chosen":
+        if point.is_winner:
             dx, dy = dx * 1.5, dy if anchor in ("start", "end") else dy * 1.4
         left = x + dx - {"start": 0.0, "middle": width / 2, "end": float(width)}[anchor]
         box = (left, y + dy - _LABEL_HEIGHT, left + width, y + dy)

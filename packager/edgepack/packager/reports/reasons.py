@@ -40,8 +40,8 @@ def explain(variant: VariantReport) -> str:
     if is_float_instead(variant):
         if best is not None and best.accuracy >= variant.accuracy.budget:
             return (
-                f"The float model is published: {_words(best)} keeps the budget, but is slower "
-                "than the float model on the machine that built it."
+                f"The float model is published: the best candidate ({best.what}) keeps the budget, "
+                "but is slower on the machine that built it."
             )
         most = max(attempt.accuracy for attempt in attempts)
         return (

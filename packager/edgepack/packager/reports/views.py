@@ -7,6 +7,7 @@ from edgepack.packager.judging.inspection import Inspection
 from edgepack.packager.judging.layers import LayerError
 from edgepack.packager.judging.ranges import TensorRange
 from edgepack.packager.reports.plot import Point
+from edgepack.packager.reports.reasons import best_attempt, is_float_instead
 from edgepack.packager.reports.report import RefusedCandidate, TriedAttempt, VariantReport
 
 MOST_LAYERS = 12
@@ -53,13 +54,7 @@ def _ranked_ranges(inspection: Inspection) -> tuple[TensorRange, ...]:
 def size_points(result: VariantReport | RefusedCandidate, float_bytes: int) -> tuple[Point, ...]:
     """Every attempt by its size, and the float model."""
     return (
-        Point(
-            label="",
-            words="the float model",
-            x=float_bytes,
-            accuracy=result.accuracy.float_value,
-            kind="float",
-        ),
+        _float_point(result, float(float_bytes)),
         *(
             _point(number, attempt, float(attempt.size_bytes), result)
             for number, attempt in enumerate(result.attempts, start=1)
@@ -72,24 +67,12 @@ def latency_points(result: VariantReport | RefusedCandidate) -> tuple[Point, ...
     timing = result.timing if isinstance(result, VariantReport) else None
     points = []
     for number, attempt in enumerate(result.attempts, start=1):
-        latency_ms = attempt.latency_ms
-        is_published = attempt.is_best and timing and timing.latency_ms != timing.float_latency_ms
-        if latency_ms is None and is_published and timing:
-            latency_ms = timing.latency_ms
-        if latency_ms is not None:
-            points.append(_point(number, attempt, latency_ms, result))
+        if attempt.latency_ms is not None:
+            points.append(_point(number, attempt, attempt.latency_ms, result))
     if not points:
         return ()
     if timing and timing.float_latency_ms:
-        points.append(
-            Point(
-                label="",
-                words="the float model",
-                x=timing.float_latency_ms,
-                accuracy=result.accuracy.float_value,
-                kind="float",
-            )
-        )
+        points.append(_float_point(result, timing.float_latency_ms))
     return tuple(points)
 
 
@@ -97,10 +80,32 @@ def _point(
     number: int, attempt: TriedAttempt, x: float, result: VariantReport | RefusedCandidate
 ) -> Point:
     is_kept = attempt.accuracy >= result.accuracy.budget
-    kind = "kept" if is_kept else "missed"
-    if attempt.is_best and isinstance(result, VariantReport):
-        kind = "chosen"
-    return Point(label=str(number), words=attempt.what, x=x, accuracy=attempt.accuracy, kind=kind)
+    return Point(
+        label=str(number),
+        words=attempt.what,
+        x=x,
+        accuracy=attempt.accuracy,
+        kind="kept" if is_kept else "missed",
+        is_winner=attempt == winner(result),
+    )
+
+
+def winner(result: VariantReport | RefusedCandidate) -> TriedAttempt | None:
+    """The attempt that is published; None where the float model is, or nothing."""
+    if isinstance(result, RefusedCandidate) or is_float_instead(result):
+        return None
+    return best_attempt(result.attempts)
+
+
+def _float_point(result: VariantReport | RefusedCandidate, x: float) -> Point:
+    return Point(
+        label="",
+        words="the float model",
+        x=x,
+        accuracy=result.accuracy.float_value,
+        kind="float",
+        is_winner=isinstance(result, VariantReport) and is_float_instead(result),
+    )
 
 
 def shared_prefix(names: Sequence[str]) -> str:
