@@ -22,11 +22,13 @@ from edgepack.packager.bundling.tool_versions import tool_versions
 from edgepack.packager.choosing import Chosen, choose
 from edgepack.packager.graph.model_files import load_model, save_model
 from edgepack.packager.judging import gates
-from edgepack.packager.judging.accuracy import Metric, OutputDistance, Verdict
+from edgepack.packager.judging.accuracy import Metric, Verdict
+from edgepack.packager.judging.distance import OutputDistance
 from edgepack.packager.judging.evaluation import Evaluator, find_venue
 from edgepack.packager.judging.inspection import Inspection, inspect
 from edgepack.packager.judging.tolerances import derive_tolerances
 from edgepack.packager.judging.trial import Trial, try_model
+from edgepack.packager.judging.verdict_notes import describe_verdict
 from edgepack.packager.passes.compile import CompiledContext, compile_context
 from edgepack.packager.passes.context import PassContext
 from edgepack.packager.passes.runner import run_float_passes
@@ -104,7 +106,10 @@ def prepare_variant(
     run = evaluator.open(final)
     got = [run(feeds) for feeds in split.held_out]
     distances = judge.reference.distances(got)
-    verdict = judge.reference.judge(got) if metric is None else judge.judge(run)  # 4.
+    in_chains = bool(split.held_out.states)
+    verdict = (
+        judge.judge(run) if metric is not None or in_chains else judge.reference.judge(got)
+    )  # 4.
     del run  # its session holds the whole model, and the trial opens another
     trial = _try_on_provider(final, profile, evaluator, split.held_out, progress)  # 5.
     seen = [distances]
@@ -125,7 +130,12 @@ def prepare_variant(
     ]
     accuracy = _accuracy(verdict, distances, split.held_out.count, evaluator.provider)
     inspection = _inspect(prepared, chosen, split.held_out, work_dir, progress)  # 6.
-    notes = (*passed.notes, *chosen.notes, *_venue_notes(evaluator, profile, trial))
+    notes = (
+        *passed.notes,
+        *chosen.notes,
+        *describe_verdict(verdict, split.held_out, distances),
+        *_venue_notes(evaluator, profile, trial),
+    )
     attempts, culprits = _tell_search(chosen)
     refused = RefusedVariant(
         precision=chosen.precision,
@@ -312,6 +322,8 @@ def _accuracy(
     for distance in distances:
         suffix = f"[{distance.name}]" if len(distances) > 1 else ""
         details[f"explained_variance{suffix}"] = round(distance.explained_variance, 6)
+        if distance.neighbourhood is not None:
+            details[f"neighbourhood{suffix}"] = round(distance.neighbourhood, 6)
         details[f"cosine{suffix}"] = round(distance.cosine, 6)
         details[f"nrmse{suffix}"] = round(distance.nrmse, 6)
         details[f"sqnr_db{suffix}"] = round(distance.sqnr_db, 2)

@@ -6,12 +6,12 @@ import pytest
 from edgepack.bundle.golden import compare_outputs
 from edgepack.errors import BuildError
 from edgepack.packager.judging.accuracy import (
-    OutputKind,
     Reference,
     evaluate_metric,
     judge_metric,
     kinds_of_outputs,
 )
+from edgepack.packager.judging.distance import OutputKind
 from edgepack.packager.judging.measure import Outputs, Run
 from edgepack.packager.judging.tolerances import derive_tolerances
 from edgepack.packager.profile.schema import AccuracyGate

@@ -6,9 +6,15 @@ tell: a distribution (not negative, sums to 1 over the last axis) or a row of sc
 of their variance from sample to sample that is kept (cosine similarity and signal-to-noise look
 fine while a speech detector loses its speech: they count what is the same in every sample). Where
 a sample holds many decisions (the characters of a text line), each of them counts.
+
+Vectors (embeddings, a transformer's hidden states) are compared with each other by whoever uses
+them. Errors of single rows average out then, an error that a whole sample shares moves it among
+its neighbours. So values that hold vectors must also keep their *neighbourhood*: how samples differ
+from each other, rows averaged. With sentence embeddings and noise of either kind, recall@1 stayed
+at 99.6 % with 20 % of the rows' variance lost to noise of single rows, and fell to 98.4 % with 1 %
+lost to noise that a sample's rows share, which is 4.4 % of the neighbourhood.
 """
 
-import enum
 import math
 import traceback
 from collections.abc import Callable, Sequence
@@ -18,6 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from edgepack.errors import BuildError, EdgepackError
+from edgepack.packager.judging.distance import OutputDistance, OutputKind, measure_distance
 from edgepack.packager.judging.measure import Outputs, Run
 from edgepack.packager.profile.schema import AccuracyGate
 
@@ -25,56 +32,13 @@ _ONE_MISS_FROM = 10
 """From this many samples on, one may differ whatever the budget: below 1/budget samples a single
 coin flip would refuse a build."""
 
-_VALUE_METRICS = ("explained_variance", "cosine")
+_VALUE_METRICS = ("explained_variance", "neighbourhood", "cosine", "sqnr_db")
 
-_FEWEST_FOR_MEAN = 8
-"""Samples from which on the mean over samples says something."""
-
-
-class OutputKind(enum.Enum):
-    """What an output means."""
-
-    DECISION = "decision"
-    SEQUENCE = "sequence"
-    VALUES = "values"
-    EXACT = "exact"
-
+_FLOAT_SQNR_DB = 100.0
+"""What float rounding itself leaves, or better: beyond it nothing is gained."""
 
 Metric = Callable[[Run], float]
 """A user's own measure of quality, greater is better: takes a function that runs one inference."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class OutputDistance:
-    """One output against the float model's, over all samples.
-
-    Attributes:
-        name: The output.
-        kind: What it means.
-        agreement: Share of samples whose decisions all agree (for values: 1.0).
-        row_agreement: Share of rows (last axis) whose arg-max agrees; None for values.
-        explained_variance: Share of the variance between samples that is kept: 1 - error / sum of
-            squared distances to the mean over samples; 1.0 for no error, below 0 for worse than
-            a constant.
-        cosine: Cosine similarity, all samples flattened into one vector.
-        worst_cosine: The same of the worst sample.
-        nrmse: Root-mean-square error over the float output's root-mean-square.
-        worst_nrmse: The same of the worst sample.
-        sqnr_db: Signal to quantization noise, decibels.
-        max_abs_error: Greatest absolute difference.
-    """
-
-    name: str
-    kind: OutputKind
-    agreement: float
-    row_agreement: float | None
-    explained_variance: float
-    cosine: float
-    worst_cosine: float
-    nrmse: float
-    worst_nrmse: float
-    sqnr_db: float
-    max_abs_error: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,6 +54,8 @@ class Verdict:
         spare: How much of what the budget allows is left: 1 at no loss, 0 at the budget.
         noise: Mean nrmse of the outputs, to order candidates that the metric finds equal.
         distances: By output; empty for a user's metric.
+        low: Lower bound of `value` for samples like these, one-sided, 95 %; None where the samples
+            do not tell (a user's metric, a cosine).
     """
 
     metric: str
@@ -100,6 +66,7 @@ class Verdict:
     spare: float
     noise: float
     distances: tuple[OutputDistance, ...] = field(default=())
+    low: float | None = None
 
     def beats(self, other: "Verdict") -> bool:
         """Whether this is the better candidate."""
@@ -165,18 +132,18 @@ class Reference:
     def judge(self, got: Sequence[Outputs]) -> Verdict:
         """Compares a candidate's outputs on the same samples, in the same order."""
         distances = self.distances(got)
-        verdicts = [self._judge_output(distance) for distance in distances]
-        worst = min(verdicts, key=lambda entry: (entry[3], entry[0]))
-        metric, value, budget, spare = worst
+        entries = [entry for distance in distances for entry in self._judge_output(distance)]
+        worst = min(entries, key=lambda entry: (entry.spare, entry.metric))
         return Verdict(
-            metric=metric,
-            value=value,
-            float_value=1.0,
-            budget=budget,
-            passed=all(entry[3] >= 0.0 for entry in verdicts),
-            spare=spare,
+            metric=worst.metric,
+            value=worst.value,
+            float_value=worst.best,
+            budget=worst.budget,
+            passed=all(entry.spare >= 0.0 for entry in entries),
+            spare=worst.spare,
             noise=float(np.mean([min(distance.nrmse, 1e6) for distance in distances])),
             distances=distances,
+            low=worst.low,
         )
 
     def distances(self, got: Sequence[Outputs]) -> tuple[OutputDistance, ...]:
@@ -191,19 +158,59 @@ class Reference:
             for name, kind in self.kinds.items()
         )
 
-    def _judge_output(self, distance: OutputDistance) -> tuple[str, float, float, float]:
-        """Metric, value, budget and what is to spare, of one output."""
+    def _judge_output(self, distance: OutputDistance) -> list["_Entry"]:
+        """What must hold of one output."""
         gate = self._gate
         if distance.kind is OutputKind.VALUES:
-            if gate.metric == "cosine":
-                return _spare("cosine", distance.cosine, gate.cosine_min)
-            variance = distance.explained_variance
-            return _spare("explained_variance", variance, gate.explained_variance_min)
+            return self._judge_values(distance)
         if distance.kind is OutputKind.SEQUENCE:
             agreement = distance.row_agreement or 0.0
-            return _spare("sequence_agreement", agreement, gate.sequence_agreement_min)
-        budget = self._with_one_miss(gate.top1_agreement_min)
-        return _spare("top1_agreement", distance.agreement, budget)
+            return [
+                _Entry(
+                    metric="sequence_agreement",
+                    value=agreement,
+                    budget=gate.sequence_agreement_min,
+                    low=distance.row_agreement_low,
+                )
+            ]
+        return [
+            _Entry(
+                metric="top1_agreement",
+                value=distance.agreement,
+                budget=self._with_one_miss(gate.top1_agreement_min),
+                low=distance.agreement_low,
+            )
+        ]
+
+    def _judge_values(self, distance: OutputDistance) -> list["_Entry"]:
+        gate = self._gate
+        if gate.metric == "cosine":
+            return [_Entry(metric="cosine", value=distance.cosine, budget=gate.cosine_min)]
+        if gate.metric == "sqnr_db":
+            value = min(distance.sqnr_db, _FLOAT_SQNR_DB)
+            return [
+                _Entry(metric="sqnr_db", value=value, budget=gate.sqnr_db_min, best=_FLOAT_SQNR_DB)
+            ]
+        entries = []
+        if gate.metric != "neighbourhood" or distance.neighbourhood is None:
+            entries.append(
+                _Entry(
+                    metric="explained_variance",
+                    value=distance.explained_variance,
+                    budget=gate.explained_variance_min,
+                    low=distance.explained_variance_low,
+                )
+            )
+        if gate.metric != "explained_variance" and distance.neighbourhood is not None:
+            entries.append(
+                _Entry(
+                    metric="neighbourhood",
+                    value=distance.neighbourhood,
+                    budget=gate.neighbourhood_min,
+                    low=distance.neighbourhood_low,
+                )
+            )
+        return entries
 
     def _with_one_miss(self, budget: float) -> float:
         count = len(self.expected)
@@ -212,9 +219,21 @@ class Reference:
         return min(budget, 1.0 - 1.0 / count)
 
 
-def _spare(metric: str, value: float, budget: float) -> tuple[str, float, float, float]:
-    allowed = max(1.0 - budget, 1e-9)
-    return metric, value, budget, (value - budget + 1e-12) / allowed
+@dataclass(frozen=True, kw_only=True)
+class _Entry:
+    """One thing that must hold: a value of at least the budget; `best` is the float model's."""
+
+    metric: str
+    value: float
+    budget: float
+    best: float = 1.0
+    low: float | None = None
+
+    @property
+    def spare(self) -> float:
+        """How much of what the budget allows is left; see `Verdict.spare`."""
+        allowed = max(self.best - self.budget, 1e-9)
+        return (self.value - self.budget + 1e-12) / allowed
 
 
 def metric_name(metric: Metric) -> str:
@@ -279,102 +298,3 @@ def judge_metric(metric: Metric, run: Run, float_value: float, gate: AccuracyGat
         spare=spare,
         noise=0.0,
     )
-
-
-def measure_distance(
-    name: str,
-    kind: OutputKind,
-    expected: Sequence[npt.NDArray[np.generic]],
-    got: Sequence[npt.NDArray[np.generic]],
-) -> OutputDistance:
-    """Measures one output over all samples.
-
-    Args:
-        name: The output.
-        kind: What it means.
-        expected, got: The float model's and the candidate's values, one array a sample.
-    """
-    dots, sizes, norms, errors = [], [], [], []
-    agreed = rows_agreed = rows = 0
-    greatest = 0.0
-    for want, have in zip(expected, got, strict=True):
-        a, b = _comparable(want, have)
-        dots.append(float(a @ b))
-        sizes.append(float(a @ a))
-        norms.append(float(b @ b))
-        errors.append(float((b - a) @ (b - a)))
-        greatest = max(greatest, float(np.abs(b - a).max(initial=0.0)))
-        same = _same_decisions(kind, want, have)
-        agreed += bool(same.all())
-        rows_agreed += int(same.sum())
-        rows += same.size
-    per_sample = list(zip(dots, sizes, norms, errors, strict=True))
-    whole = _ratios(sum(dots), sum(sizes), sum(norms), sum(errors))
-    each = [_ratios(*entry) for entry in per_sample]
-    is_values = kind is OutputKind.VALUES
-    variance = _variance_between(expected)
-    return OutputDistance(
-        name=name,
-        kind=kind,
-        agreement=1.0 if is_values else agreed / len(expected),
-        row_agreement=None if is_values or kind is OutputKind.EXACT else rows_agreed / rows,
-        explained_variance=1.0 - sum(errors) / variance if sum(errors) else 1.0,
-        cosine=whole[0],
-        worst_cosine=min(entry[0] for entry in each),
-        nrmse=whole[1],
-        worst_nrmse=max(entry[1] for entry in each),
-        sqnr_db=-20.0 * math.log10(max(whole[1], 1e-10)),
-        max_abs_error=greatest,
-    )
-
-
-def _variance_between(values: Sequence[npt.NDArray[np.generic]]) -> float:
-    """Sum of squared distances to the mean over samples, element by element.
-
-    Where samples have different shapes, or there are too few for a mean, the mean over all
-    elements takes its place. Never 0.
-    """
-    size = sum(float(np.sum(value.astype(np.float64) ** 2)) for value in values)
-    if len(values) >= _FEWEST_FOR_MEAN and len({value.shape for value in values}) == 1:
-        mean = np.mean([value.astype(np.float64) for value in values], axis=0)
-        variance = size - len(values) * float(np.sum(mean**2))
-    else:
-        count = sum(value.size for value in values)
-        total = sum(float(np.sum(value.astype(np.float64))) for value in values)
-        variance = size - total**2 / max(count, 1)
-    return max(variance, 1e-6 * size, 1e-12)
-
-
-def _comparable(
-    want: npt.NDArray[np.generic], have: npt.NDArray[np.generic]
-) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-    """Both as vectors; what cannot be compared (shape, NaN) counts as infinitely wrong zeros."""
-    a = want.astype(np.float64).ravel()
-    if have.shape != want.shape:
-        return a, np.zeros_like(a)
-    b = have.astype(np.float64).ravel()
-    finite = np.isfinite(a)
-    a, b = a[finite], b[finite]
-    return a, (b if np.isfinite(b).all() else np.zeros_like(a))
-
-
-def _same_decisions(
-    kind: OutputKind, want: npt.NDArray[np.generic], have: npt.NDArray[np.generic]
-) -> npt.NDArray[np.bool_]:
-    if want.shape != have.shape:
-        return np.zeros(1, dtype=np.bool_)
-    if kind is OutputKind.VALUES:
-        return np.ones(1, dtype=np.bool_)
-    if kind is OutputKind.EXACT:
-        return np.atleast_1d(np.array_equal(want, have))
-    if not np.isfinite(have.astype(np.float64)).all():
-        return np.zeros(1, dtype=np.bool_)
-    return np.atleast_1d(want.argmax(axis=-1) == have.argmax(axis=-1)).ravel()
-
-
-def _ratios(dot: float, size: float, norm: float, error: float) -> tuple[float, float]:
-    """Cosine similarity and relative root-mean-square error from sums of products."""
-    if error == 0.0:
-        return 1.0, 0.0
-    cosine = dot / math.sqrt(size * norm) if size > 0.0 and norm > 0.0 else 0.0
-    return cosine, math.sqrt(error / size) if size > 0.0 else 1.0

@@ -9,7 +9,7 @@ have a cosine near 0 and an nrmse of 1 or more; the caps stay clear of both.
 from collections.abc import Sequence
 
 from edgepack.bundle.manifest import GoldenTolerance
-from edgepack.packager.judging.accuracy import OutputDistance, OutputKind
+from edgepack.packager.judging.distance import OutputDistance, OutputKind
 
 _LOOSEST_COSINE = 0.5
 _LOOSEST_NRMSE = 0.9

@@ -11,7 +11,7 @@ import numpy as np
 import onnx
 
 from edgepack.packager.graph.model_files import save_model
-from edgepack.packager.judging.accuracy import OutputKind, measure_distance
+from edgepack.packager.judging.distance import OutputKind, measure_distance
 from edgepack.packager.judging.measure import Outputs, Run
 from edgepack.packager.progress import Progress
 from edgepack.packager.samples.sequence import Samples

@@ -233,6 +233,7 @@ def _check_gates(profile: Profile) -> Iterator[_Contradiction]:
         "gates.accuracy.top1_agreement_min": accuracy.top1_agreement_min,
         "gates.accuracy.sequence_agreement_min": accuracy.sequence_agreement_min,
         "gates.accuracy.explained_variance_min": accuracy.explained_variance_min,
+        "gates.accuracy.neighbourhood_min": accuracy.neighbourhood_min,
         "gates.accuracy.cosine_min": accuracy.cosine_min,
         "gates.accuracy.user_metric_kept_min": accuracy.user_metric_kept_min,
     }

@@ -268,22 +268,28 @@ class AccuracyGate(_Section, frozen=True, kw_only=True):
     """`[gates.accuracy]`: how near to the float model a variant must stay.
 
     Attributes:
-        metric: `auto` judges classifications by top-1 agreement and other outputs by explained
-            variance; `top1_agreement`, `explained_variance` or `cosine` judge every output by
-            that.
+        metric: `auto` judges classifications by top-1 agreement, other outputs by explained
+            variance, and vectors by their neighbourhood too; any other judges every output by
+            that alone (`neighbourhood` where an output holds vectors).
         top1_agreement_min: Least share of samples with the float model's decision.
         sequence_agreement_min: Least share of decisions that agree, where a sample holds many
             (text lines). In trials a text recognizer lost 1.3 % of its lines for each 1 %.
         explained_variance_min: Least share of the variance between samples that is kept.
+        neighbourhood_min: Least share that is kept of how vectors differ from sample to sample.
         cosine_min: Least cosine similarity.
+        sqnr_db_min: Least signal to quantization noise, decibels.
         user_metric_kept_min: With a metric of the user's: least share of the float model's value.
     """
 
-    metric: Literal["auto", "top1_agreement", "explained_variance", "cosine"] = "auto"
+    metric: Literal[
+        "auto", "top1_agreement", "explained_variance", "neighbourhood", "cosine", "sqnr_db"
+    ] = "auto"
     top1_agreement_min: float = 0.98
     sequence_agreement_min: float = 0.985
     explained_variance_min: float = 0.98
+    neighbourhood_min: float = 0.98
     cosine_min: float = 0.99
+    sqnr_db_min: float = 20.0
     user_metric_kept_min: float = 0.99
 
 

@@ -1,10 +1,12 @@
 """Which nodes cost the accuracy: measured one at a time, the others float."""
 
 from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 
-from edgepack.packager.judging.accuracy import OutputKind, measure_distance
+from edgepack.packager.judging.chains import run_samples
+from edgepack.packager.judging.distance import OutputKind, measure_distance
 from edgepack.packager.judging.measure import Outputs
 from edgepack.packager.progress import Progress
 from edgepack.packager.quantization.ablation import GatedModel
@@ -18,8 +20,8 @@ _MOST_SAMPLES = 8
 def rank_nodes(gated: GatedModel, samples: Samples, *, progress: Progress) -> tuple[NodeCost, ...]:
     """Orders nodes by what they cost, worst first.
 
-    Every node sees the same samples; how many depends on the number of nodes alone, so that the
-    same inputs give the same order on a slower machine.
+    Every node sees the same samples, in chains where the model has states; how many depends on
+    the number of nodes alone, so that the same inputs give the same order on a slower machine.
 
     Args:
         gated: The model with gates.
@@ -33,12 +35,12 @@ def rank_nodes(gated: GatedModel, samples: Samples, *, progress: Progress) -> tu
     none = np.zeros(count, dtype=np.bool_)
     fits = min(_MOST_SAMPLES, max(1, _MOST_RUNS // (count + 1)))
     chosen = samples.pick(range(min(samples.count, fits)))
-    expected = [gated.run(feeds, none) for feeds in chosen]
+    expected = run_samples(partial(gated.run, quantized=none), chosen)
     costs = []
     for number, name in enumerate(gated.names):
         gates = none.copy()
         gates[number] = True
-        got = [gated.run(feeds, gates) for feeds in chosen]
+        got = run_samples(partial(gated.run, quantized=gates), chosen)
         costs.append(NodeCost(name=name, noise=_noise(expected, got)))
         progress("ranking nodes", number + 1, count)
     return tuple(sorted(costs, key=lambda cost: (-cost.noise, cost.name)))

@@ -7,6 +7,7 @@ from edgepack.packager.judging.accuracy import (
     evaluate_metric,
     judge_metric,
 )
+from edgepack.packager.judging.chains import run_samples
 from edgepack.packager.judging.measure import Run
 from edgepack.packager.profile.schema import AccuracyGate
 from edgepack.packager.samples.sequence import Samples
@@ -17,6 +18,9 @@ MOST_SAMPLES = 64
 
 class CandidateJudge:
     """Judges candidates on one set of samples, or by the user's metric.
+
+    Where an output feeds an input, a candidate is judged on chains of inferences (`chains`).
+    `reference` holds the float model's outputs of single inferences all the same.
 
     Args:
         float_run: The float model.
@@ -32,10 +36,13 @@ class CandidateJudge:
         self._gate = gate
         self._metric = metric
         self.reference = Reference([float_run(feeds) for feeds in samples], gate)
+        self._in_use = (
+            Reference(run_samples(float_run, samples), gate) if samples.states else self.reference
+        )
         self._float_value = evaluate_metric(metric, float_run) if metric else 1.0
 
     def judge(self, run: Run) -> Verdict:
         """Runs a candidate and judges it."""
         if self._metric is not None:
             return judge_metric(self._metric, run, self._float_value, self._gate)
-        return self.reference.judge([run(feeds) for feeds in self.samples])
+        return self._in_use.judge(run_samples(run, self.samples))

@@ -1,0 +1,206 @@
+"""How far one output of a candidate is from the float model's, over all samples."""
+
+import enum
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from edgepack.packager.judging.confidence import kept_low, share_low
+
+_FEWEST_FOR_MEAN = 8
+"""Samples from which on the mean over samples says something."""
+
+_NARROWEST_VECTOR = 16
+"""Values from which on a row counts as a vector that others may be compared with."""
+
+
+class OutputKind(enum.Enum):
+    """What an output means."""
+
+    DECISION = "decision"
+    SEQUENCE = "sequence"
+    VALUES = "values"
+    EXACT = "exact"
+
+
+@dataclass(frozen=True, kw_only=True)
+class OutputDistance:
+    """One output against the float model's, over all samples.
+
+    Attributes:
+        name: The output.
+        kind: What it means.
+        agreement: Share of samples whose decisions all agree (for values: 1.0).
+        row_agreement: Share of rows (last axis) whose arg-max agrees; None for values.
+        explained_variance: Share of the variance between samples that is kept: 1 - error / sum of
+            squared distances to the mean over samples; 1.0 for no error, below 0 for worse than
+            a constant.
+        neighbourhood: Share that is kept of how samples differ from each other, each sample's rows
+            averaged: 1 - sum of |error - mean error|² / sum of |vector - mean vector|². None
+            where the output holds no vectors, or there are too few samples.
+        cosine: Cosine similarity, all samples flattened into one vector.
+        worst_cosine: The same of the worst sample.
+        nrmse: Root-mean-square error over the float output's root-mean-square.
+        worst_nrmse: The same of the worst sample.
+        sqnr_db: Signal to quantization noise, decibels.
+        max_abs_error: Greatest absolute difference.
+        agreement_low, row_agreement_low, explained_variance_low, neighbourhood_low: Lower bounds,
+            one-sided, 95 %, for samples like these.
+    """
+
+    name: str
+    kind: OutputKind
+    agreement: float
+    row_agreement: float | None
+    explained_variance: float
+    neighbourhood: float | None
+    cosine: float
+    worst_cosine: float
+    nrmse: float
+    worst_nrmse: float
+    sqnr_db: float
+    max_abs_error: float
+    agreement_low: float
+    row_agreement_low: float
+    explained_variance_low: float
+    neighbourhood_low: float
+
+
+def measure_distance(
+    name: str,
+    kind: OutputKind,
+    expected: Sequence[npt.NDArray[np.generic]],
+    got: Sequence[npt.NDArray[np.generic]],
+) -> OutputDistance:
+    """Measures one output over all samples.
+
+    Args:
+        name: The output.
+        kind: What it means.
+        expected, got: The float model's and the candidate's values, one array a sample.
+    """
+    dots, sizes, norms, errors = [], [], [], []
+    agreed, rows_differ, rows = 0, [], []
+    greatest = 0.0
+    for want, have in zip(expected, got, strict=True):
+        a, b = _comparable(want, have)
+        dots.append(float(a @ b))
+        sizes.append(float(a @ a))
+        norms.append(float(b @ b))
+        errors.append(float((b - a) @ (b - a)))
+        greatest = max(greatest, float(np.abs(b - a).max(initial=0.0)))
+        same = _same_decisions(kind, want, have)
+        agreed += bool(same.all())
+        rows_differ.append(float(same.size - same.sum()))
+        rows.append(float(same.size))
+    per_sample = list(zip(dots, sizes, norms, errors, strict=True))
+    whole = _ratios(sum(dots), sum(sizes), sum(norms), sum(errors))
+    each = [_ratios(*entry) for entry in per_sample]
+    is_values = kind is OutputKind.VALUES
+    variances = _variances_between(expected)
+    neighbourhood = _neighbourhood(expected, got) if is_values else None
+    agreement = 1.0 if is_values else agreed / len(expected)
+    row_agreement = 1.0 - sum(rows_differ) / sum(rows)
+    return OutputDistance(
+        name=name,
+        kind=kind,
+        agreement=agreement,
+        row_agreement=None if is_values or kind is OutputKind.EXACT else row_agreement,
+        explained_variance=1.0 - sum(errors) / sum(variances) if sum(errors) else 1.0,
+        neighbourhood=None if neighbourhood is None else neighbourhood[0],
+        cosine=whole[0],
+        worst_cosine=min(entry[0] for entry in each),
+        nrmse=whole[1],
+        worst_nrmse=max(entry[1] for entry in each),
+        sqnr_db=-20.0 * math.log10(max(whole[1], 1e-10)),
+        max_abs_error=greatest,
+        agreement_low=share_low(agreement, len(expected)),
+        row_agreement_low=kept_low(rows_differ, rows)
+        if sum(rows_differ)
+        else share_low(1.0, int(sum(rows))),
+        explained_variance_low=kept_low(errors, variances),
+        neighbourhood_low=1.0 if neighbourhood is None else neighbourhood[1],
+    )
+
+
+def _variances_between(values: Sequence[npt.NDArray[np.generic]]) -> list[float]:
+    """Squared distance of each sample to the mean over samples, element by element.
+
+    Where samples have different shapes, or there are too few for a mean, the mean over all
+    elements takes its place. Their sum is never 0.
+    """
+    wide = [value.astype(np.float64) for value in values]
+    if len(values) >= _FEWEST_FOR_MEAN and len({value.shape for value in values}) == 1:
+        mean = np.mean(wide, axis=0)
+    else:
+        count = sum(value.size for value in values)
+        mean = sum(float(value.sum()) for value in wide) / max(count, 1)
+    variances = [float(np.sum((value - mean) ** 2)) for value in wide]
+    size = sum(float(np.sum(value**2)) for value in wide)
+    least = max(1e-6 * size, 1e-12) / len(values)
+    return variances if sum(variances) > least * len(values) else [least] * len(values)
+
+
+def _neighbourhood(
+    expected: Sequence[npt.NDArray[np.generic]], got: Sequence[npt.NDArray[np.generic]]
+) -> tuple[float, float] | None:
+    """Share of the differences between samples that is kept, and its lower bound."""
+    shapes = {value.shape for value in (*expected, *got)}
+    shape = expected[0].shape
+    if len(expected) < _FEWEST_FOR_MEAN or len(shapes) > 1 or not _is_vectors(shape):
+        return None
+    want, have = (
+        np.stack([value.astype(np.float64).reshape(-1, shape[-1]).mean(axis=0) for value in values])
+        for values in (expected, got)
+    )
+    error = have - want
+    if not np.isfinite(error).all():
+        return -math.inf, -math.inf
+    lost = ((error - error.mean(axis=0)) ** 2).sum(axis=1)
+    whole = ((want - want.mean(axis=0)) ** 2).sum(axis=1)
+    if not whole.sum():
+        return None
+    return 1.0 - float(lost.sum() / whole.sum()), kept_low(lost.tolist(), whole.tolist())
+
+
+def _is_vectors(shape: tuple[int, ...]) -> bool:
+    """One vector a sample, or a row of them."""
+    return 2 <= len(shape) <= 3 and shape[0] == 1 and shape[-1] >= _NARROWEST_VECTOR
+
+
+def _comparable(
+    want: npt.NDArray[np.generic], have: npt.NDArray[np.generic]
+) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+    """Both as vectors; what cannot be compared (shape, NaN) counts as infinitely wrong zeros."""
+    a = want.astype(np.float64).ravel()
+    if have.shape != want.shape:
+        return a, np.zeros_like(a)
+    b = have.astype(np.float64).ravel()
+    finite = np.isfinite(a)
+    a, b = a[finite], b[finite]
+    return a, (b if np.isfinite(b).all() else np.zeros_like(a))
+
+
+def _same_decisions(
+    kind: OutputKind, want: npt.NDArray[np.generic], have: npt.NDArray[np.generic]
+) -> npt.NDArray[np.bool_]:
+    if want.shape != have.shape:
+        return np.zeros(1, dtype=np.bool_)
+    if kind is OutputKind.VALUES:
+        return np.ones(1, dtype=np.bool_)
+    if kind is OutputKind.EXACT:
+        return np.atleast_1d(np.array_equal(want, have))
+    if not np.isfinite(have.astype(np.float64)).all():
+        return np.zeros(1, dtype=np.bool_)
+    return np.atleast_1d(want.argmax(axis=-1) == have.argmax(axis=-1)).ravel()
+
+
+def _ratios(dot: float, size: float, norm: float, error: float) -> tuple[float, float]:
+    """Cosine similarity and relative root-mean-square error from sums of products."""
+    if error == 0.0:
+        return 1.0, 0.0
+    cosine = dot / math.sqrt(size * norm) if size > 0.0 and norm > 0.0 else 0.0
+    return cosine, math.sqrt(error / size) if size > 0.0 else 1.0

@@ -1,0 +1,38 @@
+"""A verdict in words: how sure it is, and on what it was found."""
+
+from collections.abc import Sequence
+
+from edgepack.packager.judging.accuracy import Verdict
+from edgepack.packager.judging.chains import describe_chains
+from edgepack.packager.judging.distance import OutputDistance
+from edgepack.packager.samples.sequence import Samples
+
+
+def describe_verdict(
+    verdict: Verdict, samples: Samples, distances: Sequence[OutputDistance]
+) -> tuple[str, ...]:
+    """Sentences for the report.
+
+    Args:
+        verdict: What the accuracy gate said on the samples.
+        samples: The held-out samples.
+        distances: Of single inferences on them.
+    """
+    notes = []
+    if verdict.low is not None:
+        notes.append(
+            f"{verdict.metric} is {verdict.value:.4f} on {samples.count} held-out samples: with "
+            f"95 % confidence at least {max(verdict.low, 0.0):.4f} on samples like these."
+        )
+    if samples.states and verdict.distances:
+        fed = {state.output for state in samples.states}
+        single = ", ".join(
+            f"{distance.explained_variance:.4f} of '{distance.name}'"
+            for distance in distances
+            if distance.name not in fed
+        )
+        notes.append(
+            f"Judged on {describe_chains(samples)}; single inferences keep explained variance "
+            f"{single or 'of the states only'}."
+        )
+    return tuple(notes)
