@@ -1,12 +1,37 @@
 """Which nodes a provider took, as ONNX Runtime tells it after a session was made."""
 
 from collections import Counter
-from typing import Any
+from typing import Any, NamedTuple
 
 from edgepack.bundle.manifest import Placement
 
 RECORD = {"session.record_ep_graph_assignment_info": "1"}
 """The session setting that makes ONNX Runtime keep the assignment (1.24 and later)."""
+
+
+class LeftNode(NamedTuple):
+    """A node that the provider did not take."""
+
+    name: str
+    op_type: str
+
+
+def read_left_nodes(inference_session: Any, provider: str) -> tuple[LeftNode, ...]:
+    """The nodes that others than the provider run, sorted; none where that is not known.
+
+    Args:
+        inference_session, provider: As for `read_placement`.
+    """
+    ask = getattr(inference_session, "get_provider_graph_assignment_info", None)
+    groups = ask() if ask is not None else []
+    return tuple(
+        sorted(
+            LeftNode(node.name, node.op_type)
+            for group in groups
+            if group.ep_name != provider
+            for node in group.get_nodes()
+        )
+    )
 
 
 def read_placement(inference_session: Any, provider: str) -> Placement:

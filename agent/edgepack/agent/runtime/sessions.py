@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from edgepack.agent.runtime import providers
-from edgepack.agent.runtime.placement import RECORD, read_placement
+from edgepack.agent.runtime.placement import RECORD, LeftNode, read_left_nodes, read_placement
 from edgepack.bundle.manifest import Placement, Variant
 from edgepack.errors import DeviceError
 
@@ -36,6 +36,8 @@ _LEVELS = {
 }
 
 _ERRORS_ONLY = 3
+VERBOSE = 0
+"""Log severities of ONNX Runtime; verbose, providers tell why they leave a node."""
 
 _DTYPES = {
     "tensor(float)": "float32",
@@ -82,7 +84,8 @@ class Session:
     Attributes:
         provider: The provider that runs it.
         inputs, outputs: Its tensors, in the model's order.
-        placement: Which nodes the provider took.
+        placement: How many nodes the provider took.
+        left_nodes: Those that it did not take.
     """
 
     def __init__(self, inference_session: Any, provider: str, runtime: ModuleType) -> None:
@@ -92,6 +95,7 @@ class Session:
         self.inputs = _tensors(inference_session.get_inputs())
         self.outputs = _tensors(inference_session.get_outputs())
         self.placement: Placement = read_placement(inference_session, provider)
+        self.left_nodes: tuple[LeftNode, ...] = read_left_nodes(inference_session, provider)
 
     def run(self, feeds: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Runs one inference.
@@ -154,6 +158,7 @@ def open_model_file(
     provider_options: Mapping[str, str] | None = None,
     session_options: Mapping[str, str] | None = None,
     threads: int = 0,
+    log_severity: int = _ERRORS_ONLY,
 ) -> Session:
     """Opens a model file on one provider.
 
@@ -164,6 +169,7 @@ def open_model_file(
         provider_options: Options of the provider.
         session_options: Config entries of the session, and `GRAPH_OPTIMIZATION`.
         threads: Threads within an operator; 0 leaves it to ONNX Runtime.
+        log_severity: What ONNX Runtime writes to stderr: `VERBOSE`, or by default errors.
 
     Raises:
         ValueError: A session option has a value that does not exist.
@@ -172,7 +178,7 @@ def open_model_file(
     runtime = providers.load_runtime()
     known = providers.known_provider(provider)
     settings = {**RECORD, **known.session_options, **(session_options or {})}
-    options = _make_options(runtime, settings, threads)
+    options = _make_options(runtime, settings, threads, log_severity)
     asked: list[Any] | None = None
     if known.plugin is not None and provider not in _built_in_without_plugin(runtime, known):
         filled = _fill_in(known.plugin, device, provider_options or {})
@@ -255,9 +261,11 @@ def _tensors(arguments: list[Any]) -> tuple[SessionTensor, ...]:
     )
 
 
-def _make_options(runtime: ModuleType, settings: Mapping[str, str], threads: int) -> Any:
+def _make_options(
+    runtime: ModuleType, settings: Mapping[str, str], threads: int, log_severity: int
+) -> Any:
     options = runtime.SessionOptions()
-    options.log_severity_level = _ERRORS_ONLY
+    options.log_severity_level = log_severity
     options.intra_op_num_threads = threads
     for key, value in settings.items():
         if key == GRAPH_OPTIMIZATION:

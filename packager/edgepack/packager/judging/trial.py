@@ -14,9 +14,10 @@ import msgspec
 import numpy as np
 
 from edgepack.agent.runtime.child import keep_stdout_clean, run_child, take_request
-from edgepack.agent.runtime.sessions import open_model_file
+from edgepack.agent.runtime.sessions import VERBOSE, open_model_file
 from edgepack.bundle.manifest import Placement
 from edgepack.errors import BuildError, DeviceError
+from edgepack.packager.judging.untaken import UntakenNode, explain_left, stderr_in
 from edgepack.packager.samples.sequence import Samples, Tensor
 
 _Tensors = dict[str, Tensor]
@@ -50,6 +51,7 @@ class TrialAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """What came of it: a placement, or why there is none."""
 
     placement: Placement | None = None
+    left: tuple[UntakenNode, ...] = ()
     problem: str = ""
     remedy: str = ""
 
@@ -58,11 +60,13 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True):
     """A model that ran on its provider.
 
     Attributes:
-        placement: Which nodes the provider took.
+        placement: How many nodes the provider took.
+        left: Those that it did not take, with its reasons.
         outputs: Outputs by name, one dict a sample.
     """
 
     placement: Placement
+    left: tuple[UntakenNode, ...] = ()
     outputs: tuple[_Tensors, ...]
 
 
@@ -118,10 +122,14 @@ def try_model(
         answer = msgspec.json.decode(ending.answer, type=TrialAnswer)
         if answer.placement is None:
             raise BuildError(answer.problem, found_in=model.name, remedy=answer.remedy or None)
-        return Trial(placement=answer.placement, outputs=_read(outputs, samples.count))
+        return Trial(
+            placement=answer.placement,
+            left=answer.left,
+            outputs=_read(outputs, samples.count),
+        )
     finally:
-        feeds.unlink(missing_ok=True)
-        outputs.unlink(missing_ok=True)
+        for file in (feeds, outputs, model.with_suffix(".log")):
+            file.unlink(missing_ok=True)
 
 
 def main() -> None:
@@ -129,20 +137,24 @@ def main() -> None:
     request = msgspec.json.decode(take_request(), type=TrialRequest)
     answer_to = keep_stdout_clean(request.timeout_s)
     try:
-        session = open_model_file(
-            Path(request.model),
-            provider=request.provider,
-            device=request.device,
-            provider_options=request.provider_options,
-            session_options=request.session_options,
-        )
+        log = Path(request.model).with_suffix(".log")
+        with stderr_in(log):
+            session = open_model_file(
+                Path(request.model),
+                provider=request.provider,
+                device=request.device,
+                provider_options=request.provider_options,
+                session_options=request.session_options,
+                log_severity=VERBOSE,
+            )
+        left = explain_left(session.left_nodes, log)
         known = {tensor.name for tensor in session.inputs}
         got = [
             session.run({name: value for name, value in feeds.items() if name in known})
             for feeds in _read(Path(request.feeds), request.sample_count)
         ]
         _write(Path(request.outputs), got)
-        answer = TrialAnswer(placement=session.placement)
+        answer = TrialAnswer(placement=session.placement, left=left)
     except DeviceError as error:
         answer = TrialAnswer(problem=error.problem, remedy=error.remedy or "")
     answer_to.write(msgspec.json.encode(answer))

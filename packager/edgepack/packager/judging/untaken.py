@@ -1,0 +1,83 @@
+"""Why a provider left nodes to the CPU, in the words of its own log.
+
+ONNX Runtime's API tells who runs a node, not why. Providers write their reason to the log when it
+is verbose; of QNN's (onnxruntime-qnn 2.7.0) three lines look like this:
+
+    … LogNodeSupport] Validation FAILED for 1 nodes in OrtNodeUnit (QuantizeLinear) :
+        Operator type: QuantizeLinear Node name: x/QuantizeLinear Node index: 0
+        REASON : QNN EP is configured to not take Q nodes that consume a graph input.
+"""
+
+import os
+import re
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import msgspec
+
+from edgepack.agent.runtime.placement import LeftNode
+
+MOST_NODES = 200
+_NODE = re.compile(r"^\s+Operator type: \S+ Node name: (.*) Node index: \d+\s*$")
+_REASON = re.compile(r"^\s+REASON : (.*?)\s*$")
+_LONGEST_REASON = 300
+
+
+class UntakenNode(msgspec.Struct, frozen=True, kw_only=True):
+    """A node that the provider left.
+
+    Attributes:
+        name, op: The node and its operator.
+        reason: The provider's words; "" where it gave none.
+    """
+
+    name: str
+    op: str
+    reason: str = ""
+
+
+def explain_left(left: Iterable[LeftNode], log: Path) -> tuple[UntakenNode, ...]:
+    """Finds the reasons for nodes in a provider's log.
+
+    Args:
+        left: The nodes.
+        log: The verbose log of the session that was made.
+
+    Returns:
+        The first `MOST_NODES`, in the order given.
+    """
+    with log.open(encoding="utf-8", errors="replace") as lines:
+        reasons = read_reasons(lines)
+    return tuple(
+        UntakenNode(name=node.name, op=node.op_type, reason=reasons.get(node.name, ""))
+        for node in list(left)[:MOST_NODES]
+    )
+
+
+def read_reasons(lines: Iterable[str]) -> dict[str, str]:
+    """The reason for each node that a log names as not supported; the last one counts."""
+    reasons: dict[str, str] = {}
+    named: list[str] = []
+    for line in lines:
+        node, reason = _NODE.match(line), _REASON.match(line)
+        if node:
+            named.append(node.group(1))
+        elif reason:
+            reasons |= dict.fromkeys(named, reason.group(1)[:_LONGEST_REASON])
+        if not node:
+            named = []
+    return reasons
+
+
+@contextmanager
+def stderr_in(path: Path) -> Iterator[None]:
+    """Sends what native code writes to stderr to a file, for as long as the block runs."""
+    kept = os.dup(2)
+    with path.open("wb") as file:
+        os.dup2(file.fileno(), 2)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
