@@ -16,6 +16,7 @@ from edgepack.packager.samples.sequence import Feeds, Samples
 from tests.unit.packager_passes.models import constant, make_model, samples_for, weight
 
 node = helper.make_node
+_AFFINE = {"gain/smoothed", "shift/smoothed"}
 
 
 def _differs(before: onnx.ModelProto, after: onnx.ModelProto, folder: Path) -> float:
@@ -94,16 +95,30 @@ def test_smoothing_divides_where_the_normalization_can_take_it_over(tmp_path: Pa
 
 
 def test_a_residual_keeps_its_own_values(tmp_path: Path) -> None:
-    fused = _normalized(has_residual=True)
-    after, note = smooth(fused, 0.5, samples_for(fused, 4), tmp_path)
-    added = {entry.name for entry in after.graph.node} - {entry.name for entry in fused.graph.node}
-    assert added == {"h/smoothed"}
-    assert "1 of them by an extra Mul" in note
-    split = _normalized(has_residual=True, is_decomposed=True)
-    after, note = smooth(split, 0.5, samples_for(split, 4), tmp_path)
-    added = {entry.name for entry in after.graph.node} - {entry.name for entry in split.graph.node}
-    assert added == {"gain/smoothed", "shift/smoothed"}
-    assert "0 of them by an extra Mul" in note
+    for is_decomposed, made in ((False, {"norm/smoothed"}), (True, _AFFINE)):
+        model = _normalized(has_residual=True, is_decomposed=is_decomposed)
+        after, note = smooth(model, 0.5, samples_for(model, 4), tmp_path)
+        had = {entry.name for entry in model.graph.node}
+        assert {entry.name for entry in after.graph.node} - had == made
+        assert "0 of them by an extra Mul" in note
+
+
+def test_outliers_that_nothing_can_take_over_are_divided_by_a_mul(tmp_path: Path) -> None:
+    model = make_model(
+        [
+            node("Mul", ["x", "gamma"], ["scaled"], name="gain"),
+            node("Sigmoid", ["scaled"], ["ignored"], name="sigmoid"),
+            node("Relu", ["scaled"], ["r"], name="relu"),
+            node("MatMul", ["r", "w"], ["y"], name="product"),
+        ],
+        {"x": [4, 8]},
+        {"y": [4, 8], "ignored": [4, 8]},
+        [_with_outlier("gamma", 8), weight("w", 8, 8)],
+    )
+    after, note = smooth(model, 0.5, samples_for(model, 4), tmp_path)
+    assert [entry.name for entry in after.graph.node][3:] == ["r/smoothed", "product"]
+    assert "1 of 1 inputs of matrix products smoothed, 1 of them by an extra Mul" in note
+    assert _differs(model, after, tmp_path) < 1e-5
 
 
 def test_a_product_of_two_activations_cannot_be_smoothed() -> None:

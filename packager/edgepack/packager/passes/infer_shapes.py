@@ -5,6 +5,8 @@ AssertionError on graphs that were exported with Constant nodes, and folding (pa
 makes it superfluous.
 """
 
+from collections.abc import Iterable
+
 import onnx
 from onnx import shape_inference
 
@@ -75,3 +77,12 @@ def add_shapes(model: onnx.ModelProto) -> None:
     model.graph.value_info.extend(inferred.graph.value_info)
     for own, found in zip(model.graph.output, inferred.graph.output, strict=True):
         own.CopyFrom(found)
+
+
+def add_missing_shapes(graph: onnx.GraphProto, known: Iterable[onnx.ValueInfoProto]) -> None:
+    """Adds shapes that were known before: ONNX's inference stops at operators not its own."""
+    made = {name for node in graph.node for name in node.output}
+    there = {value.name for value in (*graph.value_info, *graph.output)}
+    graph.value_info.extend(
+        value for value in known if value.name in made and value.name not in there
+    )

@@ -14,12 +14,14 @@ from edgepack.packager.passes.clamp_mask import clamp_mask
 from edgepack.packager.passes.clean import clean, name_nodes
 from edgepack.packager.passes.context import PassContext, PassResult
 from edgepack.packager.passes.fix_shapes import fix_shapes
+from edgepack.packager.passes.fuse_transformer import fuse_transformer
 from edgepack.packager.passes.infer_shapes import infer_shapes
 from edgepack.packager.passes.optimize import optimize
 from edgepack.packager.profile.schema import (
     ClampMask,
     Clean,
     FixShapes,
+    FuseTransformer,
     InferShapes,
     Lowering,
     Optimize,
@@ -32,6 +34,7 @@ _PASSES: Mapping[type, Callable[[onnx.ModelProto, Any, PassContext], PassResult]
     FixShapes: fix_shapes,
     InferShapes: infer_shapes,
     Optimize: optimize,
+    FuseTransformer: fuse_transformer,
     ClampMask: clamp_mask,
 }
 _CHECK_SAMPLES = 2

@@ -9,9 +9,10 @@ it:
 
 (Xiao et al., "SmoothQuant", 2023, equation 4). The division costs nothing where the node that makes
 the input takes it over: the scale and bias of a LayerNormalization, a Mul or Add with a constant, a
-Gemm. Where others read the same tensor (a residual connection), a Mul or Add is made twice, once
-for the products; where nothing can take it over, an explicit Mul divides, and only if the channels
-differ enough to be worth it.
+Gemm. Where others read the same tensor (a residual connection), all but the last are made twice,
+once for the products: a Mul after the tensor would come too late where that is quantized itself.
+Where nothing can take it over, an explicit Mul divides, only if the channels differ enough to be
+worth it.
 """
 
 from dataclasses import dataclass
@@ -252,11 +253,9 @@ class _Smoothing:
             return self._index.is_float(constants[0]) and (
                 not shape or shape[-1] in (1, len(divisors))
             )
-        if not alone or node.input[0] in constants:
-            return False  # made twice they would cost more than a Mul
         if node.op_type == "LayerNormalization":
             return _axis(node) in (-1, len(self._index.shapes.get(node.input[0], ())) - 1)
-        return True
+        return alone and node.input[0] not in constants  # made twice it costs more than a Mul
 
     def _divide_explicitly(self, group: _Group, divisors: Channels) -> str:
         output = f"{group.tensor}/smoothed"

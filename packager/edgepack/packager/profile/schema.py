@@ -64,6 +64,8 @@ class Limits(_Section, frozen=True, kw_only=True):
         opset_min, opset_max: Range of the standard operator set.
         ir_version_max: Highest ONNX IR version of a written model.
         forbidden_ops: Operator types that the provider can never run.
+        microsoft_ops: Operators of ONNX Runtime's own (com.microsoft) that the provider reads, Q/DQ
+            aside; `*` means all of them.
     """
 
     static_shapes: bool = False
@@ -71,6 +73,11 @@ class Limits(_Section, frozen=True, kw_only=True):
     opset_max: int = 21
     ir_version_max: int = 10
     forbidden_ops: tuple[str, ...] = ()
+    microsoft_ops: tuple[str, ...] = ()
+
+    def reads_microsoft(self, op_type: str) -> bool:
+        """Whether the provider reads an operator of ONNX Runtime's own; `*` asks for all."""
+        return op_type in self.microsoft_ops or "*" in self.microsoft_ops
 
 
 class Clean(_Section, frozen=True, kw_only=True, tag_field="name", tag="clean"):
@@ -95,10 +102,27 @@ class Optimize(_Section, frozen=True, kw_only=True, tag_field="name", tag="optim
     """ONNX Runtime's own graph optimization, offline.
 
     Attributes:
-        level: `basic` folds constants and batch normalization and stays standard ONNX.
+        level: `O1` folds constants and batch normalization and stays standard ONNX; `O2` also
+            fuses into ONNX Runtime's own operators; `O3` also takes the approximation of GELU;
+            `O4` is `O3` for GPUs, with a `float16` pass after it.
     """
 
-    level: Literal["basic"] = "basic"
+    level: Literal["O1", "O2", "O3", "O4"] = "O1"
+
+
+class FuseTransformer(
+    _Section, frozen=True, kw_only=True, tag_field="name", tag="fuse_transformer"
+):
+    """Chains of small operators become the one operator of a transformer that they compute.
+
+    Attributes:
+        ops: What to fuse: `LayerNormalization` and `Gelu` are standard ONNX (Gelu from opset 20
+            on); `SkipLayerNormalization` and `Attention` are ONNX Runtime's own.
+    """
+
+    ops: tuple[
+        Literal["LayerNormalization", "Gelu", "SkipLayerNormalization", "Attention"], ...
+    ] = ("LayerNormalization", "Gelu")
 
 
 class ClampMask(_Section, frozen=True, kw_only=True, tag_field="name", tag="clamp_mask"):
@@ -181,14 +205,12 @@ class Float16(_Section, frozen=True, kw_only=True, tag_field="name", tag="float1
     """Half precision: weights and activations of 16-bit floats, inputs and outputs of 32.
 
     Attributes:
-        lower_io: Whether the model's inputs and outputs become 16-bit too.
-        leave_ops: Operator types that stay 32-bit, beyond those that know no other.
+        leave_ops: Operator types that stay 32-bit, beyond those that have no 16-bit form.
         activation_max: Greatest magnitude that a tensor may have on the calibration samples; what
             goes beyond stays 32-bit. 16-bit floats end at 65504, and other samples go higher.
         max_float_share: Share of nodes that the search may return to 32 bits, 0…1.
     """
 
-    lower_io: bool = False
     leave_ops: tuple[str, ...] = ()
     activation_max: float = 32768.0
     max_float_share: float = 0.5
@@ -244,7 +266,7 @@ class QuantizeWeights(
 Lowering = Quantize | Float16 | QuantizeDynamic | QuantizeWeights
 """Passes that lower the precision: at most one, the last one of a recipe."""
 
-Pass = Clean | FixShapes | InferShapes | Optimize | ClampMask | Lowering
+Pass = Clean | FixShapes | InferShapes | Optimize | FuseTransformer | ClampMask | Lowering
 
 
 class Compile(_Section, frozen=True, kw_only=True):

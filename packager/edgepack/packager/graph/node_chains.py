@@ -1,0 +1,68 @@
+"""Finding and replacing chains of nodes that compute one thing together."""
+
+from collections.abc import Collection, Iterable
+
+import numpy as np
+import onnx
+
+from edgepack.packager.graph.questions import GraphIndex, used_names
+
+
+def producer(index: GraphIndex, name: str, *op_types: str) -> onnx.NodeProto | None:
+    """The node that makes a tensor, if it is of one of these types."""
+    position = index.producers.get(name)
+    if position is None:
+        return None
+    node = index.graph.node[position]
+    return node if node.op_type in op_types and node.domain in ("", "ai.onnx") else None
+
+
+def only_reader(index: GraphIndex, name: str, *op_types: str) -> onnx.NodeProto | None:
+    """The one node that reads a tensor inside the graph, if it is of one of these types."""
+    readers = index.consumers.get(name, [])
+    if len(readers) != 1 or name in index.outputs or name in index.body_reads:
+        return None
+    node = index.graph.node[readers[0]]
+    return node if node.op_type in op_types and node.domain in ("", "ai.onnx") else None
+
+
+def scalar(index: GraphIndex, name: str) -> float | None:
+    """The value of a constant that holds one number."""
+    values = index.constant(name)
+    return float(values.reshape(())) if values is not None and values.size == 1 else None
+
+
+def beside(node: onnx.NodeProto, name: str) -> str:
+    """The other input of a node with two."""
+    return str(node.input[1] if node.input[0] == name else node.input[0])
+
+
+def is_near(value: float | None, wanted: float) -> bool:
+    """Whether a constant is what a formula asks for, as exporters round it."""
+    return value is not None and bool(np.isclose(value, wanted, rtol=1e-3, atol=0.0))
+
+
+def replace(
+    graph: onnx.GraphProto, replaced: Collection[str], by: Iterable[tuple[str, onnx.NodeProto]]
+) -> None:
+    """Takes nodes out and puts others in; constants that nothing reads any more go too.
+
+    Args:
+        graph: The graph; changed.
+        replaced: Names of the nodes that go.
+        by: For each new node the name of the old one whose place it takes.
+    """
+    new: dict[str, list[onnx.NodeProto]] = {}
+    for place, node in by:
+        new.setdefault(place, []).append(node)
+    nodes: list[onnx.NodeProto] = []
+    for node in graph.node:
+        nodes.extend(new.get(node.name, ()))
+        if node.name not in replaced:
+            nodes.append(node)
+    del graph.node[:]
+    graph.node.extend(nodes)
+    read = used_names(graph)
+    kept = [tensor for tensor in graph.initializer if tensor.name in read]
+    del graph.initializer[:]
+    graph.initializer.extend(kept)

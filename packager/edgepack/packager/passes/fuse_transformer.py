@@ -1,0 +1,74 @@
+"""Pass `fuse_transformer`: what exporters write as chains becomes a transformer's own operators.
+
+LayerNormalization (opset 17) and Gelu (opset 20) are standard ONNX. SkipLayerNormalization and
+Attention are ONNX Runtime's own: its transformer optimizer makes them, for providers that read
+them.
+"""
+
+from collections import Counter
+
+import onnx
+from onnxruntime.transformers import optimizer
+from onnxruntime.transformers.fusion_options import FusionOptions
+
+from edgepack.packager.graph.model_files import drop_unused_opsets
+from edgepack.packager.passes.clean import name_nodes
+from edgepack.packager.passes.context import PassContext, PassResult
+from edgepack.packager.passes.gelu import fuse_gelu
+from edgepack.packager.passes.infer_shapes import add_missing_shapes, add_shapes
+from edgepack.packager.passes.layer_norm import fuse_layer_norm
+from edgepack.packager.profile.schema import FuseTransformer
+
+_MICROSOFT = "com.microsoft"
+
+
+def fuse_transformer(
+    model: onnx.ModelProto, settings: FuseTransformer, context: PassContext
+) -> PassResult:
+    """Fuses the operators of a transformer.
+
+    Args:
+        model: The model, with shapes; changed in place.
+        settings: Which operators to make.
+        context: Its limits say which of ONNX Runtime's own the provider reads.
+
+    Returns:
+        The model, and notes of what was fused and what was found but could not be.
+    """
+    notes = []
+    known = list(model.graph.value_info)
+    if "LayerNormalization" in settings.ops:
+        notes.append(fuse_layer_norm(model))
+    if "Gelu" in settings.ops:
+        notes.append(fuse_gelu(model, context.limits))
+    own = {"SkipLayerNormalization", "Attention"} & set(settings.ops)
+    if own:
+        model, note = _fuse_own(model, own)
+        notes.append(note)
+    add_shapes(model)
+    add_missing_shapes(model.graph, known)
+    return PassResult(model=model, notes=tuple(note for note in notes if note))
+
+
+def _fuse_own(model: onnx.ModelProto, wanted: set[str]) -> tuple[onnx.ModelProto, str]:
+    """Operators of ONNX Runtime's own, by its optimizer; heads and width it finds by itself."""
+    options = FusionOptions("bert")
+    for name in vars(options):
+        if name.startswith("enable_"):
+            setattr(options, name, False)
+    options.enable_skip_layer_norm = "SkipLayerNormalization" in wanted
+    options.enable_bias_skip_layer_norm = options.enable_skip_layer_norm
+    options.enable_attention = "Attention" in wanted
+    options.enable_shape_inference = True
+    before = onnx.ModelProto()
+    before.CopyFrom(model)
+    fused = optimizer.optimize_model(
+        before, "bert", num_heads=0, hidden_size=0, optimization_options=options, opt_level=0
+    ).model
+    name_nodes(fused.graph)
+    if _MICROSOFT not in {entry.domain for entry in fused.opset_import}:
+        fused.opset_import.add(domain=_MICROSOFT, version=1)
+    drop_unused_opsets(fused)
+    made = Counter(node.op_type for node in fused.graph.node if node.domain == _MICROSOFT)
+    counts = ", ".join(f"{made[name]} {name}" for name in sorted(wanted))
+    return fused, f"ONNX Runtime's transformer optimizer made {counts}."

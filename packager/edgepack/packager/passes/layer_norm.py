@@ -1,0 +1,138 @@
+"""Finds layer normalization where it was exported as its formula, and makes it one operator again.
+
+    d = x - mean(x);  y = d / sqrt(mean(d ** 2) + epsilon) * scale + bias
+
+over the last axis. `d ** 2` may be a Pow or a product of d with itself.
+"""
+
+from dataclasses import dataclass
+
+import onnx
+from onnx import helper
+
+from edgepack.packager.graph.model_files import opset_of
+from edgepack.packager.graph.node_chains import (
+    beside,
+    is_near,
+    only_reader,
+    producer,
+    replace,
+    scalar,
+)
+from edgepack.packager.graph.questions import GraphIndex, index_graph
+
+_FIRST_OPSET = 17
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Chain:
+    source: str
+    scale: str
+    bias: str
+    epsilon: float
+    output: str
+    nodes: tuple[str, ...]
+
+
+def fuse_layer_norm(model: onnx.ModelProto) -> str:
+    """Replaces each layer normalization that is written out by one node.
+
+    Args:
+        model: The model; changed in place.
+
+    Returns:
+        A note of what was done, or "" where there is none.
+    """
+    index = index_graph(model.graph)
+    chains = [found for node in model.graph.node if (found := _match(index, node)) is not None]
+    if not chains:
+        return ""
+    if opset_of(model) < _FIRST_OPSET:
+        return (
+            f"{len(chains)} layer normalizations stay as exported: the operator needs opset "
+            f"{_FIRST_OPSET}."
+        )
+    replace(
+        model.graph,
+        {name for chain in chains for name in chain.nodes},
+        [
+            (
+                chain.nodes[-1],
+                helper.make_node(
+                    "LayerNormalization",
+                    [chain.source, chain.scale, chain.bias],
+                    [chain.output],
+                    name=f"{chain.nodes[-1]}/LayerNormalization",
+                    axis=-1,
+                    epsilon=chain.epsilon,
+                ),
+            )
+            for chain in chains
+        ],
+    )
+    return f"{len(chains)} layer normalizations became one node each."
+
+
+def _match(index: GraphIndex, root: onnx.NodeProto) -> _Chain | None:
+    """Starts at the square root in the middle and goes both ways."""
+    if root.op_type != "Sqrt":
+        return None
+    added = producer(index, root.input[0], "Add")
+    if added is None:
+        return None
+    constant = next((name for name in added.input if scalar(index, name) is not None), "")
+    epsilon = scalar(index, constant)
+    variance = producer(index, beside(added, constant), "ReduceMean")
+    if epsilon is None or variance is None or not _is_last_axis(index, variance):
+        return None
+    square = producer(index, variance.input[0], "Pow", "Mul")
+    if square is None or not _is_square(index, square):
+        return None
+    centered = producer(index, square.input[0], "Sub")
+    if centered is None:
+        return None
+    mean = producer(index, centered.input[1], "ReduceMean")
+    if mean is None or mean.input[0] != centered.input[0] or not _is_last_axis(index, mean):
+        return None
+    divided = only_reader(index, root.output[0], "Div")
+    if divided is None or divided.input[0] != centered.output[0]:
+        return None
+    scaled = only_reader(index, divided.output[0], "Mul")
+    shifted = only_reader(index, scaled.output[0], "Add") if scaled is not None else None
+    if scaled is None or shifted is None:
+        return None
+    scale, bias = beside(scaled, divided.output[0]), beside(shifted, scaled.output[0])
+    inside = {square.name, divided.name}
+    readers = {index.graph.node[at].name for at in index.consumers[centered.output[0]]}
+    if not _are_vectors(index, scale, bias) or readers != inside:
+        return None
+    parts = (mean, centered, square, variance, added, root, divided, scaled, shifted)
+    return _Chain(
+        source=centered.input[0],
+        scale=scale,
+        bias=bias,
+        epsilon=epsilon,
+        output=shifted.output[0],
+        nodes=tuple(node.name for node in parts),
+    )
+
+
+def _is_square(index: GraphIndex, node: onnx.NodeProto) -> bool:
+    if node.op_type == "Mul":
+        return bool(node.input[0] == node.input[1])
+    return is_near(scalar(index, node.input[1]), 2.0)
+
+
+def _is_last_axis(index: GraphIndex, node: onnx.NodeProto) -> bool:
+    axes = next((list(e.ints) for e in node.attribute if e.name == "axes"), None)
+    if axes is None and len(node.input) > 1:
+        constant = index.constant(node.input[1])
+        axes = None if constant is None else [int(axis) for axis in constant.reshape(-1)]
+    keeps = next((e.i for e in node.attribute if e.name == "keepdims"), 1)
+    last = len(index.shapes.get(node.input[0], ())) - 1
+    return bool(keeps) and axes is not None and len(axes) == 1 and axes[0] in (-1, last)
+
+
+def _are_vectors(index: GraphIndex, *names: str) -> bool:
+    shapes = [index.shapes[name] for name in names if name in index.initializers]
+    return len(shapes) == len(names) and len(set(shapes)) == 1 and len(shapes[0]) == 1

@@ -1,0 +1,241 @@
+"""Chains that exporters write become one operator, which computes the same."""
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper, numpy_helper
+
+from edgepack.errors import BuildError, ProfileError
+from edgepack.packager.judging.measure import ModelRunner, largest_difference
+from edgepack.packager.passes.context import PassContext
+from edgepack.packager.passes.fuse_transformer import fuse_transformer
+from edgepack.packager.passes.optimize import optimize
+from edgepack.packager.profile.reading import resolve_profile
+from edgepack.packager.profile.schema import FuseTransformer, Limits, Optimize
+from tests.unit.packager_passes.models import constant, make_model, samples_for, weight
+
+node = helper.make_node
+
+
+def _context(model: onnx.ModelProto, folder: Path, *microsoft_ops: str) -> PassContext:
+    return PassContext(
+        profile_name="mine",
+        limits=Limits(microsoft_ops=microsoft_ops),
+        samples=samples_for(model, 4),
+        work_dir=folder,
+    )
+
+
+def _copy(model: onnx.ModelProto) -> onnx.ModelProto:
+    copy = onnx.ModelProto()
+    copy.CopyFrom(model)
+    return copy
+
+
+def _differs(before: onnx.ModelProto, after: onnx.ModelProto, folder: Path) -> float:
+    samples = samples_for(before, 3)
+    return largest_difference(
+        ModelRunner(before, folder / "before.onnx").run_all(samples),
+        ModelRunner(after, folder / "after.onnx").run_all(samples),
+    )
+
+
+def _kinds(model: onnx.ModelProto) -> list[str]:
+    return [entry.op_type for entry in model.graph.node]
+
+
+_LAST = {
+    "half last": [
+        node("Mul", ["x", "plus"], ["product"], name="product"),
+        node("Mul", ["product", "half"], ["y"], name="gelu"),
+    ],
+    "half first": [
+        node("Mul", ["plus", "half"], ["product"], name="product"),
+        node("Mul", ["x", "product"], ["y"], name="gelu"),
+    ],
+    "half beside": [
+        node("Mul", ["x", "half"], ["product"], name="product"),
+        node("Mul", ["product", "plus"], ["y"], name="gelu"),
+    ],
+}
+
+
+def _gelu(order: str, *, opset: int, one: float = 1.0) -> onnx.ModelProto:
+    return make_model(
+        [
+            node("Div", ["x", "root"], ["scaled"], name="scaled"),
+            node("Erf", ["scaled"], ["erf"], name="erf"),
+            node("Add", ["erf", "one"], ["plus"], name="plus"),
+            *_LAST[order],
+        ],
+        {"x": [4, 8]},
+        {"y": [4, 8]},
+        [constant("root", 2.0**0.5), constant("one", one), constant("half", 0.5)],
+        opset=opset,
+    )
+
+
+@pytest.mark.parametrize("order", _LAST)
+@pytest.mark.parametrize(("opset", "domain"), [(20, ""), (17, "com.microsoft")])
+def test_a_gelu_in_any_order_of_its_factors_becomes_one_node(
+    tmp_path: Path, order: str, opset: int, domain: str
+) -> None:
+    model = _gelu(order, opset=opset)
+    result = fuse_transformer(_copy(model), FuseTransformer(), _context(model, tmp_path, "Gelu"))
+    assert [(entry.op_type, entry.domain) for entry in result.model.graph.node] == [
+        ("Gelu", domain)
+    ]
+    assert result.notes == ("1 GELU became one node each.",)
+    assert _differs(model, result.model, tmp_path) < 1e-4
+
+
+def test_a_gelu_that_the_provider_cannot_read_stays_and_the_note_says_so(tmp_path: Path) -> None:
+    model = _gelu("half last", opset=17)
+    result = fuse_transformer(_copy(model), FuseTransformer(), _context(model, tmp_path))
+    assert _kinds(result.model) == _kinds(model)
+    assert result.notes == (
+        "1 GELU stay as exported: Gelu needs opset 20, or a provider that reads ONNX Runtime's "
+        "own.",
+    )
+
+
+def test_a_formula_that_only_looks_like_gelu_stays(tmp_path: Path) -> None:
+    model = _gelu("half last", opset=20, one=2.0)
+    result = fuse_transformer(_copy(model), FuseTransformer(), _context(model, tmp_path))
+    assert _kinds(result.model) == _kinds(model)
+    assert result.notes == ()
+
+
+def _layer_norm(*, square: str = "Pow", axis: int = -1, opset: int = 17) -> onnx.ModelProto:
+    squared = ["d", "two"] if square == "Pow" else ["d", "d"]
+    return make_model(
+        [
+            node("ReduceMean", ["x"], ["m"], name="mean", axes=[axis]),
+            node("Sub", ["x", "m"], ["d"], name="centered"),
+            node(square, squared, ["s"], name="square"),
+            node("ReduceMean", ["s"], ["v"], name="variance", axes=[axis]),
+            node("Add", ["v", "epsilon"], ["e"], name="epsilon"),
+            node("Sqrt", ["e"], ["r"], name="root"),
+            node("Div", ["d", "r"], ["n"], name="divided"),
+            node("Mul", ["n", "scale"], ["g"], name="scaled"),
+            node("Add", ["g", "bias"], ["y"], name="shifted"),
+        ],
+        {"x": [2, 8, 8]},
+        {"y": [2, 8, 8]},
+        [
+            constant("two", 2.0),
+            constant("epsilon", 1e-5),
+            weight("scale", 8),
+            weight("bias", 8, seed=1),
+        ],
+        opset=opset,
+    )
+
+
+@pytest.mark.parametrize("square", ["Pow", "Mul"])
+def test_a_layer_normalization_becomes_one_node(tmp_path: Path, square: str) -> None:
+    model = _layer_norm(square=square, axis=2)
+    result = fuse_transformer(_copy(model), FuseTransformer(), _context(model, tmp_path))
+    assert _kinds(result.model) == ["LayerNormalization"]
+    assert result.notes == ("1 layer normalizations became one node each.",)
+    assert _differs(model, result.model, tmp_path) < 1e-5
+
+
+def test_a_normalization_over_another_axis_stays(tmp_path: Path) -> None:
+    model = _layer_norm(axis=1)
+    result = fuse_transformer(_copy(model), FuseTransformer(), _context(model, tmp_path))
+    assert len(result.model.graph.node) == 9
+
+
+def test_a_layer_normalization_before_opset_17_stays_and_the_note_says_so(tmp_path: Path) -> None:
+    model = _layer_norm(opset=13)
+    result = fuse_transformer(_copy(model), FuseTransformer(), _context(model, tmp_path))
+    assert len(result.model.graph.node) == 9
+    assert "1 layer normalizations stay as exported" in result.notes[0]
+
+
+def _residual_blocks() -> onnx.ModelProto:
+    """What ONNX Runtime makes SkipLayerNormalization and FusedMatMul of."""
+    return make_model(
+        [
+            node("MatMul", ["x", "w"], ["a"], name="product"),
+            node("Add", ["a", "x"], ["sum"], name="residual"),
+            node("LayerNormalization", ["sum", "scale", "bias"], ["h"], name="norm", axis=-1),
+            *[
+                node("Div", ["h", "root"], ["scaled"], name="scaled"),
+                node("Erf", ["scaled"], ["erf"], name="erf"),
+                node("Add", ["erf", "one"], ["plus"], name="plus"),
+                node("Mul", ["h", "plus"], ["twice"], name="twice"),
+                node("Mul", ["twice", "half"], ["y"], name="gelu"),
+            ],
+        ],
+        {"x": [2, 8, 8]},
+        {"y": [2, 8, 8]},
+        [
+            weight("w", 8, 8),
+            numpy_helper.from_array(np.ones(8, dtype=np.float32), "scale"),
+            weight("bias", 8, seed=1),
+            constant("root", 2.0**0.5),
+            constant("one", 1.0),
+            constant("half", 0.5),
+        ],
+    )
+
+
+@pytest.mark.parametrize(
+    ("level", "made"), [("O1", set()), ("O2", {"Gelu"}), ("O3", {"FastGelu"}), ("O4", {"FastGelu"})]
+)
+def test_each_level_of_optimization_makes_what_it_says(
+    tmp_path: Path, level: str, made: set[str]
+) -> None:
+    model = _residual_blocks()
+    settings = Optimize(level=level)  # type: ignore[arg-type]
+    result = optimize(_copy(model), settings, _context(model, tmp_path, "*"))
+    own = {n.op_type for n in result.model.graph.node if n.domain == "com.microsoft"}
+    assert own & {"Gelu", "FastGelu"} == made
+    assert _differs(model, result.model, tmp_path) < 5e-3
+    known = {value.name for value in result.model.graph.value_info} | {"y"}
+    assert {name for n in result.model.graph.node for name in n.output if name} <= known
+    assert bool(result.notes) == bool(made)
+
+
+def test_skip_layer_normalization_is_made_where_it_is_asked_for(tmp_path: Path) -> None:
+    model = _residual_blocks()
+    result = fuse_transformer(
+        _copy(model),
+        FuseTransformer(ops=("SkipLayerNormalization",)),
+        _context(model, tmp_path, "SkipLayerNormalization"),
+    )
+    assert "SkipLayerNormalization" in _kinds(result.model)
+    assert result.notes == ("ONNX Runtime's transformer optimizer made 1 SkipLayerNormalization.",)
+    assert _differs(model, result.model, tmp_path) < 1e-5
+
+
+def test_an_operator_that_the_provider_does_not_read_is_refused(tmp_path: Path) -> None:
+    model = _residual_blocks()
+    with pytest.raises(BuildError) as caught:
+        optimize(_copy(model), Optimize(level="O2"), _context(model, tmp_path, "FusedMatMul"))
+    assert "which profile 'mine' does not read" in str(caught.value)
+    assert "level = 'O1'" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("base", "changes", "problem"),
+    [
+        ("vitisai-bf16", {"pass": [{"name": "optimize", "level": "O2"}]}, "does not read all"),
+        ("cpu", {"pass": [{"name": "optimize", "level": "O2"}]}, "have no integer form"),
+        ("fp32", {"pass": [{"name": "optimize", "level": "O4"}]}, "O4 is for GPUs"),
+        (
+            "vitisai-bf16",
+            {"pass": [{"name": "fuse_transformer", "ops": ["Attention"]}]},
+            "Attention is ONNX Runtime's own",
+        ),
+    ],
+)
+def test_a_level_that_the_target_cannot_use_contradicts_the_profile(
+    base: str, changes: dict[str, object], problem: str
+) -> None:
+    with pytest.raises(ProfileError, match=problem):
+        resolve_profile(base, changes)
