@@ -145,6 +145,7 @@ def prepare_variant(
         attempts=attempts,
         culprits=culprits,
         inspection=inspection,
+        left_nodes=trial.left if trial else (),
         notes=notes,
     )
     _refuse(refusals, refused, allow_degraded)  # 7.
@@ -172,6 +173,7 @@ def prepare_variant(
         attempts=attempts,
         culprits=culprits,
         inspection=inspection,
+        left_nodes=trial.left if trial else (),
         timed_notes=chosen.timed_notes,
         notes=(
             *notes,

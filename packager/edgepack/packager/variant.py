@@ -6,6 +6,7 @@ from pathlib import Path
 from edgepack.bundle.manifest import Accuracy, GoldenTolerance, Placement, Requirements, Toolchain
 from edgepack.errors import BuildError
 from edgepack.packager.judging.inspection import Inspection
+from edgepack.packager.judging.untaken import UntakenNode
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,6 +65,7 @@ class PreparedVariant:
         attempts: What was tried.
         culprits: The nodes that cost the most, worst first; empty where none had to be ranked.
         inspection: A look inside the best lowered candidate; None where nothing was lowered.
+        left_nodes: Nodes that the provider left to the CPU here, with its reasons.
         notes: Decisions a person should know of, one sentence each; no times, which would make
             two builds of the same inputs differ.
         timed_notes: The same with times; never part of the bundle's bytes.
@@ -91,6 +93,7 @@ class PreparedVariant:
     attempts: tuple[Attempt, ...] = ()
     culprits: tuple[Culprit, ...] = ()
     inspection: Inspection | None = None
+    left_nodes: tuple[UntakenNode, ...] = ()
     notes: tuple[str, ...] = field(default=())
     timed_notes: tuple[str, ...] = field(default=())
 
@@ -100,7 +103,7 @@ class RefusedVariant:
     """What is known of a variant that its gates refused, for the report.
 
     Attributes:
-        precision, accuracy, placement, attempts, culprits, inspection, notes: See
+        precision, accuracy, placement, attempts, culprits, inspection, left_nodes, notes: See
             `PreparedVariant`.
         size_bytes: Size of its model.
     """
@@ -112,6 +115,7 @@ class RefusedVariant:
     attempts: tuple[Attempt, ...]
     culprits: tuple[Culprit, ...]
     inspection: Inspection | None
+    left_nodes: tuple[UntakenNode, ...]
     notes: tuple[str, ...]
 
 

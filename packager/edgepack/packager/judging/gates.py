@@ -64,7 +64,7 @@ def check_accuracy(
         f"budget is {verdict.budget:.4f} (float model {verdict.float_value:.4f}, "
         f"{sample_count} held-out samples)",
         found_in=_describe_search(found),
-        remedy="a profile with more bits (16-bit activations, fp32), more calibration samples, "
+        remedy=f"{profile.gates.otherwise}, more calibration samples, "
         f"max_float_share above {share:g}, or a lower budget in [gates.accuracy] of a profile "
         "of your own; --allow-degraded builds it marked",
     )

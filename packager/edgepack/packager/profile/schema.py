@@ -325,12 +325,14 @@ class Gates(_Section, frozen=True, kw_only=True):
             clearly slower on the build host's own provider), `inaccurate` (no quantized one is
             within the accuracy budget). Empty means never: such a build is refused.
         size_ratio_max: Greatest size as a share of the float model's; 0 means no limit.
+        otherwise: What a refusal for accuracy says to try: the next profile for the same device.
     """
 
     accuracy: AccuracyGate = AccuracyGate()
     placement_min: float = 0.0
     float_instead: tuple[Literal["slower", "inaccurate"], ...] = ()
     size_ratio_max: float = 0.0
+    otherwise: str = "a profile with more bits (16-bit activations, fp32)"
 
 
 class Profile(_Section, frozen=True, kw_only=True):

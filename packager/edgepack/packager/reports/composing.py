@@ -80,6 +80,7 @@ def compose_report(
                 attempts=_untimed(_attempts(variant.attempts)),
                 culprits=_culprits(variant.culprits),
                 inspection=variant.inspection,
+                left_nodes=variant.left_nodes,
                 profile_sha256=variant.profile_sha256,
                 notes=variant.notes,
                 files=files[variant.name],
@@ -203,6 +204,7 @@ def _candidate(variant: RefusedVariant) -> RefusedCandidate:
         attempts=_attempts(variant.attempts),
         culprits=_culprits(variant.culprits),
         inspection=variant.inspection,
+        left_nodes=variant.left_nodes,
         notes=variant.notes,
     )
 

@@ -9,6 +9,7 @@ import msgspec
 
 from edgepack.bundle.manifest import Accuracy, GoldenTolerance, Placement, Requirements, Toolchain
 from edgepack.packager.judging.inspection import Inspection
+from edgepack.packager.judging.untaken import UntakenNode
 from edgepack.packager.reports.numbers import format_latency
 
 REPORT_FORMAT = 1
@@ -75,7 +76,7 @@ class VariantReport(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         size_bytes: All its files together.
         recipe: The profile's passes in words.
-        culprits, inspection, profile_sha256: See `PreparedVariant`.
+        culprits, inspection, left_nodes, profile_sha256: See `PreparedVariant`.
         timing, rehearsal: Only in the report beside the bundle.
     """
 
@@ -97,6 +98,7 @@ class VariantReport(msgspec.Struct, frozen=True, kw_only=True):
     files: tuple[ReportedFile, ...]
     culprits: tuple[BlamedNode, ...] = ()
     inspection: Inspection | None = None
+    left_nodes: tuple[UntakenNode, ...] = ()
     profile_sha256: str = ""
     timing: Timing | None = None
     rehearsal: Rehearsed | None = None
@@ -112,6 +114,7 @@ class RefusedCandidate(msgspec.Struct, frozen=True, kw_only=True):
     attempts: tuple[TriedAttempt, ...]
     culprits: tuple[BlamedNode, ...]
     inspection: Inspection | None
+    left_nodes: tuple[UntakenNode, ...]
     notes: tuple[str, ...]
 
 
