@@ -17,7 +17,8 @@ from benchmarks.packager.contestants import CONTESTANTS, TARGETS, Contestant
 from benchmarks.packager.document import document
 from benchmarks.packager.host import read_host
 from benchmarks.packager.measure import FLOAT, Terms, measure, measure_float, prepare_task
-from benchmarks.packager.records import Record, Results, Store
+from benchmarks.packager.readme import put_into
+from benchmarks.packager.records import Record, Results, Store, encode_results
 from benchmarks.packager.table import speed
 from benchmarks.tasks import NAMES, load_task
 from benchmarks.tasks.export import CALIBRATION_COUNT, export_task
@@ -27,11 +28,16 @@ from edgepack.errors import EdgepackError
 
 _RESULTS = CACHE / "results"
 _PAGE = ROOT / "docs" / "benchmarks.md"
+_PAGE_SOURCE = ROOT / "docs" / "benchmarks.json"
+_README = ROOT / "README.md"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command."""
     given = _parse(arguments)
+    if given.render:
+        _write_pages(msgspec.json.decode(_PAGE_SOURCE.read_bytes(), type=Results))
+        return 0
     signal.signal(signal.SIGTERM, _stop)
     host = read_host()
     terms = Terms(
@@ -63,12 +69,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
         records=tuple(records),
     )
     _RESULTS.mkdir(parents=True, exist_ok=True)
-    write_file(_RESULTS / "packager.json", msgspec.json.format(msgspec.json.encode(results)))
-    page = document(results)
-    print(page)
+    write_file(_RESULTS / "packager.json", encode_results(results))
+    print(document(results))
     if given.write_docs:
-        write_file(_PAGE, page.encode())
+        write_file(_PAGE_SOURCE, encode_results(results))
+        _write_pages(results)
     return 0
+
+
+def _write_pages(results: Results) -> None:
+    write_file(_PAGE, document(results).encode())
+    write_file(_README, put_into(_README.read_text(encoding="utf-8"), results).encode())
 
 
 def _stop(number: int, frame: FrameType | None) -> NoReturn:
@@ -136,7 +147,16 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--measured-before", action="store_true", help="only show what was measured before"
     )
-    parser.add_argument("--write-docs", action="store_true", help=f"write {_PAGE.name}")
+    parser.add_argument(
+        "--write-docs",
+        action="store_true",
+        help=f"write {_PAGE_SOURCE.name}, {_PAGE.name} and the table in {_README.name}",
+    )
+    parser.add_argument(
+        "--render",
+        action="store_true",
+        help=f"measure nothing: only both pages, from {_PAGE_SOURCE.name}",
+    )
     return parser.parse_args(arguments)
 
 

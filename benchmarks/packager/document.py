@@ -17,9 +17,9 @@ def document(results: Results) -> str:
 def _sections(results: Results) -> Iterator[str]:
     yield "# Benchmarks: what packagers make of real models"
     yield (
-        "Written by `make bench-packager` (`python -m benchmarks.packager --write-docs`); the same "
-        "as JSON is `.bench/results/packager.json`. The tasks are described in "
-        "[`benchmarks/tasks`](../benchmarks/tasks/README.md)."
+        "Written by `make bench-packager` (`python -m benchmarks.packager --write-docs`) from "
+        "[`benchmarks.json`](benchmarks.json), which holds every measurement. The tasks are "
+        "described in [`benchmarks/tasks`](../benchmarks/tasks/README.md)."
     )
     yield _how(results)
     yield _describe(results.host)

@@ -73,13 +73,18 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Results(msgspec.Struct, frozen=True, kw_only=True):
-    """One table's worth: `.bench/results/packager.json`."""
+    """One table's worth: `.bench/results/packager.json`, and `docs/benchmarks.json`."""
 
     host: Host
     part: Part
     calibration_count: int
     float_records: tuple[Record, ...]
     records: tuple[Record, ...]
+
+
+def encode_results(results: Results) -> bytes:
+    """Results as JSON, one line a field, so that a change of one shows as such."""
+    return msgspec.json.format(msgspec.json.encode(results), indent=1) + b"\n"
 
 
 def cache_key(subject: Subject) -> str:

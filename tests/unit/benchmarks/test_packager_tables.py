@@ -5,13 +5,15 @@ import pytest
 
 from benchmarks.packager.contestants import CONTESTANTS, TARGETS
 from benchmarks.packager.document import document
-from benchmarks.packager.goals import check_goals
+from benchmarks.packager.goals import check_goals, count_goals
 from benchmarks.packager.host import Host, parse_host
 from benchmarks.packager.judge import Verdict
 from benchmarks.packager.measure import outcome_of
 from benchmarks.packager.measured_child import Measured
+from benchmarks.packager.readme import BEGIN, END, put_into
 from benchmarks.packager.records import Outcome, Record, Results, Store, Subject, cache_key
 from benchmarks.packager.table import details, failures, kept_share, overview
+from benchmarks.tasks.places import ROOT
 
 _SUBJECT = Subject(
     peer="ort",
@@ -129,6 +131,46 @@ def test_goals_name_the_rival_that_is_faster_and_the_cost_beside_minmax() -> Non
         "| cpu | digits | yes | **no**: 2.00x; onnxruntime static, MinMax 4.00x | 1.5x "
         "| **no**: 2.0x |"
     ]
+
+
+def test_goals_are_counted_and_costs_of_different_hours_are_marked() -> None:
+    results = _results(
+        _record("edgepack", "cpu", 0.99, 0.5, cpu_s=3.0, measured_at="2026-11-21T15:00:00Z"),
+        _record("edgepack", "qnn-htp", 0.5),
+        _record("ort", "static-default", 0.99, 0.6),
+    )
+    assert "| 1.5x (another hour) | 1.0x |" in check_goals(results)
+    assert count_goals(results).splitlines() == [
+        "- keeps 99 % or refuses: 1 of 2",
+        "- as fast as the fastest that keeps it: 1 of 1",
+        "- processor time ≤ 2x MinMax: 2 of 2",
+        "- memory ≤ 1.5x MinMax: 2 of 2",
+    ]
+
+
+def test_the_readme_keeps_its_own_words_around_the_measured_ones() -> None:
+    results = _results(_record("edgepack", "cpu", 0.985, 0.5))
+    page = put_into(f"# mine\n{BEGIN}\nstale words\n{END}\nmore\n", results)
+    assert page.startswith(f"# mine\n{BEGIN}\n")
+    assert page.endswith(f"{END}\nmore\n")
+    assert "| edgepack cpu | **0.985 (2.00x)** |" in page
+    assert "stale words" not in page
+    assert "QNN HTP" not in page, "a target that nobody was measured for takes no room"
+    assert put_into(page, results) == page
+
+
+@pytest.mark.parametrize("page", ["none", f"{END}{BEGIN}", f"{BEGIN}{END}{BEGIN}{END}"])
+def test_a_readme_without_its_marks_is_no_place_for_a_table(page: str) -> None:
+    with pytest.raises(ValueError, match=r"README\.md must hold"):
+        put_into(page, _results())
+
+
+def test_both_pages_are_in_step_with_the_measurements() -> None:
+    results = msgspec.json.decode((ROOT / "docs/benchmarks.json").read_bytes(), type=Results)
+    remedy = "python -m benchmarks.packager --render"
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert (ROOT / "docs/benchmarks.md").read_text(encoding="utf-8") == document(results), remedy
+    assert put_into(readme, results) == readme, remedy
 
 
 def test_a_refusal_is_no_miss_but_a_crash_is() -> None:
