@@ -2,7 +2,8 @@
 
 A provider that is not on the build host, or only as a simulator (seconds an inference), is stood
 in for by the CPU provider with graph optimization off: it then computes each
-Quantize/DequantizeLinear pair as it stands, which is what integer hardware comes near to.
+Quantize/DequantizeLinear pair as it stands, which is what integer hardware comes near to, and
+rounds what 16-bit floats would round.
 """
 
 from dataclasses import dataclass
@@ -12,8 +13,9 @@ from edgepack.agent.runtime.facts import read_device_facts
 from edgepack.agent.runtime.sessions import open_model_file
 from edgepack.errors import BuildError, DeviceError
 from edgepack.packager.graph.model_files import open_on_cpu
+from edgepack.packager.judging.half_precision import open_rounding
 from edgepack.packager.judging.measure import Run
-from edgepack.packager.profile.schema import Profile
+from edgepack.packager.profile.schema import Float16, Profile
 from edgepack.packager.samples.sequence import Feeds, Tensor
 from edgepack.wire.messages import DeviceFacts
 
@@ -95,6 +97,8 @@ class Evaluator:
             BuildError: ONNX Runtime refuses the model.
         """
         if not self.venue.is_native:
+            if isinstance(self._profile.lowering, Float16):
+                return open_rounding(path)
             return open_plain(path)
         try:
             session = open_model_file(

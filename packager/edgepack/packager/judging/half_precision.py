@@ -1,0 +1,81 @@
+"""What 16-bit floats do to a model, shown on a CPU that computes them in 32 bits.
+
+ONNX Runtime's CPU provider widens 16-bit operators and drops the conversions between two of them,
+so that nothing is rounded and nothing overflows on the way: 1000 * 1000 / 1000 is 1000 there and
+infinity on a GPU. The stand-in computes in 32 bits, as GPUs accumulate, and rounds every result.
+"""
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+from edgepack.packager.graph import stored_tensors
+from edgepack.packager.graph.model_files import load_model, open_on_cpu, save_model
+from edgepack.packager.graph.questions import index_graph
+from edgepack.packager.judging.measure import Run
+from edgepack.packager.quantization.operators import MOVES_DATA
+from edgepack.packager.samples.sequence import Feeds, Tensor
+
+
+def open_rounding(path: Path) -> Run:
+    """Opens a model on the CPU provider so that 16-bit results are rounded to 16 bits.
+
+    Args:
+        path: The model; the stand-in is written beside it.
+    """
+    stand_in = path.with_name(f"{path.stem}.rounding.onnx")
+    save_model(show_rounding(load_model(path)), stand_in)
+    session = open_on_cpu(stand_in, optimize=False)
+    inputs = {value.name for value in session.get_inputs()}
+    outputs = [value.name for value in session.get_outputs()]
+
+    def run(feeds: Feeds) -> dict[str, Tensor]:
+        used = {name: value for name, value in feeds.items() if name in inputs}
+        return dict(zip(outputs, session.run(outputs, used), strict=True))
+
+    return run
+
+
+def show_rounding(model: onnx.ModelProto) -> onnx.ModelProto:
+    """The same model in 32 bits, each 16-bit result rounded.
+
+    Args:
+        model: A model whose inputs and outputs are 32-bit, with types for its tensors; bodies of
+            control flow stay as they are.
+    """
+    result = onnx.ModelProto()
+    result.CopyFrom(model)
+    graph = result.graph
+    types = index_graph(model.graph).types
+    nodes: list[onnx.NodeProto] = []
+    for original in model.graph.node:
+        node = onnx.NodeProto()
+        node.CopyFrom(original)
+        nodes.append(node)
+        if node.op_type == "Cast":
+            for attribute in node.attribute:
+                if attribute.name == "to" and attribute.i == TensorProto.FLOAT16:
+                    nodes.append(_cast(f"{node.output[0]}/rounded", node.output[0]))
+                    node.output[0] = f"{node.output[0]}/rounded"
+        elif node.op_type not in MOVES_DATA:
+            for i, name in enumerate(original.output):
+                if types.get(name) == TensorProto.FLOAT16:
+                    node.output[i] = f"{name}/exact"
+                    nodes.append(_cast(f"{name}/exact", f"{name}/rounded", TensorProto.FLOAT16))
+                    nodes.append(_cast(f"{name}/rounded", name))
+    del graph.node[:]
+    graph.node.extend(nodes)
+    for tensor in graph.initializer:
+        if tensor.data_type == TensorProto.FLOAT16:
+            wide = np.asarray(stored_tensors.values(tensor)).astype(np.float32)
+            tensor.CopyFrom(numpy_helper.from_array(wide, tensor.name))
+    for value in graph.value_info:
+        if value.type.tensor_type.elem_type == TensorProto.FLOAT16:
+            value.type.tensor_type.elem_type = TensorProto.FLOAT
+    return result
+
+
+def _cast(given: str, made: str, kind: int = TensorProto.FLOAT) -> onnx.NodeProto:
+    return helper.make_node("Cast", [given], [made], name=f"{made}/stand_in", to=kind)
