@@ -1,3 +1,4 @@
+import re
 from pathlib import Path
 
 import pytest
@@ -29,6 +30,14 @@ def test_every_shipped_profile_resolves_and_is_named_like_its_file(name: str) ->
 def test_the_profiles_that_were_promised_are_shipped() -> None:
     promised = {"fp32", "cpu", "qnn-htp", "qnn-htp-a8w8", "openvino-cpu", "vitisai-xint8"}
     assert promised <= set(list_profiles())
+
+
+@pytest.mark.parametrize("name", list_profiles())
+def test_what_a_refusal_says_to_try_is_shipped_and_for_the_same_provider(name: str) -> None:
+    profile = load_profile(name)
+    for other in re.findall(r"--profile ([\w-]+)", profile.gates.otherwise):
+        assert other != name
+        assert load_profile(other).device.provider == profile.device.provider
 
 
 def test_an_unknown_profile_is_refused_with_the_nearest_name() -> None:
