@@ -17,6 +17,7 @@ from edgepack.packager.passes.fix_shapes import fix_shapes
 from edgepack.packager.passes.fuse_transformer import fuse_transformer
 from edgepack.packager.passes.infer_shapes import infer_shapes
 from edgepack.packager.passes.optimize import optimize
+from edgepack.packager.passes.spell_out import spell_out
 from edgepack.packager.profile.schema import (
     ClampMask,
     Clean,
@@ -26,6 +27,7 @@ from edgepack.packager.profile.schema import (
     Lowering,
     Optimize,
     Profile,
+    SpellOut,
 )
 from edgepack.packager.progress import Progress
 
@@ -36,6 +38,7 @@ _PASSES: Mapping[type, Callable[[onnx.ModelProto, Any, PassContext], PassResult]
     Optimize: optimize,
     FuseTransformer: fuse_transformer,
     ClampMask: clamp_mask,
+    SpellOut: spell_out,
 }
 _CHECK_SAMPLES = 2
 _TOLERANCE = 5e-3

@@ -137,6 +137,16 @@ class ClampMask(_Section, frozen=True, kw_only=True, tag_field="name", tag="clam
     values: tuple[float, ...] = (-32.0, -64.0, -128.0, -256.0, -1e3, -1e4)
 
 
+class SpellOut(_Section, frozen=True, kw_only=True, tag_field="name", tag="spell_out"):
+    """Writes operators that the provider computes wrongly as others that compute the same.
+
+    Attributes:
+        ops: Which: `Reciprocal` becomes a division.
+    """
+
+    ops: tuple[Literal["Reciprocal"], ...] = ("Reciprocal",)
+
+
 class Quantize(_Section, frozen=True, kw_only=True, tag_field="name", tag="quantize"):
     """Static quantization to Quantize/DequantizeLinear pairs.
 
@@ -266,7 +276,10 @@ class QuantizeWeights(
 Lowering = Quantize | Float16 | QuantizeDynamic | QuantizeWeights
 """Passes that lower the precision: at most one, the last one of a recipe."""
 
-Pass = Clean | FixShapes | InferShapes | Optimize | FuseTransformer | ClampMask | Lowering
+Rewriting = Optimize | FuseTransformer | ClampMask | SpellOut
+"""Passes that change the graph, and nothing that it computes."""
+
+Pass = Clean | FixShapes | InferShapes | Rewriting | Lowering
 
 
 class Compile(_Section, frozen=True, kw_only=True):

@@ -1,0 +1,66 @@
+"""Operators that a provider computes wrongly are written as others that compute the same."""
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper
+
+from edgepack.errors import BuildError
+from edgepack.packager.judging.measure import ModelRunner
+from edgepack.packager.passes.context import PassContext
+from edgepack.packager.passes.spell_out import spell_out
+from edgepack.packager.profile.reading import load_profile
+from edgepack.packager.profile.schema import Limits, SpellOut
+from edgepack.packager.samples.sequence import Samples
+from tests.unit.packager_passes.models import make_model
+
+
+def _context(folder: Path) -> PassContext:
+    samples = Samples(count=0, read=lambda index: {}, source="none")
+    return PassContext(profile_name="mine", limits=Limits(), samples=samples, work_dir=folder)
+
+
+def _two_reciprocals() -> onnx.ModelProto:
+    node = helper.make_node
+    nodes = [
+        node("Reciprocal", ["x"], ["once"], name="first"),
+        node("Add", ["once", "x"], ["sum"], name="add"),
+        node("Reciprocal", ["sum"], ["y"], name="second"),
+    ]
+    return make_model(nodes, {"x": [1, 4]}, {"y": [1, 4]}, [])
+
+
+def test_a_reciprocal_becomes_a_quotient_with_the_same_value(tmp_path: Path) -> None:
+    feeds = {"x": np.array([[0.01, 0.5, 2.0, -3.0]], dtype=np.float32)}
+    before = ModelRunner(_two_reciprocals(), tmp_path / "before.onnx").run(feeds)["y"]
+    result = spell_out(_two_reciprocals(), SpellOut(), _context(tmp_path))
+    assert [node.op_type for node in result.model.graph.node] == ["Div", "Add", "Div"]
+    assert [tensor.name for tensor in result.model.graph.initializer] == ["edgepack/one/1"]
+    assert result.notes == ("2 Reciprocal became Div, which the provider computes right.",)
+    onnx.checker.check_model(result.model)
+    after = ModelRunner(result.model, tmp_path / "after.onnx").run(feeds)["y"]
+    assert np.allclose(after.astype(np.float64), before.astype(np.float64), rtol=1e-6)
+
+
+def test_a_model_without_them_is_left_as_it_is(tmp_path: Path) -> None:
+    model = make_model(
+        [helper.make_node("Neg", ["x"], ["y"], name="neg")], {"x": [1]}, {"y": [1]}, []
+    )
+    before = model.SerializeToString()
+    result = spell_out(model, SpellOut(), _context(tmp_path))
+    assert (result.model.SerializeToString(), result.notes) == (before, ())
+
+
+def test_without_inferred_types_it_says_which_pass_must_come_first(tmp_path: Path) -> None:
+    model = _two_reciprocals()
+    del model.graph.value_info[:]
+    with pytest.raises(BuildError, match="the type of 'sum' is not known") as refused:
+        spell_out(model, SpellOut(), _context(tmp_path))
+    assert refused.value.remedy == "put the pass after infer_shapes"
+
+
+@pytest.mark.parametrize("name", ["qnn-htp", "qnn-htp-a8w8", "qnn-htp-v73"])
+def test_profiles_for_qnn_have_it(name: str) -> None:
+    assert SpellOut() in load_profile(name).passes
