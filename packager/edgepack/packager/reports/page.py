@@ -62,6 +62,7 @@ def _template() -> jinja2.Template:
         explain_refusal=reasons.explain_refusal,
         format_placement=format_placement,
         gauge=bars.gauge,
+        group_left=views.group_left,
         is_float_instead=reasons.is_float_instead,
         latency_points=views.latency_points,
         more_ranges=views.more_ranges,

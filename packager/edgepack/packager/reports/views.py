@@ -1,11 +1,13 @@
 """What the page shows of a report's facts: which of them, in which order."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import takewhile
 
 from edgepack.packager.judging.inspection import Inspection
 from edgepack.packager.judging.layers import LayerError
 from edgepack.packager.judging.ranges import TensorRange
+from edgepack.packager.judging.untaken import UntakenNode
 from edgepack.packager.reports.plot import Point
 from edgepack.packager.reports.reasons import best_attempt, is_float_instead
 from edgepack.packager.reports.report import RefusedCandidate, TriedAttempt, VariantReport
@@ -106,6 +108,26 @@ def _float_point(result: VariantReport | RefusedCandidate, x: float) -> Point:
         kind="float",
         is_winner=isinstance(result, VariantReport) and is_float_instead(result),
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class LeftGroup:
+    """Nodes of one operator that a provider left for one reason."""
+
+    op: str
+    reason: str
+    names: tuple[str, ...]
+
+
+def group_left(nodes: Sequence[UntakenNode]) -> tuple[LeftGroup, ...]:
+    """Nodes that were left, by operator and reason; the largest group first."""
+    names: dict[tuple[str, str], list[str]] = {}
+    for node in nodes:
+        names.setdefault((node.op, node.reason), []).append(node.name)
+    groups = (
+        LeftGroup(op=op, reason=reason, names=tuple(found)) for (op, reason), found in names.items()
+    )
+    return tuple(sorted(groups, key=lambda group: (-len(group.names), group.op, group.reason)))
 
 
 def shared_prefix(names: Sequence[str]) -> str:
