@@ -26,6 +26,7 @@ import numpy.typing as npt
 from edgepack.errors import BuildError, EdgepackError
 from edgepack.packager.judging.distance import OutputDistance, OutputKind, measure_distance
 from edgepack.packager.judging.measure import Outputs, Run
+from edgepack.packager.judging.parts import Part, find_parts
 from edgepack.packager.profile.schema import AccuracyGate
 
 _ONE_MISS_FROM = 10
@@ -33,6 +34,9 @@ _ONE_MISS_FROM = 10
 coin flip would refuse a build."""
 
 _VALUE_METRICS = ("explained_variance", "neighbourhood", "cosine", "sqnr_db")
+
+_WHOLE_METRICS = ("cosine", "sqnr_db")
+"""Metrics that a profile asks for by name and that are taken of whole outputs."""
 
 _FLOAT_SQNR_DB = 100.0
 """What float rounding itself leaves, or better: beyond it nothing is gained."""
@@ -128,11 +132,13 @@ class Reference:
         self.expected = tuple(expected)
         self._gate = gate
         self.kinds = kinds_of_outputs(self.expected, gate)
+        self._parts = () if gate.metric in _WHOLE_METRICS else find_parts(self.expected, self.kinds)
 
     def judge(self, got: Sequence[Outputs]) -> Verdict:
         """Compares a candidate's outputs on the same samples, in the same order."""
         distances = self.distances(got)
         entries = [entry for distance in distances for entry in self._judge_output(distance)]
+        entries += [self._judge_part(part, got) for part in self._parts]
         worst = min(entries, key=lambda entry: (entry.spare, entry.metric))
         return Verdict(
             metric=worst.metric,
@@ -181,6 +187,21 @@ class Reference:
                 low=distance.agreement_low,
             )
         ]
+
+    def _judge_part(self, part: Part, got: Sequence[Outputs]) -> "_Entry":
+        """What must hold of some channels of an output, whatever the others' size."""
+        distance = measure_distance(
+            part.words,
+            OutputKind.VALUES,
+            [part.of(outputs[part.output]) for outputs in self.expected],
+            [part.of(outputs[part.output]) for outputs in got],
+        )
+        return _Entry(
+            metric=f"explained_variance ({part.words})",
+            value=distance.explained_variance,
+            budget=self._gate.explained_variance_min,
+            low=distance.explained_variance_low,
+        )
 
     def _judge_values(self, distance: OutputDistance) -> list["_Entry"]:
         gate = self._gate

@@ -14,6 +14,7 @@ from edgepack.packager.quantization.calibration import Calibration
 from edgepack.packager.quantization.methods import needs_histogram
 from edgepack.packager.quantization.observations import Observation
 from edgepack.packager.quantization.plan import Plan, make_plan
+from edgepack.packager.quantization.uneven import uneven_tail
 from edgepack.packager.quantization.writer import absorbs_rectifier, write_qdq
 from edgepack.packager.samples.sequence import Samples
 
@@ -59,7 +60,8 @@ class CalibratedModel:
         """What is quantized, and with which scales.
 
         A rectifier that saturation cannot take over must be quantized by itself where every
-        operator has to be an integer one.
+        operator has to be an integer one. What joins values of very different size at the end
+        stays float, see `uneven_tail`.
 
         Args:
             ranges: How observed values become ranges.
@@ -69,6 +71,9 @@ class CalibratedModel:
         settings = self._settings
         observed = self.observe(ranges)
         plan = make_plan(index, settings, float_nodes)
+        if uneven := uneven_tail(index, plan, settings, observed):
+            float_nodes = {*float_nodes, *uneven}
+            plan = make_plan(index, settings, float_nodes)
         scales = assign_scales(index, plan, settings, observed, ranges)
         if settings.ops == "compute" or settings.activation_symmetric:
             return plan, scales
