@@ -26,9 +26,14 @@ def _fonts() -> tuple[Path, ...]:
     return tuple(folder / f"{name}.ttf" for name in _FONT_NAMES)
 
 
+def random_font(rng: random.Random, smallest: int, largest: int) -> ImageFont.FreeTypeFont:
+    """One of a dozen fonts, in a size between two, pixels."""
+    return ImageFont.truetype(rng.choice(_fonts()), rng.randint(smallest, largest))
+
+
 def render_line(rng: random.Random, text: str) -> Rgb:
     """Draws one line: random font, size and colours, then what cameras do to it."""
-    font = ImageFont.truetype(rng.choice(_fonts()), rng.randint(18, 44))
+    font = random_font(rng, 18, 44)
     left, top, right, bottom = font.getbbox(text)
     pad_x, pad_y = rng.randint(2, 10), rng.randint(2, 8)
     paper = rng.randint(120, 255)

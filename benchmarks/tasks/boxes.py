@@ -1,0 +1,91 @@
+"""Boxes from a text detector's map, and how many of them are right.
+
+The map becomes boxes as in Liao et al., "Real-time Scene Text Detection with Differentiable
+Binarization" (2020), with PaddleOCR's settings; lines are level, so upright rectangles do.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+_PIXEL_FROM, _BOX_FROM, _UNCLIP_RATIO = 0.3, 0.5, 1.6
+"""PaddleOCR's `thresh`, `box_thresh` and `unclip_ratio`."""
+_MATCH_FROM = 0.5
+"""Intersection over union from which a box counts as found."""
+
+
+class Box(NamedTuple):
+    """An upright rectangle in pixels, right and bottom not included."""
+
+    left: float
+    top: float
+    right: float
+    bottom: float
+
+    @property
+    def area(self) -> float:
+        """Square pixels; 0 where it is turned inside out."""
+        return max(0.0, self.right - self.left) * max(0.0, self.bottom - self.top)
+
+
+def find_boxes(probabilities: npt.NDArray[np.floating]) -> list[Box]:
+    """The boxes in a map.
+
+    Args:
+        probabilities: float (height, width), of each pixel to be text, shrunk at the borders.
+    """
+    boxes = []
+    for rows, columns in _components(probabilities > _PIXEL_FROM):
+        if probabilities[rows, columns].mean() < _BOX_FROM:
+            continue
+        box = Box(columns.min(), rows.min(), columns.max() + 1, rows.max() + 1)
+        around = 2 * (box.right - box.left + box.bottom - box.top)
+        by = box.area * _UNCLIP_RATIO / around
+        boxes.append(Box(box.left - by, box.top - by, box.right + by, box.bottom + by))
+    return boxes
+
+
+def count_matches(found: list[Box], expected: list[Box]) -> int:
+    """How many of the expected boxes were found, each by a box of its own; the best pairs first."""
+    pairs = sorted(
+        (
+            (_overlap(one, other), i, j)
+            for i, one in enumerate(found)
+            for j, other in enumerate(expected)
+        ),
+        reverse=True,
+    )
+    taken: set[tuple[str, int]] = set()
+    for overlap, i, j in pairs:
+        if overlap >= _MATCH_FROM and not {("found", i), ("expected", j)} & taken:
+            taken |= {("found", i), ("expected", j)}
+    return len(taken) // 2
+
+
+def _overlap(one: Box, other: Box) -> float:
+    """Intersection over union."""
+    common = Box(
+        max(one.left, other.left),
+        max(one.top, other.top),
+        min(one.right, other.right),
+        min(one.bottom, other.bottom),
+    ).area
+    return common / (one.area + other.area - common)
+
+
+def _components(
+    mask: npt.NDArray[np.bool_],
+) -> list[tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]]:
+    """Rows and columns of each group of pixels that touch, by a side or a corner."""
+    left = {(int(row), int(column)) for row, column in zip(*np.nonzero(mask), strict=True)}
+    groups = []
+    while left:
+        group = [left.pop()]
+        for row, column in group:
+            near = {(row + i, column + j) for i in (-1, 0, 1) for j in (-1, 0, 1)} & left
+            left -= near
+            group.extend(near)
+        places = np.array(group)
+        groups.append((places[:, 0], places[:, 1]))
+    return groups
