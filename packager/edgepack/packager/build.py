@@ -48,6 +48,7 @@ from edgepack.packager.reports.composing import (
 from edgepack.packager.reports.page import render_report
 from edgepack.packager.reports.report import RefusedProfile, Report, encode_report
 from edgepack.packager.samples.carried_states import follow_states
+from edgepack.packager.samples.coverage import describe_coverage
 from edgepack.packager.samples.files import OpenedSamples, open_samples
 from edgepack.packager.samples.golden_choice import choose_golden
 from edgepack.packager.samples.split import describe, split_samples
@@ -228,6 +229,7 @@ def _open_material(
         notes += [note for note in evaluation.notes if note not in notes]
     split = split_samples(opened, evaluation)
     notes.append(f"The samples were divided: {describe(split)}.")
+    notes += describe_coverage(split, source.inputs, request.declarations)
     return Material(opened=opened, split=split, notes=(*source.notes, *notes))
 
 

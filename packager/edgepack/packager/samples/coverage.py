@@ -1,0 +1,145 @@
+"""Whether the calibration samples show the model what it will meet: numbers for a person.
+
+Ranges come from the calibration samples alone. What the held-out samples, which come from the same
+place, go beyond them by, the device's inputs will too.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from edgepack.packager.inputs import ImageInput, InputDeclaration, TokenInput
+from edgepack.packager.samples.sequence import Samples, SampleSplit, Tensor
+from edgepack.packager.source.model import TensorSpec
+
+_BEYOND_SHARE = 0.1
+"""Of the calibration's range; a held-out value further out than this is worth a word."""
+
+_UNSEEN_SHARE = 0.2
+"""Of the held-out tokens; more than this were never calibrated with: worth a word."""
+
+_DECLARED_ROOM = 0.01
+"""Of a declared range, for rounding."""
+
+
+@dataclass(kw_only=True)
+class _Seen:
+    """What samples hold in one input.
+
+    Attributes:
+        low, high: Least and greatest value.
+        tokens: Different integers and how often each occurs; only of integer inputs.
+        is_one_value: Whether every sample is equal to the first.
+    """
+
+    low: float = np.inf
+    high: float = -np.inf
+    tokens: dict[int, int] = field(default_factory=dict)
+    is_one_value: bool = True
+    first: Tensor | None = None
+
+    def add(self, array: Tensor) -> None:
+        if self.first is None:
+            self.first = array.copy()
+        elif self.is_one_value:
+            self.is_one_value = np.array_equal(self.first, array)
+        if array.dtype.kind not in "fiu" or not array.size:
+            return
+        self.low = min(self.low, float(array.min()))
+        self.high = max(self.high, float(array.max()))
+        if array.dtype.kind in "iu":
+            for value, count in zip(*np.unique(array, return_counts=True), strict=True):
+                self.tokens[int(value)] = self.tokens.get(int(value), 0) + int(count)
+
+
+def describe_coverage(
+    split: SampleSplit,
+    inputs: Sequence[TensorSpec],
+    declarations: Mapping[str, InputDeclaration],
+) -> tuple[str, ...]:
+    """What is wrong with the calibration samples, one sentence each.
+
+    Args:
+        split: The divided samples; each is read once.
+        inputs: The model's inputs.
+        declarations: Declared inputs by name.
+    """
+    names = [spec.name for spec in inputs]
+    calibration, held_out = _look(split.calibration, names), _look(split.held_out, names)
+    states = {state.input for state in split.calibration.states}
+    notes = []
+    for name in names:
+        known, other = calibration[name], held_out[name]
+        if known.is_one_value and split.calibration.count > 1:
+            notes.append(
+                f"Input '{name}' is the same in all {split.calibration.count} calibration samples"
+                + ("." if other.is_one_value else ", and is not in the held-out ones.")
+            )
+        elif known.tokens:
+            notes += _describe_tokens(name, known, other, declarations.get(name))
+        elif name not in states:
+            notes += _describe_range(name, known, other)
+        notes += _describe_declared(name, known, declarations.get(name))
+    return tuple(notes)
+
+
+def _look(samples: Samples, names: Sequence[str]) -> dict[str, _Seen]:
+    seen = {name: _Seen() for name in names}
+    for feeds in samples:
+        for name, entry in seen.items():
+            entry.add(feeds[name])
+    return seen
+
+
+def _describe_range(name: str, known: _Seen, other: _Seen) -> list[str]:
+    width = max(known.high - known.low, 1e-12)
+    beyond = max(known.low - other.low, other.high - known.high) / width
+    if beyond <= _BEYOND_SHARE:
+        return []
+    return [
+        f"Held-out samples go beyond the calibration's range in input '{name}' by {beyond:.0%} of "
+        f"it ({other.low:.4g} … {other.high:.4g} against {known.low:.4g} … {known.high:.4g}): "
+        "calibrate with samples that span what the device will see."
+    ]
+
+
+def _describe_tokens(
+    name: str, known: _Seen, other: _Seen, declaration: InputDeclaration | None
+) -> list[str]:
+    total = sum(other.tokens.values())
+    unseen = sum(count for token, count in other.tokens.items() if token not in known.tokens)
+    if not total or unseen <= _UNSEEN_SHARE * total:
+        return []
+    vocabulary = f" of {declaration.vocabulary:,}" if isinstance(declaration, TokenInput) else ""
+    return [
+        f"Calibration saw {len(known.tokens):,}{vocabulary} different values of input '{name}'; "
+        f"{unseen / total:.0%} of the held-out ones are not among them: more samples cover more."
+    ]
+
+
+def _describe_declared(name: str, known: _Seen, declaration: InputDeclaration | None) -> list[str]:
+    if not isinstance(declaration, ImageInput) or known.low > known.high:
+        return []
+    ends = [
+        (pixel * declaration.scale - mean) / std
+        for mean, std in zip(*_by_channel(declaration), strict=True)
+        for pixel in (0, 255)
+    ]
+    room = _DECLARED_ROOM * (max(ends) - min(ends))
+    if min(ends) - room <= known.low and known.high <= max(ends) + room:
+        return []
+    return [
+        f"Input '{name}' holds {known.low:.4g} … {known.high:.4g}, and the declared scale, mean "
+        f"and std allow {min(ends):.4g} … {max(ends):.4g}: the samples or the declaration are "
+        "not what the model was trained with."
+    ]
+
+
+def _by_channel(declaration: ImageInput) -> tuple[Sequence[float], Sequence[float]]:
+    count = max(len(declaration.mean), len(declaration.std))
+    mean, std = (
+        values * count if len(values) == 1 else values
+        for values in (declaration.mean, declaration.std)
+    )
+    return mean, std

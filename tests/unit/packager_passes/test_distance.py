@@ -1,0 +1,104 @@
+"""Distances that tell what a use would lose, and how sure a number from few samples is."""
+
+import numpy as np
+import pytest
+
+from edgepack.packager.judging.accuracy import Reference
+from edgepack.packager.judging.confidence import kept_low, share_low
+from edgepack.packager.judging.distance import OutputDistance, OutputKind, measure_distance
+from edgepack.packager.judging.measure import Outputs
+from edgepack.packager.judging.verdict_notes import describe_verdict
+from edgepack.packager.profile.schema import AccuracyGate
+from edgepack.packager.samples.sequence import Samples, State
+
+_ROWS, _WIDTH, _COUNT = 32, 48, 20
+
+
+def _hidden(seed: int = 0) -> np.ndarray:
+    """A transformer's hidden states: what a sample's rows share, and what they do not."""
+    rng = np.random.default_rng(seed)
+    shared = rng.normal(0, 0.5, (_COUNT, 1, 1, _WIDTH))
+    return np.asarray(shared + rng.normal(0, 1, (_COUNT, 1, _ROWS, _WIDTH)), dtype=np.float32)
+
+
+def _measure(noise: np.ndarray) -> OutputDistance:
+    want = _hidden()
+    return measure_distance("h", OutputKind.VALUES, list(want), list(want + noise))
+
+
+def _named(values: np.ndarray) -> list[Outputs]:
+    return [{"h": value} for value in values]
+
+
+def test_noise_of_single_rows_averages_out_among_neighbours() -> None:
+    rng = np.random.default_rng(1)
+    distance = _measure(rng.normal(0, 0.3, _hidden().shape))
+    assert distance.neighbourhood is not None
+    assert distance.explained_variance < 0.95
+    assert distance.neighbourhood > 0.98
+
+
+def test_noise_that_a_samples_rows_share_moves_it_among_its_neighbours() -> None:
+    rng = np.random.default_rng(1)
+    distance = _measure(rng.normal(0, 0.12, (_COUNT, 1, 1, _WIDTH)))
+    assert distance.neighbourhood is not None
+    assert distance.explained_variance > 0.98
+    assert distance.neighbourhood < 0.96
+    verdict = Reference(_named(_hidden()), AccuracyGate()).judge(
+        _named(_hidden() + rng.normal(0, 0.12, (_COUNT, 1, 1, _WIDTH)).astype(np.float32))
+    )
+    assert (verdict.metric, verdict.passed) == ("neighbourhood", False)
+
+
+def test_a_shift_that_all_samples_share_leaves_neighbours_alone() -> None:
+    rng = np.random.default_rng(1)
+    distance = _measure(np.broadcast_to(rng.normal(0, 0.3, _WIDTH), _hidden().shape))
+    assert distance.explained_variance < 0.95
+    assert distance.neighbourhood == pytest.approx(1.0, abs=1e-6)
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (2, 1, 48), (1, 3, 8, 48)])
+def test_other_outputs_have_no_neighbourhood(shape: tuple[int, ...]) -> None:
+    values = list(np.random.default_rng(0).normal(0, 1, (_COUNT, *shape)).astype(np.float32))
+    assert measure_distance("y", OutputKind.VALUES, values, values).neighbourhood is None
+
+
+@pytest.mark.parametrize(
+    ("metric", "budget", "passes"),
+    [("sqnr_db", 10.0, True), ("sqnr_db", 30.0, False), ("neighbourhood", 0.98, True)],
+)
+def test_a_metric_may_be_forced(metric: str, budget: float, passes: bool) -> None:
+    noise = np.random.default_rng(1).normal(0, 0.2, _hidden().shape).astype(np.float32)
+    limits = {"sqnr_db_min" if metric == "sqnr_db" else "neighbourhood_min": budget}
+    gate = AccuracyGate(metric=metric, **limits)  # type: ignore[arg-type]
+    verdict = Reference(_named(_hidden()), gate).judge(_named(_hidden() + noise))
+    assert (verdict.metric, verdict.budget, verdict.passed) == (metric, budget, passes)
+
+
+def test_a_share_of_few_samples_is_less_sure_than_of_many() -> None:
+    assert share_low(1.0, 30) == pytest.approx(0.917, abs=1e-3)
+    assert share_low(1.0, 3000) > 0.999
+    assert share_low(0.9, 30) < 0.9 < share_low(0.9, 30) + 0.13
+
+
+def test_samples_that_lose_alike_make_a_sure_number_and_one_outlier_does_not() -> None:
+    assert kept_low([0.1] * 20, [1.0] * 20) == pytest.approx(0.9)
+    assert kept_low([0.0] * 19 + [2.0], [1.0] * 20) < 0.8
+
+
+def test_the_report_says_how_sure_the_verdict_is_and_that_it_comes_from_chains() -> None:
+    values = np.random.default_rng(0).normal(0, 1, (16, 1, 1)).astype(np.float32)
+    outputs = [{"speech": value, "stateN": value} for value in values]
+    reference = Reference(outputs, AccuracyGate())
+    verdict = reference.judge(outputs)
+    states = (State(input="state", output="stateN"),)
+    samples = Samples(count=16, read=lambda index: {}, source="samples", states=states)
+    first, second = describe_verdict(verdict, samples, reference.distances(outputs))
+    assert first == (
+        "explained_variance is 1.0000 on 16 held-out samples: with 95 % confidence at least "
+        "1.0000 on samples like these."
+    )
+    assert second == (
+        "Judged on 16 chains of 8 inferences, each feeding its state to the next; single "
+        "inferences keep explained variance 1.0000 of 'speech'."
+    )
