@@ -19,9 +19,11 @@ from edgepack.packager.passing_through import check_quantized_once, describe_own
 from edgepack.packager.profile.schema import Lowering, Profile
 from edgepack.packager.progress import Progress
 from edgepack.packager.samples.sequence import Samples, SampleSplit
+from edgepack.packager.search.candidates import SearchResult
 from edgepack.packager.search.judge import MOST_SAMPLES, CandidateJudge
 from edgepack.packager.search.makers_by_pass import make_maker
-from edgepack.packager.search.search import SearchResult, search
+from edgepack.packager.search.search import search
+from edgepack.packager.search.tries import Conditions
 
 _FLOAT_PRECISION = "fp32"
 _LATENCY_ROUNDS = 50
@@ -51,6 +53,16 @@ class Chosen:
     candidate_latency_ms: float | None = None
     timed_notes: tuple[str, ...] = ()
 
+    @property
+    def is_lowered(self) -> bool:
+        """Whether it is the search's best candidate, and not the float model."""
+        return self.found is not None and self.path == self.found.best.path
+
+    @property
+    def holds(self) -> bool:
+        """Whether it is within the accuracy budget on the search samples."""
+        return self.found is None or not self.is_lowered or self.found.best.verdict.passed
+
 
 def choose(
     model: onnx.ModelProto,
@@ -62,8 +74,14 @@ def choose(
     metric: Metric | None,
     work_dir: Path,
     progress: Progress,
+    conditions: Conditions,
 ) -> Chosen:
-    """Quantizes where the profile asks for it, and decides between that and the float model."""
+    """Quantizes where the profile asks for it, and decides between that and the float model.
+
+    Raises:
+        BuildError: See `search`.
+        OutOfTimeError: The time was used up before the first candidate.
+    """
     own = read_own_quantization(model.graph)
     if own is not None:
         check_quantized_once(own, profile)
@@ -72,7 +90,11 @@ def choose(
     if settings is None:
         return _float_model(prepared, profile.about.precision, None, ())
     maker = make_maker(
-        model, settings, split.calibration, work_dir=work_dir / "calibration", progress=progress
+        model,
+        settings,
+        split.calibration,
+        work_dir=work_dir / "calibration",
+        progress=conditions.limit.watch(progress),
     )
     if not maker.names:
         return _nothing_to_lower(prepared, profile, settings)
@@ -84,6 +106,7 @@ def choose(
         CandidateJudge(
             float_source, _few(split.search, split.calibration), profile.gates.accuracy, metric
         ),
+        conditions,
         work_dir=work_dir,
         progress=progress,
         is_hopeless=race.is_hopeless,
@@ -118,7 +141,7 @@ def choose(
         path=best.path,
         precision=profile.about.precision,
         found=found,
-        notes=(f"Quantized with {best.words}.",),
+        notes=(f"Quantized with {best.words}.", *best.notes, *found.notes),
         timed_notes=tuple(timed_notes),
         latency_ms=times[0] if times else None,
         float_latency_ms=times[1] if times else None,

@@ -19,19 +19,18 @@ import onnx
 
 from edgepack.bundle.manifest import Accuracy, Placement, Requirements, Toolchain
 from edgepack.packager.bundling.tool_versions import tool_versions
-from edgepack.packager.choosing import Chosen, choose
+from edgepack.packager.choosing import Chosen
+from edgepack.packager.exploring import SearchPlan, explore, plan_of
 from edgepack.packager.graph.model_files import load_model, save_model
 from edgepack.packager.judging import gates
 from edgepack.packager.judging.accuracy import Metric, Verdict
 from edgepack.packager.judging.distance import OutputDistance
-from edgepack.packager.judging.evaluation import Evaluator, find_venue
+from edgepack.packager.judging.evaluation import Evaluator
 from edgepack.packager.judging.inspection import Inspection, inspect
 from edgepack.packager.judging.tolerances import derive_tolerances
 from edgepack.packager.judging.trial import Trial, try_model
 from edgepack.packager.judging.verdict_notes import describe_verdict
 from edgepack.packager.passes.compile import CompiledContext, compile_context
-from edgepack.packager.passes.context import PassContext
-from edgepack.packager.passes.runner import run_float_passes
 from edgepack.packager.profile.schema import Profile
 from edgepack.packager.progress import Progress
 from edgepack.packager.samples.sequence import Samples, SampleSplit
@@ -63,6 +62,7 @@ def prepare_variant(
     progress: Progress,
     allow_degraded: bool,
     metric: Metric | None = None,
+    plan: SearchPlan | None = None,
 ) -> PreparedVariant:
     """Prepares the variant of one profile; see the steps above.
 
@@ -75,6 +75,7 @@ def prepare_variant(
         allow_degraded: Publish a variant that gates refuse, marked.
         metric: The user's own metric, which then decides in place of agreement with the float
             model.
+        plan: What is searched, and with what; the profile as it stands where it is None.
 
     Returns:
         The variant, its files in `folder`.
@@ -83,20 +84,17 @@ def prepare_variant(
         BuildError: A pass failed, the provider refuses the model, or a gate does: with numbers.
     """
     work_dir.mkdir(parents=True, exist_ok=True)
-    evaluator = Evaluator(profile, find_venue(profile))
-    context = PassContext(
-        profile_name=profile.name,
-        limits=profile.limits,
-        samples=split.calibration,
-        work_dir=work_dir,
-    )
     float_source = open_reference(source, work_dir / "source.onnx")
-    passed = run_float_passes(source.model, profile, context, progress)  # 1.
-    prepared = work_dir / "prepared.onnx"
-    save_model(passed.model, prepared)
-    chosen = choose(
-        passed.model, prepared, profile, split, evaluator, float_source, metric, work_dir, progress
-    )  # 2. and 3.
+    explored = explore(
+        source,
+        plan or plan_of(profile),
+        split,
+        float_source,
+        metric,
+        work_dir=work_dir,
+        progress=progress,
+    )  # 1. to 3.
+    profile, evaluator, chosen = explored.profile, explored.evaluator, explored.chosen
     folder = work_dir / "variant"
     folder.mkdir(exist_ok=True)
     final = folder / MODEL_FILE
@@ -129,9 +127,9 @@ def prepare_variant(
         if refusal is not None
     ]
     accuracy = _accuracy(verdict, distances, split.held_out.count, evaluator.provider)
-    inspection = _inspect(prepared, chosen, split.held_out, work_dir, progress)  # 6.
+    inspection = _inspect(explored.prepared, chosen, split.held_out, work_dir, progress)  # 6.
     notes = (
-        *passed.notes,
+        *explored.passed.notes,
         *chosen.notes,
         *describe_verdict(verdict, split.held_out, distances),
         *_venue_notes(evaluator, profile, trial),

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from edgepack.bundle.manifest import Placement
 from edgepack.packager.judging.accuracy import Verdict
 from edgepack.packager.profile.schema import Profile
-from edgepack.packager.search.search import SearchResult
+from edgepack.packager.search.candidates import SearchResult
 
 SLOWER_FACTOR = 1.1
 """Only beyond this is a quantized model called slower: medians vary by some percent from run to

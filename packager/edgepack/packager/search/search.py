@@ -1,75 +1,31 @@
-"""Finds the cheapest quantized candidate that stays near enough to the float model.
+"""Finds the cheapest lowered candidate that stays near enough to the float model.
 
-1. Try the profile's calibration methods in order; the first within the budget wins.
-2. Otherwise take the best one, rank its nodes by what quantizing each alone costs, and return
-   the worst to float: 1, 2, 4, 8 … nodes, then fewer again as long as the budget holds.
-3. If nothing holds, say so with every candidate that was tried and the nodes to blame.
+1. Try the maker's methods in order; the first within the budget wins.
+2. Otherwise take the best one, rank its nodes by what lowering each alone costs, and return the
+   worst to float: 1, 2, 4, 8 … nodes, then fewer again as long as the budget holds.
+3. Lower those again, from the least costly on, that are not needed after all: what nodes cost
+   together is not the sum of what they cost alone.
+4. If nothing holds, say so with every candidate that was tried and the nodes to blame.
 
-Candidates are judged on the search samples and on the calibration samples, since the former are
-few; the held-out samples are not seen here.
+When the time is used up, what was found until then stands. Candidates are judged on the search
+samples and on the calibration samples, since the former are few; the held-out samples are not
+seen here.
 """
 
-from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from collections.abc import Callable
 from pathlib import Path
 
-from edgepack.packager.graph.model_files import save_model
-from edgepack.packager.judging.accuracy import Verdict
 from edgepack.packager.judging.evaluation import Evaluator
 from edgepack.packager.judging.measure import Run
 from edgepack.packager.progress import Progress
+from edgepack.packager.search.candidates import SearchResult
 from edgepack.packager.search.judge import CandidateJudge
-from edgepack.packager.search.maker import CandidateMaker, NodeCost, Origin
-from edgepack.packager.variant import Attempt
+from edgepack.packager.search.maker import CandidateMaker, NodeCost
+from edgepack.packager.search.time_limit import OutOfTimeError, describe_duration
+from edgepack.packager.search.tries import Conditions, Tries
 
-_RESERVE = 0.2
-"""Share of the budget that a candidate should leave, so that it holds on other samples too."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Candidate:
-    """One quantized model on disk.
-
-    Attributes:
-        method: Calibration method.
-        float_nodes: Nodes that stayed float, in the order in which they were returned.
-        path: The model.
-        size_bytes: Its size.
-        verdict: What the accuracy gate said on the search samples.
-        quantized_count: Nodes that are quantized.
-        origin: What it was made from.
-    """
-
-    method: str
-    float_nodes: tuple[str, ...]
-    path: Path
-    size_bytes: int
-    verdict: Verdict
-    quantized_count: int
-    origin: Origin
-
-    @property
-    def words(self) -> str:
-        """The settings, for reports."""
-        total = self.quantized_count + len(self.float_nodes)
-        if not self.float_nodes:
-            return f"{self.method}, {total} nodes quantized"
-        return f"{self.method}, {len(self.float_nodes)} of {total} nodes float"
-
-
-@dataclass(frozen=True, kw_only=True)
-class SearchResult:
-    """What the search found.
-
-    Attributes:
-        best: The best candidate, within the budget or not.
-        attempts: Everything that was tried, in order.
-        culprits: The nodes that cost the most, worst first; empty when none had to be ranked.
-    """
-
-    best: Candidate
-    attempts: tuple[Attempt, ...]
-    culprits: tuple[NodeCost, ...]
+_MOST_LOWERED_AGAIN = 6
+"""Candidates that the third step may cost."""
 
 
 def search(
@@ -77,6 +33,7 @@ def search(
     max_float_share: float,
     evaluator: Evaluator,
     judge: CandidateJudge,
+    conditions: Conditions,
     *,
     work_dir: Path,
     progress: Progress,
@@ -89,6 +46,7 @@ def search(
         max_float_share: Share of the nodes that may return to float, 0…1.
         evaluator: Opens candidates where they are measured.
         judge: Judges them.
+        conditions: Time, and what was measured before.
         work_dir: Folder for the candidates.
         progress: Told about each candidate.
         is_hopeless: Whether a candidate need not be improved, for a reason other than accuracy
@@ -99,32 +57,81 @@ def search(
 
     Raises:
         BuildError: Calibration failed, or ONNX Runtime refuses a candidate.
+        OutOfTimeError: The time was used up before the first candidate.
     """
-    tries = _Tries(maker, evaluator, judge, work_dir, progress)
-    for number, method in enumerate(maker.methods):
-        because = "the profile's first method" if number == 0 else "the one before lost too much"
-        run = tries.add(method, (), because)
-        if tries.is_settled or (number == 0 and is_hopeless(run)):
+    watched = conditions.limit.watch(progress)
+    tries = Tries(maker, evaluator, judge, conditions, work_dir=work_dir, progress=watched)
+    ranked: tuple[NodeCost, ...] = ()
+    try:
+        if _try_methods(tries, maker.methods, conditions, is_hopeless):
             return tries.result(())
-    method = tries.best.method
-    ranked = maker.rank(method, judge.samples, progress)
-    limit = int(len(ranked) * max_float_share)
+        method = tries.best.method
+        ranked = tries.rank(method)
+        _return_to_float(tries, method, ranked, int(len(ranked) * max_float_share))
+        _lower_again(tries, method)
+    except OutOfTimeError:
+        if tries.is_empty:
+            raise
+        return tries.result(ranked, (_describe_end(conditions, tries),))
+    return tries.result(ranked)
+
+
+def _try_methods(
+    tries: Tries,
+    methods: tuple[str, ...],
+    conditions: Conditions,
+    is_hopeless: Callable[[Run], bool],
+) -> bool:
+    """Step 1; whether it is all that is needed."""
+    for number, method in enumerate(methods):
+        because = "the profile's first method" if number == 0 else "the one before lost too much"
+        candidate = tries.add(method, (), because)
+        if candidate.judged.is_settled:
+            return True
+        if number == 0 and _recall_or_ask(tries, conditions, is_hopeless):
+            return True
+    return False
+
+
+def _recall_or_ask(
+    tries: Tries, conditions: Conditions, is_hopeless: Callable[[Run], bool]
+) -> bool:
+    known = conditions.journal.recall(conditions.context, "hopeless", bool)
+    if known is None:
+        known = is_hopeless(tries.open(tries.best))
+        conditions.journal.keep(conditions.context, "hopeless", known)
+    return known
+
+
+def _return_to_float(tries: Tries, method: str, ranked: tuple[NodeCost, ...], limit: int) -> None:
+    """Step 2."""
     names = [cost.name for cost in ranked]
     failed, passed = 0, None
     for count in _doubling(limit):
-        tries.add(method, names[:count], f"the {count} costliest node(s) float")
-        if tries.is_settled:
+        candidate = tries.add(method, names[:count], f"the {count} costliest node(s) float")
+        if candidate.judged.is_settled:
             passed = count
             break
         failed = count
     while passed is not None and passed - failed > max(1, failed // 4):
         middle = (passed + failed) // 2
-        tries.add(method, names[:middle], "fewer float nodes may do")
-        if tries.last.verdict.passed and tries.last.verdict.spare >= _RESERVE:
+        candidate = tries.add(method, names[:middle], "fewer float nodes may do")
+        if candidate.judged.is_settled:
             passed = middle
         else:
             failed = middle
-    return tries.result(ranked)
+
+
+def _lower_again(tries: Tries, method: str) -> None:
+    """Step 3."""
+    if not tries.best.judged.is_settled:
+        return
+    kept = list(tries.best.float_nodes)
+    for name in tuple(reversed(kept[:-1]))[:_MOST_LOWERED_AGAIN]:
+        fewer = [other for other in kept if other != name]
+        candidate = tries.add(method, fewer, f"without {name} among the float nodes")
+        if candidate.judged.is_settled:
+            kept = fewer
 
 
 def _doubling(limit: int) -> list[int]:
@@ -136,81 +143,10 @@ def _doubling(limit: int) -> list[int]:
     return [count for count in counts if 0 < count <= limit]
 
 
-class _Tries:
-    """Candidates so far; the best is the one to keep: within the budget with the fewest floats."""
-
-    def __init__(
-        self,
-        maker: CandidateMaker,
-        evaluator: Evaluator,
-        judge: CandidateJudge,
-        work_dir: Path,
-        progress: Progress,
-    ) -> None:
-        self._maker = maker
-        self._evaluator = evaluator
-        self._judge = judge
-        self._folder = work_dir
-        self._progress = progress
-        self._candidates: list[Candidate] = []
-        self._attempts: list[Attempt] = []
-
-    def add(self, method: str, float_nodes: Collection[str], because: str) -> Run:
-        """Makes, runs and judges one candidate."""
-        number = len(self._candidates) + 1
-        path = self._folder / f"candidate-{number}.onnx"
-        built = self._maker.build(method, float_nodes)
-        size_bytes = save_model(built.model, path)
-        run = self._evaluator.open(path)
-        verdict = self._judge.judge(run)
-        candidate = Candidate(
-            method=method,
-            float_nodes=tuple(float_nodes),
-            path=path,
-            size_bytes=size_bytes,
-            verdict=verdict,
-            quantized_count=len(built.lowered),
-            origin=built.origin,
-        )
-        self._candidates.append(candidate)
-        self._attempts.append(
-            Attempt(
-                what=candidate.words,
-                accuracy=verdict.value,
-                size_bytes=size_bytes,
-                because=because,
-                float_nodes=len(candidate.float_nodes),
-            )
-        )
-        self._progress(f"trying {candidate.words}: {verdict.metric} {verdict.value:.4f}", number, 0)
-        return run
-
-    @property
-    def last(self) -> Candidate:
-        """The newest candidate."""
-        return self._candidates[-1]
-
-    @property
-    def is_settled(self) -> bool:
-        """Whether the newest candidate is within the budget, with a reserve."""
-        return self.last.verdict.passed and self.last.verdict.spare >= _RESERVE
-
-    @property
-    def best(self) -> Candidate:
-        """Within the budget with a reserve and the fewest floats; else the most accurate one."""
-        settled = [
-            candidate
-            for candidate in self._candidates
-            if candidate.verdict.passed and candidate.verdict.spare >= _RESERVE
-        ]
-        if settled:
-            return min(settled, key=lambda candidate: len(candidate.float_nodes))
-        best = self._candidates[0]
-        for candidate in self._candidates[1:]:
-            if candidate.verdict.beats(best.verdict):
-                best = candidate
-        return best
-
-    def result(self, ranked: tuple[NodeCost, ...]) -> SearchResult:
-        """What to hand back."""
-        return SearchResult(best=self.best, attempts=tuple(self._attempts), culprits=ranked)
+def _describe_end(conditions: Conditions, tries: Tries) -> str:
+    limit = describe_duration(conditions.limit.limit_s or 0.0)
+    holds = "holds the budget" if tries.best.judged.is_settled else "does not hold the budget"
+    return (
+        f"The search ended when its {limit} were used up; the best candidate until then, "
+        f"{tries.best.words}, {holds}."
+    )

@@ -1,0 +1,272 @@
+"""Prepares a profile's model in each combination that is searched, and keeps the cheapest.
+
+1. For each combination: the float passes, then a choice between lowered and float (`choosing`).
+2. Of those within their budget the cheapest: the fastest where the provider is here, else the
+   smallest, and of equals the one that was named first. If none is, the nearest to its budget.
+"""
+
+import hashlib
+import inspect
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import msgspec
+
+from edgepack.agent.runtime.facts import read_device_facts
+from edgepack.packager.bundling.tool_versions import tool_versions
+from edgepack.packager.choosing import Chosen, choose
+from edgepack.packager.graph.model_files import save_model
+from edgepack.packager.judging.accuracy import Metric, Verdict, metric_name
+from edgepack.packager.judging.evaluation import Evaluator, find_venue
+from edgepack.packager.judging.measure import Run
+from edgepack.packager.passes.context import PassContext, PassResult
+from edgepack.packager.passes.runner import run_float_passes
+from edgepack.packager.profile.schema import Lowering, Profile
+from edgepack.packager.progress import Progress
+from edgepack.packager.samples.sequence import SampleSplit
+from edgepack.packager.search.combinations import Combination
+from edgepack.packager.search.journal import Journal
+from edgepack.packager.search.time_limit import OutOfTimeError, TimeLimit
+from edgepack.packager.search.tries import Conditions
+from edgepack.packager.source.model import SourceModel
+from edgepack.packager.variant import Attempt
+
+_FORMAT = 1
+"""Raised when the same measurement would give other numbers."""
+
+_SAME_LATENCY = 1.1
+_SAME_SIZE = 1.01
+"""Within these factors two models cost the same: medians vary, and metadata takes some bytes."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SearchPlan:
+    """What is searched for one profile, and with what.
+
+    Attributes:
+        combinations: At least one, in the order to try.
+        limit: Ends the search in time.
+        journal: What was measured before.
+        samples_sha256: Digest of the samples and of how they are divided.
+    """
+
+    combinations: tuple[Combination, ...]
+    limit: TimeLimit
+    journal: Journal
+    samples_sha256: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Explored:
+    """One combination, prepared.
+
+    Attributes:
+        combination: Its settings.
+        evaluator: Where it is measured.
+        prepared: The float model after its passes.
+        float_size_bytes: Its size.
+        passed: What the passes left and noted.
+        chosen: The model that goes on to the gates.
+    """
+
+    combination: Combination
+    evaluator: Evaluator
+    prepared: Path
+    float_size_bytes: int
+    passed: PassResult
+    chosen: Chosen
+
+    @property
+    def profile(self) -> Profile:
+        """The profile with the combination's values."""
+        return self.combination.profile
+
+    @property
+    def size_bytes(self) -> int:
+        """Size of the model that goes on to the gates."""
+        found = self.chosen.found
+        if found is None or not self.chosen.is_lowered:
+            return self.float_size_bytes
+        return found.best.judged.size_bytes
+
+
+def plan_of(profile: Profile) -> SearchPlan:
+    """A plan that tries a profile as it stands, without a limit and without a journal."""
+    return SearchPlan(
+        combinations=(Combination(words="", profile=profile),),
+        limit=TimeLimit(None),
+        journal=Journal(None),
+    )
+
+
+def explore(
+    source: SourceModel,
+    plan: SearchPlan,
+    split: SampleSplit,
+    float_source: Run,
+    metric: Metric | None,
+    *,
+    work_dir: Path,
+    progress: Progress,
+) -> Explored:
+    """Prepares every combination and keeps the cheapest; see the steps above.
+
+    Args:
+        source: The source model.
+        plan: What to try.
+        split: Samples for ranges and for choosing.
+        float_source: Runs the source model.
+        metric: The user's own metric, or None.
+        work_dir: Folder for everything that is written.
+        progress: Told about each step.
+
+    Raises:
+        BuildError: A pass failed, or a candidate cannot be made or run.
+    """
+    venue = find_venue(plan.combinations[0].profile)
+    explored: list[Explored] = []
+    skipped: list[str] = []
+    passed: dict[bytes, tuple[PassResult, Path, int]] = {}
+    for number, combination in enumerate(plan.combinations, start=1):
+        profile = combination.profile
+        folder = work_dir / f"combination-{number}" if combination.words else work_dir
+        folder.mkdir(parents=True, exist_ok=True)
+        key = _float_passes(profile)
+        evaluator = Evaluator(profile, venue)
+        try:
+            plan.limit.check()
+            if key not in passed:
+                passed[key] = _run_passes(source, profile, split, folder, progress)
+            result, prepared, float_size_bytes = passed[key]
+            chosen = choose(
+                result.model,
+                prepared,
+                profile,
+                split,
+                evaluator,
+                float_source,
+                metric,
+                folder,
+                progress,
+                Conditions(
+                    limit=plan.limit,
+                    journal=plan.journal,
+                    context=_context(source, plan, profile, metric),
+                    label=combination.words,
+                ),
+            )
+        except OutOfTimeError:
+            skipped.append(combination.words)
+            continue
+        explored.append(
+            Explored(
+                combination=combination,
+                evaluator=evaluator,
+                prepared=prepared,
+                float_size_bytes=float_size_bytes,
+                passed=result,
+                chosen=chosen,
+            )
+        )
+    return _with_whole_search(_cheapest(explored), explored, skipped)
+
+
+def _float_passes(profile: Profile) -> bytes:
+    entries = [entry for entry in profile.passes if not isinstance(entry, Lowering)]
+    return msgspec.json.encode((entries, profile.limits))
+
+
+def _run_passes(
+    source: SourceModel, profile: Profile, split: SampleSplit, folder: Path, progress: Progress
+) -> tuple[PassResult, Path, int]:
+    context = PassContext(
+        profile_name=profile.name,
+        limits=profile.limits,
+        samples=split.calibration,
+        work_dir=folder,
+    )
+    passed = run_float_passes(source.model, profile, context, progress)
+    prepared = folder / "prepared.onnx"
+    return passed, prepared, save_model(passed.model, prepared)
+
+
+def _cheapest(explored: Sequence[Explored]) -> Explored:
+    within = [entry for entry in explored if entry.chosen.holds]
+    if not within:
+        best = explored[0]
+        for entry in explored[1:]:
+            if _verdict(entry).beats(_verdict(best)):
+                best = entry
+        return best
+    latencies = [entry.chosen.latency_ms for entry in within]
+    known = [latency for latency in latencies if latency is not None]
+    if len(known) == len(within):
+        within = [
+            entry
+            for entry, latency in zip(within, known, strict=True)
+            if latency <= _SAME_LATENCY * min(known)
+        ]
+    smallest = min(entry.size_bytes for entry in within)
+    return next(entry for entry in within if entry.size_bytes <= _SAME_SIZE * smallest)
+
+
+def _verdict(entry: Explored) -> Verdict:
+    """The verdict on a combination that does not hold, which is always a lowered model's."""
+    if entry.chosen.found is None:
+        raise ValueError("nothing was searched, so nothing can miss the budget")
+    return entry.chosen.found.best.verdict
+
+
+def _with_whole_search(
+    best: Explored, explored: Sequence[Explored], skipped: Sequence[str]
+) -> Explored:
+    """The combination that was kept, with what was tried in all of them."""
+    if len(explored) + len(skipped) < 2:
+        return best
+    note = (
+        f"Of {len(explored) + len(skipped)} combinations, {best.combination.words} was taken: "
+        + ("the cheapest that holds the budget" if best.chosen.holds else "none holds the budget")
+        + (f"; no time was left for {'; '.join(skipped)}." if skipped else ".")
+    )
+    found = best.chosen.found
+    if found is not None:
+        found = replace(found, attempts=_all_attempts(explored))
+    notes = (*best.chosen.notes, note)
+    return replace(best, chosen=replace(best.chosen, found=found, notes=notes))
+
+
+def _all_attempts(explored: Sequence[Explored]) -> tuple[Attempt, ...]:
+    return tuple(
+        attempt
+        for entry in explored
+        if entry.chosen.found is not None
+        for attempt in entry.chosen.found.attempts
+    )
+
+
+def _context(source: SourceModel, plan: SearchPlan, profile: Profile, metric: Metric | None) -> str:
+    """Digest of all that a measurement depends on.
+
+    A metric counts by its name and its source file, not by the data that it reads.
+    """
+    facts = read_device_facts()
+    parts = (
+        _FORMAT,
+        source.sha256,
+        [str(spec) for spec in source.inputs],
+        plan.samples_sha256,
+        profile.sha256,
+        tool_versions(),
+        (facts.arch, facts.cpu_model, sorted(facts.cpu_features)),
+        _describe_metric(metric),
+    )
+    return hashlib.sha256(msgspec.json.encode(parts)).hexdigest()
+
+
+def _describe_metric(metric: Metric | None) -> str:
+    if metric is None:
+        return ""
+    file = inspect.getsourcefile(metric)
+    code = hashlib.sha256(Path(file).read_bytes()).hexdigest() if file else ""
+    return f"{metric_name(metric)} {code}"

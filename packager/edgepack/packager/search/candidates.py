@@ -1,0 +1,86 @@
+"""What the search tries and what it finds."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from edgepack.packager.judging.accuracy import Verdict
+from edgepack.packager.search.maker import NodeCost, Origin
+from edgepack.packager.variant import Attempt
+
+RESERVE = 0.2
+"""Share of the budget that a candidate should leave, so that it holds on other samples too."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Judged:
+    """What is measured of a candidate.
+
+    Attributes:
+        verdict: What the accuracy gate said on the search samples.
+        size_bytes: Its size.
+        lowered: Number of nodes that are lowered.
+    """
+
+    verdict: Verdict
+    size_bytes: int
+    lowered: int
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether it is within the budget, with a reserve."""
+        return self.verdict.passed and self.verdict.spare >= RESERVE
+
+
+@dataclass(frozen=True, kw_only=True)
+class Candidate:
+    """One lowered model.
+
+    Attributes:
+        label: What sets it apart from other profiles' candidates, in words; "" where one profile
+            is tried as it stands.
+        method: How it was made, in the maker's words.
+        float_nodes: Nodes that stayed float, in the order in which they were returned.
+        path: The model; of the best candidate alone it is certain to be there.
+        judged: What was measured.
+        origin: What it was made from.
+        notes: What a person should know of how it was made.
+    """
+
+    label: str
+    method: str
+    float_nodes: tuple[str, ...]
+    path: Path
+    judged: Judged
+    origin: Origin = field(default_factory=Origin)
+    notes: tuple[str, ...] = ()
+
+    @property
+    def verdict(self) -> Verdict:
+        """What the accuracy gate said on the search samples."""
+        return self.judged.verdict
+
+    @property
+    def words(self) -> str:
+        """The settings, for reports."""
+        total = self.judged.lowered + len(self.float_nodes)
+        label = f"{self.label}: " if self.label else ""
+        if not self.float_nodes:
+            return f"{label}{self.method}, {total} nodes quantized"
+        return f"{label}{self.method}, {len(self.float_nodes)} of {total} nodes float"
+
+
+@dataclass(frozen=True, kw_only=True)
+class SearchResult:
+    """What the search found.
+
+    Attributes:
+        best: The best candidate, within the budget or not.
+        attempts: Everything that was tried, in order.
+        culprits: The nodes that cost the most, worst first; empty when none had to be ranked.
+        notes: What a person should know of the search itself.
+    """
+
+    best: Candidate
+    attempts: tuple[Attempt, ...]
+    culprits: tuple[NodeCost, ...]
+    notes: tuple[str, ...] = field(default=())

@@ -1,0 +1,112 @@
+"""What a search has measured, on disk: an interrupted search goes on where it was.
+
+One line of JSON for each measurement, with a checksum of its own and with the digest of everything
+that the measurement depends on (`context`): model, samples, profile, tools, processor. Lines of
+another context are left alone and not read. A line that is cut short or changed is passed over.
+
+Nothing is written before the second measurement: a search that ends with its first candidate
+leaves no file.
+"""
+
+import hashlib
+import os
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+
+from edgepack.durable import flush_folder
+
+_T = TypeVar("_T")
+
+
+class _Entry(msgspec.Struct, frozen=True, kw_only=True):
+    context: str
+    key: str
+    value: msgspec.Raw
+
+
+class _Line(msgspec.Struct, frozen=True, kw_only=True):
+    sha256: str
+    entry: msgspec.Raw
+
+
+class Journal:
+    """The measurements of one profile's search.
+
+    Args:
+        path: The file; it need not exist. None keeps nothing.
+    """
+
+    def __init__(self, path: Path | None) -> None:
+        self._path = path
+        self._known: dict[tuple[str, str], bytes] = {}
+        self._waiting: list[bytes] = []
+        self._is_started = False
+        self.damaged_lines = 0
+        self.recalled = 0
+        if path is not None and path.exists():
+            self._read(path.read_bytes())
+            self._is_started = True
+
+    def recall(self, context: str, key: str, kind: type[_T]) -> _T | None:
+        """A measurement that was made before; None where there is none."""
+        raw = self._known.get((context, key))
+        if raw is None:
+            return None
+        try:
+            value = msgspec.json.decode(raw, type=kind)
+        except msgspec.ValidationError:  # written by another version
+            return None
+        self.recalled += 1
+        return value
+
+    def keep(self, context: str, key: str, value: object) -> None:
+        """Writes a measurement; it is on disk when this returns (but for the first one)."""
+        if self._path is None:
+            return
+        raw = msgspec.json.encode(value)
+        self._known[context, key] = raw
+        entry = msgspec.json.encode(_Entry(context=context, key=key, value=msgspec.Raw(raw)))
+        line = _Line(sha256=hashlib.sha256(entry).hexdigest(), entry=msgspec.Raw(entry))
+        self._waiting.append(msgspec.json.encode(line) + b"\n")
+        if self._is_started or len(self._waiting) > 1:
+            self._flush(self._path)
+
+    def _flush(self, path: Path) -> None:
+        is_new = not path.exists()
+        path.parent.mkdir(exist_ok=True)
+        with path.open("ab") as file:
+            if file.tell() and not _ends_with_newline(path):
+                file.write(b"\n")  # the line before was cut short
+            file.write(b"".join(self._waiting))
+            file.flush()
+            os.fsync(file.fileno())
+        if is_new:
+            flush_folder(path.parent)
+        self._waiting.clear()
+        self._is_started = True
+
+    def _read(self, content: bytes) -> None:
+        for text in content.splitlines():
+            try:
+                line = msgspec.json.decode(text, type=_Line)
+                entry = msgspec.json.decode(line.entry, type=_Entry)
+            except (msgspec.DecodeError, UnicodeDecodeError):
+                self.damaged_lines += bool(text.strip())
+                continue
+            if hashlib.sha256(line.entry).hexdigest() != line.sha256:
+                self.damaged_lines += 1
+                continue
+            self._known[entry.context, entry.key] = bytes(entry.value)
+
+
+def _ends_with_newline(path: Path) -> bool:
+    with path.open("rb") as file:
+        file.seek(-1, os.SEEK_END)
+        return file.read(1) == b"\n"
+
+
+def journal_folder(output: Path) -> Path:
+    """Where the journals of a bundle's build lie: beside it."""
+    return output.with_name(f"{output.name}.search")

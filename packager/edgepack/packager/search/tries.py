@@ -1,0 +1,198 @@
+"""The candidates of one search so far: made, measured or recalled, and the best of them."""
+
+import shutil
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import msgspec
+
+from edgepack.packager.graph.model_files import save_model
+from edgepack.packager.judging.evaluation import Evaluator
+from edgepack.packager.judging.measure import Run
+from edgepack.packager.progress import Progress
+from edgepack.packager.search.candidates import Candidate, Judged, SearchResult
+from edgepack.packager.search.journal import Journal
+from edgepack.packager.search.judge import CandidateJudge
+from edgepack.packager.search.maker import CandidateMaker, NodeCost
+from edgepack.packager.search.time_limit import TimeLimit, describe_duration
+from edgepack.packager.variant import Attempt
+
+
+@dataclass(frozen=True, kw_only=True)
+class Conditions:
+    """What a search may take and what it remembers.
+
+    Attributes:
+        limit: Ends the search in time.
+        journal: Keeps what was measured.
+        context: Digest of all that the measurements depend on.
+        label: See `Candidate`.
+    """
+
+    limit: TimeLimit
+    journal: Journal
+    context: str = ""
+    label: str = ""
+
+
+class Tries:
+    """Candidates so far; the best is the one to keep: within the budget with the fewest floats.
+
+    Args:
+        maker: Makes candidates.
+        evaluator: Opens candidates where they are measured.
+        judge: Judges them.
+        conditions: See `Conditions`.
+        work_dir: Folder for the candidates.
+        progress: Told about each candidate.
+    """
+
+    def __init__(
+        self,
+        maker: CandidateMaker,
+        evaluator: Evaluator,
+        judge: CandidateJudge,
+        conditions: Conditions,
+        *,
+        work_dir: Path,
+        progress: Progress,
+    ) -> None:
+        self._maker = maker
+        self._evaluator = evaluator
+        self._judge = judge
+        self._conditions = conditions
+        self._folder = work_dir
+        self._progress = progress
+        self._candidates: list[Candidate] = []
+        self._reasons: list[str] = []
+
+    def add(self, method: str, float_nodes: Collection[str], because: str) -> Candidate:
+        """Makes, runs and judges one candidate, unless it was judged before.
+
+        Raises:
+            OutOfTimeError: The time is used up, and there is a candidate already.
+            BuildError: ONNX Runtime refuses it.
+        """
+        self._conditions.limit.check()
+        number = len(self._candidates) + 1
+        candidate = self._recall(number, method, tuple(float_nodes))
+        if candidate is None:
+            candidate = self._measure(number, method, tuple(float_nodes))
+        self._candidates.append(candidate)
+        self._reasons.append(because)
+        self._discard_all_but_best()
+        self._conditions.limit.enforce()
+        self._progress(self._describe(candidate), number, 0)
+        return candidate
+
+    def open(self, candidate: Candidate) -> Run:
+        """A candidate, ready to run."""
+        return self._evaluator.open(self._made(candidate).path)
+
+    def rank(self, method: str) -> tuple[NodeCost, ...]:
+        """What each node costs, worst first; from the journal where it was measured before."""
+        key = f"rank {method}"
+        known = self._conditions.journal.recall(self._conditions.context, key, tuple[NodeCost, ...])
+        if known is not None:
+            return known
+        costs = self._maker.rank(method, self._judge.samples, self._progress)
+        self._conditions.journal.keep(self._conditions.context, key, costs)
+        return costs
+
+    @property
+    def best(self) -> Candidate:
+        """Within the budget with a reserve and the fewest floats; else the most accurate one."""
+        settled = [candidate for candidate in self._candidates if candidate.judged.is_settled]
+        if settled:
+            return min(settled, key=lambda candidate: len(candidate.float_nodes))
+        best = self._candidates[0]
+        for candidate in self._candidates[1:]:
+            if candidate.verdict.beats(best.verdict):
+                best = candidate
+        return best
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing was judged yet."""
+        return not self._candidates
+
+    def result(self, ranked: tuple[NodeCost, ...], notes: tuple[str, ...] = ()) -> SearchResult:
+        """What to hand back; the best candidate is made where its numbers were recalled."""
+        attempts = tuple(
+            Attempt(
+                what=candidate.words,
+                accuracy=candidate.verdict.value,
+                size_bytes=candidate.judged.size_bytes,
+                because=because,
+                float_nodes=len(candidate.float_nodes),
+            )
+            for candidate, because in zip(self._candidates, self._reasons, strict=True)
+        )
+        with self._conditions.limit.paused():
+            best = self._made(self.best)
+        return SearchResult(best=best, attempts=attempts, culprits=ranked, notes=notes)
+
+    def _recall(self, number: int, method: str, float_nodes: tuple[str, ...]) -> Candidate | None:
+        judged = self._conditions.journal.recall(
+            self._conditions.context, _key(method, float_nodes), Judged
+        )
+        return None if judged is None else self._candidate(number, method, float_nodes, judged)
+
+    def _measure(self, number: int, method: str, float_nodes: tuple[str, ...]) -> Candidate:
+        path = self._path(number)
+        built = self._maker.build(method, float_nodes)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        size_bytes = save_model(built.model, path)
+        verdict = self._judge.judge(self._evaluator.open(path))
+        judged = Judged(verdict=verdict, size_bytes=size_bytes, lowered=len(built.lowered))
+        self._conditions.journal.keep(self._conditions.context, _key(method, float_nodes), judged)
+        return replace(
+            self._candidate(number, method, float_nodes, judged),
+            origin=built.origin,
+            notes=built.notes,
+        )
+
+    def _candidate(
+        self, number: int, method: str, float_nodes: tuple[str, ...], judged: Judged
+    ) -> Candidate:
+        return Candidate(
+            label=self._conditions.label,
+            method=method,
+            float_nodes=float_nodes,
+            path=self._path(number),
+            judged=judged,
+        )
+
+    def _path(self, number: int) -> Path:
+        return self._folder / f"candidate-{number}" / "model.onnx"
+
+    def _made(self, candidate: Candidate) -> Candidate:
+        """The candidate with its model on disk: making it again gives the same bytes."""
+        if candidate.path.exists():
+            return candidate
+        built = self._maker.build(candidate.method, candidate.float_nodes)
+        candidate.path.parent.mkdir(parents=True, exist_ok=True)
+        save_model(built.model, candidate.path)
+        return replace(candidate, origin=built.origin, notes=built.notes)
+
+    def _discard_all_but_best(self) -> None:
+        """A large model's candidates would fill the disk."""
+        kept = self.best.path.parent
+        for candidate in self._candidates:
+            folder = candidate.path.parent
+            if folder != kept and folder.exists():
+                shutil.rmtree(folder)
+
+    def _describe(self, candidate: Candidate) -> str:
+        verdict, best = candidate.verdict, self.best
+        words = f"trying {candidate.words}: {verdict.metric} {verdict.value:.4f}"
+        if best is not candidate:
+            words += f" (best so far: {best.words}, {best.verdict.value:.4f})"
+        left_s = self._conditions.limit.left_s
+        return words if left_s is None else f"{words}, {describe_duration(round(left_s))} left"
+
+
+def _key(method: str, float_nodes: Collection[str]) -> str:
+    """Which candidate it is; the order of the float nodes changes nothing."""
+    return msgspec.json.encode([method, sorted(float_nodes)]).decode()
