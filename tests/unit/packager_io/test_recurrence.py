@@ -173,7 +173,7 @@ def test_a_chain_starts_with_the_samples_state_and_goes_on_with_its_own() -> Non
     samples = replace(_samples(3, states=[10.0, 20.0, 30.0]), states=(STATE,))
 
     def run(feeds: Feeds) -> Feeds:
-        return {"y": feeds["state"], "stateN": feeds["state"] + feeds["x"]}
+        return {"y": feeds["state"], "stateN": np.asarray(np.add(feeds["state"], feeds["x"]))}
 
     said = [float(outputs["y"][0]) for outputs in run_samples(run, samples)]
     assert len(said) == 3 * STEPS
