@@ -1,5 +1,6 @@
 """Qualcomm's profiles on graphs that its NPU is particular about, on the HTP simulator."""
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +15,10 @@ from edgepack.packager.passes.runner import run_float_passes
 from edgepack.packager.profile.reading import list_profiles, load_profile
 from edgepack.packager.progress import silent
 from edgepack.packager.quantization.candidate import Quantizer
-from edgepack.packager.samples.sequence import Samples
+from edgepack.packager.recipe import prepare_variant
+from edgepack.packager.samples.sequence import Samples, SampleSplit
+from edgepack.packager.source.model import load_source
+from tests.integration.test_quantize_qnn import DIGITS, part
 from tests.unit.packager_passes.target_models import TARGETS
 
 QNN = "QNNExecutionProvider"
@@ -65,3 +69,28 @@ def test_every_profile_for_one_chip_compiles_for_it(profile: str, tmp_path: Path
     assert compiled.provider_options == dict(settings.provider.options)
     model = onnx.load(compiled.folder / compiled.model_file, load_external_data=False)
     assert [n.op_type for n in model.graph.node].count("EPContext") == 1
+
+
+def test_the_profile_of_ones_own_that_the_documentation_shows_is_built_and_runs(
+    tmp_path: Path,
+) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "profiles.md").read_text(encoding="utf-8")
+    example = re.search(r"```toml\n(\[profile\].*?)```", page, re.DOTALL)
+    assert example is not None
+    path = tmp_path / "camera-npu.toml"
+    path.write_text(example[1], encoding="utf-8")
+    variant = prepare_variant(
+        load_source(DIGITS),
+        load_profile(str(path)),
+        SampleSplit(calibration=part(0, 30), search=part(30, 15), held_out=part(45, 20)),
+        work_dir=tmp_path,
+        progress=silent,
+        allow_degraded=False,
+    )
+    assert variant.profile == "camera-npu"
+    assert variant.requires.soc == ("QCS6490",)
+    assert variant.provider_options["htp_arch"] == "68"
+    assert variant.placement.verified
+    model = onnx.load(variant.folder / variant.model_file)
+    types = {t.data_type for t in model.graph.initializer if t.name.endswith("/zero_point")}
+    assert onnx.TensorProto.UINT16 not in types, "the example asks for 8-bit activations"
