@@ -2,90 +2,37 @@
 
 import msgspec
 
-from edgepack.bundle.manifest import Accuracy, GoldenTolerance, Placement, Requirements, Toolchain
-from edgepack.packager.reports.numbers import format_bytes, format_metric, format_size_change
+from edgepack.bundle.manifest import Placement
+from edgepack.packager.judging.inspection import Inspection
+from edgepack.packager.judging.layers import LayerError
+from edgepack.packager.judging.ranges import TensorRange
+from edgepack.packager.judging.untaken import UntakenNode
+from edgepack.packager.reports import plot
+from edgepack.packager.reports.numbers import (
+    format_bytes,
+    format_metric,
+    format_percent,
+    format_size_change,
+)
 from edgepack.packager.reports.page import render_report
+from edgepack.packager.reports.reasons import explain, sum_up
 from edgepack.packager.reports.report import (
-    ModelReport,
+    BlamedNode,
+    RefusedCandidate,
     RefusedProfile,
     Rehearsed,
     Report,
-    ReportedFile,
-    SamplesReport,
     Timing,
-    TriedAttempt,
-    VariantReport,
     encode_report,
     latency_text,
+    speed_text,
 )
-
-CPU = "CPUExecutionProvider"
-
-
-def _variant(*, verified: bool = True) -> VariantReport:
-    return VariantReport(
-        name="cpu",
-        profile="cpu",
-        precision="a8w8",
-        provider=CPU,
-        device="cpu",
-        size_bytes=250_000,
-        degraded=False,
-        accuracy=Accuracy(
-            metric="top1_agreement",
-            value=0.995,
-            float_value=1.0,
-            budget=0.99,
-            sample_count=30,
-            provider=CPU,
-            details={"sqnr db": 31.4},
-        ),
-        placement=Placement(provider=CPU, taken=9, total=10, left={"Resize": 1}, verified=verified),
-        requires=Requirements(arch=("x86_64",)),
-        toolchain=Toolchain(onnxruntime="1.31.1"),
-        tolerances={"scores": GoldenTolerance(cosine_min=0.99, nrmse_max=0.1)},
-        recipe=("quantize: ops compute",),
-        attempts=(
-            TriedAttempt(what="MinMax", accuracy=0.91, size_bytes=240_000, because="came first"),
-            TriedAttempt(what="MSE", accuracy=0.995, size_bytes=250_000, because="kept"),
-        ),
-        notes=("Two nodes stay float.",),
-        files=(ReportedFile(path="model/cpu/model.onnx", size_bytes=250_000, sha256="ab" * 32),),
-    )
-
-
-def _report(*variants: VariantReport) -> Report:
-    return Report(
-        name="ocr",
-        version="1.2.0",
-        release=1_002_000,
-        created_at="",
-        model=ModelReport(
-            file="<script>alert(1)</script>.onnx",
-            sha256="cd" * 32,
-            size_bytes=1_000_000,
-            opset=17,
-            inputs=("x: float32[1,3,8,8]",),
-            outputs=("y: float32[1,10]",),
-            node_count=10,
-        ),
-        samples=SamplesReport(
-            calibration_count=50,
-            search_count=20,
-            held_out_count=30,
-            golden_count=8,
-            golden_bytes=9_000,
-            is_random=False,
-        ),
-        variants=variants or (_variant(),),
-        refused=(RefusedProfile(profile="qnn-htp", problem="0.91 < 0.99", remedy="more samples"),),
-        notes=("Only 20 samples.",),
-        tools={"onnx": "1.23"},
-    )
+from edgepack.packager.reports.views import latency_points, shared_prefix, size_points
+from tests.unit.packager_io.reports import CPU, make_report, make_variant
 
 
 def test_the_page_tells_what_was_tried_refused_and_left() -> None:
-    page = render_report(_report())
+    page = render_report(make_report())
     for text in (
         "4.0× smaller",
         "9/10",
@@ -102,24 +49,24 @@ def test_the_page_tells_what_was_tried_refused_and_left() -> None:
 
 
 def test_names_never_become_markup() -> None:
-    page = render_report(_report())
+    page = render_report(make_report())
     assert "<script>" not in page
     assert "&lt;script&gt;alert(1)&lt;/script&gt;.onnx" in page
 
 
 def test_the_page_loads_nothing_from_elsewhere() -> None:
-    page = render_report(_report())
+    page = render_report(make_report())
     for token in ("http://", "https://", "src=", "@import", "url("):
         assert token not in page
 
 
 def test_the_json_is_read_back_as_it_was() -> None:
-    report = _report()
+    report = make_report()
     assert msgspec.json.decode(encode_report(report), type=Report) == report
 
 
 def test_a_latency_is_measured_rehearsed_simulated_or_absent() -> None:
-    variant = _variant()
+    variant = make_variant()
     timed = msgspec.structs.replace(variant, timing=Timing(latency_ms=2.0, float_latency_ms=4.0))
     assert latency_text(timed) == "2.00 ms (2.00×)"
     seen = Rehearsed(ran=True, because="", latency_ms=12.34)
@@ -130,7 +77,8 @@ def test_a_latency_is_measured_rehearsed_simulated_or_absent() -> None:
 
 
 def test_what_was_not_run_here_claims_no_nodes() -> None:
-    assert "9/10" not in render_report(_report(_variant(verified=False)))
+    unverified = Placement(provider=CPU, taken=9, total=10, verified=False)
+    assert "9/10" not in render_report(make_report(make_variant(placement=unverified)))
 
 
 def test_numbers_read_well() -> None:
@@ -141,8 +89,148 @@ def test_numbers_read_well() -> None:
         "6.80 MB",
         "3.21 GB",
     ]
+    assert [format_percent(share) for share in (0.0, 1e-7, 0.0031, 0.224, 12.0)] == [
+        "0 %",
+        "below 0.001 %",
+        "0.31 %",
+        "22.4 %",
+        "1,200 %",
+    ]
     assert format_metric(1.0) == "1.0000"
     assert format_metric(0.99999) == "0.9999+"
     assert format_size_change(100, 380) == "3.8× smaller"
     assert format_size_change(101, 100) == "same size"
     assert format_size_change(130, 100) == "1.3× larger"
+
+
+LAYER = LayerError(
+    tensor="t", node="<b>conv</b>", op="Conv", is_lowered=True, nrmse=0.224, sqnr_db=13.0
+)
+WIDE = TensorRange(
+    tensor="relu_7",
+    dtype="uint8",
+    scale=0.1,
+    zero_point=3,
+    covered_low=-0.3,
+    covered_high=25.2,
+    seen_low=-0.3,
+    seen_high=25.2,
+    central_low=0.0,
+    central_high=2.5,
+    clipped_share=0.002,
+    outlier_factor=10.2,
+)
+INSIDE = Inspection(sample_count=4, layers=(LAYER,), ranges=(WIDE,))
+
+
+def test_layers_ranges_and_culprits_are_told() -> None:
+    variant = make_variant(inspection=INSIDE, culprits=(BlamedNode(name="head", noise=0.0463),))
+    page = render_report(make_report(variant))
+    for text in (
+        "Error of each layer",
+        "&lt;b&gt;conv&lt;/b&gt;",
+        "22.4 %",
+        "13.0 dB",
+        "1 with outliers",
+        "10.2× as wide as needed",
+        "0.2 %",
+        "0.1, 3",
+        "Nodes that cost the most",
+        "4.63 %",
+    ):
+        assert text in page
+    assert "<b>conv" not in page
+
+
+def test_nodes_that_were_left_are_grouped_with_the_provider_s_reason() -> None:
+    left = tuple(UntakenNode(name=f"cast_{i}", op="Cast", reason="no <int64>") for i in range(5))
+    page = render_report(make_report(make_variant(left_nodes=left)))
+    assert "cast_0, cast_1, cast_2</code> and 2 more" in page
+    assert page.count("no &lt;int64&gt;") == 1
+
+
+def _refused() -> RefusedProfile:
+    variant = make_variant()
+    best = RefusedCandidate(
+        precision="a8w8",
+        size_bytes=240_000,
+        accuracy=msgspec.structs.replace(variant.accuracy, value=0.91),
+        placement=variant.placement,
+        attempts=variant.attempts,
+        culprits=(BlamedNode(name="head", noise=0.3),),
+        inspection=INSIDE,
+        left_nodes=(),
+        notes=(),
+    )
+    return RefusedProfile(
+        profile="qnn-htp-a8w8", problem="keeps too little", remedy="qnn-htp", best=best
+    )
+
+
+def test_a_refused_build_shows_its_curve_and_the_nodes_to_blame() -> None:
+    report = make_report(variants=(), refused=(_refused(),))
+    assert sum_up(report) == "No bundle was made: the profile was refused."
+    page = render_report(report)
+    for text in (
+        "The best of 2 candidates keeps 0.9100 on held-out samples; the budget is 0.9900.",
+        "Keeps too little.",
+        "Try: qnn-htp",
+        "head",
+        'class="plot"',
+        "This build made no bundle.",
+    ):
+        assert text in page
+    assert msgspec.json.decode(encode_report(report), type=Report) == report
+
+
+def test_one_sentence_says_why_a_variant_won() -> None:
+    variant = make_variant()
+    first, second = variant.attempts
+    assert explain(variant) == (
+        "Of 2 candidates, mse, 2 of 9 nodes float is the cheapest that holds the budget with room "
+        "to spare."
+    )
+    alone = msgspec.structs.replace(second, what="minmax")
+    assert explain(make_variant(attempts=(alone,))).startswith("The first candidate, minmax, holds")
+    assert "marked as degraded" in explain(make_variant(degraded=True))
+    slower = explain(make_variant(precision="fp32"))
+    assert slower.endswith("keeps the budget, but is slower on the machine that built it.")
+    missed = explain(make_variant(precision="fp32", attempts=(first,)))
+    assert "none of 1 candidate keeps the budget of 0.9900, the best came to 0.9100" in missed
+    assert "nothing to choose" in explain(make_variant(attempts=()))
+
+
+def test_the_winner_wears_the_ring_and_it_may_be_the_float_model() -> None:
+    variant = make_variant()
+    assert [point.is_winner for point in size_points(variant, 1_000_000)] == [False, False, True]
+    float_model = make_variant(precision="fp32")
+    assert [point.is_winner for point in size_points(float_model, 1_000_000)] == [
+        True,
+        False,
+        False,
+    ]
+    assert latency_points(variant) == (), "nothing was timed"
+    page = render_report(make_report(variant))
+    assert page.count('class="ring"') == 1
+
+
+def test_a_point_far_below_the_budget_is_drawn_at_the_edge() -> None:
+    points = size_points(make_variant(), 1_000_000)
+    drawn = plot.plot(points, [0.2, 0.995], make_variant().accuracy, "size", str)
+    assert 'class="missed" d="M' in drawn, "an arrow"
+    assert "NaN" not in drawn
+    assert "inf" not in drawn
+
+
+def test_the_speed_is_told_beside_the_float_model_s() -> None:
+    timed = make_variant(timing=Timing(latency_ms=2.0, float_latency_ms=3.0))
+    assert speed_text(timed) == "1.50× the float model's speed"
+    same = make_variant(timing=Timing(latency_ms=2.0, float_latency_ms=2.01))
+    assert speed_text(same) == "as fast as float"
+    assert speed_text(make_variant()) == ""
+
+
+def test_a_prefix_that_all_names_share_is_left_out_once_it_is_long() -> None:
+    assert shared_prefix(["model/encoder/a/Conv", "model/encoder/b/Conv"]) == "model/encoder"
+    assert shared_prefix(["m/a", "m/b"]) == ""
+    assert shared_prefix(["model/encoder/a"]) == ""

@@ -19,6 +19,7 @@ from edgepack.packager.comparison.differences import (
     VariantSide,
 )
 from edgepack.packager.comparison.differences import compare as compare_sides
+from edgepack.packager.comparison.inside import CLEARLY_DB, InsideComparison
 from edgepack.packager.comparison.reading import read_compared
 from edgepack.packager.console import open_console
 from edgepack.packager.reports.numbers import (
@@ -170,9 +171,31 @@ def _variant_lines(variant: VariantComparison) -> Iterator[str]:
     ):
         if names:
             yield f"{variant.name}: {what}: {_listed(names)}"
+    if variant.inside is not None:
+        yield from _inside_lines(variant.name, variant.inside)
     for side, notes in (("A", variant.notes_only_in_a), ("B", variant.notes_only_in_b)):
         for note in notes:
             yield f"{variant.name}: {side} only: {note}"
+
+
+def _inside_lines(name: str, inside: InsideComparison) -> Iterator[str]:
+    if inside.a_median_db != inside.b_median_db or inside.worse or inside.better:
+        yield (
+            f"{name}: error of {inside.shared_layers} layers: median SQNR "
+            f"{inside.a_median_db:.1f} dB → {inside.b_median_db:.1f} dB"
+        )
+    for what, changes in (("worse", inside.worse), ("better", inside.better)):
+        if changes:
+            layers = _listed(
+                f"{one.node} ({one.a_sqnr_db:.1f} dB → {one.b_sqnr_db:.1f} dB)" for one in changes
+            )
+            yield f"{name}: layers {what} by {CLEARLY_DB:g} dB or more in B: {layers}"
+    if inside.ranges:
+        ranges = _listed(
+            f"{one.tensor} ({one.a_low:.3g}…{one.a_high:.3g} → {one.b_low:.3g}…{one.b_high:.3g})"
+            for one in inside.ranges
+        )
+        yield f"{name}: ranges that are clearly wider or narrower in B: {ranges}"
 
 
 def _difference(subject: str, difference: Difference) -> str:

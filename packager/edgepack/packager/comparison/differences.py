@@ -12,6 +12,7 @@ import msgspec
 from edgepack.agent.update.fetching import wanted_files
 from edgepack.bundle.chunks import chunk_digests
 from edgepack.bundle.manifest import Accuracy, Manifest, Placement
+from edgepack.packager.comparison.inside import InsideComparison, compare_inside
 from edgepack.packager.comparison.reading import Compared, ComparedVariant
 from edgepack.packager.reports.report import ReportedFile
 
@@ -79,6 +80,7 @@ class VariantComparison(msgspec.Struct, frozen=True, kw_only=True):
             them only; None where nodes are not known.
         nodes_only_in_a, nodes_only_in_b: Nodes that the other side does not have; None as above.
         notes_only_in_a, notes_only_in_b: What the build decided there only.
+        inside: Errors of layers and ranges of scales, where both sides tell.
         transfer: What a device fetches that held this variant of A (golden samples and hooks,
             where A had none); None for a report, or where B has no such variant.
     """
@@ -95,6 +97,7 @@ class VariantComparison(msgspec.Struct, frozen=True, kw_only=True):
     nodes_only_in_b: tuple[str, ...] | None = None
     notes_only_in_a: tuple[str, ...] = ()
     notes_only_in_b: tuple[str, ...] = ()
+    inside: InsideComparison | None = None
     transfer: Transfer | None = None
 
 
@@ -181,6 +184,7 @@ def _compare_variant(
         differences=_differ(*_settings(a, b)),
         notes_only_in_a=_missing(a.notes, b.notes),
         notes_only_in_b=_missing(b.notes, a.notes),
+        inside=compare_inside(a.inspection, b.inspection),
         transfer=transfer,
     )
     if a.nodes is None or b.nodes is None:

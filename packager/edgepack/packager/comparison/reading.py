@@ -30,6 +30,7 @@ from edgepack.bundle.manifest import (
 from edgepack.errors import BundleError
 from edgepack.packager.bundling.assemble import REPORT_JSON
 from edgepack.packager.graph.node_precision import NodePrecision, node_precision
+from edgepack.packager.judging.inspection import Inspection
 from edgepack.packager.reports.report import REPORT_FORMAT, Report, ReportedFile, VariantReport
 
 _MAX_REPORT_BYTES = 64 * 1024 * 1024
@@ -49,6 +50,8 @@ class ComparedVariant:
         nodes: Which nodes are quantized, and which float; None in a report, and for a model
             that was compiled ahead of time.
         latency_ms: Median on the build host, milliseconds; None where it is not known.
+        inspection: What the build saw inside; None where nothing was lowered, or in a report of
+            an older release.
     """
 
     name: str
@@ -66,6 +69,7 @@ class ComparedVariant:
     options: dict[str, str] | None
     nodes: NodePrecision | None
     latency_ms: float | None
+    inspection: Inspection | None
 
     @property
     def size_bytes(self) -> int:
@@ -169,6 +173,7 @@ def _reported_variant(variant: VariantReport) -> ComparedVariant:
         options=None,
         nodes=None,
         latency_ms=variant.timing.latency_ms if variant.timing else None,
+        inspection=variant.inspection,
     )
 
 
@@ -219,6 +224,7 @@ def _bundled_variant(
         },
         nodes=_read_nodes(folder / variant.folder / variant.model_file),
         latency_ms=None,
+        inspection=reported.inspection if reported else None,
     )
 
 
