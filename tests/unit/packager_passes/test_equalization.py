@@ -103,6 +103,39 @@ def test_a_residual_keeps_its_own_values(tmp_path: Path) -> None:
         assert "0 of them by an extra Mul" in note
 
 
+@pytest.mark.parametrize("has_residual", [False, True], ids=["alone", "residual"])
+def test_reshapes_before_the_products_are_looked_through(
+    tmp_path: Path, has_residual: bool
+) -> None:
+    model = make_model(
+        [
+            node("LayerNormalization", ["x", "gamma"], ["n"], name="norm", axis=-1),
+            node("Reshape", ["n", "flat"], ["f1"], name="flatten1"),
+            node("Reshape", ["n", "flat"], ["f2"], name="flatten2"),
+            node("Gemm", ["f1", "w1"], ["a"], name="first"),
+            node("Gemm", ["f2", "w2"], ["b"], name="second"),
+            node("Add", ["a", "b"], ["c"], name="sum"),
+            node("Reshape", ["c", "back"], ["d"], name="restore"),
+            node("Add", ["d", "n" if has_residual else "x"], ["y"], name="residual"),
+        ],
+        {"x": [2, 4, 8]},
+        {"y": [2, 4, 8]},
+        [
+            _with_outlier("gamma", 8),
+            weight("w1", 8, 8),
+            weight("w2", 8, 8, seed=1),
+            constant("flat", [8, 8], np.int64),
+            constant("back", [2, 4, 8], np.int64),
+        ],
+    )
+    after, note = smooth(model, 0.5, samples_for(model, 4), tmp_path)
+    assert _differs(model, after, tmp_path) < 1e-5
+    assert "1 of 1 inputs of matrix products smoothed, 0 of them by an extra Mul" in note
+    added = {entry.name for entry in after.graph.node} - {entry.name for entry in model.graph.node}
+    twice = {"norm/smoothed", "flatten1/smoothed", "flatten2/smoothed"}
+    assert added == (twice if has_residual else set())
+
+
 def test_outliers_that_nothing_can_take_over_are_divided_by_a_mul(tmp_path: Path) -> None:
     model = make_model(
         [

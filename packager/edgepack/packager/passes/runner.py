@@ -17,7 +17,9 @@ from edgepack.packager.passes.fix_shapes import fix_shapes
 from edgepack.packager.passes.fuse_transformer import fuse_transformer
 from edgepack.packager.passes.infer_shapes import infer_shapes
 from edgepack.packager.passes.optimize import optimize
+from edgepack.packager.passes.qnn_preprocess import qnn_preprocess
 from edgepack.packager.passes.spell_out import spell_out
+from edgepack.packager.passes.vitisai_preprocess import vitisai_preprocess
 from edgepack.packager.profile.schema import (
     ClampMask,
     Clean,
@@ -27,7 +29,9 @@ from edgepack.packager.profile.schema import (
     Lowering,
     Optimize,
     Profile,
+    QnnPreprocess,
     SpellOut,
+    VitisAiPreprocess,
 )
 from edgepack.packager.progress import Progress
 
@@ -37,6 +41,8 @@ _PASSES: Mapping[type, Callable[[onnx.ModelProto, Any, PassContext], PassResult]
     InferShapes: infer_shapes,
     Optimize: optimize,
     FuseTransformer: fuse_transformer,
+    QnnPreprocess: qnn_preprocess,
+    VitisAiPreprocess: vitisai_preprocess,
     ClampMask: clamp_mask,
     SpellOut: spell_out,
 }

@@ -45,11 +45,13 @@ class _Group:
         tensor: The tensor, channels on its last axis.
         rank: Its number of axes.
         readers: Positions of the products.
+        reshapes: Positions of the Reshapes between, which leave the last axis as it is.
     """
 
     tensor: str
     rank: int
     readers: tuple[int, ...]
+    reshapes: tuple[int, ...]
 
 
 def can_smooth(index: GraphIndex) -> bool:
@@ -98,13 +100,37 @@ def smooth(
 
 def _groups(index: GraphIndex) -> list[_Group]:
     readers: dict[str, list[int]] = {}
+    reshapes: dict[str, dict[int, None]] = {}
     for position, node in enumerate(index.graph.node):
         if _is_product(index, node):
-            readers.setdefault(node.input[0], []).append(position)
+            path = _path(index, node.input[0])
+            root = index.graph.node[path[-1]].input[0] if path else node.input[0]
+            readers.setdefault(root, []).append(position)
+            reshapes.setdefault(root, {}).update(dict.fromkeys(path))
     return [
-        _Group(tensor=name, rank=len(index.shapes[name]), readers=tuple(positions))
+        _Group(
+            tensor=name,
+            rank=len(index.shapes[name]),
+            readers=tuple(positions),
+            reshapes=tuple(sorted(reshapes[name])),
+        )
         for name, positions in readers.items()
     ]
+
+
+def _path(index: GraphIndex, name: str) -> list[int]:
+    """The Reshapes behind a tensor that leave its last axis as it is, the nearest first."""
+    path: list[int] = []
+    while (position := index.producers.get(name)) is not None:
+        node = index.graph.node[position]
+        before, after = index.shapes.get(node.input[0], ()), index.shapes[name]
+        if node.op_type != "Reshape" or not before or None in (before[-1], after[-1]):
+            break
+        if before[-1] != after[-1]:
+            break
+        path.append(position)
+        name = node.input[0]
+    return path
 
 
 def _is_product(index: GraphIndex, node: onnx.NodeProto) -> bool:
@@ -162,18 +188,19 @@ class _Smoothing:
         Returns:
             By how much the spread of the channels shrank; None if it was left as it is.
         """
-        readers = self._index.consumers[group.tensor]
-        alone = set(readers) == set(group.readers) and self._is_inner(group.tensor)
-        smoothed = self._divide(group.tensor, divisors, alone=alone)
+        smoothed = self._divide(group.tensor, divisors, alone=self._is_alone(group))
         before = _spread(maxima[group.tensor])
         if smoothed is None:
             if before < _WORTH_A_NODE:
                 return None
             smoothed = self._divide_explicitly(group, divisors)
             self.explicit += 1
+        carried = {group.tensor: smoothed}
+        for position in group.reshapes if smoothed != group.tensor else ():
+            self._carry(position, carried)
         for position in group.readers:
             node = self._nodes[position]
-            node.input[0] = smoothed
+            node.input[0] = carried.get(node.input[0], node.input[0])
             rows = divisors[:, None] if not _flag(node, "transB") else divisors[None, :]
             self._scale(node, 1, rows)
         return before / max(_spread(maxima[group.tensor] / divisors), 1e-12)
@@ -195,6 +222,24 @@ class _Smoothing:
         del graph.initializer[:]
         graph.initializer.extend(kept)
         add_shapes(self._model)
+
+    def _is_alone(self, group: _Group) -> bool:
+        """Whether nobody but the group reads its tensor, through whichever Reshape."""
+        between = [self._index.graph.node[position].output[0] for position in group.reshapes]
+        known = {*group.readers, *group.reshapes}
+        return all(
+            self._is_inner(name) and known.issuperset(self._index.consumers[name])
+            for name in (group.tensor, *between)
+        )
+
+    def _carry(self, position: int, carried: dict[str, str]) -> None:
+        """Makes a Reshape twice, once for the divided tensor."""
+        node = onnx.NodeProto()
+        node.CopyFrom(self._index.graph.node[position])
+        node.input[0] = carried[node.input[0]]
+        carried[node.output[0]] = f"{node.output[0]}/smoothed"
+        node.name, node.output[0] = f"{node.name}/smoothed", carried[node.output[0]]
+        self._before.setdefault(position, []).append(node)
 
     def _is_inner(self, name: str) -> bool:
         return name not in self._index.outputs and name not in self._index.body_reads
@@ -262,7 +307,8 @@ class _Smoothing:
         factor = f"{group.tensor}/smoothing"
         self._current[factor] = 1.0 / divisors
         node = helper.make_node("Mul", [group.tensor, factor], [output], name=output)
-        self._before.setdefault(group.readers[0], []).append(node)
+        first = self._index.consumers[group.tensor][0]
+        self._before.setdefault(first, []).append(node)
         return output
 
     def _scale(self, node: onnx.NodeProto, number: int, factor: npt.NDArray[np.float64]) -> None:

@@ -125,6 +125,16 @@ class FuseTransformer(
     ] = ("LayerNormalization", "Gelu")
 
 
+class QnnPreprocess(_Section, frozen=True, kw_only=True, tag_field="name", tag="qnn_preprocess"):
+    """Chains that Qualcomm's HTP has one operator for become that operator."""
+
+
+class VitisAiPreprocess(
+    _Section, frozen=True, kw_only=True, tag_field="name", tag="vitisai_preprocess"
+):
+    """Average pooling in the form that AMD's NPUs have an operator for."""
+
+
 class ClampMask(_Section, frozen=True, kw_only=True, tag_field="name", tag="clamp_mask"):
     """Replaces "minus infinity" constants (attention masks), which would eat the whole range.
 
@@ -276,7 +286,7 @@ class QuantizeWeights(
 Lowering = Quantize | Float16 | QuantizeDynamic | QuantizeWeights
 """Passes that lower the precision: at most one, the last one of a recipe."""
 
-Rewriting = Optimize | FuseTransformer | ClampMask | SpellOut
+Rewriting = Optimize | FuseTransformer | QnnPreprocess | VitisAiPreprocess | ClampMask | SpellOut
 """Passes that change the graph, and nothing that it computes."""
 
 Pass = Clean | FixShapes | InferShapes | Rewriting | Lowering

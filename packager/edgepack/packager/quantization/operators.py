@@ -5,6 +5,9 @@ from collections.abc import Mapping
 COMPUTE = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})
 """Operators that dominate the time of a network, and have weights."""
 
+OWN_WITH_INTEGER_FORM = frozenset({"Gelu"})
+"""Operators of ONNX Runtime's own (com.microsoft) that integer providers read."""
+
 NORMALIZATIONS = frozenset({"LayerNormalization", "InstanceNormalization", "BatchNormalization"})
 
 NEVER = frozenset(

@@ -119,7 +119,10 @@ def make_plan(
 
 
 def _is_able(index: GraphIndex, node: onnx.NodeProto, settings: Quantize) -> bool:
-    if node.domain not in ("", "ai.onnx") or node.op_type in settings.leave_ops:
+    is_known = node.domain in ("", "ai.onnx") or (
+        node.domain == "com.microsoft" and node.op_type in operators.OWN_WITH_INTEGER_FORM
+    )
+    if not is_known or node.op_type in settings.leave_ops:
         return False
     if not node.output or not index.is_float(node.output[0]):
         return False

@@ -1,0 +1,156 @@
+"""Pass `qnn_preprocess`: what Qualcomm's HTP has as one operator, and exporters write as several.
+
+- `Erf` and its arithmetic become Gelu.
+- `x / ReduceL2(x)`, with or without a Clip against zero and an Expand, becomes LpNormalization.
+- Reshape, Transpose, Reshape that move blocks of pixels to channels or back become SpaceToDepth
+  or DepthToSpace; the tensors with six axes between them are more than the HTP takes.
+
+Layer normalization is left as the model has it: in trials a LayerNormalization node fell to the CPU
+where its decomposed form stayed on the HTP, so no rule is made of it.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import onnx
+from onnx import helper
+
+from edgepack.packager.graph.node_chains import only_reader, producer, replace, scalar
+from edgepack.packager.graph.questions import GraphIndex, index_graph
+from edgepack.packager.passes.context import PassContext, PassResult
+from edgepack.packager.passes.gelu import fuse_gelu
+from edgepack.packager.passes.infer_shapes import add_missing_shapes, add_shapes
+from edgepack.packager.profile.schema import QnnPreprocess
+
+_SPACE_TO_DEPTH = (0, 3, 5, 1, 2, 4)
+_DEPTH_TO_SPACE: Mapping[Sequence[int], str] = {
+    (0, 3, 4, 1, 5, 2): "DCR",
+    (0, 1, 4, 2, 5, 3): "CRD",
+}
+_MOST_EPSILON = 1e-6
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Replacement:
+    """Nodes that go, the last of which makes the output, and the one that takes their place."""
+
+    nodes: tuple[str, ...]
+    by: onnx.NodeProto
+
+
+def qnn_preprocess(
+    model: onnx.ModelProto, settings: QnnPreprocess, context: PassContext
+) -> PassResult:
+    """Makes one operator of each chain that the HTP has an operator for.
+
+    Args:
+        model: The model, with shapes; changed in place.
+        settings: The pass's settings (it has none).
+        context: Its limits say whether the provider reads ONNX Runtime's own Gelu.
+
+    Returns:
+        The model, and notes of what was replaced.
+    """
+    shapes = list(model.graph.value_info)
+    notes = [fuse_gelu(model, context.limits)]
+    index = index_graph(model.graph)
+    for match, words in (
+        (_match_normalization, "normalizations became LpNormalization"),
+        (_match_pixel_move, "moves of pixels became SpaceToDepth or DepthToSpace"),
+    ):
+        found = [one for node in model.graph.node if (one := match(index, node)) is not None]
+        if found:
+            notes.append(f"{len(found)} {words}.")
+            gone = {name for one in found for name in one.nodes}
+            replace(model.graph, gone, [(one.nodes[-1], one.by) for one in found])
+            index = index_graph(model.graph)
+    add_shapes(model)
+    add_missing_shapes(model.graph, shapes)
+    return PassResult(model=model, notes=tuple(note for note in notes if note))
+
+
+def _match_normalization(index: GraphIndex, node: onnx.NodeProto) -> _Replacement | None:
+    if node.op_type != "ReduceL2":
+        return None
+    source, current, nodes = node.input[0], node.output[0], [node.name]
+    clip = only_reader(index, current, "Clip")
+    if clip is not None:
+        low = scalar(index, clip.input[1]) if len(clip.input) > 1 else None
+        if low is None or low > _MOST_EPSILON or any(clip.input[2:]):
+            return None
+        current, nodes = clip.output[0], [*nodes, clip.name]
+    expand = only_reader(index, current, "Expand")
+    if expand is not None:
+        if index.shapes.get(expand.output[0]) != index.shapes.get(source):
+            return None
+        current, nodes = expand.output[0], [*nodes, expand.name]
+    divide = only_reader(index, current, "Div")
+    axis = _only_axis(index, node)
+    if divide is None or list(divide.input) != [source, current] or axis is None:
+        return None
+    name = f"{divide.name}/LpNormalization"
+    return _Replacement(
+        nodes=(*nodes, divide.name),
+        by=helper.make_node(
+            "LpNormalization", [source], [divide.output[0]], name=name, axis=axis, p=2
+        ),
+    )
+
+
+def _only_axis(index: GraphIndex, node: onnx.NodeProto) -> int | None:
+    """The one axis that a reduction goes over and keeps."""
+    axes = next((list(entry.ints) for entry in node.attribute if entry.name == "axes"), [])
+    if len(node.input) > 1:
+        constant = index.constant(node.input[1])
+        axes = [] if constant is None else [int(axis) for axis in constant.reshape(-1)]
+    keeps = next((entry.i for entry in node.attribute if entry.name == "keepdims"), 1)
+    return int(axes[0]) if len(axes) == 1 and keeps else None
+
+
+def _match_pixel_move(index: GraphIndex, node: onnx.NodeProto) -> _Replacement | None:
+    if node.op_type != "Transpose":
+        return None
+    split = producer(index, node.input[0], "Reshape")
+    joined = only_reader(index, node.output[0], "Reshape")
+    if split is None or joined is None or only_reader(index, split.output[0], "Transpose") is None:
+        return None
+    source, output = split.input[0], joined.output[0]
+    before, inner = index.shapes.get(source, ()), index.shapes.get(split.output[0], ())
+    after = index.shapes.get(output, ())
+    if len(before) != 4 or len(inner) != 6 or len(after) != 4 or None in (*before, *inner, *after):
+        return None
+    perm = next((tuple(entry.ints) for entry in node.attribute if entry.name == "perm"), ())
+    made = _block_node(perm, before, inner, after)
+    if made is None:
+        return None
+    kind, block, mode = made
+    by = helper.make_node(kind, [source], [output], name=f"{joined.name}/{kind}", blocksize=block)
+    if mode:
+        by.attribute.append(helper.make_attribute("mode", mode))
+    return _Replacement(nodes=(split.name, node.name, joined.name), by=by)
+
+
+def _block_node(
+    perm: Sequence[int],
+    before: tuple[int | None, ...],
+    inner: tuple[int | None, ...],
+    after: tuple[int | None, ...],
+) -> tuple[str, int, str] | None:
+    """Operator, block and mode for a Transpose between two Reshapes, from the shapes around it."""
+    batch, channels, height, width = (size or 0 for size in before)
+    if perm == _SPACE_TO_DEPTH:
+        block = inner[3] or 0
+        split = (batch, channels, height // block, block, width // block, block)
+        wanted = (batch, channels * block**2, height // block, width // block)
+        if inner == split and after == wanted:
+            return "SpaceToDepth", block, ""
+    mode = _DEPTH_TO_SPACE.get(tuple(perm))
+    if mode is not None:
+        block = (inner[1] if mode == "DCR" else inner[2]) or 0
+        few = channels // block**2
+        split = (batch, block, block, few, height, width)
+        if mode == "CRD":
+            split = (batch, few, block, block, height, width)
+        if inner == split and after == (batch, few, height * block, width * block):
+            return "DepthToSpace", block, mode
+    return None

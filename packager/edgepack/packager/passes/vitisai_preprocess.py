@@ -1,0 +1,66 @@
+"""Pass `vitisai_preprocess`: average pooling in the one form that AMD's NPUs have an operator for.
+
+A ReduceMean over height and width is a GlobalAveragePool: as an operator of its own it leaves the
+NPU, as the pooling it stays (AMD Quark does the same, `convert_reduce_mean_to_global_avg_pool`).
+"""
+
+import numpy as np
+import onnx
+from onnx import helper, numpy_helper
+
+from edgepack.packager.graph.node_chains import replace
+from edgepack.packager.graph.questions import GraphIndex, index_graph
+from edgepack.packager.passes.context import PassContext, PassResult
+from edgepack.packager.passes.infer_shapes import add_shapes
+from edgepack.packager.profile.schema import VitisAiPreprocess
+
+
+def vitisai_preprocess(
+    model: onnx.ModelProto, settings: VitisAiPreprocess, context: PassContext
+) -> PassResult:
+    """Makes a GlobalAveragePool of each ReduceMean over height and width.
+
+    Args:
+        model: The model, with shapes; changed in place.
+        settings: The pass's settings (it has none).
+        context: See `PassContext`.
+
+    Returns:
+        The model, and a note of what was replaced.
+    """
+    index = index_graph(model.graph)
+    found = [node for node in model.graph.node if _is_global_average(index, node)]
+    if not found:
+        return PassResult(model=model)
+    new: list[tuple[str, onnx.NodeProto]] = []
+    for node in found:
+        new.extend((node.name, made) for made in _pooling(model.graph, node))
+    replace(model.graph, {node.name for node in found}, new)
+    add_shapes(model)
+    note = f"{len(found)} ReduceMean over height and width became GlobalAveragePool."
+    return PassResult(model=model, notes=(note,))
+
+
+def _is_global_average(index: GraphIndex, node: onnx.NodeProto) -> bool:
+    if node.op_type != "ReduceMean" or len(index.shapes.get(node.input[0], ())) != 4:
+        return False
+    axes = next((list(entry.ints) for entry in node.attribute if entry.name == "axes"), [])
+    if len(node.input) > 1:
+        constant = index.constant(node.input[1])
+        axes = [] if constant is None else [int(axis) for axis in constant.reshape(-1)]
+    return sorted(axis % 4 for axis in axes) == [2, 3]
+
+
+def _pooling(graph: onnx.GraphProto, node: onnx.NodeProto) -> list[onnx.NodeProto]:
+    name = f"{node.name}/GlobalAveragePool"
+    keeps = next((entry.i for entry in node.attribute if entry.name == "keepdims"), 1)
+    pooled = node.output[0] if keeps else f"{node.output[0]}/pooled"
+    pool = helper.make_node("GlobalAveragePool", [node.input[0]], [pooled], name=name)
+    if keeps:
+        return [pool]
+    axes = f"{node.name}/squeezed_axes"
+    graph.initializer.append(numpy_helper.from_array(np.array([2, 3], dtype=np.int64), axes))
+    squeeze = helper.make_node(
+        "Squeeze", [pooled, axes], [node.output[0]], name=f"{node.name}/Squeeze"
+    )
+    return [pool, squeeze]

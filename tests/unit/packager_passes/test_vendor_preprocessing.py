@@ -1,0 +1,170 @@
+"""What one vendor's hardware has as one operator becomes that operator, and computes the same."""
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper
+
+from edgepack.packager.judging.measure import ModelRunner, largest_difference
+from edgepack.packager.passes.context import PassContext
+from edgepack.packager.passes.qnn_preprocess import qnn_preprocess
+from edgepack.packager.passes.vitisai_preprocess import vitisai_preprocess
+from edgepack.packager.profile.reading import load_profile
+from edgepack.packager.profile.schema import (
+    Limits,
+    QnnPreprocess,
+    Quantize,
+    VitisAiPreprocess,
+)
+from edgepack.packager.progress import silent
+from edgepack.packager.quantization.candidate import Quantizer
+from tests.unit.packager_passes.models import constant, make_model, samples_for
+
+node = helper.make_node
+
+
+def _context(model: onnx.ModelProto, folder: Path) -> PassContext:
+    return PassContext(
+        profile_name="mine",
+        limits=Limits(microsoft_ops=("Gelu",)),
+        samples=samples_for(model, 4),
+        work_dir=folder,
+    )
+
+
+def _copy(model: onnx.ModelProto) -> onnx.ModelProto:
+    copy = onnx.ModelProto()
+    copy.CopyFrom(model)
+    return copy
+
+
+def _differs(before: onnx.ModelProto, after: onnx.ModelProto, folder: Path) -> float:
+    samples = samples_for(before, 3)
+    return largest_difference(
+        ModelRunner(before, folder / "before.onnx").run_all(samples),
+        ModelRunner(after, folder / "after.onnx").run_all(samples),
+    )
+
+
+def _kinds(model: onnx.ModelProto) -> list[str]:
+    return [entry.op_type for entry in model.graph.node]
+
+
+def _reshaped(perm: list[int], inner: list[int], shapes: tuple[list[int], ...]) -> onnx.ModelProto:
+    return make_model(
+        [
+            node("Reshape", ["x", "inner"], ["a"], name="split"),
+            node("Transpose", ["a"], ["b"], name="move", perm=perm),
+            node("Reshape", ["b", "after"], ["y"], name="join"),
+        ],
+        {"x": shapes[0]},
+        {"y": shapes[1]},
+        [constant("inner", inner, np.int64), constant("after", shapes[1], np.int64)],
+    )
+
+
+_DOWN = ([1, 4, 6, 6], [1, 16, 3, 3])
+_UP = ([1, 16, 3, 3], [1, 4, 6, 6])
+
+
+@pytest.mark.parametrize(
+    ("perm", "inner", "shapes", "kind"),
+    [
+        ([0, 3, 5, 1, 2, 4], [1, 4, 3, 2, 3, 2], _DOWN, "SpaceToDepth"),
+        ([0, 3, 4, 1, 5, 2], [1, 2, 2, 4, 3, 3], _UP, "DepthToSpace"),
+        ([0, 1, 4, 2, 5, 3], [1, 4, 2, 2, 3, 3], _UP, "DepthToSpace"),
+    ],
+    ids=["space to depth", "depth to space", "pixel shuffle"],
+)
+def test_moves_of_pixels_become_one_node(
+    tmp_path: Path, perm: list[int], inner: list[int], shapes: tuple[list[int], ...], kind: str
+) -> None:
+    model = _reshaped(perm, inner, shapes)
+    result = qnn_preprocess(_copy(model), QnnPreprocess(), _context(model, tmp_path))
+    assert _kinds(result.model) == [kind]
+    assert result.notes == ("1 moves of pixels became SpaceToDepth or DepthToSpace.",)
+    assert _differs(model, result.model, tmp_path) == 0.0
+
+
+def test_channels_that_are_ordered_otherwise_stay(tmp_path: Path) -> None:
+    model = _reshaped([0, 1, 3, 5, 2, 4], [1, 4, 3, 2, 3, 2], _DOWN)
+    result = qnn_preprocess(_copy(model), QnnPreprocess(), _context(model, tmp_path))
+    assert _kinds(result.model) == ["Reshape", "Transpose", "Reshape"]
+    assert result.notes == ()
+
+
+def _normalization(*, is_clipped: bool, epsilon: float = 1e-12) -> onnx.ModelProto:
+    between = [
+        node("Clip", ["n", "epsilon"], ["c"], name="clip"),
+        node("Expand", ["c", "shape"], ["e"], name="expand"),
+    ]
+    return make_model(
+        [
+            node("ReduceL2", ["x"], ["n"], name="norm", axes=[1], keepdims=1),
+            *(between if is_clipped else []),
+            node("Div", ["x", "e" if is_clipped else "n"], ["y"], name="divide"),
+        ],
+        {"x": [2, 8]},
+        {"y": [2, 8]},
+        [constant("epsilon", epsilon), constant("shape", [2, 8], np.int64)] if is_clipped else [],
+    )
+
+
+@pytest.mark.parametrize("is_clipped", [False, True])
+def test_a_division_by_the_length_becomes_one_normalization(
+    tmp_path: Path, is_clipped: bool
+) -> None:
+    model = _normalization(is_clipped=is_clipped)
+    result = qnn_preprocess(_copy(model), QnnPreprocess(), _context(model, tmp_path))
+    assert _kinds(result.model) == ["LpNormalization"]
+    assert result.notes == ("1 normalizations became LpNormalization.",)
+    assert _differs(model, result.model, tmp_path) < 1e-6
+
+
+def test_a_length_that_is_kept_from_small_values_stays(tmp_path: Path) -> None:
+    model = _normalization(is_clipped=True, epsilon=0.5)
+    result = qnn_preprocess(_copy(model), QnnPreprocess(), _context(model, tmp_path))
+    assert _kinds(result.model) == _kinds(model)
+
+
+def test_gelu_of_onnx_runtimes_own_is_quantized_too(tmp_path: Path) -> None:
+    model = make_model([node("Relu", ["x"], ["y"], name="relu")], {"x": [1, 8]}, {"y": [1, 8]}, [])
+    model.graph.node[0].op_type, model.graph.node[0].domain = "Gelu", "com.microsoft"
+    model.opset_import.add(domain="com.microsoft", version=1)
+    settings = load_profile("qnn-htp-a8w8").quantize
+    assert isinstance(settings, Quantize)
+    built = Quantizer(
+        model, settings, samples_for(model, 4), work_dir=tmp_path, progress=silent
+    ).build("minmax")
+    assert built.lowered == ("relu",)
+
+
+@pytest.mark.parametrize("keeps", [0, 1])
+@pytest.mark.parametrize("axes", [[2, 3], [-1, -2]])
+def test_a_mean_over_height_and_width_becomes_a_pooling(
+    tmp_path: Path, keeps: int, axes: list[int]
+) -> None:
+    model = make_model(
+        [node("ReduceMean", ["x"], ["y"], name="mean", axes=axes, keepdims=keeps)],
+        {"x": [1, 4, 6, 6]},
+        {"y": [1, 4, 1, 1] if keeps else [1, 4]},
+        [],
+    )
+    result = vitisai_preprocess(_copy(model), VitisAiPreprocess(), _context(model, tmp_path))
+    assert _kinds(result.model) == ["GlobalAveragePool", *(["Squeeze"] * (1 - keeps))]
+    assert result.notes == ("1 ReduceMean over height and width became GlobalAveragePool.",)
+    assert _differs(model, result.model, tmp_path) < 1e-6
+
+
+def test_a_mean_over_channels_stays(tmp_path: Path) -> None:
+    model = make_model(
+        [node("ReduceMean", ["x"], ["y"], name="mean", axes=[1])],
+        {"x": [1, 4, 6, 6]},
+        {"y": [1, 1, 6, 6]},
+        [],
+    )
+    result = vitisai_preprocess(_copy(model), VitisAiPreprocess(), _context(model, tmp_path))
+    assert _kinds(result.model) == ["ReduceMean"]
+    assert result.notes == ()
