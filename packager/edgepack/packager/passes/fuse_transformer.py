@@ -59,7 +59,7 @@ def _fuse_own(model: onnx.ModelProto, wanted: set[str]) -> tuple[onnx.ModelProto
     options.enable_skip_layer_norm = "SkipLayerNormalization" in wanted
     options.enable_bias_skip_layer_norm = options.enable_skip_layer_norm
     options.enable_attention = "Attention" in wanted
-    options.enable_shape_inference = True
+    options.enable_shape_inference = False  # it would write a file into the current folder
     before = onnx.ModelProto()
     before.CopyFrom(model)
     fused = optimizer.optimize_model(
