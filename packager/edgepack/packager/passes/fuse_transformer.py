@@ -8,8 +8,6 @@ them.
 from collections import Counter
 
 import onnx
-from onnxruntime.transformers import optimizer
-from onnxruntime.transformers.fusion_options import FusionOptions
 
 from edgepack.packager.graph.model_files import drop_unused_opsets
 from edgepack.packager.passes.clean import name_nodes
@@ -52,6 +50,10 @@ def fuse_transformer(
 
 def _fuse_own(model: onnx.ModelProto, wanted: set[str]) -> tuple[onnx.ModelProto, str]:
     """Operators of ONNX Runtime's own, by its optimizer; heads and width it finds by itself."""
+    # It imports sympy, longer than a small model takes to build, and few profiles ask for this.
+    from onnxruntime.transformers import optimizer
+    from onnxruntime.transformers.fusion_options import FusionOptions
+
     options = FusionOptions("bert")
     for name in vars(options):
         if name.startswith("enable_"):
