@@ -10,7 +10,7 @@
 
 All work lies in a hidden folder beside the output, which is removed whatever happens: a build
 that fails, is interrupted or fills the disk leaves what was there before. Only a report of what was
-tried stays, where gates refused.
+tried stays, where gates refused, and what a search measured (`search/journal.py`).
 """
 
 import errno
@@ -31,10 +31,10 @@ from edgepack.packager.bundling.assemble import BundleParts, finish, lay_out
 from edgepack.packager.bundling.output import check_output
 from edgepack.packager.bundling.rehearse import rehearse
 from edgepack.packager.bundling.tool_versions import tool_versions
+from edgepack.packager.exploring import SearchPlan
 from edgepack.packager.huggingface.folder import open_source
 from edgepack.packager.inputs import InputDeclaration, check_declarations
 from edgepack.packager.judging.accuracy import Metric
-from edgepack.packager.profile.reading import load_profile
 from edgepack.packager.profile.schema import Profile
 from edgepack.packager.progress import Progress
 from edgepack.packager.recipe import prepare_variant
@@ -52,6 +52,9 @@ from edgepack.packager.samples.coverage import describe_coverage
 from edgepack.packager.samples.files import OpenedSamples, open_samples
 from edgepack.packager.samples.golden_choice import choose_golden
 from edgepack.packager.samples.split import describe, split_samples
+from edgepack.packager.search.combinations import Combination, SearchedKey, combine
+from edgepack.packager.search.journal import Journal, journal_folder
+from edgepack.packager.search.time_limit import share_time
 from edgepack.packager.source.model import SourceModel, static_or_error
 from edgepack.packager.variant import PreparedVariant
 
@@ -73,6 +76,8 @@ class BuildRequest:
         shapes: Shapes to fix by input name.
         declarations: Declared inputs by name, and the file they came from.
         metric: The user's own metric, or None for the profile's.
+        searched: Settings with several values to try.
+        budget_s: Seconds that the search may take; None for no limit.
         hooks: Folder of firmware hooks to ship, or None.
         allow_degraded: Publish a variant that misses its budget, marked as degraded.
         keep_going: Build the other profiles when one refuses.
@@ -93,6 +98,8 @@ class BuildRequest:
     declarations: Mapping[str, InputDeclaration] = field(default_factory=dict)
     declared_in: str = ""
     metric: Metric | None = None
+    searched: tuple[SearchedKey, ...] = ()
+    budget_s: float | None = None
     hooks: Path | None = None
     allow_degraded: bool = False
     keep_going: bool = False
@@ -137,7 +144,8 @@ def _build(request: BuildRequest, progress: Progress) -> BuildResult:
     # 1
     check_output(request.output, replace=request.replace)
     key = load_private_key(request.key)
-    profiles = _load_profiles(request.profiles)
+    combinations = _load_combinations(request.profiles, request.searched)
+    profiles = tuple(entries[0].profile for entries in combinations)
     if request.hooks is not None:
         check_hook_folder(request.hooks)
     with _work_folder(request.output) as work:
@@ -148,7 +156,8 @@ def _build(request: BuildRequest, progress: Progress) -> BuildResult:
                 _check_shapes(source, profile)
         material = _open_material(request, source, profiles, work, progress)  # 2
         # 3
-        variants, refused = _prepare_all(request, source, profiles, material, work, progress)
+        variants, refused = _prepare_all(request, source, combinations, material, work, progress)
+        profiles = _taken(combinations, variants)
         # 4
         golden = choose_golden(source, material.split.held_out, work, progress)
         # 5
@@ -179,21 +188,36 @@ def _build(request: BuildRequest, progress: Progress) -> BuildResult:
     )
 
 
-def _load_profiles(names: tuple[str, ...]) -> tuple[Profile, ...]:
+def _load_combinations(
+    names: tuple[str, ...], searched: tuple[SearchedKey, ...]
+) -> tuple[tuple[Combination, ...], ...]:
+    """Each profile in every combination that is searched, all checked."""
     if not names:
         raise BuildError(
             "no profile was named: for which hardware is the bundle?",
             remedy="--profile cpu  (edgepack profiles list shows all)",
         )
-    profiles: dict[str, Profile] = {}
-    for name in names:
-        profile = load_profile(name)
-        if profile.name in profiles:
-            raise ProfileError(
-                f"profile {profile.name!r} is named twice", remedy="name each profile once"
-            )
-        profiles[profile.name] = profile
-    return tuple(profiles.values())
+    combinations: dict[str, tuple[Combination, ...]] = {}
+    for entries in combine(names, searched):
+        name = entries[0].profile.name
+        if name in combinations:
+            raise ProfileError(f"profile {name!r} is named twice", remedy="name each profile once")
+        combinations[name] = entries
+    return tuple(combinations.values())
+
+
+def _taken(
+    combinations: tuple[tuple[Combination, ...], ...], variants: tuple[PreparedVariant, ...]
+) -> tuple[Profile, ...]:
+    """Each profile with the values that its variant was made with."""
+    made = {variant.profile_sha256 for variant in variants}
+    return tuple(
+        next(
+            (entry.profile for entry in entries if entry.profile.sha256 in made),
+            entries[0].profile,
+        )
+        for entries in combinations
+    )
 
 
 def _check_shapes(source: SourceModel, profile: Profile) -> None:
@@ -250,13 +274,16 @@ def _open_given(
 def _prepare_all(
     request: BuildRequest,
     source: SourceModel,
-    profiles: tuple[Profile, ...],
+    combinations: tuple[tuple[Combination, ...], ...],
     material: Material,
     work: Path,
     progress: Progress,
 ) -> tuple[tuple[PreparedVariant, ...], tuple[RefusedProfile, ...]]:
     variants, refused = [], []
-    for profile in profiles:
+    limits = share_time(request.budget_s, len(combinations))
+    for entries in combinations:
+        profile = entries[0].profile
+        journal = Journal(journal_folder(request.output) / f"{profile.name}.jsonl")
         folder = work / "variants" / profile.name
         folder.mkdir(parents=True)
         try:
@@ -270,6 +297,11 @@ def _prepare_all(
                     progress=_for_profile(progress, profile.name),
                     allow_degraded=request.allow_degraded,
                     metric=request.metric,
+                    plan=SearchPlan(
+                        combinations=entries,
+                        limit=next(limits),
+                        journal=journal,
+                    ),
                 )
             )
         except (BuildError, DeviceError, ProfileError) as error:
@@ -278,7 +310,7 @@ def _prepare_all(
                 hint = _report_refusals(
                     request, source, material, (report_refusal(profile.name, error),), built
                 )
-                raise _refusal(profile, error, hint, several=len(profiles) > 1) from error
+                raise _refusal(profile, error, hint, several=len(combinations) > 1) from error
             refused.append(report_refusal(profile.name, error))
     if not variants:
         reasons = "; ".join(f"{entry.profile}: {entry.problem}" for entry in refused)

@@ -29,6 +29,8 @@ from edgepack.packager.profile.reading import describe_passes, list_profiles, lo
 from edgepack.packager.profile.schema import Profile
 from edgepack.packager.progress_bar import progress_bar
 from edgepack.packager.reports.summary import print_summary
+from edgepack.packager.search.combinations import parse_searched, read_searched
+from edgepack.packager.search.time_limit import parse_duration
 
 _HELP = {"help_option_names": ["-h", "--help"]}
 _path = click.Path(path_type=Path)
@@ -47,6 +49,14 @@ _json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 )
 @click.option("--evaluation", metavar="PATH", help="Held-out samples; else a share is held out.")
 @click.option("--metric", metavar="MODULE:FUNCTION", help="Your own measure of accuracy.")
+@click.option(
+    "--search",
+    "searched",
+    multiple=True,
+    metavar="KEY=A,B,C",
+    help="Values of a profile's setting to try, e.g. quantize.activations=uint8,uint16.",
+)
+@click.option("--budget", metavar="TIME", help="Time for the search, e.g. 90s, 10m, 1h.")
 @click.option("--key", type=_path, envvar="EDGEPACK_KEY", help="Private key that signs.")
 @click.option(
     "-o", "--output", type=_path, help="Bundle: NAME.edgepack (one file), or a folder's name."
@@ -76,6 +86,8 @@ def build(
     calibration: str | None,
     evaluation: str | None,
     metric: str | None,
+    searched: tuple[str, ...],
+    budget: str | None,
     key: Path | None,
     output: Path | None,
     name: str | None,
@@ -135,6 +147,11 @@ def build(
         declarations=settings.inputs,
         declared_in=str(config or CONFIG_FILE),
         metric=load_metric(metric) if metric else None,
+        searched=(
+            *read_searched(settings.search, str(config or CONFIG_FILE)),
+            *map(parse_searched, searched),
+        ),
+        budget_s=_budget(budget, settings.build.budget, str(config or CONFIG_FILE)),
         hooks=hooks,
         allow_degraded=allow_degraded,
         keep_going=keep_going,
@@ -292,6 +309,12 @@ def _parse_shape(text: str) -> tuple[str, tuple[int, ...]]:
             f"'{text}' names no input", found_in="--shape", remedy="--shape images=1,3,320,320"
         )
     return name, shape
+
+
+def _budget(given: str | None, configured: str, path: str) -> float | None:
+    if given is not None:
+        return parse_duration(given, "--budget")
+    return parse_duration(configured, f"{path}, [build] budget") if configured else None
 
 
 def _creation_time(given: str | None) -> str:

@@ -48,13 +48,11 @@ class SearchPlan:
         combinations: At least one, in the order to try.
         limit: Ends the search in time.
         journal: What was measured before.
-        samples_sha256: Digest of the samples and of how they are divided.
     """
 
     combinations: tuple[Combination, ...]
     limit: TimeLimit
     journal: Journal
-    samples_sha256: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -152,7 +150,7 @@ def explore(
                 Conditions(
                     limit=plan.limit,
                     journal=plan.journal,
-                    context=_context(source, plan, profile, metric),
+                    context=_context(source, split, profile, metric),
                     label=combination.words,
                 ),
             )
@@ -245,7 +243,9 @@ def _all_attempts(explored: Sequence[Explored]) -> tuple[Attempt, ...]:
     )
 
 
-def _context(source: SourceModel, plan: SearchPlan, profile: Profile, metric: Metric | None) -> str:
+def _context(
+    source: SourceModel, split: SampleSplit, profile: Profile, metric: Metric | None
+) -> str:
     """Digest of all that a measurement depends on.
 
     A metric counts by its name and its source file, not by the data that it reads.
@@ -255,7 +255,8 @@ def _context(source: SourceModel, plan: SearchPlan, profile: Profile, metric: Me
         _FORMAT,
         source.sha256,
         [str(spec) for spec in source.inputs],
-        plan.samples_sha256,
+        split.sha256,
+        [str(state) for state in split.search.states],
         profile.sha256,
         tool_versions(),
         (facts.arch, facts.cpu_model, sorted(facts.cpu_features)),

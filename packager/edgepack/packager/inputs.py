@@ -92,16 +92,22 @@ class BuildSection(_Section, frozen=True, kw_only=True):
     shape: dict[str, tuple[int, ...]] = {}
     metric: str = ""
     hooks: str = ""
+    budget: str = ""
 
 
 class BuildConfig(_Section, frozen=True, kw_only=True):
-    """A whole `edgepack.toml`."""
+    """A whole `edgepack.toml`.
+
+    Attributes:
+        search: `[search]`: keys of the profiles, each with a list of values to try.
+    """
 
     model: ModelSection = ModelSection()
     inputs: dict[str, InputDeclaration] = {}
     calibration: SamplesSection = SamplesSection()
     evaluation: SamplesSection = SamplesSection()
     build: BuildSection = BuildSection()
+    search: dict[str, Any] = {}
 
 
 def read_config(path: Path) -> BuildConfig:
@@ -242,6 +248,10 @@ path = "calibration"
 profiles = ["cpu"]        # edgepack profiles list
 # metric = "mymetric:score"   # your own measure instead of the profile's: module:function
 # hooks = "hooks"         # firmware hooks to ship with the model
+# budget = "10m"          # time for the search (s, m or h); the best until then is taken
+
+# [search]                # values to try: a profile's keys, each with a list
+# quantize.activations = ["uint8", "uint16"]
 """
 
 _IMAGE_TEMPLATE = """\

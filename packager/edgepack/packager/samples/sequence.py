@@ -64,8 +64,10 @@ class SampleSplit:
         calibration: For ranges.
         search: For choosing between candidates (float islands, calibration method).
         held_out: For the accuracy gate and the golden inputs; seen by nothing else.
+        sha256: Digest of the samples for ranges and for choosing, in order, hex; "" if unknown.
     """
 
     calibration: Samples
     search: Samples
     held_out: Samples
+    sha256: str = ""

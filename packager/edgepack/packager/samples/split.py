@@ -1,6 +1,7 @@
 """Divides samples so that what is calibrated with is never what is judged by."""
 
 import hashlib
+from collections.abc import Sequence
 
 from edgepack.errors import BuildError
 from edgepack.packager.samples.files import OpenedSamples
@@ -51,6 +52,9 @@ def split_samples(given: OpenedSamples, evaluation: OpenedSamples | None) -> Sam
         calibration=given.samples.pick(sorted(order[:calibration])),
         search=given.samples.pick(sorted(order[calibration : calibration + search])),
         held_out=given.samples.pick(sorted(order[calibration + search :])),
+        sha256=_digest(
+            given, sorted(order[:calibration]), sorted(order[calibration : calibration + search])
+        ),
     )
 
 
@@ -77,9 +81,17 @@ def _with_evaluation(given: OpenedSamples, evaluation: OpenedSamples) -> SampleS
         calibration=given.samples.pick(sorted(order[search:])),
         search=given.samples.pick(sorted(order[:search])),
         held_out=evaluation.samples,
+        sha256=_digest(given, sorted(order[search:]), sorted(order[:search])),
     )
 
 
 def _shuffled(given: OpenedSamples) -> list[int]:
     keys = [hashlib.sha256(_SEED + digest).digest() for digest in given.digests]
     return sorted(range(len(keys)), key=keys.__getitem__)
+
+
+def _digest(given: OpenedSamples, calibration: Sequence[int], search: Sequence[int]) -> str:
+    digest = hashlib.sha256(len(calibration).to_bytes(8))
+    for index in (*calibration, *search):
+        digest.update(given.digests[index])
+    return digest.hexdigest()

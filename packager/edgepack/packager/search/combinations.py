@@ -90,28 +90,29 @@ def read_searched(settings: Mapping[str, Any], found_in: str) -> Iterator[Search
 
 def combine(
     names: Sequence[str], searched: Iterable[SearchedKey]
-) -> dict[str, tuple[Combination, ...]]:
+) -> tuple[tuple[Combination, ...], ...]:
     """Every combination for each profile, checked.
 
     Args:
         names: Profiles, by name or path.
-        searched: What to search; a key that only some of the profiles have is searched for these.
+        searched: What to search; a key that only some of the profiles have is searched for these,
+            and of a key that is there twice the last one counts.
 
     Returns:
-        Combinations by what the profile was asked for as, in the order to try.
+        For each profile its combinations, in the order to try.
 
     Raises:
         BuildError: A key or a value that cannot be, with what is allowed, or too many combinations.
         ProfileError: There is no such profile.
     """
     by_key = {entry.key: entry for entry in searched}
-    profiles = {name: load_profile(name) for name in names}
+    profiles = [load_profile(name) for name in names]
     for entry in by_key.values():
-        _check_key(entry, tuple(profiles.values()))
-    return {
-        name: _combine_one(name, profile, [e for e in by_key.values() if _applies(e.key, profile)])
-        for name, profile in profiles.items()
-    }
+        _check_key(entry, profiles)
+    return tuple(
+        _combine_one(name, profile, [e for e in by_key.values() if _applies(e.key, profile)])
+        for name, profile in zip(names, profiles, strict=True)
+    )
 
 
 def _combine_one(

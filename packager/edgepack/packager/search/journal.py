@@ -73,6 +73,16 @@ class Journal:
         if self._is_started or len(self._waiting) > 1:
             self._flush(self._path)
 
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What a person should know of the file."""
+        if not self.damaged_lines:
+            return ()
+        return (
+            f"{self.damaged_lines} damaged line(s) of {self._path} were passed over; what they "
+            "told was measured again.",
+        )
+
     def _flush(self, path: Path) -> None:
         is_new = not path.exists()
         path.parent.mkdir(exist_ok=True)

@@ -91,6 +91,22 @@ class TimeLimit:
         return watched
 
 
+def share_time(
+    limit_s: float | None, count: int, clock: Callable[[], float] = time.monotonic
+) -> Iterator[TimeLimit]:
+    """Limits for searches that come one after the other: each may take its share of what is left.
+
+    Args:
+        limit_s: Seconds for all of them; None for no limit.
+        count: How many searches.
+        clock: See `TimeLimit`.
+    """
+    whole = TimeLimit(limit_s, clock)
+    for left in range(count, 0, -1):
+        left_s = whole.left_s
+        yield TimeLimit(None if left_s is None else left_s / left, clock)
+
+
 def describe_duration(seconds: float) -> str:
     """Seconds in words: `90 s`, `10 min`, `1.5 h`."""
     for unit, size in (("h", 3600.0), ("min", 60.0)):

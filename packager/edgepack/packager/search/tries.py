@@ -131,7 +131,12 @@ class Tries:
         )
         with self._conditions.limit.paused():
             best = self._made(self.best)
-        return SearchResult(best=best, attempts=attempts, culprits=ranked, notes=notes)
+        return SearchResult(
+            best=best,
+            attempts=attempts,
+            culprits=ranked,
+            notes=(*self._conditions.journal.notes, *notes),
+        )
 
     def _recall(self, number: int, method: str, float_nodes: tuple[str, ...]) -> Candidate | None:
         judged = self._conditions.journal.recall(

@@ -1,0 +1,93 @@
+"""Searched settings: read, checked before any work, and laid over the profile."""
+
+import pytest
+
+from edgepack.errors import BuildError
+from edgepack.packager.search.combinations import combine, parse_searched, read_searched
+
+
+def _combine(*texts: str, profiles: tuple[str, ...] = ("qnn-htp",)):  # type: ignore[no-untyped-def]
+    return combine(profiles, map(parse_searched, texts))
+
+
+def test_without_anything_searched_a_profile_is_tried_as_it_stands() -> None:
+    ((only,),) = _combine()
+    assert only.words == ""
+    assert only.profile.name == "qnn-htp"
+
+
+def test_each_value_gives_a_profile_with_it() -> None:
+    ((first, second),) = _combine("quantize.activations=uint8,uint16")
+    assert first.words == "quantize.activations = uint8"
+    assert first.profile.quantize.activations == "uint8"
+    assert first.profile.about.precision == "a8w8"
+    assert second.profile.quantize.activations == "uint16"
+    assert second.profile.about.precision == "a16w8"
+    assert first.profile.sha256 != second.profile.sha256
+
+
+def test_several_keys_are_combined() -> None:
+    (entries,) = _combine("quantize.activations=uint8,uint16", "clean.opset=17,21")
+    assert [entry.words for entry in entries] == [
+        "quantize.activations = uint8, clean.opset = 17",
+        "quantize.activations = uint8, clean.opset = 21",
+        "quantize.activations = uint16, clean.opset = 17",
+        "quantize.activations = uint16, clean.opset = 21",
+    ]
+
+
+def test_a_word_for_a_setting_that_takes_a_list_is_a_list_of_one() -> None:
+    ((first, second),) = _combine("quantize.ranges=minmax,mse")
+    assert first.profile.quantize.ranges == ("minmax",)
+    assert second.profile.quantize.ranges == ("mse",)
+
+
+def test_the_section_of_a_file_may_nest_keys_or_quote_them() -> None:
+    nested = read_searched({"quantize": {"activations": ["uint8", "uint16"]}}, "edgepack.toml")
+    quoted = read_searched({"quantize.activations": ["uint8", "uint16"]}, "edgepack.toml")
+    assert list(nested) == list(quoted)
+
+
+def test_a_key_that_one_of_two_profiles_has_is_searched_for_that_one() -> None:
+    both = _combine("quantize.activations=uint8,uint16", profiles=("fp32", "qnn-htp"))
+    assert [len(entries) for entries in both] == [1, 2]
+
+
+def test_an_unknown_key_is_refused_with_those_that_can_be_searched() -> None:
+    with pytest.raises(BuildError) as caught:
+        _combine("quantize.activation=uint8")
+    assert "'quantize.activation' cannot be searched" in caught.value.problem
+    assert "quantize.ranges" in caught.value.problem
+    assert caught.value.remedy == "quantize.activations"
+
+
+def test_a_gate_cannot_be_searched() -> None:
+    with pytest.raises(BuildError, match="cannot be searched"):
+        _combine("gates.accuracy.cosine_min=0.5,0.9")
+
+
+def test_a_value_that_cannot_be_is_refused_with_those_that_can() -> None:
+    with pytest.raises(BuildError) as caught:
+        _combine("quantize.activations=uint8,uint7")
+    assert caught.value.problem == "quantize.activations cannot be uint7"
+    assert "uint8" in caught.value.remedy
+    assert "int16" in caught.value.remedy
+    assert caught.value.found_in == "--search quantize.activations=uint8,uint7"
+
+
+def test_a_combination_that_contradicts_itself_is_refused_by_name() -> None:
+    with pytest.raises(BuildError) as caught:
+        _combine("quantize.max_float_share=0.1,1.5")
+    assert "the combination quantize.max_float_share = 1.5 cannot be" in caught.value.problem
+
+
+def test_too_many_combinations_are_refused_with_their_number() -> None:
+    shares = ",".join(f"0.{number:02}" for number in range(65))
+    with pytest.raises(BuildError, match="65 combinations are more than a search can try"):
+        _combine(f"quantize.max_float_share={shares}")
+
+
+@pytest.mark.parametrize("text", ["quantize.activations", "=uint8", "quantize.activations="])
+def test_a_search_without_key_or_values_is_refused(text: str) -> None:
+    with pytest.raises(BuildError, match="names no setting with values to try"):
+        parse_searched(text)

@@ -1,0 +1,112 @@
+"""The search: methods, then float nodes, within its time, and what it says when nothing holds."""
+
+from pathlib import Path
+
+import pytest
+
+from edgepack.packager.search.time_limit import OutOfTimeError, TimeLimit
+from tests.unit.packager_search.toys import ToyMaker, search_toy
+
+_ERRORS = {"a": 0.02, "b": 0.3, "c": 0.02, "d": 0.4, "e": 0.02, "f": 0.02}
+
+
+class _Clock:
+    """Moves on by one second each time it is read."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        self.now += 1.0
+        return self.now
+
+
+def test_a_first_method_that_holds_ends_the_search_at_once(tmp_path: Path) -> None:
+    maker = ToyMaker(dict.fromkeys("abc", 0.01), {"plain": 1.0, "other": 0.5})
+    found = search_toy(maker, tmp_path / "work")
+    assert maker.built == [("plain", ())]
+    assert maker.ranked == []
+    assert found.best.words == "plain, 3 nodes quantized"
+    assert [attempt.because for attempt in found.attempts] == ["the profile's first method"]
+
+
+def test_methods_are_tried_before_any_node_returns_to_float(tmp_path: Path) -> None:
+    maker = ToyMaker(_ERRORS, {"plain": 1.0, "better": 0.1})
+    found = search_toy(maker, tmp_path / "work")
+    assert maker.built == [("plain", ()), ("better", ())]
+    assert maker.ranked == []
+    assert found.best.method == "better"
+    assert found.best.verdict.passed
+
+
+def test_only_the_costliest_nodes_return_to_float(tmp_path: Path) -> None:
+    found = search_toy(ToyMaker(_ERRORS, {"plain": 1.0}), tmp_path / "work")
+    assert set(found.best.float_nodes) == {"b", "d"}
+    assert found.best.words == "plain, 2 of 6 nodes float"
+    assert [cost.name for cost in found.culprits][:2] == ["d", "b"]
+    assert [attempt.float_nodes for attempt in found.attempts][:3] == [0, 1, 2]
+
+
+def test_a_node_that_is_not_needed_among_the_float_ones_is_lowered_again(tmp_path: Path) -> None:
+    class _Misleading(ToyMaker):
+        def rank(self, method, samples, progress):  # type: ignore[no-untyped-def]
+            costs = super().rank(method, samples, progress)
+            by_name = {cost.name: cost for cost in costs}
+            return tuple(by_name[name] for name in "bcadef")
+
+    found = search_toy(_Misleading(_ERRORS, {"plain": 1.0}), tmp_path / "work")
+    assert set(found.best.float_nodes) == {"b", "d"}
+    assert any("without a among the float nodes" in entry.because for entry in found.attempts)
+
+
+def test_no_more_nodes_return_to_float_than_the_profile_allows(tmp_path: Path) -> None:
+    maker = ToyMaker(_ERRORS, {"plain": 1.0})
+    found = search_toy(maker, tmp_path / "work", max_float_share=0.2)
+    assert max(len(nodes) for _, nodes in maker.built) == 1
+    assert not found.best.verdict.passed
+    assert [cost.name for cost in found.culprits][:2] == ["d", "b"]
+
+
+def test_only_the_best_candidate_stays_on_the_disk(tmp_path: Path) -> None:
+    found = search_toy(ToyMaker(_ERRORS, {"plain": 1.0}), tmp_path / "work")
+    folders = [path for path in (tmp_path / "work").iterdir() if path.is_dir()]
+    assert folders == [found.best.path.parent]
+
+
+def test_when_the_time_is_used_up_the_best_until_then_is_taken_and_said(tmp_path: Path) -> None:
+    maker = ToyMaker(_ERRORS, {"plain": 1.0, "worse": 2.0, "better": 0.1})
+    found = search_toy(maker, tmp_path / "work", limit=TimeLimit(3.0, _Clock()))
+    assert ("better", ()) not in maker.built
+    assert found.best.method == "plain"
+    (note,) = found.notes
+    assert "3 s were used up" in note
+    assert "does not hold the budget" in note
+
+
+def test_the_first_candidate_is_finished_whatever_it_takes(tmp_path: Path) -> None:
+    maker = ToyMaker(_ERRORS, {"plain": 1.0, "better": 0.1})
+    found = search_toy(maker, tmp_path / "work", limit=TimeLimit(0.5, _Clock()))
+    assert maker.built == [("plain", ())]
+    assert found.best.path.exists()
+
+
+def test_a_further_search_without_time_makes_nothing(tmp_path: Path) -> None:
+    limit = TimeLimit(0.5, _Clock())
+    limit.enforce()
+    maker = ToyMaker(_ERRORS, {"plain": 1.0})
+    with pytest.raises(OutOfTimeError):
+        search_toy(maker, tmp_path / "work", limit=limit)
+    assert maker.built == []
+
+
+def test_progress_tells_the_best_so_far_and_the_time_that_is_left(tmp_path: Path) -> None:
+    told: list[str] = []
+    search_toy(
+        ToyMaker(_ERRORS, {"plain": 1.0, "worse": 2.0}),
+        tmp_path / "work",
+        limit=TimeLimit(600.0, lambda: 0.0),
+        progress=lambda what, done, total: told.append(what),
+    )
+    second = next(text for text in told if text.startswith("trying worse"))
+    assert "(best so far: plain, 6 nodes quantized, " in second
+    assert second.endswith("10 min left")

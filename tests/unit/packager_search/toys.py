@@ -1,0 +1,116 @@
+"""A maker whose candidates lose a known amount for each node and method: the search's simulator."""
+
+from collections.abc import Collection, Mapping
+from pathlib import Path
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+from edgepack.packager.graph.model_files import save_model
+from edgepack.packager.judging.evaluation import Evaluator, Venue, open_plain
+from edgepack.packager.judging.measure import Run
+from edgepack.packager.profile.reading import load_profile
+from edgepack.packager.profile.schema import AccuracyGate
+from edgepack.packager.progress import Progress, silent
+from edgepack.packager.samples.sequence import Samples
+from edgepack.packager.search.candidates import SearchResult
+from edgepack.packager.search.journal import Journal
+from edgepack.packager.search.judge import CandidateJudge
+from edgepack.packager.search.maker import Built, NodeCost
+from edgepack.packager.search.search import search
+from edgepack.packager.search.time_limit import TimeLimit
+from edgepack.packager.search.tries import Conditions
+
+_WIDTH = 64
+
+
+def toy_model(errors: Mapping[str, float]) -> onnx.ModelProto:
+    """A chain of multiplications by one; each is off by its error, up and down in turn."""
+    signs = np.where(np.arange(_WIDTH) % 2, 1.0, -1.0)
+    nodes, constants = [], []
+    value = "x"
+    for number, (name, error) in enumerate(errors.items()):
+        factors = (1.0 + error * np.roll(signs, number // 2)).astype(np.float32)
+        constants.append(numpy_helper.from_array(factors, f"{name}/factors"))
+        output = "y" if number == len(errors) - 1 else f"{name}/out"
+        nodes.append(helper.make_node("Mul", [value, f"{name}/factors"], [output], name=name))
+        value = output
+    shapes = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, _WIDTH]) for name in "xy"]
+    graph = helper.make_graph(nodes, "toy", shapes[:1], shapes[1:], constants)
+    return helper.make_model(
+        graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8, producer_name="toy"
+    )
+
+
+class ToyMaker:
+    """Makes candidates of the toy model.
+
+    Args:
+        errors: What lowering each node costs.
+        methods: By method a factor on the errors.
+    """
+
+    def __init__(self, errors: Mapping[str, float], methods: Mapping[str, float]) -> None:
+        self._errors = errors
+        self._factors = methods
+        self.methods = tuple(methods)
+        self.names = tuple(errors)
+        self.built: list[tuple[str, tuple[str, ...]]] = []
+        self.ranked: list[str] = []
+
+    def build(self, method: str, float_nodes: Collection[str]) -> Built:
+        self.built.append((method, tuple(float_nodes)))
+        factor = self._factors[method]
+        model = toy_model(
+            {
+                name: 0.0 if name in float_nodes else factor * error
+                for name, error in self._errors.items()
+            }
+        )
+        lowered = tuple(name for name in self.names if name not in float_nodes)
+        return Built(model=model, lowered=lowered)
+
+    def rank(self, method: str, samples: Samples, progress: Progress) -> tuple[NodeCost, ...]:
+        self.ranked.append(method)
+        costs = [NodeCost(name=name, noise=error) for name, error in self._errors.items()]
+        progress("ranking nodes", len(costs), len(costs))
+        return tuple(sorted(costs, key=lambda cost: (-cost.noise, cost.name)))
+
+
+def search_toy(
+    maker: ToyMaker,
+    folder: Path,
+    *,
+    journal: Journal | None = None,
+    limit: TimeLimit | None = None,
+    context: str = "toy",
+    max_float_share: float = 1.0,
+    progress: Progress = silent,
+) -> SearchResult:
+    """Searches for a candidate that keeps 98 % of the variance."""
+    folder.mkdir(parents=True)
+    evaluator = Evaluator(
+        load_profile("qnn-htp"), Venue(is_native=False, is_simulated=False, because="a toy")
+    )
+    values = np.random.default_rng(0).normal(size=(12, 1, _WIDTH)).astype(np.float32)
+    samples = Samples(count=12, read=lambda index: {"x": values[index]}, source="toys")
+    gate = AccuracyGate(metric="explained_variance", explained_variance_min=0.98)
+    return search(
+        maker,
+        max_float_share,
+        evaluator,
+        CandidateJudge(_float_run(maker, folder), samples, gate, None),
+        Conditions(
+            limit=limit or TimeLimit(None), journal=journal or Journal(None), context=context
+        ),
+        work_dir=folder,
+        progress=progress,
+        is_hopeless=lambda run: False,
+    )
+
+
+def _float_run(maker: ToyMaker, folder: Path) -> Run:
+    path = folder / "float.onnx"
+    save_model(toy_model(dict.fromkeys(maker.names, 0.0)), path)
+    return open_plain(path)
