@@ -160,7 +160,7 @@ def prepare_variant(
         compatibility_string=compiled.compatibility_string if compiled else "",
         session_options=profile.provider.session,
         provider_options=compiled.provider_options if compiled else profile.provider.options,
-        requires=_requirements(profile),
+        requires=_requirements(profile, compiled),
         toolchain=_toolchain(compiled),
         accuracy=accuracy,
         placement=compiled.placement if compiled else placement,
@@ -294,14 +294,14 @@ def _compile(
     )
 
 
-def _requirements(profile: Profile) -> Requirements:
+def _requirements(profile: Profile, compiled: CompiledContext | None) -> Requirements:
     device = profile.device
     return Requirements(
         arch=device.arch,
         cpu_features=device.cpu_features,
         soc=device.soc,
         runtime=device.runtime,
-        drivers=device.drivers,
+        drivers=(compiled.required_sdks if compiled else {}) | device.drivers,
     )
 
 
