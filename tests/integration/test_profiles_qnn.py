@@ -7,6 +7,7 @@ import numpy as np
 import onnx
 import pytest
 
+from edgepack.agent.runtime.providers import read_sdks
 from edgepack.agent.runtime.sessions import open_model_file
 from edgepack.packager.graph.model_files import save_model
 from edgepack.packager.passes.compile import compile_context
@@ -67,6 +68,8 @@ def test_every_profile_for_one_chip_compiles_for_it(profile: str, tmp_path: Path
     assert compiled.chip.soc in settings.device.soc
     assert compiled.compiled_for == f"v{settings.compile.htp_arch} ({compiled.chip.soc})"
     assert compiled.provider_options == dict(settings.provider.options)
+    sdk = read_sdks()["qnn-sdk"]
+    assert compiled.required_sdks == {"qnn-sdk": f">={sdk},<{int(sdk.partition('.')[0]) + 1}"}
     model = onnx.load(compiled.folder / compiled.model_file, load_external_data=False)
     assert [n.op_type for n in model.graph.node].count("EPContext") == 1
 

@@ -63,6 +63,7 @@ def test_a_profile_for_one_chip_is_compiled_for_it_and_runs(tmp_path: Path) -> N
     nodes = onnx.load(variant.folder / variant.model_file, load_external_data=False).graph.node
     assert [node.op_type for node in nodes] == ["QuantizeLinear", "EPContext", "DequantizeLinear"]
     assert variant.toolchain.compiled_for.startswith("v68")
+    assert set(variant.requires.drivers) == {"qnn-sdk"}, "an older SDK could not read the context"
     assert variant.compatibility_string
     assert variant.placement.verified
 

@@ -25,6 +25,7 @@ from edgepack.agent.runtime.providers import (
     read_sdks,
 )
 from edgepack.agent.runtime.sessions import Tensor
+from edgepack.agent.runtime.versions import parse_version
 from edgepack.bundle.manifest import Placement
 from edgepack.errors import BuildError
 from edgepack.packager.passes.compile_child import QNN, CompileAnswer, CompileRequest
@@ -75,6 +76,18 @@ class CompiledContext:
     because: str
     nrmse: float | None
     tools: dict[str, str]
+
+    @property
+    def required_sdks(self) -> dict[str, str]:
+        """Version ranges of the SDKs that a device needs to read it, by the names of its facts.
+
+        An SDK reads what itself or an older one of the same major version wrote (QNN SDK's rules
+        for cached contexts); an older one refuses it, and the model would fall to the CPU.
+        """
+        sdks = {name: text for name, text in self.tools.items() if name != "onnxruntime"}
+        return {
+            name: f">={text},<{parse_version(text)[0] + 1}" for name, text in sorted(sdks.items())
+        }
 
 
 def compile_context(
