@@ -5,9 +5,16 @@ from pathlib import Path
 
 import onnx
 
+from edgepack.packager.lowering.dynamic import DynamicQuantizer
 from edgepack.packager.lowering.float16 import HalfMaker
 from edgepack.packager.lowering.weights import WeightQuantizer
-from edgepack.packager.profile.schema import Float16, Lowering, Quantize, QuantizeWeights
+from edgepack.packager.profile.schema import (
+    Float16,
+    Lowering,
+    Quantize,
+    QuantizeDynamic,
+    QuantizeWeights,
+)
 from edgepack.packager.progress import Progress
 from edgepack.packager.quantization.back_ends import make_static
 from edgepack.packager.samples.sequence import Samples
@@ -16,6 +23,7 @@ from edgepack.packager.search.maker import CandidateMaker
 _MAKERS: Mapping[type, Callable[..., CandidateMaker]] = {
     Quantize: make_static,
     Float16: HalfMaker,
+    QuantizeDynamic: DynamicQuantizer,
     QuantizeWeights: WeightQuantizer,
 }
 """Each is called with model, settings, samples, and the keywords work_dir and progress."""
