@@ -7,6 +7,7 @@ import jinja2
 
 from edgepack.packager.judging.ranges import OUTLIER_FACTOR
 from edgepack.packager.reports import bars, plot, reasons, views
+from edgepack.packager.reports.compiled_templates import CompiledTemplates
 from edgepack.packager.reports.numbers import (
     format_bytes,
     format_metric,
@@ -36,6 +37,7 @@ def _template() -> jinja2.Template:
         loader=jinja2.DictLoader(
             {name: (folder / name).read_text(encoding="utf-8") for name in _PARTS}
         ),
+        bytecode_cache=CompiledTemplates(__file__),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
