@@ -23,7 +23,6 @@ TRIAL_ROOM_NRMSE = 0.1
 """The provider's own rounding beside the CPU's stand-in, as a share of an output's size."""
 
 _CULPRITS_SHOWN = 5
-_CURVE_SHOWN = 12
 _LEFT_SHOWN = 6
 
 
@@ -71,17 +70,21 @@ def check_accuracy(
 
 
 def _describe_search(found: SearchResult | None) -> str | None:
+    """The curve, a line each from the smallest to the largest, and the nodes to blame."""
     if found is None:
         return None
-    curve = "; ".join(
-        f"{attempt.what}: {attempt.accuracy:.4f}" for attempt in found.attempts[:_CURVE_SHOWN]
-    )
-    if not found.culprits:
-        return f"tried {curve}"
-    nodes = ", ".join(
-        f"{cost.name} ({cost.noise:.3f})" for cost in found.culprits[:_CULPRITS_SHOWN]
-    )
-    return f"tried {curve}; costliest nodes: {nodes}"
+    curve = sorted(found.attempts, key=lambda attempt: (attempt.size_bytes, attempt.what))
+    lines = ["the search; accuracy, size and settings of what it tried:"]
+    lines += [
+        f"{attempt.accuracy:8.4f}  {attempt.size_bytes:>14,} bytes  {attempt.what}"
+        for attempt in curve
+    ]
+    if found.culprits:
+        nodes = ", ".join(
+            f"{cost.name} ({cost.noise:.3f})" for cost in found.culprits[:_CULPRITS_SHOWN]
+        )
+        lines.append(f"costliest nodes: {nodes}")
+    return "\n    ".join((*lines, *found.notes))
 
 
 def check_placement(profile: Profile, placement: Placement) -> Refusal | None:
