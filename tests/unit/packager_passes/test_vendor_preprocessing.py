@@ -141,6 +141,55 @@ def test_gelu_of_onnx_runtimes_own_is_quantized_too(tmp_path: Path) -> None:
     assert built.lowered == ("relu",)
 
 
+_SWISH = {
+    "divided last": [
+        node("Mul", ["x", "c"], ["m"], name="gate"),
+        node("Div", ["m", "six"], ["y"], name="divide"),
+    ],
+    "divided first": [
+        node("Mul", ["c", "sixth"], ["m"], name="divide"),
+        node("Mul", ["m", "x"], ["y"], name="gate"),
+    ],
+}
+
+
+def _hard_swish(order: str, *, three: float = 3.0) -> onnx.ModelProto:
+    return make_model(
+        [
+            node("Add", ["x", "three"], ["a"], name="plus"),
+            node("Clip", ["a", "zero", "six"], ["c"], name="clip"),
+            *_SWISH[order],
+        ],
+        {"x": [2, 8]},
+        {"y": [2, 8]},
+        [
+            constant("three", [three]),
+            constant("zero", 0.0),
+            constant("six", 6.0),
+            constant("sixth", 1 / 6),
+        ],
+    )
+
+
+@pytest.mark.parametrize("order", _SWISH)
+def test_a_hard_swish_becomes_one_node_for_both_vendors(tmp_path: Path, order: str) -> None:
+    model = _hard_swish(order)
+    for result in (
+        qnn_preprocess(_copy(model), QnnPreprocess(), _context(model, tmp_path)),
+        vitisai_preprocess(_copy(model), VitisAiPreprocess(), _context(model, tmp_path)),
+    ):
+        assert _kinds(result.model) == ["HardSwish"]
+        assert result.notes == ("1 HardSwish became one node each.",)
+        assert _differs(model, result.model, tmp_path) < 1e-6
+
+
+def test_a_clip_of_something_else_is_no_hard_swish(tmp_path: Path) -> None:
+    model = _hard_swish("divided last", three=2.0)
+    result = vitisai_preprocess(_copy(model), VitisAiPreprocess(), _context(model, tmp_path))
+    assert _kinds(result.model) == _kinds(model)
+    assert result.notes == ()
+
+
 @pytest.mark.parametrize("keeps", [0, 1])
 @pytest.mark.parametrize("axes", [[2, 3], [-1, -2]])
 def test_a_mean_over_height_and_width_becomes_a_pooling(

@@ -1,6 +1,6 @@
 """Pass `qnn_preprocess`: what Qualcomm's HTP has as one operator, and exporters write as several.
 
-- `Erf` and its arithmetic become Gelu.
+- `Erf` and its arithmetic become Gelu; `x * clip(x + 3, 0, 6) / 6` becomes HardSwish.
 - `x / ReduceL2(x)`, with or without a Clip against zero and an Expand, becomes LpNormalization.
 - Reshape, Transpose, Reshape that move blocks of pixels to channels or back become SpaceToDepth
   or DepthToSpace; the tensors with six axes between them are more than the HTP takes.
@@ -19,6 +19,7 @@ from edgepack.packager.graph.node_chains import only_reader, producer, replace, 
 from edgepack.packager.graph.questions import GraphIndex, index_graph
 from edgepack.packager.passes.context import PassContext, PassResult
 from edgepack.packager.passes.gelu import fuse_gelu
+from edgepack.packager.passes.hard_swish import fuse_hard_swish
 from edgepack.packager.passes.infer_shapes import add_missing_shapes, add_shapes
 from edgepack.packager.profile.schema import QnnPreprocess
 
@@ -52,7 +53,7 @@ def qnn_preprocess(
         The model, and notes of what was replaced.
     """
     shapes = list(model.graph.value_info)
-    notes = [fuse_gelu(model, context.limits)]
+    notes = [fuse_gelu(model, context.limits), fuse_hard_swish(model)]
     index = index_graph(model.graph)
     for match, words in (
         (_match_normalization, "normalizations became LpNormalization"),

@@ -1,7 +1,8 @@
-"""Pass `vitisai_preprocess`: average pooling in the one form that AMD's NPUs have an operator for.
+"""Pass `vitisai_preprocess`: chains that AMD's NPUs have one operator for become that operator.
 
-A ReduceMean over height and width is a GlobalAveragePool: as an operator of its own it leaves the
-NPU, as the pooling it stays (AMD Quark does the same, `convert_reduce_mean_to_global_avg_pool`).
+HardSwish is one operator, where exporters write four and each would be rounded. A ReduceMean over
+height and width is a GlobalAveragePool: as an operator of its own it leaves the NPU, as the pooling
+it stays (AMD Quark does the same, `convert_reduce_mean_to_global_avg_pool`).
 """
 
 import numpy as np
@@ -11,6 +12,7 @@ from onnx import helper, numpy_helper
 from edgepack.packager.graph.node_chains import replace
 from edgepack.packager.graph.questions import GraphIndex, index_graph
 from edgepack.packager.passes.context import PassContext, PassResult
+from edgepack.packager.passes.hard_swish import fuse_hard_swish
 from edgepack.packager.passes.infer_shapes import add_shapes
 from edgepack.packager.profile.schema import VitisAiPreprocess
 
@@ -18,7 +20,7 @@ from edgepack.packager.profile.schema import VitisAiPreprocess
 def vitisai_preprocess(
     model: onnx.ModelProto, settings: VitisAiPreprocess, context: PassContext
 ) -> PassResult:
-    """Makes a GlobalAveragePool of each ReduceMean over height and width.
+    """Makes one HardSwish of its formula, and a GlobalAveragePool of means over height and width.
 
     Args:
         model: The model, with shapes; changed in place.
@@ -26,19 +28,20 @@ def vitisai_preprocess(
         context: See `PassContext`.
 
     Returns:
-        The model, and a note of what was replaced.
+        The model, and notes of what was replaced.
     """
+    swish = fuse_hard_swish(model)
+    notes = [swish] if swish else []
     index = index_graph(model.graph)
     found = [node for node in model.graph.node if _is_global_average(index, node)]
-    if not found:
-        return PassResult(model=model)
     new: list[tuple[str, onnx.NodeProto]] = []
     for node in found:
         new.extend((node.name, made) for made in _pooling(model.graph, node))
-    replace(model.graph, {node.name for node in found}, new)
+    if found:
+        replace(model.graph, {node.name for node in found}, new)
+        notes.append(f"{len(found)} ReduceMean over height and width became GlobalAveragePool.")
     add_shapes(model)
-    note = f"{len(found)} ReduceMean over height and width became GlobalAveragePool."
-    return PassResult(model=model, notes=(note,))
+    return PassResult(model=model, notes=tuple(notes))
 
 
 def _is_global_average(index: GraphIndex, node: onnx.NodeProto) -> bool:

@@ -132,7 +132,7 @@ class QnnPreprocess(_Section, frozen=True, kw_only=True, tag_field="name", tag="
 class VitisAiPreprocess(
     _Section, frozen=True, kw_only=True, tag_field="name", tag="vitisai_preprocess"
 ):
-    """Average pooling in the form that AMD's NPUs have an operator for."""
+    """Chains that AMD's NPUs have one operator for become that operator."""
 
 
 class ClampMask(_Section, frozen=True, kw_only=True, tag_field="name", tag="clamp_mask"):

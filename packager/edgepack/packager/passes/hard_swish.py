@@ -1,0 +1,68 @@
+"""Finds HardSwish where it was exported as its formula, and makes it one operator again.
+
+    hardswish(x) = x * clip(x + 3, 0, 6) / 6
+
+Written out, an integer device rounds four times where the one operator rounds once.
+"""
+
+import onnx
+from onnx import helper
+
+from edgepack.packager.graph.model_files import opset_of
+from edgepack.packager.graph.node_chains import beside, is_near, only_reader, replace, scalar
+from edgepack.packager.graph.questions import GraphIndex, index_graph
+
+_FIRST_OPSET = 14
+
+
+def fuse_hard_swish(model: onnx.ModelProto) -> str:
+    """Replaces each HardSwish that is written out by one node.
+
+    Args:
+        model: The model; changed in place.
+
+    Returns:
+        A note of what was done, or "" where there is none or the opset has no HardSwish.
+    """
+    index = index_graph(model.graph)
+    chains = [found for node in model.graph.node if (found := _match(index, node)) is not None]
+    if not chains or opset_of(model) < _FIRST_OPSET:
+        return ""
+    new = []
+    for source, nodes in chains:
+        last = nodes[-1]
+        name = f"{last.name}/HardSwish"
+        fused = helper.make_node("HardSwish", [source], [last.output[0]], name=name)
+        new.append((last.name, fused))
+    replace(model.graph, {node.name for _, nodes in chains for node in nodes}, new)
+    return f"{len(chains)} HardSwish became one node each."
+
+
+def _match(index: GraphIndex, plus: onnx.NodeProto) -> tuple[str, list[onnx.NodeProto]] | None:
+    """The input and the nodes of a chain that starts at its Add; the last makes the output."""
+    if plus.op_type != "Add":
+        return None
+    constant = next((name for name in plus.input if is_near(scalar(index, name), 3.0)), "")
+    source = beside(plus, constant)
+    clip = only_reader(index, plus.output[0], "Clip") if constant else None
+    if clip is None or len(clip.input) != 3:
+        return None
+    if scalar(index, clip.input[1]) != 0.0 or not is_near(scalar(index, clip.input[2]), 6.0):
+        return None
+    first = only_reader(index, clip.output[0], "Mul", "Div")
+    last = only_reader(index, first.output[0], "Mul", "Div") if first is not None else None
+    if first is None or last is None:
+        return None
+    steps = [(first, clip.output[0]), (last, first.output[0])]
+    is_scaled = [_divides_by_six(index, node, name) for node, name in steps]
+    is_gated = [node.op_type == "Mul" and beside(node, name) == source for node, name in steps]
+    if [*is_scaled, *is_gated] in ([True, False, False, True], [False, True, True, False]):
+        return source, [plus, clip, first, last]
+    return None
+
+
+def _divides_by_six(index: GraphIndex, node: onnx.NodeProto, name: str) -> bool:
+    factor = scalar(index, beside(node, name))
+    if node.op_type == "Div":
+        return bool(node.input[0] == name) and is_near(factor, 6.0)
+    return is_near(factor, 1.0 / 6.0)

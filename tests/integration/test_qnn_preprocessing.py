@@ -1,0 +1,96 @@
+"""What `qnn_preprocess` makes runs on the HTP simulator where the exported chains do not."""
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+from onnx import helper
+
+from edgepack.packager.graph.model_files import save_model
+from edgepack.packager.judging.measure import ModelRunner, largest_difference
+from edgepack.packager.judging.trial import Trial, try_model
+from edgepack.packager.passes.context import PassContext
+from edgepack.packager.passes.qnn_preprocess import qnn_preprocess
+from edgepack.packager.profile.reading import load_profile
+from edgepack.packager.profile.schema import QnnPreprocess, Quantize
+from edgepack.packager.progress import silent
+from edgepack.packager.quantization.candidate import Quantizer
+from edgepack.packager.samples.sequence import Samples
+from tests.unit.packager_passes.models import constant, make_model, samples_for, weight
+
+node = helper.make_node
+_PROFILE = load_profile("qnn-htp-a8w8")
+
+
+def _network() -> onnx.ModelProto:
+    """Everything the pass looks for, as exporters write it: x (1, 3, 16, 16) to y (1, 16)."""
+    return make_model(
+        [
+            node("Conv", ["x", "w1"], ["c1"], name="conv1", pads=[1, 1, 1, 1]),
+            node("Reshape", ["c1", "split"], ["r1"], name="split"),
+            node("Transpose", ["r1"], ["t"], name="move", perm=[0, 3, 5, 1, 2, 4]),
+            node("Reshape", ["t", "join"], ["r2"], name="join"),
+            node("Conv", ["r2", "w2"], ["c2"], name="conv2", pads=[1, 1, 1, 1]),
+            node("Add", ["c2", "three"], ["h1"], name="plus3"),
+            node("Clip", ["h1", "zero", "six"], ["h2"], name="clip"),
+            node("Mul", ["c2", "h2"], ["h3"], name="gate"),
+            node("Div", ["h3", "six"], ["h4"], name="hardswish"),
+            node("Div", ["h4", "root"], ["g1"], name="scaled"),
+            node("Erf", ["g1"], ["g2"], name="erf"),
+            node("Add", ["g2", "one"], ["g3"], name="plus1"),
+            node("Mul", ["h4", "g3"], ["g4"], name="product"),
+            node("Mul", ["g4", "half"], ["g5"], name="gelu"),
+            node("GlobalAveragePool", ["g5"], ["p"], name="pool"),
+            node("Flatten", ["p"], ["f"], name="flatten"),
+            node("ReduceL2", ["f"], ["n"], name="length", axes=[1], keepdims=1),
+            node("Div", ["f", "n"], ["y"], name="normalize"),
+        ],
+        {"x": [1, 3, 16, 16]},
+        {"y": [1, 16]},
+        [
+            weight("w1", 4, 3, 3, 3),
+            weight("w2", 16, 16, 3, 3),
+            constant("split", [1, 4, 8, 2, 8, 2], np.int64),
+            constant("join", [1, 16, 8, 8], np.int64),
+            constant("three", 3.0),
+            constant("zero", 0.0),
+            constant("six", 6.0),
+            constant("root", 2.0**0.5),
+            constant("one", 1.0),
+            constant("half", 0.5),
+        ],
+    )
+
+
+def _run(model: onnx.ModelProto, samples: Samples, folder: Path) -> Trial:
+    folder.mkdir()
+    settings = _PROFILE.lowering
+    assert isinstance(settings, Quantize)
+    quantizer = Quantizer(model, settings, samples, work_dir=folder, progress=silent)
+    save_model(quantizer.build("minmax").model, folder / "model.onnx")
+    return try_model(
+        folder / "model.onnx",
+        samples.pick(range(2)),
+        provider=_PROFILE.device.provider,
+        device=_PROFILE.device.type,
+        provider_options=_PROFILE.provider.options,
+        session_options=_PROFILE.provider.session,
+        timeout_s=300.0,
+    )
+
+
+def test_fused_chains_stay_on_the_simulated_npu_and_compute_the_same(tmp_path: Path) -> None:
+    model = _network()
+    samples = samples_for(model, 8)
+    before = _run(model, samples, tmp_path / "before")
+    assert before.placement.left["Erf"] == 1
+    float_outputs = ModelRunner(model, tmp_path / "float.onnx").run_all(samples.pick(range(2)))
+    context = PassContext(
+        profile_name="mine", limits=_PROFILE.limits, samples=samples, work_dir=tmp_path
+    )
+    result = qnn_preprocess(model, QnnPreprocess(), context)
+    kinds = {entry.op_type for entry in result.model.graph.node}
+    assert {"Gelu", "HardSwish", "LpNormalization", "SpaceToDepth"} <= kinds
+    after = _run(result.model, samples, tmp_path / "after")
+    assert dict(after.placement.left) == {"QuantizeLinear": 1, "DequantizeLinear": 1}
+    assert largest_difference(float_outputs, after.outputs) < 0.05
