@@ -20,12 +20,10 @@ def stored_parts(
     Args:
         key: What their names start with.
         weight: The weight.
-        as_table: A table's rows are not cut into blocks.
+        as_table: Whether GatherBlockQuantized reads it, not MatMulNBits.
         symmetric: Whether the operators' default zero point, the middle, is right.
     """
-    codes = weight.packed_codes()
-    if as_table:
-        codes = codes.reshape(len(codes), -1)
+    codes = weight.packed_rows() if as_table else weight.packed_codes()
     parts = {"codes": codes, "scales": weight.grid.scales}
     if not symmetric:
         parts["zero_points"] = weight.packed_zero_points()

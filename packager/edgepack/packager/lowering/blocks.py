@@ -77,6 +77,13 @@ class BlockWeight:
         blocked = cut(self.codes, self.grid.block_size)
         return _pack(blocked, self.grid.bits)
 
+    def packed_rows(self) -> Codes:
+        """Codes as GatherBlockQuantized reads them: uint8 (rows, bytes of a row), none filled up.
+
+        Rows of 4-bit codes must have an even number of columns.
+        """
+        return _pack(self.codes, self.grid.bits)
+
     def packed_zero_points(self) -> Codes:
         """Zero points as MatMulNBits reads them: uint8 (rows, bytes of a row)."""
         return _pack(self.grid.zero_points, self.grid.bits)

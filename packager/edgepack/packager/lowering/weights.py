@@ -62,7 +62,11 @@ class WeightQuantizer:
         self._folder = work_dir
         self._progress = progress
         self._index = index_graph(model.graph)
-        tables = find_tables(self._index) if settings.embeddings else ()
+        tables = [
+            table
+            for table in (find_tables(self._index) if settings.embeddings else ())
+            if self._index.initializers[table.weight].dims[1] % (8 // settings.bits) == 0
+        ]
         self._places: dict[str, Product | Table] = {
             place.name: place
             for place in sorted(
