@@ -14,6 +14,7 @@ from pathlib import Path
 import msgspec
 
 from edgepack.agent.runtime.facts import read_device_facts
+from edgepack.errors import BuildError
 from edgepack.packager.bundling.tool_versions import tool_versions
 from edgepack.packager.choosing import Chosen, choose
 from edgepack.packager.graph.model_files import save_model
@@ -120,11 +121,12 @@ def explore(
         progress: Told about each step.
 
     Raises:
-        BuildError: A pass failed, or a candidate cannot be made or run.
+        BuildError: A pass failed or a candidate cannot be made or run, in every combination.
     """
     venue = find_venue(plan.combinations[0].profile)
     explored: list[Explored] = []
     skipped: list[str] = []
+    failed: list[BuildError] = []
     passed: dict[bytes, tuple[PassResult, Path, int]] = {}
     for number, combination in enumerate(plan.combinations, start=1):
         profile = combination.profile
@@ -155,7 +157,11 @@ def explore(
                 ),
             )
         except OutOfTimeError:
-            skipped.append(combination.words)
+            skipped.append(f"no time was left for {combination.words}")
+            continue
+        except BuildError as error:
+            failed.append(error)
+            skipped.append(f"{combination.words} cannot be built ({error.problem})")
             continue
         explored.append(
             Explored(
@@ -167,6 +173,8 @@ def explore(
                 chosen=chosen,
             )
         )
+    if not explored:
+        raise failed[0]
     return _with_whole_search(_cheapest(explored), explored, skipped)
 
 
@@ -225,7 +233,8 @@ def _with_whole_search(
     note = (
         f"Of {len(explored) + len(skipped)} combinations, {best.combination.words} was taken: "
         + ("the cheapest that holds the budget" if best.chosen.holds else "none holds the budget")
-        + (f"; no time was left for {'; '.join(skipped)}." if skipped else ".")
+        + "".join(f"; {words}" for words in skipped)
+        + "."
     )
     found = best.chosen.found
     if found is not None:

@@ -1,0 +1,160 @@
+"""Combinations of settings as one search: which is taken, what is told, what is remembered."""
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper, numpy_helper
+
+from edgepack.errors import BuildError
+from edgepack.packager.exploring import Explored, SearchPlan, explore
+from edgepack.packager.inputs import read_config
+from edgepack.packager.profile.reading import resolve_profile
+from edgepack.packager.progress import silent
+from edgepack.packager.samples.sequence import SampleSplit
+from edgepack.packager.search.combinations import Combination, combine, read_searched
+from edgepack.packager.search.journal import Journal
+from edgepack.packager.search.time_limit import TimeLimit
+from edgepack.packager.source.model import load_source
+from edgepack.packager.source.reference import open_reference
+from tests.unit.packager_passes.models import make_model, samples_for, weight
+
+
+def _spread_model() -> onnx.ModelProto:
+    """Its answer lies in channels that 8 bits beside a huge one cannot hold, and 16 can."""
+    spread = np.diag([300.0, 1.0, 1.0, 1.0]).astype(np.float32)
+    pick = np.array([[0, 0, 0], [1, 0, 0], [0, 1, 0], [0, 0, 1]], dtype=np.float32)
+    return make_model(
+        [
+            helper.make_node("MatMul", ["x", "easy"], ["h"], name="easy_layer"),
+            helper.make_node("MatMul", ["h", "spread"], ["s"], name="spread_layer"),
+            helper.make_node("MatMul", ["s", "pick"], ["y"], name="pick_layer"),
+        ],
+        {"x": [1, 4]},
+        {"y": [1, 3]},
+        [
+            weight("easy", 4, 4),
+            numpy_helper.from_array(spread, "spread"),
+            numpy_helper.from_array(pick, "pick"),
+        ],
+    )
+
+
+def _activations(*kinds: str, **quantize: object) -> tuple[Combination, ...]:
+    """The profile qnn-htp with one method and no float nodes, for each activation type."""
+    settings = {"name": "quantize", "ranges": ["minmax"], "max_float_share": 0.0, **quantize}
+    return tuple(
+        Combination(
+            words=f"activations {kind}",
+            profile=resolve_profile("qnn-htp", {"pass": [{**settings, "activations": kind}]}),
+        )
+        for kind in kinds
+    )
+
+
+def _explore(
+    folder: Path,
+    combinations: tuple[Combination, ...],
+    *,
+    journal: Journal | None = None,
+    limit: TimeLimit | None = None,
+) -> Explored:
+    folder.mkdir()
+    model = _spread_model()
+    onnx.save(model, folder / "model.onnx")
+    source = load_source(folder / "model.onnx")
+    samples = samples_for(model, 45)
+    split = SampleSplit(
+        calibration=samples.pick(range(15)),
+        search=samples.pick(range(15, 30)),
+        held_out=samples.pick(range(30, 45)),
+    )
+    plan = SearchPlan(
+        combinations=combinations,
+        limit=limit or TimeLimit(None),
+        journal=journal or Journal(None),
+    )
+    return explore(
+        source,
+        plan,
+        split,
+        open_reference(source, folder / "reference.onnx"),
+        None,
+        work_dir=folder / "work",
+        progress=silent,
+    )
+
+
+def test_the_combination_that_holds_the_budget_is_taken_and_all_attempts_are_told(
+    tmp_path: Path,
+) -> None:
+    taken = _explore(tmp_path / "a", _activations("uint8", "uint16"))
+    assert taken.combination.words == "activations uint16"
+    assert taken.profile.quantize is not None
+    assert taken.profile.quantize.activations == "uint16"
+    assert taken.chosen.found is not None
+    assert [attempt.what for attempt in taken.chosen.found.attempts] == [
+        "activations uint8: minmax, 3 nodes quantized",
+        "activations uint16: minmax, 3 nodes quantized",
+    ]
+    assert taken.chosen.notes[-1] == (
+        "Of 2 combinations, activations uint16 was taken: the cheapest that holds the budget."
+    )
+
+
+def test_of_combinations_that_cost_the_same_the_one_named_first_is_taken(tmp_path: Path) -> None:
+    assert _explore(tmp_path / "a", _activations("uint16", "int16")).combination.words == (
+        "activations uint16"
+    )
+    assert _explore(tmp_path / "b", _activations("int16", "uint16")).combination.words == (
+        "activations int16"
+    )
+
+
+def test_where_no_combination_holds_the_nearest_is_taken_and_that_is_said(tmp_path: Path) -> None:
+    taken = _explore(tmp_path / "a", _activations("uint8", "int8"))
+    assert not taken.chosen.holds
+    assert taken.chosen.notes[-1].endswith("was taken: none holds the budget.")
+
+
+def test_a_combination_that_no_time_is_left_for_is_told(tmp_path: Path) -> None:
+    now = iter([0.0, *[5.0] * 1000])
+    taken = _explore(
+        tmp_path / "a",
+        _activations("uint8", "uint16"),
+        limit=TimeLimit(1.0, lambda: next(now)),
+    )
+    assert taken.combination.words == "activations uint8"
+    assert "no time was left for activations uint16" in taken.chosen.notes[-1]
+
+
+def test_a_combination_that_cannot_be_built_leaves_the_others(tmp_path: Path) -> None:
+    unable = _activations("int16", leave_ops=["MatMul"])
+    taken = _explore(tmp_path / "a", (*unable, *_activations("uint16")))
+    assert taken.combination.words == "activations uint16"
+    assert "activations int16 cannot be built (" in taken.chosen.notes[-1]
+    with pytest.raises(BuildError, match="no node that it could"):
+        _explore(tmp_path / "b", unable)
+
+
+def test_an_explored_profile_is_remembered_and_comes_out_the_same(tmp_path: Path) -> None:
+    path = tmp_path / "out.search" / "qnn-htp.jsonl"
+    combinations = _activations("uint8", "uint16")
+    first = _explore(tmp_path / "a", combinations, journal=Journal(path))
+    size = path.stat().st_size
+    again = Journal(path)
+    second = _explore(tmp_path / "b", combinations, journal=again)
+    assert again.recalled > 0
+    assert path.stat().st_size == size, "nothing was measured again"
+    assert second.chosen.path.read_bytes() == first.chosen.path.read_bytes()
+    assert second.chosen.notes == first.chosen.notes
+
+
+def test_edgepack_toml_names_what_is_searched(tmp_path: Path) -> None:
+    config = tmp_path / "edgepack.toml"
+    config.write_text('[build]\nbudget = "10m"\n[search]\nclean.opset = [17, 21]\n')
+    settings = read_config(config)
+    assert settings.build.budget == "10m"
+    ((first, second),) = combine(["qnn-htp"], read_searched(settings.search, str(config)))
+    assert (first.words, second.words) == ("clean.opset = 17", "clean.opset = 21")
