@@ -122,7 +122,8 @@ def choose(
             f"The quantized model takes {times[0]:.2f} ms, the float one {times[1]:.2f} ms "
             "(1 thread)."
         )
-        float_model = _float_model(prepared, _FLOAT_PRECISION, found, (note,), times[1])
+        notes = (note, *found.notes)
+        float_model = _float_model(prepared, _FLOAT_PRECISION, found, notes, times[1])
         return replace(float_model, candidate_latency_ms=times[0], timed_notes=(timed,))
     if not best.verdict.passed and "inaccurate" in profile.gates.float_instead:
         note = (
@@ -130,7 +131,7 @@ def choose(
             f"{best.verdict.metric} {best.verdict.value:.4f}, the budget is "
             f"{best.verdict.budget:.4f}."
         )
-        return _float_model(prepared, _FLOAT_PRECISION, found, (note,))
+        return _float_model(prepared, _FLOAT_PRECISION, found, (note, *found.notes))
     timed_notes = []
     if times is not None and times[0] > times[1]:
         timed_notes.append(
