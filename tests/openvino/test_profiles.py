@@ -1,0 +1,47 @@
+"""OpenVINO's profile for CPUs on graphs that targets are particular about, on OpenVINO itself."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from edgepack.agent.runtime.sessions import open_model_file
+from edgepack.packager.graph.model_files import save_model
+from edgepack.packager.passes.context import PassContext
+from edgepack.packager.passes.runner import run_float_passes
+from edgepack.packager.profile.reading import load_profile
+from edgepack.packager.progress import silent
+from edgepack.packager.quantization.candidate import Quantizer
+from tests.unit.packager_passes.target_models import TARGETS
+
+pytestmark = pytest.mark.openvino
+
+
+@pytest.mark.parametrize("target", ["residual_cnn", "transformer", "decoder"])
+def test_openvino_takes_every_node_and_computes_what_the_cpu_provider_does(
+    target: str, tmp_path: Path
+) -> None:
+    profile, given = load_profile("openvino-cpu"), TARGETS[target]()
+    context = PassContext(
+        profile_name=profile.name, limits=profile.limits, samples=given.samples, work_dir=tmp_path
+    )
+    prepared = run_float_passes(given.model, profile, context, silent).model
+    settings = profile.quantize
+    assert settings is not None
+    quantizer = Quantizer(prepared, settings, given.samples, work_dir=tmp_path, progress=silent)
+    for name, model in (("float", given.model), ("int8", quantizer.build("minmax", ()).model)):
+        save_model(model, tmp_path / f"{name}.onnx")
+    session = open_model_file(
+        tmp_path / "int8.onnx",
+        provider=profile.device.provider,
+        device=profile.device.type,
+        provider_options=profile.provider.options,
+        session_options=profile.provider.session,
+    )
+    assert session.placement.taken == session.placement.total
+    feeds = given.samples.read(0)
+    want, got = (
+        one.run(feeds)["y"].astype(np.float64)
+        for one in (open_model_file(tmp_path / "float.onnx"), session)
+    )
+    assert np.linalg.norm(got - want) < 0.1 * np.linalg.norm(want)
