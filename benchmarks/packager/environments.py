@@ -4,6 +4,7 @@ import hashlib
 import os
 import subprocess
 import sys
+import sysconfig
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -39,6 +40,7 @@ def prepare(peer: str) -> Environment:
         EnvironmentFailedError: It cannot be installed.
     """
     if peer == OWN:
+        _compile_own()
         return Environment(python=Path(sys.executable), version=f"source {_own_digest()}")
     requirements = PEERS / peer / "requirements.txt"
     folder = _ENVIRONMENTS / peer
@@ -52,6 +54,16 @@ def prepare(peer: str) -> Environment:
         _install([python, "-m", "pip", "install", "--quiet", "-r", requirements])
         ready.write_text(digest)
     return Environment(python=python, version=_pins(requirements))
+
+
+def _compile_own() -> None:
+    """Compiles what pip would have compiled: a peer's installed packages are, and start faster."""
+    folders: list[str | Path] = [
+        sysconfig.get_path("purelib"),
+        *(ROOT / root for root in _OWN_ROOTS),
+    ]
+    # Some packages ship templates or old syntax as .py: they are passed over, as pip does.
+    subprocess.run([sys.executable, "-m", "compileall", "-qq", *folders], check=False)
 
 
 def _install(command: list[str | Path]) -> None:

@@ -24,8 +24,13 @@ from benchmarks.tasks.task import Part, Task
 FLOAT = "float"
 """The peer of the float models' own records."""
 
-_QUIET = {"NO_COLOR": "1", "HF_HUB_OFFLINE": "1", "OLIVE_DISABLE_TELEMETRY": "1"}
-"""What keeps the tools from the network, and their last words readable."""
+_SETTINGS = {
+    "NO_COLOR": "1",
+    "HF_HUB_OFFLINE": "1",
+    "OLIVE_DISABLE_TELEMETRY": "1",
+    "PYTHONDONTWRITEBYTECODE": "",
+}
+"""What keeps the tools from the network, their last words readable, and Python's compiled files."""
 
 _JUDGE_LIMIT_S = 900.0
 _BECAUSE_LENGTH = 400
@@ -141,7 +146,7 @@ def _make_and_judge(
         log=log,
         time_limit_s=terms.time_limit_s,
         memory_limit_bytes=terms.memory_limit_bytes,
-        environment={**os.environ, **_QUIET},
+        environment={**os.environ, **_SETTINGS},
     )
     _keep_log(log, f"{cache_key(subject)}.txt")
     outcome = outcome_of(made, is_written=output.exists())

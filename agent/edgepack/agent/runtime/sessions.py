@@ -233,9 +233,9 @@ def check_feeds(inputs: tuple[SessionTensor, ...], feeds: Mapping[str, Tensor]) 
             raise ValueError(  # noqa: TRY004 - one kind of error for what does not fit
                 f"input '{tensor.name}' is a {type(value).__name__}, not a numpy array"
             )
-        if value.dtype.name != tensor.dtype:
+        if value.dtype != tensor.dtype:  # not `.name`, which numpy makes anew each time
             raise ValueError(
-                f"input '{tensor.name}' has dtype {value.dtype.name}, expected {tensor.dtype}"
+                f"input '{tensor.name}' has dtype {value.dtype}, expected {tensor.dtype}"
             )
         fits = len(value.shape) == len(tensor.shape) and all(
             isinstance(want, str) or want == have
