@@ -1,0 +1,195 @@
+"""16-bit floats: where they are, where they are not, and what they really compute."""
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper
+
+from edgepack.packager.graph.model_files import save_model
+from edgepack.packager.judging.half_precision import open_rounding
+from edgepack.packager.judging.measure import ModelRunner, largest_difference
+from edgepack.packager.lowering.float16 import HalfMaker
+from edgepack.packager.lowering.half_range import constant_fits
+from edgepack.packager.passes.infer_shapes import add_shapes
+from edgepack.packager.profile.schema import Float16
+from edgepack.packager.progress import silent
+from edgepack.packager.samples.sequence import Feeds, Samples
+from tests.unit.packager_passes.models import (
+    attention,
+    cnn,
+    constant,
+    make_model,
+    samples_for,
+    weight,
+)
+
+
+def _maker(
+    model: onnx.ModelProto, folder: Path, *, scale: float = 1.0, **settings: Any
+) -> HalfMaker:
+    given = samples_for(model, 4)
+    samples = Samples(
+        count=4,
+        read=lambda index: {
+            name: np.multiply(value, scale, dtype=np.float32)
+            for name, value in given.read(index).items()
+        },
+        source="made",
+    )
+    return HalfMaker(model, Float16(**settings), samples, work_dir=folder, progress=silent)
+
+
+def _types(model: onnx.ModelProto) -> dict[str, int]:
+    return {value.name: value.type.tensor_type.elem_type for value in model.graph.value_info}
+
+
+@pytest.mark.parametrize("make", [cnn, lambda: attention(mask_value=-64.0)])
+def test_the_whole_graph_is_16_bit_with_one_conversion_at_each_end(
+    make: Any, tmp_path: Path
+) -> None:
+    model = make()
+    maker = _maker(model, tmp_path)
+    built = maker.build("float16", ())
+    onnx.checker.check_model(built.model, full_check=True)
+    assert built.lowered == maker.names
+    assert Counter(node.op_type for node in built.model.graph.node)["Cast"] == 2
+    assert {tensor.data_type for tensor in built.model.graph.initializer} <= {
+        TensorProto.FLOAT16,
+        TensorProto.INT64,
+    }
+    for before, after in zip(
+        (*model.graph.input, *model.graph.output),
+        (*built.model.graph.input, *built.model.graph.output),
+        strict=True,
+    ):
+        assert before == after
+    feeds = samples_for(model, 1).read(0)
+    wanted = ModelRunner(model, tmp_path / "float.onnx").run(feeds)
+    got = ModelRunner(built.model, tmp_path / "half.onnx").run(feeds)
+    assert largest_difference([wanted], [got]) < 1e-2
+
+
+def _square() -> onnx.ModelProto:
+    """x (4) to x * x / 1000, whose middle overflows for x = 1000."""
+    node = helper.make_node
+    return make_model(
+        [
+            node("Mul", ["x", "x"], ["squared"], name="square"),
+            node("Div", ["squared", "thousand"], ["z"], name="shrink"),
+            node("Relu", ["z"], ["y"], name="relu"),
+        ],
+        {"x": [4]},
+        {"y": [4]},
+        [constant("thousand", 1000.0)],
+    )
+
+
+def test_what_overflows_on_the_samples_stays_32_bit_and_so_do_its_readers(tmp_path: Path) -> None:
+    assert _maker(_square(), tmp_path).names == ("square", "shrink", "relu")
+    large = _maker(_square(), tmp_path, scale=1000.0)
+    assert large.names == ("relu",)
+    built = large.build("float16", ()).model
+    assert _types(built)["squared"] == TensorProto.FLOAT
+
+
+def test_the_stand_in_overflows_where_a_16_bit_device_does_and_plain_cpu_does_not(
+    tmp_path: Path,
+) -> None:
+    built = _maker(_square(), tmp_path).build("float16", ()).model
+    feeds: Feeds = {"x": np.array([1.0, 2.0, 3.0, 1000.0], dtype=np.float32)}
+    assert ModelRunner(built, tmp_path / "plain.onnx").run(feeds)["y"][3] == 1000.0
+    save_model(built, tmp_path / "half.onnx")
+    rounded = open_rounding(tmp_path / "half.onnx")(feeds)["y"]
+    assert rounded[3] == np.inf
+    assert rounded[1] == np.float32(np.float16(4.0) / np.float16(1000.0))
+
+
+def test_a_guard_against_zero_that_16_bits_would_lose_keeps_its_node_32_bit(tmp_path: Path) -> None:
+    node = helper.make_node
+    model = make_model(
+        [
+            node("Add", ["x", "guard"], ["safe"], name="guarded"),
+            node("Relu", ["safe"], ["y"], name="relu"),
+        ],
+        {"x": [4]},
+        {"y": [4]},
+        [constant("guard", 1e-12)],
+    )
+    assert _maker(model, tmp_path).names == ("relu",)
+
+
+def test_constants_fit_by_their_values() -> None:
+    assert constant_fits(np.array([-np.inf, 1.0, 1e-9], dtype=np.float32))
+    assert constant_fits(np.array(0.0, dtype=np.float32))
+    assert constant_fits(np.array(1e-6, dtype=np.float32))
+    assert not constant_fits(np.array(1e-12, dtype=np.float32))
+    assert not constant_fits(np.array([1.0, -3.4e38], dtype=np.float32))
+    assert not constant_fits(np.array([1e-6, 2e-6], dtype=np.float32))
+
+
+def test_moving_data_between_32_bit_nodes_needs_no_conversion(tmp_path: Path) -> None:
+    node = helper.make_node
+    model = make_model(
+        [
+            node("MatMul", ["x", "w"], ["a"], name="first"),
+            node("Transpose", ["a"], ["b"], name="turn", perm=[1, 0]),
+            node("MatMul", ["b", "v"], ["y"], name="second"),
+        ],
+        {"x": [4, 8]},
+        {"y": [8, 8]},
+        [weight("w", 8, 8), weight("v", 4, 8)],
+    )
+    built = _maker(model, tmp_path).build("float16", ("first", "second"))
+    assert built.lowered == ()
+    assert [entry.op_type for entry in built.model.graph.node] == ["MatMul", "Transpose", "MatMul"]
+
+
+def test_bodies_of_control_flow_and_tensors_that_they_read_stay_32_bit(tmp_path: Path) -> None:
+    def body(name: str, kind: str) -> onnx.GraphProto:
+        info = helper.make_tensor_value_info(name, TensorProto.FLOAT, [4])
+        return helper.make_graph([helper.make_node(kind, ["r"], [name])], name, [], [info])
+
+    model = make_model(
+        [
+            helper.make_node("Mul", ["x", "two"], ["r"], name="double"),
+            helper.make_node(
+                "If",
+                ["yes"],
+                ["chosen"],
+                name="if",
+                then_branch=body("then", "Relu"),
+                else_branch=body("else", "Neg"),
+            ),
+            helper.make_node("Add", ["chosen", "r"], ["y"], name="add"),
+        ],
+        {"x": [4]},
+        {"y": [4]},
+        [constant("two", 2.0), constant("yes", True, np.bool_)],
+    )
+    add_shapes(model)
+    built = _maker(model, tmp_path).build("float16", ()).model
+    onnx.checker.check_model(built, full_check=True)
+    feeds: Feeds = {"x": np.array([-1.0, 0.5, 2.0, 3.0], dtype=np.float32)}
+    got = ModelRunner(built, tmp_path / "half.onnx").run(feeds)["y"]
+    np.testing.assert_array_equal(got, [-2.0, 2.0, 8.0, 12.0])
+
+
+def test_names_that_are_taken_are_not_made_again(tmp_path: Path) -> None:
+    node = helper.make_node
+    model = make_model(
+        [
+            node("Relu", ["x"], ["x/float16"], name="a"),
+            node("Add", ["x", "x/float16"], ["y"], name="b"),
+        ],
+        {"x": [4]},
+        {"y": [4]},
+        [],
+    )
+    built = _maker(model, tmp_path).build("float16", ()).model
+    made = [name for entry in built.graph.node for name in entry.output]
+    assert len(made) == len(set(made))
+    ModelRunner(built, tmp_path / "half.onnx").run(samples_for(model, 1).read(0))

@@ -1,0 +1,228 @@
+"""Weights of few bits: what ONNX Runtime computes with them, and what each method is for."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper, numpy_helper
+
+from edgepack.packager.graph.questions import index_graph
+from edgepack.packager.judging.measure import ModelRunner
+from edgepack.packager.lowering.blocks import Floats, Grid
+from edgepack.packager.lowering.gptq import round_with_feedback
+from edgepack.packager.lowering.hqq import refine_grid
+from edgepack.packager.lowering.moments import measure_moments, parts_that_fit
+from edgepack.packager.lowering.products import find_products
+from edgepack.packager.lowering.rtn import make_grid, round_to_nearest
+from edgepack.packager.lowering.weights import WeightQuantizer
+from edgepack.packager.profile.schema import QuantizeWeights
+from edgepack.packager.progress import silent
+from edgepack.packager.samples.sequence import Samples
+from tests.unit.packager_passes.models import constant, make_model, weight
+
+_INPUTS = 72
+"""No multiple of any block size but 8."""
+
+
+def _furthest(got: Any, wanted: Any) -> float:
+    assert got.shape == wanted.shape, f"{got.shape} in place of {wanted.shape}"
+    return float(np.max(np.abs(got - wanted)))
+
+
+def _floats(tensor: onnx.TensorProto) -> Floats:
+    return numpy_helper.to_array(tensor).astype(np.float32)
+
+
+def _samples(count: int = 16) -> Samples:
+    """Rows whose elements go together, as activations do: only then errors can be made up for."""
+    rng = np.random.default_rng(3)
+    mixing = rng.normal(0, 1, (8, _INPUTS)).astype(np.float32)
+    rows = [rng.normal(0, 1, (24, 8)).astype(np.float32) @ mixing for _ in range(count)]
+    return Samples(count=count, read=lambda index: {"x": rows[index]}, source="made")
+
+
+def _products() -> onnx.ModelProto:
+    node = helper.make_node
+    return make_model(
+        [
+            node("MatMul", ["x", "w1"], ["a"], name="first"),
+            node("Relu", ["a"], ["r"], name="relu"),
+            node("Gemm", ["r", "w2", "b2"], ["y"], name="last", transB=1, alpha=0.5),
+        ],
+        {"x": [24, _INPUTS]},
+        {"y": [24, 48]},
+        [weight("w1", _INPUTS, 50), weight("w2", 48, 50, seed=2), weight("b2", 48)],
+    )
+
+
+def _maker(model: onnx.ModelProto, folder: Path, **settings: Any) -> WeightQuantizer:
+    return WeightQuantizer(
+        model, QuantizeWeights(**settings), _samples(), work_dir=folder, progress=silent
+    )
+
+
+def _restored(model: onnx.ModelProto, settings: QuantizeWeights) -> onnx.ModelProto:
+    """The float model with weights rounded to nearest and written out in full."""
+    result = onnx.ModelProto()
+    result.CopyFrom(model)
+    index = index_graph(model.graph)
+    for product in find_products(index):
+        matrix = product.matrix(index)
+        grid = make_grid(
+            matrix,
+            bits=settings.bits,
+            block_size=settings.block_size,
+            symmetric=settings.symmetric,
+        )
+        rounded = round_to_nearest(matrix, grid).restore() / product.factor
+        for tensor in result.graph.initializer:
+            if tensor.name == product.weight:
+                values = rounded if product.is_transposed else rounded.T
+                tensor.CopyFrom(numpy_helper.from_array(values.astype(np.float32), tensor.name))
+    return result
+
+
+@pytest.mark.parametrize("symmetric", [False, True])
+@pytest.mark.parametrize("block_size", [16, 32, 128])
+@pytest.mark.parametrize("bits", [4, 8])
+def test_onnx_runtime_computes_with_the_weights_that_the_codes_stand_for(
+    bits: int, block_size: int, symmetric: bool, tmp_path: Path
+) -> None:
+    model = _products()
+    settings: dict[str, Any] = {"bits": bits, "block_size": block_size, "symmetric": symmetric}
+    built = _maker(model, tmp_path, methods=("rtn",), **settings).build("rtn", ())
+    assert built.lowered == ("first", "last")
+    assert [node.op_type for node in built.model.graph.node if node.name in built.lowered] == [
+        "MatMulNBits",
+        "MatMulNBits",
+    ]
+    wanted = ModelRunner(_restored(model, QuantizeWeights(**settings)), tmp_path / "wanted.onnx")
+    got = ModelRunner(built.model, tmp_path / "got.onnx")
+    feeds = _samples().read(0)
+    assert _furthest(got.run(feeds)["y"], wanted.run(feeds)["y"]) < 1e-4
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+def test_tables_are_gathered_from_codes(bits: int, tmp_path: Path) -> None:
+    model = make_model(
+        [helper.make_node("Gather", ["table", "rows"], ["y"], name="lookup")],
+        {},
+        {"y": [3, 40]},
+        [weight("table", 90, 40), constant("rows", [5, 0, 89], np.int64)],
+    )
+    built = _maker(model, tmp_path, bits=bits).build("rtn", ())
+    (node,) = built.model.graph.node
+    assert node.op_type == "GatherBlockQuantized"
+    table = _floats(model.graph.initializer[0])
+    grid = make_grid(table, bits=bits, block_size=32, symmetric=False)
+    got = ModelRunner(built.model, tmp_path / "got.onnx").run({})["y"]
+    assert _furthest(got, round_to_nearest(table, grid).restore()[[5, 0, 89]]) < 1e-5
+    assert _maker(model, tmp_path, embeddings=False).names == ()
+
+
+def test_every_weight_is_within_half_a_step_of_what_it_was() -> None:
+    matrix = _floats(weight("w", 20, _INPUTS))
+    for symmetric in (False, True):
+        grid = make_grid(matrix, bits=4, block_size=16, symmetric=symmetric)
+        error = np.abs(round_to_nearest(matrix, grid).restore() - matrix)
+        steps = np.repeat(np.abs(grid.scales), 16, axis=1)[:, :_INPUTS]
+        # The symmetric grid ends one step earlier on the side without the largest weight.
+        assert (error <= steps * (1.0 if symmetric else 0.5) * 1.001).all()
+
+
+def test_zeros_and_blocks_of_zeros_stay_exactly_zero() -> None:
+    matrix = _floats(weight("w", 6, 64)).copy()
+    matrix[:, 32:] = 0.0
+    matrix[:, 3] = 0.0
+    for symmetric in (False, True):
+        grid = make_grid(matrix, bits=4, block_size=32, symmetric=symmetric)
+        restored = round_to_nearest(matrix, grid).restore()
+        assert (restored[matrix == 0.0] == 0.0).all()
+
+
+def test_half_quadratic_grids_never_cost_more_in_their_own_norm_and_mostly_less() -> None:
+    rng = np.random.default_rng(5)
+    matrix = rng.standard_t(3, (64, 128)).astype(np.float32)
+    plain = make_grid(matrix, bits=4, block_size=32, symmetric=False)
+    refined = refine_grid(matrix, plain)
+
+    def norms(grid: Grid) -> Any:
+        error = np.abs(round_to_nearest(matrix, grid).restore() - matrix)
+        return (error**0.7).reshape(64, 4, 32).sum(axis=-1)
+
+    assert (norms(refined) <= norms(plain) * 1.001).all()
+    assert norms(refined).sum() < 0.99 * norms(plain).sum()
+
+
+def test_feedback_makes_the_products_on_the_samples_better_than_rounding_does(
+    tmp_path: Path,
+) -> None:
+    model = _products()
+    index = index_graph(model.graph)
+    first = next(iter(find_products(index)))
+    matrix = first.matrix(index)
+    samples = _samples()
+    moments = measure_moments(model, {"x": _INPUTS}, samples, work_dir=tmp_path, progress=silent)[
+        "x"
+    ]
+    rows = np.concatenate([feeds["x"] for feeds in samples])
+    np.testing.assert_allclose(moments, rows.T @ rows, rtol=1e-3, atol=1e-2)
+    grid = make_grid(matrix, bits=4, block_size=32, symmetric=False)
+
+    def error(restored: Floats) -> float:
+        return float(np.linalg.norm(rows @ (restored - matrix).T))
+
+    nearest = error(round_to_nearest(matrix, grid).restore())
+    assert error(round_with_feedback(matrix, grid, moments).restore()) < 0.5 * nearest
+
+
+def test_inputs_that_never_carry_anything_do_not_stop_the_feedback() -> None:
+    matrix = _floats(weight("w", 8, 32))
+    grid = make_grid(matrix, bits=4, block_size=16, symmetric=False)
+    silent_inputs = np.zeros((32, 32))
+    got = round_with_feedback(matrix, grid, silent_inputs)
+    np.testing.assert_array_equal(got.codes, round_to_nearest(matrix, grid).codes)
+
+
+def test_moments_are_taken_in_parts_that_fit() -> None:
+    widths = {"a": 10, "b": 10, "c": 100, "d": 10}
+    assert parts_that_fit(widths, most_bytes=1600) == [["a", "b"], ["c"], ["d"]]
+
+
+@pytest.mark.parametrize("method", ["rtn", "hqq", "gptq"])
+def test_nodes_return_to_float_and_bytes_are_the_same_twice(method: str, tmp_path: Path) -> None:
+    model = _products()
+    built = _maker(model, tmp_path).build(method, ("last",))
+    assert built.lowered == ("first",)
+    assert {node.name: node.op_type for node in built.model.graph.node} == {
+        "first": "MatMulNBits",
+        "relu": "Relu",
+        "last": "Gemm",
+    }
+    again = _maker(model, tmp_path / "again").build(method, ("last",))
+    assert built.model.SerializeToString(deterministic=True) == again.model.SerializeToString(
+        deterministic=True
+    )
+
+
+def test_ranking_measures_each_node_alone(tmp_path: Path) -> None:
+    model = _products()
+    ranked = _maker(model, tmp_path).rank("rtn", _samples(2), silent)
+    assert {cost.name for cost in ranked} == {"first", "last"}
+    assert ranked[0].noise >= ranked[1].noise > 0.0
+
+
+def test_small_weights_and_products_of_two_activations_stay_float(tmp_path: Path) -> None:
+    node = helper.make_node
+    model = make_model(
+        [
+            node("MatMul", ["x", "small"], ["a"], name="small"),
+            node("MatMul", ["x", "y"], ["b"], name="dynamic"),
+        ],
+        {"x": [4, 8], "y": [8, 4]},
+        {"a": [4, 4], "b": [4, 4]},
+        [weight("small", 8, 4)],
+    )
+    assert _maker(model, tmp_path).names == ()
