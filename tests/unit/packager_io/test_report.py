@@ -15,7 +15,7 @@ from edgepack.packager.reports.numbers import (
     format_size_change,
 )
 from edgepack.packager.reports.page import render_report
-from edgepack.packager.reports.reasons import explain, sum_up
+from edgepack.packager.reports.reasons import explain, explain_refusal, sum_up
 from edgepack.packager.reports.report import (
     BlamedNode,
     RefusedCandidate,
@@ -181,6 +181,13 @@ def test_a_refused_build_shows_its_curve_and_the_nodes_to_blame() -> None:
     ):
         assert text in page
     assert msgspec.json.decode(encode_report(report), type=Report) == report
+
+
+def test_a_refusal_for_another_reason_than_accuracy_tells_that_reason() -> None:
+    refused = _refused()
+    assert refused.best is not None
+    kept = msgspec.structs.replace(refused.best, accuracy=make_variant().accuracy)
+    assert explain_refusal("it is too large", kept) == "It is too large."
 
 
 def test_one_sentence_says_why_a_variant_won() -> None:

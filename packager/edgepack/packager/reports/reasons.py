@@ -63,15 +63,17 @@ def explain(variant: VariantReport) -> str:
     )
 
 
-def explain_refusal(best: RefusedCandidate) -> str:
-    """What a refused profile came to."""
+def explain_refusal(problem: str, best: RefusedCandidate) -> str:
+    """What a refused profile came to.
+
+    Args:
+        problem: Why it was refused; told where accuracy is not the reason.
+        best: Its best candidate.
+    """
     accuracy = best.accuracy
-    tried = f"The best of {_count(best.attempts)} keeps" if best.attempts else "It keeps"
     if accuracy.value >= accuracy.budget:
-        return (
-            f"{tried} {format_metric(accuracy.value)}, which is within the budget of "
-            f"{format_metric(accuracy.budget)}: it was refused for another reason."
-        )
+        return f"{problem[:1].upper()}{problem[1:]}."
+    tried = f"The best of {_count(best.attempts)} keeps" if best.attempts else "It keeps"
     return (
         f"{tried} {format_metric(accuracy.value)} on held-out samples; the budget is "
         f"{format_metric(accuracy.budget)}."
