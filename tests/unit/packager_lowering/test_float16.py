@@ -105,6 +105,9 @@ def test_the_stand_in_overflows_where_a_16_bit_device_does_and_plain_cpu_does_no
     save_model(built, tmp_path / "half.onnx")
     rounded = open_rounding(tmp_path / "half.onnx")(feeds)["y"]
     assert rounded[3] == np.inf
+    left = sorted(file.name for file in tmp_path.iterdir())
+    assert "half.onnx" in left, left
+    assert not [name for name in left if name.startswith("tmp") or "rounding" in name], left
     assert rounded[1] == np.float32(np.float16(4.0) / np.float16(1000.0))
 
 

@@ -5,6 +5,7 @@ so that nothing is rounded and nothing overflows on the way: 1000 * 1000 / 1000 
 infinity on a GPU. The stand-in computes in 32 bits, as GPUs accumulate, and rounds every result.
 """
 
+import tempfile
 from pathlib import Path
 
 import numpy as np
@@ -23,11 +24,12 @@ def open_rounding(path: Path) -> Run:
     """Opens a model on the CPU provider so that 16-bit results are rounded to 16 bits.
 
     Args:
-        path: The model; the stand-in is written beside it.
+        path: The model; the stand-in is written beside it, and gone when this returns.
     """
-    stand_in = path.with_name(f"{path.stem}.rounding.onnx")
-    save_model(show_rounding(load_model(path)), stand_in)
-    session = open_on_cpu(stand_in, optimize=False)
+    with tempfile.TemporaryDirectory(dir=path.parent) as folder:
+        stand_in = Path(folder) / "rounding.onnx"
+        save_model(show_rounding(load_model(path)), stand_in)
+        session = open_on_cpu(stand_in, optimize=False)
     inputs = {value.name for value in session.get_inputs()}
     outputs = [value.name for value in session.get_outputs()]
 
