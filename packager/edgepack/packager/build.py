@@ -35,6 +35,7 @@ from edgepack.packager.exploring import SearchPlan
 from edgepack.packager.huggingface.folder import open_source
 from edgepack.packager.inputs import InputDeclaration, check_declarations
 from edgepack.packager.judging.accuracy import Metric
+from edgepack.packager.judging.labels import LabelledSamples, open_labelled
 from edgepack.packager.profile.schema import Profile
 from edgepack.packager.progress import Progress
 from edgepack.packager.recipe import prepare_variant
@@ -76,6 +77,7 @@ class BuildRequest:
         shapes: Shapes to fix by input name.
         declarations: Declared inputs by name, and the file they came from.
         metric: The user's own metric, or None for the profile's.
+        labels: File with the class of each evaluation sample, or None.
         searched: Settings with several values to try.
         budget_s: Seconds that the search may take; None for no limit.
         hooks: Folder of firmware hooks to ship, or None.
@@ -98,6 +100,7 @@ class BuildRequest:
     declarations: Mapping[str, InputDeclaration] = field(default_factory=dict)
     declared_in: str = ""
     metric: Metric | None = None
+    labels: Path | None = None
     searched: tuple[SearchedKey, ...] = ()
     budget_s: float | None = None
     hooks: Path | None = None
@@ -254,7 +257,26 @@ def _open_material(
     split = split_samples(opened, evaluation)
     notes.append(f"The samples were divided: {describe(split)}.")
     notes += describe_coverage(split, source.inputs, request.declarations)
-    return Material(opened=opened, split=split, notes=(*source.notes, *notes))
+    return Material(
+        opened=opened,
+        split=split,
+        notes=(*source.notes, *notes),
+        labelled=_open_labels(request, source),
+    )
+
+
+def _open_labels(request: BuildRequest, source: SourceModel) -> LabelledSamples | None:
+    if request.labels is None:
+        return None
+    if request.metric is not None or not request.evaluation:
+        raise BuildError(
+            "labels and a metric were given: which decides?"
+            if request.metric is not None
+            else "labels were given, and no evaluation samples that they belong to",
+            found_in="--labels",
+            remedy="--evaluation PATH --labels FILE, or --metric alone",
+        )
+    return open_labelled(request.labels, request.evaluation, source.inputs, request.declarations)
 
 
 def _open_given(
@@ -297,6 +319,7 @@ def _prepare_all(
                     progress=_for_profile(progress, profile.name),
                     allow_degraded=request.allow_degraded,
                     metric=request.metric,
+                    labelled=material.labelled,
                     plan=SearchPlan(
                         combinations=entries,
                         limit=next(limits),

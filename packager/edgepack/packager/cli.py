@@ -48,6 +48,7 @@ _json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
     help="Samples: folder of .npz/.npy/images, one .npz, ONNX test data, or random:N.",
 )
 @click.option("--evaluation", metavar="PATH", help="Held-out samples; else a share is held out.")
+@click.option("--labels", type=_path, help="Class of each evaluation sample, one a line.")
 @click.option("--metric", metavar="MODULE:FUNCTION", help="Your own measure of accuracy.")
 @click.option(
     "--search",
@@ -85,6 +86,7 @@ def build(
     profiles: tuple[str, ...],
     calibration: str | None,
     evaluation: str | None,
+    labels: Path | None,
     metric: str | None,
     searched: tuple[str, ...],
     budget: str | None,
@@ -147,6 +149,7 @@ def build(
         declarations=settings.inputs,
         declared_in=str(config or CONFIG_FILE),
         metric=load_metric(metric) if metric else None,
+        labels=labels or (Path(settings.evaluation.labels) if settings.evaluation.labels else None),
         searched=(
             *read_searched(settings.search, str(config or CONFIG_FILE)),
             *map(parse_searched, searched),

@@ -80,9 +80,16 @@ class ModelSection(_Section, frozen=True, kw_only=True):
 
 
 class SamplesSection(_Section, frozen=True, kw_only=True):
-    """`[calibration]`, `[evaluation]`: a path relative to the file, or `random:N`."""
+    """`[calibration]`: a path relative to the file, or `random:N`."""
 
     path: str = ""
+
+
+class EvaluationSection(_Section, frozen=True, kw_only=True):
+    """`[evaluation]`: held-out samples, and a file with the class of each, if there is one."""
+
+    path: str = ""
+    labels: str = ""
 
 
 class BuildSection(_Section, frozen=True, kw_only=True):
@@ -105,7 +112,7 @@ class BuildConfig(_Section, frozen=True, kw_only=True):
     model: ModelSection = ModelSection()
     inputs: dict[str, InputDeclaration] = {}
     calibration: SamplesSection = SamplesSection()
-    evaluation: SamplesSection = SamplesSection()
+    evaluation: EvaluationSection = EvaluationSection()
     build: BuildSection = BuildSection()
     search: dict[str, Any] = {}
 
@@ -135,8 +142,11 @@ def read_config(path: Path) -> BuildConfig:
         ) from error
     return msgspec.structs.replace(
         config,
-        calibration=_anchor(config.calibration, path.parent),
-        evaluation=_anchor(config.evaluation, path.parent),
+        calibration=SamplesSection(path=_anchor(config.calibration.path, path.parent)),
+        evaluation=EvaluationSection(
+            path=_anchor(config.evaluation.path, path.parent),
+            labels=_anchor(config.evaluation.labels, path.parent),
+        ),
         build=msgspec.structs.replace(
             config.build,
             profiles=tuple(
@@ -243,6 +253,7 @@ path = "calibration"
 
 # [evaluation]            # held-out samples; without them, a share of the calibration is held out
 # path = "evaluation"
+# labels = "labels.txt"     # one integer a line: the class of each of these samples
 
 [build]
 profiles = ["cpu"]        # edgepack profiles list
@@ -311,10 +322,8 @@ def _size(size: str | int) -> Any:
     return size if isinstance(size, int) else 1
 
 
-def _anchor(section: SamplesSection, folder: Path) -> SamplesSection:
-    if not section.path or section.path.startswith("random:"):
-        return section
-    return SamplesSection(path=str(folder / section.path))
+def _anchor(path: str, folder: Path) -> str:
+    return path if not path or path.startswith("random:") else str(folder / path)
 
 
 def _check_image(declaration: ImageInput, spec: TensorSpec, where: str) -> None:

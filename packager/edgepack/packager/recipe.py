@@ -27,6 +27,7 @@ from edgepack.packager.judging.accuracy import Metric, Verdict
 from edgepack.packager.judging.distance import OutputDistance
 from edgepack.packager.judging.evaluation import Evaluator
 from edgepack.packager.judging.inspection import Inspection, inspect
+from edgepack.packager.judging.labels import LabelledSamples, judge_by_labels
 from edgepack.packager.judging.tolerances import derive_tolerances
 from edgepack.packager.judging.trial import Trial, try_model
 from edgepack.packager.judging.verdict_notes import describe_verdict
@@ -62,6 +63,7 @@ def prepare_variant(
     progress: Progress,
     allow_degraded: bool,
     metric: Metric | None = None,
+    labelled: LabelledSamples | None = None,
     plan: SearchPlan | None = None,
 ) -> PreparedVariant:
     """Prepares the variant of one profile; see the steps above.
@@ -73,6 +75,8 @@ def prepare_variant(
         work_dir: Folder for everything that is written; the variant ends up inside.
         progress: Told about each step.
         allow_degraded: Publish a variant that gates refuse, marked.
+        labelled: Held-out samples with labels, which then give the verdict; candidates are still
+            chosen by how near they are to the float model.
         metric: The user's own metric, which then decides in place of agreement with the float
             model.
         plan: What is searched, and with what; the profile as it stands where it is None.
@@ -104,10 +108,14 @@ def prepare_variant(
     run = evaluator.open(final)
     got = [run(feeds) for feeds in split.held_out]
     distances = judge.reference.distances(got)
-    in_chains = bool(split.held_out.states)
-    verdict = (
-        judge.judge(run) if metric is not None or in_chains else judge.reference.judge(got)
-    )  # 4.
+    judged_count = split.held_out.count  # 4.
+    if labelled is not None:
+        judged_count = len(labelled.labels)
+        verdict = judge_by_labels(labelled, run, float_source, profile.gates.accuracy)
+    elif metric is not None or split.held_out.states:
+        verdict = judge.judge(run)
+    else:
+        verdict = judge.reference.judge(got)
     del run  # its session holds the whole model, and the trial opens another
     trial = _try_on_provider(final, profile, evaluator, split.held_out, progress)  # 5.
     seen = [distances]
@@ -119,19 +127,19 @@ def prepare_variant(
     refusals = [
         refusal
         for refusal in (
-            gates.check_accuracy(profile, verdict, split.held_out.count, chosen.found),
+            gates.check_accuracy(profile, verdict, judged_count, chosen.found),
             _check_trial(profile, seen),
             gates.check_placement(profile, placement),
             gates.check_size(profile, size_bytes, source.size_bytes),
         )
         if refusal is not None
     ]
-    accuracy = _accuracy(verdict, distances, split.held_out.count, evaluator.provider)
+    accuracy = _accuracy(verdict, distances, judged_count, evaluator.provider)
     inspection = _inspect(explored.prepared, chosen, split.held_out, work_dir, progress)  # 6.
     notes = (
         *explored.passed.notes,
         *chosen.notes,
-        *describe_verdict(verdict, split.held_out, distances),
+        *describe_verdict(verdict, judged_count, split.held_out, distances),
         *_venue_notes(evaluator, profile, trial),
     )
     attempts, culprits = _tell_search(chosen)

@@ -93,7 +93,7 @@ def test_the_report_says_how_sure_the_verdict_is_and_that_it_comes_from_chains()
     verdict = reference.judge(outputs)
     states = (State(input="state", output="stateN"),)
     samples = Samples(count=16, read=lambda index: {}, source="samples", states=states)
-    first, second = describe_verdict(verdict, samples, reference.distances(outputs))
+    first, second = describe_verdict(verdict, 16, samples, reference.distances(outputs))
     assert first == (
         "explained_variance is 1.0000 on 16 held-out samples: with 95 % confidence at least "
         "1.0000 on samples like these."

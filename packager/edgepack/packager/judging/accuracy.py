@@ -29,7 +29,7 @@ from edgepack.packager.judging.measure import Outputs, Run
 from edgepack.packager.judging.parts import Part, find_parts
 from edgepack.packager.profile.schema import AccuracyGate
 
-_ONE_MISS_FROM = 10
+ONE_MISS_FROM = 10
 """From this many samples on, one may differ whatever the budget: below 1/budget samples a single
 coin flip would refuse a build."""
 
@@ -235,7 +235,7 @@ class Reference:
 
     def _with_one_miss(self, budget: float) -> float:
         count = len(self.expected)
-        if count < _ONE_MISS_FROM:
+        if count < ONE_MISS_FROM:
             return budget
         return min(budget, 1.0 - 1.0 / count)
 

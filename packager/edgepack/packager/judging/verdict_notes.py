@@ -9,19 +9,20 @@ from edgepack.packager.samples.sequence import Samples
 
 
 def describe_verdict(
-    verdict: Verdict, samples: Samples, distances: Sequence[OutputDistance]
+    verdict: Verdict, count: int, samples: Samples, distances: Sequence[OutputDistance]
 ) -> tuple[str, ...]:
     """Sentences for the report.
 
     Args:
         verdict: What the accuracy gate said on the samples.
+        count: Samples that it was found on.
         samples: The held-out samples.
         distances: Of single inferences on them.
     """
     notes = []
     if verdict.low is not None:
         notes.append(
-            f"{verdict.metric} is {verdict.value:.4f} on {samples.count} held-out samples: with "
+            f"{verdict.metric} is {verdict.value:.4f} on {count} held-out samples: with "
             f"95 % confidence at least {max(verdict.low, 0.0):.4f} on samples like these."
         )
     if samples.states and verdict.distances:

@@ -9,6 +9,7 @@ from edgepack.errors import EdgepackError
 from edgepack.packager.bundling.assemble import BundleParts, LaidOut, reported_files
 from edgepack.packager.bundling.rehearse import Rehearsal
 from edgepack.packager.bundling.tool_versions import tool_versions
+from edgepack.packager.judging.labels import LabelledSamples
 from edgepack.packager.profile.reading import describe_passes
 from edgepack.packager.profile.schema import Profile
 from edgepack.packager.reports.report import (
@@ -36,11 +37,16 @@ from edgepack.packager.variant import (
 
 @dataclass(frozen=True, kw_only=True)
 class Material:
-    """Samples, opened and divided, and what a person should know of them and of the model."""
+    """Samples, opened and divided, and what a person should know of them and of the model.
+
+    Attributes:
+        labelled: The held-out samples with their labels; None where none were given.
+    """
 
     opened: OpenedSamples
     split: SampleSplit
     notes: tuple[str, ...]
+    labelled: LabelledSamples | None = None
 
 
 def compose_report(
