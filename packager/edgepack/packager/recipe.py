@@ -257,13 +257,15 @@ def _tell_search(chosen: Chosen) -> tuple[tuple[Attempt, ...], tuple[Culprit, ..
     found = chosen.found
     if found is None:
         return (), ()
-    attempts = tuple(
-        replace(attempt, is_best=True, latency_ms=chosen.candidate_latency_ms)
-        if attempt.what == found.best.words
-        else attempt
-        for attempt in found.attempts
-    )
-    return attempts, tuple(
+    best = (found.best.words, found.best.verdict.value)
+    attempts = list(found.attempts)
+    for number, attempt in enumerate(attempts):
+        if (attempt.what, attempt.accuracy) == best:  # words alone may come twice
+            attempts[number] = replace(
+                attempt, is_best=True, latency_ms=chosen.candidate_latency_ms
+            )
+            break
+    return tuple(attempts), tuple(
         Culprit(name=cost.name, noise=float(f"{cost.noise:.3g}"))
         for cost in found.culprits[:_MOST_CULPRITS]
     )

@@ -23,6 +23,7 @@ _LABEL_PLACES: tuple[tuple[float, float, str], ...] = (
     (0, -10, "middle"),
     (0, 18, "middle"),
 )
+_TICK_ROOM = 12
 _LABEL_HEIGHT, _LABEL_WIDTH = 11, 8
 
 
@@ -84,7 +85,15 @@ def plot(
         parts.append(_text(_LEFT - 6, y + 4, _short(value, high - low), "end"))
     for value in _ticks(0.0, right, 4):
         x = _LEFT + value / right * (_RIGHT - _LEFT)
-        parts.append(_text(x, _BOTTOM + 17, x_text(value), "middle"))
+        is_last = x > _RIGHT - _TICK_ROOM
+        parts.append(
+            _text(
+                _WIDTH if is_last else x,
+                _BOTTOM + 17,
+                x_text(value),
+                "end" if is_last else "middle",
+            )
+        )
     parts.append(_line(_LEFT, _BOTTOM, _RIGHT, _BOTTOM, "axis"))
     parts.append(_text((_LEFT + _RIGHT) / 2, _HEIGHT - 8, x_words, "middle"))
     y = _BOTTOM - (budget - low) / (high - low) * (_BOTTOM - _TOP)
