@@ -1,0 +1,53 @@
+"""Ranking nodes by what each costs alone: the costliest are worth the most runs."""
+
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import onnx
+from onnx import helper
+
+from edgepack.packager.profile.schema import Quantize
+from edgepack.packager.progress import silent
+from edgepack.packager.quantization.calibrated import CalibratedModel
+from edgepack.packager.quantization.ranking import rank_nodes
+from edgepack.packager.samples.sequence import Feeds
+from tests.unit.packager_passes.models import make_model, samples_for, weight
+
+
+def _layers(*spreads: float) -> onnx.ModelProto:
+    """Products in a row; the weights of each are as uneven as its spread says."""
+    nodes, weights, value = [], [], "x"
+    for number, spread in enumerate(spreads):
+        output = "y" if number == len(spreads) - 1 else f"h{number}"
+        nodes.append(helper.make_node("MatMul", [value, f"w{number}"], [output], name=f"n{number}"))
+        tensor = weight(f"w{number}", 8, 8, seed=number)
+        values = onnx.numpy_helper.to_array(tensor).copy()
+        values[0, 0] = spread
+        weights.append(onnx.numpy_helper.from_array(values, f"w{number}"))
+        value = output
+    return make_model(nodes, {"x": [1, 8]}, {"y": [1, 8]}, weights)
+
+
+def test_the_costliest_node_comes_first_and_is_measured_on_the_most_samples(tmp_path: Path) -> None:
+    model = _layers(0.3, 0.3, 200.0, 0.3)
+    samples = samples_for(model, 12)
+    settings = Quantize(ops="compute", activations="uint8", weights="int8")
+    calibrated = CalibratedModel(model, settings, samples, work_dir=tmp_path, progress=silent)
+    gated = calibrated.gate("minmax", tmp_path / "gated.onnx")
+    runs: Counter[str] = Counter()
+
+    class _Counting:
+        names = gated.names
+
+        def run(self, feeds: Feeds, quantized: np.ndarray) -> dict[str, np.ndarray]:
+            runs.update(name for name, on in zip(gated.names, quantized, strict=True) if on)
+            return gated.run(feeds, quantized)
+
+    ranked = rank_nodes(_Counting(), samples, progress=silent)  # type: ignore[arg-type]
+
+    assert ranked[0].name == "n3", "it reads what the uneven weights make"
+    assert {cost.name for cost in ranked} == {"n0", "n1", "n2", "n3"}
+    assert sorted(runs.values()) == [2, 2, 4, 8], "2 samples for all, 4 for half, 8 for a quarter"
+    assert runs["n3"] == 8
+    assert rank_nodes(gated, samples, progress=silent) == ranked
