@@ -160,7 +160,9 @@ def build(
         keep_going=keep_going,
         replace=force,
     )
-    signal.signal(signal.SIGTERM, _stop)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, _stop)
     with progress_bar() as progress:
         result = build_bundle(request, progress)
     if as_json:
@@ -344,6 +346,7 @@ def _creation_time(given: str | None) -> str:
 
 def _stop(number: int, frame: FrameType | None) -> NoReturn:
     """Ends by way of every `finally`, so that a stopped build leaves nothing behind."""
+    click.echo(f"stopped by {signal.Signals(number).name}", err=True)
     sys.exit(128 + number)
 
 

@@ -43,7 +43,9 @@ def test_scores_that_are_lost_beside_boxes_are_a_loss() -> None:
 def test_channels_of_like_size_are_judged_together() -> None:
     rng = np.random.default_rng(0)
     sizes = np.geomspace(0.2, 5, 16).reshape(1, 16, 1)
-    expected = [{"y": (rng.normal(0, 1, (1, 16, 8)) * sizes).astype(np.float32)} for _ in range(20)]
+    expected: list[Outputs] = [
+        {"y": (rng.normal(0, 1, (1, 16, 8)) * sizes).astype(np.float32)} for _ in range(20)
+    ]
     near: list[Outputs] = [
         {"y": value["y"].astype(np.float32) + np.float32(0.01)} for value in expected
     ]

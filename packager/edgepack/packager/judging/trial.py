@@ -115,7 +115,7 @@ def try_model(
         )
         if ending.answer is None:
             raise BuildError(
-                f"the model does not survive {provider}: the process {ending.because}",
+                f"the model does not survive {provider}: {ending.because}",
                 found_in=str(model.name),
                 remedy="another profile for this device, or a report to the provider's vendor",
             )
