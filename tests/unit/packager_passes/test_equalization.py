@@ -154,6 +154,18 @@ def test_outliers_that_nothing_can_take_over_are_divided_by_a_mul(tmp_path: Path
     assert _differs(model, after, tmp_path) < 1e-5
 
 
+def test_types_stay_known_behind_an_operator_of_onnx_runtimes_own(tmp_path: Path) -> None:
+    model = _normalized(has_residual=True)
+    gelu = node("Gelu", ["x"], ["g"], name="gelu", domain="com.microsoft")
+    model.graph.node.insert(0, gelu)
+    model.graph.node[1].input[0] = "g"
+    model.opset_import.add(domain="com.microsoft", version=1)
+    after, _ = smooth(model, 0.5, samples_for(model, 4), tmp_path)
+    index = index_graph(after.graph)
+    made = [name for entry in after.graph.node[1:] for name in entry.output]
+    assert all(index.is_float(name) for name in made), made
+
+
 def test_a_product_of_two_activations_cannot_be_smoothed() -> None:
     model = make_model(
         [node("MatMul", ["x", "z"], ["y"], name="product")],

@@ -24,7 +24,7 @@ import onnx
 from onnx import helper, numpy_helper
 
 from edgepack.packager.graph.questions import GraphIndex, index_graph, used_names
-from edgepack.packager.passes.infer_shapes import add_shapes
+from edgepack.packager.passes.infer_shapes import add_missing_shapes, add_shapes
 from edgepack.packager.quantization.channels import ChannelAxis, Channels, channel_maxima
 from edgepack.packager.samples.sequence import Samples
 
@@ -180,6 +180,7 @@ class _Smoothing:
         self._nodes = list(model.graph.node)
         self._before: dict[int, list[onnx.NodeProto]] = {}
         self._current: dict[str, npt.NDArray[np.float64]] = {}
+        self._divided: dict[str, str] = {}
         self.explicit = 0
 
     def move(self, group: _Group, divisors: Channels, maxima: dict[str, Channels]) -> float | None:
@@ -221,7 +222,12 @@ class _Smoothing:
         kept = [tensor for tensor in graph.initializer if tensor.name in read]
         del graph.initializer[:]
         graph.initializer.extend(kept)
+        known = {value.name: value for value in (*graph.value_info, *graph.input, *graph.output)}
+        for name, original in self._divided.items():
+            if original in known:
+                known[name] = onnx.ValueInfoProto(name=name, type=known[original].type)
         add_shapes(self._model)
+        add_missing_shapes(graph, list(known.values()))
 
     def _is_alone(self, group: _Group) -> bool:
         """Whether nobody but the group reads its tensor, through whichever Reshape."""
@@ -238,6 +244,7 @@ class _Smoothing:
         node.CopyFrom(self._index.graph.node[position])
         node.input[0] = carried[node.input[0]]
         carried[node.output[0]] = f"{node.output[0]}/smoothed"
+        self._divided[carried[node.output[0]]] = node.output[0]
         node.name, node.output[0] = f"{node.name}/smoothed", carried[node.output[0]]
         self._before.setdefault(position, []).append(node)
 
@@ -287,6 +294,7 @@ class _Smoothing:
         node.name = f"{node.name}/{label}"
         node.output[0] = f"{name}/{label}"
         before.append(node)
+        self._divided[node.output[0]] = name
         return node
 
     def _can_take_over(self, node: onnx.NodeProto, divisors: Channels, alone: bool) -> bool:
@@ -304,6 +312,7 @@ class _Smoothing:
 
     def _divide_explicitly(self, group: _Group, divisors: Channels) -> str:
         output = f"{group.tensor}/smoothed"
+        self._divided[output] = group.tensor
         factor = f"{group.tensor}/smoothing"
         self._current[factor] = 1.0 / divisors
         node = helper.make_node("Mul", [group.tensor, factor], [output], name=output)
