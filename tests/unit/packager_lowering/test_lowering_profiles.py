@@ -1,4 +1,4 @@
-"""Shipped profiles that lower by other passes than quantize, and contradictions in such profiles."""
+"""Shipped profiles that lower by other passes than quantize, and what contradicts itself there."""
 
 from pathlib import Path
 from typing import Any
