@@ -1,0 +1,174 @@
+"""A build that is stopped, or whose disk is full, leaves what was there before and nothing else."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from edgepack.bundle.keys import generate_key, write_key_pair
+from edgepack.errors import BuildError
+from edgepack.packager.judging.trial import try_model
+from edgepack.packager.samples.sequence import Samples
+from tests.unit.packager_io.models import save, small_cnn, write_stack
+
+COMMAND = (sys.executable, "-m", "edgepack.cli")
+
+
+@pytest.fixture(scope="module")
+def material(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a model, samples and a key pair."""
+    folder = tmp_path_factory.mktemp("material")
+    save(small_cnn(), folder / "small.onnx")
+    write_stack(folder / "samples.npz", 40)
+    write_key_pair(generate_key(), folder / "release")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def yesterday(material: Path) -> Path:
+    """A bundle that was built before."""
+    output = material / "yesterday-1.0.0.edgepack"
+    subprocess.run((*COMMAND, *_words(material, output, "fp32")), check=True, capture_output=True)
+    return output
+
+
+def _words(material: Path, output: Path, profile: str, *more: str) -> tuple[str, ...]:
+    return (
+        *("build", str(material / "small.onnx"), "--profile", profile),
+        *("--calibration", str(material / "samples.npz")),
+        *("--key", str(material / "release.key"), "-o", str(output), *more),
+    )
+
+
+@pytest.mark.parametrize("phase", ["variants/cpu/passes", "variants/cpu/calibration", "bundle"])
+def test_ctrl_c_in_any_phase_exits_130_and_leaves_the_old_bundle(
+    material: Path, yesterday: Path, tmp_path: Path, phase: str
+) -> None:
+    folder = tmp_path / "out"
+    folder.mkdir()
+    output = folder / "small-1.0.0.edgepack"
+    shutil.copy(yesterday, output)
+    # A shell starts what it puts into the background with SIGINT ignored, and children inherit it.
+    words = ("env", "--default-signal=INT", *COMMAND, *_words(material, output, "cpu", "--force"))
+    with subprocess.Popen(words, cwd=tmp_path, stderr=subprocess.PIPE) as process:
+        try:
+            deadline = time.monotonic() + 120
+            while not list(folder.glob(f".small*/{phase}")):
+                assert process.poll() is None, process.communicate()
+                assert time.monotonic() < deadline
+                time.sleep(0.002)
+            process.send_signal(signal.SIGINT)
+            _, errors = process.communicate(timeout=60)
+        finally:
+            process.kill()
+    assert process.returncode == 130
+    assert b"stopped by SIGINT" in errors
+    assert b"Traceback" not in errors
+    assert [path.name for path in folder.iterdir()] == [output.name]
+    assert output.read_bytes() == yesterday.read_bytes()
+
+
+def test_a_disk_that_fills_up_anywhere_leaves_the_old_bundle(
+    material: Path, yesterday: Path, tmp_path: Path
+) -> None:
+    """A file size limit stands in for the full disk: the write that goes beyond it fails."""
+    whole_kib = yesterday.stat().st_size // 1024
+    folder = tmp_path / "out"
+    folder.mkdir()
+    output = folder / "small-1.0.0.edgepack"
+    for limit_kib in (4, whole_kib // 2, whole_kib - 1):
+        shutil.copy(yesterday, output)
+        limited = ("bash", "-c", f'ulimit -f {limit_kib}; trap "" XFSZ; exec "$@"', "--")
+        done = subprocess.run(
+            (*limited, *COMMAND, *_words(material, output, "fp32", "--force")),
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 1, f"{limit_kib} KiB: {done.stdout}"
+        assert done.stderr.startswith("error: "), done.stderr
+        assert "File too large" in done.stderr
+        assert "Traceback" not in done.stderr
+        assert [path.name for path in folder.iterdir()] == [output.name], f"{limit_kib} KiB"
+        assert output.read_bytes() == yesterday.read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("body", "problem"),
+    [
+        ("    raise ZeroDivisionError('no samples')", "raised ZeroDivisionError: no samples"),
+        ("    return None", "returned None, which is no finite number"),
+        ("    return float('nan')", "returned nan, which is no finite number"),
+    ],
+)
+def test_a_metric_that_fails_ends_the_build_with_its_name(
+    material: Path, tmp_path: Path, body: str, problem: str
+) -> None:
+    (tmp_path / "mine.py").write_text(f"def score(run):\n{body}\n")
+    output = tmp_path / "out" / "small-1.0.0.edgepack"
+    output.parent.mkdir()
+    done = subprocess.run(
+        (*COMMAND, *_words(material, output, "fp32", "--metric", "mine:score")),
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        env={**os.environ},
+        check=False,
+    )
+    assert done.returncode == 1
+    assert f"the metric mine:score {problem}" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not output.exists()
+
+
+def _endless() -> onnx.ModelProto:
+    """Counts for hours."""
+    value = helper.make_tensor_value_info
+    body = helper.make_graph(
+        [
+            helper.make_node("Identity", ["go"], ["on"], name="on"),
+            helper.make_node("Sin", ["state"], ["next"], name="step"),
+        ],
+        "body",
+        [
+            value("i", TensorProto.INT64, []),
+            value("go", TensorProto.BOOL, []),
+            value("state", TensorProto.FLOAT, [1]),
+        ],
+        [value("on", TensorProto.BOOL, []), value("next", TensorProto.FLOAT, [1])],
+    )
+    graph = helper.make_graph(
+        [helper.make_node("Loop", ["n", "", "x"], ["y"], name="loop", body=body)],
+        "endless",
+        [value("x", TensorProto.FLOAT, [1])],
+        [value("y", TensorProto.FLOAT, [1])],
+        [numpy_helper.from_array(np.array(1 << 50), "n")],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+def test_a_provider_that_hangs_is_ended_at_the_limit(tmp_path: Path) -> None:
+    samples = Samples(count=1, read=lambda _: {"x": np.zeros(1, np.float32)}, source="test")
+    with pytest.raises(BuildError) as caught:
+        try_model(
+            save(_endless(), tmp_path / "model.onnx"),
+            samples,
+            provider="CPUExecutionProvider",
+            device="cpu",
+            provider_options={},
+            session_options={},
+            timeout_s=6.0,
+        )
+    assert caught.value.problem == (
+        "the model does not survive CPUExecutionProvider: no answer within 6 s"
+    )
+    assert [path.name for path in tmp_path.iterdir()] == ["model.onnx"], "its files are gone"
