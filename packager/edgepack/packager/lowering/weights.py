@@ -67,11 +67,10 @@ class WeightQuantizer:
             for table in (find_tables(self._index) if settings.embeddings else ())
             if self._index.initializers[table.weight].dims[1] % (8 // settings.bits) == 0
         ]
-        self._places: dict[str, Product | Table] = {
+        places: list[Product | Table] = [*find_products(self._index), *tables]
+        self._places = {
             place.name: place
-            for place in sorted(
-                (*find_products(self._index), *tables), key=lambda place: place.position
-            )
+            for place in sorted(places, key=lambda place: place.position)
             if math.prod(self._index.initializers[place.weight].dims) >= _LEAST_ELEMENTS
         }
         self.names = tuple(self._places)
