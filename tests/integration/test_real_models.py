@@ -1,6 +1,6 @@
 """Models as frameworks export them build for every target that is tried here, without a hand.
 
-A Paddle export and a speech detector come from packages that are installed for the tests; a BERT
+A Paddle export comes from a package that is installed for the tests; a BERT
 and a YOLOv8 head are made here from the operators that their exports have.
 """
 
@@ -81,12 +81,6 @@ def test_a_paddle_export_builds_in_floats_and_in_integers(tmp_path: Path, key: P
     variants = _build(tmp_path, key, model, None, ("cpu", "vitisai-xint8"), x=(1, 3, 48, 192))
     assert "DequantizeLinear" in _built(tmp_path, "vitisai-xint8")
     assert set(variants) == {"cpu", "vitisai-xint8"}
-
-
-def test_a_speech_detector_builds(tmp_path: Path, key: Path) -> None:
-    model = _packaged("silero_vad", "data", "silero_vad_openvino_16k.onnx")
-    variants = _build(tmp_path, key, model, None, ("cpu",))
-    assert set(variants) == {"cpu"}
 
 
 def test_a_bert_with_open_axes_builds_for_every_target(tmp_path: Path, key: Path) -> None:
