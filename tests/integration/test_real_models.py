@@ -11,9 +11,10 @@ import onnx
 import pytest
 
 from edgepack.bundle.keys import generate_key, write_key_pair
-from edgepack.packager.build import BuildRequest, build
+from edgepack.packager.build import build
 from edgepack.packager.inputs import InputDeclaration, TokenInput
 from edgepack.packager.reports.report import VariantReport
+from edgepack.packager.request import BuildRequest
 from tests.unit.packager_io.exports import tiny_bert, tiny_detector
 
 _PROFILES = ("cpu", "qnn-htp", "qnn-htp-a8w8", "vitisai-xint8")

@@ -9,8 +9,9 @@ import pytest
 from edgepack.bundle.keys import generate_key, write_key_pair
 from edgepack.bundle.manifest import MANIFEST_FILE, SIGNATURE_FILE
 from edgepack.errors import BuildError
-from edgepack.packager.build import BuildRequest, build
+from edgepack.packager.build import build
 from edgepack.packager.reports.report import Report
+from edgepack.packager.request import BuildRequest
 from tests.unit.packager_io.models import save, small_cnn, write_stack
 
 _PROFILE = """[profile]

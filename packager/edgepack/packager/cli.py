@@ -14,7 +14,6 @@ import msgspec
 
 from edgepack.durable import write_file
 from edgepack.errors import BuildError
-from edgepack.packager.build import BuildRequest
 from edgepack.packager.build import build as build_bundle
 from edgepack.packager.bundling.output import (
     ARCHIVE_SUFFIX,
@@ -29,6 +28,7 @@ from edgepack.packager.profile.reading import describe_passes, list_profiles, lo
 from edgepack.packager.profile.schema import Profile
 from edgepack.packager.progress_bar import progress_bar
 from edgepack.packager.reports.summary import print_summary
+from edgepack.packager.request import BuildRequest
 from edgepack.packager.search.combinations import parse_searched, read_searched
 from edgepack.packager.search.time_limit import parse_duration
 

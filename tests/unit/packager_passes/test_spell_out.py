@@ -8,7 +8,7 @@ import pytest
 from onnx import helper
 
 from edgepack.errors import BuildError
-from edgepack.packager.judging.measure import ModelRunner
+from edgepack.packager.judging.measure import ModelRunner, Outputs
 from edgepack.packager.passes.context import PassContext
 from edgepack.packager.passes.spell_out import spell_out
 from edgepack.packager.profile.reading import load_profile
@@ -33,7 +33,7 @@ def _two_reciprocals() -> onnx.ModelProto:
 
 
 def test_a_reciprocal_becomes_a_quotient_with_the_same_value(tmp_path: Path) -> None:
-    feeds = {"x": np.array([[0.01, 0.5, 2.0, -3.0]], dtype=np.float32)}
+    feeds: Outputs = {"x": np.array([[0.01, 0.5, 2.0, -3.0]], dtype=np.float32)}
     before = ModelRunner(_two_reciprocals(), tmp_path / "before.onnx").run(feeds)["y"]
     result = spell_out(_two_reciprocals(), SpellOut(), _context(tmp_path))
     assert [node.op_type for node in result.model.graph.node] == ["Div", "Add", "Div"]

@@ -1,7 +1,5 @@
 """Puts a build's report together from what each of its steps yielded."""
 
-from dataclasses import dataclass
-
 import msgspec
 
 from edgepack.bundle.golden import Golden
@@ -9,7 +7,7 @@ from edgepack.errors import EdgepackError
 from edgepack.packager.bundling.assemble import BundleParts, LaidOut, reported_files
 from edgepack.packager.bundling.rehearse import Rehearsal
 from edgepack.packager.bundling.tool_versions import tool_versions
-from edgepack.packager.judging.labels import LabelledSamples
+from edgepack.packager.material import Material
 from edgepack.packager.profile.reading import describe_passes
 from edgepack.packager.profile.schema import Profile
 from edgepack.packager.reports.report import (
@@ -23,8 +21,6 @@ from edgepack.packager.reports.report import (
     TriedAttempt,
     VariantReport,
 )
-from edgepack.packager.samples.files import OpenedSamples
-from edgepack.packager.samples.sequence import SampleSplit
 from edgepack.packager.source.model import SourceModel
 from edgepack.packager.variant import (
     Attempt,
@@ -33,20 +29,6 @@ from edgepack.packager.variant import (
     RefusedVariant,
     VariantRefusedError,
 )
-
-
-@dataclass(frozen=True, kw_only=True)
-class Material:
-    """Samples, opened and divided, and what a person should know of them and of the model.
-
-    Attributes:
-        labelled: The held-out samples with their labels; None where none were given.
-    """
-
-    opened: OpenedSamples
-    split: SampleSplit
-    notes: tuple[str, ...]
-    labelled: LabelledSamples | None = None
 
 
 def compose_report(

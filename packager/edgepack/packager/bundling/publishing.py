@@ -1,0 +1,51 @@
+"""The folder that a build works in, and the one step by which its bundle gets its name."""
+
+import errno
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from edgepack.bundle.archive import pack
+from edgepack.durable import flush_folder
+from edgepack.errors import BuildError
+
+
+@contextmanager
+def work_folder(output: Path) -> Iterator[Path]:
+    """A hidden folder beside the output, on its file system, gone at the end."""
+    work = Path(tempfile.mkdtemp(prefix=f".{output.name}.", dir=output.parent))
+    try:
+        yield work
+    finally:
+        shutil.rmtree(work)
+
+
+def publish(folder: Path, output: Path, work: Path) -> None:
+    """Gives the bundle its name; one that is replaced is moved aside first, then removed."""
+    if output.suffix == ".edgepack":
+        pack(folder, output)
+        return
+    if output.exists():
+        output.rename(work / "replaced")
+    folder.rename(output)
+    flush_folder(output.parent)
+
+
+def disk_error(error: OSError, output: Path) -> BuildError:
+    """What a person is told of an error of the file system."""
+    if error.errno == errno.ENOSPC:
+        free = shutil.disk_usage(output.parent).free
+        return BuildError(
+            f"the disk is full: {free:,} bytes are left; nothing was written to {output.name}",
+            found_in=str(error.filename or output.parent),
+            remedy="free some space, or name an output on another disk with -o",
+        )
+    reason = error.strerror or os.strerror(error.errno or 0)
+    return BuildError(
+        f"the build cannot read or write a file: {reason}",
+        found_in=str(error.filename or output),
+        remedy="check the path and its permissions",
+    )

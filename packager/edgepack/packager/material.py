@@ -1,0 +1,110 @@
+"""What a build measures with: samples, opened, followed through states, and divided."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from edgepack.errors import BuildError
+from edgepack.packager.judging.labels import LabelledSamples, open_labelled
+from edgepack.packager.profile.schema import Profile
+from edgepack.packager.progress import Progress
+from edgepack.packager.request import BuildRequest
+from edgepack.packager.samples.carried_states import follow_states
+from edgepack.packager.samples.coverage import describe_coverage
+from edgepack.packager.samples.files import OpenedSamples, open_samples
+from edgepack.packager.samples.sequence import SampleSplit
+from edgepack.packager.samples.split import describe, split_samples
+from edgepack.packager.source.model import SourceModel
+
+RANDOM_WHEN_NONE = "random:16"
+"""Samples where no profile calibrates and none were given: enough to compare outputs."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Material:
+    """Samples, opened and divided, and what a person should know of them and of the model.
+
+    Attributes:
+        labelled: The held-out samples with their labels; None where none were given.
+    """
+
+    opened: OpenedSamples
+    split: SampleSplit
+    notes: tuple[str, ...]
+    labelled: LabelledSamples | None = None
+
+
+def open_material(
+    request: BuildRequest,
+    source: SourceModel,
+    profiles: tuple[Profile, ...],
+    work: Path,
+    progress: Progress,
+) -> Material:
+    """Opens and divides the samples that a build was given.
+
+    Args:
+        request: What is to be built.
+        source: The model; samples are checked against its inputs.
+        profiles: Whether any needs calibration decides whether samples must be given.
+        work: Folder for states that are carried along.
+        progress: Told about each file.
+
+    Raises:
+        BuildError: There are none, too few, or they do not fit the model.
+    """
+    calibrating = [profile.name for profile in profiles if profile.lowering is not None]
+    calibration, notes = request.calibration, []
+    if not calibration and calibrating:
+        raise BuildError(
+            f"profile {calibrating[0]!r} calibrates and no samples were given",
+            remedy="--calibration PATH with 100 to 300 real samples (a folder of .npz, .npy or "
+            "images, one .npz, or ONNX test data); --calibration random:100 only to try it out",
+        )
+    if not calibration:
+        calibration = request.evaluation or RANDOM_WHEN_NONE
+        notes.append(f"No calibration samples were given; {calibration} took their place.")
+    opened = _open_given(calibration, request, source, work / "states", progress)
+    notes += opened.notes
+    evaluation = None
+    if request.evaluation and request.evaluation != calibration:
+        evaluation = _open_given(
+            request.evaluation, request, source, work / "held-out-states", progress
+        )
+        notes += [note for note in evaluation.notes if note not in notes]
+    split = split_samples(opened, evaluation)
+    notes.append(f"The samples were divided: {describe(split)}.")
+    notes += describe_coverage(split, source.inputs, request.declarations)
+    return Material(
+        opened=opened,
+        split=split,
+        notes=(*source.notes, *notes),
+        labelled=_open_labels(request, source),
+    )
+
+
+def _open_labels(request: BuildRequest, source: SourceModel) -> LabelledSamples | None:
+    if request.labels is None:
+        return None
+    if request.metric is not None or not request.evaluation:
+        raise BuildError(
+            "labels and a metric were given: which decides?"
+            if request.metric is not None
+            else "labels were given, and no evaluation samples that they belong to",
+            found_in="--labels",
+            remedy="--evaluation PATH --labels FILE, or --metric alone",
+        )
+    return open_labelled(request.labels, request.evaluation, source.inputs, request.declarations)
+
+
+def _open_given(
+    where: str, request: BuildRequest, source: SourceModel, folder: Path, progress: Progress
+) -> OpenedSamples:
+    opened = open_samples(where, source.inputs, request.declarations, progress)
+    return follow_states(
+        opened,
+        source,
+        request.declarations,
+        request.declared_in,
+        folder=folder,
+        progress=progress,
+    )

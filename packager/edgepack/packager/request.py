@@ -1,0 +1,55 @@
+"""What a build is asked for."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from edgepack.packager.inputs import InputDeclaration
+from edgepack.packager.judging.accuracy import Metric
+from edgepack.packager.search.combinations import SearchedKey
+
+
+@dataclass(frozen=True, kw_only=True)
+class BuildRequest:
+    """What is to be built.
+
+    Attributes:
+        model: The ONNX file, or a local Hugging Face model folder.
+        output: An archive where it ends in `.edgepack`, else a folder.
+        name, version, release, created_at: See `BundleFacts`.
+        profiles: Names or paths, in the order of preference.
+        key: Private key file, PEM.
+        calibration, evaluation: Paths, `random:N`, or "" for none.
+        shapes: Shapes to fix by input name.
+        declarations: Declared inputs by name, and the file they came from.
+        metric: The user's own metric, or None for the profile's.
+        labels: File with the class of each evaluation sample, or None.
+        searched: Settings with several values to try.
+        budget_s: Seconds that the search may take; None for no limit.
+        hooks: Folder of firmware hooks to ship, or None.
+        allow_degraded: Publish a variant that misses its budget, marked as degraded.
+        keep_going: Build the other profiles when one refuses.
+        replace: Whether an existing bundle at `output` is replaced.
+    """
+
+    model: Path
+    output: Path
+    name: str
+    version: str
+    release: int
+    created_at: str = ""
+    profiles: tuple[str, ...]
+    key: Path
+    calibration: str = ""
+    evaluation: str = ""
+    shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    declarations: Mapping[str, InputDeclaration] = field(default_factory=dict)
+    declared_in: str = ""
+    metric: Metric | None = None
+    labels: Path | None = None
+    searched: tuple[SearchedKey, ...] = ()
+    budget_s: float | None = None
+    hooks: Path | None = None
+    allow_degraded: bool = False
+    keep_going: bool = False
+    replace: bool = False
