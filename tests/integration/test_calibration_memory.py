@@ -20,7 +20,7 @@ import resource, sys
 from pathlib import Path
 from edgepack.packager.graph.model_files import load_model
 from edgepack.packager.inputs import ImageInput
-from edgepack.packager.profile.schema import Quantize
+from edgepack.packager.profile.pass_settings import Quantize
 from edgepack.packager.progress import silent
 from edgepack.packager.quantization.candidate import Quantizer
 from edgepack.packager.samples.files import open_samples

@@ -11,8 +11,8 @@ from edgepack.packager.judging.measure import ModelRunner, largest_difference
 from edgepack.packager.judging.trial import Trial, try_model
 from edgepack.packager.passes.context import PassContext
 from edgepack.packager.passes.qnn_preprocess import qnn_preprocess
+from edgepack.packager.profile.pass_settings import QnnPreprocess, Quantize
 from edgepack.packager.profile.reading import load_profile
-from edgepack.packager.profile.schema import QnnPreprocess, Quantize
 from edgepack.packager.progress import silent
 from edgepack.packager.quantization.candidate import Quantizer
 from edgepack.packager.samples.sequence import Samples

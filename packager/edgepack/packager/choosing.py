@@ -16,7 +16,8 @@ from edgepack.packager.judging.accuracy import Metric
 from edgepack.packager.judging.evaluation import Evaluator
 from edgepack.packager.judging.measure import Run, interleaved_medians_ms
 from edgepack.packager.passing_through import check_quantized_once, describe_own
-from edgepack.packager.profile.schema import Lowering, Profile
+from edgepack.packager.profile.pass_settings import Lowering
+from edgepack.packager.profile.schema import Profile
 from edgepack.packager.progress import Progress
 from edgepack.packager.samples.sequence import Samples, SampleSplit
 from edgepack.packager.search.candidates import SearchResult

@@ -23,7 +23,8 @@ from edgepack.packager.judging.evaluation import Evaluator, find_venue
 from edgepack.packager.judging.measure import Run
 from edgepack.packager.passes.context import PassContext, PassResult
 from edgepack.packager.passes.runner import run_float_passes
-from edgepack.packager.profile.schema import Lowering, Profile
+from edgepack.packager.profile.pass_settings import Lowering
+from edgepack.packager.profile.schema import Profile
 from edgepack.packager.progress import Progress
 from edgepack.packager.samples.sequence import SampleSplit
 from edgepack.packager.search.combinations import Combination

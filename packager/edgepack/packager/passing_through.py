@@ -9,7 +9,8 @@ from collections.abc import Iterator
 
 from edgepack.errors import BuildError
 from edgepack.packager.graph.own_quantization import OwnQuantization
-from edgepack.packager.profile.schema import Profile, Quantize
+from edgepack.packager.profile.pass_settings import Quantize
+from edgepack.packager.profile.schema import Profile
 
 
 def check_quantized_once(own: OwnQuantization, profile: Profile) -> None:

@@ -11,7 +11,7 @@ from onnx import TensorProto, helper
 
 from edgepack.packager.judging.measure import ModelRunner, largest_difference
 from edgepack.packager.lowering.dynamic import DynamicQuantizer
-from edgepack.packager.profile.schema import QuantizeDynamic
+from edgepack.packager.profile.pass_settings import QuantizeDynamic
 from edgepack.packager.progress import silent
 from tests.unit.packager_passes.models import constant, make_model, samples_for, weight
 

@@ -15,7 +15,7 @@ from edgepack.packager.judging.measure import ModelRunner, largest_difference
 from edgepack.packager.lowering.float16 import HalfMaker
 from edgepack.packager.lowering.half_range import constant_fits
 from edgepack.packager.passes.infer_shapes import add_shapes
-from edgepack.packager.profile.schema import Float16
+from edgepack.packager.profile.pass_settings import Float16
 from edgepack.packager.progress import silent
 from edgepack.packager.samples.sequence import Feeds, Samples
 from tests.unit.packager_passes.models import (

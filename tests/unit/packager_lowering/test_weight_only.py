@@ -17,7 +17,7 @@ from edgepack.packager.lowering.moments import measure_moments, parts_that_fit
 from edgepack.packager.lowering.products import find_products
 from edgepack.packager.lowering.rtn import make_grid, round_to_nearest
 from edgepack.packager.lowering.weights import WeightQuantizer
-from edgepack.packager.profile.schema import QuantizeWeights
+from edgepack.packager.profile.pass_settings import QuantizeWeights
 from edgepack.packager.progress import silent
 from edgepack.packager.samples.sequence import Samples
 from tests.unit.packager_passes.models import constant, make_model, weight

@@ -12,8 +12,9 @@ from edgepack.packager.judging.measure import ModelRunner, largest_difference
 from edgepack.packager.passes.context import PassContext
 from edgepack.packager.passes.fuse_transformer import fuse_transformer
 from edgepack.packager.passes.optimize import optimize
+from edgepack.packager.profile.pass_settings import FuseTransformer, Optimize
 from edgepack.packager.profile.reading import resolve_profile
-from edgepack.packager.profile.schema import FuseTransformer, Limits, Optimize
+from edgepack.packager.profile.schema import Limits
 from tests.unit.packager_passes.models import constant, make_model, samples_for, weight
 
 node = helper.make_node

@@ -16,8 +16,9 @@ from edgepack.packager.passes.context import PassContext
 from edgepack.packager.passes.fix_shapes import fix_shapes
 from edgepack.packager.passes.optimize import optimize
 from edgepack.packager.passes.runner import run_float_passes
+from edgepack.packager.profile.pass_settings import ClampMask, Clean, FixShapes, Optimize
 from edgepack.packager.profile.reading import load_profile, resolve_profile
-from edgepack.packager.profile.schema import ClampMask, Clean, FixShapes, Limits, Optimize
+from edgepack.packager.profile.schema import Limits
 from edgepack.packager.progress import silent
 from tests.unit.packager_passes.models import attention, cnn, make_model, samples_for, weight
 

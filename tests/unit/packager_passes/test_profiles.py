@@ -4,13 +4,13 @@ from pathlib import Path
 import pytest
 
 from edgepack.errors import ProfileError
+from edgepack.packager.profile.pass_settings import Quantize
 from edgepack.packager.profile.reading import (
     describe_passes,
     list_profiles,
     load_profile,
     resolve_profile,
 )
-from edgepack.packager.profile.schema import Quantize
 
 
 def _write(folder: Path, name: str, text: str) -> str:

@@ -7,8 +7,8 @@ import onnx
 import pytest
 
 from edgepack.errors import BuildError, ProfileError
+from edgepack.packager.profile.pass_settings import Quantize
 from edgepack.packager.profile.reading import load_profile, resolve_profile
-from edgepack.packager.profile.schema import Quantize
 from edgepack.packager.progress import silent
 from edgepack.packager.quark.environment import VARIABLE, find_quark
 from edgepack.packager.quark.maker import QuarkQuantizer, quark_config

@@ -11,8 +11,9 @@ from edgepack.errors import BuildError
 from edgepack.packager.judging.measure import ModelRunner, Outputs
 from edgepack.packager.passes.context import PassContext
 from edgepack.packager.passes.spell_out import spell_out
+from edgepack.packager.profile.pass_settings import SpellOut
 from edgepack.packager.profile.reading import load_profile
-from edgepack.packager.profile.schema import Limits, SpellOut
+from edgepack.packager.profile.schema import Limits
 from edgepack.packager.samples.sequence import Samples
 from tests.unit.packager_passes.models import make_model
 

@@ -8,8 +8,8 @@ import onnx
 import pytest
 from onnx import helper, numpy_helper
 
+from edgepack.packager.profile.pass_settings import Quantize
 from edgepack.packager.profile.reading import load_profile, resolve_profile
-from edgepack.packager.profile.schema import Quantize
 from edgepack.packager.progress import silent
 from edgepack.packager.quantization.candidate import Quantizer
 from tests.unit.packager_passes.models import (

@@ -8,7 +8,8 @@ from onnx import helper
 
 from edgepack.packager.judging.accuracy import Reference
 from edgepack.packager.judging.measure import ModelRunner, Outputs
-from edgepack.packager.profile.schema import AccuracyGate, Quantize
+from edgepack.packager.profile.pass_settings import Quantize
+from edgepack.packager.profile.schema import AccuracyGate
 from edgepack.packager.quantization.calibrated import CalibratedModel
 from tests.unit.packager_passes.models import constant, make_model, samples_for, weight
 

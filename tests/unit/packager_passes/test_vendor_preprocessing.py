@@ -11,13 +11,9 @@ from edgepack.packager.judging.measure import ModelRunner, largest_difference
 from edgepack.packager.passes.context import PassContext
 from edgepack.packager.passes.qnn_preprocess import qnn_preprocess
 from edgepack.packager.passes.vitisai_preprocess import vitisai_preprocess
+from edgepack.packager.profile.pass_settings import QnnPreprocess, Quantize, VitisAiPreprocess
 from edgepack.packager.profile.reading import load_profile
-from edgepack.packager.profile.schema import (
-    Limits,
-    QnnPreprocess,
-    Quantize,
-    VitisAiPreprocess,
-)
+from edgepack.packager.profile.schema import Limits
 from edgepack.packager.progress import silent
 from edgepack.packager.quantization.candidate import Quantizer
 from tests.unit.packager_passes.models import constant, make_model, samples_for

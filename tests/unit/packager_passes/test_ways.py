@@ -10,7 +10,7 @@ import pytest
 from onnx import helper, numpy_helper
 
 from edgepack.packager.judging.measure import ModelRunner, Outputs
-from edgepack.packager.profile.schema import Quantize
+from edgepack.packager.profile.pass_settings import Quantize
 from edgepack.packager.progress import silent
 from edgepack.packager.quantization.bias_correction import correct_biases
 from edgepack.packager.quantization.candidate import Quantizer

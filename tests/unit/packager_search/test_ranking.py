@@ -7,7 +7,7 @@ import numpy as np
 import onnx
 from onnx import helper
 
-from edgepack.packager.profile.schema import Quantize
+from edgepack.packager.profile.pass_settings import Quantize
 from edgepack.packager.progress import silent
 from edgepack.packager.quantization.calibrated import CalibratedModel
 from edgepack.packager.quantization.ranking import rank_nodes

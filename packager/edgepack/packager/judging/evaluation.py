@@ -15,7 +15,8 @@ from edgepack.errors import BuildError, DeviceError
 from edgepack.packager.graph.model_files import open_on_cpu
 from edgepack.packager.judging.half_precision import open_rounding
 from edgepack.packager.judging.measure import Run
-from edgepack.packager.profile.schema import Float16, Profile
+from edgepack.packager.profile.pass_settings import Float16
+from edgepack.packager.profile.schema import Profile
 from edgepack.packager.samples.sequence import Feeds, Tensor
 from edgepack.wire.messages import DeviceFacts
 

@@ -13,7 +13,7 @@ from edgepack.packager.lowering.dynamic_nodes import CONTRIB, DynamicWriter, is_
 from edgepack.packager.lowering.one_at_a_time import rank_one_at_a_time
 from edgepack.packager.lowering.products import as_product
 from edgepack.packager.lowering.scopes import Scope, drop_unread_constants, scopes
-from edgepack.packager.profile.schema import QuantizeDynamic
+from edgepack.packager.profile.pass_settings import QuantizeDynamic
 from edgepack.packager.progress import Progress
 from edgepack.packager.samples.sequence import Samples
 from edgepack.packager.search.maker import Built, NodeCost

@@ -15,7 +15,7 @@ from onnx import TensorProto, helper, numpy_helper
 from edgepack.packager.graph import stored_tensors
 from edgepack.packager.lowering.products import Product
 from edgepack.packager.lowering.scopes import Constants
-from edgepack.packager.profile.schema import QuantizeDynamic
+from edgepack.packager.profile.pass_settings import QuantizeDynamic
 
 CONTRIB = "com.microsoft"
 _UNSIGNED_MIDDLE = 128

@@ -14,7 +14,7 @@ from edgepack.packager.judging.half_precision import open_rounding
 from edgepack.packager.lowering.half_plan import HalfPlanner
 from edgepack.packager.lowering.half_writer import write_half
 from edgepack.packager.lowering.one_at_a_time import rank_one_at_a_time
-from edgepack.packager.profile.schema import Float16
+from edgepack.packager.profile.pass_settings import Float16
 from edgepack.packager.progress import Progress
 from edgepack.packager.quantization.calibration import Calibration
 from edgepack.packager.samples.sequence import Samples

@@ -26,7 +26,7 @@ from edgepack.packager.lowering.moments import measure_moments, parts_that_fit
 from edgepack.packager.lowering.one_at_a_time import rank_one_at_a_time
 from edgepack.packager.lowering.products import Product, Table, find_products, find_tables
 from edgepack.packager.lowering.rtn import make_grid, round_to_nearest
-from edgepack.packager.profile.schema import QuantizeWeights
+from edgepack.packager.profile.pass_settings import QuantizeWeights
 from edgepack.packager.progress import Progress
 from edgepack.packager.samples.sequence import Samples
 from edgepack.packager.search.maker import Built, NodeCost

@@ -29,7 +29,7 @@ from edgepack.packager.passes.change_opset import UnchangeableError, change_opse
 from edgepack.packager.passes.context import PassContext, PassResult
 from edgepack.packager.passes.float_types import to_float32
 from edgepack.packager.passes.plain_constants import make_constants_plain
-from edgepack.packager.profile.schema import Clean
+from edgepack.packager.profile.pass_settings import Clean
 
 _LOWEST_IR = 8
 _CONVERTER_ERRORS = (

@@ -15,7 +15,7 @@ from edgepack.packager.passes.context import PassContext, PassResult
 from edgepack.packager.passes.gelu import fuse_gelu
 from edgepack.packager.passes.infer_shapes import add_missing_shapes, add_shapes
 from edgepack.packager.passes.layer_norm import fuse_layer_norm
-from edgepack.packager.profile.schema import FuseTransformer
+from edgepack.packager.profile.pass_settings import FuseTransformer
 
 _MICROSOFT = "com.microsoft"
 

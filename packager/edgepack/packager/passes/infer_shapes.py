@@ -12,7 +12,7 @@ from onnx import shape_inference
 
 from edgepack.errors import BuildError
 from edgepack.packager.passes.context import PassContext, PassResult
-from edgepack.packager.profile.schema import InferShapes
+from edgepack.packager.profile.pass_settings import InferShapes
 
 _KEPT_ELEMENTS = 1024
 """Initializers up to this size may hold shapes and axes; larger ones are weights."""

@@ -25,7 +25,7 @@ from edgepack.packager.graph.questions import subgraphs
 from edgepack.packager.passes.clean import drop_unused, name_nodes
 from edgepack.packager.passes.context import PassContext, PassResult
 from edgepack.packager.passes.infer_shapes import add_missing_shapes, add_shapes
-from edgepack.packager.profile.schema import Optimize
+from edgepack.packager.profile.pass_settings import Optimize
 
 _BASIC = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC
 _EXTENDED = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_EXTENDED

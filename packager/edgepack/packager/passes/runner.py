@@ -20,7 +20,7 @@ from edgepack.packager.passes.optimize import optimize
 from edgepack.packager.passes.qnn_preprocess import qnn_preprocess
 from edgepack.packager.passes.spell_out import spell_out
 from edgepack.packager.passes.vitisai_preprocess import vitisai_preprocess
-from edgepack.packager.profile.schema import (
+from edgepack.packager.profile.pass_settings import (
     ClampMask,
     Clean,
     FixShapes,
@@ -28,11 +28,11 @@ from edgepack.packager.profile.schema import (
     InferShapes,
     Lowering,
     Optimize,
-    Profile,
     QnnPreprocess,
     SpellOut,
     VitisAiPreprocess,
 )
+from edgepack.packager.profile.schema import Profile
 from edgepack.packager.progress import Progress
 
 _PASSES: Mapping[type, Callable[[onnx.ModelProto, Any, PassContext], PassResult]] = {

@@ -12,7 +12,7 @@ from onnx import helper, numpy_helper
 from edgepack.errors import BuildError
 from edgepack.packager.graph.questions import index_graph
 from edgepack.packager.passes.context import PassContext, PassResult
-from edgepack.packager.profile.schema import SpellOut
+from edgepack.packager.profile.pass_settings import SpellOut
 
 
 def spell_out(model: onnx.ModelProto, settings: SpellOut, context: PassContext) -> PassResult:

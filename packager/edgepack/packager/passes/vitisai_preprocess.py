@@ -14,7 +14,7 @@ from edgepack.packager.graph.questions import GraphIndex, index_graph
 from edgepack.packager.passes.context import PassContext, PassResult
 from edgepack.packager.passes.hard_swish import fuse_hard_swish
 from edgepack.packager.passes.infer_shapes import add_shapes
-from edgepack.packager.profile.schema import VitisAiPreprocess
+from edgepack.packager.profile.pass_settings import VitisAiPreprocess
 
 
 def vitisai_preprocess(

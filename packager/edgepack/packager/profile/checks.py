@@ -7,15 +7,15 @@ from collections.abc import Iterator
 
 from edgepack.errors import ProfileError
 from edgepack.packager.profile.optimization_checks import Contradiction, check_optimization
-from edgepack.packager.profile.schema import (
+from edgepack.packager.profile.pass_settings import (
     Clean,
     FixShapes,
     Float16,
     Lowering,
-    Profile,
     Quantize,
     QuantizeWeights,
 )
+from edgepack.packager.profile.schema import Profile
 from edgepack.packager.quantization.methods import POWER_OF_TWO_METHODS, is_known_method
 
 _FIRST_OPSET_WITH_16_BIT = 21

@@ -3,14 +3,8 @@
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from edgepack.packager.profile.schema import (
-    Float16,
-    FuseTransformer,
-    Limits,
-    Optimize,
-    Profile,
-    Quantize,
-)
+from edgepack.packager.profile.pass_settings import Float16, FuseTransformer, Optimize, Quantize
+from edgepack.packager.profile.schema import Limits, Profile
 
 _STANDARD = frozenset({"LayerNormalization", "Gelu"})
 

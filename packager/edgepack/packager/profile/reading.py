@@ -20,7 +20,8 @@ import msgspec
 
 from edgepack.errors import ProfileError
 from edgepack.packager.profile.checks import check_consistency
-from edgepack.packager.profile.schema import Pass, Profile
+from edgepack.packager.profile.pass_settings import Pass
+from edgepack.packager.profile.schema import Profile
 
 _SHIPPED = "edgepack.profiles"
 _PASS_TYPES: dict[str, type[msgspec.Struct]] = {

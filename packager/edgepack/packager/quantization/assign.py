@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from edgepack.packager.graph.questions import GraphIndex
-from edgepack.packager.profile.schema import Quantize
+from edgepack.packager.profile.pass_settings import Quantize
 from edgepack.packager.quantization.methods import choose_scale
 from edgepack.packager.quantization.observations import Observation
 from edgepack.packager.quantization.plan import Plan, WeightUse

@@ -6,7 +6,7 @@ from pathlib import Path
 import onnx
 
 from edgepack.packager.graph.questions import GraphIndex, index_graph
-from edgepack.packager.profile.schema import Quantize
+from edgepack.packager.profile.pass_settings import Quantize
 from edgepack.packager.progress import Progress
 from edgepack.packager.quantization.ablation import GatedModel
 from edgepack.packager.quantization.assign import Assignment, assign_scales

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import onnx
 
-from edgepack.packager.profile.schema import Quantize
+from edgepack.packager.profile.pass_settings import Quantize
 from edgepack.packager.progress import Progress
 from edgepack.packager.quantization.bias_correction import correct_biases
 from edgepack.packager.quantization.calibrated import CalibratedModel

@@ -11,7 +11,7 @@ import onnx
 from onnx import helper
 
 from edgepack.packager.graph.questions import GraphIndex
-from edgepack.packager.profile.schema import Quantize
+from edgepack.packager.profile.pass_settings import Quantize
 from edgepack.packager.quantization import operators
 
 
@@ -85,6 +85,9 @@ def make_plan(
 ) -> Plan:
     """Plans the quantization of a graph.
 
+    The Relu or Clip of a node that stays float stays float with it: quantized by itself it would
+    round twice what was to be left alone.
+
     Args:
         index: The float graph with shapes.
         settings: The profile's quantize pass.
@@ -100,6 +103,8 @@ def make_plan(
         if _is_able(index, node, settings)
     ]
     chosen = {p for p in able if index.graph.node[p].name not in float_nodes}
+    if settings.ops == "all":
+        chosen -= {_following_rectifier(index, p) for p in able if p not in chosen}
     rectifiers = {
         position: following
         for position in sorted(chosen)

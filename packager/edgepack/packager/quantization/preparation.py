@@ -11,7 +11,7 @@ from edgepack.packager.graph.questions import GraphIndex
 from edgepack.packager.judging.measure import ModelRunner, largest_difference
 from edgepack.packager.passes.cross_layer import can_equalize, equalize
 from edgepack.packager.passes.smooth import can_smooth, smooth
-from edgepack.packager.profile.schema import Quantize
+from edgepack.packager.profile.pass_settings import Quantize
 from edgepack.packager.samples.sequence import Samples
 
 _CHECK_SAMPLES = 4

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from edgepack.packager.graph.questions import GraphIndex
-from edgepack.packager.profile.schema import Quantize
+from edgepack.packager.profile.pass_settings import Quantize
 from edgepack.packager.quantization.observations import Observation
 from edgepack.packager.quantization.operators import MOVES_DATA
 from edgepack.packager.quantization.plan import Plan

@@ -6,7 +6,7 @@
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from edgepack.packager.profile.schema import Quantize
+from edgepack.packager.profile.pass_settings import Quantize
 
 _JOINT = " + "
 _CORRECTED = ", bias corrected"

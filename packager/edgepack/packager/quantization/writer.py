@@ -18,7 +18,7 @@ from onnx import helper, numpy_helper
 
 from edgepack.packager.graph.model_files import opset_of
 from edgepack.packager.graph.questions import GraphIndex, used_names
-from edgepack.packager.profile.schema import Quantize
+from edgepack.packager.profile.pass_settings import Quantize
 from edgepack.packager.quantization.assign import Assignment
 from edgepack.packager.quantization.plan import NodePlan, Plan, WeightUse
 from edgepack.packager.quantization.scales import FloatArray, Scale, quantize

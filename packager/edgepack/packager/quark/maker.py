@@ -16,7 +16,7 @@ import onnx
 from edgepack.agent.runtime.child import run_child
 from edgepack.errors import BuildError
 from edgepack.packager.graph.model_files import load_model, save_model
-from edgepack.packager.profile.schema import Quantize
+from edgepack.packager.profile.pass_settings import Quantize
 from edgepack.packager.progress import Progress
 from edgepack.packager.quantization.candidate import Quantizer
 from edgepack.packager.quark.environment import find_quark

@@ -8,7 +8,7 @@ import onnx
 from edgepack.packager.lowering.dynamic import DynamicQuantizer
 from edgepack.packager.lowering.float16 import HalfMaker
 from edgepack.packager.lowering.weights import WeightQuantizer
-from edgepack.packager.profile.schema import (
+from edgepack.packager.profile.pass_settings import (
     Float16,
     Lowering,
     Quantize,
