@@ -250,6 +250,15 @@ def test_float_nodes_read_and_write_floats(tmp_path: Path) -> None:
     assert node.output[0] == "c2"
 
 
+@pytest.mark.parametrize("profile", ["qnn-htp", "vitisai-xint8"])
+def test_the_rectifier_of_a_float_node_stays_float_with_it(profile: str, tmp_path: Path) -> None:
+    model = cnn()
+    result = _quantized(model, _settings(profile), tmp_path, float_nodes=("deconv",))
+    (relu,) = _nodes(result, "Relu")
+    assert relu.input[0] == "c3", "no pair between a float layer and its rectifier"
+    assert _nodes(result, "DequantizeLinear"), "the others are quantized all the same"
+
+
 def test_one_bit_of_the_weights_stays_unused_where_cpus_saturate(tmp_path: Path) -> None:
     result = _quantized(cnn(), _settings("cpu"), tmp_path)
     constants = _constants(result)

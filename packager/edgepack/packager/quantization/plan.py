@@ -104,7 +104,8 @@ def make_plan(
     ]
     chosen = {p for p in able if index.graph.node[p].name not in float_nodes}
     if settings.ops == "all":
-        chosen -= {_following_rectifier(index, p) for p in able if p not in chosen}
+        left = [_following_rectifier(index, p) for p in able if p not in chosen]
+        chosen -= {following for following in left if following is not None}
     rectifiers = {
         position: following
         for position in sorted(chosen)
