@@ -10,6 +10,7 @@ import pytest
 from edgepack.agent.runtime.providers import read_sdks
 from edgepack.agent.runtime.sessions import open_model_file
 from edgepack.packager.graph.model_files import save_model
+from edgepack.packager.judging.evaluation import open_plain
 from edgepack.packager.passes.compile import compile_context
 from edgepack.packager.passes.context import PassContext
 from edgepack.packager.passes.runner import run_float_passes
@@ -20,7 +21,13 @@ from edgepack.packager.recipe import prepare_variant
 from edgepack.packager.samples.sequence import Samples, SampleSplit
 from edgepack.packager.source.model import load_source
 from tests.integration.test_quantize_qnn import DIGITS, part
+from tests.unit.packager_passes.models import samples_for
 from tests.unit.packager_passes.target_models import TARGETS
+from tests.unit.packager_passes.test_provider_trial import (
+    left_float,
+    relative_error,
+    uneven_convolutions,
+)
 
 QNN = "QNNExecutionProvider"
 CHIPS = [name for name in list_profiles() if load_profile(name).compile.enabled]
@@ -51,6 +58,18 @@ def test_the_simulated_npu_takes_all_but_erf_and_computes_what_the_cpu_does(
     feeds = samples.read(0)
     want, got = (one.run(feeds)["y"].astype(np.float64) for one in (open_model_file(path), session))
     assert np.linalg.norm(got - want) < 0.1 * np.linalg.norm(want)
+
+
+def test_a_convolution_left_float_is_float_on_the_simulated_npu(tmp_path: Path) -> None:
+    path = left_float(tmp_path)
+    profile = load_profile("qnn-htp")
+    session = open_model_file(
+        path, provider=QNN, device="npu", session_options=profile.provider.session
+    )
+    assert set(session.placement.left) == {"QuantizeLinear", "DequantizeLinear"}
+    feeds = samples_for(uneven_convolutions(), 1, seed=1).read(0)
+    want, got = open_plain(path)(feeds)["y"], session.run(feeds)["y"]
+    assert relative_error(got, want) < 0.02
 
 
 @pytest.mark.parametrize("profile", CHIPS)

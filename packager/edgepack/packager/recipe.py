@@ -128,7 +128,7 @@ def prepare_variant(
         refusal
         for refusal in (
             gates.check_accuracy(profile, verdict, judged_count, chosen.found),
-            _check_trial(profile, seen),
+            gates.check_trial(profile, *seen) if trial else None,
             gates.check_placement(profile, placement),
             gates.check_size(profile, size_bytes, source.size_bytes),
         )
@@ -218,25 +218,6 @@ def _try_on_provider(
 
 def _unverified(profile: Profile) -> Placement:
     return Placement(provider=profile.device.provider, taken=0, total=0, verified=False)
-
-
-def _check_trial(
-    profile: Profile, seen: Sequence[Sequence[OutputDistance]]
-) -> gates.Refusal | None:
-    """Whether the provider computes what the CPU's stand-in does, give or take its rounding."""
-    if len(seen) < 2:
-        return None
-    for stand_in, real in zip(seen[0], seen[1], strict=True):
-        if real.nrmse > 2.0 * stand_in.worst_nrmse + gates.TRIAL_ROOM_NRMSE:
-            return gates.Refusal(
-                gate="accuracy",
-                problem=f"{profile.device.provider} computes output '{real.name}' with an error "
-                f"of {real.nrmse:.1%} of its size, the CPU's stand-in with at most "
-                f"{stand_in.worst_nrmse:.1%}",
-                found_in=f"{profile.name}, run on {profile.device.provider} here",
-                remedy="another profile for this device, e.g. with 8-bit activations",
-            )
-    return None
 
 
 def _inspect(

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from edgepack.bundle.manifest import Placement
 from edgepack.packager.judging.accuracy import Verdict
+from edgepack.packager.judging.distance import OutputDistance
 from edgepack.packager.profile.schema import Profile
 from edgepack.packager.search.candidates import SearchResult
 
@@ -85,6 +86,34 @@ def _describe_search(found: SearchResult | None) -> str | None:
         )
         lines.append(f"costliest nodes: {nodes}")
     return "\n    ".join((*lines, *found.notes))
+
+
+def check_trial(
+    profile: Profile, stand_in: Sequence[OutputDistance], real: Sequence[OutputDistance]
+) -> Refusal | None:
+    """Whether the provider computes what the CPU's stand-in does, give or take its rounding.
+
+    Args:
+        profile: The profile.
+        stand_in: The variant on the CPU, as it stands, against the float model: all held-out
+            samples.
+        real: The same on the provider: the samples that ran there, in the same order of outputs.
+    """
+    provider = profile.device.provider
+    for expected, got in zip(stand_in, real, strict=True):
+        if got.nrmse > 2.0 * expected.worst_nrmse + TRIAL_ROOM_NRMSE:
+            return Refusal(
+                gate="accuracy",
+                problem=f"{provider} computes output '{got.name}' with an error of "
+                f"{got.nrmse:.1%} of its size, the CPU's stand-in with at most "
+                f"{expected.worst_nrmse:.1%}",
+                found_in=f"{profile.name}, run on {provider} here",
+                remedy="another profile for this device whose types are not "
+                f"{profile.about.precision}, or one of your own with the operators that "
+                f"{provider} computes wrongly in leave_ops of its quantize pass; "
+                "--allow-degraded builds it marked",
+            )
+    return None
 
 
 def check_placement(profile: Profile, placement: Placement) -> Refusal | None:

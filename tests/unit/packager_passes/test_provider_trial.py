@@ -1,0 +1,110 @@
+"""What a provider's own trial decides, and that ONNX Runtime leaves float nodes to be float."""
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper, numpy_helper
+
+from edgepack.agent.runtime.sessions import open_model_file
+from edgepack.packager.graph.model_files import save_model
+from edgepack.packager.judging import gates
+from edgepack.packager.judging.distance import OutputDistance, OutputKind, measure_distance
+from edgepack.packager.judging.evaluation import open_plain
+from edgepack.packager.profile.reading import list_profiles, load_profile
+from edgepack.packager.progress import silent
+from edgepack.packager.quantization.candidate import Quantizer
+from edgepack.packager.samples.sequence import Tensor
+from tests.unit.packager_passes.models import constant, make_model, samples_for, weight
+
+QNN_PROFILES = [
+    name for name in list_profiles() if load_profile(name).device.provider == "QNNExecutionProvider"
+]
+
+
+def uneven_convolutions() -> onnx.ModelProto:
+    """Three convolutions; the second's weights make up for a faint channel of the first.
+
+    x float32 (1, 3, 8, 8) to y (1, 4, 8, 8).
+    """
+    faint = np.array([0.01, 1.0, 1.0, 1.0], dtype=np.float32)
+    first = numpy_helper.to_array(weight("", 4, 3, 1, 1)) * faint.reshape(-1, 1, 1, 1)
+    uneven = numpy_helper.to_array(weight("", 4, 4, 1, 1)) / faint.reshape(1, -1, 1, 1)
+    node = helper.make_node
+    return make_model(
+        [
+            node("Conv", ["x", "w1"], ["a"], name="first"),
+            node("Conv", ["a", "w2"], ["b"], name="uneven"),
+            node("Relu", ["b"], ["c"], name="relu"),
+            node("Conv", ["c", "w3"], ["y"], name="last"),
+        ],
+        {"x": [1, 3, 8, 8]},
+        {"y": [1, 4, 8, 8]},
+        [constant("w1", first), constant("w2", uneven), weight("w3", 4, 4, 1, 1, seed=1)],
+    )
+
+
+def left_float(folder: Path) -> Path:
+    """`uneven_convolutions` for qnn-htp, the second convolution and its rectifier left float."""
+    model = uneven_convolutions()
+    settings = load_profile("qnn-htp").quantize
+    assert settings is not None
+    samples = samples_for(model, 8)
+    quantizer = Quantizer(model, settings, samples, work_dir=folder, progress=silent)
+    path = folder / "model.onnx"
+    save_model(quantizer.build("minmax", {"uneven", "relu"}).model, path)
+    return path
+
+
+def relative_error(got: Tensor, want: Tensor) -> float:
+    """Norm of the difference, as a share of what is wanted."""
+    wide = want.astype(np.float64)
+    return float(np.linalg.norm(got.astype(np.float64) - wide) / np.linalg.norm(wide))
+
+
+def test_a_convolution_left_float_keeps_its_float_weights_through_the_optimizer(
+    tmp_path: Path,
+) -> None:
+    path = left_float(tmp_path)
+    feeds = samples_for(uneven_convolutions(), 1, seed=1).read(0)
+    want = open_plain(path)(feeds)["y"]
+    options = load_profile("qnn-htp").provider.session
+    as_the_profile_asks = open_model_file(path, session_options=options).run(feeds)["y"]
+    assert relative_error(as_the_profile_asks, want) < 0.01
+    by_default = open_model_file(path).run(feeds)["y"]
+    assert relative_error(by_default, want) > 0.1, (
+        "the entry in [provider.session] is needed no longer"
+    )
+
+
+@pytest.mark.parametrize("name", QNN_PROFILES)
+def test_every_profile_of_qualcomms_leaves_float_weights_alone(name: str) -> None:
+    assert load_profile(name).provider.session == load_profile("qnn-htp").provider.session
+
+
+def _distance(noise: float) -> OutputDistance:
+    rng = np.random.default_rng(3)
+    want = [rng.normal(0, 1, (1, 64)).astype(np.float32) for _ in range(4)]
+    got = [np.asarray(value * (1.0 + noise), np.float32) for value in want]
+    return measure_distance("scores", OutputKind.VALUES, want, got)
+
+
+def test_a_provider_that_rounds_otherwise_than_the_cpu_passes_its_trial() -> None:
+    profile = load_profile("qnn-htp")
+    assert gates.check_trial(profile, [_distance(0.02)], [_distance(0.1)]) is None
+
+
+@pytest.mark.parametrize(("name", "precision"), [("qnn-htp", "a16w8"), ("qnn-htp-a8w8", "a8w8")])
+def test_a_provider_that_computes_something_else_is_told_with_numbers_and_no_remedy_in_use(
+    name: str, precision: str
+) -> None:
+    profile = load_profile(name)
+    refusal = gates.check_trial(profile, [_distance(0.02)], [_distance(0.25)])
+    assert refusal is not None
+    assert refusal.problem == (
+        "QNNExecutionProvider computes output 'scores' with an error of 25.0% of its size, "
+        "the CPU's stand-in with at most 2.0%"
+    )
+    assert f"whose types are not {precision}" in refusal.remedy
+    assert "leave_ops" in refusal.remedy
