@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from edgepack.packager.search.candidates import Demand
 from edgepack.packager.search.time_limit import OutOfTimeError, TimeLimit
 from tests.unit.packager_search.toys import ToyMaker, search_toy
 
@@ -110,3 +111,62 @@ def test_progress_tells_the_best_so_far_and_the_time_that_is_left(tmp_path: Path
     second = next(text for text in told if text.startswith("trying worse"))
     assert "(best so far: plain, 6 nodes quantized, " in second
     assert second.endswith("10 min left")
+
+
+_FAR_OFF = {"a": 0.02, "b": 3.0, "c": 0.02, "d": 4.0, "e": 0.02, "f": 0.02, "g": 0.02, "h": 0.02}
+
+
+class _Deceiving(ToyMaker):
+    """`flattering` makes the two worst nodes less bad, and all others far worse."""
+
+    def build(self, method, float_nodes):  # type: ignore[no-untyped-def]
+        if method == "flattering":
+            errors = {name: 0.5 * e if e > 1.0 else 10.0 * e for name, e in _FAR_OFF.items()}
+            self.built.append((method, tuple(float_nodes)))
+            inner = ToyMaker(errors, {method: 1.0})
+            return inner.build(method, float_nodes)
+        return super().build(method, float_nodes)
+
+
+def test_far_from_the_budget_methods_are_compared_with_the_worst_nodes_float(
+    tmp_path: Path,
+) -> None:
+    maker = _Deceiving(_FAR_OFF, {"honest": 1.0, "flattering": 1.0})
+    found = search_toy(maker, tmp_path / "work")
+    whole = {entry.what: entry.accuracy for entry in found.attempts if not entry.float_nodes}
+    assert whole["flattering, 8 nodes quantized"] > whole["honest, 8 nodes quantized"]
+    assert maker.built[2:4] == [("honest", ("d", "b")), ("flattering", ("d", "b"))]
+    assert found.best.words == "honest, 2 of 8 nodes float"
+    assert found.best.verdict.passed
+
+
+def test_costly_methods_wait_until_the_plain_ones_fail_with_float_nodes(tmp_path: Path) -> None:
+    enough = ToyMaker(_FAR_OFF, {"plain": 1.0}, {"prepared": 0.5})
+    search_toy(enough, tmp_path / "enough")
+    assert {method for method, _ in enough.built} == {"plain"}
+    short = ToyMaker(dict.fromkeys("abcdefgh", 0.6), {"plain": 1.0}, {"prepared": 0.1})
+    found = search_toy(short, tmp_path / "short", max_float_share=0.5)
+    tried = [method for method, _ in short.built]
+    assert tried == sorted(tried), "the plain method first, with nodes float, then the prepared one"
+    assert short.built[tried.index("prepared")] == ("prepared", ("a", "b", "c", "d"))
+    assert found.best.method == "prepared"
+    assert found.best.verdict.passed
+
+
+def test_near_the_budget_costly_methods_come_before_float_nodes(tmp_path: Path) -> None:
+    maker = ToyMaker(dict.fromkeys("ab", 0.1), {"plain": 1.0}, {"prepared": 0.1})
+    found = search_toy(maker, tmp_path / "work")
+    assert maker.built == [("plain", ()), ("prepared", ())]
+    assert maker.ranked == []
+    assert found.best.words == "prepared, 2 nodes quantized"
+
+
+def test_a_larger_reserve_returns_more_nodes_to_float(tmp_path: Path) -> None:
+    maker = ToyMaker({"a": 0.13, "b": 0.005, "c": 0.05}, {"plain": 1.0})
+    content = search_toy(maker, tmp_path / "content", demand=Demand(reserve=0.0))
+    strict = search_toy(maker, tmp_path / "strict", demand=Demand(reserve=0.9))
+    assert content.best.float_nodes == ()
+    assert "a" in strict.best.float_nodes
+    assert strict.best.verdict.spare >= 0.9
+    quiet = Demand(reserve=0.0, noise_max=0.5 * strict.best.verdict.noise)
+    assert search_toy(maker, tmp_path / "quiet", demand=quiet).best.verdict.noise <= quiet.noise_max

@@ -14,7 +14,7 @@ from edgepack.packager.profile.reading import load_profile
 from edgepack.packager.profile.schema import AccuracyGate
 from edgepack.packager.progress import Progress, silent
 from edgepack.packager.samples.sequence import Samples
-from edgepack.packager.search.candidates import SearchResult
+from edgepack.packager.search.candidates import Demand, SearchResult
 from edgepack.packager.search.journal import Journal
 from edgepack.packager.search.judge import CandidateJudge
 from edgepack.packager.search.maker import Built, NodeCost
@@ -49,12 +49,19 @@ class ToyMaker:
     Args:
         errors: What lowering each node costs.
         methods: By method a factor on the errors.
+        costly: The same for methods that are tried later.
     """
 
-    def __init__(self, errors: Mapping[str, float], methods: Mapping[str, float]) -> None:
+    def __init__(
+        self,
+        errors: Mapping[str, float],
+        methods: Mapping[str, float],
+        costly: Mapping[str, float] | None = None,
+    ) -> None:
         self._errors = errors
-        self._factors = methods
+        self._factors = {**methods, **(costly or {})}
         self.methods = tuple(methods)
+        self.costly_methods = tuple(costly or {})
         self.names = tuple(errors)
         self.built: list[tuple[str, tuple[str, ...]]] = []
         self.ranked: list[str] = []
@@ -86,6 +93,7 @@ def search_toy(
     limit: TimeLimit | None = None,
     context: str = "toy",
     max_float_share: float = 1.0,
+    demand: Demand | None = None,
     progress: Progress = silent,
 ) -> SearchResult:
     """Searches for a candidate that keeps 98 % of the variance."""
@@ -102,7 +110,10 @@ def search_toy(
         evaluator,
         CandidateJudge(_float_run(maker, folder), samples, gate, None),
         Conditions(
-            limit=limit or TimeLimit(None), journal=journal or Journal(None), context=context
+            limit=limit or TimeLimit(None),
+            journal=journal or Journal(None),
+            context=context,
+            demand=demand or Demand(),
         ),
         work_dir=folder,
         progress=progress,

@@ -33,6 +33,7 @@ class DynamicQuantizer:
     """
 
     methods: tuple[str, ...] = (_METHOD,)
+    costly_methods: tuple[str, ...] = ()
 
     def __init__(
         self,

@@ -35,6 +35,7 @@ class HalfMaker:
     """
 
     methods: tuple[str, ...] = (_METHOD,)
+    costly_methods: tuple[str, ...] = ()
 
     def __init__(
         self,

@@ -56,6 +56,7 @@ class WeightQuantizer:
         progress: Progress,
     ) -> None:
         self.methods: tuple[str, ...] = settings.methods
+        self.costly_methods: tuple[str, ...] = ()
         self._model = model
         self._settings = settings
         self._samples = samples

@@ -45,13 +45,19 @@ class Quantizer:
         self._plain = CalibratedModel(
             model, settings, samples, work_dir=work_dir, progress=progress
         )
+        preparations = applicable(self._plain.index, settings.prepare)
+        self._ways = list_ways(settings, preparations)
         self._prepared: dict[str, tuple[CalibratedModel, tuple[str, ...]]] = {"": (self._plain, ())}
 
     @property
     def methods(self) -> tuple[str, ...]:
-        """Plain ranges first; then those with what costs more, see `ways`."""
-        preparations = applicable(self._plain.index, self._settings.prepare)
-        return tuple(way.words for way in list_ways(self._settings, preparations))
+        """Plain ranges."""
+        return tuple(way.words for way in self._ways if way.is_plain)
+
+    @property
+    def costly_methods(self) -> tuple[str, ...]:
+        """Ranges with a preparation or a correction, see `ways`."""
+        return tuple(way.words for way in self._ways if not way.is_plain)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -59,7 +65,7 @@ class Quantizer:
         return self._plain.names
 
     def build(self, method: str, float_nodes: Collection[str] = ()) -> Built:
-        """The quantized model for one of `methods` and a set of nodes that stay float."""
+        """The quantized model for one of its methods and a set of nodes that stay float."""
         way = parse_way(method)
         calibrated, notes = self._prepare(way.preparation)
         model = calibrated.model

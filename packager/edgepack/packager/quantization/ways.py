@@ -29,6 +29,11 @@ class Way:
     is_bias_corrected: bool = False
 
     @property
+    def is_plain(self) -> bool:
+        """Whether nothing but ranges is chosen: it needs neither preparation nor correction."""
+        return not self.preparation and not self.is_bias_corrected
+
+    @property
     def words(self) -> str:
         """The way as people read it; `parse_way` takes them back."""
         before = f"{self.preparation}{_JOINT}" if self.preparation else ""

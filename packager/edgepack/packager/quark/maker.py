@@ -70,6 +70,11 @@ class QuarkQuantizer:
         return (f"quark {self._config}",)
 
     @property
+    def costly_methods(self) -> tuple[str, ...]:
+        """None: Quark prepares by itself."""
+        return ()
+
+    @property
     def names(self) -> tuple[str, ...]:
         """Every node that can be quantized, in graph order."""
         return self._own.names

@@ -1,5 +1,6 @@
 """What the search tries and what it finds."""
 
+import math
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -7,8 +8,23 @@ from edgepack.packager.judging.accuracy import Verdict
 from edgepack.packager.search.maker import NodeCost, Origin
 from edgepack.packager.variant import Attempt
 
-RESERVE = 0.2
-"""Share of the budget that a candidate should leave, so that it holds on other samples too."""
+
+@dataclass(frozen=True, kw_only=True)
+class Demand:
+    """What a candidate must reach for the search to be content with it.
+
+    Attributes:
+        reserve: Share of the budget that it should leave, so that it holds on other samples too.
+        noise_max: Greatest mean nrmse of its outputs. Where few decisions are counted, nearly
+            every candidate reaches all of them, and only this tells them apart.
+    """
+
+    reserve: float = 0.2
+    noise_max: float = math.inf
+
+    def is_met(self, verdict: Verdict) -> bool:
+        """Whether a candidate with this verdict will do."""
+        return verdict.passed and verdict.spare >= self.reserve and verdict.noise <= self.noise_max
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,11 +40,6 @@ class Judged:
     verdict: Verdict
     size_bytes: int
     lowered: int
-
-    @property
-    def is_settled(self) -> bool:
-        """Whether it is within the budget, with a reserve."""
-        return self.verdict.passed and self.verdict.spare >= RESERVE
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -35,7 +35,7 @@ class Journal:
     """The measurements of one profile's search.
 
     Args:
-        path: The file; it need not exist. None keeps nothing.
+        path: The file; it need not exist. None writes nothing.
     """
 
     def __init__(self, path: Path | None) -> None:
@@ -63,10 +63,10 @@ class Journal:
 
     def keep(self, context: str, key: str, value: object) -> None:
         """Writes a measurement; it is on disk when this returns (but for the first one)."""
-        if self._path is None:
-            return
         raw = msgspec.json.encode(value)
         self._known[context, key] = raw
+        if self._path is None:
+            return
         entry = msgspec.json.encode(_Entry(context=context, key=key, value=msgspec.Raw(raw)))
         line = _Line(sha256=hashlib.sha256(entry).hexdigest(), entry=msgspec.Raw(entry))
         self._waiting.append(msgspec.json.encode(line) + b"\n")

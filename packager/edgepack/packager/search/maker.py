@@ -66,6 +66,10 @@ class CandidateMaker(Protocol):
         """Ways to make a candidate, in the order to try; words that people are shown."""
 
     @property
+    def costly_methods(self) -> tuple[str, ...]:
+        """Further ways, which take much longer to make; for where the others are not enough."""
+
+    @property
     def names(self) -> tuple[str, ...]:
         """Every node that can be lowered, in graph order."""
 
@@ -73,7 +77,7 @@ class CandidateMaker(Protocol):
         """Makes one candidate.
 
         Args:
-            method: One of `methods`.
+            method: One of `methods` or `costly_methods`.
             float_nodes: Nodes of `names` that stay float.
         """
 
@@ -81,7 +85,7 @@ class CandidateMaker(Protocol):
         """Measures what lowering each node alone costs.
 
         Args:
-            method: One of `methods`.
+            method: One of `methods` or `costly_methods`.
             samples: Samples to measure on; as many are read as the cost allows.
             progress: Told about each node.
 

@@ -1,11 +1,16 @@
 """Finds the cheapest lowered candidate that stays near enough to the float model.
 
-1. Try the maker's methods in order; the first within the budget wins.
-2. Otherwise take the best one, rank its nodes by what lowering each alone costs, and return the
-   worst to float: 1, 2, 4, 8 … nodes, then fewer again as long as the budget holds.
-3. Lower those again, from the least costly on, that are not needed after all: what nodes cost
+1. Try the maker's plain methods in order; the first within the budget wins.
+2. If the best of them is near the budget, try the costly methods too. If it is far from it, which
+   of them is best says nothing (a speech detector's worst method with every node lowered was its
+   best one with half of them float): rank the nodes by what lowering each alone costs, return the
+   worst to float, and compare the plain methods there.
+3. Return the worst nodes to float: 1, 2, 4, 8 … of them, then fewer again as long as the budget
+   holds.
+4. If the plain methods do not get there, try the costly ones with as many float nodes as may be.
+5. Lower those again, from the least costly on, that are not needed after all: what nodes cost
    together is not the sum of what they cost alone.
-4. If nothing holds, say so with every candidate that was tried and the nodes to blame.
+6. If nothing holds, say so with every candidate that was tried and the nodes to blame.
 
 When the time is used up, what was found until then stands. Candidates are judged on the search
 samples and on the calibration samples, since the former are few; the held-out samples are not
@@ -25,7 +30,13 @@ from edgepack.packager.search.time_limit import OutOfTimeError, describe_duratio
 from edgepack.packager.search.tries import Conditions, Tries
 
 _MOST_LOWERED_AGAIN = 6
-"""Candidates that the third step may cost."""
+"""Candidates that the fifth step may cost."""
+
+_NEAR_SPARE = -2.0
+"""Down to here a candidate is near: it loses at most three times what the budget allows."""
+
+_COMPARED_SHARE = 0.25
+"""Share of the nodes that may return to float, of those that are float where methods compare."""
 
 
 def search(
@@ -65,10 +76,22 @@ def search(
     try:
         if _try_methods(tries, maker.methods, conditions, is_hopeless):
             return tries.result(())
+        is_near = tries.best.verdict.spare >= _NEAR_SPARE
+        if is_near and _try_costly(tries, maker.costly_methods, ()):
+            return tries.result(())
         method = tries.best.method
         ranked = tries.rank(method)
-        _return_to_float(tries, method, ranked, int(len(ranked) * max_float_share))
-        _lower_again(tries, method)
+        limit = int(len(ranked) * max_float_share)
+        names = tuple(cost.name for cost in ranked[:limit])
+        failed = 0
+        if not is_near and len(maker.methods) > 1 and names:
+            failed = max(1, int(limit * _COMPARED_SHARE))
+            method = _compare(tries, maker.methods, names[:failed])
+        _return_to_float(tries, method, names, failed)
+        if not is_near and not tries.is_settled(tries.best):
+            _try_costly(tries, maker.costly_methods, names)
+            _return_fewer(tries, tries.best.method, names, 0, limit)
+        _lower_again(tries)
     except OutOfTimeError:
         if tries.is_empty:
             raise
@@ -86,7 +109,7 @@ def _try_methods(
     for number, method in enumerate(methods):
         because = "the profile's first method" if number == 0 else "the one before lost too much"
         candidate = tries.add(method, (), because)
-        if candidate.judged.is_settled:
+        if tries.is_settled(candidate):
             return True
         if number == 0 and _recall_or_ask(tries, conditions, is_hopeless):
             return True
@@ -103,34 +126,69 @@ def _recall_or_ask(
     return known
 
 
-def _return_to_float(tries: Tries, method: str, ranked: tuple[NodeCost, ...], limit: int) -> None:
-    """Step 2."""
-    names = [cost.name for cost in ranked]
-    failed, passed = 0, None
-    for count in _doubling(limit):
+def _try_costly(tries: Tries, methods: tuple[str, ...], float_nodes: tuple[str, ...]) -> bool:
+    """Steps 2 and 4; whether one of them is enough."""
+    for method in methods:
+        because = "the plain methods lose too much"
+        if tries.is_settled(tries.add(method, float_nodes, because)):
+            return True
+    return False
+
+
+def _compare(tries: Tries, methods: tuple[str, ...], float_nodes: tuple[str, ...]) -> str:
+    """Step 2: the method that is best with some nodes float."""
+    because = f"methods compared, the {len(float_nodes)} costliest node(s) float"
+    best = tries.add(methods[0], float_nodes, because)
+    for method in methods[1:]:
+        candidate = tries.add(method, float_nodes, because)
+        if candidate.verdict.beats(best.verdict):
+            best = candidate
+    return best.method
+
+
+def _return_to_float(tries: Tries, method: str, names: tuple[str, ...], tried: int) -> None:
+    """Step 3.
+
+    Args:
+        tries: The candidates so far.
+        method: How they are made.
+        names: The nodes that may return, worst first.
+        tried: How many of them were returned before; 0 for none.
+    """
+    failed = 0
+    for count in (tried, *_doubling(len(names))):
+        if count <= failed:
+            continue
         candidate = tries.add(method, names[:count], f"the {count} costliest node(s) float")
-        if candidate.judged.is_settled:
-            passed = count
-            break
+        if tries.is_settled(candidate):
+            _return_fewer(tries, method, names, failed, count)
+            return
         failed = count
-    while passed is not None and passed - failed > max(1, failed // 4):
+
+
+def _return_fewer(
+    tries: Tries, method: str, names: tuple[str, ...], failed: int, passed: int
+) -> None:
+    """Halves the gap between a number of float nodes that is too small and one that will do."""
+    while tries.is_settled(tries.best) and passed - failed > max(1, failed // 4):
         middle = (passed + failed) // 2
         candidate = tries.add(method, names[:middle], "fewer float nodes may do")
-        if candidate.judged.is_settled:
+        if tries.is_settled(candidate):
             passed = middle
         else:
             failed = middle
 
 
-def _lower_again(tries: Tries, method: str) -> None:
-    """Step 3."""
-    if not tries.best.judged.is_settled:
+def _lower_again(tries: Tries) -> None:
+    """Step 5."""
+    if not tries.is_settled(tries.best):
         return
+    method = tries.best.method
     kept = list(tries.best.float_nodes)
     for name in tuple(reversed(kept[:-1]))[:_MOST_LOWERED_AGAIN]:
         fewer = [other for other in kept if other != name]
         candidate = tries.add(method, fewer, f"without {name} among the float nodes")
-        if candidate.judged.is_settled:
+        if tries.is_settled(candidate):
             kept = fewer
 
 
@@ -145,7 +203,7 @@ def _doubling(limit: int) -> list[int]:
 
 def _describe_end(conditions: Conditions, tries: Tries) -> str:
     limit = describe_duration(conditions.limit.limit_s or 0.0)
-    holds = "holds the budget" if tries.best.judged.is_settled else "does not hold the budget"
+    holds = "holds the budget" if tries.is_settled(tries.best) else "does not hold the budget"
     return (
         f"The search ended when its {limit} were used up; the best candidate until then, "
         f"{tries.best.words}, {holds}."

@@ -2,7 +2,7 @@
 
 import shutil
 from collections.abc import Collection
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import msgspec
@@ -11,7 +11,7 @@ from edgepack.packager.graph.model_files import save_model
 from edgepack.packager.judging.evaluation import Evaluator
 from edgepack.packager.judging.measure import Run
 from edgepack.packager.progress import Progress
-from edgepack.packager.search.candidates import Candidate, Judged, SearchResult
+from edgepack.packager.search.candidates import Candidate, Demand, Judged, SearchResult
 from edgepack.packager.search.journal import Journal
 from edgepack.packager.search.judge import CandidateJudge
 from edgepack.packager.search.maker import CandidateMaker, NodeCost
@@ -28,12 +28,14 @@ class Conditions:
         journal: Keeps what was measured.
         context: Digest of all that the measurements depend on.
         label: See `Candidate`.
+        demand: When the search may end.
     """
 
     limit: TimeLimit
     journal: Journal
     context: str = ""
     label: str = ""
+    demand: Demand = field(default_factory=Demand)
 
 
 class Tries:
@@ -75,6 +77,9 @@ class Tries:
             BuildError: ONNX Runtime refuses it.
         """
         self._conditions.limit.check()
+        for known in self._candidates:
+            if _key(known.method, known.float_nodes) == _key(method, float_nodes):
+                return known
         number = len(self._candidates) + 1
         candidate = self._recall(number, method, tuple(float_nodes))
         if candidate is None:
@@ -100,10 +105,14 @@ class Tries:
         self._conditions.journal.keep(self._conditions.context, key, costs)
         return costs
 
+    def is_settled(self, candidate: Candidate) -> bool:
+        """Whether a candidate meets the demand."""
+        return self._conditions.demand.is_met(candidate.verdict)
+
     @property
     def best(self) -> Candidate:
-        """Within the budget with a reserve and the fewest floats; else the most accurate one."""
-        settled = [candidate for candidate in self._candidates if candidate.judged.is_settled]
+        """Meets the demand with the fewest floats; else the most accurate one."""
+        settled = [candidate for candidate in self._candidates if self.is_settled(candidate)]
         if settled:
             return min(settled, key=lambda candidate: len(candidate.float_nodes))
         best = self._candidates[0]
