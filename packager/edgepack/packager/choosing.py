@@ -20,8 +20,9 @@ from edgepack.packager.profile.pass_settings import Lowering
 from edgepack.packager.profile.schema import Profile
 from edgepack.packager.progress import Progress
 from edgepack.packager.samples.sequence import Samples, SampleSplit
-from edgepack.packager.search.candidates import SearchResult
+from edgepack.packager.search.candidates import Demand, SearchResult
 from edgepack.packager.search.judge import MOST_SAMPLES, CandidateJudge
+from edgepack.packager.search.maker import CandidateMaker
 from edgepack.packager.search.makers_by_pass import make_maker
 from edgepack.packager.search.search import search
 from edgepack.packager.search.tries import Conditions
@@ -60,95 +61,149 @@ class Chosen:
         return self.found is not None and self.path == self.found.best.path
 
     @property
+    def may_go_on(self) -> bool:
+        """Whether a search could find something nearer: it stopped at what was near enough."""
+        return self.is_lowered and self.holds
+
+    @property
     def holds(self) -> bool:
         """Whether it is within the accuracy budget on the search samples."""
         return self.found is None or not self.is_lowered or self.found.best.verdict.passed
 
 
-def choose(
-    model: onnx.ModelProto,
-    prepared: Path,
-    profile: Profile,
-    split: SampleSplit,
-    evaluator: Evaluator,
-    float_source: Run,
-    metric: Metric | None,
-    work_dir: Path,
-    progress: Progress,
-    conditions: Conditions,
-) -> Chosen:
+class Chooser:
     """Quantizes where the profile asks for it, and decides between that and the float model.
 
-    Raises:
-        BuildError: See `search`.
-        OutOfTimeError: The time was used up before the first candidate.
+    It remembers what it measured, so that choosing again with a larger demand only adds to that.
+
+    Args:
+        model: The float model after its passes.
+        prepared: The same as a file.
+        profile: The profile.
+        split: Samples for ranges and for choosing.
+        evaluator: Where candidates are measured.
+        float_source: Runs the source model.
+        metric: The user's own metric, or None.
+        work_dir: Folder for everything that is written.
+        progress: Told about each step.
+        conditions: What the search may take and what it remembers.
     """
-    own = read_own_quantization(model.graph)
-    if own is not None:
-        check_quantized_once(own, profile)
-        return _float_model(prepared, own.precision, None, describe_own(own, profile))
-    settings = profile.lowering
-    if settings is None:
-        return _float_model(prepared, profile.about.precision, None, ())
-    maker = make_maker(
-        model,
-        settings,
-        split.calibration,
-        work_dir=work_dir / "calibration",
-        progress=conditions.limit.watch(progress),
-    )
-    if not maker.names:
-        return _nothing_to_lower(prepared, profile, settings)
-    race = _Race(prepared, profile, evaluator, split.search)
-    found = search(
-        maker,
-        settings.max_float_share,
-        evaluator,
-        CandidateJudge(
-            float_source, _few(split.search, split.calibration), profile.gates.accuracy, metric
-        ),
-        conditions,
-        work_dir=work_dir,
-        progress=progress,
-        is_hopeless=race.is_hopeless,
-    )
-    best = found.best
-    times = race.run(best.path)
-    if times is not None and "slower" in profile.gates.float_instead and gates.is_slower(*times):
-        note = (
-            "The float model is published: the quantized one is slower on this host's "
-            f"{evaluator.provider}."
+
+    def __init__(
+        self,
+        model: onnx.ModelProto,
+        prepared: Path,
+        profile: Profile,
+        split: SampleSplit,
+        evaluator: Evaluator,
+        float_source: Run,
+        metric: Metric | None,
+        work_dir: Path,
+        progress: Progress,
+        conditions: Conditions,
+    ) -> None:
+        self._prepared = prepared
+        self._profile = profile
+        self._evaluator = evaluator
+        self._folder = work_dir
+        self._progress = progress
+        self._conditions = conditions
+        self._race = _Race(prepared, profile, evaluator, split.search)
+        self._own = read_own_quantization(model.graph)
+        self._maker: CandidateMaker | None = None
+        self._judge: CandidateJudge | None = None
+        self._searches = 0
+        if self._own is not None:
+            check_quantized_once(self._own, profile)
+            return
+        if profile.lowering is None:
+            return
+        self._maker = make_maker(
+            model,
+            profile.lowering,
+            split.calibration,
+            work_dir=work_dir / "calibration",
+            progress=conditions.limit.watch(progress),
         )
-        timed = (
-            f"The quantized model takes {times[0]:.2f} ms, the float one {times[1]:.2f} ms "
-            "(1 thread)."
+        if self._maker.names:
+            few = _few(split.search, split.calibration)
+            self._judge = CandidateJudge(float_source, few, profile.gates.accuracy, metric)
+
+    def choose(self, demand: Demand) -> Chosen:
+        """Searches, and decides.
+
+        Args:
+            demand: When the search may end.
+
+        Raises:
+            BuildError: See `search`.
+            OutOfTimeError: The time was used up before the first candidate.
+        """
+        prepared, profile, settings = self._prepared, self._profile, self._profile.lowering
+        if self._own is not None:
+            notes = describe_own(self._own, profile)
+            return _float_model(prepared, self._own.precision, None, notes)
+        if settings is None or self._maker is None:
+            return _float_model(prepared, profile.about.precision, None, ())
+        if self._judge is None:
+            return _nothing_to_lower(prepared, profile, settings)
+        self._searches += 1
+        found = search(
+            self._maker,
+            settings.max_float_share,
+            self._evaluator,
+            self._judge,
+            replace(self._conditions, demand=demand),
+            work_dir=self._folder / f"search-{self._searches}",
+            progress=self._progress,
+            is_hopeless=self._race.is_hopeless,
         )
-        notes = (note, *found.notes)
-        float_model = _float_model(prepared, _FLOAT_PRECISION, found, notes, times[1])
-        return replace(float_model, candidate_latency_ms=times[0], timed_notes=(timed,))
-    if not best.verdict.passed and "inaccurate" in profile.gates.float_instead:
-        note = (
-            f"The float model is published: the best quantized one ({best.words}) keeps "
-            f"{best.verdict.metric} {best.verdict.value:.4f}, the budget is "
-            f"{best.verdict.budget:.4f}."
+        return self._decide(found)
+
+    def _decide(self, found: SearchResult) -> Chosen:
+        """Between the best candidate and the float model."""
+        prepared, profile = self._prepared, self._profile
+        best = found.best
+        times = self._race.run(best.path)
+        if (
+            times is not None
+            and "slower" in profile.gates.float_instead
+            and gates.is_slower(*times)
+        ):
+            note = (
+                "The float model is published: the quantized one is slower on this host's "
+                f"{self._evaluator.provider}."
+            )
+            timed = (
+                f"The quantized model takes {times[0]:.2f} ms, the float one {times[1]:.2f} ms "
+                "(1 thread)."
+            )
+            notes = (note, *found.notes)
+            float_model = _float_model(prepared, _FLOAT_PRECISION, found, notes, times[1])
+            return replace(float_model, candidate_latency_ms=times[0], timed_notes=(timed,))
+        if not best.verdict.passed and "inaccurate" in profile.gates.float_instead:
+            note = (
+                f"The float model is published: the best quantized one ({best.words}) keeps "
+                f"{best.verdict.metric} {best.verdict.value:.4f}, the budget is "
+                f"{best.verdict.budget:.4f}."
+            )
+            return _float_model(prepared, _FLOAT_PRECISION, found, (note, *found.notes))
+        timed_notes = []
+        if times is not None and times[0] > times[1]:
+            timed_notes.append(
+                f"It is no faster than the float model on this host ({times[0]:.2f} ms against "
+                f"{times[1]:.2f} ms, 1 thread), but smaller."
+            )
+        return Chosen(
+            path=best.path,
+            precision=profile.about.precision,
+            found=found,
+            notes=(f"Quantized with {best.words}.", *best.notes, *found.notes),
+            timed_notes=tuple(timed_notes),
+            latency_ms=times[0] if times else None,
+            float_latency_ms=times[1] if times else None,
+            candidate_latency_ms=times[0] if times else None,
         )
-        return _float_model(prepared, _FLOAT_PRECISION, found, (note, *found.notes))
-    timed_notes = []
-    if times is not None and times[0] > times[1]:
-        timed_notes.append(
-            f"It is no faster than the float model on this host ({times[0]:.2f} ms against "
-            f"{times[1]:.2f} ms, 1 thread), but smaller."
-        )
-    return Chosen(
-        path=best.path,
-        precision=profile.about.precision,
-        found=found,
-        notes=(f"Quantized with {best.words}.", *best.notes, *found.notes),
-        timed_notes=tuple(timed_notes),
-        latency_ms=times[0] if times else None,
-        float_latency_ms=times[1] if times else None,
-        candidate_latency_ms=times[0] if times else None,
-    )
 
 
 def _float_model(

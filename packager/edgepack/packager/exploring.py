@@ -16,7 +16,7 @@ import msgspec
 from edgepack.agent.runtime.facts import read_device_facts
 from edgepack.errors import BuildError
 from edgepack.packager.bundling.tool_versions import tool_versions
-from edgepack.packager.choosing import Chosen, choose
+from edgepack.packager.choosing import Chooser, Chosen
 from edgepack.packager.graph.model_files import save_model
 from edgepack.packager.judging.accuracy import Metric, Verdict, metric_name
 from edgepack.packager.judging.evaluation import Evaluator, find_venue
@@ -27,6 +27,7 @@ from edgepack.packager.profile.pass_settings import Lowering
 from edgepack.packager.profile.schema import Profile
 from edgepack.packager.progress import Progress
 from edgepack.packager.samples.sequence import SampleSplit
+from edgepack.packager.search.candidates import Demand
 from edgepack.packager.search.combinations import Combination
 from edgepack.packager.search.journal import Journal
 from edgepack.packager.search.time_limit import OutOfTimeError, TimeLimit
@@ -68,6 +69,8 @@ class Explored:
         float_size_bytes: Its size.
         passed: What the passes left and noted.
         chosen: The model that goes on to the gates.
+        chooser: Chooses again; None where that is over.
+        notes: Which combination was taken of several.
     """
 
     combination: Combination
@@ -76,6 +79,8 @@ class Explored:
     float_size_bytes: int
     passed: PassResult
     chosen: Chosen
+    chooser: Chooser | None = None
+    notes: tuple[str, ...] = ()
 
     @property
     def profile(self) -> Profile:
@@ -89,6 +94,28 @@ class Explored:
         if found is None or not self.chosen.is_lowered:
             return self.float_size_bytes
         return found.best.judged.size_bytes
+
+    def go_on(self, demand: Demand) -> "Explored | None":
+        """Searches this combination on, with a larger demand.
+
+        Returns:
+            The same with another model; None where no nearer candidate or no time is left.
+
+        Raises:
+            BuildError: A candidate cannot be made or run.
+        """
+        before = self.chosen.found
+        if self.chooser is None or before is None:
+            return None
+        try:
+            chosen = self.chooser.choose(demand)
+        except OutOfTimeError:
+            return None
+        found = chosen.found
+        if found is None or found.best.key == before.best.key:
+            return None
+        attempts = tuple(dict.fromkeys((*before.attempts, *found.attempts)))
+        return replace(self, chosen=replace(chosen, found=replace(found, attempts=attempts)))
 
 
 def plan_of(profile: Profile) -> SearchPlan:
@@ -140,7 +167,7 @@ def explore(
             if key not in passed:
                 passed[key] = _run_passes(source, profile, split, folder, progress)
             result, prepared, float_size_bytes = passed[key]
-            chosen = choose(
+            chooser = Chooser(
                 result.model,
                 prepared,
                 profile,
@@ -157,6 +184,7 @@ def explore(
                     label=combination.words,
                 ),
             )
+            chosen = chooser.choose(Demand())
         except OutOfTimeError:
             skipped.append(f"no time was left for {combination.words}")
             continue
@@ -172,6 +200,7 @@ def explore(
                 float_size_bytes=float_size_bytes,
                 passed=result,
                 chosen=chosen,
+                chooser=chooser,
             )
         )
     if not explored:
@@ -240,8 +269,7 @@ def _with_whole_search(
     found = best.chosen.found
     if found is not None:
         found = replace(found, attempts=_all_attempts(explored))
-    notes = (*best.chosen.notes, note)
-    return replace(best, chosen=replace(best.chosen, found=found, notes=notes))
+    return replace(best, chosen=replace(best.chosen, found=found), notes=(note,))
 
 
 def _all_attempts(explored: Sequence[Explored]) -> tuple[Attempt, ...]:

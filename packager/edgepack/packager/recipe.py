@@ -3,7 +3,7 @@
 1. The float passes; the model must still compute what the source computes.
 2. Quantization, where the profile asks for it, with a search for accuracy.
 3. Latency, where the provider is here: the float model is published where it is better.
-4. The verdict on held-out samples.
+4. The verdict on held-out samples; where it is a no, the search may go on (`confirming`).
 5. A run on the provider in a fresh process, where it is here or simulated: compatibility,
    placement, and the outputs once more.
 6. A look inside: the error of each tensor, the range of each scale.
@@ -15,19 +15,18 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-import onnx
-
 from edgepack.bundle.manifest import Accuracy, Placement, Requirements, Toolchain
 from edgepack.packager.bundling.tool_versions import tool_versions
 from edgepack.packager.choosing import Chosen
+from edgepack.packager.confirming import HeldOut, confirm
 from edgepack.packager.exploring import SearchPlan, explore, plan_of
-from edgepack.packager.graph.model_files import load_model, save_model
+from edgepack.packager.graph.model_files import save_model
 from edgepack.packager.judging import gates
 from edgepack.packager.judging.accuracy import Metric, Verdict
 from edgepack.packager.judging.distance import OutputDistance
 from edgepack.packager.judging.evaluation import Evaluator
 from edgepack.packager.judging.inspection import Inspection, inspect
-from edgepack.packager.judging.labels import LabelledSamples, judge_by_labels
+from edgepack.packager.judging.labels import LabelledSamples
 from edgepack.packager.judging.tolerances import derive_tolerances
 from edgepack.packager.judging.trial import Trial, try_model
 from edgepack.packager.judging.verdict_notes import describe_verdict
@@ -98,25 +97,16 @@ def prepare_variant(
         work_dir=work_dir,
         progress=progress,
     )  # 1. to 3.
-    profile, evaluator, chosen = explored.profile, explored.evaluator, explored.chosen
     folder = work_dir / "variant"
     folder.mkdir(exist_ok=True)
     final = folder / MODEL_FILE
-    size_bytes = _finish(chosen.path, source.model, final)
-    judge = CandidateJudge(float_source, split.held_out, profile.gates.accuracy, metric)
-    progress(f"{profile.name}: held-out samples", 0, split.held_out.count)
-    run = evaluator.open(final)
-    got = [run(feeds) for feeds in split.held_out]
-    distances = judge.reference.distances(got)
-    judged_count = split.held_out.count  # 4.
-    if labelled is not None:
-        judged_count = len(labelled.labels)
-        verdict = judge_by_labels(labelled, run, float_source, profile.gates.accuracy)
-    elif metric is not None or split.held_out.states:
-        verdict = judge.judge(run)
-    else:
-        verdict = judge.reference.judge(got)
-    del run  # its session holds the whole model, and the trial opens another
+    held_out = HeldOut(
+        float_source=float_source, samples=split.held_out, metric=metric, labelled=labelled
+    )
+    confirmed = confirm(explored, source.model, final, held_out, progress)  # 4.
+    explored, verdict, distances = confirmed.explored, confirmed.verdict, confirmed.distances
+    profile, evaluator, chosen = explored.profile, explored.evaluator, explored.chosen
+    size_bytes, judged_count = confirmed.size_bytes, confirmed.count
     trial = _try_on_provider(final, profile, evaluator, split.held_out, progress)  # 5.
     seen = [distances]
     if trial is not None:
@@ -139,6 +129,8 @@ def prepare_variant(
     notes = (
         *explored.passed.notes,
         *chosen.notes,
+        *explored.notes,
+        *confirmed.notes,
         *describe_verdict(verdict, judged_count, split.held_out, distances),
         *_venue_notes(evaluator, profile, trial),
     )
@@ -187,16 +179,6 @@ def prepare_variant(
             *(f"Published although: {refusal.problem}." for refusal in refusals),
         ),
     )
-
-
-def _finish(path: Path, source: onnx.ModelProto, final: Path) -> int:
-    """Writes the variant's model, with the source's metadata, which applications read."""
-    model = load_model(path)
-    del model.metadata_props[:]
-    model.metadata_props.extend(sorted(source.metadata_props, key=lambda entry: entry.key))
-    model.producer_name = "edgepack"
-    model.producer_version = ""
-    return save_model(model, final)
 
 
 def _try_on_provider(

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -191,3 +192,49 @@ def test_a_size_gate_refuses_with_both_sizes(build: Build) -> None:
     profile = resolve_profile("fp32", {"gates": {"size_ratio_max": 0.5}})
     with pytest.raises(BuildError, match=r"the variant takes [\d,]+ bytes, .* allows 50%"):
         build(cnn(), profile)
+
+
+def _fainter(samples: Samples, factor: float) -> Samples:
+    """Held-out samples that a step of the calibrated range takes more from."""
+    return replace(
+        samples,
+        read=lambda index: {
+            name: (value.astype(np.float32) * factor).astype(np.float32)
+            for name, value in samples.read(index).items()
+        },
+    )
+
+
+@pytest.mark.parametrize(
+    ("factor", "most_float", "rounds"), [(1.0, 1.0, 0), (0.04, 1.0, 1), (1e-3, 0.4, 2)]
+)
+def test_where_held_out_samples_refuse_the_search_goes_on_at_most_twice(
+    factor: float, most_float: float, rounds: int, tmp_path: Path
+) -> None:
+    model = make_model(
+        [
+            helper.make_node("MatMul", ["x", "w1"], ["h1"], name="first"),
+            helper.make_node("MatMul", ["h1", "w2"], ["h2"], name="second"),
+            helper.make_node("MatMul", ["h2", "w3"], ["y"], name="third"),
+        ],
+        {"x": [1, 8]},
+        {"y": [1, 8]},
+        [weight(f"w{number}", 8, 8, seed=number) for number in (1, 2, 3)],
+    )
+    onnx.save(model, tmp_path / "model.onnx")
+    split = _split(samples_for(model, 45))
+    variant = prepare_variant(
+        load_source(tmp_path / "model.onnx"),
+        _never_float(ranges=["minmax"], max_float_share=most_float),
+        replace(split, held_out=_fainter(split.held_out, factor)),
+        work_dir=tmp_path / "work",
+        progress=silent,
+        allow_degraded=True,
+    )
+    told = [note for note in variant.notes if note.startswith("The held-out samples refuse")]
+    assert len(told) == rounds
+    assert variant.degraded == (rounds == 2)
+    assert (len(variant.attempts) > 1) == (rounds > 0)
+    whats = [attempt.what for attempt in variant.attempts]
+    assert whats.count("minmax, 3 nodes quantized") == 1, "what was tried before is told once"
+    assert sum(attempt.is_best for attempt in variant.attempts) == 1

@@ -98,7 +98,7 @@ def test_the_combination_that_holds_the_budget_is_taken_and_all_attempts_are_tol
         "activations uint8: minmax, 3 nodes quantized",
         "activations uint16: minmax, 3 nodes quantized",
     ]
-    assert taken.chosen.notes[-1] == (
+    assert taken.notes[-1] == (
         "Of 2 combinations, activations uint16 was taken: the cheapest that holds the budget."
     )
 
@@ -115,7 +115,7 @@ def test_of_combinations_that_cost_the_same_the_one_named_first_is_taken(tmp_pat
 def test_where_no_combination_holds_the_nearest_is_taken_and_that_is_said(tmp_path: Path) -> None:
     taken = _explore(tmp_path / "a", _activations("uint8", "int8"))
     assert not taken.chosen.holds
-    assert taken.chosen.notes[-1].endswith("was taken: none holds the budget.")
+    assert taken.notes[-1].endswith("was taken: none holds the budget.")
 
 
 def test_a_combination_that_no_time_is_left_for_is_told(tmp_path: Path) -> None:
@@ -126,14 +126,14 @@ def test_a_combination_that_no_time_is_left_for_is_told(tmp_path: Path) -> None:
         limit=TimeLimit(1.0, lambda: next(now)),
     )
     assert taken.combination.words == "activations uint8"
-    assert "no time was left for activations uint16" in taken.chosen.notes[-1]
+    assert "no time was left for activations uint16" in taken.notes[-1]
 
 
 def test_a_combination_that_cannot_be_built_leaves_the_others(tmp_path: Path) -> None:
     unable = _activations("int16", leave_ops=["MatMul"])
     taken = _explore(tmp_path / "a", (*unable, *_activations("uint16")))
     assert taken.combination.words == "activations uint16"
-    assert "activations int16 cannot be built (" in taken.chosen.notes[-1]
+    assert "activations int16 cannot be built (" in taken.notes[-1]
     with pytest.raises(BuildError, match="no node that it could"):
         _explore(tmp_path / "b", unable)
 

@@ -71,6 +71,11 @@ class Candidate:
         return self.judged.verdict
 
     @property
+    def key(self) -> tuple[str, frozenset[str]]:
+        """Which candidate of its search it is."""
+        return self.method, frozenset(self.float_nodes)
+
+    @property
     def words(self) -> str:
         """The settings, for reports."""
         total = self.judged.lowered + len(self.float_nodes)

@@ -78,7 +78,7 @@ class Tries:
         """
         self._conditions.limit.check()
         for known in self._candidates:
-            if _key(known.method, known.float_nodes) == _key(method, float_nodes):
+            if known.key == (method, frozenset(float_nodes)):
                 return known
         number = len(self._candidates) + 1
         candidate = self._recall(number, method, tuple(float_nodes))

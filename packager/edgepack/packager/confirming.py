@@ -1,0 +1,143 @@
+"""The verdict on held-out samples, and a search that goes on where they refuse what it found.
+
+The search chooses by few samples, and the best of many candidates is partly the luckiest one. Where
+the held-out samples refuse it, the search goes on with a larger demand: a larger reserve, and less
+error than the refused candidate, since where few decisions are counted nearly every candidate
+reaches all of them. That happens at most twice.
+
+What leaks: of the held-out samples the search learns "no", once or twice, and nothing of which
+sample or node is to blame. A candidate that is truly below the budget has at most three chances
+to pass by luck instead of one, and each has to be nearer to the float model than the one before.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import onnx
+
+from edgepack.packager.exploring import Explored
+from edgepack.packager.graph.model_files import load_model, save_model
+from edgepack.packager.judging.accuracy import Metric, Verdict
+from edgepack.packager.judging.distance import OutputDistance
+from edgepack.packager.judging.labels import LabelledSamples, judge_by_labels
+from edgepack.packager.judging.measure import Run
+from edgepack.packager.progress import Progress
+from edgepack.packager.samples.sequence import Samples
+from edgepack.packager.search.candidates import Demand
+from edgepack.packager.search.judge import CandidateJudge
+
+_LARGER_DEMANDS = ((0.6, 0.7), (0.9, 0.5))
+"""By turn: the reserve, and the greatest error as a share of the refused candidate's."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeldOut:
+    """What the verdict is given by.
+
+    Attributes:
+        float_source: Runs the source model.
+        samples: Samples that nothing was chosen by.
+        metric: The user's own metric, or None.
+        labelled: Held-out samples with labels, which then give the verdict; or None.
+    """
+
+    float_source: Run
+    samples: Samples
+    metric: Metric | None
+    labelled: LabelledSamples | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Confirmed:
+    """A model with its verdict, within the budget or not.
+
+    Attributes:
+        explored: What was prepared; its search cannot go on any more.
+        size_bytes: Size of the model that was written.
+        verdict: The verdict.
+        count: How many held-out samples gave it.
+        distances: By output, on the held-out samples.
+        notes: How often the search went on, and why.
+    """
+
+    explored: Explored
+    size_bytes: int
+    verdict: Verdict
+    count: int
+    distances: Sequence[OutputDistance]
+    notes: tuple[str, ...] = ()
+
+
+def confirm(
+    explored: Explored, source: onnx.ModelProto, final: Path, held_out: HeldOut, progress: Progress
+) -> Confirmed:
+    """Writes the variant's model and judges it; see above for what a refusal leads to.
+
+    Args:
+        explored: What was prepared.
+        source: The source model, whose metadata the variant keeps.
+        final: Where the variant's model is written.
+        held_out: What gives the verdict.
+        progress: Told about each step.
+
+    Raises:
+        BuildError: A candidate cannot be made or run.
+    """
+    confirmed = _judge(explored, source, final, held_out, progress)
+    notes: list[str] = []
+    for reserve, share in _LARGER_DEMANDS:
+        found = explored.chosen.found
+        refused = confirmed.verdict
+        if refused.passed or found is None or not explored.chosen.may_go_on:
+            break
+        demand = Demand(reserve=reserve, noise_max=share * found.best.verdict.noise)
+        notes.append(
+            f"The held-out samples refuse {found.best.words} ({refused.metric} "
+            f"{refused.value:.4f}, the budget is {refused.budget:.4f}): the search went on for a "
+            f"candidate that leaves {reserve:.0%} of the budget and makes {share:.0%} of its error."
+        )
+        further = explored.go_on(demand)
+        if further is None:
+            notes.append("It found no candidate nearer to the float model, or had no time left.")
+            break
+        explored = further
+        confirmed = _judge(explored, source, final, held_out, progress)
+    finished = replace(explored, chooser=None)
+    return replace(confirmed, explored=finished, notes=tuple(notes))
+
+
+def _judge(
+    explored: Explored, source: onnx.ModelProto, final: Path, held_out: HeldOut, progress: Progress
+) -> Confirmed:
+    size_bytes = _finish(explored.chosen.path, source, final)
+    samples, float_source, gate = held_out.samples, held_out.float_source, explored.profile.gates
+    judge = CandidateJudge(float_source, samples, gate.accuracy, held_out.metric)
+    progress(f"{explored.profile.name}: held-out samples", 0, samples.count)
+    run = explored.evaluator.open(final)
+    got = [run(feeds) for feeds in samples]
+    count = samples.count
+    if held_out.labelled is not None:
+        count = len(held_out.labelled.labels)
+        verdict = judge_by_labels(held_out.labelled, run, float_source, gate.accuracy)
+    elif held_out.metric is not None or samples.states:
+        verdict = judge.judge(run)
+    else:
+        verdict = judge.reference.judge(got)
+    return Confirmed(
+        explored=explored,
+        size_bytes=size_bytes,
+        verdict=verdict,
+        count=count,
+        distances=judge.reference.distances(got),
+    )
+
+
+def _finish(path: Path, source: onnx.ModelProto, final: Path) -> int:
+    """Writes the variant's model, with the source's metadata, which applications read."""
+    model = load_model(path)
+    del model.metadata_props[:]
+    model.metadata_props.extend(sorted(source.metadata_props, key=lambda entry: entry.key))
+    model.producer_name = "edgepack"
+    model.producer_version = ""
+    return save_model(model, final)
