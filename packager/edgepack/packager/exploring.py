@@ -42,6 +42,9 @@ _SAME_LATENCY = 1.1
 _SAME_SIZE = 1.01
 """Within these factors two models cost the same: medians vary, and metadata takes some bytes."""
 
+_LITTLE_SAVED = 0.8
+"""Share of the float model's bytes from which on another profile is worth a look."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class SearchPlan:
@@ -94,6 +97,19 @@ class Explored:
         if found is None or not self.chosen.is_lowered:
             return self.float_size_bytes
         return found.best.judged.size_bytes
+
+    @property
+    def size_notes(self) -> tuple[str, ...]:
+        """Says so where so much stays float that little is saved."""
+        found, share = self.chosen.found, self.size_bytes / self.float_size_bytes
+        if found is None or not self.chosen.is_lowered or not found.best.float_nodes:
+            return ()
+        if share <= _LITTLE_SAVED:
+            return ()
+        return (
+            f"Little is saved: with the nodes that stay float it takes {share:.0%} of the float "
+            f"model's bytes. Instead: {self.profile.gates.otherwise}.",
+        )
 
     def go_on(self, demand: Demand) -> "Explored | None":
         """Searches this combination on, with a larger demand.

@@ -130,6 +130,7 @@ def prepare_variant(
         *explored.passed.notes,
         *chosen.notes,
         *explored.notes,
+        *explored.size_notes,
         *confirmed.notes,
         *describe_verdict(verdict, judged_count, split.held_out, distances),
         *_venue_notes(evaluator, profile, trial),

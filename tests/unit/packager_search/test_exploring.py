@@ -1,5 +1,6 @@
 """Combinations of settings as one search: which is taken, what is told, what is remembered."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -158,3 +159,18 @@ def test_edgepack_toml_names_what_is_searched(tmp_path: Path) -> None:
     assert settings.build.budget == "10m"
     ((first, second),) = combine(["qnn-htp"], read_searched(settings.search, str(config)))
     assert (first.words, second.words) == ("clean.opset = 17", "clean.opset = 21")
+
+
+def test_a_model_that_is_hardly_smaller_than_float_says_so_with_what_to_build_instead(
+    tmp_path: Path,
+) -> None:
+    taken = _explore(tmp_path / "a", _activations("uint16"))
+    found = taken.chosen.found
+    assert found is not None
+    assert replace(taken, float_size_bytes=taken.size_bytes).size_notes == (), "no node is float"
+    partly = replace(found, best=replace(found.best, float_nodes=("easy_layer",)))
+    taken = replace(taken, chosen=replace(taken.chosen, found=partly))
+    (note,) = replace(taken, float_size_bytes=taken.size_bytes).size_notes
+    assert "100% of the float model's bytes" in note
+    assert taken.profile.gates.otherwise in note
+    assert replace(taken, float_size_bytes=2 * taken.size_bytes).size_notes == ()
