@@ -60,6 +60,17 @@ class Chosen:
         """Whether it is the search's best candidate, and not the float model."""
         return self.found is not None and self.path == self.found.best.path
 
+    def with_float_model(self, prepared: Path) -> "Chosen":
+        """The float model in its place; what was tried stays known."""
+        return replace(
+            self,
+            path=prepared,
+            precision=_FLOAT_PRECISION,
+            notes=(),
+            timed_notes=(),
+            latency_ms=self.float_latency_ms,
+        )
+
     @property
     def may_go_on(self) -> bool:
         """Whether a search could find something nearer: it stopped at what was near enough."""

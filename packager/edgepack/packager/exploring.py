@@ -133,6 +133,10 @@ class Explored:
         attempts = tuple(dict.fromkeys((*before.attempts, *found.attempts)))
         return replace(self, chosen=replace(chosen, found=replace(found, attempts=attempts)))
 
+    def with_float_model(self) -> "Explored":
+        """The same with the prepared float model in place of the best candidate."""
+        return replace(self, chosen=self.chosen.with_float_model(self.prepared))
+
 
 def plan_of(profile: Profile) -> SearchPlan:
     """A plan that tries a profile as it stands, without a limit and without a journal."""

@@ -67,12 +67,13 @@ def test_equal_outputs_pass_with_everything_to_spare() -> None:
 def test_one_sample_of_many_may_differ_but_not_two() -> None:
     values = _outputs(20, (1, 10))
     reference = Reference(_named(values), GATE)
-    for wrong, passes in ((1, True), (2, False)):
+    for wrong, passes in ((0, True), (1, True), (2, False)):
         got = [-value if i < wrong else value for i, value in enumerate(values)]
         verdict = reference.judge(_named(got))
         assert verdict.passed is passes
         assert verdict.metric == "top1_agreement"
         assert verdict.value == pytest.approx(1 - wrong / 20)
+        assert verdict.forgiven is (wrong > 0)
 
 
 def test_every_character_of_a_line_counts() -> None:

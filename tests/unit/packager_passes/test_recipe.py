@@ -60,6 +60,17 @@ def _never_float(**quantize: object) -> Profile:
     )
 
 
+def _float_where_inaccurate(**quantize: object) -> Profile:
+    """The profile cpu, which publishes the float model only where no quantized one holds."""
+    return resolve_profile(
+        "cpu",
+        {
+            "gates": {"float_instead": ["inaccurate"]},
+            "pass": [{"name": "quantize", **quantize}],
+        },
+    )
+
+
 def _hard() -> onnx.ModelProto:
     """A layer that no 8-bit range can hold: one huge channel, the answer in the small ones."""
     spread = np.diag([1e4, 1.0, 1.0, 1.0]).astype(np.float32)
@@ -205,12 +216,10 @@ def _fainter(samples: Samples, factor: float) -> Samples:
     )
 
 
-@pytest.mark.parametrize(
-    ("factor", "most_float", "rounds"), [(1.0, 1.0, 0), (0.04, 1.0, 1), (1e-3, 0.4, 2)]
-)
-def test_where_held_out_samples_refuse_the_search_goes_on_at_most_twice(
-    factor: float, most_float: float, rounds: int, tmp_path: Path
-) -> None:
+def _prepare_for_fainter(
+    profile: Profile, factor: float, folder: Path, *, allow_degraded: bool
+) -> PreparedVariant:
+    """Three products, calibrated on samples that are 1/factor times as large as the held-out."""
     model = make_model(
         [
             helper.make_node("MatMul", ["x", "w1"], ["h1"], name="first"),
@@ -221,16 +230,54 @@ def test_where_held_out_samples_refuse_the_search_goes_on_at_most_twice(
         {"y": [1, 8]},
         [weight(f"w{number}", 8, 8, seed=number) for number in (1, 2, 3)],
     )
-    onnx.save(model, tmp_path / "model.onnx")
+    onnx.save(model, folder / "model.onnx")
     split = _split(samples_for(model, 45))
-    variant = prepare_variant(
-        load_source(tmp_path / "model.onnx"),
-        _never_float(ranges=["minmax"], max_float_share=most_float),
+    return prepare_variant(
+        load_source(folder / "model.onnx"),
+        profile,
         replace(split, held_out=_fainter(split.held_out, factor)),
-        work_dir=tmp_path / "work",
+        work_dir=folder / "work",
         progress=silent,
-        allow_degraded=True,
+        allow_degraded=allow_degraded,
     )
+
+
+def test_where_one_of_few_decisions_differs_a_nearer_candidate_is_looked_for(
+    tmp_path: Path,
+) -> None:
+    variant = _prepare_for_fainter(
+        _never_float(ranges=["minmax"], max_float_share=1.0), 1.0, tmp_path, allow_degraded=False
+    )
+    told = [note for note in variant.notes if note.startswith("The held-out samples are not sure")]
+    assert "top1_agreement 0.9333, the budget is 0.9333" in told[0]
+    assert not variant.degraded
+    best = next(attempt for attempt in variant.attempts if attempt.is_best)
+    assert variant.attempts[0].float_nodes == 0
+    assert best.float_nodes
+
+
+def test_where_held_out_samples_refuse_to_the_end_the_float_model_may_be_published(
+    tmp_path: Path,
+) -> None:
+    profile = _float_where_inaccurate(ranges=["minmax"], max_float_share=0.4)
+    variant = _prepare_for_fainter(profile, 1e-3, tmp_path, allow_degraded=False)
+    assert (variant.precision, variant.degraded) == ("fp32", False)
+    assert variant.accuracy.value == pytest.approx(1.0)
+    assert (
+        "The float model is published: the held-out samples refuse every quantized one."
+        in variant.notes
+    )
+    assert len(variant.attempts) > 1, "what was tried stays known"
+
+
+@pytest.mark.parametrize(
+    ("factor", "most_float", "rounds"), [(0.5, 1.0, 0), (0.04, 1.0, 1), (1e-3, 0.4, 2)]
+)
+def test_where_held_out_samples_refuse_the_search_goes_on_at_most_twice(
+    factor: float, most_float: float, rounds: int, tmp_path: Path
+) -> None:
+    profile = _never_float(ranges=["minmax"], max_float_share=most_float)
+    variant = _prepare_for_fainter(profile, factor, tmp_path, allow_degraded=True)
     told = [note for note in variant.notes if note.startswith("The held-out samples refuse")]
     assert len(told) == rounds
     assert variant.degraded == (rounds == 2)

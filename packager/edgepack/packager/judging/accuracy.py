@@ -60,6 +60,8 @@ class Verdict:
         distances: By output; empty for a user's metric.
         low: Lower bound of `value` for samples like these, one-sided, 95 %; None where the samples
             do not tell (a user's metric, a cosine).
+        forgiven: Whether it passes only because, of few samples, one may always differ: that says
+            little of how many would.
     """
 
     metric: str
@@ -71,6 +73,7 @@ class Verdict:
     noise: float
     distances: tuple[OutputDistance, ...] = field(default=())
     low: float | None = None
+    forgiven: bool = False
 
     def beats(self, other: "Verdict") -> bool:
         """Whether this is the better candidate."""
@@ -150,6 +153,7 @@ class Reference:
             noise=float(np.mean([min(distance.nrmse, 1e6) for distance in distances])),
             distances=distances,
             low=worst.low,
+            forgiven=any(entry.forgiven for entry in entries),
         )
 
     def distances(self, got: Sequence[Outputs]) -> tuple[OutputDistance, ...]:
@@ -185,6 +189,7 @@ class Reference:
                 value=distance.agreement,
                 budget=self._with_one_miss(gate.top1_agreement_min),
                 low=distance.agreement_low,
+                forgiven=distance.agreement < gate.top1_agreement_min,
             )
         ]
 
@@ -242,13 +247,17 @@ class Reference:
 
 @dataclass(frozen=True, kw_only=True)
 class _Entry:
-    """One thing that must hold: a value of at least the budget; `best` is the float model's."""
+    """One thing that must hold: a value of at least the budget; `best` is the float model's.
+
+    It is `forgiven` where it holds only because one of few samples may always differ.
+    """
 
     metric: str
     value: float
     budget: float
     best: float = 1.0
     low: float | None = None
+    forgiven: bool = False
 
     @property
     def spare(self) -> float:
