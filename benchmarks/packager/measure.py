@@ -142,11 +142,11 @@ def _make_and_judge(
     output.parent.mkdir()
     made = run_measured(
         _command(contestant, prepared, environment, output),
-        folder=ROOT,
+        folder=work,  # some tools leave files where they are started
         log=log,
         time_limit_s=terms.time_limit_s,
         memory_limit_bytes=terms.memory_limit_bytes,
-        environment={**os.environ, **_SETTINGS},
+        environment={**os.environ, **_SETTINGS, "PYTHONPATH": str(ROOT)},
     )
     _keep_log(log, f"{cache_key(subject)}.txt")
     outcome = outcome_of(made, is_written=output.exists())
