@@ -1,5 +1,7 @@
-"""A build that gates refuse leaves its report, so that a person sees what was tried."""
+"""A build that gates refuse leaves its report; one that is published all the same stays marked."""
 
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,6 +14,7 @@ from edgepack.errors import BuildError
 from edgepack.packager.build import build
 from edgepack.packager.reports.report import Report
 from edgepack.packager.request import BuildRequest
+from tests.simulators.device import Device
 from tests.unit.packager_io.models import save, small_cnn, write_stack
 
 _PROFILE = """[profile]
@@ -79,3 +82,26 @@ def test_the_report_of_a_bundle_that_is_there_stays(tmp_path: Path) -> None:
     assert "small-1.0.0.refused.report.html tells" in (caught.value.remedy or "")
     assert older.read_text() == "its report"
     assert (request.output / MANIFEST_FILE).read_text() == "of a bundle"
+
+
+def test_what_was_built_degraded_is_refused_by_the_agent_unless_its_policy_allows_it(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "out").mkdir()
+    built = build(replace(_request(tmp_path), allow_degraded=True), lambda *_: None)
+    (variant,) = built.report.variants
+    assert variant.degraded
+    assert any(note.startswith("Published although: ") for note in variant.notes)
+
+    device = Device(tmp_path / "device", "mqtt://127.0.0.1:1", tmp_path / "release.pub")
+    install = [sys.executable, "-m", "edgepack.agent.cli", "install", str(built.output)]
+    install += ["--config", str(device.config), "--soak", "0"]
+    refused = subprocess.run(install, capture_output=True, text=True, timeout=60)
+    assert refused.returncode == 1
+    assert "degraded" in refused.stderr
+
+    settings = device.config.read_text()
+    device.config.write_text(settings.replace("[trust]", "[trust]\nallow_degraded_unsafe = true"))
+    allowed = subprocess.run(install, capture_output=True, text=True, timeout=60)
+    assert allowed.returncode == 0, allowed.stderr
+    assert "active    small 1.0.0" in allowed.stdout
