@@ -98,8 +98,12 @@ def run_measured(
 
 
 def last_words(log: Path) -> str:
-    """What a log ends with, on one line: a Python exception with its message, or the last line."""
-    lines = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]
+    """What a log ends with, on one line: a Python exception with its message, or the last line.
+
+    Files of the log's folder are named without it: it says nothing on another machine.
+    """
+    text = log.read_text(errors="replace").replace(f"{log.parent}/", "")
+    lines = [line for line in text.splitlines() if line.strip()]
     starts = [index for index, line in enumerate(lines) if line.startswith(_TRACEBACK)]
     if starts:
         after = lines[starts[-1] + 1 :]

@@ -49,6 +49,12 @@ def test_an_exception_of_several_lines_is_told_whole(tmp_path: Path) -> None:
     assert last_words(tmp_path / "log.txt") == "ValueError: wrong shape: got 3"
 
 
+def test_last_words_name_files_without_the_folder_of_the_log(tmp_path: Path) -> None:
+    log = tmp_path / "log.txt"
+    log.write_text(f"Load model from {tmp_path}/made/model.onnx failed\n")
+    assert last_words(log) == "Load model from made/model.onnx failed"
+
+
 def test_an_empty_log_has_no_last_words(tmp_path: Path) -> None:
     log = tmp_path / "log.txt"
     log.write_text("\n  \n")
