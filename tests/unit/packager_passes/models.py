@@ -130,3 +130,25 @@ def samples_for(model: onnx.ModelProto, count: int, *, seed: int = 0) -> Samples
         return {name: rng.normal(0, 1, shape).astype(np.float32) for name, shape in shapes.items()}
 
     return Samples(count=count, read=read, source="made by the test")
+
+
+def spread_model(spread: float) -> onnx.ModelProto:
+    """Its answer lies in small channels beside a huge one, `spread` times as large.
+
+    With 300 no 8 bits hold both, and 16 do; with 1e4 no type does.
+    """
+    pick = np.array([[0, 0, 0], [1, 0, 0], [0, 1, 0], [0, 0, 1]], dtype=np.float32)
+    return make_model(
+        [
+            helper.make_node("MatMul", ["x", "easy"], ["h"], name="easy_layer"),
+            helper.make_node("MatMul", ["h", "spread"], ["s"], name="spread_layer"),
+            helper.make_node("MatMul", ["s", "pick"], ["y"], name="pick_layer"),
+        ],
+        {"x": [1, 4]},
+        {"y": [1, 3]},
+        [
+            weight("easy", 4, 4),
+            numpy_helper.from_array(np.diag([spread, 1.0, 1.0, 1.0]).astype(np.float32), "spread"),
+            numpy_helper.from_array(pick, "pick"),
+        ],
+    )

@@ -8,43 +8,14 @@ import pytest
 from onnx import helper, numpy_helper
 
 from edgepack.errors import BuildError, ProfileError
-from edgepack.packager.judging.measure import ModelRunner, largest_difference
-from edgepack.packager.passes.context import PassContext
 from edgepack.packager.passes.fuse_transformer import fuse_transformer
 from edgepack.packager.passes.optimize import optimize
 from edgepack.packager.profile.pass_settings import FuseTransformer, Optimize
 from edgepack.packager.profile.reading import resolve_profile
-from edgepack.packager.profile.schema import Limits
-from tests.unit.packager_passes.models import constant, make_model, samples_for, weight
+from tests.unit.packager_passes.models import constant, make_model, weight
+from tests.unit.packager_passes.passing import context_of, copy_of, difference, kinds_of
 
 node = helper.make_node
-
-
-def _context(model: onnx.ModelProto, folder: Path, *microsoft_ops: str) -> PassContext:
-    return PassContext(
-        profile_name="mine",
-        limits=Limits(microsoft_ops=microsoft_ops),
-        samples=samples_for(model, 4),
-        work_dir=folder,
-    )
-
-
-def _copy(model: onnx.ModelProto) -> onnx.ModelProto:
-    copy = onnx.ModelProto()
-    copy.CopyFrom(model)
-    return copy
-
-
-def _differs(before: onnx.ModelProto, after: onnx.ModelProto, folder: Path) -> float:
-    samples = samples_for(before, 3)
-    return largest_difference(
-        ModelRunner(before, folder / "before.onnx").run_all(samples),
-        ModelRunner(after, folder / "after.onnx").run_all(samples),
-    )
-
-
-def _kinds(model: onnx.ModelProto) -> list[str]:
-    return [entry.op_type for entry in model.graph.node]
 
 
 _LAST = {
@@ -84,18 +55,20 @@ def test_a_gelu_in_any_order_of_its_factors_becomes_one_node(
     tmp_path: Path, order: str, opset: int, domain: str
 ) -> None:
     model = _gelu(order, opset=opset)
-    result = fuse_transformer(_copy(model), FuseTransformer(), _context(model, tmp_path, "Gelu"))
+    result = fuse_transformer(
+        copy_of(model), FuseTransformer(), context_of(model, tmp_path, "Gelu")
+    )
     assert [(entry.op_type, entry.domain) for entry in result.model.graph.node] == [
         ("Gelu", domain)
     ]
     assert result.notes == ("1 GELU became one node each.",)
-    assert _differs(model, result.model, tmp_path) < 1e-4
+    assert difference(model, result.model, tmp_path) < 1e-4
 
 
 def test_a_gelu_that_the_provider_cannot_read_stays_and_the_note_says_so(tmp_path: Path) -> None:
     model = _gelu("half last", opset=17)
-    result = fuse_transformer(_copy(model), FuseTransformer(), _context(model, tmp_path))
-    assert _kinds(result.model) == _kinds(model)
+    result = fuse_transformer(copy_of(model), FuseTransformer(), context_of(model, tmp_path))
+    assert kinds_of(result.model) == kinds_of(model)
     assert result.notes == (
         "1 GELU stay as exported: Gelu needs opset 20, or a provider that reads ONNX Runtime's "
         "own.",
@@ -104,8 +77,8 @@ def test_a_gelu_that_the_provider_cannot_read_stays_and_the_note_says_so(tmp_pat
 
 def test_a_formula_that_only_looks_like_gelu_stays(tmp_path: Path) -> None:
     model = _gelu("half last", opset=20, one=2.0)
-    result = fuse_transformer(_copy(model), FuseTransformer(), _context(model, tmp_path))
-    assert _kinds(result.model) == _kinds(model)
+    result = fuse_transformer(copy_of(model), FuseTransformer(), context_of(model, tmp_path))
+    assert kinds_of(result.model) == kinds_of(model)
     assert result.notes == ()
 
 
@@ -138,21 +111,21 @@ def _layer_norm(*, square: str = "Pow", axis: int = -1, opset: int = 17) -> onnx
 @pytest.mark.parametrize("square", ["Pow", "Mul"])
 def test_a_layer_normalization_becomes_one_node(tmp_path: Path, square: str) -> None:
     model = _layer_norm(square=square, axis=2)
-    result = fuse_transformer(_copy(model), FuseTransformer(), _context(model, tmp_path))
-    assert _kinds(result.model) == ["LayerNormalization"]
+    result = fuse_transformer(copy_of(model), FuseTransformer(), context_of(model, tmp_path))
+    assert kinds_of(result.model) == ["LayerNormalization"]
     assert result.notes == ("1 layer normalizations became one node each.",)
-    assert _differs(model, result.model, tmp_path) < 1e-5
+    assert difference(model, result.model, tmp_path) < 1e-5
 
 
 def test_a_normalization_over_another_axis_stays(tmp_path: Path) -> None:
     model = _layer_norm(axis=1)
-    result = fuse_transformer(_copy(model), FuseTransformer(), _context(model, tmp_path))
+    result = fuse_transformer(copy_of(model), FuseTransformer(), context_of(model, tmp_path))
     assert len(result.model.graph.node) == 9
 
 
 def test_a_layer_normalization_before_opset_17_stays_and_the_note_says_so(tmp_path: Path) -> None:
     model = _layer_norm(opset=13)
-    result = fuse_transformer(_copy(model), FuseTransformer(), _context(model, tmp_path))
+    result = fuse_transformer(copy_of(model), FuseTransformer(), context_of(model, tmp_path))
     assert len(result.model.graph.node) == 9
     assert "1 layer normalizations stay as exported" in result.notes[0]
 
@@ -193,10 +166,10 @@ def test_each_level_of_optimization_makes_what_it_says(
 ) -> None:
     model = _residual_blocks()
     settings = Optimize(level=level)  # type: ignore[arg-type]
-    result = optimize(_copy(model), settings, _context(model, tmp_path, "*"))
+    result = optimize(copy_of(model), settings, context_of(model, tmp_path, "*"))
     own = {n.op_type for n in result.model.graph.node if n.domain == "com.microsoft"}
     assert own & {"Gelu", "FastGelu"} == made
-    assert _differs(model, result.model, tmp_path) < 5e-3
+    assert difference(model, result.model, tmp_path) < 5e-3
     known = {value.name for value in result.model.graph.value_info} | {"y"}
     assert {name for n in result.model.graph.node for name in n.output if name} <= known
     assert bool(result.notes) == bool(made)
@@ -205,19 +178,19 @@ def test_each_level_of_optimization_makes_what_it_says(
 def test_skip_layer_normalization_is_made_where_it_is_asked_for(tmp_path: Path) -> None:
     model = _residual_blocks()
     result = fuse_transformer(
-        _copy(model),
+        copy_of(model),
         FuseTransformer(ops=("SkipLayerNormalization",)),
-        _context(model, tmp_path, "SkipLayerNormalization"),
+        context_of(model, tmp_path, "SkipLayerNormalization"),
     )
-    assert "SkipLayerNormalization" in _kinds(result.model)
+    assert "SkipLayerNormalization" in kinds_of(result.model)
     assert result.notes == ("ONNX Runtime's transformer optimizer made 1 SkipLayerNormalization.",)
-    assert _differs(model, result.model, tmp_path) < 1e-5
+    assert difference(model, result.model, tmp_path) < 1e-5
 
 
 def test_an_operator_that_the_provider_does_not_read_is_refused(tmp_path: Path) -> None:
     model = _residual_blocks()
     with pytest.raises(BuildError) as caught:
-        optimize(_copy(model), Optimize(level="O2"), _context(model, tmp_path, "FusedMatMul"))
+        optimize(copy_of(model), Optimize(level="O2"), context_of(model, tmp_path, "FusedMatMul"))
     assert "which profile 'mine' does not read" in str(caught.value)
     assert "level = 'O1'" in str(caught.value)
 

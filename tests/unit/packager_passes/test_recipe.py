@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from onnx import helper, numpy_helper
+from onnx import helper
 
 from edgepack.errors import BuildError
 from edgepack.packager.profile.reading import load_profile, resolve_profile
@@ -18,7 +18,14 @@ from edgepack.packager.recipe import prepare_variant
 from edgepack.packager.samples.sequence import Samples, SampleSplit
 from edgepack.packager.source.model import load_source
 from edgepack.packager.variant import PreparedVariant
-from tests.unit.packager_passes.models import attention, cnn, make_model, samples_for, weight
+from tests.unit.packager_passes.models import (
+    attention,
+    cnn,
+    make_model,
+    samples_for,
+    spread_model,
+    weight,
+)
 
 Build = Callable[..., PreparedVariant]
 
@@ -68,26 +75,6 @@ def _float_where_inaccurate(**quantize: object) -> Profile:
             "gates": {"float_instead": ["inaccurate"]},
             "pass": [{"name": "quantize", **quantize}],
         },
-    )
-
-
-def _hard() -> onnx.ModelProto:
-    """A layer that no 8-bit range can hold: one huge channel, the answer in the small ones."""
-    spread = np.diag([1e4, 1.0, 1.0, 1.0]).astype(np.float32)
-    pick = np.array([[0, 0, 0], [1, 0, 0], [0, 1, 0], [0, 0, 1]], dtype=np.float32)
-    return make_model(
-        [
-            helper.make_node("MatMul", ["x", "easy"], ["h"], name="easy_layer"),
-            helper.make_node("MatMul", ["h", "spread"], ["s"], name="spread_layer"),
-            helper.make_node("MatMul", ["s", "pick"], ["y"], name="pick_layer"),
-        ],
-        {"x": [1, 4]},
-        {"y": [1, 3]},
-        [
-            weight("easy", 4, 4),
-            numpy_helper.from_array(spread, "spread"),
-            numpy_helper.from_array(pick, "pick"),
-        ],
     )
 
 
@@ -141,7 +128,7 @@ def test_metadata_that_applications_read_stay_with_the_model(build: Build) -> No
 def test_nodes_that_lose_too_much_return_to_float_and_the_search_is_recorded(
     build: Build,
 ) -> None:
-    variant = build(_hard(), _never_float(max_float_share=1.0))
+    variant = build(spread_model(1e4), _never_float(max_float_share=1.0))
     assert variant.accuracy.value >= variant.accuracy.budget
     words = [attempt.what for attempt in variant.attempts]
     assert words[0] == "minmax, 3 nodes quantized"
@@ -153,7 +140,7 @@ def test_a_model_that_cannot_be_kept_is_refused_with_the_curve_and_the_culprits(
     build: Build,
 ) -> None:
     with pytest.raises(BuildError) as caught:
-        build(_hard(), _never_float(max_float_share=0.0))
+        build(spread_model(1e4), _never_float(max_float_share=0.0))
     message = str(caught.value)
     assert "profile 'cpu' keeps top1_agreement 0." in message
     assert "budget is 0.9333" in message
@@ -164,7 +151,7 @@ def test_a_model_that_cannot_be_kept_is_refused_with_the_curve_and_the_culprits(
 
 
 def test_a_refused_variant_can_be_built_marked(build: Build) -> None:
-    variant = build(_hard(), _never_float(max_float_share=0.0), allow_degraded=True)
+    variant = build(spread_model(1e4), _never_float(max_float_share=0.0), allow_degraded=True)
     assert variant.degraded
     assert variant.accuracy.value < variant.accuracy.budget
     assert any(note.startswith("Published although: profile 'cpu'") for note in variant.notes)
@@ -178,7 +165,7 @@ def test_the_float_model_is_published_where_no_quantized_one_is_right(build: Bui
             "pass": [{"name": "quantize", "max_float_share": 0.0}],
         },
     )
-    variant = build(_hard(), profile)
+    variant = build(spread_model(1e4), profile)
     assert variant.precision == "fp32"
     assert variant.accuracy.value == 1.0
     assert any("The float model is published: the best quantized" in n for n in variant.notes)

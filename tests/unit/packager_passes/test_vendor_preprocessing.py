@@ -7,45 +7,16 @@ import onnx
 import pytest
 from onnx import helper
 
-from edgepack.packager.judging.measure import ModelRunner, largest_difference
-from edgepack.packager.passes.context import PassContext
 from edgepack.packager.passes.qnn_preprocess import qnn_preprocess
 from edgepack.packager.passes.vitisai_preprocess import vitisai_preprocess
 from edgepack.packager.profile.pass_settings import QnnPreprocess, Quantize, VitisAiPreprocess
 from edgepack.packager.profile.reading import load_profile
-from edgepack.packager.profile.schema import Limits
 from edgepack.packager.progress import silent
 from edgepack.packager.quantization.candidate import Quantizer
 from tests.unit.packager_passes.models import constant, make_model, samples_for
+from tests.unit.packager_passes.passing import context_of, copy_of, difference, kinds_of
 
 node = helper.make_node
-
-
-def _context(model: onnx.ModelProto, folder: Path) -> PassContext:
-    return PassContext(
-        profile_name="mine",
-        limits=Limits(microsoft_ops=("Gelu",)),
-        samples=samples_for(model, 4),
-        work_dir=folder,
-    )
-
-
-def _copy(model: onnx.ModelProto) -> onnx.ModelProto:
-    copy = onnx.ModelProto()
-    copy.CopyFrom(model)
-    return copy
-
-
-def _differs(before: onnx.ModelProto, after: onnx.ModelProto, folder: Path) -> float:
-    samples = samples_for(before, 3)
-    return largest_difference(
-        ModelRunner(before, folder / "before.onnx").run_all(samples),
-        ModelRunner(after, folder / "after.onnx").run_all(samples),
-    )
-
-
-def _kinds(model: onnx.ModelProto) -> list[str]:
-    return [entry.op_type for entry in model.graph.node]
 
 
 def _reshaped(perm: list[int], inner: list[int], shapes: tuple[list[int], ...]) -> onnx.ModelProto:
@@ -78,16 +49,16 @@ def test_moves_of_pixels_become_one_node(
     tmp_path: Path, perm: list[int], inner: list[int], shapes: tuple[list[int], ...], kind: str
 ) -> None:
     model = _reshaped(perm, inner, shapes)
-    result = qnn_preprocess(_copy(model), QnnPreprocess(), _context(model, tmp_path))
-    assert _kinds(result.model) == [kind]
+    result = qnn_preprocess(copy_of(model), QnnPreprocess(), context_of(model, tmp_path, "Gelu"))
+    assert kinds_of(result.model) == [kind]
     assert result.notes == ("1 moves of pixels became SpaceToDepth or DepthToSpace.",)
-    assert _differs(model, result.model, tmp_path) == 0.0
+    assert difference(model, result.model, tmp_path) == 0.0
 
 
 def test_channels_that_are_ordered_otherwise_stay(tmp_path: Path) -> None:
     model = _reshaped([0, 1, 3, 5, 2, 4], [1, 4, 3, 2, 3, 2], _DOWN)
-    result = qnn_preprocess(_copy(model), QnnPreprocess(), _context(model, tmp_path))
-    assert _kinds(result.model) == ["Reshape", "Transpose", "Reshape"]
+    result = qnn_preprocess(copy_of(model), QnnPreprocess(), context_of(model, tmp_path, "Gelu"))
+    assert kinds_of(result.model) == ["Reshape", "Transpose", "Reshape"]
     assert result.notes == ()
 
 
@@ -113,16 +84,16 @@ def test_a_division_by_the_length_becomes_one_normalization(
     tmp_path: Path, is_clipped: bool
 ) -> None:
     model = _normalization(is_clipped=is_clipped)
-    result = qnn_preprocess(_copy(model), QnnPreprocess(), _context(model, tmp_path))
-    assert _kinds(result.model) == ["LpNormalization"]
+    result = qnn_preprocess(copy_of(model), QnnPreprocess(), context_of(model, tmp_path, "Gelu"))
+    assert kinds_of(result.model) == ["LpNormalization"]
     assert result.notes == ("1 normalizations became LpNormalization.",)
-    assert _differs(model, result.model, tmp_path) < 1e-6
+    assert difference(model, result.model, tmp_path) < 1e-6
 
 
 def test_a_length_that_is_kept_from_small_values_stays(tmp_path: Path) -> None:
     model = _normalization(is_clipped=True, epsilon=0.5)
-    result = qnn_preprocess(_copy(model), QnnPreprocess(), _context(model, tmp_path))
-    assert _kinds(result.model) == _kinds(model)
+    result = qnn_preprocess(copy_of(model), QnnPreprocess(), context_of(model, tmp_path, "Gelu"))
+    assert kinds_of(result.model) == kinds_of(model)
 
 
 def test_gelu_of_onnx_runtimes_own_is_quantized_too(tmp_path: Path) -> None:
@@ -171,18 +142,22 @@ def _hard_swish(order: str, *, three: float = 3.0) -> onnx.ModelProto:
 def test_a_hard_swish_becomes_one_node_for_both_vendors(tmp_path: Path, order: str) -> None:
     model = _hard_swish(order)
     for result in (
-        qnn_preprocess(_copy(model), QnnPreprocess(), _context(model, tmp_path)),
-        vitisai_preprocess(_copy(model), VitisAiPreprocess(), _context(model, tmp_path)),
+        qnn_preprocess(copy_of(model), QnnPreprocess(), context_of(model, tmp_path, "Gelu")),
+        vitisai_preprocess(
+            copy_of(model), VitisAiPreprocess(), context_of(model, tmp_path, "Gelu")
+        ),
     ):
-        assert _kinds(result.model) == ["HardSwish"]
+        assert kinds_of(result.model) == ["HardSwish"]
         assert result.notes == ("1 HardSwish became one node each.",)
-        assert _differs(model, result.model, tmp_path) < 1e-6
+        assert difference(model, result.model, tmp_path) < 1e-6
 
 
 def test_a_clip_of_something_else_is_no_hard_swish(tmp_path: Path) -> None:
     model = _hard_swish("divided last", three=2.0)
-    result = vitisai_preprocess(_copy(model), VitisAiPreprocess(), _context(model, tmp_path))
-    assert _kinds(result.model) == _kinds(model)
+    result = vitisai_preprocess(
+        copy_of(model), VitisAiPreprocess(), context_of(model, tmp_path, "Gelu")
+    )
+    assert kinds_of(result.model) == kinds_of(model)
     assert result.notes == ()
 
 
@@ -197,10 +172,12 @@ def test_a_mean_over_height_and_width_becomes_a_pooling(
         {"y": [1, 4, 1, 1] if keeps else [1, 4]},
         [],
     )
-    result = vitisai_preprocess(_copy(model), VitisAiPreprocess(), _context(model, tmp_path))
-    assert _kinds(result.model) == ["GlobalAveragePool", *(["Squeeze"] * (1 - keeps))]
+    result = vitisai_preprocess(
+        copy_of(model), VitisAiPreprocess(), context_of(model, tmp_path, "Gelu")
+    )
+    assert kinds_of(result.model) == ["GlobalAveragePool", *(["Squeeze"] * (1 - keeps))]
     assert result.notes == ("1 ReduceMean over height and width became GlobalAveragePool.",)
-    assert _differs(model, result.model, tmp_path) < 1e-6
+    assert difference(model, result.model, tmp_path) < 1e-6
 
 
 def test_a_mean_over_channels_stays(tmp_path: Path) -> None:
@@ -210,6 +187,8 @@ def test_a_mean_over_channels_stays(tmp_path: Path) -> None:
         {"y": [1, 1, 6, 6]},
         [],
     )
-    result = vitisai_preprocess(_copy(model), VitisAiPreprocess(), _context(model, tmp_path))
-    assert _kinds(result.model) == ["ReduceMean"]
+    result = vitisai_preprocess(
+        copy_of(model), VitisAiPreprocess(), context_of(model, tmp_path, "Gelu")
+    )
+    assert kinds_of(result.model) == ["ReduceMean"]
     assert result.notes == ()

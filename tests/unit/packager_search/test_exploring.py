@@ -3,10 +3,8 @@
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import onnx
 import pytest
-from onnx import helper, numpy_helper
 
 from edgepack.errors import BuildError
 from edgepack.packager.exploring import Explored, SearchPlan, explore
@@ -19,27 +17,7 @@ from edgepack.packager.search.journal import Journal
 from edgepack.packager.search.time_limit import TimeLimit
 from edgepack.packager.source.model import load_source
 from edgepack.packager.source.reference import open_reference
-from tests.unit.packager_passes.models import make_model, samples_for, weight
-
-
-def _spread_model() -> onnx.ModelProto:
-    """Its answer lies in channels that 8 bits beside a huge one cannot hold, and 16 can."""
-    spread = np.diag([300.0, 1.0, 1.0, 1.0]).astype(np.float32)
-    pick = np.array([[0, 0, 0], [1, 0, 0], [0, 1, 0], [0, 0, 1]], dtype=np.float32)
-    return make_model(
-        [
-            helper.make_node("MatMul", ["x", "easy"], ["h"], name="easy_layer"),
-            helper.make_node("MatMul", ["h", "spread"], ["s"], name="spread_layer"),
-            helper.make_node("MatMul", ["s", "pick"], ["y"], name="pick_layer"),
-        ],
-        {"x": [1, 4]},
-        {"y": [1, 3]},
-        [
-            weight("easy", 4, 4),
-            numpy_helper.from_array(spread, "spread"),
-            numpy_helper.from_array(pick, "pick"),
-        ],
-    )
+from tests.unit.packager_passes.models import samples_for, spread_model
 
 
 def _activations(*kinds: str, **quantize: object) -> tuple[Combination, ...]:
@@ -62,7 +40,7 @@ def _explore(
     limit: TimeLimit | None = None,
 ) -> Explored:
     folder.mkdir()
-    model = _spread_model()
+    model = spread_model(300.0)
     onnx.save(model, folder / "model.onnx")
     source = load_source(folder / "model.onnx")
     samples = samples_for(model, 45)

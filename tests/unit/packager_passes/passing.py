@@ -1,0 +1,38 @@
+"""What tests of passes do with a model: give it a context, and compare it before and after."""
+
+from pathlib import Path
+
+import onnx
+
+from edgepack.packager.judging.measure import ModelRunner, largest_difference
+from edgepack.packager.passes.context import PassContext
+from edgepack.packager.profile.schema import Limits
+from tests.unit.packager_passes.models import samples_for
+
+
+def context_of(model: onnx.ModelProto, folder: Path, *microsoft_ops: str) -> PassContext:
+    return PassContext(
+        profile_name="mine",
+        limits=Limits(microsoft_ops=microsoft_ops),
+        samples=samples_for(model, 4),
+        work_dir=folder,
+    )
+
+
+def copy_of(model: onnx.ModelProto) -> onnx.ModelProto:
+    copy = onnx.ModelProto()
+    copy.CopyFrom(model)
+    return copy
+
+
+def difference(before: onnx.ModelProto, after: onnx.ModelProto, folder: Path) -> float:
+    """Of the outputs, as a share of their size, on three samples."""
+    samples = samples_for(before, 3)
+    return largest_difference(
+        ModelRunner(before, folder / "before.onnx").run_all(samples),
+        ModelRunner(after, folder / "after.onnx").run_all(samples),
+    )
+
+
+def kinds_of(model: onnx.ModelProto) -> list[str]:
+    return [entry.op_type for entry in model.graph.node]
