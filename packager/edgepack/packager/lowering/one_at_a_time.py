@@ -11,7 +11,7 @@ import numpy as np
 import onnx
 
 from edgepack.packager.graph.model_files import save_model
-from edgepack.packager.judging.distance import OutputKind, measure_distance
+from edgepack.packager.judging.distance import mean_noise
 from edgepack.packager.judging.measure import Outputs, Run
 from edgepack.packager.progress import Progress
 from edgepack.packager.samples.sequence import Samples
@@ -61,21 +61,7 @@ def rank_one_at_a_time(
     costs: list[NodeCost] = []
     for number, group in enumerate(groups, start=1):
         others = [name for name in names if name not in group]
-        noise = _noise(expected, outputs(build(others))) / len(group)
+        noise = mean_noise(expected, outputs(build(others))) / len(group)
         costs.extend(NodeCost(name=str(name), noise=noise) for name in group)
         progress("ranking nodes", number, len(groups))
     return tuple(sorted(costs, key=lambda cost: (-cost.noise, cost.name)))
-
-
-def _noise(expected: Sequence[Outputs], got: Sequence[Outputs]) -> float:
-    noises = [
-        measure_distance(
-            name,
-            OutputKind.VALUES,
-            [outputs[name] for outputs in expected],
-            [outputs[name] for outputs in got],
-        ).nrmse
-        for name, value in expected[0].items()
-        if value.dtype.kind == "f"
-    ]
-    return float(np.mean(noises)) if noises else 0.0

@@ -1,13 +1,11 @@
 """Which nodes cost the accuracy: measured one at a time, the others float."""
 
-from collections.abc import Sequence
 from functools import partial
 
 import numpy as np
 
 from edgepack.packager.judging.chains import run_samples
-from edgepack.packager.judging.distance import OutputKind, measure_distance
-from edgepack.packager.judging.measure import Outputs
+from edgepack.packager.judging.distance import mean_noise
 from edgepack.packager.progress import Progress
 from edgepack.packager.quantization.ablation import GatedModel
 from edgepack.packager.samples.sequence import Samples
@@ -45,7 +43,7 @@ def rank_nodes(gated: GatedModel, samples: Samples, *, progress: Progress) -> tu
             gates = none.copy()
             gates[number] = True
             got = run_samples(partial(gated.run, quantized=gates), chosen)
-            noises[number] += [_noise(expected, got)] * chosen.count
+            noises[number] += [mean_noise(expected, got)] * chosen.count
             progress("ranking nodes", done, len(leaders))
         seen, batch = seen + chosen.count, seen + chosen.count
         leaders.sort(key=lambda number: (-np.mean(noises[number]), gated.names[number]))
@@ -58,17 +56,3 @@ def rank_nodes(gated: GatedModel, samples: Samples, *, progress: Progress) -> tu
         NodeCost(name=gated.names[number], noise=float(np.mean(noises[number])))
         for number in sorted(noises, key=place)
     )
-
-
-def _noise(expected: Sequence[Outputs], got: Sequence[Outputs]) -> float:
-    noises = [
-        measure_distance(
-            name,
-            OutputKind.VALUES,
-            [outputs[name] for outputs in expected],
-            [outputs[name] for outputs in got],
-        ).nrmse
-        for name, value in expected[0].items()
-        if value.dtype.kind == "f"
-    ]
-    return float(np.mean(noises)) if noises else 0.0
