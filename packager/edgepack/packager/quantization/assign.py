@@ -3,12 +3,9 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-import numpy as np
-import numpy.typing as npt
-
 from edgepack.packager.graph.questions import GraphIndex
 from edgepack.packager.profile.pass_settings import Quantize
-from edgepack.packager.quantization.methods import choose_scale
+from edgepack.packager.quantization.chosen_scales import ChosenScales
 from edgepack.packager.quantization.observations import Observation
 from edgepack.packager.quantization.plan import Plan, WeightUse
 from edgepack.packager.quantization.scales import (
@@ -16,7 +13,6 @@ from edgepack.packager.quantization.scales import (
     Scale,
     fixed_scale,
     scale_of_range,
-    scale_of_weights,
     widen_for_bias,
 )
 
@@ -70,6 +66,7 @@ def assign_scales(
     settings: Quantize,
     observed: Mapping[str, Observation],
     method: str,
+    chosen: ChosenScales,
 ) -> Assignment:
     """Chooses the scale of every activation and weight of a plan.
 
@@ -79,6 +76,7 @@ def assign_scales(
         settings: The profile's quantize pass.
         observed: What calibration saw, for every activation that is no constant.
         method: The calibration method.
+        chosen: Remembers the scales of this graph's tensors.
 
     Returns:
         The scales.
@@ -86,8 +84,7 @@ def assign_scales(
     kind = activation_type(settings)
     activations: dict[str, Scale] = {}
     for name in plan.activations:
-        seen = observed.get(name) or _observe_constant(index, name)
-        activations[name] = choose_scale(method, seen, kind)
+        activations[name] = chosen.of_activation(name, method, observed.get(name), kind)
     fixed = _fixed_scales(index, plan, settings, kind)
     activations |= fixed
     for group in plan.tied:
@@ -95,15 +92,8 @@ def assign_scales(
         shared = given[0] if given else _cover([activations[name] for name in group], kind)
         activations |= dict.fromkeys(group, shared)
     return Assignment(
-        activations=activations, weights=_assign_weights(index, plan, settings, activations)
+        activations=activations, weights=_assign_weights(plan, settings, activations, chosen)
     )
-
-
-def _observe_constant(index: GraphIndex, name: str) -> Observation:
-    values = index.constant(name)
-    if values is None:
-        raise KeyError(f"tensor {name} was not calibrated")
-    return Observation(low=float(np.min(values)), high=float(np.max(values)))
 
 
 def _fixed_scales(
@@ -131,7 +121,7 @@ def _cover(scales: list[Scale], kind: IntegerType) -> Scale:
 
 
 def _assign_weights(
-    index: GraphIndex, plan: Plan, settings: Quantize, activations: Mapping[str, Scale]
+    plan: Plan, settings: Quantize, activations: Mapping[str, Scale], chosen: ChosenScales
 ) -> dict[WeightUse, Scale]:
     weights: dict[WeightUse, Scale] = {}
     for node in plan.nodes:
@@ -140,17 +130,8 @@ def _assign_weights(
         use = node.weight[1]
         if use not in weights:
             kind = weight_type(settings, is_per_channel=use.axis is not None)
-            weights[use] = scale_of_weights(
-                _floats(index, use.name), use.axis, kind, settings.weight_ranges
-            )
+            weights[use] = chosen.of_weight(use, kind)
         if node.bias is not None:
             data = activations[node.activations[0][1]]
-            weights[use] = widen_for_bias(weights[use], data, _floats(index, node.bias[1]))
+            weights[use] = widen_for_bias(weights[use], data, chosen.floats(node.bias[1]))
     return weights
-
-
-def _floats(index: GraphIndex, name: str) -> npt.NDArray[np.floating]:
-    values = index.constant(name)
-    if values is None:
-        raise KeyError(f"{name} is no initializer")
-    return values.astype(np.float32)

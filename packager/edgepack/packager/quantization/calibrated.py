@@ -11,6 +11,7 @@ from edgepack.packager.progress import Progress
 from edgepack.packager.quantization.ablation import GatedModel
 from edgepack.packager.quantization.assign import Assignment, assign_scales
 from edgepack.packager.quantization.calibration import Calibration
+from edgepack.packager.quantization.chosen_scales import ChosenScales
 from edgepack.packager.quantization.methods import needs_histogram
 from edgepack.packager.quantization.observations import Observation
 from edgepack.packager.quantization.plan import Plan, make_plan
@@ -42,6 +43,7 @@ class CalibratedModel:
         self.model = model
         self.index = index_graph(model.graph)
         self._settings = settings
+        self._chosen = ChosenScales(self.index, settings)
         everything = make_plan(self.index, settings, ())
         self.names = tuple(node.name for node in everything.nodes)
         rectified = make_plan(self.index, settings, (), apart=self.names)
@@ -74,7 +76,8 @@ class CalibratedModel:
         if uneven := uneven_tail(index, plan, settings, observed):
             float_nodes = {*float_nodes, *uneven}
             plan = make_plan(index, settings, float_nodes)
-        scales = assign_scales(index, plan, settings, observed, ranges)
+        chosen = self._chosen if index is self.index else ChosenScales(index, settings)
+        scales = assign_scales(index, plan, settings, observed, ranges, chosen)
         if settings.ops == "compute" or settings.activation_symmetric:
             return plan, scales
         apart = [
@@ -85,7 +88,7 @@ class CalibratedModel:
         if not apart:
             return plan, scales
         plan = make_plan(index, settings, float_nodes, apart=apart)
-        return plan, assign_scales(index, plan, settings, observed, ranges)
+        return plan, assign_scales(index, plan, settings, observed, ranges, chosen)
 
     def quantize(
         self, ranges: str, float_nodes: Collection[str], model: onnx.ModelProto

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 import numpy as np
 import numpy.typing as npt
 
-from edgepack.packager.quantization.observations import Observation
+from edgepack.packager.quantization.observations import Histogram, Observation
 from edgepack.packager.quantization.scales import IntegerType, Scale, fixed_scale, scale_of_range
 
 PERCENTILE_PREFIX = "percentile-"
@@ -84,7 +84,8 @@ def choose_scale(method: str, observed: Observation, kind: IntegerType) -> Scale
         fixed_scale(float(widest.scale) * 2.0**-step, int(widest.zero_point), kind)
         for step in range(_EXPONENTS_TRIED)
     ]
-    return tried[int(np.argmin([_squared_error(observed, scale) for scale in tried]))]
+    histogram = observed.histogram()
+    return tried[int(np.argmin([_squared_error(histogram, scale) for scale in tried]))]
 
 
 def _percentile_range(observed: Observation, percentile: float) -> tuple[float, float]:
@@ -100,9 +101,10 @@ def _percentile_range(observed: Observation, percentile: float) -> tuple[float, 
 def _mse_range(observed: Observation, kind: IntegerType) -> tuple[float, float]:
     """Both ends shrunk together, then each end by itself."""
     low, high = observed.low, observed.high
+    histogram = observed.histogram()
 
     def error(a: float, b: float) -> float:
-        return _squared_error(observed, scale_of_range(a, b, kind))
+        return _squared_error(histogram, scale_of_range(a, b, kind))
 
     both = min(_SHRINKS, key=lambda shrink: error(low * shrink, high * shrink))
     low, high = low * both, high * both
@@ -112,8 +114,8 @@ def _mse_range(observed: Observation, kind: IntegerType) -> tuple[float, float]:
     return float(low), float(high)
 
 
-def _squared_error(observed: Observation, scale: Scale) -> float:
-    counts, centers = observed.histogram()
+def _squared_error(histogram: Histogram, scale: Scale) -> float:
+    counts, centers = histogram
     factor, zero_point = float(scale.scale), int(scale.zero_point)
     integers = np.clip(
         np.rint(centers / factor) + zero_point, scale.kind.lowest, scale.kind.highest

@@ -7,6 +7,9 @@ import numpy.typing as npt
 
 BINS = 2048
 
+Histogram = tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]
+"""Counts and bin centers, float64 (BINS,) each."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Observation:
@@ -22,8 +25,8 @@ class Observation:
     high: float
     counts: npt.NDArray[np.int64] | None = None
 
-    def histogram(self) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-        """Counts and bin centers, float64 (BINS,) each.
+    def histogram(self) -> Histogram:
+        """Counts and bin centers.
 
         Raises:
             ValueError: No histogram was taken.

@@ -5,6 +5,7 @@ real = (integer - zero_point) * scale
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal
 
 import numpy as np
@@ -47,21 +48,21 @@ class IntegerType:
         """NumPy's type."""
         return _DTYPES[self.dtype]
 
-    @property
+    @cached_property
     def lowest(self) -> int:
         """Least integer."""
         if self.reduce_range:
             return int(np.iinfo(self.numpy).min) // 2
         return int(np.iinfo(self.numpy).min)
 
-    @property
+    @cached_property
     def highest(self) -> int:
         """Greatest integer."""
         if self.reduce_range:
             return int(np.iinfo(self.numpy).max) // 2
         return int(np.iinfo(self.numpy).max)
 
-    @property
+    @cached_property
     def middle(self) -> int:
         """The zero point of a symmetric range."""
         return (self.lowest + self.highest + 1) // 2
