@@ -1,8 +1,8 @@
 """One model in which every node's quantization can be switched on and off from outside.
 
-Each node that a plan quantizes reads `Where(gate, quantized, float)` in place of its inputs, and
-is followed by the same for its outputs. So any subset of nodes can be tried by an inference,
-without building or loading anything.
+Each node that a plan quantizes becomes an `If` with the node as it is in one branch, and in the
+other the node with its inputs, weights and outputs rounded. So any subset of nodes can be tried by
+an inference, without building or loading anything, and costs no more than what it rounds.
 """
 
 from collections.abc import Sequence
@@ -23,6 +23,8 @@ from edgepack.packager.samples.sequence import Feeds
 
 _GATES = "edgepack/gates"
 _CONTRIB = "com.microsoft"
+_ROUNDED = "/if-rounded"
+_PLAIN = "/if-plain"
 
 
 class GatedModel:
@@ -70,44 +72,54 @@ class _Gating:
         self._index = index
         self._plan = plan
         self._scales = scales
-        self._nodes: list[onnx.NodeProto] = []
-        self._initializers: list[onnx.TensorProto] = []
-        self._made: dict[object, str] = {}
+        self._initializers: dict[str, onnx.TensorProto] = {}
 
     def build(self) -> onnx.ModelProto:
-        inputs = {node.position: (number, node) for number, node in enumerate(self._plan.nodes)}
-        outputs = {
-            node.position if node.rectifier is None else node.rectifier: (number, node)
-            for number, node in enumerate(self._plan.nodes)
+        nodes: list[onnx.NodeProto] = []
+        reading = {plan.position: plan for plan in self._plan.nodes}
+        writing = {
+            plan.position if plan.rectifier is None else plan.rectifier: plan
+            for plan in self._plan.nodes
         }
-        for position, original in enumerate(self._index.graph.node):
-            node = onnx.NodeProto()
-            node.CopyFrom(original)
-            if position in inputs:
-                self._gate_inputs(node, *inputs[position])
-            quantized = outputs[position][1].outputs if position in outputs else ()
-            for i, name in enumerate(node.output):
-                if name in quantized:
-                    node.output[i] = f"{name}/float"
-            self._nodes.append(node)
-            for name in quantized:
-                number = outputs[position][0]
-                rounded = self._round(f"{name}/float", self._scales.activations[name])
-                self._where(number, rounded, f"{name}/float", name)
-        return self._assemble()
+        numbers = {plan.name: number for number, plan in enumerate(self._plan.nodes)}
+        for position, node in enumerate(self._index.graph.node):
+            read, written = reading.get(position), writing.get(position)
+            owner = read or written
+            if owner is None:
+                nodes.append(node)
+                continue
+            rounded = self._rounded(node, read, written.outputs if written else ())
+            nodes += _switch(node, numbers[owner.name], rounded)
+        return self._assemble(nodes)
 
-    def _gate_inputs(self, node: onnx.NodeProto, number: int, plan: NodePlan) -> None:
-        for i, name in plan.activations:
+    def _rounded(
+        self, original: onnx.NodeProto, read: NodePlan | None, outputs: Sequence[str]
+    ) -> list[onnx.NodeProto]:
+        """The node as it is quantized; its outputs end in `_ROUNDED`."""
+        node = onnx.NodeProto()
+        node.CopyFrom(original)
+        before: list[onnx.NodeProto] = []
+        for i, name in read.activations if read else ():
             scale = self._scales.activations[name]
             constant = self._index.constant(name)
             if constant is None:
-                rounded = self._round(name, scale)
+                node.input[i] = f"{node.output[0]}/in{i}"
+                before += self._round(name, scale, node.input[i])
             else:
-                rounded = self._constant(f"{name}/rounded", constant, scale)
-            node.input[i] = self._where(number, rounded, name, f"{plan.name}/in{i}")
-        if plan.weight is not None:
-            i, use = plan.weight
-            node.input[i] = self._where(number, self._weight(use), use.name, f"{plan.name}/in{i}")
+                node.input[i] = self._constant(f"{name}/rounded", constant, scale)
+        if read is not None and read.weight is not None:
+            i, use = read.weight
+            node.input[i] = self._weight(use)
+        after: list[onnx.NodeProto] = []
+        for i, name in enumerate(original.output):
+            if name in outputs:
+                node.output[i] = f"{name}/float"
+                after += self._round(
+                    node.output[i], self._scales.activations[name], f"{name}{_ROUNDED}"
+                )
+            elif name:
+                node.output[i] = f"{name}{_ROUNDED}"
+        return [*before, node, *after]
 
     def _weight(self, use: WeightUse) -> str:
         values = self._index.constant(use.name)
@@ -116,48 +128,73 @@ class _Gating:
         return self._constant(f"{use.name}/axis{use.axis}", values, self._scales.weights[use])
 
     def _constant(self, name: str, values: npt.NDArray[np.generic], scale: Scale) -> str:
-        if name not in self._made:
+        if name not in self._initializers:
             rounded = restore(quantize(values.astype(np.float32), scale), scale)
-            self._initializers.append(numpy_helper.from_array(rounded, name))
-            self._made[name] = name
-        return self._made[name]
+            self._initializers[name] = numpy_helper.from_array(rounded, name)
+        return name
 
-    def _round(self, name: str, scale: Scale) -> str:
-        key = ("round", name)
-        if key not in self._made:
-            label = f"{name}/rounding"
-            parameters = [f"{label}/scale", f"{label}/zero_point"]
-            self._initializers.append(numpy_helper.from_array(scale.scale, parameters[0]))
-            self._initializers.append(numpy_helper.from_array(scale.zero_point, parameters[1]))
-            self._add("QuantizeLinear", [name, *parameters], f"{label}/q", _CONTRIB)
-            self._add("DequantizeLinear", [f"{label}/q", *parameters], f"{label}/dq", _CONTRIB)
-            self._made[key] = f"{label}/dq"
-        return self._made[key]
+    def _round(self, name: str, scale: Scale, output: str) -> list[onnx.NodeProto]:
+        parameters = []
+        for what, value in (("scale", scale.scale), ("zero_point", scale.zero_point)):
+            parameter = f"{name}/rounding/{what}"
+            self._initializers[parameter] = numpy_helper.from_array(value, parameter)
+            parameters.append(parameter)
+        integers = f"{output}/integers"
+        return [
+            helper.make_node(
+                "QuantizeLinear", [name, *parameters], [integers], f"{output}/q", domain=_CONTRIB
+            ),
+            helper.make_node(
+                "DequantizeLinear",
+                [integers, *parameters],
+                [output],
+                f"{output}/dq",
+                domain=_CONTRIB,
+            ),
+        ]
 
-    def _where(self, number: int, rounded: str, plain: str, output: str) -> str:
-        gate = f"{_GATES}/{number}"
-        if gate not in self._made:
-            self._initializers.append(
-                numpy_helper.from_array(np.array(number, dtype=np.int64), f"{gate}/number")
-            )
-            self._made[gate] = self._add("Gather", [_GATES, f"{gate}/number"], gate)
-        return self._add("Where", [gate, rounded, plain], output)
-
-    def _add(self, kind: str, inputs: Sequence[str], output: str, domain: str = "") -> str:
-        self._nodes.append(
-            helper.make_node(kind, list(inputs), [output], name=f"{output}/{kind}", domain=domain)
-        )
-        return output
-
-    def _assemble(self) -> onnx.ModelProto:
+    def _assemble(self, nodes: Sequence[onnx.NodeProto]) -> onnx.ModelProto:
         result = onnx.ModelProto()
         result.CopyFrom(self._model)
         del result.graph.node[:]
         del result.graph.value_info[:]
-        result.graph.node.extend(self._nodes)
-        result.graph.initializer.extend(self._initializers)
+        result.graph.node.extend(nodes)
+        result.graph.initializer.extend(self._initializers.values())
+        for number in range(len(self._plan.nodes)):
+            position = numpy_helper.from_array(np.array(number, dtype=np.int64))
+            position.name = f"{_GATES}/{number}/position"
+            result.graph.initializer.append(position)
         gates = helper.make_tensor_value_info(_GATES, TensorProto.BOOL, [len(self._plan.nodes)])
         result.graph.input.append(gates)
         if _CONTRIB not in {entry.domain for entry in result.opset_import}:
             result.opset_import.add(domain=_CONTRIB, version=1)
         return result
+
+
+def _switch(
+    node: onnx.NodeProto, number: int, rounded: Sequence[onnx.NodeProto]
+) -> list[onnx.NodeProto]:
+    """Takes the rounded nodes where the gate is open, and the node as it is where not."""
+    plain = onnx.NodeProto()
+    plain.CopyFrom(node)
+    outputs = [name for name in node.output if name]
+    for i, name in enumerate(node.output):
+        plain.output[i] = f"{name}{_PLAIN}" if name else ""
+    name = f"{outputs[0]}/gate"
+    return [
+        helper.make_node("Gather", [_GATES, f"{_GATES}/{number}/position"], [name], name),
+        helper.make_node(
+            "If",
+            [name],
+            outputs,
+            f"{name}/if",
+            then_branch=_branch(f"{name}/rounded", rounded, [f"{o}{_ROUNDED}" for o in outputs]),
+            else_branch=_branch(f"{name}/plain", [plain], [f"{o}{_PLAIN}" for o in outputs]),
+        ),
+    ]
+
+
+def _branch(name: str, nodes: Sequence[onnx.NodeProto], outputs: Sequence[str]) -> onnx.GraphProto:
+    return helper.make_graph(
+        list(nodes), name, [], [helper.make_empty_tensor_value_info(output) for output in outputs]
+    )

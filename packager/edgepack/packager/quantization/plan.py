@@ -4,7 +4,7 @@ Pure: it looks at a graph and settings and returns a plan; scales come later (`a
 plan is tried with several calibration methods.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import onnx
@@ -13,6 +13,7 @@ from onnx import helper
 from edgepack.packager.graph.questions import GraphIndex
 from edgepack.packager.profile.pass_settings import Quantize
 from edgepack.packager.quantization import operators
+from edgepack.packager.quantization.raising import following_rectifier, with_followers
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,6 +42,7 @@ class NodePlan:
             activation * weight; None where it stays float.
         outputs: Outputs that are quantized.
         rectifier: Index of the Relu or Clip that directly follows and belongs to this node.
+        is_raised: Whether its activations have the type of `settings.islands`.
     """
 
     position: int
@@ -50,6 +52,12 @@ class NodePlan:
     bias: tuple[int, str] | None
     outputs: tuple[str, ...]
     rectifier: int | None
+    is_raised: bool = False
+
+    @property
+    def tensors(self) -> tuple[str, ...]:
+        """Every tensor that is quantized as an activation of it, constants included."""
+        return (*(name for _, name in self.activations), *self.outputs)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,22 +66,20 @@ class Plan:
 
     Attributes:
         nodes: Plans of the quantized nodes, in graph order.
-        tied: Groups of tensors that share one scale, each sorted.
+        tied: Groups of tensors that share one scale, each sorted; of the nodes that are not raised.
+        tied_raised: The same of those that are.
         kept: Nodes that could have been quantized but stay float, by name.
     """
 
     nodes: tuple[NodePlan, ...]
     tied: tuple[tuple[str, ...], ...]
+    tied_raised: tuple[tuple[str, ...], ...]
     kept: tuple[str, ...]
 
     @property
     def activations(self) -> tuple[str, ...]:
         """Every tensor that is quantized as an activation, constants included, in graph order."""
-        names: dict[str, None] = {}
-        for node in self.nodes:
-            names.update(dict.fromkeys(name for _, name in node.activations))
-            names.update(dict.fromkeys(node.outputs))
-        return tuple(names)
+        return tuple(dict.fromkeys(name for node in self.nodes for name in node.tensors))
 
 
 def make_plan(
@@ -81,17 +87,19 @@ def make_plan(
     settings: Quantize,
     float_nodes: Collection[str],
     *,
+    raised_nodes: Collection[str] = (),
     apart: Collection[str] = (),
 ) -> Plan:
     """Plans the quantization of a graph.
 
     The Relu or Clip of a node that stays float stays float with it: quantized by itself it would
-    round twice what was to be left alone.
+    round twice what was to be left alone. So it is with a raised node, see also `raising`.
 
     Args:
         index: The float graph with shapes.
         settings: The profile's quantize pass.
         float_nodes: Names of nodes that must stay float.
+        raised_nodes: Names of nodes whose activations have the type of `settings.islands`.
         apart: Names of nodes whose Relu or Clip is quantized by itself.
 
     Returns:
@@ -104,22 +112,24 @@ def make_plan(
     ]
     chosen = {p for p in able if index.graph.node[p].name not in float_nodes}
     if settings.ops == "all":
-        left = [_following_rectifier(index, p) for p in able if p not in chosen]
+        left = [following_rectifier(index, p) for p in able if p not in chosen]
         chosen -= {following for following in left if following is not None}
     rectifiers = {
         position: following
         for position in sorted(chosen)
         if index.graph.node[position].name not in apart
-        and (following := _following_rectifier(index, position)) is not None
+        and (following := following_rectifier(index, position)) is not None
         and (settings.ops == "compute" or following in chosen)
     }
+    raised = with_followers(index, chosen, raised_nodes)
     plans = tuple(
-        _plan_node(index, position, settings, rectifiers.get(position))
+        _plan_node(index, position, settings, rectifiers.get(position), position in raised)
         for position in sorted(chosen - set(rectifiers.values()))
     )
     return Plan(
         nodes=plans,
-        tied=_tie(index, plans, settings),
+        tied=_tie(index, [plan for plan in plans if not plan.is_raised], settings),
+        tied_raised=_tie(index, [plan for plan in plans if plan.is_raised], settings),
         kept=tuple(index.graph.node[p].name for p in able if p not in chosen),
     )
 
@@ -156,23 +166,8 @@ def _attribute(node: onnx.NodeProto, name: str, default: float) -> float:
     return default
 
 
-def _following_rectifier(index: GraphIndex, position: int) -> int | None:
-    node = index.graph.node[position]
-    if node.op_type not in operators.RECTIFIED or len(node.output) != 1:
-        return None
-    output = node.output[0]
-    readers = index.consumers.get(output, [])
-    if len(readers) != 1 or output in index.outputs or output in index.body_reads:
-        return None
-    reader = index.graph.node[readers[0]]
-    if reader.op_type not in operators.RECTIFIERS or reader.input[0] != output:
-        return None
-    bounds_are_constant = all(not n or n in index.initializers for n in reader.input[1:])
-    return readers[0] if bounds_are_constant else None
-
-
 def _plan_node(
-    index: GraphIndex, position: int, settings: Quantize, rectifier: int | None
+    index: GraphIndex, position: int, settings: Quantize, rectifier: int | None, is_raised: bool
 ) -> NodePlan:
     node = index.graph.node[position]
     weight = _weight_of(index, node, settings)
@@ -201,6 +196,7 @@ def _plan_node(
         bias=bias,
         outputs=outputs,
         rectifier=rectifier,
+        is_raised=is_raised,
     )
 
 
@@ -248,11 +244,10 @@ def _bias_of(
 
 
 def _tie(
-    index: GraphIndex, plans: tuple[NodePlan, ...], settings: Quantize
+    index: GraphIndex, plans: Sequence[NodePlan], settings: Quantize
 ) -> tuple[tuple[str, ...], ...]:
     """Groups the quantized tensors that must share a scale (union-find)."""
-    quantized = {name for plan in plans for _, name in plan.activations}
-    quantized |= {name for plan in plans for name in plan.outputs}
+    quantized = {name for plan in plans for name in plan.tensors}
     parent = {name: name for name in quantized}
 
     def root(name: str) -> str:
