@@ -77,8 +77,8 @@ def test_a_join_of_boxes_and_scores_stays_float_in_8_bits(tmp_path: Path) -> Non
     calibrated = CalibratedModel(
         model, _WHOLE_GRAPH, samples, work_dir=tmp_path / "calibration", progress=lambda *_: None
     )
-    quantized, lowered = calibrated.quantize("minmax", (), model)
-    assert set(lowered) == {"boxes", "scale", "scores", "sigmoid"}
+    quantized, plan = calibrated.quantize("minmax", (), model)
+    assert set(plan.names) == {"boxes", "scale", "scores", "sigmoid"}
     expected = ModelRunner(model, tmp_path / "float.onnx").run_all(samples)
     got = ModelRunner(quantized, tmp_path / "quantized.onnx", optimize=False).run_all(samples)
     assert Reference(expected, AccuracyGate()).judge(got).passed
@@ -94,5 +94,5 @@ def test_a_join_that_16_bits_hold_is_quantized(tmp_path: Path) -> None:
         work_dir=tmp_path / "calibration",
         progress=lambda *_: None,
     )
-    _, lowered = calibrated.quantize("minmax", (), model)
-    assert {"join", "turn"} <= set(lowered)
+    _, plan = calibrated.quantize("minmax", (), model)
+    assert {"join", "turn"} <= set(plan.names)

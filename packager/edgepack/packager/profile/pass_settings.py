@@ -93,6 +93,8 @@ class Quantize(Section, frozen=True, kw_only=True, tag_field="name", tag="quanti
         ops: `compute` quantizes convolutions and matrix products only; `all` every operator
             that works on floats, so that the whole graph stays on an integer-only device.
         activations, weights: Integer types.
+        islands: What nodes that cost too much become: `float`, or an integer type of 16 bits that
+            their activations have in place of `activations`; their weights stay as they are.
         activation_symmetric: Zero point in the middle of the type's range.
         weight_symmetric: The same for weights.
         per_channel: Operator types whose weights get one scale per output channel; such weights
@@ -121,12 +123,13 @@ class Quantize(Section, frozen=True, kw_only=True, tag_field="name", tag="quanti
         qdq_domain: Where Quantize/DequantizeLinear come from: `onnx`, `microsoft`, or
             `auto`: com.microsoft only for 16-bit types below opset 21, which ONNX lacks there.
         bias: `int32` with scale activation * weight, or `float` for providers that read no other.
-        max_float_share: Share of quantized nodes that the search may return to float, 0…1.
+        max_float_share: Share of quantized nodes that the search may make islands, 0…1.
     """
 
     ops: Literal["compute", "all"]
     activations: ActivationType
     weights: WeightType
+    islands: Literal["float", "uint16", "int16"] = "float"
     activation_symmetric: bool = False
     weight_symmetric: bool = True
     per_channel: tuple[str, ...] = ()

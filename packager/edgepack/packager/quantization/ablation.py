@@ -88,35 +88,35 @@ class _Gating:
             if owner is None:
                 nodes.append(node)
                 continue
-            rounded = self._rounded(node, read, written.outputs if written else ())
+            rounded = self._rounded(node, read, written)
             nodes += _switch(node, numbers[owner.name], rounded)
         return self._assemble(nodes)
 
     def _rounded(
-        self, original: onnx.NodeProto, read: NodePlan | None, outputs: Sequence[str]
+        self, original: onnx.NodeProto, read: NodePlan | None, written: NodePlan | None
     ) -> list[onnx.NodeProto]:
         """The node as it is quantized; its outputs end in `_ROUNDED`."""
         node = onnx.NodeProto()
         node.CopyFrom(original)
         before: list[onnx.NodeProto] = []
-        for i, name in read.activations if read else ():
-            scale = self._scales.activations[name]
-            constant = self._index.constant(name)
-            if constant is None:
-                node.input[i] = f"{node.output[0]}/in{i}"
-                before += self._round(name, scale, node.input[i])
-            else:
-                node.input[i] = self._constant(f"{name}/rounded", constant, scale)
+        if read is not None:
+            for i, name in read.activations:
+                scale = self._scales.of(read, name)
+                constant = self._index.constant(name)
+                if constant is None:
+                    node.input[i] = f"{node.output[0]}/in{i}"
+                    before += self._round(name, scale, node.input[i])
+                else:
+                    node.input[i] = self._constant(f"{name}/{scale.kind.dtype}", constant, scale)
         if read is not None and read.weight is not None:
             i, use = read.weight
             node.input[i] = self._weight(use)
         after: list[onnx.NodeProto] = []
         for i, name in enumerate(original.output):
-            if name in outputs:
+            if written is not None and name in written.outputs:
                 node.output[i] = f"{name}/float"
-                after += self._round(
-                    node.output[i], self._scales.activations[name], f"{name}{_ROUNDED}"
-                )
+                scale = self._scales.of(written, name)
+                after += self._round(node.output[i], scale, f"{name}{_ROUNDED}")
             elif name:
                 node.output[i] = f"{name}{_ROUNDED}"
         return [*before, node, *after]
@@ -136,7 +136,7 @@ class _Gating:
     def _round(self, name: str, scale: Scale, output: str) -> list[onnx.NodeProto]:
         parameters = []
         for what, value in (("scale", scale.scale), ("zero_point", scale.zero_point)):
-            parameter = f"{name}/rounding/{what}"
+            parameter = f"{name}/rounding/{scale.kind.dtype}/{what}"
             self._initializers[parameter] = numpy_helper.from_array(value, parameter)
             parameters.append(parameter)
         integers = f"{output}/integers"

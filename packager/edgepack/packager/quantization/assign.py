@@ -1,13 +1,13 @@
 """Gives every tensor of a plan its scale."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from edgepack.packager.graph.questions import GraphIndex
 from edgepack.packager.profile.pass_settings import Quantize
 from edgepack.packager.quantization.chosen_scales import ChosenScales
 from edgepack.packager.quantization.observations import Observation
-from edgepack.packager.quantization.plan import Plan, WeightUse
+from edgepack.packager.quantization.plan import NodePlan, Plan, WeightUse
 from edgepack.packager.quantization.scales import (
     IntegerType,
     Scale,
@@ -30,18 +30,24 @@ class Assignment:
     """Scales of a plan.
 
     Attributes:
-        activations: By tensor.
+        activations: By tensor, for the nodes that are not raised.
+        raised: By tensor, for those that are; a tensor that both kinds use has two scales.
         weights: By use; widened where a bias would not fit otherwise.
     """
 
     activations: dict[str, Scale]
+    raised: dict[str, Scale]
     weights: dict[WeightUse, Scale]
 
+    def of(self, node: NodePlan, name: str) -> Scale:
+        """The scale that a node uses for a tensor."""
+        return (self.raised if node.is_raised else self.activations)[name]
 
-def activation_type(settings: Quantize) -> IntegerType:
+
+def activation_type(settings: Quantize, *, is_raised: bool) -> IntegerType:
     """The integer type of activations."""
     return IntegerType(
-        dtype=settings.activations,
+        dtype=settings.islands if is_raised else settings.activations,
         symmetric=settings.activation_symmetric,
         power_of_two=settings.scales == "power_of_two",
         min_real_range=settings.min_real_range,
@@ -81,28 +87,32 @@ def assign_scales(
     Returns:
         The scales.
     """
-    kind = activation_type(settings)
-    activations: dict[str, Scale] = {}
-    for name in plan.activations:
-        activations[name] = chosen.of_activation(name, method, observed.get(name), kind)
-    fixed = _fixed_scales(index, plan, settings, kind)
-    activations |= fixed
-    for group in plan.tied:
-        given = [fixed[name] for name in group if name in fixed]
-        shared = given[0] if given else _cover([activations[name] for name in group], kind)
-        activations |= dict.fromkeys(group, shared)
-    return Assignment(
-        activations=activations, weights=_assign_weights(plan, settings, activations, chosen)
-    )
+
+    def assign(is_raised: bool) -> dict[str, Scale]:
+        kind = activation_type(settings, is_raised=is_raised)
+        nodes = [node for node in plan.nodes if node.is_raised == is_raised]
+        scales = {
+            name: chosen.of_activation(name, method, observed.get(name), kind)
+            for node in nodes
+            for name in node.tensors
+        }
+        fixed = _fixed_scales(index, nodes, kind) if settings.fixed_scales else {}
+        scales |= fixed
+        for group in plan.tied_raised if is_raised else plan.tied:
+            given = [fixed[name] for name in group if name in fixed]
+            shared = given[0] if given else _cover([scales[name] for name in group], kind)
+            scales |= dict.fromkeys(group, shared)
+        return scales
+
+    unweighted = Assignment(activations=assign(False), raised=assign(True), weights={})
+    return replace(unweighted, weights=_assign_weights(plan, settings, unweighted, chosen))
 
 
 def _fixed_scales(
-    index: GraphIndex, plan: Plan, settings: Quantize, kind: IntegerType
+    index: GraphIndex, nodes: Sequence[NodePlan], kind: IntegerType
 ) -> dict[str, Scale]:
-    if not settings.fixed_scales:
-        return {}
     fixed: dict[str, Scale] = {}
-    for node in plan.nodes:
+    for node in nodes:
         given = _FIXED.get((index.graph.node[node.position].op_type, kind.dtype))
         if given is not None:
             fixed |= {name: fixed_scale(*given, kind) for name in node.outputs}
@@ -121,7 +131,7 @@ def _cover(scales: list[Scale], kind: IntegerType) -> Scale:
 
 
 def _assign_weights(
-    plan: Plan, settings: Quantize, activations: Mapping[str, Scale], chosen: ChosenScales
+    plan: Plan, settings: Quantize, scales: Assignment, chosen: ChosenScales
 ) -> dict[WeightUse, Scale]:
     weights: dict[WeightUse, Scale] = {}
     for node in plan.nodes:
@@ -132,6 +142,6 @@ def _assign_weights(
             kind = weight_type(settings, is_per_channel=use.axis is not None)
             weights[use] = chosen.of_weight(use, kind)
         if node.bias is not None:
-            data = activations[node.activations[0][1]]
+            data = scales.of(node, node.activations[0][1])
             weights[use] = widen_for_bias(weights[use], data, chosen.floats(node.bias[1]))
     return weights

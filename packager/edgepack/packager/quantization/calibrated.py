@@ -15,6 +15,7 @@ from edgepack.packager.quantization.chosen_scales import ChosenScales
 from edgepack.packager.quantization.methods import needs_histogram
 from edgepack.packager.quantization.observations import Observation
 from edgepack.packager.quantization.plan import Plan, make_plan
+from edgepack.packager.quantization.raising import is_follower
 from edgepack.packager.quantization.uneven import uneven_tail
 from edgepack.packager.quantization.writer import absorbs_rectifier, write_qdq
 from edgepack.packager.samples.sequence import Samples
@@ -45,7 +46,13 @@ class CalibratedModel:
         self._settings = settings
         self._chosen = ChosenScales(self.index, settings)
         everything = make_plan(self.index, settings, ())
-        self.names = tuple(node.name for node in everything.nodes)
+        self.names = everything.names
+        positions = {node.position for node in everything.nodes}
+        self.followers = frozenset(
+            node.name
+            for node in everything.nodes
+            if settings.islands != "float" and is_follower(self.index, positions, node.position)
+        )
         rectified = make_plan(self.index, settings, (), apart=self.names)
         observed = dict.fromkeys((*everything.activations, *rectified.activations))
         self._calibration = Calibration(
@@ -57,25 +64,28 @@ class CalibratedModel:
         )
 
     def plan(
-        self, ranges: str, float_nodes: Collection[str], index: GraphIndex
+        self, ranges: str, islands: Collection[str], index: GraphIndex
     ) -> tuple[Plan, Assignment]:
         """What is quantized, and with which scales.
 
         A rectifier that saturation cannot take over must be quantized by itself where every
         operator has to be an integer one. What joins values of very different size at the end
-        stays float, see `uneven_tail`.
+        is an island too, see `uneven_tail`.
 
         Args:
             ranges: How observed values become ranges.
-            float_nodes: Nodes that stay float.
+            islands: Nodes that stay float, or are raised, as the profile says.
             index: The graph to plan for: the model's own, or one with other constants.
         """
         settings = self._settings
         observed = self.observe(ranges)
-        plan = make_plan(index, settings, float_nodes)
-        if uneven := uneven_tail(index, plan, settings, observed):
-            float_nodes = {*float_nodes, *uneven}
-            plan = make_plan(index, settings, float_nodes)
+        everything = make_plan(index, settings, ())
+        uneven = uneven_tail(index, everything, settings.activations, observed)
+        float_nodes, raised_nodes = {*islands, *uneven}, frozenset[str]()
+        if settings.islands != "float":
+            raised_nodes = frozenset(float_nodes)
+            float_nodes = {*uneven_tail(index, everything, settings.islands, observed)}
+        plan = make_plan(index, settings, float_nodes, raised_nodes=raised_nodes)
         chosen = self._chosen if index is self.index else ChosenScales(index, settings)
         scales = assign_scales(index, plan, settings, observed, ranges, chosen)
         if settings.ops == "compute" or settings.activation_symmetric:
@@ -87,23 +97,22 @@ class CalibratedModel:
         ]
         if not apart:
             return plan, scales
-        plan = make_plan(index, settings, float_nodes, apart=apart)
+        plan = make_plan(index, settings, float_nodes, raised_nodes=raised_nodes, apart=apart)
         return plan, assign_scales(index, plan, settings, observed, ranges, chosen)
 
     def quantize(
-        self, ranges: str, float_nodes: Collection[str], model: onnx.ModelProto
-    ) -> tuple[onnx.ModelProto, tuple[str, ...]]:
-        """The quantized model, and the names of its quantized nodes.
+        self, ranges: str, islands: Collection[str], model: onnx.ModelProto
+    ) -> tuple[onnx.ModelProto, Plan]:
+        """The quantized model, and what is quantized in it.
 
         Args:
             ranges: How observed values become ranges.
-            float_nodes: Nodes that stay float.
+            islands: Nodes that stay float, or are raised, as the profile says.
             model: The float model: the calibrated one, or one that differs in constants only.
         """
         index = self.index if model is self.model else index_graph(model.graph)
-        plan, scales = self.plan(ranges, float_nodes, index)
-        result = write_qdq(model, index, plan, scales, self._settings)
-        return result, tuple(node.name for node in plan.nodes)
+        plan, scales = self.plan(ranges, islands, index)
+        return write_qdq(model, index, plan, scales, self._settings), plan
 
     def gate(self, ranges: str, path: Path) -> GatedModel:
         """The model with every node's quantization behind a gate; `path` is where it is written."""

@@ -9,6 +9,7 @@ from edgepack.packager.profile.pass_settings import Quantize
 from edgepack.packager.progress import Progress
 from edgepack.packager.quantization.bias_correction import correct_biases
 from edgepack.packager.quantization.calibrated import CalibratedModel
+from edgepack.packager.quantization.plan import Plan
 from edgepack.packager.quantization.preparation import applicable, prepare
 from edgepack.packager.quantization.ranking import rank_nodes
 from edgepack.packager.quantization.ways import list_ways, parse_way
@@ -65,7 +66,7 @@ class Quantizer:
         return self._plain.names
 
     def build(self, method: str, float_nodes: Collection[str] = ()) -> Built:
-        """The quantized model for one of its methods and a set of nodes that stay float."""
+        """The quantized model for one of its methods and a set of nodes that become islands."""
         way = parse_way(method)
         calibrated, notes = self._prepare(way.preparation)
         model = calibrated.model
@@ -74,16 +75,23 @@ class Quantizer:
             model, note = correct_biases(
                 model,
                 lambda changed: calibrated.quantize(way.ranges, float_nodes, changed)[0],
-                [name for name in calibrated.names if name not in float_nodes],
+                [
+                    name
+                    for name in calibrated.names
+                    if self._settings.islands != "float" or name not in float_nodes
+                ],
                 self._samples,
                 self._folder,
             )
             notes = (*notes, note)
-        quantized, lowered = calibrated.quantize(way.ranges, float_nodes, model)
+        quantized, plan = calibrated.quantize(way.ranges, float_nodes, model)
         origin = Origin(
             model=calibrated.model if way.preparation else None,
             observed=calibrated.observe(way.ranges),
         )
+        lowered = tuple(name for name in plan.names if name not in float_nodes)
+        if any(node.is_raised for node in plan.nodes):
+            notes = (*notes, _describe_raised(plan, self._settings))
         return Built(model=quantized, lowered=lowered, notes=notes, origin=origin)
 
     def rank(self, method: str, samples: Samples, progress: Progress) -> tuple[NodeCost, ...]:
@@ -92,7 +100,8 @@ class Quantizer:
         calibrated, _ = self._prepare(way.preparation)
         self._folder.mkdir(parents=True, exist_ok=True)
         gated = calibrated.gate(way.ranges, self._folder / "ranking.onnx")
-        return rank_nodes(gated, samples, progress=progress)
+        costs = rank_nodes(gated, samples, progress=progress)
+        return tuple(cost for cost in costs if cost.name not in calibrated.followers)
 
     def _prepare(self, name: str) -> tuple[CalibratedModel, tuple[str, ...]]:
         if name not in self._prepared:
@@ -103,3 +112,11 @@ class Quantizer:
             )
             self._prepared[name] = (calibrated, (note,))
         return self._prepared[name]
+
+
+def _describe_raised(plan: Plan, settings: Quantize) -> str:
+    raised = sum(node.is_raised for node in plan.nodes)
+    return (
+        f"{raised} of {len(plan.nodes)} quantized nodes, with those that only move what these "
+        f"make, read and write {settings.islands}; the others {settings.activations}."
+    )

@@ -77,6 +77,11 @@ class Plan:
     kept: tuple[str, ...]
 
     @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the quantized nodes, in graph order."""
+        return tuple(node.name for node in self.nodes)
+
+    @property
     def activations(self) -> tuple[str, ...]:
         """Every tensor that is quantized as an activation, constants included, in graph order."""
         return tuple(dict.fromkeys(name for node in self.nodes for name in node.tensors))

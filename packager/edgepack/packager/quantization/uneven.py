@@ -1,8 +1,8 @@
 """Joins of very different values at the end of a model, which one scale cannot hold.
 
 A detector ends in a Concat of boxes (0…640) and scores (0…1). In 8 bits a step of the joined
-tensor is 2.5: every score becomes zero (onnxruntime#14233). Such a join stays float, and so does
-what follows it; all that computes lies before it.
+tensor is 2.5: every score becomes zero (onnxruntime#14233). Such a join becomes an island, and so
+does what follows it; all that computes lies before it.
 """
 
 from collections.abc import Mapping
@@ -10,7 +10,6 @@ from collections.abc import Mapping
 import numpy as np
 
 from edgepack.packager.graph.questions import GraphIndex
-from edgepack.packager.profile.pass_settings import Quantize
 from edgepack.packager.quantization.observations import Observation
 from edgepack.packager.quantization.operators import MOVES_DATA
 from edgepack.packager.quantization.plan import Plan
@@ -20,20 +19,21 @@ _FEWEST_STEPS = 8
 
 
 def uneven_tail(
-    index: GraphIndex, plan: Plan, settings: Quantize, observed: Mapping[str, Observation]
+    index: GraphIndex, plan: Plan, activations: str, observed: Mapping[str, Observation]
 ) -> frozenset[str]:
     """Names of quantized nodes that join uneven values, and of those after them.
 
     Args:
         index: The float graph.
         plan: What would be quantized.
-        settings: Its activations' type says how many steps there are.
+        activations: Their integer type, which says how many steps there are.
         observed: What calibration saw.
 
     Returns:
-        Nodes to leave float; empty where only the inputs of the compute are quantized.
+        Nodes that this type is too coarse for; empty where only the inputs of the compute are
+        quantized.
     """
-    steps = 2.0 ** (8 * np.dtype(settings.activations).itemsize)
+    steps = 2.0 ** (8 * np.dtype(activations).itemsize)
     found: set[str] = set()
     quantized = {node.position: node.name for node in plan.nodes}
     for position, name in quantized.items():

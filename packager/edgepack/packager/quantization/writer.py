@@ -2,14 +2,15 @@
 
 What is written:
 - an activation made by a quantized node: node -> Q -> DQ -> every reader;
-- an activation made elsewhere (graph input, float node): Q -> DQ -> the quantized readers only;
+- where a reader's type is another than the producer's: … Q -> DQ -> Q -> DQ -> that reader, with a
+  DQ that nothing else reads, so that providers make one conversion of DQ -> Q;
+- an activation made elsewhere (graph input, float node): Q -> DQ -> the quantized readers only,
+  a pair for each type;
 - constants: integers in the file, and a DQ;
 - a bias: int32 with scale activation * weight, and a DQ;
 - a Relu or Clip that saturation already does is left out.
 Graph inputs and outputs keep their names and stay float.
 """
-
-from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -54,7 +55,7 @@ def absorbs_rectifier(index: GraphIndex, node: NodePlan, scales: Assignment) -> 
     if node.rectifier is None or not node.outputs:
         return False
     low, high = _clip_bounds(index, index.graph.node[node.rectifier])
-    scale = scales.activations[node.outputs[0]]
+    scale = scales.of(node, node.outputs[0])
     slack = float(scale.scale) / 2
     return scale.lowest_real >= low - slack and scale.highest_real <= high + slack
 
@@ -72,11 +73,11 @@ class _Writer:
         self._index = index
         self._plan = plan
         self._scales = scales
-        self._domain = _domain(settings, opset_of(model))
+        self._domain = _domain(settings, opset_of(model), has_raised=bool(scales.raised))
         self._nodes: list[onnx.NodeProto] = []
         self._initializers: list[onnx.TensorProto] = []
         self._written: dict[tuple[object, ...], str] = {}
-        self._made_quantized = {name for node in plan.nodes for name in node.outputs}
+        self._makers = {name: node for node in plan.nodes for name in node.outputs}
 
     def write(self) -> onnx.ModelProto:
         graph = self._index.graph
@@ -93,54 +94,62 @@ class _Writer:
         }
         for position, original in enumerate(graph.node):
             if position in left_out:
-                self._follow_outputs(left_out[position].outputs)
+                self._follow_outputs(left_out[position])
                 continue
             node = onnx.NodeProto()
             node.CopyFrom(original)
             plan = plans.get(position)
-            outputs: tuple[str, ...] = ()
+            made_by: NodePlan | None = None
             if position in rectifier_of:
-                outputs = rectifier_of[position].outputs
+                made_by = rectifier_of[position]
             elif plan is not None:
                 self._quantize_inputs(node, plan)
                 if plan.rectifier is None:
-                    outputs = plan.outputs
+                    made_by = plan
                 elif plan.rectifier in left_out:
                     node.output[0] = f"{plan.outputs[0]}/float"
             for i, name in enumerate(node.output):
-                if name in outputs:
+                if made_by is not None and name in made_by.outputs:
                     node.output[i] = f"{name}/float"
             self._nodes.append(node)
-            self._follow_outputs(outputs)
+            if made_by is not None:
+                self._follow_outputs(made_by)
         return self._assemble()
 
-    def _follow_outputs(self, names: Sequence[str]) -> None:
-        for name in names:
-            scale = self._scales.activations[name]
+    def _follow_outputs(self, plan: NodePlan) -> None:
+        for name in plan.outputs:
+            scale = self._scales.of(plan, name)
             integers = self._quantize_node(f"{name}/float", name, scale)
             self._dequantize_node(integers, name, scale, name)
 
     def _quantize_inputs(self, node: onnx.NodeProto, plan: NodePlan) -> None:
         for i, name in plan.activations:
-            node.input[i] = self._activation(name)
+            node.input[i] = self._activation(plan, name)
         if plan.weight is not None:
             position, use = plan.weight
             node.input[position] = self._weight(use)
             if plan.bias is not None:
                 node.input[plan.bias[0]] = self._bias(plan, use)
 
-    def _activation(self, name: str) -> str:
-        if name in self._made_quantized:
+    def _activation(self, plan: NodePlan, name: str) -> str:
+        maker = self._makers.get(name)
+        if maker is not None and maker.is_raised == plan.is_raised:
             return name  # its producer is followed by Q and DQ
-        key = ("activation", name)
+        key = ("activation", name, plan.is_raised)
         if key not in self._written:
-            scale = self._scales.activations[name]
+            scale = self._scales.of(plan, name)
+            is_plain = maker is None and not plan.is_raised
+            label = name if is_plain else f"{name}/{scale.kind.dtype}"
             constant = self._index.constant(name)
-            if constant is None:
-                integers = self._quantize_node(name, name, scale)
+            if constant is not None:
+                integers = self._constant(f"{label}/q", quantize(_as_float(constant), scale))
+            elif maker is None:
+                integers = self._quantize_node(name, label, scale)
             else:
-                integers = self._constant(f"{name}/q", quantize(_as_float(constant), scale))
-            self._written[key] = self._dequantize_node(integers, name, scale, f"{name}/dq")
+                made = self._scales.of(maker, name)
+                source = self._dequantize_node(f"{name}/q", name, made, f"{label}/from")
+                integers = self._quantize_node(source, label, scale)
+            self._written[key] = self._dequantize_node(integers, label, scale, f"{label}/dq")
         return self._written[key]
 
     def _weight(self, use: WeightUse) -> str:
@@ -158,7 +167,7 @@ class _Writer:
         return self._written[key]
 
     def _bias(self, plan: NodePlan, use: WeightUse) -> str:
-        data, weight = self._scales.activations[plan.activations[0][1]], self._scales.weights[use]
+        data, weight = self._scales.of(plan, plan.activations[0][1]), self._scales.weights[use]
         name = plan.bias[1] if plan.bias else ""
         factor = (data.scale * weight.scale).astype(np.float32)
         key = ("bias", name, factor.tobytes())
@@ -204,7 +213,7 @@ class _Writer:
             "DequantizeLinear",
             [integers, *self._parameters(label, scale)],
             [output],
-            name=f"{label}/DequantizeLinear",
+            name=f"{output}/DequantizeLinear",
             domain=self._domain,
         )
         if scale.axis is not None:
@@ -244,8 +253,8 @@ class _Writer:
         return result
 
 
-def _domain(settings: Quantize, opset: int) -> str:
-    wide = settings.activations in ("uint16", "int16")
+def _domain(settings: Quantize, opset: int, *, has_raised: bool) -> str:
+    wide = settings.activations in ("uint16", "int16") or has_raised
     if settings.qdq_domain == "auto":
         return _CONTRIB if wide and opset < _FIRST_OPSET_WITH_16_BIT else ""
     return _CONTRIB if settings.qdq_domain == "microsoft" else ""
