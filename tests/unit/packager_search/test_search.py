@@ -42,7 +42,7 @@ def test_methods_are_tried_before_any_node_returns_to_float(tmp_path: Path) -> N
 
 def test_only_the_costliest_nodes_return_to_float(tmp_path: Path) -> None:
     found = search_toy(ToyMaker(_ERRORS, {"plain": 1.0}), tmp_path / "work")
-    assert set(found.best.float_nodes) == {"b", "d"}
+    assert set(found.best.islands) == {"b", "d"}
     assert found.best.words == "plain, 2 of 6 nodes float"
     assert [cost.name for cost in found.culprits][:2] == ["d", "b"]
     assert [attempt.float_nodes for attempt in found.attempts][:3] == [0, 1, 2]
@@ -56,7 +56,7 @@ def test_a_node_that_is_not_needed_among_the_float_ones_is_lowered_again(tmp_pat
             return tuple(by_name[name] for name in "bcadef")
 
     found = search_toy(_Misleading(_ERRORS, {"plain": 1.0}), tmp_path / "work")
-    assert set(found.best.float_nodes) == {"b", "d"}
+    assert set(found.best.islands) == {"b", "d"}
     assert any("without a among the float nodes" in entry.because for entry in found.attempts)
 
 
@@ -119,13 +119,13 @@ _FAR_OFF = {"a": 0.02, "b": 3.0, "c": 0.02, "d": 4.0, "e": 0.02, "f": 0.02, "g":
 class _Deceiving(ToyMaker):
     """`flattering` makes the two worst nodes less bad, and all others far worse."""
 
-    def build(self, method, float_nodes):  # type: ignore[no-untyped-def]
+    def build(self, method, islands):  # type: ignore[no-untyped-def]
         if method == "flattering":
             errors = {name: 0.5 * e if e > 1.0 else 10.0 * e for name, e in _FAR_OFF.items()}
-            self.built.append((method, tuple(float_nodes)))
+            self.built.append((method, tuple(islands)))
             inner = ToyMaker(errors, {method: 1.0})
-            return inner.build(method, float_nodes)
-        return super().build(method, float_nodes)
+            return inner.build(method, islands)
+        return super().build(method, islands)
 
 
 def test_far_from_the_budget_methods_are_compared_with_the_worst_nodes_float(
@@ -165,8 +165,8 @@ def test_a_larger_reserve_returns_more_nodes_to_float(tmp_path: Path) -> None:
     maker = ToyMaker({"a": 0.13, "b": 0.005, "c": 0.05}, {"plain": 1.0})
     content = search_toy(maker, tmp_path / "content", demand=Demand(reserve=0.0))
     strict = search_toy(maker, tmp_path / "strict", demand=Demand(reserve=0.9))
-    assert content.best.float_nodes == ()
-    assert "a" in strict.best.float_nodes
+    assert content.best.islands == ()
+    assert "a" in strict.best.islands
     assert strict.best.verdict.spare >= 0.9
     quiet = Demand(reserve=0.0, noise_max=0.5 * strict.best.verdict.noise)
     assert search_toy(maker, tmp_path / "quiet", demand=quiet).best.verdict.noise <= quiet.noise_max

@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Mapping
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import onnx
@@ -50,6 +51,7 @@ class ToyMaker:
         errors: What lowering each node costs.
         methods: By method a factor on the errors.
         costly: The same for methods that are tried later.
+        island: What a node becomes that is spared.
     """
 
     def __init__(
@@ -57,25 +59,27 @@ class ToyMaker:
         errors: Mapping[str, float],
         methods: Mapping[str, float],
         costly: Mapping[str, float] | None = None,
+        island: Literal["float", "16-bit"] = "float",
     ) -> None:
         self._errors = errors
         self._factors = {**methods, **(costly or {})}
         self.methods = tuple(methods)
         self.costly_methods = tuple(costly or {})
+        self.island: Literal["float", "16-bit"] = island
         self.names = tuple(errors)
         self.built: list[tuple[str, tuple[str, ...]]] = []
         self.ranked: list[str] = []
 
-    def build(self, method: str, float_nodes: Collection[str]) -> Built:
-        self.built.append((method, tuple(float_nodes)))
+    def build(self, method: str, islands: Collection[str]) -> Built:
+        self.built.append((method, tuple(islands)))
         factor = self._factors[method]
         model = toy_model(
             {
-                name: 0.0 if name in float_nodes else factor * error
+                name: 0.0 if name in islands else factor * error
                 for name, error in self._errors.items()
             }
         )
-        lowered = tuple(name for name in self.names if name not in float_nodes)
+        lowered = tuple(name for name in self.names if name not in islands)
         return Built(model=model, lowered=lowered)
 
     def rank(self, method: str, samples: Samples, progress: Progress) -> tuple[NodeCost, ...]:

@@ -5,6 +5,7 @@ Nodes in the bodies of control flow are among them. The calibration samples are 
 
 from collections.abc import Collection, Iterator
 from pathlib import Path
+from typing import Literal
 
 import onnx
 
@@ -34,6 +35,7 @@ class DynamicQuantizer:
 
     methods: tuple[str, ...] = (_METHOD,)
     costly_methods: tuple[str, ...] = ()
+    island: Literal["float"] = "float"
 
     def __init__(
         self,
@@ -53,9 +55,9 @@ class DynamicQuantizer:
             for position in self._lowerable(scope)
         )
 
-    def build(self, method: str, float_nodes: Collection[str]) -> Built:
+    def build(self, method: str, islands: Collection[str]) -> Built:
         """See `CandidateMaker`."""
-        kept = set(float_nodes)
+        kept = set(islands)
         lowered = tuple(name for name in self.names if name not in kept)
         result = onnx.ModelProto()
         result.CopyFrom(self._model)
@@ -72,7 +74,7 @@ class DynamicQuantizer:
         return rank_one_at_a_time(
             self._model,
             self.names,
-            lambda float_nodes: self.build(method, float_nodes).model,
+            lambda islands: self.build(method, islands).model,
             open_plain,
             samples,
             work_dir=self._folder,

@@ -6,6 +6,7 @@ control flow read stay 32-bit.
 
 from collections.abc import Collection
 from pathlib import Path
+from typing import Literal
 
 import onnx
 
@@ -36,6 +37,7 @@ class HalfMaker:
 
     methods: tuple[str, ...] = (_METHOD,)
     costly_methods: tuple[str, ...] = ()
+    island: Literal["float"] = "float"
 
     def __init__(
         self,
@@ -62,9 +64,9 @@ class HalfMaker:
         self._observed = calibration.bounds()
         self.names = tuple(self._planner.choices(self._observed))
 
-    def build(self, method: str, float_nodes: Collection[str]) -> Built:
+    def build(self, method: str, islands: Collection[str]) -> Built:
         """See `CandidateMaker`."""
-        kept = set(float_nodes)
+        kept = set(islands)
         lowered = tuple(name for name in self.names if name not in kept)
         plan = self._planner.plan(lowered, self._observed)
         return Built(model=write_half(self._model, self._index, plan), lowered=lowered)
@@ -74,7 +76,7 @@ class HalfMaker:
         return rank_one_at_a_time(
             self._model,
             self.names,
-            lambda float_nodes: self.build(method, float_nodes).model,
+            lambda islands: self.build(method, islands).model,
             open_rounding,
             samples,
             work_dir=self._folder,

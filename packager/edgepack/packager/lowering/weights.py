@@ -7,6 +7,7 @@ table GatherBlockQuantized. Products inside control flow's bodies stay float.
 import math
 from collections.abc import Collection, Sequence
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import onnx
@@ -57,6 +58,7 @@ class WeightQuantizer:
     ) -> None:
         self.methods: tuple[str, ...] = settings.methods
         self.costly_methods: tuple[str, ...] = ()
+        self.island: Literal["float"] = "float"
         self._model = model
         self._settings = settings
         self._samples = samples
@@ -77,9 +79,9 @@ class WeightQuantizer:
         self.names = tuple(self._places)
         self._rounded: dict[str, BlockWeight] = {}
 
-    def build(self, method: str, float_nodes: Collection[str]) -> Built:
+    def build(self, method: str, islands: Collection[str]) -> Built:
         """See `CandidateMaker`."""
-        kept = set(float_nodes)
+        kept = set(islands)
         lowered = [place for place in self._places.values() if place.name not in kept]
         self._round(method, lowered)
         nodes = list(self._index.graph.node)
@@ -116,7 +118,7 @@ class WeightQuantizer:
         return rank_one_at_a_time(
             self._model,
             self.names,
-            lambda float_nodes: self.build(method, float_nodes).model,
+            lambda islands: self.build(method, islands).model,
             open_plain,
             samples,
             work_dir=self._folder,

@@ -2,6 +2,7 @@
 
 from collections.abc import Collection
 from pathlib import Path
+from typing import Literal
 
 import onnx
 
@@ -61,11 +62,16 @@ class Quantizer:
         return tuple(way.words for way in self._ways if not way.is_plain)
 
     @property
+    def island(self) -> Literal["float", "16-bit"]:
+        """What an island is: as the profile says."""
+        return "float" if self._settings.islands == "float" else "16-bit"
+
+    @property
     def names(self) -> tuple[str, ...]:
         """Every node that can be quantized, in graph order."""
         return self._plain.names
 
-    def build(self, method: str, float_nodes: Collection[str] = ()) -> Built:
+    def build(self, method: str, islands: Collection[str] = ()) -> Built:
         """The quantized model for one of its methods and a set of nodes that become islands."""
         way = parse_way(method)
         calibrated, notes = self._prepare(way.preparation)
@@ -74,22 +80,22 @@ class Quantizer:
             self._folder.mkdir(parents=True, exist_ok=True)
             model, note = correct_biases(
                 model,
-                lambda changed: calibrated.quantize(way.ranges, float_nodes, changed)[0],
+                lambda changed: calibrated.quantize(way.ranges, islands, changed)[0],
                 [
                     name
                     for name in calibrated.names
-                    if self._settings.islands != "float" or name not in float_nodes
+                    if self._settings.islands != "float" or name not in islands
                 ],
                 self._samples,
                 self._folder,
             )
             notes = (*notes, note)
-        quantized, plan = calibrated.quantize(way.ranges, float_nodes, model)
+        quantized, plan = calibrated.quantize(way.ranges, islands, model)
         origin = Origin(
             model=calibrated.model if way.preparation else None,
             observed=calibrated.observe(way.ranges),
         )
-        lowered = tuple(name for name in plan.names if name not in float_nodes)
+        lowered = tuple(name for name in plan.names if name not in islands)
         if any(node.is_raised for node in plan.nodes):
             notes = (*notes, _describe_raised(plan, self._settings))
         return Built(model=quantized, lowered=lowered, notes=notes, origin=origin)

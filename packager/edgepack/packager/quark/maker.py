@@ -8,6 +8,7 @@ Quark takes a minute.
 import json
 from collections.abc import Collection
 from pathlib import Path
+from typing import Literal
 
 import msgspec
 import numpy as np
@@ -75,11 +76,16 @@ class QuarkQuantizer:
         return ()
 
     @property
+    def island(self) -> Literal["float"]:
+        """What an island is."""
+        return "float"
+
+    @property
     def names(self) -> tuple[str, ...]:
         """Every node that can be quantized, in graph order."""
         return self._own.names
 
-    def build(self, method: str, float_nodes: Collection[str]) -> Built:
+    def build(self, method: str, islands: Collection[str]) -> Built:
         """Runs Quark once."""
         source, output, samples = self._write_inputs()
         request = {
@@ -87,7 +93,7 @@ class QuarkQuantizer:
             "output": str(output),
             "samples": str(samples),
             "config": self._config,
-            "exclude": sorted(float_nodes),
+            "exclude": sorted(islands),
         }
         self._progress(f"AMD Quark, {self._config}", 0, 0)
         command = (self._python, str(_CHILD))
@@ -95,7 +101,7 @@ class QuarkQuantizer:
         answer = _read(ending.answer, ending.because, self._python)
         return Built(
             model=load_model(output),
-            lowered=tuple(name for name in self.names if name not in set(float_nodes)),
+            lowered=tuple(name for name in self.names if name not in set(islands)),
             notes=(f"Quantized by AMD Quark {answer.version}, {self._config}.",),
         )
 

@@ -172,6 +172,7 @@ def _attempts(attempts: tuple[Attempt, ...]) -> tuple[TriedAttempt, ...]:
             size_bytes=attempt.size_bytes,
             because=attempt.because,
             float_nodes=attempt.float_nodes,
+            raised_nodes=attempt.raised_nodes,
             is_best=attempt.is_best,
             latency_ms=attempt.latency_ms,
         )

@@ -28,6 +28,7 @@ class TriedAttempt(msgspec.Struct, frozen=True, kw_only=True):
     size_bytes: int
     because: str
     float_nodes: int | None = None
+    raised_nodes: int | None = None
     is_best: bool = False
     latency_ms: float | None = None
 

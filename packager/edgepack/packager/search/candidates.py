@@ -3,6 +3,7 @@
 import math
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
 
 from edgepack.packager.judging.accuracy import Verdict
 from edgepack.packager.search.maker import NodeCost, Origin
@@ -50,7 +51,8 @@ class Candidate:
         label: What sets it apart from other profiles' candidates, in words; "" where one profile
             is tried as it stands.
         method: How it was made, in the maker's words.
-        float_nodes: Nodes that stayed float, in the order in which they were returned.
+        islands: Nodes that were spared, in the order in which they became islands.
+        island: What these are, see `CandidateMaker`.
         path: The model; of the best candidate alone it is certain to be there.
         judged: What was measured.
         origin: What it was made from.
@@ -59,7 +61,8 @@ class Candidate:
 
     label: str
     method: str
-    float_nodes: tuple[str, ...]
+    islands: tuple[str, ...]
+    island: Literal["float", "16-bit"]
     path: Path
     judged: Judged
     origin: Origin = field(default_factory=Origin)
@@ -73,16 +76,21 @@ class Candidate:
     @property
     def key(self) -> tuple[str, frozenset[str]]:
         """Which candidate of its search it is."""
-        return self.method, frozenset(self.float_nodes)
+        return self.method, frozenset(self.islands)
+
+    @property
+    def float_nodes(self) -> tuple[str, ...]:
+        """The islands, where they are float."""
+        return self.islands if self.island == "float" else ()
 
     @property
     def words(self) -> str:
         """The settings, for reports."""
-        total = self.judged.lowered + len(self.float_nodes)
+        total = self.judged.lowered + len(self.islands)
         label = f"{self.label}: " if self.label else ""
-        if not self.float_nodes:
+        if not self.islands:
             return f"{label}{self.method}, {total} nodes quantized"
-        return f"{label}{self.method}, {len(self.float_nodes)} of {total} nodes float"
+        return f"{label}{self.method}, {len(self.islands)} of {total} nodes {self.island}"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,11 +1,11 @@
-"""What the search needs of a lowering: candidates by method and by nodes that stay float.
+"""What the search needs of a lowering: candidates by method and by nodes that are islands in it.
 
 The search knows nothing of integers, halves or blocks of weights; whoever lowers a model does.
 """
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Literal, Protocol
 
 import onnx
 
@@ -70,15 +70,19 @@ class CandidateMaker(Protocol):
         """Further ways, which take much longer to make; for where the others are not enough."""
 
     @property
+    def island(self) -> Literal["float", "16-bit"]:
+        """What an island is, as people are told: a node that stays float, or that keeps 16 bits."""
+
+    @property
     def names(self) -> tuple[str, ...]:
         """Every node that can be lowered, in graph order."""
 
-    def build(self, method: str, float_nodes: Collection[str]) -> Built:
+    def build(self, method: str, islands: Collection[str]) -> Built:
         """Makes one candidate.
 
         Args:
             method: One of `methods` or `costly_methods`.
-            float_nodes: Nodes of `names` that stay float.
+            islands: Nodes of `names` that are to be islands.
         """
 
     def rank(self, method: str, samples: Samples, progress: Progress) -> tuple[NodeCost, ...]:

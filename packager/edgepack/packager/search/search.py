@@ -3,11 +3,11 @@
 1. Try the maker's plain methods in order; the first within the budget wins.
 2. If the best of them is near the budget, try the costly methods too. If it is far from it, which
    of them is best says nothing (a speech detector's worst method with every node lowered was its
-   best one with half of them float): rank the nodes by what lowering each alone costs, return the
-   worst to float, and compare the plain methods there.
-3. Return the worst nodes to float: 1, 2, 4, 8 … of them, then fewer again as long as the budget
+   best one with half of them float): rank the nodes by what lowering each alone costs, make the
+   worst islands (float, or with more bits), and compare the plain methods there.
+3. Make the worst nodes islands: 1, 2, 4, 8 … of them, then fewer again as long as the budget
    holds.
-4. If the plain methods do not get there, try the costly ones with as many float nodes as may be.
+4. If the plain methods do not get there, try the costly ones with as many islands as may be.
 5. Lower those again, from the least costly on, that are not needed after all: what nodes cost
    together is not the sum of what they cost alone.
 6. If nothing holds, say so with every candidate that was tried and the nodes to blame.
@@ -36,7 +36,7 @@ _NEAR_SPARE = -2.0
 """Down to here a candidate is near: it loses at most three times what the budget allows."""
 
 _COMPARED_SHARE = 0.25
-"""Share of the nodes that may return to float, of those that are float where methods compare."""
+"""Share of the nodes that may be islands, of those that are where methods compare."""
 
 
 def search(
@@ -54,7 +54,7 @@ def search(
 
     Args:
         maker: Makes candidates.
-        max_float_share: Share of the nodes that may return to float, 0…1.
+        max_float_share: Share of the nodes that may be islands, 0…1.
         evaluator: Opens candidates where they are measured.
         judge: Judges them.
         conditions: Time, and what was measured before.
@@ -87,7 +87,7 @@ def search(
         if not is_near and len(maker.methods) > 1 and names:
             failed = max(1, int(limit * _COMPARED_SHARE))
             method = _compare(tries, maker.methods, names[:failed])
-        _return_to_float(tries, method, names, failed)
+        _make_islands(tries, method, names, failed)
         if not is_near and not tries.is_settled(tries.best):
             _try_costly(tries, maker.costly_methods, names)
             _return_fewer(tries, tries.best.method, names, 0, limit)
@@ -126,40 +126,42 @@ def _recall_or_ask(
     return known
 
 
-def _try_costly(tries: Tries, methods: tuple[str, ...], float_nodes: tuple[str, ...]) -> bool:
+def _try_costly(tries: Tries, methods: tuple[str, ...], islands: tuple[str, ...]) -> bool:
     """Steps 2 and 4; whether one of them is enough."""
     for method in methods:
         because = "the plain methods lose too much"
-        if tries.is_settled(tries.add(method, float_nodes, because)):
+        if tries.is_settled(tries.add(method, islands, because)):
             return True
     return False
 
 
-def _compare(tries: Tries, methods: tuple[str, ...], float_nodes: tuple[str, ...]) -> str:
-    """Step 2: the method that is best with some nodes float."""
-    because = f"methods compared, the {len(float_nodes)} costliest node(s) float"
-    best = tries.add(methods[0], float_nodes, because)
+def _compare(tries: Tries, methods: tuple[str, ...], islands: tuple[str, ...]) -> str:
+    """Step 2: the method that is best with some islands."""
+    because = f"methods compared, the {len(islands)} costliest node(s) {tries.island}"
+    best = tries.add(methods[0], islands, because)
     for method in methods[1:]:
-        candidate = tries.add(method, float_nodes, because)
+        candidate = tries.add(method, islands, because)
         if candidate.verdict.beats(best.verdict):
             best = candidate
     return best.method
 
 
-def _return_to_float(tries: Tries, method: str, names: tuple[str, ...], tried: int) -> None:
+def _make_islands(tries: Tries, method: str, names: tuple[str, ...], tried: int) -> None:
     """Step 3.
 
     Args:
         tries: The candidates so far.
         method: How they are made.
-        names: The nodes that may return, worst first.
-        tried: How many of them were returned before; 0 for none.
+        names: The nodes that may be islands, worst first.
+        tried: How many of them were before; 0 for none.
     """
     failed = 0
     for count in (tried, *_doubling(len(names))):
         if count <= failed:
             continue
-        candidate = tries.add(method, names[:count], f"the {count} costliest node(s) float")
+        candidate = tries.add(
+            method, names[:count], f"the {count} costliest node(s) {tries.island}"
+        )
         if tries.is_settled(candidate):
             _return_fewer(tries, method, names, failed, count)
             return
@@ -169,10 +171,10 @@ def _return_to_float(tries: Tries, method: str, names: tuple[str, ...], tried: i
 def _return_fewer(
     tries: Tries, method: str, names: tuple[str, ...], failed: int, passed: int
 ) -> None:
-    """Halves the gap between a number of float nodes that is too small and one that will do."""
+    """Halves the gap between a number of islands that is too small and one that will do."""
     while tries.is_settled(tries.best) and passed - failed > max(1, failed // 4):
         middle = (passed + failed) // 2
-        candidate = tries.add(method, names[:middle], "fewer float nodes may do")
+        candidate = tries.add(method, names[:middle], f"fewer {tries.island} nodes may do")
         if tries.is_settled(candidate):
             passed = middle
         else:
@@ -184,10 +186,10 @@ def _lower_again(tries: Tries) -> None:
     if not tries.is_settled(tries.best):
         return
     method = tries.best.method
-    kept = list(tries.best.float_nodes)
+    kept = list(tries.best.islands)
     for name in tuple(reversed(kept[:-1]))[:_MOST_LOWERED_AGAIN]:
         fewer = [other for other in kept if other != name]
-        candidate = tries.add(method, fewer, f"without {name} among the float nodes")
+        candidate = tries.add(method, fewer, f"without {name} among the {tries.island} nodes")
         if tries.is_settled(candidate):
             kept = fewer
 

@@ -39,7 +39,7 @@ class Conditions:
 
 
 class Tries:
-    """Candidates so far; the best is the one to keep: within the budget with the fewest floats.
+    """Candidates so far; the best is the one to keep: within the budget with the fewest islands.
 
     Args:
         maker: Makes candidates.
@@ -69,7 +69,7 @@ class Tries:
         self._candidates: list[Candidate] = []
         self._reasons: list[str] = []
 
-    def add(self, method: str, float_nodes: Collection[str], because: str) -> Candidate:
+    def add(self, method: str, islands: Collection[str], because: str) -> Candidate:
         """Makes, runs and judges one candidate, unless it was judged before.
 
         Raises:
@@ -78,18 +78,23 @@ class Tries:
         """
         self._conditions.limit.check()
         for known in self._candidates:
-            if known.key == (method, frozenset(float_nodes)):
+            if known.key == (method, frozenset(islands)):
                 return known
         number = len(self._candidates) + 1
-        candidate = self._recall(number, method, tuple(float_nodes))
+        candidate = self._recall(number, method, tuple(islands))
         if candidate is None:
-            candidate = self._measure(number, method, tuple(float_nodes))
+            candidate = self._measure(number, method, tuple(islands))
         self._candidates.append(candidate)
         self._reasons.append(because)
         self._discard_all_but_best()
         self._conditions.limit.enforce()
         self._progress(self._describe(candidate), number, 0)
         return candidate
+
+    @property
+    def island(self) -> str:
+        """What islands are, in a word."""
+        return self._maker.island
 
     def open(self, candidate: Candidate) -> Run:
         """A candidate, ready to run."""
@@ -111,10 +116,10 @@ class Tries:
 
     @property
     def best(self) -> Candidate:
-        """Meets the demand with the fewest floats; else the most accurate one."""
+        """Meets the demand with the fewest islands; else the most accurate one."""
         settled = [candidate for candidate in self._candidates if self.is_settled(candidate)]
         if settled:
-            return min(settled, key=lambda candidate: len(candidate.float_nodes))
+            return min(settled, key=lambda candidate: len(candidate.islands))
         best = self._candidates[0]
         for candidate in self._candidates[1:]:
             if candidate.verdict.beats(best.verdict):
@@ -135,6 +140,7 @@ class Tries:
                 size_bytes=candidate.judged.size_bytes,
                 because=because,
                 float_nodes=len(candidate.float_nodes),
+                raised_nodes=None if candidate.island == "float" else len(candidate.islands),
             )
             for candidate, because in zip(self._candidates, self._reasons, strict=True)
         )
@@ -147,33 +153,34 @@ class Tries:
             notes=(*self._conditions.journal.notes, *notes),
         )
 
-    def _recall(self, number: int, method: str, float_nodes: tuple[str, ...]) -> Candidate | None:
+    def _recall(self, number: int, method: str, islands: tuple[str, ...]) -> Candidate | None:
         judged = self._conditions.journal.recall(
-            self._conditions.context, _key(method, float_nodes), Judged
+            self._conditions.context, _key(method, islands), Judged
         )
-        return None if judged is None else self._candidate(number, method, float_nodes, judged)
+        return None if judged is None else self._candidate(number, method, islands, judged)
 
-    def _measure(self, number: int, method: str, float_nodes: tuple[str, ...]) -> Candidate:
+    def _measure(self, number: int, method: str, islands: tuple[str, ...]) -> Candidate:
         path = self._path(number)
-        built = self._maker.build(method, float_nodes)
+        built = self._maker.build(method, islands)
         path.parent.mkdir(parents=True, exist_ok=True)
         size_bytes = save_model(built.model, path)
         verdict = self._judge.judge(self._evaluator.open(path))
         judged = Judged(verdict=verdict, size_bytes=size_bytes, lowered=len(built.lowered))
-        self._conditions.journal.keep(self._conditions.context, _key(method, float_nodes), judged)
+        self._conditions.journal.keep(self._conditions.context, _key(method, islands), judged)
         return replace(
-            self._candidate(number, method, float_nodes, judged),
+            self._candidate(number, method, islands, judged),
             origin=built.origin,
             notes=built.notes,
         )
 
     def _candidate(
-        self, number: int, method: str, float_nodes: tuple[str, ...], judged: Judged
+        self, number: int, method: str, islands: tuple[str, ...], judged: Judged
     ) -> Candidate:
         return Candidate(
             label=self._conditions.label,
             method=method,
-            float_nodes=float_nodes,
+            islands=islands,
+            island=self._maker.island,
             path=self._path(number),
             judged=judged,
         )
@@ -185,7 +192,7 @@ class Tries:
         """The candidate with its model on disk: making it again gives the same bytes."""
         if candidate.path.exists():
             return candidate
-        built = self._maker.build(candidate.method, candidate.float_nodes)
+        built = self._maker.build(candidate.method, candidate.islands)
         candidate.path.parent.mkdir(parents=True, exist_ok=True)
         save_model(built.model, candidate.path)
         return replace(candidate, origin=built.origin, notes=built.notes)
@@ -207,6 +214,6 @@ class Tries:
         return words if left_s is None else f"{words}, {describe_duration(round(left_s))} left"
 
 
-def _key(method: str, float_nodes: Collection[str]) -> str:
-    """Which candidate it is; the order of the float nodes changes nothing."""
-    return msgspec.json.encode([method, sorted(float_nodes)]).decode()
+def _key(method: str, islands: Collection[str]) -> str:
+    """Which candidate it is; the order of the islands changes nothing."""
+    return msgspec.json.encode([method, sorted(islands)]).decode()
