@@ -16,9 +16,17 @@ import msgspec
 from benchmarks.packager.contestants import CONTESTANTS, TARGETS, Contestant
 from benchmarks.packager.document import document
 from benchmarks.packager.host import read_host
-from benchmarks.packager.measure import FLOAT, Terms, measure, measure_float, prepare_task
+from benchmarks.packager.measure import (
+    FLOAT,
+    Terms,
+    kept_on_cpu,
+    measure,
+    measure_float,
+    prepare_task,
+    race_kept,
+)
 from benchmarks.packager.readme import put_into
-from benchmarks.packager.records import Record, Results, Store, encode_results
+from benchmarks.packager.records import Race, Record, Results, Store, encode_results
 from benchmarks.packager.table import speed
 from benchmarks.tasks import NAMES, load_task
 from benchmarks.tasks.export import CALIBRATION_COUNT, export_task
@@ -57,7 +65,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     ]
     try:
         take = _read_all if given.measured_before else _measure_all
-        floats, records = take(given.tasks, contestants, terms)
+        floats, records, races = take(given.tasks, contestants, terms)
     except EdgepackError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
@@ -67,6 +75,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         calibration_count=CALIBRATION_COUNT,
         float_records=tuple(floats),
         records=tuple(records),
+        races=tuple(races),
     )
     _RESULTS.mkdir(parents=True, exist_ok=True)
     write_file(_RESULTS / "packager.json", encode_results(results))
@@ -89,8 +98,8 @@ def _stop(number: int, frame: FrameType | None) -> NoReturn:
 
 def _measure_all(
     tasks: Sequence[str], contestants: Sequence[Contestant], terms: Terms
-) -> tuple[list[Record], list[Record]]:
-    floats, records = [], []
+) -> tuple[list[Record], list[Record], list[Race]]:
+    floats, records, races = [], [], []
     for name in tasks:
         task = load_task(name)
         calibration = _calibration_folder(name)
@@ -101,12 +110,15 @@ def _measure_all(
             record = measure(contestant, prepared, terms)
             print(_told(record), file=sys.stderr, flush=True)
             records.append(record)
-    return floats, records
+        race = race_kept(prepared, floats[-1], records, terms)
+        if race is not None:
+            races.append(race)
+    return floats, records, races
 
 
 def _read_all(
     tasks: Sequence[str], contestants: Sequence[Contestant], terms: Terms
-) -> tuple[list[Record], list[Record]]:
+) -> tuple[list[Record], list[Record], list[Race]]:
     newest = terms.store.newest(terms.part, terms.cpu)
     floats = [newest[FLOAT, "-", name] for name in tasks if (FLOAT, "-", name) in newest]
     records = [
@@ -115,7 +127,11 @@ def _read_all(
         for entry in contestants
         if (entry.peer, entry.setting, record.subject.task) in newest
     ]
-    return floats, records
+    races = [
+        terms.store.read_race(record.subject.task, kept_on_cpu(record, records))
+        for record in floats
+    ]
+    return floats, records, [race for race in races if race is not None]
 
 
 def _calibration_folder(name: str) -> Path:

@@ -75,27 +75,27 @@ def _accuracy(record: Record, float_record: Record) -> str:
 
 
 def _speed(contestant: Contestant, record: Record, results: Results, float_record: Record) -> str:
-    own = speed(record)
-    if own is None or contestant.target != "cpu":
+    """By the race where there was one; else by each one's own speed beside the float model."""
+    if contestant.target != "cpu":
         return _UNKNOWN
     rivals = {
         (entry.peer, entry.setting): entry.title
         for entry in CONTESTANTS
         if entry.peer != OWN and entry.target == contestant.target
     }
+    race = results.race_of(record.subject.task)
+    own = speed(record, race)
+    if own is None:
+        return _UNKNOWN
     best, title = 1.0, "float model"
     for other in results.records:
         name = rivals.get((other.subject.peer, other.subject.setting))
-        other_speed = speed(other)
-        if (
-            name
-            and other_speed is not None
-            and other.subject.task == record.subject.task
-            and is_kept(other, float_record)
-            and other_speed > best
-        ):
+        if not name or other.subject.task != record.subject.task:
+            continue
+        other_speed = speed(other, race)
+        if other_speed is not None and is_kept(other, float_record) and other_speed > best:
             best, title = other_speed, name
-    told = f"{own:.2f}x; {title} {best:.2f}x"
+    told = f"{own:.2f}x; {title} {best:.2f}x{'' if race else ' (not in turn)'}"
     return told if own >= best * _SPEED_NOISE else f"{_MISSED}: {told}"
 
 

@@ -5,15 +5,13 @@ down with it. The CPU provider judges every model, on one thread.
 """
 
 import argparse
-import time
-from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
-import numpy as np
 import onnx
 import onnxruntime
 
+from benchmarks.packager.timing import TIMED_SAMPLES, medians_in_turn_ms
 from benchmarks.tasks import load_task
 from benchmarks.tasks.float_model import open_float_model
 from benchmarks.tasks.task import Array, Feeds, Run
@@ -21,10 +19,6 @@ from benchmarks.tasks.task import Array, Feeds, Run
 TIMED_S = 5.0
 """Of timing, as long as it takes to see a median among other programs; less with `--quick`."""
 QUICK_TIMED_S = 2.0
-
-_FEWEST_ROUNDS = 15
-_MOST_ROUNDS = 400
-_TIMED_SAMPLES = 8
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
@@ -47,36 +41,17 @@ def loaded_marker(output: Path) -> Path:
     return output.with_suffix(".loaded")
 
 
-def interleaved_medians_ms(
-    first: Run, second: Run, samples: Sequence[Feeds], *, timed_s: float
-) -> tuple[float, float]:
-    """Medians of two models' latencies, A B A B, so that noise hits both alike."""
-    for run in (first, second):
-        for feeds in samples[:3]:
-            run(feeds)
-    times: tuple[list[float], list[float]] = ([], [])
-    end = time.perf_counter() + timed_s
-    for number in range(_MOST_ROUNDS):
-        for run, taken in zip((first, second), times, strict=True):
-            start = time.perf_counter()
-            run(samples[number % len(samples)])
-            taken.append((time.perf_counter() - start) * 1e3)
-        if time.perf_counter() > end and number >= _FEWEST_ROUNDS:
-            break
-    return float(np.median(times[0])), float(np.median(times[1]))
-
-
-def model_bytes(path: Path) -> int:
-    """Size of a model's file and of the files that hold its weights."""
+def model_files(path: Path) -> tuple[Path, ...]:
+    """A model's file and the files that hold its weights."""
     model = onnx.load(path, load_external_data=False)
     beside = {
-        entry.value
+        str(entry.value)
         for tensor in model.graph.initializer
         if tensor.data_location == onnx.TensorProto.EXTERNAL
         for entry in tensor.external_data
         if entry.key == "location"
     }
-    return path.stat().st_size + sum((path.parent / str(name)).stat().st_size for name in beside)
+    return (path, *(path.parent / name for name in sorted(beside)))
 
 
 def open_for_npu(model: Path) -> Run:
@@ -112,17 +87,16 @@ def main() -> None:
     task = load_task(given.task)
     scored = open_for_npu(given.model) if given.for_npu else run
     metric = task.score(scored, given.part)
-    latency_ms, float_latency_ms = interleaved_medians_ms(
-        run,
-        open_float_model(task.model),
-        task.calibration()[:_TIMED_SAMPLES],
+    medians = medians_in_turn_ms(
+        {"model": run, "float": open_float_model(task.model)},
+        task.calibration()[:TIMED_SAMPLES],
         timed_s=given.timed_s,
     )
     verdict = Verdict(
         metric=metric,
-        size_bytes=model_bytes(given.model),
-        latency_ms=latency_ms,
-        float_latency_ms=float_latency_ms,
+        size_bytes=sum(file.stat().st_size for file in model_files(given.model)),
+        latency_ms=medians["model"],
+        float_latency_ms=medians["float"],
     )
     given.output.write_bytes(msgspec.json.encode(verdict))
 

@@ -12,17 +12,31 @@ from pathlib import Path
 
 import msgspec
 
-from benchmarks.packager.contestants import NPU_TARGETS, Contestant
+from benchmarks.packager import race
+from benchmarks.packager.contestants import CONTESTANTS, NPU_TARGETS, Contestant
 from benchmarks.packager.environments import Environment, EnvironmentFailedError, prepare
-from benchmarks.packager.judge import QUICK_TIMED_S, TIMED_S, Verdict, loaded_marker
+from benchmarks.packager.judge import (
+    QUICK_TIMED_S,
+    TIMED_S,
+    Verdict,
+    loaded_marker,
+    model_files,
+)
 from benchmarks.packager.measured_child import Measured, last_words, run_measured
-from benchmarks.packager.records import Outcome, Record, Store, Subject, cache_key
+from benchmarks.packager.records import (
+    FLOAT,
+    Outcome,
+    Race,
+    Record,
+    Store,
+    Subject,
+    cache_key,
+    name_of,
+)
+from benchmarks.packager.table import is_kept
 from benchmarks.peers.arguments import EXIT_REFUSED, NOTE_FILE
 from benchmarks.tasks.places import CACHE, ROOT
 from benchmarks.tasks.task import Part, Task
-
-FLOAT = "float"
-"""The peer of the float models' own records."""
 
 _SETTINGS = {
     "NO_COLOR": "1",
@@ -154,12 +168,60 @@ def _make_and_judge(
     if outcome == "judged":
         for_npu = contestant.target in NPU_TARGETS
         judgement = _judge(output, prepared.task, terms, work, for_npu=for_npu)
+        if contestant.target == "cpu" and judgement.verdict is not None:
+            terms.store.keep_model(subject, model_files(output))
     elif outcome in {"crashed", "refused"}:
         judgement = _Judgement(outcome=outcome, because=last_words(log))
     note = output.with_name(NOTE_FILE)
     return _record(
         subject, began, judgement, made=made, note=note.read_text() if note.exists() else ""
     )
+
+
+def race_kept(
+    prepared: PreparedTask, float_record: Record, records: Sequence[Record], terms: Terms
+) -> Race | None:
+    """Races the models for the CPU that keep the metric, or reads the race that was run before.
+
+    Args:
+        prepared: The task.
+        float_record: The float model's.
+        records: What was measured of the task.
+        terms: The run's terms.
+    """
+    subjects = kept_on_cpu(float_record, records)
+    if known := terms.store.read_race(prepared.task.name, subjects):
+        return known
+    models = {name_of(subject): terms.store.model(subject) for subject in subjects}
+    entrants = {name: path for name, path in models.items() if path is not None}
+    if not entrants:
+        return None
+    began = _Beginning.now()
+    timed_s = QUICK_TIMED_S if terms.quick else race.TIMED_S
+    with tempfile.TemporaryDirectory(dir=_work_root()) as work:
+        medians = race.race(
+            prepared.task,
+            {FLOAT: prepared.task.model, **entrants},
+            Path(work),
+            timed_s=timed_s,
+        )
+    if medians is None:
+        return None
+    result = Race(task=prepared.task.name, measured_at=began.at, latencies_ms=medians)
+    terms.store.keep_race(result, subjects)
+    return result
+
+
+def kept_on_cpu(float_record: Record, records: Sequence[Record]) -> list[Subject]:
+    """What was made for the CPU and keeps the float model's metric."""
+    for_cpu = {(entry.peer, entry.setting) for entry in CONTESTANTS if entry.target == "cpu"}
+    return [
+        record.subject
+        for record in records
+        if (record.subject.peer, record.subject.setting) in for_cpu
+        and record.subject.task == float_record.subject.task
+        and is_kept(record, float_record)
+    ]
 
 
 def outcome_of(made: Measured, *, is_written: bool) -> Outcome:

@@ -14,7 +14,6 @@ Ending = Literal["ended", "over the time limit", "over the memory limit"]
 _PAUSE_S = 0.05
 """Between two looks at the tree. Shorter peaks of one process are still seen, by the kernel."""
 _TRACEBACK = "Traceback (most recent call last)"
-_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,7 +27,7 @@ class Measured:
         cpu_s: Processor time of the process and the descendants that it waited for, seconds;
             unlike `wall_s`, little changed by other programs.
         peak_bytes: Greatest resident memory of the process and all its descendants together;
-            pages that processes share count once for each.
+            of pages that processes share each counts its share.
     """
 
     ending: Ending
@@ -123,7 +122,6 @@ def _end_group(group: int) -> None:
 def _tree_bytes(root: int) -> int:
     """Resident memory of a process and its descendants."""
     parents: dict[int, int] = {}
-    resident: dict[int, int] = {}
     for entry in Path("/proc").iterdir():
         if not entry.name.isdecimal():
             continue
@@ -133,8 +131,17 @@ def _tree_bytes(root: int) -> int:
         except (FileNotFoundError, ProcessLookupError):
             continue  # it ended between the listing and the reading
         parents[int(entry.name)] = int(fields[1])
-        resident[int(entry.name)] = int(fields[21]) * _PAGE_BYTES
-    return sum(size for pid, size in resident.items() if _descends(pid, root, parents))
+    return sum(_process_bytes(pid) for pid in parents if _descends(pid, root, parents))
+
+
+def _process_bytes(pid: int) -> int:
+    """Resident memory of one process, shared pages by share (PSS); 0 where it ended."""
+    try:
+        lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+    except (FileNotFoundError, ProcessLookupError):
+        return 0
+    kibibytes = next((line.split()[1] for line in lines if line.startswith("Pss:")), "0")
+    return int(kibibytes) * 1024
 
 
 def _descends(pid: int, root: int, parents: Mapping[int, int]) -> bool:

@@ -1,6 +1,8 @@
 """What was measured, kept on disk so that an interrupted run goes on where it stopped."""
 
 import hashlib
+import shutil
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Literal
 
@@ -21,6 +23,9 @@ Outcome = Literal[
     "does not run",
     "not installed",
 ]
+
+FLOAT = "float"
+"""The peer of the float models' own records, and their name in a race."""
 
 _FORMAT = 3
 """Counts changes of what is measured or how; a record of another format is measured again."""
@@ -72,6 +77,20 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     load_average: float
 
 
+class Race(msgspec.Struct, frozen=True, kw_only=True):
+    """The models of a task that keep the metric on the CPU, timed turn by turn.
+
+    Attributes:
+        task: The task.
+        measured_at: RFC 3339, UTC.
+        latencies_ms: Medians of one inference on one thread by `name_of`, and of the float model.
+    """
+
+    task: str
+    measured_at: str
+    latencies_ms: dict[str, float]
+
+
 class Results(msgspec.Struct, frozen=True, kw_only=True):
     """One table's worth: `.bench/results/packager.json`, and `docs/benchmarks.json`."""
 
@@ -80,6 +99,16 @@ class Results(msgspec.Struct, frozen=True, kw_only=True):
     calibration_count: int
     float_records: tuple[Record, ...]
     records: tuple[Record, ...]
+    races: tuple[Race, ...] = ()
+
+    def race_of(self, task: str) -> Race | None:
+        """The race of a task; None where there was none."""
+        return next((race for race in self.races if race.task == task), None)
+
+
+def name_of(subject: Subject) -> str:
+    """A contestant in a race, e.g. `ort static-default`."""
+    return f"{subject.peer} {subject.setting}"
 
 
 def encode_results(results: Results) -> bytes:
@@ -126,6 +155,37 @@ class Store:
             if identity not in newest or newest[identity].measured_at < record.measured_at:
                 newest[identity] = record
         return newest
+
+    def keep_model(self, subject: Subject, files: Iterable[Path]) -> None:
+        """Copies a model's files, for a race."""
+        folder = self._model_folder(subject)
+        folder.mkdir(parents=True, exist_ok=True)
+        for file in files:
+            shutil.copyfile(file, folder / file.name)
+
+    def model(self, subject: Subject) -> Path | None:
+        """The model of a subject; None where none was kept."""
+        file = self._model_folder(subject) / "model.onnx"
+        return file if file.exists() else None
+
+    def read_race(self, task: str, subjects: Iterable[Subject]) -> Race | None:
+        """The race between exactly these models; None where there was none."""
+        file = self._race_file(task, subjects)
+        return msgspec.json.decode(file.read_bytes(), type=Race) if file.exists() else None
+
+    def keep_race(self, race: Race, subjects: Iterable[Subject]) -> None:
+        """Writes a race in one step."""
+        file = self._race_file(race.task, subjects)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        write_file(file, msgspec.json.format(msgspec.json.encode(race), indent=1))
+
+    def _model_folder(self, subject: Subject) -> Path:
+        return self._folder / "models" / cache_key(subject)
+
+    def _race_file(self, task: str, subjects: Iterable[Subject]) -> Path:
+        keys = sorted(cache_key(subject) for subject in subjects)
+        digest = hashlib.sha256(msgspec.json.encode(keys)).hexdigest()[:12]
+        return self._folder / "races" / f"{task}-{digest}.json"
 
     def _file(self, subject: Subject) -> Path:
         return self._folder / f"{cache_key(subject)}.json"

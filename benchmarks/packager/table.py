@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from benchmarks.packager.contestants import CONTESTANTS, TARGETS, Contestant
-from benchmarks.packager.records import Record, Results, Subject
+from benchmarks.packager.records import FLOAT, Race, Record, Results, Subject, name_of
 
 KEPT_SHARE = 0.99
 """Of the float model's metric: what a model must keep to count as kept."""
@@ -27,8 +27,16 @@ def is_kept(record: Record, float_record: Record) -> bool:
     return kept_share(record.verdict.metric, float_record.verdict.metric) >= KEPT_SHARE
 
 
-def speed(record: Record) -> float | None:
-    """How many times faster than the float model, measured beside it; below 1 is slower."""
+def speed(record: Record, race: Race | None = None) -> float | None:
+    """How many times faster than the float model; below 1 is slower.
+
+    Args:
+        record: What was measured.
+        race: Where the model took part in it, its times tell; else those of the two alone.
+    """
+    name = name_of(record.subject)
+    if race is not None and name in race.latencies_ms:
+        return race.latencies_ms[FLOAT] / race.latencies_ms[name]
     verdict = record.verdict
     return verdict.float_latency_ms / verdict.latency_ms if verdict else None
 
@@ -46,7 +54,8 @@ def overview(results: Results, target: str) -> str:
         records = [found.get((contestant.peer, contestant.setting, task)) for task in floats]
         if any(records):
             cells = (
-                _cell(record, floats[task]) for task, record in zip(floats, records, strict=True)
+                _cell(record, floats[task], results.race_of(task))
+                for task, record in zip(floats, records, strict=True)
             )
             lines.append(f"| {contestant.title} | {' | '.join(cells)} |")
     return "\n".join(lines)
@@ -81,13 +90,13 @@ def failures(results: Results) -> str:
     return "\n".join(lines)
 
 
-def _cell(record: Record | None, float_record: Record) -> str:
+def _cell(record: Record | None, float_record: Record, race: Race | None) -> str:
     """E.g. `0.950 (1.52x)`, bold where the metric is kept; or how it failed."""
     if record is None:
         return _MISSING
     if record.verdict is None:
         return record.outcome
-    text = f"{record.verdict.metric:.3f} ({speed(record):.2f}x)"
+    text = f"{record.verdict.metric:.3f} ({speed(record, race):.2f}x)"
     return f"**{text}**" if is_kept(record, float_record) else text
 
 

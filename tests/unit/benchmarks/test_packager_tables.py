@@ -1,6 +1,9 @@
 """The packager benchmark's tables, goals and cache keys, from made-up measurements."""
 
+from pathlib import Path
+
 import msgspec
+import numpy as np
 import pytest
 
 from benchmarks.packager.contestants import CONTESTANTS, TARGETS
@@ -11,9 +14,11 @@ from benchmarks.packager.judge import Verdict
 from benchmarks.packager.measure import outcome_of
 from benchmarks.packager.measured_child import Measured
 from benchmarks.packager.readme import BEGIN, END, put_into
-from benchmarks.packager.records import Outcome, Record, Results, Store, Subject, cache_key
+from benchmarks.packager.records import Outcome, Race, Record, Results, Store, Subject, cache_key
 from benchmarks.packager.table import details, failures, kept_share, overview
+from benchmarks.packager.timing import medians_in_turn_ms
 from benchmarks.tasks.places import ROOT
+from benchmarks.tasks.task import Feeds, Run
 
 _SUBJECT = Subject(
     peer="ort",
@@ -128,9 +133,51 @@ def test_goals_name_the_rival_that_is_faster_and_the_cost_beside_minmax() -> Non
         )
     )
     assert text.splitlines()[2:] == [
-        "| cpu | digits | yes | **no**: 2.00x; onnxruntime static, MinMax 4.00x | 1.5x "
-        "| **no**: 2.0x |"
+        "| cpu | digits | yes | **no**: 2.00x; onnxruntime static, MinMax 4.00x (not in turn) "
+        "| 1.5x | **no**: 2.0x |"
     ]
+
+
+def test_a_race_overrules_what_was_timed_an_hour_apart() -> None:
+    race = Race(
+        task="digits",
+        measured_at="2026-11-21T15:00:00Z",
+        latencies_ms={"float": 1.0, "edgepack cpu": 0.5, "ort static-default": 0.8},
+    )
+    results = msgspec.structs.replace(
+        _results(
+            _record("edgepack", "cpu", 0.99, 0.9), _record("ort", "static-default", 0.99, 0.1)
+        ),
+        races=(race,),
+    )
+    assert "2.00x; onnxruntime static, MinMax 1.25x |" in check_goals(results)
+    assert "| edgepack cpu | **0.990 (2.00x)** |" in overview(results, "cpu")
+    assert "| edgepack cpu | 0.9900 | 100.0% | 0.05 MB | 0.90 ms | 1.11x |" in details(
+        results, "digits"
+    )
+
+
+def test_models_that_take_turns_are_timed_alike_and_a_race_is_found_again(tmp_path: Path) -> None:
+    fed: list[tuple[str, float]] = []
+
+    def model(name: str) -> Run:
+        def run(feeds: Feeds) -> dict[str, np.ndarray]:
+            fed.append((name, float(feeds["x"][0])))
+            return {}
+
+        return run
+
+    samples = [{"x": np.array([float(number)])} for number in range(4)]
+    medians = medians_in_turn_ms({"a": model("a"), "b": model("b")}, samples, timed_s=0.0)
+    assert set(medians) == {"a", "b"}
+    assert fed[6:10] == [("a", 0.0), ("b", 0.0), ("a", 1.0), ("b", 1.0)], "after three to warm up"
+
+    store = Store(tmp_path / "packager")
+    other = msgspec.structs.replace(_SUBJECT, setting="dynamic")
+    race = Race(task="digits", measured_at="2026-11-21T15:00:00Z", latencies_ms=medians)
+    store.keep_race(race, [_SUBJECT, other])
+    assert store.read_race("digits", [other, _SUBJECT]) == race
+    assert store.read_race("digits", [_SUBJECT]) is None, "another field of entrants"
 
 
 def test_goals_are_counted_and_costs_of_different_hours_are_marked() -> None:
