@@ -14,6 +14,7 @@ from edgepack.packager.build import build
 from edgepack.packager.inputs import InputDeclaration, TokenInput
 from edgepack.packager.reports.report import VariantReport
 from edgepack.packager.request import BuildRequest
+from edgepack.packager.source.fixed_inputs import Numbers
 
 _LOOSE = """
 [gates]
@@ -45,6 +46,7 @@ class Builder:
         model: onnx.ModelProto,
         profile: str = "cpu",
         declarations: dict[str, InputDeclaration] | None = None,
+        values: dict[str, Numbers] | None = None,
         **shapes: tuple[int, ...],
     ) -> tuple[onnx.ModelProto, VariantReport]:
         path = self._folder / "model.onnx"
@@ -63,6 +65,7 @@ class Builder:
                 key=self._key,
                 calibration="random:20",
                 shapes=shapes,
+                values=values or {},
                 declarations=declarations or {},
                 replace=True,
             ),
@@ -403,6 +406,19 @@ def test_control_flow_that_stays_is_refused_by_name_where_the_provider_has_none(
         builder(_with_open_condition(), "vitisai-xint8")
     assert "cannot run 1 node(s): choice (If)" in caught.value.problem
     assert "its condition depends on the input 'rate'" in caught.value.problem
+    assert "export the model without control flow" in (caught.value.remedy or "")
+
+
+def test_with_the_deciding_input_fixed_the_taken_branch_is_quantized(
+    builder: Builder, tmp_path: Path
+) -> None:
+    built, variant = builder(_with_open_condition(), "vitisai-xint8", values={"rate": (-1.0,)})
+    assert "If" not in _operators(built)
+    assert sum(op in ("MatMul", "Gemm") for op in _operators(built)) == 3, "the else branch"
+    assert [value.name for value in built.graph.input] == ["x"]
+    assert variant.accuracy.value > 0.9
+    with np.load(tmp_path / "model-1.0.0" / "golden" / "golden.npz") as golden:
+        assert not any("rate" in name for name in golden.files)
 
 
 @pytest.mark.parametrize(

@@ -91,8 +91,8 @@ def _build(request: BuildRequest, progress: Progress) -> BuildResult:
     if request.hooks is not None:
         check_hook_folder(request.hooks)
     with work_folder(request.output) as work:
-        source = open_source(request.model, request.shapes, work, progress)
-        check_declarations(dict(request.declarations), source.inputs, request.declared_in)
+        source = open_source(request.model, request.shapes, request.values, work, progress)
+        check_declarations(request.declarations, source.inputs, request.declared_in, source.fixed)
         if not request.keep_going:
             for profile in profiles:
                 _check_shapes(source, profile)

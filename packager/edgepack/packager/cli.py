@@ -31,6 +31,7 @@ from edgepack.packager.reports.summary import print_summary
 from edgepack.packager.request import BuildRequest
 from edgepack.packager.search.combinations import parse_searched, read_searched
 from edgepack.packager.search.time_limit import parse_duration
+from edgepack.packager.source.fixed_inputs import parse_value
 
 _HELP = {"help_option_names": ["-h", "--help"]}
 _path = click.Path(path_type=Path)
@@ -67,6 +68,13 @@ _json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.option("--release", type=int, help="Release counter; 1.2.0 gives 1002000 by default.")
 @click.option("--shape", "shapes", multiple=True, metavar="INPUT=1,3,320,320", help="Fix a shape.")
 @click.option(
+    "--value",
+    "values",
+    multiple=True,
+    metavar="INPUT=16000",
+    help="Make an input a constant of the model: what a device never changes.",
+)
+@click.option(
     "--config",
     type=_path,
     help=f"Declarations; ./{CONFIG_FILE} where there is one.",
@@ -96,6 +104,7 @@ def build(
     version: str | None,
     release: int | None,
     shapes: tuple[str, ...],
+    values: tuple[str, ...],
     config: Path | None,
     hooks: Path | None,
     created_at: str | None,
@@ -146,6 +155,7 @@ def build(
         calibration=calibration or settings.calibration.path,
         evaluation=evaluation or settings.evaluation.path,
         shapes={**settings.build.shape, **dict(map(_parse_shape, shapes))},
+        values={**settings.build.values, **dict(map(parse_value, values))},
         declarations=settings.inputs,
         declared_in=str(config or CONFIG_FILE),
         metric=load_metric(metric) if metric else None,
@@ -192,7 +202,7 @@ def init(model: Path, output: Path) -> None:
       edgepack init ocr.onnx
     """
     with progress_bar() as progress, tempfile.TemporaryDirectory(prefix="edgepack-") as work:
-        inputs = open_source(model, {}, Path(work), progress).inputs
+        inputs = open_source(model, {}, {}, Path(work), progress).inputs
     text = template(model.name, inputs)
     if output.exists():
         raise BuildError(f"{output} is there already", remedy="name another file with -o")

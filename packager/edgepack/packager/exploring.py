@@ -313,6 +313,7 @@ def _context(
         _FORMAT,
         source.sha256,
         [str(spec) for spec in source.inputs],
+        *([[str(entry) for entry in source.fixed]] if source.fixed else []),
         split.sha256,
         [str(state) for state in split.search.states],
         profile.sha256,

@@ -5,12 +5,14 @@ a preprocessing cannot be one thing here and another there.
 """
 
 import difflib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
 import msgspec
 
 from edgepack.errors import BuildError
+from edgepack.packager.source.fixed_inputs import FixedInput, Numbers
 from edgepack.packager.source.model import TensorSpec
 
 CONFIG_FILE = "edgepack.toml"
@@ -97,9 +99,18 @@ class BuildSection(_Section, frozen=True, kw_only=True):
 
     profiles: tuple[str, ...] = ()
     shape: dict[str, tuple[int, ...]] = {}
+    value: dict[str, bool | int | float | Numbers] = {}
     metric: str = ""
     hooks: str = ""
     budget: str = ""
+
+    @property
+    def values(self) -> dict[str, Numbers]:
+        """Inputs that become constants, a single number as one of one."""
+        return {
+            name: value if isinstance(value, tuple) else (value,)
+            for name, value in self.value.items()
+        }
 
 
 class BuildConfig(_Section, frozen=True, kw_only=True):
@@ -159,7 +170,10 @@ def read_config(path: Path) -> BuildConfig:
 
 
 def check_declarations(
-    declarations: dict[str, InputDeclaration], inputs: tuple[TensorSpec, ...], path: str
+    declarations: Mapping[str, InputDeclaration],
+    inputs: tuple[TensorSpec, ...],
+    path: str,
+    fixed: tuple[FixedInput, ...] = (),
 ) -> None:
     """Refuses declarations that do not fit the model.
 
@@ -167,13 +181,17 @@ def check_declarations(
         declarations: By input name.
         inputs: The model's inputs.
         path: The file they were read from, for messages.
+        fixed: Inputs that became constants; their declarations count no more.
 
     Raises:
         BuildError: An unknown input, an image for an input without four axes, a wrong number of
             channels, or tokens for an input of floats.
     """
     by_name = {spec.name: spec for spec in inputs}
+    constant = {entry.name for entry in fixed}
     for name, declaration in declarations.items():
+        if name in constant:
+            continue
         where = f"{path}, inputs.{name}"
         if name not in by_name:
             near = difflib.get_close_matches(name, by_name, n=1, cutoff=0.4)

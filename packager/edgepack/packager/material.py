@@ -93,13 +93,15 @@ def _open_labels(request: BuildRequest, source: SourceModel) -> LabelledSamples 
             found_in="--labels",
             remedy="--evaluation PATH --labels FILE, or --metric alone",
         )
-    return open_labelled(request.labels, request.evaluation, source.inputs, request.declarations)
+    return open_labelled(
+        request.labels, request.evaluation, source.inputs, request.declarations, source.fixed
+    )
 
 
 def _open_given(
     where: str, request: BuildRequest, source: SourceModel, folder: Path, progress: Progress
 ) -> OpenedSamples:
-    opened = open_samples(where, source.inputs, request.declarations, progress)
+    opened = open_samples(where, source.inputs, request.declarations, progress, source.fixed)
     return follow_states(
         opened,
         source,

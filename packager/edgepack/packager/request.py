@@ -7,6 +7,7 @@ from pathlib import Path
 from edgepack.packager.inputs import InputDeclaration
 from edgepack.packager.judging.accuracy import Metric
 from edgepack.packager.search.combinations import SearchedKey
+from edgepack.packager.source.fixed_inputs import Numbers
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,6 +22,7 @@ class BuildRequest:
         key: Private key file, PEM.
         calibration, evaluation: Paths, `random:N`, or "" for none.
         shapes: Shapes to fix by input name.
+        values: Inputs that become constants, by name.
         declarations: Declared inputs by name, and the file they came from.
         metric: The user's own metric, or None for the profile's.
         labels: File with the class of each evaluation sample, or None.
@@ -43,6 +45,7 @@ class BuildRequest:
     calibration: str = ""
     evaluation: str = ""
     shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    values: Mapping[str, Numbers] = field(default_factory=dict)
     declarations: Mapping[str, InputDeclaration] = field(default_factory=dict)
     declared_in: str = ""
     metric: Metric | None = None

@@ -13,6 +13,7 @@ from pathlib import Path
 from edgepack.agent.runtime.child import run_child
 from edgepack.errors import BuildError
 from edgepack.packager.progress import Progress
+from edgepack.packager.source.fixed_inputs import Numbers
 from edgepack.packager.source.model import SourceModel, load_source
 
 EXTRA = "huggingface"
@@ -28,13 +29,17 @@ _MANUAL = "optimum-cli export onnx --model {folder} --task TASK OUT, then edgepa
 
 
 def open_source(
-    model: Path, shapes: Mapping[str, tuple[int, ...]], work: Path, progress: Progress
+    model: Path,
+    shapes: Mapping[str, tuple[int, ...]],
+    values: Mapping[str, Numbers],
+    work: Path,
+    progress: Progress,
 ) -> SourceModel:
     """Loads the source model; a Hugging Face model folder is exported first.
 
     Args:
         model: An `.onnx` file, or a model folder.
-        shapes: See `load_source`.
+        shapes, values: See `load_source`.
         work: Folder for the exported model, which must stay as long as the source is used.
         progress: Told that it exports.
 
@@ -42,9 +47,9 @@ def open_source(
         BuildError: It cannot be exported, or not be built from.
     """
     if not is_model_folder(model):
-        return load_source(model, shapes)
+        return load_source(model, shapes, values)
     exported, note = export_folder(model, work / "exported", progress)
-    source = load_source(exported, shapes)
+    source = load_source(exported, shapes, values)
     return replace(source, notes=(note, *source.notes))
 
 

@@ -15,6 +15,7 @@ from edgepack.packager.profile.schema import AccuracyGate
 from edgepack.packager.samples.checks import fit_sample
 from edgepack.packager.samples.formats import open_files
 from edgepack.packager.samples.sequence import Feeds, Samples
+from edgepack.packager.source.fixed_inputs import FixedInput
 from edgepack.packager.source.model import TensorSpec
 
 
@@ -38,6 +39,7 @@ def open_labelled(
     evaluation: str,
     inputs: tuple[TensorSpec, ...],
     declarations: Mapping[str, InputDeclaration],
+    fixed: tuple[FixedInput, ...] = (),
 ) -> LabelledSamples:
     """Reads labels and the samples that they belong to.
 
@@ -46,11 +48,12 @@ def open_labelled(
         evaluation: The evaluation samples' path.
         inputs: The model's inputs.
         declarations: Declared inputs by name.
+        fixed: See `open_files`.
 
     Raises:
         BuildError: The file cannot be read, holds something else, or not one label a sample.
     """
-    raw = open_files(Path(evaluation), inputs, declarations)
+    raw = open_files(Path(evaluation), inputs, declarations, fixed)
     values = _read(labels)
     if len(values) != raw.count:
         raise BuildError(

@@ -46,8 +46,21 @@ def infer_shapes(model: onnx.ModelProto, settings: InferShapes, context: PassCon
 def add_shapes(model: onnx.ModelProto) -> None:
     """Writes inferred types and shapes into a model, in place, at any size of its weights.
 
+    Raises:
+        onnx's InferenceError: The graph contradicts itself.
+    """
+    inferred = infer(model)
+    del model.graph.value_info[:]
+    model.graph.value_info.extend(inferred.value_info)
+    for own, found in zip(model.graph.output, inferred.output, strict=True):
+        own.CopyFrom(found)
+
+
+def infer(model: onnx.ModelProto) -> onnx.GraphProto:
+    """A graph without weights whose `value_info` holds what follows from inputs and constants.
+
     Inference runs on a skeleton without the weights' values, so that neither time nor
-    protobuf's 2 GB depend on them.
+    protobuf's 2 GB depend on them. What the model notes of shapes is not looked at.
 
     Raises:
         onnx's InferenceError: The graph contradicts itself.
@@ -72,11 +85,7 @@ def add_shapes(model: onnx.ModelProto) -> None:
             graph.input.append(
                 onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, list(tensor.dims))
             )
-    inferred = shape_inference.infer_shapes(skeleton, strict_mode=False, data_prop=True)
-    del model.graph.value_info[:]
-    model.graph.value_info.extend(inferred.graph.value_info)
-    for own, found in zip(model.graph.output, inferred.graph.output, strict=True):
-        own.CopyFrom(found)
+    return shape_inference.infer_shapes(skeleton, strict_mode=False, data_prop=True).graph
 
 
 def add_missing_shapes(graph: onnx.GraphProto, known: Iterable[onnx.ValueInfoProto]) -> None:

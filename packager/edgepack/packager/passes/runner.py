@@ -8,11 +8,15 @@ import onnx
 from edgepack.errors import BuildError
 from edgepack.packager.graph.model_files import RUNTIME_ERRORS
 from edgepack.packager.graph.own_quantization import read_own_quantization
-from edgepack.packager.graph.questions import inputs_behind, subgraphs
 from edgepack.packager.judging.measure import ModelRunner, largest_difference
 from edgepack.packager.passes.clamp_mask import clamp_mask
 from edgepack.packager.passes.clean import clean, name_nodes
 from edgepack.packager.passes.context import PassContext, PassResult
+from edgepack.packager.passes.control_flow import (
+    describe_node,
+    note_what_stays,
+    option_that_folds,
+)
 from edgepack.packager.passes.fix_shapes import fix_shapes
 from edgepack.packager.passes.fuse_transformer import fuse_transformer
 from edgepack.packager.passes.infer_shapes import infer_shapes
@@ -86,6 +90,7 @@ def run_float_passes(
         notes.extend(result.notes)
         _check_outputs(current, name, expected, samples, folder, is_float)
     _refuse_forbidden(current, context)
+    notes += note_what_stays(current.graph, context.samples)
     return PassResult(model=current, notes=tuple(notes))
 
 
@@ -113,19 +118,16 @@ def _refuse_forbidden(model: onnx.ModelProto, context: PassContext) -> None:
     forbidden = set(context.limits.forbidden_ops)
     found = [node for node in model.graph.node if node.op_type in forbidden]
     if found:
-        names = ", ".join(_describe_forbidden(model.graph, node) for node in found[:5])
+        names = ", ".join(describe_node(model.graph, node) for node in found[:5])
+        option = option_that_folds(model.graph, found, context.samples)
         raise BuildError(
             f"profile '{context.profile_name}' cannot run {len(found)} node(s): {names}",
             found_in="the model after its passes",
-            remedy="export the model without control flow, or build for the profile cpu",
+            remedy=(
+                f"{option}: all samples hold it, and as a constant it folds the branch away "
+                "(applications then no longer feed that input)"
+                if option
+                else "export the model without control flow"
+            )
+            + ", or build for the profile cpu",
         )
-
-
-def _describe_forbidden(graph: onnx.GraphProto, node: onnx.NodeProto) -> str:
-    """The node; for control flow also what keeps it from being folded away."""
-    words = f"{node.name} ({node.op_type})"
-    inputs = inputs_behind(graph, node.input[0]) if any(subgraphs(node)) and node.input else ()
-    if inputs:
-        noun = "input" if len(inputs) == 1 else "inputs"
-        words += f", its condition depends on the {noun} {' and '.join(map(repr, inputs))}"
-    return words

@@ -48,7 +48,12 @@ def follow_states(
     found = find_states(source.inputs, source.outputs, declarations, declared_in)
     if not found.states:
         return replace(opened, notes=(*opened.notes, *found.notes))
-    run = open_model_file(source.path, threads=1).run
+    session = open_model_file(source.path, threads=1)
+    constants = {entry.name: entry.value for entry in source.fixed}
+
+    def run(feeds: Feeds) -> Feeds:
+        return session.run({**feeds, **constants})
+
     found = confirm_states(found, run, opened.samples.read(0))
     samples, notes = carry_states(opened.samples, found.states, run, folder, progress)
     return replace(opened, samples=samples, notes=(*opened.notes, *found.notes, *notes))

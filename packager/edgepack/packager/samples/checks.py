@@ -9,6 +9,7 @@ import numpy as np
 from edgepack.errors import BuildError
 from edgepack.packager.inputs import InputDeclaration, TokenInput
 from edgepack.packager.samples.sequence import Feeds, Tensor
+from edgepack.packager.source.fixed_inputs import FixedInput
 from edgepack.packager.source.model import TensorSpec
 
 
@@ -55,8 +56,38 @@ def fit_sample(
             conversions.append(f"{spec.name}: {array.dtype.name} -> {spec.dtype}")
             array = _convert(array, spec, where)
         _check_values(array, spec, declarations.get(spec.name), where)
-        feeds[spec.name] = np.ascontiguousarray(array)
+        feeds[spec.name] = np.require(array, requirements="C")  # a scalar stays one
     return Fitted(feeds=feeds, conversions=tuple(conversions))
+
+
+def without_fixed(
+    arrays: Mapping[str, Tensor], fixed: tuple[FixedInput, ...], label: str
+) -> dict[str, Tensor]:
+    """A sample without the inputs that became constants, where it holds what they are fixed to.
+
+    Args:
+        arrays: As the file holds them.
+        fixed: The inputs that became constants.
+        label: File of the sample, for messages.
+
+    Raises:
+        BuildError: It holds another value.
+    """
+    values = {entry.name: entry for entry in fixed}
+    for name, entry in values.items():
+        array = np.asarray(arrays.get(name, entry.value))
+        if array.size != entry.value.size or (array.ravel() != entry.value.ravel()).any():
+            raise BuildError(
+                f"input {name!r} is fixed ({entry}), and a sample holds {_few(array)}",
+                found_in=f"{label}, input {name!r}",
+                remedy=f"samples of that value alone, or a model for each: --value {name}=…",
+            )
+    return {name: array for name, array in arrays.items() if name not in values}
+
+
+def _few(array: Tensor) -> str:
+    shown = ", ".join(map(str, array.ravel()[:4].tolist()))
+    return shown if array.size <= 4 else f"{shown} … ({array.size:,} values)"
 
 
 def _check_names(arrays: Mapping[str, Tensor], inputs: tuple[TensorSpec, ...], label: str) -> None:

@@ -13,6 +13,7 @@ from edgepack.packager.progress import Progress
 from edgepack.packager.samples.checks import fit_sample
 from edgepack.packager.samples.formats import open_files
 from edgepack.packager.samples.sequence import Feeds, Samples, Tensor
+from edgepack.packager.source.fixed_inputs import FixedInput
 from edgepack.packager.source.input_shapes import suggest_option
 from edgepack.packager.source.model import TensorSpec
 
@@ -49,6 +50,7 @@ def open_samples(
     inputs: tuple[TensorSpec, ...],
     declarations: Mapping[str, InputDeclaration],
     progress: Progress,
+    fixed: tuple[FixedInput, ...] = (),
 ) -> OpenedSamples:
     """Opens samples and reads each once, so that a bad one is named at the start.
 
@@ -57,6 +59,7 @@ def open_samples(
         inputs: The model's inputs.
         declarations: Declared inputs by name.
         progress: Told of each sample that was checked.
+        fixed: See `open_files`.
 
     Returns:
         The samples; those that are equal to an earlier one are left out and noted.
@@ -67,7 +70,7 @@ def open_samples(
     if where.startswith(RANDOM_PREFIX):
         return _random_samples(where, inputs, declarations)
     path = Path(where)
-    raw = open_files(path, inputs, declarations)
+    raw = open_files(path, inputs, declarations, fixed)
     kept: dict[bytes, int] = {}
     conversions: dict[str, None] = {}
     constant: dict[str, bool] = {spec.name: True for spec in inputs}

@@ -20,8 +20,10 @@ from google.protobuf.message import DecodeError
 
 from edgepack.errors import BuildError
 from edgepack.packager.inputs import ImageInput, InputDeclaration
+from edgepack.packager.samples.checks import without_fixed
 from edgepack.packager.samples.images import IMAGE_SUFFIXES, read_image
 from edgepack.packager.samples.sequence import Tensor
+from edgepack.packager.source.fixed_inputs import FixedInput
 from edgepack.packager.source.model import TensorSpec
 
 FORMS = (
@@ -46,7 +48,10 @@ class RawSamples:
 
 
 def open_files(
-    path: Path, inputs: tuple[TensorSpec, ...], declarations: Mapping[str, InputDeclaration]
+    path: Path,
+    inputs: tuple[TensorSpec, ...],
+    declarations: Mapping[str, InputDeclaration],
+    fixed: tuple[FixedInput, ...] = (),
 ) -> RawSamples:
     """Finds out the form of what is at `path`.
 
@@ -54,6 +59,8 @@ def open_files(
         path: A file or a folder.
         inputs: The model's inputs.
         declarations: Declared inputs by name.
+        fixed: Inputs that became constants; samples may hold them still, with that value, and are
+            read without them.
 
     Returns:
         The samples, in a stable order: by name, numbers by value.
@@ -61,6 +68,22 @@ def open_files(
     Raises:
         BuildError: There is nothing, a mixture, or no form that is known.
     """
+    raw = _open(path, inputs, declarations, fixed)
+    if not fixed:
+        return raw
+
+    def read(index: int) -> dict[str, Tensor]:
+        return without_fixed(raw.read(index), fixed, raw.label(index))
+
+    return RawSamples(count=raw.count, read=read, label=raw.label)
+
+
+def _open(
+    path: Path,
+    inputs: tuple[TensorSpec, ...],
+    declarations: Mapping[str, InputDeclaration],
+    fixed: tuple[FixedInput, ...],
+) -> RawSamples:
     if not path.exists():
         raise BuildError(f"there are no samples at {path}", remedy=f"give {FORMS}")
     if path.is_file():
@@ -68,9 +91,9 @@ def open_files(
     files = sorted((file for file in path.iterdir() if _is_visible(file)), key=_natural)
     sets = [file for file in files if file.is_dir() and file.name.startswith("test_data_set_")]
     if sets:
-        return _test_data(sets, inputs)
+        return _test_data(sets, inputs, fixed)
     if any(re.fullmatch(r"input_\d+\.pb", file.name) for file in files):
-        return _test_data([path], inputs)
+        return _test_data([path], inputs, fixed)
     arrays = {
         suffix: [file for file in files if file.suffix == suffix] for suffix in (".npz", ".npy")
     }
@@ -142,10 +165,17 @@ def _stack(path: Path, inputs: tuple[TensorSpec, ...]) -> RawSamples:
     )
 
 
-def _test_data(sets: list[Path], inputs: tuple[TensorSpec, ...]) -> RawSamples:
+def _test_data(
+    sets: list[Path], inputs: tuple[TensorSpec, ...], fixed: tuple[FixedInput, ...]
+) -> RawSamples:
+    names = [spec.name for spec in inputs]
+    names_in_file = list(names)
+    for entry in fixed:  # by position, so that each finds its place
+        names_in_file.insert(entry.position, entry.name)
+
     def read(index: int) -> dict[str, Tensor]:
         files = sorted(sets[index].glob("input_*.pb"), key=_natural)
-        if len(files) != len(inputs):
+        if len(files) not in (len(names), len(names_in_file)):
             raise BuildError(
                 f"the test data set has {len(files)} inputs, the model takes {len(inputs)}",
                 found_in=str(sets[index]),
@@ -153,11 +183,11 @@ def _test_data(sets: list[Path], inputs: tuple[TensorSpec, ...]) -> RawSamples:
                 + ", ".join(spec.name for spec in inputs),
             )
         tensors = [_read_tensor(file) for file in files]
-        names = {spec.name for spec in inputs}
-        by_name = {tensor.name for tensor in tensors} == names
+        expected = names if len(files) == len(names) else names_in_file
+        by_name = {tensor.name for tensor in tensors} == set(expected)
         return {
-            tensor.name if by_name else spec.name: onnx.numpy_helper.to_array(tensor)
-            for tensor, spec in zip(tensors, inputs, strict=True)
+            tensor.name if by_name else name: onnx.numpy_helper.to_array(tensor)
+            for tensor, name in zip(tensors, expected, strict=True)
         }
 
     return RawSamples(count=len(sets), read=read, label=lambda index: str(sets[index]))

@@ -6,7 +6,8 @@
 2. It parses, and it has a graph, inputs, outputs and an opset.
 3. Its external data are there, inside the model's folder (`external_data`).
 4. The installed ONNX Runtime knows its opset and IR version, and opset 11 is the oldest.
-5. Shapes the caller fixed fit its inputs (`input_shapes`).
+5. Shapes and values the caller fixed fit its inputs (`input_shapes`, `fixed_inputs`), and control
+   flow that they decide is gone (`known_branches`).
 6. Its weights are numbers: no NaN anywhere, no infinity where something is computed with it.
 7. Its operators are known, and its inputs and outputs are tensors of numbers.
 """
@@ -27,6 +28,8 @@ from edgepack.packager.graph import external_data, stored_tensors
 from edgepack.packager.graph.model_files import attach_weights
 from edgepack.packager.passes.float_types import replace_bfloat16
 from edgepack.packager.source import file_kinds, foreign_operators, input_shapes, runtime_limits
+from edgepack.packager.source.fixed_inputs import FixedInput, Numbers, describe_fixed, fix_values
+from edgepack.packager.source.known_branches import take_known_branches
 
 OLDEST_OPSET = 11
 """Below it, Resize, Pad and Clip keep as attributes what every recipe expects as inputs."""
@@ -81,11 +84,12 @@ class SourceModel:
 
     Attributes:
         path: The file.
-        model: The model with the caller's shapes applied. Its external data are loaded, but for
-            the weights of a model that is too large for protobuf (see `attach_weights`).
+        model: The model with the caller's shapes and values applied. Its external data are loaded,
+            but for the weights of a model that is too large for protobuf (see `attach_weights`).
         sha256: Digest of the file's bytes and of its external data, hex.
         size_bytes: Size of the file and of its external data.
         inputs: Inputs a caller must feed: initializers listed as inputs are not among them.
+        fixed: Inputs that the file's model takes and this one does not: they have become constants.
         outputs: Outputs.
         opset: Version of the default operator set.
         notes: What a person should know of the model, one sentence each.
@@ -98,21 +102,28 @@ class SourceModel:
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
     opset: int
+    fixed: tuple[FixedInput, ...] = ()
     notes: tuple[str, ...] = ()
 
 
-def load_source(path: Path, shapes: Mapping[str, tuple[int, ...]] | None = None) -> SourceModel:
+def load_source(
+    path: Path,
+    shapes: Mapping[str, tuple[int, ...]] | None = None,
+    values: Mapping[str, Numbers] | None = None,
+) -> SourceModel:
     """Loads an ONNX model with its external data and checks that it can be built from.
 
     Args:
         path: The `.onnx` file.
         shapes: Shapes to fix, by input name: as many sizes as the input has axes, each > 0.
+        values: Inputs that become constants, by name.
 
     Returns:
         The model.
 
     Raises:
-        BuildError: The file is not an ONNX model that can be built from, or a shape does not fit.
+        BuildError: The file is not an ONNX model that can be built from, or a shape or a value does
+            not fit.
     """
     file_kinds.check(path)
     model = _parse(path)
@@ -123,7 +134,14 @@ def load_source(path: Path, shapes: Mapping[str, tuple[int, ...]] | None = None)
     foreign_operators.check(path, model)
     checker_notes = _check_graph(path)
     input_shapes.fix(model, required_inputs(model), shapes or {})
-    notes = (*checker_notes, *_check_weights(path, model), *replace_bfloat16(model))
+    fixed = fix_values(model, required_inputs(model), values or {})
+    take_known_branches(model)
+    notes = (
+        *checker_notes,
+        *describe_fixed(fixed),
+        *_check_weights(path, model),
+        *replace_bfloat16(model),
+    )
     inputs = required_inputs(model)
     _check_ranks(path, inputs)
     files = (path, *external)
@@ -135,6 +153,7 @@ def load_source(path: Path, shapes: Mapping[str, tuple[int, ...]] | None = None)
         inputs=tuple(_spec(path, value) for value in inputs),
         outputs=tuple(_spec(path, value) for value in model.graph.output),
         opset=_default_opset(model),
+        fixed=fixed,
         notes=notes,
     )
 

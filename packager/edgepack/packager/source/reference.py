@@ -14,6 +14,7 @@ from edgepack.packager.graph.model_files import RUNTIME_ERRORS
 from edgepack.packager.graph.own_quantization import read_own_quantization
 from edgepack.packager.judging.measure import ModelRunner, Run
 from edgepack.packager.passes.clean import name_nodes
+from edgepack.packager.passes.control_flow import deciding_inputs
 from edgepack.packager.source.model import SourceModel
 
 
@@ -41,5 +42,16 @@ def open_reference(source: SourceModel, path: Path, *, threads: int = 0) -> Run:
         raise BuildError(
             f"ONNX Runtime cannot load the model: {str(error).strip().splitlines()[0]}",
             found_in=str(source.path),
-            remedy="export it with operators that ONNX Runtime has",
+            remedy=_remedy(model.graph),
         ) from error
+
+
+def _remedy(graph: onnx.GraphProto) -> str:
+    deciding = sorted({name for node in graph.node for name in deciding_inputs(graph, node)})
+    if not deciding:
+        return "export it with operators that ONNX Runtime has"
+    return (
+        f"{' '.join(f'--value {name}=…' for name in deciding)} where a device always feeds the "
+        "same, so that one branch of the control flow is left (shapes that were fixed may "
+        "contradict the others), or leave the shapes open"
+    )

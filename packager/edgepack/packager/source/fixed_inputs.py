@@ -1,0 +1,151 @@
+"""Inputs that the caller gave one value for good: they become constants of the model.
+
+An export often takes as an input what a device never changes, such as a sampling rate. While it is
+an input, control flow that depends on it must stay; as a constant it folds the branch away.
+"""
+
+import difflib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+from onnx import numpy_helper
+
+from edgepack.errors import BuildError
+
+Numbers = tuple[float | int | bool, ...]
+"""One number for the whole input, or one for each of its elements."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FixedInput:
+    """An input that became a constant.
+
+    Attributes:
+        name: As the file's graph names it.
+        position: Its place among the inputs that the file's model takes.
+        value: What it is fixed to, in its type and shape.
+    """
+
+    name: str
+    position: int
+    value: npt.NDArray[np.generic]
+
+    def __str__(self) -> str:
+        return f"{self.name}={','.join(map(str, self.value.ravel().tolist()))}"
+
+
+def fix_values(
+    model: onnx.ModelProto, inputs: Iterable[onnx.ValueInfoProto], values: Mapping[str, Numbers]
+) -> tuple[FixedInput, ...]:
+    """Turns inputs into constants of the same name.
+
+    Args:
+        model: Changed in place; its shapes are fixed already as far as they will be.
+        inputs: The inputs that a caller feeds, in order.
+        values: Values by input name.
+
+    Returns:
+        What was fixed, in the order of the inputs.
+
+    Raises:
+        BuildError: An unknown input, an open shape, a wrong number of values, values that the
+            input's type does not hold, or no input is left.
+    """
+    by_name = {value.name: value for value in inputs}
+    for name in values:
+        if name not in by_name:
+            raise _unknown_input(name, list(by_name))
+    fixed = tuple(
+        FixedInput(name=name, position=position, value=_as_tensor(by_name[name], values[name]))
+        for position, name in enumerate(by_name)
+        if name in values
+    )
+    if fixed and len(fixed) == len(by_name):
+        raise BuildError(
+            "every input is fixed: the outputs would never change",
+            found_in=" ".join(f"--value {entry}" for entry in fixed),
+            remedy="leave open what a device feeds",
+        )
+    for entry in fixed:
+        model.graph.input.remove(by_name[entry.name])
+        model.graph.initializer.append(numpy_helper.from_array(entry.value, entry.name))
+    return fixed
+
+
+def parse_value(text: str) -> tuple[str, Numbers]:
+    """Reads `INPUT=16000`, or `INPUT=0.5,0.25` with one number for each element.
+
+    Raises:
+        BuildError: It names no input, or has no numbers.
+    """
+    name, _, words = text.rpartition("=")
+    try:
+        numbers = tuple(_number(word.strip()) for word in words.split(","))
+    except ValueError as error:
+        raise BuildError(
+            f"'{text}' has no value", found_in="--value", remedy="--value sr=16000"
+        ) from error
+    if not name:
+        raise BuildError(f"'{text}' names no input", found_in="--value", remedy="--value sr=16000")
+    return name, numbers
+
+
+def _number(word: str) -> float | int | bool:
+    if word.lower() in ("true", "false"):
+        return word.lower() == "true"
+    try:
+        return int(word)
+    except ValueError:
+        return float(word)
+
+
+def describe_fixed(fixed: Iterable[FixedInput]) -> tuple[str, ...]:
+    """Notes: what applications must no longer feed."""
+    return tuple(
+        f"Input '{entry.name}' is fixed ({entry}): the bundle's model has no such input, and "
+        "applications no longer feed it."
+        for entry in fixed
+    )
+
+
+def _as_tensor(value: onnx.ValueInfoProto, numbers: Numbers) -> npt.NDArray[np.generic]:
+    tensor = value.type.tensor_type
+    where = f"--value {value.name}={','.join(map(str, numbers))}"
+    sizes = [dim.dim_value if dim.HasField("dim_value") else 0 for dim in tensor.shape.dim]
+    if not all(sizes):
+        raise BuildError(
+            f"the shape of input {value.name!r} is open, so it cannot become a constant",
+            found_in=where,
+            remedy=f"fix it too: --shape {value.name}={','.join(str(size or 1) for size in sizes)}",
+        )
+    dtype = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type))
+    given = np.array(numbers)
+    with np.errstate(over="ignore", invalid="ignore"):
+        held = given.astype(dtype)
+    is_held = np.array_equal(held, given) if dtype.kind in "biu" else np.isfinite(held).all()
+    if not is_held:
+        raise BuildError(
+            f"input {value.name!r} takes {dtype.name}, which does not hold these values",
+            found_in=where,
+            remedy=f"give {dtype.name} values",
+        )
+    count = int(np.prod(sizes, dtype=np.int64))
+    if len(numbers) not in (1, count):
+        raise BuildError(
+            f"input {value.name!r} has {count} elements, and {len(numbers)} values were given",
+            found_in=where,
+            remedy=f"give one value, or {count}",
+        )
+    return np.broadcast_to(held, (count,)).reshape(sizes).copy()
+
+
+def _unknown_input(name: str, known: list[str]) -> BuildError:
+    close = difflib.get_close_matches(name, known, n=1, cutoff=0.4)
+    return BuildError(
+        f"the model has no input {name!r}; it has {', '.join(known)}",
+        found_in=f"--value {name}=…",
+        remedy=f"--value {close[0] if close else known[0]}=…",
+    )

@@ -1,0 +1,179 @@
+"""Control flow whose condition is known: each If becomes the branch that it takes.
+
+Exporters write an If where the program asked for a rank or a size, or for an input's value. Once
+shapes and values are fixed, such conditions are constants, also inside the branch of another If.
+ONNX Runtime 1.31.1 folds what is left here, such as a rank that follows from computed sizes, but
+crashes on a constant condition around other Ifs (seen with a voice detector): it must not see one.
+"""
+
+from collections.abc import Mapping
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+import onnxruntime
+from onnx import helper, numpy_helper
+
+from edgepack.packager.graph import stored_tensors
+from edgepack.packager.graph.model_files import RUNTIME_ERRORS, quiet_options
+from edgepack.packager.graph.questions import subgraphs
+from edgepack.packager.passes.infer_shapes import infer
+
+_ABOUT_SHAPES = frozenset({"Shape", "Size"})
+_DRAWN = frozenset(
+    {
+        *("RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"),
+        *("Multinomial", "Bernoulli", "Dropout"),
+    }
+)
+_Values = npt.NDArray[np.generic]
+
+
+def take_known_branches(model: onnx.ModelProto) -> int:
+    """Replaces each If of the main graph whose condition is known by the branch that it takes.
+
+    Args:
+        model: Changed in place, shapes and values fixed as far as they will be.
+
+    Returns:
+        How many were replaced, those that came to light inside a branch included.
+    """
+    count = 0
+    while any(node.op_type == "If" for node in model.graph.node):
+        known = _Known(model)
+        for position, node in enumerate(model.graph.node):
+            condition = known.value_of(node.input[0]) if node.op_type == "If" else None
+            if condition is not None and condition.size == 1:
+                _replace(model.graph, position, taken=bool(condition.ravel()[0]), number=count)
+                count += 1
+                break
+        else:
+            break
+    return count
+
+
+class _Known:
+    """What is known of a model's tensors without running it."""
+
+    def __init__(self, model: onnx.ModelProto) -> None:
+        self._model = model
+        self._producers = {name: node for node in model.graph.node for name in node.output}
+        self._constants = {tensor.name: tensor for tensor in model.graph.initializer}
+        self._shapes = _shapes(model)
+
+    def value_of(self, name: str) -> _Values | None:
+        """The value of a tensor that follows from constants and shapes alone, else None."""
+        graph = onnx.GraphProto(name="known")
+        if not self._collect(name, graph, set()):
+            return None
+        graph.output.append(onnx.ValueInfoProto(name=name))
+        model = helper.make_model(graph, opset_imports=list(self._model.opset_import))
+        model.ir_version = self._model.ir_version
+        options = quiet_options(threads=1)
+        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+        try:
+            session = onnxruntime.InferenceSession(
+                model.SerializeToString(), sess_options=options, providers=["CPUExecutionProvider"]
+            )
+            return np.asarray(session.run(None, {})[0])
+        except RUNTIME_ERRORS:  # whoever opens the whole model is told why
+            return None
+
+    def _collect(self, name: str, graph: onnx.GraphProto, seen: set[str]) -> bool:
+        """Adds to a graph what computes a tensor; False where that is not known."""
+        if not name or name in seen:
+            return True
+        seen.add(name)
+        if (constant := self._constants.get(name)) is not None:
+            graph.initializer.append(constant)
+            return not stored_tensors.is_held(constant)
+        node = self._producers.get(name)
+        if node is None or node.domain not in ("", "ai.onnx") or node.op_type in _DRAWN:
+            return False
+        if node.op_type in _ABOUT_SHAPES and node.input[0] in self._shapes:
+            graph.initializer.append(_about_shape(node, self._shapes[node.input[0]]))
+            return True
+        if any(subgraphs(node)):
+            return False
+        seen.update(node.output)
+        if not all(self._collect(read, graph, seen) for read in node.input):
+            return False
+        graph.node.append(node)
+        return True
+
+
+def _shapes(model: onnx.ModelProto) -> Mapping[str, tuple[int, ...]]:
+    """Fixed shapes by tensor, inferred anew: what an export noted may be older than its inputs."""
+    try:
+        inferred = infer(model)
+    except onnx.shape_inference.InferenceError:  # the pass infer_shapes says where
+        return {}
+    return {
+        value.name: tuple(dim.dim_value for dim in value.type.tensor_type.shape.dim)
+        for value in (*inferred.value_info, *inferred.input)
+        if value.type.tensor_type.HasField("shape")
+        and all(dim.HasField("dim_value") for dim in value.type.tensor_type.shape.dim)
+    }
+
+
+def _about_shape(node: onnx.NodeProto, shape: tuple[int, ...]) -> onnx.TensorProto:
+    if node.op_type == "Size":
+        return numpy_helper.from_array(np.array(np.prod(shape), dtype=np.int64), node.output[0])
+    bounds = {attribute.name: attribute.i for attribute in node.attribute}
+    part = shape[bounds.get("start", 0) : bounds.get("end", len(shape))]
+    return numpy_helper.from_array(np.array(part, dtype=np.int64), node.output[0])
+
+
+def _replace(graph: onnx.GraphProto, position: int, *, taken: bool, number: int) -> None:
+    """Puts the taken branch of the If at `position` in its place."""
+    node = graph.node[position]
+    wanted = "then_branch" if taken else "else_branch"
+    branch = next(attribute.g for attribute in node.attribute if attribute.name == wanted)
+    own = {tensor.name for tensor in (*branch.initializer,)}
+    own |= {tensor.values.name for tensor in branch.sparse_initializer}
+    own |= {name for inner in branch.node for name in inner.output if name}
+    taken_names = _all_names(graph, without=node)
+    renamed = {name: f"{name}/branch_{number}" for name in own if name in taken_names}
+    _rename(branch, renamed)
+    for tensor in branch.initializer:
+        tensor.name = renamed.get(tensor.name, tensor.name)
+    for sparse in branch.sparse_initializer:
+        sparse.values.name = renamed.get(sparse.values.name, sparse.values.name)
+    given = [
+        helper.make_node(
+            "Identity", [renamed.get(value.name, value.name)], [name], name=f"{node.name}_{name}"
+        )
+        for value, name in zip(branch.output, node.output, strict=True)
+        if name
+    ]
+    nodes = [*graph.node[:position], *branch.node, *given, *graph.node[position + 1 :]]
+    graph.initializer.extend(branch.initializer)
+    graph.sparse_initializer.extend(branch.sparse_initializer)
+    kept = [onnx.NodeProto.FromString(entry.SerializeToString()) for entry in nodes]
+    del graph.node[:]
+    graph.node.extend(kept)
+
+
+def _rename(graph: onnx.GraphProto, renamed: Mapping[str, str]) -> None:
+    """Renames tensors where nodes make or read them, in the bodies inside too."""
+    for node in graph.node:
+        for names in (node.input, node.output):
+            for index, name in enumerate(names):
+                names[index] = renamed.get(name, name)
+        for body in subgraphs(node):
+            _rename(body, renamed)
+            for value in body.output:
+                value.name = renamed.get(value.name, value.name)
+
+
+def _all_names(graph: onnx.GraphProto, *, without: onnx.NodeProto) -> set[str]:
+    """Names that a graph's tensors have, in its bodies too; those of one node's bodies aside."""
+    names = {value.name for value in (*graph.input, *graph.output)}
+    names |= {tensor.name for tensor in graph.initializer}
+    for node in graph.node:
+        names.update(node.output)
+        if node is without:
+            continue
+        for body in subgraphs(node):
+            names |= _all_names(body, without=without)
+    return names
