@@ -190,6 +190,19 @@ def test_a_refusal_for_another_reason_than_accuracy_tells_that_reason() -> None:
     assert explain_refusal("it is too large", kept) == "It is too large."
 
 
+def test_nodes_of_16_bits_are_counted_as_such_where_they_are_what_costly_nodes_become() -> None:
+    first, second = make_variant().attempts
+    raised = tuple(
+        msgspec.structs.replace(attempt, float_nodes=0, raised_nodes=count)
+        for attempt, count in ((first, 0), (second, 2))
+    )
+    page = render_report(make_report(make_variant(attempts=raised)))
+    assert "16-bit nodes</th>" in page
+    assert "Float nodes</th>" not in page
+    assert '<td class="n">2</td>' in page
+    assert "Float nodes</th>" in render_report(make_report())
+
+
 def test_one_sentence_says_why_a_variant_won() -> None:
     variant = make_variant()
     first, second = variant.attempts

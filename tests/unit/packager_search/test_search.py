@@ -48,6 +48,15 @@ def test_only_the_costliest_nodes_return_to_float(tmp_path: Path) -> None:
     assert [attempt.float_nodes for attempt in found.attempts][:3] == [0, 1, 2]
 
 
+def test_islands_that_keep_16_bits_are_not_called_float(tmp_path: Path) -> None:
+    found = search_toy(ToyMaker(_ERRORS, {"plain": 1.0}, island="16-bit"), tmp_path / "work")
+    assert found.best.words == "plain, 2 of 6 nodes 16-bit"
+    assert found.best.float_nodes == ()
+    assert [attempt.raised_nodes for attempt in found.attempts][:3] == [0, 1, 2]
+    assert {attempt.float_nodes for attempt in found.attempts} == {0}
+    assert not any("float" in attempt.because for attempt in found.attempts)
+
+
 def test_a_node_that_is_not_needed_among_the_float_ones_is_lowered_again(tmp_path: Path) -> None:
     class _Misleading(ToyMaker):
         def rank(self, method, samples, progress):  # type: ignore[no-untyped-def]

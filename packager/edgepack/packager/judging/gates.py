@@ -58,6 +58,7 @@ def check_accuracy(
     if verdict.passed:
         return None
     share = 1.0 if profile.lowering is None else profile.lowering.max_float_share
+    more = f"max_float_share above {share:g}, " if share < 1.0 else ""
     return Refusal(
         gate="accuracy",
         problem=f"profile '{profile.name}' keeps {verdict.metric} {verdict.value:.4f}, and the "
@@ -65,7 +66,7 @@ def check_accuracy(
         f"{sample_count} held-out samples)",
         found_in=_describe_search(found),
         remedy=f"{profile.gates.otherwise}, more calibration samples, "
-        f"max_float_share above {share:g}, or a lower budget in [gates.accuracy] of a profile "
+        f"{more}or a lower budget in [gates.accuracy] of a profile "
         "of your own; --allow-degraded builds it marked",
     )
 

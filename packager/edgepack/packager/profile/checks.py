@@ -20,6 +20,7 @@ from edgepack.packager.quantization.methods import POWER_OF_TWO_METHODS, is_know
 
 _FIRST_OPSET_WITH_16_BIT = 21
 _FIRST_OPSET_WITH_PER_CHANNEL = 13
+_WIDE_TYPES = ("uint16", "int16")
 _LARGEST_FLOAT16 = 65504.0
 
 
@@ -133,13 +134,19 @@ def _check_quantize(quantize: Quantize, opset: int) -> Iterator[Contradiction]:
             )
     if quantize.backend == "quark":
         yield from _check_quark(quantize)
-    wide = quantize.activations in ("uint16", "int16")
-    if wide and opset < _FIRST_OPSET_WITH_16_BIT and quantize.qdq_domain == "onnx":
+    for key, dtype in (("activations", quantize.activations), ("islands", quantize.islands)):
+        is_wide = dtype in _WIDE_TYPES
+        if is_wide and opset < _FIRST_OPSET_WITH_16_BIT and quantize.qdq_domain == "onnx":
+            yield Contradiction(
+                f"{place}.{key}",
+                f"{dtype} needs opset 21 or the com.microsoft domain, and the opset is {opset}",
+                "qdq_domain = 'auto', or [[pass]] clean with opset = 21",
+            )
+    if quantize.islands != "float" and quantize.activations in _WIDE_TYPES:
         yield Contradiction(
-            f"{place}.activations",
-            f"{quantize.activations} needs opset 21 or the com.microsoft domain, "
-            f"and the opset is {opset}",
-            "qdq_domain = 'auto', or [[pass]] clean with opset = 21",
+            f"{place}.islands",
+            f"activations are {quantize.activations} already, so {quantize.islands} spares nothing",
+            "islands = 'float', or activations of 8 bits",
         )
     if quantize.per_channel and opset < _FIRST_OPSET_WITH_PER_CHANNEL:
         yield Contradiction(
@@ -177,6 +184,12 @@ def _check_quantize(quantize: Quantize, opset: int) -> Iterator[Contradiction]:
 def _check_quark(quantize: Quantize) -> Iterator[Contradiction]:
     """Quark's configurations for AMD's NPUs: XINT8, A8W8, A16W8."""
     is_xint8 = quantize.scales == "power_of_two"
+    if quantize.islands != "float":
+        yield Contradiction(
+            "pass[quantize].islands",
+            "AMD Quark's configurations have one type of activations",
+            "islands = 'float', or backend = 'edgepack'",
+        )
     is_symmetric = quantize.activation_symmetric and quantize.weight_symmetric
     if quantize.per_channel or not is_symmetric or quantize.ops != "all":
         yield Contradiction(

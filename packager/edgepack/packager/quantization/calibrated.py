@@ -15,7 +15,7 @@ from edgepack.packager.quantization.chosen_scales import ChosenScales
 from edgepack.packager.quantization.methods import needs_histogram
 from edgepack.packager.quantization.observations import Observation
 from edgepack.packager.quantization.plan import Plan, make_plan
-from edgepack.packager.quantization.raising import is_follower
+from edgepack.packager.quantization.raising import find_followers
 from edgepack.packager.quantization.uneven import uneven_tail
 from edgepack.packager.quantization.writer import absorbs_rectifier, write_qdq
 from edgepack.packager.samples.sequence import Samples
@@ -47,12 +47,7 @@ class CalibratedModel:
         self._chosen = ChosenScales(self.index, settings)
         everything = make_plan(self.index, settings, ())
         self.names = everything.names
-        positions = {node.position for node in everything.nodes}
-        self.followers = frozenset(
-            node.name
-            for node in everything.nodes
-            if settings.islands != "float" and is_follower(self.index, positions, node.position)
-        )
+        self.followers = find_followers(self.index, everything.positions)
         rectified = make_plan(self.index, settings, (), apart=self.names)
         observed = dict.fromkeys((*everything.activations, *rectified.activations))
         self._calibration = Calibration(

@@ -107,6 +107,8 @@ class Quantizer:
         self._folder.mkdir(parents=True, exist_ok=True)
         gated = calibrated.gate(way.ranges, self._folder / "ranking.onnx")
         costs = rank_nodes(gated, samples, progress=progress)
+        if self.island == "float":
+            return costs
         return tuple(cost for cost in costs if cost.name not in calibrated.followers)
 
     def _prepare(self, name: str) -> tuple[CalibratedModel, tuple[str, ...]]:
@@ -123,6 +125,6 @@ class Quantizer:
 def _describe_raised(plan: Plan, settings: Quantize) -> str:
     raised = sum(node.is_raised for node in plan.nodes)
     return (
-        f"{raised} of {len(plan.nodes)} quantized nodes, with those that only move what these "
-        f"make, read and write {settings.islands}; the others {settings.activations}."
+        f"{raised} of {len(plan.nodes)} quantized nodes have {settings.islands} activations, the "
+        f"others {settings.activations}; what only moves values goes with the node that makes them."
     )

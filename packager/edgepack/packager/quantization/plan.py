@@ -82,6 +82,12 @@ class Plan:
         return tuple(node.name for node in self.nodes)
 
     @property
+    def positions(self) -> frozenset[int]:
+        """Indices of the quantized nodes, each Relu or Clip that belongs to one included."""
+        rectifiers = (node.rectifier for node in self.nodes if node.rectifier is not None)
+        return frozenset((*(node.position for node in self.nodes), *rectifiers))
+
+    @property
     def activations(self) -> tuple[str, ...]:
         """Every tensor that is quantized as an activation, constants included, in graph order."""
         return tuple(dict.fromkeys(name for node in self.nodes for name in node.tensors))

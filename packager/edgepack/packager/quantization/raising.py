@@ -49,10 +49,14 @@ def with_followers(
     return frozenset(raised)
 
 
-def is_follower(index: GraphIndex, quantized: Collection[int], position: int) -> bool:
-    """Whether a node is never raised by itself: it only moves what a quantized node makes."""
-    producer = index.producers.get(index.graph.node[position].input[0])
-    return _moves(index, position) and producer in quantized
+def find_followers(index: GraphIndex, quantized: Collection[int]) -> frozenset[str]:
+    """Names of nodes that are never raised by themselves: they move what quantized ones make."""
+    return frozenset(
+        index.graph.node[position].name
+        for position in quantized
+        if _moves(index, position)
+        and index.producers.get(index.graph.node[position].input[0]) in quantized
+    )
 
 
 def following_rectifier(index: GraphIndex, position: int) -> int | None:
