@@ -529,6 +529,49 @@ def test_a_model_that_comes_quantized_keeps_its_own_scales(builder: Builder, pro
     assert ("would make scales that are powers of two" in notes) == (profile == "vitisai-xint8")
 
 
+def _convolution_between_pairs(*, float_weights: bool) -> onnx.ModelProto:
+    """A convolution between pairs with a float bias, as training with pairs leaves it.
+
+    Its channels are of very different size, so that one scale for all of them would be far off.
+    """
+    before, parameters = _pair("xd", "x", 0.03)
+    after, more = _pair("y", "c", 0.05)
+    size = np.geomspace(0.01, 4, 6, dtype=np.float32)[:, None, None, None]
+    weight = numpy_helper.to_array(_weight("w", 6, 3, 3, 3)) * size
+    scale = np.abs(weight).max((1, 2, 3)) / 127
+    integers = np.round(weight / scale[:, None, None, None]).astype(np.int8)
+    dequantize = _node("DequantizeLinear", ["w_q", "w_s"], ["w"], name="w_DQ", axis=0)
+    stored = [numpy_helper.from_array(integers, "w_q"), numpy_helper.from_array(scale, "w_s")]
+    if float_weights:
+        stored = [numpy_helper.from_array(weight, "w")]
+    return _model(
+        [
+            *before,
+            *(() if float_weights else (dequantize,)),
+            _node("Conv", ["xd", "w", "b"], ["c"], name="conv", pads=[1, 1, 1, 1]),
+            *after,
+        ],
+        [_value("x", [1, 3, 8, 8])],
+        [_value("y", [1, 6, 8, 8])],
+        [*parameters, *more, *stored, _weight("b", 6)],
+    )
+
+
+@pytest.mark.parametrize("float_weights", [False, True])
+@pytest.mark.parametrize("profile", ["cpu", "vitisai-xint8", "qnn-htp-a8w8"])
+def test_what_a_quantized_model_leaves_in_floats_stays_so(
+    builder: Builder, profile: str, float_weights: bool
+) -> None:
+    source = _convolution_between_pairs(float_weights=float_weights)
+    built, variant = builder(source, profile)
+    assert _operators(built).count("DequantizeLinear") == (2 if float_weights else 3)
+    stored = {tensor.name: numpy_helper.to_array(tensor) for tensor in built.graph.initializer}
+    for tensor in source.graph.initializer:
+        if tensor.name in ("b", "w", "w_q", "w_s", "xd_scale", "y_scale"):
+            assert (stored[tensor.name] == numpy_helper.to_array(tensor)).all(), tensor.name
+    assert variant.precision == ("a8" if float_weights else "a8w8")
+
+
 def test_a_model_of_integer_operators_is_passed_through(builder: Builder) -> None:
     before, parameters = _pair("xd", "x", 0.03)
     scalar = np.array
