@@ -15,6 +15,7 @@ at 99.6 % with 20 % of the rows' variance lost to noise of single rows, and fell
 lost to noise that a sample's rows share, which is 4.4 % of the neighbourhood.
 """
 
+import copy
 import math
 import traceback
 from collections.abc import Callable, Sequence
@@ -62,6 +63,7 @@ class Verdict:
             do not tell (a user's metric, a cosine).
         forgiven: Whether it passes only because, of few samples, one may always differ: that says
             little of how many would.
+        given_up_after: Of how many samples it was plain that it fails by far; None where all ran.
     """
 
     metric: str
@@ -74,6 +76,7 @@ class Verdict:
     distances: tuple[OutputDistance, ...] = field(default=())
     low: float | None = None
     forgiven: bool = False
+    given_up_after: int | None = None
 
     def beats(self, other: "Verdict") -> bool:
         """Whether this is the better candidate."""
@@ -134,8 +137,15 @@ class Reference:
     def __init__(self, expected: Sequence[Outputs], gate: AccuracyGate) -> None:
         self.expected = tuple(expected)
         self._gate = gate
+        self._count = len(self.expected)
         self.kinds = kinds_of_outputs(self.expected, gate)
         self._parts = () if gate.metric in _WHOLE_METRICS else find_parts(self.expected, self.kinds)
+
+    def first(self, count: int) -> "Reference":
+        """The same with the first outputs only, and with the budgets of all of them."""
+        shortened = copy.copy(self)
+        shortened.expected = self.expected[:count]
+        return shortened
 
     def judge(self, got: Sequence[Outputs]) -> Verdict:
         """Compares a candidate's outputs on the same samples, in the same order."""
@@ -239,10 +249,9 @@ class Reference:
         return entries
 
     def _with_one_miss(self, budget: float) -> float:
-        count = len(self.expected)
-        if count < ONE_MISS_FROM:
+        if self._count < ONE_MISS_FROM:
             return budget
-        return min(budget, 1.0 - 1.0 / count)
+        return min(budget, 1.0 - 1.0 / self._count)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -20,22 +20,24 @@ STEPS = 8
 """Inferences of a chain."""
 
 
-def run_samples(run: Run, samples: Samples) -> list[Outputs]:
+def run_samples(run: Run, samples: Samples, which: range | None = None) -> list[Outputs]:
     """Outputs of every inference.
 
     Args:
         run: The model.
         samples: What to run, with their states.
+        which: The samples to run, or to begin a chain from; all where it is None.
 
     Returns:
         One a sample; with states `STEPS` a sample, and without the outputs that are states, if
         there are others: what a state is off by shows in what the model says.
     """
+    chosen = range(samples.count) if which is None else which
     if not samples.states:
-        return [run(feeds) for feeds in samples]
+        return [run(samples.read(index)) for index in chosen]
     fed = {state.output for state in samples.states}
     results = []
-    for outputs in _run_chains(run, samples):
+    for outputs in _run_chains(run, samples, chosen):
         said = {name: value for name, value in outputs.items() if name not in fed}
         results.append(said or outputs)
     return results
@@ -48,8 +50,8 @@ def describe_chains(samples: Samples) -> str:
     return f"{samples.count} chains of {STEPS} inferences, each feeding its state to the next"
 
 
-def _run_chains(run: Run, samples: Samples) -> Iterator[Outputs]:
-    for start in range(samples.count):
+def _run_chains(run: Run, samples: Samples, starts: range) -> Iterator[Outputs]:
+    for start in starts:
         carried: Feeds = {}
         for step in range(STEPS):
             feeds = samples.read((start + step) % samples.count)

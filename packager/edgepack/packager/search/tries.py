@@ -138,7 +138,7 @@ class Tries:
                 what=candidate.words,
                 accuracy=candidate.verdict.value,
                 size_bytes=candidate.judged.size_bytes,
-                because=because,
+                because=_reason(because, candidate),
                 float_nodes=len(candidate.float_nodes),
                 raised_nodes=None if candidate.island == "float" else len(candidate.islands),
             )
@@ -212,6 +212,11 @@ class Tries:
             words += f" (best so far: {best.words}, {best.verdict.value:.4f})"
         left_s = self._conditions.limit.left_s
         return words if left_s is None else f"{words}, {describe_duration(round(left_s))} left"
+
+
+def _reason(because: str, candidate: Candidate) -> str:
+    after = candidate.verdict.given_up_after
+    return because if after is None else f"{because}; given up after {after} samples"
 
 
 def _key(method: str, islands: Collection[str]) -> str:
