@@ -136,6 +136,21 @@ def test_nodes_that_lose_too_much_return_to_float_and_the_search_is_recorded(
     assert any("nodes float" in note for note in variant.notes)
 
 
+def test_nodes_that_lose_too_much_get_16_bits_where_the_profile_says_so(build: Build) -> None:
+    whole_graph = resolve_profile(
+        "vitisai-a8w8",
+        {"pass": [{"name": "quantize", "islands": "int16", "max_float_share": 1.0}]},
+    )
+    variant = build(spread_model(50), whole_graph)
+    assert variant.accuracy.value >= variant.accuracy.budget
+    assert variant.precision == "a8w8", "what most of it is"
+    assert any(re.search(r"Quantized with .*of 3 nodes 16-bit", note) for note in variant.notes)
+    assert any("nodes have int16 activations, the others int8" in note for note in variant.notes)
+    (best,) = [attempt for attempt in variant.attempts if attempt.is_best]
+    assert best.raised_nodes
+    assert best.float_nodes == 0
+
+
 def test_a_model_that_cannot_be_kept_is_refused_with_the_curve_and_the_culprits(
     build: Build,
 ) -> None:
