@@ -225,10 +225,18 @@ def test_only_nodes_that_can_be_raised_by_themselves_are_ranked(tmp_path: Path) 
 def test_a_note_counts_the_16_bit_nodes_and_those_that_go_along(tmp_path: Path) -> None:
     built = _quantizer(cnn(), tmp_path).build("minmax", ("conv1",))
     assert built.notes == (
-        "2 of 9 quantized nodes have uint16 activations, the others uint8; "
-        "what only moves values goes with the node that makes them.",
+        "2 of 9 quantized nodes have uint16 activations, the others uint8; 1 tensors are converted "
+        "from one to the other. What only moves values goes with the node that makes them.",
     )
     assert "conv1" not in built.lowered
+
+
+def test_where_activations_have_16_bits_already_an_island_is_float(tmp_path: Path) -> None:
+    quantizer = _quantizer(cnn(), tmp_path, activations="uint16")
+    assert quantizer.island == "float"
+    graph = QdqGraph(quantizer.build("minmax", ("conv2",)).model)
+    (conv,) = [entry for entry in graph.named("Conv") if entry.name == "conv2"]
+    assert conv.input[1] == "w2", "its weights are float too"
 
 
 def test_a_table_that_is_looked_up_stays_as_small_as_it_is(tmp_path: Path) -> None:

@@ -140,7 +140,6 @@ def _quantize(**settings: object) -> dict[str, object]:
         ("vitisai-xint8", _quantize(fixed_scales=True), "searched as powers of two"),
         ("qnn-htp", _quantize(qdq_domain="onnx"), "uint16 needs opset 21"),
         ("cpu", _quantize(islands="int16", qdq_domain="onnx"), "int16 needs opset 21"),
-        ("qnn-htp", _quantize(islands="uint16"), "activations are uint16 already"),
         (
             "vitisai-xint8",
             _quantize(backend="quark", islands="int16"),

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from edgepack.errors import ProfileError
 from edgepack.packager.profile.optimization_checks import Contradiction, check_optimization
 from edgepack.packager.profile.pass_settings import (
+    WIDE_TYPES,
     Clean,
     FixShapes,
     Float16,
@@ -20,7 +21,6 @@ from edgepack.packager.quantization.methods import POWER_OF_TWO_METHODS, is_know
 
 _FIRST_OPSET_WITH_16_BIT = 21
 _FIRST_OPSET_WITH_PER_CHANNEL = 13
-_WIDE_TYPES = ("uint16", "int16")
 _LARGEST_FLOAT16 = 65504.0
 
 
@@ -135,19 +135,16 @@ def _check_quantize(quantize: Quantize, opset: int) -> Iterator[Contradiction]:
     if quantize.backend == "quark":
         yield from _check_quark(quantize)
     for key, dtype in (("activations", quantize.activations), ("islands", quantize.islands)):
-        is_wide = dtype in _WIDE_TYPES
-        if is_wide and opset < _FIRST_OPSET_WITH_16_BIT and quantize.qdq_domain == "onnx":
+        if (
+            dtype in WIDE_TYPES
+            and opset < _FIRST_OPSET_WITH_16_BIT
+            and quantize.qdq_domain == "onnx"
+        ):
             yield Contradiction(
                 f"{place}.{key}",
                 f"{dtype} needs opset 21 or the com.microsoft domain, and the opset is {opset}",
                 "qdq_domain = 'auto', or [[pass]] clean with opset = 21",
             )
-    if quantize.islands != "float" and quantize.activations in _WIDE_TYPES:
-        yield Contradiction(
-            f"{place}.islands",
-            f"activations are {quantize.activations} already, so {quantize.islands} spares nothing",
-            "islands = 'float', or activations of 8 bits",
-        )
     if quantize.per_channel and opset < _FIRST_OPSET_WITH_PER_CHANNEL:
         yield Contradiction(
             f"{place}.per_channel",

@@ -9,6 +9,8 @@ from edgepack.packager.profile.section import Section
 
 ActivationType = Literal["uint8", "int8", "uint16", "int16"]
 WeightType = Literal["uint8", "int8"]
+WIDE_TYPES = ("uint16", "int16")
+"""Types of activations that have 16 bits."""
 
 
 class Clean(Section, frozen=True, kw_only=True, tag_field="name", tag="clean"):
@@ -95,6 +97,7 @@ class Quantize(Section, frozen=True, kw_only=True, tag_field="name", tag="quanti
         activations, weights: Integer types.
         islands: What nodes that cost too much become: `float`, or an integer type of 16 bits that
             their activations have in place of `activations`; their weights stay as they are.
+            Where activations have 16 bits already, islands are float whatever this says.
         activation_symmetric: Zero point in the middle of the type's range.
         weight_symmetric: The same for weights.
         per_channel: Operator types whose weights get one scale per output channel; such weights
@@ -151,6 +154,11 @@ class Quantize(Section, frozen=True, kw_only=True, tag_field="name", tag="quanti
     qdq_domain: Literal["auto", "onnx", "microsoft"] = "auto"
     bias: Literal["int32", "float"] = "int32"
     max_float_share: float = 0.5
+
+    @property
+    def raises_islands(self) -> bool:
+        """Whether an island is a node whose activations have more bits than those of others."""
+        return self.islands != "float" and self.activations not in WIDE_TYPES
 
 
 class Float16(Section, frozen=True, kw_only=True, tag_field="name", tag="float16"):

@@ -77,7 +77,7 @@ class CalibratedModel:
         everything = make_plan(index, settings, ())
         uneven = uneven_tail(index, everything, settings.activations, observed)
         float_nodes, raised_nodes = {*islands, *uneven}, frozenset[str]()
-        if settings.islands != "float":
+        if settings.raises_islands:
             raised_nodes = frozenset(float_nodes)
             float_nodes = {*uneven_tail(index, everything, settings.islands, observed)}
         plan = make_plan(index, settings, float_nodes, raised_nodes=raised_nodes)

@@ -64,7 +64,7 @@ class Quantizer:
     @property
     def island(self) -> Literal["float", "16-bit"]:
         """What an island is: as the profile says."""
-        return "float" if self._settings.islands == "float" else "16-bit"
+        return "16-bit" if self._settings.raises_islands else "float"
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -84,7 +84,7 @@ class Quantizer:
                 [
                     name
                     for name in calibrated.names
-                    if self._settings.islands != "float" or name not in islands
+                    if self._settings.raises_islands or name not in islands
                 ],
                 self._samples,
                 self._folder,
@@ -126,5 +126,6 @@ def _describe_raised(plan: Plan, settings: Quantize) -> str:
     raised = sum(node.is_raised for node in plan.nodes)
     return (
         f"{raised} of {len(plan.nodes)} quantized nodes have {settings.islands} activations, the "
-        f"others {settings.activations}; what only moves values goes with the node that makes them."
+        f"others {settings.activations}; {plan.conversions} tensors are converted from one to the "
+        "other. What only moves values goes with the node that makes them."
     )

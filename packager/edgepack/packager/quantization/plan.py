@@ -88,6 +88,19 @@ class Plan:
         return frozenset((*(node.position for node in self.nodes), *rectifiers))
 
     @property
+    def conversions(self) -> int:
+        """How many tensors are read in another type than the one they are made in."""
+        types = {name: node.is_raised for node in self.nodes for name in node.outputs}
+        return len(
+            {
+                name
+                for node in self.nodes
+                for _, name in node.activations
+                if types.get(name, node.is_raised) != node.is_raised
+            }
+        )
+
+    @property
     def activations(self) -> tuple[str, ...]:
         """Every tensor that is quantized as an activation, constants included, in graph order."""
         return tuple(dict.fromkeys(name for node in self.nodes for name in node.tensors))
