@@ -27,6 +27,7 @@ from edgepack.packager.bundling.tool_versions import tool_versions
 from edgepack.packager.exploring import SearchPlan
 from edgepack.packager.huggingface.folder import open_source
 from edgepack.packager.inputs import check_declarations
+from edgepack.packager.judging.provider_process import ProviderProcess
 from edgepack.packager.material import Material, open_material
 from edgepack.packager.profile.schema import Profile
 from edgepack.packager.progress import Progress
@@ -90,7 +91,7 @@ def _build(request: BuildRequest, progress: Progress) -> BuildResult:
     profiles = tuple(entries[0].profile for entries in combinations)
     if request.hooks is not None:
         check_hook_folder(request.hooks)
-    with work_folder(request.output) as work:
+    with work_folder(request.output) as work, ProviderProcess() as process:
         source = open_source(request.model, request.shapes, request.values, work, progress)
         check_declarations(request.declarations, source.inputs, request.declared_in, source.fixed)
         if not request.keep_going:
@@ -98,7 +99,9 @@ def _build(request: BuildRequest, progress: Progress) -> BuildResult:
                 _check_shapes(source, profile)
         material = open_material(request, source, profiles, work, progress)  # 2
         # 3
-        variants, refused = _prepare_all(request, source, combinations, material, work, progress)
+        variants, refused = _prepare_all(
+            request, source, combinations, material, process, work, progress
+        )
         profiles = _taken(combinations, variants)
         # 4
         golden = choose_golden(source, material.split.held_out, work, progress)
@@ -120,7 +123,7 @@ def _build(request: BuildRequest, progress: Progress) -> BuildResult:
         report = compose_report(parts, laid_out, source, material, golden, profiles, refused)
         digest = finish(folder, parts, laid_out, report, key)
         # 6
-        rehearsal = rehearse(folder, key.public_key(), progress)
+        rehearsal = rehearse(folder, key.public_key(), process, progress)
         # 7
         publish(folder, request.output, work)
     timed = add_times(report, variants, refused, rehearsal)
@@ -172,12 +175,14 @@ def _prepare_all(
     source: SourceModel,
     combinations: tuple[tuple[Combination, ...], ...],
     material: Material,
+    process: ProviderProcess,
     work: Path,
     progress: Progress,
 ) -> tuple[tuple[PreparedVariant, ...], tuple[RefusedProfile, ...]]:
     variants, refused = [], []
     limits = share_time(request.budget_s, len(combinations))
     for entries in combinations:
+        process.close()  # a simulator holds 200 MB: only the last variant's waits for its rehearsal
         profile = entries[0].profile
         journal = Journal(journal_folder(request.output) / f"{profile.name}.jsonl")
         folder = work / "variants" / profile.name
@@ -192,6 +197,7 @@ def _prepare_all(
                     work_dir=folder,
                     progress=_for_profile(progress, profile.name),
                     allow_degraded=request.allow_degraded,
+                    process=process,
                     metric=request.metric,
                     labelled=material.labelled,
                     plan=SearchPlan(

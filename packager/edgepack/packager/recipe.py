@@ -27,6 +27,7 @@ from edgepack.packager.judging.distance import OutputDistance
 from edgepack.packager.judging.evaluation import Evaluator
 from edgepack.packager.judging.inspection import Inspection, inspect
 from edgepack.packager.judging.labels import LabelledSamples
+from edgepack.packager.judging.provider_process import ProviderProcess
 from edgepack.packager.judging.tolerances import derive_tolerances
 from edgepack.packager.judging.trial import Trial, try_model
 from edgepack.packager.judging.verdict_notes import describe_verdict
@@ -61,6 +62,7 @@ def prepare_variant(
     work_dir: Path,
     progress: Progress,
     allow_degraded: bool,
+    process: ProviderProcess | None = None,
     metric: Metric | None = None,
     labelled: LabelledSamples | None = None,
     plan: SearchPlan | None = None,
@@ -74,6 +76,7 @@ def prepare_variant(
         work_dir: Folder for everything that is written; the variant ends up inside.
         progress: Told about each step.
         allow_degraded: Publish a variant that gates refuse, marked.
+        process: Runs the variant on its provider, and is kept for its rehearsal; None keeps none.
         labelled: Held-out samples with labels, which then give the verdict; candidates are still
             chosen by how near they are to the float model.
         metric: The user's own metric, which then decides in place of agreement with the float
@@ -107,7 +110,7 @@ def prepare_variant(
     explored, verdict, distances = confirmed.explored, confirmed.verdict, confirmed.distances
     profile, evaluator, chosen = explored.profile, explored.evaluator, explored.chosen
     size_bytes, judged_count = confirmed.size_bytes, confirmed.count
-    trial = _try_on_provider(final, profile, evaluator, split.held_out, progress)  # 5.
+    trial = _try_on_provider(final, profile, evaluator, split.held_out, process, progress)  # 5.
     seen = [distances]
     if trial is not None:
         few = split.held_out.pick(range(len(trial.outputs)))
@@ -149,6 +152,8 @@ def prepare_variant(
     )
     _refuse(refusals, refused, allow_degraded)  # 7.
     compiled = _compile(final, work_dir, profile, split.held_out, progress)  # 8.
+    if compiled and process:
+        process.close()  # it never opened the compiled file: a fresh one shall
     return PreparedVariant(
         name=profile.name,
         folder=compiled.folder if compiled else folder,
@@ -183,7 +188,12 @@ def prepare_variant(
 
 
 def _try_on_provider(
-    path: Path, profile: Profile, evaluator: Evaluator, samples: Samples, progress: Progress
+    path: Path,
+    profile: Profile,
+    evaluator: Evaluator,
+    samples: Samples,
+    process: ProviderProcess | None,
+    progress: Progress,
 ) -> Trial | None:
     if not evaluator.venue.can_run:
         return None
@@ -196,6 +206,8 @@ def _try_on_provider(
         provider_options=profile.provider.options,
         session_options=profile.provider.session,
         timeout_s=_TRIAL_TIMEOUT_S,
+        process=process,
+        variant=profile.name,
     )
 
 

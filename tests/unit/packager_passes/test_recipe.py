@@ -11,6 +11,7 @@ import pytest
 from onnx import helper
 
 from edgepack.errors import BuildError
+from edgepack.packager.judging.provider_process import ProviderProcess
 from edgepack.packager.profile.reading import load_profile, resolve_profile
 from edgepack.packager.profile.schema import Profile
 from edgepack.packager.progress import silent
@@ -287,3 +288,22 @@ def test_where_held_out_samples_refuse_the_search_goes_on_at_most_twice(
     whats = [attempt.what for attempt in variant.attempts]
     assert whats.count("minmax, 3 nodes quantized") == 1, "what was tried before is told once"
     assert sum(attempt.is_best for attempt in variant.attempts) == 1
+
+
+def test_the_process_of_the_trial_is_kept_for_the_rehearsal_of_the_same_variant(
+    tmp_path: Path,
+) -> None:
+    model = cnn()
+    onnx.save(model, tmp_path / "model.onnx")
+    with ProviderProcess() as process:
+        variant = prepare_variant(
+            load_source(tmp_path / "model.onnx"),
+            load_profile("cpu"),
+            _split(samples_for(model, 45)),
+            work_dir=tmp_path / "work",
+            progress=silent,
+            allow_degraded=False,
+            process=process,
+        )
+        assert variant.placement.verified
+        assert process.subject == variant.name

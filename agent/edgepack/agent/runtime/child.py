@@ -7,6 +7,7 @@ to a build's, so whatever tries one for the first time does it in a child:
     child:  answer as JSON on what was its stdout; anything native code prints goes to stderr
 """
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -56,25 +57,35 @@ def run_child(command: Sequence[str], request: bytes, *, timeout_s: float) -> En
         try:
             output, _ = child.communicate(request, timeout=timeout_s)
         except subprocess.TimeoutExpired:
-            _end(child)
+            end_group(child)
             return Ending(answer=None, because=f"no answer within {timeout_s:g} s")
         except BaseException:
-            _end(child)
+            end_group(child)
             raise
-        said = _last_line(errors)
-    if child.returncode < 0:
-        name = signal.Signals(-child.returncode).name
-        return Ending(answer=None, because=f"crashed with {name}{said}")
-    lines = output.splitlines()
-    if child.returncode or not lines:
-        return Ending(answer=None, because=f"ended with exit code {child.returncode}{said}")
+        lines = output.splitlines()
+        if child.returncode or not lines:
+            return Ending(answer=None, because=describe_end(child.returncode, errors))
     return Ending(answer=lines[-1], because="")
 
 
-def _end(child: "subprocess.Popen[bytes]") -> None:
-    """Kills a child that still runs, with its whole process group, and reaps it."""
-    os.killpg(child.pid, signal.SIGKILL)
+def end_group(child: "subprocess.Popen[bytes]") -> None:
+    """Kills a child, with all that runs in its process group, and reaps it."""
+    with contextlib.suppress(ProcessLookupError):  # it ended by itself, and was waited for
+        os.killpg(child.pid, signal.SIGKILL)
     child.communicate()
+
+
+def describe_end(exit_code: int, errors: BinaryIO) -> str:
+    """How a child ended that gave no answer, and what it said last.
+
+    Args:
+        exit_code: Its exit code; minus the signal's number where a signal ended it.
+        errors: The file that was its stderr.
+    """
+    said = _last_line(errors)
+    if exit_code < 0:
+        return f"crashed with {signal.Signals(-exit_code).name}{said}"
+    return f"ended with exit code {exit_code}{said}"
 
 
 def _last_line(errors: BinaryIO) -> str:
@@ -94,16 +105,33 @@ def take_request() -> bytes:
 def keep_stdout_clean(timeout_s: float) -> BinaryIO:
     """In the child: sends whatever is printed to stderr, and sets a last limit.
 
-    Native libraries print to stdout (QNN's simulator does), which must not mix with the answer.
-
     Args:
-        timeout_s: The parent's limit, seconds. The child is ended by an alarm soon after it, so
-            that it does not outlive a parent that was killed.
+        timeout_s: See `set_last_limit`.
 
     Returns:
         What was stdout, for the answer.
     """
-    signal.setitimer(signal.ITIMER_REAL, timeout_s + _GRACE_S)
+    set_last_limit(timeout_s)
+    return redirect_stdout()
+
+
+def set_last_limit(timeout_s: float) -> None:
+    """In the child: sets an alarm, so that it does not outlive a parent that was killed.
+
+    Args:
+        timeout_s: The parent's limit, seconds; the alarm rings soon after it. 0 sets none.
+    """
+    signal.setitimer(signal.ITIMER_REAL, timeout_s + _GRACE_S if timeout_s else 0.0)
+
+
+def redirect_stdout() -> BinaryIO:
+    """In the child: sends whatever is printed to stderr.
+
+    Native libraries print to stdout (QNN's simulator does), which must not mix with the answer.
+
+    Returns:
+        What was stdout, for the answer.
+    """
     answer = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
     return answer

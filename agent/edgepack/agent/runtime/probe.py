@@ -16,7 +16,7 @@ from pathlib import Path
 import msgspec
 
 from edgepack.agent.config import ProbeConfig
-from edgepack.agent.runtime.child import keep_stdout_clean, run_child, take_request
+from edgepack.agent.runtime.child import Ending, keep_stdout_clean, run_child, take_request
 from edgepack.agent.runtime.sessions import CPU_PROVIDER, Session, Tensor, open_session
 from edgepack.bundle.golden import Golden, compare_outputs, read_golden
 from edgepack.bundle.manifest import GOLDEN_FILE, Variant
@@ -82,6 +82,16 @@ def probe_variant(
         threads=threads,
     )
     ending = run_child(command, msgspec.json.encode(request), timeout_s=config.timeout_s)
+    return read_ending(variant, ending)
+
+
+def read_ending(variant: Variant, ending: Ending) -> ProbeResult:
+    """The verdict on a candidate whose probe ended, however it did.
+
+    Args:
+        variant: The candidate.
+        ending: How the child that was sent a `ProbeRequest` answered or ended.
+    """
     if ending.answer is None:
         result = _wrong(variant, f"the probe {_as_verb(ending.because)}")
     else:
@@ -166,11 +176,17 @@ def main() -> None:
     """The child: reads a request, probes, answers."""
     request = msgspec.json.decode(take_request(), type=ProbeRequest)
     answer = keep_stdout_clean(request.timeout_s)
+    with answer:
+        answer.write(msgspec.json.encode(probe_here(request)) + b"\n")
+
+
+def probe_here(request: ProbeRequest) -> ProbeResult:
+    """Probes in this process, which should be a child: a provider may crash or hang."""
     folder = Path(request.bundle_folder)
     try:
         golden = read_golden(folder / GOLDEN_FILE)
         session = open_session(folder, request.variant, threads=request.threads)
-        result = judge(
+        return judge(
             session,
             golden,
             request.variant,
@@ -179,9 +195,7 @@ def main() -> None:
         )
     except (EdgepackError, ValueError) as error:
         problem = error.problem if isinstance(error, EdgepackError) else str(error)
-        result = _wrong(request.variant, problem)
-    with answer:
-        answer.write(msgspec.json.encode(result) + b"\n")
+        return _wrong(request.variant, problem)
 
 
 if __name__ == "__main__":

@@ -2,21 +2,27 @@
 
 1. The agent's verifier checks the signature and every byte.
 2. The agent's matching sorts the variants for this machine, simulators allowed.
-3. The agent's probe runs the golden inputs through each that can run here.
+3. The agent's probe runs the golden inputs through each that can run here, in a process of its own:
+   that of the variant's trial, if it still runs, else a fresh one.
 4. The agent's choice picks one.
 """
 
 from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
+
 from edgepack.agent.config import ProbeConfig, ProviderConfig, TrustConfig
 from edgepack.agent.runtime.choice import choose
 from edgepack.agent.runtime.facts import read_device_facts
 from edgepack.agent.runtime.matching import match_variants
-from edgepack.agent.runtime.probe import probe_variant
+from edgepack.agent.runtime.probe import ProbeRequest, probe_variant, read_ending
 from edgepack.bundle.keys import PublicKey
+from edgepack.bundle.manifest import Variant
 from edgepack.bundle.verify import verify_folder
 from edgepack.errors import BuildError
+from edgepack.packager.judging.provider_process import ProviderProcess
+from edgepack.packager.judging.trial import Asked
 from edgepack.packager.progress import Progress
 from edgepack.packager.reports.report import Rehearsed
 from edgepack.wire.messages import Choice, ProbeResult
@@ -40,12 +46,15 @@ class Rehearsal:
     choice: Choice
 
 
-def rehearse(folder: Path, key: PublicKey, progress: Progress) -> Rehearsal:
+def rehearse(
+    folder: Path, key: PublicKey, process: ProviderProcess, progress: Progress
+) -> Rehearsal:
     """Verifies, matches, probes and chooses, as a device does.
 
     Args:
         folder: The signed bundle's folder.
         key: The public key of who signed it.
+        process: Where a variant was tried; it probes the same one.
         progress: Told of each probe.
 
     Raises:
@@ -62,7 +71,7 @@ def rehearse(folder: Path, key: PublicKey, progress: Progress) -> Rehearsal:
     total = len(matches.candidates)
     for done, variant in enumerate(matches.candidates):
         progress(f"rehearsing {variant.name}", done, total)
-        result = probe_variant(folder, variant, config=_PROBE, threads=0)
+        result = _probe(folder, variant, process)
         if not result.right:
             raise BuildError(
                 f"variant {variant.name!r} fails its rehearsal: {result.because}",
@@ -90,3 +99,17 @@ def rehearse(folder: Path, key: PublicKey, progress: Progress) -> Rehearsal:
         for name, reason in matches.rejected.items()
     }
     return Rehearsal(by_variant=seen, choice=choice)
+
+
+def _probe(folder: Path, variant: Variant, process: ProviderProcess) -> ProbeResult:
+    if variant.name != process.subject:
+        return probe_variant(folder, variant, config=_PROBE, threads=0)
+    request = ProbeRequest(
+        bundle_folder=str(folder),
+        variant=variant,
+        timeout_s=_PROBE.timeout_s,
+        runs=_PROBE.runs,
+        threads=0,
+    )
+    asked = msgspec.json.encode(Asked(probe=request))
+    return read_ending(variant, process.ask(asked, timeout_s=_PROBE.timeout_s))

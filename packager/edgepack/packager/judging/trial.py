@@ -1,22 +1,27 @@
 """Runs a model once on its provider in a process of its own: a vendor's library may crash or hang.
 
-    python -m edgepack.packager.judging.trial      request (JSON) on stdin, answer (JSON) on stdout
+    python -m edgepack.packager.judging.trial
 
-Samples and outputs travel as files beside the model. Here stands only what a device has too: the
-child needs no onnx, and starts in half the time without it.
+reads one `Asked` (JSON) a line from stdin and answers with a line on stdout, to the end of its
+stdin: first for the trial, then for the rehearsal of the same variant. Samples and outputs travel
+as files beside the model. Here stands only what a device has too: the child needs no onnx, and
+starts in half the time without it.
 """
 
 import sys
 from collections.abc import Mapping
+from contextlib import nullcontext
 from pathlib import Path
 
 import msgspec
 import numpy as np
 
-from edgepack.agent.runtime.child import keep_stdout_clean, run_child, take_request
+from edgepack.agent.runtime.child import redirect_stdout, set_last_limit
+from edgepack.agent.runtime.probe import ProbeRequest, probe_here
 from edgepack.agent.runtime.sessions import VERBOSE, open_model_file
 from edgepack.bundle.manifest import Placement
 from edgepack.errors import BuildError, DeviceError
+from edgepack.packager.judging.provider_process import ProviderProcess
 from edgepack.packager.judging.untaken import UntakenNode, explain_left, stderr_in
 from edgepack.packager.samples.sequence import Samples, Tensor
 
@@ -45,6 +50,13 @@ class TrialRequest(msgspec.Struct, frozen=True, kw_only=True):
     provider_options: dict[str, str]
     session_options: dict[str, str]
     timeout_s: float
+
+
+class Asked(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One line for the child: one of both."""
+
+    trial: TrialRequest | None = None
+    probe: ProbeRequest | None = None
 
 
 class TrialAnswer(msgspec.Struct, frozen=True, kw_only=True):
@@ -79,14 +91,18 @@ def try_model(
     provider_options: Mapping[str, str],
     session_options: Mapping[str, str],
     timeout_s: float,
+    process: ProviderProcess | None = None,
+    variant: str = "",
 ) -> Trial:
-    """Loads and runs a model on a provider in a fresh process.
+    """Loads and runs a model on a provider in a fresh process, which then waits for more.
 
     Args:
         model: The model file.
         samples: What to run; few, they are written to disk.
         provider, device, provider_options, session_options: See `open_model_file`.
-        timeout_s: Time limit of the whole process, seconds.
+        timeout_s: Time limit, seconds, of the start of the process too.
+        process: Starts it, whatever ran before, and leaves it running; None ends it here.
+        variant: What the process remembers that it was started for.
 
     Returns:
         Placement and outputs.
@@ -108,11 +124,9 @@ def try_model(
         timeout_s=timeout_s,
     )
     try:
-        ending = run_child(
-            [sys.executable, "-m", "edgepack.packager.judging.trial"],
-            msgspec.json.encode(request),
-            timeout_s=timeout_s,
-        )
+        with nullcontext(process) if process else ProviderProcess() as asked:
+            asked.start_anew(variant)
+            ending = asked.ask(msgspec.json.encode(Asked(trial=request)), timeout_s=timeout_s)
         if ending.answer is None:
             raise BuildError(
                 f"the model does not survive {provider}: {ending.because}",
@@ -133,9 +147,21 @@ def try_model(
 
 
 def main() -> None:
-    """The child: runs what it is asked to and answers."""
-    request = msgspec.json.decode(take_request(), type=TrialRequest)
-    answer_to = keep_stdout_clean(request.timeout_s)
+    """The child: does what each line asks for and answers."""
+    answers = redirect_stdout()
+    for line in sys.stdin.buffer:
+        asked = msgspec.json.decode(line, type=Asked)
+        if asked.trial is not None:
+            set_last_limit(asked.trial.timeout_s)
+            answers.write(msgspec.json.encode(_try_here(asked.trial)) + b"\n")
+        elif asked.probe is not None:
+            set_last_limit(asked.probe.timeout_s)
+            answers.write(msgspec.json.encode(probe_here(asked.probe)) + b"\n")
+        answers.flush()
+        set_last_limit(0)  # until the next line, the end of stdin tells that the parent is gone
+
+
+def _try_here(request: TrialRequest) -> TrialAnswer:
     try:
         log = Path(request.model).with_suffix(".log")
         with stderr_in(log):
@@ -154,11 +180,9 @@ def main() -> None:
             for feeds in _read(Path(request.feeds), request.sample_count)
         ]
         _write(Path(request.outputs), got)
-        answer = TrialAnswer(placement=session.placement, left=left)
     except DeviceError as error:
-        answer = TrialAnswer(problem=error.problem, remedy=error.remedy or "")
-    answer_to.write(msgspec.json.encode(answer))
-    answer_to.close()
+        return TrialAnswer(problem=error.problem, remedy=error.remedy or "")
+    return TrialAnswer(placement=session.placement, left=left)
 
 
 def _write(path: Path, tensors: list[_Tensors]) -> None:

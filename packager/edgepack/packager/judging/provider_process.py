@@ -1,0 +1,136 @@
+"""A process of its own for a vendor's library, which answers one request after another.
+
+A trial starts it anew. It is kept for the rehearsal of the same variant, since to load Python, ONNX
+Runtime and a vendor's simulator takes longer than to run a small model.
+"""
+
+import os
+import select
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from types import TracebackType
+from typing import BinaryIO, Self
+
+from edgepack.agent.runtime.child import Ending, describe_end, end_group
+
+CHILD = (sys.executable, "-m", "edgepack.packager.judging.trial")
+_PIECE_BYTES = 65_536
+
+
+class ProviderProcess:
+    """At most one child at a time; ended, with all that it started, when the block is left.
+
+    Args:
+        command: The child: it answers each line of its stdin with a line of its stdout.
+
+    Attributes:
+        subject: What the running child was started for; "" where none runs.
+    """
+
+    def __init__(self, command: Sequence[str] = CHILD) -> None:
+        self.subject = ""
+        self._command = command
+        self._child: subprocess.Popen[bytes] | None = None
+        self._errors: BinaryIO | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def start_anew(self, subject: str) -> None:
+        """Ends the child that runs, if any, and starts a fresh one.
+
+        Args:
+            subject: What for.
+        """
+        self.close()
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the child
+        self._child = subprocess.Popen(
+            self._command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._errors,
+            start_new_session=True,
+        )
+        self.subject = subject
+
+    def ask(self, request: bytes, *, timeout_s: float) -> Ending:
+        """Sends a line and waits for a line; a child that gives none is ended.
+
+        Args:
+            request: One line, without its end.
+            timeout_s: Limit, seconds.
+
+        Raises:
+            ValueError: No child runs.
+        """
+        child, errors = self._child, self._errors
+        if child is None or errors is None:
+            raise ValueError("no child runs")
+        try:
+            answer = _exchange(child, request + b"\n", time.monotonic() + timeout_s)
+        except TimeoutError:
+            self.close()
+            return Ending(answer=None, because=f"no answer within {timeout_s:g} s")
+        if answer is None:
+            child.wait()
+            ending = Ending(answer=None, because=describe_end(child.returncode, errors))
+            self.close()
+            return ending
+        return Ending(answer=answer, because="")
+
+    def close(self) -> None:
+        """Ends the child that runs, if any."""
+        if self._child is not None:
+            end_group(self._child)
+        if self._errors is not None:
+            self._errors.close()
+        self._child, self._errors, self.subject = None, None, ""
+
+
+def _exchange(child: "subprocess.Popen[bytes]", request: bytes, end: float) -> bytes | None:
+    """Writes a request while it reads the answer.
+
+    Args:
+        child: Reads its stdin, whatever the request's size, or not at all.
+        request: What it is sent.
+        end: Moment of `time.monotonic` at which to stop.
+
+    Returns:
+        The first line; None where the child ended before one was whole.
+
+    Raises:
+        TimeoutError: The moment came.
+    """
+    if child.stdin is None or child.stdout is None:
+        raise ValueError("the child was started without pipes")
+    to_child, from_child = child.stdin.fileno(), child.stdout.fileno()
+    os.set_blocking(to_child, False)
+    unsent, answer = memoryview(request), b""
+    while not answer.endswith(b"\n"):
+        readable, writable, _ = select.select(
+            [from_child], [to_child] if unsent else [], [], max(0.0, end - time.monotonic())
+        )
+        if not readable and not writable:
+            raise TimeoutError
+        if writable:
+            try:
+                unsent = unsent[os.write(to_child, unsent) :]
+            except BrokenPipeError:
+                unsent = unsent[:0]  # it ended, or reads no more: its answer, or none, tells
+        if readable:
+            piece = os.read(from_child, _PIECE_BYTES)
+            if not piece:
+                return None
+            answer += piece
+    return answer.splitlines()[0]

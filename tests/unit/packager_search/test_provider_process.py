@@ -1,0 +1,91 @@
+"""Children that answer line by line, crash, hang, or end when they should."""
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from edgepack.packager.judging.provider_process import CHILD, ProviderProcess
+
+_ECHO = "import os, sys\nfor line in sys.stdin: print(os.getpid(), len(line), flush=True)"
+
+
+def child(code: str) -> tuple[str, ...]:
+    """A child that runs Python code."""
+    return (sys.executable, "-c", code)
+
+
+def has_ended(pid: int) -> bool:
+    """Whether a process is gone, or a zombie, soon: a killed one takes a moment to die."""
+    status = Path(f"/proc/{pid}/stat")
+    for _ in range(500):
+        try:
+            if status.read_text().rpartition(")")[2].split()[0] == "Z":
+                return True
+        except (FileNotFoundError, ProcessLookupError):
+            return True
+        time.sleep(0.01)
+    return False
+
+
+def test_one_child_answers_several_requests_and_a_new_start_is_a_fresh_process() -> None:
+    with ProviderProcess(child(_ECHO)) as process:
+        process.start_anew("npu")
+        first, second = (process.ask(b"{}", timeout_s=30.0).answer for _ in range(2))
+        assert first == second
+        assert process.subject == "npu"
+        process.start_anew("cpu")
+        third = process.ask(b"{}", timeout_s=30.0).answer
+    assert first is not None
+    assert third is not None
+    assert first.split()[0] != third.split()[0]
+    assert process.subject == ""
+    assert has_ended(int(first.split()[0]))
+    assert has_ended(int(third.split()[0]))
+
+
+def test_a_request_larger_than_a_pipe_arrives_whole() -> None:
+    with ProviderProcess(child(_ECHO)) as process:
+        process.start_anew("npu")
+        answer = process.ask(b"x" * 1_000_000, timeout_s=30.0).answer
+    assert answer is not None
+    assert answer.split()[1] == b"1000001"
+
+
+@pytest.mark.parametrize(
+    ("code", "because"),
+    [
+        ("import os; os.kill(os.getpid(), 11)", "crashed with SIGSEGV"),
+        ("raise SystemExit('no such chip')", "ended with exit code 1: no such chip"),
+        ("print('half', end='')", "ended with exit code 0"),
+    ],
+)
+def test_a_child_that_ends_without_a_whole_line_says_how(code: str, because: str) -> None:
+    with ProviderProcess(child(code)) as process:
+        process.start_anew("npu")
+        ending = process.ask(b"x" * 1_000_000, timeout_s=30.0)
+        assert (ending.answer, ending.because) == (None, because)
+        assert process.subject == "", "there is nothing left to ask"
+        with pytest.raises(ValueError, match="no child runs"):
+            process.ask(b"{}", timeout_s=1.0)
+
+
+def test_a_child_that_hangs_is_ended_with_all_that_it_started(tmp_path: Path) -> None:
+    grandchild = tmp_path / "pid"
+    code = (
+        "import subprocess, sys, time; "
+        "p = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)']); "
+        f"open({str(grandchild)!r}, 'w').write(str(p.pid)); time.sleep(600)"
+    )
+    with ProviderProcess(child(code)) as process:
+        process.start_anew("npu")
+        ending = process.ask(b"{}", timeout_s=1.0)
+    assert ending.because == "no answer within 1 s"
+    assert has_ended(int(grandchild.read_text()))
+
+
+def test_a_child_whose_parent_is_gone_sees_the_end_of_its_stdin_and_ends() -> None:
+    ended = subprocess.run(CHILD, input=b"", capture_output=True, timeout=60, check=False)
+    assert (ended.returncode, ended.stdout) == (0, b"")
