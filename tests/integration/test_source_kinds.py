@@ -385,6 +385,72 @@ def test_a_loop_is_kept_and_the_graph_around_it_quantized(builder: Builder) -> N
     assert variant.accuracy.value > 0.8
 
 
+def test_a_scan_is_kept_and_the_graph_around_it_quantized(builder: Builder) -> None:
+    body = helper.make_graph(
+        [
+            _node("MatMul", ["row", "w1"], ["step"], name="step"),
+            _node("Add", ["sum", "step"], ["next"], name="add"),
+            _node("Relu", ["next"], ["shown"], name="show"),
+        ],
+        "body",
+        [_value("sum", [8]), _value("row", [8])],
+        [_value("next", [8]), _value("shown", [8])],
+    )
+    model = _model(
+        [
+            _node("MatMul", ["x", "w2"], ["h"], name="first"),
+            _node("Scan", ["b", "h"], ["last", "all"], "scan", body=body, num_scan_inputs=1),
+            _node("MatMul", ["all", "w3"], ["y"], name="last"),
+        ],
+        [_value("x", [6, 4])],
+        [_value("y", [6, 4]), _value("last", [8])],
+        [_weight("w1", 8, 8), _weight("w2", 4, 8), _weight("w3", 8, 4), _weight("b", 8)],
+    )
+    built, variant = builder(model)
+    assert _operators(built).count("Scan") == 1
+    assert _operators(built).count("DequantizeLinear") >= 4
+    scan = next(node for node in built.graph.node if node.op_type == "Scan")
+    (body_kept,) = (entry.g for entry in scan.attribute if entry.name == "body")
+    assert not any("Linear" in node.op_type for node in body_kept.node), "bodies stay float"
+    assert variant.accuracy.value > 0.9
+    with pytest.raises(BuildError, match=r"cannot run 1 node\(s\): scan \(Scan\)"):
+        builder(model, "vitisai-xint8")
+
+
+def _gained(ir_version: int) -> onnx.ModelProto:
+    """A product times an input that has a default value."""
+    model = _model(
+        [
+            _node("MatMul", ["x", "w"], ["h"], name="product"),
+            _node("Mul", ["h", "gain"], ["y"], name="scale"),
+        ],
+        [_value("x", [1, 8]), _value("gain", [1])],
+        [_value("y", [1, 4])],
+        [_weight("w", 8, 4), numpy_helper.from_array(np.array([2], np.float32), "gain")],
+        opset=11,
+    )
+    model.ir_version = ir_version
+    return model
+
+
+def test_an_input_with_a_default_value_keeps_it_and_is_named(builder: Builder) -> None:
+    built, variant = builder(_gained(ir_version=6))
+    assert [value.name for value in built.graph.input] == ["x"]
+    assert "QuantizeLinear" in _operators(built)
+    assert variant.accuracy.value > 0.9
+
+
+def test_weights_that_are_inputs_too_as_the_oldest_format_wants_are_weights(
+    builder: Builder,
+) -> None:
+    model = _gained(ir_version=3)
+    model.graph.input.append(_value("w", [8, 4]))
+    built, variant = builder(model)
+    assert [value.name for value in built.graph.input] == ["x"]
+    assert "QuantizeLinear" in _operators(built)
+    assert variant.accuracy.value > 0.9
+
+
 def test_control_flow_is_folded_away_where_its_condition_is_constant(builder: Builder) -> None:
     condition = [
         _node("Shape", ["x"], ["shape"], name="shape"),
@@ -421,6 +487,44 @@ def test_with_the_deciding_input_fixed_the_taken_branch_is_quantized(
         assert not any("rate" in name for name in golden.files)
 
 
+def _scikit_learn_classifier() -> onnx.ModelProto:
+    """A linear classifier as skl2onnx exports it: its scores come as a list of dicts."""
+    kind = helper.make_map_type_proto(TensorProto.INT64, helper.make_tensor_type_proto(1, []))
+    return _model(
+        [
+            _node(
+                "LinearClassifier",
+                ["x"],
+                ["label", "scores"],
+                name="classify",
+                domain="ai.onnx.ml",
+                coefficients=[0.5, -0.5, 1.0, -1.0],
+                intercepts=[0.0, 0.1],
+                classlabels_ints=[0, 1],
+                post_transform="SOFTMAX",
+            ),
+            _node(
+                "ZipMap",
+                ["scores"],
+                ["probabilities"],
+                name="zip",
+                domain="ai.onnx.ml",
+                classlabels_int64s=[0, 1],
+            ),
+        ],
+        [_value("x", [1, 2])],
+        [
+            _value("label", [1], TensorProto.INT64),
+            helper.make_value_info("probabilities", helper.make_sequence_type_proto(kind)),
+        ],
+        domains=["ai.onnx.ml"],
+    )
+
+
+def _optional() -> onnx.TypeProto:
+    return helper.make_optional_type_proto(helper.make_tensor_type_proto(1, [1, 4]))
+
+
 @pytest.mark.parametrize(
     ("model", "problem", "remedy"),
     [
@@ -440,8 +544,23 @@ def test_with_the_deciding_input_fixed_the_taken_branch_is_quantized(
                 [_value("x", [1], TensorProto.STRING)],
                 [_value("y", [1], TensorProto.STRING)],
             ),
-            "'x' is a tensor of texts",
+            "input 'x' is a tensor of texts",
             "without its text processing",
+        ),
+        (
+            _scikit_learn_classifier(),
+            "output 'probabilities' is a sequence: only tensors",
+            "options={'zipmap': False}",
+        ),
+        (
+            _model(
+                [_node("OptionalGetElement", ["x"], ["y"], name="get")],
+                [helper.make_value_info("x", _optional())],
+                [_value("y", [1, 4])],
+                opset=18,
+            ),
+            "input 'x' is an optional value: only tensors",
+            "with tensors as inputs and outputs",
         ),
         (
             _model([], [_value("x", [1])], [_value("x", [1])]),

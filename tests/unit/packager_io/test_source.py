@@ -42,6 +42,21 @@ def test_initializers_listed_as_inputs_are_not_inputs(tmp_path: Path) -> None:
     assert [spec.name for spec in source.inputs] == ["images"]
 
 
+def test_inputs_with_default_values_among_weights_that_are_none_are_told_of(
+    tmp_path: Path,
+) -> None:
+    model = small_cnn()
+    first = model.graph.initializer[0]
+    model.graph.input.add().CopyFrom(
+        helper.make_tensor_value_info(first.name, TensorProto.FLOAT, list(first.dims))
+    )
+    source = load_source(save(model, tmp_path / "model.onnx"))
+    assert [spec.name for spec in source.inputs] == ["images"]
+    assert source.notes == (
+        f"Inputs with a default value keep it and cannot be fed any more: {first.name}.",
+    )
+
+
 def test_external_data_is_loaded_and_part_of_the_digest(tmp_path: Path) -> None:
     path = save_with_external_data(small_cnn(), tmp_path / "model.onnx")
     source = load_source(path)

@@ -19,7 +19,6 @@ from pathlib import Path
 
 import numpy as np
 import onnx
-import onnxruntime
 from google.protobuf.message import DecodeError
 
 from edgepack.agent.runtime.sessions import open_model_file
@@ -31,12 +30,6 @@ from edgepack.packager.source import file_kinds, foreign_operators, input_shapes
 from edgepack.packager.source.fixed_inputs import FixedInput, Numbers, describe_fixed, fix_values
 from edgepack.packager.source.known_branches import take_known_branches
 
-OLDEST_OPSET = 11
-"""Below it, Resize, Pad and Clip keep as attributes what every recipe expects as inputs."""
-
-OLDEST_IR_VERSION = 3
-"""What ONNX Runtime's own reader accepts at least."""
-
 _READ_BYTES = 1 << 20
 _FLOAT_TYPES = frozenset(
     {
@@ -46,6 +39,13 @@ _FLOAT_TYPES = frozenset(
         onnx.TensorProto.BFLOAT16,
     }
 )
+_KINDS = {
+    "sequence_type": "a sequence",
+    "map_type": "a map",
+    "optional_type": "an optional value",
+    "sparse_tensor_type": "a sparse tensor",
+    "opaque_type": "an opaque value",
+}
 _COMPUTE_OPERATORS = frozenset(
     {
         *("Conv", "ConvTranspose", "Gemm", "MatMul", "LSTM", "GRU", "RNN"),
@@ -129,7 +129,7 @@ def load_source(
     model = _parse(path)
     _check_structure(path, model)
     external = external_data.external_files(path, model)
-    _check_versions(path, model)
+    opset = runtime_limits.check_versions(path, model)
     attach_weights(model, path.parent)
     foreign_operators.check(path, model)
     checker_notes = _check_graph(path)
@@ -139,6 +139,7 @@ def load_source(
     notes = (
         *checker_notes,
         *describe_fixed(fixed),
+        *_describe_defaults(model),
         *_check_weights(path, model),
         *replace_bfloat16(model),
     )
@@ -150,9 +151,9 @@ def load_source(
         model=model,
         sha256=_digest(files),
         size_bytes=sum(file.stat().st_size for file in files),
-        inputs=tuple(_spec(path, value) for value in inputs),
-        outputs=tuple(_spec(path, value) for value in model.graph.output),
-        opset=_default_opset(model),
+        inputs=tuple(_spec(path, value, "input") for value in inputs),
+        outputs=tuple(_spec(path, value, "output") for value in model.graph.output),
+        opset=opset,
         fixed=fixed,
         notes=notes,
     )
@@ -185,6 +186,21 @@ def required_inputs(model: onnx.ModelProto) -> tuple[onnx.ValueInfoProto, ...]:
     """The graph inputs that have no initializer of the same name."""
     initializers = {tensor.name for tensor in model.graph.initializer}
     return tuple(value for value in model.graph.input if value.name not in initializers)
+
+
+def _describe_defaults(model: onnx.ModelProto) -> tuple[str, ...]:
+    """A note on inputs that have default values, where those are more than how weights are stored.
+
+    Below IR version 4 every initializer is an input too, and exporters kept to that for long: where
+    all of them are, none is meant to be fed.
+    """
+    initializers = {tensor.name for tensor in model.graph.initializer}
+    defaults = [value.name for value in model.graph.input if value.name in initializers]
+    if not defaults or len(defaults) == len(initializers):
+        return ()
+    return (
+        f"Inputs with a default value keep it and cannot be fed any more: {', '.join(defaults)}.",
+    )
 
 
 def graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
@@ -220,49 +236,6 @@ def _check_structure(path: Path, model: onnx.ModelProto) -> None:
         )
     if not model.graph.output:
         raise BuildError("the model has no outputs", found_in=str(path))
-
-
-def _default_opset(model: onnx.ModelProto) -> int:
-    for entry in model.opset_import:
-        if entry.domain in ("", "ai.onnx"):
-            return int(entry.version)
-    return 0
-
-
-def _check_versions(path: Path, model: onnx.ModelProto) -> None:
-    runtime = f"the installed onnxruntime {onnxruntime.__version__} knows up to"
-    opset, ir_version = _default_opset(model), int(model.ir_version)
-    if opset == 0:
-        raise BuildError("the model imports no default operator set", found_in=str(path))
-    if opset < OLDEST_OPSET:
-        raise BuildError(
-            f"opset {opset} is too old: the oldest that can be built from is {OLDEST_OPSET}",
-            found_in=str(path),
-            remedy="export again with opset 17, or onnx.version_converter.convert_version(model, "
-            "17)",
-        )
-    if not runtime_limits.knows_opset(opset):
-        newest = runtime_limits.newest_opset()
-        raise BuildError(
-            f"opset {opset} is too new: {runtime} opset {newest}",
-            found_in=str(path),
-            remedy=f"export again with opset {min(newest, 17)} … {newest}, or install a newer "
-            "onnxruntime",
-        )
-    if ir_version < OLDEST_IR_VERSION:
-        raise BuildError(
-            f"IR version {ir_version} is too old: {OLDEST_IR_VERSION} is the oldest",
-            found_in=str(path),
-            remedy="export the model again with a current exporter",
-        )
-    if not runtime_limits.knows_ir_version(ir_version):
-        newest = runtime_limits.newest_ir_version()
-        raise BuildError(
-            f"IR version {ir_version} is too new: {runtime} IR version {newest}",
-            found_in=str(path),
-            remedy=f"set model.ir_version = {newest} and save it again where the model uses "
-            "nothing newer, or install a newer onnxruntime",
-        )
 
 
 def _check_graph(path: Path) -> tuple[str, ...]:
@@ -328,22 +301,24 @@ def _check_ranks(path: Path, inputs: tuple[onnx.ValueInfoProto, ...]) -> None:
             )
 
 
-def _spec(path: Path, value: onnx.ValueInfoProto) -> TensorSpec:
+def _spec(path: Path, value: onnx.ValueInfoProto, noun: str) -> TensorSpec:
     if not value.type.HasField("tensor_type"):
+        kind = value.type.WhichOneof("value") or ""
         raise BuildError(
-            f"{value.name!r} is a {value.type.WhichOneof('value') or 'value without a type'}: "
-            "only tensors can be fed to a device",
+            f"{noun} {value.name!r} is {_KINDS.get(kind, 'a value without a type')}: only tensors "
+            "go into and come out of a device's model",
             found_in=str(path),
             remedy="export the model with tensors as inputs and outputs (for scikit-learn: "
-            "zipmap=False)",
+            "options={'zipmap': False})",
         )
     tensor = value.type.tensor_type
     if tensor.elem_type == onnx.TensorProto.STRING:
         raise BuildError(
-            f"{value.name!r} is a tensor of texts: only numbers go into and come out of a device's "
-            "model",
+            f"{noun} {value.name!r} is a tensor of texts: only numbers go into and come out of a "
+            "device's model",
             found_in=str(path),
-            remedy="export the model without its text processing, which stays with the application",
+            remedy="export the model without its text processing, which stays with the application "
+            "(for a classifier: with numbers for its classes)",
         )
     dtype = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type)).name
     return TensorSpec(name=value.name, dtype=dtype, shape=input_shapes.read(value))

@@ -1,14 +1,72 @@
-"""Which opset and IR versions the installed ONNX Runtime loads."""
+"""Which opset and IR versions can be built from: what the installed ONNX Runtime loads."""
 
 from functools import cache
+from pathlib import Path
 
 import onnx
 import onnxruntime
 from onnxruntime.capi.onnxruntime_pybind11_state import Fail, InvalidGraph, InvalidProtobuf
 
+from edgepack.errors import BuildError
+
+OLDEST_OPSET = 11
+"""Below it, Resize, Pad and Clip keep as attributes what every recipe expects as inputs."""
+
+OLDEST_IR_VERSION = 3
+"""What ONNX Runtime's own reader accepts at least."""
+
 _PROBE_OPSET = 11
 _PROBE_IR_VERSION = 7
 _FATAL_ONLY = 4
+
+
+def check_versions(path: Path, model: onnx.ModelProto) -> int:
+    """Refuses a model of versions that are too old, or too new for the installed ONNX Runtime.
+
+    Args:
+        path: The model's file, for messages.
+        model: The model.
+
+    Returns:
+        Its version of the default operator set.
+
+    Raises:
+        BuildError: With the versions that will do.
+    """
+    runtime = f"the installed onnxruntime {onnxruntime.__version__} knows up to"
+    opset, ir_version = _default_opset(model), int(model.ir_version)
+    if opset == 0:
+        raise BuildError("the model imports no default operator set", found_in=str(path))
+    if opset < OLDEST_OPSET:
+        raise BuildError(
+            f"opset {opset} is too old: the oldest that can be built from is {OLDEST_OPSET}",
+            found_in=str(path),
+            remedy="export again with opset 17, or onnx.version_converter.convert_version(model, "
+            "17)",
+        )
+    if not knows_opset(opset):
+        newest = newest_opset()
+        raise BuildError(
+            f"opset {opset} is too new: {runtime} opset {newest}",
+            found_in=str(path),
+            remedy=f"export again with opset {min(newest, 17)} … {newest}, or install a newer "
+            "onnxruntime",
+        )
+    if ir_version < OLDEST_IR_VERSION:
+        raise BuildError(
+            f"IR version {ir_version} is too old: {OLDEST_IR_VERSION} is the oldest",
+            found_in=str(path),
+            remedy="export the model again with a current exporter",
+        )
+    if not knows_ir_version(ir_version):
+        newest = newest_ir_version()
+        raise BuildError(
+            f"IR version {ir_version} is too new: {runtime} IR version {newest}",
+            found_in=str(path),
+            remedy=f"set model.ir_version = {newest} and save it again where the model uses "
+            "nothing newer, or install a newer onnxruntime",
+        )
+    return opset
 
 
 @cache
@@ -37,6 +95,13 @@ def newest_ir_version() -> int:
     while knows_ir_version(version + 1):
         version += 1
     return version
+
+
+def _default_opset(model: onnx.ModelProto) -> int:
+    for entry in model.opset_import:
+        if entry.domain in ("", "ai.onnx"):
+            return int(entry.version)
+    return 0
 
 
 def _loads(*, opset: int, ir_version: int) -> bool:
