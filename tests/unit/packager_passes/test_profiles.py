@@ -139,10 +139,10 @@ def _quantize(**settings: object) -> dict[str, object]:
         ("vitisai-xint8", _quantize(activation_symmetric=False), "need symmetric activations"),
         ("vitisai-xint8", _quantize(fixed_scales=True), "searched as powers of two"),
         ("qnn-htp", _quantize(qdq_domain="onnx"), "uint16 needs opset 21"),
-        ("cpu", _quantize(islands="int16", qdq_domain="onnx"), "int16 needs opset 21"),
+        ("cpu", _quantize(raised_activations="int16", qdq_domain="onnx"), "int16 needs opset 21"),
         (
             "vitisai-xint8",
-            _quantize(backend="quark", islands="int16"),
+            _quantize(backend="quark", raised_activations="int16"),
             "configurations have one type of activations",
         ),
         ("qnn-htp", {"limits": {"static_shapes": False}}, "static shapes only"),

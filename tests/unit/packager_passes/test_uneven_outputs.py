@@ -10,7 +10,7 @@ from edgepack.packager.judging.accuracy import Reference
 from edgepack.packager.judging.measure import ModelRunner, Outputs
 from edgepack.packager.profile.pass_settings import Quantize
 from edgepack.packager.profile.schema import AccuracyGate
-from edgepack.packager.quantization.calibrated import CalibratedModel
+from edgepack.packager.quantization.calibrated import CalibratedModel, Spared
 from tests.unit.packager_passes.models import constant, make_model, samples_for, weight
 
 _WHOLE_GRAPH = Quantize(ops="all", activations="uint8", weights="uint8")
@@ -77,7 +77,7 @@ def test_a_join_of_boxes_and_scores_stays_float_in_8_bits(tmp_path: Path) -> Non
     calibrated = CalibratedModel(
         model, _WHOLE_GRAPH, samples, work_dir=tmp_path / "calibration", progress=lambda *_: None
     )
-    quantized, plan = calibrated.quantize("minmax", (), model)
+    quantized, plan = calibrated.quantize("minmax", Spared(), model)
     assert set(plan.names) == {"boxes", "scale", "scores", "sigmoid"}
     expected = ModelRunner(model, tmp_path / "float.onnx").run_all(samples)
     got = ModelRunner(quantized, tmp_path / "quantized.onnx", optimize=False).run_all(samples)
@@ -94,5 +94,5 @@ def test_a_join_that_16_bits_hold_is_quantized(tmp_path: Path) -> None:
         work_dir=tmp_path / "calibration",
         progress=lambda *_: None,
     )
-    _, plan = calibrated.quantize("minmax", (), model)
+    _, plan = calibrated.quantize("minmax", Spared(), model)
     assert {"join", "turn"} <= set(plan.names)

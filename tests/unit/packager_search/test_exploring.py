@@ -146,7 +146,7 @@ def test_a_model_that_is_hardly_smaller_than_float_says_so_with_what_to_build_in
     found = taken.chosen.found
     assert found is not None
     assert replace(taken, float_size_bytes=taken.size_bytes).size_notes == (), "no node is float"
-    partly = replace(found, best=replace(found.best, islands=("easy_layer",)))
+    partly = replace(found, best=replace(found.best, float_nodes=("easy_layer",)))
     taken = replace(taken, chosen=replace(taken.chosen, found=partly))
     (note,) = replace(taken, float_size_bytes=taken.size_bytes).size_notes
     assert "100% of the float model's bytes" in note

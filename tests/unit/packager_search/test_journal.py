@@ -22,10 +22,10 @@ class _Mortal(ToyMaker):
         super().__init__(_ERRORS, _METHODS)
         self._dies_at = dies_at
 
-    def build(self, method, islands):  # type: ignore[no-untyped-def]
+    def build(self, method, float_nodes):  # type: ignore[no-untyped-def]
         if len(self.built) + 1 == self._dies_at:
             raise _KilledError
-        return super().build(method, islands)
+        return super().build(method, float_nodes)
 
 
 @pytest.mark.parametrize("dies_at", [2, 3, 4, 5])
@@ -46,7 +46,7 @@ def test_a_killed_search_measures_nothing_twice_and_ends_with_the_same_bytes(
     assert found.culprits == expected.culprits
     before = 0 if dies_at == 2 else dies_at - 1  # the first is written with the second
     again = [entry for entry in maker.built if entry in whole.built[:before]]
-    assert again in ([], [(found.best.method, found.best.islands)])
+    assert again in ([], [(found.best.method, found.best.float_nodes)])
 
 
 def test_a_finished_search_is_repeated_without_measuring_anything(tmp_path: Path) -> None:
@@ -55,7 +55,7 @@ def test_a_finished_search_is_repeated_without_measuring_anything(tmp_path: Path
     size = path.stat().st_size
     maker = ToyMaker(_ERRORS, _METHODS)
     second = search_toy(maker, tmp_path / "second", journal=Journal(path))
-    assert maker.built == [(first.best.method, first.best.islands)], "only to have the file"
+    assert maker.built == [(first.best.method, first.best.float_nodes)], "only to have the file"
     assert maker.ranked == []
     assert second.best.path.read_bytes() == first.best.path.read_bytes()
     assert path.stat().st_size == size

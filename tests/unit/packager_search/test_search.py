@@ -42,19 +42,37 @@ def test_methods_are_tried_before_any_node_returns_to_float(tmp_path: Path) -> N
 
 def test_only_the_costliest_nodes_return_to_float(tmp_path: Path) -> None:
     found = search_toy(ToyMaker(_ERRORS, {"plain": 1.0}), tmp_path / "work")
-    assert set(found.best.islands) == {"b", "d"}
+    assert set(found.best.float_nodes) == {"b", "d"}
     assert found.best.words == "plain, 2 of 6 nodes float"
     assert [cost.name for cost in found.culprits][:2] == ["d", "b"]
     assert [attempt.float_nodes for attempt in found.attempts][:3] == [0, 1, 2]
 
 
-def test_islands_that_keep_16_bits_are_not_called_float(tmp_path: Path) -> None:
-    found = search_toy(ToyMaker(_ERRORS, {"plain": 1.0}, island="16-bit"), tmp_path / "work")
+_SIXTEEN = {"a": 0.1, "b": 0.1, "c": 0.0, "d": 0.1, "e": 0.0, "f": 0.0}
+"""What of the errors is left with 16 bits, as a share."""
+
+
+def test_nodes_get_16_bits_before_any_stays_float(tmp_path: Path) -> None:
+    maker = ToyMaker(_ERRORS, {"plain": 1.0}, raised=_SIXTEEN)
+    found = search_toy(maker, tmp_path / "work")
     assert found.best.words == "plain, 2 of 6 nodes 16-bit"
-    assert found.best.float_nodes == ()
+    assert set(found.best.raised) == {"b", "d"}
     assert [attempt.raised_nodes for attempt in found.attempts][:3] == [0, 1, 2]
     assert {attempt.float_nodes for attempt in found.attempts} == {0}
     assert not any("float" in attempt.because for attempt in found.attempts)
+
+
+def test_what_16_bits_do_not_help_stays_float_and_no_more_is_raised_than_must_be(
+    tmp_path: Path,
+) -> None:
+    maker = ToyMaker(_ERRORS, {"plain": 1.0}, raised={**_SIXTEEN, "d": 1.0})
+    found = search_toy(maker, tmp_path / "work", max_float_share=0.5)
+    assert found.best.float_nodes == ("d",), "its weights are to blame"
+    assert found.best.words == "plain, 1 of 6 nodes float, 1 16-bit"
+    assert maker.ranked == ["plain", "plain, raised"]
+    assert found.culprits[0].name == "d"
+    counts = [attempt.raised_nodes for attempt in found.attempts]
+    assert max(count for count in counts if count is not None) == 6, "first all that could be"
 
 
 def test_a_node_that_is_not_needed_among_the_float_ones_is_lowered_again(tmp_path: Path) -> None:
@@ -65,7 +83,7 @@ def test_a_node_that_is_not_needed_among_the_float_ones_is_lowered_again(tmp_pat
             return tuple(by_name[name] for name in "bcadef")
 
     found = search_toy(_Misleading(_ERRORS, {"plain": 1.0}), tmp_path / "work")
-    assert set(found.best.islands) == {"b", "d"}
+    assert set(found.best.float_nodes) == {"b", "d"}
     assert any("without a among the float nodes" in entry.because for entry in found.attempts)
 
 
@@ -128,13 +146,13 @@ _FAR_OFF = {"a": 0.02, "b": 3.0, "c": 0.02, "d": 4.0, "e": 0.02, "f": 0.02, "g":
 class _Deceiving(ToyMaker):
     """`flattering` makes the two worst nodes less bad, and all others far worse."""
 
-    def build(self, method, islands):  # type: ignore[no-untyped-def]
+    def build(self, method, float_nodes):  # type: ignore[no-untyped-def]
         if method == "flattering":
             errors = {name: 0.5 * e if e > 1.0 else 10.0 * e for name, e in _FAR_OFF.items()}
-            self.built.append((method, tuple(islands)))
+            self.built.append((method, tuple(float_nodes)))
             inner = ToyMaker(errors, {method: 1.0})
-            return inner.build(method, islands)
-        return super().build(method, islands)
+            return inner.build(method, float_nodes)
+        return super().build(method, float_nodes)
 
 
 def test_far_from_the_budget_methods_are_compared_with_the_worst_nodes_float(
@@ -174,8 +192,8 @@ def test_a_larger_reserve_returns_more_nodes_to_float(tmp_path: Path) -> None:
     maker = ToyMaker({"a": 0.13, "b": 0.005, "c": 0.05}, {"plain": 1.0})
     content = search_toy(maker, tmp_path / "content", demand=Demand(reserve=0.0))
     strict = search_toy(maker, tmp_path / "strict", demand=Demand(reserve=0.9))
-    assert content.best.islands == ()
-    assert "a" in strict.best.islands
+    assert content.best.float_nodes == ()
+    assert "a" in strict.best.float_nodes
     assert strict.best.verdict.spare >= 0.9
     quiet = Demand(reserve=0.0, noise_max=0.5 * strict.best.verdict.noise)
     assert search_toy(maker, tmp_path / "quiet", demand=quiet).best.verdict.noise <= quiet.noise_max

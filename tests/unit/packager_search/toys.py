@@ -2,7 +2,6 @@
 
 from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 import onnx
@@ -18,7 +17,7 @@ from edgepack.packager.samples.sequence import Samples
 from edgepack.packager.search.candidates import Demand, SearchResult
 from edgepack.packager.search.journal import Journal
 from edgepack.packager.search.judge import CandidateJudge
-from edgepack.packager.search.maker import Built, NodeCost
+from edgepack.packager.search.maker import Built, NodeCost, Raising
 from edgepack.packager.search.search import search
 from edgepack.packager.search.time_limit import TimeLimit
 from edgepack.packager.search.tries import Conditions
@@ -51,7 +50,7 @@ class ToyMaker:
         errors: What lowering each node costs.
         methods: By method a factor on the errors.
         costly: The same for methods that are tried later.
-        island: What a node becomes that is spared.
+        raised: By node the share of its error that is left with 16 bits; None: none get them.
     """
 
     def __init__(
@@ -59,28 +58,55 @@ class ToyMaker:
         errors: Mapping[str, float],
         methods: Mapping[str, float],
         costly: Mapping[str, float] | None = None,
-        island: Literal["float", "16-bit"] = "float",
+        raised: Mapping[str, float] | None = None,
     ) -> None:
         self._errors = errors
         self._factors = {**methods, **(costly or {})}
         self.methods = tuple(methods)
         self.costly_methods = tuple(costly or {})
-        self.island: Literal["float", "16-bit"] = island
         self.names = tuple(errors)
+        self.raising: Raising | None = None
+        if raised is not None:
+            self._left = raised
+            self.raising = Raising(
+                names=self.names, build=self._build_raised, rank=self._rank_raised
+            )
         self.built: list[tuple[str, tuple[str, ...]]] = []
         self.ranked: list[str] = []
 
-    def build(self, method: str, islands: Collection[str]) -> Built:
-        self.built.append((method, tuple(islands)))
+    def build(self, method: str, float_nodes: Collection[str]) -> Built:
+        self.built.append((method, tuple(float_nodes)))
         factor = self._factors[method]
         model = toy_model(
             {
-                name: 0.0 if name in islands else factor * error
+                name: 0.0 if name in float_nodes else factor * error
                 for name, error in self._errors.items()
             }
         )
-        lowered = tuple(name for name in self.names if name not in islands)
+        lowered = tuple(name for name in self.names if name not in float_nodes)
         return Built(model=model, lowered=lowered)
+
+    def _build_raised(
+        self, method: str, float_nodes: Collection[str], raised: Collection[str]
+    ) -> Built:
+        full = dict(self._errors)
+        self._errors = {
+            name: error * (self._left[name] if name in raised else 1.0)
+            for name, error in full.items()
+        }
+        built = self.build(method, float_nodes)
+        self._errors = full
+        return built
+
+    def _rank_raised(
+        self, method: str, samples: Samples, progress: Progress
+    ) -> tuple[NodeCost, ...]:
+        self.ranked.append(f"{method}, raised")
+        costs = [
+            NodeCost(name=name, noise=error * self._left[name])
+            for name, error in self._errors.items()
+        ]
+        return tuple(sorted(costs, key=lambda cost: (-cost.noise, cost.name)))
 
     def rank(self, method: str, samples: Samples, progress: Progress) -> tuple[NodeCost, ...]:
         self.ranked.append(method)

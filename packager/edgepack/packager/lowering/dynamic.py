@@ -5,7 +5,6 @@ Nodes in the bodies of control flow are among them. The calibration samples are 
 
 from collections.abc import Collection, Iterator
 from pathlib import Path
-from typing import Literal
 
 import onnx
 
@@ -35,7 +34,7 @@ class DynamicQuantizer:
 
     methods: tuple[str, ...] = (_METHOD,)
     costly_methods: tuple[str, ...] = ()
-    island: Literal["float"] = "float"
+    raising: None = None
 
     def __init__(
         self,
@@ -55,9 +54,9 @@ class DynamicQuantizer:
             for position in self._lowerable(scope)
         )
 
-    def build(self, method: str, islands: Collection[str]) -> Built:
+    def build(self, method: str, float_nodes: Collection[str]) -> Built:
         """See `CandidateMaker`."""
-        kept = set(islands)
+        kept = set(float_nodes)
         lowered = tuple(name for name in self.names if name not in kept)
         result = onnx.ModelProto()
         result.CopyFrom(self._model)
@@ -74,7 +73,7 @@ class DynamicQuantizer:
         return rank_one_at_a_time(
             self._model,
             self.names,
-            lambda islands: self.build(method, islands).model,
+            lambda float_nodes: self.build(method, float_nodes).model,
             open_plain,
             samples,
             work_dir=self._folder,

@@ -6,7 +6,6 @@ control flow read stay 32-bit.
 
 from collections.abc import Collection
 from pathlib import Path
-from typing import Literal
 
 import onnx
 
@@ -37,7 +36,7 @@ class HalfMaker:
 
     methods: tuple[str, ...] = (_METHOD,)
     costly_methods: tuple[str, ...] = ()
-    island: Literal["float"] = "float"
+    raising: None = None
 
     def __init__(
         self,
@@ -64,9 +63,9 @@ class HalfMaker:
         self._observed = calibration.bounds()
         self.names = tuple(self._planner.choices(self._observed))
 
-    def build(self, method: str, islands: Collection[str]) -> Built:
+    def build(self, method: str, float_nodes: Collection[str]) -> Built:
         """See `CandidateMaker`."""
-        kept = set(islands)
+        kept = set(float_nodes)
         lowered = tuple(name for name in self.names if name not in kept)
         plan = self._planner.plan(lowered, self._observed)
         return Built(model=write_half(self._model, self._index, plan), lowered=lowered)
@@ -76,7 +75,7 @@ class HalfMaker:
         return rank_one_at_a_time(
             self._model,
             self.names,
-            lambda islands: self.build(method, islands).model,
+            lambda float_nodes: self.build(method, float_nodes).model,
             open_rounding,
             samples,
             work_dir=self._folder,

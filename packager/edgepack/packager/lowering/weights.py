@@ -7,7 +7,6 @@ table GatherBlockQuantized. Products inside control flow's bodies stay float.
 import math
 from collections.abc import Collection, Sequence
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 import onnx
@@ -58,7 +57,7 @@ class WeightQuantizer:
     ) -> None:
         self.methods: tuple[str, ...] = settings.methods
         self.costly_methods: tuple[str, ...] = ()
-        self.island: Literal["float"] = "float"
+        self.raising: None = None
         self._model = model
         self._settings = settings
         self._samples = samples
@@ -79,9 +78,9 @@ class WeightQuantizer:
         self.names = tuple(self._places)
         self._rounded: dict[str, BlockWeight] = {}
 
-    def build(self, method: str, islands: Collection[str]) -> Built:
+    def build(self, method: str, float_nodes: Collection[str]) -> Built:
         """See `CandidateMaker`."""
-        kept = set(islands)
+        kept = set(float_nodes)
         lowered = [place for place in self._places.values() if place.name not in kept]
         self._round(method, lowered)
         nodes = list(self._index.graph.node)
@@ -118,7 +117,7 @@ class WeightQuantizer:
         return rank_one_at_a_time(
             self._model,
             self.names,
-            lambda islands: self.build(method, islands).model,
+            lambda float_nodes: self.build(method, float_nodes).model,
             open_plain,
             samples,
             work_dir=self._folder,

@@ -134,7 +134,10 @@ def _check_quantize(quantize: Quantize, opset: int) -> Iterator[Contradiction]:
             )
     if quantize.backend == "quark":
         yield from _check_quark(quantize)
-    for key, dtype in (("activations", quantize.activations), ("islands", quantize.islands)):
+    for key, dtype in (
+        ("activations", quantize.activations),
+        ("raised_activations", quantize.raised_activations),
+    ):
         if (
             dtype in WIDE_TYPES
             and opset < _FIRST_OPSET_WITH_16_BIT
@@ -181,11 +184,11 @@ def _check_quantize(quantize: Quantize, opset: int) -> Iterator[Contradiction]:
 def _check_quark(quantize: Quantize) -> Iterator[Contradiction]:
     """Quark's configurations for AMD's NPUs: XINT8, A8W8, A16W8."""
     is_xint8 = quantize.scales == "power_of_two"
-    if quantize.islands != "float":
+    if quantize.raised_activations:
         yield Contradiction(
-            "pass[quantize].islands",
+            "pass[quantize].raised_activations",
             "AMD Quark's configurations have one type of activations",
-            "islands = 'float', or backend = 'edgepack'",
+            "raised_activations = '', or backend = 'edgepack'",
         )
     is_symmetric = quantize.activation_symmetric and quantize.weight_symmetric
     if quantize.per_channel or not is_symmetric or quantize.ops != "all":

@@ -95,9 +95,9 @@ class Quantize(Section, frozen=True, kw_only=True, tag_field="name", tag="quanti
         ops: `compute` quantizes convolutions and matrix products only; `all` every operator
             that works on floats, so that the whole graph stays on an integer-only device.
         activations, weights: Integer types.
-        islands: What nodes that cost too much become: `float`, or an integer type of 16 bits that
-            their activations have in place of `activations`; their weights stay as they are.
-            Where activations have 16 bits already, islands are float whatever this says.
+        raised_activations: Integer type of 16 bits that the activations of nodes which cost too
+            much get, before any node returns to float; their weights stay as they are. Empty: none
+            do. It says nothing where `activations` have 16 bits already.
         activation_symmetric: Zero point in the middle of the type's range.
         weight_symmetric: The same for weights.
         per_channel: Operator types whose weights get one scale per output channel; such weights
@@ -126,13 +126,13 @@ class Quantize(Section, frozen=True, kw_only=True, tag_field="name", tag="quanti
         qdq_domain: Where Quantize/DequantizeLinear come from: `onnx`, `microsoft`, or
             `auto`: com.microsoft only for 16-bit types below opset 21, which ONNX lacks there.
         bias: `int32` with scale activation * weight, or `float` for providers that read no other.
-        max_float_share: Share of quantized nodes that the search may make islands, 0…1.
+        max_float_share: Share of quantized nodes that the search may return to float, 0…1.
     """
 
     ops: Literal["compute", "all"]
     activations: ActivationType
     weights: WeightType
-    islands: Literal["float", "uint16", "int16"] = "float"
+    raised_activations: Literal["", "uint16", "int16"] = ""
     activation_symmetric: bool = False
     weight_symmetric: bool = True
     per_channel: tuple[str, ...] = ()
@@ -156,9 +156,9 @@ class Quantize(Section, frozen=True, kw_only=True, tag_field="name", tag="quanti
     max_float_share: float = 0.5
 
     @property
-    def raises_islands(self) -> bool:
-        """Whether an island is a node whose activations have more bits than those of others."""
-        return self.islands != "float" and self.activations not in WIDE_TYPES
+    def can_raise(self) -> bool:
+        """Whether nodes can get activations with more bits than the others have."""
+        return bool(self.raised_activations) and self.activations not in WIDE_TYPES
 
 
 class Float16(Section, frozen=True, kw_only=True, tag_field="name", tag="float16"):

@@ -47,7 +47,7 @@ class Assignment:
 def activation_type(settings: Quantize, *, is_raised: bool) -> IntegerType:
     """The integer type of activations."""
     return IntegerType(
-        dtype=settings.islands if is_raised else settings.activations,
+        dtype=settings.raised_activations if is_raised else settings.activations,
         symmetric=settings.activation_symmetric,
         power_of_two=settings.scales == "power_of_two",
         min_real_range=settings.min_real_range,

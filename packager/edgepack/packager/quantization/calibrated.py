@@ -1,6 +1,7 @@
 """One float model with its calibration: plans, scales and quantized models for any range method."""
 
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 import onnx
@@ -19,6 +20,22 @@ from edgepack.packager.quantization.raising import find_followers
 from edgepack.packager.quantization.uneven import uneven_tail
 from edgepack.packager.quantization.writer import absorbs_rectifier, write_qdq
 from edgepack.packager.samples.sequence import Samples
+
+
+@dataclass(frozen=True, kw_only=True)
+class Spared:
+    """Nodes that are not quantized as the others are.
+
+    Attributes:
+        float_nodes: Names of those that stay float.
+        raised: Names of those that are raised; what stays float is not.
+    """
+
+    float_nodes: Collection[str] = ()
+    raised: Collection[str] = ()
+
+
+NOTHING_SPARED = Spared()
 
 
 class CalibratedModel:
@@ -58,28 +75,27 @@ class CalibratedModel:
             progress=progress,
         )
 
-    def plan(
-        self, ranges: str, islands: Collection[str], index: GraphIndex
-    ) -> tuple[Plan, Assignment]:
+    def plan(self, ranges: str, spared: Spared, index: GraphIndex) -> tuple[Plan, Assignment]:
         """What is quantized, and with which scales.
 
         A rectifier that saturation cannot take over must be quantized by itself where every
         operator has to be an integer one. What joins values of very different size at the end
-        is an island too, see `uneven_tail`.
+        is spared too, see `uneven_tail`.
 
         Args:
             ranges: How observed values become ranges.
-            islands: Nodes that stay float, or are raised, as the profile says.
+            spared: Nodes that stay float, and that are raised.
             index: The graph to plan for: the model's own, or one with other constants.
         """
         settings = self._settings
         observed = self.observe(ranges)
         everything = make_plan(index, settings, ())
         uneven = uneven_tail(index, everything, settings.activations, observed)
-        float_nodes, raised_nodes = {*islands, *uneven}, frozenset[str]()
-        if settings.raises_islands:
-            raised_nodes = frozenset(float_nodes)
-            float_nodes = {*uneven_tail(index, everything, settings.islands, observed)}
+        float_nodes, raised_nodes = {*spared.float_nodes}, {*spared.raised}
+        if settings.can_raise:
+            raised_nodes |= uneven
+            uneven = uneven_tail(index, everything, settings.raised_activations, observed)
+        float_nodes |= uneven
         plan = make_plan(index, settings, float_nodes, raised_nodes=raised_nodes)
         chosen = self._chosen if index is self.index else ChosenScales(index, settings)
         scales = assign_scales(index, plan, settings, observed, ranges, chosen)
@@ -96,22 +112,22 @@ class CalibratedModel:
         return plan, assign_scales(index, plan, settings, observed, ranges, chosen)
 
     def quantize(
-        self, ranges: str, islands: Collection[str], model: onnx.ModelProto
+        self, ranges: str, spared: Spared, model: onnx.ModelProto
     ) -> tuple[onnx.ModelProto, Plan]:
         """The quantized model, and what is quantized in it.
 
         Args:
             ranges: How observed values become ranges.
-            islands: Nodes that stay float, or are raised, as the profile says.
+            spared: Nodes that stay float, and that are raised.
             model: The float model: the calibrated one, or one that differs in constants only.
         """
         index = self.index if model is self.model else index_graph(model.graph)
-        plan, scales = self.plan(ranges, islands, index)
+        plan, scales = self.plan(ranges, spared, index)
         return write_qdq(model, index, plan, scales, self._settings), plan
 
-    def gate(self, ranges: str, path: Path) -> GatedModel:
+    def gate(self, ranges: str, path: Path, spared: Spared = NOTHING_SPARED) -> GatedModel:
         """The model with every node's quantization behind a gate; `path` is where it is written."""
-        plan, scales = self.plan(ranges, (), self.index)
+        plan, scales = self.plan(ranges, spared, self.index)
         return GatedModel(self.model, self.index, plan, scales, path)
 
     def observe(self, ranges: str) -> Mapping[str, Observation]:

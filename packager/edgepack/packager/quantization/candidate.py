@@ -2,20 +2,19 @@
 
 from collections.abc import Collection
 from pathlib import Path
-from typing import Literal
 
 import onnx
 
 from edgepack.packager.profile.pass_settings import Quantize
 from edgepack.packager.progress import Progress
 from edgepack.packager.quantization.bias_correction import correct_biases
-from edgepack.packager.quantization.calibrated import CalibratedModel
+from edgepack.packager.quantization.calibrated import CalibratedModel, Spared
 from edgepack.packager.quantization.plan import Plan
 from edgepack.packager.quantization.preparation import applicable, prepare
 from edgepack.packager.quantization.ranking import rank_nodes
 from edgepack.packager.quantization.ways import list_ways, parse_way
 from edgepack.packager.samples.sequence import Samples
-from edgepack.packager.search.maker import Built, NodeCost, Origin
+from edgepack.packager.search.maker import Built, NodeCost, Origin, Raising
 
 
 class Quantizer:
@@ -62,54 +61,62 @@ class Quantizer:
         return tuple(way.words for way in self._ways if not way.is_plain)
 
     @property
-    def island(self) -> Literal["float", "16-bit"]:
-        """What an island is: as the profile says."""
-        return "16-bit" if self._settings.raises_islands else "float"
+    def raising(self) -> Raising | None:
+        """How activations get 16 bits, where the profile names a type for that."""
+        if not self._settings.can_raise:
+            return None
+        followers = self._plain.followers
+        return Raising(
+            names=tuple(name for name in self.names if name not in followers),
+            build=self.build,
+            rank=lambda method, samples, progress: self._rank(
+                method, Spared(raised=self.names), samples, progress
+            ),
+        )
 
     @property
     def names(self) -> tuple[str, ...]:
         """Every node that can be quantized, in graph order."""
         return self._plain.names
 
-    def build(self, method: str, islands: Collection[str] = ()) -> Built:
-        """The quantized model for one of its methods and a set of nodes that become islands."""
+    def build(
+        self, method: str, float_nodes: Collection[str] = (), raised: Collection[str] = ()
+    ) -> Built:
+        """The quantized model for one of its methods, with nodes that stay float or are raised."""
         way = parse_way(method)
         calibrated, notes = self._prepare(way.preparation)
-        model = calibrated.model
+        model, spared = calibrated.model, Spared(float_nodes=float_nodes, raised=raised)
         if way.is_bias_corrected:
             self._folder.mkdir(parents=True, exist_ok=True)
             model, note = correct_biases(
                 model,
-                lambda changed: calibrated.quantize(way.ranges, islands, changed)[0],
-                [
-                    name
-                    for name in calibrated.names
-                    if self._settings.raises_islands or name not in islands
-                ],
+                lambda changed: calibrated.quantize(way.ranges, spared, changed)[0],
+                [name for name in calibrated.names if name not in float_nodes],
                 self._samples,
                 self._folder,
             )
             notes = (*notes, note)
-        quantized, plan = calibrated.quantize(way.ranges, islands, model)
+        quantized, plan = calibrated.quantize(way.ranges, spared, model)
         origin = Origin(
             model=calibrated.model if way.preparation else None,
             observed=calibrated.observe(way.ranges),
         )
-        lowered = tuple(name for name in plan.names if name not in islands)
         if any(node.is_raised for node in plan.nodes):
             notes = (*notes, _describe_raised(plan, self._settings))
-        return Built(model=quantized, lowered=lowered, notes=notes, origin=origin)
+        return Built(model=quantized, lowered=plan.names, notes=notes, origin=origin)
 
     def rank(self, method: str, samples: Samples, progress: Progress) -> tuple[NodeCost, ...]:
         """Measures what quantizing each node alone costs; worst first. Biases stay as they are."""
+        return self._rank(method, Spared(), samples, progress)
+
+    def _rank(
+        self, method: str, spared: Spared, samples: Samples, progress: Progress
+    ) -> tuple[NodeCost, ...]:
         way = parse_way(method)
         calibrated, _ = self._prepare(way.preparation)
         self._folder.mkdir(parents=True, exist_ok=True)
-        gated = calibrated.gate(way.ranges, self._folder / "ranking.onnx")
-        costs = rank_nodes(gated, samples, progress=progress)
-        if self.island == "float":
-            return costs
-        return tuple(cost for cost in costs if cost.name not in calibrated.followers)
+        gated = calibrated.gate(way.ranges, self._folder / "ranking.onnx", spared)
+        return rank_nodes(gated, samples, progress=progress)
 
     def _prepare(self, name: str) -> tuple[CalibratedModel, tuple[str, ...]]:
         if name not in self._prepared:
@@ -125,7 +132,7 @@ class Quantizer:
 def _describe_raised(plan: Plan, settings: Quantize) -> str:
     raised = sum(node.is_raised for node in plan.nodes)
     return (
-        f"{raised} of {len(plan.nodes)} quantized nodes have {settings.islands} activations, the "
-        f"others {settings.activations}; {plan.conversions} tensors are converted from one to the "
-        "other. What only moves values goes with the node that makes them."
+        f"{raised} of {len(plan.nodes)} quantized nodes have {settings.raised_activations} "
+        f"activations, the others {settings.activations}; {plan.conversions} tensors are converted "
+        "from one to the other. What only moves values goes with the node that makes them."
     )

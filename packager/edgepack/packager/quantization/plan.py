@@ -42,7 +42,7 @@ class NodePlan:
             activation * weight; None where it stays float.
         outputs: Outputs that are quantized.
         rectifier: Index of the Relu or Clip that directly follows and belongs to this node.
-        is_raised: Whether its activations have the type of `settings.islands`.
+        is_raised: Whether its activations have the type of `settings.raised_activations`.
     """
 
     position: int
@@ -123,7 +123,7 @@ def make_plan(
         index: The float graph with shapes.
         settings: The profile's quantize pass.
         float_nodes: Names of nodes that must stay float.
-        raised_nodes: Names of nodes whose activations have the type of `settings.islands`.
+        raised_nodes: Names of nodes whose activations have `settings.raised_activations`.
         apart: Names of nodes whose Relu or Clip is quantized by itself.
 
     Returns:

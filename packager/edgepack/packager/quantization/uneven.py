@@ -1,8 +1,8 @@
 """Joins of very different values at the end of a model, which one scale cannot hold.
 
 A detector ends in a Concat of boxes (0…640) and scores (0…1). In 8 bits a step of the joined
-tensor is 2.5: every score becomes zero (onnxruntime#14233). Such a join becomes an island, and so
-does what follows it; all that computes lies before it.
+tensor is 2.5: every score becomes zero (onnxruntime#14233). Such a join is spared, and so is
+what follows it; all that computes lies before it.
 """
 
 from collections.abc import Mapping

@@ -8,7 +8,6 @@ Quark takes a minute.
 import json
 from collections.abc import Collection
 from pathlib import Path
-from typing import Literal
 
 import msgspec
 import numpy as np
@@ -76,16 +75,15 @@ class QuarkQuantizer:
         return ()
 
     @property
-    def island(self) -> Literal["float"]:
-        """What an island is."""
-        return "float"
+    def raising(self) -> None:
+        """Quark's configurations have one type of activations."""
 
     @property
     def names(self) -> tuple[str, ...]:
         """Every node that can be quantized, in graph order."""
         return self._own.names
 
-    def build(self, method: str, islands: Collection[str]) -> Built:
+    def build(self, method: str, float_nodes: Collection[str]) -> Built:
         """Runs Quark once."""
         source, output, samples = self._write_inputs()
         request = {
@@ -93,7 +91,7 @@ class QuarkQuantizer:
             "output": str(output),
             "samples": str(samples),
             "config": self._config,
-            "exclude": sorted(islands),
+            "exclude": sorted(float_nodes),
         }
         self._progress(f"AMD Quark, {self._config}", 0, 0)
         command = (self._python, str(_CHILD))
@@ -101,7 +99,7 @@ class QuarkQuantizer:
         answer = _read(ending.answer, ending.because, self._python)
         return Built(
             model=load_model(output),
-            lowered=tuple(name for name in self.names if name not in set(islands)),
+            lowered=tuple(name for name in self.names if name not in set(float_nodes)),
             notes=(f"Quantized by AMD Quark {answer.version}, {self._config}.",),
         )
 

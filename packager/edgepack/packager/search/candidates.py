@@ -3,7 +3,6 @@
 import math
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
 
 from edgepack.packager.judging.accuracy import Verdict
 from edgepack.packager.search.maker import NodeCost, Origin
@@ -51,8 +50,8 @@ class Candidate:
         label: What sets it apart from other profiles' candidates, in words; "" where one profile
             is tried as it stands.
         method: How it was made, in the maker's words.
-        islands: Nodes that were spared, in the order in which they became islands.
-        island: What these are, see `CandidateMaker`.
+        float_nodes: Nodes that stayed float, in the order in which they were returned.
+        raised: Nodes that got 16 bits, likewise; what is among the float ones too is float.
         path: The model; of the best candidate alone it is certain to be there.
         judged: What was measured.
         origin: What it was made from.
@@ -61,8 +60,8 @@ class Candidate:
 
     label: str
     method: str
-    islands: tuple[str, ...]
-    island: Literal["float", "16-bit"]
+    float_nodes: tuple[str, ...]
+    raised: tuple[str, ...]
     path: Path
     judged: Judged
     origin: Origin = field(default_factory=Origin)
@@ -74,23 +73,27 @@ class Candidate:
         return self.judged.verdict
 
     @property
-    def key(self) -> tuple[str, frozenset[str]]:
+    def key(self) -> tuple[str, frozenset[str], frozenset[str]]:
         """Which candidate of its search it is."""
-        return self.method, frozenset(self.islands)
+        return self.method, frozenset(self.float_nodes), frozenset(self.raised)
 
     @property
-    def float_nodes(self) -> tuple[str, ...]:
-        """The islands, where they are float."""
-        return self.islands if self.island == "float" else ()
+    def raised_count(self) -> int:
+        """How many nodes have 16 bits."""
+        return len(set(self.raised) - set(self.float_nodes))
 
     @property
     def words(self) -> str:
         """The settings, for reports."""
-        total = self.judged.lowered + len(self.islands)
+        total = self.judged.lowered + len(self.float_nodes)
         label = f"{self.label}: " if self.label else ""
-        if not self.islands:
+        kinds = ((len(self.float_nodes), "float"), (self.raised_count, "16-bit"))
+        counts = [(count, kind) for count, kind in kinds if count]
+        if not counts:
             return f"{label}{self.method}, {total} nodes quantized"
-        return f"{label}{self.method}, {len(self.islands)} of {total} nodes {self.island}"
+        (first, kind), *others = counts
+        words = [f"{first} of {total} nodes {kind}", *(f"{count} {kind}" for count, kind in others)]
+        return f"{label}{self.method}, {', '.join(words)}"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,11 +1,11 @@
-"""What the search needs of a lowering: candidates by method and by nodes that are islands in it.
+"""What the search needs of a lowering: candidates by method and by nodes that are spared.
 
 The search knows nothing of integers, halves or blocks of weights; whoever lowers a model does.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from typing import Protocol
 
 import onnx
 
@@ -58,6 +58,21 @@ class NodeCost:
     noise: float
 
 
+@dataclass(frozen=True, kw_only=True)
+class Raising:
+    """How a maker gives nodes 16 bits in place of 8: activations, while weights stay as they are.
+
+    Attributes:
+        names: The nodes that can be raised by themselves, in graph order.
+        build: Makes a candidate of a method, the nodes that stay float, and those that are raised.
+        rank: As `CandidateMaker.rank`, with all of `names` raised: what weights cost.
+    """
+
+    names: tuple[str, ...]
+    build: Callable[[str, Collection[str], Collection[str]], Built]
+    rank: Callable[[str, Samples, Progress], tuple[NodeCost, ...]]
+
+
 class CandidateMaker(Protocol):
     """Makes candidates of one float model."""
 
@@ -70,19 +85,19 @@ class CandidateMaker(Protocol):
         """Further ways, which take much longer to make; for where the others are not enough."""
 
     @property
-    def island(self) -> Literal["float", "16-bit"]:
-        """What an island is, as people are told: a node that stays float, or that keeps 16 bits."""
+    def raising(self) -> Raising | None:
+        """How nodes get 16 bits, where that is to be tried before any stays float."""
 
     @property
     def names(self) -> tuple[str, ...]:
         """Every node that can be lowered, in graph order."""
 
-    def build(self, method: str, islands: Collection[str]) -> Built:
+    def build(self, method: str, float_nodes: Collection[str]) -> Built:
         """Makes one candidate.
 
         Args:
             method: One of `methods` or `costly_methods`.
-            islands: Nodes of `names` that are to be islands.
+            float_nodes: Nodes of `names` that stay float.
         """
 
     def rank(self, method: str, samples: Samples, progress: Progress) -> tuple[NodeCost, ...]:

@@ -3,11 +3,12 @@
 1. Try the maker's plain methods in order; the first within the budget wins.
 2. If the best of them is near the budget, try the costly methods too. If it is far from it, which
    of them is best says nothing (a speech detector's worst method with every node lowered was its
-   best one with half of them float): rank the nodes by what lowering each alone costs, make the
-   worst islands (float, or with more bits), and compare the plain methods there.
-3. Make the worst nodes islands: 1, 2, 4, 8 … of them, then fewer again as long as the budget
-   holds.
-4. If the plain methods do not get there, try the costly ones with as many islands as may be.
+   best one with half of them float): rank the nodes by what lowering each alone costs, spare the
+   worst, and compare the plain methods there.
+3. Spare the worst nodes: 1, 2, 4, 8 … of them, then fewer again as long as the budget holds. Where
+   the maker can, they get 16 bits. If all of them are not enough, the weights are to blame: rank
+   the nodes once more, and the worst stay float. Elsewhere the worst stay float at once.
+4. If the plain methods do not get there, try the costly ones with as many nodes spared.
 5. Lower those again, from the least costly on, that are not needed after all: what nodes cost
    together is not the sum of what they cost alone.
 6. If nothing holds, say so with every candidate that was tried and the nodes to blame.
@@ -17,13 +18,14 @@ samples and on the calibration samples, since the former are few; the held-out s
 seen here.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from edgepack.packager.judging.evaluation import Evaluator
 from edgepack.packager.judging.measure import Run
 from edgepack.packager.progress import Progress
-from edgepack.packager.search.candidates import SearchResult
+from edgepack.packager.search.candidates import Candidate, SearchResult
 from edgepack.packager.search.judge import CandidateJudge
 from edgepack.packager.search.maker import CandidateMaker, NodeCost
 from edgepack.packager.search.time_limit import OutOfTimeError, describe_duration
@@ -36,7 +38,38 @@ _NEAR_SPARE = -2.0
 """Down to here a candidate is near: it loses at most three times what the budget allows."""
 
 _COMPARED_SHARE = 0.25
-"""Share of the nodes that may be islands, of those that are where methods compare."""
+"""Share of the nodes that may stay float, of those that are spared where methods compare."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Spare:
+    """Nodes that may be spared, and in which way: float, or raised to 16 bits.
+
+    Attributes:
+        tries: The candidates so far.
+        names: The nodes, worst first.
+        is_raising: Whether these are raised.
+        float_nodes: Nodes that stay float all the same, where others are raised.
+        raised: Nodes that are raised all the same, where others stay float.
+    """
+
+    tries: Tries
+    names: tuple[str, ...]
+    is_raising: bool = False
+    float_nodes: tuple[str, ...] = ()
+    raised: tuple[str, ...] = ()
+
+    @property
+    def word(self) -> str:
+        """What a node that is spared is."""
+        return _word(self.is_raising)
+
+    def add(self, method: str, count: int, because: str) -> Candidate:
+        """The candidate with so many of the nodes spared."""
+        chosen = self.names[:count]
+        if self.is_raising:
+            return self.tries.add(method, self.float_nodes, because, raised=chosen)
+        return self.tries.add(method, chosen, because, raised=self.raised)
 
 
 def search(
@@ -54,7 +87,7 @@ def search(
 
     Args:
         maker: Makes candidates.
-        max_float_share: Share of the nodes that may be islands, 0…1.
+        max_float_share: Share of the nodes that may stay float, 0…1; any may get 16 bits.
         evaluator: Opens candidates where they are measured.
         judge: Judges them.
         conditions: Time, and what was measured before.
@@ -77,20 +110,30 @@ def search(
         if _try_methods(tries, maker.methods, conditions, is_hopeless):
             return tries.result(())
         is_near = tries.best.verdict.spare >= _NEAR_SPARE
-        if is_near and _try_costly(tries, maker.costly_methods, ()):
+        if is_near and _try_costly(tries, maker.costly_methods, _Spare(tries=tries, names=())):
             return tries.result(())
         method = tries.best.method
         ranked = tries.rank(method)
         limit = int(len(ranked) * max_float_share)
-        names = tuple(cost.name for cost in ranked[:limit])
-        failed = 0
-        if not is_near and len(maker.methods) > 1 and names:
-            failed = max(1, int(limit * _COMPARED_SHARE))
-            method = _compare(tries, maker.methods, names[:failed])
-        _make_islands(tries, method, names, failed)
+        spare = _Spare(tries=tries, names=_names(ranked[:limit]))
+        if maker.raising is not None:
+            raisable = set(maker.raising.names)
+            names = tuple(name for name in _names(ranked) if name in raisable)
+            spare = _Spare(tries=tries, names=names, is_raising=True)
+        tried = max(1, int(limit * _COMPARED_SHARE))
+        compares = not is_near and len(maker.methods) > 1 and bool(spare.names)
+        if compares:
+            method = _compare(spare, maker.methods, tried)
+        _climb(spare, method, tried if compares else 0)
+        if maker.raising is not None and not tries.is_settled(tries.best):
+            method = tries.best.method
+            ranked = tries.rank(method, maker.raising)
+            spare = _Spare(tries=tries, names=_names(ranked[:limit]), raised=spare.names)
+            _climb(spare, method, 0)
         if not is_near and not tries.is_settled(tries.best):
-            _try_costly(tries, maker.costly_methods, names)
-            _return_fewer(tries, tries.best.method, names, 0, limit)
+            _try_costly(tries, maker.costly_methods, spare)
+            _spare_fewer(spare, tries.best.method, 0, len(spare.names))
+        _raise_fewer(tries)
         _lower_again(tries)
     except OutOfTimeError:
         if tries.is_empty:
@@ -126,72 +169,92 @@ def _recall_or_ask(
     return known
 
 
-def _try_costly(tries: Tries, methods: tuple[str, ...], islands: tuple[str, ...]) -> bool:
+def _try_costly(tries: Tries, methods: tuple[str, ...], spare: _Spare) -> bool:
     """Steps 2 and 4; whether one of them is enough."""
     for method in methods:
-        because = "the plain methods lose too much"
-        if tries.is_settled(tries.add(method, islands, because)):
+        candidate = spare.add(method, len(spare.names), "the plain methods lose too much")
+        if tries.is_settled(candidate):
             return True
     return False
 
 
-def _compare(tries: Tries, methods: tuple[str, ...], islands: tuple[str, ...]) -> str:
-    """Step 2: the method that is best with some islands."""
-    because = f"methods compared, the {len(islands)} costliest node(s) {tries.island}"
-    best = tries.add(methods[0], islands, because)
+def _compare(spare: _Spare, methods: tuple[str, ...], count: int) -> str:
+    """Step 2: the method that is best with some nodes spared."""
+    because = f"methods compared, the {count} costliest node(s) {spare.word}"
+    best = spare.add(methods[0], count, because)
     for method in methods[1:]:
-        candidate = tries.add(method, islands, because)
+        candidate = spare.add(method, count, because)
         if candidate.verdict.beats(best.verdict):
             best = candidate
     return best.method
 
 
-def _make_islands(tries: Tries, method: str, names: tuple[str, ...], tried: int) -> None:
+def _climb(spare: _Spare, method: str, tried: int) -> None:
     """Step 3.
 
     Args:
-        tries: The candidates so far.
-        method: How they are made.
-        names: The nodes that may be islands, worst first.
-        tried: How many of them were before; 0 for none.
+        spare: Which nodes may be spared, and how.
+        method: How candidates are made.
+        tried: How many nodes were spared before; 0 for none.
     """
     failed = 0
-    for count in (tried, *_doubling(len(names))):
+    for count in (tried, *_doubling(len(spare.names))):
         if count <= failed:
             continue
-        candidate = tries.add(
-            method, names[:count], f"the {count} costliest node(s) {tries.island}"
-        )
-        if tries.is_settled(candidate):
-            _return_fewer(tries, method, names, failed, count)
+        candidate = spare.add(method, count, f"the {count} costliest node(s) {spare.word}")
+        if spare.tries.is_settled(candidate):
+            _spare_fewer(spare, method, failed, count)
             return
         failed = count
 
 
-def _return_fewer(
-    tries: Tries, method: str, names: tuple[str, ...], failed: int, passed: int
-) -> None:
-    """Halves the gap between a number of islands that is too small and one that will do."""
+def _spare_fewer(spare: _Spare, method: str, failed: int, passed: int) -> None:
+    """Halves the gap between a number of nodes that is too small and one that will do."""
+    tries = spare.tries
     while tries.is_settled(tries.best) and passed - failed > max(1, failed // 4):
         middle = (passed + failed) // 2
-        candidate = tries.add(method, names[:middle], f"fewer {tries.island} nodes may do")
+        candidate = spare.add(method, middle, f"fewer {spare.word} nodes may do")
         if tries.is_settled(candidate):
             passed = middle
         else:
             failed = middle
 
 
-def _lower_again(tries: Tries) -> None:
-    """Step 5."""
-    if not tries.is_settled(tries.best):
+def _raise_fewer(tries: Tries) -> None:
+    """Where some nodes had to stay float, not all others need 16 bits."""
+    best = tries.best
+    if not (tries.is_settled(best) and best.raised and best.float_nodes):
         return
-    method = tries.best.method
-    kept = list(tries.best.islands)
+    spare = _Spare(tries=tries, names=best.raised, is_raising=True, float_nodes=best.float_nodes)
+    _spare_fewer(spare, best.method, 0, len(best.raised))
+
+
+def _lower_again(tries: Tries) -> None:
+    """Step 5: what is float where anything is, else what has 16 bits."""
+    best = tries.best
+    if not tries.is_settled(best):
+        return
+    is_raising = not best.float_nodes
+    kept = list(best.raised if is_raising else best.float_nodes)
+    word = _word(is_raising)
     for name in tuple(reversed(kept[:-1]))[:_MOST_LOWERED_AGAIN]:
-        fewer = [other for other in kept if other != name]
-        candidate = tries.add(method, fewer, f"without {name} among the {tries.island} nodes")
+        fewer = tuple(other for other in kept if other != name)
+        candidate = tries.add(
+            best.method,
+            best.float_nodes if is_raising else fewer,
+            f"without {name} among the {word} nodes",
+            raised=fewer if is_raising else best.raised,
+        )
         if tries.is_settled(candidate):
-            kept = fewer
+            kept = list(fewer)
+
+
+def _word(is_raising: bool) -> str:
+    return "16-bit" if is_raising else "float"
+
+
+def _names(costs: Sequence[NodeCost]) -> tuple[str, ...]:
+    return tuple(cost.name for cost in costs)
 
 
 def _doubling(limit: int) -> list[int]:

@@ -14,7 +14,7 @@ from edgepack.packager.progress import Progress
 from edgepack.packager.search.candidates import Candidate, Demand, Judged, SearchResult
 from edgepack.packager.search.journal import Journal
 from edgepack.packager.search.judge import CandidateJudge
-from edgepack.packager.search.maker import CandidateMaker, NodeCost
+from edgepack.packager.search.maker import Built, CandidateMaker, NodeCost, Raising
 from edgepack.packager.search.time_limit import TimeLimit, describe_duration
 from edgepack.packager.variant import Attempt
 
@@ -39,7 +39,7 @@ class Conditions:
 
 
 class Tries:
-    """Candidates so far; the best is the one to keep: within the budget with the fewest islands.
+    """Candidates so far; the best is the one to keep: within the budget, the fewest nodes spared.
 
     Args:
         maker: Makes candidates.
@@ -69,8 +69,21 @@ class Tries:
         self._candidates: list[Candidate] = []
         self._reasons: list[str] = []
 
-    def add(self, method: str, islands: Collection[str], because: str) -> Candidate:
+    def add(
+        self,
+        method: str,
+        float_nodes: Collection[str],
+        because: str,
+        *,
+        raised: Collection[str] = (),
+    ) -> Candidate:
         """Makes, runs and judges one candidate, unless it was judged before.
+
+        Args:
+            method: How it is made.
+            float_nodes: Nodes that stay float.
+            because: Why it is tried.
+            raised: Nodes that get 16 bits, see `Raising`.
 
         Raises:
             OutOfTimeError: The time is used up, and there is a candidate already.
@@ -78,12 +91,13 @@ class Tries:
         """
         self._conditions.limit.check()
         for known in self._candidates:
-            if known.key == (method, frozenset(islands)):
+            if known.key == (method, frozenset(float_nodes), frozenset(raised)):
                 return known
         number = len(self._candidates) + 1
-        candidate = self._recall(number, method, tuple(islands))
+        wanted = (method, tuple(float_nodes), tuple(raised))
+        candidate = self._recall(number, *wanted)
         if candidate is None:
-            candidate = self._measure(number, method, tuple(islands))
+            candidate = self._measure(number, *wanted)
         self._candidates.append(candidate)
         self._reasons.append(because)
         self._discard_all_but_best()
@@ -91,22 +105,23 @@ class Tries:
         self._progress(self._describe(candidate), number, 0)
         return candidate
 
-    @property
-    def island(self) -> str:
-        """What islands are, in a word."""
-        return self._maker.island
-
     def open(self, candidate: Candidate) -> Run:
         """A candidate, ready to run."""
         return self._evaluator.open(self._made(candidate).path)
 
-    def rank(self, method: str) -> tuple[NodeCost, ...]:
-        """What each node costs, worst first; from the journal where it was measured before."""
-        key = f"rank {method}"
+    def rank(self, method: str, raising: Raising | None = None) -> tuple[NodeCost, ...]:
+        """What each node costs, worst first; from the journal where it was measured before.
+
+        Args:
+            method: How candidates are made.
+            raising: Given where all nodes are to be raised.
+        """
+        key = f"rank {method}" if raising is None else f"rank {method}, raised"
         known = self._conditions.journal.recall(self._conditions.context, key, tuple[NodeCost, ...])
         if known is not None:
             return known
-        costs = self._maker.rank(method, self._judge.samples, self._progress)
+        rank = self._maker.rank if raising is None else raising.rank
+        costs = rank(method, self._judge.samples, self._progress)
         self._conditions.journal.keep(self._conditions.context, key, costs)
         return costs
 
@@ -116,10 +131,10 @@ class Tries:
 
     @property
     def best(self) -> Candidate:
-        """Meets the demand with the fewest islands; else the most accurate one."""
+        """Meets the demand with the fewest nodes float, then 16-bit; else the most accurate one."""
         settled = [candidate for candidate in self._candidates if self.is_settled(candidate)]
         if settled:
-            return min(settled, key=lambda candidate: len(candidate.islands))
+            return min(settled, key=lambda each: (len(each.float_nodes), each.raised_count))
         best = self._candidates[0]
         for candidate in self._candidates[1:]:
             if candidate.verdict.beats(best.verdict):
@@ -140,7 +155,7 @@ class Tries:
                 size_bytes=candidate.judged.size_bytes,
                 because=_reason(because, candidate),
                 float_nodes=len(candidate.float_nodes),
-                raised_nodes=None if candidate.island == "float" else len(candidate.islands),
+                raised_nodes=None if self._maker.raising is None else candidate.raised_count,
             )
             for candidate, because in zip(self._candidates, self._reasons, strict=True)
         )
@@ -153,34 +168,52 @@ class Tries:
             notes=(*self._conditions.journal.notes, *notes),
         )
 
-    def _recall(self, number: int, method: str, islands: tuple[str, ...]) -> Candidate | None:
-        judged = self._conditions.journal.recall(
-            self._conditions.context, _key(method, islands), Judged
-        )
-        return None if judged is None else self._candidate(number, method, islands, judged)
+    def _recall(
+        self, number: int, method: str, float_nodes: tuple[str, ...], raised: tuple[str, ...]
+    ) -> Candidate | None:
+        key = _key(method, float_nodes, raised)
+        judged = self._conditions.journal.recall(self._conditions.context, key, Judged)
+        if judged is None:
+            return None
+        return self._candidate(number, method, float_nodes, raised, judged)
 
-    def _measure(self, number: int, method: str, islands: tuple[str, ...]) -> Candidate:
+    def _measure(
+        self, number: int, method: str, float_nodes: tuple[str, ...], raised: tuple[str, ...]
+    ) -> Candidate:
         path = self._path(number)
-        built = self._maker.build(method, islands)
+        built = self._build(method, float_nodes, raised)
         path.parent.mkdir(parents=True, exist_ok=True)
         size_bytes = save_model(built.model, path)
         verdict = self._judge.judge(self._evaluator.open(path))
         judged = Judged(verdict=verdict, size_bytes=size_bytes, lowered=len(built.lowered))
-        self._conditions.journal.keep(self._conditions.context, _key(method, islands), judged)
+        key = _key(method, float_nodes, raised)
+        self._conditions.journal.keep(self._conditions.context, key, judged)
         return replace(
-            self._candidate(number, method, islands, judged),
+            self._candidate(number, method, float_nodes, raised, judged),
             origin=built.origin,
             notes=built.notes,
         )
 
+    def _build(self, method: str, float_nodes: Collection[str], raised: Collection[str]) -> Built:
+        if not raised:
+            return self._maker.build(method, float_nodes)
+        if self._maker.raising is None:
+            raise ValueError("nodes to raise, for a maker that raises none")
+        return self._maker.raising.build(method, float_nodes, raised)
+
     def _candidate(
-        self, number: int, method: str, islands: tuple[str, ...], judged: Judged
+        self,
+        number: int,
+        method: str,
+        float_nodes: tuple[str, ...],
+        raised: tuple[str, ...],
+        judged: Judged,
     ) -> Candidate:
         return Candidate(
             label=self._conditions.label,
             method=method,
-            islands=islands,
-            island=self._maker.island,
+            float_nodes=float_nodes,
+            raised=raised,
             path=self._path(number),
             judged=judged,
         )
@@ -192,7 +225,7 @@ class Tries:
         """The candidate with its model on disk: making it again gives the same bytes."""
         if candidate.path.exists():
             return candidate
-        built = self._maker.build(candidate.method, candidate.islands)
+        built = self._build(candidate.method, candidate.float_nodes, candidate.raised)
         candidate.path.parent.mkdir(parents=True, exist_ok=True)
         save_model(built.model, candidate.path)
         return replace(candidate, origin=built.origin, notes=built.notes)
@@ -219,6 +252,7 @@ def _reason(because: str, candidate: Candidate) -> str:
     return because if after is None else f"{because}; given up after {after} samples"
 
 
-def _key(method: str, islands: Collection[str]) -> str:
-    """Which candidate it is; the order of the islands changes nothing."""
-    return msgspec.json.encode([method, sorted(islands)]).decode()
+def _key(method: str, float_nodes: Collection[str], raised: Collection[str]) -> str:
+    """Which candidate it is; the order of the nodes changes nothing."""
+    spared = [sorted(float_nodes), sorted(raised)] if raised else [sorted(float_nodes)]
+    return msgspec.json.encode([method, *spared]).decode()

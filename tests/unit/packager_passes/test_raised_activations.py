@@ -1,4 +1,4 @@
-"""Islands with 16-bit activations in a graph of 8 bits: which nodes, which types, which pairs."""
+"""16-bit activations in a graph of 8 bits: which nodes, which types, which pairs."""
 
 from pathlib import Path
 
@@ -12,7 +12,7 @@ from edgepack.packager.judging.measure import ModelRunner
 from edgepack.packager.profile.pass_settings import Quantize
 from edgepack.packager.profile.reading import resolve_profile
 from edgepack.packager.progress import silent
-from edgepack.packager.quantization.calibrated import CalibratedModel
+from edgepack.packager.quantization.calibrated import CalibratedModel, Spared
 from edgepack.packager.quantization.candidate import Quantizer
 from edgepack.packager.samples.sequence import Samples
 from tests.unit.packager_passes.models import (
@@ -29,7 +29,7 @@ node = helper.make_node
 
 
 def _settings(**changes: object) -> Quantize:
-    given = {"islands": "uint16", "fixed_scales": True, **changes}
+    given = {"raised_activations": "uint16", "fixed_scales": True, **changes}
     settings = resolve_profile("qnn-htp-a8w8", {"pass": [{"name": "quantize", **given}]}).quantize
     assert settings is not None
     return settings
@@ -45,7 +45,7 @@ def _raise(
     model: onnx.ModelProto, folder: Path, *names: str, **changes: object
 ) -> tuple[QdqGraph, dict[str, str]]:
     """The quantized graph, and by node the one type of all that it reads and writes."""
-    result = _quantizer(model, folder, **changes).build("minmax", names).model
+    result = _quantizer(model, folder, **changes).build("minmax", raised=names).model
     onnx.checker.check_model(result, full_check=True)
     graph = QdqGraph(result)
     return graph, {
@@ -87,7 +87,7 @@ def test_a_raised_node_reads_and_writes_16_bits_and_the_others_8(tmp_path: Path)
 
 
 def test_without_islands_nothing_differs_from_8_bits(tmp_path: Path) -> None:
-    eight = _quantizer(cnn(), tmp_path / "8", islands="float").build("minmax").model
+    eight = _quantizer(cnn(), tmp_path / "8", raised_activations="").build("minmax").model
     mixed = _quantizer(cnn(), tmp_path / "16").build("minmax").model
     assert mixed == eight
 
@@ -193,7 +193,7 @@ def test_16_bits_hold_what_8_lose(tmp_path: Path) -> None:
     expected = ModelRunner(model, tmp_path / "float.onnx").run_all(samples)
     errors = []
     for names in ((), ("spread_layer", "pick_layer")):
-        result = _quantizer(model, tmp_path / "calibration").build("minmax", names).model
+        result = _quantizer(model, tmp_path / "calibration").build("minmax", raised=names).model
         runner = ModelRunner(result, tmp_path / "quantized.onnx", optimize=False)
         got = runner.run_all(samples)
         errors.append(mean_noise(expected, got))
@@ -215,28 +215,44 @@ def test_an_uneven_join_is_raised_where_16_bits_hold_it(tmp_path: Path) -> None:
     assert types == {"boxes": "uint8", "scores": "uint8", "join": "uint16"}
 
 
-def test_only_nodes_that_can_be_raised_by_themselves_are_ranked(tmp_path: Path) -> None:
-    model = cnn()
+def test_only_nodes_that_can_be_raised_by_themselves_are_offered(tmp_path: Path) -> None:
+    quantizer = _quantizer(cnn(), tmp_path)
+    assert quantizer.raising is not None
+    assert set(quantizer.raising.names) == set(quantizer.names) - {"pool", "flatten"}
+    assert _quantizer(cnn(), tmp_path, raised_activations="").raising is None
+
+
+def test_raised_nodes_cost_what_their_weights_cost(tmp_path: Path) -> None:
+    model = spread_model(50)
     quantizer = _quantizer(model, tmp_path)
-    ranked = {cost.name for cost in quantizer.rank("minmax", samples_for(model, 4), silent)}
-    assert ranked == set(quantizer.names) - {"pool", "flatten"}
+    assert quantizer.raising is not None
+    samples = samples_for(model, 4)
+    eight = {cost.name: cost.noise for cost in quantizer.rank("minmax", samples, silent)}
+    costs = quantizer.raising.rank("minmax", samples, silent)
+    sixteen = {cost.name: cost.noise for cost in costs}
+    assert sixteen["pick_layer"] < eight["pick_layer"] / 100, "its weights are 0 and 1"
+    assert sixteen["spread_layer"] > 0.005, "its weights are 1 and 50"
+
+
+def test_a_node_that_is_both_float_and_raised_is_float(tmp_path: Path) -> None:
+    built = _quantizer(cnn(), tmp_path).build("minmax", ("conv2",), ("conv2", "sigmoid"))
+    graph = QdqGraph(built.model)
+    (conv,) = [entry for entry in graph.named("Conv") if entry.name == "conv2"]
+    assert conv.input[1] == "w2"
+    assert graph.pair(graph.readers(graph.named("Sigmoid")[0].output[0])[0]).scale == 1 / 65536
 
 
 def test_a_note_counts_the_16_bit_nodes_and_those_that_go_along(tmp_path: Path) -> None:
-    built = _quantizer(cnn(), tmp_path).build("minmax", ("conv1",))
+    built = _quantizer(cnn(), tmp_path).build("minmax", raised=("conv1",))
     assert built.notes == (
         "2 of 9 quantized nodes have uint16 activations, the others uint8; 1 tensors are converted "
         "from one to the other. What only moves values goes with the node that makes them.",
     )
-    assert "conv1" not in built.lowered
+    assert "conv1" in built.lowered
 
 
-def test_where_activations_have_16_bits_already_an_island_is_float(tmp_path: Path) -> None:
-    quantizer = _quantizer(cnn(), tmp_path, activations="uint16")
-    assert quantizer.island == "float"
-    graph = QdqGraph(quantizer.build("minmax", ("conv2",)).model)
-    (conv,) = [entry for entry in graph.named("Conv") if entry.name == "conv2"]
-    assert conv.input[1] == "w2", "its weights are float too"
+def test_where_activations_have_16_bits_already_none_can_be_raised(tmp_path: Path) -> None:
+    assert _quantizer(cnn(), tmp_path, activations="uint16").raising is None
 
 
 def test_a_table_that_is_looked_up_stays_as_small_as_it_is(tmp_path: Path) -> None:
@@ -258,6 +274,6 @@ def test_a_table_that_is_looked_up_stays_as_small_as_it_is(tmp_path: Path) -> No
     calibrated = CalibratedModel(
         model, _settings(), samples, work_dir=tmp_path / "calibration", progress=silent
     )
-    result, _ = calibrated.quantize("minmax", ("product",), model)
+    result, _ = calibrated.quantize("minmax", Spared(raised=("product",)), model)
     stored = {tensor.name: tensor.data_type for tensor in result.graph.initializer}
     assert stored["table/q"] == onnx.TensorProto.UINT8
