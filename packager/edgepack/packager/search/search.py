@@ -6,8 +6,8 @@
    best one with half of them float): rank the nodes by what lowering each alone costs, spare the
    worst, and compare the plain methods there.
 3. Spare the worst nodes: 1, 2, 4, 8 … of them, then fewer again as long as the budget holds. Where
-   the maker can, they get 16 bits. If all of them are not enough, the weights are to blame: rank
-   the nodes once more, and the worst stay float. Elsewhere the worst stay float at once.
+   the maker can, they get 16 bits. If 16 bits for all are not enough, the weights are to blame: the
+   nodes are ranked once more, and the worst stay float. Elsewhere the worst stay float at once.
 4. If the plain methods do not get there, try the costly ones with as many nodes spared.
 5. Lower those again, from the least costly on, that are not needed after all: what nodes cost
    together is not the sum of what they cost alone.
@@ -38,7 +38,7 @@ _NEAR_SPARE = -2.0
 """Down to here a candidate is near: it loses at most three times what the budget allows."""
 
 _COMPARED_SHARE = 0.25
-"""Share of the nodes that may stay float, of those that are spared where methods compare."""
+"""Share of the nodes that may be spared, of those that are where methods compare."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,16 +120,15 @@ def search(
             raisable = set(maker.raising.names)
             names = tuple(name for name in _names(ranked) if name in raisable)
             spare = _Spare(tries=tries, names=names, is_raising=True)
-        tried = max(1, int(limit * _COMPARED_SHARE))
+            if not _is_enough(spare, (method, maker.methods[0])):
+                method = tries.best.method
+                ranked = tries.rank(method, maker.raising)
+                spare = _Spare(tries=tries, names=_names(ranked[:limit]), raised=names)
+        tried = max(1, int(len(spare.names) * _COMPARED_SHARE))
         compares = not is_near and len(maker.methods) > 1 and bool(spare.names)
         if compares:
             method = _compare(spare, maker.methods, tried)
         _climb(spare, method, tried if compares else 0)
-        if maker.raising is not None and not tries.is_settled(tries.best):
-            method = tries.best.method
-            ranked = tries.rank(method, maker.raising)
-            spare = _Spare(tries=tries, names=_names(ranked[:limit]), raised=spare.names)
-            _climb(spare, method, 0)
         if not is_near and not tries.is_settled(tries.best):
             _try_costly(tries, maker.costly_methods, spare)
             _spare_fewer(spare, tries.best.method, 0, len(spare.names))
@@ -187,6 +186,16 @@ def _compare(spare: _Spare, methods: tuple[str, ...], count: int) -> str:
         if candidate.verdict.beats(best.verdict):
             best = candidate
     return best.method
+
+
+def _is_enough(spare: _Spare, methods: tuple[str, ...]) -> bool:
+    """Step 3: whether some method holds with all of the nodes spared."""
+    count = len(spare.names)
+    because = f"whether {count} {spare.word} node(s), all there can be, are enough"
+    return any(
+        spare.tries.is_settled(spare.add(method, count, because))
+        for method in dict.fromkeys(methods)
+    )
 
 
 def _climb(spare: _Spare, method: str, tried: int) -> None:
