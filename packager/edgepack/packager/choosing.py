@@ -15,6 +15,7 @@ from edgepack.packager.judging import gates
 from edgepack.packager.judging.accuracy import Metric
 from edgepack.packager.judging.evaluation import Evaluator
 from edgepack.packager.judging.measure import Run, interleaved_medians_ms
+from edgepack.packager.judging.restored_weights import nodes_with_restored_weights
 from edgepack.packager.passing_through import check_quantized_once, describe_own
 from edgepack.packager.profile.pass_settings import Lowering
 from edgepack.packager.profile.schema import Profile
@@ -30,6 +31,7 @@ from edgepack.packager.search.tries import Conditions
 _FLOAT_PRECISION = "fp32"
 _LATENCY_ROUNDS = 50
 _QUICK_ROUNDS = 10
+_MOST_NAMED = 5
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -209,11 +211,28 @@ class Chooser:
             path=best.path,
             precision=profile.about.precision,
             found=found,
-            notes=(f"Quantized with {best.words}.", *best.notes, *found.notes),
+            notes=(
+                f"Quantized with {best.words}.",
+                *best.notes,
+                *found.notes,
+                *self._describe_restored(best.path),
+            ),
             timed_notes=tuple(timed_notes),
             latency_ms=times[0] if times else None,
             float_latency_ms=times[1] if times else None,
             candidate_latency_ms=times[0] if times else None,
+        )
+
+    def _describe_restored(self, path: Path) -> tuple[str, ...]:
+        if not self._evaluator.is_on_cpu:
+            return ()
+        names = nodes_with_restored_weights(path)
+        if not names:
+            return ()
+        return (
+            f"{len(names)} quantized node(s) multiply floats all the same, since ONNX Runtime has "
+            "no integer form of them as they stand: "
+            f"{', '.join(names[:_MOST_NAMED])}{' …' if len(names) > _MOST_NAMED else ''}.",
         )
 
 

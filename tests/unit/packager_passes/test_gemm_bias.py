@@ -12,7 +12,7 @@ from edgepack.packager.graph.model_files import quiet_options, save_model
 from edgepack.packager.passes.optimize import optimize
 from edgepack.packager.profile.pass_settings import Optimize, Quantize
 from edgepack.packager.progress import silent
-from edgepack.packager.quantization.calibrated import CalibratedModel, Spared
+from edgepack.packager.quantization.candidate import Quantizer
 from tests.unit.packager_passes.models import constant, make_model, samples_for, weight
 from tests.unit.packager_passes.passing import context_of, copy_of, difference, kinds_of
 
@@ -55,8 +55,7 @@ def test_a_product_with_a_bias_is_computed_in_integers_whatever_the_biass_rank(
     assert difference(model, after, tmp_path) < 1e-6, "who else reads the bias reads what it was"
 
     settings = Quantize(ops="compute", activations="uint8", weights="int8", per_channel=("Gemm",))
-    calibrated = CalibratedModel(
+    quantizer = Quantizer(
         after, settings, samples_for(after, 8), work_dir=tmp_path, progress=silent
     )
-    quantized, _ = calibrated.quantize("minmax", Spared(), calibrated.model)
-    assert "QGemm" in _fused_kinds(quantized, tmp_path)
+    assert "QGemm" in _fused_kinds(quantizer.build("minmax").model, tmp_path)

@@ -84,6 +84,11 @@ class Evaluator:
         self.venue = venue
         self.provider = profile.device.provider if venue.is_native else CPU_PROVIDER
 
+    @property
+    def is_on_cpu(self) -> bool:
+        """Whether the CPU provider is the profile's own, and not a stand-in."""
+        return self.venue.is_native and self.provider == CPU_PROVIDER
+
     def open(self, path: Path, *, threads: int = 0) -> Run:
         """Opens a candidate.
 

@@ -1,0 +1,49 @@
+"""Quantized nodes that ONNX Runtime's CPU provider computes in float all the same.
+
+Where it has no integer kernel for a node as it stands, it restores the weights at every inference
+and multiplies floats: slower than the float model, and nothing says so.
+"""
+
+from pathlib import Path
+
+import onnx
+import onnxruntime
+
+from edgepack.packager.graph.model_files import quiet_options
+
+_RESTORES = "DequantizeLinear"
+
+
+def nodes_with_restored_weights(path: Path) -> tuple[str, ...]:
+    """Names of the nodes that read weights which are restored at every inference.
+
+    Args:
+        path: A quantized model.
+
+    Returns:
+        Their names in the graph that ONNX Runtime runs; a file beside the model is written and
+        removed again.
+    """
+    fused = path.with_suffix(".fused.onnx")
+    weights = fused.with_suffix(".weights")
+    options = quiet_options(threads=1)
+    options.optimized_model_filepath = str(fused)
+    options.add_session_config_entry(
+        "session.optimized_model_external_initializers_file_name", weights.name
+    )
+    try:
+        onnxruntime.InferenceSession(
+            str(path), sess_options=options, providers=["CPUExecutionProvider"]
+        )
+        graph = onnx.load(fused, load_external_data=False).graph
+    finally:
+        for file in (fused, weights):
+            file.unlink(missing_ok=True)
+    constants = {tensor.name for tensor in graph.initializer}
+    restored = {
+        name
+        for node in graph.node
+        if node.op_type == _RESTORES and node.input[0] in constants
+        for name in node.output
+    }
+    return tuple(node.name for node in graph.node if restored.intersection(node.input))
