@@ -13,13 +13,12 @@ from pathlib import Path
 
 import msgspec
 
-from edgepack.agent.runtime.facts import read_device_facts
 from edgepack.errors import BuildError
 from edgepack.packager.bundling.tool_versions import tool_versions
 from edgepack.packager.choosing import Chooser, Chosen
 from edgepack.packager.graph.model_files import save_model
 from edgepack.packager.judging.accuracy import Metric, Verdict, metric_name
-from edgepack.packager.judging.evaluation import Evaluator, find_venue
+from edgepack.packager.judging.evaluation import Evaluator, find_venue, read_host_facts
 from edgepack.packager.judging.measure import Run
 from edgepack.packager.passes.context import PassContext, PassResult
 from edgepack.packager.passes.runner import run_float_passes
@@ -308,7 +307,7 @@ def _context(
 
     A metric counts by its name and its source file, not by the data that it reads.
     """
-    facts = read_device_facts()
+    facts = read_host_facts()
     parts = (
         _FORMAT,
         source.sha256,

@@ -1,6 +1,7 @@
 """Versions of the tools that take part in a build."""
 
 import platform
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 
 _TOOLS = ("edgepack", "onnx", "numpy", "onnxruntime", "onnxruntime-openvino", "onnxruntime-qnn")
@@ -8,6 +9,12 @@ _TOOLS = ("edgepack", "onnx", "numpy", "onnxruntime", "onnxruntime-openvino", "o
 
 def tool_versions() -> dict[str, str]:
     """Name and version of each tool that is installed, and of Python."""
+    return dict(_read_versions())
+
+
+@cache
+def _read_versions() -> dict[str, str]:
+    """The same, read once: each version is parsed from a file of its package."""
     found = {"python": platform.python_version()}
     for name in _TOOLS:
         try:

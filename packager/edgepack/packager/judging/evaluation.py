@@ -7,6 +7,7 @@ rounds what 16-bit floats would round.
 """
 
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 from edgepack.agent.runtime.facts import read_device_facts
@@ -43,9 +44,15 @@ class Venue:
         return self.is_native or self.is_simulated
 
 
+@cache
+def read_host_facts() -> DeviceFacts:
+    """What the build host is; read once, it does not change while a build runs."""
+    return read_device_facts()
+
+
 def find_venue(profile: Profile) -> Venue:
     """Looks whether the profile's provider is on this host, and whether this host is its device."""
-    facts = read_device_facts()
+    facts = read_host_facts()
     for provider in facts.providers:
         if provider.name == profile.device.provider:
             there = provider.available and profile.device.type in (
