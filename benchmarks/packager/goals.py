@@ -10,7 +10,8 @@ REFERENCE = ("ort", "static-default")
 """The contestant whose time and memory are the measure: ONNX Runtime's MinMax."""
 
 MOST_TIME = 2.0
-"""In processor time, which other programs on the machine change little."""
+"""In processor time, which other programs on the machine change little. It is promised where the
+first candidate holds the budget: what a search takes is up to the model."""
 
 MOST_MEMORY = 1.5
 
@@ -19,11 +20,12 @@ _SPEED_NOISE = 0.95
 
 
 _MISSED = "**no**"
+_SEARCHED = "searched"
 _UNKNOWN = "–"
 _GOALS = (
     "keeps 99 % or refuses",
     "as fast as the fastest that keeps it",
-    f"processor time ≤ {MOST_TIME:g}x MinMax",
+    f"processor time ≤ {MOST_TIME:g}x MinMax, where nothing is searched",
     f"memory ≤ {MOST_MEMORY:g}x MinMax",
 )
 
@@ -40,7 +42,7 @@ def count_goals(results: Results) -> str:
     rows = list(_all_rows(results))
     lines = []
     for column, goal in enumerate(_GOALS, start=2):
-        known = [row[column] for row in rows if row[column] != _UNKNOWN]
+        known = [row[column] for row in rows if not row[column].startswith((_UNKNOWN, _SEARCHED))]
         held = sum(not cell.startswith(_MISSED) for cell in known)
         lines.append(f"- {goal}: {held} of {len(known)}")
     return "\n".join(lines)
@@ -113,11 +115,19 @@ def _cost(record: Record, results: Results) -> tuple[str, str]:
         return _UNKNOWN, _UNKNOWN
     if not record.cpu_s or not record.peak_bytes:
         return _UNKNOWN, _UNKNOWN
-    same_hour = _hour(record) == _hour(reference)
+    remark = "" if _hour(record) == _hour(reference) else " (another hour)"
+    time = record.cpu_s / reference.cpu_s
     return (
-        _ratio(record.cpu_s / reference.cpu_s, MOST_TIME, "" if same_hour else " (another hour)"),
+        f"{_SEARCHED}: {time:.1f}x{remark}"
+        if _is_searched(record)
+        else _ratio(time, MOST_TIME, remark),
         _ratio(record.peak_bytes / reference.peak_bytes, MOST_MEMORY, ""),
     )
+
+
+def _is_searched(record: Record) -> bool:
+    """Whether more than one candidate was made; a refusal comes after that, always."""
+    return record.outcome == "refused" or (record.candidates or 0) > 1
 
 
 def _hour(record: Record) -> str:

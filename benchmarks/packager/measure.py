@@ -34,7 +34,7 @@ from benchmarks.packager.records import (
     name_of,
 )
 from benchmarks.packager.table import is_kept
-from benchmarks.peers.arguments import EXIT_REFUSED, NOTE_FILE
+from benchmarks.peers.arguments import EXIT_REFUSED, TOLD_FILE
 from benchmarks.tasks.places import CACHE, ROOT
 from benchmarks.tasks.task import Part, Task
 
@@ -101,6 +101,13 @@ class _Judgement:
     outcome: Outcome
     because: str = ""
     verdict: Verdict | None = None
+
+
+class _Told(msgspec.Struct, frozen=True, kw_only=True):
+    """What a runner told of its model, see `TOLD_FILE`."""
+
+    note: str = ""
+    candidates: int | None = None
 
 
 def prepare_task(task: Task, calibration_folder: Path) -> PreparedTask:
@@ -172,10 +179,12 @@ def _make_and_judge(
             terms.store.keep_model(subject, model_files(output))
     elif outcome in {"crashed", "refused"}:
         judgement = _Judgement(outcome=outcome, because=last_words(log))
-    note = output.with_name(NOTE_FILE)
-    return _record(
-        subject, began, judgement, made=made, note=note.read_text() if note.exists() else ""
-    )
+    return _record(subject, began, judgement, made=made, told=_read_told(output))
+
+
+def _read_told(output: Path) -> _Told:
+    file = output.with_name(TOLD_FILE)
+    return msgspec.json.decode(file.read_bytes(), type=_Told) if file.exists() else _Told()
 
 
 def race_kept(
@@ -276,13 +285,14 @@ def _record(
     judgement: _Judgement,
     *,
     made: Measured | None = None,
-    note: str = "",
+    told: _Told | None = None,
 ) -> Record:
     return Record(
         subject=subject,
         outcome=judgement.outcome,
         because=judgement.because[:_BECAUSE_LENGTH],
-        note=note,
+        note=told.note if told else "",
+        candidates=told.candidates if told else None,
         wall_s=made.wall_s if made else None,
         cpu_s=made.cpu_s if made else None,
         peak_bytes=made.peak_bytes if made else None,

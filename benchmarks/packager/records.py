@@ -59,6 +59,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
         outcome: How it ended.
         because: The tool's last words where it did not end well, else "".
         note: What the runner told of the model that it made, or "".
+        candidates: How many models the tool made and compared; None where it does not tell.
         wall_s, cpu_s, peak_bytes: Of making the model; see `Measured`.
         verdict: What the model is worth; None where there is none that runs.
         measured_at: RFC 3339, UTC.
@@ -69,6 +70,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     outcome: Outcome
     because: str = ""
     note: str = ""
+    candidates: int | None = None
     wall_s: float | None = None
     cpu_s: float | None = None
     peak_bytes: int | None = None

@@ -122,7 +122,10 @@ def _detail(target: str, contestant: Contestant, record: Record, float_record: R
             f"{verdict.latency_ms:.2f} ms",
             f"{speed(record):.2f}x",
         ]
-    title = f"{contestant.title} ({record.note})" if record.note else contestant.title
+    told = [record.note] if record.note else []
+    if record.candidates:
+        told.append(f"{record.candidates} candidate{'s' if record.candidates > 1 else ''}")
+    title = f"{contestant.title} ({', '.join(told)})" if told else contestant.title
     return f"| {' | '.join([target, title, *judged, *made])} |"
 
 

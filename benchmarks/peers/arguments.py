@@ -16,8 +16,9 @@ Feeds = dict[str, npt.NDArray[Any]]
 EXIT_REFUSED = 3
 """The tool itself said that the model cannot be made well; its reason is the last line."""
 
-NOTE_FILE = "note.txt"
-"""Beside the output, where a runner has something to tell of the model that it wrote."""
+TOLD_FILE = "told.json"
+"""Beside the output, where a runner has something to tell of the model that it wrote: `note`, in
+words, and `candidates`, how many the tool made before it was content."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,6 +4,7 @@ The settings `…+metric` also name the task's own metric over its development s
 benchmark does not print.
 """
 
+import json
 import shutil
 import subprocess
 import sys
@@ -11,12 +12,13 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
-from benchmarks.peers.arguments import NOTE_FILE, Given, refuse, run_setting
-from edgepack.bundle.manifest import COMPONENT, MANIFEST_FILE, Variant, decode_manifest
+from benchmarks.peers.arguments import TOLD_FILE, Given, refuse, run_setting
+from edgepack.bundle.manifest import COMPONENT, MANIFEST_FILE, decode_manifest
 
 PROFILES = ("cpu", "openvino-cpu", "qnn-htp", "qnn-htp-a8w8", "vitisai-xint8")
 WITH_METRIC = "+metric"
 
+_REPORT = "report.json"
 _COMMAND = Path(sys.executable).with_name("edgepack")
 
 
@@ -38,7 +40,12 @@ def build(given: Given, *, profile: str, options: Sequence[str] = ()) -> None:
         sys.exit(built.returncode)
     (variant,) = decode_manifest((bundle / MANIFEST_FILE).read_bytes()).variants
     shutil.copyfile(bundle / COMPONENT / variant.name / variant.model_file, given.output)
-    given.output.with_name(NOTE_FILE).write_text(_note(variant))
+    report = json.loads((bundle / _REPORT).read_bytes())
+    told = {
+        "note": f"precision {variant.facts.precision}",
+        "candidates": len(report["variants"][0]["attempts"]),
+    }
+    given.output.with_name(TOLD_FILE).write_text(json.dumps(told))
 
 
 def build_by_metric(given: Given, *, profile: str) -> None:
@@ -50,10 +57,6 @@ def _reason(stderr: str) -> str:
     """The first line of an error of edgepack's."""
     lines = [line for line in stderr.splitlines() if line.startswith("error: ")]
     return lines[-1].removeprefix("error: ") if lines else stderr.strip()
-
-
-def _note(variant: Variant) -> str:
-    return f"precision {variant.facts.precision}"
 
 
 if __name__ == "__main__":

@@ -190,9 +190,19 @@ def test_goals_are_counted_and_costs_of_different_hours_are_marked() -> None:
     assert count_goals(results).splitlines() == [
         "- keeps 99 % or refuses: 1 of 2",
         "- as fast as the fastest that keeps it: 1 of 1",
-        "- processor time ≤ 2x MinMax: 2 of 2",
+        "- processor time ≤ 2x MinMax, where nothing is searched: 2 of 2",
         "- memory ≤ 1.5x MinMax: 2 of 2",
     ]
+
+
+def test_the_time_of_a_search_is_told_and_neither_held_nor_missed() -> None:
+    searched = msgspec.structs.replace(
+        _record("edgepack", "cpu", 0.99, cpu_s=30.0), candidates=12, note="precision a8w8"
+    )
+    results = _results(searched, _record("ort", "static-default", 0.99))
+    assert "| searched: 15.0x |" in check_goals(results)
+    assert "where nothing is searched: 0 of 0" in count_goals(results)
+    assert "edgepack cpu (precision a8w8, 12 candidates)" in details(results, "digits")
 
 
 def test_the_readme_keeps_its_own_words_around_the_measured_ones() -> None:
