@@ -116,19 +116,20 @@ def search(
         ranked = tries.rank(method)
         limit = int(len(ranked) * max_float_share)
         spare = _Spare(tries=tries, names=_names(ranked[:limit]))
+        methods = (method,) if is_near else maker.methods
         if maker.raising is not None:
             raisable = set(maker.raising.names)
-            names = tuple(name for name in _names(ranked) if name in raisable)
-            spare = _Spare(tries=tries, names=names, is_raising=True)
-            if not _is_enough(spare, (method, maker.methods[0])):
+            raised = tuple(name for name in _names(ranked) if name in raisable)
+            raising = _Spare(tries=tries, names=raised, is_raising=True)
+            if _may_be_enough(raising, (method, maker.methods[0])):
+                _spare_worst(raising, methods)
+            if not tries.is_settled(tries.best):
                 method = tries.best.method
                 ranked = tries.rank(method, maker.raising)
-                spare = _Spare(tries=tries, names=_names(ranked[:limit]), raised=names)
-        tried = max(1, int(len(spare.names) * _COMPARED_SHARE))
-        compares = not is_near and len(maker.methods) > 1 and bool(spare.names)
-        if compares:
-            method = _compare(spare, maker.methods, tried)
-        _climb(spare, method, tried if compares else 0)
+                spare = _Spare(tries=tries, names=_names(ranked[:limit]), raised=raised)
+                methods = (method,) if is_near else maker.methods
+        if not tries.is_settled(tries.best):
+            _spare_worst(spare, methods)
         if not is_near and not tries.is_settled(tries.best):
             _try_costly(tries, maker.costly_methods, spare)
             _spare_fewer(spare, tries.best.method, 0, len(spare.names))
@@ -188,14 +189,22 @@ def _compare(spare: _Spare, methods: tuple[str, ...], count: int) -> str:
     return best.method
 
 
-def _is_enough(spare: _Spare, methods: tuple[str, ...]) -> bool:
-    """Step 3: whether some method holds with all of the nodes spared."""
+def _may_be_enough(spare: _Spare, methods: tuple[str, ...]) -> bool:
+    """Step 3: whether some method is within the budget, if barely, with all of the nodes spared."""
     count = len(spare.names)
-    because = f"whether {count} {spare.word} node(s), all there can be, are enough"
+    because = f"whether {count} {spare.word} node(s), all there can be, may be enough"
     return any(
-        spare.tries.is_settled(spare.add(method, count, because))
-        for method in dict.fromkeys(methods)
+        spare.add(method, count, because).verdict.passed for method in dict.fromkeys(methods)
     )
+
+
+def _spare_worst(spare: _Spare, methods: tuple[str, ...]) -> None:
+    """Steps 2 and 3: with the method that is best where some nodes are spared."""
+    method, count = methods[0], 0
+    if len(methods) > 1 and spare.names:
+        count = max(1, int(len(spare.names) * _COMPARED_SHARE))
+        method = _compare(spare, methods, count)
+    _climb(spare, method, count)
 
 
 def _climb(spare: _Spare, method: str, tried: int) -> None:
