@@ -1,4 +1,4 @@
-"""The verdict on held-out samples, and a search that goes on where they refuse what it found.
+"""The verdict on what was found, and a search that goes on where samples or provider refuse it.
 
 The search chooses by few samples, and the best of many candidates is partly the luckiest one. Where
 the held-out samples refuse it, the search goes on with a larger demand: a larger reserve, and less
@@ -11,7 +11,10 @@ What leaks: of the held-out samples the search learns "no", once or twice, and n
 sample or node is to blame. A candidate that is truly below the budget has at most three chances
 to pass by luck instead of one, and each has to be nearer to the float model than the one before.
 
-Where the held-out samples refuse to the end, and the profile says so, the float model is published.
+It goes on as well where the provider, here or simulated, computes something else than the CPU's
+stand-in: another method or one more float node may be what it computes rightly.
+
+Where they refuse to the end, and the profile says so, the float model is published.
 """
 
 from collections.abc import Sequence
@@ -26,6 +29,7 @@ from edgepack.packager.judging.accuracy import Metric, Verdict
 from edgepack.packager.judging.distance import OutputDistance
 from edgepack.packager.judging.labels import LabelledSamples, judge_by_labels
 from edgepack.packager.judging.measure import Run
+from edgepack.packager.on_provider import OnProvider, RanThere
 from edgepack.packager.progress import Progress
 from edgepack.packager.samples.sequence import Samples
 from edgepack.packager.search.candidates import Demand
@@ -62,6 +66,7 @@ class Confirmed:
         verdict: The verdict.
         count: How many held-out samples gave it.
         distances: By output, on the held-out samples.
+        ran: What came of its run on the provider; None where that cannot run here.
         notes: How often the search went on, and why.
     """
 
@@ -70,11 +75,17 @@ class Confirmed:
     verdict: Verdict
     count: int
     distances: Sequence[OutputDistance]
+    ran: RanThere | None = None
     notes: tuple[str, ...] = ()
 
 
 def confirm(
-    explored: Explored, source: onnx.ModelProto, final: Path, held_out: HeldOut, progress: Progress
+    explored: Explored,
+    source: onnx.ModelProto,
+    final: Path,
+    held_out: HeldOut,
+    on_provider: OnProvider,
+    progress: Progress,
 ) -> Confirmed:
     """Writes the variant's model and judges it; see above for what a refusal leads to.
 
@@ -83,24 +94,29 @@ def confirm(
         source: The source model, whose metadata the variant keeps.
         final: Where the variant's model is written.
         held_out: What gives the verdict.
+        on_provider: Runs what the held-out samples are sure of, and what is left in the end.
         progress: Told about each step.
 
     Raises:
         BuildError: A candidate cannot be made or run.
     """
-    confirmed = _judge(explored, source, final, held_out, progress)
+
+    def judge() -> Confirmed:
+        confirmed = _judge(explored, source, final, held_out, progress)
+        return _run(confirmed, final, on_provider) if _is_sure(confirmed.verdict) else confirmed
+
+    confirmed = judge()
     notes: list[str] = []
     for reserve, share in _LARGER_DEMANDS:
         found = explored.chosen.found
-        verdict = confirmed.verdict
-        is_sure = verdict.passed and not verdict.forgiven
-        if is_sure or found is None or not explored.chosen.may_go_on:
+        if found is None or not explored.chosen.may_go_on:
+            break
+        objection = _objection(confirmed, found.best.words)
+        if not objection:
             break
         demand = Demand(reserve=reserve, noise_max=share * found.best.verdict.noise)
         notes.append(
-            f"The held-out samples {'are not sure of' if verdict.passed else 'refuse'} "
-            f"{found.best.words} ({verdict.metric} {verdict.value:.4f}, the budget is "
-            f"{verdict.budget:.4f}): the search went on for a candidate that leaves {reserve:.0%} "
+            f"{objection}: the search went on for a candidate that leaves {reserve:.0%} "
             f"of the budget and makes {share:.0%} of its error."
         )
         further = explored.go_on(demand)
@@ -108,16 +124,46 @@ def confirm(
             notes.append("It found no candidate nearer to the float model, or had no time left.")
             break
         explored = further
-        confirmed = _judge(explored, source, final, held_out, progress)
+        confirmed = judge()
     may_be_float = "inaccurate" in explored.profile.gates.float_instead
-    if may_be_float and explored.chosen.is_lowered and not confirmed.verdict.passed:
-        notes.append(
-            "The float model is published: the held-out samples refuse every quantized one."
-        )
+    is_refused = not confirmed.verdict.passed or _refuses(confirmed.ran)
+    if may_be_float and explored.chosen.is_lowered and is_refused:
+        who = "its provider refuses" if _refuses(confirmed.ran) else "the held-out samples refuse"
+        notes.append(f"The float model is published: {who} every quantized one.")
         explored = explored.with_float_model()
-        confirmed = _judge(explored, source, final, held_out, progress)
+        confirmed = judge()
+    if confirmed.ran is None:
+        confirmed = _run(confirmed, final, on_provider)
     finished = replace(explored, chooser=None)
     return replace(confirmed, explored=finished, notes=tuple(notes))
+
+
+def _is_sure(verdict: Verdict) -> bool:
+    return verdict.passed and not verdict.forgiven
+
+
+def _refuses(ran: RanThere | None) -> bool:
+    return ran is not None and ran.refusal is not None
+
+
+def _objection(confirmed: Confirmed, words: str) -> str:
+    """Why a candidate, in these words, is not taken as it is; "" where it is."""
+    verdict = confirmed.verdict
+    if not _is_sure(verdict):
+        return (
+            f"The held-out samples {'are not sure of' if verdict.passed else 'refuse'} {words} "
+            f"({verdict.metric} {verdict.value:.4f}, the budget is {verdict.budget:.4f})"
+        )
+    ran = confirmed.ran
+    if ran is None or ran.refusal is None:
+        return ""
+    return f"On its provider {words} is off ({ran.refusal.problem})"
+
+
+def _run(confirmed: Confirmed, final: Path, on_provider: OnProvider) -> Confirmed:
+    explored = confirmed.explored
+    ran = on_provider.run(final, explored.profile, explored.evaluator, confirmed.distances)
+    return replace(confirmed, ran=ran)
 
 
 def _judge(

@@ -3,9 +3,9 @@
 1. The float passes; the model must still compute what the source computes.
 2. Quantization, where the profile asks for it, with a search for accuracy.
 3. Latency, where the provider is here: the float model is published where it is better.
-4. The verdict on held-out samples; where it is a no, the search may go on (`confirming`).
-5. A run on the provider in a fresh process, where it is here or simulated: compatibility,
-   placement, and the outputs once more.
+4. The verdict on held-out samples, and a run on the provider in a fresh process, where it is here
+   or simulated: compatibility, placement, and the outputs once more (`on_provider`).
+5. Where either is a no, the search may go on (`confirming`).
 6. A look inside: the error of each tensor, the range of each scale.
 7. The gates; what they refuse is an error, or marked with `--allow-degraded`.
 8. Compilation ahead of time, where the profile asks for it.
@@ -29,13 +29,13 @@ from edgepack.packager.judging.inspection import Inspection, inspect
 from edgepack.packager.judging.labels import LabelledSamples
 from edgepack.packager.judging.provider_process import ProviderProcess
 from edgepack.packager.judging.tolerances import derive_tolerances
-from edgepack.packager.judging.trial import Trial, try_model
+from edgepack.packager.judging.trial import Trial
 from edgepack.packager.judging.verdict_notes import describe_verdict
+from edgepack.packager.on_provider import OnProvider
 from edgepack.packager.passes.compile import CompiledContext, compile_context
 from edgepack.packager.profile.schema import Profile
 from edgepack.packager.progress import Progress
 from edgepack.packager.samples.sequence import Samples, SampleSplit
-from edgepack.packager.search.judge import CandidateJudge
 from edgepack.packager.source.model import SourceModel
 from edgepack.packager.source.reference import open_reference
 from edgepack.packager.variant import (
@@ -47,10 +47,6 @@ from edgepack.packager.variant import (
 )
 
 MODEL_FILE = "model.onnx"
-_TRIAL_SAMPLES = 4
-"""A simulator takes 1…7 s an inference."""
-
-_TRIAL_TIMEOUT_S = 600.0
 _MOST_CULPRITS = 20
 
 
@@ -106,22 +102,20 @@ def prepare_variant(
     held_out = HeldOut(
         float_source=float_source, samples=split.held_out, metric=metric, labelled=labelled
     )
-    confirmed = confirm(explored, source.model, final, held_out, progress)  # 4.
+    on_provider = OnProvider(float_source, split.held_out, process, progress)
+    confirmed = confirm(explored, source.model, final, held_out, on_provider, progress)  # 4., 5.
     explored, verdict, distances = confirmed.explored, confirmed.verdict, confirmed.distances
     profile, evaluator, chosen = explored.profile, explored.evaluator, explored.chosen
     size_bytes, judged_count = confirmed.size_bytes, confirmed.count
-    trial = _try_on_provider(final, profile, evaluator, split.held_out, process, progress)  # 5.
-    seen = [distances]
-    if trial is not None:
-        few = split.held_out.pick(range(len(trial.outputs)))
-        reference = CandidateJudge(float_source, few, profile.gates.accuracy, None).reference
-        seen.append(reference.distances(trial.outputs))
+    ran = confirmed.ran
+    trial = ran.trial if ran else None
+    seen = [distances, *((ran.distances,) if ran else ())]
     placement = trial.placement if trial else _unverified(profile)
     refusals = [
         refusal
         for refusal in (
             gates.check_accuracy(profile, verdict, judged_count, chosen.found),
-            gates.check_trial(profile, *seen) if trial else None,
+            ran.refusal if ran else None,
             gates.check_placement(profile, placement),
             gates.check_size(profile, size_bytes, source.size_bytes),
         )
@@ -184,30 +178,6 @@ def prepare_variant(
             *((compiled.because,) if compiled else ()),
             *(f"Published although: {refusal.problem}." for refusal in refusals),
         ),
-    )
-
-
-def _try_on_provider(
-    path: Path,
-    profile: Profile,
-    evaluator: Evaluator,
-    samples: Samples,
-    process: ProviderProcess | None,
-    progress: Progress,
-) -> Trial | None:
-    if not evaluator.venue.can_run:
-        return None
-    progress(f"{profile.name}: running on {profile.device.provider}", 0, 0)
-    return try_model(
-        path,
-        samples.pick(range(min(samples.count, _TRIAL_SAMPLES))),
-        provider=profile.device.provider,
-        device=profile.device.type,
-        provider_options=profile.provider.options,
-        session_options=profile.provider.session,
-        timeout_s=_TRIAL_TIMEOUT_S,
-        process=process,
-        variant=profile.name,
     )
 
 

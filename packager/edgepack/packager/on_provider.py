@@ -1,0 +1,107 @@
+"""A variant's run on its own provider: where its nodes went, and whether its outputs are right."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from edgepack.errors import BuildError
+from edgepack.packager.judging import gates
+from edgepack.packager.judging.distance import OutputDistance
+from edgepack.packager.judging.evaluation import Evaluator
+from edgepack.packager.judging.measure import Run
+from edgepack.packager.judging.provider_process import ProviderProcess
+from edgepack.packager.judging.provider_words import explain_refusal
+from edgepack.packager.judging.trial import Trial, try_model
+from edgepack.packager.profile.schema import Profile
+from edgepack.packager.progress import Progress
+from edgepack.packager.samples.sequence import Samples
+from edgepack.packager.search.judge import CandidateJudge
+
+_MOST_SAMPLES = 4
+"""A simulator takes 1…7 s an inference."""
+
+_TIMEOUT_S = 600.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class RanThere:
+    """What came of a run.
+
+    Attributes:
+        trial: Placement and outputs.
+        distances: By output, of the samples that ran.
+        refusal: Why these outputs must not be published, or None.
+    """
+
+    trial: Trial
+    distances: Sequence[OutputDistance]
+    refusal: gates.Refusal | None
+
+
+class OnProvider:
+    """Runs variants of one model on their provider, where it is here or simulated.
+
+    Args:
+        float_source: Runs the source model.
+        samples: Held-out samples, of which a few run.
+        process: Where they run, and what is kept for the rehearsal; None keeps none.
+        progress: Told of each run.
+    """
+
+    def __init__(
+        self,
+        float_source: Run,
+        samples: Samples,
+        process: ProviderProcess | None,
+        progress: Progress,
+    ) -> None:
+        self._float_source = float_source
+        self._samples = samples.pick(range(min(samples.count, _MOST_SAMPLES)))
+        self._process = process
+        self._progress = progress
+
+    def run(
+        self,
+        model: Path,
+        profile: Profile,
+        evaluator: Evaluator,
+        stand_in: Sequence[OutputDistance],
+    ) -> RanThere | None:
+        """Runs a variant in a process of its own.
+
+        Args:
+            model: Its file.
+            profile: The profile that it was made for.
+            evaluator: Knows whether the provider can run here.
+            stand_in: By output, on all held-out samples and on the CPU, as the variant stands.
+
+        Returns:
+            What came of it; None where the provider cannot run here.
+
+        Raises:
+            BuildError: The provider refused the model, failed, crashed or hung.
+        """
+        if not evaluator.venue.can_run:
+            return None
+        self._progress(f"{profile.name}: running on {profile.device.provider}", 0, 0)
+        try:
+            trial = try_model(
+                model,
+                self._samples,
+                provider=profile.device.provider,
+                device=profile.device.type,
+                provider_options=profile.provider.options,
+                session_options=profile.provider.session,
+                timeout_s=_TIMEOUT_S,
+                process=self._process,
+                variant=profile.name,
+            )
+        except BuildError as error:
+            raise explain_refusal(error, model, profile) from error
+        judge = CandidateJudge(self._float_source, self._samples, profile.gates.accuracy, None)
+        distances = judge.reference.distances(trial.outputs)
+        return RanThere(
+            trial=trial,
+            distances=distances,
+            refusal=gates.check_trial(profile, stand_in, distances),
+        )

@@ -1,0 +1,179 @@
+"""What a provider refuses by words or by outputs is explained, or another is looked for."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import onnx
+import pytest
+from onnx import helper
+
+from edgepack.errors import BuildError
+from edgepack.packager import on_provider
+from edgepack.packager.graph.own_quantization import read_own_quantization
+from edgepack.packager.judging.provider_words import explain_refusal
+from edgepack.packager.judging.trial import Trial, try_model
+from edgepack.packager.profile.reading import load_profile, resolve_profile
+from edgepack.packager.profile.schema import Profile
+from edgepack.packager.progress import silent
+from edgepack.packager.recipe import prepare_variant
+from edgepack.packager.samples.sequence import SampleSplit
+from edgepack.packager.source.model import load_source
+from edgepack.packager.variant import PreparedVariant
+from tests.unit.packager_passes.models import make_model, samples_for, weight
+
+_NO_MEMORY = (
+    "QNNExecutionProvider cannot open the model: Failed to finalize QNN graph. Error: "
+    "QNN_COMMON_ERROR_MEM_ALLOC: Memory allocation related error., Code: 1002"
+)
+
+
+@dataclass
+class _FaultyProvider:
+    """Runs models for real, and hands out outputs of quantized ones three times as large.
+
+    Attributes:
+        faults: How often it does so.
+        runs: How often it ran.
+    """
+
+    faults: int
+    runs: int = 0
+
+    def __call__(self, model: Path, *args: Any, **settings: Any) -> Trial:
+        trial = try_model(model, *args, **settings)
+        self.runs += 1
+        if self.runs > self.faults or read_own_quantization(onnx.load(model).graph) is None:
+            return trial
+        wrong = tuple(
+            {name: value.astype(np.float32) * np.float32(3) for name, value in outputs.items()}
+            for outputs in trial.outputs
+        )
+        return msgspec.structs.replace(trial, outputs=wrong)
+
+
+Prepare = Callable[..., tuple[PreparedVariant, _FaultyProvider]]
+
+
+@pytest.fixture
+def prepare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Prepare:
+    """Builds three products for `cpu`, on a provider that is at fault some times."""
+
+    def build(
+        faults: int, *, float_instead: tuple[str, ...] = (), allow_degraded: bool = False
+    ) -> tuple[PreparedVariant, _FaultyProvider]:
+        names = ("x", "h1", "h2", "y")
+        model = make_model(
+            [
+                helper.make_node("MatMul", [names[i], f"w{i}"], [names[i + 1]], name=f"product_{i}")
+                for i in range(3)
+            ],
+            {"x": [1, 8]},
+            {"y": [1, 8]},
+            [weight(f"w{i}", 8, 8, seed=i) for i in range(3)],
+        )
+        onnx.save(model, tmp_path / "model.onnx")
+        samples = samples_for(model, 45)
+        provider = _FaultyProvider(faults)
+        monkeypatch.setattr(on_provider, "try_model", provider)
+        gates = {
+            "float_instead": list(float_instead),
+            "accuracy": {"metric": "explained_variance", "explained_variance_min": 0.5},
+        }
+        settings = {
+            "name": "quantize",
+            "ranges": ["minmax"],
+            "max_float_share": 1.0 if faults < 3 else 0.4,
+        }
+        variant = prepare_variant(
+            load_source(tmp_path / "model.onnx"),
+            resolve_profile("cpu", {"gates": gates, "pass": [settings]}),
+            SampleSplit(
+                calibration=samples.pick(range(15)),
+                search=samples.pick(range(15, 30)),
+                held_out=samples.pick(range(30, 45)),
+            ),
+            work_dir=tmp_path / "work",
+            progress=silent,
+            allow_degraded=allow_degraded,
+        )
+        return variant, provider
+
+    return build
+
+
+def _told(variant: PreparedVariant) -> list[str]:
+    return [note for note in variant.notes if note.startswith("On its provider")]
+
+
+@pytest.mark.parametrize("faults", [0, 1, 2])
+def test_where_the_provider_is_off_the_search_goes_on_and_the_report_says_so(
+    faults: int, prepare: Prepare
+) -> None:
+    variant, provider = prepare(faults)
+    told = _told(variant)
+    assert len(told) == faults
+    assert provider.runs == faults + 1
+    assert not variant.degraded
+    if told:
+        assert told[0].startswith(
+            "On its provider minmax, 3 nodes quantized is off (CPUExecutionProvider computes "
+            "output 'y' with an error of "
+        )
+        assert "the search went on for a candidate that leaves 60%" in told[0]
+        best = next(attempt for attempt in variant.attempts if attempt.is_best)
+        assert best.float_nodes
+
+
+def test_it_goes_on_at_most_twice_and_then_the_provider_is_the_reason(prepare: Prepare) -> None:
+    with pytest.raises(BuildError) as caught:
+        prepare(99)
+    assert "CPUExecutionProvider computes output 'y' with an error of" in caught.value.problem
+    assert "leave_ops" in (caught.value.remedy or "")
+    variant, provider = prepare(99, allow_degraded=True)
+    assert variant.degraded
+    assert len(_told(variant)) == 2
+    assert 2 <= provider.runs <= 3, "once more only where there is another candidate"
+
+
+def test_where_it_is_off_to_the_end_the_float_model_may_be_published(prepare: Prepare) -> None:
+    variant, _ = prepare(99, float_instead=("inaccurate",))
+    assert (variant.precision, variant.degraded) == ("fp32", False)
+    assert "The float model is published: its provider refuses every quantized one." in (
+        variant.notes
+    )
+
+
+def _with(operator: str, folder: Path) -> Path:
+    graph = helper.make_graph([helper.make_node(operator, ["x"], ["y"], "cell")], "g", [], [])
+    onnx.save(helper.make_model(graph), folder / "model.onnx")
+    return folder / "model.onnx"
+
+
+def _explained(problem: str, model: Path, profile: Profile) -> BuildError:
+    error = BuildError(problem, found_in="model.onnx", remedy="use a smaller variant")
+    return explain_refusal(error, model, profile)
+
+
+def test_a_graph_beyond_a_chips_memory_is_explained_with_the_chip_and_the_suspects(
+    tmp_path: Path,
+) -> None:
+    profile = load_profile("qnn-htp-v68")
+    error = _explained(_NO_MEMORY, _with("LSTM", tmp_path), profile)
+    assert error.problem.startswith(_NO_MEMORY)
+    assert "the chip's own memory does not suffice for a part of the graph" in error.problem
+    assert error.found_in == "model.onnx for htp_arch = 68, soc_model = 30"
+    assert "a profile for a newer chip" in (error.remedy or "")
+    assert (error.remedy or "").endswith("cell (LSTM)")
+    plain = _explained(_NO_MEMORY, _with("Relu", tmp_path), profile)
+    assert "products" not in (plain.remedy or "")
+
+
+def test_a_refusal_that_nothing_more_is_known_of_stays_in_the_providers_words(
+    tmp_path: Path,
+) -> None:
+    error = _explained("it does not like it", tmp_path / "absent.onnx", load_profile("qnn-htp"))
+    assert (error.problem, error.remedy) == ("it does not like it", "use a smaller variant")
