@@ -58,6 +58,20 @@ def test_the_whole_graph_runs_on_the_simulated_npu(name: str, tmp_path: Path) ->
     assert variant.latency_ms is None, "a simulator's time says nothing"
 
 
+def test_16_bit_nodes_among_those_of_8_bits_leave_nothing_to_the_cpu(tmp_path: Path) -> None:
+    demanding = {"metric": "sqnr_db", "sqnr_db_min": 20.0}
+    variant = _prepare(
+        resolve_profile("qnn-htp-a8w8", {"gates": {"accuracy": demanding}}), tmp_path
+    )
+    assert any(" nodes 16-bit" in note for note in variant.notes)
+    assert set(variant.placement.left) == {"QuantizeLinear", "DequantizeLinear"}
+    assert sum(variant.placement.left.values()) == 2, "the graph's own input and output"
+    graph = onnx.load(variant.folder / variant.model_file).graph
+    kinds = {tensor.name: tensor.data_type for tensor in graph.initializer}
+    types = {kinds[node.input[2]] for node in graph.node if node.op_type == "QuantizeLinear"}
+    assert types == {onnx.TensorProto.UINT8, onnx.TensorProto.UINT16}
+
+
 def test_a_profile_for_one_chip_is_compiled_for_it_and_runs(tmp_path: Path) -> None:
     variant = _prepare(load_profile("qnn-htp-v68"), tmp_path)
     nodes = onnx.load(variant.folder / variant.model_file, load_external_data=False).graph.node
