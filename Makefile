@@ -55,4 +55,5 @@ $(OPENVINO_READY): $(INPUTS)
 	@test -x $(OPENVINO_VENV)/bin/python || $(PYTHON) -m venv $(OPENVINO_VENV)
 	@$(OPENVINO_VENV)/bin/python -m pip install --quiet --disable-pip-version-check --upgrade 'pip>=25.1'
 	@$(OPENVINO_VENV)/bin/python $(PIP_INSTALL) --editable '.[openvino,host]' --group test
+	@$(OPENVINO_VENV)/bin/python $(PIP_INSTALL) --no-deps rapidocr-onnxruntime
 	@touch $@

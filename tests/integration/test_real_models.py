@@ -17,6 +17,13 @@ from edgepack.packager.reports.report import VariantReport
 from edgepack.packager.request import BuildRequest
 from tests.unit.packager_io.exports import tiny_bert, tiny_detector
 
+PADDLE_CLASSIFIER = (
+    "rapidocr_onnxruntime",
+    "models",
+    "ch_ppocr_mobile_v2.0_cls_infer.onnx",
+)
+"""Tells text that is upside down, images float32 (1, 3, 48, 192) in `x`, as Paddle exports it."""
+
 _PROFILES = ("cpu", "qnn-htp", "qnn-htp-a8w8", "vitisai-xint8")
 _LOOSE = """
 [gates.accuracy]
@@ -36,14 +43,15 @@ def key(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "release.key"
 
 
-def _packaged(package: str, *parts: str) -> Path:
+def packaged(package: str, *parts: str) -> Path:
+    """A file of a package that is installed; its absence skips the test by name."""
     spec = util.find_spec(package)
     if spec is None or not spec.submodule_search_locations:
         pytest.skip(f"{package} is not installed")
     return Path(spec.submodule_search_locations[0]).joinpath(*parts)
 
 
-def _build(
+def build_loosely(
     folder: Path,
     key: Path,
     model: Path,
@@ -51,6 +59,7 @@ def _build(
     names: tuple[str, ...] = _PROFILES,
     **shapes: tuple[int, ...],
 ) -> dict[str, VariantReport]:
+    """Builds a model with random samples, for profiles that take nearly any accuracy."""
     profiles = []
     for name in names:
         path = folder / f"{name}.toml"
@@ -72,15 +81,18 @@ def _build(
     return {variant.name.removeprefix("my-"): variant for variant in result.report.variants}
 
 
-def _built(folder: Path, profile: str) -> list[str]:
+def operators_of(folder: Path, profile: str) -> list[str]:
+    """Operators of a variant that `build_loosely` made, in order."""
     path = folder / "model-1.0.0" / "model" / f"my-{profile}" / "model.onnx"
     return [node.op_type for node in onnx.load(path).graph.node]
 
 
 def test_a_paddle_export_builds_in_floats_and_in_integers(tmp_path: Path, key: Path) -> None:
-    model = _packaged("rapidocr_onnxruntime", "models", "ch_ppocr_mobile_v2.0_cls_infer.onnx")
-    variants = _build(tmp_path, key, model, None, ("cpu", "vitisai-xint8"), x=(1, 3, 48, 192))
-    assert "DequantizeLinear" in _built(tmp_path, "vitisai-xint8")
+    model = packaged(*PADDLE_CLASSIFIER)
+    variants = build_loosely(
+        tmp_path, key, model, None, ("cpu", "vitisai-xint8"), x=(1, 3, 48, 192)
+    )
+    assert "DequantizeLinear" in operators_of(tmp_path, "vitisai-xint8")
     assert set(variants) == {"cpu", "vitisai-xint8"}
 
 
@@ -91,7 +103,7 @@ def test_a_bert_with_open_axes_builds_for_every_target(tmp_path: Path, key: Path
         "input_ids": TokenInput(vocabulary=64),
         "attention_mask": TokenInput(vocabulary=2),
     }
-    variants = _build(tmp_path, key, path, tokens, input_ids=(1, 8), attention_mask=(1, 8))
+    variants = build_loosely(tmp_path, key, path, tokens, input_ids=(1, 8), attention_mask=(1, 8))
     assert set(variants) == set(_PROFILES)
 
 
@@ -100,9 +112,10 @@ def test_a_yolo_head_builds_for_every_target_and_its_scores_survive(
 ) -> None:
     path = tmp_path / "detector.onnx"
     path.write_bytes(tiny_detector().SerializeToString())
-    variants = _build(tmp_path, key, path, images=(1, 3, 32, 32))
+    variants = build_loosely(tmp_path, key, path, images=(1, 3, 32, 32))
     assert set(variants) == set(_PROFILES)
-    for profile in ("qnn-htp-a8w8", "vitisai-xint8"):
-        operators = _built(tmp_path, profile)
-        assert operators[-1] == "Concat", f"{profile}: boxes and scores are joined in floats"
+    ends = {"qnn-htp-a8w8": "DequantizeLinear", "vitisai-xint8": "Concat"}
+    for profile, last in ends.items():
+        operators = operators_of(tmp_path, profile)
+        assert operators[-1] == last, "16 bits hold boxes beside scores, and where 8 are all, floats"
         assert variants[profile].accuracy.value > 0.5
