@@ -86,7 +86,7 @@ def test_a_raised_node_reads_and_writes_16_bits_and_the_others_8(tmp_path: Path)
     np.testing.assert_array_equal(bias.scale, data.scale * weights.scale)
 
 
-def test_without_islands_nothing_differs_from_8_bits(tmp_path: Path) -> None:
+def test_where_none_is_raised_nothing_differs_from_8_bits(tmp_path: Path) -> None:
     eight = _quantizer(cnn(), tmp_path / "8", raised_activations="").build("minmax").model
     mixed = _quantizer(cnn(), tmp_path / "16").build("minmax").model
     assert mixed == eight
