@@ -12,10 +12,10 @@ import onnx
 from edgepack.errors import BuildError
 from edgepack.packager.graph.own_quantization import read_own_quantization
 from edgepack.packager.judging import gates
-from edgepack.packager.judging.accuracy import Metric
 from edgepack.packager.judging.evaluation import Evaluator
 from edgepack.packager.judging.measure import Run, interleaved_medians_ms
 from edgepack.packager.judging.restored_weights import nodes_with_restored_weights
+from edgepack.packager.judging.user_metric import Metric
 from edgepack.packager.passing_through import check_quantized_once, describe_own
 from edgepack.packager.profile.pass_settings import Lowering
 from edgepack.packager.profile.schema import Profile

@@ -23,7 +23,7 @@ from edgepack.packager.bundling.output import (
 )
 from edgepack.packager.huggingface.folder import open_source
 from edgepack.packager.inputs import CONFIG_FILE, BuildConfig, read_config, template
-from edgepack.packager.judging.metric_loading import load_metric
+from edgepack.packager.judging.user_metric import load_metric
 from edgepack.packager.profile.reading import describe_passes, list_profiles, load_profile
 from edgepack.packager.profile.schema import Profile
 from edgepack.packager.progress_bar import progress_bar

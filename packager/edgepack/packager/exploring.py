@@ -17,9 +17,10 @@ from edgepack.errors import BuildError
 from edgepack.packager.bundling.tool_versions import tool_versions
 from edgepack.packager.choosing import Chooser, Chosen
 from edgepack.packager.graph.model_files import save_model
-from edgepack.packager.judging.accuracy import Metric, Verdict, metric_name
+from edgepack.packager.judging.accuracy import Verdict
 from edgepack.packager.judging.evaluation import Evaluator, find_venue, read_host_facts
 from edgepack.packager.judging.measure import Run
+from edgepack.packager.judging.user_metric import Metric, metric_name
 from edgepack.packager.passes.context import PassContext, PassResult
 from edgepack.packager.passes.runner import run_float_passes
 from edgepack.packager.profile.pass_settings import Lowering

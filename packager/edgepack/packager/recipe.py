@@ -22,7 +22,7 @@ from edgepack.packager.confirming import HeldOut, confirm
 from edgepack.packager.exploring import SearchPlan, explore, plan_of
 from edgepack.packager.graph.model_files import save_model
 from edgepack.packager.judging import gates
-from edgepack.packager.judging.accuracy import Metric, Verdict
+from edgepack.packager.judging.accuracy import Verdict
 from edgepack.packager.judging.distance import OutputDistance
 from edgepack.packager.judging.evaluation import Evaluator
 from edgepack.packager.judging.inspection import Inspection, inspect
@@ -30,6 +30,7 @@ from edgepack.packager.judging.labels import LabelledSamples
 from edgepack.packager.judging.provider_process import ProviderProcess
 from edgepack.packager.judging.tolerances import derive_tolerances
 from edgepack.packager.judging.trial import Trial
+from edgepack.packager.judging.user_metric import Metric
 from edgepack.packager.judging.verdict_notes import describe_verdict
 from edgepack.packager.on_provider import OnProvider
 from edgepack.packager.passes.compile import CompiledContext, compile_context

@@ -7,13 +7,12 @@ from edgepack.bundle.golden import compare_outputs
 from edgepack.errors import BuildError
 from edgepack.packager.judging.accuracy import (
     Reference,
-    evaluate_metric,
-    judge_metric,
     kinds_of_outputs,
 )
 from edgepack.packager.judging.distance import OutputKind
 from edgepack.packager.judging.measure import Outputs, Run
 from edgepack.packager.judging.tolerances import derive_tolerances
+from edgepack.packager.judging.user_metric import evaluate_metric, judge_metric
 from edgepack.packager.profile.schema import AccuracyGate
 
 GATE = AccuracyGate()

@@ -16,17 +16,14 @@ lost to noise that a sample's rows share, which is 4.4 % of the neighbourhood.
 """
 
 import copy
-import math
-import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
 
-from edgepack.errors import BuildError, EdgepackError
 from edgepack.packager.judging.distance import OutputDistance, OutputKind, measure_distance
-from edgepack.packager.judging.measure import Outputs, Run
+from edgepack.packager.judging.measure import Outputs
 from edgepack.packager.judging.parts import Part, find_parts
 from edgepack.packager.profile.schema import AccuracyGate
 
@@ -41,9 +38,6 @@ _WHOLE_METRICS = ("cosine", "sqnr_db")
 
 _FLOAT_SQNR_DB = 100.0
 """What float rounding itself leaves, or better: beyond it nothing is gained."""
-
-Metric = Callable[[Run], float]
-"""A user's own measure of quality, greater is better: takes a function that runs one inference."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -273,67 +267,3 @@ class _Entry:
         """How much of what the budget allows is left; see `Verdict.spare`."""
         allowed = max(self.best - self.budget, 1e-9)
         return (self.value - self.budget + 1e-12) / allowed
-
-
-def metric_name(metric: Metric) -> str:
-    """`module:function`, for reports."""
-    return f"{metric.__module__}:{getattr(metric, '__qualname__', type(metric).__name__)}"
-
-
-def evaluate_metric(metric: Metric, run: Run) -> float:
-    """Calls a user's metric.
-
-    Raises:
-        BuildError: It raised, or returned something that is no finite number.
-    """
-    name = metric_name(metric)
-    try:
-        value = metric(run)
-    except EdgepackError:
-        raise
-    except Exception as error:  # foreign code
-        where = traceback.extract_tb(error.__traceback__)[-1]
-        raise BuildError(
-            f"the metric {name} raised {type(error).__name__}: {error}",
-            found_in=f"{where.filename}, line {where.lineno}",
-            remedy="call it with a function that runs the float model, and see that it works",
-        ) from error
-    try:
-        number = float(value)
-    except (TypeError, ValueError):
-        number = math.nan
-    if not math.isfinite(number):
-        raise BuildError(
-            f"the metric {name} returned {value!r}, which is no finite number",
-            remedy="return one number, greater for a better model",
-        )
-    return number
-
-
-def judge_metric(metric: Metric, run: Run, float_value: float, gate: AccuracyGate) -> Verdict:
-    """Judges a candidate by the user's own metric.
-
-    Args:
-        metric: The metric.
-        run: Runs the candidate.
-        float_value: The float model's value.
-        gate: Its `user_metric_kept_min` is the share of `float_value` that must be kept.
-
-    Returns:
-        The verdict.
-
-    Raises:
-        BuildError: See `evaluate_metric`.
-    """
-    value = evaluate_metric(metric, run)
-    budget = float_value * gate.user_metric_kept_min
-    spare = (value - budget) / max(abs(float_value - budget), 1e-9)
-    return Verdict(
-        metric=metric_name(metric),
-        value=value,
-        float_value=float_value,
-        budget=budget,
-        passed=value >= budget,
-        spare=spare,
-        noise=0.0,
-    )

@@ -6,15 +6,10 @@ show it: those are not run on the others.
 
 from dataclasses import replace
 
-from edgepack.packager.judging.accuracy import (
-    Metric,
-    Reference,
-    Verdict,
-    evaluate_metric,
-    judge_metric,
-)
+from edgepack.packager.judging.accuracy import Reference, Verdict
 from edgepack.packager.judging.chains import run_samples
 from edgepack.packager.judging.measure import Run
+from edgepack.packager.judging.user_metric import Metric, evaluate_metric, judge_metric
 from edgepack.packager.profile.schema import AccuracyGate
 from edgepack.packager.samples.sequence import Samples
 
