@@ -105,31 +105,13 @@ def search(
     """
     watched = conditions.limit.watch(progress)
     tries = Tries(maker, evaluator, judge, conditions, work_dir=work_dir, progress=watched)
-    ranked: tuple[NodeCost, ...] = ()
     try:
         if _try_methods(tries, maker.methods, conditions, is_hopeless):
-            return tries.result(())
+            return tries.result()
         is_near = tries.best.verdict.spare >= _NEAR_SPARE
         if is_near and _try_costly(tries, maker.costly_methods, _Spare(tries=tries, names=())):
-            return tries.result(())
-        method = tries.best.method
-        ranked = tries.rank(method)
-        limit = int(len(ranked) * max_float_share)
-        spare = _Spare(tries=tries, names=_names(ranked[:limit]))
-        methods = (method,) if is_near else maker.methods
-        if maker.raising is not None:
-            raisable = set(maker.raising.names)
-            raised = tuple(name for name in _names(ranked) if name in raisable)
-            raising = _Spare(tries=tries, names=raised, is_raising=True)
-            if _may_be_enough(raising, (method, maker.methods[0])):
-                _spare_worst(raising, methods)
-            if not tries.is_settled(tries.best):
-                method = tries.best.method
-                ranked = tries.rank(method, maker.raising)
-                spare = _Spare(tries=tries, names=_names(ranked[:limit]), raised=raised)
-                methods = (method,) if is_near else maker.methods
-        if not tries.is_settled(tries.best):
-            _spare_worst(spare, methods)
+            return tries.result()
+        spare = _spare_nodes(tries, maker, max_float_share, is_near)
         if not is_near and not tries.is_settled(tries.best):
             _try_costly(tries, maker.costly_methods, spare)
             _spare_fewer(spare, tries.best.method, 0, len(spare.names))
@@ -138,8 +120,8 @@ def search(
     except OutOfTimeError:
         if tries.is_empty:
             raise
-        return tries.result(ranked, (_describe_end(conditions, tries),))
-    return tries.result(ranked)
+        return tries.result((_describe_end(conditions, tries),))
+    return tries.result()
 
 
 def _try_methods(
@@ -187,6 +169,29 @@ def _compare(spare: _Spare, methods: tuple[str, ...], count: int) -> str:
         if candidate.verdict.beats(best.verdict):
             best = candidate
     return best.method
+
+
+def _spare_nodes(
+    tries: Tries, maker: CandidateMaker, max_float_share: float, is_near: bool
+) -> _Spare:
+    """Steps 2 and 3; which nodes may stay float at the end of them."""
+    method = tries.best.method
+    ranked = tries.rank(method)
+    limit = int(len(ranked) * max_float_share)
+    spare = _Spare(tries=tries, names=_names(ranked[:limit]))
+    if maker.raising is not None:
+        raisable = set(maker.raising.names)
+        raised = tuple(name for name in _names(ranked) if name in raisable)
+        raising = _Spare(tries=tries, names=raised, is_raising=True)
+        if _may_be_enough(raising, (method, maker.methods[0])):
+            _spare_worst(raising, (method,) if is_near else maker.methods)
+        if tries.is_settled(tries.best):
+            return spare
+        method = tries.best.method
+        worst = tries.rank(method, maker.raising)[:limit]
+        spare = _Spare(tries=tries, names=_names(worst), raised=raised)
+    _spare_worst(spare, (method,) if is_near else maker.methods)
+    return spare
 
 
 def _may_be_enough(spare: _Spare, methods: tuple[str, ...]) -> bool:

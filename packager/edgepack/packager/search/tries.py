@@ -68,6 +68,7 @@ class Tries:
         self._progress = progress
         self._candidates: list[Candidate] = []
         self._reasons: list[str] = []
+        self._ranked: tuple[NodeCost, ...] = ()
 
     def add(
         self,
@@ -118,12 +119,12 @@ class Tries:
         """
         key = f"rank {method}" if raising is None else f"rank {method}, raised"
         known = self._conditions.journal.recall(self._conditions.context, key, tuple[NodeCost, ...])
-        if known is not None:
-            return known
-        rank = self._maker.rank if raising is None else raising.rank
-        costs = rank(method, self._judge.samples, self._progress)
-        self._conditions.journal.keep(self._conditions.context, key, costs)
-        return costs
+        if known is None:
+            rank = self._maker.rank if raising is None else raising.rank
+            known = rank(method, self._judge.samples, self._progress)
+            self._conditions.journal.keep(self._conditions.context, key, known)
+        self._ranked = known
+        return known
 
     def is_settled(self, candidate: Candidate) -> bool:
         """Whether a candidate meets the demand."""
@@ -146,7 +147,7 @@ class Tries:
         """Whether nothing was judged yet."""
         return not self._candidates
 
-    def result(self, ranked: tuple[NodeCost, ...], notes: tuple[str, ...] = ()) -> SearchResult:
+    def result(self, notes: tuple[str, ...] = ()) -> SearchResult:
         """What to hand back; the best candidate is made where its numbers were recalled."""
         attempts = tuple(
             Attempt(
@@ -164,7 +165,7 @@ class Tries:
         return SearchResult(
             best=best,
             attempts=attempts,
-            culprits=ranked,
+            culprits=self._ranked,
             notes=(*self._conditions.journal.notes, *notes),
         )
 
