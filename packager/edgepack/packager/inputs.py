@@ -251,6 +251,9 @@ def template(model_file: str, inputs: tuple[TensorSpec, ...]) -> str:
         for spec in open_inputs
     )
     sections.append(_TEMPLATE_TAIL + (f"# [build.shape]\n{shape}" if shape else ""))
+    scalars = [f"#   {_quoted(spec.name)} = 1\n" for spec in inputs if not spec.shape]
+    if scalars:
+        sections.append("".join([_VALUE_TEMPLATE, *scalars]))
     return "\n".join(sections)
 
 
@@ -281,6 +284,10 @@ profiles = ["cpu"]        # edgepack profiles list
 
 # [search]                # values to try: a profile's keys, each with a list
 # quantize.activations = ["uint8", "uint16"]
+"""
+
+_VALUE_TEMPLATE = """\
+# [build.value]           # an input that a device never changes becomes a constant
 """
 
 _IMAGE_TEMPLATE = """\

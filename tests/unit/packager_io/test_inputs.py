@@ -58,3 +58,9 @@ def test_a_declared_input_the_model_lacks_suggests_the_nearest() -> None:
     with pytest.raises(BuildError) as caught:
         check_declarations({"image": ImageInput()}, (IMAGE, TOKENS), "edgepack.toml")
     assert caught.value.remedy == "[inputs.images]"
+
+
+def test_the_template_names_scalars_that_may_become_constants() -> None:
+    rate = TensorSpec(name="sr", dtype="int64", shape=())
+    assert template("vad.onnx", (IMAGE, rate)).endswith("becomes a constant\n#   sr = 1\n")
+    assert "[build.value]" not in template("cnn.onnx", (IMAGE,))
