@@ -4,7 +4,8 @@ The search finds the best quantized candidate. Where the profile says so, the fl
 published in its place when it is faster on the provider itself, or when nothing keeps the budget.
 """
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import onnx
@@ -13,7 +14,8 @@ from edgepack.errors import BuildError
 from edgepack.packager.graph.own_quantization import read_own_quantization
 from edgepack.packager.judging import gates
 from edgepack.packager.judging.evaluation import Evaluator
-from edgepack.packager.judging.measure import Run, interleaved_medians_ms
+from edgepack.packager.judging.measure import Run
+from edgepack.packager.judging.race import Race
 from edgepack.packager.judging.restored_weights import nodes_with_restored_weights
 from edgepack.packager.judging.user_metric import Metric
 from edgepack.packager.passing_through import check_quantized_once, describe_own
@@ -29,8 +31,6 @@ from edgepack.packager.search.search import search
 from edgepack.packager.search.tries import Conditions
 
 _FLOAT_PRECISION = "fp32"
-_LATENCY_ROUNDS = 50
-_QUICK_ROUNDS = 10
 _MOST_NAMED = 5
 
 
@@ -45,7 +45,8 @@ class Chosen:
         notes: Decisions on the way, without times.
         timed_notes: The same with times.
         latency_ms, float_latency_ms: Medians; None where its provider is not here.
-        candidate_latency_ms: The same of the best candidate, whether it is this model or not.
+        latencies_ms: Medians of the best candidate, whether it is this model or not, and of others,
+            by their words and their accuracy: words alone may come twice.
     """
 
     path: Path
@@ -54,7 +55,7 @@ class Chosen:
     notes: tuple[str, ...]
     latency_ms: float | None
     float_latency_ms: float | None
-    candidate_latency_ms: float | None = None
+    latencies_ms: Mapping[tuple[str, float], float] = field(default_factory=dict)
     timed_notes: tuple[str, ...] = ()
 
     @property
@@ -121,11 +122,12 @@ class Chooser:
         self._folder = work_dir
         self._progress = progress
         self._conditions = conditions
-        self._race = _Race(prepared, profile, evaluator, split.search)
+        self._race = Race(prepared, profile, evaluator, split.search)
         self._own = read_own_quantization(model.graph)
         self._maker: CandidateMaker | None = None
         self._judge: CandidateJudge | None = None
         self._searches = 0
+        self._latencies_ms: dict[tuple[str, float], float] = {}
         if self._own is not None:
             check_quantized_once(self._own, profile)
             return
@@ -178,6 +180,9 @@ class Chooser:
         prepared, profile = self._prepared, self._profile
         best = found.best
         times = self._race.run(best.path)
+        if times is not None:
+            self._latencies_ms[best.words, best.verdict.value] = times[0]
+            self._latencies_ms |= self._race.run_others(found, times[0])
         if (
             times is not None
             and "slower" in profile.gates.float_instead
@@ -193,7 +198,7 @@ class Chooser:
             )
             notes = (note, *found.notes)
             float_model = _float_model(prepared, _FLOAT_PRECISION, found, notes, times[1])
-            return replace(float_model, candidate_latency_ms=times[0], timed_notes=(timed,))
+            return replace(float_model, latencies_ms=self._latencies_ms, timed_notes=(timed,))
         if not best.verdict.passed and "inaccurate" in profile.gates.float_instead:
             note = (
                 f"The float model is published: the best quantized one ({best.words}) keeps "
@@ -220,7 +225,7 @@ class Chooser:
             timed_notes=tuple(timed_notes),
             latency_ms=times[0] if times else None,
             float_latency_ms=times[1] if times else None,
-            candidate_latency_ms=times[0] if times else None,
+            latencies_ms=self._latencies_ms,
         )
 
     def _describe_restored(self, path: Path) -> tuple[str, ...]:
@@ -264,37 +269,6 @@ def _nothing_to_lower(prepared: Path, profile: Profile, settings: Lowering) -> C
         )
     note = "The float model is published: it has no node whose precision could be lowered."
     return _float_model(prepared, _FLOAT_PRECISION, None, (note,))
-
-
-class _Race:
-    """Times candidates against the float model, where their provider is here."""
-
-    def __init__(
-        self, prepared: Path, profile: Profile, evaluator: Evaluator, samples: Samples
-    ) -> None:
-        self._prepared = prepared
-        self._profile = profile
-        self._evaluator = evaluator
-        self._samples = samples
-
-    def is_hopeless(self, candidate: Run) -> bool:
-        """Whether a candidate is so slow that its accuracy does not matter."""
-        if not self._evaluator.venue.is_native or "slower" not in self._profile.gates.float_instead:
-            return False
-        other = self._evaluator.open(self._prepared)
-        times = interleaved_medians_ms(candidate, other, self._samples, rounds=_QUICK_ROUNDS)
-        return gates.is_slower(*times, factor=gates.HOPELESSLY_SLOW_FACTOR)
-
-    def run(self, path: Path) -> tuple[float, float] | None:
-        """Medians on one thread, milliseconds: the candidate's and the float model's."""
-        if not self._evaluator.venue.is_native:
-            return None
-        return interleaved_medians_ms(
-            self._evaluator.open(path, threads=1),
-            self._evaluator.open(self._prepared, threads=1),
-            self._samples,
-            rounds=_LATENCY_ROUNDS,
-        )
 
 
 def _few(first: Samples, then: Samples) -> Samples:

@@ -289,7 +289,11 @@ def _with_whole_search(
     found = best.chosen.found
     if found is not None:
         found = replace(found, attempts=_all_attempts(explored))
-    return replace(best, chosen=replace(best.chosen, found=found), notes=(note,))
+    latencies_ms = {
+        key: taken for entry in explored for key, taken in entry.chosen.latencies_ms.items()
+    }
+    chosen = replace(best.chosen, found=found, latencies_ms=latencies_ms)
+    return replace(best, chosen=chosen, notes=(note,))
 
 
 def _all_attempts(explored: Sequence[Explored]) -> tuple[Attempt, ...]:

@@ -205,14 +205,13 @@ def _tell_search(chosen: Chosen) -> tuple[tuple[Attempt, ...], tuple[Culprit, ..
     if found is None:
         return (), ()
     best = (found.best.words, found.best.verdict.value)
-    attempts = list(found.attempts)
-    for number, attempt in enumerate(attempts):
-        if (attempt.what, attempt.accuracy) == best:  # words alone may come twice
-            attempts[number] = replace(
-                attempt, is_best=True, latency_ms=chosen.candidate_latency_ms
-            )
-            break
-    return tuple(attempts), tuple(
+    keys = [(attempt.what, attempt.accuracy) for attempt in found.attempts]
+    first = keys.index(best)
+    attempts = tuple(
+        replace(attempt, is_best=number == first, latency_ms=chosen.latencies_ms.get(key))
+        for number, (key, attempt) in enumerate(zip(keys, found.attempts, strict=True))
+    )
+    return attempts, tuple(
         Culprit(name=cost.name, noise=float(f"{cost.noise:.3g}"))
         for cost in found.culprits[:_MOST_CULPRITS]
     )

@@ -135,6 +135,9 @@ def test_nodes_that_lose_too_much_return_to_float_and_the_search_is_recorded(
     assert words[0] == "minmax, 3 nodes quantized"
     assert any("of 3 nodes float" in what for what in words)
     assert any("nodes float" in note for note in variant.notes)
+    timed = [attempt for attempt in variant.attempts if attempt.latency_ms]
+    assert len(timed) > 1, "small candidates are all timed, not only the best"
+    assert [attempt for attempt in timed if attempt.is_best]
 
 
 def test_nodes_that_lose_too_much_get_16_bits_where_the_profile_says_so(build: Build) -> None:

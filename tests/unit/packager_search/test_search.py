@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from edgepack.packager.search import tries
 from edgepack.packager.search.candidates import Demand
 from edgepack.packager.search.time_limit import OutOfTimeError, TimeLimit
 from tests.unit.packager_search.toys import ToyMaker, search_toy
@@ -96,10 +97,19 @@ def test_no_more_nodes_return_to_float_than_the_profile_allows(tmp_path: Path) -
     assert [cost.name for cost in found.culprits][:2] == ["d", "b"]
 
 
-def test_only_the_best_candidate_stays_on_the_disk(tmp_path: Path) -> None:
+def test_of_large_candidates_only_the_best_stays_on_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tries, "_KEPT_BYTES", 0)
     found = search_toy(ToyMaker(_ERRORS, {"plain": 1.0}), tmp_path / "work")
     folders = [path for path in (tmp_path / "work").iterdir() if path.is_dir()]
     assert folders == [found.best.path.parent]
+
+
+def test_small_candidates_stay_on_the_disk_to_be_timed(tmp_path: Path) -> None:
+    found = search_toy(ToyMaker(_ERRORS, {"plain": 1.0}), tmp_path / "work")
+    assert len(found.candidates) == len(found.attempts) > 1
+    assert all(candidate.path.exists() for candidate in found.candidates)
 
 
 def test_when_the_time_is_used_up_the_best_until_then_is_taken_and_said(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ Run = Callable[[Feeds], Outputs]
 """One inference."""
 
 _TIMED_S = 2.0
-_FEWEST_ROUNDS = 7
+FEWEST_ROUNDS = 7
 """A median of this many turns tells 10 % more from equal; a slow model gets little more."""
 
 
@@ -80,28 +80,28 @@ def largest_difference(expected: Sequence[Outputs], got: Sequence[Outputs]) -> f
 
 
 def interleaved_medians_ms(
-    first: Run, second: Run, samples: Samples, *, rounds: int
-) -> tuple[float, float]:
-    """Medians of two models' latencies, measured turn by turn so that noise hits both.
+    runs: Sequence[Run], samples: Samples, *, rounds: int
+) -> tuple[float, ...]:
+    """Medians of models' latencies, measured turn by turn so that noise hits all.
 
     Args:
-        first, second: The models.
+        runs: The models.
         samples: Fed in order, again from the start when they end.
         rounds: Inferences of each at the most; fewer, but 7, where they take longer than 2 s.
 
     Returns:
-        Milliseconds, of `first` and of `second`.
+        Milliseconds, one a model.
     """
     feeds = [samples.read(index) for index in range(min(samples.count, 8))]
-    first(feeds[0])
-    second(feeds[0])
-    times: tuple[list[float], list[float]] = ([], [])
+    for run in runs:
+        run(feeds[0])
+    times: list[list[float]] = [[] for _ in runs]
     end = time.perf_counter() + _TIMED_S
     for number in range(rounds):
-        for run, taken in zip((first, second), times, strict=True):
+        for run, taken in zip(runs, times, strict=True):
             start = time.perf_counter()
             run(feeds[number % len(feeds)])
             taken.append((time.perf_counter() - start) * 1e3)
-        if time.perf_counter() > end and number + 1 >= _FEWEST_ROUNDS:
+        if time.perf_counter() > end and number + 1 >= FEWEST_ROUNDS:
             break
-    return statistics.median(times[0]), statistics.median(times[1])
+    return tuple(map(statistics.median, times))

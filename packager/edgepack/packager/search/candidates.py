@@ -103,6 +103,7 @@ class SearchResult:
     Attributes:
         best: The best candidate, within the budget or not.
         attempts: Everything that was tried, in order.
+        candidates: The same; models of the small ones are still there.
         culprits: The nodes that cost the most, worst first; empty when none had to be ranked.
         notes: What a person should know of the search itself.
     """
@@ -110,4 +111,5 @@ class SearchResult:
     best: Candidate
     attempts: tuple[Attempt, ...]
     culprits: tuple[NodeCost, ...]
+    candidates: tuple[Candidate, ...] = ()
     notes: tuple[str, ...] = field(default=())

@@ -18,6 +18,9 @@ from edgepack.packager.search.maker import Built, CandidateMaker, NodeCost, Rais
 from edgepack.packager.search.time_limit import TimeLimit, describe_duration
 from edgepack.packager.variant import Attempt
 
+_KEPT_BYTES = 64_000_000
+"""Candidates of small models stay on disk, where they can be timed in the end."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Conditions:
@@ -101,7 +104,7 @@ class Tries:
             candidate = self._measure(number, *wanted)
         self._candidates.append(candidate)
         self._reasons.append(because)
-        self._discard_all_but_best()
+        self._discard_large()
         self._conditions.limit.enforce()
         self._progress(self._describe(candidate), number, 0)
         return candidate
@@ -165,6 +168,7 @@ class Tries:
         return SearchResult(
             best=best,
             attempts=attempts,
+            candidates=tuple(self._candidates),
             culprits=self._ranked,
             notes=(*self._conditions.journal.notes, *notes),
         )
@@ -231,12 +235,16 @@ class Tries:
         save_model(built.model, candidate.path)
         return replace(candidate, origin=built.origin, notes=built.notes)
 
-    def _discard_all_but_best(self) -> None:
-        """A large model's candidates would fill the disk."""
+    def _discard_large(self) -> None:
+        """Leaves the best, and the first others: a large model's candidates would fill the disk."""
         kept = self.best.path.parent
+        spare_bytes = _KEPT_BYTES
         for candidate in self._candidates:
             folder = candidate.path.parent
-            if folder != kept and folder.exists():
+            if folder == kept or not folder.exists():
+                continue
+            spare_bytes -= candidate.judged.size_bytes
+            if spare_bytes < 0:
                 shutil.rmtree(folder)
 
     def _describe(self, candidate: Candidate) -> str:

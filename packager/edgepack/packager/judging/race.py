@@ -1,0 +1,84 @@
+"""How fast candidates are, against the float model and against each other."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from edgepack.packager.judging import gates
+from edgepack.packager.judging.evaluation import Evaluator
+from edgepack.packager.judging.measure import FEWEST_ROUNDS, Run, interleaved_medians_ms
+from edgepack.packager.profile.schema import Profile
+from edgepack.packager.samples.sequence import Samples
+from edgepack.packager.search.candidates import SearchResult
+
+_LATENCY_ROUNDS = 50
+_QUICK_ROUNDS = 10
+_MOST_OTHERS = 12
+_OTHERS_S = 2.0
+"""Candidates beside the best are timed for the report, where they are fast enough for that."""
+
+
+class Race:
+    """Times candidates against the float model, where their provider is here.
+
+    Args:
+        prepared: The float model.
+        profile: The profile.
+        evaluator: Opens models where they are measured.
+        samples: What they run.
+    """
+
+    def __init__(
+        self, prepared: Path, profile: Profile, evaluator: Evaluator, samples: Samples
+    ) -> None:
+        self._prepared = prepared
+        self._profile = profile
+        self._evaluator = evaluator
+        self._samples = samples
+
+    def is_hopeless(self, candidate: Run) -> bool:
+        """Whether a candidate is so slow that its accuracy does not matter."""
+        if not self._evaluator.venue.is_native or "slower" not in self._profile.gates.float_instead:
+            return False
+        runs = (candidate, self._evaluator.open(self._prepared))
+        taken_ms, float_ms = interleaved_medians_ms(runs, self._samples, rounds=_QUICK_ROUNDS)
+        return gates.is_slower(taken_ms, float_ms, factor=gates.HOPELESSLY_SLOW_FACTOR)
+
+    def run(self, path: Path) -> tuple[float, float] | None:
+        """Medians on one thread, milliseconds: the candidate's and the float model's."""
+        if not self._evaluator.venue.is_native:
+            return None
+        taken_ms, float_ms = self._medians_ms((path, self._prepared))
+        return taken_ms, float_ms
+
+    def run_others(
+        self, found: SearchResult, best_latency_ms: float
+    ) -> dict[tuple[str, float], float]:
+        """Medians of other candidates, as many as 2 s allow, those within the budget first.
+
+        Args:
+            found: What the search left.
+            best_latency_ms: Of the best candidate; it runs beside the others, whose times are told
+                by its own.
+
+        Returns:
+            Milliseconds by a candidate's words and accuracy.
+        """
+        best = found.best
+        room = int(_OTHERS_S * 1e3 / (FEWEST_ROUNDS * best_latency_ms)) - 1
+        others = [each for each in found.candidates if each.key != best.key and each.path.exists()]
+        others.sort(key=lambda each: not each.verdict.passed)
+        others = others[: max(0, min(room, _MOST_OTHERS))]
+        if not others:
+            return {}
+        anchor_ms, *times = self._medians_ms((best.path, *(each.path for each in others)))
+        return {
+            (each.words, each.verdict.value): best_latency_ms * taken / anchor_ms
+            for each, taken in zip(others, times, strict=True)
+        }
+
+    def _medians_ms(self, paths: Sequence[Path]) -> tuple[float, ...]:
+        return interleaved_medians_ms(
+            [self._evaluator.open(path, threads=1) for path in paths],
+            self._samples,
+            rounds=_LATENCY_ROUNDS,
+        )
