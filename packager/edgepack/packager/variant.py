@@ -20,7 +20,7 @@ class Attempt:
         because: Why it was tried, or why it was left.
         float_nodes: How many nodes stayed float that could have been lowered; None where nodes
             are not counted.
-        raised_nodes: How many nodes were given 16 bits so as not to stay float; None where a node
+        raised_nodes: How many nodes were given more bits so as not to stay float; None where a node
             that costs too much stays float.
         is_best: Whether it is the one that went on to the gates.
         latency_ms: Median on the build host, milliseconds; None where it was not measured. Never

@@ -197,7 +197,7 @@ def test_nodes_of_16_bits_are_counted_as_such_where_they_are_what_costly_nodes_b
         for attempt, count in ((first, 0), (second, 2))
     )
     page = render_report(make_report(make_variant(attempts=raised)))
-    assert "16-bit nodes</th>" in page
+    assert "Raised nodes</th>" in page
     assert "Float nodes</th>" not in page
     assert '<td class="n">2</td>' in page
     assert "Float nodes</th>" in render_report(make_report())

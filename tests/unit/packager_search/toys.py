@@ -8,6 +8,7 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from edgepack.packager.graph.model_files import save_model
+from edgepack.packager.graph.workload import Workload
 from edgepack.packager.judging.evaluation import Evaluator, Venue, open_plain
 from edgepack.packager.judging.measure import Run
 from edgepack.packager.profile.reading import load_profile
@@ -18,9 +19,10 @@ from edgepack.packager.search.candidates import Demand, SearchResult
 from edgepack.packager.search.journal import Journal
 from edgepack.packager.search.judge import CandidateJudge
 from edgepack.packager.search.maker import Built, NodeCost, Raising
+from edgepack.packager.search.savings import with_workloads
 from edgepack.packager.search.search import search
 from edgepack.packager.search.time_limit import TimeLimit
-from edgepack.packager.search.tries import Conditions
+from edgepack.packager.search.tries import Conditions, Tries
 
 _WIDTH = 64
 
@@ -51,6 +53,7 @@ class ToyMaker:
         methods: By method a factor on the errors.
         costly: The same for methods that are tried later.
         raised: By node the share of its error that is left with 16 bits; None: none get them.
+        loads: By node what it keeps and computes; None: nothing is known.
     """
 
     def __init__(
@@ -59,7 +62,9 @@ class ToyMaker:
         methods: Mapping[str, float],
         costly: Mapping[str, float] | None = None,
         raised: Mapping[str, float] | None = None,
+        loads: Mapping[str, Workload] | None = None,
     ) -> None:
+        self._loads = loads or {}
         self._errors = errors
         self._factors = {**methods, **(costly or {})}
         self.methods = tuple(methods)
@@ -69,7 +74,10 @@ class ToyMaker:
         if raised is not None:
             self._left = raised
             self.raising = Raising(
-                names=self.names, build=self._build_raised, rank=self._rank_raised
+                word="16-bit",
+                names=self.names,
+                build=self._build_raised,
+                rank=self._rank_raised,
             )
         self.built: list[tuple[str, tuple[str, ...]]] = []
         self.ranked: list[str] = []
@@ -112,7 +120,8 @@ class ToyMaker:
         self.ranked.append(method)
         costs = [NodeCost(name=name, noise=error) for name, error in self._errors.items()]
         progress("ranking nodes", len(costs), len(costs))
-        return tuple(sorted(costs, key=lambda cost: (-cost.noise, cost.name)))
+        ranked = sorted(costs, key=lambda cost: (-cost.noise, cost.name))
+        return with_workloads(ranked, self._loads)
 
 
 def search_toy(
@@ -128,17 +137,11 @@ def search_toy(
 ) -> SearchResult:
     """Searches for a candidate that keeps 98 % of the variance."""
     folder.mkdir(parents=True)
-    evaluator = Evaluator(
-        load_profile("qnn-htp"), Venue(is_native=False, is_simulated=False, because="a toy")
-    )
-    values = np.random.default_rng(0).normal(size=(12, 1, _WIDTH)).astype(np.float32)
-    samples = Samples(count=12, read=lambda index: {"x": values[index]}, source="toys")
-    gate = AccuracyGate(metric="explained_variance", explained_variance_min=0.98)
     return search(
         maker,
         max_float_share,
-        evaluator,
-        CandidateJudge(_float_run(maker, folder), samples, gate, None),
+        _evaluator(),
+        _judge(maker, folder),
         Conditions(
             limit=limit or TimeLimit(None),
             journal=journal or Journal(None),
@@ -149,6 +152,32 @@ def search_toy(
         progress=progress,
         is_hopeless=lambda run: False,
     )
+
+
+def toy_tries(maker: ToyMaker, folder: Path) -> Tries:
+    """No candidates yet, judged as `search_toy` does."""
+    folder.mkdir(parents=True)
+    return Tries(
+        maker,
+        _evaluator(),
+        _judge(maker, folder),
+        Conditions(limit=TimeLimit(None), journal=Journal(None)),
+        work_dir=folder,
+        progress=silent,
+    )
+
+
+def _evaluator() -> Evaluator:
+    return Evaluator(
+        load_profile("qnn-htp"), Venue(is_native=False, is_simulated=False, because="a toy")
+    )
+
+
+def _judge(maker: ToyMaker, folder: Path) -> CandidateJudge:
+    values = np.random.default_rng(0).normal(size=(12, 1, _WIDTH)).astype(np.float32)
+    samples = Samples(count=12, read=lambda index: {"x": values[index]}, source="toys")
+    gate = AccuracyGate(metric="explained_variance", explained_variance_min=0.98)
+    return CandidateJudge(_float_run(maker, folder), samples, gate, None)
 
 
 def _float_run(maker: ToyMaker, folder: Path) -> Run:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import onnx
 
+from edgepack.packager.graph.workload import Workload, weight_bytes
 from edgepack.packager.judging.evaluation import open_plain
 from edgepack.packager.lowering.dynamic_nodes import CONTRIB, DynamicWriter, is_lstm
 from edgepack.packager.lowering.one_at_a_time import rank_one_at_a_time
@@ -17,6 +18,7 @@ from edgepack.packager.profile.pass_settings import QuantizeDynamic
 from edgepack.packager.progress import Progress
 from edgepack.packager.samples.sequence import Samples
 from edgepack.packager.search.maker import Built, NodeCost
+from edgepack.packager.search.savings import with_workloads
 
 _METHOD = "dynamic"
 
@@ -48,11 +50,15 @@ class DynamicQuantizer:
         self._model = model
         self._settings = settings
         self._folder = work_dir
-        self.names = tuple(
-            scope.name(position)
+        # How often a body runs is not known, and steps of an LSTM neither: weights tell.
+        self._loads = {
+            scope.name(position): Workload(
+                weight_bytes=weight_bytes(scope.graph.node[position], scope.constants)
+            )
             for scope in scopes(model.graph)
             for position in self._lowerable(scope)
-        )
+        }
+        self.names = tuple(self._loads)
 
     def build(self, method: str, float_nodes: Collection[str]) -> Built:
         """See `CandidateMaker`."""
@@ -70,7 +76,7 @@ class DynamicQuantizer:
 
     def rank(self, method: str, samples: Samples, progress: Progress) -> tuple[NodeCost, ...]:
         """See `CandidateMaker`."""
-        return rank_one_at_a_time(
+        costs = rank_one_at_a_time(
             self._model,
             self.names,
             lambda float_nodes: self.build(method, float_nodes).model,
@@ -79,6 +85,7 @@ class DynamicQuantizer:
             work_dir=self._folder,
             progress=progress,
         )
+        return with_workloads(costs, self._loads)
 
     def _lowerable(self, scope: Scope) -> Iterator[int]:
         for position, node in enumerate(scope.graph.node):

@@ -10,6 +10,7 @@ from pathlib import Path
 import onnx
 
 from edgepack.packager.graph.questions import index_graph
+from edgepack.packager.graph.workload import workloads
 from edgepack.packager.judging.half_precision import open_rounding
 from edgepack.packager.lowering.half_plan import HalfPlanner
 from edgepack.packager.lowering.half_writer import write_half
@@ -19,6 +20,7 @@ from edgepack.packager.progress import Progress
 from edgepack.packager.quantization.calibration import Calibration
 from edgepack.packager.samples.sequence import Samples
 from edgepack.packager.search.maker import Built, NodeCost
+from edgepack.packager.search.savings import with_workloads
 
 _METHOD = "float16"
 
@@ -72,7 +74,7 @@ class HalfMaker:
 
     def rank(self, method: str, samples: Samples, progress: Progress) -> tuple[NodeCost, ...]:
         """See `CandidateMaker`."""
-        return rank_one_at_a_time(
+        costs = rank_one_at_a_time(
             self._model,
             self.names,
             lambda float_nodes: self.build(method, float_nodes).model,
@@ -81,3 +83,4 @@ class HalfMaker:
             work_dir=self._folder,
             progress=progress,
         )
+        return with_workloads(costs, workloads(self._index))

@@ -1,17 +1,19 @@
 """Makes candidates whose weights have few bits in blocks, and whose activations stay float.
 
 MatMul and Gemm by a constant matrix become com.microsoft's MatMulNBits, and Gather from a constant
-table GatherBlockQuantized. Products inside control flow's bodies stay float.
+table GatherBlockQuantized. Products inside control flow's bodies stay float. Nodes that are raised
+have 8 bits, rounded to the nearest: that is so near that no method is worth its time.
 """
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 import onnx
 
 from edgepack.packager.graph.questions import index_graph, used_names
+from edgepack.packager.graph.workload import Workload, weight_bytes
 from edgepack.packager.judging.evaluation import open_plain
 from edgepack.packager.lowering.block_nodes import (
     CONTRIB,
@@ -29,10 +31,16 @@ from edgepack.packager.lowering.rtn import make_grid, round_to_nearest
 from edgepack.packager.profile.pass_settings import QuantizeWeights
 from edgepack.packager.progress import Progress
 from edgepack.packager.samples.sequence import Samples
-from edgepack.packager.search.maker import Built, NodeCost
+from edgepack.packager.search.maker import Built, NodeCost, Raising
+from edgepack.packager.search.savings import with_workloads
 
 _LEAST_ELEMENTS = 1024
 """Smaller weights stay float: their scales and nodes would take what the bits save."""
+
+_RAISED = "8-bit"
+"""How weights of raised nodes are rounded, beside the methods."""
+
+_RAISED_BITS = 8
 
 
 class WeightQuantizer:
@@ -57,7 +65,6 @@ class WeightQuantizer:
     ) -> None:
         self.methods: tuple[str, ...] = settings.methods
         self.costly_methods: tuple[str, ...] = ()
-        self.raising: None = None
         self._model = model
         self._settings = settings
         self._samples = samples
@@ -76,17 +83,56 @@ class WeightQuantizer:
             if math.prod(self._index.initializers[place.weight].dims) >= _LEAST_ELEMENTS
         }
         self.names = tuple(self._places)
+        self.raising: Raising | None = None
+        if settings.can_raise:
+            self.raising = Raising(
+                word="8-bit",
+                names=self.names,
+                build=self.build,
+                rank=lambda method, samples, progress: self._rank(_RAISED, samples, progress),
+            )
         self._rounded: dict[str, BlockWeight] = {}
 
-    def build(self, method: str, float_nodes: Collection[str]) -> Built:
+    def build(
+        self, method: str, float_nodes: Collection[str], raised: Collection[str] = ()
+    ) -> Built:
+        """See `CandidateMaker` and `Raising`."""
+        kept, wide = set(float_nodes), set(raised)
+        methods = {
+            name: _RAISED if name in wide else method for name in self.names if name not in kept
+        }
+        return Built(model=self._write(methods), lowered=tuple(methods))
+
+    def rank(self, method: str, samples: Samples, progress: Progress) -> tuple[NodeCost, ...]:
         """See `CandidateMaker`."""
-        kept = set(float_nodes)
-        lowered = [place for place in self._places.values() if place.name not in kept]
-        self._round(method, lowered)
+        return self._rank(method, samples, progress)
+
+    def _rank(self, method: str, samples: Samples, progress: Progress) -> tuple[NodeCost, ...]:
+        costs = rank_one_at_a_time(
+            self._model,
+            self.names,
+            lambda float_nodes: self.build(method, float_nodes).model,
+            open_plain,
+            samples,
+            work_dir=self._folder,
+            progress=progress,
+        )
+        nodes, constants = self._index.graph.node, self._index.initializers
+        loads = {
+            name: Workload(weight_bytes=weight_bytes(nodes[place.position], constants))
+            for name, place in self._places.items()
+        }
+        return with_workloads(costs, loads)
+
+    def _write(self, methods: Mapping[str, str]) -> onnx.ModelProto:
+        """The model with some nodes rounded, each by its method; the others stay float."""
+        for method in dict.fromkeys(methods.values()):
+            self._round(method, [self._places[n] for n, way in methods.items() if way == method])
         nodes = list(self._index.graph.node)
         stored: dict[str, onnx.TensorProto] = {}
         replaced: dict[int, list[onnx.NodeProto]] = {}
-        for place in lowered:
+        for name, method in methods.items():
+            place = self._places[name]
             output = nodes[place.position].output[0]
             key = self._key(method, place)
             weight = self._rounded[key]
@@ -107,22 +153,7 @@ class WeightQuantizer:
         written = [
             new for position, node in enumerate(nodes) for new in replaced.get(position, [node])
         ]
-        return Built(
-            model=self._assemble(written, list(stored.values())),
-            lowered=tuple(place.name for place in lowered),
-        )
-
-    def rank(self, method: str, samples: Samples, progress: Progress) -> tuple[NodeCost, ...]:
-        """See `CandidateMaker`."""
-        return rank_one_at_a_time(
-            self._model,
-            self.names,
-            lambda float_nodes: self.build(method, float_nodes).model,
-            open_plain,
-            samples,
-            work_dir=self._folder,
-            progress=progress,
-        )
+        return self._assemble(written, list(stored.values()))
 
     def _assemble(
         self, nodes: Sequence[onnx.NodeProto], stored: Sequence[onnx.TensorProto]
@@ -143,7 +174,7 @@ class WeightQuantizer:
     def _key(self, method: str, place: Product | Table) -> str:
         """Names a rounded weight: nodes that share one do, unless their inputs matter."""
         if isinstance(place, Table):
-            return f"{place.weight}/rows"
+            return f"{place.weight}/rows/{_RAISED}" if method == _RAISED else f"{place.weight}/rows"
         if method == "gptq":
             return f"{place.name}/gptq"
         turned = "transposed" if place.is_transposed else "plain"
@@ -154,7 +185,11 @@ class WeightQuantizer:
         for place in missing:
             if isinstance(place, Table) or method != "gptq":
                 weight = self._matrix(place)
-                grid = self._grid(weight, refine=method == "hqq" and isinstance(place, Product))
+                grid = self._grid(
+                    weight,
+                    bits=_RAISED_BITS if method == _RAISED else self._settings.bits,
+                    refine=method == "hqq" and isinstance(place, Product),
+                )
                 self._rounded[self._key(method, place)] = round_to_nearest(weight, grid)
         if method == "gptq":
             self._round_with_feedback([p for p in missing if isinstance(p, Product)])
@@ -172,7 +207,9 @@ class WeightQuantizer:
             for product in products:
                 if product.data in moments:
                     weight = self._matrix(product)
-                    grid = self._grid(weight, refine=not self._settings.symmetric)
+                    grid = self._grid(
+                        weight, bits=self._settings.bits, refine=not self._settings.symmetric
+                    )
                     self._rounded[self._key("gptq", product)] = round_with_feedback(
                         weight, grid, moments[product.data]
                     )
@@ -182,11 +219,11 @@ class WeightQuantizer:
             return place.matrix(self._index)
         return np.asarray(self._index.constant(place.weight), dtype=np.float32)
 
-    def _grid(self, weight: Floats, *, refine: bool) -> Grid:
+    def _grid(self, weight: Floats, *, bits: int, refine: bool) -> Grid:
         settings = self._settings
         grid = make_grid(
             weight,
-            bits=settings.bits,
+            bits=bits,
             block_size=settings.block_size,
             symmetric=settings.symmetric,
         )

@@ -203,6 +203,8 @@ class QuantizeWeights(Section, frozen=True, kw_only=True, tag_field="name", tag=
             with zero points that shrink the error (half-quadratic), `gptq` with later weights
             making up for earlier ones' errors on the calibration samples.
         bits: Bits of a weight.
+        raised_bits: Bits of the weights of nodes that cost too much, before any node returns to
+            float; 0: none get more. It says nothing where `bits` are 8 already.
         block_size: Weights along the inner axis that share a scale.
         symmetric: Zero point in the middle of the type's range; `hqq` needs it free.
         embeddings: Whether tables that Gather reads are quantized too, by `rtn`.
@@ -213,11 +215,17 @@ class QuantizeWeights(Section, frozen=True, kw_only=True, tag_field="name", tag=
 
     methods: tuple[Literal["rtn", "hqq", "gptq"], ...] = ("rtn", "hqq", "gptq")
     bits: Literal[4, 8] = 4
+    raised_bits: Literal[0, 8] = 0
     block_size: Literal[16, 32, 64, 128, 256] = 32
     symmetric: bool = False
     embeddings: bool = True
     accuracy_level: Literal[0, 1, 2, 3, 4] = 0
     max_float_share: float = 0.5
+
+    @property
+    def can_raise(self) -> bool:
+        """Whether nodes can get weights with more bits than the others have."""
+        return self.raised_bits > self.bits
 
 
 Lowering = Quantize | Float16 | QuantizeDynamic | QuantizeWeights

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import onnx
 
+from edgepack.packager.graph.workload import workloads
 from edgepack.packager.profile.pass_settings import Quantize
 from edgepack.packager.progress import Progress
 from edgepack.packager.quantization.bias_correction import correct_biases
@@ -15,6 +16,7 @@ from edgepack.packager.quantization.ranking import rank_nodes
 from edgepack.packager.quantization.ways import list_ways, parse_way
 from edgepack.packager.samples.sequence import Samples
 from edgepack.packager.search.maker import Built, NodeCost, Origin, Raising
+from edgepack.packager.search.savings import with_workloads
 
 
 class Quantizer:
@@ -67,6 +69,7 @@ class Quantizer:
             return None
         followers = self._plain.followers
         return Raising(
+            word="16-bit",
             names=tuple(name for name in self.names if name not in followers),
             build=self.build,
             rank=lambda method, samples, progress: self._rank(
@@ -116,7 +119,8 @@ class Quantizer:
         calibrated, _ = self._prepare(way.preparation)
         self._folder.mkdir(parents=True, exist_ok=True)
         gated = calibrated.gate(way.ranges, self._folder / "ranking.onnx", spared)
-        return rank_nodes(gated, samples, progress=progress)
+        costs = rank_nodes(gated, samples, progress=progress)
+        return with_workloads(costs, workloads(calibrated.index))
 
     def _prepare(self, name: str) -> tuple[CalibratedModel, tuple[str, ...]]:
         if name not in self._prepared:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from edgepack.packager.judging.accuracy import Verdict
 from edgepack.packager.search.maker import NodeCost, Origin
+from edgepack.packager.search.savings import describe_share
 from edgepack.packager.variant import Attempt
 
 
@@ -51,21 +52,25 @@ class Candidate:
             is tried as it stands.
         method: How it was made, in the maker's words.
         float_nodes: Nodes that stayed float, in the order in which they were returned.
-        raised: Nodes that got 16 bits, likewise; what is among the float ones too is float.
+        raised: Nodes that got more bits, likewise; what is among the float ones too is float.
+        raised_word: What these are, see `Raising`.
         path: The model; of the best candidate alone it is certain to be there.
         judged: What was measured.
         origin: What it was made from.
         notes: What a person should know of how it was made.
+        costs: What each node that can be lowered costs and saves; empty before that is known.
     """
 
     label: str
     method: str
     float_nodes: tuple[str, ...]
     raised: tuple[str, ...]
+    raised_word: str
     path: Path
     judged: Judged
     origin: Origin = field(default_factory=Origin)
     notes: tuple[str, ...] = ()
+    costs: tuple[NodeCost, ...] = ()
 
     @property
     def verdict(self) -> Verdict:
@@ -78,22 +83,27 @@ class Candidate:
         return self.method, frozenset(self.float_nodes), frozenset(self.raised)
 
     @property
-    def raised_count(self) -> int:
-        """How many nodes have 16 bits."""
-        return len(set(self.raised) - set(self.float_nodes))
+    def only_raised(self) -> tuple[str, ...]:
+        """Nodes that have more bits, and are not float."""
+        return tuple(name for name in self.raised if name not in set(self.float_nodes))
 
     @property
     def words(self) -> str:
         """The settings, for reports."""
         total = self.judged.lowered + len(self.float_nodes)
         label = f"{self.label}: " if self.label else ""
-        kinds = ((len(self.float_nodes), "float"), (self.raised_count, "16-bit"))
-        counts = [(count, kind) for count, kind in kinds if count]
-        if not counts:
+        kinds = ((self.float_nodes, "float"), (self.only_raised, self.raised_word))
+        words: list[str] = []
+        for nodes, kind in kinds:
+            count = f"{len(nodes)}" if words else f"{len(nodes)} of {total} nodes"
+            words += [f"{count} {kind}{self._share(nodes)}"] if nodes else []
+        if not words:
             return f"{label}{self.method}, {total} nodes quantized"
-        (first, kind), *others = counts
-        words = [f"{first} of {total} nodes {kind}", *(f"{count} {kind}" for count, kind in others)]
         return f"{label}{self.method}, {', '.join(words)}"
+
+    def _share(self, nodes: tuple[str, ...]) -> str:
+        share = describe_share(self.costs, nodes)
+        return f" ({share})" if share else ""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -47,27 +47,37 @@ class Built:
 
 @dataclass(frozen=True, kw_only=True)
 class NodeCost:
-    """What lowering one node alone does.
+    """What lowering one node alone costs, and what it is good for.
 
     Attributes:
         name: The node.
         noise: Mean over the outputs of the root-mean-square error over the root-mean-square.
+        weight_bytes: Bytes of its float weights, which lowering makes fewer.
+        macs: Its multiply-accumulates, which lowering makes cheaper; 0 where it does not, or
+            where they cannot be counted.
     """
 
     name: str
     noise: float
+    weight_bytes: int = 0
+    macs: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Raising:
-    """How a maker gives nodes 16 bits in place of 8: activations, while weights stay as they are.
+    """How a maker gives nodes more bits than the others have, in place of float.
+
+    Activations get 16 in place of 8 while weights stay as they are, or weights 8 in place of 4.
 
     Attributes:
+        word: What a raised node is, as people are told: "16-bit".
         names: The nodes that can be raised by themselves, in graph order.
         build: Makes a candidate of a method, the nodes that stay float, and those that are raised.
-        rank: As `CandidateMaker.rank`, with all of `names` raised: what weights cost.
+        rank: As `CandidateMaker.rank`, with all of `names` raised: what is to blame for what is
+            lost even so.
     """
 
+    word: str
     names: tuple[str, ...]
     build: Callable[[str, Collection[str], Collection[str]], Built]
     rank: Callable[[str, Samples, Progress], tuple[NodeCost, ...]]
@@ -86,7 +96,7 @@ class CandidateMaker(Protocol):
 
     @property
     def raising(self) -> Raising | None:
-        """How nodes get 16 bits, where that is to be tried before any stays float."""
+        """How nodes get more bits, where that is to be tried before any stays float."""
 
     @property
     def names(self) -> tuple[str, ...]:

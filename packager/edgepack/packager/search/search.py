@@ -5,11 +5,12 @@
    of them is best says nothing (a speech detector's worst method with every node lowered was its
    best one with half of them float): rank the nodes by what lowering each alone costs, spare the
    worst, and compare the plain methods there.
-3. Spare the worst nodes: 1, 2, 4, 8 … of them, then fewer again as long as the budget holds. Where
-   the maker can, they get 16 bits. If 16 bits for all are not enough, the weights are to blame: the
-   nodes are ranked once more, and the worst stay float. Elsewhere the worst stay float at once.
+3. Spare the worst nodes: 1, 2, 4, 8 … of them, then fewer again as long as the budget holds. What
+   is worst, and what saves the most, says `savings`. Where the maker can, they get more bits. If
+   more bits for all are not enough, the nodes are ranked once more, and the worst stay float: of
+   activations with 16 bits the weights are to blame then. Elsewhere the worst stay float at once.
 4. If the plain methods do not get there, try the costly ones with as many nodes spared.
-5. Lower those again, from the least costly on, that are not needed after all: what nodes cost
+5. Lower those again, from the most saving on, that are not needed after all: what nodes cost
    together is not the sum of what they cost alone.
 6. If nothing holds, say so with every candidate that was tried and the nodes to blame.
 
@@ -28,6 +29,7 @@ from edgepack.packager.progress import Progress
 from edgepack.packager.search.candidates import Candidate, SearchResult
 from edgepack.packager.search.judge import CandidateJudge
 from edgepack.packager.search.maker import CandidateMaker, NodeCost
+from edgepack.packager.search.savings import in_sparing_order, worth_lowering
 from edgepack.packager.search.time_limit import OutOfTimeError, describe_duration
 from edgepack.packager.search.tries import Conditions, Tries
 
@@ -43,11 +45,11 @@ _COMPARED_SHARE = 0.25
 
 @dataclass(frozen=True, kw_only=True)
 class _Spare:
-    """Nodes that may be spared, and in which way: float, or raised to 16 bits.
+    """Nodes that may be spared, and in which way: float, or raised to more bits.
 
     Attributes:
         tries: The candidates so far.
-        names: The nodes, worst first.
+        names: The nodes, those first that it buys most to spare.
         is_raising: Whether these are raised.
         float_nodes: Nodes that stay float all the same, where others are raised.
         raised: Nodes that are raised all the same, where others stay float.
@@ -62,7 +64,7 @@ class _Spare:
     @property
     def word(self) -> str:
         """What a node that is spared is."""
-        return _word(self.is_raising)
+        return _word(self.tries, self.is_raising)
 
     def add(self, method: str, count: int, because: str) -> Candidate:
         """The candidate with so many of the nodes spared."""
@@ -87,7 +89,7 @@ def search(
 
     Args:
         maker: Makes candidates.
-        max_float_share: Share of the nodes that may stay float, 0…1; any may get 16 bits.
+        max_float_share: Share of the nodes that may stay float, 0…1; any may get more bits.
         evaluator: Opens candidates where they are measured.
         judge: Judges them.
         conditions: Time, and what was measured before.
@@ -178,7 +180,7 @@ def _spare_nodes(
     method = tries.best.method
     ranked = tries.rank(method)
     limit = int(len(ranked) * max_float_share)
-    spare = _Spare(tries=tries, names=_names(ranked[:limit]))
+    spare = _Spare(tries=tries, names=_names(ranked)[:limit])
     if maker.raising is not None:
         raisable = set(maker.raising.names)
         raised = tuple(name for name in _names(ranked) if name in raisable)
@@ -188,8 +190,8 @@ def _spare_nodes(
         if tries.is_settled(tries.best):
             return spare
         method = tries.best.method
-        worst = tries.rank(method, maker.raising)[:limit]
-        spare = _Spare(tries=tries, names=_names(worst), raised=raised)
+        still = tries.rank(method, maker.raising)
+        spare = _Spare(tries=tries, names=_names(still)[:limit], raised=raised)
     _spare_worst(spare, (method,) if is_near else maker.methods)
     return spare
 
@@ -244,7 +246,7 @@ def _spare_fewer(spare: _Spare, method: str, failed: int, passed: int) -> None:
 
 
 def _raise_fewer(tries: Tries) -> None:
-    """Where some nodes had to stay float, not all others need 16 bits."""
+    """Where some nodes had to stay float, not all others need more bits."""
     best = tries.best
     if not (tries.is_settled(best) and best.raised and best.float_nodes):
         return
@@ -253,14 +255,14 @@ def _raise_fewer(tries: Tries) -> None:
 
 
 def _lower_again(tries: Tries) -> None:
-    """Step 5: what is float where anything is, else what has 16 bits."""
+    """Step 5: what is float where anything is, else what has more bits."""
     best = tries.best
     if not tries.is_settled(best):
         return
     is_raising = not best.float_nodes
     kept = list(best.raised if is_raising else best.float_nodes)
-    word = _word(is_raising)
-    for name in tuple(reversed(kept[:-1]))[:_MOST_LOWERED_AGAIN]:
+    word = _word(tries, is_raising)
+    for name in worth_lowering(tries.ranked, kept[:-1])[:_MOST_LOWERED_AGAIN]:
         fewer = tuple(other for other in kept if other != name)
         candidate = tries.add(
             best.method,
@@ -272,12 +274,12 @@ def _lower_again(tries: Tries) -> None:
             kept = list(fewer)
 
 
-def _word(is_raising: bool) -> str:
-    return "16-bit" if is_raising else "float"
+def _word(tries: Tries, is_raising: bool) -> str:
+    return tries.raised_word if is_raising else "float"
 
 
 def _names(costs: Sequence[NodeCost]) -> tuple[str, ...]:
-    return tuple(cost.name for cost in costs)
+    return tuple(cost.name for cost in in_sparing_order(costs))
 
 
 def _doubling(limit: int) -> list[int]:

@@ -15,6 +15,7 @@ from edgepack.packager.search.candidates import Candidate, Demand, Judged, Searc
 from edgepack.packager.search.journal import Journal
 from edgepack.packager.search.judge import CandidateJudge
 from edgepack.packager.search.maker import Built, CandidateMaker, NodeCost, Raising
+from edgepack.packager.search.savings import given_away
 from edgepack.packager.search.time_limit import TimeLimit, describe_duration
 from edgepack.packager.variant import Attempt
 
@@ -42,7 +43,7 @@ class Conditions:
 
 
 class Tries:
-    """Candidates so far; the best is the one to keep: within the budget, the fewest nodes spared.
+    """Candidates so far; the best is the one to keep: within the budget, and saving the most.
 
     Args:
         maker: Makes candidates.
@@ -87,7 +88,7 @@ class Tries:
             method: How it is made.
             float_nodes: Nodes that stay float.
             because: Why it is tried.
-            raised: Nodes that get 16 bits, see `Raising`.
+            raised: Nodes that get more bits, see `Raising`.
 
         Raises:
             OutOfTimeError: The time is used up, and there is a candidate already.
@@ -108,6 +109,16 @@ class Tries:
         self._conditions.limit.enforce()
         self._progress(self._describe(candidate), number, 0)
         return candidate
+
+    @property
+    def ranked(self) -> tuple[NodeCost, ...]:
+        """What each node costs and saves, as it was measured last; empty before."""
+        return self._ranked
+
+    @property
+    def raised_word(self) -> str:
+        """What a raised node is; "" where none can be."""
+        return self._maker.raising.word if self._maker.raising else ""
 
     def open(self, candidate: Candidate) -> Run:
         """A candidate, ready to run."""
@@ -135,15 +146,22 @@ class Tries:
 
     @property
     def best(self) -> Candidate:
-        """Meets the demand with the fewest nodes float, then 16-bit; else the most accurate one."""
+        """Meets the demand and gives the least away; else the most accurate one."""
         settled = [candidate for candidate in self._candidates if self.is_settled(candidate)]
         if settled:
-            return min(settled, key=lambda each: (len(each.float_nodes), each.raised_count))
+            return min(settled, key=self._given_away)
         best = self._candidates[0]
         for candidate in self._candidates[1:]:
             if candidate.verdict.beats(best.verdict):
                 best = candidate
         return best
+
+    def _given_away(self, candidate: Candidate) -> tuple[float, float]:
+        """By nodes that are float, then by those with more bits."""
+        return (
+            given_away(self._ranked, candidate.float_nodes),
+            given_away(self._ranked, candidate.only_raised),
+        )
 
     @property
     def is_empty(self) -> bool:
@@ -159,7 +177,7 @@ class Tries:
                 size_bytes=candidate.judged.size_bytes,
                 because=_reason(because, candidate),
                 float_nodes=len(candidate.float_nodes),
-                raised_nodes=None if self._maker.raising is None else candidate.raised_count,
+                raised_nodes=None if self._maker.raising is None else len(candidate.only_raised),
             )
             for candidate, because in zip(self._candidates, self._reasons, strict=True)
         )
@@ -219,8 +237,10 @@ class Tries:
             method=method,
             float_nodes=float_nodes,
             raised=raised,
+            raised_word=self.raised_word,
             path=self._path(number),
             judged=judged,
+            costs=self._ranked,
         )
 
     def _path(self, number: int) -> Path:

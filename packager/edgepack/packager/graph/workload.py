@@ -1,0 +1,110 @@
+"""What the nodes of a graph keep and compute: bytes of weights, multiply-accumulates."""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import onnx
+
+from edgepack.packager.graph import stored_tensors
+from edgepack.packager.graph.questions import GraphIndex
+
+_FEWEST_AXES = 2
+"""Axes of a weight; what has fewer is a bias or a factor, whose bytes do not count."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Workload:
+    """What one node keeps and computes.
+
+    Attributes:
+        weight_bytes: Bytes of its weights as they are stored; each of several nodes that read
+            one has them all.
+        macs: Multiply-accumulates of one inference; 0 where a node has none, or its shapes are
+            not known.
+    """
+
+    weight_bytes: int = 0
+    macs: int = 0
+
+
+def workloads(index: GraphIndex) -> dict[str, Workload]:
+    """What each node of a graph keeps and computes, by its name.
+
+    Open axes count as 1.
+
+    Args:
+        index: The graph; nodes in the bodies of control flow are not among the results.
+    """
+    return {
+        node.name: Workload(
+            weight_bytes=weight_bytes(node, index.initializers), macs=_macs(index, node)
+        )
+        for node in index.graph.node
+    }
+
+
+def weight_bytes(node: onnx.NodeProto, constants: Mapping[str, onnx.TensorProto]) -> int:
+    """Bytes of a node's weights.
+
+    Args:
+        node: The node, of a graph or of a body.
+        constants: What it can see.
+    """
+    return sum(
+        stored_tensors.size_bytes(constants[name])
+        for name in dict.fromkeys(node.input)
+        if name in constants and len(constants[name].dims) >= _FEWEST_AXES
+    )
+
+
+def _macs(index: GraphIndex, node: onnx.NodeProto) -> int:
+    count = _MACS.get(node.op_type)
+    return 0 if count is None else count(index, node)
+
+
+def _convolution(index: GraphIndex, node: onnx.NodeProto) -> int:
+    """Each output element takes a kernel of each input channel of its group."""
+    return _size(index, node.output[0]) * math.prod(_shape(index, node.input[1])[1:])
+
+
+def _transposed_convolution(index: GraphIndex, node: onnx.NodeProto) -> int:
+    """Each input element goes into a kernel of each output channel of its group."""
+    return _size(index, node.input[0]) * math.prod(_shape(index, node.input[1])[1:])
+
+
+def _product(index: GraphIndex, node: onnx.NodeProto) -> int:
+    return _size(index, node.output[0]) * (_shape(index, node.input[0]) or (0,))[-1]
+
+
+def _gemm(index: GraphIndex, node: onnx.NodeProto) -> int:
+    """Rows times columns times what is between them, whichever of the two is transposed."""
+    left, output = _size(index, node.input[0]), _shape(index, node.output[0])
+    return left * output[-1] if output else 0
+
+
+def _recurrent(index: GraphIndex, node: onnx.NodeProto) -> int:
+    """Every step multiplies by the whole of both weights."""
+    steps = math.prod(_shape(index, node.input[0])[:2])
+    return steps * sum(_size(index, name) for name in node.input[1:3])
+
+
+_MACS: Mapping[str, Callable[[GraphIndex, onnx.NodeProto], int]] = {
+    "Conv": _convolution,
+    "ConvTranspose": _transposed_convolution,
+    "MatMul": _product,
+    "Gemm": _gemm,
+    "LSTM": _recurrent,
+    "GRU": _recurrent,
+    "RNN": _recurrent,
+}
+
+
+def _shape(index: GraphIndex, name: str) -> tuple[int, ...]:
+    """Sizes of a tensor, open ones as 1; () where they are not known."""
+    return tuple(size or 1 for size in index.shapes.get(name, ()))
+
+
+def _size(index: GraphIndex, name: str) -> int:
+    """Elements of a tensor; 0 where its shape is not known."""
+    return math.prod(_shape(index, name)) if name in index.shapes else 0

@@ -1,0 +1,200 @@
+"""What nodes keep and compute decides which are spared, and which candidate is the best."""
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper
+
+from edgepack.packager.graph.questions import index_graph
+from edgepack.packager.graph.workload import Workload, workloads
+from edgepack.packager.judging.evaluation import Evaluator, Venue
+from edgepack.packager.judging.measure import ModelRunner
+from edgepack.packager.lowering.weights import WeightQuantizer
+from edgepack.packager.profile.pass_settings import QuantizeWeights
+from edgepack.packager.profile.reading import load_profile
+from edgepack.packager.profile.schema import AccuracyGate
+from edgepack.packager.progress import silent
+from edgepack.packager.samples.sequence import Samples
+from edgepack.packager.search.candidates import SearchResult
+from edgepack.packager.search.journal import Journal
+from edgepack.packager.search.judge import CandidateJudge
+from edgepack.packager.search.maker import NodeCost
+from edgepack.packager.search.savings import describe_share, given_away, in_sparing_order
+from edgepack.packager.search.search import search
+from edgepack.packager.search.time_limit import TimeLimit
+from edgepack.packager.search.tries import Conditions
+from tests.unit.packager_passes.models import make_model, weight
+from tests.unit.packager_search.toys import ToyMaker, search_toy, toy_tries
+
+_ROWS, _WIDTH = 1500, 64
+
+
+def _encoder() -> onnx.ModelProto:
+    """A table of 384 KB, then three matrices of 16 KB; 4 bits cost each of them as much."""
+    node = helper.make_node
+    nodes = [
+        node("Cast", ["numbers"], ["ids"], name="cast", to=onnx.TensorProto.INT64),
+        node("Gather", ["table", "ids"], ["v0"], name="lookup"),
+    ]
+    for number in range(3):
+        output = "y" if number == 2 else f"v{number + 1}"
+        nodes.append(node("MatMul", [f"v{number}", f"w{number}"], [output], name=f"m{number}"))
+    weights = [weight(f"w{number}", _WIDTH, _WIDTH, seed=number) for number in range(3)]
+    return make_model(
+        nodes,
+        {"numbers": [1, 8]},
+        {"y": [1, 8, _WIDTH]},
+        [weight("table", _ROWS, _WIDTH, seed=9), *weights],
+    )
+
+
+def _search_weights(folder: Path, raised_bits: int, share: float) -> SearchResult:
+    model = _encoder()
+    rng = np.random.default_rng(0)
+    ids = [rng.integers(0, _ROWS, (1, 8)).astype(np.float32) for _ in range(12)]
+    samples = Samples(count=12, read=lambda index: {"numbers": ids[index]}, source="made")
+    settings = QuantizeWeights(methods=("rtn",), raised_bits=raised_bits)  # type: ignore[arg-type]
+    maker = WeightQuantizer(model, settings, samples, work_dir=folder, progress=silent)
+    here = Venue(is_native=False, is_simulated=False, because="a test")
+    gate = AccuracyGate(metric="explained_variance", explained_variance_min=share)
+    float_run = ModelRunner(model, folder / "float.onnx").run
+    return search(
+        maker,
+        0.5,
+        Evaluator(load_profile("cpu-int4"), here),
+        CandidateJudge(float_run, samples, gate, None),
+        Conditions(limit=TimeLimit(None), journal=Journal(None)),
+        work_dir=folder,
+        progress=silent,
+        is_hopeless=lambda run: False,
+    )
+
+
+def _bits(path: Path) -> dict[str, int]:
+    return {
+        node.name: entry.i
+        for node in onnx.load(path).graph.node
+        for entry in node.attribute
+        if entry.name == "bits"
+    }
+
+
+def test_a_large_table_keeps_four_bits_where_small_matrices_cost_as_much(tmp_path: Path) -> None:
+    found = _search_weights(tmp_path, raised_bits=8, share=0.98)
+    assert found.best.verdict.passed
+    bits = _bits(found.best.path)
+    assert bits["lookup"] == 4
+    assert 8 in bits.values()
+    assert found.best.float_nodes == ()
+    assert "nodes 8-bit (" in found.best.words
+    assert found.best.words.endswith("% of the weights' bytes)")
+    assert found.best.judged.size_bytes < 100_000
+
+
+def test_weights_return_to_float_only_when_eight_bits_are_not_enough(tmp_path: Path) -> None:
+    found = _search_weights(tmp_path, raised_bits=8, share=0.99992)
+    words = [attempt.what for attempt in found.attempts]
+    assert any("4 of 4 nodes 8-bit (100% of the weights' bytes)" in what for what in words)
+    assert found.best.float_nodes, "8 bits for all lose more than such a budget allows"
+    assert "lookup" not in found.best.float_nodes
+    assert set(found.best.only_raised) <= {"lookup", "m0", "m1", "m2"}
+
+
+def test_without_more_bits_the_matrices_stay_float_and_the_table_does_not(tmp_path: Path) -> None:
+    found = _search_weights(tmp_path, raised_bits=0, share=0.98)
+    assert found.best.verdict.passed
+    assert set(found.best.float_nodes) <= {"m0", "m1", "m2"}
+    assert found.attempts[-1].raised_nodes is None
+
+
+def test_of_candidates_within_the_budget_the_one_that_saves_most_is_best(tmp_path: Path) -> None:
+    errors = {"large": 0.12, "small": 0.11, "tiny": 0.01}
+    loads = {"large": Workload(macs=900), "small": Workload(macs=90), "tiny": Workload(macs=10)}
+    tries = toy_tries(ToyMaker(errors, {"plain": 1.0}, loads=loads), tmp_path / "work")
+    tries.rank("plain")
+    one = tries.add("plain", ("large",), "one large node")
+    two = tries.add("plain", ("small", "tiny"), "two that compute less")
+    assert tries.is_settled(one)
+    assert tries.is_settled(two)
+    assert one.words == "plain, 1 of 3 nodes float (90% of the multiply-accumulates)"
+    assert tries.best is two
+
+
+def test_the_most_saving_nodes_are_lowered_again_first(tmp_path: Path) -> None:
+    errors = {"a": 0.4, "b": 0.05, "c": 0.05, "d": 0.05, "e": 0.045, "f": 0.04}
+    loads = {name: Workload(macs=1000 if name == "c" else 10) for name in errors}
+
+    class _Misleading(ToyMaker):
+        def rank(self, method, samples, progress):  # type: ignore[no-untyped-def]
+            costs = {cost.name: cost for cost in super().rank(method, samples, progress)}
+            return tuple(costs[name] for name in "bcdaef")
+
+    found = search_toy(_Misleading(errors, {"plain": 1.0}, loads=loads), tmp_path / "work")
+    again = [entry.because for entry in found.attempts if entry.because.startswith("without")]
+    assert again[0] == "without c among the float nodes"
+    assert "c" not in found.best.float_nodes
+    assert "a" in found.best.float_nodes
+
+
+def test_weights_are_spared_by_noise_power_for_a_byte_and_computing_nodes_by_noise() -> None:
+    table = NodeCost(name="table", noise=0.06, weight_bytes=1000)
+    matrix = NodeCost(name="matrix", noise=0.03, weight_bytes=10)
+    assert in_sparing_order((table, matrix)) == (matrix, table)
+    large = NodeCost(name="large", noise=0.06, weight_bytes=1000, macs=5000)
+    small = NodeCost(name="small", noise=0.03, weight_bytes=10, macs=50)
+    assert in_sparing_order((large, small)) == (large, small)
+
+
+def test_spared_nodes_give_away_their_bytes_or_what_they_compute_and_their_edges() -> None:
+    weights = [NodeCost(name=n, noise=0.1, weight_bytes=b) for n, b in (("a", 30), ("b", 10))]
+    assert given_away(weights, ("a",)) == pytest.approx(0.75)
+    computing = [NodeCost(name=n, noise=0.1, macs=m) for n, m in (("a", 30), ("b", 10))]
+    assert given_away(computing, ("a",)) == pytest.approx((0.75 + 0.5) / 2)
+    unknown = [NodeCost(name=n, noise=0.1) for n in "abcd"]
+    assert given_away(unknown, ("a",)) == pytest.approx(0.25)
+    assert given_away((), ()) == 0.0
+    assert describe_share(computing, ("a",)) == "75% of the multiply-accumulates"
+    assert describe_share(weights, ("a", "b")) == "100% of the weights' bytes"
+    assert describe_share(unknown, ("a",)) == ""
+
+
+def test_workloads_are_counted_from_shapes() -> None:
+    node = helper.make_node
+    model = make_model(
+        [
+            node("Conv", ["x", "k"], ["c"], name="conv", kernel_shape=[3, 3], group=2),
+            node("ConvTranspose", ["c", "t"], ["d"], name="back", kernel_shape=[2, 2]),
+            node("Relu", ["d"], ["r"], name="relu"),
+            node("Flatten", ["r"], ["f"], name="flat"),
+            node("Gemm", ["f", "g"], ["h"], name="gemm", transB=1),
+            node("MatMul", ["h", "m"], ["y"], name="product"),
+        ],
+        {"x": [1, 4, 6, 6]},
+        {"y": [1, 5]},
+        [
+            weight("k", 8, 2, 3, 3),
+            weight("t", 8, 3, 2, 2),
+            weight("g", 7, 75),
+            weight("m", 7, 5),
+        ],
+    )
+    counted = workloads(index_graph(onnx.shape_inference.infer_shapes(model).graph))
+    assert counted["conv"] == Workload(weight_bytes=4 * 144, macs=8 * 4 * 4 * 2 * 9)
+    assert counted["back"] == Workload(weight_bytes=4 * 96, macs=8 * 4 * 4 * 3 * 4)
+    assert counted["gemm"] == Workload(weight_bytes=4 * 525, macs=525)
+    assert counted["product"] == Workload(weight_bytes=4 * 35, macs=35)
+    assert counted["relu"] == Workload()
+    assert counted["flat"] == Workload()
+
+
+def test_each_step_of_an_lstm_multiplies_by_both_of_its_weights() -> None:
+    model = make_model(
+        [helper.make_node("LSTM", ["x", "w", "r"], ["y"], name="lstm", hidden_size=3)],
+        {"x": [4, 1, 5]},
+        {"y": [4, 1, 1, 3]},
+        [weight("w", 1, 12, 5), weight("r", 1, 12, 3)],
+    )
+    counted = workloads(index_graph(model.graph))
+    assert counted["lstm"] == Workload(weight_bytes=4 * (60 + 36), macs=4 * (60 + 36))
