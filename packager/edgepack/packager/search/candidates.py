@@ -93,17 +93,14 @@ class Candidate:
         total = self.judged.lowered + len(self.float_nodes)
         label = f"{self.label}: " if self.label else ""
         kinds = ((self.float_nodes, "float"), (self.only_raised, self.raised_word))
-        words: list[str] = []
-        for nodes, kind in kinds:
-            count = f"{len(nodes)}" if words else f"{len(nodes)} of {total} nodes"
-            words += [f"{count} {kind}{self._share(nodes)}"] if nodes else []
-        if not words:
+        spared = [(nodes, kind) for nodes, kind in kinds if nodes]
+        if not spared:
             return f"{label}{self.method}, {total} nodes quantized"
-        return f"{label}{self.method}, {', '.join(words)}"
-
-    def _share(self, nodes: tuple[str, ...]) -> str:
+        (nodes, kind), *others = spared
         share = describe_share(self.costs, nodes)
-        return f" ({share})" if share else ""
+        words = [f"{len(nodes)} of {total} nodes {kind}" + (f" ({share})" if share else "")]
+        words += [f"{len(nodes)} {kind}" for nodes, kind in others]
+        return f"{label}{self.method}, {', '.join(words)}"
 
 
 @dataclass(frozen=True, kw_only=True)
