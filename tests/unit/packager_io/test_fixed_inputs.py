@@ -209,6 +209,15 @@ def test_a_sample_with_another_value_is_refused(tmp_path: Path) -> None:
     assert "1.npz, input 'rate'" in (caught.value.found_in or "")
 
 
+def test_samples_without_a_scalar_are_told_that_it_may_be_fixed(tmp_path: Path) -> None:
+    source, folder = _load(tmp_path, {}), tmp_path / "samples"
+    folder.mkdir()
+    np.savez(folder / "1.npz", x=np.ones((1, 4), np.float32))
+    with pytest.raises(BuildError, match="missing: rate") as caught:
+        _samples(folder, source)
+    assert (caught.value.remedy or "").endswith("never changes it, --value rate=…")
+
+
 @pytest.mark.parametrize("with_rate", [True, False])
 def test_onnx_test_data_is_read_with_and_without_the_fixed_input(
     tmp_path: Path, with_rate: bool

@@ -106,12 +106,15 @@ def _check_names(arrays: Mapping[str, Tensor], inputs: tuple[TensorSpec, ...], l
         for name in unexpected
         if (near := _closest(name, missing, only=len(unexpected) == len(missing) == 1))
     ]
+    settings = [f"--value {spec.name}=…" for spec in inputs if not spec.shape]
+    is_setting = missing == [spec.name for spec in inputs if not spec.shape] and not unexpected
     raise BuildError(
         f"a sample's names are not the model's inputs ({'; '.join(parts)})",
         found_in=label,
         remedy=f"rename {', '.join(renames)}"
         if renames
-        else f"save one array for each of {', '.join(expected)}, and no other",
+        else f"save one array for each of {', '.join(expected)}, and no other"
+        + (f"; or, where a device never changes it, {' '.join(settings)}" if is_setting else ""),
     )
 
 
