@@ -117,5 +117,7 @@ def test_a_yolo_head_builds_for_every_target_and_its_scores_survive(
     ends = {"qnn-htp-a8w8": "DequantizeLinear", "vitisai-xint8": "Concat"}
     for profile, last in ends.items():
         operators = operators_of(tmp_path, profile)
-        assert operators[-1] == last, "16 bits hold boxes beside scores, and where 8 are all, floats"
+        assert operators[-1] == last, (
+            "16 bits hold boxes beside scores, and where 8 are all, floats"
+        )
         assert variants[profile].accuracy.value > 0.5
