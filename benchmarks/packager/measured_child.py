@@ -12,7 +12,7 @@ from typing import Literal
 Ending = Literal["ended", "over the time limit", "over the memory limit"]
 
 _PAUSE_S = 0.05
-"""Between two looks at the tree. Shorter peaks of one process are still seen, by the kernel."""
+"""Between two looks at the tree. The kernel tells shorter peaks of the first process."""
 _TRACEBACK = "Traceback (most recent call last)"
 
 
@@ -74,7 +74,7 @@ def run_measured(
                 pid, status, usage = os.wait4(child.pid, os.WNOHANG)
                 if pid:
                     break
-                peak_bytes = max(peak_bytes, _tree_bytes(child.pid))
+                peak_bytes = max(peak_bytes, _tree_bytes(child.pid), _highest_bytes(child.pid))
                 if time.monotonic() - start > time_limit_s:
                     ending = "over the time limit"
                 elif peak_bytes > memory_limit_bytes:
@@ -92,7 +92,7 @@ def run_measured(
         exit_code=child.returncode,
         wall_s=time.monotonic() - start,
         cpu_s=usage.ru_utime + usage.ru_stime,
-        peak_bytes=max(peak_bytes, usage.ru_maxrss * 1024),
+        peak_bytes=peak_bytes,
     )
 
 
@@ -136,12 +136,24 @@ def _tree_bytes(root: int) -> int:
 
 def _process_bytes(pid: int) -> int:
     """Resident memory of one process, shared pages by share (PSS); 0 where it ended."""
+    return _read_kibibytes(Path(f"/proc/{pid}/smaps_rollup"), "Pss:") * 1024
+
+
+def _highest_bytes(pid: int) -> int:
+    """Greatest resident memory of one process until now; 0 where it ended.
+
+    What `wait4` tells of a child would hold this process's own memory: until the child becomes the
+    program, it is a copy of this one.
+    """
+    return _read_kibibytes(Path(f"/proc/{pid}/status"), "VmHWM:") * 1024
+
+
+def _read_kibibytes(file: Path, key: str) -> int:
     try:
-        lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+        lines = file.read_text().splitlines()
     except (FileNotFoundError, ProcessLookupError):
         return 0
-    kibibytes = next((line.split()[1] for line in lines if line.startswith("Pss:")), "0")
-    return int(kibibytes) * 1024
+    return int(next((line.split()[1] for line in lines if line.startswith(key)), "0"))
 
 
 def _descends(pid: int, root: int, parents: Mapping[int, int]) -> bool:

@@ -1,25 +1,27 @@
 """edgepack itself: `edgepack build` with a model, a calibration folder and a profile, no more.
 
 The settings `…+metric` also name the task's own metric over its development set, which the
-benchmark does not print.
+benchmark does not print. The command runs in this process, as the other tools do in theirs.
 """
 
+import contextlib
+import io
 import json
 import shutil
-import subprocess
 import sys
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
 from benchmarks.peers.arguments import TOLD_FILE, Given, refuse, run_setting
+from edgepack.bundle.keys import generate_key, write_key_pair
 from edgepack.bundle.manifest import COMPONENT, MANIFEST_FILE, decode_manifest
+from edgepack.cli import main
 
 PROFILES = ("cpu", "openvino-cpu", "qnn-htp", "qnn-htp-a8w8", "vitisai-xint8")
 WITH_METRIC = "+metric"
 
 _REPORT = "report.json"
-_COMMAND = Path(sys.executable).with_name("edgepack")
 
 
 def build(given: Given, *, profile: str, options: Sequence[str] = ()) -> None:
@@ -27,17 +29,12 @@ def build(given: Given, *, profile: str, options: Sequence[str] = ()) -> None:
     key = given.output.with_name("benchmark.key")
     bundle = given.output.with_name("bundle")
     if not key.exists():
-        subprocess.run([_COMMAND, "keys", "generate", "-o", key.with_suffix("")], check=True)
-    command: list[str | Path] = [_COMMAND, "build", given.model, "--profile", profile, "--key", key]
+        write_key_pair(generate_key(), key.with_suffix(""))
+    command: list[str | Path] = ["build", given.model, "--profile", profile, "--key", key]
     command += ["--calibration", given.calibration_folder, "--version", "1.0.0", "-o", bundle]
     for name, shape in given.shapes.items():
         command += ["--shape", f"{name}={','.join(map(str, shape))}"]
-    built = subprocess.run([*command, *options], stderr=subprocess.PIPE, text=True, check=False)
-    if built.returncode == 1 and "Traceback" not in built.stderr:
-        refuse(_reason(built.stderr))
-    if built.returncode != 0:
-        sys.stderr.write(built.stderr)
-        sys.exit(built.returncode)
+    _run([*map(str, command), *options])
     (variant,) = decode_manifest((bundle / MANIFEST_FILE).read_bytes()).variants
     shutil.copyfile(bundle / COMPONENT / variant.name / variant.model_file, given.output)
     report = json.loads((bundle / _REPORT).read_bytes())
@@ -51,6 +48,21 @@ def build(given: Given, *, profile: str, options: Sequence[str] = ()) -> None:
 def build_by_metric(given: Given, *, profile: str) -> None:
     """The same, chosen by the task's own metric."""
     build(given, profile=profile, options=["--metric", given.metric])
+
+
+def _run(arguments: Sequence[str]) -> None:
+    """Runs the command `edgepack`; ends this process where it does not succeed."""
+    sys.argv = ["edgepack", *arguments]
+    said = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(said):
+            main()
+    except SystemExit as ended:
+        if ended.code == 1:
+            refuse(_reason(said.getvalue()))
+        if ended.code:
+            sys.stderr.write(said.getvalue())
+            raise
 
 
 def _reason(stderr: str) -> str:

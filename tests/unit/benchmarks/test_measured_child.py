@@ -32,6 +32,12 @@ def test_the_memory_of_grandchildren_counts(tmp_path: Path) -> None:
     assert measured.peak_bytes > 150 * _MEGABYTE
 
 
+def test_the_memory_of_this_process_does_not_count(tmp_path: Path) -> None:
+    held = bytearray(b"x") * 150_000_000
+    measured = _run(tmp_path, "import time; time.sleep(0.3)")
+    assert measured.peak_bytes < len(held) / 2
+
+
 def test_a_child_that_takes_too_long_is_ended(tmp_path: Path) -> None:
     measured = _run(tmp_path, "import time; time.sleep(60)", time_limit_s=0.3)
     assert measured.ending == "over the time limit"
