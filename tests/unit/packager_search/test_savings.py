@@ -22,7 +22,12 @@ from edgepack.packager.search.candidates import SearchResult
 from edgepack.packager.search.journal import Journal
 from edgepack.packager.search.judge import CandidateJudge
 from edgepack.packager.search.maker import NodeCost
-from edgepack.packager.search.savings import describe_share, given_away, in_sparing_order
+from edgepack.packager.search.savings import (
+    describe_share,
+    given_away,
+    in_sparing_order,
+    worth_lowering,
+)
 from edgepack.packager.search.search import search
 from edgepack.packager.search.time_limit import TimeLimit
 from edgepack.packager.search.tries import Conditions
@@ -200,3 +205,12 @@ def test_each_step_of_an_lstm_multiplies_by_both_of_its_weights() -> None:
     )
     counted = workloads(index_graph(model.graph))
     assert counted["lstm"] == Workload(weight_bytes=4 * (60 + 36), macs=4 * (60 + 36))
+
+
+def test_bytes_that_hardly_count_are_not_worth_a_candidate_and_every_computing_node_is() -> None:
+    weights = [NodeCost(name=n, noise=0.1, weight_bytes=b) for n, b in (("a", 999), ("b", 1))]
+    assert worth_lowering(weights, ("a", "b")) == ("a",)
+    computing = [NodeCost(name=n, noise=0.1, macs=m) for n, m in (("a", 999), ("b", 1))]
+    assert worth_lowering(computing, ("a", "b")) == ("a", "b")
+    quiet = [NodeCost(name=n, noise=e, macs=10) for n, e in (("a", 0.1), ("b", 0.01))]
+    assert worth_lowering(quiet, ("a", "b")) == ("b", "a")

@@ -11,8 +11,8 @@ from dataclasses import replace
 from edgepack.packager.graph.workload import Workload
 from edgepack.packager.search.maker import NodeCost
 
-_LEAST_WORTH = 0.01
-"""Share of what can be saved for which one more candidate is tried."""
+_LEAST_BYTES = 0.01
+"""Share of the weights' bytes for which one more candidate is tried."""
 
 _LEAST_NOISE = 1e-6
 """What float rounding makes of a node that costs nothing."""
@@ -46,7 +46,7 @@ def in_sparing_order(costs: Sequence[NodeCost]) -> tuple[NodeCost, ...]:
     Args:
         costs: Every node, worst first.
     """
-    if _saves_computing(costs) or not any(cost.weight_bytes for cost in costs):
+    if not _saves_bytes(costs):
         return tuple(costs)
     return tuple(
         sorted(costs, key=lambda cost: (-(cost.noise**2) / max(cost.weight_bytes, 1), cost.name))
@@ -78,11 +78,12 @@ def worth_lowering(costs: Sequence[NodeCost], spared: Sequence[str]) -> tuple[st
         costs: Every node that can be lowered.
         spared: Names of some of them, in the order in which they were spared.
     """
+    least = _LEAST_BYTES if _saves_bytes(costs) else 0.0
     noises = {cost.name: cost.noise for cost in costs}
     given = {name: given_away(costs, (name,)) for name in reversed(spared)}
     return tuple(
         sorted(
-            (name for name, share in given.items() if share >= _LEAST_WORTH),
+            (name for name, share in given.items() if share >= least),
             key=lambda name: -given[name] / max(noises.get(name, 0.0), _LEAST_NOISE),
         )
     )
@@ -102,6 +103,10 @@ def _share(costs: Sequence[NodeCost], spared: Collection[str]) -> float | None:
     saved = _saved(costs)
     total = sum(saved.values())
     return sum(saved.get(name, 0) for name in spared) / total if total else None
+
+
+def _saves_bytes(costs: Sequence[NodeCost]) -> bool:
+    return any(cost.weight_bytes for cost in costs) and not _saves_computing(costs)
 
 
 def _saves_computing(costs: Sequence[NodeCost]) -> bool:
