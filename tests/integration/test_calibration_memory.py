@@ -19,7 +19,7 @@ _CHILD = """
 import resource, sys
 from pathlib import Path
 from edgepack.packager.graph.model_files import load_model
-from edgepack.packager.inputs import ImageInput
+from edgepack.packager.config.inputs import ImageInput
 from edgepack.packager.profile.pass_settings import Quantize
 from edgepack.packager.progress import silent
 from edgepack.packager.quantization.candidate import Quantizer

@@ -12,7 +12,7 @@ import pytest
 
 from edgepack.bundle.keys import generate_key, write_key_pair
 from edgepack.packager.build import build
-from edgepack.packager.inputs import InputDeclaration, TokenInput
+from edgepack.packager.config.inputs import InputDeclaration, TokenInput
 from edgepack.packager.reports.report import VariantReport
 from edgepack.packager.request import BuildRequest
 from tests.unit.packager_io.exports import tiny_bert, tiny_detector

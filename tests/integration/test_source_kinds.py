@@ -11,7 +11,7 @@ from onnx import TensorProto, helper, numpy_helper
 from edgepack.bundle.keys import generate_key, write_key_pair
 from edgepack.errors import BuildError
 from edgepack.packager.build import build
-from edgepack.packager.inputs import InputDeclaration, TokenInput
+from edgepack.packager.config.inputs import InputDeclaration, TokenInput
 from edgepack.packager.reports.report import VariantReport
 from edgepack.packager.request import BuildRequest
 from edgepack.packager.source.fixed_inputs import Numbers

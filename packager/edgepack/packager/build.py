@@ -24,9 +24,9 @@ from edgepack.packager.bundling.output import check_output
 from edgepack.packager.bundling.publishing import disk_error, publish, work_folder
 from edgepack.packager.bundling.rehearse import rehearse
 from edgepack.packager.bundling.tool_versions import tool_versions
+from edgepack.packager.config.inputs import check_declarations
 from edgepack.packager.exploring import SearchPlan
 from edgepack.packager.huggingface.folder import open_source
-from edgepack.packager.inputs import check_declarations
 from edgepack.packager.judging.provider_process import ProviderProcess
 from edgepack.packager.material import Material, open_material
 from edgepack.packager.profile.schema import Profile

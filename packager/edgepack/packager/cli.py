@@ -21,8 +21,9 @@ from edgepack.packager.bundling.output import (
     choose_release,
     read_output_name,
 )
+from edgepack.packager.config.build_file import CONFIG_FILE, BuildConfig, read_config
+from edgepack.packager.config.template import template
 from edgepack.packager.huggingface.folder import open_source
-from edgepack.packager.inputs import CONFIG_FILE, BuildConfig, read_config, template
 from edgepack.packager.judging.user_metric import load_metric
 from edgepack.packager.profile.reading import describe_passes, list_profiles, load_profile
 from edgepack.packager.profile.schema import Profile

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from edgepack.packager.inputs import InputDeclaration
+from edgepack.packager.config.inputs import InputDeclaration
 from edgepack.packager.judging.user_metric import Metric
 from edgepack.packager.search.combinations import SearchedKey
 from edgepack.packager.source.fixed_inputs import Numbers

@@ -7,7 +7,7 @@ import pytest
 from onnx import numpy_helper
 
 from edgepack.errors import BuildError
-from edgepack.packager.inputs import ImageInput, InputDeclaration, TokenInput
+from edgepack.packager.config.inputs import ImageInput, InputDeclaration, TokenInput
 from edgepack.packager.progress import silent
 from edgepack.packager.samples.files import OpenedSamples, open_samples
 from edgepack.packager.source.model import TensorSpec

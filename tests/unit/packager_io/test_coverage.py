@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from edgepack.packager.inputs import ImageInput, InputDeclaration, TokenInput
+from edgepack.packager.config.inputs import ImageInput, InputDeclaration, TokenInput
 from edgepack.packager.samples.coverage import describe_coverage
 from edgepack.packager.samples.sequence import Samples, SampleSplit, Tensor
 from edgepack.packager.source.model import TensorSpec

@@ -9,7 +9,8 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from edgepack.errors import BuildError
-from edgepack.packager.inputs import RawInput, check_declarations, read_config
+from edgepack.packager.config.build_file import read_config
+from edgepack.packager.config.inputs import RawInput, check_declarations
 from edgepack.packager.judging.measure import ModelRunner
 from edgepack.packager.passes.clean import name_nodes
 from edgepack.packager.progress import silent

@@ -5,7 +5,9 @@ from pathlib import Path
 import pytest
 
 from edgepack.errors import BuildError
-from edgepack.packager.inputs import ImageInput, check_declarations, read_config, template
+from edgepack.packager.config.build_file import read_config
+from edgepack.packager.config.inputs import ImageInput, check_declarations
+from edgepack.packager.config.template import template
 from edgepack.packager.source.model import TensorSpec
 from tests.unit.packager_io.models import IMAGE, TOKENS
 

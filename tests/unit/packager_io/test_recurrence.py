@@ -8,7 +8,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from edgepack.errors import BuildError
-from edgepack.packager.inputs import InputDeclaration, RawInput, TokenInput
+from edgepack.packager.config.inputs import InputDeclaration, RawInput, TokenInput
 from edgepack.packager.judging.chains import STEPS, describe_chains, run_samples
 from edgepack.packager.samples.carried_states import follow_states
 from edgepack.packager.samples.files import OpenedSamples

@@ -7,8 +7,8 @@ import onnx
 import pytest
 
 from edgepack.errors import BuildError
+from edgepack.packager.config.build_file import read_config
 from edgepack.packager.exploring import Explored, SearchPlan, explore
-from edgepack.packager.inputs import read_config
 from edgepack.packager.profile.reading import resolve_profile
 from edgepack.packager.progress import silent
 from edgepack.packager.samples.sequence import SampleSplit

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from edgepack.errors import BuildError
-from edgepack.packager.inputs import InputDeclaration
+from edgepack.packager.config.inputs import InputDeclaration
 from edgepack.packager.judging.accuracy import ONE_MISS_FROM, Verdict
 from edgepack.packager.judging.confidence import share_low
 from edgepack.packager.judging.measure import Outputs, Run

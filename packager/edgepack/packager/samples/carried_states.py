@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from edgepack.agent.runtime.sessions import open_model_file
-from edgepack.packager.inputs import InputDeclaration
+from edgepack.packager.config.inputs import InputDeclaration
 from edgepack.packager.judging.measure import Run
 from edgepack.packager.progress import Progress
 from edgepack.packager.samples.files import OpenedSamples

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from edgepack.errors import BuildError
-from edgepack.packager.inputs import InputDeclaration, TokenInput
+from edgepack.packager.config.inputs import InputDeclaration, TokenInput
 from edgepack.packager.samples.sequence import Feeds, Tensor
 from edgepack.packager.source.fixed_inputs import FixedInput
 from edgepack.packager.source.model import TensorSpec

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from edgepack.packager.inputs import ImageInput, InputDeclaration, TokenInput
+from edgepack.packager.config.inputs import ImageInput, InputDeclaration, TokenInput
 from edgepack.packager.samples.sequence import Samples, SampleSplit, Tensor
 from edgepack.packager.source.model import TensorSpec
 

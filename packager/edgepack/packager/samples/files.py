@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from edgepack.errors import BuildError
-from edgepack.packager.inputs import InputDeclaration, TokenInput
+from edgepack.packager.config.inputs import InputDeclaration, TokenInput
 from edgepack.packager.progress import Progress
 from edgepack.packager.samples.checks import fit_sample
 from edgepack.packager.samples.formats import open_files

@@ -19,7 +19,7 @@ import onnx
 from google.protobuf.message import DecodeError
 
 from edgepack.errors import BuildError
-from edgepack.packager.inputs import ImageInput, InputDeclaration
+from edgepack.packager.config.inputs import ImageInput, InputDeclaration
 from edgepack.packager.samples.checks import without_fixed
 from edgepack.packager.samples.images import IMAGE_SUFFIXES, read_image
 from edgepack.packager.samples.sequence import Tensor

@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from edgepack.errors import BuildError
-from edgepack.packager.inputs import ImageInput, image_size
+from edgepack.packager.config.inputs import ImageInput, image_size
 from edgepack.packager.source.model import TensorSpec
 
 if TYPE_CHECKING:

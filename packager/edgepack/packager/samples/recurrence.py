@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from edgepack.errors import BuildError
-from edgepack.packager.inputs import InputDeclaration, RawInput
+from edgepack.packager.config.inputs import InputDeclaration, RawInput
 from edgepack.packager.judging.measure import Run
 from edgepack.packager.samples.sequence import Feeds, State
 from edgepack.packager.source.model import TensorSpec

@@ -1,0 +1,112 @@
+"""Reads an `edgepack.toml`: the model, its inputs and samples, and what the options default to."""
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from edgepack.errors import BuildError
+from edgepack.packager.config.inputs import InputDeclaration, Section
+from edgepack.packager.source.fixed_inputs import Numbers
+
+CONFIG_FILE = "edgepack.toml"
+
+
+class ModelSection(Section, frozen=True, kw_only=True):
+    """`[model]`: name, version for people, and the release counter (from the version if None)."""
+
+    name: str = ""
+    version: str = ""
+    release: int | None = None
+
+
+class SamplesSection(Section, frozen=True, kw_only=True):
+    """`[calibration]`: a path relative to the file, or `random:N`."""
+
+    path: str = ""
+
+
+class EvaluationSection(Section, frozen=True, kw_only=True):
+    """`[evaluation]`: held-out samples, and a file with the class of each, if there is one."""
+
+    path: str = ""
+    labels: str = ""
+
+
+class BuildSection(Section, frozen=True, kw_only=True):
+    """`[build]`: what the options of `edgepack build` default to."""
+
+    profiles: tuple[str, ...] = ()
+    shape: dict[str, tuple[int, ...]] = msgspec.field(default_factory=dict)
+    value: dict[str, bool | int | float | Numbers] = msgspec.field(default_factory=dict)
+    metric: str = ""
+    hooks: str = ""
+    budget: str = ""
+
+    @property
+    def values(self) -> dict[str, Numbers]:
+        """Inputs that become constants, a single number as one of one."""
+        return {
+            name: value if isinstance(value, tuple) else (value,)
+            for name, value in self.value.items()
+        }
+
+
+class BuildConfig(Section, frozen=True, kw_only=True):
+    """A whole `edgepack.toml`.
+
+    Attributes:
+        search: `[search]`: keys of the profiles, each with a list of values to try.
+    """
+
+    model: ModelSection = ModelSection()
+    inputs: dict[str, InputDeclaration] = msgspec.field(default_factory=dict)
+    calibration: SamplesSection = SamplesSection()
+    evaluation: EvaluationSection = EvaluationSection()
+    build: BuildSection = BuildSection()
+    search: dict[str, Any] = msgspec.field(default_factory=dict)
+
+
+def read_config(path: Path) -> BuildConfig:
+    """Reads and checks an `edgepack.toml`; paths in it become relative to the current folder.
+
+    Args:
+        path: The file.
+
+    Raises:
+        BuildError: It is missing, no TOML, or has an unknown or ill-typed key.
+    """
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise BuildError(
+            f"cannot read {path}: {error.strerror}", remedy="edgepack init MODEL writes one"
+        ) from error
+    try:
+        config = msgspec.toml.decode(content, type=BuildConfig)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise BuildError(
+            f"{path.name} is wrong: {error}",
+            found_in=str(path),
+            remedy="edgepack init MODEL -o example.toml shows every key",
+        ) from error
+    return msgspec.structs.replace(
+        config,
+        calibration=SamplesSection(path=_anchor(config.calibration.path, path.parent)),
+        evaluation=EvaluationSection(
+            path=_anchor(config.evaluation.path, path.parent),
+            labels=_anchor(config.evaluation.labels, path.parent),
+        ),
+        build=msgspec.structs.replace(
+            config.build,
+            profiles=tuple(
+                str(path.parent / name) if name.endswith(".toml") else name
+                for name in config.build.profiles
+            ),
+            hooks=str(path.parent / config.build.hooks) if config.build.hooks else "",
+        ),
+    )
+
+
+def _anchor(path: str, folder: Path) -> str:
+    return path if not path or path.startswith("random:") else str(folder / path)

@@ -1,0 +1,166 @@
+"""What a model's inputs are: `[inputs]` of an `edgepack.toml`.
+
+Calibration, evaluation and golden inputs all read their files by these declarations, so that
+a preprocessing cannot be one thing here and another there.
+"""
+
+import difflib
+from collections.abc import Mapping
+from typing import Literal
+
+import msgspec
+
+from edgepack.errors import BuildError
+from edgepack.packager.source.fixed_inputs import FixedInput
+from edgepack.packager.source.model import TensorSpec
+
+_RGB_CHANNELS = 3
+
+
+class Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What all sections have: unknown keys are errors."""
+
+
+class ImageInput(Section, frozen=True, kw_only=True, tag_field="kind", tag="image"):
+    """`[inputs.NAME] kind = "image"`: the input is filled from an image file.
+
+    A pixel p (0 … 255) of channel c becomes `(p * scale - mean[c]) / std[c]`.
+
+    Attributes:
+        layout: Order of the axes.
+        color: Order of the channels; `GRAY` for models with one.
+        size: Height and width; empty takes the model's own.
+        resize: `stretch` ignores the aspect, `letterbox` keeps it and pads with `pad`, `crop`
+            keeps it and cuts the middle out.
+        pad: Value of the padding, 0 … 255, before scale, mean and std.
+        scale, mean, std: See above; mean and std have one value or one a channel.
+    """
+
+    layout: Literal["NCHW", "NHWC"] = "NCHW"
+    color: Literal["RGB", "BGR", "GRAY"] = "RGB"
+    size: tuple[int, ...] = ()
+    resize: Literal["stretch", "letterbox", "crop"] = "stretch"
+    pad: int = 114
+    scale: float = 1 / 255
+    mean: tuple[float, ...] = (0.0,)
+    std: tuple[float, ...] = (1.0,)
+
+
+class TokenInput(Section, frozen=True, kw_only=True, tag_field="kind", tag="tokens"):
+    """`[inputs.NAME] kind = "tokens"`: integers below a vocabulary's size, from array files.
+
+    Attributes:
+        vocabulary: Number of tokens; a sample with another value is refused, and random samples
+            are drawn below it.
+    """
+
+    vocabulary: int
+
+
+class RawInput(Section, frozen=True, kw_only=True, tag_field="kind", tag="raw"):
+    """`[inputs.NAME] kind = "raw"`: arrays are fed as the files hold them (the default).
+
+    Attributes:
+        fed_from: `from` in the file: the output of the inference before that feeds this input, a
+            state. "" where none does; absent, names and shapes decide.
+    """
+
+    fed_from: str | None = msgspec.field(name="from", default=None)
+
+
+InputDeclaration = ImageInput | TokenInput | RawInput
+
+
+def check_declarations(
+    declarations: Mapping[str, InputDeclaration],
+    inputs: tuple[TensorSpec, ...],
+    path: str,
+    fixed: tuple[FixedInput, ...] = (),
+) -> None:
+    """Refuses declarations that do not fit the model.
+
+    Args:
+        declarations: By input name.
+        inputs: The model's inputs.
+        path: The file they were read from, for messages.
+        fixed: Inputs that became constants; their declarations count no more.
+
+    Raises:
+        BuildError: An unknown input, an image for an input without four axes, a wrong number of
+            channels, or tokens for an input of floats.
+    """
+    by_name = {spec.name: spec for spec in inputs}
+    constant = {entry.name for entry in fixed}
+    for name, declaration in declarations.items():
+        if name in constant:
+            continue
+        where = f"{path}, inputs.{name}"
+        if name not in by_name:
+            near = difflib.get_close_matches(name, by_name, n=1, cutoff=0.4)
+            raise BuildError(
+                f"the model has no input {name!r}; it has {', '.join(by_name)}",
+                found_in=where,
+                remedy=f"[inputs.{near[0] if near else next(iter(by_name))}]",
+            )
+        spec = by_name[name]
+        if isinstance(declaration, ImageInput):
+            _check_image(declaration, spec, where)
+        if isinstance(declaration, TokenInput) and not spec.dtype.startswith(("int", "uint")):
+            raise BuildError(
+                f"input {name!r} takes {spec.dtype}, tokens are integers",
+                found_in=where,
+                remedy='kind = "raw"',
+            )
+
+
+def image_channels(declaration: ImageInput) -> int:
+    """Number of channels that an image declared so has."""
+    return 1 if declaration.color == "GRAY" else _RGB_CHANNELS
+
+
+def image_size(declaration: ImageInput, spec: TensorSpec) -> tuple[int, int]:
+    """Height and width that an image is brought to.
+
+    Raises:
+        BuildError: Neither the declaration nor the model says.
+    """
+    axes = (2, 3) if declaration.layout == "NCHW" else (1, 2)
+    if declaration.size:
+        return declaration.size[0], declaration.size[1]
+    height, width = (spec.shape[axis] for axis in axes)
+    if isinstance(height, str) or isinstance(width, str):
+        raise BuildError(
+            f"the size of image input {spec.name!r} is open in the model ({spec})",
+            found_in=f"inputs.{spec.name}",
+            remedy="declare size = [height, width], or fix it with --shape",
+        )
+    return height, width
+
+
+def _check_image(declaration: ImageInput, spec: TensorSpec, where: str) -> None:
+    if len(spec.shape) != 4:
+        raise BuildError(
+            f"an image needs an input with four axes, {spec} has {len(spec.shape)}",
+            found_in=where,
+            remedy='kind = "raw"',
+        )
+    if declaration.size and len(declaration.size) != 2:
+        raise BuildError("size is height and width", found_in=where, remedy="size = [320, 320]")
+    channels = image_channels(declaration)
+    axis = 1 if declaration.layout == "NCHW" else 3
+    if isinstance(spec.shape[axis], int) and spec.shape[axis] != channels:
+        raise BuildError(
+            f"{declaration.color} has {channels} channels, axis {axis} of {spec} has "
+            f"{spec.shape[axis]}",
+            found_in=where,
+            remedy="check layout and color",
+        )
+    for key, values in (("mean", declaration.mean), ("std", declaration.std)):
+        if len(values) not in (1, channels):
+            raise BuildError(
+                f"{key} has {len(values)} values for {channels} channels",
+                found_in=where,
+                remedy=f"give one value, or {channels}",
+            )
+    if 0 in declaration.std:
+        raise BuildError("std has a 0: it is divided by", found_in=where)
