@@ -25,7 +25,7 @@ class _Entry(NamedTuple):
 _COMMANDS = {
     "build": _Entry("edgepack.packager.cli", "Make a signed bundle from an ONNX model."),
     "init": _Entry("edgepack.packager.cli", "Write an edgepack.toml for a model."),
-    "profiles": _Entry("edgepack.packager.cli", "List and show hardware profiles."),
+    "profiles": _Entry("edgepack.packager.profile.cli", "List and show hardware profiles."),
     "compare": _Entry(
         "edgepack.packager.comparison.cli", "Show what differs between two bundles or reports."
     ),

@@ -29,8 +29,9 @@ from edgepack.bundle.manifest import (
 from edgepack.bundle.signature import sign_folder
 from edgepack.errors import BundleError
 from edgepack.packager.comparison.cli import compare as command
-from edgepack.packager.comparison.differences import Difference, compare
+from edgepack.packager.comparison.differences import compare
 from edgepack.packager.comparison.reading import read_compared
+from edgepack.packager.comparison.result import Difference
 from edgepack.packager.graph.node_precision import node_precision
 from edgepack.packager.graph.tensor_offsets import tensor_offsets
 from edgepack.packager.reports.report import (

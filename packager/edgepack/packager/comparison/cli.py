@@ -10,7 +10,10 @@ from rich.markup import escape
 from rich.table import Table
 
 from edgepack.bundle.manifest import Accuracy
-from edgepack.packager.comparison.differences import (
+from edgepack.packager.comparison.differences import compare as compare_sides
+from edgepack.packager.comparison.inside import CLEARLY_DB, InsideComparison
+from edgepack.packager.comparison.reading import read_compared
+from edgepack.packager.comparison.result import (
     Comparison,
     Difference,
     FileState,
@@ -18,9 +21,6 @@ from edgepack.packager.comparison.differences import (
     VariantComparison,
     VariantSide,
 )
-from edgepack.packager.comparison.differences import compare as compare_sides
-from edgepack.packager.comparison.inside import CLEARLY_DB, InsideComparison
-from edgepack.packager.comparison.reading import read_compared
 from edgepack.packager.console import open_console
 from edgepack.packager.reports.numbers import (
     format_bytes,

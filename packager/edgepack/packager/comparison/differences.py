@@ -5,134 +5,27 @@ Pure: two `Compared` in, one `Comparison` out.
 
 import re
 from collections.abc import Mapping
-from typing import Literal
 
 import msgspec
 
 from edgepack.agent.update.fetching import wanted_files
 from edgepack.bundle.chunks import chunk_digests
-from edgepack.bundle.manifest import Accuracy, Manifest, Placement
-from edgepack.packager.comparison.inside import InsideComparison, compare_inside
+from edgepack.bundle.manifest import Manifest
+from edgepack.packager.comparison.inside import compare_inside
 from edgepack.packager.comparison.reading import Compared, ComparedVariant
+from edgepack.packager.comparison.result import (
+    Comparison,
+    Difference,
+    FileComparison,
+    FileState,
+    Transfer,
+    VariantComparison,
+    VariantSide,
+)
 from edgepack.packager.reports.report import ReportedFile
-
-Presence = Literal["both", "only a", "only b"]
-FileState = Literal["equal", "changed", "added", "removed"]
 
 _REPORTS = frozenset({"report.json", "report.html"})
 _NEXT_SETTING = re.compile(r", (?=[a-z0-9_]+ )")
-
-
-class Difference(msgspec.Struct, frozen=True, kw_only=True):
-    """One setting or fact that differs, as text; "" where a side has none."""
-
-    what: str
-    a: str
-    b: str
-
-
-class VariantSide(msgspec.Struct, frozen=True, kw_only=True):
-    """One side's variant; see `ComparedVariant`.
-
-    Attributes:
-        quantized_nodes, float_nodes: Their number; None where it is not known.
-    """
-
-    precision: str
-    provider: str
-    device: str
-    degraded: bool
-    size_bytes: int
-    accuracy: Accuracy
-    placement: Placement
-    quantized_nodes: int | None
-    float_nodes: int | None
-    latency_ms: float | None
-
-
-class Transfer(msgspec.Struct, frozen=True, kw_only=True):
-    """What a device that holds A must still fetch for B, manifest and signature aside.
-
-    Attributes:
-        wanted_bytes: Length of the files that it wants of B.
-        fetch_bytes: Length of the chunks that it has nowhere, each counted once.
-        wanted_chunks, fetch_chunks: The same in chunks.
-        share: `fetch_bytes` / `wanted_bytes`; 0 where nothing is wanted.
-    """
-
-    wanted_bytes: int
-    fetch_bytes: int
-    wanted_chunks: int
-    fetch_chunks: int
-    share: float
-
-
-class VariantComparison(msgspec.Struct, frozen=True, kw_only=True):
-    """One variant, by name.
-
-    Attributes:
-        name: Its name.
-        presence: Which sides have it.
-        a, b: The sides.
-        has_equal_files: Whether all its files are the same bytes; None where a side lacks it.
-        differences: Settings and facts that differ.
-        quantized_only_in_a, quantized_only_in_b: Nodes that both sides have, quantized in one of
-            them only; None where nodes are not known.
-        nodes_only_in_a, nodes_only_in_b: Nodes that the other side does not have; None as above.
-        notes_only_in_a, notes_only_in_b: What the build decided there only.
-        inside: Errors of layers and ranges of scales, where both sides tell.
-        transfer: What a device fetches that held this variant of A (golden samples and hooks,
-            where A had none); None for a report, or where B has no such variant.
-    """
-
-    name: str
-    presence: Presence
-    a: VariantSide | None
-    b: VariantSide | None
-    has_equal_files: bool | None
-    differences: tuple[Difference, ...] = ()
-    quantized_only_in_a: tuple[str, ...] | None = None
-    quantized_only_in_b: tuple[str, ...] | None = None
-    nodes_only_in_a: tuple[str, ...] | None = None
-    nodes_only_in_b: tuple[str, ...] | None = None
-    notes_only_in_a: tuple[str, ...] = ()
-    notes_only_in_b: tuple[str, ...] = ()
-    inside: InsideComparison | None = None
-    transfer: Transfer | None = None
-
-
-class FileComparison(msgspec.Struct, frozen=True, kw_only=True):
-    """One file, by path; a length is None where a side has no such file."""
-
-    path: str
-    state: FileState
-    a_bytes: int | None
-    b_bytes: int | None
-
-
-class Comparison(msgspec.Struct, frozen=True, kw_only=True):
-    """A whole comparison.
-
-    Attributes:
-        a, b: What was given.
-        differences: Facts of the whole that differ: name, version, source model, tools.
-        variants: A's in their order, then those that only B has.
-        files: Every file that both sides could know of, by path.
-        transfer: What a device fetches that held, and wants, every variant.
-        head_bytes: Manifest and signature of B, which every device fetches besides; None for
-            reports.
-        equal_for_devices: Whether all that a device runs or proves with is equal: models, golden
-            samples, hooks, and how they are run. None where a report leaves it open.
-    """
-
-    a: str
-    b: str
-    differences: tuple[Difference, ...]
-    variants: tuple[VariantComparison, ...]
-    files: tuple[FileComparison, ...]
-    transfer: Transfer | None
-    head_bytes: int | None
-    equal_for_devices: bool | None
 
 
 def compare(a: Compared, b: Compared) -> Comparison:
