@@ -7,7 +7,7 @@ from edgepack.packager.judging.chains import STEPS
 from edgepack.packager.judging.measure import Outputs
 from edgepack.packager.profile.schema import AccuracyGate
 from edgepack.packager.samples.sequence import Feeds, Samples, State
-from edgepack.packager.search.judge import CandidateJudge
+from edgepack.packager.search.judge import NEAR_SPARE, CandidateJudge
 
 _COUNT = 40
 _GATE = AccuracyGate(top1_agreement_min=0.98, explained_variance_min=0.98)
@@ -38,9 +38,16 @@ def _samples(states: tuple[State, ...] = ()) -> Samples:
 
 @pytest.mark.parametrize(
     ("wrong", "expected_runs"),
-    [((), 40), ((3,), 40), ((3, 5), 40), ((3, 5, 11), 16), ((20, 21, 22, 23), 40)],
+    [
+        ((), 40),
+        ((3,), 40),
+        ((3, 5, 11), 40),
+        ((1, 3, 5, 11), 16),
+        ((1, 3, 5, 31), 32),
+        ((32, 33, 34, 35, 36, 37), 40),
+    ],
 )
-def test_three_wrong_decisions_of_the_first_sixteen_end_a_judgement(
+def test_a_candidate_is_given_up_when_it_fails_by_far_whatever_the_other_samples_say(
     wrong: tuple[int, ...], expected_runs: int
 ) -> None:
     judge = CandidateJudge(_Model(), _samples(), _GATE, None)
@@ -48,8 +55,9 @@ def test_three_wrong_decisions_of_the_first_sixteen_end_a_judgement(
     verdict = judge.judge(candidate)
     assert candidate.runs == expected_runs
     assert verdict.passed == (len(wrong) <= 1), "one of 40 may always differ"
-    assert verdict.given_up_after == (16 if expected_runs == 16 else None)
+    assert verdict.given_up_after == (None if expected_runs == 40 else expected_runs)
     assert verdict.value == 1.0 - len(wrong) / expected_runs
+    assert (verdict.spare < NEAR_SPARE) == (len(wrong) > 3), "four of 40 are more than thrice one"
 
 
 def test_a_chain_that_loses_everything_is_given_up_after_sixteen_chains() -> None:

@@ -57,7 +57,8 @@ class Verdict:
             do not tell (a user's metric, a cosine).
         forgiven: Whether it passes only because, of few samples, one may always differ: that says
             little of how many would.
-        given_up_after: Of how many samples it was plain that it fails by far; None where all ran.
+        given_up_after: After how many samples it was certain to fail by far, whose numbers these
+            are; None where all ran.
     """
 
     metric: str

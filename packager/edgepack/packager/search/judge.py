@@ -1,14 +1,14 @@
 """Judges candidates: one set of samples, or the user's metric.
 
-Most candidates of a search that begins far from its budget fail by far, and their first samples
-show it: those are not run on the others.
+Most candidates of a search that begins far from its budget fail by far. As soon as one has lost so
+much that it fails by far whatever the other samples say, it is not run on those.
 """
 
 from dataclasses import replace
 
 from edgepack.packager.judging.accuracy import Reference, Verdict
 from edgepack.packager.judging.chains import run_samples
-from edgepack.packager.judging.measure import Run
+from edgepack.packager.judging.measure import Outputs, Run
 from edgepack.packager.judging.user_metric import Metric, evaluate_metric, judge_metric
 from edgepack.packager.profile.schema import AccuracyGate
 from edgepack.packager.samples.sequence import Samples
@@ -16,12 +16,11 @@ from edgepack.packager.samples.sequence import Samples
 MOST_SAMPLES = 64
 """Samples that a candidate is judged on: enough to see 2 % of disagreement."""
 
-_FIRST_SAMPLES = 16
-"""Samples that tell a candidate that fails by far."""
+NEAR_SPARE = -2.0
+"""Down to here a candidate is near: it loses at most three times what the budget allows."""
 
-_GIVEN_UP_BELOW = -6.0
-"""To lose seven times what the budget allows on the first samples is to fail on all of them: it is
-three of 16 decisions where two in a hundred may differ."""
+_LOOKS = (16, 32)
+"""After so many samples it is asked whether a candidate can still be near."""
 
 
 class CandidateJudge:
@@ -53,12 +52,15 @@ class CandidateJudge:
         """Runs a candidate and judges it."""
         if self._metric is not None:
             return judge_metric(self._metric, run, self._float_value, self._gate)
-        count = self.samples.count
-        if count < 2 * _FIRST_SAMPLES:
-            return self._in_use.judge(run_samples(run, self.samples))
-        got = run_samples(run, self.samples, range(_FIRST_SAMPLES))
-        verdict = self._in_use.first(len(got)).judge(got)
-        if verdict.spare < _GIVEN_UP_BELOW:
-            return replace(verdict, passed=False, given_up_after=_FIRST_SAMPLES)
-        got += run_samples(run, self.samples, range(_FIRST_SAMPLES, count))
+        got: list[Outputs] = []
+        done = 0
+        for look in (look for look in _LOOKS if look < self.samples.count):
+            got += run_samples(run, self.samples, range(done, look))
+            done = look
+            at_most = self._in_use.judge([*got, *self._in_use.expected[len(got) :]])
+            if at_most.spare < NEAR_SPARE:
+                seen = self._in_use.first(len(got)).judge(got)
+                spare = min(seen.spare, at_most.spare)
+                return replace(seen, passed=False, spare=spare, given_up_after=look)
+        got += run_samples(run, self.samples, range(done, self.samples.count))
         return self._in_use.judge(got)

@@ -27,7 +27,7 @@ from edgepack.packager.judging.evaluation import Evaluator
 from edgepack.packager.judging.measure import Run
 from edgepack.packager.progress import Progress
 from edgepack.packager.search.candidates import Candidate, SearchResult
-from edgepack.packager.search.judge import CandidateJudge
+from edgepack.packager.search.judge import NEAR_SPARE, CandidateJudge
 from edgepack.packager.search.maker import CandidateMaker, NodeCost
 from edgepack.packager.search.savings import in_sparing_order, worth_lowering
 from edgepack.packager.search.time_limit import OutOfTimeError, describe_duration
@@ -35,9 +35,6 @@ from edgepack.packager.search.tries import Conditions, Tries
 
 _MOST_LOWERED_AGAIN = 6
 """Candidates that the fifth step may cost."""
-
-_NEAR_SPARE = -2.0
-"""Down to here a candidate is near: it loses at most three times what the budget allows."""
 
 _COMPARED_SHARE = 0.25
 """Share of the nodes that may be spared, of those that are where methods compare."""
@@ -110,7 +107,7 @@ def search(
     try:
         if _try_methods(tries, maker.methods, conditions, is_hopeless):
             return tries.result()
-        is_near = tries.best.verdict.spare >= _NEAR_SPARE
+        is_near = tries.best.verdict.spare >= NEAR_SPARE
         if is_near and _try_costly(tries, maker.costly_methods, _Spare(tries=tries, names=())):
             return tries.result()
         spare = _spare_nodes(tries, maker, max_float_share, is_near)
