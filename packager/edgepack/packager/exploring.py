@@ -35,7 +35,7 @@ from edgepack.packager.search.tries import Conditions
 from edgepack.packager.source.model import SourceModel
 from edgepack.packager.variant import Attempt
 
-_FORMAT = 5
+_FORMAT = 6
 """Raised when the same measurement would give other numbers."""
 
 _SAME_LATENCY = 1.1

@@ -7,8 +7,8 @@ import onnx
 import pytest
 from onnx import helper
 
-from edgepack.packager.judging.distance import mean_noise
 from edgepack.packager.judging.measure import ModelRunner
+from edgepack.packager.judging.noise import mean_noise
 from edgepack.packager.profile.pass_settings import Quantize
 from edgepack.packager.profile.reading import resolve_profile
 from edgepack.packager.progress import silent

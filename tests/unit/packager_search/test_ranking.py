@@ -51,3 +51,33 @@ def test_the_costliest_node_comes_first_and_is_measured_on_the_most_samples(tmp_
     assert sorted(runs.values()) == [2, 2, 4, 8], "2 samples for all, 4 for half, 8 for a quarter"
     assert runs["n3"] == 8
     assert rank_nodes(gated, samples, progress=silent) == ranked
+
+
+def test_what_spoils_a_detectors_scores_comes_before_what_moves_its_boxes_a_little(
+    tmp_path: Path,
+) -> None:
+    boxes = onnx.numpy_helper.to_array(weight("wb", 8, 4)) * 2000.0
+    scores = onnx.numpy_helper.to_array(weight("ws", 8, 2)).copy() * 0.02
+    scores[0] = 1.0  # its input is nearly always 0, so the others' rounding shows
+    nodes = [
+        helper.make_node("Mul", ["x", "faint"], ["seen"], name="dims_the_first"),
+        helper.make_node("MatMul", ["seen", "wb"], ["boxes"], name="box_head"),
+        helper.make_node("MatMul", ["seen", "ws"], ["scores"], name="score_head"),
+        helper.make_node("Concat", ["boxes", "scores"], ["y"], name="join", axis=2),
+    ]
+    faint = np.ones((1, 1, 8), dtype=np.float32)
+    faint[0, 0, 0] = 1e-4
+    initializers = [
+        onnx.numpy_helper.from_array(boxes, "wb"),
+        onnx.numpy_helper.from_array(scores.astype(np.float32), "ws"),
+        onnx.numpy_helper.from_array(faint, "faint"),
+    ]
+    model = make_model(nodes, {"x": [1, 16, 8]}, {"y": [1, 16, 6]}, initializers)
+    samples = samples_for(model, 12)
+    settings = Quantize(ops="compute", activations="uint8", weights="int8")
+    calibrated = CalibratedModel(model, settings, samples, work_dir=tmp_path, progress=silent)
+    ranked = rank_nodes(
+        calibrated.gate("minmax", tmp_path / "gated.onnx"), samples, progress=silent
+    )
+    assert [cost.name for cost in ranked] == ["score_head", "box_head"]
+    assert ranked[0].noise > 3 * ranked[1].noise

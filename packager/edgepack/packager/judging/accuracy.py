@@ -51,7 +51,8 @@ class Verdict:
         budget: Least value that passes.
         passed: Whether every output is within its budget.
         spare: How much of what the budget allows is left: 1 at no loss, 0 at the budget.
-        noise: Mean nrmse of the outputs, to order candidates that the metric finds equal.
+        noise: Mean nrmse of the outputs and their parts, to order candidates that the metric finds
+            equal.
         distances: By output; empty for a user's metric.
         low: Lower bound of `value` for samples like these, one-sided, 95 %; None where the samples
             do not tell (a user's metric, a cosine).
@@ -145,8 +146,11 @@ class Reference:
     def judge(self, got: Sequence[Outputs]) -> Verdict:
         """Compares a candidate's outputs on the same samples, in the same order."""
         distances = self.distances(got)
+        of_parts = [self._distance_of(part, got) for part in self._parts]
         entries = [entry for distance in distances for entry in self._judge_output(distance)]
-        entries += [self._judge_part(part, got) for part in self._parts]
+        entries += [self._judge_part(distance) for distance in of_parts]
+        divided = {part.output for part in self._parts}
+        apart = [*of_parts, *(entry for entry in distances if entry.name not in divided)]
         worst = min(entries, key=lambda entry: (entry.spare, entry.metric))
         return Verdict(
             metric=worst.metric,
@@ -155,7 +159,7 @@ class Reference:
             budget=worst.budget,
             passed=all(entry.spare >= 0.0 for entry in entries),
             spare=worst.spare,
-            noise=float(np.mean([min(distance.nrmse, 1e6) for distance in distances])),
+            noise=float(np.mean([min(distance.nrmse, 1e6) for distance in apart])),
             distances=distances,
             low=worst.low,
             forgiven=any(entry.forgiven for entry in entries),
@@ -198,16 +202,18 @@ class Reference:
             )
         ]
 
-    def _judge_part(self, part: Part, got: Sequence[Outputs]) -> "_Entry":
-        """What must hold of some channels of an output, whatever the others' size."""
-        distance = measure_distance(
+    def _distance_of(self, part: Part, got: Sequence[Outputs]) -> OutputDistance:
+        return measure_distance(
             part.words,
             OutputKind.VALUES,
             [part.of(outputs[part.output]) for outputs in self.expected],
             [part.of(outputs[part.output]) for outputs in got],
         )
+
+    def _judge_part(self, distance: OutputDistance) -> "_Entry":
+        """What must hold of some channels of an output, whatever the others' size."""
         return _Entry(
-            metric=f"explained_variance ({part.words})",
+            metric=f"explained_variance ({distance.name})",
             value=distance.explained_variance,
             budget=self._gate.explained_variance_min,
             low=distance.explained_variance_low,

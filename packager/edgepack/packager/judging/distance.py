@@ -9,7 +9,6 @@ import numpy as np
 import numpy.typing as npt
 
 from edgepack.packager.judging.confidence import kept_low, share_low
-from edgepack.packager.judging.measure import Outputs
 
 _FEWEST_FOR_MEAN = 8
 """Samples from which on the mean over samples says something."""
@@ -205,22 +204,3 @@ def _ratios(dot: float, size: float, norm: float, error: float) -> tuple[float, 
         return 1.0, 0.0
     cosine = dot / math.sqrt(size * norm) if size > 0.0 and norm > 0.0 else 0.0
     return cosine, math.sqrt(error / size) if size > 0.0 else 1.0
-
-
-def mean_noise(expected: Sequence[Outputs], got: Sequence[Outputs]) -> float:
-    """Mean over the float outputs of their nrmse; 0 where there is none.
-
-    Args:
-        expected, got: The outputs to come near to, and a candidate's, one dict a sample.
-    """
-    noises = [
-        measure_distance(
-            name,
-            OutputKind.VALUES,
-            [outputs[name] for outputs in expected],
-            [outputs[name] for outputs in got],
-        ).nrmse
-        for name, value in expected[0].items()
-        if value.dtype.kind == "f"
-    ]
-    return float(np.mean(noises)) if noises else 0.0

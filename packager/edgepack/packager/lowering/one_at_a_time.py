@@ -11,8 +11,8 @@ import numpy as np
 import onnx
 
 from edgepack.packager.graph.model_files import save_model
-from edgepack.packager.judging.distance import mean_noise
 from edgepack.packager.judging.measure import Outputs, Run
+from edgepack.packager.judging.noise import mean_noise
 from edgepack.packager.progress import Progress
 from edgepack.packager.samples.sequence import Samples
 from edgepack.packager.search.maker import NodeCost

@@ -5,7 +5,7 @@ from functools import partial
 import numpy as np
 
 from edgepack.packager.judging.chains import run_samples
-from edgepack.packager.judging.distance import mean_noise
+from edgepack.packager.judging.noise import mean_noise
 from edgepack.packager.progress import Progress
 from edgepack.packager.quantization.ablation import GatedModel
 from edgepack.packager.samples.sequence import Samples

@@ -1,0 +1,43 @@
+"""How far a candidate's outputs are off, as one number to order nodes and candidates by."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from edgepack.packager.judging.accuracy import kinds_of_outputs
+from edgepack.packager.judging.distance import OutputKind, measure_distance
+from edgepack.packager.judging.measure import Outputs
+from edgepack.packager.judging.parts import find_parts
+from edgepack.packager.profile.schema import AccuracyGate
+from edgepack.packager.samples.sequence import Tensor
+
+
+def mean_noise(expected: Sequence[Outputs], got: Sequence[Outputs]) -> float:
+    """Mean over the float outputs of their nrmse; 0 where there is none.
+
+    Of an output that holds values of very different size each part counts as an output: of a
+    detector's boxes and scores in one tensor, the boxes alone are seen otherwise.
+
+    Args:
+        expected, got: The outputs to come near to, and a candidate's, one dict a sample.
+    """
+    kinds = kinds_of_outputs(expected, AccuracyGate())
+    parts = find_parts(expected, kinds)
+    divided = {part.output for part in parts}
+    noises = [
+        _nrmse(
+            [part.of(outputs[part.output]) for outputs in expected],
+            [part.of(outputs[part.output]) for outputs in got],
+        )
+        for part in parts
+    ]
+    noises += [
+        _nrmse([outputs[name] for outputs in expected], [outputs[name] for outputs in got])
+        for name, kind in kinds.items()
+        if kind is not OutputKind.EXACT and name not in divided
+    ]
+    return float(np.mean(noises)) if noises else 0.0
+
+
+def _nrmse(expected: Sequence[Tensor], got: Sequence[Tensor]) -> float:
+    return measure_distance("", OutputKind.VALUES, expected, got).nrmse
