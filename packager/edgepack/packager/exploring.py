@@ -43,7 +43,8 @@ _SAME_SIZE = 1.01
 """Within these factors two models cost the same: medians vary, and metadata takes some bytes."""
 
 _LITTLE_SAVED = 0.8
-"""Share of the float model's bytes from which on another profile is worth a look."""
+"""Share of the float model's bytes, or of the nodes that stay float, from which on another profile
+is worth a look."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,11 +105,12 @@ class Explored:
         found, share = self.chosen.found, self.size_bytes / self.float_size_bytes
         if found is None or not self.chosen.is_lowered or not found.best.float_nodes:
             return ()
-        if share <= _LITTLE_SAVED:
+        float_share = len(found.best.float_nodes) / found.best.total
+        if max(share, float_share) <= _LITTLE_SAVED:
             return ()
         return (
-            f"Little is saved: with the nodes that stay float it takes {share:.0%} of the float "
-            f"model's bytes. Instead: {self.profile.gates.otherwise}.",
+            f"Little is saved: {float_share:.0%} of the nodes stay float, and it takes {share:.0%} "
+            f"of the float model's bytes. Instead: {self.profile.gates.otherwise}.",
         )
 
     def go_on(self, demand: Demand) -> "Explored | None":

@@ -152,3 +152,8 @@ def test_a_model_that_is_hardly_smaller_than_float_says_so_with_what_to_build_in
     assert "100% of the float model's bytes" in note
     assert taken.profile.gates.otherwise in note
     assert replace(taken, float_size_bytes=2 * taken.size_bytes).size_notes == ()
+    mostly = replace(found.best, float_nodes=tuple("abcdefghi"))
+    mostly = replace(mostly, judged=replace(mostly.judged, lowered=1))
+    taken = replace(taken, chosen=replace(taken.chosen, found=replace(found, best=mostly)))
+    (note,) = replace(taken, float_size_bytes=2 * taken.size_bytes).size_notes
+    assert "90% of the nodes stay float, and it takes 50%" in note

@@ -88,9 +88,14 @@ class Candidate:
         return tuple(name for name in self.raised if name not in set(self.float_nodes))
 
     @property
+    def total(self) -> int:
+        """How many nodes could be lowered."""
+        return self.judged.lowered + len(self.float_nodes)
+
+    @property
     def words(self) -> str:
         """The settings, for reports."""
-        total = self.judged.lowered + len(self.float_nodes)
+        total = self.total
         label = f"{self.label}: " if self.label else ""
         kinds = ((self.float_nodes, "float"), (self.only_raised, self.raised_word))
         spared = [(nodes, kind) for nodes, kind in kinds if nodes]
