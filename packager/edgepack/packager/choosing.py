@@ -11,6 +11,7 @@ from pathlib import Path
 import onnx
 
 from edgepack.errors import BuildError
+from edgepack.packager.graph.model_files import size_on_disk
 from edgepack.packager.graph.own_quantization import read_own_quantization
 from edgepack.packager.judging import gates
 from edgepack.packager.judging.evaluation import Evaluator
@@ -183,14 +184,15 @@ class Chooser:
         if times is not None:
             self._latencies_ms[best.words, best.verdict.value] = times[0]
             self._latencies_ms |= self._race.run_others(found, times[0])
+        size_share = best.judged.size_bytes / size_on_disk(prepared)
         if (
             times is not None
             and "slower" in profile.gates.float_instead
-            and gates.is_slower(*times)
+            and gates.is_not_worth_it(*times, size_share)
         ):
             note = (
-                "The float model is published: the quantized one is slower on this host's "
-                f"{self._evaluator.provider}."
+                f"The float model is published: on this host's {self._evaluator.provider} the "
+                f"quantized one is no faster, at {size_share:.0%} of its bytes."
             )
             timed = (
                 f"The quantized model takes {times[0]:.2f} ms, the float one {times[1]:.2f} ms "

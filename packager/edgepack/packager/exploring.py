@@ -19,6 +19,7 @@ from edgepack.packager.choosing import Chooser, Chosen
 from edgepack.packager.graph.model_files import save_model
 from edgepack.packager.judging.accuracy import Verdict
 from edgepack.packager.judging.evaluation import Evaluator, find_venue, read_host_facts
+from edgepack.packager.judging.gates import LITTLE_SAVED
 from edgepack.packager.judging.measure import Run
 from edgepack.packager.judging.user_metric import Metric, metric_name
 from edgepack.packager.passes.context import PassContext, PassResult
@@ -41,10 +42,6 @@ _FORMAT = 6
 _SAME_LATENCY = 1.1
 _SAME_SIZE = 1.01
 """Within these factors two models cost the same: medians vary, and metadata takes some bytes."""
-
-_LITTLE_SAVED = 0.8
-"""Share of the float model's bytes, or of the nodes that stay float, from which on another profile
-is worth a look."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,7 +103,7 @@ class Explored:
         if found is None or not self.chosen.is_lowered or not found.best.float_nodes:
             return ()
         float_share = len(found.best.float_nodes) / found.best.total
-        if max(share, float_share) <= _LITTLE_SAVED:
+        if max(share, float_share) <= LITTLE_SAVED:
             return ()
         return (
             f"Little is saved: {float_share:.0%} of the nodes stay float, and it takes {share:.0%} "

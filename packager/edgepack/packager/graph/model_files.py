@@ -103,6 +103,12 @@ def save_model(model: onnx.ModelProto, path: Path) -> int:
     return len(content) + weights_bytes
 
 
+def size_on_disk(path: Path) -> int:
+    """Bytes of a model that `save_model` wrote, its weights included."""
+    weights = path.with_suffix(WEIGHTS_SUFFIX)
+    return path.stat().st_size + (weights.stat().st_size if weights.exists() else 0)
+
+
 def _write_weights(graph: onnx.GraphProto, path: Path) -> int:
     """Writes the initializers to one file, piece by piece, and makes them say so.
 

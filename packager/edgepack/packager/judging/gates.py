@@ -17,6 +17,10 @@ SLOWER_FACTOR = 1.1
 """Only beyond this is a quantized model called slower: medians vary by some percent from run to
 run, and the same inputs should give the same bundle."""
 
+LITTLE_SAVED = 0.8
+"""Share of the float model's bytes, or of the nodes that stay float, from which on little is saved:
+another profile, or the float model, is worth a look."""
+
 HOPELESSLY_SLOW_FACTOR = 1.5
 """Beyond this, no search for accuracy is worth its time: float nodes will not make up for it."""
 
@@ -153,6 +157,18 @@ def check_size(profile: Profile, size_bytes: int, float_size_bytes: int) -> Refu
 def is_slower(latency_ms: float, float_latency_ms: float, factor: float = SLOWER_FACTOR) -> bool:
     """Whether a quantized model is clearly slower than the float one."""
     return latency_ms > factor * float_latency_ms
+
+
+def is_not_worth_it(latency_ms: float, float_latency_ms: float, size_share: float) -> bool:
+    """Whether the float model serves better than a quantized one that is right.
+
+    Args:
+        latency_ms, float_latency_ms: Of one inference each, side by side.
+        size_share: The quantized model's bytes as a share of the float model's.
+    """
+    if size_share > LITTLE_SAVED:
+        return not is_slower(float_latency_ms, latency_ms)
+    return is_slower(latency_ms, float_latency_ms)
 
 
 def join_problems(refusals: Sequence[Refusal]) -> str:
