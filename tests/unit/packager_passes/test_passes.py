@@ -21,6 +21,7 @@ from edgepack.packager.profile.reading import load_profile, resolve_profile
 from edgepack.packager.profile.schema import Limits
 from edgepack.packager.progress import silent
 from tests.unit.packager_passes.models import attention, cnn, make_model, samples_for, weight
+from tests.unit.packager_passes.passing import copy_of
 
 
 def _context(model: onnx.ModelProto, folder: Path, **limits: object) -> PassContext:
@@ -30,12 +31,6 @@ def _context(model: onnx.ModelProto, folder: Path, **limits: object) -> PassCont
         samples=samples_for(model, 4),
         work_dir=folder,
     )
-
-
-def _copy(model: onnx.ModelProto) -> onnx.ModelProto:
-    copy = onnx.ModelProto()
-    copy.CopyFrom(model)
-    return copy
 
 
 def _untidy(opset: int = 13) -> onnx.ModelProto:
@@ -58,7 +53,7 @@ def _untidy(opset: int = 13) -> onnx.ModelProto:
 
 
 def _differs(before: onnx.ModelProto, after: onnx.ModelProto, folder: Path) -> float:
-    before = _copy(before)
+    before = copy_of(before)
     name_nodes(before.graph)
     samples = samples_for(after, 3)
     return largest_difference(
@@ -69,7 +64,7 @@ def _differs(before: onnx.ModelProto, after: onnx.ModelProto, folder: Path) -> f
 
 def test_clean_turns_an_untidy_export_into_plain_onnx(tmp_path: Path) -> None:
     before = _untidy()
-    after = clean(_copy(before), Clean(opset=17), _context(before, tmp_path)).model
+    after = clean(copy_of(before), Clean(opset=17), _context(before, tmp_path)).model
     assert [node.op_type for node in after.graph.node] == ["MatMul", "Relu"]
     assert len({node.name for node in after.graph.node}) == 2
     assert [tensor.name for tensor in after.graph.initializer] == ["w"]
@@ -120,7 +115,7 @@ def test_optimize_merges_batch_normalization_into_the_convolution(tmp_path: Path
             numpy_helper.from_array(np.full(3, 0.5, dtype=np.float32), "v"),
         ],
     )
-    after = optimize(_copy(model), Optimize(), _context(model, tmp_path)).model
+    after = optimize(copy_of(model), Optimize(), _context(model, tmp_path)).model
     assert [node.op_type for node in after.graph.node] == ["Conv"]
     assert _differs(model, after, tmp_path) < 1e-4
 
@@ -129,7 +124,7 @@ def test_constants_that_optimization_makes_do_not_clash_with_those_of_a_later_se
     tmp_path: Path,
 ) -> None:
     model = attention(mask_value=-64.0)
-    once = optimize(_copy(model), Optimize(), _context(model, tmp_path)).model
+    once = optimize(copy_of(model), Optimize(), _context(model, tmp_path)).model
     had = {tensor.name for tensor in model.graph.initializer}
     for tensor in once.graph.initializer:
         assert tensor.name in had or tensor.name.startswith("edgepack/")
@@ -137,7 +132,7 @@ def test_constants_that_optimization_makes_do_not_clash_with_those_of_a_later_se
 
 def test_a_mask_becomes_the_smallest_value_that_keeps_the_outputs(tmp_path: Path) -> None:
     before = attention()
-    result = clamp_mask(_copy(before), ClampMask(), _context(before, tmp_path))
+    result = clamp_mask(copy_of(before), ClampMask(), _context(before, tmp_path))
     (mask,) = [tensor for tensor in result.model.graph.initializer if tensor.name == "mask"]
     assert numpy_helper.to_array(mask).min() == -32.0
     assert result.notes == (
@@ -154,7 +149,7 @@ def test_a_large_negative_constant_that_is_no_mask_stays(tmp_path: Path) -> None
         {"y": [1, 4]},
         [bias],
     )
-    result = clamp_mask(_copy(model), ClampMask(), _context(model, tmp_path))
+    result = clamp_mask(copy_of(model), ClampMask(), _context(model, tmp_path))
     assert numpy_helper.to_array(result.model.graph.initializer[0]).min() == -2e4
     assert "stay: the outputs change without them" in result.notes[0]
 
@@ -163,7 +158,7 @@ def test_all_passes_of_the_shipped_profiles_keep_what_a_model_computes(tmp_path:
     for name in ("fp32", "cpu", "qnn-htp", "vitisai-xint8"):
         profile = load_profile(name)
         for model in (cnn(), attention(), _untidy()):
-            before = _copy(model)
+            before = copy_of(model)
             context = PassContext(
                 profile_name=name,
                 limits=profile.limits,

@@ -16,14 +16,10 @@ from edgepack.packager import on_provider
 from edgepack.packager.graph.own_quantization import read_own_quantization
 from edgepack.packager.judging.provider_words import explain_refusal
 from edgepack.packager.judging.trial import Trial, try_model
-from edgepack.packager.profile.reading import load_profile, resolve_profile
+from edgepack.packager.profile.reading import load_profile
 from edgepack.packager.profile.schema import Profile
-from edgepack.packager.progress import silent
-from edgepack.packager.recipe import prepare_variant
-from edgepack.packager.samples.sequence import SampleSplit
-from edgepack.packager.source.model import load_source
 from edgepack.packager.variant import PreparedVariant
-from tests.unit.packager_passes.models import make_model, samples_for, weight
+from tests.unit.packager_passes.products import prepare_products
 
 _NO_MEMORY = (
     "QNNExecutionProvider cannot open the model: Failed to finalize QNN graph. Error: "
@@ -65,39 +61,13 @@ def prepare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Prepare:
     def build(
         faults: int, *, float_instead: tuple[str, ...] = (), allow_degraded: bool = False
     ) -> tuple[PreparedVariant, _FaultyProvider]:
-        names = ("x", "h1", "h2", "y")
-        model = make_model(
-            [
-                helper.make_node("MatMul", [names[i], f"w{i}"], [names[i + 1]], name=f"product_{i}")
-                for i in range(3)
-            ],
-            {"x": [1, 8]},
-            {"y": [1, 8]},
-            [weight(f"w{i}", 8, 8, seed=i) for i in range(3)],
-        )
-        onnx.save(model, tmp_path / "model.onnx")
-        samples = samples_for(model, 45)
         provider = _FaultyProvider(faults)
         monkeypatch.setattr(on_provider, "try_model", provider)
-        gates = {
-            "float_instead": list(float_instead),
-            "accuracy": {"metric": "explained_variance", "explained_variance_min": 0.5},
-        }
-        settings = {
-            "name": "quantize",
-            "ranges": ["minmax"],
-            "max_float_share": 1.0 if faults < 3 else 0.4,
-        }
-        variant = prepare_variant(
-            load_source(tmp_path / "model.onnx"),
-            resolve_profile("cpu", {"gates": gates, "pass": [settings]}),
-            SampleSplit(
-                calibration=samples.pick(range(15)),
-                search=samples.pick(range(15, 30)),
-                held_out=samples.pick(range(30, 45)),
-            ),
-            work_dir=tmp_path / "work",
-            progress=silent,
+        variant = prepare_products(
+            tmp_path,
+            count=3,
+            max_float_share=1.0 if faults < 3 else 0.4,
+            float_instead=float_instead,
             allow_degraded=allow_degraded,
         )
         return variant, provider

@@ -129,7 +129,8 @@ class Gates(Section, frozen=True, kw_only=True):
         placement_min: Least share of nodes that the provider must take, 0…1; checked where the
             provider can run on the build host.
         float_instead: When the float model is published instead: `slower` (the quantized one is
-            clearly slower on the build host's own provider), `inaccurate` (no quantized one is
+            clearly slower on the build host's own provider, or hardly smaller and not clearly
+            faster), `inaccurate` (no quantized one is
             within the accuracy budget). Empty means never: such a build is refused.
         size_ratio_max: Greatest size as a share of the float model's; 0 means no limit.
         otherwise: What a refusal for accuracy says to try: the next profile for the same device.

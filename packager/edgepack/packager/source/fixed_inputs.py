@@ -4,7 +4,6 @@ An export often takes as an input what a device never changes, such as a samplin
 an input, control flow that depends on it must stay; as a constant it folds the branch away.
 """
 
-import difflib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
@@ -14,6 +13,7 @@ import onnx
 from onnx import numpy_helper
 
 from edgepack.errors import BuildError
+from edgepack.packager.source.unknown_input import unknown_input
 
 Numbers = tuple[float | int | bool, ...]
 """One number for the whole input, or one for each of its elements."""
@@ -57,7 +57,7 @@ def fix_values(
     by_name = {value.name: value for value in inputs}
     for name in values:
         if name not in by_name:
-            raise _unknown_input(name, list(by_name))
+            raise unknown_input("--value", name, list(by_name))
     fixed = tuple(
         FixedInput(name=name, position=position, value=_as_tensor(by_name[name], values[name]))
         for position, name in enumerate(by_name)
@@ -140,12 +140,3 @@ def _as_tensor(value: onnx.ValueInfoProto, numbers: Numbers) -> npt.NDArray[np.g
             remedy=f"give one value, or {count}",
         )
     return np.broadcast_to(held, (count,)).reshape(sizes).copy()
-
-
-def _unknown_input(name: str, known: list[str]) -> BuildError:
-    close = difflib.get_close_matches(name, known, n=1, cutoff=0.4)
-    return BuildError(
-        f"the model has no input {name!r}; it has {', '.join(known)}",
-        found_in=f"--value {name}=…",
-        remedy=f"--value {close[0] if close else known[0]}=…",
-    )

@@ -1,12 +1,12 @@
 """Input shapes: reading them, and fixing the open dimensions that a caller gave sizes for."""
 
-import difflib
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 import onnx
 
 from edgepack.errors import BuildError
+from edgepack.packager.source.unknown_input import unknown_input
 
 if TYPE_CHECKING:
     from edgepack.packager.source.model import TensorSpec
@@ -43,7 +43,7 @@ def fix(
     symbols: dict[str, tuple[int, str]] = {}
     for name, sizes in shapes.items():
         if name not in by_name:
-            raise _unknown_input(name, list(by_name))
+            raise unknown_input("--shape", name, list(by_name))
         _fix_input(by_name[name], sizes, symbols)
     if symbols:
         values = (*model.graph.input, *model.graph.output, *model.graph.value_info)
@@ -126,12 +126,3 @@ def _fix_input(
                     remedy=f"give both the same size, they share the name {old!r} in the model",
                 )
         value.type.tensor_type.shape.dim[axis].dim_value = size
-
-
-def _unknown_input(name: str, known: list[str]) -> BuildError:
-    close = difflib.get_close_matches(name, known, n=1, cutoff=0.4)
-    return BuildError(
-        f"the model has no input {name!r}; it has {', '.join(known)}",
-        found_in=f"--shape {name}=…",
-        remedy=f"--shape {close[0] if close else known[0]}=…",
-    )

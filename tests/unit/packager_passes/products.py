@@ -1,0 +1,55 @@
+"""Products in a row, built for `cpu`: the smallest model whose search can go on and on."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import onnx
+from onnx import helper
+
+from edgepack.packager.profile.reading import resolve_profile
+from edgepack.packager.progress import silent
+from edgepack.packager.recipe import prepare_variant
+from edgepack.packager.samples.sequence import SampleSplit
+from edgepack.packager.source.model import load_source
+from edgepack.packager.variant import PreparedVariant
+from tests.unit.packager_passes.models import make_model, samples_for, weight
+
+
+def prepare_products(
+    folder: Path,
+    *,
+    count: int,
+    max_float_share: float = 1.0,
+    float_instead: Sequence[str] = (),
+    allow_degraded: bool = False,
+) -> PreparedVariant:
+    """The variant of a model of `count` products, with an accuracy budget that all hold."""
+    names = ["x", *(f"h{i}" for i in range(1, count)), "y"]
+    model = make_model(
+        [
+            helper.make_node("MatMul", [names[i], f"w{i}"], [names[i + 1]], name=f"product_{i}")
+            for i in range(count)
+        ],
+        {"x": [1, 8]},
+        {"y": [1, 8]},
+        [weight(f"w{i}", 8, 8, seed=i) for i in range(count)],
+    )
+    onnx.save(model, folder / "model.onnx")
+    samples = samples_for(model, 45)
+    gates = {
+        "float_instead": list(float_instead),
+        "accuracy": {"metric": "explained_variance", "explained_variance_min": 0.5},
+    }
+    settings = {"name": "quantize", "ranges": ["minmax"], "max_float_share": max_float_share}
+    return prepare_variant(
+        load_source(folder / "model.onnx"),
+        resolve_profile("cpu", {"gates": gates, "pass": [settings]}),
+        SampleSplit(
+            calibration=samples.pick(range(15)),
+            search=samples.pick(range(15, 30)),
+            held_out=samples.pick(range(30, 45)),
+        ),
+        work_dir=folder / "work",
+        progress=silent,
+        allow_degraded=allow_degraded,
+    )

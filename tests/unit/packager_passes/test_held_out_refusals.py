@@ -1,0 +1,69 @@
+"""What held-out samples refuse, or are not sure of, sends the search on, and not for ever."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from edgepack.errors import BuildError
+from edgepack.packager import confirming
+from edgepack.packager.confirming import Confirmed
+from tests.unit.packager_passes.products import prepare_products
+
+_NODES = 8
+
+
+@pytest.fixture
+def let_differ(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[int]]:
+    """Judges for real, then lets the first verdicts differ; returns the number of float nodes."""
+
+    def install(times: int, **verdict: Any) -> list[int]:
+        judge = confirming._judge
+        float_nodes: list[int] = []
+
+        def differing(*args: Any) -> Confirmed:
+            confirmed = judge(*args)
+            found = confirmed.explored.chosen.found
+            float_nodes.append(len(found.best.float_nodes) if found else 0)
+            if len(float_nodes) > times:
+                return confirmed
+            return replace(confirmed, verdict=replace(confirmed.verdict, **verdict))
+
+        monkeypatch.setattr(confirming, "_judge", differing)
+        return float_nodes
+
+    return install
+
+
+@pytest.mark.parametrize("refusals", [1, 2, 3])
+def test_after_each_refusal_a_candidate_nearer_to_the_float_model_is_judged(
+    refusals: int, let_differ: Callable[..., list[int]], tmp_path: Path
+) -> None:
+    float_nodes = let_differ(refusals, passed=False)
+    variant = prepare_products(tmp_path, count=_NODES)
+    told = [note for note in variant.notes if note.startswith("The held-out samples refuse")]
+    assert len(told) == refusals
+    assert len(float_nodes) == refusals + 1
+    assert float_nodes == sorted(set(float_nodes)), "each keeps more nodes float"
+    assert not variant.degraded
+
+
+def test_the_fourth_refusal_is_the_last_word(
+    let_differ: Callable[..., list[int]], tmp_path: Path
+) -> None:
+    float_nodes = let_differ(99, passed=False)
+    with pytest.raises(BuildError, match="and the budget is"):
+        prepare_products(tmp_path, count=_NODES)
+    assert len(float_nodes) == 4
+
+
+def test_what_passes_without_certainty_goes_on_twice_and_is_then_taken(
+    let_differ: Callable[..., list[int]], tmp_path: Path
+) -> None:
+    float_nodes = let_differ(99, forgiven=True)
+    variant = prepare_products(tmp_path, count=_NODES)
+    told = [note for note in variant.notes if note.startswith("The held-out samples are not sure")]
+    assert (len(told), len(float_nodes)) == (2, 3)
+    assert not variant.degraded
