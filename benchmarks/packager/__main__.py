@@ -119,7 +119,8 @@ def _measure_all(
 def _read_all(
     tasks: Sequence[str], contestants: Sequence[Contestant], terms: Terms
 ) -> tuple[list[Record], list[Record], list[Race]]:
-    newest = terms.store.newest(terms.part, terms.cpu)
+    editions = {name: load_task(name).edition for name in tasks}
+    newest = terms.store.newest(terms.part, terms.cpu, editions)
     floats = [newest[FLOAT, "-", name] for name in tasks if (FLOAT, "-", name) in newest]
     records = [
         newest[entry.peer, entry.setting, record.subject.task]

@@ -1,7 +1,7 @@
 """Judges one model, whoever made it: does it load, how good is it, how fast beside the float model.
 
 Runs as a child process (`python -m benchmarks.packager.judge`), since a model may take ONNX Runtime
-down with it. The CPU provider judges every model, on one thread.
+down with it. The CPU provider judges every model; it is timed on one thread.
 """
 
 import argparse
@@ -54,15 +54,19 @@ def model_files(path: Path) -> tuple[Path, ...]:
     return (path, *(path.parent / name for name in sorted(beside)))
 
 
-def open_for_npu(model: Path) -> Run:
-    """Loads a model so that its numbers are those of exact integer arithmetic.
+def open_for_score(model: Path, *, for_npu: bool) -> Run:
+    """Loads a model on all cores.
 
-    ONNX Runtime otherwise fuses Quantize/Dequantize pairs into 8-bit products, and on an x86 CPU
-    without VNNI those saturate, which no NPU's do.
+    Args:
+        model: The model.
+        for_npu: Whether its numbers must be those of exact integer arithmetic. ONNX Runtime
+            otherwise fuses Quantize/Dequantize pairs into 8-bit products, and on an x86 CPU
+            without VNNI those saturate, which no NPU's do.
     """
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3
-    options.add_session_config_entry("session.disable_quant_qdq", "1")
+    if for_npu:
+        options.add_session_config_entry("session.disable_quant_qdq", "1")
     session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
     names = [output.name for output in session.get_outputs()]
 
@@ -85,8 +89,7 @@ def main() -> None:
     run = open_float_model(given.model)
     loaded_marker(given.output).touch()
     task = load_task(given.task)
-    scored = open_for_npu(given.model) if given.for_npu else run
-    metric = task.score(scored, given.part)
+    metric = task.score(open_for_score(given.model, for_npu=given.for_npu), given.part)
     medians = medians_in_turn_ms(
         {"model": run, "float": open_float_model(task.model)},
         task.calibration()[:TIMED_SAMPLES],

@@ -313,6 +313,7 @@ def _subject(
         model_sha256=prepared.model_sha256,
         part=terms.part,
         cpu=terms.cpu,
+        edition=prepared.task.edition,
     )
 
 

@@ -2,7 +2,7 @@
 
 import hashlib
 import shutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Literal
 
@@ -31,7 +31,7 @@ _FORMAT = 3
 """Counts changes of what is measured or how; a record of another format is measured again."""
 
 
-class Subject(msgspec.Struct, frozen=True, kw_only=True):
+class Subject(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What is measured; equal subjects are measured once.
 
     Attributes:
@@ -40,6 +40,7 @@ class Subject(msgspec.Struct, frozen=True, kw_only=True):
         model_sha256: Digest of its float model.
         part: The labelled set that judges.
         cpu: The machine's CPU.
+        edition: Of the task.
     """
 
     peer: str
@@ -49,6 +50,7 @@ class Subject(msgspec.Struct, frozen=True, kw_only=True):
     model_sha256: str
     part: Part
     cpu: str
+    edition: int = 1
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True):
@@ -145,14 +147,22 @@ class Store:
         content = msgspec.json.format(msgspec.json.encode(record), indent=1)
         write_file(self._file(record.subject), content)
 
-    def newest(self, part: Part, cpu: str) -> dict[tuple[str, str, str], Record]:
-        """The newest record by peer, setting and task, of whatever version of the tool."""
+    def newest(
+        self, part: Part, cpu: str, editions: Mapping[str, int]
+    ) -> dict[tuple[str, str, str], Record]:
+        """The newest record by peer, setting and task, of whatever version of the tool.
+
+        Args:
+            part, cpu: What the records must be of.
+            editions: The same, by task; records of tasks that are not among them are left out.
+        """
         newest: dict[tuple[str, str, str], Record] = {}
         for file in self._folder.glob("*.json"):
             record = msgspec.json.decode(file.read_bytes(), type=Record)
             subject = record.subject
             identity = (subject.peer, subject.setting, subject.task)
-            if (subject.part, subject.cpu) != (part, cpu):
+            edition = editions.get(subject.task)
+            if (subject.part, subject.cpu, subject.edition) != (part, cpu, edition):
                 continue
             if identity not in newest or newest[identity].measured_at < record.measured_at:
                 newest[identity] = record

@@ -34,6 +34,8 @@ class Task:
         metric: Name of what `score` returns; higher is better.
         calibration: Inputs without labels, in a fixed order, none of them in a labelled set.
         score: Runs a model over one labelled set.
+        edition: Counts changes of what is asked of the models; metrics of another edition compare
+            with none of this one.
     """
 
     name: str
@@ -42,6 +44,7 @@ class Task:
     metric: str
     calibration: Callable[[], Sequence[Feeds]]
     score: Callable[[Run, Part], float]
+    edition: int = 1
 
 
 def accuracy(run: Run, feeds: Sequence[Feeds], labels: Sequence[int]) -> float:

@@ -249,9 +249,10 @@ def test_a_cache_key_is_readable_and_changes_with_everything_measured() -> None:
     changed = [
         msgspec.structs.replace(_SUBJECT, **{field: "other"})
         for field in Subject.__struct_fields__
-        if field != "part"
+        if field not in {"part", "edition"}
     ]
     changed.append(msgspec.structs.replace(_SUBJECT, part="development"))
+    changed.append(msgspec.structs.replace(_SUBJECT, edition=2))
     assert len({key, *map(cache_key, changed)}) == len(changed) + 1
 
 
@@ -268,8 +269,9 @@ def test_a_store_gives_back_what_it_kept_and_the_newest_of_several_versions(
     store.keep(newer)
     store.keep(older)
     assert store.read(_SUBJECT) == older
-    newest = store.newest("evaluation", "a CPU")
+    newest = store.newest("evaluation", "a CPU", {"digits": 1})
     assert newest == {("ort", "static-default", "digits"): newer}
+    assert store.newest("evaluation", "a CPU", {"digits": 2}) == {}  # another question was asked
 
 
 @pytest.mark.parametrize(
