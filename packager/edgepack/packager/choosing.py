@@ -282,4 +282,5 @@ def _few(first: Samples, then: Samples) -> Samples:
         read=lambda index: first.read(index) if index < head else then.read(index - head),
         source=first.source,
         states=first.states,
+        mask=first.mask,
     )

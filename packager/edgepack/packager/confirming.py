@@ -189,7 +189,7 @@ def _judge(
     elif held_out.metric is not None or samples.states:
         verdict = judge.judge(run)
     else:
-        verdict = judge.reference.judge(got)
+        verdict = judge.judge_single(got)
     return Confirmed(
         explored=explored,
         size_bytes=size_bytes,

@@ -36,7 +36,7 @@ from edgepack.packager.search.tries import Conditions
 from edgepack.packager.source.model import SourceModel
 from edgepack.packager.variant import Attempt
 
-_FORMAT = 6
+_FORMAT = 7
 """Raised when the same measurement would give other numbers."""
 
 _SAME_LATENCY = 1.1
@@ -319,6 +319,7 @@ def _context(
         *([[str(entry) for entry in source.fixed]] if source.fixed else []),
         split.sha256,
         [str(state) for state in split.search.states],
+        str(split.search.mask),
         profile.sha256,
         tool_versions(),
         (facts.arch, facts.cpu_model, sorted(facts.cpu_features)),

@@ -11,6 +11,7 @@ from edgepack.packager.request import BuildRequest
 from edgepack.packager.samples.carried_states import follow_states
 from edgepack.packager.samples.coverage import describe_coverage
 from edgepack.packager.samples.files import OpenedSamples, open_samples
+from edgepack.packager.samples.padding import follow_mask
 from edgepack.packager.samples.sequence import SampleSplit
 from edgepack.packager.samples.split import describe, split_samples
 from edgepack.packager.source.model import SourceModel
@@ -102,7 +103,7 @@ def _open_given(
     where: str, request: BuildRequest, source: SourceModel, folder: Path, progress: Progress
 ) -> OpenedSamples:
     opened = open_samples(where, source.inputs, request.declarations, progress, source.fixed)
-    return follow_states(
+    followed = follow_states(
         opened,
         source,
         request.declarations,
@@ -110,3 +111,4 @@ def _open_given(
         folder=folder,
         progress=progress,
     )
+    return follow_mask(followed, source)

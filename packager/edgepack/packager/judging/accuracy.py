@@ -113,8 +113,9 @@ def _decision_or_sequence(value: npt.NDArray[np.generic]) -> OutputKind:
 
 
 def _is_distribution(value: npt.NDArray[np.generic]) -> bool:
-    wide = value.astype(np.float64)
-    return bool(wide.min() >= -1e-6) and bool(np.allclose(wide.sum(axis=-1), 1.0, atol=1e-3))
+    rows = value.astype(np.float64).reshape(-1, value.shape[-1])
+    rows = rows[~np.isnan(rows).any(axis=-1)]
+    return bool((rows >= -1e-6).all()) and bool(np.allclose(rows.sum(axis=-1), 1.0, atol=1e-3))
 
 
 def _is_unit_vector(value: npt.NDArray[np.generic]) -> bool:

@@ -1,9 +1,10 @@
 """Runs a model on samples as it will be used: a state goes from one inference into the next.
 
-A model without states runs once a sample. A model with states runs a chain of `STEPS` inferences
-from each sample: it begins with the sample's own state, goes on with the inputs of the samples
-that follow, in file order and around the end, and with the states that it gave itself. So a
-candidate's own errors come back to it, and what it loses over time shows.
+A model without states runs once a sample, and what it says of padding is left out. A model with
+states runs a chain of `STEPS` inferences from each sample: it begins with the sample's own state,
+goes on with the inputs of the samples that follow, in file order and around the end, and with the
+states that it gave itself. So a candidate's own errors come back to it, and what it loses over time
+shows.
 
 One long chain instead says the same less clearly: on a speech detector, twenty quantized models
 between 98 % and 100 % of the float model's ROC-AUC were ordered by chains of eight steps (above
@@ -14,6 +15,7 @@ above .99 for models that kept 96 %, and one chain through all samples hung on t
 from collections.abc import Iterator
 
 from edgepack.packager.judging.measure import Outputs, Run
+from edgepack.packager.samples.padding import without_padding
 from edgepack.packager.samples.sequence import Feeds, Samples
 
 STEPS = 8
@@ -29,18 +31,23 @@ def run_samples(run: Run, samples: Samples, which: range | None = None) -> list[
         which: The samples to run, or to begin a chain from; all where it is None.
 
     Returns:
-        One a sample; with states `STEPS` a sample, and without the outputs that are states, if
-        there are others: what a state is off by shows in what the model says.
+        One a sample, NaN where it is padding; with states `STEPS` a sample, and without the outputs
+        that are states, if there are others: what a state is off by shows in what the model says.
     """
     chosen = range(samples.count) if which is None else which
     if not samples.states:
-        return [run(samples.read(index)) for index in chosen]
+        return [_run_one(run, samples, index) for index in chosen]
     fed = {state.output for state in samples.states}
     results = []
     for outputs in _run_chains(run, samples, chosen):
         said = {name: value for name, value in outputs.items() if name not in fed}
         results.append(said or outputs)
     return results
+
+
+def _run_one(run: Run, samples: Samples, index: int) -> Outputs:
+    feeds = samples.read(index)
+    return without_padding(run(feeds), feeds, samples.mask)
 
 
 def describe_chains(samples: Samples) -> str:

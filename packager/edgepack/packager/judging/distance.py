@@ -1,4 +1,7 @@
-"""How far one output of a candidate is from the float model's, over all samples."""
+"""How far one output of a candidate is from the float model's, over all samples.
+
+Where the float model's value is NaN (padding, see `samples.padding`) nothing is compared.
+"""
 
 import enum
 import math
@@ -134,12 +137,12 @@ def _variances_between(values: Sequence[npt.NDArray[np.generic]]) -> list[float]
     """
     wide = [value.astype(np.float64) for value in values]
     if len(values) >= _FEWEST_FOR_MEAN and len({value.shape for value in values}) == 1:
-        mean = np.mean(wide, axis=0)
+        mean = _mean(np.stack(wide))
     else:
-        count = sum(value.size for value in values)
-        mean = sum(float(value.sum()) for value in wide) / max(count, 1)
-    variances = [float(np.sum((value - mean) ** 2)) for value in wide]
-    size = sum(float(np.sum(value**2)) for value in wide)
+        count = sum(int((~np.isnan(value)).sum()) for value in wide)
+        mean = np.asarray(sum(float(np.nansum(value)) for value in wide) / max(count, 1))
+    variances = [float(np.nansum((value - mean) ** 2)) for value in wide]
+    size = sum(float(np.nansum(value**2)) for value in wide)
     least = max(1e-6 * size, 1e-12) / len(values)
     return variances if sum(variances) > least * len(values) else [least] * len(values)
 
@@ -152,18 +155,31 @@ def _neighbourhood(
     shape = expected[0].shape
     if len(expected) < _FEWEST_FOR_MEAN or len(shapes) > 1 or not _is_vectors(shape):
         return None
-    want, have = (
-        np.stack([value.astype(np.float64).reshape(-1, shape[-1]).mean(axis=0) for value in values])
-        for values in (expected, got)
-    )
-    error = have - want
+    wanted, given = [], []
+    for want, have in zip(expected, got, strict=True):
+        rows = want.astype(np.float64).reshape(-1, shape[-1])
+        in_use = ~np.isnan(rows).any(axis=-1)
+        if in_use.any():
+            wanted.append(rows[in_use].mean(axis=0))
+            given.append(have.astype(np.float64).reshape(rows.shape)[in_use].mean(axis=0))
+    vectors = np.stack(wanted)
+    error = np.stack(given) - vectors
     if not np.isfinite(error).all():
         return -math.inf, -math.inf
     lost = ((error - error.mean(axis=0)) ** 2).sum(axis=1)
-    whole = ((want - want.mean(axis=0)) ** 2).sum(axis=1)
+    whole = ((vectors - vectors.mean(axis=0)) ** 2).sum(axis=1)
     if not whole.sum():
         return None
     return 1.0 - float(lost.sum() / whole.sum()), kept_low(lost.tolist(), whole.tolist())
+
+
+def _mean(values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """Mean over the first axis of what is not NaN; NaN where nothing is left."""
+    counts = (~np.isnan(values)).sum(axis=0)
+    sums = np.nansum(values, axis=0)
+    means = np.full(sums.shape, np.nan)
+    np.divide(sums, counts, out=means, where=counts > 0)
+    return means
 
 
 def _is_vectors(shape: tuple[int, ...]) -> bool:
@@ -193,9 +209,11 @@ def _same_decisions(
         return np.ones(1, dtype=np.bool_)
     if kind is OutputKind.EXACT:
         return np.atleast_1d(np.array_equal(want, have))
-    if not np.isfinite(have.astype(np.float64)).all():
+    in_use = ~np.isnan(want).any(axis=-1).ravel()
+    if not np.isfinite(have.astype(np.float64)).all(axis=-1).ravel()[in_use].all():
         return np.zeros(1, dtype=np.bool_)
-    return np.atleast_1d(want.argmax(axis=-1) == have.argmax(axis=-1)).ravel()
+    same = np.atleast_1d(want.argmax(axis=-1) == have.argmax(axis=-1)).ravel()
+    return np.asarray(same[in_use], dtype=np.bool_)
 
 
 def _ratios(dot: float, size: float, norm: float, error: float) -> tuple[float, float]:

@@ -78,16 +78,20 @@ def find_parts(expected: Sequence[Outputs], kinds: Mapping[str, OutputKind]) -> 
 
 
 def _sizes(values: Sequence[Tensor], axis: int) -> npt.NDArray[np.float64]:
-    """Root-mean-square of each channel over all samples; empty where samples differ in shape."""
+    """Root-mean-square of each channel over all samples, padding left out.
+
+    Empty where samples differ in shape.
+    """
     count = values[0].shape[axis]
     same = all(value.ndim > axis and value.shape[axis] == count for value in values)
     if not same or not 2 <= count <= _MOST_CHANNELS:
         return np.zeros(0)
-    squares = np.zeros(count)
+    squares, counts = np.zeros(count), np.zeros(count)
     for value in values:
         wide = np.moveaxis(value.astype(np.float64), axis, 0).reshape(count, -1)
-        squares += np.mean(wide**2, axis=1)
-    return np.sqrt(squares / len(values))
+        squares += np.nansum(wide**2, axis=1)
+        counts += (~np.isnan(wide)).sum(axis=1)
+    return np.sqrt(squares / np.maximum(counts, 1.0))
 
 
 def _groups(sizes: npt.NDArray[np.float64]) -> list[tuple[int, ...]]:

@@ -14,6 +14,7 @@ from edgepack.packager.graph.model_files import save_model
 from edgepack.packager.judging.measure import Outputs, Run
 from edgepack.packager.judging.noise import mean_noise
 from edgepack.packager.progress import Progress
+from edgepack.packager.samples.padding import without_padding
 from edgepack.packager.samples.sequence import Samples
 from edgepack.packager.search.maker import NodeCost
 
@@ -55,7 +56,7 @@ def rank_one_at_a_time(
     def outputs(model: onnx.ModelProto) -> list[Outputs]:
         save_model(model, path)
         run = open_(path)
-        return [run(feeds) for feeds in chosen]
+        return [without_padding(run(feeds), feeds, samples.mask) for feeds in chosen]
 
     expected = outputs(float_model)
     costs: list[NodeCost] = []

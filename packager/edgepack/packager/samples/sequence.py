@@ -24,6 +24,19 @@ class State:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Mask:
+    """An input that tells which rows of a sample are padding.
+
+    Attributes:
+        input: Its name; [batch, rows], 0 where a row is padding.
+        outputs: Outputs [batch, rows, …] whose rows are padding likewise.
+    """
+
+    input: str
+    outputs: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
 class Samples:
     """A fixed sequence of samples that can be read again and again, in the same order.
 
@@ -32,12 +45,14 @@ class Samples:
         read: Returns sample `i`, 0 <= i < count.
         source: Where they come from, for messages and reports.
         states: Inputs that are fed from outputs; none where each sample stands for itself.
+        mask: What tells padding; None where nothing is.
     """
 
     count: int
     read: Callable[[int], Feeds]
     source: str
     states: tuple[State, ...] = ()
+    mask: Mask | None = None
 
     def __iter__(self) -> Iterator[Feeds]:
         return (self.read(index) for index in range(self.count))
@@ -53,6 +68,7 @@ class Samples:
             read=lambda index: self.read(chosen[index]),
             source=self.source,
             states=self.states,
+            mask=self.mask,
         )
 
 

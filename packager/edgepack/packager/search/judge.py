@@ -4,6 +4,7 @@ Most candidates of a search that begins far from its budget fail by far. As soon
 much that it fails by far whatever the other samples say, it is not run on those.
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from edgepack.packager.judging.accuracy import Reference, Verdict
@@ -11,6 +12,7 @@ from edgepack.packager.judging.chains import run_samples
 from edgepack.packager.judging.measure import Outputs, Run
 from edgepack.packager.judging.user_metric import Metric, evaluate_metric, judge_metric
 from edgepack.packager.profile.schema import AccuracyGate
+from edgepack.packager.samples.padding import without_padding
 from edgepack.packager.samples.sequence import Samples
 
 MOST_SAMPLES = 64
@@ -27,7 +29,8 @@ class CandidateJudge:
     """Judges candidates on one set of samples, or by the user's metric.
 
     Where an output feeds an input, a candidate is judged on chains of inferences (`chains`).
-    `reference` holds the float model's outputs of single inferences all the same.
+    `reference` holds the float model's outputs of single inferences all the same, padding with
+    them.
 
     Args:
         float_run: The float model.
@@ -43,9 +46,11 @@ class CandidateJudge:
         self._gate = gate
         self._metric = metric
         self.reference = Reference([float_run(feeds) for feeds in samples], gate)
-        self._in_use = (
-            Reference(run_samples(float_run, samples), gate) if samples.states else self.reference
-        )
+        self._in_use = self.reference
+        if samples.states:
+            self._in_use = Reference(run_samples(float_run, samples), gate)
+        elif samples.mask is not None:
+            self._in_use = Reference(self._without_padding(self.reference.expected), gate)
         self._float_value = evaluate_metric(metric, float_run) if metric else 1.0
 
     def judge(self, run: Run) -> Verdict:
@@ -64,3 +69,19 @@ class CandidateJudge:
                 return replace(seen, passed=False, spare=spare, given_up_after=look)
         got += run_samples(run, self.samples, range(done, self.samples.count))
         return self._in_use.judge(got)
+
+    def judge_single(self, got: Sequence[Outputs]) -> Verdict:
+        """Judges outputs of single inferences, one dict a sample, by all but padding.
+
+        Raises:
+            ValueError: The samples have states: single inferences do not tell.
+        """
+        if self.samples.states:
+            raise ValueError("samples with states are judged on chains")
+        return self._in_use.judge(self._without_padding(got))
+
+    def _without_padding(self, outputs: Sequence[Outputs]) -> list[Outputs]:
+        return [
+            without_padding(entry, feeds, self.samples.mask)
+            for entry, feeds in zip(outputs, self.samples, strict=True)
+        ]

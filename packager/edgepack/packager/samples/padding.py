@@ -1,0 +1,158 @@
+"""Which rows of a sample are padding: a mask among the inputs says so, and the model obeys it.
+
+A sentence that is shorter than the model's fixed length is filled up, and a mask tells the model
+which tokens count. What the model gives for the others nobody reads, and it is noisier there: a
+verdict on all rows would spend float nodes on padding. Names do not decide what a mask is, the
+model does: what is fed where the mask is 0 must not move a row where it is 1.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
+import numpy.typing as npt
+
+from edgepack.agent.runtime.sessions import open_model_file
+from edgepack.packager.judging.measure import Outputs, Run
+from edgepack.packager.samples.files import OpenedSamples
+from edgepack.packager.samples.sequence import Feeds, Mask, Samples, Tensor
+from edgepack.packager.source.model import SourceModel
+
+_UNMOVED = 1e-4
+"""Root-mean-square change, as a share of the rows' own, that rounding may leave."""
+
+
+def follow_mask(opened: OpenedSamples, source: SourceModel) -> OpenedSamples:
+    """Finds out which input tells padding, and which outputs have a row for each of its places.
+
+    Args:
+        opened: The samples.
+        source: The model that they are for.
+
+    Returns:
+        The samples with their mask, and a note on it; unchanged where nothing is padding.
+    """
+    shares = _shares_of_padding(opened.samples)
+    if not shares:
+        return opened
+    session = open_model_file(source.path, threads=1)
+    constants = {entry.name: entry.value for entry in source.fixed}
+
+    def run(feeds: Feeds) -> Outputs:
+        return session.run({**feeds, **constants})
+
+    for name, share in shares.items():
+        mask = find_mask(name, opened.samples, run)
+        if mask is not None:
+            note = (
+                f"Input '{name}' tells padding, {share:.0%} of the samples' rows: verdicts leave "
+                f"these rows of {', '.join(map(repr, mask.outputs))} out."
+            )
+            samples = replace(opened.samples, mask=mask)
+            return replace(opened, samples=samples, notes=(*opened.notes, note))
+    return opened
+
+
+def find_mask(name: str, samples: Samples, run: Run) -> Mask | None:
+    """Whether an input is a mask, by what the model does with what it hides.
+
+    Args:
+        name: The input; its values are 0 and 1.
+        samples: At least one of them has both.
+        run: The float model.
+
+    Returns:
+        The mask; None where what it hides still tells in the other rows, or no output has a row
+        for each of its places.
+    """
+    feeds = next(feeds for feeds in samples if _hides_some(feeds[name]))
+    used = np.asarray(feeds[name] != 0)
+    other = _with_padding_changed(feeds, name, used)
+    before, after = run(feeds), run(other)
+    outputs = tuple(
+        output
+        for output, value in before.items()
+        if value.dtype.kind == "f" and value.ndim > used.ndim and value.shape[:2] == used.shape
+    )
+    is_obeyed = all(
+        _moved(before[output][used], after[output][used]) < _UNMOVED for output in outputs
+    )
+    return Mask(input=name, outputs=outputs) if outputs and is_obeyed else None
+
+
+def without_padding(outputs: Outputs, feeds: Feeds, mask: Mask | None) -> Outputs:
+    """The same outputs, with NaN in the rows that are padding: these are not compared.
+
+    Args:
+        outputs: Of one inference.
+        feeds: What it was fed.
+        mask: What tells padding; None where nothing is.
+    """
+    if mask is None:
+        return outputs
+    hidden = np.asarray(feeds[mask.input] == 0)
+    return {
+        name: _blanked(value, hidden) if name in mask.outputs else value
+        for name, value in outputs.items()
+    }
+
+
+def _blanked(value: Tensor, hidden: npt.NDArray[np.bool_]) -> Tensor:
+    if value.shape[:2] != hidden.shape:
+        return value  # a candidate's shape is wrong: whoever compares it says so
+    blanked = value.copy()
+    blanked[hidden] = np.nan
+    return blanked
+
+
+def _shares_of_padding(samples: Samples) -> Mapping[str, float]:
+    """Share of zeros by input, of the inputs [batch, rows] that are nothing but 0 and 1."""
+    first = samples.read(0)
+    zeros = {
+        name: 0
+        for name, value in first.items()
+        if value.ndim == 2 and value.shape[1] > 1 and _has_company(name, first)
+    }
+    counts = dict.fromkeys(zeros, 0)
+    has_both: set[str] = set()
+    for feeds in samples:
+        for name in tuple(zeros):
+            value = feeds[name]
+            if not np.isin(value, (0, 1)).all():
+                del zeros[name]
+                continue
+            zeros[name] += int((value == 0).sum())
+            counts[name] += value.size
+            if _hides_some(value):
+                has_both.add(name)
+        if not zeros:
+            break
+    return {name: zeros[name] / counts[name] for name in zeros if name in has_both}
+
+
+def _has_company(name: str, feeds: Feeds) -> bool:
+    """Whether another input has as many places, which the mask could be of."""
+    return any(
+        value.shape[:2] == feeds[name].shape for other, value in feeds.items() if other != name
+    )
+
+
+def _hides_some(value: Tensor) -> bool:
+    return bool((value == 0).any() and (value != 0).any())
+
+
+def _with_padding_changed(feeds: Feeds, name: str, used: npt.NDArray[np.bool_]) -> Feeds:
+    """The same sample, with the values of places in use in those that are padding."""
+    changed = {}
+    for other, value in feeds.items():
+        if other == name or value.shape[:2] != used.shape:
+            continue
+        known = value[used]
+        changed[other] = value.copy()
+        changed[other][~used] = np.resize(known[::-1], (int((~used).sum()), *known.shape[1:]))
+    return {**feeds, **changed}
+
+
+def _moved(before: Tensor, after: Tensor) -> float:
+    a, b = before.astype(np.float64), after.astype(np.float64)
+    return float(np.sqrt(np.mean((b - a) ** 2)) / max(np.sqrt(np.mean(a**2)), 1e-12))
