@@ -17,6 +17,9 @@ TARGETS = {
 NPU_TARGETS = ("qnn-a8w8", "qnn-a16w8", "power-of-two")
 """Those whose accuracy is that of exact integer arithmetic."""
 
+WITH_METRIC = "+metric"
+"""Ending of the settings of ours that choose by the task's own metric."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Contestant:
@@ -46,8 +49,13 @@ def _own(profile: str, target: str, *, shapes: bool) -> tuple[Contestant, ...]:
             title=f"edgepack {profile}{told}",
             shapes=shapes,
         )
-        for ending, told in (("", ""), ("+metric", ", told the metric"))
+        for ending, told in (("", ""), (WITH_METRIC, ", told the metric"))
     )
+
+
+def is_told_the_metric(setting: str) -> bool:
+    """Whether a setting's build chooses by the task's own metric."""
+    return setting.endswith(WITH_METRIC)
 
 
 CONTESTANTS = (

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from benchmarks.packager.contestants import TARGETS
+from benchmarks.packager.contestants import TARGETS, is_told_the_metric
 from benchmarks.packager.goals import check_goals
 from benchmarks.packager.host import Host
 from benchmarks.packager.records import Results
@@ -46,6 +46,7 @@ def _how(results: Results) -> str:
         "evaluation": "the evaluation samples, which no tool saw",
         "development": "the development samples (`--quick`); what was told the metric saw them",
     }[results.part]
+    is_any_told = any(is_told_the_metric(record.subject.setting) for record in results.records)
     return (
         f"Every tool gets the float model as its package ships it and the same "
         f"{results.calibration_count} calibration samples, in an environment and a process of its "
@@ -60,9 +61,13 @@ def _how(results: Results) -> str:
         "signature, and for QNN the vendor's simulator, some 200 MB, which no peer runs."
         "\n\n"
         "edgepack is told the model, the calibration folder and the profile, and for an NPU the "
-        "shapes to fix, as its peers are where their documentation asks for it. `told the metric` "
-        "adds the task's own metric over its development samples. `refused` means that edgepack "
-        "wrote nothing, because no variant held its budget; its numbers are under the last words."
+        "shapes to fix, as its peers are where their documentation asks for it. "
+        + (
+            "`told the metric` adds the task's own metric over its development samples. "
+            * is_any_told
+        )
+        + "`refused` means that edgepack wrote nothing, because no variant held its budget; its "
+        "numbers are under the last words."
     )
 
 

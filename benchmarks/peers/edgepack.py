@@ -13,13 +13,13 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
+from benchmarks.packager.contestants import WITH_METRIC
 from benchmarks.peers.arguments import TOLD_FILE, Given, refuse, run_setting
 from edgepack.bundle.keys import generate_key, write_key_pair
 from edgepack.bundle.manifest import COMPONENT, MANIFEST_FILE, decode_manifest
 from edgepack.cli import main
 
 PROFILES = ("cpu", "openvino-cpu", "qnn-htp", "qnn-htp-a8w8", "vitisai-xint8")
-WITH_METRIC = "+metric"
 
 _REPORT = "report.json"
 
