@@ -13,7 +13,7 @@ that fails, is interrupted or fills the disk leaves what was there before. Only 
 tried stays, where gates refused, and what a search measured (`search/journal.py`).
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from edgepack.agent.hooks.runner import check_hook_folder
@@ -26,6 +26,7 @@ from edgepack.packager.bundling.rehearse import rehearse
 from edgepack.packager.bundling.tool_versions import tool_versions
 from edgepack.packager.config.inputs import check_declarations
 from edgepack.packager.exploring import SearchPlan
+from edgepack.packager.graph.held_weights import hold_weights
 from edgepack.packager.huggingface.folder import open_source
 from edgepack.packager.judging.provider_process import ProviderProcess
 from edgepack.packager.material import Material, open_material
@@ -97,6 +98,7 @@ def _build(request: BuildRequest, progress: Progress) -> BuildResult:
         if not request.keep_going:
             for profile in profiles:
                 _check_shapes(source, profile)
+        source = replace(source, model=hold_weights(source.model, work / "source.weights"))
         material = open_material(request, source, profiles, work, progress)  # 2
         # 3
         variants, refused = _prepare_all(

@@ -16,6 +16,7 @@ import msgspec
 from edgepack.errors import BuildError
 from edgepack.packager.bundling.tool_versions import tool_versions
 from edgepack.packager.choosing import Chooser, Chosen
+from edgepack.packager.graph.held_weights import hold_weights
 from edgepack.packager.graph.model_files import save_model
 from edgepack.packager.judging.accuracy import Verdict
 from edgepack.packager.judging.evaluation import Evaluator, find_venue, read_host_facts
@@ -243,7 +244,9 @@ def _run_passes(
     )
     passed = run_float_passes(source.model, profile, context, progress)
     prepared = folder / "prepared.onnx"
-    return passed, prepared, save_model(passed.model, prepared)
+    size_bytes = save_model(passed.model, prepared)
+    held = hold_weights(passed.model, folder / "prepared.weights")
+    return replace(passed, model=held), prepared, size_bytes
 
 
 def _cheapest(explored: Sequence[Explored]) -> Explored:

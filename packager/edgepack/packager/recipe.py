@@ -15,12 +15,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import onnx
+
 from edgepack.bundle.manifest import Accuracy, Placement, Requirements, Toolchain
 from edgepack.packager.bundling.tool_versions import tool_versions
 from edgepack.packager.choosing import Chosen
 from edgepack.packager.confirming import HeldOut, confirm
 from edgepack.packager.exploring import SearchPlan, explore, plan_of
-from edgepack.packager.graph.model_files import save_model
 from edgepack.packager.judging import gates
 from edgepack.packager.judging.accuracy import Verdict
 from edgepack.packager.judging.distance import OutputDistance
@@ -123,7 +124,7 @@ def prepare_variant(
         if refusal is not None
     ]
     accuracy = _accuracy(verdict, distances, judged_count, evaluator.provider)
-    inspection = _inspect(explored.prepared, chosen, split.held_out, work_dir, progress)  # 6.
+    inspection = _inspect(explored.passed.model, chosen, split.held_out, work_dir, progress)  # 6.
     notes = (
         *explored.passed.notes,
         *chosen.notes,
@@ -187,17 +188,21 @@ def _unverified(profile: Profile) -> Placement:
 
 
 def _inspect(
-    prepared: Path, chosen: Chosen, samples: Samples, work_dir: Path, progress: Progress
+    prepared: onnx.ModelProto, chosen: Chosen, samples: Samples, work_dir: Path, progress: Progress
 ) -> Inspection | None:
     """Looks inside the best lowered candidate, whether it is the one that is published or not."""
     if chosen.found is None:
         return None
     progress("looking at the error of each layer", 0, 0)
     best = chosen.found.best
-    if best.origin.model is not None:
-        prepared = work_dir / "origin.onnx"
-        save_model(best.origin.model, prepared)
-    return inspect(prepared, best.path, samples, calibrated=best.origin.observed, work_dir=work_dir)
+    origin = best.origin.model
+    return inspect(
+        prepared if origin is None else origin,
+        best.path,
+        samples,
+        calibrated=best.origin.observed,
+        work_dir=work_dir,
+    )
 
 
 def _tell_search(chosen: Chosen) -> tuple[tuple[Attempt, ...], tuple[Culprit, ...]]:

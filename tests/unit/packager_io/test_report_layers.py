@@ -63,10 +63,9 @@ def inspected(tmp_path: Path) -> inspection.Inspection:
 
 
 def _inspect(folder: Path, scale: float) -> inspection.Inspection:
-    save_model(_model(scale=None), folder / "float.onnx")
     save_model(_model(scale=scale), folder / "lowered.onnx")
     return inspect(
-        folder / "float.onnx",
+        _model(scale=None),
         folder / "lowered.onnx",
         _samples(),
         calibrated={"r": Observation(low=0.0, high=40.0)},

@@ -116,7 +116,7 @@ def _write_weights(graph: onnx.GraphProto, path: Path) -> int:
     holds them all already is not copied but linked.
     """
     whole = _whole_file(graph)
-    if whole is not None and _link(whole, path):
+    if whole is not None and link(whole, path):
         for tensor in graph.initializer:
             if (found := stored_tensors.place(tensor)) is not None:
                 stored_tensors.put(tensor, path.name, found.offset, found.length)
@@ -153,7 +153,7 @@ def _whole_file(graph: onnx.GraphProto) -> Path | None:
     return file if outside_bytes >= _WHOLE_SHARE * file.stat().st_size else None
 
 
-def _link(file: Path, path: Path) -> bool:
+def link(file: Path, path: Path) -> bool:
     """Gives a file a second name; False where the file system cannot."""
     if path.exists() and path.samefile(file):
         return True

@@ -14,12 +14,8 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 
-from edgepack.packager.graph.model_files import (
-    load_model,
-    open_on_cpu,
-    save_model,
-    weights_size_bytes,
-)
+from edgepack.packager.graph.held_weights import hold_weights, save_for_session
+from edgepack.packager.graph.model_files import load_model, open_on_cpu, weights_size_bytes
 from edgepack.packager.graph.subsampling import PHASE, add_subsamples
 from edgepack.packager.judging.layers import LayerError, measure_layer, shared_layers
 from edgepack.packager.judging.ranges import TensorRange, describe_range, find_scales
@@ -60,7 +56,7 @@ class Inspection(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def inspect(
-    float_path: Path,
+    float_model: onnx.ModelProto,
     lowered_path: Path,
     samples: Samples,
     *,
@@ -70,7 +66,7 @@ def inspect(
     """Runs both models on a few samples and compares the tensors they share.
 
     Args:
-        float_path: The float model that was lowered.
+        float_model: The float model that was lowered; not changed.
         lowered_path: What became of it.
         samples: Held-out samples; the first `MOST_SAMPLES` are run.
         calibrated: What calibration saw of each tensor; empty where nothing was calibrated.
@@ -79,14 +75,16 @@ def inspect(
     Returns:
         Errors and ranges, or a note why there are none.
     """
-    reference, lowered = load_model(float_path), load_model(lowered_path)
-    weight_bytes = weights_size_bytes(reference)
+    weight_bytes = weights_size_bytes(float_model)
     if weight_bytes > MOST_WEIGHT_BYTES:
         return Inspection(
             sample_count=0,
             note=f"Layers were not looked at: the weights take {weight_bytes / 1e6:,.0f} MB, and "
             f"beyond {MOST_WEIGHT_BYTES / 1e6:,.0f} MB a second run of both models costs too much.",
         )
+    lowered = hold_weights(load_model(lowered_path), work_dir / "lowered.weights")
+    reference = onnx.ModelProto()
+    reference.CopyFrom(float_model)
     layers = shared_layers(reference.graph, lowered)
     scales = find_scales(lowered.graph, reference.graph)
     kept_layers, kept_scales = _thin(layers), _thin(scales)
@@ -120,7 +118,7 @@ def _observe(
 ) -> Values:
     """Values of tensors on each sample; those that hold no floats are left out."""
     names = add_subsamples(model.graph, tensors, _VALUES_A_SAMPLE)
-    save_model(model, path)
+    save_for_session(model, path)
     session = open_on_cpu(path, optimize=False)
     known = {value.name for value in session.get_inputs()}
     phase = np.zeros(1, dtype=np.int64)

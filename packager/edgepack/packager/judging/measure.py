@@ -8,7 +8,8 @@ from pathlib import Path
 import numpy as np
 import onnx
 
-from edgepack.packager.graph.model_files import open_on_cpu, save_model
+from edgepack.packager.graph.held_weights import save_for_session
+from edgepack.packager.graph.model_files import open_on_cpu
 from edgepack.packager.samples.sequence import Feeds, Samples, Tensor
 
 Outputs = dict[str, Tensor]
@@ -35,8 +36,7 @@ class ModelRunner:
     def __init__(
         self, model: onnx.ModelProto, path: Path, *, threads: int = 0, optimize: bool = True
     ) -> None:
-        self.path = path
-        self.size_bytes = save_model(model, path)
+        save_for_session(model, path)
         self._session = open_on_cpu(path, threads=threads, optimize=optimize)
         self._inputs = {value.name for value in self._session.get_inputs()}
         self._outputs = [value.name for value in self._session.get_outputs()]

@@ -14,7 +14,8 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from edgepack.errors import BuildError
-from edgepack.packager.graph.model_files import RUNTIME_ERRORS, open_on_cpu, save_model
+from edgepack.packager.graph.held_weights import save_for_session
+from edgepack.packager.graph.model_files import RUNTIME_ERRORS, open_on_cpu
 from edgepack.packager.progress import Progress
 from edgepack.packager.samples.sequence import Samples
 
@@ -67,7 +68,7 @@ def measure_moments(
     """
     work_dir.mkdir(parents=True, exist_ok=True)
     path = work_dir / "moments.onnx"
-    save_model(_instrument(model, widths), path)
+    save_for_session(_instrument(model, widths), path)
     session = open_on_cpu(path)
     known = {value.name for value in session.get_inputs()}
     names = [f"{name}/moments" for name in widths]

@@ -13,7 +13,8 @@ import numpy.typing as npt
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from edgepack.packager.graph.model_files import open_on_cpu, save_model
+from edgepack.packager.graph.held_weights import WeightsFile, save_for_session
+from edgepack.packager.graph.model_files import open_on_cpu
 from edgepack.packager.graph.questions import GraphIndex
 from edgepack.packager.judging.measure import Outputs
 from edgepack.packager.quantization.assign import Assignment
@@ -47,7 +48,9 @@ class GatedModel:
         path: Path,
     ) -> None:
         self.names = tuple(node.name for node in plan.nodes)
-        save_model(_Gating(model, index, plan, scales).build(), path)
+        with WeightsFile(path.with_suffix(".weights")) as rounded:
+            gating = _Gating(model, index, plan, scales, rounded).build()
+        save_for_session(gating, path)
         self._session = open_on_cpu(path, optimize=False)
         self._outputs = [value.name for value in self._session.get_outputs()]
         self._inputs = {value.name for value in self._session.get_inputs()}
@@ -66,12 +69,18 @@ class GatedModel:
 
 class _Gating:
     def __init__(
-        self, model: onnx.ModelProto, index: GraphIndex, plan: Plan, scales: Assignment
+        self,
+        model: onnx.ModelProto,
+        index: GraphIndex,
+        plan: Plan,
+        scales: Assignment,
+        rounded: WeightsFile,
     ) -> None:
         self._model = model
         self._index = index
         self._plan = plan
         self._scales = scales
+        self._weights = rounded
         self._initializers: dict[str, onnx.TensorProto] = {}
 
     def build(self) -> onnx.ModelProto:
@@ -130,7 +139,7 @@ class _Gating:
     def _constant(self, name: str, values: npt.NDArray[np.generic], scale: Scale) -> str:
         if name not in self._initializers:
             rounded = restore(quantize(values.astype(np.float32), scale), scale)
-            self._initializers[name] = numpy_helper.from_array(rounded, name)
+            self._initializers[name] = self._weights.kept(name, rounded)
         return name
 
     def _round(self, name: str, scale: Scale, output: str) -> list[onnx.NodeProto]:

@@ -16,7 +16,8 @@ import onnxruntime
 from onnx import TensorProto, helper
 
 from edgepack.errors import BuildError
-from edgepack.packager.graph.model_files import RUNTIME_ERRORS, open_on_cpu, save_model
+from edgepack.packager.graph.held_weights import save_for_session
+from edgepack.packager.graph.model_files import RUNTIME_ERRORS, open_on_cpu
 from edgepack.packager.graph.subsampling import PHASE, add_subsamples
 from edgepack.packager.progress import Progress
 from edgepack.packager.quantization.observations import BINS, Observation, count_into
@@ -118,7 +119,7 @@ class Calibration:
     def _open(self, model: onnx.ModelProto, name: str) -> onnxruntime.InferenceSession:
         self._folder.mkdir(parents=True, exist_ok=True)
         path = self._folder / f"{name}.onnx"
-        save_model(model, path)
+        save_for_session(model, path)
         return open_on_cpu(path)
 
     def _run(

@@ -1,0 +1,143 @@
+"""Weights in a file beside a build's models, so that copies of a model do not copy them.
+
+A build has several forms of one model in hand at once: as it was given, after its passes, prepared
+for calibration, instrumented. With their weights in a file, each is a graph that points there. It
+is copied, written and opened without them, and ONNX Runtime maps the file in place of reading it.
+"""
+
+import ctypes
+import mmap
+import shutil
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+from onnx import numpy_helper
+
+from edgepack.packager.graph import stored_tensors
+from edgepack.packager.graph.model_files import (
+    WEIGHTS_SUFFIX,
+    is_large,
+    link,
+    save_model,
+    weights_size_bytes,
+)
+
+HELD_FROM_BYTES = 16_000_000
+"""Models with fewer bytes of weights stay in memory: their copies are small beside the tools."""
+
+_TENSOR_FROM_BYTES = 64 * 1024
+"""Smaller tensors stay in memory: they may be shapes, axes or scales."""
+
+
+class WeightsFile:
+    """Takes weights one after the other; what it gives back in their place points to it.
+
+    It belongs to one build and is not worth a flush: no result is ever read from it.
+
+    Args:
+        path: The file; its folder must exist. It must stay as long as its tensors are used.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path.resolve()
+        self._file = path.open("wb")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._file.close()
+
+    def keep(self, tensor: onnx.TensorProto) -> None:
+        """Moves a tensor's values into the file, where that is worth it."""
+        length = len(tensor.raw_data)
+        if length < _TENSOR_FROM_BYTES:
+            return
+        self._file.write(bytes(-self._file.tell() % mmap.PAGESIZE))
+        offset = self._file.tell()
+        self._file.write(tensor.raw_data)
+        stored_tensors.put(tensor, str(self._path), offset, length)
+
+    def kept(self, name: str, values: npt.NDArray[np.generic]) -> onnx.TensorProto:
+        """A tensor of these values, which are in the file where that is worth it."""
+        tensor = numpy_helper.from_array(values, name)
+        self.keep(tensor)
+        light = onnx.TensorProto()
+        light.CopyFrom(tensor)  # a message keeps the memory of a field that was cleared
+        return light
+
+
+def hold_weights(model: onnx.ModelProto, file: Path) -> onnx.ModelProto:
+    """Moves the weights of a model into a file.
+
+    Args:
+        model: The model; it is not to be used any more, since its values are moved.
+        file: Where to; its folder must exist. It must stay as long as the result is used.
+
+    Returns:
+        A model that points there; the same one where its weights are few.
+    """
+    if weights_size_bytes(model) < HELD_FROM_BYTES:
+        return model
+    with WeightsFile(file) as weights:
+        for tensor in model.graph.initializer:
+            weights.keep(tensor)
+    light = onnx.ModelProto()
+    light.CopyFrom(model)  # a message keeps the memory of fields that were cleared
+    return light
+
+
+def load_held(model: onnx.ModelProto) -> None:
+    """Brings weights back into memory, in place, but for those of a large model."""
+    if not is_large(model):
+        for tensor in model.graph.initializer:
+            stored_tensors.load(tensor)
+
+
+def save_for_session(model: onnx.ModelProto, path: Path) -> None:
+    """Writes a model that is opened here and never shipped; held weights stay in their files.
+
+    Args:
+        model: The model.
+        path: The `.onnx` file; its folder must exist.
+    """
+    if is_large(model):
+        save_model(model, path)
+    elif any(map(stored_tensors.is_held, model.graph.initializer)):
+        written = onnx.ModelProto()
+        written.CopyFrom(model)
+        _put_beside(written.graph, path)
+        path.write_bytes(written.SerializeToString(deterministic=True))
+    else:
+        path.write_bytes(model.SerializeToString(deterministic=True))
+    return_freed_memory()
+
+
+def _put_beside(graph: onnx.GraphProto, path: Path) -> None:
+    """Gives files of weights a name beside a model: ONNX Runtime reads none outside its folder."""
+    names: dict[Path, str] = {}
+    for tensor in graph.initializer:
+        found = stored_tensors.place(tensor)
+        if found is None:
+            continue
+        if found.file not in names:
+            names[found.file] = f"{path.stem}.{len(names)}{WEIGHTS_SUFFIX}"
+            beside = path.with_name(names[found.file])
+            if not link(found.file, beside):
+                shutil.copyfile(found.file, beside)
+        stored_tensors.put(tensor, names[found.file], found.offset, found.length)
+
+
+def return_freed_memory() -> None:
+    """Gives the system back what was freed; glibc keeps most of a closed session's memory."""
+    if (trim := getattr(ctypes.CDLL(None), "malloc_trim", None)) is not None:
+        trim(0)
