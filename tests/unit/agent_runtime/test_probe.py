@@ -131,7 +131,7 @@ def test_an_accelerator_that_took_no_node_is_wrong_without_a_run(tmp_path: Path)
     session = AcceleratedSession(open_session(tmp_path, variant), taken=0)
     inputs = make_inputs(2)
     golden = Golden(inputs=inputs, outputs=inputs)
-    result = judge(session, golden, variant, runs=5, timeout_s=60)
+    result = judge(session, golden, variant, runs=5, golden_s=60)
     assert not result.right
     assert result.because == "QNNExecutionProvider took none of 4 nodes"
     assert (result.taken, result.total, session.runs) == (0, 4, 0)
@@ -144,7 +144,7 @@ def test_two_samples_run_however_short_the_time(tmp_path: Path) -> None:
     inputs = make_inputs(8)
     golden = Golden(inputs=inputs, outputs=tuple(real.run(feeds) for feeds in inputs))
     session = AcceleratedSession(real, taken=4)
-    result = judge(session, golden, variant, runs=1, timeout_s=0.0)
+    result = judge(session, golden, variant, runs=1, golden_s=0.0)
     assert result.right
     assert result.because.endswith("2 of 8 golden samples")
     assert session.runs == 2

@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Protocol
 
 import msgspec
 
@@ -31,7 +32,7 @@ LEAST_SAMPLES = 2
 """Golden samples that every probe computes, however slow: one alone may be right by chance."""
 
 GOLDEN_SHARE = 0.5
-"""Share of the time limit that golden samples beyond those may take."""
+"""Share of the time limit that golden samples beyond those may take on a device."""
 
 TIMED_S = 2.0
 """Timed runs end after this long, seconds, and after one at the least."""
@@ -44,14 +45,23 @@ class ProbeRequest(msgspec.Struct, frozen=True, kw_only=True):
         bundle_folder: Root of the unpacked bundle.
         variant: The candidate.
         timeout_s, runs: See `ProbeConfig`.
+        golden_s: Golden samples beyond the least are begun for this long, seconds.
         threads: Threads within an operator; 0 leaves it to ONNX Runtime.
     """
 
     bundle_folder: str
     variant: Variant
     timeout_s: float
+    golden_s: float
     runs: int
     threads: int
+
+
+class OpenVariant(Protocol):
+    """Opens a variant of an unpacked bundle, as `open_session` does."""
+
+    def __call__(self, bundle_folder: Path, variant: Variant, *, threads: int) -> Session:
+        """See `open_session`."""
 
 
 def probe_variant(
@@ -78,6 +88,7 @@ def probe_variant(
         bundle_folder=str(bundle_folder),
         variant=variant,
         timeout_s=config.timeout_s,
+        golden_s=GOLDEN_SHARE * config.timeout_s,
         runs=config.runs,
         threads=threads,
     )
@@ -111,7 +122,7 @@ def read_ending(variant: Variant, ending: Ending) -> ProbeResult:
 
 
 def judge(
-    session: Session, golden: Golden, variant: Variant, *, runs: int, timeout_s: float
+    session: Session, golden: Golden, variant: Variant, *, runs: int, golden_s: float
 ) -> ProbeResult:
     """Runs golden samples in this process, compares them and times the provider.
 
@@ -131,7 +142,7 @@ def judge(
     started = time.perf_counter()
     for feeds in golden.inputs:  # 2
         spent_s = time.perf_counter() - started
-        if len(got) >= LEAST_SAMPLES and spent_s > GOLDEN_SHARE * timeout_s:
+        if len(got) >= LEAST_SAMPLES and spent_s > golden_s:
             break
         run_started = time.perf_counter()
         got.append(session.run(feeds))
@@ -180,18 +191,23 @@ def main() -> None:
         answer.write(msgspec.json.encode(probe_here(request)) + b"\n")
 
 
-def probe_here(request: ProbeRequest) -> ProbeResult:
-    """Probes in this process, which should be a child: a provider may crash or hang."""
+def probe_here(request: ProbeRequest, open_variant: OpenVariant = open_session) -> ProbeResult:
+    """Probes in this process, which should be a child: a provider may crash or hang.
+
+    Args:
+        request: What to probe.
+        open_variant: Opens the candidate.
+    """
     folder = Path(request.bundle_folder)
     try:
         golden = read_golden(folder / GOLDEN_FILE)
-        session = open_session(folder, request.variant, threads=request.threads)
+        session = open_variant(folder, request.variant, threads=request.threads)
         return judge(
             session,
             golden,
             request.variant,
             runs=request.runs,
-            timeout_s=request.timeout_s,
+            golden_s=request.golden_s,
         )
     except (EdgepackError, ValueError) as error:
         problem = error.problem if isinstance(error, EdgepackError) else str(error)

@@ -33,6 +33,7 @@ class Plugin:
             first gets the path of the library on this device.
         chip_options: Provider options that name a chip.
         simulator_options: Options of a simulated session where the variant names no chip.
+        simulator_is_serial: A simulator computes on one thread, and others wait for it busily.
         sdk: Attribute of `module.build_and_package_info` with the version of the vendor's SDK.
         sdk_name: Name of that SDK among a device's drivers.
     """
@@ -45,6 +46,7 @@ class Plugin:
     backend_options: tuple[str, ...]
     chip_options: tuple[str, ...]
     simulator_options: Mapping[str, str]
+    simulator_is_serial: bool
     sdk: str
     sdk_name: str
 
@@ -85,6 +87,7 @@ KNOWN = (
             # Without an architecture the simulator's 16-bit outputs vary from run to run; without
             # a SoC it assumes too little memory for models with an LSTM (QNN error 1002).
             simulator_options={"htp_arch": "73", "soc_model": "60"},
+            simulator_is_serial=True,
             sdk="qnn_version",
             sdk_name="qnn-sdk",
         ),

@@ -3,7 +3,8 @@
 1. The agent's verifier checks the signature and every byte.
 2. The agent's matching sorts the variants for this machine, simulators allowed.
 3. The agent's probe runs the golden inputs through each that can run here, in a process of its own:
-   that of the variant's trial, if it still runs, else a fresh one.
+   that of the variant's trial, if it still runs, else a fresh one. Of slow simulators it runs two,
+   as a slow device does, and more where there is time.
 4. The agent's choice picks one.
 """
 
@@ -12,11 +13,11 @@ from pathlib import Path
 
 import msgspec
 
-from edgepack.agent.config import ProbeConfig, ProviderConfig, TrustConfig
+from edgepack.agent.config import ProviderConfig, TrustConfig
 from edgepack.agent.runtime.choice import choose
 from edgepack.agent.runtime.facts import read_device_facts
 from edgepack.agent.runtime.matching import match_variants
-from edgepack.agent.runtime.probe import ProbeRequest, probe_variant, read_ending
+from edgepack.agent.runtime.probe import ProbeRequest, read_ending
 from edgepack.bundle.keys import PublicKey
 from edgepack.bundle.manifest import Variant
 from edgepack.bundle.verify import verify_folder
@@ -29,8 +30,16 @@ from edgepack.wire.messages import Choice, ProbeResult
 
 _PROVIDERS = ProviderConfig(allow_simulator=True)
 _TRUST = TrustConfig(keys=(), allow_degraded_unsafe=True)
-_PROBE = ProbeConfig(timeout_s=300.0, runs=5)
-"""A simulator takes seconds an inference, and the time is not what is looked at here."""
+_TIMEOUT_S = 300.0
+"""A simulator takes seconds an inference."""
+
+_GOLDEN_S = 5.0
+"""Golden samples beyond two are begun for this long: the held-out samples gave the verdict, and the
+trial found the provider to compute what was judged, so that two more tell whether what was packed
+is what was tried."""
+
+_RUNS = 5
+"""Few: the time is not what is looked at here."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,13 +112,14 @@ def rehearse(
 
 def _probe(folder: Path, variant: Variant, process: ProviderProcess) -> ProbeResult:
     if variant.name != process.subject:
-        return probe_variant(folder, variant, config=_PROBE, threads=0)
+        process.start_anew(variant.name)
     request = ProbeRequest(
         bundle_folder=str(folder),
         variant=variant,
-        timeout_s=_PROBE.timeout_s,
-        runs=_PROBE.runs,
+        timeout_s=_TIMEOUT_S,
+        golden_s=_GOLDEN_S,
+        runs=_RUNS,
         threads=0,
     )
     asked = msgspec.json.encode(Asked(probe=request))
-    return read_ending(variant, process.ask(asked, timeout_s=_PROBE.timeout_s))
+    return read_ending(variant, process.ask(asked, timeout_s=_TIMEOUT_S))

@@ -3,12 +3,13 @@
     python -m edgepack.packager.judging.trial
 
 reads one `Asked` (JSON) a line from stdin and answers with a line on stdout, to the end of its
-stdin: first for the trial, then for the rehearsal of the same variant. Samples and outputs travel
-as files beside the model. Here stands only what a device has too: the child needs no onnx, and
-starts in half the time without it.
+stdin: first for the trial, then for the rehearsal of the same variant, whose session it keeps
+(`kept_session`). Samples and outputs travel as files. Here stands only what a device has too: the
+child needs no onnx, and starts in half the time without it.
 """
 
 import sys
+import tempfile
 from collections.abc import Mapping
 from contextlib import nullcontext
 from pathlib import Path
@@ -21,6 +22,8 @@ from edgepack.agent.runtime.probe import ProbeRequest, probe_here
 from edgepack.agent.runtime.sessions import VERBOSE, open_model_file
 from edgepack.bundle.manifest import Placement
 from edgepack.errors import BuildError, DeviceError
+from edgepack.packager.judging.kept_session import KeptSession, Opened, digests_of
+from edgepack.packager.judging.one_cpu import keep_to_one_cpu
 from edgepack.packager.judging.provider_process import ProviderProcess
 from edgepack.packager.judging.untaken import UntakenNode, explain_left, stderr_in
 from edgepack.packager.samples.sequence import Samples, Tensor
@@ -28,22 +31,24 @@ from edgepack.packager.samples.sequence import Samples, Tensor
 _Tensors = dict[str, Tensor]
 """Inputs or outputs of one inference by name."""
 
+_FEEDS, _OUTPUTS, _LOG = "feeds.npz", "outputs.npz", "log.txt"
+"""What parent and child exchange."""
+
 
 class TrialRequest(msgspec.Struct, frozen=True, kw_only=True):
     """What to run.
 
     Attributes:
         model: Path of the model.
-        feeds: Path of the samples, an .npz with members `<sample>/<input>`.
-        outputs: Path to write the outputs to, in the same form.
+        exchange: Path of the folder with the samples, `feeds.npz`, an .npz with members
+            `<sample>/<input>`, where the child puts `outputs.npz`, in the same form, and its log.
         sample_count: How many samples.
         provider, device, provider_options, session_options: See `open_model_file`.
         timeout_s: Time limit, seconds.
     """
 
     model: str
-    feeds: str
-    outputs: str
+    exchange: str
     sample_count: int
     provider: str
     device: str
@@ -110,20 +115,18 @@ def try_model(
     Raises:
         BuildError: The provider refused the model, failed, crashed or hung.
     """
-    feeds, outputs = model.with_suffix(".feeds.npz"), model.with_suffix(".outputs.npz")
-    _write(feeds, list(samples))
-    request = TrialRequest(
-        model=str(model),
-        feeds=str(feeds),
-        outputs=str(outputs),
-        sample_count=samples.count,
-        provider=provider,
-        device=device,
-        provider_options=dict(provider_options),
-        session_options=dict(session_options),
-        timeout_s=timeout_s,
-    )
-    try:
+    with tempfile.TemporaryDirectory(prefix=".trial-", dir=model.parent.parent) as exchange:
+        _write(Path(exchange) / _FEEDS, list(samples))
+        request = TrialRequest(
+            model=str(model),
+            exchange=exchange,
+            sample_count=samples.count,
+            provider=provider,
+            device=device,
+            provider_options=dict(provider_options),
+            session_options=dict(session_options),
+            timeout_s=timeout_s,
+        )
         with nullcontext(process) if process else ProviderProcess() as asked:
             asked.start_anew(variant)
             ending = asked.ask(msgspec.json.encode(Asked(trial=request)), timeout_s=timeout_s)
@@ -139,34 +142,35 @@ def try_model(
         return Trial(
             placement=answer.placement,
             left=answer.left,
-            outputs=_read(outputs, samples.count),
+            outputs=_read(Path(exchange) / _OUTPUTS, samples.count),
         )
-    finally:
-        for file in (feeds, outputs, model.with_suffix(".log")):
-            file.unlink(missing_ok=True)
 
 
 def main() -> None:
     """The child: does what each line asks for and answers."""
-    answers = redirect_stdout()
+    answers, kept = redirect_stdout(), KeptSession()
     for line in sys.stdin.buffer:
         asked = msgspec.json.decode(line, type=Asked)
         if asked.trial is not None:
             set_last_limit(asked.trial.timeout_s)
-            answers.write(msgspec.json.encode(_try_here(asked.trial)) + b"\n")
+            answers.write(msgspec.json.encode(_try_here(asked.trial, kept)) + b"\n")
         elif asked.probe is not None:
             set_last_limit(asked.probe.timeout_s)
-            answers.write(msgspec.json.encode(probe_here(asked.probe)) + b"\n")
+            keep_to_one_cpu(asked.probe.variant.provider)
+            result = probe_here(asked.probe, kept.open_variant)
+            answers.write(msgspec.json.encode(result) + b"\n")
         answers.flush()
         set_last_limit(0)  # until the next line, the end of stdin tells that the parent is gone
 
 
-def _try_here(request: TrialRequest) -> TrialAnswer:
+def _try_here(request: TrialRequest, kept: KeptSession) -> TrialAnswer:
+    keep_to_one_cpu(request.provider)
+    model, exchange = Path(request.model), Path(request.exchange)
+    log = exchange / _LOG
     try:
-        log = Path(request.model).with_suffix(".log")
         with stderr_in(log):
             session = open_model_file(
-                Path(request.model),
+                model,
                 provider=request.provider,
                 device=request.device,
                 provider_options=request.provider_options,
@@ -177,11 +181,22 @@ def _try_here(request: TrialRequest) -> TrialAnswer:
         known = {tensor.name for tensor in session.inputs}
         got = [
             session.run({name: value for name, value in feeds.items() if name in known})
-            for feeds in _read(Path(request.feeds), request.sample_count)
+            for feeds in _read(exchange / _FEEDS, request.sample_count)
         ]
-        _write(Path(request.outputs), got)
+        _write(exchange / _OUTPUTS, got)
     except DeviceError as error:
         return TrialAnswer(problem=error.problem, remedy=error.remedy or "")
+    kept.keep(
+        Opened(
+            model_file=model.name,
+            digests=digests_of(model.parent),
+            provider=request.provider,
+            device=request.device,
+            provider_options=request.provider_options,
+            session_options=request.session_options,
+            session=session,
+        )
+    )
     return TrialAnswer(placement=session.placement, left=left)
 
 

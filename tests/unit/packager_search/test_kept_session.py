@@ -1,0 +1,138 @@
+"""A rehearsal takes the trial's session for the same bytes and options, and for nothing else."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+
+from edgepack.agent.runtime.probe import ProbeRequest, read_ending
+from edgepack.agent.runtime.sessions import open_session
+from edgepack.bundle.chunks import entry
+from edgepack.bundle.golden import Golden, write_golden
+from edgepack.bundle.manifest import GOLDEN_FILE, Variant
+from edgepack.packager.judging.kept_session import KeptSession, Opened, digests_of
+from edgepack.packager.judging.provider_process import ProviderProcess
+from edgepack.packager.judging.trial import Asked, try_model
+from edgepack.packager.samples.sequence import Samples
+from edgepack.wire.messages import ProbeResult
+from tests.simulators.manifests import CPU, make_variant
+from tests.unit.agent_runtime.examples import make_inputs, save_variant
+
+
+def with_files(folder: Path, variant: Variant) -> Variant:
+    """The variant, its manifest entries those of the files that lie in the bundle's folder."""
+    files = tuple(
+        entry(folder, f"{variant.folder}/{name}") for name in digests_of(folder / variant.folder)
+    )
+    return msgspec.structs.replace(
+        variant, facts=msgspec.structs.replace(variant.facts, files=files)
+    )
+
+
+@pytest.fixture
+def variant(tmp_path: Path) -> Variant:
+    """A variant that lies in the bundle's folder `tmp_path`."""
+    made = make_variant()
+    save_variant(tmp_path, made)
+    return with_files(tmp_path, made)
+
+
+def keep(folder: Path, variant: Variant) -> tuple[KeptSession, Opened]:
+    """A session of the variant as it lies there, kept."""
+    kept = KeptSession()
+    opened = Opened(
+        model_file=variant.model_file,
+        digests=digests_of(folder / variant.folder),
+        provider=variant.provider,
+        device=variant.device,
+        provider_options=variant.provider_options,
+        session_options=variant.session_options,
+        session=open_session(folder, variant),
+    )
+    kept.keep(opened)
+    return kept, opened
+
+
+def test_the_same_bytes_with_the_same_options_are_not_opened_again(
+    tmp_path: Path, variant: Variant
+) -> None:
+    kept, opened = keep(tmp_path, variant)
+    assert kept.open_variant(tmp_path, variant, threads=0) is opened.session
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"session_options": {"session.graph_optimization_level": "basic"}},
+        {"device": "npu"},
+    ],
+)
+def test_other_options_are_opened_anew(
+    tmp_path: Path, variant: Variant, change: Mapping[str, Any]
+) -> None:
+    kept, opened = keep(tmp_path, variant)
+    other = msgspec.structs.replace(variant, **change)
+    assert kept.open_variant(tmp_path, other, threads=0) is not opened.session
+
+
+def test_a_number_of_threads_is_opened_anew(tmp_path: Path, variant: Variant) -> None:
+    kept, opened = keep(tmp_path, variant)
+    assert kept.open_variant(tmp_path, variant, threads=1) is not opened.session
+
+
+def test_other_bytes_and_other_files_are_opened_anew(tmp_path: Path, variant: Variant) -> None:
+    kept, opened = keep(tmp_path, variant)
+    save_variant(tmp_path, variant, scale=3.0)
+    other = with_files(tmp_path, variant)
+    assert kept.open_variant(tmp_path, other, threads=0) is not opened.session
+    kept, opened = keep(tmp_path, other)
+    (tmp_path / variant.folder / "weights.bin").write_bytes(b"1")
+    more = with_files(tmp_path, variant)
+    assert kept.open_variant(tmp_path, more, threads=0) is not opened.session
+
+
+def rehearse(process: ProviderProcess, folder: Path, variant: Variant) -> ProbeResult:
+    """Asks the child that runs for a probe."""
+    request = ProbeRequest(
+        bundle_folder=str(folder), variant=variant, timeout_s=60.0, golden_s=0.0, runs=1, threads=0
+    )
+    line = msgspec.json.encode(Asked(probe=request))
+    return read_ending(variant, process.ask(line, timeout_s=60.0))
+
+
+def test_a_bundle_that_is_not_what_was_tried_fails_its_rehearsal(tmp_path: Path) -> None:
+    tried, variant = tmp_path / "tried", make_variant()
+    save_variant(tried, variant)
+    session, inputs = open_session(tried, variant), make_inputs(3)
+    golden = Golden(inputs=inputs, outputs=tuple(session.run(feeds) for feeds in inputs))
+    bundles = {scale: tmp_path / f"bundle-{scale:g}" for scale in (1.0, 3.0)}
+    for scale, folder in bundles.items():
+        save_variant(folder, variant, scale=scale)
+        (folder / GOLDEN_FILE).parent.mkdir()
+        write_golden(folder / GOLDEN_FILE, golden)
+    with ProviderProcess() as process:
+        trial = try_model(
+            tried / variant.folder / variant.model_file,
+            Samples(count=3, read=lambda index: inputs[index], source="a test"),
+            provider=CPU,
+            device="cpu",
+            provider_options={},
+            session_options={},
+            timeout_s=60.0,
+            process=process,
+            variant=variant.name,
+        )
+        results = {
+            scale: rehearse(process, folder, with_files(folder, variant))
+            for scale, folder in bundles.items()
+        }
+        again = rehearse(process, bundles[1.0], with_files(bundles[1.0], variant))
+    for got, expected in zip(trial.outputs, golden.outputs, strict=True):
+        np.testing.assert_array_equal(got["y"], expected["y"])
+    assert results[1.0].right, results[1.0].because
+    assert not results[3.0].right, "its bytes are others, and so its session"
+    assert again.right, again.because
+    assert [path.name for path in (tried / variant.folder).iterdir()] == [variant.model_file]

@@ -1,0 +1,30 @@
+"""Only a simulator that computes on one thread is kept to one CPU."""
+
+import os
+import platform
+
+import pytest
+
+from edgepack.packager.judging.one_cpu import keep_to_one_cpu
+
+
+@pytest.mark.parametrize(
+    ("provider", "machine", "is_kept"),
+    [
+        ("QNNExecutionProvider", "x86_64", True),
+        ("QNNExecutionProvider", "aarch64", False),
+        ("CPUExecutionProvider", "x86_64", False),
+    ],
+)
+def test_a_serial_simulator_gets_one_of_the_cpus_that_are_allowed(
+    provider: str, machine: str, is_kept: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: list[set[int]] = []
+    monkeypatch.setattr(platform, "machine", lambda: machine)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {3, 5})
+    monkeypatch.setattr(os, "sched_setaffinity", lambda _, cpus: given.append(cpus))
+    keep_to_one_cpu(provider)
+    assert len(given) == is_kept
+    if given:
+        assert len(given[0]) == 1
+        assert given[0] < {3, 5}
