@@ -15,6 +15,8 @@ recognizer's 8-bit accuracy from 0 to 0.77 in trials. The steps:
 9. The IR version becomes the lowest that the operator sets allow.
 """
 
+from collections.abc import Sequence
+
 import onnx
 from onnx import helper, inliner, version_converter
 
@@ -25,6 +27,7 @@ from edgepack.packager.graph.model_files import (
     opset_of,
 )
 from edgepack.packager.graph.questions import used_names
+from edgepack.packager.graph.stored_tensors import is_held
 from edgepack.packager.passes.change_opset import UnchangeableError, change_opset
 from edgepack.packager.passes.context import PassContext, PassResult
 from edgepack.packager.passes.float_types import to_float32
@@ -179,10 +182,38 @@ def _convert_by_onnx(model: onnx.ModelProto, target: int) -> onnx.ModelProto | N
     """What onnx's own converter makes; None where it cannot read or convert the model."""
     if is_large(model) or any(node.domain not in ("", "ai.onnx") for node in model.graph.node):
         return None
+    light = onnx.ModelProto()
+    light.CopyFrom(model)
+    held = _as_inputs(light.graph)
     try:
-        return version_converter.convert_version(model, target)
+        converted = version_converter.convert_version(light, target)
     except _CONVERTER_ERRORS:
         return None
+    _as_initializers(converted.graph, held)
+    return converted
+
+
+def _as_inputs(graph: onnx.GraphProto) -> Sequence[onnx.TensorProto]:
+    """Makes weights that lie in files inputs: the converter would make copies of their values."""
+    held = [tensor for tensor in graph.initializer if is_held(tensor)]
+    others = [tensor for tensor in graph.initializer if not is_held(tensor)]
+    if held:
+        del graph.initializer[:]
+        graph.initializer.extend(others)
+        graph.input.extend(
+            helper.make_tensor_value_info(tensor.name, tensor.data_type, list(tensor.dims))
+            for tensor in held
+        )
+    return held
+
+
+def _as_initializers(graph: onnx.GraphProto, held: Sequence[onnx.TensorProto]) -> None:
+    """Takes `_as_inputs` back."""
+    names = {tensor.name for tensor in held}
+    inputs = [value for value in graph.input if value.name not in names]
+    del graph.input[:]
+    graph.input.extend(inputs)
+    graph.initializer.extend(held)
 
 
 def _set_ir_version(model: onnx.ModelProto, context: PassContext) -> None:

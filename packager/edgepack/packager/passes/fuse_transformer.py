@@ -9,6 +9,7 @@ from collections import Counter
 
 import onnx
 
+from edgepack.packager.graph.held_weights import load_held
 from edgepack.packager.graph.model_files import drop_unused_opsets
 from edgepack.packager.passes.clean import name_nodes
 from edgepack.packager.passes.context import PassContext, PassResult
@@ -64,6 +65,7 @@ def _fuse_own(model: onnx.ModelProto, wanted: set[str]) -> tuple[onnx.ModelProto
     options.enable_shape_inference = False  # it would write a file into the current folder
     before = onnx.ModelProto()
     before.CopyFrom(model)
+    load_held(before)
     fused = optimizer.optimize_model(
         before, "bert", num_heads=0, hidden_size=0, optimization_options=options, opt_level=0
     ).model

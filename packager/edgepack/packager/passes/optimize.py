@@ -13,13 +13,13 @@ import onnx
 import onnxruntime
 
 from edgepack.errors import BuildError
+from edgepack.packager.graph.held_weights import hold_weights, save_for_session
 from edgepack.packager.graph.model_files import (
     RUNTIME_ERRORS,
     is_large,
     load_model,
     opset_of,
     quiet_options,
-    save_model,
 )
 from edgepack.packager.graph.questions import subgraphs
 from edgepack.packager.passes.clean import drop_unused, name_nodes
@@ -56,7 +56,7 @@ def optimize(model: onnx.ModelProto, settings: Optimize, context: PassContext) -
     """
     folder = context.work_dir / "optimize"
     folder.mkdir(parents=True, exist_ok=True)
-    save_model(model, folder / "before.onnx")
+    save_for_session(model, folder / "before.onnx")
     after = folder / "after.onnx"
     options = quiet_options(threads=1)
     options.graph_optimization_level = _LEVELS[settings.level]
@@ -78,7 +78,7 @@ def optimize(model: onnx.ModelProto, settings: Optimize, context: PassContext) -
             found_in="pass optimize",
             remedy="check the model with onnx.checker, or export it again",
         ) from error
-    optimized = load_model(after)
+    optimized = hold_weights(load_model(after), folder / "after.weights")
     optimized.ir_version = model.ir_version
     made = _made_operators(model, optimized, context)
     name_nodes(optimized.graph)

@@ -6,7 +6,6 @@ from typing import Any
 import onnx
 
 from edgepack.errors import BuildError
-from edgepack.packager.graph.held_weights import load_held
 from edgepack.packager.graph.model_files import RUNTIME_ERRORS
 from edgepack.packager.graph.own_quantization import read_own_quantization
 from edgepack.packager.judging.measure import ModelRunner, largest_difference
@@ -81,7 +80,6 @@ def run_float_passes(
     name_nodes(current.graph)  # ONNX Runtime refuses equal names, which exporters do write
     is_float = read_own_quantization(current.graph) is None  # else integers may saturate in kernels
     expected = ModelRunner(current, folder / "source.onnx", optimize=is_float).run_all(samples)
-    load_held(current)
     notes: list[str] = []
     entries = [entry for entry in profile.passes if not isinstance(entry, Lowering)]
     for number, entry in enumerate(entries, start=1):
