@@ -2,8 +2,9 @@
 
 1. Refuse early: output, key, profiles, model, declarations, hooks, samples, one after another.
 2. Divide the samples.
-3. Prepare a variant for each profile.
-4. Choose golden samples.
+3. Choose golden samples.
+4. Prepare a variant for each profile. The last one's provider stays loaded until 6, so that little
+   else is left to do that takes memory.
 5. Lay the bundle out, write its report, sign it.
 6. Rehearse it with the agent's own verifier, matching, probe and choice.
 7. Move it to its place in one step, and put the report with times beside it.
@@ -100,13 +101,12 @@ def _build(request: BuildRequest, progress: Progress) -> BuildResult:
                 _check_shapes(source, profile)
         source = replace(source, model=hold_weights(source.model, work / "source.weights"))
         material = open_material(request, source, profiles, work, progress)  # 2
-        # 3
+        golden = choose_golden(source, material.split.held_out, work, progress)  # 3
+        # 4
         variants, refused = _prepare_all(
             request, source, combinations, material, process, work, progress
         )
         profiles = _taken(combinations, variants)
-        # 4
-        golden = choose_golden(source, material.split.held_out, work, progress)
         # 5
         parts = BundleParts(
             name=request.name,

@@ -16,9 +16,12 @@ It goes on as well where the provider, here or simulated, computes something els
 stand-in: another method or one more float node may be what it computes rightly.
 
 Where they refuse to the end, and the profile says so, the float model is published.
+
+What is looked at inside a model is looked at before the provider runs it: a simulator takes 200 MB,
+and stays until the rehearsal.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -28,6 +31,7 @@ from edgepack.packager.exploring import Explored
 from edgepack.packager.graph.model_files import load_model, save_model
 from edgepack.packager.judging.accuracy import Verdict
 from edgepack.packager.judging.distance import OutputDistance
+from edgepack.packager.judging.inspection import Inspection
 from edgepack.packager.judging.labels import LabelledSamples, judge_by_labels
 from edgepack.packager.judging.measure import Run
 from edgepack.packager.judging.user_metric import Metric
@@ -42,6 +46,10 @@ _LARGER_DEMANDS = ((0.6, 0.7), (0.9, 0.5), (0.9, 0.7))
 
 _TURNS_TO_BE_SURE = 2
 """The last turn is for what is refused: what passes, surely or not, is taken."""
+
+
+Look = Callable[[Explored], Inspection | None]
+"""Looks inside what was found; None where nothing was lowered."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,6 +80,7 @@ class Confirmed:
         count: How many held-out samples gave it.
         distances: By output, on the held-out samples.
         ran: What came of its run on the provider; None where that cannot run here.
+        inspection: What a look inside showed; None where nothing was lowered.
         notes: How often the search went on, and why.
     """
 
@@ -81,6 +90,7 @@ class Confirmed:
     count: int
     distances: Sequence[OutputDistance]
     ran: RanThere | None = None
+    inspection: Inspection | None = None
     notes: tuple[str, ...] = ()
 
 
@@ -90,6 +100,7 @@ def confirm(
     final: Path,
     held_out: HeldOut,
     on_provider: OnProvider,
+    look: Look,
     progress: Progress,
 ) -> Confirmed:
     """Writes the variant's model and judges it; see above for what a refusal leads to.
@@ -100,6 +111,7 @@ def confirm(
         final: Where the variant's model is written.
         held_out: What gives the verdict.
         on_provider: Runs what the held-out samples are sure of, and what is left in the end.
+        look: Looks inside what is run there, first.
         progress: Told about each step.
 
     Raises:
@@ -108,7 +120,8 @@ def confirm(
 
     def judge() -> Confirmed:
         confirmed = _judge(explored, source, final, held_out, progress)
-        return _run(confirmed, final, on_provider) if _is_sure(confirmed.verdict) else confirmed
+        is_sure = _is_sure(confirmed.verdict)
+        return _run(confirmed, final, on_provider, look) if is_sure else confirmed
 
     confirmed = judge()
     notes: list[str] = []
@@ -140,7 +153,9 @@ def confirm(
         explored = explored.with_float_model()
         confirmed = judge()
     if confirmed.ran is None:
-        confirmed = _run(confirmed, final, on_provider)
+        confirmed = _run(confirmed, final, on_provider, look)
+    if confirmed.inspection is None:
+        confirmed = replace(confirmed, inspection=look(explored))
     finished = replace(explored, chooser=None)
     return replace(confirmed, explored=finished, notes=tuple(notes))
 
@@ -167,8 +182,11 @@ def _objection(confirmed: Confirmed, words: str) -> str:
     return f"On its provider {words} is off ({ran.refusal.problem})"
 
 
-def _run(confirmed: Confirmed, final: Path, on_provider: OnProvider) -> Confirmed:
+def _run(confirmed: Confirmed, final: Path, on_provider: OnProvider, look: Look) -> Confirmed:
     explored = confirmed.explored
+    if not explored.evaluator.venue.can_run:
+        return confirmed
+    confirmed = replace(confirmed, inspection=look(explored))
     ran = on_provider.run(final, explored.profile, explored.evaluator, confirmed.distances)
     return replace(confirmed, ran=ran)
 

@@ -3,25 +3,23 @@
 1. The float passes; the model must still compute what the source computes.
 2. Quantization, where the profile asks for it, with a search for accuracy.
 3. Latency, where the provider is here: the float model is published where it is better.
-4. The verdict on held-out samples, and a run on the provider in a fresh process, where it is here
-   or simulated: compatibility, placement, and the outputs once more (`on_provider`).
-5. Where either is a no, the search may go on (`confirming`).
-6. A look inside: the error of each tensor, the range of each scale.
-7. The gates; what they refuse is an error, or marked with `--allow-degraded`.
-8. Compilation ahead of time, where the profile asks for it.
+4. The verdict on held-out samples; a look inside: the error of each tensor, the range of each
+   scale; and a run on the provider in a fresh process, where it is here or simulated:
+   compatibility, placement, and the outputs once more (`on_provider`).
+5. Where verdict or run is a no, the search may go on (`confirming`).
+6. The gates; what they refuse is an error, or marked with `--allow-degraded`.
+7. Compilation ahead of time, where the profile asks for it.
 """
 
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-import onnx
-
 from edgepack.bundle.manifest import Accuracy, Placement, Requirements, Toolchain
 from edgepack.packager.bundling.tool_versions import tool_versions
 from edgepack.packager.choosing import Chosen
 from edgepack.packager.confirming import HeldOut, confirm
-from edgepack.packager.exploring import SearchPlan, explore, plan_of
+from edgepack.packager.exploring import Explored, SearchPlan, explore, plan_of
 from edgepack.packager.judging import gates
 from edgepack.packager.judging.accuracy import Verdict
 from edgepack.packager.judging.distance import OutputDistance
@@ -105,7 +103,13 @@ def prepare_variant(
         float_source=float_source, samples=split.held_out, metric=metric, labelled=labelled
     )
     on_provider = OnProvider(float_source, split.held_out, process, progress)
-    confirmed = confirm(explored, source.model, final, held_out, on_provider, progress)  # 4., 5.
+
+    def look(found: Explored) -> Inspection | None:
+        return _inspect(found, split.held_out, work_dir, progress)
+
+    confirmed = confirm(
+        explored, source.model, final, held_out, on_provider, look, progress
+    )  # 4., 5.
     explored, verdict, distances = confirmed.explored, confirmed.verdict, confirmed.distances
     profile, evaluator, chosen = explored.profile, explored.evaluator, explored.chosen
     size_bytes, judged_count = confirmed.size_bytes, confirmed.count
@@ -124,7 +128,6 @@ def prepare_variant(
         if refusal is not None
     ]
     accuracy = _accuracy(verdict, distances, judged_count, evaluator.provider)
-    inspection = _inspect(explored.passed.model, chosen, split.held_out, work_dir, progress)  # 6.
     notes = (
         *explored.passed.notes,
         *chosen.notes,
@@ -142,12 +145,12 @@ def prepare_variant(
         placement=placement,
         attempts=attempts,
         culprits=culprits,
-        inspection=inspection,
+        inspection=confirmed.inspection,
         left_nodes=trial.left if trial else (),
         notes=notes,
     )
-    _refuse(refusals, refused, allow_degraded)  # 7.
-    compiled = _compile(final, work_dir, profile, split.held_out, progress)  # 8.
+    _refuse(refusals, refused, allow_degraded)  # 6.
+    compiled = _compile(final, work_dir, profile, split.held_out, progress)  # 7.
     if compiled and process:
         process.close()  # it never opened the compiled file: a fresh one shall
     return PreparedVariant(
@@ -172,7 +175,7 @@ def prepare_variant(
         float_latency_ms=chosen.float_latency_ms,
         attempts=attempts,
         culprits=culprits,
-        inspection=inspection,
+        inspection=confirmed.inspection,
         left_nodes=trial.left if trial else (),
         timed_notes=chosen.timed_notes,
         notes=(
@@ -188,16 +191,16 @@ def _unverified(profile: Profile) -> Placement:
 
 
 def _inspect(
-    prepared: onnx.ModelProto, chosen: Chosen, samples: Samples, work_dir: Path, progress: Progress
+    explored: Explored, samples: Samples, work_dir: Path, progress: Progress
 ) -> Inspection | None:
     """Looks inside the best lowered candidate, whether it is the one that is published or not."""
-    if chosen.found is None:
+    if explored.chosen.found is None:
         return None
     progress("looking at the error of each layer", 0, 0)
-    best = chosen.found.best
+    best = explored.chosen.found.best
     origin = best.origin.model
     return inspect(
-        prepared if origin is None else origin,
+        explored.passed.model if origin is None else origin,
         best.path,
         samples,
         calibrated=best.origin.observed,

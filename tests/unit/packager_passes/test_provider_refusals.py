@@ -14,6 +14,7 @@ from onnx import helper
 from edgepack.errors import BuildError
 from edgepack.packager import on_provider
 from edgepack.packager.graph.own_quantization import read_own_quantization
+from edgepack.packager.judging.inspection import Inspection, inspect
 from edgepack.packager.judging.provider_words import explain_refusal
 from edgepack.packager.judging.trial import Trial, try_model
 from edgepack.packager.profile.reading import load_profile
@@ -147,3 +148,25 @@ def test_a_refusal_that_nothing_more_is_known_of_stays_in_the_providers_words(
 ) -> None:
     error = _explained("it does not like it", tmp_path / "absent.onnx", load_profile("qnn-htp"))
     assert (error.problem, error.remedy) == ("it does not like it", "use a smaller variant")
+
+
+def test_what_takes_memory_is_over_before_the_provider_runs(
+    prepare: Prepare, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    order: list[str] = []
+    run_there = on_provider.OnProvider.run
+
+    def told_run(*args: Any, **settings: Any) -> on_provider.RanThere | None:
+        order.append("run")
+        return run_there(*args, **settings)
+
+    def told_look(*args: Any, **settings: Any) -> Inspection:
+        order.append("look")
+        return inspect(*args, **settings)
+
+    monkeypatch.setattr(on_provider.OnProvider, "run", told_run)
+    monkeypatch.setattr("edgepack.packager.recipe.inspect", told_look)
+    variant, _ = prepare(1)
+    assert order == ["look", "run"] * 2
+    assert variant.inspection is not None
+    assert variant.inspection.layers, "of the candidate that was taken in the end"

@@ -15,6 +15,7 @@ from types import TracebackType
 from typing import BinaryIO, Self
 
 from edgepack.agent.runtime.child import Ending, describe_end, end_group
+from edgepack.packager.judging.free_memory import return_free_memory
 
 CHILD = (sys.executable, "-m", "edgepack.packager.judging.trial")
 _PIECE_BYTES = 65_536
@@ -56,6 +57,7 @@ class ProviderProcess:
             subject: What for.
         """
         self.close()
+        return_free_memory()
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the child
         self._child = subprocess.Popen(
             self._command,
