@@ -5,7 +5,6 @@ from pathlib import Path
 
 import onnx
 
-from edgepack.packager.graph.held_weights import hold_weights
 from edgepack.packager.graph.workload import workloads
 from edgepack.packager.profile.pass_settings import Quantize
 from edgepack.packager.progress import Progress
@@ -127,7 +126,6 @@ class Quantizer:
         if name not in self._prepared:
             folder = self._folder / name
             model, note = prepare(name, self._plain.model, self._settings, self._samples, folder)
-            model = hold_weights(model, folder / "prepared.weights")
             calibrated = CalibratedModel(
                 model, self._settings, self._samples, work_dir=folder, progress=self._progress
             )

@@ -7,6 +7,7 @@ from pathlib import Path
 import onnx
 
 from edgepack.errors import BuildError
+from edgepack.packager.graph.held_weights import hold_weights
 from edgepack.packager.graph.questions import GraphIndex
 from edgepack.packager.judging.measure import ModelRunner, largest_difference
 from edgepack.packager.passes.cross_layer import can_equalize, equalize
@@ -56,13 +57,14 @@ def prepare(
         folder: Folder for models on the way.
 
     Returns:
-        The prepared model, and a note with numbers.
+        The prepared model, whose weights may lie in `folder`, and a note with numbers.
 
     Raises:
         BuildError: The outputs changed.
     """
     folder.mkdir(parents=True, exist_ok=True)
     prepared, note = _PREPARATIONS[name].do(model, settings, samples, folder)
+    prepared = hold_weights(prepared, folder / "prepared.weights")
     few = samples.pick(range(min(_CHECK_SAMPLES, samples.count)))
     difference = largest_difference(
         ModelRunner(model, folder / "before.onnx").run_all(few),
