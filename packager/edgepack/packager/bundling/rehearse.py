@@ -33,7 +33,7 @@ _TRUST = TrustConfig(keys=(), allow_degraded_unsafe=True)
 _TIMEOUT_S = 300.0
 """A simulator takes seconds an inference."""
 
-_GOLDEN_S = 5.0
+_GOLDEN_S = 1.0
 """Golden samples beyond two are begun for this long: the held-out samples gave the verdict, and the
 trial found the provider to compute what was judged, so that two more tell whether what was packed
 is what was tried."""
