@@ -189,7 +189,8 @@ def _convert_by_onnx(model: onnx.ModelProto, target: int) -> onnx.ModelProto | N
         converted = version_converter.convert_version(light, target)
     except _CONVERTER_ERRORS:
         return None
-    _as_initializers(converted.graph, held)
+    order = [tensor.name for tensor in model.graph.initializer]
+    _as_initializers(converted.graph, held, order)
     return converted
 
 
@@ -207,13 +208,19 @@ def _as_inputs(graph: onnx.GraphProto) -> Sequence[onnx.TensorProto]:
     return held
 
 
-def _as_initializers(graph: onnx.GraphProto, held: Sequence[onnx.TensorProto]) -> None:
-    """Takes `_as_inputs` back."""
+def _as_initializers(
+    graph: onnx.GraphProto, held: Sequence[onnx.TensorProto], order: Sequence[str]
+) -> None:
+    """Takes `_as_inputs` back; those that the converter added come after the others."""
     names = {tensor.name for tensor in held}
     inputs = [value for value in graph.input if value.name not in names]
     del graph.input[:]
     graph.input.extend(inputs)
-    graph.initializer.extend(held)
+    places = {name: place for place, name in enumerate(order)}
+    initializers = [*graph.initializer, *held]
+    initializers.sort(key=lambda tensor: places.get(tensor.name, len(places)))
+    del graph.initializer[:]
+    graph.initializer.extend(initializers)
 
 
 def _set_ir_version(model: onnx.ModelProto, context: PassContext) -> None:
