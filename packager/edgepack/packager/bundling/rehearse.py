@@ -78,7 +78,8 @@ def rehearse(
     # 3
     probes: list[ProbeResult] = []
     total = len(matches.candidates)
-    for done, variant in enumerate(matches.candidates):
+    still_running_first = sorted(matches.candidates, key=lambda it: it.name != process.subject)
+    for done, variant in enumerate(still_running_first):
         progress(f"rehearsing {variant.name}", done, total)
         result = _probe(folder, variant, process)
         if not result.right:

@@ -1,0 +1,54 @@
+"""The dress rehearsal of signed bundles, in real processes."""
+
+from pathlib import Path
+
+import pytest
+from cryptography.hazmat.primitives.asymmetric import ec
+
+from edgepack.bundle.keys import PrivateKey
+from edgepack.errors import BuildError
+from edgepack.packager.bundling.rehearse import rehearse
+from edgepack.packager.judging.provider_process import ProviderProcess
+from edgepack.packager.progress import silent
+from tests.simulators.bundles import make_bundle
+
+
+@pytest.fixture(scope="module")
+def key() -> PrivateKey:
+    return ec.generate_private_key(ec.SECP256R1())
+
+
+class CountedProcess(ProviderProcess):
+    """A real process that tells what it was started for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.started: list[str] = []
+
+    def start_anew(self, subject: str) -> None:
+        self.started.append(subject)
+        super().start_anew(subject)
+
+
+def test_the_variant_whose_process_still_runs_goes_first_and_needs_no_other(
+    tmp_path: Path, key: PrivateKey
+) -> None:
+    bundle = make_bundle(tmp_path / "bundle", key, variants=("first", "last"))
+    with CountedProcess() as process:
+        process.start_anew("last")
+        rehearsal = rehearse(bundle.folder, key.public_key(), process, silent)
+    assert process.started == ["last", "first"]
+    assert rehearsal.choice.chosen in {"first", "last"}
+    for name in ("first", "last"):
+        seen = rehearsal.by_variant[name]
+        assert seen.ran
+        assert seen.because.startswith("Ran here: output 'y': cosine 1.00000")
+        assert seen.because.endswith("3 of 3 golden samples")
+
+
+def test_a_variant_that_is_wrong_fails_the_build_by_name(tmp_path: Path, key: PrivateKey) -> None:
+    bundle = make_bundle(tmp_path / "bundle", key, is_wrong=True)
+    with ProviderProcess() as process, pytest.raises(BuildError) as caught:
+        rehearse(bundle.folder, key.public_key(), process, silent)
+    assert caught.value.problem.startswith("variant 'cpu' fails its rehearsal: output 'y': cosine")
+    assert caught.value.found_in == "model/cpu/model.onnx on CPUExecutionProvider"
