@@ -4,26 +4,21 @@ The search finds the best quantized candidate. Where the profile says so, the fl
 published in its place when it is faster on the provider itself, or when nothing keeps the budget.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 
-import onnx
-
 from edgepack.errors import BuildError
+from edgepack.packager.choice import FLOAT_PRECISION, Chosen, Grounds, PreparedFloat
 from edgepack.packager.graph.model_files import size_on_disk
 from edgepack.packager.graph.own_quantization import read_own_quantization
 from edgepack.packager.judging import gates
 from edgepack.packager.judging.evaluation import Evaluator
-from edgepack.packager.judging.measure import Run
 from edgepack.packager.judging.race import Race
 from edgepack.packager.judging.restored_weights import nodes_with_restored_weights
-from edgepack.packager.judging.user_metric import Metric
 from edgepack.packager.passing_through import check_quantized_once, describe_own
 from edgepack.packager.profile.pass_settings import Lowering
 from edgepack.packager.profile.schema import Profile
-from edgepack.packager.progress import Progress
-from edgepack.packager.samples.sequence import Samples, SampleSplit
+from edgepack.packager.samples.sequence import Samples
 from edgepack.packager.search.candidates import Demand, SearchResult
 from edgepack.packager.search.judge import MOST_SAMPLES, CandidateJudge
 from edgepack.packager.search.maker import CandidateMaker
@@ -31,59 +26,7 @@ from edgepack.packager.search.makers_by_pass import make_maker
 from edgepack.packager.search.search import search
 from edgepack.packager.search.tries import Conditions
 
-_FLOAT_PRECISION = "fp32"
 _MOST_NAMED = 5
-
-
-@dataclass(frozen=True, kw_only=True)
-class Chosen:
-    """The model that goes on to the gates.
-
-    Attributes:
-        path: The model, in the work folder.
-        precision: What it is.
-        found: What the search tried; None where nothing was quantized.
-        notes: Decisions on the way, without times.
-        timed_notes: The same with times.
-        latency_ms, float_latency_ms: Medians; None where its provider is not here.
-        latencies_ms: Medians of the best candidate, whether it is this model or not, and of others,
-            by their words and their accuracy: words alone may come twice.
-    """
-
-    path: Path
-    precision: str
-    found: SearchResult | None
-    notes: tuple[str, ...]
-    latency_ms: float | None
-    float_latency_ms: float | None
-    latencies_ms: Mapping[tuple[str, float], float] = field(default_factory=dict)
-    timed_notes: tuple[str, ...] = ()
-
-    @property
-    def is_lowered(self) -> bool:
-        """Whether it is the search's best candidate, and not the float model."""
-        return self.found is not None and self.path == self.found.best.path
-
-    def with_float_model(self, prepared: Path) -> "Chosen":
-        """The float model in its place; what was tried stays known."""
-        return replace(
-            self,
-            path=prepared,
-            precision=_FLOAT_PRECISION,
-            notes=(),
-            timed_notes=(),
-            latency_ms=self.float_latency_ms,
-        )
-
-    @property
-    def may_go_on(self) -> bool:
-        """Whether a search could find something nearer: it stopped at what was near enough."""
-        return self.is_lowered and self.holds
-
-    @property
-    def holds(self) -> bool:
-        """Whether it is within the accuracy budget on the search samples."""
-        return self.found is None or not self.is_lowered or self.found.best.verdict.passed
 
 
 class Chooser:
@@ -92,39 +35,32 @@ class Chooser:
     It remembers what it measured, so that choosing again with a larger demand only adds to that.
 
     Args:
-        model: The float model after its passes.
-        prepared: The same as a file.
+        prepared: The float model.
         profile: The profile.
-        split: Samples for ranges and for choosing.
         evaluator: Where candidates are measured.
-        float_source: Runs the source model.
-        metric: The user's own metric, or None.
-        work_dir: Folder for everything that is written.
-        progress: Told about each step.
+        grounds: What candidates are made and judged with.
         conditions: What the search may take and what it remembers.
+        work_dir: Folder for everything that is written.
     """
 
     def __init__(
         self,
-        model: onnx.ModelProto,
-        prepared: Path,
+        *,
+        prepared: PreparedFloat,
         profile: Profile,
-        split: SampleSplit,
         evaluator: Evaluator,
-        float_source: Run,
-        metric: Metric | None,
-        work_dir: Path,
-        progress: Progress,
+        grounds: Grounds,
         conditions: Conditions,
+        work_dir: Path,
     ) -> None:
-        self._prepared = prepared
+        self._prepared = prepared.path
         self._profile = profile
         self._evaluator = evaluator
         self._folder = work_dir
-        self._progress = progress
+        self._progress = grounds.progress
         self._conditions = conditions
-        self._race = Race(prepared, profile, evaluator, split.search)
-        self._own = read_own_quantization(model.graph)
+        self._race = Race(prepared.path, profile, evaluator, grounds.split.search)
+        self._own = read_own_quantization(prepared.model.graph)
         self._maker: CandidateMaker | None = None
         self._judge: CandidateJudge | None = None
         self._searches = 0
@@ -135,15 +71,17 @@ class Chooser:
         if profile.lowering is None:
             return
         self._maker = make_maker(
-            model,
+            prepared.model,
             profile.lowering,
-            split.calibration,
+            grounds.split.calibration,
             work_dir=work_dir / "calibration",
-            progress=conditions.limit.watch(progress),
+            progress=conditions.limit.watch(grounds.progress),
         )
         if self._maker.names:
-            few = _few(split.search, split.calibration)
-            self._judge = CandidateJudge(float_source, few, profile.gates.accuracy, metric)
+            few = _few(grounds.split.search, grounds.split.calibration)
+            self._judge = CandidateJudge(
+                grounds.float_source, few, profile.gates.accuracy, grounds.metric
+            )
 
     def choose(self, demand: Demand) -> Chosen:
         """Searches, and decides.
@@ -199,7 +137,7 @@ class Chooser:
                 "(1 thread)."
             )
             notes = (note, *found.notes)
-            float_model = _float_model(prepared, _FLOAT_PRECISION, found, notes, times[1])
+            float_model = _float_model(prepared, FLOAT_PRECISION, found, notes, times[1])
             return replace(float_model, latencies_ms=self._latencies_ms, timed_notes=(timed,))
         if not best.verdict.passed and "inaccurate" in profile.gates.float_instead:
             note = (
@@ -207,7 +145,7 @@ class Chooser:
                 f"{best.verdict.metric} {best.verdict.value:.4f}, the budget is "
                 f"{best.verdict.budget:.4f}."
             )
-            return _float_model(prepared, _FLOAT_PRECISION, found, (note, *found.notes))
+            return _float_model(prepared, FLOAT_PRECISION, found, (note, *found.notes))
         timed_notes = []
         if times is not None and times[0] > times[1]:
             timed_notes.append(
@@ -270,7 +208,7 @@ def _nothing_to_lower(prepared: Path, profile: Profile, settings: Lowering) -> C
             remedy="--profile fp32",
         )
     note = "The float model is published: it has no node whose precision could be lowered."
-    return _float_model(prepared, _FLOAT_PRECISION, None, (note,))
+    return _float_model(prepared, FLOAT_PRECISION, None, (note,))
 
 
 def _few(first: Samples, then: Samples) -> Samples:

@@ -5,8 +5,6 @@
    smallest, and of equals the one that was named first. If none is, the nearest to its budget.
 """
 
-import hashlib
-import inspect
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,31 +12,25 @@ from pathlib import Path
 import msgspec
 
 from edgepack.errors import BuildError
-from edgepack.packager.bundling.tool_versions import tool_versions
-from edgepack.packager.choosing import Chooser, Chosen
+from edgepack.packager.choice import Chosen, Grounds, PreparedFloat
+from edgepack.packager.choosing import Chooser
 from edgepack.packager.graph.held_weights import hold_weights
 from edgepack.packager.graph.model_files import save_model
 from edgepack.packager.judging.accuracy import Verdict
-from edgepack.packager.judging.evaluation import Evaluator, find_venue, read_host_facts
+from edgepack.packager.judging.evaluation import Evaluator, find_venue
 from edgepack.packager.judging.gates import LITTLE_SAVED
-from edgepack.packager.judging.measure import Run
-from edgepack.packager.judging.user_metric import Metric, metric_name
-from edgepack.packager.passes.context import PassContext, PassResult
+from edgepack.packager.passes.context import PassContext
 from edgepack.packager.passes.runner import run_float_passes
 from edgepack.packager.profile.pass_settings import Lowering
 from edgepack.packager.profile.schema import Profile
-from edgepack.packager.progress import Progress
-from edgepack.packager.samples.sequence import SampleSplit
 from edgepack.packager.search.candidates import Demand
 from edgepack.packager.search.combinations import Combination
+from edgepack.packager.search.context import describe_context
 from edgepack.packager.search.journal import Journal
 from edgepack.packager.search.time_limit import OutOfTimeError, TimeLimit
 from edgepack.packager.search.tries import Conditions
 from edgepack.packager.source.model import SourceModel
 from edgepack.packager.variant import Attempt
-
-_FORMAT = 7
-"""Raised when the same measurement would give other numbers."""
 
 _SAME_LATENCY = 1.1
 _SAME_SIZE = 1.01
@@ -68,8 +60,6 @@ class Explored:
         combination: Its settings.
         evaluator: Where it is measured.
         prepared: The float model after its passes.
-        float_size_bytes: Its size.
-        passed: What the passes left and noted.
         chosen: The model that goes on to the gates.
         chooser: Chooses again; None where that is over.
         notes: Which combination was taken of several.
@@ -77,9 +67,7 @@ class Explored:
 
     combination: Combination
     evaluator: Evaluator
-    prepared: Path
-    float_size_bytes: int
-    passed: PassResult
+    prepared: PreparedFloat
     chosen: Chosen
     chooser: Chooser | None = None
     notes: tuple[str, ...] = ()
@@ -94,13 +82,13 @@ class Explored:
         """Size of the model that goes on to the gates."""
         found = self.chosen.found
         if found is None or not self.chosen.is_lowered:
-            return self.float_size_bytes
+            return self.prepared.size_bytes
         return found.best.judged.size_bytes
 
     @property
     def size_notes(self) -> tuple[str, ...]:
         """Says so where so much stays float that little is saved."""
-        found, share = self.chosen.found, self.size_bytes / self.float_size_bytes
+        found, share = self.chosen.found, self.size_bytes / self.prepared.size_bytes
         if found is None or not self.chosen.is_lowered or not found.best.float_nodes:
             return ()
         float_share = len(found.best.float_nodes) / found.best.total
@@ -135,7 +123,7 @@ class Explored:
 
     def with_float_model(self) -> "Explored":
         """The same with the prepared float model in place of the best candidate."""
-        return replace(self, chosen=self.chosen.with_float_model(self.prepared))
+        return replace(self, chosen=self.chosen.with_float_model(self.prepared.path))
 
 
 def plan_of(profile: Profile) -> SearchPlan:
@@ -150,23 +138,17 @@ def plan_of(profile: Profile) -> SearchPlan:
 def explore(
     source: SourceModel,
     plan: SearchPlan,
-    split: SampleSplit,
-    float_source: Run,
-    metric: Metric | None,
+    grounds: Grounds,
     *,
     work_dir: Path,
-    progress: Progress,
 ) -> Explored:
     """Prepares every combination and keeps the cheapest; see the steps above.
 
     Args:
         source: The source model.
         plan: What to try.
-        split: Samples for ranges and for choosing.
-        float_source: Runs the source model.
-        metric: The user's own metric, or None.
+        grounds: What candidates are made and judged with.
         work_dir: Folder for everything that is written.
-        progress: Told about each step.
 
     Raises:
         BuildError: A pass failed or a candidate cannot be made or run, in every combination.
@@ -175,7 +157,7 @@ def explore(
     explored: list[Explored] = []
     skipped: list[str] = []
     failed: list[BuildError] = []
-    passed: dict[bytes, tuple[PassResult, Path, int]] = {}
+    prepared: dict[bytes, PreparedFloat] = {}
     for number, combination in enumerate(plan.combinations, start=1):
         profile = combination.profile
         folder = work_dir / f"combination-{number}" if combination.words else work_dir
@@ -184,25 +166,20 @@ def explore(
         evaluator = Evaluator(profile, venue)
         try:
             plan.limit.check()
-            if key not in passed:
-                passed[key] = _run_passes(source, profile, split, folder, progress)
-            result, prepared, float_size_bytes = passed[key]
+            if key not in prepared:
+                prepared[key] = _run_passes(source, profile, grounds, folder)
             chooser = Chooser(
-                result.model,
-                prepared,
-                profile,
-                split,
-                evaluator,
-                float_source,
-                metric,
-                folder,
-                progress,
-                Conditions(
+                prepared=prepared[key],
+                profile=profile,
+                evaluator=evaluator,
+                grounds=grounds,
+                conditions=Conditions(
                     limit=plan.limit,
                     journal=plan.journal,
-                    context=_context(source, split, profile, metric),
+                    context=describe_context(source, grounds.split, profile, grounds.metric),
                     label=combination.words,
                 ),
+                work_dir=folder,
             )
             chosen = chooser.choose(Demand())
         except OutOfTimeError:
@@ -216,9 +193,7 @@ def explore(
             Explored(
                 combination=combination,
                 evaluator=evaluator,
-                prepared=prepared,
-                float_size_bytes=float_size_bytes,
-                passed=result,
+                prepared=prepared[key],
                 chosen=chosen,
                 chooser=chooser,
             )
@@ -234,19 +209,19 @@ def _float_passes(profile: Profile) -> bytes:
 
 
 def _run_passes(
-    source: SourceModel, profile: Profile, split: SampleSplit, folder: Path, progress: Progress
-) -> tuple[PassResult, Path, int]:
+    source: SourceModel, profile: Profile, grounds: Grounds, folder: Path
+) -> PreparedFloat:
     context = PassContext(
         profile_name=profile.name,
         limits=profile.limits,
-        samples=split.calibration,
+        samples=grounds.split.calibration,
         work_dir=folder,
     )
-    passed = run_float_passes(source.model, profile, context, progress)
-    prepared = folder / "prepared.onnx"
-    size_bytes = save_model(passed.model, prepared)
+    passed = run_float_passes(source.model, profile, context, grounds.progress)
+    path = folder / "prepared.onnx"
+    save_model(passed.model, path)
     held = hold_weights(passed.model, folder / "prepared.weights")
-    return replace(passed, model=held), prepared, size_bytes
+    return PreparedFloat(model=held, path=path, notes=passed.notes)
 
 
 def _cheapest(explored: Sequence[Explored]) -> Explored:
@@ -305,35 +280,3 @@ def _all_attempts(explored: Sequence[Explored]) -> tuple[Attempt, ...]:
         if entry.chosen.found is not None
         for attempt in entry.chosen.found.attempts
     )
-
-
-def _context(
-    source: SourceModel, split: SampleSplit, profile: Profile, metric: Metric | None
-) -> str:
-    """Digest of all that a measurement depends on.
-
-    A metric counts by its name and its source file, not by the data that it reads.
-    """
-    facts = read_host_facts()
-    parts = (
-        _FORMAT,
-        source.sha256,
-        [str(spec) for spec in source.inputs],
-        *([[str(entry) for entry in source.fixed]] if source.fixed else []),
-        split.sha256,
-        [str(state) for state in split.search.states],
-        str(split.search.mask),
-        profile.sha256,
-        tool_versions(),
-        (facts.arch, facts.cpu_model, sorted(facts.cpu_features)),
-        _describe_metric(metric),
-    )
-    return hashlib.sha256(msgspec.json.encode(parts)).hexdigest()
-
-
-def _describe_metric(metric: Metric | None) -> str:
-    if metric is None:
-        return ""
-    file = inspect.getsourcefile(metric)
-    code = hashlib.sha256(Path(file).read_bytes()).hexdigest() if file else ""
-    return f"{metric_name(metric)} {code}"

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from edgepack.bundle.manifest import Accuracy, Placement, Requirements, Toolchain
 from edgepack.packager.bundling.tool_versions import tool_versions
-from edgepack.packager.choosing import Chosen
+from edgepack.packager.choice import Chosen, Grounds
 from edgepack.packager.confirming import HeldOut, confirm
 from edgepack.packager.exploring import Explored, SearchPlan, explore, plan_of
 from edgepack.packager.judging import gates
@@ -90,11 +90,8 @@ def prepare_variant(
     explored = explore(
         source,
         plan or plan_of(profile),
-        split,
-        float_source,
-        metric,
+        Grounds(split=split, float_source=float_source, metric=metric, progress=progress),
         work_dir=work_dir,
-        progress=progress,
     )  # 1. to 3.
     folder = work_dir / "variant"
     folder.mkdir(exist_ok=True)
@@ -129,7 +126,7 @@ def prepare_variant(
     ]
     accuracy = _accuracy(verdict, distances, judged_count, evaluator.provider)
     notes = (
-        *explored.passed.notes,
+        *explored.prepared.notes,
         *chosen.notes,
         *explored.notes,
         *explored.size_notes,
@@ -200,7 +197,7 @@ def _inspect(
     best = explored.chosen.found.best
     origin = best.origin.model
     return inspect(
-        explored.passed.model if origin is None else origin,
+        explored.prepared.model if origin is None else origin,
         best.path,
         samples,
         calibrated=best.origin.observed,

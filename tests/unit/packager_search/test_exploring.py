@@ -7,6 +7,7 @@ import onnx
 import pytest
 
 from edgepack.errors import BuildError
+from edgepack.packager.choice import Grounds
 from edgepack.packager.config.build_file import read_config
 from edgepack.packager.exploring import Explored, SearchPlan, explore
 from edgepack.packager.profile.reading import resolve_profile
@@ -54,15 +55,13 @@ def _explore(
         limit=limit or TimeLimit(None),
         journal=journal or Journal(None),
     )
-    return explore(
-        source,
-        plan,
-        split,
-        open_reference(source, folder / "reference.onnx"),
-        None,
-        work_dir=folder / "work",
+    grounds = Grounds(
+        split=split,
+        float_source=open_reference(source, folder / "reference.onnx"),
+        metric=None,
         progress=silent,
     )
+    return explore(source, plan, grounds, work_dir=folder / "work")
 
 
 def test_the_combination_that_holds_the_budget_is_taken_and_all_attempts_are_told(
@@ -139,21 +138,28 @@ def test_edgepack_toml_names_what_is_searched(tmp_path: Path) -> None:
     assert (first.words, second.words) == ("clean.opset = 17", "clean.opset = 21")
 
 
+def _beside_float_of(taken: Explored, size_bytes: int) -> Explored:
+    """The same, had the float model been of this size."""
+    path = taken.prepared.path.with_name(f"{size_bytes}-bytes.onnx")
+    path.write_bytes(bytes(size_bytes))
+    return replace(taken, prepared=replace(taken.prepared, path=path))
+
+
 def test_a_model_that_is_hardly_smaller_than_float_says_so_with_what_to_build_instead(
     tmp_path: Path,
 ) -> None:
     taken = _explore(tmp_path / "a", _activations("uint16"))
     found = taken.chosen.found
     assert found is not None
-    assert replace(taken, float_size_bytes=taken.size_bytes).size_notes == (), "no node is float"
+    assert _beside_float_of(taken, taken.size_bytes).size_notes == (), "no node is float"
     partly = replace(found, best=replace(found.best, float_nodes=("easy_layer",)))
     taken = replace(taken, chosen=replace(taken.chosen, found=partly))
-    (note,) = replace(taken, float_size_bytes=taken.size_bytes).size_notes
+    (note,) = _beside_float_of(taken, taken.size_bytes).size_notes
     assert "100% of the float model's bytes" in note
     assert taken.profile.gates.otherwise in note
-    assert replace(taken, float_size_bytes=2 * taken.size_bytes).size_notes == ()
+    assert _beside_float_of(taken, 2 * taken.size_bytes).size_notes == ()
     mostly = replace(found.best, float_nodes=tuple("abcdefghi"))
     mostly = replace(mostly, judged=replace(mostly.judged, lowered=1))
     taken = replace(taken, chosen=replace(taken.chosen, found=replace(found, best=mostly)))
-    (note,) = replace(taken, float_size_bytes=2 * taken.size_bytes).size_notes
+    (note,) = _beside_float_of(taken, 2 * taken.size_bytes).size_notes
     assert "90% of the nodes stay float, and it takes 50%" in note

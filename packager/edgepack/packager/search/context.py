@@ -1,0 +1,49 @@
+"""What a measurement of the search depends on: only what is the same may be recalled."""
+
+import hashlib
+import inspect
+from pathlib import Path
+
+import msgspec
+
+from edgepack.packager.bundling.tool_versions import tool_versions
+from edgepack.packager.judging.evaluation import read_host_facts
+from edgepack.packager.judging.user_metric import Metric, metric_name
+from edgepack.packager.profile.schema import Profile
+from edgepack.packager.samples.sequence import SampleSplit
+from edgepack.packager.source.model import SourceModel
+
+_FORMAT = 7
+"""Raised when the same measurement would give other numbers."""
+
+
+def describe_context(
+    source: SourceModel, split: SampleSplit, profile: Profile, metric: Metric | None
+) -> str:
+    """Digest of all that a measurement depends on.
+
+    A metric counts by its name and its source file, not by the data that it reads.
+    """
+    facts = read_host_facts()
+    parts = (
+        _FORMAT,
+        source.sha256,
+        [str(spec) for spec in source.inputs],
+        *([[str(entry) for entry in source.fixed]] if source.fixed else []),
+        split.sha256,
+        [str(state) for state in split.search.states],
+        str(split.search.mask),
+        profile.sha256,
+        tool_versions(),
+        (facts.arch, facts.cpu_model, sorted(facts.cpu_features)),
+        _describe_metric(metric),
+    )
+    return hashlib.sha256(msgspec.json.encode(parts)).hexdigest()
+
+
+def _describe_metric(metric: Metric | None) -> str:
+    if metric is None:
+        return ""
+    file = inspect.getsourcefile(metric)
+    code = hashlib.sha256(Path(file).read_bytes()).hexdigest() if file else ""
+    return f"{metric_name(metric)} {code}"
