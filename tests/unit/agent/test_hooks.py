@@ -18,6 +18,7 @@ from edgepack.agent.hooks.runner import (
 )
 from edgepack.errors import DeviceError
 from edgepack.wire.messages import BundleRef
+from tests.simulators.children import has_ended
 
 AddHook = Callable[[str, str], Path]
 
@@ -148,7 +149,7 @@ def test_a_grandchild_neither_outlives_the_hook_nor_blocks_it(
     verdict = run(folder)
     assert (verdict.verdict, verdict.output) == ("go", "done\n")
     assert time.monotonic() - started < 10
-    assert _has_ended(int(note.read_text()))
+    assert has_ended(int(note.read_text()))
 
 
 def test_a_grandchild_in_a_group_of_its_own_does_not_block_the_reader(
@@ -260,16 +261,3 @@ def test_the_device_folder_is_checked_before_an_update_needs_it(
         check_hook_folder(folder)
     with pytest.raises(DeviceError, match="the hook folder does not exist"):
         check_hook_folder(tmp_path / "absent")
-
-
-def _has_ended(pid: int) -> bool:
-    """Whether a process is gone or a zombie that only waits for its parent's notice."""
-    deadline = time.monotonic() + 5
-    while time.monotonic() < deadline:
-        try:
-            state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-        except (FileNotFoundError, ProcessLookupError):
-            return True
-        if state == "Z":
-            return True
-    return False

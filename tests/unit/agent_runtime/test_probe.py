@@ -1,6 +1,5 @@
 """Probes: real children that answer, are wrong, crash, hang or talk nonsense."""
 
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -11,6 +10,7 @@ from edgepack.agent.runtime.probe import judge, probe_variant
 from edgepack.agent.runtime.sessions import Session, Tensor, open_session
 from edgepack.bundle.golden import Golden, write_golden
 from edgepack.bundle.manifest import GOLDEN_FILE, Placement, Variant
+from tests.simulators.children import child, hanging_child, has_ended
 from tests.simulators.manifests import CPU, QNN, make_variant
 from tests.unit.agent_runtime.examples import make_inputs, save_variant
 
@@ -27,10 +27,6 @@ def make_bundle(folder: Path, variant: Variant, *, scale: float = 1.0) -> Path:
     write_golden(folder / GOLDEN_FILE, golden)
     save_variant(folder, variant, scale=scale)
     return folder
-
-
-def child(code: str) -> tuple[str, ...]:
-    return (sys.executable, "-c", code)
 
 
 def test_a_right_variant_is_right_with_its_time_and_its_nodes(tmp_path: Path) -> None:
@@ -98,17 +94,14 @@ def test_a_child_that_dies_or_babbles_is_a_verdict(tmp_path: Path, code: str, be
 
 def test_a_child_that_hangs_is_ended_with_all_that_it_started(tmp_path: Path) -> None:
     grandchild = tmp_path / "pid"
-    code = (
-        "import subprocess, sys, time; "
-        "p = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)']); "
-        f"open({str(grandchild)!r}, 'w').write(str(p.pid)); time.sleep(600)"
-    )
     result = probe_variant(
-        tmp_path, make_variant(), config=ProbeConfig(timeout_s=1.5), command=child(code)
+        tmp_path,
+        make_variant(),
+        config=ProbeConfig(timeout_s=1.5),
+        command=hanging_child(grandchild),
     )
     assert (result.right, result.because) == (False, "the probe gave no answer within 1.5 s")
-    status = Path(f"/proc/{grandchild.read_text()}/stat")
-    assert not status.exists() or status.read_text().split()[2] == "Z"
+    assert has_ended(int(grandchild.read_text()))
 
 
 class AcceleratedSession(Session):

@@ -1,33 +1,14 @@
 """Children that answer line by line, crash, hang, or end when they should."""
 
 import subprocess
-import sys
-import time
 from pathlib import Path
 
 import pytest
 
 from edgepack.packager.judging.provider_process import CHILD, ProviderProcess
+from tests.simulators.children import child, hanging_child, has_ended
 
 _ECHO = "import os, sys\nfor line in sys.stdin: print(os.getpid(), len(line), flush=True)"
-
-
-def child(code: str) -> tuple[str, ...]:
-    """A child that runs Python code."""
-    return (sys.executable, "-c", code)
-
-
-def has_ended(pid: int) -> bool:
-    """Whether a process is gone, or a zombie, soon: a killed one takes a moment to die."""
-    status = Path(f"/proc/{pid}/stat")
-    for _ in range(500):
-        try:
-            if status.read_text().rpartition(")")[2].split()[0] == "Z":
-                return True
-        except (FileNotFoundError, ProcessLookupError):
-            return True
-        time.sleep(0.01)
-    return False
 
 
 def test_one_child_answers_several_requests_and_a_new_start_is_a_fresh_process() -> None:
@@ -74,12 +55,7 @@ def test_a_child_that_ends_without_a_whole_line_says_how(code: str, because: str
 
 def test_a_child_that_hangs_is_ended_with_all_that_it_started(tmp_path: Path) -> None:
     grandchild = tmp_path / "pid"
-    code = (
-        "import subprocess, sys, time; "
-        "p = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)']); "
-        f"open({str(grandchild)!r}, 'w').write(str(p.pid)); time.sleep(600)"
-    )
-    with ProviderProcess(child(code)) as process:
+    with ProviderProcess(hanging_child(grandchild)) as process:
         process.start_anew("npu")
         ending = process.ask(b"{}", timeout_s=1.0)
     assert ending.because == "no answer within 1 s"
