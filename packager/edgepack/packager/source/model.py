@@ -8,12 +8,13 @@
 4. The installed ONNX Runtime knows its opset and IR version, and opset 11 is the oldest.
 5. Shapes and values the caller fixed fit its inputs (`input_shapes`, `fixed_inputs`), and control
    flow that they decide is gone (`known_branches`).
-6. Its weights are numbers: no NaN anywhere, no infinity where something is computed with it.
+6. Its weights are numbers: no NaN anywhere, no infinity where something is computed with it
+   (`soundness`).
 7. Its operators are known, and its inputs and outputs are tensors of numbers.
 """
 
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,24 +22,21 @@ import numpy as np
 import onnx
 from google.protobuf.message import DecodeError
 
-from edgepack.agent.runtime.sessions import open_model_file
-from edgepack.errors import BuildError, DeviceError
-from edgepack.packager.graph import external_data, stored_tensors
+from edgepack.errors import BuildError
+from edgepack.packager.graph import external_data
 from edgepack.packager.graph.model_files import attach_weights
 from edgepack.packager.passes.float_types import replace_bfloat16
-from edgepack.packager.source import file_kinds, foreign_operators, input_shapes, runtime_limits
+from edgepack.packager.source import (
+    file_kinds,
+    foreign_operators,
+    input_shapes,
+    runtime_limits,
+    soundness,
+)
 from edgepack.packager.source.fixed_inputs import FixedInput, Numbers, describe_fixed, fix_values
 from edgepack.packager.source.known_branches import take_known_branches
 
 _READ_BYTES = 1 << 20
-_FLOAT_TYPES = frozenset(
-    {
-        onnx.TensorProto.FLOAT,
-        onnx.TensorProto.FLOAT16,
-        onnx.TensorProto.DOUBLE,
-        onnx.TensorProto.BFLOAT16,
-    }
-)
 _KINDS = {
     "sequence_type": "a sequence",
     "map_type": "a map",
@@ -46,12 +44,6 @@ _KINDS = {
     "sparse_tensor_type": "a sparse tensor",
     "opaque_type": "an opaque value",
 }
-_COMPUTE_OPERATORS = frozenset(
-    {
-        *("Conv", "ConvTranspose", "Gemm", "MatMul", "LSTM", "GRU", "RNN"),
-        *("BatchNormalization", "LayerNormalization", "InstanceNormalization", "Gather"),
-    }
-)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,7 +124,7 @@ def load_source(
     opset = runtime_limits.check_versions(path, model)
     attach_weights(model, path.parent)
     foreign_operators.check(path, model)
-    checker_notes = _check_graph(path)
+    checker_notes = soundness.check_graph(path)
     input_shapes.fix(model, required_inputs(model), shapes or {})
     fixed = fix_values(model, required_inputs(model), values or {})
     take_known_branches(model)
@@ -140,7 +132,7 @@ def load_source(
         *checker_notes,
         *describe_fixed(fixed),
         *_describe_defaults(model),
-        *_check_weights(path, model),
+        *soundness.check_weights(path, model),
         *replace_bfloat16(model),
     )
     inputs = required_inputs(model)
@@ -203,17 +195,6 @@ def _describe_defaults(model: onnx.ModelProto) -> tuple[str, ...]:
     )
 
 
-def graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
-    """The graph and, depth first, every subgraph in its nodes' attributes."""
-    yield graph
-    for node in graph.node:
-        for attribute in node.attribute:
-            if attribute.HasField("g"):
-                yield from graphs(attribute.g)
-            for subgraph in attribute.graphs:
-                yield from graphs(subgraph)
-
-
 def _parse(path: Path) -> onnx.ModelProto:
     model = onnx.ModelProto()
     try:
@@ -236,58 +217,6 @@ def _check_structure(path: Path, model: onnx.ModelProto) -> None:
         )
     if not model.graph.output:
         raise BuildError("the model has no outputs", found_in=str(path))
-
-
-def _check_graph(path: Path) -> tuple[str, ...]:
-    """Asks the ONNX checker, which is stricter than ONNX Runtime, and then ONNX Runtime itself.
-
-    What only the checker objects to (an output without a shape, say) becomes a note.
-    """
-    try:
-        onnx.checker.check_model(str(path))
-    except onnx.checker.ValidationError as error:
-        lines = (line.strip() for line in str(error).splitlines())
-        objection = next((line for line in lines if line), "no reason given")
-        try:
-            open_model_file(path).close()
-        except DeviceError as refusal:
-            raise BuildError(
-                f"the ONNX checker refuses the model: {objection}",
-                found_in=str(path),
-                remedy="export it again, or repair the node that the message names",
-            ) from refusal
-        return (f"The ONNX checker objects, ONNX Runtime loads it: {objection.rstrip('.')}.",)
-    return ()
-
-
-def _check_weights(path: Path, model: onnx.ModelProto) -> tuple[str, ...]:
-    computed_with = {
-        name
-        for graph in graphs(model.graph)
-        for node in graph.node
-        if node.op_type in _COMPUTE_OPERATORS
-        for name in node.input
-    }
-    notes = []
-    for name, tensor in stored_tensors.named_tensors(model):
-        if tensor.data_type not in _FLOAT_TYPES:
-            continue
-        values = stored_tensors.values(tensor)
-        finite = np.isfinite(values)
-        if finite.all():
-            continue
-        nan_count = int(np.isnan(values).sum())
-        if nan_count or name in computed_with:
-            what = "NaN" if nan_count else "infinite"
-            count = nan_count or int(values.size - finite.sum())
-            raise BuildError(
-                f"{count:,} of {values.size:,} values of weight {name!r} are {what}",
-                found_in=f"{path}, initializer {name!r}",
-                remedy="the training diverged or the export is damaged: "
-                "export from a good checkpoint",
-            )
-        notes.append(f"Constant {name!r} holds infinite values; no weight of a layer does.")
-    return tuple(notes)
 
 
 def _check_ranks(path: Path, inputs: tuple[onnx.ValueInfoProto, ...]) -> None:

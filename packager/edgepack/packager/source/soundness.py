@@ -1,0 +1,106 @@
+"""Whether a model that parsed is sound: its graph, and the values of its weights."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import onnx
+
+from edgepack.agent.runtime.sessions import open_model_file
+from edgepack.errors import BuildError, DeviceError
+from edgepack.packager.graph import stored_tensors
+from edgepack.packager.graph.questions import subgraphs
+
+_FLOAT_TYPES = frozenset(
+    {
+        onnx.TensorProto.FLOAT,
+        onnx.TensorProto.FLOAT16,
+        onnx.TensorProto.DOUBLE,
+        onnx.TensorProto.BFLOAT16,
+    }
+)
+_COMPUTE_OPERATORS = frozenset(
+    {
+        *("Conv", "ConvTranspose", "Gemm", "MatMul", "LSTM", "GRU", "RNN"),
+        *("BatchNormalization", "LayerNormalization", "InstanceNormalization", "Gather"),
+    }
+)
+
+
+def check_graph(path: Path) -> tuple[str, ...]:
+    """Asks the ONNX checker, which is stricter than ONNX Runtime, and then ONNX Runtime itself.
+
+    Args:
+        path: The model's file.
+
+    Returns:
+        A note of what only the checker objects to (an output without a shape, say).
+
+    Raises:
+        BuildError: Both refuse it.
+    """
+    try:
+        onnx.checker.check_model(str(path))
+    except onnx.checker.ValidationError as error:
+        lines = (line.strip() for line in str(error).splitlines())
+        objection = next((line for line in lines if line), "no reason given")
+        try:
+            open_model_file(path).close()
+        except DeviceError as refusal:
+            raise BuildError(
+                f"the ONNX checker refuses the model: {objection}",
+                found_in=str(path),
+                remedy="export it again, or repair the node that the message names",
+            ) from refusal
+        return (f"The ONNX checker objects, ONNX Runtime loads it: {objection.rstrip('.')}.",)
+    return ()
+
+
+def check_weights(path: Path, model: onnx.ModelProto) -> tuple[str, ...]:
+    """Refuses NaN anywhere, and infinities that something is computed with.
+
+    Args:
+        path: The model's file, for messages.
+        model: The model.
+
+    Returns:
+        A note on each other constant that holds infinities.
+
+    Raises:
+        BuildError: A weight holds such values.
+    """
+    computed_with = {
+        name
+        for graph in _graphs(model.graph)
+        for node in graph.node
+        if node.op_type in _COMPUTE_OPERATORS
+        for name in node.input
+    }
+    notes = []
+    for name, tensor in stored_tensors.named_tensors(model):
+        if tensor.data_type not in _FLOAT_TYPES:
+            continue
+        values = stored_tensors.values(tensor)
+        finite = np.isfinite(values)
+        if finite.all():
+            continue
+        nan_count = int(np.isnan(values).sum())
+        if nan_count or name in computed_with:
+            what = "NaN" if nan_count else "infinite"
+            count = nan_count or int(values.size - finite.sum())
+            raise BuildError(
+                f"{count:,} of {values.size:,} values of weight {name!r} are {what}",
+                found_in=f"{path}, initializer {name!r}",
+                remedy="the training diverged or the export is damaged: "
+                "export from a good checkpoint",
+            )
+        notes.append(f"Constant {name!r} holds infinite values; no weight of a layer does.")
+    return tuple(notes)
+
+
+def _graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
+    """The graph and, depth first, the bodies of its control flow."""
+    yield graph
+    for node in graph.node:
+        for body in subgraphs(node):
+            yield from _graphs(body)
