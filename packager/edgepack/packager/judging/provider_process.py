@@ -57,7 +57,6 @@ class ProviderProcess:
             subject: What for.
         """
         self.close()
-        return_free_memory()
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the child
         self._child = subprocess.Popen(
             self._command,
@@ -82,6 +81,7 @@ class ProviderProcess:
         child, errors = self._child, self._errors
         if child is None or errors is None:
             raise ValueError("no child runs")
+        return_free_memory()
         try:
             answer = _exchange(child, request + b"\n", time.monotonic() + timeout_s)
         except TimeoutError:
