@@ -29,7 +29,13 @@ def _quantizer(model: onnx.ModelProto, settings: Quantize, folder: Path) -> Quan
 
 @pytest.mark.parametrize(
     "words",
-    ["minmax", "percentile-99.99", "smooth + mse", "cross-layer + mse, bias corrected"],
+    [
+        "minmax",
+        "percentile-99.99",
+        "minmse, weights with feedback",
+        "smooth + mse",
+        "cross-layer + mse, bias corrected",
+    ],
 )
 def test_the_words_of_a_way_are_read_back(words: str) -> None:
     assert parse_way(words).words == words
@@ -51,6 +57,19 @@ def test_plain_ranges_come_first_and_only_the_first_two_are_combined() -> None:
         "cross-layer + minmax, bias corrected",
     ]
     assert list_ways(_settings(), ()) == (Way(ranges="minmax"),)
+
+
+def test_feedback_is_tried_after_all_ranges_and_with_the_first_alone() -> None:
+    settings = _settings(ranges=("mse", "minmax"), weight_feedback="try", bias_correction="try")
+    ways = list_ways(settings, ())
+    assert [way.words for way in ways] == [
+        "mse",
+        "minmax",
+        "mse, weights with feedback",
+        "mse, bias corrected",
+        "minmax, bias corrected",
+    ]
+    assert [way.is_plain for way in ways] == [True, True, True, False, False]
 
 
 def test_a_preparation_is_offered_only_where_the_model_gives_occasion(tmp_path: Path) -> None:

@@ -2,17 +2,15 @@
 
 What counts is the error of the product on the calibration samples, so the columns' second moments
 X^T X weigh it (Frantar et al., "GPTQ", 2022). Columns with the most signal come first; scales are
-set before, so that blocks stay where they are whatever the order. The dampening and the lazy
-update in groups of columns are the paper's.
+set before, so that blocks stay where they are whatever the order. The lazy update in groups of
+columns is the paper's.
 """
 
 import numpy as np
 import numpy.typing as npt
 
 from edgepack.packager.lowering.blocks import BlockWeight, Floats, Grid
-
-_DAMPENING = 0.01
-"""Share of the mean of the diagonal that is added to it, so that it can be inverted."""
+from edgepack.packager.quantization.feedback_rounding import feedback_of
 
 _COLUMNS_AT_ONCE = 128
 
@@ -29,7 +27,7 @@ def round_with_feedback(
     """
     columns = weight.shape[1]
     order = np.argsort(-np.diagonal(moments), kind="stable")
-    feedback = _feedback(moments[np.ix_(order, order)])
+    feedback = feedback_of(moments[np.ix_(order, order)])
     left = weight[:, order].astype(np.float32)
     codes = np.empty(weight.shape, dtype=np.uint8)
     highest = np.float32((1 << grid.bits) - 1)
@@ -45,13 +43,3 @@ def round_with_feedback(
             codes[:, order[i]] = code.astype(np.uint8)
         left[:, end:] -= errors @ feedback[start:end, end:]
     return BlockWeight(codes=codes, grid=grid)
-
-
-def _feedback(moments: npt.NDArray[np.float64]) -> Floats:
-    """The upper Cholesky factor of the inverse, float32 (columns, columns)."""
-    diagonal = np.diagonal(moments).copy()
-    silent = diagonal <= 0.0
-    dampening = _DAMPENING * float(np.mean(diagonal)) or 1.0
-    damped = moments + np.diag(np.where(silent, 1.0, 0.0) + dampening)
-    lower = np.linalg.cholesky(np.linalg.inv(damped))
-    return np.ascontiguousarray(lower.T, dtype=np.float32)

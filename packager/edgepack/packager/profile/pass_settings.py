@@ -119,6 +119,8 @@ class Quantize(Section, frozen=True, kw_only=True, tag_field="name", tag="quanti
         smooth_alpha: Share of the outliers that SmoothQuant moves, 0…1.
         bias_correction: `try` also tries candidates whose biases make up for the mean error that
             quantization makes in each channel.
+        weight_feedback: `try` also tries candidates whose weights are rounded one column after the
+            other, later ones making up for the errors of earlier ones on the calibration samples.
         backend: Whose quantizer: `edgepack`, or `quark`: AMD Quark, in an environment of its own.
         backend_timeout_s: Limit of one run of another's quantizer, seconds.
         reduce_range: Leave one bit of the weights unused (x86 CPUs without VNNI saturate).
@@ -147,6 +149,7 @@ class Quantize(Section, frozen=True, kw_only=True, tag_field="name", tag="quanti
     prepare: tuple[Literal["smooth", "cross-layer"], ...] = ()
     smooth_alpha: float = 0.5
     bias_correction: Literal["off", "try"] = "off"
+    weight_feedback: Literal["off", "try"] = "off"
     backend: Literal["edgepack", "quark"] = "edgepack"
     backend_timeout_s: float = 1800.0
     reduce_range: bool = False

@@ -134,12 +134,15 @@ class _Gating:
         values = self._index.constant(use.name)
         if values is None:
             raise KeyError(f"{use.name} is no initializer")
-        return self._constant(f"{use.name}/axis{use.axis}", values, self._scales.weights[use])
+        integers = self._scales.round_weight(use, values)
+        return self._restored(f"{use.name}/axis{use.axis}", integers, self._scales.weights[use])
 
     def _constant(self, name: str, values: npt.NDArray[np.generic], scale: Scale) -> str:
+        return self._restored(name, quantize(values.astype(np.float32), scale), scale)
+
+    def _restored(self, name: str, integers: npt.NDArray[np.integer], scale: Scale) -> str:
         if name not in self._initializers:
-            rounded = restore(quantize(values.astype(np.float32), scale), scale)
-            self._initializers[name] = self._weights.kept(name, rounded)
+            self._initializers[name] = self._weights.kept(name, restore(integers, scale))
         return name
 
     def _round(self, name: str, scale: Scale, output: str) -> list[onnx.NodeProto]:

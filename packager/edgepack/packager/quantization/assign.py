@@ -1,7 +1,10 @@
 """Gives every tensor of a plan its scale."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import numpy.typing as npt
 
 from edgepack.packager.graph.questions import GraphIndex
 from edgepack.packager.profile.pass_settings import Quantize
@@ -12,6 +15,7 @@ from edgepack.packager.quantization.scales import (
     IntegerType,
     Scale,
     fixed_scale,
+    quantize,
     scale_of_range,
     widen_for_bias,
 )
@@ -33,15 +37,26 @@ class Assignment:
         activations: By tensor, for the nodes that are not raised.
         raised: By tensor, for those that are; a tensor that both kinds use has two scales.
         weights: By use; widened where a bias would not fit otherwise.
+        integers: By use, of weights that are not rounded to the nearest integer.
     """
 
     activations: dict[str, Scale]
     raised: dict[str, Scale]
     weights: dict[WeightUse, Scale]
+    integers: Mapping[WeightUse, npt.NDArray[np.integer]] = field(default_factory=dict)
 
     def of(self, node: NodePlan, name: str) -> Scale:
         """The scale that a node uses for a tensor."""
         return (self.raised if node.is_raised else self.activations)[name]
+
+    def round_weight(
+        self, use: WeightUse, values: npt.NDArray[np.generic]
+    ) -> npt.NDArray[np.integer]:
+        """The integers of a weight."""
+        given = self.integers.get(use)
+        if given is not None:
+            return given
+        return quantize(values.astype(np.float32), self.weights[use])
 
 
 def activation_type(settings: Quantize, *, is_raised: bool) -> IntegerType:

@@ -13,6 +13,7 @@ from edgepack.packager.quantization.ablation import GatedModel
 from edgepack.packager.quantization.assign import Assignment, assign_scales
 from edgepack.packager.quantization.calibration import Calibration
 from edgepack.packager.quantization.chosen_scales import ChosenScales
+from edgepack.packager.quantization.feedback_rounder import Rounder, to_nearest
 from edgepack.packager.quantization.methods import needs_histogram
 from edgepack.packager.quantization.observations import Observation
 from edgepack.packager.quantization.plan import Plan, make_plan
@@ -112,7 +113,11 @@ class CalibratedModel:
         return plan, assign_scales(index, plan, settings, observed, ranges, chosen)
 
     def quantize(
-        self, ranges: str, spared: Spared, model: onnx.ModelProto
+        self,
+        ranges: str,
+        spared: Spared,
+        model: onnx.ModelProto,
+        rounder: Rounder = to_nearest,
     ) -> tuple[onnx.ModelProto, Plan]:
         """The quantized model, and what is quantized in it.
 
@@ -120,15 +125,22 @@ class CalibratedModel:
             ranges: How observed values become ranges.
             spared: Nodes that stay float, and that are raised.
             model: The float model: the calibrated one, or one that differs in constants only.
+            rounder: How its weights are rounded.
         """
         index = self.index if model is self.model else index_graph(model.graph)
         plan, scales = self.plan(ranges, spared, index)
-        return write_qdq(model, index, plan, scales, self._settings), plan
+        return write_qdq(model, index, plan, rounder(plan, scales), self._settings), plan
 
-    def gate(self, ranges: str, path: Path, spared: Spared = NOTHING_SPARED) -> GatedModel:
+    def gate(
+        self,
+        ranges: str,
+        path: Path,
+        spared: Spared = NOTHING_SPARED,
+        rounder: Rounder = to_nearest,
+    ) -> GatedModel:
         """The model with every node's quantization behind a gate; `path` is where it is written."""
         plan, scales = self.plan(ranges, spared, self.index)
-        return GatedModel(self.model, self.index, plan, scales, path)
+        return GatedModel(self.model, self.index, plan, rounder(plan, scales), path)
 
     def observe(self, ranges: str) -> Mapping[str, Observation]:
         """What calibration saw, as far as the method needs it."""

@@ -10,10 +10,11 @@ from edgepack.packager.profile.pass_settings import Quantize
 from edgepack.packager.progress import Progress
 from edgepack.packager.quantization.bias_correction import correct_biases
 from edgepack.packager.quantization.calibrated import CalibratedModel, Spared
+from edgepack.packager.quantization.feedback_rounder import FeedbackRounder, Rounder, to_nearest
 from edgepack.packager.quantization.plan import Plan
 from edgepack.packager.quantization.preparation import applicable, prepare
 from edgepack.packager.quantization.ranking import rank_nodes
-from edgepack.packager.quantization.ways import list_ways, parse_way
+from edgepack.packager.quantization.ways import Way, list_ways, parse_way
 from edgepack.packager.samples.sequence import Samples
 from edgepack.packager.search.maker import Built, NodeCost, Origin, Raising
 from edgepack.packager.search.savings import with_workloads
@@ -51,10 +52,13 @@ class Quantizer:
         preparations = applicable(self._plain.index, settings.prepare)
         self._ways = list_ways(settings, preparations)
         self._prepared: dict[str, tuple[CalibratedModel, tuple[str, ...]]] = {"": (self._plain, ())}
+        self._with_feedback = FeedbackRounder(
+            model, self._plain.index, samples, work_dir / "feedback", progress
+        )
 
     @property
     def methods(self) -> tuple[str, ...]:
-        """Plain ranges."""
+        """Ways that leave the float model as it is."""
         return tuple(way.words for way in self._ways if way.is_plain)
 
     @property
@@ -99,11 +103,13 @@ class Quantizer:
                 self._folder,
             )
             notes = (*notes, note)
-        quantized, plan = calibrated.quantize(way.ranges, spared, model)
+        quantized, plan = calibrated.quantize(way.ranges, spared, model, self._rounder(way))
         origin = Origin(
             model=calibrated.model if way.preparation else None,
             observed=calibrated.observe(way.ranges),
         )
+        if way.has_feedback:
+            notes = (*notes, self._with_feedback.describe(plan))
         if any(node.is_raised for node in plan.nodes):
             notes = (*notes, _describe_raised(plan, self._settings))
         return Built(model=quantized, lowered=plan.names, notes=notes, origin=origin)
@@ -118,9 +124,14 @@ class Quantizer:
         way = parse_way(method)
         calibrated, _ = self._prepare(way.preparation)
         self._folder.mkdir(parents=True, exist_ok=True)
-        gated = calibrated.gate(way.ranges, self._folder / "ranking.onnx", spared)
+        gated = calibrated.gate(
+            way.ranges, self._folder / "ranking.onnx", spared, self._rounder(way)
+        )
         costs = rank_nodes(gated, samples, progress=progress)
         return with_workloads(costs, workloads(calibrated.index))
+
+    def _rounder(self, way: Way) -> Rounder:
+        return self._with_feedback if way.has_feedback else to_nearest
 
     def _prepare(self, name: str) -> tuple[CalibratedModel, tuple[str, ...]]:
         if name not in self._prepared:

@@ -1,6 +1,7 @@
-"""The words for a way to quantize statically: `[preparation + ]range[, bias corrected]`.
+"""The words for a way to quantize statically: `[preparation + ]range[, correction]`.
 
-"minmax", "cross-layer + mse" and "smooth + minmax, bias corrected" are ways.
+"minmax", "minmse, weights with feedback", "cross-layer + mse" and "smooth + minmax, bias corrected"
+are ways.
 """
 
 from collections.abc import Collection
@@ -10,6 +11,7 @@ from edgepack.packager.profile.pass_settings import Quantize
 
 _JOINT = " + "
 _CORRECTED = ", bias corrected"
+_WITH_FEEDBACK = ", weights with feedback"
 _RANGES_WITH_PREPARATION = 2
 """A preparation costs a calibration of its own, so only the profile's first ranges try it."""
 
@@ -22,32 +24,37 @@ class Way:
         preparation: What is done to the float model first, or "".
         ranges: The calibration method.
         is_bias_corrected: Whether biases make up for the mean error of each channel.
+        has_feedback: Whether weights are rounded so that they make up for each other's errors.
     """
 
     preparation: str = ""
     ranges: str
     is_bias_corrected: bool = False
+    has_feedback: bool = False
 
     @property
     def is_plain(self) -> bool:
-        """Whether nothing but ranges is chosen: it needs neither preparation nor correction."""
+        """Whether the float model stays as it is: neither preparation nor correction."""
         return not self.preparation and not self.is_bias_corrected
 
     @property
     def words(self) -> str:
         """The way as people read it; `parse_way` takes them back."""
         before = f"{self.preparation}{_JOINT}" if self.preparation else ""
-        return f"{before}{self.ranges}{_CORRECTED if self.is_bias_corrected else ''}"
+        after = _WITH_FEEDBACK if self.has_feedback else ""
+        return f"{before}{self.ranges}{after}{_CORRECTED if self.is_bias_corrected else ''}"
 
 
 def parse_way(words: str) -> Way:
     """The way that `Way.words` told of."""
     rest = words.removesuffix(_CORRECTED)
-    preparation, joint, ranges = rest.rpartition(_JOINT)
+    preparation, joint, rounded = rest.rpartition(_JOINT)
+    ranges = rounded.removesuffix(_WITH_FEEDBACK)
     return Way(
         preparation=preparation if joint else "",
         ranges=ranges,
         is_bias_corrected=rest != words,
+        has_feedback=rounded != ranges,
     )
 
 
@@ -63,6 +70,8 @@ def list_ways(settings: Quantize, preparations: Collection[str]) -> tuple[Way, .
     """
     few = settings.ranges[:_RANGES_WITH_PREPARATION]
     ways = [Way(ranges=ranges) for ranges in settings.ranges]
+    if settings.weight_feedback == "try":
+        ways.append(Way(ranges=settings.ranges[0], has_feedback=True))
     ways += [
         Way(preparation=preparation, ranges=ranges)
         for preparation in settings.prepare
@@ -73,6 +82,6 @@ def list_ways(settings: Quantize, preparations: Collection[str]) -> tuple[Way, .
         ways += [
             Way(preparation=way.preparation, ranges=way.ranges, is_bias_corrected=True)
             for way in ways
-            if way.ranges in few
+            if way.ranges in few and not way.has_feedback
         ]
     return tuple(dict.fromkeys(ways))

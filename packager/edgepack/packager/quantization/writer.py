@@ -160,7 +160,7 @@ class _Writer:
             values = self._index.constant(use.name)
             if values is None:
                 raise KeyError(f"{use.name} is no initializer")
-            integers = self._constant(f"{label}/w", quantize(_as_float(values), scale))
+            integers = self._constant(f"{label}/w", self._scales.round_weight(use, values))
             self._written[key] = self._dequantize_node(
                 integers, f"{label}/w", scale, f"{label}/wdq"
             )

@@ -1,0 +1,111 @@
+"""Rounds weights to integers, each column making up for the errors of those before it.
+
+What counts is the error of the product on the calibration samples, so the columns' second moments
+X^T X weigh it (Frantar et al., "GPTQ", 2022). Columns with the most signal come first. The
+dampening and the lazy update in groups of columns are the paper's.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+Floats = npt.NDArray[np.float32]
+Moments = npt.NDArray[np.float64]
+
+_DAMPENING = 0.01
+"""Share of the mean of the diagonal that is added to it, so that it can be inverted."""
+
+_COLUMNS_AT_ONCE = 128
+
+
+@dataclass(frozen=True, kw_only=True)
+class IntegerGrid:
+    """The reals that integers stand for: (integer - zero_point) * step.
+
+    Attributes:
+        step: float32 (groups, rows).
+        zero_point: float32 (groups, rows).
+        lowest, highest: The integers' bounds.
+    """
+
+    step: Floats
+    zero_point: Floats
+    lowest: int
+    highest: int
+
+    def nearest(self, values: Floats) -> Floats:
+        """The nearest integers of reals, (groups, rows) or (groups, rows, columns)."""
+        step, zero_point = self._aligned(values.ndim)
+        integers: Floats = np.clip(np.rint(values / step) + zero_point, self.lowest, self.highest)
+        return integers
+
+    def restore(self, integers: Floats) -> Floats:
+        """The reals of integers."""
+        step, zero_point = self._aligned(integers.ndim)
+        return (integers - zero_point) * step
+
+    def _aligned(self, ndim: int) -> tuple[Floats, Floats]:
+        if ndim == 2:
+            return self.step, self.zero_point
+        return self.step[..., None], self.zero_point[..., None]
+
+
+def round_with_feedback(weight: Floats, grid: IntegerGrid, moments: Moments) -> Floats:
+    """Rounds a weight so that its products on the samples stay near.
+
+    Args:
+        weight: float32 (groups, rows, columns); each group is a product of its own.
+        grid: What integers stand for.
+        moments: (groups, columns, columns): the sum of x^T x over each group's inputs.
+
+    Returns:
+        The integers, as float32 of the weight's shape.
+    """
+    columns = weight.shape[2]
+    order = np.argsort(-np.diagonal(moments, axis1=1, axis2=2), axis=1, kind="stable")
+    sorted_rows = np.take_along_axis(moments, order[:, :, None], axis=1)
+    feedback = feedback_of(np.take_along_axis(sorted_rows, order[:, None, :], axis=2))
+    left = np.take_along_axis(weight, order[:, None, :], axis=2).astype(np.float32)
+    integers = np.empty_like(left)
+    for start in range(0, columns, _COLUMNS_AT_ONCE):
+        end = min(start + _COLUMNS_AT_ONCE, columns)
+        errors = np.empty((*left.shape[:2], end - start), dtype=np.float32)
+        for i in range(start, end):
+            integers[:, :, i] = grid.nearest(left[:, :, i])
+            missed = left[:, :, i] - grid.restore(integers[:, :, i])
+            error = missed / feedback[:, i, i][:, None]
+            left[:, :, i + 1 : end] -= error[:, :, None] * feedback[:, None, i, i + 1 : end]
+            errors[:, :, i - start] = error
+        left[:, :, end:] -= errors @ feedback[:, start:end, end:]
+    result = np.empty_like(integers)
+    np.put_along_axis(result, np.broadcast_to(order[:, None, :], result.shape), integers, axis=2)
+    return result
+
+
+def output_error(difference: Floats, moments: Moments) -> float:
+    """Squared error of a product's outputs where its weights differ, summed over the samples.
+
+    Args:
+        difference: float32 (groups, rows, columns).
+        moments: (groups, columns, columns), as above.
+    """
+    wide = difference.astype(np.float64)
+    return float(np.sum((wide @ moments) * wide))
+
+
+def feedback_of(moments: Moments) -> Floats:
+    """The upper Cholesky factor of the inverse, for each of a stack of matrices or for one.
+
+    Args:
+        moments: (…, columns, columns).
+
+    Returns:
+        float32 of the same shape.
+    """
+    diagonal = np.diagonal(moments, axis1=-2, axis2=-1)
+    dampening = _DAMPENING * np.mean(diagonal, axis=-1, keepdims=True)
+    added = np.where(diagonal <= 0.0, 1.0, 0.0) + np.where(dampening == 0.0, 1.0, dampening)
+    damped = moments + added[..., None] * np.eye(moments.shape[-1])
+    lower = np.linalg.cholesky(np.linalg.inv(damped))
+    return np.ascontiguousarray(np.swapaxes(lower, -1, -2), dtype=np.float32)
