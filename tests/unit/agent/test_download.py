@@ -10,7 +10,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from edgepack.agent.update.asking import MAX_QUIET_S, Asking, pack_missing, unpack_missing
-from edgepack.agent.update.download import Download, HeadDownload, Missing
+from edgepack.agent.update.download import Download
+from edgepack.agent.update.head_download import HeadDownload
+from edgepack.agent.update.received import Missing
 from edgepack.agent.update.slots import Slots
 from edgepack.bundle.manifest import FileEntry, decode_manifest
 from edgepack.wire.messages import MAX_MESSAGE_BYTES, FileRef, encode

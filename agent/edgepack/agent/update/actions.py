@@ -7,10 +7,10 @@ waits for time or messages (`Wait`) and is called again.
 from collections.abc import Callable
 
 from edgepack.agent.hooks.runner import HookVerdict
-from edgepack.agent.update.download import Received
 from edgepack.agent.update.fetching import fetch_files, judge_offer
 from edgepack.agent.update.lifecycle import State
 from edgepack.agent.update.proving import after_staging, before_staging, probe
+from edgepack.agent.update.received import Received
 from edgepack.agent.update.surroundings import Surroundings
 from edgepack.agent.update.switching import activate, roll_back, settle_commit, soak
 from edgepack.agent.update.work import Step, Wait, Work

@@ -4,7 +4,7 @@ import random
 import zlib
 from collections.abc import Iterable
 
-from edgepack.agent.update.download import Missing
+from edgepack.agent.update.received import Missing
 from edgepack.wire.messages import MAX_MESSAGE_BYTES, Need, NeedFile
 
 FIRST_JITTER_S = 0.1

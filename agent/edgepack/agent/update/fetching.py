@@ -4,7 +4,8 @@ import logging
 
 from edgepack.agent.pointer import read_pointer
 from edgepack.agent.runtime.matching import match_variants
-from edgepack.agent.update.download import Download, HeadDownload
+from edgepack.agent.update.download import Download
+from edgepack.agent.update.head_download import HeadDownload
 from edgepack.agent.update.offer import (
     check_identity,
     check_release,

@@ -11,10 +11,10 @@ from typing import Any, Literal
 from edgepack.agent.hooks.runner import HookVerdict
 from edgepack.agent.pointer import ActivePointer, read_pointer
 from edgepack.agent.update.actions import Actions
-from edgepack.agent.update.download import Received
 from edgepack.agent.update.journal import MAX_OUTBOX, Journal
 from edgepack.agent.update.lifecycle import RESTING, TABLE, Row, State, follow, resume
 from edgepack.agent.update.offer import check_local, check_message, check_time
+from edgepack.agent.update.received import Received
 from edgepack.agent.update.surroundings import Surroundings
 from edgepack.agent.update.work import Ended, Wait
 from edgepack.errors import DeviceError, EdgepackError

@@ -8,7 +8,8 @@ from typing import Any
 from edgepack.agent.hooks.runner import HookVerdict, update_facts
 from edgepack.agent.pointer import ActivePointer
 from edgepack.agent.update.asking import Asking
-from edgepack.agent.update.download import Download, HeadDownload
+from edgepack.agent.update.download import Download
+from edgepack.agent.update.head_download import HeadDownload
 from edgepack.agent.update.journal import Journal
 from edgepack.agent.update.lifecycle import Outcome
 from edgepack.agent.update.surroundings import Surroundings

@@ -1,0 +1,76 @@
+"""Fetching a bundle's manifest and signature, in memory, before any of its files."""
+
+import hashlib
+from collections.abc import Iterable
+
+from edgepack.agent.update.received import Missing, Received
+from edgepack.bundle.chunks import fixed_chunks
+from edgepack.wire.messages import FileRef
+
+
+class HeadDownload:
+    """Manifest and signature, fetched whole before anything is known of their chunks.
+
+    They are small, so they are held in memory, and each is checked when it is complete.
+
+    Args:
+        refs: What to fetch, with sizes that were found to be sensible.
+    """
+
+    def __init__(self, refs: Iterable[FileRef]) -> None:
+        self._refs = {ref.sha256: ref for ref in refs}
+        self._chunks: dict[str, dict[int, bytes]] = {sha256: {} for sha256 in self._refs}
+        self._contents: dict[str, bytes] = {}
+
+    def give(self, ref: FileRef, content: bytes | None) -> None:
+        """Offers a whole file that the device has; it is taken when it is the right one."""
+        if content is not None and hashlib.sha256(content).hexdigest() == ref.sha256:
+            self._contents[ref.sha256] = content
+
+    def accept(self, sha256: str, index: int, content: bytes) -> Received:
+        """Takes a chunk; when the last one makes a file that is not the right one, all go."""
+        ref = self._refs.get(sha256)
+        if ref is None:
+            return "unwanted"
+        starts = fixed_chunks(ref.size_bytes)
+        if index >= len(starts):
+            return "unwanted"
+        chunks = self._chunks[sha256]
+        if sha256 in self._contents or index in chunks:
+            return "duplicate"
+        end = starts[index + 1] if index + 1 < len(starts) else ref.size_bytes
+        if len(content) != end - starts[index]:
+            return "bad"
+        chunks[index] = content
+        if len(chunks) < len(starts):
+            return "new"
+        whole = b"".join(chunks[i] for i in range(len(starts)))
+        if hashlib.sha256(whole).hexdigest() != sha256:
+            chunks.clear()
+            return "bad"
+        self._contents[sha256] = whole
+        return "new"
+
+    def content(self, ref: FileRef) -> bytes:
+        """The bytes of a file that is complete; raises `KeyError` before."""
+        return self._contents[ref.sha256]
+
+    def lacks(self, sha256: str) -> bool:
+        """Whether chunks of that file are missing."""
+        return sha256 not in self._contents
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether nothing is missing."""
+        return len(self._contents) == len(self._refs)
+
+    def missing(self) -> tuple[Missing, ...]:
+        """What is still to come; empty when all is there."""
+        found = []
+        for sha256, ref in self._refs.items():
+            if sha256 in self._contents:
+                continue
+            count = len(fixed_chunks(ref.size_bytes))
+            lacking = tuple(i for i in range(count) if i not in self._chunks[sha256])
+            found.append(Missing(sha256=sha256, chunk_count=count, chunks=lacking))
+        return tuple(found)

@@ -1,0 +1,22 @@
+"""What is said of chunks: what became of one, and which are still to come."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+Received = Literal["new", "duplicate", "unwanted", "bad"]
+"""What became of a chunk: taken, had already, of no file or place that is wanted, damaged."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Missing:
+    """The chunks of one file that are missing.
+
+    Attributes:
+        sha256: The file.
+        chunk_count: All of its chunks.
+        chunks: Indices of the missing ones, ascending; never empty.
+    """
+
+    sha256: str
+    chunk_count: int
+    chunks: tuple[int, ...]
