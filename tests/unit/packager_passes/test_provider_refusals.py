@@ -110,6 +110,20 @@ def test_it_goes_on_at_most_twice_and_then_the_provider_is_the_reason(prepare: P
     assert 2 <= provider.runs <= 3, "once more only where there is another candidate"
 
 
+def test_where_no_candidate_gets_far_enough_one_on_half_the_way_is_tried(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    provider = _FaultyProvider(1)
+    monkeypatch.setattr(on_provider, "try_model", provider)
+    variant = prepare_products(tmp_path, count=8, max_float_share=0.3)
+    assert "None does: half of what the most accurate candidate gains is taken for enough." in (
+        variant.notes
+    )
+    best = next(attempt for attempt in variant.attempts if attempt.is_best)
+    float_nodes = {attempt.float_nodes for attempt in variant.attempts}
+    assert (best.float_nodes, float_nodes) == (1, {0, 1, 2})
+
+
 def test_where_it_is_off_to_the_end_the_float_model_may_be_published(prepare: Prepare) -> None:
     variant, _ = prepare(99, float_instead=("inaccurate",))
     assert (variant.precision, variant.degraded) == ("fp32", False)

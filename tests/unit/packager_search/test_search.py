@@ -208,3 +208,22 @@ def test_a_larger_reserve_returns_more_nodes_to_float(tmp_path: Path) -> None:
     assert strict.best.verdict.spare >= 0.9
     quiet = Demand(reserve=0.0, noise_max=0.5 * strict.best.verdict.noise)
     assert search_toy(maker, tmp_path / "quiet", demand=quiet).best.verdict.noise <= quiet.noise_max
+
+
+def test_a_demand_that_cannot_be_met_is_eased_to_half_of_what_can_be_gained(
+    tmp_path: Path,
+) -> None:
+    errors = {name: 0.015 if name in "abef" else 0.0 for name in "abcdefgh"}
+    maker, limited = ToyMaker(errors, {"plain": 1.0}), 0.375
+    refused = search_toy(maker, tmp_path / "refused", demand=Demand(reserve=0.0)).best
+    assert refused.float_nodes == ()
+    demand = Demand(reserve=0.6, noise_max=0.1 * refused.verdict.noise)
+    most = search_toy(maker, tmp_path / "most", demand=demand, max_float_share=limited).best
+    assert not demand.is_met(most.verdict)
+    assert len(most.float_nodes) == 3
+    eased = demand.eased(refused.verdict, most.verdict)
+    found = search_toy(maker, tmp_path / "eased", demand=eased, max_float_share=limited).best
+    assert eased.is_met(found.verdict)
+    assert len(found.float_nodes) == 2
+    modest = Demand(reserve=0.1, noise_max=0.9 * refused.verdict.noise)
+    assert modest.eased(refused.verdict, most.verdict) == modest

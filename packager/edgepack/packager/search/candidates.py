@@ -27,6 +27,13 @@ class Demand:
         """Whether a candidate with this verdict will do."""
         return verdict.passed and verdict.spare >= self.reserve and verdict.noise <= self.noise_max
 
+    def eased(self, refused: Verdict, best: Verdict) -> "Demand":
+        """Half of what the best candidate gains on a refused one, where no more can be met."""
+        return Demand(
+            reserve=min(self.reserve, (refused.spare + best.spare) / 2),
+            noise_max=max(self.noise_max, (refused.noise + best.noise) / 2),
+        )
+
 
 @dataclass(frozen=True, kw_only=True)
 class Judged:
