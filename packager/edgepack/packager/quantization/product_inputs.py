@@ -23,7 +23,7 @@ from edgepack.packager.samples.sequence import Samples
 _MOST_ROWS = 256
 """Rows that a sample gives of each product: windows beside each other say nearly the same."""
 
-_MOST_BYTES = 512 << 20
+_MOST_BYTES = 128 << 20
 
 
 @dataclass(frozen=True, kw_only=True)
