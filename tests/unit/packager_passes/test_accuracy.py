@@ -165,6 +165,19 @@ def test_a_probe_tolerates_another_rounding_and_refuses_a_broken_model() -> None
     assert not is_right([np.full_like(value, np.nan) for value in golden])
 
 
+@pytest.mark.parametrize(("times", "is_right"), [(1.9, True), (2.6, False)])
+def test_a_probe_tolerates_an_error_twice_as_large_by_either_measure(
+    times: float, is_right: bool
+) -> None:
+    values = _outputs(30, (1, 400))
+    noisy = _noisy(values, 0.1, 1)
+    tolerance = derive_tolerances([Reference(_named(values), GATE).distances(_named(noisy))])["y"]
+    worse = [a + times * (b - a) for a, b in zip(values, noisy, strict=True)]
+    (distance,) = Reference(_named(values), GATE).distances(_named(worse))
+    assert (distance.worst_cosine >= tolerance.cosine_min) == is_right
+    assert (distance.worst_nrmse <= tolerance.nrmse_max) == is_right
+
+
 def test_even_a_coarse_variant_has_a_tolerance_that_zeros_fail() -> None:
     values = _outputs(30, (1, 10))
     measured = Reference(_named(values), GATE).distances(_named(_noisy(values, 0.6, 1)))

@@ -2,7 +2,8 @@
 
 A probe must tell a broken model from another provider's rounding. So the limits start from the
 *worst* held-out sample (the golden ones are among them), with room for a provider that rounds
-differently: twice the loss plus a little. Outputs that have nothing to do with the expected ones
+differently: twice the error plus a little. An error twice as large takes four times as much from
+the cosine, which falls with its square. Outputs that have nothing to do with the expected ones
 have a cosine near 0 and an nrmse of 1 or more; the caps stay clear of both.
 """
 
@@ -11,6 +12,7 @@ from collections.abc import Sequence
 from edgepack.bundle.manifest import GoldenTolerance
 from edgepack.packager.judging.distance import OutputDistance, OutputKind
 
+_TIMES = 2.0
 _LOOSEST_COSINE = 0.5
 _LOOSEST_NRMSE = 0.9
 _COSINE_ROOM = 0.002
@@ -47,7 +49,7 @@ def _derive(distances: Sequence[OutputDistance]) -> GoldenTolerance:
         and distance.row_agreement is not None
     ]
     return GoldenTolerance(
-        cosine_min=round(max(_LOOSEST_COSINE, 1.0 - 2.0 * (1.0 - cosine) - _COSINE_ROOM), 6),
-        nrmse_max=round(min(_LOOSEST_NRMSE, 2.0 * nrmse + _NRMSE_ROOM), 6),
+        cosine_min=round(max(_LOOSEST_COSINE, 1.0 - _TIMES**2 * (1.0 - cosine) - _COSINE_ROOM), 6),
+        nrmse_max=round(min(_LOOSEST_NRMSE, _TIMES * nrmse + _NRMSE_ROOM), 6),
         top1_agreement_min=round(max(0.0, min(rows) - _ROWS_ROOM), 6) if rows else None,
     )
