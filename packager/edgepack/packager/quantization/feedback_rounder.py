@@ -135,6 +135,7 @@ def _key(use: WeightUse, scales: Assignment) -> tuple[WeightUse, bytes]:
 def _round(
     product: Product, values: FloatArray, scale: Scale, first: Moments, second: Moments
 ) -> _Rounded:
+    """Rounds a weight; `first` holds the moments of both halves then, which saves a matrix."""
     weight = product.to_matrix(values).astype(np.float32)
     grid = _grid(product, scale)
     nearest = product.to_matrix(restore(quantize(values, scale), scale)).astype(np.float32)
@@ -143,7 +144,8 @@ def _round(
     after = output_error(tried - weight, second)
     if not after < before:
         return _Rounded(None, 1.0)
-    integers = round_with_feedback(weight, grid, first + second)
+    first += second
+    integers = round_with_feedback(weight, grid, first)
     codes = product.from_matrix(integers).astype(scale.kind.numpy)
     return _Rounded(codes, after / before)
 

@@ -64,8 +64,7 @@ def round_with_feedback(weight: Floats, grid: IntegerGrid, moments: Moments) -> 
     """
     columns = weight.shape[2]
     order = np.argsort(-np.diagonal(moments, axis1=1, axis2=2), axis=1, kind="stable")
-    sorted_rows = np.take_along_axis(moments, order[:, :, None], axis=1)
-    feedback = feedback_of(np.take_along_axis(sorted_rows, order[:, None, :], axis=2))
+    feedback = feedback_of(_sorted(moments, order))
     left = np.take_along_axis(weight, order[:, None, :], axis=2).astype(np.float32)
     integers = np.empty_like(left)
     for start in range(0, columns, _COLUMNS_AT_ONCE):
@@ -81,6 +80,12 @@ def round_with_feedback(weight: Floats, grid: IntegerGrid, moments: Moments) -> 
     result = np.empty_like(integers)
     np.put_along_axis(result, np.broadcast_to(order[:, None, :], result.shape), integers, axis=2)
     return result
+
+
+def _sorted(moments: Moments, order: npt.NDArray[np.intp]) -> Moments:
+    """The same with rows and columns in an order of their own for each group."""
+    rows = np.take_along_axis(moments, order[:, :, None], axis=1)
+    return np.take_along_axis(rows, order[:, None, :], axis=2)
 
 
 def output_error(difference: Floats, moments: Moments) -> float:
@@ -106,6 +111,8 @@ def feedback_of(moments: Moments) -> Floats:
     diagonal = np.diagonal(moments, axis1=-2, axis2=-1)
     dampening = _DAMPENING * np.mean(diagonal, axis=-1, keepdims=True)
     added = np.where(diagonal <= 0.0, 1.0, 0.0) + np.where(dampening == 0.0, 1.0, dampening)
-    damped = moments + added[..., None] * np.eye(moments.shape[-1])
+    damped = moments.copy()  # several of these matrices take more memory than the model
+    every = np.arange(moments.shape[-1])
+    damped[..., every, every] += added
     lower = np.linalg.cholesky(np.linalg.inv(damped))
     return np.ascontiguousarray(np.swapaxes(lower, -1, -2), dtype=np.float32)
