@@ -47,6 +47,36 @@ def small_cnn(
     return helper.make_model(graph, opset_imports=opsets, ir_version=ir_version)
 
 
+LAYER_WIDTH = 160
+"""A weight of 160 x 160 floats takes 102,400 bytes, enough to go into a file or to stay in one."""
+
+
+def two_layers(*, opset: int = 17, nan: bool = False) -> onnx.ModelProto:
+    """Products with `w0` and `w1`, 102,400 bytes each, and a small bias `w2` between them."""
+    rng = np.random.default_rng(0)
+    weights = [
+        rng.normal(0, 0.1, (LAYER_WIDTH, LAYER_WIDTH)).astype(np.float32),
+        rng.normal(0, 0.1, (LAYER_WIDTH, LAYER_WIDTH)).astype(np.float32),
+        np.ones(LAYER_WIDTH, np.float32),
+    ]
+    if nan:
+        weights[1][3, 4] = np.nan
+    nodes = [
+        helper.make_node("MatMul", ["x", "w0"], ["h"]),
+        helper.make_node("Add", ["h", "w2"], ["b"]),
+        helper.make_node("Relu", ["b"], ["r"]),
+        helper.make_node("MatMul", ["r", "w1"], ["y"]),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "layers",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, LAYER_WIDTH])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, LAYER_WIDTH])],
+        [numpy_helper.from_array(array, f"w{i}") for i, array in enumerate(weights)],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
+
+
 def save(model: onnx.ModelProto, path: Path) -> Path:
     """Writes the model as one file."""
     path.write_bytes(model.SerializeToString())

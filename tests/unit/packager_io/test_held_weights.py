@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from onnx import numpy_helper
 
 from edgepack.bundle.keys import generate_key, write_key_pair
 from edgepack.packager.build import build
@@ -19,34 +19,7 @@ from edgepack.packager.graph.held_weights import (
 from edgepack.packager.graph.model_files import load_model, open_on_cpu, save_model
 from edgepack.packager.progress import silent
 from edgepack.packager.request import BuildRequest
-from tests.unit.packager_io.models import save
-
-_SIZE = 160
-"""A weight of 160 x 160 floats takes 102,400 bytes, enough to go into a file."""
-
-
-def _layers() -> onnx.ModelProto:
-    """Two products of 102,400 bytes of weights each, and a bias that is small."""
-    rng = np.random.default_rng(0)
-    weights = {
-        "w0": rng.normal(0, 0.1, (_SIZE, _SIZE)).astype(np.float32),
-        "bias": np.ones(_SIZE, np.float32),
-        "w1": rng.normal(0, 0.1, (_SIZE, _SIZE)).astype(np.float32),
-    }
-    nodes = [
-        helper.make_node("MatMul", ["x", "w0"], ["h"]),
-        helper.make_node("Add", ["h", "bias"], ["b"]),
-        helper.make_node("Relu", ["b"], ["r"]),
-        helper.make_node("MatMul", ["r", "w1"], ["y"]),
-    ]
-    graph = helper.make_graph(
-        nodes,
-        "layers",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, _SIZE])],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, _SIZE])],
-        [numpy_helper.from_array(values, name) for name, values in weights.items()],
-    )
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
+from tests.unit.packager_io.models import LAYER_WIDTH, save, two_layers
 
 
 @pytest.fixture
@@ -63,30 +36,30 @@ def _values(model: onnx.ModelProto) -> dict[str, list[float]]:
 
 @pytest.mark.usefixtures("_low_limit")
 def test_held_weights_leave_the_model_and_keep_their_values(tmp_path: Path) -> None:
-    held = hold_weights(_layers(), tmp_path / "weights")
+    held = hold_weights(two_layers(opset=13), tmp_path / "weights")
     assert held.ByteSize() < 2_000, "the graph, the bias and two places"
-    assert _values(held) == _values(_layers())
+    assert _values(held) == _values(two_layers(opset=13))
     load_held(held)
-    assert held == _layers()
+    assert held == two_layers(opset=13)
 
 
 def test_few_weights_stay_in_the_model(tmp_path: Path) -> None:
-    model = _layers()
+    model = two_layers(opset=13)
     assert hold_weights(model, tmp_path / "weights") is model
     assert not (tmp_path / "weights").exists()
 
 
 @pytest.mark.usefixtures("_low_limit")
 def test_a_model_for_a_session_shares_the_file_and_computes_the_same(tmp_path: Path) -> None:
-    held = hold_weights(_layers(), tmp_path / "weights")
+    held = hold_weights(two_layers(opset=13), tmp_path / "weights")
     (tmp_path / "session").mkdir()
     path = tmp_path / "session" / "model.onnx"
     save_for_session(held, path)
     assert path.stat().st_size < 2_000
     assert (tmp_path / "session" / "model.0.data").samefile(tmp_path / "weights")
-    assert _values(held) == _values(_layers()), "the model itself is unchanged"
-    save(_layers(), tmp_path / "whole.onnx")
-    feeds = {"x": np.linspace(-1, 1, _SIZE, dtype=np.float32)[None]}
+    assert _values(held) == _values(two_layers(opset=13)), "the model itself is unchanged"
+    save(two_layers(opset=13), tmp_path / "whole.onnx")
+    feeds = {"x": np.linspace(-1, 1, LAYER_WIDTH, dtype=np.float32)[None]}
     got, expected = (
         open_on_cpu(each).run(None, feeds)[0] for each in (path, tmp_path / "whole.onnx")
     )
@@ -95,15 +68,17 @@ def test_a_model_for_a_session_shares_the_file_and_computes_the_same(tmp_path: P
 
 @pytest.mark.usefixtures("_low_limit")
 def test_weights_of_two_files_are_both_beside_a_model_for_a_session(tmp_path: Path) -> None:
-    held = hold_weights(_layers(), tmp_path / "weights")
+    held = hold_weights(two_layers(opset=13), tmp_path / "weights")
     with WeightsFile(tmp_path / "more") as more:
-        held.graph.initializer[0].CopyFrom(more.kept("w0", np.zeros((_SIZE, _SIZE), np.float32)))
+        held.graph.initializer[0].CopyFrom(
+            more.kept("w0", np.zeros((LAYER_WIDTH, LAYER_WIDTH), np.float32))
+        )
     path = tmp_path / "model.onnx"
     save_for_session(held, path)
-    feeds = {"x": np.ones((1, _SIZE), np.float32)}
+    feeds = {"x": np.ones((1, LAYER_WIDTH), np.float32)}
     got = open_on_cpu(path).run(None, feeds)[0]
-    second = numpy_helper.to_array(_layers().graph.initializer[2])
-    np.testing.assert_allclose(got, np.ones((1, _SIZE), np.float32) @ second, rtol=1e-4)
+    second = numpy_helper.to_array(two_layers(opset=13).graph.initializer[1])
+    np.testing.assert_allclose(got, np.ones((1, LAYER_WIDTH), np.float32) @ second, rtol=1e-4)
 
 
 @pytest.mark.usefixtures("_low_limit")
@@ -114,22 +89,22 @@ def test_a_file_system_without_links_gets_a_copy(
         raise OSError(f"{self} cannot be a link to {target}")
 
     monkeypatch.setattr(Path, "hardlink_to", refuse)
-    held = hold_weights(_layers(), tmp_path / "weights")
+    held = hold_weights(two_layers(opset=13), tmp_path / "weights")
     save_for_session(held, tmp_path / "model.onnx")
     assert not (tmp_path / "model.0.data").samefile(tmp_path / "weights")
-    assert _values(load_model(tmp_path / "model.onnx")) == _values(_layers())
+    assert _values(load_model(tmp_path / "model.onnx")) == _values(two_layers(opset=13))
 
 
 @pytest.mark.usefixtures("_low_limit")
 def test_a_model_that_is_shipped_is_one_file(tmp_path: Path) -> None:
-    save_model(hold_weights(_layers(), tmp_path / "weights"), tmp_path / "model.onnx")
+    save_model(hold_weights(two_layers(opset=13), tmp_path / "weights"), tmp_path / "model.onnx")
     (tmp_path / "weights").unlink()
-    assert onnx.load(tmp_path / "model.onnx") == _layers()
+    assert onnx.load(tmp_path / "model.onnx") == two_layers(opset=13)
 
 
 def _build(folder: Path, profile: str) -> onnx.ModelProto:
     folder.mkdir()
-    save(_layers(), folder / "layers.onnx")
+    save(two_layers(opset=13), folder / "layers.onnx")
     private, _ = write_key_pair(generate_key(), folder / "release")
     own = folder / "always.toml"
     own.write_text(

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from onnx import numpy_helper
 
 from edgepack.bundle.keys import generate_key, load_public_key, write_key_pair
 from edgepack.bundle.verify import verify_folder
@@ -16,9 +16,13 @@ from edgepack.packager.graph import model_files, stored_tensors
 from edgepack.packager.graph.model_files import load_model, open_on_cpu, save_model
 from edgepack.packager.request import BuildRequest
 from edgepack.packager.source.model import load_source
-from tests.unit.packager_io.models import save, save_with_external_data, small_cnn
-
-_SIZE = 160  # a weight of 160 x 160 floats, 102,400 bytes, stays in its file
+from tests.unit.packager_io.models import (
+    LAYER_WIDTH,
+    save,
+    save_with_external_data,
+    small_cnn,
+    two_layers,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -26,42 +30,16 @@ def _low_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(model_files, "EXTERNAL_ABOVE_BYTES", 150_000)
 
 
-def _layers(*, nan: bool = False) -> onnx.ModelProto:
-    """Two layers of 102,400 bytes each, and a bias that is small."""
-    rng = np.random.default_rng(0)
-    weights = [
-        rng.normal(0, 0.1, (_SIZE, _SIZE)).astype(np.float32),
-        rng.normal(0, 0.1, (_SIZE, _SIZE)).astype(np.float32),
-        np.ones(_SIZE, np.float32),
-    ]
-    if nan:
-        weights[1][3, 4] = np.nan
-    nodes = [
-        helper.make_node("MatMul", ["x", "w0"], ["h"]),
-        helper.make_node("Add", ["h", "w2"], ["b"]),
-        helper.make_node("Relu", ["b"], ["r"]),
-        helper.make_node("MatMul", ["r", "w1"], ["y"]),
-    ]
-    graph = helper.make_graph(
-        nodes,
-        "layers",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, _SIZE])],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, _SIZE])],
-        [numpy_helper.from_array(array, f"w{i}") for i, array in enumerate(weights)],
-    )
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-
-
 def _external(folder: Path, **options: bool) -> Path:
     folder.mkdir()
-    return save_with_external_data(_layers(**options), folder / "model.onnx")
+    return save_with_external_data(two_layers(**options), folder / "model.onnx")
 
 
 def test_the_weights_of_a_large_source_are_not_loaded(tmp_path: Path) -> None:
     source = load_source(_external(tmp_path / "in"))
     assert source.model.ByteSize() < 10_000
     for tensor, expected in zip(
-        source.model.graph.initializer, _layers().graph.initializer, strict=True
+        source.model.graph.initializer, two_layers().graph.initializer, strict=True
     ):
         np.testing.assert_array_equal(
             stored_tensors.values(tensor), numpy_helper.to_array(expected)
@@ -88,14 +66,14 @@ def test_a_large_model_is_saved_with_external_data_the_same_each_time(tmp_path: 
     for name in ("a", "b"):
         path = tmp_path / name / "model.onnx"
         path.parent.mkdir()
-        written = save_model(_layers(), path)
+        written = save_model(two_layers(), path)
         weights = path.with_suffix(".data")
         assert written == path.stat().st_size + weights.stat().st_size
         contents.append((path.read_bytes(), weights.read_bytes()))
     assert contents[0] == contents[1]
-    feeds = {"x": np.ones((1, _SIZE), np.float32)}
+    feeds = {"x": np.ones((1, LAYER_WIDTH), np.float32)}
     got = open_on_cpu(tmp_path / "a" / "model.onnx").run(None, feeds)[0]
-    save(_layers(), tmp_path / "whole.onnx")
+    save(two_layers(), tmp_path / "whole.onnx")
     expected = open_on_cpu(tmp_path / "whole.onnx").run(None, feeds)[0]
     np.testing.assert_allclose(
         got, expected, atol=1e-5
@@ -122,7 +100,7 @@ def test_weights_of_several_files_are_gathered(tmp_path: Path) -> None:
     save_model(load_source(path).model, tmp_path / "out.onnx")
     for tensor, expected in zip(
         load_model(tmp_path / "out.onnx").graph.initializer,
-        _layers().graph.initializer,
+        two_layers().graph.initializer,
         strict=True,
     ):
         np.testing.assert_array_equal(
