@@ -5,7 +5,6 @@ for calibration, instrumented. With their weights in a file, each is a graph tha
 is copied, written and opened without them, and ONNX Runtime maps the file in place of reading it.
 """
 
-import ctypes
 import mmap
 import shutil
 from pathlib import Path
@@ -25,6 +24,7 @@ from edgepack.packager.graph.model_files import (
     save_model,
     weights_size_bytes,
 )
+from edgepack.packager.memory import return_freed_memory
 
 HELD_FROM_BYTES = 16_000_000
 """Models with fewer bytes of weights stay in memory: their copies are small beside the tools."""
@@ -135,9 +135,3 @@ def _put_beside(graph: onnx.GraphProto, path: Path) -> None:
             if not link(found.file, beside):
                 shutil.copyfile(found.file, beside)
         stored_tensors.put(tensor, names[found.file], found.offset, found.length)
-
-
-def return_freed_memory() -> None:
-    """Gives the system back what was freed; glibc keeps most of a closed session's memory."""
-    if (trim := getattr(ctypes.CDLL(None), "malloc_trim", None)) is not None:
-        trim(0)

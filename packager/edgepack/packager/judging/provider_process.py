@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import BinaryIO, Self
 
 from edgepack.agent.runtime.child import Ending, describe_end, end_group
-from edgepack.packager.judging.free_memory import return_free_memory
+from edgepack.packager.memory import return_freed_memory
 
 CHILD = (sys.executable, "-m", "edgepack.packager.judging.trial")
 _PIECE_BYTES = 65_536
@@ -81,7 +81,7 @@ class ProviderProcess:
         child, errors = self._child, self._errors
         if child is None or errors is None:
             raise ValueError("no child runs")
-        return_free_memory()
+        return_freed_memory()
         try:
             answer = _exchange(child, request + b"\n", time.monotonic() + timeout_s)
         except TimeoutError:

@@ -16,6 +16,7 @@ from onnx import TensorProto, helper, numpy_helper
 from edgepack.errors import BuildError
 from edgepack.packager.graph.held_weights import save_for_session
 from edgepack.packager.graph.model_files import RUNTIME_ERRORS, open_on_cpu
+from edgepack.packager.memory import divide_by_size
 from edgepack.packager.progress import Progress
 from edgepack.packager.samples.sequence import Samples
 
@@ -31,16 +32,7 @@ def parts_that_fit(widths: Mapping[str, int], most_bytes: int = _MOST_BYTES) -> 
         widths: Size of the last axis, by tensor.
         most_bytes: Room for a part; a tensor that alone needs more is a part by itself.
     """
-    found: list[list[str]] = []
-    left = 0
-    for name, width in widths.items():
-        size = 8 * width * width
-        if not found or size > left:
-            found.append([])
-            left = most_bytes
-        found[-1].append(name)
-        left -= size
-    return found
+    return divide_by_size(((name, 8 * width**2) for name, width in widths.items()), most_bytes)
 
 
 def measure_moments(

@@ -15,6 +15,7 @@ from onnx import helper
 
 from edgepack.packager.graph.questions import GraphIndex
 from edgepack.packager.judging.measure import ModelRunner
+from edgepack.packager.memory import divide_by_size
 from edgepack.packager.progress import Progress
 from edgepack.packager.quantization.feedback_rounding import Floats, Moments
 from edgepack.packager.quantization.plan import NodePlan, WeightUse
@@ -98,17 +99,12 @@ def parts_that_fit(
         products: In the order in which they shall be looked at.
         most_bytes: Room for a part; a product that alone needs more is a part by itself.
     """
-    parts: list[list[Product]] = []
-    left = 0
-    for product in products:
+
+    def size(product: Product) -> int:
         known = [size for size in index.shapes.get(product.node.input[0], ()) if size]
-        size = 2 * 8 * product.groups * product.columns**2 + 4 * int(np.prod(known or [0]))
-        if not parts or size > left:
-            parts.append([])
-            left = most_bytes
-        parts[-1].append(product)
-        left -= size
-    return parts
+        return 2 * 8 * product.groups * product.columns**2 + 4 * int(np.prod(known or [0]))
+
+    return divide_by_size(((product, size(product)) for product in products), most_bytes)
 
 
 def measure_halves(
