@@ -21,7 +21,7 @@ _SAMPLES = 4
 _SIMULATED_SAMPLES = 2
 """A simulator takes up to 7 s an inference. How accurate a variant is, all held-out samples tell on
 the CPU; what runs here tells whether the provider computes the same, and an operator that it
-computes otherwise is off in every sample: two, since one alone may be right by chance."""
+computes wrongly is off in nearly every sample: two, since one alone may be right by chance."""
 
 _TIMEOUT_S = 600.0
 
