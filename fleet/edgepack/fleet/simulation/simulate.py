@@ -20,7 +20,8 @@ from edgepack.errors import EdgepackError, TransferError
 from edgepack.fleet.commands.client import FleetClient
 from edgepack.fleet.enrolment.enroll import CONFIG_FILE, enroll_device
 from edgepack.fleet.link import BrokerAccess, open_client
-from edgepack.fleet.simulation.simulated_device import Port, SimulatedDevice
+from edgepack.fleet.simulation.port import Port
+from edgepack.fleet.simulation.simulated_device import SimulatedDevice
 
 log = logging.getLogger(__name__)
 

@@ -1,23 +1,18 @@
 """A device that speaks the real protocol and pretends the rest: no disk, no model is run.
 
-It reports, asks for chunks, checks every one against the signed index, soaks and commits, or
-fails, or falls silent, as it was told to.
+It reports, gets the bundle (`simulated_transfer.py`), soaks and commits, or fails, or falls
+silent, as it was told to.
 """
 
-import hashlib
 import random
-import struct
 from collections.abc import Callable
 from functools import lru_cache
 from typing import Literal
 
-import msgspec
-
 from edgepack.agent.broker.report import report_due_s
-from edgepack.bundle.chunks import chunk_digests, fixed_chunks
-from edgepack.bundle.manifest import GOLDEN_FILE, HOOKS_FOLDER, Manifest, decode_manifest
 from edgepack.errors import EdgepackError
-from edgepack.fleet.depot.plan import pack_missing
+from edgepack.fleet.simulation.port import Port
+from edgepack.fleet.simulation.simulated_transfer import SimulatedTransfer
 from edgepack.wire import topics
 from edgepack.wire.histogram import LatencyRecorder
 from edgepack.wire.messages import (
@@ -27,43 +22,19 @@ from edgepack.wire.messages import (
     Desired,
     DeviceFacts,
     Event,
-    FileRef,
     Message,
-    Need,
-    NeedFile,
     Reported,
     Telemetry,
     decode,
     encode,
 )
 
-ASK_AGAIN_S = 1.0
-"""So long without a chunk, a device asks for what is missing; doubled by jitter at most."""
 STEP_S = 0.1
 INFERENCES = 200
 HARDWARE = (("sim-arm-a76", 9.0), ("sim-x86-vnni", 4.0), ("sim-hexagon-v73", 1.5))
 """Hardware classes and their median latency, ms."""
 
 Fate = Literal["commit", "fail", "silent"]
-
-
-class Port(msgspec.Struct, frozen=True, kw_only=True):
-    """What a device can do to the world."""
-
-    publish: Callable[[str, bytes, int, bool], None]
-    subscribe: Callable[[str], None]
-    unsubscribe: Callable[[str], None]
-
-
-class _Wanted:
-    """A file on its way: which chunks lack, and how each is checked."""
-
-    def __init__(self, sha256: str, digests: tuple[bytes, ...], content: bytearray | None) -> None:
-        self.sha256 = sha256
-        self.digests = digests  # empty: no index yet, checked whole
-        self.content = content
-        self.missing: set[int] = set()
-        self.count = 0
 
 
 class SimulatedDevice:
@@ -102,12 +73,11 @@ class SimulatedDevice:
         self._hardware, self._median_ms = rng.choice(HARDWARE)
         self._desired: Desired | None = None
         self._fate: Fate = "commit"
-        self._files: dict[str, _Wanted] = {}
-        self._manifest: Manifest | None = None
+        self._transfer = SimulatedTransfer(
+            device=device, tenant=tenant, port=port, rng=rng, clock=clock
+        )
         self._held: set[str] = set()
         self._active: Active | None = None
-        self._round = self._received = self._lost = 0
-        self._ask_at: float | None = None
         self._next_at: float | None = None
         self._report_at = self._told_at = 0.0
 
@@ -120,11 +90,8 @@ class SimulatedDevice:
         """Holds its subscriptions and says what it is; what was under way goes on."""
         for topic in topics.device_subscriptions(self._tenant, self.device):
             self._port.subscribe(topic)
-        for sha256 in self._files:
-            self._port.subscribe(topics.broadcast(self._tenant, sha256))
+        self._transfer.resume()
         self._report()
-        if self._files:
-            self._ask_at = self._clock()
 
     def received(self, topic: str, payload: bytes) -> None:
         """Takes a message; one that makes no sense is dropped."""
@@ -132,16 +99,19 @@ class SimulatedDevice:
             if payload:
                 self._take_desired(decode(payload, Desired))
             return
-        sha256 = topics.parse_chunk(topic, self._tenant, self.device)
-        file = self._files.get(sha256) if sha256 else None
-        if file is not None and len(payload) > 4:
-            self._take_chunk(file, struct.unpack(">I", payload[:4])[0], payload[4:])
+        try:
+            is_complete = self._transfer.take(topic, payload)
+        except EdgepackError as error:
+            self._become("REJECTED", error.problem)
+            return
+        if is_complete:
+            self._become("VERIFIED", "")
+            self._next_at = self._clock() + STEP_S
 
     def tick(self) -> None:
         """Does what time has come for."""
         now = self._clock()
-        if self._ask_at is not None and now >= self._ask_at:
-            self._ask()
+        self._transfer.tick()
         if self._next_at is not None and now >= self._next_at:
             self._advance()
         if now >= self._report_at:
@@ -155,8 +125,8 @@ class SimulatedDevice:
                 self._report()
             return
         self._desired = desired
-        self._drop_files()
-        self._manifest, self._next_at = None, None
+        self._transfer.drop()
+        self._next_at = None
         if desired.bundle.digest in self._held:
             self._fate = "commit"
             self._become("COMMITTED", "it is held already")
@@ -170,100 +140,7 @@ class SimulatedDevice:
         if self._fate == "silent":
             return
         self._become("DOWNLOADING", "")
-        for ref in (desired.manifest, desired.signature):
-            self._want_whole(ref)
-        self._ask_soon(0.2)
-
-    def _want_whole(self, ref: FileRef) -> None:
-        file = _Wanted(ref.sha256, (), bytearray(ref.size_bytes))
-        self._want(file, len(fixed_chunks(ref.size_bytes)))
-
-    def _want(self, file: _Wanted, count: int) -> None:
-        file.count, file.missing = count, set(range(count))
-        if count:
-            self._files[file.sha256] = file
-            self._port.subscribe(topics.broadcast(self._tenant, file.sha256))
-
-    def _take_chunk(self, file: _Wanted, index: int, content: bytes) -> None:
-        if index not in file.missing:
-            return
-        if file.content is not None:
-            start = fixed_chunks(len(file.content))[index]
-            file.content[start : start + len(content)] = content
-        elif hashlib.sha256(content).digest() != file.digests[index]:
-            self._lost += 1
-            return
-        file.missing.discard(index)
-        self._received += 1
-        self._ask_soon(ASK_AGAIN_S)
-        if not file.missing:
-            self._finish(file)
-
-    def _finish(self, file: _Wanted) -> None:
-        if file.content is not None:
-            if hashlib.sha256(file.content).hexdigest() != file.sha256:
-                file.missing = set(range(file.count))
-                return
-            if self._desired is not None and file.sha256 == self._desired.manifest.sha256:
-                try:
-                    self._manifest = _read_manifest(bytes(file.content))
-                except EdgepackError as error:
-                    self._drop_files()
-                    self._become("REJECTED", error.problem)
-                    return
-        del self._files[file.sha256]
-        self._port.unsubscribe(topics.broadcast(self._tenant, file.sha256))
-        if self._files:
-            return
-        if self._manifest is not None and self.state == "DOWNLOADING":
-            self._want_variant(self._manifest)
-        if not self._files:
-            self._ask_at = None
-            self._need()
-            self._become("VERIFIED", "")
-            self._next_at = self._clock() + STEP_S
-
-    def _want_variant(self, manifest: Manifest) -> None:
-        self._manifest = None
-        rest = tuple(
-            entry
-            for entry in manifest.facts.files
-            if entry.path == GOLDEN_FILE or entry.path.startswith(f"{HOOKS_FOLDER}/")
-        )
-        for entry in (*manifest.variants[0].facts.files, *rest):
-            digests = chunk_digests(entry.chunks)
-            self._want(_Wanted(entry.sha256, digests, None), len(digests))
-        self._ask_soon(0.2)
-
-    def _ask_soon(self, after_s: float) -> None:
-        self._ask_at = self._clock() + after_s * self._rng.uniform(0.2, 1.0 if after_s < 1 else 2.0)
-
-    def _ask(self) -> None:
-        self._lost += sum(len(file.missing) for file in self._files.values() if self._received)
-        self._need()
-        self._ask_soon(2 * ASK_AGAIN_S)
-
-    def _need(self) -> None:
-        if self._desired is None:
-            return
-        self._round += 1
-        files = tuple(
-            NeedFile(
-                sha256=file.sha256,
-                chunk_count=file.count,
-                missing=pack_missing(frozenset(file.missing), file.count),
-            )
-            for file in self._files.values()
-        )
-        need = Need(
-            digest=self._desired.bundle.digest,
-            files=files,
-            round=self._round,
-            received=self._received,
-            lost=self._lost,
-        )
-        self._received = self._lost = 0
-        self._say("need", need)
+        self._transfer.start(desired)
 
     def _advance(self) -> None:
         if self._desired is None:
@@ -351,17 +228,6 @@ class SimulatedDevice:
     def _say(self, kind: topics.UpKind, message: Message) -> None:
         topic = topics.up(self._tenant, self.device, kind)
         self._port.publish(topic, encode(message), 1, kind == "reported")
-
-    def _drop_files(self) -> None:
-        for sha256 in self._files:
-            self._port.unsubscribe(topics.broadcast(self._tenant, sha256))
-        self._files.clear()
-        self._ask_at = None
-
-
-@lru_cache(maxsize=16)
-def _read_manifest(content: bytes) -> Manifest:
-    return decode_manifest(content)
 
 
 @lru_cache(maxsize=16)

@@ -1,0 +1,18 @@
+"""What a simulated device can do to the world."""
+
+from collections.abc import Callable
+
+import msgspec
+
+
+class Port(msgspec.Struct, frozen=True, kw_only=True):
+    """A simulated device's connection to the broker.
+
+    Attributes:
+        publish: Topic, payload, QoS and whether it is retained.
+        subscribe, unsubscribe: A topic.
+    """
+
+    publish: Callable[[str, bytes, int, bool], None]
+    subscribe: Callable[[str], None]
+    unsubscribe: Callable[[str], None]

@@ -1,0 +1,202 @@
+"""How a simulated device gets a bundle: it asks for chunks and checks them, and keeps none.
+
+The manifest and the signature come first and are checked whole; the manifest then says which
+chunks the first variant has, and each of those is checked against the signed index.
+"""
+
+import hashlib
+import random
+import struct
+from collections.abc import Callable
+from functools import lru_cache
+
+from edgepack.bundle.chunks import chunk_digests, fixed_chunks
+from edgepack.bundle.manifest import GOLDEN_FILE, HOOKS_FOLDER, Manifest, decode_manifest
+from edgepack.errors import EdgepackError
+from edgepack.fleet.depot.plan import pack_missing
+from edgepack.fleet.simulation.port import Port
+from edgepack.wire import topics
+from edgepack.wire.messages import Desired, FileRef, Need, NeedFile, encode
+
+ASK_AGAIN_S = 1.0
+"""So long without a chunk, a device asks for what is missing; doubled by jitter at most."""
+ASK_FIRST_S = 0.2
+"""Within this time of knowing what it lacks, a device asks for it."""
+
+
+class _Wanted:
+    """A file on its way: which chunks lack, and how each is checked."""
+
+    def __init__(self, sha256: str, digests: tuple[bytes, ...], content: bytearray | None) -> None:
+        self.sha256 = sha256
+        self.digests = digests  # empty: no index yet, checked whole
+        self.content = content
+        self.missing: set[int] = set()
+        self.count = 0
+
+
+class SimulatedTransfer:
+    """The files that one device lacks.
+
+    Args:
+        device: The device's id.
+        tenant: Its fleet.
+        port: The world.
+        rng: Decides jitter.
+        clock: Seconds since the epoch.
+    """
+
+    def __init__(
+        self,
+        *,
+        device: str,
+        tenant: str,
+        port: Port,
+        rng: random.Random,
+        clock: Callable[[], float],
+    ) -> None:
+        self._device = device
+        self._tenant = tenant
+        self._port = port
+        self._rng = rng
+        self._clock = clock
+        self._desired: Desired | None = None
+        self._files: dict[str, _Wanted] = {}
+        self._manifest: Manifest | None = None
+        self._round = self._received = self._lost = 0
+        self._ask_at: float | None = None
+
+    def start(self, desired: Desired) -> None:
+        """Wants the manifest and the signature of a bundle, and then what the manifest names."""
+        self._desired, self._manifest = desired, None
+        for ref in (desired.manifest, desired.signature):
+            self._want_whole(ref)
+        self._ask_soon(ASK_FIRST_S)
+
+    def resume(self) -> None:
+        """Goes on after the connection was opened anew."""
+        for sha256 in self._files:
+            self._port.subscribe(topics.broadcast(self._tenant, sha256))
+        if self._files:
+            self._ask_at = self._clock()
+
+    def drop(self) -> None:
+        """Wants nothing any more."""
+        for sha256 in self._files:
+            self._port.unsubscribe(topics.broadcast(self._tenant, sha256))
+        self._files.clear()
+        self._ask_at = None
+
+    def tick(self) -> None:
+        """Asks, where it is time, for what is missing."""
+        if self._ask_at is not None and self._clock() >= self._ask_at:
+            self._lost += sum(len(file.missing) for file in self._files.values() if self._received)
+            self._need()
+            self._ask_soon(2 * ASK_AGAIN_S)
+
+    def take(self, topic: str, payload: bytes) -> bool:
+        """Takes a chunk; one that nobody asked for is dropped.
+
+        Returns:
+            Whether the bundle is complete with it.
+
+        Raises:
+            EdgepackError: It completes a manifest that cannot be read; nothing is wanted any more.
+        """
+        sha256 = topics.parse_chunk(topic, self._tenant, self._device)
+        file = self._files.get(sha256) if sha256 else None
+        if file is None or len(payload) <= 4:
+            return False
+        index, content = struct.unpack(">I", payload[:4])[0], payload[4:]
+        if index not in file.missing:
+            return False
+        if file.content is not None:
+            start = fixed_chunks(len(file.content))[index]
+            file.content[start : start + len(content)] = content
+        elif hashlib.sha256(content).digest() != file.digests[index]:
+            self._lost += 1
+            return False
+        file.missing.discard(index)
+        self._received += 1
+        self._ask_soon(ASK_AGAIN_S)
+        return not file.missing and self._finish(file)
+
+    def _finish(self, file: _Wanted) -> bool:
+        """Closes a file whose chunks are all here; whether the bundle is complete with it."""
+        if file.content is not None:
+            if hashlib.sha256(file.content).hexdigest() != file.sha256:
+                file.missing = set(range(file.count))
+                return False
+            if self._desired is not None and file.sha256 == self._desired.manifest.sha256:
+                self._manifest = self._read(bytes(file.content))
+        del self._files[file.sha256]
+        self._port.unsubscribe(topics.broadcast(self._tenant, file.sha256))
+        if self._files:
+            return False
+        if self._manifest is not None:
+            self._want_variant(self._manifest)
+        if self._files:
+            return False
+        self._ask_at = None
+        self._need()
+        return True
+
+    def _read(self, content: bytes) -> Manifest:
+        try:
+            return _read_manifest(content)
+        except EdgepackError:
+            self.drop()
+            raise
+
+    def _want_variant(self, manifest: Manifest) -> None:
+        self._manifest = None
+        rest = tuple(
+            entry
+            for entry in manifest.facts.files
+            if entry.path == GOLDEN_FILE or entry.path.startswith(f"{HOOKS_FOLDER}/")
+        )
+        for entry in (*manifest.variants[0].facts.files, *rest):
+            digests = chunk_digests(entry.chunks)
+            self._want(_Wanted(entry.sha256, digests, None), len(digests))
+        self._ask_soon(ASK_FIRST_S)
+
+    def _want_whole(self, ref: FileRef) -> None:
+        file = _Wanted(ref.sha256, (), bytearray(ref.size_bytes))
+        self._want(file, len(fixed_chunks(ref.size_bytes)))
+
+    def _want(self, file: _Wanted, count: int) -> None:
+        file.count, file.missing = count, set(range(count))
+        if count:
+            self._files[file.sha256] = file
+            self._port.subscribe(topics.broadcast(self._tenant, file.sha256))
+
+    def _ask_soon(self, after_s: float) -> None:
+        self._ask_at = self._clock() + after_s * self._rng.uniform(0.2, 1.0 if after_s < 1 else 2.0)
+
+    def _need(self) -> None:
+        if self._desired is None:
+            return
+        self._round += 1
+        files = tuple(
+            NeedFile(
+                sha256=file.sha256,
+                chunk_count=file.count,
+                missing=pack_missing(frozenset(file.missing), file.count),
+            )
+            for file in self._files.values()
+        )
+        need = Need(
+            digest=self._desired.bundle.digest,
+            files=files,
+            round=self._round,
+            received=self._received,
+            lost=self._lost,
+        )
+        self._received = self._lost = 0
+        topic = topics.up(self._tenant, self._device, "need")
+        self._port.publish(topic, encode(need), 1, False)
+
+
+@lru_cache(maxsize=16)
+def _read_manifest(content: bytes) -> Manifest:
+    return decode_manifest(content)
