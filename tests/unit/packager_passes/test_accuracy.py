@@ -5,12 +5,10 @@ import pytest
 
 from edgepack.bundle.golden import compare_outputs
 from edgepack.errors import BuildError
-from edgepack.packager.judging.accuracy import (
-    Reference,
-    kinds_of_outputs,
-)
+from edgepack.packager.judging.accuracy import Reference
 from edgepack.packager.judging.distance import OutputKind
 from edgepack.packager.judging.measure import Outputs, Run
+from edgepack.packager.judging.output_kinds import kinds_of_outputs
 from edgepack.packager.judging.tolerances import derive_tolerances
 from edgepack.packager.judging.user_metric import evaluate_metric, judge_metric
 from edgepack.packager.profile.schema import AccuracyGate
@@ -184,3 +182,49 @@ def test_even_a_coarse_variant_has_a_tolerance_that_zeros_fail() -> None:
     tolerances = derive_tolerances([measured])
     zeros = [np.zeros_like(value) for value in values[:6]]
     assert not compare_outputs(_named(values[:6]), _named(zeros), tolerances).right
+
+
+def test_every_integer_of_many_counts_and_the_output_is_named() -> None:
+    rng = np.random.default_rng(0)
+    points = [rng.integers(0, 5, (1, 8, 8)) for _ in range(20)]
+    boxes = _outputs(20, (1, 3, 4))
+    expected = [{"classes": a, "boxes": b} for a, b in zip(points, boxes, strict=True)]
+    got = [{**sample, "classes": sample["classes"].copy()} for sample in expected]
+    for sample in got[:10]:
+        sample["classes"][0, 0, 0] += 1
+    verdict = Reference(expected, GATE).judge(got)
+    assert verdict.passed
+    assert verdict.what == "sequence_agreement of output 'classes'"
+    assert verdict.value == pytest.approx(1 - 10 / (20 * 64))
+    for sample in got:
+        sample["classes"][0, 1, 1] += 1
+    assert not Reference(expected, GATE).judge(got).passed
+
+
+def test_a_selection_of_another_length_agrees_in_nothing() -> None:
+    expected: list[Outputs] = [{"kept": np.arange(6).reshape(2, 3)} for _ in range(20)]
+    longer: list[Outputs] = [{"kept": np.arange(9).reshape(3, 3)} for _ in range(19)]
+    got = [expected[0], *longer]
+    verdict = Reference(expected, GATE).judge(got)
+    assert verdict.metric == "sequence_agreement"
+    assert verdict.value == pytest.approx(1 / 20)
+
+
+def test_scores_that_always_decide_alike_are_judged_by_their_values() -> None:
+    rng = np.random.default_rng(0)
+    speed_and_angle = [np.array([[100 + a, a]], np.float32) for a in rng.normal(0, 1, 20)]
+    angle_lost = [np.array([[100, 0]], np.float32)] * 20
+    verdict = Reference(_named(speed_and_angle), GATE).judge(_named(angle_lost))
+    assert verdict.metric == "explained_variance"
+    assert not verdict.passed
+    assert verdict.remarks == (
+        "The float model's decision in output 'y' is 0 in 20 of 20 samples, so that agreement says "
+        "little: its values are judged.",
+    )
+
+
+def test_a_distribution_that_always_decides_alike_is_told() -> None:
+    values = [_softmax(value + np.array([[9, 0, 0]])) for value in _outputs(20, (1, 3))]
+    verdict = Reference(_named(values), GATE).judge(_named(values))
+    assert verdict.metric == "top1_agreement"
+    assert verdict.remarks[0].endswith("says little: give samples of other classes too.")

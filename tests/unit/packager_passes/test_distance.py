@@ -95,8 +95,8 @@ def test_the_report_says_how_sure_the_verdict_is_and_that_it_comes_from_chains()
     samples = Samples(count=16, read=lambda index: {}, source="samples", states=states)
     first, second = describe_verdict(verdict, 16, samples, reference.distances(outputs))
     assert first == (
-        "explained_variance is 1.0000 on 16 held-out samples: with 95 % confidence at least "
-        "1.0000 on samples like these."
+        "explained_variance of output 'speech' is 1.0000 on 16 held-out samples: with 95 % "
+        "confidence at least 1.0000 on samples like these."
     )
     assert second == (
         "Judged on 16 chains of 8 inferences, each feeding its state to the next; single "

@@ -5,7 +5,11 @@ tell: a distribution (not negative, sums to 1 over the last axis) or a row of sc
 *decision*, judged by whether the same index wins; anything else is *values*, judged by the share
 of their variance from sample to sample that is kept (cosine similarity and signal-to-noise look
 fine while a speech detector loses its speech: they count what is the same in every sample). Where
-a sample holds many decisions (the characters of a text line), each of them counts.
+a sample holds many decisions (the characters of a text line, the classes of a picture's points),
+each of them counts. Integers are decisions that the model has taken already.
+
+Agreement tells something only where decisions differ. Where a model that always gives the commonest
+one would pass, a row of scores is judged as values: it may well be two quantities of unlike size.
 
 Vectors (embeddings, a transformer's hidden states) are compared with each other by whoever uses
 them. Errors of single rows average out then, an error that a whole sample shares moves it among
@@ -16,22 +20,17 @@ lost to noise that a sample's rows share, which is 4.4 % of the neighbourhood.
 """
 
 import copy
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-import numpy.typing as npt
 
 from edgepack.packager.judging.distance import OutputDistance, OutputKind, measure_distance
 from edgepack.packager.judging.measure import Outputs
+from edgepack.packager.judging.output_kinds import kinds_of_outputs, says_nothing, with_one_miss
 from edgepack.packager.judging.parts import Part, find_parts
 from edgepack.packager.profile.schema import AccuracyGate
-
-ONE_MISS_FROM = 10
-"""From this many samples on, one may differ whatever the budget: below 1/budget samples a single
-coin flip would refuse a build."""
-
-_VALUE_METRICS = ("explained_variance", "neighbourhood", "cosine", "sqnr_db")
 
 _WHOLE_METRICS = ("cosine", "sqnr_db")
 """Metrics that a profile asks for by name and that are taken of whole outputs."""
@@ -60,6 +59,8 @@ class Verdict:
             little of how many would.
         given_up_after: After how many samples it was certain to fail by far, whose numbers these
             are; None where all ran.
+        output: Which output decided; empty where there is one, or `metric` says it.
+        remarks: What a person should know of how it was judged.
     """
 
     metric: str
@@ -73,54 +74,17 @@ class Verdict:
     low: float | None = None
     forgiven: bool = False
     given_up_after: int | None = None
+    output: str = ""
+    remarks: tuple[str, ...] = ()
+
+    @property
+    def what(self) -> str:
+        """The metric, and of several outputs the one that decided: `cosine of output 'boxes'`."""
+        return f"{self.metric} of output '{self.output}'" if self.output else self.metric
 
     def beats(self, other: "Verdict") -> bool:
         """Whether this is the better candidate."""
         return (self.passed, self.spare, -self.noise) > (other.passed, other.spare, -other.noise)
-
-
-def kinds_of_outputs(expected: Sequence[Outputs], gate: AccuracyGate) -> dict[str, OutputKind]:
-    """What each output means, by the float model's own outputs.
-
-    Args:
-        expected: The float model's outputs, one dict a sample.
-        gate: Its `metric` overrules: another metric than `auto` holds for every float output.
-    """
-    kinds = {}
-    for name, first in expected[0].items():
-        values = [outputs[name] for outputs in expected]
-        if first.dtype.kind != "f":
-            kinds[name] = OutputKind.EXACT
-        elif gate.metric in _VALUE_METRICS or first.ndim == 0 or first.shape[-1] < 2:
-            kinds[name] = OutputKind.VALUES
-        elif gate.metric == "top1_agreement" or _are_decisions(values):
-            kinds[name] = _decision_or_sequence(first)
-        else:
-            kinds[name] = OutputKind.VALUES
-    return kinds
-
-
-def _are_decisions(values: Sequence[npt.NDArray[np.generic]]) -> bool:
-    """Distributions, or rows of scores that are no embeddings (those have unit length)."""
-    if all(_is_distribution(value) for value in values):
-        return True
-    return values[0].ndim == 2 and not all(_is_unit_vector(value) for value in values)
-
-
-def _decision_or_sequence(value: npt.NDArray[np.generic]) -> OutputKind:
-    rows = value.size // value.shape[-1]
-    return OutputKind.SEQUENCE if rows > value.shape[0] else OutputKind.DECISION
-
-
-def _is_distribution(value: npt.NDArray[np.generic]) -> bool:
-    rows = value.astype(np.float64).reshape(-1, value.shape[-1])
-    rows = rows[~np.isnan(rows).any(axis=-1)]
-    return bool((rows >= -1e-6).all()) and bool(np.allclose(rows.sum(axis=-1), 1.0, atol=1e-3))
-
-
-def _is_unit_vector(value: npt.NDArray[np.generic]) -> bool:
-    norms = np.linalg.norm(value.astype(np.float64), axis=-1)
-    return bool(np.allclose(norms, 1.0, atol=1e-3))
 
 
 class Reference:
@@ -164,6 +128,8 @@ class Reference:
             distances=distances,
             low=worst.low,
             forgiven=any(entry.forgiven for entry in entries),
+            output=worst.output if len(self.kinds) > 1 else "",
+            remarks=self._remarks(),
         )
 
     def distances(self, got: Sequence[Outputs]) -> tuple[OutputDistance, ...]:
@@ -183,10 +149,11 @@ class Reference:
         gate = self._gate
         if distance.kind is OutputKind.VALUES:
             return self._judge_values(distance)
-        if distance.kind is OutputKind.SEQUENCE:
+        if distance.kind is OutputKind.SEQUENCE or self._holds_many_integers(distance):
             agreement = distance.row_agreement or 0.0
             return [
                 _Entry(
+                    output=distance.name,
                     metric="sequence_agreement",
                     value=agreement,
                     budget=gate.sequence_agreement_min,
@@ -195,13 +162,19 @@ class Reference:
             ]
         return [
             _Entry(
+                output=distance.name,
                 metric="top1_agreement",
                 value=distance.agreement,
-                budget=self._with_one_miss(gate.top1_agreement_min),
+                budget=with_one_miss(gate.top1_agreement_min, self._count),
                 low=distance.agreement_low,
                 forgiven=distance.agreement < gate.top1_agreement_min,
             )
         ]
+
+    def _holds_many_integers(self, distance: OutputDistance) -> bool:
+        return distance.kind is OutputKind.EXACT and any(
+            outputs[distance.name].size > 1 for outputs in self.expected
+        )
 
     def _distance_of(self, part: Part, got: Sequence[Outputs]) -> OutputDistance:
         return measure_distance(
@@ -223,16 +196,30 @@ class Reference:
     def _judge_values(self, distance: OutputDistance) -> list["_Entry"]:
         gate = self._gate
         if gate.metric == "cosine":
-            return [_Entry(metric="cosine", value=distance.cosine, budget=gate.cosine_min)]
+            return [
+                _Entry(
+                    output=distance.name,
+                    metric="cosine",
+                    value=distance.cosine,
+                    budget=gate.cosine_min,
+                )
+            ]
         if gate.metric == "sqnr_db":
             value = min(distance.sqnr_db, _FLOAT_SQNR_DB)
             return [
-                _Entry(metric="sqnr_db", value=value, budget=gate.sqnr_db_min, best=_FLOAT_SQNR_DB)
+                _Entry(
+                    output=distance.name,
+                    metric="sqnr_db",
+                    value=value,
+                    budget=gate.sqnr_db_min,
+                    best=_FLOAT_SQNR_DB,
+                )
             ]
         entries = []
         if gate.metric != "neighbourhood" or distance.neighbourhood is None:
             entries.append(
                 _Entry(
+                    output=distance.name,
                     metric="explained_variance",
                     value=distance.explained_variance,
                     budget=gate.explained_variance_min,
@@ -242,6 +229,7 @@ class Reference:
         if gate.metric != "explained_variance" and distance.neighbourhood is not None:
             entries.append(
                 _Entry(
+                    output=distance.name,
                     metric="neighbourhood",
                     value=distance.neighbourhood,
                     budget=gate.neighbourhood_min,
@@ -250,17 +238,31 @@ class Reference:
             )
         return entries
 
-    def _with_one_miss(self, budget: float) -> float:
-        if self._count < ONE_MISS_FROM:
-            return budget
-        return min(budget, 1.0 - 1.0 / self._count)
+    def _remarks(self) -> tuple[str, ...]:
+        """Which outputs' decisions are too much alike to be judged by."""
+        budget = self._gate.top1_agreement_min
+        remarks = []
+        for name, kind in self.kinds.items():
+            values = [outputs[name] for outputs in self.expected]
+            is_scores = values[0].dtype.kind == "f" and values[0].ndim == 2
+            if not is_scores or values[0].size < 2 or not says_nothing(values, budget):
+                continue
+            alike = Counter(int(value.argmax()) for value in values).most_common(1)[0]
+            found = f"The float model's decision in output '{name}' is {alike[0]} in {alike[1]} of "
+            found += f"{len(values)} samples, so that agreement says little"
+            if kind is OutputKind.DECISION:
+                remarks.append(f"{found}: give samples of other classes too.")
+            elif kind is OutputKind.VALUES and self._gate.metric == "auto":
+                remarks.append(f"{found}: its values are judged.")
+        return tuple(remarks)
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Entry:
     """One thing that must hold: a value of at least the budget; `best` is the float model's.
 
-    It is `forgiven` where it holds only because one of few samples may always differ.
+    It is `forgiven` where it holds only because one of few samples may always differ. `output` is
+    empty where `metric` names it.
     """
 
     metric: str
@@ -269,6 +271,7 @@ class _Entry:
     best: float = 1.0
     low: float | None = None
     forgiven: bool = False
+    output: str = ""
 
     @property
     def spare(self) -> float:

@@ -37,7 +37,8 @@ class OutputDistance:
         name: The output.
         kind: What it means.
         agreement: Share of samples whose decisions all agree (for values: 1.0).
-        row_agreement: Share of rows (last axis) whose arg-max agrees; None for values.
+        row_agreement: Share of rows (last axis) whose arg-max agrees, of integers those that are
+            equal; None for values.
         explained_variance: Share of the variance between samples that is kept: 1 - error / sum of
             squared distances to the mean over samples; 1.0 for no error, below 0 for worse than
             a constant.
@@ -106,12 +107,12 @@ def measure_distance(
     variances = _variances_between(expected)
     neighbourhood = _neighbourhood(expected, got) if is_values else None
     agreement = 1.0 if is_values else agreed / len(expected)
-    row_agreement = 1.0 - sum(rows_differ) / sum(rows)
+    row_agreement = 1.0 - sum(rows_differ) / max(sum(rows), 1.0)
     return OutputDistance(
         name=name,
         kind=kind,
         agreement=agreement,
-        row_agreement=None if is_values or kind is OutputKind.EXACT else row_agreement,
+        row_agreement=None if is_values else row_agreement,
         explained_variance=1.0 - sum(errors) / sum(variances) if sum(errors) else 1.0,
         neighbourhood=None if neighbourhood is None else neighbourhood[0],
         cosine=whole[0],
@@ -123,7 +124,7 @@ def measure_distance(
         agreement_low=share_low(agreement, len(expected)),
         row_agreement_low=kept_low(rows_differ, rows)
         if sum(rows_differ)
-        else share_low(1.0, int(sum(rows))),
+        else share_low(1.0, max(int(sum(rows)), 1)),
         explained_variance_low=kept_low(errors, variances),
         neighbourhood_low=1.0 if neighbourhood is None else neighbourhood[1],
     )
@@ -203,15 +204,18 @@ def _comparable(
 def _same_decisions(
     kind: OutputKind, want: npt.NDArray[np.generic], have: npt.NDArray[np.generic]
 ) -> npt.NDArray[np.bool_]:
-    if want.shape != have.shape:
-        return np.zeros(1, dtype=np.bool_)
+    """Of each decision in a sample whether it is the same; none where nothing can be compared."""
     if kind is OutputKind.VALUES:
-        return np.ones(1, dtype=np.bool_)
+        return np.asarray([want.shape == have.shape])
     if kind is OutputKind.EXACT:
-        return np.atleast_1d(np.array_equal(want, have))
+        same = want == have if want.shape == have.shape else np.zeros(max(want.size, 1))
+        return np.atleast_1d(same).ravel().astype(np.bool_)
     in_use = ~np.isnan(want).any(axis=-1).ravel()
+    none_of_them = np.zeros(max(int(in_use.sum()), 1), dtype=np.bool_)
+    if want.shape != have.shape:
+        return none_of_them
     if not np.isfinite(have.astype(np.float64)).all(axis=-1).ravel()[in_use].all():
-        return np.zeros(1, dtype=np.bool_)
+        return none_of_them
     same = np.atleast_1d(want.argmax(axis=-1) == have.argmax(axis=-1)).ravel()
     return np.asarray(same[in_use], dtype=np.bool_)
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from edgepack.bundle.manifest import Placement
 from edgepack.packager.judging.accuracy import Verdict
-from edgepack.packager.judging.distance import OutputDistance
+from edgepack.packager.judging.distance import OutputDistance, OutputKind
 from edgepack.packager.profile.schema import Profile
 from edgepack.packager.search.candidates import SearchResult
 
@@ -65,13 +65,30 @@ def check_accuracy(
     more = f"max_float_share above {share:g}, " if share < 1.0 else ""
     return Refusal(
         gate="accuracy",
-        problem=f"profile '{profile.name}' keeps {verdict.metric} {verdict.value:.4f}, and the "
+        problem=f"profile '{profile.name}' keeps {_kept(verdict)}, and the "
         f"budget is {verdict.budget:.4f} (float model {verdict.float_value:.4f}, "
         f"{sample_count} held-out samples)",
         found_in=_describe_search(found),
-        remedy=f"{profile.gates.otherwise}, more calibration samples, "
+        remedy=f"{_without_selection(verdict)}{profile.gates.otherwise}, more calibration samples, "
         f"{more}or a lower budget in [gates.accuracy] of a profile "
         "of your own; --allow-degraded builds it marked",
+    )
+
+
+def _kept(verdict: Verdict) -> str:
+    of_output = f" of output '{verdict.output}'" if verdict.output else ""
+    return f"{verdict.metric} {verdict.value:.4f}{of_output}"
+
+
+def _without_selection(verdict: Verdict) -> str:
+    """What helps where integers decided: a tail that ranks or selects makes them of near ties."""
+    names = [verdict.output] if verdict.output else [entry.name for entry in verdict.distances]
+    judged = [entry for entry in verdict.distances if entry.name in names]
+    if len(judged) != 1 or judged[0].kind is not OutputKind.EXACT:
+        return ""
+    return (
+        f"where '{judged[0].name}' comes from TopK or NonMaxSuppression, export the model without "
+        "that tail, which stays with the application, or judge it by a --metric of your own; "
     )
 
 

@@ -4,16 +4,16 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from edgepack.packager.judging.accuracy import kinds_of_outputs
 from edgepack.packager.judging.distance import OutputKind, measure_distance
 from edgepack.packager.judging.measure import Outputs
+from edgepack.packager.judging.output_kinds import kinds_of_outputs
 from edgepack.packager.judging.parts import find_parts
 from edgepack.packager.profile.schema import AccuracyGate
 from edgepack.packager.samples.sequence import Tensor
 
 
 def mean_noise(expected: Sequence[Outputs], got: Sequence[Outputs]) -> float:
-    """Mean over the float outputs of their nrmse; 0 where there is none.
+    """Mean over the float outputs of their nrmse; where there is none, the share of wrong integers.
 
     Of an output that holds values of very different size each part counts as an output: of a
     detector's boxes and scores in one tensor, the boxes alone are seen otherwise.
@@ -36,7 +36,20 @@ def mean_noise(expected: Sequence[Outputs], got: Sequence[Outputs]) -> float:
         for name, kind in kinds.items()
         if kind is not OutputKind.EXACT and name not in divided
     ]
-    return float(np.mean(noises)) if noises else 0.0
+    noises = noises or [
+        1.0
+        - (
+            measure_distance(
+                name,
+                OutputKind.EXACT,
+                [outputs[name] for outputs in expected],
+                [outputs[name] for outputs in got],
+            ).row_agreement
+            or 0.0
+        )
+        for name in kinds
+    ]
+    return float(np.mean(noises))
 
 
 def _nrmse(expected: Sequence[Tensor], got: Sequence[Tensor]) -> float:

@@ -19,10 +19,10 @@ def describe_verdict(
         samples: The held-out samples.
         distances: Of single inferences on them.
     """
-    notes = []
+    notes = list(verdict.remarks)
     if verdict.low is not None:
         notes.append(
-            f"{verdict.metric} is {verdict.value:.4f} on {count} held-out samples: with "
+            f"{verdict.what} is {verdict.value:.4f} on {count} held-out samples: with "
             f"95 % confidence at least {max(verdict.low, 0.0):.4f} on samples like these."
         )
     if samples.states and verdict.distances:

@@ -1,0 +1,95 @@
+"""What each output of a model means, by what the float model gives; see `accuracy`."""
+
+from collections import Counter
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from edgepack.packager.judging.distance import OutputKind
+from edgepack.packager.judging.measure import Outputs
+from edgepack.packager.profile.schema import AccuracyGate
+
+ONE_MISS_FROM = 10
+"""From this many samples on, one may differ whatever the budget: below 1/budget samples a single
+coin flip would refuse a build."""
+
+_FEWEST_FOR_VARIETY = 8
+"""Fewer samples may well have one decision by chance."""
+
+_VALUE_METRICS = ("explained_variance", "neighbourhood", "cosine", "sqnr_db")
+
+
+def kinds_of_outputs(expected: Sequence[Outputs], gate: AccuracyGate) -> dict[str, OutputKind]:
+    """What each output means, by the float model's own outputs.
+
+    Args:
+        expected: The float model's outputs, one dict a sample.
+        gate: Its `metric` overrules: another metric than `auto` holds for every float output.
+    """
+    kinds = {}
+    for name, first in expected[0].items():
+        values = [outputs[name] for outputs in expected]
+        if first.dtype.kind != "f":
+            kinds[name] = OutputKind.EXACT
+        elif gate.metric in _VALUE_METRICS or first.ndim == 0 or first.shape[-1] < 2:
+            kinds[name] = OutputKind.VALUES
+        elif gate.metric == "top1_agreement":
+            kinds[name] = _decision_or_sequence(first)
+        elif _are_decisions(values):
+            kinds[name] = _decision_or_sequence(first)
+            if _are_undecided_scores(values, kinds[name], gate):
+                kinds[name] = OutputKind.VALUES
+        else:
+            kinds[name] = OutputKind.VALUES
+    return kinds
+
+
+def _are_decisions(values: Sequence[npt.NDArray[np.generic]]) -> bool:
+    """Distributions, or rows of scores that are no embeddings (those have unit length)."""
+    if all(_is_distribution(value) for value in values):
+        return True
+    return values[0].ndim == 2 and not all(_is_unit_vector(value) for value in values)
+
+
+def _are_undecided_scores(
+    values: Sequence[npt.NDArray[np.generic]], kind: OutputKind, gate: AccuracyGate
+) -> bool:
+    """Rows of scores with so few different decisions that agreement says nothing of them."""
+    if kind is not OutputKind.DECISION or all(_is_distribution(value) for value in values):
+        return False
+    return says_nothing(values, gate.top1_agreement_min)
+
+
+def says_nothing(values: Sequence[npt.NDArray[np.generic]], budget: float) -> bool:
+    """Whether always giving the commonest decision would hold a budget.
+
+    Args:
+        values: The float model's scores, an array a sample.
+        budget: Least share of samples with its decision.
+    """
+    if len(values) < _FEWEST_FOR_VARIETY:
+        return False
+    counts = Counter(int(value.argmax()) for value in values)
+    return counts.most_common(1)[0][1] / len(values) >= with_one_miss(budget, len(values))
+
+
+def with_one_miss(budget: float, count: int) -> float:
+    """The least share of samples that passes, where one of a few may always differ."""
+    return budget if count < ONE_MISS_FROM else min(budget, 1.0 - 1.0 / count)
+
+
+def _decision_or_sequence(value: npt.NDArray[np.generic]) -> OutputKind:
+    rows = value.size // value.shape[-1]
+    return OutputKind.SEQUENCE if rows > value.shape[0] else OutputKind.DECISION
+
+
+def _is_distribution(value: npt.NDArray[np.generic]) -> bool:
+    rows = value.astype(np.float64).reshape(-1, value.shape[-1])
+    rows = rows[~np.isnan(rows).any(axis=-1)]
+    return bool((rows >= -1e-6).all()) and bool(np.allclose(rows.sum(axis=-1), 1.0, atol=1e-3))
+
+
+def _is_unit_vector(value: npt.NDArray[np.generic]) -> bool:
+    norms = np.linalg.norm(value.astype(np.float64), axis=-1)
+    return bool(np.allclose(norms, 1.0, atol=1e-3))
