@@ -29,7 +29,7 @@ from edgepack.fleet.documents import (
 )
 from edgepack.fleet.link import Link
 from edgepack.fleet.releases import ReleaseFolder, note_release, place_release
-from edgepack.fleet.rollout import rollouts, status
+from edgepack.fleet.rollout import membership, rollouts, status
 from edgepack.fleet.rollout.offers import bundle_ref
 
 UPLOAD_RESERVE_BYTES = 256 * 1024 * 1024
@@ -91,7 +91,7 @@ class Fleet(msgspec.Struct, frozen=True, kw_only=True):
         now = time.time()
         with self.store.transaction() as session:
             row = devices.enroll(session, device=request.device, group=request.group, now=now)
-            publications = rollouts.join(session, row, now)
+            publications = membership.join(session, row, now)
         self.controller.publish(publications)
         return Enrollment(
             device=request.device,
@@ -136,10 +136,10 @@ class Fleet(msgspec.Struct, frozen=True, kw_only=True):
         """Starts a rollout.
 
         Raises:
-            FleetError: See `edgepack.fleet.rollout.rollouts.start`.
+            FleetError: See `edgepack.fleet.rollout.membership.start`.
         """
         with self.store.transaction() as session:
-            view = status.show_rollout(session, rollouts.start(session, request, time.time()))
+            view = status.show_rollout(session, membership.start(session, request, time.time()))
         self.inbox.wake()
         return view
 

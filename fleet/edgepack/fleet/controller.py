@@ -21,7 +21,7 @@ from edgepack.fleet.database.devices import Publication
 from edgepack.fleet.database.schema import DeviceRow
 from edgepack.fleet.database.store import Store
 from edgepack.fleet.depot.depot import Depot
-from edgepack.fleet.rollout import rollouts
+from edgepack.fleet.rollout import membership, rollouts
 from edgepack.wire import messages, topics
 
 log = logging.getLogger(__name__)
@@ -219,7 +219,7 @@ class Controller:
                 return self._ignore(device)
             messages.decode(message.payload, messages.Reported)
             row = devices.enroll(session, device=device, group=AUTO_GROUP, now=now)
-            publications += rollouts.join(session, row, now)
+            publications += membership.join(session, row, now)
         if kind == "reported":
             reported = messages.decode(message.payload, messages.Reported)
             if devices.note_report(session, row, reported, now) == "stale":

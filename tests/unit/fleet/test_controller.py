@@ -18,7 +18,7 @@ from edgepack.fleet.database.store import Store, open_store
 from edgepack.fleet.depot.depot import Depot
 from edgepack.fleet.documents import RolloutRequest, RolloutView, Selector
 from edgepack.fleet.releases import ReleaseFolder
-from edgepack.fleet.rollout import rollouts, status
+from edgepack.fleet.rollout import membership, rollouts, status
 from edgepack.fleet.rollout.offers import name_of
 from edgepack.wire import topics
 from edgepack.wire.histogram import LatencyRecorder
@@ -65,7 +65,7 @@ class World:
     def enroll(self, device: str, group: str = "g") -> None:
         with self.store.transaction() as session:
             row = devices.enroll(session, device=device, group=group, now=1.0)
-            publications = rollouts.join(session, row, 1.0)
+            publications = membership.join(session, row, 1.0)
         self.controller.publish(publications)
 
     def start(self, bundle: BundleRef = NEW, **changes: Any) -> str:
@@ -76,7 +76,7 @@ class World:
             **changes,
         )
         with self.store.transaction() as session:
-            return name_of(rollouts.start(session, request, 1.0).number)
+            return name_of(membership.start(session, request, 1.0).number)
 
     def hear(self, device: str, message: Message | bytes, kind: topics.UpKind = "reported") -> None:
         payload = message if isinstance(message, bytes) else encode(message)

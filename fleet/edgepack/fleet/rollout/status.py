@@ -1,5 +1,7 @@
 """Rollouts as people see them."""
 
+from collections import Counter
+
 import msgspec
 from sqlalchemy import select
 from sqlalchemy.orm import Session
@@ -8,7 +10,6 @@ from edgepack.fleet.database import devices, records
 from edgepack.fleet.database.schema import AssignmentRow, DeviceRow, ReleaseRow, RolloutRow
 from edgepack.fleet.documents import AssignmentView, RolloutView, Selector
 from edgepack.fleet.rollout.offers import bundle_ref, name_of
-from edgepack.fleet.rollout.rollouts import count_states
 
 
 def list_rollouts(session: Session) -> tuple[RolloutView, ...]:
@@ -51,7 +52,7 @@ def _view(session: Session, row: RolloutRow) -> RolloutView:
         max_failed_share=row.max_failed_share,
         min_sample=row.min_sample,
         on_breach=row.on_breach,
-        counts=count_states(parts),
+        counts=dict(Counter(part.state for part in parts)),
     )
 
 
