@@ -17,11 +17,10 @@ from edgepack.packager.passes.runner import run_float_passes
 from edgepack.packager.profile.reading import list_profiles, load_profile
 from edgepack.packager.progress import silent
 from edgepack.packager.quantization.candidate import Quantizer
-from edgepack.packager.recipe import prepare_variant
 from edgepack.packager.samples.sequence import Samples, SampleSplit
-from edgepack.packager.source.model import load_source
 from tests.integration.test_quantize_qnn import DIGITS, part
 from tests.unit.packager_passes.models import samples_for
+from tests.unit.packager_passes.preparing import prepare
 from tests.unit.packager_passes.target_models import TARGETS
 from tests.unit.packager_passes.test_provider_trial import (
     left_float,
@@ -101,13 +100,11 @@ def test_the_profile_of_ones_own_that_the_documentation_shows_is_built_and_runs(
     assert example is not None
     path = tmp_path / "camera-npu.toml"
     path.write_text(example[1], encoding="utf-8")
-    variant = prepare_variant(
-        load_source(DIGITS),
+    variant = prepare(
+        DIGITS,
         load_profile(str(path)),
         SampleSplit(calibration=part(0, 30), search=part(30, 15), held_out=part(45, 20)),
-        work_dir=tmp_path,
-        progress=silent,
-        allow_degraded=False,
+        tmp_path,
     )
     assert variant.profile == "camera-npu"
     assert variant.requires.soc == ("QCS6490",)

@@ -10,11 +10,9 @@ import pytest
 from edgepack.errors import BuildError
 from edgepack.packager.profile.reading import load_profile, resolve_profile
 from edgepack.packager.profile.schema import Profile
-from edgepack.packager.progress import silent
-from edgepack.packager.recipe import prepare_variant
 from edgepack.packager.samples.sequence import Feeds, Samples, SampleSplit
-from edgepack.packager.source.model import load_source
 from edgepack.packager.variant import PreparedVariant
+from tests.unit.packager_passes.preparing import prepare
 
 DIGITS = Path(__file__).parents[2] / "benchmarks" / "tasks" / "digits.onnx"
 
@@ -37,13 +35,11 @@ def part(start: int, count: int) -> Samples:
 
 
 def _prepare(profile: Profile, folder: Path) -> PreparedVariant:
-    return prepare_variant(
-        load_source(DIGITS),
+    return prepare(
+        DIGITS,
         profile,
         SampleSplit(calibration=part(0, 30), search=part(30, 15), held_out=part(45, 20)),
-        work_dir=folder,
-        progress=silent,
-        allow_degraded=False,
+        folder,
     )
 
 
@@ -54,7 +50,7 @@ def test_the_whole_graph_runs_on_the_simulated_npu(name: str, tmp_path: Path) ->
     assert set(variant.placement.left) == {"QuantizeLinear", "DequantizeLinear"}
     assert sum(variant.placement.left.values()) == 2, "the graph's own input and output"
     assert variant.accuracy.value >= variant.accuracy.budget
-    assert any("2 samples ran on the simulator" in note for note in variant.notes)
+    assert any("2 golden samples ran on the simulator" in note for note in variant.notes)
     assert variant.latency_ms is None, "a simulator's time says nothing"
 
 

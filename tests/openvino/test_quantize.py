@@ -5,23 +5,19 @@ from pathlib import Path
 import pytest
 
 from edgepack.packager.profile.reading import load_profile
-from edgepack.packager.progress import silent
-from edgepack.packager.recipe import prepare_variant
 from edgepack.packager.samples.sequence import SampleSplit
-from edgepack.packager.source.model import load_source
 from tests.integration.test_quantize_qnn import DIGITS, part
+from tests.unit.packager_passes.preparing import prepare
 
 pytestmark = pytest.mark.openvino
 
 
 def test_the_variant_is_measured_and_placed_on_openvino(tmp_path: Path) -> None:
-    variant = prepare_variant(
-        load_source(DIGITS),
+    variant = prepare(
+        DIGITS,
         load_profile("openvino-cpu"),
         SampleSplit(calibration=part(0, 30), search=part(30, 15), held_out=part(45, 20)),
-        work_dir=tmp_path,
-        progress=silent,
-        allow_degraded=False,
+        tmp_path,
     )
     assert variant.accuracy.provider == "OpenVINOExecutionProvider"
     assert variant.accuracy.value >= variant.accuracy.budget

@@ -1,13 +1,12 @@
 """`edgepack build`, from the model file to the signed and rehearsed bundle.
 
 1. Refuse early: output, key, profiles, model, declarations, hooks, samples, one after another.
-2. Divide the samples.
-3. Choose golden samples.
-4. Prepare a variant for each profile. The last one's provider stays loaded until 6, so that little
+2. Divide the samples, and choose golden ones.
+3. Prepare a variant for each profile. The last one's provider stays loaded until 5, so that little
    else is left to do that takes memory.
-5. Lay the bundle out, write its report, sign it.
-6. Rehearse it with the agent's own verifier, matching, probe and choice.
-7. Move it to its place in one step, and put the report with times beside it.
+4. Lay the bundle out, write its report, sign it.
+5. Rehearse it with the agent's own verifier, matching, probe and choice.
+6. Move it to its place in one step, and put the report with times beside it.
 
 All work lies in a hidden folder beside the output, which is removed whatever happens: a build
 that fails, is interrupted or fills the disk leaves what was there before. Only a report of what was
@@ -43,7 +42,6 @@ from edgepack.packager.reports.writing import (
     write_report,
 )
 from edgepack.packager.request import BuildRequest
-from edgepack.packager.samples.golden_choice import choose_golden
 from edgepack.packager.search.combinations import Combination, SearchedKey, combine
 from edgepack.packager.search.journal import Journal, journal_folder
 from edgepack.packager.search.time_limit import share_time
@@ -101,13 +99,12 @@ def _build(request: BuildRequest, progress: Progress) -> BuildResult:
                 _check_shapes(source, profile)
         source = replace(source, model=hold_weights(source.model, work / "source.weights"))
         material = open_material(request, source, profiles, work, progress)  # 2
-        golden = choose_golden(source, material.split.held_out, work, progress)  # 3
-        # 4
+        # 3
         variants, refused = _prepare_all(
             request, source, combinations, material, process, work, progress
         )
         profiles = _taken(combinations, variants)
-        # 5
+        # 4
         parts = BundleParts(
             name=request.name,
             version=request.version,
@@ -116,17 +113,17 @@ def _build(request: BuildRequest, progress: Progress) -> BuildResult:
             source_sha256=source.sha256,
             tools=tool_versions(),
             variants=variants,
-            golden=golden,
+            golden=material.golden,
             hooks=request.hooks,
         )
         folder = work / "bundle"
         folder.mkdir()
         laid_out = lay_out(folder, parts)
-        report = compose_report(parts, laid_out, source, material, golden, profiles, refused)
+        report = compose_report(parts, laid_out, source, material, profiles, refused)
         digest = finish(folder, parts, laid_out, report, key)
-        # 6
+        # 5
         rehearsal = rehearse(folder, key.public_key(), process, progress)
-        # 7
+        # 6
         publish(folder, request.output, work)
     timed = add_times(report, variants, refused, rehearsal)
     html, json = write_report(timed, request.output)
@@ -200,6 +197,8 @@ def _prepare_all(
                     progress=_for_profile(progress, profile.name),
                     allow_degraded=request.allow_degraded,
                     process=process,
+                    golden=material.golden_samples,
+                    float_source=material.float_source,
                     metric=request.metric,
                     labelled=material.labelled,
                     plan=SearchPlan(

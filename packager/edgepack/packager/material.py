@@ -1,8 +1,11 @@
-"""What a build measures with: samples, opened, followed through states, and divided."""
+"""What a build measures with: samples, opened, followed through states and divided, and what the
+float model makes of them.
+"""
 
 from dataclasses import dataclass
 from pathlib import Path
 
+from edgepack.bundle.golden import Golden
 from edgepack.errors import BuildError
 from edgepack.packager.judging.labels import LabelledSamples, open_labelled
 from edgepack.packager.profile.schema import Profile
@@ -11,10 +14,12 @@ from edgepack.packager.request import BuildRequest
 from edgepack.packager.samples.carried_states import follow_states
 from edgepack.packager.samples.coverage import describe_coverage
 from edgepack.packager.samples.files import OpenedSamples, open_samples
+from edgepack.packager.samples.golden_choice import choose_golden
 from edgepack.packager.samples.padding import follow_mask
-from edgepack.packager.samples.sequence import SampleSplit
+from edgepack.packager.samples.sequence import Samples, SampleSplit
 from edgepack.packager.samples.split import describe, split_samples
 from edgepack.packager.source.model import SourceModel
+from edgepack.packager.source.reference import FloatSource
 
 RANDOM_WHEN_NONE = "random:16"
 """Samples where no profile calibrates and none were given: enough to compare outputs."""
@@ -25,13 +30,29 @@ class Material:
     """Samples, opened and divided, and what a person should know of them and of the model.
 
     Attributes:
+        golden: Some of the held-out samples, with what a device is to answer.
+        float_source: Runs the source model, for every profile.
         labelled: The held-out samples with their labels; None where none were given.
     """
 
     opened: OpenedSamples
     split: SampleSplit
+    golden: Golden
+    float_source: FloatSource
     notes: tuple[str, ...]
     labelled: LabelledSamples | None = None
+
+    @property
+    def golden_samples(self) -> Samples:
+        """The golden samples' inputs, in the order in which a device computes them."""
+        held_out, inputs = self.split.held_out, self.golden.inputs
+        return Samples(
+            count=len(inputs),
+            read=lambda index: dict(inputs[index]),
+            source=held_out.source,
+            states=held_out.states,
+            mask=held_out.mask,
+        )
 
 
 def open_material(
@@ -41,7 +62,7 @@ def open_material(
     work: Path,
     progress: Progress,
 ) -> Material:
-    """Opens and divides the samples that a build was given.
+    """Opens and divides the samples that a build was given, and chooses golden ones.
 
     Args:
         request: What is to be built.
@@ -51,7 +72,8 @@ def open_material(
         progress: Told about each file.
 
     Raises:
-        BuildError: There are none, too few, or they do not fit the model.
+        BuildError: There are none, too few, or they do not fit the model, or the model does not run
+            on them.
     """
     calibrating = [profile.name for profile in profiles if profile.lowering is not None]
     calibration, notes = request.calibration, []
@@ -75,9 +97,12 @@ def open_material(
     split = split_samples(opened, evaluation)
     notes.append(f"The samples were divided: {describe(split)}.")
     notes += describe_coverage(split, source.inputs, request.declarations)
+    float_source = FloatSource(source, work / "source.onnx")
     return Material(
         opened=opened,
         split=split,
+        golden=choose_golden(source, split.held_out, work, progress, float_source),
+        float_source=float_source,
         notes=(*source.notes, *notes),
         labelled=_open_labels(request, source),
     )

@@ -4,8 +4,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from edgepack.agent.runtime.probe import LEAST_SAMPLES
 from edgepack.errors import BuildError
 from edgepack.packager.judging import gates
+from edgepack.packager.judging.accuracy import Reference
 from edgepack.packager.judging.distance import OutputDistance
 from edgepack.packager.judging.evaluation import Evaluator
 from edgepack.packager.judging.measure import Run
@@ -15,13 +17,13 @@ from edgepack.packager.judging.trial import Trial, try_model
 from edgepack.packager.profile.schema import Profile
 from edgepack.packager.progress import Progress
 from edgepack.packager.samples.sequence import Samples
-from edgepack.packager.search.judge import CandidateJudge
 
 _SAMPLES = 4
-_SIMULATED_SAMPLES = 2
+_SIMULATED_SAMPLES = LEAST_SAMPLES
 """A simulator takes up to 7 s an inference. How accurate a variant is, all held-out samples tell on
 the CPU; what runs here tells whether the provider computes the same, and an operator that it
-computes wrongly is off in nearly every sample: two, since one alone may be right by chance."""
+computes wrongly is off in nearly every sample. They are those that the rehearsal, and every device
+however slow, computes too."""
 
 _TIMEOUT_S = 600.0
 
@@ -46,7 +48,7 @@ class OnProvider:
 
     Args:
         float_source: Runs the source model.
-        samples: Held-out samples, of which a few run.
+        golden: Golden samples, of which the first run.
         process: Where they run, and what is kept for the rehearsal; None keeps none.
         progress: Told of each run.
     """
@@ -54,12 +56,12 @@ class OnProvider:
     def __init__(
         self,
         float_source: Run,
-        samples: Samples,
+        golden: Samples,
         process: ProviderProcess | None,
         progress: Progress,
     ) -> None:
         self._float_source = float_source
-        self._samples = samples
+        self._golden = golden
         self._process = process
         self._progress = progress
 
@@ -87,7 +89,7 @@ class OnProvider:
         if not evaluator.venue.can_run:
             return None
         most = _SIMULATED_SAMPLES if evaluator.venue.is_simulated else _SAMPLES
-        samples = _far_apart(self._samples, most)
+        samples = self._golden.pick(range(min(most, self._golden.count)))
         self._progress(f"{profile.name}: running on {profile.device.provider}", 0, 0)
         try:
             trial = try_model(
@@ -103,16 +105,10 @@ class OnProvider:
             )
         except BuildError as error:
             raise explain_refusal(error, model, profile) from error
-        judge = CandidateJudge(self._float_source, samples, profile.gates.accuracy, None)
-        distances = judge.reference.distances(trial.outputs)
+        expected = [self._float_source(feeds) for feeds in samples]
+        distances = Reference(expected, profile.gates.accuracy).distances(trial.outputs)
         return RanThere(
             trial=trial,
             distances=distances,
             refusal=gates.check_trial(profile, stand_in, distances),
         )
-
-
-def _far_apart(samples: Samples, most: int) -> Samples:
-    """A few, evenly spread: those that follow each other may be alike."""
-    count = min(samples.count, most)
-    return samples.pick([number * samples.count // count for number in range(count)])

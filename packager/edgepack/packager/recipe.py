@@ -4,8 +4,8 @@
 2. Quantization, where the profile asks for it, with a search for accuracy.
 3. Latency, where the provider is here: the float model is published where it is better.
 4. The verdict on held-out samples; a look inside: the error of each tensor, the range of each
-   scale; and a run on the provider in a fresh process, where it is here or simulated:
-   compatibility, placement, and the outputs once more (`on_provider`).
+   scale; and a run of golden samples on the provider in a fresh process, where it is here or
+   simulated: compatibility, placement, and the outputs once more (`on_provider`).
 5. Where verdict or run is a no, the search may go on (`confirming`).
 6. The gates; what they refuse is an error, or marked with `--allow-degraded`.
 7. Compilation ahead of time, where the profile asks for it.
@@ -26,6 +26,7 @@ from edgepack.packager.judging.distance import OutputDistance
 from edgepack.packager.judging.evaluation import Evaluator
 from edgepack.packager.judging.inspection import Inspection, inspect
 from edgepack.packager.judging.labels import LabelledSamples
+from edgepack.packager.judging.measure import Run
 from edgepack.packager.judging.provider_process import ProviderProcess
 from edgepack.packager.judging.tolerances import derive_tolerances
 from edgepack.packager.judging.trial import Trial
@@ -37,7 +38,6 @@ from edgepack.packager.profile.schema import Profile
 from edgepack.packager.progress import Progress
 from edgepack.packager.samples.sequence import Samples, SampleSplit
 from edgepack.packager.source.model import SourceModel
-from edgepack.packager.source.reference import open_reference
 from edgepack.packager.variant import (
     Attempt,
     Culprit,
@@ -55,6 +55,8 @@ def prepare_variant(
     profile: Profile,
     split: SampleSplit,
     *,
+    golden: Samples,
+    float_source: Run,
     work_dir: Path,
     progress: Progress,
     allow_degraded: bool,
@@ -69,6 +71,8 @@ def prepare_variant(
         source: The source model, with static shapes where the profile needs them.
         profile: The profile.
         split: Samples for ranges, for choosing, and for the verdict.
+        golden: Of those for the verdict some, of which the first run on the provider.
+        float_source: Runs the source model.
         work_dir: Folder for everything that is written; the variant ends up inside.
         progress: Told about each step.
         allow_degraded: Publish a variant that gates refuse, marked.
@@ -86,7 +90,6 @@ def prepare_variant(
         BuildError: A pass failed, the provider refuses the model, or a gate does: with numbers.
     """
     work_dir.mkdir(parents=True, exist_ok=True)
-    float_source = open_reference(source, work_dir / "source.onnx")
     explored = explore(
         source,
         plan or plan_of(profile),
@@ -99,7 +102,7 @@ def prepare_variant(
     held_out = HeldOut(
         float_source=float_source, samples=split.held_out, metric=metric, labelled=labelled
     )
-    on_provider = OnProvider(float_source, split.held_out, process, progress)
+    on_provider = OnProvider(float_source, golden, process, progress)
 
     def look(found: Explored) -> Inspection | None:
         return _inspect(found, split.held_out, work_dir, progress)
@@ -310,7 +313,7 @@ def _venue_notes(evaluator: Evaluator, profile: Profile, trial: Trial | None) ->
         )
     if evaluator.venue.is_simulated:
         return (
-            f"Accuracy is measured on the CPU provider; {len(trial.outputs)} samples ran on the "
-            f"simulator of {profile.device.provider} too.",
+            f"Accuracy is measured on the CPU provider; {len(trial.outputs)} golden samples ran on "
+            f"the simulator of {profile.device.provider} too.",
         )
     return ()

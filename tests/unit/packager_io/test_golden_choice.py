@@ -6,12 +6,14 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper
 
+from edgepack.bundle.golden import Golden
 from edgepack.errors import BuildError
 from edgepack.packager.progress import silent
 from edgepack.packager.samples.files import open_samples
 from edgepack.packager.samples.golden_choice import MOST_SAMPLES, choose_golden
 from edgepack.packager.samples.sequence import Samples
 from edgepack.packager.source.model import SourceModel, load_source
+from edgepack.packager.source.reference import FloatSource
 from tests.unit.packager_io.models import save, small_cnn, write_stack
 
 
@@ -20,10 +22,14 @@ def _samples(source: SourceModel, folder: Path, count: int) -> Samples:
     return open_samples(str(stack), source.inputs, {}, silent).samples
 
 
+def _choose(source: SourceModel, samples: Samples, folder: Path) -> Golden:
+    return choose_golden(source, samples, folder, silent, FloatSource(source, folder / "f.onnx"))
+
+
 def test_at_most_eight_and_the_same_each_time(tmp_path: Path) -> None:
     source = load_source(save(small_cnn(), tmp_path / "m.onnx"))
     samples = _samples(source, tmp_path, 30)
-    first, second = (choose_golden(source, samples, tmp_path, silent) for _ in range(2))
+    first, second = (_choose(source, samples, tmp_path) for _ in range(2))
     assert len(first.inputs) == len(first.outputs) == MOST_SAMPLES
     for one, other in zip(first.outputs, second.outputs, strict=True):
         np.testing.assert_array_equal(one["scores"], other["scores"])
@@ -31,7 +37,7 @@ def test_at_most_eight_and_the_same_each_time(tmp_path: Path) -> None:
 
 def test_few_samples_are_all_taken(tmp_path: Path) -> None:
     source = load_source(save(small_cnn(), tmp_path / "m.onnx"))
-    assert len(choose_golden(source, _samples(source, tmp_path, 2), tmp_path, silent).inputs) == 2
+    assert len(_choose(source, _samples(source, tmp_path, 2), tmp_path).inputs) == 2
 
 
 def _identity(tmp_path: Path, width: int) -> SourceModel:
@@ -51,7 +57,7 @@ def test_large_samples_stop_at_two_megabytes(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     values = rng.random((6, 1, 100_000), dtype=np.float32)
     samples = Samples(count=6, read=lambda i: {"x": values[i]}, source="test")
-    assert len(choose_golden(source, samples, tmp_path, silent).inputs) == 2
+    assert len(_choose(source, samples, tmp_path).inputs) == 2
 
 
 def test_different_outputs_are_preferred_to_near_ones(tmp_path: Path) -> None:
@@ -60,14 +66,28 @@ def test_different_outputs_are_preferred_to_near_ones(tmp_path: Path) -> None:
     far = [np.eye(16, dtype=np.float32)[index][None] for index in range(7)]
     values = [*near, *far]
     samples = Samples(count=len(values), read=lambda i: {"x": values[i]}, source="test")
-    chosen = choose_golden(source, samples, tmp_path, silent)
+    chosen = _choose(source, samples, tmp_path)
     spikes = [feeds for feeds in chosen.inputs if feeds["x"].min() == 0]
     assert len(spikes) == 7
+    assert chosen.inputs[1]["x"].min() == 0, "the second, which every device computes, is unlike"
+
+
+def test_what_the_candidates_gave_is_remembered(tmp_path: Path) -> None:
+    source = _identity(tmp_path, 4)
+    values = [np.full((1, 4), index + 1, np.float32) for index in range(3)]
+    samples = Samples(count=3, read=lambda i: {"x": values[i]}, source="test")
+    float_source = FloatSource(source, tmp_path / "f.onnx")
+    golden = choose_golden(source, samples, tmp_path, silent, float_source)
+    for feeds, outputs in zip(golden.inputs, golden.outputs, strict=True):
+        assert float_source(feeds)["y"] is outputs["y"]
+    assert not (tmp_path / "f.onnx").exists(), "nothing had to be loaded for that"
+    new = float_source({"x": np.full((1, 4), 81, np.float32)})
+    np.testing.assert_array_equal(new["y"], np.full((1, 4), 9, np.float32))
 
 
 def test_a_float_model_that_gives_nan_is_refused(tmp_path: Path) -> None:
     source = _identity(tmp_path, 4)
     samples = Samples(count=1, read=lambda i: {"x": np.full((1, 4), -1, np.float32)}, source="test")
     with pytest.raises(BuildError) as caught:
-        choose_golden(source, samples, tmp_path, silent)
+        _choose(source, samples, tmp_path)
     assert caught.value.problem.startswith("the float model gives NaN or infinity in output 'y'")

@@ -7,12 +7,10 @@ import onnx
 from onnx import helper
 
 from edgepack.packager.profile.reading import resolve_profile
-from edgepack.packager.progress import silent
-from edgepack.packager.recipe import prepare_variant
 from edgepack.packager.samples.sequence import SampleSplit
-from edgepack.packager.source.model import load_source
 from edgepack.packager.variant import PreparedVariant
 from tests.unit.packager_passes.models import make_model, samples_for, weight
+from tests.unit.packager_passes.preparing import prepare
 
 
 def prepare_products(
@@ -41,15 +39,14 @@ def prepare_products(
         "accuracy": {"metric": "explained_variance", "explained_variance_min": 0.5},
     }
     settings = {"name": "quantize", "ranges": ["minmax"], "max_float_share": max_float_share}
-    return prepare_variant(
-        load_source(folder / "model.onnx"),
+    return prepare(
+        folder / "model.onnx",
         resolve_profile("cpu", {"gates": gates, "pass": [settings]}),
         SampleSplit(
             calibration=samples.pick(range(15)),
             search=samples.pick(range(15, 30)),
             held_out=samples.pick(range(30, 45)),
         ),
-        work_dir=folder / "work",
-        progress=silent,
+        folder / "work",
         allow_degraded=allow_degraded,
     )

@@ -14,10 +14,7 @@ from edgepack.errors import BuildError
 from edgepack.packager.judging.provider_process import ProviderProcess
 from edgepack.packager.profile.reading import load_profile, resolve_profile
 from edgepack.packager.profile.schema import Profile
-from edgepack.packager.progress import silent
-from edgepack.packager.recipe import prepare_variant
 from edgepack.packager.samples.sequence import Samples, SampleSplit
-from edgepack.packager.source.model import load_source
 from edgepack.packager.variant import PreparedVariant
 from tests.unit.packager_passes.models import (
     attention,
@@ -27,6 +24,7 @@ from tests.unit.packager_passes.models import (
     spread_model,
     weight,
 )
+from tests.unit.packager_passes.preparing import prepare
 
 Build = Callable[..., PreparedVariant]
 
@@ -42,22 +40,21 @@ def _split(samples: Samples) -> SampleSplit:
 
 @pytest.fixture
 def build(tmp_path: Path) -> Build:
-    def prepare(
+    def made(
         model: onnx.ModelProto, profile: Profile | str, *, allow_degraded: bool = False
     ) -> PreparedVariant:
         number = len(list(tmp_path.iterdir()))
         path = tmp_path / f"{number}.onnx"
         onnx.save(model, path)
-        return prepare_variant(
-            load_source(path),
+        return prepare(
+            path,
             load_profile(profile) if isinstance(profile, str) else profile,
             _split(samples_for(model, 45)),
-            work_dir=tmp_path / f"work-{number}",
-            progress=silent,
+            tmp_path / f"work-{number}",
             allow_degraded=allow_degraded,
         )
 
-    return prepare
+    return made
 
 
 def _never_float(**quantize: object) -> Profile:
@@ -238,12 +235,11 @@ def _prepare_for_fainter(
     )
     onnx.save(model, folder / "model.onnx")
     split = _split(samples_for(model, 45))
-    return prepare_variant(
-        load_source(folder / "model.onnx"),
+    return prepare(
+        folder / "model.onnx",
         profile,
         replace(split, held_out=_fainter(split.held_out, factor)),
-        work_dir=folder / "work",
-        progress=silent,
+        folder / "work",
         allow_degraded=allow_degraded,
     )
 
@@ -299,13 +295,11 @@ def test_the_process_of_the_trial_is_kept_for_the_rehearsal_of_the_same_variant(
     model = cnn()
     onnx.save(model, tmp_path / "model.onnx")
     with ProviderProcess() as process:
-        variant = prepare_variant(
-            load_source(tmp_path / "model.onnx"),
+        variant = prepare(
+            tmp_path / "model.onnx",
             load_profile("cpu"),
             _split(samples_for(model, 45)),
-            work_dir=tmp_path / "work",
-            progress=silent,
-            allow_degraded=False,
+            tmp_path / "work",
             process=process,
         )
         assert variant.placement.verified

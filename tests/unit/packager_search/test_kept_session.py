@@ -13,7 +13,12 @@ from edgepack.agent.runtime.sessions import open_session
 from edgepack.bundle.chunks import entry
 from edgepack.bundle.golden import Golden, write_golden
 from edgepack.bundle.manifest import GOLDEN_FILE, Variant
-from edgepack.packager.judging.kept_session import KeptSession, Opened, digests_of
+from edgepack.packager.judging.kept_session import (
+    KeptSession,
+    Opened,
+    RememberingSession,
+    digests_of,
+)
 from edgepack.packager.judging.provider_process import ProviderProcess
 from edgepack.packager.judging.trial import Asked, try_model
 from edgepack.packager.samples.sequence import Samples
@@ -50,7 +55,7 @@ def keep(folder: Path, variant: Variant) -> tuple[KeptSession, Opened]:
         device=variant.device,
         provider_options=variant.provider_options,
         session_options=variant.session_options,
-        session=open_session(folder, variant),
+        session=RememberingSession(open_session(folder, variant)),
     )
     kept.keep(opened)
     return kept, opened
@@ -61,6 +66,19 @@ def test_the_same_bytes_with_the_same_options_are_not_opened_again(
 ) -> None:
     kept, opened = keep(tmp_path, variant)
     assert kept.open_variant(tmp_path, variant, threads=0) is opened.session
+
+
+def test_inputs_that_ran_are_answered_with_what_they_gave_and_new_ones_run(
+    tmp_path: Path, variant: Variant
+) -> None:
+    seen, new = make_inputs(2)
+    session = RememberingSession(open_session(tmp_path, variant))
+    [given] = session.run_first([{**seen, "unknown": np.zeros(1)}])
+    again, taken_ms = session.run_timed({name: value.copy() for name, value in seen.items()})
+    assert again is given, "it ran a second time"
+    assert session.run_timed(seen)[1] == taken_ms, "the time is that of the run"
+    expected = open_session(tmp_path, variant).run(new)
+    np.testing.assert_array_equal(session.run_timed(new)[0]["y"], expected["y"])
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ which nodes that provider took, or is an error.
 """
 
 import re
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -122,6 +123,16 @@ class Session:
                 f"{self.provider} failed to run the model: {_first_line(error)}",
                 remedy=_remedy(str(error)),
             ) from error
+
+    def run_timed(self, feeds: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], float]:
+        """Runs one inference; see `run`.
+
+        Returns:
+            Its outputs, and how long it took, milliseconds.
+        """
+        started = time.perf_counter()
+        outputs = self.run(feeds)
+        return outputs, (time.perf_counter() - started) * 1000
 
     def close(self) -> None:
         """Frees the session once its running inferences are done."""

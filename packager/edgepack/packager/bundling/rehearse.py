@@ -4,7 +4,7 @@
 2. The agent's matching sorts the variants for this machine, simulators allowed.
 3. The agent's probe runs the golden inputs through each that can run here, in a process of its own:
    that of the variant's trial, if it still runs, else a fresh one. Of slow simulators it runs two,
-   as a slow device does, and more where there is time.
+   as a slow device does, and more where there is time; what the trial ran is not run again.
 4. The agent's choice picks one.
 """
 
@@ -35,8 +35,7 @@ _TIMEOUT_S = 300.0
 
 _GOLDEN_S = 1.0
 """Golden samples beyond two are begun for this long: the held-out samples gave the verdict, and the
-trial found the provider to compute what was judged, so that two more tell whether what was packed
-is what was tried."""
+trial found the provider to compute what was judged."""
 
 _RUNS = 5
 """Few: the time is not what is looked at here."""

@@ -3,9 +3,9 @@
     python -m edgepack.packager.judging.trial
 
 reads one `Asked` (JSON) a line from stdin and answers with a line on stdout, to the end of its
-stdin: first for the trial, then for the rehearsal of the same variant, whose session it keeps
-(`kept_session`). Samples and outputs travel as files. Here stands only what a device has too: the
-child needs no onnx, and starts in half the time without it.
+stdin: first for the trial, then for the rehearsal of the same variant, whose session and outputs it
+keeps (`kept_session`). Samples and outputs travel as files. Here stands only what a device has too:
+the child needs no onnx, and starts in half the time without it.
 """
 
 import sys
@@ -22,7 +22,12 @@ from edgepack.agent.runtime.probe import ProbeRequest, probe_here
 from edgepack.agent.runtime.sessions import VERBOSE, open_model_file
 from edgepack.bundle.manifest import Placement
 from edgepack.errors import BuildError, DeviceError
-from edgepack.packager.judging.kept_session import KeptSession, Opened, digests_of
+from edgepack.packager.judging.kept_session import (
+    KeptSession,
+    Opened,
+    RememberingSession,
+    digests_of,
+)
 from edgepack.packager.judging.one_cpu import keep_to_one_cpu
 from edgepack.packager.judging.provider_process import ProviderProcess
 from edgepack.packager.judging.untaken import UntakenNode, explain_left, stderr_in
@@ -169,7 +174,7 @@ def _try_here(request: TrialRequest, kept: KeptSession) -> TrialAnswer:
     log = exchange / _LOG
     try:
         with stderr_in(log):
-            session = open_model_file(
+            opened = open_model_file(
                 model,
                 provider=request.provider,
                 device=request.device,
@@ -177,12 +182,9 @@ def _try_here(request: TrialRequest, kept: KeptSession) -> TrialAnswer:
                 session_options=request.session_options,
                 log_severity=VERBOSE,
             )
-        left = explain_left(session.left_nodes, log)
-        known = {tensor.name for tensor in session.inputs}
-        got = [
-            session.run({name: value for name, value in feeds.items() if name in known})
-            for feeds in _read(exchange / _FEEDS, request.sample_count)
-        ]
+        left = explain_left(opened.left_nodes, log)
+        session = RememberingSession(opened)
+        got = session.run_first(_read(exchange / _FEEDS, request.sample_count))
         _write(exchange / _OUTPUTS, got)
     except DeviceError as error:
         return TrialAnswer(problem=error.problem, remedy=error.remedy or "")

@@ -2,7 +2,6 @@
 
 import msgspec
 
-from edgepack.bundle.golden import Golden
 from edgepack.errors import EdgepackError
 from edgepack.packager.bundling.assemble import BundleParts, LaidOut, reported_files
 from edgepack.packager.bundling.rehearse import Rehearsal
@@ -36,7 +35,6 @@ def compose_report(
     laid_out: LaidOut,
     source: SourceModel,
     material: Material,
-    golden: Golden,
     profiles: tuple[Profile, ...],
     refused: tuple[RefusedProfile, ...],
 ) -> Report:
@@ -49,7 +47,7 @@ def compose_report(
         release=parts.release,
         created_at=parts.created_at,
         model=_model(source),
-        samples=_samples(material, len(golden.inputs), laid_out.golden.size_bytes),
+        samples=_samples(material, len(material.golden.inputs), laid_out.golden.size_bytes),
         variants=tuple(
             VariantReport(
                 name=variant.name,

@@ -1,6 +1,5 @@
 """Samples from plain files, checked against the model before anything long begins."""
 
-import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +11,7 @@ from edgepack.packager.config.inputs import InputDeclaration, TokenInput
 from edgepack.packager.progress import Progress
 from edgepack.packager.samples.checks import fit_sample
 from edgepack.packager.samples.formats import open_files
-from edgepack.packager.samples.sequence import Feeds, Samples, Tensor
+from edgepack.packager.samples.sequence import Feeds, Samples, Tensor, digest_of
 from edgepack.packager.source.fixed_inputs import FixedInput
 from edgepack.packager.source.input_shapes import suggest_option
 from edgepack.packager.source.model import TensorSpec
@@ -80,7 +79,7 @@ def open_samples(
         conversions.update(dict.fromkeys(fitted.conversions))
         for name, array in fitted.feeds.items():
             constant[name] = constant[name] and bool((array == array.flat[0]).all())
-        if kept.setdefault(_digest(fitted.feeds), index) == index:
+        if kept.setdefault(digest_of(fitted.feeds), index) == index:
             remembered.add(index, fitted.feeds)
         progress(f"checking samples in {path.name}", index + 1, raw.count)
 
@@ -151,15 +150,6 @@ def _notes(
     return notes
 
 
-def _digest(feeds: Feeds) -> bytes:
-    digest = hashlib.sha256()
-    for name in sorted(feeds):
-        array = feeds[name]
-        digest.update(f"{name}\0{array.dtype.str}\0{array.shape}\0".encode())
-        digest.update(array.tobytes())
-    return digest.digest()
-
-
 def _random_samples(
     where: str, inputs: tuple[TensorSpec, ...], declarations: Mapping[str, InputDeclaration]
 ) -> OpenedSamples:
@@ -184,7 +174,7 @@ def _random_samples(
     samples = Samples(count=count, read=read, source=where)
     return OpenedSamples(
         samples=samples,
-        digests=tuple(_digest(feeds) for feeds in samples),
+        digests=tuple(digest_of(feeds) for feeds in samples),
         notes=(
             f"The samples are random ({where}): neither ranges nor accuracy say anything about "
             "real inputs.",

@@ -11,7 +11,7 @@ from edgepack.packager.graph.model_files import RUNTIME_ERRORS
 from edgepack.packager.progress import Progress
 from edgepack.packager.samples.sequence import Feeds, Samples
 from edgepack.packager.source.model import SourceModel
-from edgepack.packager.source.reference import open_reference
+from edgepack.packager.source.reference import FloatSource, open_reference
 
 MOST_SAMPLES = 8
 SIZE_LIMIT_BYTES = 2_000_000
@@ -23,21 +23,27 @@ _POSITION_VALUES = 4096
 
 
 def choose_golden(
-    source: SourceModel, held_out: Samples, work_dir: Path, progress: Progress
+    source: SourceModel,
+    held_out: Samples,
+    work_dir: Path,
+    progress: Progress,
+    float_source: FloatSource,
 ) -> Golden:
     """Picks samples whose outputs lie far from each other, and runs the source model on them.
 
-    The first candidates are taken in order; then, greedily, whichever is farthest from all that
-    were chosen. The same samples always give the same choice.
+    The first candidate is taken; then, greedily, whichever is farthest from all that were chosen.
+    The same samples always give the same choice.
 
     Args:
         source: The float model; it runs as it was given, on ONNX Runtime's CPU provider.
         held_out: Where to pick from.
         work_dir: Folder for the model that runs.
         progress: Told of each candidate that ran.
+        float_source: Remembers what the candidates gave.
 
     Returns:
-        1 … 8 samples, of at most 2 MB together unless one alone is larger.
+        1 … 8 samples, of at most 2 MB together unless one alone is larger, in the order of choice:
+        a device that computes two of them computes two unlike ones.
 
     Raises:
         BuildError: The source model does not run on a sample, or gives NaN or infinity.
@@ -49,6 +55,7 @@ def choose_golden(
     for index in range(count):
         inputs.append(held_out.read(index))
         outputs.append(run(inputs[-1]))
+        float_source.remember(inputs[-1], outputs[-1])
         progress("running the float model", index + 1, count)
     chosen = _spread([_position(output) for output in outputs], MOST_SAMPLES)
     kept: list[int] = []
@@ -59,7 +66,6 @@ def choose_golden(
             continue
         kept.append(index)
         size += added
-    kept.sort()
     return Golden(
         inputs=tuple(inputs[index] for index in kept),
         outputs=tuple(outputs[index] for index in kept),

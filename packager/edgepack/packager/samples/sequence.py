@@ -4,7 +4,8 @@ A sample is one inference's inputs. Samples are read one at a time, so that memo
 grow with their number.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+import hashlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,6 +14,16 @@ import numpy.typing as npt
 Tensor = npt.NDArray[np.generic]
 Feeds = dict[str, Tensor]
 """Inputs of one inference by input name, in the model's dtypes and with the batch axis."""
+
+
+def digest_of(feeds: Mapping[str, Tensor]) -> bytes:
+    """SHA-256 of one inference's inputs, names and dtypes and shapes with them."""
+    digest = hashlib.sha256()
+    for name in sorted(feeds):
+        array = feeds[name]
+        digest.update(f"{name}\0{array.dtype.str}\0{array.shape}\0".encode())
+        digest.update(repr(array.tolist()).encode() if array.dtype.hasobject else array.tobytes())
+    return digest.digest()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,6 +3,9 @@
 Only its nodes get names, since ONNX Runtime refuses equal ones, which exporters do write. A model
 that comes quantized is computed as its Quantize/DequantizeLinear pairs stand: integer kernels may
 saturate, and what they give then is not what the model means.
+
+The choice of golden samples, the search and the verdict of every profile ask for the outputs of the
+same samples: what was given once is remembered.
 """
 
 from pathlib import Path
@@ -12,10 +15,58 @@ import onnx
 from edgepack.errors import BuildError
 from edgepack.packager.graph.model_files import RUNTIME_ERRORS
 from edgepack.packager.graph.own_quantization import read_own_quantization
-from edgepack.packager.judging.measure import ModelRunner, Run
+from edgepack.packager.judging.measure import ModelRunner, Outputs, Run
 from edgepack.packager.passes.clean import name_nodes
 from edgepack.packager.passes.control_flow import deciding_inputs
+from edgepack.packager.samples.sequence import Feeds, digest_of
 from edgepack.packager.source.model import SourceModel
+
+_REMEMBERED_BYTES = 32_000_000
+"""What is remembered of outputs: all of a hundred samples of most models."""
+
+
+class FloatSource:
+    """Runs the source model; of a sample that it ran before, it gives the same outputs at once.
+
+    Args:
+        source: The model; it is loaded when the first unknown sample comes.
+        path: Where it is written to; the folder must exist.
+    """
+
+    def __init__(self, source: SourceModel, path: Path) -> None:
+        self._source = source
+        self._path = path
+        self._run: Run | None = None
+        self._remembered: dict[bytes, Outputs] = {}
+        self._room_bytes = _REMEMBERED_BYTES
+
+    def __call__(self, feeds: Feeds) -> Outputs:
+        """One inference.
+
+        Raises:
+            BuildError: See `open_reference`.
+        """
+        digest = digest_of(feeds)
+        known = self._remembered.get(digest)
+        if known is None:
+            if self._run is None:
+                self._run = open_reference(self._source, self._path)
+            known = self._run(feeds)
+            self._remember(digest, known)
+        return dict(known)
+
+    def remember(self, feeds: Feeds, outputs: Outputs) -> None:
+        """Takes what another session of the same model gave, as long as there is room."""
+        self._remember(digest_of(feeds), outputs)
+
+    def _remember(self, digest: bytes, outputs: Outputs) -> None:
+        size = sum(value.nbytes for value in outputs.values())
+        if digest in self._remembered or size > self._room_bytes:
+            return
+        for value in outputs.values():
+            value.setflags(write=False)  # whoever asks next gets the same array
+        self._remembered[digest] = outputs
+        self._room_bytes -= size
 
 
 def open_reference(source: SourceModel, path: Path, *, threads: int = 0) -> Run:

@@ -1,0 +1,38 @@
+"""A variant of a model, prepared from samples that are divided already."""
+
+from pathlib import Path
+from typing import Any
+
+from edgepack.packager.profile.schema import Profile
+from edgepack.packager.progress import silent
+from edgepack.packager.recipe import prepare_variant
+from edgepack.packager.samples.sequence import SampleSplit
+from edgepack.packager.source.model import load_source
+from edgepack.packager.source.reference import FloatSource
+from edgepack.packager.variant import PreparedVariant
+
+
+def prepare(
+    model: Path, profile: Profile, split: SampleSplit, folder: Path, **more: Any
+) -> PreparedVariant:
+    """What `prepare_variant` makes of a file, with the first held-out samples as golden ones.
+
+    Args:
+        model: The model file.
+        profile: The profile.
+        split: Samples.
+        folder: For everything that is written.
+        more: Other arguments of `prepare_variant`; by default nothing degraded is allowed.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    source = load_source(model)
+    return prepare_variant(
+        source,
+        profile,
+        split,
+        golden=split.held_out,
+        float_source=FloatSource(source, folder / "float-source.onnx"),
+        work_dir=folder,
+        progress=silent,
+        **{"allow_degraded": False, **more},
+    )
