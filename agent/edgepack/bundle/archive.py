@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from edgepack.bundle.chunks import open_regular
+from edgepack.bundle.envelope import MAX_SIGNATURE_BYTES
 from edgepack.bundle.manifest import (
     HOOKS_FOLDER,
     MANIFEST_FILE,
@@ -30,7 +31,6 @@ from edgepack.bundle.manifest import (
     decode_manifest,
 )
 from edgepack.bundle.paths import sort_key
-from edgepack.bundle.signature import MAX_SIGNATURE_BYTES
 from edgepack.bundle.tar_entries import TarEntry, check_end, read_entry
 from edgepack.bundle.tree import list_files
 from edgepack.durable import flush_folder, replacing

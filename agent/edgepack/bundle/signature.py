@@ -1,12 +1,9 @@
 """Signing a bundle's files and believing nothing but a signature by a trusted key.
 
-The format is OpenSSF Model Signing v1.0 (`pip install model-signing` reads and writes it): a
-sigstore bundle v0.3 that holds a DSSE envelope over an in-toto statement, which lists every
-file with its SHA-256. Here it is written and checked with `cryptography` alone.
+The format is OpenSSF Model Signing v1.0 (`pip install model-signing` reads and writes it): an
+envelope (`envelope.py`) over an in-toto statement, which lists every file with its SHA-256.
 """
 
-import base64
-import binascii
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,10 +11,15 @@ from pathlib import Path
 from typing import Any, Literal
 
 import msgspec
-from cryptography.exceptions import InvalidSignature
 
 from edgepack.bundle.chunks import digest_file
-from edgepack.bundle.keys import PrivateKey, PublicKey, key_id, signature_algorithm
+from edgepack.bundle.envelope import (
+    MAX_SIGNATURE_BYTES,
+    expect_type,
+    open_payload,
+    seal_payload,
+)
+from edgepack.bundle.keys import PrivateKey, PublicKey
 from edgepack.bundle.manifest import SIGNATURE_FILE
 from edgepack.bundle.metadata import Sha256
 from edgepack.bundle.paths import GIT_NAMES, check_path, sort_key
@@ -26,11 +28,6 @@ from edgepack.bundle.tree import list_files
 from edgepack.durable import write_file
 from edgepack.errors import BundleError, SignatureError
 
-MAX_SIGNATURE_BYTES = 4 * 1024 * 1024
-"""About 10,000 files."""
-
-_MEDIA_TYPE = "application/vnd.dev.sigstore.bundle.v0.3+json"
-_PAYLOAD_TYPE = "application/vnd.in-toto+json"
 _STATEMENT_TYPE = "https://in-toto.io/Statement/v1"
 _PREDICATE_TYPE = "https://model_signing/signature/v1.0"
 _IGNORED = (SIGNATURE_FILE, *GIT_NAMES)
@@ -52,32 +49,6 @@ class SignedList:
     files: dict[str, str]
     key_id: str
     name: str
-
-
-class _PublicKeyHint(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    hint: str
-
-
-class _Material(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
-    public_key: _PublicKeyHint
-    tlog_entries: tuple[()] = ()
-
-
-class _Signature(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    sig: str
-    keyid: str = ""
-
-
-class _Envelope(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
-    payload: str
-    payload_type: str
-    signatures: tuple[_Signature]
-
-
-class _SigstoreBundle(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
-    media_type: str
-    verification_material: _Material
-    dsse_envelope: _Envelope
 
 
 class _Digest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -132,7 +103,7 @@ def sign_folder(folder: Path, key: PrivateKey, *, name: str = "") -> str:
     files.pop(SIGNATURE_FILE, None)
     digest = root_digest(files)
     statement = _statement(name or folder.resolve().name, digest, files)
-    write_file(folder / SIGNATURE_FILE, _sign(statement, key))
+    write_file(folder / SIGNATURE_FILE, seal_payload(msgspec.json.encode(statement), key))
     return digest
 
 
@@ -162,13 +133,11 @@ def verify_envelope(content: bytes, keys: Sequence[PublicKey]) -> SignedList:
         SignatureError: One of these does not hold.
     """
     try:
-        # 1
-        document = parse_json(content, limit_bytes=MAX_SIGNATURE_BYTES, found_in=SIGNATURE_FILE)
-        bundle = convert_json(document, _SigstoreBundle, found_in=SIGNATURE_FILE)
-        payload = _open_envelope(bundle, keys)
+        # 1, 2
+        payload = open_payload(content, keys)
         # 3
         statement = convert_json(
-            parse_json(payload, limit_bytes=MAX_SIGNATURE_BYTES, found_in=_PAYLOAD),
+            parse_json(payload.content, limit_bytes=MAX_SIGNATURE_BYTES, found_in=_PAYLOAD),
             _Statement,
             found_in=_PAYLOAD,
         )
@@ -180,44 +149,14 @@ def verify_envelope(content: bytes, keys: Sequence[PublicKey]) -> SignedList:
     return SignedList(
         digest=statement.subject[0].digest.sha256,
         files=files,
-        key_id=bundle.verification_material.public_key.hint,
+        key_id=payload.key_id,
         name=statement.subject[0].name,
     )
 
 
-def _open_envelope(bundle: _SigstoreBundle, keys: Sequence[PublicKey]) -> bytes:
-    envelope = bundle.dsse_envelope
-    _expect(bundle.media_type, _MEDIA_TYPE, "mediaType")
-    _expect(envelope.payload_type, _PAYLOAD_TYPE, "dsseEnvelope.payloadType")
-    # 2
-    trusted = {key_id(key): key for key in keys}
-    signer = bundle.verification_material.public_key.hint
-    if signer not in trusted:
-        known = ", ".join(_short(name) for name in trusted) or "none"
-        raise SignatureError(
-            f"the bundle is signed by the key {_short(signer)}, which is not trusted "
-            f"(trusted: {known})",
-            found_in=f"{SIGNATURE_FILE}, verificationMaterial.publicKey.hint",
-            remedy="check with the public key that belongs to the key it was signed with",
-        )
-    payload = _base64(envelope.payload, "dsseEnvelope.payload")
-    signature = _base64(envelope.signatures[0].sig, "dsseEnvelope.signatures")
-    key = trusted[signer]
-    try:
-        key.verify(signature, _pre_authentication_encoding(payload), signature_algorithm(key))
-    except InvalidSignature as error:
-        raise SignatureError(
-            f"the signature by key {_short(signer)} does not fit what it signs; "
-            "the file was changed after signing",
-            found_in=f"{SIGNATURE_FILE}, dsseEnvelope.signatures",
-            remedy="fetch the bundle again, or sign it again",
-        ) from error
-    return payload
-
-
 def _listed_files(statement: _Statement) -> dict[str, str]:
-    _expect(statement.type, _STATEMENT_TYPE, "dsseEnvelope.payload._type")
-    _expect(statement.predicate_type, _PREDICATE_TYPE, "dsseEnvelope.payload.predicateType")
+    expect_type(statement.type, _STATEMENT_TYPE, "dsseEnvelope.payload._type")
+    expect_type(statement.predicate_type, _PREDICATE_TYPE, "dsseEnvelope.payload.predicateType")
     predicate = statement.predicate
     found_in = f"{_PAYLOAD}.predicate"
     if predicate.serialization.allow_symlinks:
@@ -272,48 +211,3 @@ def _statement(name: str, digest: str, files: dict[str, str]) -> dict[str, Any]:
             ],
         },
     }
-
-
-def _sign(statement: dict[str, Any], key: PrivateKey) -> bytes:
-    payload = msgspec.json.encode(statement)
-    signature = key.sign(
-        _pre_authentication_encoding(payload), signature_algorithm(key.public_key())
-    )
-    bundle = _SigstoreBundle(
-        media_type=_MEDIA_TYPE,
-        verification_material=_Material(public_key=_PublicKeyHint(hint=key_id(key.public_key()))),
-        dsse_envelope=_Envelope(
-            payload=base64.b64encode(payload).decode(),
-            payload_type=_PAYLOAD_TYPE,
-            signatures=(_Signature(sig=base64.b64encode(signature).decode()),),
-        ),
-    )
-    return msgspec.json.encode(bundle) + b"\n"
-
-
-def _pre_authentication_encoding(payload: bytes) -> bytes:
-    """What is signed: DSSE v1, https://github.com/secure-systems-lab/dsse protocol.md."""
-    header = f"DSSEv1 {len(_PAYLOAD_TYPE)} {_PAYLOAD_TYPE} {len(payload)} "
-    return header.encode() + payload
-
-
-def _base64(text: str, key: str) -> bytes:
-    try:
-        return base64.b64decode(text, validate=True)
-    except (binascii.Error, ValueError) as error:
-        raise SignatureError(
-            f"{SIGNATURE_FILE} has text that is no base64", found_in=f"{SIGNATURE_FILE}, {key}"
-        ) from error
-
-
-def _expect(found: str, expected: str, key: str) -> None:
-    if found != expected:
-        raise SignatureError(
-            f"{SIGNATURE_FILE} is of the type {found!a}, expected {expected!r}",
-            found_in=f"{SIGNATURE_FILE}, {key}",
-        )
-
-
-def _short(identifier: str) -> str:
-    """Enough of a key id to tell keys apart; safe to print."""
-    return ascii(identifier[:16]).strip("'")

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from edgepack.bundle.archive import read_head, unpack
 from edgepack.bundle.chunks import digest_file, read_bounded
+from edgepack.bundle.envelope import MAX_SIGNATURE_BYTES
 from edgepack.bundle.keys import PublicKey
 from edgepack.bundle.manifest import (
     GOLDEN_FILE,
@@ -17,7 +18,7 @@ from edgepack.bundle.manifest import (
     Manifest,
     decode_manifest,
 )
-from edgepack.bundle.signature import MAX_SIGNATURE_BYTES, SignedList, verify_envelope
+from edgepack.bundle.signature import SignedList, verify_envelope
 from edgepack.bundle.tree import list_files
 from edgepack.errors import BundleError, SignatureError
 

@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
+from edgepack.bundle.envelope import MAX_SIGNATURE_BYTES
 from edgepack.bundle.keys import PrivateKey, PublicKey, key_id, signature_algorithm
 from edgepack.bundle.manifest import decode_manifest
-from edgepack.bundle.signature import MAX_SIGNATURE_BYTES, sign_folder, verify_envelope
+from edgepack.bundle.signature import sign_folder, verify_envelope
 from edgepack.bundle.verify import verify_folder
 from edgepack.errors import BundleError, SignatureError
 

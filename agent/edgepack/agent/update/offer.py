@@ -9,8 +9,9 @@ import re
 
 from edgepack.agent.pointer import ActivePointer
 from edgepack.agent.update.journal import Journal
+from edgepack.bundle.envelope import MAX_SIGNATURE_BYTES
 from edgepack.bundle.manifest import MANIFEST_FILE, MAX_MANIFEST_BYTES, SIGNATURE_FILE, Manifest
-from edgepack.bundle.signature import MAX_SIGNATURE_BYTES, SignedList
+from edgepack.bundle.signature import SignedList
 from edgepack.errors import DeviceError, TransferError
 from edgepack.wire.messages import BundleRef, Desired, FileRef
 

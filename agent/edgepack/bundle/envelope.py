@@ -1,0 +1,148 @@
+"""The envelope around what is signed: who vouches for it, with which key.
+
+A sigstore bundle v0.3 that holds a DSSE envelope, written and opened with `cryptography` alone.
+What the payload says is no matter of this file: see `signature.py`.
+"""
+
+import base64
+import binascii
+from collections.abc import Sequence
+
+import msgspec
+from cryptography.exceptions import InvalidSignature
+
+from edgepack.bundle.keys import PrivateKey, PublicKey, key_id, signature_algorithm
+from edgepack.bundle.manifest import SIGNATURE_FILE
+from edgepack.bundle.strict_json import convert_json, parse_json
+from edgepack.errors import SignatureError
+
+MAX_SIGNATURE_BYTES = 4 * 1024 * 1024
+"""About 10,000 files."""
+
+_MEDIA_TYPE = "application/vnd.dev.sigstore.bundle.v0.3+json"
+_PAYLOAD_TYPE = "application/vnd.in-toto+json"
+
+
+class _PublicKeyHint(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    hint: str
+
+
+class _Material(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
+    public_key: _PublicKeyHint
+    tlog_entries: tuple[()] = ()
+
+
+class _Signature(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    sig: str
+    keyid: str = ""
+
+
+class _Envelope(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
+    payload: str
+    payload_type: str
+    signatures: tuple[_Signature]
+
+
+class _SigstoreBundle(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
+    media_type: str
+    verification_material: _Material
+    dsse_envelope: _Envelope
+
+
+class SignedPayload(msgspec.Struct, frozen=True, kw_only=True):
+    """What a trusted key signed, not yet read.
+
+    Attributes:
+        content: The payload's bytes.
+        key_id: The key that signed.
+    """
+
+    content: bytes
+    key_id: str
+
+
+def seal_payload(payload: bytes, key: PrivateKey) -> bytes:
+    """Signs a payload; the bytes of `model.sig`."""
+    signature = key.sign(
+        _pre_authentication_encoding(payload), signature_algorithm(key.public_key())
+    )
+    bundle = _SigstoreBundle(
+        media_type=_MEDIA_TYPE,
+        verification_material=_Material(public_key=_PublicKeyHint(hint=key_id(key.public_key()))),
+        dsse_envelope=_Envelope(
+            payload=base64.b64encode(payload).decode(),
+            payload_type=_PAYLOAD_TYPE,
+            signatures=(_Signature(sig=base64.b64encode(signature).decode()),),
+        ),
+    )
+    return msgspec.json.encode(bundle) + b"\n"
+
+
+def open_payload(content: bytes, keys: Sequence[PublicKey]) -> SignedPayload:
+    """Checks that one of the trusted keys signed the payload; reads nothing in it.
+
+    Args:
+        content: Bytes of `model.sig`.
+        keys: The keys that are trusted; any one of them suffices.
+
+    Raises:
+        BundleError: The envelope is too long, no JSON, or not of the one form.
+        SignatureError: It is of another type, by an untrusted key, or was changed.
+    """
+    document = parse_json(content, limit_bytes=MAX_SIGNATURE_BYTES, found_in=SIGNATURE_FILE)
+    bundle = convert_json(document, _SigstoreBundle, found_in=SIGNATURE_FILE)
+    envelope = bundle.dsse_envelope
+    expect_type(bundle.media_type, _MEDIA_TYPE, "mediaType")
+    expect_type(envelope.payload_type, _PAYLOAD_TYPE, "dsseEnvelope.payloadType")
+    trusted = {key_id(key): key for key in keys}
+    signer = bundle.verification_material.public_key.hint
+    if signer not in trusted:
+        known = ", ".join(_short(name) for name in trusted) or "none"
+        raise SignatureError(
+            f"the bundle is signed by the key {_short(signer)}, which is not trusted "
+            f"(trusted: {known})",
+            found_in=f"{SIGNATURE_FILE}, verificationMaterial.publicKey.hint",
+            remedy="check with the public key that belongs to the key it was signed with",
+        )
+    payload = _base64(envelope.payload, "dsseEnvelope.payload")
+    signature = _base64(envelope.signatures[0].sig, "dsseEnvelope.signatures")
+    key = trusted[signer]
+    try:
+        key.verify(signature, _pre_authentication_encoding(payload), signature_algorithm(key))
+    except InvalidSignature as error:
+        raise SignatureError(
+            f"the signature by key {_short(signer)} does not fit what it signs; "
+            "the file was changed after signing",
+            found_in=f"{SIGNATURE_FILE}, dsseEnvelope.signatures",
+            remedy="fetch the bundle again, or sign it again",
+        ) from error
+    return SignedPayload(content=payload, key_id=signer)
+
+
+def expect_type(found: str, expected: str, key: str) -> None:
+    """Raises `SignatureError` where a part of `model.sig` says it is of another type."""
+    if found != expected:
+        raise SignatureError(
+            f"{SIGNATURE_FILE} is of the type {found!a}, expected {expected!r}",
+            found_in=f"{SIGNATURE_FILE}, {key}",
+        )
+
+
+def _pre_authentication_encoding(payload: bytes) -> bytes:
+    """What is signed: DSSE v1, https://github.com/secure-systems-lab/dsse protocol.md."""
+    header = f"DSSEv1 {len(_PAYLOAD_TYPE)} {_PAYLOAD_TYPE} {len(payload)} "
+    return header.encode() + payload
+
+
+def _base64(text: str, key: str) -> bytes:
+    try:
+        return base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError) as error:
+        raise SignatureError(
+            f"{SIGNATURE_FILE} has text that is no base64", found_in=f"{SIGNATURE_FILE}, {key}"
+        ) from error
+
+
+def _short(identifier: str) -> str:
+    """Enough of a key id to tell keys apart; safe to print."""
+    return ascii(identifier[:16]).strip("'")
