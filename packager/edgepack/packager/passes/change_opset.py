@@ -7,7 +7,7 @@ afterwards, so a change of meaning that is missing here is caught there.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import onnx
@@ -17,8 +17,10 @@ from edgepack.packager.graph import stored_tensors
 from edgepack.packager.graph.model_files import opset_of
 from edgepack.packager.graph.questions import subgraphs
 from edgepack.packager.passes.infer_shapes import add_shapes
+from edgepack.packager.passes.operator_sets import STANDARD, UnchangeableError, exists, label
+from edgepack.packager.passes.plain_constants import make_constants_plain
+from edgepack.packager.passes.standard_functions import write_out
 
-_STANDARD = ("", "ai.onnx")
 _AXES_BECAME_INPUT = {
     "Squeeze": 13,
     "Unsqueeze": 13,
@@ -39,10 +41,6 @@ _GRID_SAMPLE_RENAMED = 20
 _GRID_SAMPLE_MODES = {b"bilinear": b"linear", b"bicubic": b"cubic"}
 
 
-class UnchangeableError(Exception):
-    """A node that has no equivalent in the other operator set; the message says which."""
-
-
 def change_opset(model: onnx.ModelProto, target: int) -> None:
     """Rewrites the nodes of a model for another version of the standard operator set.
 
@@ -59,7 +57,7 @@ def change_opset(model: onnx.ModelProto, target: int) -> None:
     step = _Step(start=opset_of(model), target=target)
     _change_graph(model.graph, shaped.graph, step)
     for entry in model.opset_import:
-        if entry.domain in _STANDARD:
+        if entry.domain in STANDARD:
             entry.version = target
 
 
@@ -83,11 +81,13 @@ class _Graph:
 
     Attributes:
         shapes: Sizes by tensor of the main graph, None where open.
+        types: Types by tensor.
         constants: Initializers in reach.
         added: New initializers.
     """
 
     shapes: Mapping[str, tuple[int | None, ...]]
+    types: Mapping[str, onnx.TypeProto]
     constants: Mapping[str, onnx.TensorProto]
     added: list[onnx.TensorProto] = field(default_factory=list)
 
@@ -102,16 +102,25 @@ def _change_graph(
     step: _Step,
     outer: Mapping[str, onnx.TensorProto] | None = None,
 ) -> None:
+    constants = {**(outer or {}), **{tensor.name: tensor for tensor in graph.initializer}}
+    values = (*shaped.input, *shaped.output, *shaped.value_info)
     known = _Graph(
         shapes={
             value.name: tuple(
                 size.dim_value if size.HasField("dim_value") else None
                 for size in value.type.tensor_type.shape.dim
             )
-            for value in (*shaped.input, *shaped.output, *shaped.value_info)
+            for value in values
             if value.type.tensor_type.HasField("shape")
         },
-        constants={**(outer or {}), **{tensor.name: tensor for tensor in graph.initializer}},
+        types={
+            **{value.name: value.type for value in values if value.type.WhichOneof("value")},
+            **{
+                name: helper.make_tensor_type_proto(tensor.data_type, list(tensor.dims))
+                for name, tensor in constants.items()
+            },
+        },
+        constants=constants,
     )
     changed: list[onnx.NodeProto] = []
     for node in graph.node:
@@ -124,8 +133,10 @@ def _change_graph(
 
 
 def _change_node(node: onnx.NodeProto, step: _Step, graph: _Graph) -> list[onnx.NodeProto]:
-    if node.domain not in _STANDARD:
+    if node.domain not in STANDARD:
         return [node]
+    if not exists(node, step.target):
+        return _write_out(node, step, graph)
     if _schema(node, step.start).since_version == _schema(node, step.target).since_version:
         return [node]
     rewrite = _REWRITES.get(node.op_type)
@@ -135,16 +146,23 @@ def _change_node(node: onnx.NodeProto, step: _Step, graph: _Graph) -> list[onnx.
     return nodes
 
 
+def _write_out(node: onnx.NodeProto, step: _Step, graph: _Graph) -> list[onnx.NodeProto]:
+    """What the standard defines the node as, in the other operator set."""
+    nodes = write_out(node, step.start, graph.types)
+    if nodes is None:
+        raise UnchangeableError(f"opset {step.target} has no {node.op_type} ({label(node)})")
+    written = onnx.GraphProto(node=nodes)
+    make_constants_plain(written)
+    graph.added.extend(written.initializer)
+    constants = {tensor.name: tensor for tensor in written.initializer}
+    inner = replace(graph, constants={**graph.constants, **constants})
+    return [changed for entry in written.node for changed in _change_node(entry, step, inner)]
+
+
 def _schema(node: onnx.NodeProto, version: int) -> defs.OpSchema:
-    try:
-        schema = defs.get_schema(node.op_type, version, "")
-    except defs.SchemaError as error:
-        raise UnchangeableError(
-            f"opset {version} has no {node.op_type} ({_label(node)})"
-        ) from error
-    if schema.deprecated:
-        raise UnchangeableError(f"opset {version} has no {node.op_type} ({_label(node)})")
-    return schema
+    if not exists(node, version):
+        raise UnchangeableError(f"opset {version} has no {node.op_type} ({label(node)})")
+    return defs.get_schema(node.op_type, version, "")
 
 
 def _fit(node: onnx.NodeProto, step: _Step) -> None:
@@ -157,12 +175,12 @@ def _fit(node: onnx.NodeProto, step: _Step) -> None:
         default = helper.get_attribute_value(known.default_value) if known else None
         if helper.get_attribute_value(attribute) != default:
             raise UnchangeableError(
-                f"{node.op_type} has no {attribute.name} in opset {step.target} ({_label(node)})"
+                f"{node.op_type} has no {attribute.name} in opset {step.target} ({label(node)})"
             )
         node.attribute.remove(attribute)
     if not new.min_input <= len(node.input) <= new.max_input:
         raise UnchangeableError(
-            f"{node.op_type} takes other inputs in opset {step.target} ({_label(node)})"
+            f"{node.op_type} takes other inputs in opset {step.target} ({label(node)})"
         )
 
 
@@ -184,9 +202,7 @@ def _split(node: onnx.NodeProto, step: _Step, graph: _Graph) -> list[onnx.NodePr
         axis = _integer(node, "axis", 0)
         size = graph.shapes[node.input[0]][axis] if node.input[0] in graph.shapes else None
         if size is None or size % len(node.output):
-            raise UnchangeableError(
-                f"the parts of Split are not known to be equal ({_label(node)})"
-            )
+            raise UnchangeableError(f"the parts of Split are not known to be equal ({label(node)})")
         _remove(node, "num_outputs")
     if step.down(_SPLIT_BECAME_INPUT):
         _to_attribute(node, "split", graph)
@@ -227,7 +243,7 @@ def _roi_align(node: onnx.NodeProto, step: _Step, graph: _Graph) -> list[onnx.No
         )
     elif step.down(_ROI_ALIGN_HALF_PIXEL):
         if _value(node, "coordinate_transformation_mode") != b"output_half_pixel":
-            raise UnchangeableError(f"RoiAlign counts from pixel centres ({_label(node)})")
+            raise UnchangeableError(f"RoiAlign counts from pixel centres ({label(node)})")
         _remove(node, "coordinate_transformation_mode")
     return [node]
 
@@ -265,7 +281,7 @@ def _to_attribute(node: onnx.NodeProto, name: str, graph: _Graph) -> None:
         return
     tensor = graph.constants.get(node.input[1])
     if tensor is None:
-        raise UnchangeableError(f"the {name} of {node.op_type} are computed ({_label(node)})")
+        raise UnchangeableError(f"the {name} of {node.op_type} are computed ({label(node)})")
     values = [int(value) for value in stored_tensors.values(tensor).ravel()]
     del node.input[1:]
     if values:
@@ -288,7 +304,3 @@ def _remove(node: onnx.NodeProto, name: str) -> None:
     for attribute in list(node.attribute):
         if attribute.name == name:
             node.attribute.remove(attribute)
-
-
-def _label(node: onnx.NodeProto) -> str:
-    return f"node {node.name or node.output[0]!r}"

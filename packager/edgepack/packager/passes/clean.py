@@ -28,9 +28,10 @@ from edgepack.packager.graph.model_files import (
 )
 from edgepack.packager.graph.questions import used_names
 from edgepack.packager.graph.stored_tensors import is_held
-from edgepack.packager.passes.change_opset import UnchangeableError, change_opset
+from edgepack.packager.passes.change_opset import change_opset
 from edgepack.packager.passes.context import PassContext, PassResult
 from edgepack.packager.passes.float_types import to_float32
+from edgepack.packager.passes.operator_sets import UnchangeableError, check_types
 from edgepack.packager.passes.plain_constants import make_constants_plain
 from edgepack.packager.profile.pass_settings import Clean
 
@@ -157,12 +158,13 @@ def _convert_opset(
     target = min(max(opset, settings.opset), limits.opset_max)
     if target == opset:
         return model, ()
-    by_onnx = _convert_by_onnx(model, target)
-    if by_onnx is not None:
-        return by_onnx, ()
     changed = onnx.ModelProto()
-    changed.CopyFrom(model)
     try:
+        check_types(model, target)
+        by_onnx = _convert_by_onnx(model, target)
+        if by_onnx is not None:
+            return by_onnx, ()
+        changed.CopyFrom(model)
         change_opset(changed, target)
     except UnchangeableError as error:
         reason = str(error)

@@ -1,0 +1,45 @@
+"""What a version of the standard operator set has."""
+
+import onnx
+from onnx import defs
+
+STANDARD = ("", "ai.onnx")
+"""The names of the standard domain."""
+
+
+class UnchangeableError(Exception):
+    """A node that has no equivalent in the other operator set; the message says which."""
+
+
+def exists(node: onnx.NodeProto, version: int) -> bool:
+    """Whether an operator set has a node's operator, of the standard domain."""
+    try:
+        return not defs.get_schema(node.op_type, version, "").deprecated
+    except defs.SchemaError:
+        return False
+
+
+def check_types(model: onnx.ModelProto, target: int) -> None:
+    """Refuses weights of types that the operators which read them do not take in another opset.
+
+    Raises:
+        UnchangeableError: The first such weight's node.
+    """
+    tensors = {tensor.name: tensor for tensor in model.graph.initializer}
+    for node in model.graph.node:
+        if node.domain not in STANDARD or not exists(node, target):
+            continue
+        expected = defs.get_schema(node.op_type, target, "").inputs
+        for name, formal in zip(node.input, expected, strict=False):
+            if name not in tensors:
+                continue
+            kind = onnx.TensorProto.DataType.Name(tensors[name].data_type).lower()
+            if f"tensor({kind})" not in formal.types:
+                raise UnchangeableError(
+                    f"{node.op_type} takes no {kind} in opset {target} ({label(node)})"
+                )
+
+
+def label(node: onnx.NodeProto) -> str:
+    """A node in words, also where it has no name."""
+    return f"node {node.name or node.output[0]!r}"

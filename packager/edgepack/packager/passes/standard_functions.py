@@ -1,0 +1,66 @@
+"""Writes a standard operator out as the operators that the standard defines it by.
+
+Newer operator sets have operators that are functions of older ones: Gelu, GroupNormalization, Mish,
+Swish, RMSNormalization. Hardware that reads older sets computes them all the same, written out.
+"""
+
+from collections.abc import Mapping
+
+import onnx
+from onnx import defs, helper, inliner
+
+
+def write_out(
+    node: onnx.NodeProto, opset: int, types: Mapping[str, onnx.TypeProto]
+) -> list[onnx.NodeProto] | None:
+    """The nodes that compute what a node does.
+
+    Args:
+        node: A node of the standard domain.
+        opset: Of its model.
+        types: Types of tensors by name: what an operator is a function of may depend on them.
+
+    Returns:
+        Nodes of the same operator set, their inner tensors named after the node's first output;
+        None where a type is missing or the standard has no definition for these types.
+    """
+    names = dict.fromkeys(name for name in node.input if name)
+    if any(name not in types for name in names):
+        return None
+    whole = onnx.NodeProto()
+    whole.CopyFrom(node)
+    _give_defaults(whole, defs.get_schema(node.op_type, opset, ""))
+    alone = helper.make_model(
+        helper.make_graph(
+            [whole],
+            "alone",
+            [helper.make_value_info(name, types[name]) for name in names],
+            [onnx.ValueInfoProto(name=name) for name in node.output if name],
+        ),
+        opset_imports=[helper.make_opsetid("", opset)],
+    )
+    try:
+        written = inliner.inline_selected_functions(
+            alone, [("", node.op_type)], inline_schema_functions=True
+        )
+    except RuntimeError:
+        return None
+    nodes = list(written.graph.node)
+    if any(entry.op_type == node.op_type for entry in nodes):
+        return None
+    outside = {*names, *node.output, ""}
+    for entry in nodes:
+        for tensors in (entry.input, entry.output):
+            tensors[:] = [
+                name if name in outside else f"{node.output[0]}/{name}" for name in tensors
+            ]
+        entry.name = f"{node.name or node.output[0]}/{entry.output[0]}"
+    return nodes
+
+
+def _give_defaults(node: onnx.NodeProto, schema: defs.OpSchema) -> None:
+    """The inliner leaves a Constant empty whose value is an attribute that is not there."""
+    given = {attribute.name for attribute in node.attribute}
+    for name, attribute in schema.attributes.items():
+        if name not in given and attribute.default_value.name:
+            node.attribute.append(attribute.default_value)
