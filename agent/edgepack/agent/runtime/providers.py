@@ -1,8 +1,6 @@
 """Which execution providers this device really offers, and why the others are not there.
 
-What is known of a provider is data: the kinds of hardware it drives, the kernel drivers that
-show such hardware, the plug-in that carries it, and what would bring it. A new provider is a
-new row.
+What is known of each beforehand is data: see `provider_table.py`.
 """
 
 import importlib
@@ -10,135 +8,37 @@ import importlib.metadata
 import importlib.util
 import platform
 import threading
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from edgepack.agent.runtime.provider_table import (
+    KNOWN,
+    NOT_ON_DEVICE,
+    Known,
+    Plugin,
+    known_provider,
+)
 from edgepack.errors import DeviceError
 from edgepack.wire.messages import ProviderFacts
 
-
-@dataclass(frozen=True, kw_only=True)
-class Plugin:
-    """A provider in a wheel of its own, registered with ONNX Runtime at run time.
-
-    Attributes:
-        distribution, module: Its package, and the module that knows where its libraries are.
-        backends: By device kind, the function of `module` that names the back-end library.
-        native_arch: Machines on which the back ends drive hardware; elsewhere they simulate it.
-        simulated: Device kinds that the back ends can simulate elsewhere.
-        backend_options: Provider options that name a back end; where a variant sets none, the
-            first gets the path of the library on this device.
-        chip_options: Provider options that name a chip.
-        simulator_options: Options of a simulated session where the variant names no chip.
-        simulator_is_serial: A simulator computes on one thread, and others wait for it busily.
-        sdk: Attribute of `module.build_and_package_info` with the version of the vendor's SDK.
-        sdk_name: Name of that SDK among a device's drivers.
-    """
-
-    distribution: str
-    module: str
-    backends: Mapping[str, str]
-    native_arch: tuple[str, ...]
-    simulated: tuple[str, ...]
-    backend_options: tuple[str, ...]
-    chip_options: tuple[str, ...]
-    simulator_options: Mapping[str, str]
-    simulator_is_serial: bool
-    sdk: str
-    sdk_name: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class Known:
-    """What is known of one provider.
-
-    Attributes:
-        name: ONNX Runtime's name.
-        brought_by: What would bring it to a device that lacks it.
-        kinds: Device kinds that it drives, each with the kernel drivers that show the hardware;
-            without drivers, the kind is there wherever the provider is.
-        plugin: Its wheel, when it is a plug-in.
-        session_options: Session settings that it wants where the variant says nothing.
-    """
-
-    name: str
-    brought_by: str
-    kinds: Mapping[str, tuple[str, ...]]
-    plugin: Plugin | None = None
-    session_options: Mapping[str, str] = field(default_factory=dict)
-
-
-KNOWN = (
-    Known(
-        name="QNNExecutionProvider",
-        brought_by="pip install 'edgepack[qnn]'",
-        kinds={"npu": (), "gpu": ()},
-        plugin=Plugin(
-            distribution="onnxruntime-qnn",
-            module="onnxruntime_qnn",
-            backends={"npu": "get_qnn_htp_path", "gpu": "get_qnn_gpu_path"},
-            native_arch=("aarch64", "arm64"),
-            simulated=("npu",),
-            backend_options=("backend_path", "backend_type"),
-            chip_options=("htp_arch", "soc_model"),
-            # Without an architecture the simulator's 16-bit outputs vary from run to run; without
-            # a SoC it assumes too little memory for models with an LSTM (QNN error 1002).
-            simulator_options={"htp_arch": "73", "soc_model": "60"},
-            simulator_is_serial=True,
-            sdk="qnn_version",
-            sdk_name="qnn-sdk",
-        ),
-    ),
-    Known(
-        name="VitisAIExecutionProvider",
-        brought_by="the onnxruntime of AMD's Ryzen AI software, which is not on PyPI",
-        kinds={"npu": ("amdxdna",)},
-    ),
-    Known(
-        name="OpenVINOExecutionProvider",
-        brought_by="pip install 'edgepack[openvino]' in an environment without onnxruntime",
-        kinds={"npu": ("intel_vpu",), "gpu": ("i915", "xe"), "cpu": ()},
-        # OpenVINO fuses from the plain graph; ONNX Runtime's fusions hide it (OpenVINO EP docs).
-        session_options={"session.graph_optimization_level": "disable_all"},
-    ),
-    Known(
-        name="TensorrtExecutionProvider",
-        brought_by="pip install onnxruntime-gpu, and NVIDIA's TensorRT",
-        kinds={"gpu": ("nvidia", "nvgpu")},
-    ),
-    Known(
-        name="CUDAExecutionProvider",
-        brought_by="pip install onnxruntime-gpu, and NVIDIA's CUDA and cuDNN",
-        kinds={"gpu": ("nvidia", "nvgpu")},
-    ),
-    Known(
-        name="CoreMLExecutionProvider",
-        brought_by="onnxruntime on macOS",
-        kinds={"npu": (), "gpu": (), "cpu": ()},
-    ),
-    Known(
-        name="DmlExecutionProvider",
-        brought_by="pip install onnxruntime-directml on Windows",
-        kinds={"gpu": (), "npu": ()},
-    ),
-    Known(name="CPUExecutionProvider", brought_by="pip install 'edgepack[cpu]'", kinds={"cpu": ()}),
-)
-
-NOT_ON_DEVICE = frozenset({"AzureExecutionProvider"})
-"""Providers in the stock wheels that run nothing on the device itself."""
+__all__ = [
+    "Known",
+    "Plugin",
+    "backend_path",
+    "is_installed",
+    "is_simulated",
+    "known_provider",
+    "load_runtime",
+    "plugin_devices",
+    "plugin_module",
+    "read_providers",
+    "read_sdks",
+    "runtime_errors",
+]
 
 _registering = threading.Lock()
-
-
-def known_provider(name: str) -> Known:
-    """What is known of a provider; of one that is in no row, only its name."""
-    for known in KNOWN:
-        if known.name == name:
-            return known
-    return Known(name=name, brought_by=f"a build of onnxruntime with {name}", kinds={})
 
 
 def load_runtime() -> ModuleType:
