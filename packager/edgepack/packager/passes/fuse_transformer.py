@@ -19,6 +19,8 @@ from edgepack.packager.passes.layer_norm import fuse_layer_norm
 from edgepack.packager.profile.pass_settings import FuseTransformer
 
 _MICROSOFT = "com.microsoft"
+_NAMED = 5
+"""So many nodes that stayed are named in the note."""
 
 
 def fuse_transformer(
@@ -62,6 +64,8 @@ def _fuse_own(model: onnx.ModelProto, wanted: set[str]) -> tuple[onnx.ModelProto
     options.enable_skip_layer_norm = "SkipLayerNormalization" in wanted
     options.enable_bias_skip_layer_norm = options.enable_skip_layer_norm
     options.enable_attention = "Attention" in wanted
+    # By default a mask becomes its number of words, which holds for padding at the end alone.
+    options.use_raw_attention_mask(True)
     options.enable_shape_inference = False  # it would write a file into the current folder
     before = onnx.ModelProto()
     before.CopyFrom(model)
@@ -75,4 +79,19 @@ def _fuse_own(model: onnx.ModelProto, wanted: set[str]) -> tuple[onnx.ModelProto
     drop_unused_opsets(fused)
     made = Counter(node.op_type for node in fused.graph.node if node.domain == _MICROSOFT)
     counts = ", ".join(f"{made[name]} {name}" for name in sorted(wanted))
-    return fused, f"ONNX Runtime's transformer optimizer made {counts}."
+    left = _attentions(fused.graph) if "Attention" in wanted else []
+    stays = (
+        f"; of {len(left)} attentions it does not know the chain, and they stay as exported: "
+        f"{', '.join(left[:_NAMED])}{' …' if len(left) > _NAMED else ''}"
+        if left
+        else ""
+    )
+    return fused, f"ONNX Runtime's transformer optimizer made {counts}{stays}."
+
+
+def _attentions(graph: onnx.GraphProto) -> list[str]:
+    """Names of the Softmax nodes that weigh the rows of a matrix product: spelled-out attention."""
+    weighs = {node.input[0] for node in graph.node if node.op_type == "MatMul"}
+    return [
+        node.name for node in graph.node if node.op_type == "Softmax" and node.output[0] in weighs
+    ]
