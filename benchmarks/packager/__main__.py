@@ -13,20 +13,20 @@ from typing import NoReturn
 
 import msgspec
 
-from benchmarks.packager.contestants import CONTESTANTS, TARGETS, Contestant
-from benchmarks.packager.document import document
-from benchmarks.packager.host import read_host
-from benchmarks.packager.measure import (
-    FLOAT,
-    Terms,
-    kept_on_cpu,
-    measure,
-    measure_float,
-    prepare_task,
-    race_kept,
+from benchmarks.packager.calibration import measure_calibrator
+from benchmarks.packager.contestants import (
+    CALIBRATION,
+    CALIBRATORS,
+    CONTESTANTS,
+    TARGETS,
+    Contestant,
 )
+from benchmarks.packager.document import document
+from benchmarks.packager.host import Host, read_host
+from benchmarks.packager.making import PreparedTask, Terms, prepare_task
+from benchmarks.packager.measure import kept_on_cpu, measure, measure_float, race_kept
 from benchmarks.packager.readme import put_into
-from benchmarks.packager.records import Race, Record, Results, Store, encode_results
+from benchmarks.packager.records import FLOAT, Record, Results, Store, encode_results
 from benchmarks.packager.table import speed
 from benchmarks.tasks import NAMES, load_task
 from benchmarks.tasks.export import CALIBRATION_COUNT, export_task
@@ -56,27 +56,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         cpu=host.cpu,
         store=Store(_RESULTS / "packager"),
     )
-    contestants = [
-        entry
-        for entry in CONTESTANTS
-        if entry.peer in given.peers
-        and entry.target in given.targets
-        and entry.setting in given.settings
-    ]
+    contestants = _chosen(CONTESTANTS, given)
+    calibrators = _chosen(CALIBRATORS, given)
     try:
         take = _read_all if given.measured_before else _measure_all
-        floats, records, races = take(given.tasks, contestants, terms)
+        results = take(given.tasks, contestants, calibrators, terms, host)
     except EdgepackError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
-    results = Results(
-        host=host,
-        part=terms.part,
-        calibration_count=CALIBRATION_COUNT,
-        float_records=tuple(floats),
-        records=tuple(records),
-        races=tuple(races),
-    )
     _RESULTS.mkdir(parents=True, exist_ok=True)
     write_file(_RESULTS / "packager.json", encode_results(results))
     print(document(results))
@@ -96,43 +83,93 @@ def _stop(number: int, frame: FrameType | None) -> NoReturn:
     sys.exit(128 + number)
 
 
+def _chosen(entries: Sequence[Contestant], given: argparse.Namespace) -> list[Contestant]:
+    return [
+        entry
+        for entry in entries
+        if entry.peer in given.peers
+        and entry.target in given.targets
+        and entry.setting in given.settings
+    ]
+
+
 def _measure_all(
-    tasks: Sequence[str], contestants: Sequence[Contestant], terms: Terms
-) -> tuple[list[Record], list[Record], list[Race]]:
-    floats, records, races = [], [], []
+    tasks: Sequence[str],
+    contestants: Sequence[Contestant],
+    calibrators: Sequence[Contestant],
+    terms: Terms,
+    host: Host,
+) -> Results:
+    floats, records, calibrations, races = [], [], [], []
     for name in tasks:
         task = load_task(name)
-        calibration = _calibration_folder(name)
-        prepared = prepare_task(task, calibration)
+        prepared = prepare_task(task, _calibration_folder(name))
         floats.append(measure_float(prepared, terms))
-        for contestant in contestants:
-            print(f"{name}: {contestant.title} …", end=" ", file=sys.stderr, flush=True)
-            record = measure(contestant, prepared, terms)
-            print(_told(record), file=sys.stderr, flush=True)
-            records.append(record)
+        records += [_measured_aloud(measure, entry, prepared, terms) for entry in contestants]
+        calibrations += [
+            _measured_aloud(measure_calibrator, entry, prepared, terms) for entry in calibrators
+        ]
         race = race_kept(prepared, floats[-1], records, terms)
         if race is not None:
             races.append(race)
-    return floats, records, races
+    return Results(
+        host=host,
+        part=terms.part,
+        calibration_count=CALIBRATION_COUNT,
+        float_records=tuple(floats),
+        records=tuple(records),
+        calibrations=tuple(calibrations),
+        races=tuple(races),
+    )
+
+
+def _measured_aloud(
+    take: Callable[[Contestant, PreparedTask, Terms], Record],
+    contestant: Contestant,
+    prepared: PreparedTask,
+    terms: Terms,
+) -> Record:
+    """Measures, and says so on stderr."""
+    name = prepared.task.name
+    print(f"{name}: {contestant.title} …", end=" ", file=sys.stderr, flush=True)
+    record = take(contestant, prepared, terms)
+    print(_told(record), file=sys.stderr, flush=True)
+    return record
 
 
 def _read_all(
-    tasks: Sequence[str], contestants: Sequence[Contestant], terms: Terms
-) -> tuple[list[Record], list[Record], list[Race]]:
+    tasks: Sequence[str],
+    contestants: Sequence[Contestant],
+    calibrators: Sequence[Contestant],
+    terms: Terms,
+    host: Host,
+) -> Results:
     editions = {name: load_task(name).edition for name in tasks}
     newest = terms.store.newest(terms.part, terms.cpu, editions)
     floats = [newest[FLOAT, "-", name] for name in tasks if (FLOAT, "-", name) in newest]
-    records = [
-        newest[entry.peer, entry.setting, record.subject.task]
-        for record in floats
-        for entry in contestants
-        if (entry.peer, entry.setting, record.subject.task) in newest
-    ]
+
+    def of(entries: Sequence[Contestant]) -> tuple[Record, ...]:
+        return tuple(
+            newest[entry.peer, entry.setting, record.subject.task]
+            for record in floats
+            for entry in entries
+            if (entry.peer, entry.setting, record.subject.task) in newest
+        )
+
+    records = of(contestants)
     races = [
         terms.store.read_race(record.subject.task, kept_on_cpu(record, records))
         for record in floats
     ]
-    return floats, records, [race for race in races if race is not None]
+    return Results(
+        host=host,
+        part=terms.part,
+        calibration_count=CALIBRATION_COUNT,
+        float_records=tuple(floats),
+        records=records,
+        calibrations=of(calibrators),
+        races=tuple(race for race in races if race is not None),
+    )
 
 
 def _calibration_folder(name: str) -> Path:
@@ -141,6 +178,8 @@ def _calibration_folder(name: str) -> Path:
 
 
 def _told(record: Record) -> str:
+    if record.outcome == "made":
+        return f"made in {record.wall_s or 0:.1f} s"
     if record.verdict is None:
         return f"{record.outcome}: {record.because}" if record.because else record.outcome
     return f"{record.verdict.metric:.3f}, {speed(record):.2f}x, made in {record.wall_s or 0:.1f} s"
@@ -148,7 +187,8 @@ def _told(record: Record) -> str:
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     peers = tuple(dict.fromkeys(entry.peer for entry in CONTESTANTS))
-    settings = tuple(dict.fromkeys(entry.setting for entry in CONTESTANTS))
+    settings = tuple(dict.fromkeys(entry.setting for entry in (*CONTESTANTS, *CALIBRATORS)))
+    targets = (*TARGETS, CALIBRATION)
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.packager",
         description=__doc__,
@@ -156,7 +196,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--tasks", type=_list_of(NAMES), default=NAMES, metavar="A,B")
     parser.add_argument("--peers", type=_list_of(peers), default=peers, metavar="A,B")
-    parser.add_argument("--targets", type=_list_of(TARGETS), default=tuple(TARGETS), metavar="A,B")
+    parser.add_argument("--targets", type=_list_of(targets), default=targets, metavar="A,B")
     parser.add_argument("--settings", type=_list_of(settings), default=settings, metavar="A,B")
     parser.add_argument("--quick", action="store_true", help="fewer samples, shorter timing")
     parser.add_argument("--time-limit-s", type=float, default=600, help="for one model")

@@ -17,6 +17,26 @@ TARGETS = {
 NPU_TARGETS = ("qnn-a8w8", "qnn-a16w8", "power-of-two")
 """Those whose accuracy is that of exact integer arithmetic."""
 
+SIMULATED_TARGETS = ("qnn-a8w8", "qnn-a16w8")
+"""Those for which a build of ours runs the vendor's simulator."""
+
+CALIBRATION = "calibration"
+"""The target of `CALIBRATORS`, for the command line; what they cost counts, not what they make."""
+
+CALIBRATION_METHODS = {
+    "minmax": "vitisai-a8w8",
+    "percentile-99.99": "vitisai-a8w8",
+    "mse": "vitisai-a8w8",
+    "entropy": "vitisai-a8w8",
+    "nonoverflow": "vitisai-xint8",
+    "minmse": "vitisai-xint8",
+}
+"""Our calibration methods, each with the profile that it is measured in: both quantize the whole
+graph, as the reference does, and neither's provider nor a simulator of it runs here."""
+
+BY_METHOD = "calibrated-by-"
+"""Beginning of the settings of ours that try one calibration method and nothing else."""
+
 WITH_METRIC = "+metric"
 """Ending of the settings of ours that choose by the task's own metric."""
 
@@ -58,11 +78,14 @@ def is_told_the_metric(setting: str) -> bool:
     return setting.endswith(WITH_METRIC)
 
 
+REFERENCE = Contestant(
+    peer="ort", setting="static-default", target="cpu", title="onnxruntime static, MinMax"
+)
+"""The one whose time and memory are the measure: ONNX Runtime's MinMax."""
+
 CONTESTANTS = (
     *_own("cpu", "cpu", shapes=False),
-    Contestant(
-        peer="ort", setting="static-default", target="cpu", title="onnxruntime static, MinMax"
-    ),
+    REFERENCE,
     Contestant(
         peer="ort",
         setting="static-per-channel",
@@ -121,3 +144,15 @@ CONTESTANTS = (
     Contestant(peer="quark", setting="a8w8", target="qnn-a8w8", title="Quark A8W8"),
 )
 """In the tables' order within a target."""
+
+CALIBRATORS = tuple(
+    Contestant(
+        peer=OWN,
+        setting=f"{BY_METHOD}{method}",
+        target=CALIBRATION,
+        title=f"edgepack {method}",
+        shapes=True,
+    )
+    for method in CALIBRATION_METHODS
+)
+"""Not among the contestants: what they make is published by nobody, so it is not judged."""

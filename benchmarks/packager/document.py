@@ -2,7 +2,9 @@
 
 from collections.abc import Iterator
 
+from benchmarks.packager.calibration_table import calibration_costs
 from benchmarks.packager.contestants import TARGETS, is_told_the_metric
+from benchmarks.packager.costs import MOST_MEMORY, QUIET_SHARE
 from benchmarks.packager.goals import check_goals
 from benchmarks.packager.host import Host
 from benchmarks.packager.records import Results
@@ -30,7 +32,9 @@ def _sections(results: Results) -> Iterator[str]:
     )
     for target in TARGETS:
         yield overview(results, target)
-    yield "## The goals of edgepack\n\n" + check_goals(results)
+    yield f"## The goals of edgepack\n\n{_how_goals_count()}\n\n{check_goals(results)}"
+    if results.calibrations:
+        yield f"## Calibration alone\n\n{_how_calibrated()}\n\n{calibration_costs(results)}"
     yield "## All numbers"
     for record in results.float_records:
         yield f"### {record.subject.task}\n\n{details(results, record.subject.task)}"
@@ -68,6 +72,29 @@ def _how(results: Results) -> str:
         )
         + "`refused` means that edgepack wrote nothing, because no variant held its budget; its "
         "numbers are under the last words."
+    )
+
+
+def _how_goals_count() -> str:
+    return (
+        "Time and memory are those of the whole build, as multiples of what onnxruntime static, "
+        "MinMax takes on the same task right before (older rows: in the same hour, or as marked). "
+        "Of the two times the first one counts: wall time where other programs took less than "
+        f"{QUIET_SHARE:.0%} of the machine's processor time during both, else, or where that was "
+        "not measured, processor time, which they change little. `the simulator alone` is a "
+        "process that has nothing of a build: it opens what was built on the vendor's simulator "
+        "and runs it twice, on one CPU as the build does. It is told, and not taken off."
+    )
+
+
+def _how_calibrated() -> str:
+    return (
+        "What one calibration method takes where nothing else is tried: a whole `edgepack build` "
+        "by a profile with that one method, which quantizes the whole graph, as ONNX Runtime's "
+        "does, and takes whatever accuracy comes of it. Peak memory, and in brackets processor "
+        "time, as multiples of what onnxruntime static, MinMax takes right before; the goal is "
+        f"memory ≤ {MOST_MEMORY:g}x for every method. `nonoverflow` and `minmse` give power-of-two "
+        "scales. The last row is taken from the tables above."
     )
 
 

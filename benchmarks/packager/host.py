@@ -6,6 +6,10 @@ from pathlib import Path
 import msgspec
 
 _CPU_INFO = Path("/proc/cpuinfo")
+_CPU_TIMES = Path("/proc/stat")
+_BUSY = ("user", "nice", "system", "irq", "softirq", "steal")
+_COLUMNS = ("user", "nice", "system", "idle", "iowait", "irq", "softirq", "steal")
+"""Of the first line of `/proc/stat`; see proc_stat(5)."""
 _TELLING_FLAGS = ("avx2", "avx512f", "avx_vnni", "avx512_vnni", "amx_int8", "asimddp", "i8mm")
 """CPU flags that decide how fast 8-bit products are."""
 
@@ -53,3 +57,14 @@ def parse_host(cpu_info: str, *, cores: int, memory_bytes: int) -> Host:
         memory_bytes=memory_bytes,
         flags=tuple(flag for flag in _TELLING_FLAGS if flag in flags),
     )
+
+
+def read_busy_s() -> float:
+    """Processor time that this machine has spent since it started, on all CPUs, seconds."""
+    return parse_busy_s(_CPU_TIMES.read_text(), ticks_a_second=os.sysconf("SC_CLK_TCK"))
+
+
+def parse_busy_s(cpu_times: str, *, ticks_a_second: int) -> float:
+    """The same, from the text of `/proc/stat`; time that the hypervisor took counts."""
+    ticks = dict(zip(_COLUMNS, map(int, cpu_times.split()[1:]), strict=False))
+    return sum(ticks.get(column, 0) for column in _BUSY) / ticks_a_second

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from benchmarks.packager.host import read_busy_s
+
 Ending = Literal["ended", "over the time limit", "over the memory limit"]
 
 _PAUSE_S = 0.05
@@ -28,6 +30,7 @@ class Measured:
             unlike `wall_s`, little changed by other programs.
         peak_bytes: Greatest resident memory of the process and all its descendants together;
             of pages that processes share each counts its share.
+        others_s: Processor time of all other programs on the machine meanwhile, seconds.
     """
 
     ending: Ending
@@ -35,6 +38,7 @@ class Measured:
     wall_s: float
     cpu_s: float
     peak_bytes: int
+    others_s: float
 
 
 def run_measured(
@@ -56,7 +60,7 @@ def run_measured(
         memory_limit_bytes: Ended when its tree holds more.
         environment: Variables, or None for this process's.
     """
-    start = time.monotonic()
+    start, busy_s, own_s = time.monotonic(), read_busy_s(), time.process_time()
     with log.open("wb") as output:
         child = subprocess.Popen(
             command,
@@ -87,12 +91,15 @@ def run_measured(
         finally:
             _end_group(child.pid)
     child.returncode = os.waitstatus_to_exitcode(status)
+    cpu_s = usage.ru_utime + usage.ru_stime
+    all_s = read_busy_s() - busy_s - (time.process_time() - own_s)
     return Measured(
         ending=ending,
         exit_code=child.returncode,
         wall_s=time.monotonic() - start,
-        cpu_s=usage.ru_utime + usage.ru_stime,
+        cpu_s=cpu_s,
         peak_bytes=peak_bytes,
+        others_s=max(0.0, all_s - cpu_s),
     )
 
 

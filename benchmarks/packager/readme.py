@@ -1,5 +1,6 @@
 """The part of README.md that is the benchmark's output."""
 
+from benchmarks.packager.calibration_table import count_calibrators
 from benchmarks.packager.contestants import TARGETS
 from benchmarks.packager.goals import count_goals
 from benchmarks.packager.records import Results
@@ -37,5 +38,6 @@ def _block(results: Results) -> str:
         "nothing. All numbers: [docs/benchmarks.md](docs/benchmarks.md)."
     )
     tables = [table for target in TARGETS if (table := overview(results, target)).count("\n") > 2]
-    goals = "What edgepack promises, and how often it held:\n\n" + count_goals(results)
+    counts = [count_goals(results), *([count_calibrators(results)] if results.calibrations else [])]
+    goals = "What edgepack promises, and how often it held:\n\n" + "\n".join(counts)
     return "\n\n".join([about, *tables, goals])

@@ -15,6 +15,7 @@ from edgepack.durable import write_file
 
 Outcome = Literal[
     "judged",
+    "made",
     "refused",
     "crashed",
     "over the time limit",
@@ -53,16 +54,28 @@ class Subject(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     edition: int = 1
 
 
+class Cost(msgspec.Struct, frozen=True, kw_only=True):
+    """What a program took; see `Measured`."""
+
+    wall_s: float
+    cpu_s: float
+    peak_bytes: int
+    others_s: float | None = None
+
+
 class Record(msgspec.Struct, frozen=True, kw_only=True):
-    """A subject, measured.
+    """A subject, measured. What came later is None in the records that were kept before.
 
     Attributes:
         subject: What was measured.
-        outcome: How it ended.
+        outcome: How it ended; `made` where nobody judges what was made.
         because: The tool's last words where it did not end well, else "".
         note: What the runner told of the model that it made, or "".
         candidates: How many models the tool made and compared; None where it does not tell.
-        wall_s, cpu_s, peak_bytes: Of making the model; see `Measured`.
+        wall_s, cpu_s, peak_bytes, others_s: Of making the model; see `Measured`.
+        reference: Of ONNX Runtime's MinMax on the same task, run right before what is ours.
+        simulator: Of a bare process that opens the model on the vendor's simulator and runs it;
+            of ours where such a simulator runs in the build.
         verdict: What the model is worth; None where there is none that runs.
         measured_at: RFC 3339, UTC.
         load_average: Of the machine when it began, one minute: others' work blurs times.
@@ -76,9 +89,24 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     wall_s: float | None = None
     cpu_s: float | None = None
     peak_bytes: int | None = None
+    others_s: float | None = None
+    reference: Cost | None = None
+    simulator: Cost | None = None
     verdict: Verdict | None = None
     measured_at: str
     load_average: float
+
+    @property
+    def cost(self) -> Cost | None:
+        """What making the model took; None where nothing was made."""
+        if self.wall_s is None or self.cpu_s is None or self.peak_bytes is None:
+            return None
+        return Cost(
+            wall_s=self.wall_s,
+            cpu_s=self.cpu_s,
+            peak_bytes=self.peak_bytes,
+            others_s=self.others_s,
+        )
 
 
 class Race(msgspec.Struct, frozen=True, kw_only=True):
@@ -96,13 +124,24 @@ class Race(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Results(msgspec.Struct, frozen=True, kw_only=True):
-    """One table's worth: `.bench/results/packager.json`, and `docs/benchmarks.json`."""
+    """One page's worth: `.bench/results/packager.json`, and `docs/benchmarks.json`.
+
+    Attributes:
+        host: Where it was measured.
+        part: The labelled set that judged.
+        calibration_count: Samples that everybody calibrated with.
+        float_records: Of the float models.
+        records: Of the contestants.
+        calibrations: Of our calibrators.
+        races: See `Race`.
+    """
 
     host: Host
     part: Part
     calibration_count: int
     float_records: tuple[Record, ...]
     records: tuple[Record, ...]
+    calibrations: tuple[Record, ...] = ()
     races: tuple[Race, ...] = ()
 
     def race_of(self, task: str) -> Race | None:

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from benchmarks.packager.contestants import CONTESTANTS, TARGETS, Contestant
+from benchmarks.packager.contestants import CALIBRATORS, CONTESTANTS, TARGETS, Contestant
 from benchmarks.packager.records import FLOAT, Race, Record, Results, Subject, name_of
 
 KEPT_SHARE = 0.99
@@ -80,12 +80,13 @@ def details(results: Results, task: str) -> str:
 
 def failures(results: Results) -> str:
     """A Markdown list: the last words of what did not end well."""
-    titles = {(entry.peer, entry.setting): entry.title for entry in CONTESTANTS}
+    entries = (*CONTESTANTS, *CALIBRATORS)
+    titles = {(entry.peer, entry.setting): entry.title for entry in entries}
     lines = [
         f"- {titles[record.subject.peer, record.subject.setting]}, {record.subject.task}: "
         f"{record.outcome}. {_one_line(record.because)}".rstrip()
-        for record in results.records
-        if record.outcome != "judged"
+        for record in (*results.records, *results.calibrations)
+        if record.outcome not in {"judged", "made"}
     ]
     return "\n".join(lines)
 

@@ -20,6 +20,9 @@ TOLD_FILE = "told.json"
 """Beside the output, where a runner has something to tell of the model that it wrote: `note`, in
 words, and `candidates`, how many the tool made before it was content."""
 
+BUNDLE_FOLDER = "bundle"
+"""Beside the output, the bundle that edgepack took its model out of."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Given:

@@ -1,7 +1,8 @@
 """edgepack itself: `edgepack build` with a model, a calibration folder and a profile, no more.
 
 The settings `…+metric` also name the task's own metric over its development set, which the
-benchmark does not print. The command runs in this process, as the other tools do in theirs.
+benchmark does not print; `calibrated-by-METHOD` try that calibration method alone, by a profile of
+their own. The command runs in this process, as the other tools do in theirs.
 """
 
 import contextlib
@@ -13,8 +14,8 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
-from benchmarks.packager.contestants import WITH_METRIC
-from benchmarks.peers.arguments import TOLD_FILE, Given, refuse, run_setting
+from benchmarks.packager.contestants import BY_METHOD, CALIBRATION_METHODS, WITH_METRIC
+from benchmarks.peers.arguments import BUNDLE_FOLDER, TOLD_FILE, Given, refuse, run_setting
 from edgepack.bundle.keys import generate_key, write_key_pair
 from edgepack.bundle.manifest import COMPONENT, MANIFEST_FILE, decode_manifest
 from edgepack.cli import main
@@ -23,11 +24,26 @@ PROFILES = ("cpu", "openvino-cpu", "qnn-htp", "qnn-htp-a8w8", "vitisai-xint8")
 
 _REPORT = "report.json"
 
+_ONE_METHOD = """
+[profile]
+name = "{name}"
+extends = "{parent}"
+summary = "One calibration method; any accuracy will do, so that nothing else is tried"
 
-def build(given: Given, *, profile: str, options: Sequence[str] = ()) -> None:
+[[pass]]
+name = "quantize"
+ranges = ["{method}"]
+
+[gates.accuracy]
+metric = "sqnr_db"
+sqnr_db_min = -1000.0
+"""
+
+
+def build(given: Given, *, profile: str | Path, options: Sequence[str] = ()) -> None:
     """Builds a bundle of one variant and takes the model out of it."""
     key = given.output.with_name("benchmark.key")
-    bundle = given.output.with_name("bundle")
+    bundle = given.output.with_name(BUNDLE_FOLDER)
     if not key.exists():
         write_key_pair(generate_key(), key.with_suffix(""))
     command: list[str | Path] = ["build", given.model, "--profile", profile, "--key", key]
@@ -48,6 +64,15 @@ def build(given: Given, *, profile: str, options: Sequence[str] = ()) -> None:
 def build_by_metric(given: Given, *, profile: str) -> None:
     """The same, chosen by the task's own metric."""
     build(given, profile=profile, options=["--metric", given.metric])
+
+
+def build_by_method(given: Given, *, method: str) -> None:
+    """A build with one calibration method, whatever it makes of the model."""
+    name = f"{BY_METHOD}{method}"
+    profile = given.output.with_name(f"{name}.toml")
+    parent = CALIBRATION_METHODS[method]
+    profile.write_text(_ONE_METHOD.format(name=name, parent=parent, method=method))
+    build(given, profile=profile)
 
 
 def _run(arguments: Sequence[str]) -> None:
@@ -78,6 +103,10 @@ if __name__ == "__main__":
             **{
                 f"{profile}{WITH_METRIC}": partial(build_by_metric, profile=profile)
                 for profile in PROFILES
+            },
+            **{
+                f"{BY_METHOD}{method}": partial(build_by_method, method=method)
+                for method in CALIBRATION_METHODS
             },
         }
     )

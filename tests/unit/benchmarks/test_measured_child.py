@@ -3,9 +3,12 @@
 import sys
 from pathlib import Path
 
+from benchmarks.packager.host import read_busy_s
 from benchmarks.packager.measured_child import Measured, last_words, run_measured
 
 _MEGABYTE = 10**6
+_CLOCK_TICKS_S = 0.1
+"""The kernel counts the machine's time in ticks, a process's own exactly."""
 
 
 def _run(folder: Path, program: str, *, time_limit_s: float = 60, limit_mb: int = 4000) -> Measured:
@@ -36,6 +39,14 @@ def test_the_memory_of_this_process_does_not_count(tmp_path: Path) -> None:
     held = bytearray(b"x") * 150_000_000
     measured = _run(tmp_path, "import time; time.sleep(0.3)")
     assert measured.peak_bytes < len(held) / 2
+
+
+def test_what_a_child_takes_is_not_counted_as_others(tmp_path: Path) -> None:
+    busy_s = read_busy_s()
+    measured = _run(tmp_path, "import time\nwhile time.process_time() < 0.5: pass")
+    all_s = read_busy_s() - busy_s
+    assert measured.cpu_s >= 0.5
+    assert 0.0 <= measured.others_s <= all_s - measured.cpu_s + _CLOCK_TICKS_S
 
 
 def test_a_child_that_takes_too_long_is_ended(tmp_path: Path) -> None:

@@ -6,12 +6,12 @@ import msgspec
 import numpy as np
 import pytest
 
-from benchmarks.packager.contestants import CONTESTANTS, TARGETS
+from benchmarks.packager.contestants import CALIBRATORS, CONTESTANTS, TARGETS
 from benchmarks.packager.document import document
 from benchmarks.packager.goals import check_goals, count_goals
-from benchmarks.packager.host import Host, parse_host
+from benchmarks.packager.host import Host, parse_busy_s, parse_host
 from benchmarks.packager.judge import Verdict
-from benchmarks.packager.measure import outcome_of
+from benchmarks.packager.making import outcome_of
 from benchmarks.packager.measured_child import Measured
 from benchmarks.packager.readme import BEGIN, END, put_into
 from benchmarks.packager.records import Outcome, Race, Record, Results, Store, Subject, cache_key
@@ -134,7 +134,7 @@ def test_goals_name_the_rival_that_is_faster_and_the_cost_beside_minmax() -> Non
     )
     assert text.splitlines()[2:] == [
         "| cpu | digits | yes | **no**: 2.00x; onnxruntime static, MinMax 4.00x (not in turn) "
-        "| 1.5x | **no**: 2.0x |"
+        "| processor 1.5x (wall 1.0x) | **no**: 2.0x |"
     ]
 
 
@@ -186,11 +186,11 @@ def test_goals_are_counted_and_costs_of_different_hours_are_marked() -> None:
         _record("edgepack", "qnn-htp", 0.5),
         _record("ort", "static-default", 0.99, 0.6),
     )
-    assert "| 1.5x (another hour) | 1.0x |" in check_goals(results)
+    assert "| processor 1.5x (wall 1.0x; another hour) | 1.0x |" in check_goals(results)
     assert count_goals(results).splitlines() == [
         "- keeps 99 % or refuses: 1 of 2",
         "- as fast as the fastest that keeps it: 1 of 1",
-        "- processor time ≤ 2x MinMax, where nothing is searched: 2 of 2",
+        "- time ≤ 2x MinMax, where nothing is searched: 2 of 2",
         "- memory ≤ 1.5x MinMax: 2 of 2",
     ]
 
@@ -200,7 +200,7 @@ def test_the_time_of_a_search_is_told_and_neither_held_nor_missed() -> None:
         _record("edgepack", "cpu", 0.99, cpu_s=30.0), candidates=12, note="precision a8w8"
     )
     results = _results(searched, _record("ort", "static-default", 0.99))
-    assert "| searched: 15.0x |" in check_goals(results)
+    assert "| searched: processor 15.0x (wall 1.0x) |" in check_goals(results)
     assert "where nothing is searched: 0 of 0" in count_goals(results)
     assert "edgepack cpu (precision a8w8, 12 candidates)" in details(results, "digits")
 
@@ -231,10 +231,13 @@ def test_both_pages_are_in_step_with_the_measurements() -> None:
 
 
 def test_a_refusal_is_no_miss_but_a_crash_is() -> None:
-    refused = check_goals(_results(_record("edgepack", "cpu", None, outcome="refused")))
-    crashed = check_goals(_results(_record("edgepack", "cpu", None, outcome="crashed")))
-    assert "| cpu | digits | refused |" in refused
-    assert "| cpu | digits | **no**: crashed |" in crashed
+    reference = _record("ort", "static-default", 0.99)
+    refused, crashed = (
+        check_goals(_results(_record("edgepack", "cpu", None, outcome=outcome), reference))
+        for outcome in ("refused", "crashed")
+    )
+    assert "| cpu | digits | refused | – | searched: processor 1.0x (wall 1.0x) |" in refused
+    assert "| cpu | digits | **no**: crashed | – | – | – |" in crashed, "what it took says nothing"
 
 
 def test_the_page_says_whether_the_cpu_has_vnni() -> None:
@@ -277,7 +280,7 @@ def test_a_store_gives_back_what_it_kept_and_the_newest_of_several_versions(
 @pytest.mark.parametrize(
     ("ending", "exit_code", "is_written", "expected"),
     [
-        ("ended", 0, True, "judged"),
+        ("ended", 0, True, "made"),
         ("ended", 0, False, "crashed"),
         ("ended", 1, True, "crashed"),
         ("ended", 3, False, "refused"),
@@ -289,7 +292,14 @@ def test_how_a_runner_ended_decides_the_outcome(
     ending: Outcome, exit_code: int, is_written: bool, expected: Outcome
 ) -> None:
     made = msgspec.convert(
-        {"ending": ending, "exit_code": exit_code, "wall_s": 1.0, "cpu_s": 1.0, "peak_bytes": 1},
+        {
+            "ending": ending,
+            "exit_code": exit_code,
+            "wall_s": 1.0,
+            "cpu_s": 1.0,
+            "peak_bytes": 1,
+            "others_s": 0.0,
+        },
         Measured,
     )
     assert outcome_of(made, is_written=is_written) == expected
@@ -302,7 +312,12 @@ def test_a_cpus_telling_flags_are_read_from_cpuinfo() -> None:
     assert host.has_vnni
 
 
+def test_the_time_that_a_machine_was_busy_is_read_without_its_idle_time() -> None:
+    cpu_times = "cpu  100 20 30 4000 500 6 7 8 90 0\ncpu0 1 2 3 4 5 6 7 8 9 0\n"
+    assert parse_busy_s(cpu_times, ticks_a_second=100) == pytest.approx(1.71)
+
+
 def test_every_contestant_is_for_a_known_target_and_stands_once() -> None:
     assert {entry.target for entry in CONTESTANTS} == set(TARGETS)
-    names = [(entry.peer, entry.setting) for entry in CONTESTANTS]
+    names = [(entry.peer, entry.setting) for entry in (*CONTESTANTS, *CALIBRATORS)]
     assert len(set(names)) == len(names)

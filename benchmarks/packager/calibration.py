@@ -1,0 +1,32 @@
+"""What one calibration method takes where nothing else is tried, beside ONNX Runtime's MinMax."""
+
+import tempfile
+from pathlib import Path
+
+import msgspec
+
+from benchmarks.packager.contestants import Contestant
+from benchmarks.packager.environments import prepare
+from benchmarks.packager.making import PreparedTask, Terms, make, subject_of, work_root
+from benchmarks.packager.records import Record
+from benchmarks.packager.reference import measure_reference
+
+
+def measure_calibrator(calibrator: Contestant, prepared: PreparedTask, terms: Terms) -> Record:
+    """Measures a calibrator right after the reference, or reads what was measured before.
+
+    Args:
+        calibrator: One of `CALIBRATORS`.
+        prepared: The task.
+        terms: The run's terms.
+    """
+    environment = prepare(calibrator.peer)
+    subject = subject_of(calibrator, environment, prepared, terms)
+    if kept := terms.store.read(subject):
+        return kept
+    reference = measure_reference(prepared, terms)
+    with tempfile.TemporaryDirectory(dir=work_root()) as work:
+        made = make(calibrator, prepared, environment, terms, Path(work))
+    record = msgspec.structs.replace(made, reference=reference)
+    terms.store.keep(record)
+    return record
