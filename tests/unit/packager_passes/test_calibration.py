@@ -191,3 +191,11 @@ def test_a_sample_that_makes_a_tensor_infinite_is_named(tmp_path: Path) -> None:
         calibration.bounds()
     assert "tensor 'c1' is not finite on calibration sample 2" in str(caught.value)
     assert "folder/of/samples" in str(caught.value)
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_range_that_floats_cannot_divide_counts_as_one_value() -> None:
+    counts = np.zeros(BINS, dtype=np.int64)
+    count_into(counts, np.array([0, 1e-40, 2e-40], np.float32), 0.0, 2e-40)
+    assert counts[0] == 3
+    assert counts.sum() == 3

@@ -1,11 +1,14 @@
 """The user's own metric, named on the command line as `module:function`."""
 
+import contextlib
 import importlib
 import math
 import sys
 import traceback
 from collections.abc import Callable
 from pathlib import Path
+
+import numpy as np
 
 from edgepack.errors import BuildError, EdgepackError
 from edgepack.packager.judging.accuracy import Verdict
@@ -21,6 +24,8 @@ _EXAMPLE = (
     "is better"
 )
 
+_TRY_IT = "call it with a function that runs the float model, and see that it works"
+
 
 def load_metric(name: str) -> Metric:
     """Imports a metric; its module may lie in the current folder.
@@ -35,18 +40,31 @@ def load_metric(name: str) -> Metric:
         BuildError: There is no such module or function, or it cannot be imported.
     """
     module_name, _, function_name = name.partition(":")
-    if not module_name or not function_name:
+    if not all(part.isidentifier() for part in (*module_name.split("."), function_name)):
         raise BuildError(f"'{name}' is no metric", found_in="--metric", remedy=_EXAMPLE)
     folder = str(Path.cwd())
     if folder not in sys.path:
         sys.path.insert(0, folder)
     try:
         module = importlib.import_module(module_name)
-    except (ImportError, SyntaxError) as error:
+    except ImportError as error:
         raise BuildError(
             f"the metric's module {module_name!r} cannot be imported: {error}",
             found_in="--metric",
             remedy="install what it needs, and run edgepack in the folder where it lies",
+        ) from error
+    except SyntaxError as error:
+        raise BuildError(
+            f"the metric's module {module_name!r} is no Python: {error.msg}",
+            found_in=f"{error.filename}, line {error.lineno}",
+            remedy=_TRY_IT,
+        ) from error
+    except (Exception, SystemExit) as error:  # foreign code
+        raise BuildError(
+            f"the metric's module {module_name!r} raised {type(error).__name__} when it was "
+            f"imported: {error}",
+            found_in=_where(error),
+            remedy=_TRY_IT,
         ) from error
     function = getattr(module, function_name, None)
     if not callable(function):
@@ -75,23 +93,32 @@ def evaluate_metric(metric: Metric, run: Run) -> float:
         value = metric(run)
     except EdgepackError:
         raise
-    except Exception as error:  # foreign code
-        where = traceback.extract_tb(error.__traceback__)[-1]
+    except (Exception, SystemExit) as error:  # foreign code
         raise BuildError(
             f"the metric {name} raised {type(error).__name__}: {error}",
-            found_in=f"{where.filename}, line {where.lineno}",
-            remedy="call it with a function that runs the float model, and see that it works",
+            found_in=_where(error, metric),
+            remedy=_TRY_IT,
         ) from error
-    try:
-        number = float(value)
-    except (TypeError, ValueError):
-        number = math.nan
+    number = math.nan
+    if not isinstance(value, str | bytes | bool | np.bool_):
+        with contextlib.suppress(TypeError, ValueError):
+            number = float(value)
     if not math.isfinite(number):
         raise BuildError(
             f"the metric {name} returned {value!r}, which is no finite number",
             remedy="return one number, greater for a better model",
         )
     return number
+
+
+def _where(error: BaseException, metric: Metric | None = None) -> str:
+    """The deepest line of the user's own file, else of any."""
+    frames = traceback.extract_tb(error.__traceback__)
+    own = getattr(sys.modules.get(metric.__module__), "__file__", None) if metric else None
+    mine = [frame for frame in frames if own is None or frame.filename == own]
+    if not mine:
+        return str(own)
+    return f"{mine[-1].filename}, line {mine[-1].lineno}"
 
 
 def judge_metric(metric: Metric, run: Run, float_value: float, gate: AccuracyGate) -> Verdict:
@@ -107,8 +134,14 @@ def judge_metric(metric: Metric, run: Run, float_value: float, gate: AccuracyGat
         The verdict.
 
     Raises:
-        BuildError: See `evaluate_metric`.
+        BuildError: See `evaluate_metric`; or the float model's value leaves nothing to keep.
     """
+    if float_value <= 0.0:
+        raise BuildError(
+            f"the metric {metric_name(metric)} gives the float model {float_value:g}, and a share "
+            "of that says nothing",
+            remedy="return a number above 0, greater for a better model: of a loss 1/(1+loss)",
+        )
     value = evaluate_metric(metric, run)
     budget = float_value * gate.user_metric_kept_min
     spare = (value - budget) / max(abs(float_value - budget), 1e-9)

@@ -41,8 +41,11 @@ class Observation:
 def count_into(
     counts: npt.NDArray[np.int64], values: npt.NDArray[np.float32], low: float, high: float
 ) -> None:
-    """Adds values to a histogram over [low, high], in place."""
-    if high <= low:
+    """Adds values to a histogram over [low, high], in place.
+
+    In a range narrower than 32-bit floats can divide all values are one.
+    """
+    if high - low <= BINS / np.finfo(np.float32).max:
         counts[0] += values.size
         return
     positions = ((values - np.float32(low)) * np.float32(BINS / (high - low))).astype(np.int32)

@@ -41,7 +41,7 @@ def split_samples(given: OpenedSamples, evaluation: OpenedSamples | None) -> Sam
         raise BuildError(
             f"{count} different sample{'s are' if count != 1 else ' is'} too few: calibration, "
             "search and the held-out check need at least one each",
-            found_in=given.samples.source,
+            found_in=" ".join((f"{given.samples.source}.", *given.notes[:1])).rstrip("."),
             remedy="give at least 3 (100 to 300 are usual), or held-out samples with --evaluation",
         )
     calibration = max(1, round(count * CALIBRATION_SHARE))

@@ -1,0 +1,69 @@
+"""A metric of the user's own is foreign code: whatever it does, the build says so."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from edgepack.errors import BuildError
+from edgepack.packager.judging.measure import Outputs, Run
+from edgepack.packager.judging.user_metric import evaluate_metric, judge_metric, load_metric
+from edgepack.packager.profile.schema import AccuracyGate
+
+GATE = AccuracyGate()
+
+
+@pytest.mark.parametrize("value", ["0.9", True, np.True_, np.array([0.9, 0.8])])
+def test_a_metric_that_returns_a_text_a_yes_or_a_list_is_refused(value: object) -> None:
+    with pytest.raises(BuildError, match="which is no finite number"):
+        evaluate_metric(lambda run: value, lambda feeds: {})  # type: ignore[arg-type, return-value]
+
+
+def test_a_metric_that_ends_the_program_is_an_error_of_the_build() -> None:
+    def leaving(run: Run) -> float:
+        raise SystemExit(3)
+
+    with pytest.raises(BuildError, match="raised SystemExit: 3"):
+        evaluate_metric(leaving, lambda feeds: {})
+
+
+def test_the_line_of_a_failing_metric_is_the_users_own() -> None:
+    def misfeeding(run: Run) -> float:
+        return float(run({"no": np.zeros(1)})["y"].size)
+
+    def run(feeds: dict[str, np.ndarray]) -> Outputs:
+        return {"y": np.concatenate([])}
+
+    with pytest.raises(BuildError) as caught:
+        evaluate_metric(misfeeding, run)
+    assert "test_user_metric.py, line" in str(caught.value)
+
+
+@pytest.mark.parametrize("float_value", [0.0, -0.5])
+def test_a_metric_that_gives_the_float_model_nothing_to_keep_is_refused(float_value: float) -> None:
+    with pytest.raises(BuildError, match="a share of that says nothing") as caught:
+        judge_metric(lambda run: 0.0, lambda feeds: {}, float_value, GATE)
+    assert "return a number above 0" in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["./mm.py:score", "mm:", ":score", "mm", "m m:score"])
+def test_what_names_no_function_of_a_module_is_no_metric(name: str) -> None:
+    with pytest.raises(BuildError, match="is no metric"):
+        load_metric(name)
+
+
+def test_a_module_that_cannot_be_imported_is_named_with_its_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "no_python.py").write_text("def score(:\n")
+    (tmp_path / "raises_early.py").write_text("\nraise ValueError('no data')\n")
+    with pytest.raises(BuildError, match="is no Python") as caught:
+        load_metric("no_python:score")
+    assert "no_python.py, line 1" in str(caught.value)
+    with pytest.raises(
+        BuildError, match="raised ValueError when it was imported: no data"
+    ) as caught:
+        load_metric("raises_early:score")
+    assert "raises_early.py, line 2" in str(caught.value)
