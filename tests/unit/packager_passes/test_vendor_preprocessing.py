@@ -192,3 +192,69 @@ def test_a_mean_over_channels_stays(tmp_path: Path) -> None:
     )
     assert kinds_of(result.model) == ["ReduceMean"]
     assert result.notes == ()
+
+
+def _average(height: int, width: int, kind: str = "GlobalAveragePool") -> onnx.ModelProto:
+    pool = (
+        node("GlobalAveragePool", ["x"], ["y"], name="average")
+        if kind == "GlobalAveragePool"
+        else node(kind, ["x"], ["y"], name="average", axes=[2, 3])
+    )
+    return make_model([pool], {"x": [1, 2, height, width]}, {"y": [1, 2, 1, 1]}, [])
+
+
+@pytest.mark.parametrize(
+    ("height", "width", "kernels"),
+    [
+        (16, 32, []),
+        (40, 20, [[5, 5]]),
+        (23, 23, [[1, 23]]),
+        (600, 600, [[20, 25], [5, 6]]),
+    ],
+    ids=["512 values fit", "even parts", "a prime size goes by rows", "two steps"],
+)
+def test_an_average_over_a_large_map_is_split_into_parts_of_one_size(
+    tmp_path: Path, height: int, width: int, kernels: list[list[int]]
+) -> None:
+    model = _average(height, width)
+    result = vitisai_preprocess(
+        copy_of(model), VitisAiPreprocess(), context_of(model, tmp_path, "Gelu")
+    )
+    found = [
+        list(next(entry.ints for entry in made.attribute if entry.name == "kernel_shape"))
+        for made in result.model.graph.node
+        if made.op_type == "AveragePool"
+    ]
+    assert found == kernels
+    assert kinds_of(result.model)[-1] == "GlobalAveragePool"
+    left = {value.name: value for value in result.model.graph.value_info}
+    rest = left[result.model.graph.node[-1].input[0]] if kernels else model.graph.input[0]
+    sizes = [dim.dim_value for dim in rest.type.tensor_type.shape.dim[2:]]
+    assert sizes[0] * sizes[1] <= 512
+    assert difference(model, result.model, tmp_path) < 1e-4
+    assert bool(result.notes) == bool(kernels)
+
+
+def test_a_mean_over_a_large_map_is_split_too(tmp_path: Path) -> None:
+    model = _average(32, 32, "ReduceMean")
+    result = vitisai_preprocess(
+        copy_of(model), VitisAiPreprocess(), context_of(model, tmp_path, "Gelu")
+    )
+    assert kinds_of(result.model) == ["AveragePool", "GlobalAveragePool"]
+    assert result.notes == (
+        "1 ReduceMean over height and width became GlobalAveragePool.",
+        "1 averages over maps of more than 512 values were split into poolings that fit.",
+    )
+    assert difference(model, result.model, tmp_path) < 1e-4
+
+
+def test_an_average_that_nothing_divides_stays_and_the_note_names_it(tmp_path: Path) -> None:
+    model = _average(1, 521)
+    result = vitisai_preprocess(
+        copy_of(model), VitisAiPreprocess(), context_of(model, tmp_path, "Gelu")
+    )
+    assert kinds_of(result.model) == ["GlobalAveragePool"]
+    assert result.notes == (
+        "1 averages over maps of more than 512 values stay whole, since no size that fits divides "
+        "them; the NPU may leave them: average (1 x 521).",
+    )

@@ -2,7 +2,8 @@
 
 HardSwish is one operator, where exporters write four and each would be rounded. A ReduceMean over
 height and width is a GlobalAveragePool: as an operator of its own it leaves the NPU, as the pooling
-it stays (AMD Quark does the same, `convert_reduce_mean_to_global_avg_pool`).
+it stays (AMD Quark does the same, `convert_reduce_mean_to_global_avg_pool`). One over a large map
+is split, see `large_pools.py`.
 """
 
 import numpy as np
@@ -14,13 +15,14 @@ from edgepack.packager.graph.questions import GraphIndex, index_graph
 from edgepack.packager.passes.context import PassContext, PassResult
 from edgepack.packager.passes.hard_swish import fuse_hard_swish
 from edgepack.packager.passes.infer_shapes import add_shapes
+from edgepack.packager.passes.large_pools import split_large_pools
 from edgepack.packager.profile.pass_settings import VitisAiPreprocess
 
 
 def vitisai_preprocess(
     model: onnx.ModelProto, settings: VitisAiPreprocess, context: PassContext
 ) -> PassResult:
-    """Makes one HardSwish of its formula, and a GlobalAveragePool of means over height and width.
+    """Makes one HardSwish of its formula, and poolings of means over height and width.
 
     Args:
         model: The model, with shapes; changed in place.
@@ -40,6 +42,7 @@ def vitisai_preprocess(
     if found:
         replace(model.graph, {node.name for node in found}, new)
         notes.append(f"{len(found)} ReduceMean over height and width became GlobalAveragePool.")
+    notes += split_large_pools(model)
     add_shapes(model)
     return PassResult(model=model, notes=tuple(notes))
 
