@@ -217,5 +217,5 @@ def test_columns_without_signal_are_rounded_to_the_nearest() -> None:
         lowest=-2,
         highest=2,
     )
-    rounded = round_with_feedback(values, grid, np.zeros((1, 3, 3)))
+    rounded = round_with_feedback(values, grid, np.zeros((1, 3, 3), np.float32))
     assert rounded.tolist() == [[[0.0, -2.0, 2.0]]]

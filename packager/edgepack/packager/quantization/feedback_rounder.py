@@ -15,6 +15,7 @@ import numpy.typing as npt
 import onnx
 
 from edgepack.packager.graph.questions import GraphIndex
+from edgepack.packager.memory import return_freed_memory
 from edgepack.packager.progress import Progress
 from edgepack.packager.quantization.assign import Assignment
 from edgepack.packager.quantization.feedback_rounding import (
@@ -118,6 +119,7 @@ class FeedbackRounder:
         for part in parts_that_fit(self._index, missing):
             path = self._folder / "product_inputs.onnx"
             halves = measure_halves(self._model, part, self._samples, path, self._progress)
+            return_freed_memory()
             for product, (first, second) in zip(part, halves, strict=True):
                 values = self._index.constant(product.use.name)
                 if values is None:

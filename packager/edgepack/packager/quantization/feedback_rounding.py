@@ -6,12 +6,14 @@ dampening and the lazy update in groups of columns are the paper's.
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 Floats = npt.NDArray[np.float32]
-Moments = npt.NDArray[np.float64]
+Moments = npt.NDArray[np.float32]
+"""Sums of x^T x; in double precision two of them would be the most that a build holds."""
 
 _DAMPENING = 0.01
 """Share of the mean of the diagonal that is added to it, so that it can be inverted."""
@@ -82,10 +84,12 @@ def round_with_feedback(weight: Floats, grid: IntegerGrid, moments: Moments) -> 
     return result
 
 
-def _sorted(moments: Moments, order: npt.NDArray[np.intp]) -> Moments:
+def _sorted(moments: Moments, order: npt.NDArray[np.intp]) -> npt.NDArray[np.float64]:
     """The same with rows and columns in an order of their own for each group."""
-    rows = np.take_along_axis(moments, order[:, :, None], axis=1)
-    return np.take_along_axis(rows, order[:, None, :], axis=2)
+    result = np.empty(moments.shape)
+    for sorted_one, one, places in zip(result, moments, order, strict=True):
+        sorted_one[...] = one[np.ix_(places, places)]
+    return result
 
 
 def output_error(difference: Floats, moments: Moments) -> float:
@@ -99,11 +103,15 @@ def output_error(difference: Floats, moments: Moments) -> float:
     return float(np.sum((wide @ moments) * wide))
 
 
-def feedback_of(moments: Moments) -> Floats:
+def feedback_of(moments: npt.NDArray[np.float64]) -> Floats:
     """The upper Cholesky factor of the inverse, for each of a stack of matrices or for one.
 
+    It is the inverse of the lower factor of the matrix with its rows and columns reversed, reversed
+    itself: so no inverse of the whole is made, and one matrix less is held.
+
     Args:
-        moments: (…, columns, columns).
+        moments: (…, columns, columns); dampened in place, since several of these matrices take more
+            memory than the model.
 
     Returns:
         float32 of the same shape.
@@ -111,8 +119,19 @@ def feedback_of(moments: Moments) -> Floats:
     diagonal = np.diagonal(moments, axis1=-2, axis2=-1)
     dampening = _DAMPENING * np.mean(diagonal, axis=-1, keepdims=True)
     added = np.where(diagonal <= 0.0, 1.0, 0.0) + np.where(dampening == 0.0, 1.0, dampening)
-    damped = moments.copy()  # several of these matrices take more memory than the model
     every = np.arange(moments.shape[-1])
-    damped[..., every, every] += added
-    lower = np.linalg.cholesky(np.linalg.inv(damped))
-    return np.ascontiguousarray(np.swapaxes(lower, -1, -2), dtype=np.float32)
+    moments[..., every, every] += added
+    lower = np.linalg.cholesky(moments[..., ::-1, ::-1])
+    _invert_lower(lower)
+    return np.ascontiguousarray(lower[..., ::-1, ::-1], dtype=np.float32)
+
+
+def _invert_lower(lower: npt.NDArray[np.floating[Any]]) -> None:
+    """Inverts lower triangular matrices in place, some rows at a time."""
+    columns = lower.shape[-1]
+    for start in range(0, columns, _COLUMNS_AT_ONCE):
+        end = min(start + _COLUMNS_AT_ONCE, columns)
+        square = np.linalg.inv(lower[..., start:end, start:end])
+        before = lower[..., start:end, :start] @ lower[..., :start, :start]
+        lower[..., start:end, :start] = -square @ before
+        lower[..., start:end, start:end] = np.tril(square)

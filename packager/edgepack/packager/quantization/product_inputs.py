@@ -102,7 +102,7 @@ def parts_that_fit(
 
     def size(product: Product) -> int:
         known = [size for size in index.shapes.get(product.node.input[0], ()) if size]
-        return 2 * 8 * product.groups * product.columns**2 + 4 * int(np.prod(known or [0]))
+        return 2 * 4 * product.groups * product.columns**2 + 4 * int(np.prod(known or [0]))
 
     return divide_by_size(((product, size(product)) for product in products), most_bytes)
 
@@ -126,7 +126,7 @@ def measure_halves(
         progress: Told about each sample.
 
     Returns:
-        For each product two times float64 (groups, columns, columns).
+        For each product two times float32 (groups, columns, columns).
     """
     copy = onnx.ModelProto()
     copy.CopyFrom(model)
@@ -135,7 +135,10 @@ def measure_halves(
         copy.graph.output.append(helper.make_empty_tensor_value_info(name))
     # Fused, what a node gives would depend on what else is looked at, and with it the bytes.
     runner = ModelRunner(copy, path, optimize=False)
-    found = [tuple(np.zeros((p.groups, p.columns, p.columns)) for _ in range(2)) for p in products]
+    found = [
+        tuple(np.zeros((p.groups, p.columns, p.columns), np.float32) for _ in range(2))
+        for p in products
+    ]
     for number, feeds in enumerate(samples):
         values = runner.run(feeds)
         for product, halves in zip(products, found, strict=True):
