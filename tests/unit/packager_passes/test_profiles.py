@@ -77,9 +77,64 @@ def test_an_unknown_pass_is_refused_with_the_nearest_name() -> None:
     assert "try: quantize" in str(caught.value)
 
 
-def test_a_value_of_the_wrong_type_is_refused_with_its_place() -> None:
-    with pytest.raises(ProfileError, match=r"Expected `int`, got `str` - at `\$.limits.opset_min`"):
-        resolve_profile("cpu", {"limits": {"opset_min": "17"}})
+@pytest.mark.parametrize(
+    ("changes", "place", "problem"),
+    [
+        (
+            {"limits": {"opset_min": "17"}},
+            "limits.opset_min",
+            "limits.opset_min must be a whole number, and is '17'",
+        ),
+        (
+            {"gates": {"accuracy": {"metric": "rmse"}}},
+            "gates.accuracy.metric",
+            "gates.accuracy.metric is 'rmse'; allowed are: auto, top1_agreement, "
+            "explained_variance, neighbourhood, cosine, sqnr_db",
+        ),
+        (
+            {"pass": [{"name": "quantize", "activations": "int4"}]},
+            "pass[quantize].activations",
+            "pass[quantize].activations is 'int4'; allowed are: uint8, int8, uint16, int16",
+        ),
+        (
+            {"pass": [{"name": "quantize", "ranges": "minmax"}]},
+            "pass[quantize].ranges",
+            "pass[quantize].ranges must be a list, and is 'minmax'",
+        ),
+        ({"gates": 3}, "gates", "gates must be a section, and is 3"),
+    ],
+)
+def test_a_value_of_the_wrong_type_is_refused_with_its_place_and_what_may_stand_there(
+    changes: dict[str, object], place: str, problem: str
+) -> None:
+    with pytest.raises(ProfileError) as caught:
+        resolve_profile("cpu", changes)
+    assert caught.value.problem == problem
+    assert "$" not in str(caught.value)
+    assert caught.value.found_in is not None
+    assert place in caught.value.found_in
+
+
+def test_a_profile_without_what_its_pass_needs_is_refused_by_name(tmp_path: Path) -> None:
+    text = '[profile]\nname = "a"\nsummary = "s"\nprecision = "a8w8"\n[[pass]]\nname = "quantize"\n'
+    with pytest.raises(ProfileError, match=r"pass\[quantize\] lacks 'ops'"):
+        load_profile(_write(tmp_path, "bare.toml", text))
+
+
+def test_a_pass_that_stands_twice_in_one_file_is_refused(tmp_path: Path) -> None:
+    text = '[profile]\nname = "a"\nextends = "cpu"\n'
+    text += '[[pass]]\nname = "quantize"\nweights = "int8"\n'
+    text += '[[pass]]\nname = "quantize"\nweights = "uint8"\n'
+    with pytest.raises(ProfileError, match="the pass 'quantize' stands 2 times in one profile"):
+        load_profile(_write(tmp_path, "twice.toml", text))
+
+
+def test_a_name_that_no_folder_can_have_is_refused_before_anything_is_built(
+    tmp_path: Path,
+) -> None:
+    text = '[profile]\nname = "../mine"\nextends = "cpu"\n'
+    with pytest.raises(ProfileError, match=r"'\.\./mine' can be no variant's name"):
+        load_profile(_write(tmp_path, "mine.toml", text))
 
 
 def test_a_child_changes_settings_of_its_parents_passes_and_keeps_the_rest() -> None:

@@ -1,6 +1,6 @@
 """Runs the passes of a recipe that come before lowering, and checks each one's work."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import onnx
@@ -38,6 +38,8 @@ from edgepack.packager.profile.pass_settings import (
 )
 from edgepack.packager.profile.schema import Profile
 from edgepack.packager.progress import Progress
+
+_CONTROL_FLOW = {"If", "Loop", "Scan"}
 
 _PASSES: Mapping[type, Callable[[onnx.ModelProto, Any, PassContext], PassResult]] = {
     Clean: clean,
@@ -127,7 +129,14 @@ def _refuse_forbidden(model: onnx.ModelProto, context: PassContext) -> None:
                 f"{option}: all samples hold it, and as a constant it folds the branch away "
                 "(applications then no longer feed that input)"
                 if option
-                else "export the model without control flow"
+                else _without(found)
             )
             + ", or build for the profile cpu",
         )
+
+
+def _without(found: Sequence[onnx.NodeProto]) -> str:
+    types = sorted({node.op_type for node in found})
+    if set(types) <= _CONTROL_FLOW:
+        return "export the model without control flow"
+    return f"export the model without {', '.join(types)}"

@@ -3,6 +3,7 @@
 Nothing here knows a provider by name; what a target can do is said by its own settings.
 """
 
+import re
 from collections.abc import Iterator
 
 from edgepack.errors import ProfileError
@@ -35,6 +36,7 @@ def check_consistency(profile: Profile, source: str) -> None:
         ProfileError: The first contradiction that was found.
     """
     for found in (
+        *_check_name(profile),
         *_check_passes(profile),
         *check_optimization(profile),
         *_check_limits(profile),
@@ -44,6 +46,17 @@ def check_consistency(profile: Profile, source: str) -> None:
             f"profile '{profile.name}' contradicts itself: {found.problem}",
             found_in=f"{source}, {found.place}",
             remedy=found.remedy,
+        )
+
+
+def _check_name(profile: Profile) -> Iterator[Contradiction]:
+    """A variant has its profile's name, and that is a folder in the bundle."""
+    name = profile.about.name
+    if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,99}", name):
+        yield Contradiction(
+            "profile.name",
+            f"{name!r} can be no variant's name",
+            "at most 100 of the characters A-Z a-z 0-9 . _ -, the first no point",
         )
 
 

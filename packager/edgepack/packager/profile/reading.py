@@ -22,6 +22,7 @@ from edgepack.errors import ProfileError
 from edgepack.packager.profile.checks import check_consistency
 from edgepack.packager.profile.pass_settings import Pass
 from edgepack.packager.profile.schema import Profile
+from edgepack.packager.profile.type_errors import type_error
 
 _SHIPPED = "edgepack.profiles"
 _PASS_TYPES: dict[str, type[msgspec.Struct]] = {
@@ -77,7 +78,7 @@ def resolve_profile(name_or_path: str, changes: Mapping[str, Any]) -> Profile:
     try:
         profile = msgspec.convert(settings, Profile)
     except msgspec.ValidationError as error:
-        raise ProfileError(f"a profile is wrong: {error}", found_in=source) from error
+        raise type_error(error, settings, source) from error
     check_consistency(profile, source)
     digest = hashlib.sha256(msgspec.json.encode(profile, order="deterministic")).hexdigest()
     return msgspec.structs.replace(profile, sha256=digest, source=source)
@@ -94,6 +95,7 @@ def _read_family(name_or_path: str, children: tuple[str, ...]) -> tuple[str, dic
         own = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise ProfileError(f"a profile is no TOML: {error}", found_in=source) from error
+    _refuse_repeated_passes(own.get("pass"), source)
     about = own.get("profile")
     if not isinstance(about, dict):
         raise ProfileError(
@@ -110,6 +112,19 @@ def _read_family(name_or_path: str, children: tuple[str, ...]) -> tuple[str, dic
         parent = str(Path(source).parent / parent)
     _, inherited = _read_family(parent, (*children, source))
     return source, _merge(inherited, own)
+
+
+def _refuse_repeated_passes(passes: object, source: str) -> None:
+    """A later pass of the same name in the same file would change the earlier one in silence."""
+    entries = passes if isinstance(passes, list) else []
+    names = [entry.get("name") for entry in entries if isinstance(entry, dict)]
+    for name in names:
+        if names.count(name) > 1:
+            raise ProfileError(
+                f"the pass {name!r} stands {names.count(name)} times in one profile",
+                found_in=f"{source}, pass[{name}]",
+                remedy="put all its settings into one [[pass]]",
+            )
 
 
 def _read(name_or_path: str, children: tuple[str, ...]) -> tuple[str, str]:
