@@ -18,7 +18,7 @@ Outputs = dict[str, Tensor]
 Run = Callable[[Feeds], Outputs]
 """One inference."""
 
-_TIMED_S = 2.0
+_TIMED_S = 1.0
 FEWEST_ROUNDS = 7
 """A median of this many turns tells 10 % more from equal; a slow model gets little more."""
 
@@ -87,7 +87,7 @@ def interleaved_medians_ms(
     Args:
         runs: The models.
         samples: Fed in order, again from the start when they end.
-        rounds: Inferences of each at the most; fewer, but 7, where they take longer than 2 s.
+        rounds: Inferences of each at the most; fewer, but 7, where they take longer than 1 s.
 
     Returns:
         Milliseconds, one a model.

@@ -10,7 +10,7 @@ from edgepack.packager.profile.schema import Profile
 from edgepack.packager.samples.sequence import Samples
 from edgepack.packager.search.candidates import SearchResult
 
-_LATENCY_ROUNDS = 50
+_LATENCY_ROUNDS = 30
 _QUICK_ROUNDS = 10
 _MOST_OTHERS = 12
 _OTHERS_S = 2.0
