@@ -134,18 +134,29 @@ def load_private_key(path: Path) -> PrivateKey:
     try:
         key = serialization.load_pem_private_key(content, secret if is_encrypted else None)
     except (ValueError, TypeError, UnsupportedAlgorithm) as error:
-        problem = (
-            "the passphrase does not open the private key"
-            if is_encrypted
-            else "the file holds no PEM private key"
-        )
+        if is_encrypted:
+            raise SignatureError(
+                "the passphrase does not open the private key",
+                found_in=str(path),
+                remedy=f"set {PASSPHRASE_VARIABLE} to the one that it was encrypted with",
+            ) from error
         raise SignatureError(
-            problem, found_in=str(path), remedy="edgepack keys generate -o release"
+            "the file holds no PEM private key",
+            found_in=str(path),
+            remedy="edgepack keys generate -o release",
         ) from error
     if not isinstance(key, ec.EllipticCurvePrivateKey):
         raise _wrong_kind(path)
     _check_curve(key.public_key(), path)
     return key
+
+
+def is_open_to_others(path: Path) -> bool:
+    """Whether other users of this machine may read a private key that nothing encrypts."""
+    try:
+        return bool(path.stat().st_mode & 0o077) and b"ENCRYPTED" not in _read(path)
+    except OSError:
+        return False
 
 
 def load_public_key(path: Path) -> PublicKey:

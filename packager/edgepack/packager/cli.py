@@ -12,6 +12,7 @@ from typing import NoReturn
 import click
 import msgspec
 
+from edgepack.bundle.keys import is_open_to_others
 from edgepack.durable import write_file
 from edgepack.errors import BuildError
 from edgepack.packager.build import build as build_bundle
@@ -169,6 +170,11 @@ def build(
         keep_going=keep_going,
         replace=force,
     )
+    if is_open_to_others(request.key):
+        click.echo(
+            f"warning: other users of this machine may read {request.key}: chmod 600 {request.key}",
+            err=True,
+        )
     for number in (signal.SIGINT, signal.SIGTERM):
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, _stop)

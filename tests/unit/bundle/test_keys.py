@@ -12,6 +12,7 @@ from edgepack.bundle.keys import (
     PASSPHRASE_VARIABLE,
     curve_name,
     generate_key,
+    is_open_to_others,
     key_id,
     load_private_key,
     load_public_key,
@@ -36,6 +37,17 @@ def test_a_private_key_is_readable_by_its_owner_only(tmp_path: Path) -> None:
     assert stat.S_IMODE(private.stat().st_mode) == 0o600
 
 
+def test_a_plain_key_that_others_may_read_is_told_apart(tmp_path: Path) -> None:
+    plain, _ = write_key_pair(generate_key(), tmp_path / "plain")
+    encrypted, _ = write_key_pair(generate_key(passphrase=b"right"), tmp_path / "encrypted")
+    assert not is_open_to_others(plain)
+    plain.chmod(0o640)
+    encrypted.chmod(0o644)
+    assert is_open_to_others(plain)
+    assert not is_open_to_others(encrypted)
+    assert not is_open_to_others(tmp_path / "missing.key")
+
+
 def test_a_key_is_never_overwritten(tmp_path: Path) -> None:
     private, _ = write_key_pair(generate_key(), tmp_path / "release")
     before = private.read_bytes()
@@ -52,8 +64,9 @@ def test_an_encrypted_key_wants_the_right_passphrase(
     with pytest.raises(SignatureError, match="encrypted and there is no passphrase"):
         load_private_key(private)
     monkeypatch.setenv(PASSPHRASE_VARIABLE, "wrong")
-    with pytest.raises(SignatureError, match="passphrase does not open"):
+    with pytest.raises(SignatureError, match="passphrase does not open") as caught:
         load_private_key(private)
+    assert caught.value.remedy == f"set {PASSPHRASE_VARIABLE} to the one that it was encrypted with"
     monkeypatch.setenv(PASSPHRASE_VARIABLE, "right")
     assert load_private_key(private).key_size == 256
 

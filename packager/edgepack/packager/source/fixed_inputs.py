@@ -34,7 +34,10 @@ class FixedInput:
     value: npt.NDArray[np.generic]
 
     def __str__(self) -> str:
-        return f"{self.name}={','.join(map(str, self.value.ravel().tolist()))}"
+        values = self.value.ravel()
+        if values.size > 1 and bool((values == values[0]).all()):
+            values = values[:1]
+        return f"{self.name}={','.join(map(str, values.tolist()))}"
 
 
 def fix_values(

@@ -106,7 +106,11 @@ def _fix_input(
         )
     for axis, (size, old) in enumerate(zip(sizes, shape, strict=True)):
         if size < 1:
-            raise BuildError(f"size {size} of dimension {axis} is not positive", found_in=where)
+            raise BuildError(
+                f"size {size} of dimension {axis} is not positive",
+                found_in=where,
+                remedy=f"give a size of at least 1; the model declares {declared}",
+            )
         if isinstance(old, int):
             if old != size:
                 raise BuildError(
