@@ -236,7 +236,7 @@ def test_two_layers_in_a_row_get_weights_that_reach_equally_far(
     tmp_path: Path, kind: str, group: int, transposed: int
 ) -> None:
     model = _uneven(kind, group=group, transposed=transposed)
-    after, note = equalize(model)
+    after, note = equalize(model, samples_for(model, 2), tmp_path)
     assert _differs(model, after, tmp_path) < 1e-5
     (w1,) = (t for t in after.graph.initializer if t.name == "first/equalized_1")
     values = np.abs(numpy_helper.to_array(w1))
@@ -245,11 +245,47 @@ def test_two_layers_in_a_row_get_weights_that_reach_equally_far(
     assert note.startswith("Cross-layer equalization: 1 pairs of layers; the greatest weight")
 
 
-def test_a_clip_between_two_layers_is_left_and_counted() -> None:
+def _clipped(*, lowest: float = 0.0, bound: float = 6.0) -> onnx.ModelProto:
+    """`_uneven` with a Clip; half of the first layer's channels stay far below a bound of 6."""
     model = _uneven("Clip")
-    assert not can_equalize(index_graph(model.graph))
-    after, note = equalize(model)
-    assert after == model
-    assert note == (
-        "Cross-layer equalization: no layers in a row; 1 left because a Clip stands between."
+    for tensor in model.graph.initializer:
+        if tensor.name in ("zero", "six"):
+            value = lowest if tensor.name == "zero" else bound
+            tensor.CopyFrom(constant(tensor.name, value))
+        elif tensor.name == "b1":
+            tensor.CopyFrom(constant("b1", [0.1, 0.2, 0.3, 0.4, 9.0, 8.0, 7.0, 6.5]))
+    return model
+
+
+def test_behind_a_clip_only_channels_that_keep_clear_of_its_bound_are_scaled(
+    tmp_path: Path,
+) -> None:
+    model = _clipped()
+    samples = samples_for(model, 4)
+    assert can_equalize(index_graph(model.graph))
+    after, note = equalize(model, samples, tmp_path)
+    assert [entry.op_type for entry in after.graph.node] == ["Conv", "Clip", "Conv"]
+    assert _differs(model, after, tmp_path) < 1e-5
+    before = numpy_helper.to_array(next(t for t in model.graph.initializer if t.name == "w1"))
+    scaled = next(t for t in after.graph.initializer if t.name == "first/equalized_1")
+    factors = (before / numpy_helper.to_array(scaled)).reshape(8, -1)[:, 0]
+    assert (factors[:4] < 0.9).all(), "channels below the bound grow"
+    assert factors[4:] == pytest.approx(1.0), "channels that reach the bound stay"
+    assert note.startswith(
+        "Cross-layer equalization: 1 pairs of layers, 1 of them with a Clip between, where 50% of "
+        "the channels keep clear of its bound and may be scaled; the greatest weight"
     )
+
+
+def test_a_scaled_channel_keeps_clear_of_the_bound_of_its_clip(tmp_path: Path) -> None:
+    model = _clipped()
+    samples = samples_for(model, 4)
+    after, _ = equalize(model, samples, tmp_path)
+    place = ChannelAxis("r", 4, 1)
+    reached = channel_maxima(after, [place], samples, tmp_path / "m.onnx")["r"]
+    assert reached[:4].max() < 6.0 / 1.25 + 1e-4
+    assert reached[:4].max() > 4.0, "and is scaled as far as that allows"
+
+
+def test_a_clip_that_does_not_start_at_zero_ends_the_row() -> None:
+    assert not can_equalize(index_graph(_clipped(lowest=-1.0).graph))

@@ -6,12 +6,17 @@ positive s_i and the second layer's weights that read it multiplied by the same;
     s_i = sqrt(max|W1_i| / max|W2_i|)
 
 both layers' weights reach equally far in that channel, so that one scale a tensor fits all of
-them (Nagel et al., "Data-Free Quantization", 2019, equation 11). Between the two may stand what a
-positive factor passes through: ReLU, PRelu, LeakyRelu, poolings. A Clip (ReLU6) stops it, since its
-bound would have to differ by channel: such pairs are counted in the note and left.
+them (Nagel et al., "Data-Free Quantization", 2019, equation 11). `layers_in_row` says what may
+stand between the two.
+
+A Clip (ReLU6) between them has one bound for all channels, which a factor would move. It stays,
+and only channels that keep clear of the bound on the calibration samples are scaled, no further
+than that they still do: on these samples nothing changes. (The paper puts a ReLU in place of each
+ReLU6, which changes a model wherever the bound is reached.)
 """
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -19,10 +24,12 @@ import onnx
 from onnx import numpy_helper
 
 from edgepack.packager.graph.questions import GraphIndex, index_graph, used_names
+from edgepack.packager.passes.layers_in_row import Pair, find_pairs, groups_of, is_turned
+from edgepack.packager.quantization.channels import ChannelAxis, Channels, channel_maxima
+from edgepack.packager.samples.sequence import Samples
 
-_PASSES_A_FACTOR = frozenset(
-    {"Relu", "LeakyRelu", "PRelu", "MaxPool", "AveragePool", "GlobalAveragePool", "GlobalMaxPool"}
-)
+_CLEARANCE = 1.25
+"""Room below a Clip's bound: so many times the greatest value of the calibration samples."""
 _ROUNDS = 20
 _SETTLED = 1e-3
 _LEAST, _MOST = 1e-4, 1e4
@@ -30,37 +37,37 @@ _LEAST, _MOST = 1e-4, 1e4
 _Weights = npt.NDArray[np.float64]
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Pair:
-    """Two layers in a row, by their positions in the graph."""
-
-    first: int
-    second: int
-
-
 def can_equalize(index: GraphIndex) -> bool:
     """Whether a graph has two layers in a row that can be equalized."""
-    return bool(_find_pairs(index)[0])
+    return bool(find_pairs(index))
 
 
-def equalize(model: onnx.ModelProto) -> tuple[onnx.ModelProto, str]:
-    """Equalizes a model; it computes what it did, give or take float rounding.
+def equalize(
+    model: onnx.ModelProto, samples: Samples, work_dir: Path
+) -> tuple[onnx.ModelProto, str]:
+    """Equalizes a model; on the samples it computes what it did, give or take float rounding.
 
     Args:
         model: The float model with shapes; not changed.
+        samples: Calibration samples, read where a Clip stands between two layers.
+        work_dir: Folder for the instrumented model; it must exist.
 
     Returns:
         The equalized model, or the model itself where nothing can be; and a note with numbers.
     """
     index = index_graph(model.graph)
-    pairs, clipped = _find_pairs(index)
-    skipped = f"; {clipped} left because a Clip stands between" if clipped else ""
+    pairs = find_pairs(index)
     if not pairs:
-        return model, f"Cross-layer equalization: no layers in a row{skipped}."
+        return model, "Cross-layer equalization: no layers in a row."
     layers = {position: _Layer(index, position) for pair in pairs for position in _both(pair)}
     before = _median_unevenness(layers, pairs)
+    reached = _reached_shares(model, index, pairs, samples, work_dir)
+    scalings = [
+        _Scaling(layers[pair.first], layers[pair.second], share)
+        for pair, share in zip(pairs, reached, strict=True)
+    ]
     for _ in range(_ROUNDS):
-        moved = max(_equalize_pair(layers, pair) for pair in pairs)
+        moved = max(scaling.equalize() for scaling in scalings)
         if moved < _SETTLED:
             break
     result = onnx.ModelProto()
@@ -69,95 +76,15 @@ def equalize(model: onnx.ModelProto) -> tuple[onnx.ModelProto, str]:
         layer.store(result.graph, position)
     _drop_unread(result.graph)
     return result, (
-        f"Cross-layer equalization: {len(pairs)} pairs of layers{skipped}; the greatest weight of "
+        f"Cross-layer equalization: {len(pairs)} pairs of layers{_describe_clips(pairs, reached)}"
+        "; the greatest weight of "
         f"a tensor over its median channel's went from {before:.1f} to "
         f"{_median_unevenness(layers, pairs):.1f} (median)."
     )
 
 
-def _both(pair: _Pair) -> tuple[int, int]:
+def _both(pair: Pair) -> tuple[int, int]:
     return pair.first, pair.second
-
-
-def _find_pairs(index: GraphIndex) -> tuple[list[_Pair], int]:
-    """The pairs, and how many a Clip stopped."""
-    pairs: list[_Pair] = []
-    clipped = 0
-    for position, node in enumerate(index.graph.node):
-        if not _has_constant_weights(index, node):
-            continue
-        current = node.output[0]
-        while (reader := _only_reader(index, current)) is not None:
-            following = index.graph.node[reader]
-            if _passes_a_factor(index, following, current):
-                current = following.output[0]
-                continue
-            if following.op_type == "Clip":
-                after = _only_reader(index, following.output[0])
-                clipped += after is not None and _reads(index, after, following.output[0])
-            elif _reads(index, reader, current) and _channels_meet(index, node, following):
-                pairs.append(_Pair(first=position, second=reader))
-            break
-    return pairs, clipped
-
-
-def _has_constant_weights(index: GraphIndex, node: onnx.NodeProto) -> bool:
-    if node.op_type not in ("Conv", "Gemm") or node.domain not in ("", "ai.onnx"):
-        return False
-    scaled = any(e.name in ("alpha", "beta") and e.f != 1.0 for e in node.attribute)
-    turned = any(e.name == "transA" and e.i for e in node.attribute)
-    constants = list(node.input[1:])
-    return (
-        not scaled
-        and not turned
-        and all(name in index.initializers and index.is_float(name) for name in constants)
-        and (len(constants) == 1 or len(index.shapes[constants[1]]) == 1)
-    )
-
-
-def _only_reader(index: GraphIndex, name: str) -> int | None:
-    readers = index.consumers.get(name, [])
-    if len(readers) != 1 or name in index.outputs or name in index.body_reads:
-        return None
-    return readers[0]
-
-
-def _passes_a_factor(index: GraphIndex, node: onnx.NodeProto, name: str) -> bool:
-    if node.op_type not in _PASSES_A_FACTOR or node.domain not in ("", "ai.onnx"):
-        return False
-    if node.op_type == "MaxPool" and len(node.output) > 1:
-        return False
-    return node.input[0] == name and all(n in index.initializers for n in node.input[1:])
-
-
-def _reads(index: GraphIndex, position: int, name: str) -> bool:
-    node = index.graph.node[position]
-    return node.input[0] == name and _has_constant_weights(index, node)
-
-
-def _channels_meet(index: GraphIndex, first: onnx.NodeProto, second: onnx.NodeProto) -> bool:
-    """Whether output channels of the first are input channels of the second, one to one."""
-    if first.op_type != second.op_type:
-        return False  # a Flatten stands between a Conv and a Gemm and spreads the channels
-    made, _ = _sizes(index, first)
-    _, read = _sizes(index, second)
-    return made == read * _groups(second)
-
-
-def _sizes(index: GraphIndex, node: onnx.NodeProto) -> tuple[int | None, int]:
-    """Outputs, and inputs of a group."""
-    outputs, inputs = index.shapes[node.input[1]][:2]
-    if node.op_type == "Gemm" and not _is_turned(node):
-        outputs, inputs = inputs, outputs
-    return outputs, inputs or 0
-
-
-def _is_turned(node: onnx.NodeProto) -> bool:
-    return any(entry.name == "transB" and entry.i for entry in node.attribute)
-
-
-def _groups(node: onnx.NodeProto) -> int:
-    return next((int(entry.i) for entry in node.attribute if entry.name == "group"), 1)
 
 
 class _Layer:
@@ -170,10 +97,10 @@ class _Layer:
         if values is None:
             raise KeyError(f"{self._node.input[1]} is no initializer")
         self._stored = values.astype(np.float64)
-        outputs_last = self._node.op_type == "Gemm" and not _is_turned(self._node)
+        outputs_last = self._node.op_type == "Gemm" and not is_turned(self._node)
         self._weights = self._stored.T if outputs_last else self._stored  # (outputs, inputs, …)
         self._bias = None if bias is None else bias.astype(np.float64)
-        self._groups = _groups(self._node)
+        self._groups = groups_of(self._node)
 
     def output_maxima(self) -> _Weights:
         """Greatest magnitude of the weights that make each output channel."""
@@ -211,23 +138,71 @@ class _Layer:
                 graph.initializer.append(numpy_helper.from_array(values.astype(np.float32), name))
 
 
-def _equalize_pair(layers: dict[int, _Layer], pair: _Pair) -> float:
-    """Equalizes one pair.
+class _Scaling:
+    """The factors of one pair of layers.
 
-    Returns:
-        The largest change of a channel, as a logarithm: 0 where nothing was left to do.
+    Args:
+        first, second: The layers.
+        reached: See `_reached_shares`.
     """
-    first, second = layers[pair.first], layers[pair.second]
-    made, read = first.output_maxima(), second.input_maxima()
-    used = (made > 0) & (read > 0)
-    ratio = np.sqrt(np.where(used, made, 1.0) / np.where(used, read, 1.0))
-    factors = np.where(used, np.clip(ratio, _LEAST, _MOST), 1.0)
-    first.divide_outputs(factors)
-    second.multiply_inputs(factors)
-    return float(np.abs(np.log(factors)).max())
+
+    def __init__(self, first: _Layer, second: _Layer, reached: Channels) -> None:
+        self._first, self._second = first, second
+        self._least = _CLEARANCE * reached
+        self._so_far = np.ones_like(reached)
+
+    def equalize(self) -> float:
+        """Equalizes the pair once more.
+
+        Returns:
+            The largest change of a channel, as a logarithm: 0 where nothing was left to do.
+        """
+        made, read = self._first.output_maxima(), self._second.input_maxima()
+        used = (made > 0) & (read > 0) & (self._least < 1)
+        ratio = np.sqrt(np.where(used, made, 1.0) / np.where(used, read, 1.0))
+        wanted = np.maximum(np.clip(ratio, _LEAST, _MOST), self._least / self._so_far)
+        factors = np.where(used, wanted, 1.0)
+        self._so_far *= factors
+        self._first.divide_outputs(factors)
+        self._second.multiply_inputs(factors)
+        return float(np.abs(np.log(factors)).max())
 
 
-def _median_unevenness(layers: dict[int, _Layer], pairs: list[_Pair]) -> float:
+def _reached_shares(
+    model: onnx.ModelProto,
+    index: GraphIndex,
+    pairs: Sequence[Pair],
+    samples: Samples,
+    work_dir: Path,
+) -> list[Channels]:
+    """How much of the bound each channel reaches in the Clips of each pair: 0 without any."""
+    clips = {clip.output: clip for pair in pairs for clip in pair.clips}
+    places = [ChannelAxis(name, len(index.shapes[name]), 1) for name in clips]
+    seen = channel_maxima(model, places, samples, work_dir / "clips.onnx") if places else {}
+    return [
+        np.max(
+            [
+                np.zeros(pair.channels),
+                *(seen[clip.output] / clip.bound for clip in pair.clips),
+            ],
+            axis=0,
+        )
+        for pair in pairs
+    ]
+
+
+def _describe_clips(pairs: Sequence[Pair], reached: Sequence[Channels]) -> str:
+    shares = [share for pair, share in zip(pairs, reached, strict=True) if pair.clips]
+    if not shares:
+        return ""
+    clear = float(np.mean(_CLEARANCE * np.concatenate(shares) < 1))
+    return (
+        f", {len(shares)} of them with a Clip between, where {clear:.0%} of the channels keep "
+        "clear of its bound and may be scaled"
+    )
+
+
+def _median_unevenness(layers: dict[int, _Layer], pairs: list[Pair]) -> float:
     """Greatest weight over the median channel's greatest weight; median over the layers."""
     found = [layers[pair.first].output_maxima() for pair in pairs]
     return float(np.median([maxima.max() / max(np.median(maxima), 1e-12) for maxima in found]))

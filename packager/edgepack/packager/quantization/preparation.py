@@ -34,7 +34,8 @@ _PREPARATIONS: Mapping[str, _Preparation] = {
         ),
     ),
     "cross-layer": _Preparation(
-        can=can_equalize, do=lambda model, _settings, _samples, _folder: equalize(model)
+        can=can_equalize,
+        do=lambda model, _settings, samples, folder: equalize(model, samples, folder),
     ),
 }
 
