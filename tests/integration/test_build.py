@@ -225,6 +225,7 @@ def test_a_refused_profile_fails_the_build_unless_it_may_go_on(
     done = _build(material, str(output), *words, "--keep-going")
     assert done.returncode == 0, done.stderr
     assert "refused qnn-htp: profile 'qnn-htp' needs every dimension fixed" in done.stdout
+    assert "try: --shape images=1,3,8,8" in done.stdout
     report = json.loads((output / "report.json").read_bytes())
     assert [entry["profile"] for entry in report["refused"]] == ["qnn-htp"]
 

@@ -39,9 +39,10 @@ def disk_error(error: OSError, output: Path) -> BuildError:
     if error.errno == errno.ENOSPC:
         free = shutil.disk_usage(output.parent).free
         return BuildError(
-            f"the disk is full: {free:,} bytes are left; nothing was written to {output.name}",
+            f"the disk was full; nothing was written to {output.name}, and without what the build "
+            f"had there {free:,} bytes are free",
             found_in=str(error.filename or output.parent),
-            remedy="free some space, or name an output on another disk with -o",
+            remedy="free more than that, or name an output on another disk with -o",
         )
     reason = error.strerror or os.strerror(error.errno or 0)
     return BuildError(

@@ -68,7 +68,8 @@ def check_accuracy(
         problem=f"profile '{profile.name}' keeps {_kept(verdict)}, and the "
         f"budget is {verdict.budget:.4f} (float model {verdict.float_value:.4f}, "
         f"{sample_count} held-out samples)",
-        found_in=_describe_search(found),
+        found_in="\n    ".join((*verdict.remarks, *filter(None, (_describe_search(found),))))
+        or None,
         remedy=f"{_without_selection(verdict)}{profile.gates.otherwise}, more calibration samples, "
         f"{more}or a lower budget in [gates.accuracy] of a profile "
         "of your own; --allow-degraded builds it marked",

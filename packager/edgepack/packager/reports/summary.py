@@ -33,6 +33,8 @@ def print_summary(result: BuildResult) -> None:
     for refused in report.refused:
         mark = click.style("refused", fg="yellow")
         click.echo(f"{mark} {refused.profile}: {refused.problem}")
+        if refused.remedy:
+            click.echo(f"  try: {refused.remedy}")
     for note in _notes(result):
         click.echo(f"{click.style('-', dim=True)} {note}")
     click.echo(f"\nHere it would run: {report.choice}")
