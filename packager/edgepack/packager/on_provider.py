@@ -65,6 +65,11 @@ class OnProvider:
         self._process = process
         self._progress = progress
 
+    def load_ahead(self, profile: Profile, evaluator: Evaluator) -> None:
+        """Starts the process that `run` will ask, if it will, so that it loads meanwhile."""
+        if self._process is not None and evaluator.venue.can_run:
+            self._process.start_anew(profile.name)
+
     def run(
         self,
         model: Path,

@@ -27,6 +27,22 @@ def test_one_child_answers_several_requests_and_a_new_start_is_a_fresh_process()
     assert has_ended(int(third.split()[0]))
 
 
+def test_a_child_started_ahead_for_the_same_is_asked_and_for_another_is_ended(
+    tmp_path: Path,
+) -> None:
+    starts = tmp_path / "starts"
+    counting = f"import os\nopen({str(starts)!r}, 'a').write(f'{{os.getpid()}}\\n')\n{_ECHO}"
+    with ProviderProcess(child(counting)) as process:
+        process.start_anew("npu")
+        process.start_anew("npu")
+        answer = process.ask(b"{}", timeout_s=30.0).answer
+        assert answer is not None
+        assert [answer.split()[0].decode()] == starts.read_text().split(), "one start for both"
+        process.start_anew("npu")
+        process.ask(b"{}", timeout_s=30.0)
+        assert len(starts.read_text().split()) == 2, "a child that was asked is not fresh"
+
+
 def test_a_request_larger_than_a_pipe_arrives_whole() -> None:
     with ProviderProcess(child(_ECHO)) as process:
         process.start_anew("npu")

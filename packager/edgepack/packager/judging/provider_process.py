@@ -38,6 +38,7 @@ class ProviderProcess:
         self._command = command
         self._child: subprocess.Popen[bytes] | None = None
         self._errors: BinaryIO | None = None
+        self._is_fresh = False
 
     def __enter__(self) -> Self:
         return self
@@ -53,9 +54,14 @@ class ProviderProcess:
     def start_anew(self, subject: str) -> None:
         """Ends the child that runs, if any, and starts a fresh one.
 
+        A child that was started for the same and was asked nothing yet is fresh: started ahead, it
+        loads while something else is computed.
+
         Args:
             subject: What for.
         """
+        if self._child is not None and self.subject == subject and self._is_fresh:
+            return
         self.close()
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the child
         self._child = subprocess.Popen(
@@ -67,6 +73,7 @@ class ProviderProcess:
             env={**os.environ, **_SETTINGS},
         )
         self.subject = subject
+        self._is_fresh = True
 
     def ask(self, request: bytes, *, timeout_s: float) -> Ending:
         """Sends a line and waits for a line; a child that gives none is ended.
@@ -81,6 +88,7 @@ class ProviderProcess:
         child, errors = self._child, self._errors
         if child is None or errors is None:
             raise ValueError("no child runs")
+        self._is_fresh = False
         return_freed_memory()
         try:
             answer = _exchange(child, request + b"\n", time.monotonic() + timeout_s)
