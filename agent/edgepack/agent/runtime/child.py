@@ -84,7 +84,9 @@ def describe_end(exit_code: int, errors: BinaryIO) -> str:
     """
     said = _last_line(errors)
     if exit_code < 0:
-        return f"crashed with {signal.Signals(-exit_code).name}{said}"
+        number = signal.Signals(-exit_code)
+        hint = " (most often the system's, out of memory)" if number is signal.SIGKILL else ""
+        return f"crashed with {number.name}{hint}{said}"
     return f"ended with exit code {exit_code}{said}"
 
 

@@ -1,6 +1,8 @@
 """The folder that a build works in, and the one step by which its bundle gets its name."""
 
 import errno
+import fcntl
+import glob
 import os
 import shutil
 import tempfile
@@ -15,12 +17,50 @@ from edgepack.errors import BuildError
 
 @contextmanager
 def work_folder(output: Path) -> Iterator[Path]:
-    """A hidden folder beside the output, on its file system, gone at the end."""
-    work = Path(tempfile.mkdtemp(prefix=f".{output.name}.", dir=output.parent))
+    """A hidden folder beside the output, on its file system, gone at the end.
+
+    What a build left there that was killed is removed: one build at a time has an output.
+
+    Raises:
+        BuildError: Another build of this output is running.
+    """
+    prefix = f".{output.name}.work-"
+    with _only_one(output):
+        for left in output.parent.glob(f"{glob.escape(prefix)}*"):
+            shutil.rmtree(left)
+        work = Path(tempfile.mkdtemp(prefix=prefix, dir=output.parent))
+        try:
+            yield work
+        finally:
+            shutil.rmtree(work)
+
+
+@contextmanager
+def _only_one(output: Path) -> Iterator[None]:
+    """Holds a lock on the output's name, which ends with the process, however that ends."""
+    path = output.parent / f".{output.name}.lock"
+    file = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    if not _take(path, file):
+        os.close(file)
+        raise BuildError(
+            f"another build of {output.name} is running",
+            found_in=str(output.parent),
+            remedy="wait for it to end, or name another output with -o",
+        )
     try:
-        yield work
+        yield
     finally:
-        shutil.rmtree(work)
+        path.unlink(missing_ok=True)
+        os.close(file)
+
+
+def _take(path: Path, file: int) -> bool:
+    """Locks an open file, which must still have its name: the build that had it may just end."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return os.path.samestat(path.stat(), os.fstat(file))
+    except (BlockingIOError, FileNotFoundError):
+        return False
 
 
 def publish(folder: Path, output: Path, work: Path) -> None:

@@ -1,0 +1,58 @@
+"""A build has its output to itself, and clears away what a killed one left."""
+
+import fcntl
+from pathlib import Path
+
+import pytest
+
+from edgepack.errors import BuildError
+from edgepack.packager.bundling.publishing import work_folder
+
+
+def test_the_folder_lies_beside_the_output_and_is_gone_at_the_end(tmp_path: Path) -> None:
+    with work_folder(tmp_path / "ocr-1.2.0.edgepack") as work:
+        assert work.parent == tmp_path
+        assert work.name.startswith(".ocr-1.2.0.edgepack.")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_second_build_of_the_same_output_is_refused_while_the_first_runs(tmp_path: Path) -> None:
+    output = tmp_path / "ocr-1.2.0.edgepack"
+    with (
+        work_folder(output) as first,
+        pytest.raises(BuildError, match=r"another build of ocr-1\.2\.0\.edgepack is running"),
+        work_folder(output),
+    ):
+        pass
+    assert not first.exists()
+    with work_folder(output):
+        pass
+
+
+def test_two_outputs_of_one_folder_do_not_meet(tmp_path: Path) -> None:
+    with work_folder(tmp_path / "ocr-1.2.0") as one, work_folder(tmp_path / "ocr-1.2.0.edgepack"):
+        assert one.is_dir()
+
+
+def test_what_a_killed_build_left_is_removed_by_the_next(tmp_path: Path) -> None:
+    output = tmp_path / "ocr-1.2.0.edgepack"
+    left = tmp_path / ".ocr-1.2.0.edgepack.work-abcdefgh"
+    (left / "variants").mkdir(parents=True)
+    (tmp_path / ".ocr-1.2.0.edgepack.lock").touch()
+    other = tmp_path / ".ocr-1.2.0.work-abcdefgh"
+    other.mkdir()
+    with work_folder(output) as work:
+        assert not left.exists()
+        assert other.is_dir()
+        assert work.is_dir()
+    assert list(tmp_path.iterdir()) == [other]
+
+
+def test_the_lock_is_held_by_a_process_and_not_by_a_file(tmp_path: Path) -> None:
+    output = tmp_path / "ocr-1.2.0.edgepack"
+    with (tmp_path / ".ocr-1.2.0.edgepack.lock").open("w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        with pytest.raises(BuildError, match="is running"), work_folder(output):
+            pass
+    with work_folder(output):
+        pass
