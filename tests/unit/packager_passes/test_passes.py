@@ -1,6 +1,7 @@
 """Each pass keeps what the model computes, and says why when it cannot work."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -10,13 +11,20 @@ from onnx import TensorProto, helper, numpy_helper
 from edgepack.errors import BuildError
 from edgepack.packager.graph.model_files import opset_of
 from edgepack.packager.judging.measure import ModelRunner, largest_difference
+from edgepack.packager.passes import runner
 from edgepack.packager.passes.clamp_mask import clamp_mask
 from edgepack.packager.passes.clean import clean, name_nodes
-from edgepack.packager.passes.context import PassContext
+from edgepack.packager.passes.context import PassContext, PassResult
 from edgepack.packager.passes.fix_shapes import fix_shapes
 from edgepack.packager.passes.optimize import optimize
 from edgepack.packager.passes.runner import run_float_passes
-from edgepack.packager.profile.pass_settings import ClampMask, Clean, FixShapes, Optimize
+from edgepack.packager.profile.pass_settings import (
+    ClampMask,
+    Clean,
+    FixShapes,
+    InferShapes,
+    Optimize,
+)
 from edgepack.packager.profile.reading import load_profile, resolve_profile
 from edgepack.packager.profile.schema import Limits
 from edgepack.packager.progress import silent
@@ -181,6 +189,37 @@ def test_operators_that_a_provider_cannot_run_are_refused_by_name(tmp_path: Path
     )
     with pytest.raises(BuildError, match=r"cannot run 1 node\(s\): sigmoid \(Sigmoid\)"):
         run_float_passes(model, profile, context, silent)
+
+
+def _swallow_a_relu(model: onnx.ModelProto, _settings: object, _context: object) -> PassResult:
+    relu = next(node for node in model.graph.node if node.op_type == "Relu")
+    relu.op_type = "Identity"
+    return PassResult(model=model)
+
+
+def _lose_an_input(model: onnx.ModelProto, _settings: object, _context: object) -> PassResult:
+    model.graph.node[-1].input[0] = "nobody gives it"
+    return PassResult(model=model)
+
+
+@pytest.mark.parametrize(
+    ("broken", "problem"),
+    [
+        (_swallow_a_relu, r"^the pass infer_shapes changed the outputs by .*% of their size"),
+        (_lose_an_input, r"^after the pass infer_shapes ONNX Runtime cannot run the model"),
+    ],
+)
+def test_of_several_passes_the_one_that_breaks_the_model_is_named(
+    broken: Any, problem: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(runner._PASSES, InferShapes, broken)
+    profile, model = load_profile("cpu"), _untidy()
+    context = PassContext(
+        profile_name="cpu", limits=profile.limits, samples=samples_for(model, 2), work_dir=tmp_path
+    )
+    with pytest.raises(BuildError, match=problem) as caught:
+        run_float_passes(model, profile, context, silent)
+    assert caught.value.found_in == "pass infer_shapes"
 
 
 def test_shape_inference_survives_weights_in_constant_nodes(tmp_path: Path) -> None:

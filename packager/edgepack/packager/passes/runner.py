@@ -8,7 +8,7 @@ import onnx
 from edgepack.errors import BuildError
 from edgepack.packager.graph.model_files import RUNTIME_ERRORS
 from edgepack.packager.graph.own_quantization import read_own_quantization
-from edgepack.packager.judging.measure import ModelRunner, largest_difference
+from edgepack.packager.judging.measure import ModelRunner, Outputs, largest_difference
 from edgepack.packager.passes.clamp_mask import clamp_mask
 from edgepack.packager.passes.clean import clean, name_nodes
 from edgepack.packager.passes.context import PassContext, PassResult
@@ -62,6 +62,9 @@ def run_float_passes(
 ) -> PassResult:
     """Runs every pass up to the one that lowers; the outputs must stay the source model's.
 
+    They are looked at when all passes ran. Where something is wrong, the passes run again, with a
+    look after each, to name the one that did it.
+
     Args:
         model: The source model; not changed.
         profile: Its `passes` are run in order, up to the one that lowers the precision.
@@ -74,14 +77,31 @@ def run_float_passes(
     Raises:
         BuildError: A pass failed, or changed what the model computes.
     """
-    samples = context.samples.pick(range(min(_CHECK_SAMPLES, context.samples.count)))
-    folder = context.work_dir / "passes"
-    folder.mkdir(parents=True, exist_ok=True)
+    source = onnx.ModelProto()
+    source.CopyFrom(model)
+    name_nodes(source.graph)  # ONNX Runtime refuses equal names, which exporters do write
+    look = _Look(source, context)
+    try:
+        passed = _apply(source, profile, context, progress, look=None)
+        look(passed.model, "the last one")
+    except Exception:
+        _apply(source, profile, context, progress, look=look)
+        raise
+    _refuse_forbidden(passed.model, context)
+    left = note_what_stays(passed.model.graph, context.samples)
+    return PassResult(model=passed.model, notes=(*passed.notes, *left))
+
+
+def _apply(
+    source: onnx.ModelProto,
+    profile: Profile,
+    context: PassContext,
+    progress: Progress,
+    look: "_Look | None",
+) -> PassResult:
+    """A copy of the source model after its passes, with a look after each if there is one."""
     current = onnx.ModelProto()
-    current.CopyFrom(model)
-    name_nodes(current.graph)  # ONNX Runtime refuses equal names, which exporters do write
-    is_float = read_own_quantization(current.graph) is None  # else integers may saturate in kernels
-    expected = ModelRunner(current, folder / "source.onnx", optimize=is_float).run_all(samples)
+    current.CopyFrom(source)
     notes: list[str] = []
     entries = [entry for entry in profile.passes if not isinstance(entry, Lowering)]
     for number, entry in enumerate(entries, start=1):
@@ -90,30 +110,53 @@ def run_float_passes(
         result = _PASSES[type(entry)](current, entry, context)
         current = result.model
         notes.extend(result.notes)
-        _check_outputs(current, name, expected, samples, folder, is_float)
-    _refuse_forbidden(current, context)
-    notes += note_what_stays(current.graph, context.samples)
+        if look is not None:
+            look(current, name)
     return PassResult(model=current, notes=tuple(notes))
 
 
-def _check_outputs(
-    model: onnx.ModelProto, name: str, expected: Any, samples: Any, folder: Any, optimize: bool
-) -> None:
-    try:
-        got = ModelRunner(model, folder / f"{name}.onnx", optimize=optimize).run_all(samples)
-    except RUNTIME_ERRORS as error:
-        raise BuildError(
-            f"after the pass {name} ONNX Runtime cannot run the model: {str(error).strip()}",
-            found_in=f"pass {name}",
-            remedy=f"a profile of your own without {name}, and a report of this message",
-        ) from error
-    difference = largest_difference(expected, got)
-    if difference > _TOLERANCE:
-        raise BuildError(
-            f"the pass {name} changed the outputs by {difference:.2%} of their size",
-            found_in=f"pass {name}",
-            remedy=f"a profile of your own without {name}, or with another opset",
-        )
+class _Look:
+    """Compares a model's outputs with the source model's, on a few samples.
+
+    Args:
+        source: The source model.
+        context: Its samples, and where models are written that run.
+    """
+
+    def __init__(self, source: onnx.ModelProto, context: PassContext) -> None:
+        few = range(min(_CHECK_SAMPLES, context.samples.count))
+        self._samples = context.samples.pick(few)
+        self._folder = context.work_dir / "passes"
+        self._folder.mkdir(parents=True, exist_ok=True)
+        # Else integers may saturate in kernels.
+        self._optimize = read_own_quantization(source.graph) is None
+        self._expected = self._run(source)
+
+    def __call__(self, model: onnx.ModelProto, name: str) -> None:
+        """Looks at a model after a pass.
+
+        Raises:
+            BuildError: It does not run, or computes something else.
+        """
+        try:
+            got = self._run(model)
+        except RUNTIME_ERRORS as error:
+            raise BuildError(
+                f"after the pass {name} ONNX Runtime cannot run the model: {str(error).strip()}",
+                found_in=f"pass {name}",
+                remedy=f"a profile of your own without {name}, and a report of this message",
+            ) from error
+        difference = largest_difference(self._expected, got)
+        if difference > _TOLERANCE:
+            raise BuildError(
+                f"the pass {name} changed the outputs by {difference:.2%} of their size",
+                found_in=f"pass {name}",
+                remedy=f"a profile of your own without {name}, or with another opset",
+            )
+
+    def _run(self, model: onnx.ModelProto) -> tuple[Outputs, ...]:
+        path = self._folder / "model.onnx"
+        return ModelRunner(model, path, optimize=self._optimize).run_all(self._samples)
 
 
 def _refuse_forbidden(model: onnx.ModelProto, context: PassContext) -> None:
