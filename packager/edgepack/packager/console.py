@@ -2,7 +2,8 @@
 
 from rich.console import Console
 
-_PIPE_WIDTH = 160
+_PIPE_WIDTH = 1000
+"""Columns; wider than any table, whose cells would lose their ends otherwise."""
 
 
 def open_console() -> Console:

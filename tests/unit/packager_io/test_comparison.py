@@ -44,6 +44,7 @@ from edgepack.packager.reports.report import (
     encode_report,
 )
 from tests.unit.packager_io.models import save
+from tests.unit.packager_io.reports import make_report, make_variant
 
 CPU = "CPUExecutionProvider"
 KEPT_BYTES = 200_000
@@ -322,3 +323,17 @@ def test_a_comparison_is_read_back_from_its_json(tmp_path: Path) -> None:
     side = read_compared(_bundle(tmp_path / "a", _model(changed=1.0)))
     found = compare(side, side)
     assert msgspec.json.decode(msgspec.json.encode(found), type=type(found)) == found
+
+
+def test_no_cell_loses_its_end_however_long_the_row(tmp_path: Path) -> None:
+    name = "a-profile-of-our-own-for-the-cameras-of-the-second-generation-" * 2
+    metrics = ("our_own_package.metrics:recall_at_one", "their_package.metrics:recall")
+    for metric in metrics:
+        variant = make_variant(name=name)
+        accuracy = msgspec.structs.replace(variant.accuracy, metric=metric)
+        report = make_report(msgspec.structs.replace(variant, accuracy=accuracy))
+        (tmp_path / f"{metric}.json").write_bytes(encode_report(report))
+    done = CliRunner().invoke(command, [str(tmp_path / f"{metric}.json") for metric in metrics])
+    for text in (name, *metrics):
+        assert text in done.output
+    assert "…" not in done.output

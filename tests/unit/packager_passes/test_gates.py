@@ -38,7 +38,7 @@ def test_a_refusal_names_the_output_and_what_its_integers_come_from() -> None:
     refusal = check_accuracy(profile, verdict, 20, None)
     assert refusal is not None
     assert "of output 'labels', and the budget is 0.9850" in refusal.problem
-    assert refusal.remedy.startswith("where 'labels' comes from TopK or NonMaxSuppression, export")
+    assert refusal.remedy.startswith("where 'labels' comes from TopK or NonMaxSuppression, which")
 
 
 def test_a_refusal_says_where_decisions_are_too_much_alike_to_judge_by() -> None:

@@ -99,7 +99,7 @@ def _table(variants: tuple[VariantComparison, ...]) -> Table:
     if any(side and side.latency_ms is not None for pair in variants for side in (pair.a, pair.b)):
         columns.append(("latency", _latency))
     for heading in ("variant", *(heading for heading, _ in columns), "to fetch"):
-        table.add_column(heading, no_wrap=True)
+        table.add_column(heading, overflow="fold")
     for variant in variants:
         table.add_row(
             escape(variant.name) + ("" if variant.presence == "both" else f" ({variant.presence})"),

@@ -82,14 +82,18 @@ def _kept(verdict: Verdict) -> str:
 
 
 def _without_selection(verdict: Verdict) -> str:
-    """What helps where integers decided: a tail that ranks or selects makes them of near ties."""
-    names = [verdict.output] if verdict.output else [entry.name for entry in verdict.distances]
-    judged = [entry for entry in verdict.distances if entry.name in names]
-    if len(judged) != 1 or judged[0].kind is not OutputKind.EXACT:
+    """What helps where integers differ: a tail that ranks or selects makes them of near ties."""
+    differ = [
+        f"'{entry.name}'"
+        for entry in verdict.distances
+        if entry.kind is OutputKind.EXACT and entry.agreement < 1.0
+    ]
+    if not differ:
         return ""
     return (
-        f"where '{judged[0].name}' comes from TopK or NonMaxSuppression, export the model without "
-        "that tail, which stays with the application, or judge it by a --metric of your own; "
+        f"where {', '.join(differ)} comes from TopK or NonMaxSuppression, which reorders every output "
+        "where scores are nearly equal: export the model without that tail, which stays with "
+        "the application, or judge it by a --metric of your own; "
     )
 
 
