@@ -91,9 +91,9 @@ def _without_selection(verdict: Verdict) -> str:
     if not differ:
         return ""
     return (
-        f"where {', '.join(differ)} comes from TopK or NonMaxSuppression, which reorders every output "
-        "where scores are nearly equal: export the model without that tail, which stays with "
-        "the application, or judge it by a --metric of your own; "
+        f"where {', '.join(differ)} comes from TopK or NonMaxSuppression, which reorders outputs "
+        "whose scores are nearly equal: export the model without that tail, which stays with the "
+        "application, or judge it by a --metric of your own; "
     )
 
 
