@@ -15,14 +15,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from edgepack.bundle.manifest import Accuracy, Placement, Requirements, Toolchain
-from edgepack.packager.bundling.tool_versions import tool_versions
 from edgepack.packager.choice import Chosen, Grounds
 from edgepack.packager.confirming import HeldOut, confirm
 from edgepack.packager.exploring import Explored, SearchPlan, explore, plan_of
 from edgepack.packager.judging import gates
-from edgepack.packager.judging.accuracy import Verdict
-from edgepack.packager.judging.distance import OutputDistance
 from edgepack.packager.judging.evaluation import Evaluator
 from edgepack.packager.judging.inspection import Inspection, inspect
 from edgepack.packager.judging.labels import LabelledSamples
@@ -44,6 +40,12 @@ from edgepack.packager.variant import (
     PreparedVariant,
     RefusedVariant,
     VariantRefusedError,
+)
+from edgepack.packager.variant_facts import (
+    accuracy_of,
+    requirements_of,
+    toolchain_of,
+    unverified_placement,
 )
 
 MODEL_FILE = "model.onnx"
@@ -116,7 +118,7 @@ def prepare_variant(
     ran = confirmed.ran
     trial = ran.trial if ran else None
     seen = [distances, *((ran.distances,) if ran else ())]
-    placement = trial.placement if trial else _unverified(profile)
+    placement = trial.placement if trial else unverified_placement(profile)
     refusals = [
         refusal
         for refusal in (
@@ -127,7 +129,7 @@ def prepare_variant(
         )
         if refusal is not None
     ]
-    accuracy = _accuracy(verdict, distances, judged_count, evaluator.provider)
+    accuracy = accuracy_of(verdict, distances, judged_count, evaluator.provider)
     notes = (
         *explored.prepared.notes,
         *chosen.notes,
@@ -165,8 +167,8 @@ def prepare_variant(
         compatibility_string=compiled.compatibility_string if compiled else "",
         session_options=profile.provider.session,
         provider_options=compiled.provider_options if compiled else profile.provider.options,
-        requires=_requirements(profile, compiled),
-        toolchain=_toolchain(compiled),
+        requires=requirements_of(profile, compiled),
+        toolchain=toolchain_of(compiled),
         accuracy=accuracy,
         placement=compiled.placement if compiled else placement,
         tolerances=derive_tolerances(seen),
@@ -184,10 +186,6 @@ def prepare_variant(
             *(f"Published although: {refusal.problem}." for refusal in refusals),
         ),
     )
-
-
-def _unverified(profile: Profile) -> Placement:
-    return Placement(provider=profile.device.provider, taken=0, total=0, verified=False)
 
 
 def _inspect(
@@ -255,53 +253,6 @@ def _compile(
         compile_options=settings.options,
         session_options=profile.provider.session,
         timeout_s=settings.timeout_s,
-    )
-
-
-def _requirements(profile: Profile, compiled: CompiledContext | None) -> Requirements:
-    device = profile.device
-    return Requirements(
-        arch=device.arch,
-        cpu_features=device.cpu_features,
-        soc=device.soc,
-        runtime=device.runtime,
-        drivers=(compiled.required_sdks if compiled else {}) | device.drivers,
-    )
-
-
-def _toolchain(compiled: CompiledContext | None) -> Toolchain:
-    tools = tool_versions() | (compiled.tools if compiled else {})
-    runtime = tools.pop("onnxruntime", "") or tools.get("onnxruntime-openvino", "")
-    return Toolchain(
-        onnxruntime=runtime,
-        tools=dict(sorted(tools.items())),
-        compiled_for=compiled.compiled_for if compiled else "",
-    )
-
-
-def _accuracy(
-    verdict: Verdict, distances: Sequence[OutputDistance], sample_count: int, provider: str
-) -> Accuracy:
-    details = {}
-    for distance in distances:
-        suffix = f"[{distance.name}]" if len(distances) > 1 else ""
-        details[f"explained_variance{suffix}"] = round(distance.explained_variance, 6)
-        if distance.neighbourhood is not None:
-            details[f"neighbourhood{suffix}"] = round(distance.neighbourhood, 6)
-        details[f"cosine{suffix}"] = round(distance.cosine, 6)
-        details[f"nrmse{suffix}"] = round(distance.nrmse, 6)
-        details[f"sqnr_db{suffix}"] = round(distance.sqnr_db, 2)
-        details[f"max_abs_error{suffix}"] = round(distance.max_abs_error, 6)
-        if distance.row_agreement is not None:
-            details[f"top1_agreement{suffix}"] = round(distance.row_agreement, 6)
-    return Accuracy(
-        metric=verdict.metric,
-        value=round(verdict.value, 6),
-        float_value=round(verdict.float_value, 6),
-        budget=round(verdict.budget, 6),
-        sample_count=sample_count,
-        provider=provider,
-        details=details,
     )
 
 
