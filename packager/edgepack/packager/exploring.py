@@ -15,7 +15,8 @@ from edgepack.errors import BuildError
 from edgepack.packager.choice import Chosen, Grounds, PreparedFloat
 from edgepack.packager.choosing import Chooser
 from edgepack.packager.graph.held_weights import hold_weights
-from edgepack.packager.graph.model_files import save_model
+from edgepack.packager.graph.model_files import load_model, save_model
+from edgepack.packager.graph.workload import float_weights
 from edgepack.packager.judging.accuracy import Verdict
 from edgepack.packager.judging.evaluation import Evaluator, find_venue
 from edgepack.packager.judging.gates import LITTLE_SAVED
@@ -31,6 +32,9 @@ from edgepack.packager.search.time_limit import OutOfTimeError, TimeLimit
 from edgepack.packager.search.tries import Conditions
 from edgepack.packager.source.model import SourceModel
 from edgepack.packager.variant import Attempt
+
+_MUCH_OF_THE_WEIGHTS = 0.5
+"""Share of a lowered model's bytes of weights; more than that in floats is why it is no smaller."""
 
 _SAME_LATENCY = 1.1
 _SAME_SIZE = 1.01
@@ -89,8 +93,10 @@ class Explored:
     def size_notes(self) -> tuple[str, ...]:
         """Says so where so much stays float that little is saved."""
         found, share = self.chosen.found, self.size_bytes / self.prepared.size_bytes
-        if found is None or not self.chosen.is_lowered or not found.best.float_nodes:
+        if found is None or not self.chosen.is_lowered:
             return ()
+        if not found.best.float_nodes:
+            return _never_lowered(found.best.path, share) if share > LITTLE_SAVED else ()
         float_share = len(found.best.float_nodes) / found.best.total
         if max(share, float_share) <= LITTLE_SAVED:
             return ()
@@ -201,6 +207,20 @@ def explore(
     if not explored:
         raise failed[0]
     return _with_whole_search(_cheapest(explored), explored, skipped)
+
+
+def _never_lowered(model: Path, share: float) -> tuple[str, ...]:
+    """Names the operators that the recipe leaves float, where these hold much of a model."""
+    kept = float_weights(load_model(model).graph)
+    if sum(kept.values()) < _MUCH_OF_THE_WEIGHTS:
+        return ()
+    names = ", ".join(
+        f"{kind} ({held:.0%} of the bytes of all weights)" for kind, held in kept.items()
+    )
+    return (
+        f"Little is saved: it takes {share:.0%} of the float model's bytes. What the profile's "
+        f"recipe leaves float holds most of them: {names}.",
+    )
 
 
 def _float_passes(profile: Profile) -> bytes:

@@ -3,8 +3,10 @@
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import onnx
 import pytest
+from onnx import TensorProto, helper, numpy_helper
 
 from edgepack.errors import BuildError
 from edgepack.packager.choice import Grounds
@@ -164,3 +166,22 @@ def test_a_model_that_is_hardly_smaller_than_float_says_so_with_what_to_build_in
     taken = replace(taken, chosen=replace(taken.chosen, found=replace(found, best=mostly)))
     (note,) = _beside_float_of(taken, 2 * taken.size_bytes).size_notes
     assert "90% of the nodes stay float, and it takes 50%" in note
+
+
+def test_what_a_recipe_leaves_float_is_named_where_it_holds_most_of_the_weights(
+    tmp_path: Path,
+) -> None:
+    taken = _explore(tmp_path / "a", _activations("uint16"))
+    found = taken.chosen.found
+    assert found is not None
+    weights = numpy_helper.from_array(np.ones((64, 64), np.float32), "weights")
+    node = helper.make_node("MatMul", ["x", "weights"], ["y"], name="left")
+    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, 64]) for name in "xy")
+    path = tmp_path / "left.onnx"
+    onnx.save(helper.make_model(helper.make_graph([node], "left", [x], [y], [weights])), path)
+    left = replace(found, best=replace(found.best, path=path))
+    taken = replace(taken, chosen=replace(taken.chosen, found=left))
+    (note,) = _beside_float_of(taken, taken.size_bytes).size_notes
+    assert note.startswith("Little is saved: it takes 100% of the float model's bytes.")
+    assert note.endswith("MatMul (100% of the bytes of all weights).")
+    assert _beside_float_of(taken, 2 * taken.size_bytes).size_notes == ()

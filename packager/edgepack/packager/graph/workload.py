@@ -1,6 +1,7 @@
 """What the nodes of a graph keep and compute: bytes of weights, multiply-accumulates."""
 
 import math
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
@@ -56,6 +57,28 @@ def weight_bytes(node: onnx.NodeProto, constants: Mapping[str, onnx.TensorProto]
         for name in dict.fromkeys(node.input)
         if name in constants and len(constants[name].dims) >= _FEWEST_AXES
     )
+
+
+def float_weights(graph: onnx.GraphProto) -> dict[str, float]:
+    """Which operators keep 32-bit weights, and what share of all bytes of weights they have.
+
+    Args:
+        graph: A lowered graph, whose quantized weights are read by DequantizeLinear.
+
+    Returns:
+        Shares by operator type, the largest first.
+    """
+    constants = {tensor.name: tensor for tensor in graph.initializer}
+    whole = sum(map(stored_tensors.size_bytes, graph.initializer))
+    floats = {
+        name: tensor
+        for name, tensor in constants.items()
+        if tensor.data_type == onnx.TensorProto.FLOAT
+    }
+    kept: Counter[str] = Counter()
+    for node in graph.node:
+        kept[node.op_type] += weight_bytes(node, floats)
+    return {kind: size / whole for kind, size in kept.most_common() if size}
 
 
 def _macs(index: GraphIndex, node: onnx.NodeProto) -> int:
