@@ -180,7 +180,7 @@ def test_what_a_recipe_leaves_float_is_named_where_it_holds_most_of_the_weights(
     path = tmp_path / "left.onnx"
     onnx.save(helper.make_model(helper.make_graph([node], "left", [x], [y], [weights])), path)
     left = replace(found, best=replace(found.best, path=path))
-    taken = replace(taken, chosen=replace(taken.chosen, found=left))
+    taken = replace(taken, chosen=replace(taken.chosen, found=left, path=path))
     (note,) = _beside_float_of(taken, taken.size_bytes).size_notes
     assert note.startswith("Little is saved: it takes 100% of the float model's bytes.")
     assert note.endswith("MatMul (100% of the bytes of all weights).")
