@@ -67,3 +67,16 @@ def test_a_module_that_cannot_be_imported_is_named_with_its_line(
     ) as caught:
         load_metric("raises_early:score")
     assert "raises_early.py, line 2" in str(caught.value)
+
+
+def test_a_metric_may_change_the_outputs_that_it_gets() -> None:
+    given: Outputs = {"y": np.ones(3, np.float32)}
+    given["y"].setflags(write=False)
+
+    def centred(run: Run) -> float:
+        outputs = run({})["y"]
+        outputs[0] = 5.0
+        return float(outputs.size)
+
+    assert evaluate_metric(centred, lambda _feeds: given) == 3.0
+    assert given["y"].tolist() == [1.0, 1.0, 1.0], "what is remembered stays as it was"
