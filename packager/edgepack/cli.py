@@ -6,7 +6,7 @@ The device's command is `edgepack-agent` (`edgepack.agent.cli`).
 import gc
 import importlib
 import sys
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import click
 
@@ -18,8 +18,11 @@ the processor time of a small build (80 ms), and freed nothing."""
 
 
 class _Entry(NamedTuple):
+    """A command: where it is, what it does, and the extra that has all it needs."""
+
     module: str
     summary: str
+    extra: str = "host"
 
 
 _COMMANDS = {
@@ -33,22 +36,20 @@ _COMMANDS = {
     "verify": _Entry("edgepack.bundle.cli", "Check a bundle's signature and every file."),
     "unpack": _Entry("edgepack.bundle.cli", "Turn an archive into a directory."),
     "keys": _Entry("edgepack.bundle.cli", "Generate and show signing keys."),
-    "fleet": _Entry("edgepack.fleet.commands.fleet", "Serve a fleet, enrol and list its devices."),
-    "rollout": _Entry("edgepack.fleet.commands.rollout", "Start, watch, pause and abort rollouts."),
+    "fleet": _Entry(
+        "edgepack.fleet.commands.fleet", "Serve a fleet, enrol and list its devices.", "fleet"
+    ),
+    "rollout": _Entry(
+        "edgepack.fleet.commands.rollout", "Start, watch, pause and abort rollouts.", "fleet"
+    ),
     "simulate": _Entry(
-        "edgepack.fleet.commands.simulate", "Run many simulated devices against a fleet."
+        "edgepack.fleet.commands.simulate", "Run many simulated devices against a fleet.", "fleet"
     ),
 }
-_EXTRAS = {
-    "onnx": "host",
-    "rich": "host",
-    "jinja2": "host",
-    "onnxruntime": "cpu",
-    "sqlalchemy": "fleet",
-    "starlette": "fleet",
-    "uvicorn": "fleet",
-    "iotcore": "fleet",
-}
+_PROVIDERS = {"onnxruntime": "cpu"}
+"""Packages that no command's extra brings: a host chooses its provider."""
+
+_NEEDED = ("onnx", "rich", "jinja2", "sqlalchemy", "starlette", "uvicorn", "iotcore")
 
 
 class LazyGroup(click.Group):
@@ -61,6 +62,13 @@ class LazyGroup(click.Group):
         with formatter.section("Commands"):
             formatter.write_dl([(name, entry.summary) for name, entry in _COMMANDS.items()])
 
+    def invoke(self, ctx: click.Context) -> Any:
+        """Runs a command, which may import what it needs as late as here."""
+        try:
+            return super().invoke(ctx)
+        except ModuleNotFoundError as error:
+            raise _missing(ctx.invoked_subcommand or "", error) from error
+
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in _COMMANDS:
             return None
@@ -68,16 +76,22 @@ class LazyGroup(click.Group):
         try:
             command = getattr(importlib.import_module(module), cmd_name)
         except ModuleNotFoundError as error:
-            extra = _EXTRAS.get((error.name or "").split(".")[0])
-            if extra is None:
-                raise
-            raise EdgepackError(
-                f"'edgepack {cmd_name}' needs the package {error.name}, which is not installed",
-                remedy=f"pip install 'edgepack[{extra}]'",
-            ) from error
+            raise _missing(cmd_name, error) from error
         if not isinstance(command, click.Command):
             raise TypeError(f"{module}.{cmd_name} is no command")
         return command
+
+
+def _missing(command: str, error: ModuleNotFoundError) -> Exception:
+    """What a person is told of a package that is not installed; a bug's error stays what it is."""
+    package = (error.name or "").split(".")[0]
+    entry = _COMMANDS.get(command)
+    if entry is None or package not in (*_NEEDED, *_PROVIDERS):
+        return error
+    return EdgepackError(
+        f"'edgepack {command}' needs the package {package}, which is not installed",
+        remedy=f"pip install 'edgepack[{_PROVIDERS.get(package, entry.extra)}]'",
+    )
 
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})

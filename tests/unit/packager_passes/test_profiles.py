@@ -145,6 +145,16 @@ def test_a_child_changes_settings_of_its_parents_passes_and_keeps_the_rest() -> 
     assert child.per_channel == parent.per_channel
 
 
+def test_a_child_that_changes_the_types_is_named_after_them() -> None:
+    eight_bits = resolve_profile(
+        "qnn-htp", {"pass": [{"name": "quantize", "activations": "uint8"}]}
+    )
+    assert load_profile("qnn-htp").about.precision == "a16w8"
+    assert eight_bits.about.precision == "a8w8"
+    power_of_two = resolve_profile("vitisai-xint8", {"profile": {"name": "mine"}})
+    assert power_of_two.about.precision == "xint8"
+
+
 def test_a_profile_may_extend_one_beside_it_by_path(tmp_path: Path) -> None:
     _write(tmp_path, "base.toml", '[profile]\nname = "base"\nextends = "cpu"\n')
     path = _write(

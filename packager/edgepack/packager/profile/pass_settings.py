@@ -159,6 +159,14 @@ class Quantize(Section, frozen=True, kw_only=True, tag_field="name", tag="quanti
     max_float_share: float = 0.5
 
     @property
+    def precision(self) -> str:
+        """Its types in a word: `a8w8`, `a16w8`."""
+        bits = (
+            kind.removeprefix("u").removeprefix("int") for kind in (self.activations, self.weights)
+        )
+        return "a{}w{}".format(*bits)
+
+    @property
     def can_raise(self) -> bool:
         """Whether nodes can get activations with more bits than the others have."""
         return bool(self.raised_activations) and self.activations not in WIDE_TYPES

@@ -10,6 +10,7 @@
 
 import difflib
 import hashlib
+import re
 import tomllib
 from collections.abc import Iterator, Mapping
 from importlib import resources
@@ -25,6 +26,7 @@ from edgepack.packager.profile.schema import Profile
 from edgepack.packager.profile.type_errors import type_error
 
 _SHIPPED = "edgepack.profiles"
+_PRECISION_OF_TYPES = re.compile(r"^a\d+w\d+$")
 _PASS_TYPES: dict[str, type[msgspec.Struct]] = {
     str(kind.__struct_config__.tag): kind for kind in get_args(Pass)
 }
@@ -79,9 +81,19 @@ def resolve_profile(name_or_path: str, changes: Mapping[str, Any]) -> Profile:
         profile = msgspec.convert(settings, Profile)
     except msgspec.ValidationError as error:
         raise type_error(error, settings, source) from error
+    profile = _with_its_precision(profile)
     check_consistency(profile, source)
     digest = hashlib.sha256(msgspec.json.encode(profile, order="deterministic")).hexdigest()
     return msgspec.structs.replace(profile, sha256=digest, source=source)
+
+
+def _with_its_precision(profile: Profile) -> Profile:
+    """Names the precision after the types, where a child changes these and inherits its name."""
+    about, lowering = profile.about, profile.quantize
+    if lowering is None or not _PRECISION_OF_TYPES.match(about.precision):
+        return profile
+    about = msgspec.structs.replace(about, precision=lowering.precision)
+    return msgspec.structs.replace(profile, about=about)
 
 
 def _read_family(name_or_path: str, children: tuple[str, ...]) -> tuple[str, dict[str, Any]]:

@@ -15,7 +15,6 @@ from typing import Any, Literal, get_args, get_origin
 import msgspec
 
 from edgepack.errors import BuildError, ProfileError
-from edgepack.packager.profile.pass_settings import Quantize
 from edgepack.packager.profile.reading import load_profile, resolve_profile
 from edgepack.packager.profile.schema import Profile
 
@@ -243,19 +242,10 @@ def _describe_type(kind: Any) -> str:
 def _name_precision(profile: Profile, changed: Profile) -> Profile:
     """The precision in words follows the types, where these are searched."""
     before, after = profile.quantize, changed.quantize
-    if before is None or after is None or _bits(before) == _bits(after):
+    if before is None or after is None or before.precision == after.precision:
         return changed
-    about = msgspec.structs.replace(changed.about, precision=_bits(after))
+    about = msgspec.structs.replace(changed.about, precision=after.precision)
     return msgspec.structs.replace(changed, about=about)
-
-
-def _bits(settings: Quantize) -> str:
-    return "a{}w{}".format(
-        *(
-            kind.removeprefix("u").removeprefix("int")
-            for kind in (settings.activations, settings.weights)
-        )
-    )
 
 
 def _parse_value(text: str) -> Any:
