@@ -1,5 +1,6 @@
 """Accuracy by labels: the file, its order, and the verdict."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -73,6 +74,13 @@ def test_one_answer_of_few_may_differ_and_no_more(
     assert verdict.budget == pytest.approx(0.95)
     assert verdict.low is not None
     assert verdict.low < verdict.value
+
+
+def test_labels_by_which_the_float_model_only_guesses_are_refused(folder: Path) -> None:
+    labelled = _write(folder, [0, 1] * 10)
+    turned = replace(labelled, labels=tuple(1 - label for label in labelled.labels))
+    with pytest.raises(BuildError, match="right in 0 of 20 samples, no more than by guessing"):
+        judge_by_labels(turned, _echo, _echo, AccuracyGate())
 
 
 @pytest.mark.parametrize(

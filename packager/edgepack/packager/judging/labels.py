@@ -99,9 +99,13 @@ def judge_by_labels(
         run, float_run: The variant and the float model.
         gate: Its `user_metric_kept_min` is the share of the float model's accuracy that must be
             kept; from ten samples on, one answer more may always be wrong.
+
+    Raises:
+        BuildError: See `measure_accuracy`; or the float model does no better than chance.
     """
     count = len(labelled.labels)
     float_value = measure_accuracy(labelled, float_run)
+    _refuse_guesses(labelled, float_run, float_value)
     value = measure_accuracy(labelled, run)
     budget = float_value * gate.user_metric_kept_min
     if count >= ONE_MISS_FROM:
@@ -115,6 +119,21 @@ def judge_by_labels(
         spare=(value - budget) / max(float_value - budget, 1e-9),
         noise=0.0,
         low=share_low(value, count),
+    )
+
+
+def _refuse_guesses(labelled: LabelledSamples, float_run: Run, float_value: float) -> None:
+    """Labels by which the float model only guesses are other samples', and refuse nothing."""
+    count = len(labelled.labels)
+    classes = _scores(float_run(labelled.samples.read(0))).size
+    if count < ONE_MISS_FROM or float_value > 1.0 / classes:
+        return
+    raise BuildError(
+        f"by these labels the float model is right in {round(float_value * count)} of {count} "
+        f"samples, no more than by guessing among {classes} classes",
+        found_in=labelled.source,
+        remedy="one label a sample, in the order of the files (2 before 10); and the classes' "
+        "numbers as the model was trained with, from 0 on",
     )
 
 
