@@ -164,6 +164,13 @@ def test_a_refusal_that_nothing_more_is_known_of_stays_in_the_providers_words(
     assert (error.problem, error.remedy) == ("it does not like it", "use a smaller variant")
 
 
+def test_an_operator_that_the_refusal_names_is_what_to_export_without(tmp_path: Path) -> None:
+    problem = "cannot open the model: Node 'norm_8' OpType:LRN with domain:com.ms.internal.nhwc …"
+    error = _explained(problem, tmp_path / "absent.onnx", load_profile("qnn-htp"))
+    assert error.problem == problem
+    assert error.remedy == "export the model without LRN, or another profile for this device"
+
+
 def test_what_takes_memory_is_over_before_the_provider_runs(
     prepare: Prepare, monkeypatch: pytest.MonkeyPatch
 ) -> None:

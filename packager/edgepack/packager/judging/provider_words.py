@@ -11,6 +11,9 @@ from edgepack.packager.profile.schema import Profile
 
 _NODES_SHOWN = 3
 
+_NAMED_OPERATOR = re.compile(r"Node '[^']+' OpType: ?(?P<op>\w+)")
+"""How ONNX Runtime names the node that it cannot go on with."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class _Known:
@@ -59,7 +62,11 @@ def explain_refusal(error: BuildError, model: Path, profile: Profile) -> BuildEr
     """
     known = next((entry for entry in _REFUSALS if re.search(entry.words, error.problem)), None)
     if known is None:
-        return error
+        named = _NAMED_OPERATOR.search(error.problem)
+        if named is None:
+            return error
+        remedy = f"export the model without {named['op']}, or another profile for this device"
+        return BuildError(error.problem, found_in=error.found_in, remedy=remedy)
     suspects = [
         f"{node.name} ({node.op_type})"
         for node in load_model(model).graph.node
