@@ -15,6 +15,11 @@ Ending = Literal["ended", "over the time limit", "over the memory limit"]
 
 _PAUSE_S = 0.05
 """Between two looks at the tree. The kernel tells shorter peaks of the first process."""
+
+_PAUSE_A_LOOK = 20.0
+"""At least so many times what the look took: of a large tree it takes milliseconds, and the program
+shares the machine with it."""
+
 _TRACEBACK = "Traceback (most recent call last)"
 
 
@@ -78,7 +83,9 @@ def run_measured(
                 pid, status, usage = os.wait4(child.pid, os.WNOHANG)
                 if pid:
                     break
+                looked = time.monotonic()
                 peak_bytes = max(peak_bytes, _tree_bytes(child.pid), _highest_bytes(child.pid))
+                look_s = time.monotonic() - looked
                 if time.monotonic() - start > time_limit_s:
                     ending = "over the time limit"
                 elif peak_bytes > memory_limit_bytes:
@@ -87,7 +94,7 @@ def run_measured(
                     os.killpg(child.pid, signal.SIGKILL)
                     pid, status, usage = os.wait4(child.pid, 0)
                     break
-                time.sleep(_PAUSE_S)
+                time.sleep(max(_PAUSE_S, _PAUSE_A_LOOK * look_s))
         finally:
             _end_group(child.pid)
     child.returncode = os.waitstatus_to_exitcode(status)
