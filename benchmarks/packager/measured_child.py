@@ -1,6 +1,7 @@
 """Runs a program as a child process and measures time, peak memory of its tree, and its end."""
 
 import os
+import select
 import signal
 import subprocess
 import time
@@ -76,6 +77,7 @@ def run_measured(
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
+        end_of_child = os.pidfd_open(child.pid)
         ending: Ending = "ended"
         peak_bytes = 0
         try:
@@ -94,8 +96,9 @@ def run_measured(
                     os.killpg(child.pid, signal.SIGKILL)
                     pid, status, usage = os.wait4(child.pid, 0)
                     break
-                time.sleep(max(_PAUSE_S, _PAUSE_A_LOOK * look_s))
+                select.select([end_of_child], [], [], max(_PAUSE_S, _PAUSE_A_LOOK * look_s))
         finally:
+            os.close(end_of_child)
             _end_group(child.pid)
     child.returncode = os.waitstatus_to_exitcode(status)
     cpu_s = usage.ru_utime + usage.ru_stime
