@@ -8,10 +8,12 @@ import pytest
 from onnx import helper, numpy_helper
 
 from edgepack.agent.runtime.sessions import open_model_file
+from edgepack.errors import BuildError
 from edgepack.packager.graph.model_files import save_model
 from edgepack.packager.judging import gates
 from edgepack.packager.judging.distance import OutputDistance, OutputKind, measure_distance
 from edgepack.packager.judging.evaluation import open_plain
+from edgepack.packager.judging.trial import try_model
 from edgepack.packager.profile.reading import list_profiles, load_profile
 from edgepack.packager.progress import silent
 from edgepack.packager.quantization.candidate import Quantizer
@@ -108,3 +110,24 @@ def test_a_provider_that_computes_something_else_is_told_with_numbers_and_no_rem
     )
     assert f"whose types are not {precision}" in refusal.remedy
     assert "leave_ops" in refusal.remedy
+
+
+def test_a_provider_whose_library_is_missing_is_told_and_not_blamed_on_the_model(
+    tmp_path: Path,
+) -> None:
+    model = uneven_convolutions()
+    path = tmp_path / "variant" / "model.onnx"
+    path.parent.mkdir()
+    save_model(model, path)
+    with pytest.raises(BuildError, match=r"fails before it takes a node: .*backend") as caught:
+        try_model(
+            path,
+            samples_for(model, 1),
+            provider="QNNExecutionProvider",
+            device="npu",
+            provider_options={"backend_path": "/gone/libQnnHtp.so"},
+            session_options={},
+            timeout_s=60.0,
+        )
+    assert "/gone/libQnnHtp.so" in caught.value.problem
+    assert "check what the profile's [provider.options] name" in (caught.value.remedy or "")

@@ -30,7 +30,7 @@ from edgepack.packager.judging.kept_session import (
 )
 from edgepack.packager.judging.one_cpu import keep_to_one_cpu
 from edgepack.packager.judging.provider_process import ProviderProcess
-from edgepack.packager.judging.untaken import UntakenNode, explain_left, stderr_in
+from edgepack.packager.judging.untaken import UntakenNode, explain_left, read_failure, stderr_in
 from edgepack.packager.samples.sequence import Samples, Tensor
 
 _Tensors = dict[str, Tensor]
@@ -181,6 +181,12 @@ def _try_here(request: TrialRequest, kept: KeptSession) -> TrialAnswer:
                 provider_options=request.provider_options,
                 session_options=request.session_options,
                 log_severity=VERBOSE,
+            )
+        if not opened.placement.taken and (failure := read_failure(log)):
+            return TrialAnswer(
+                problem=f"{request.provider} fails before it takes a node: {failure}",
+                remedy="check what the profile's [provider.options] name, and the provider's "
+                "installation here",
             )
         left = explain_left(opened.left_nodes, log)
         session = RememberingSession(opened)

@@ -22,6 +22,12 @@ MOST_NODES = 200
 _NODE = re.compile(r"^\s+Operator type: \S+ Node name: (.*) Node index: \d+\s*$")
 _REASON = re.compile(r"^\s+REASON : (.*?)\s*$")
 _LONGEST_REASON = 300
+_FAILED = re.compile(
+    r"GetCapability\(\) for \S+ failed with error: (?:\[ONNXRuntimeError\] : \d+ : \w+ : )?(.*?)"
+    r"(?:\x1b\[m)?\s*$"
+)
+"""How ONNX Runtime logs that a plug-in could not even say which nodes it takes; it then goes on
+with the CPU alone."""
 
 
 class UntakenNode(msgspec.Struct, frozen=True, kw_only=True):
@@ -53,6 +59,15 @@ def explain_left(left: Iterable[LeftNode], log: Path) -> tuple[UntakenNode, ...]
         UntakenNode(name=node.name, op=node.op_type, reason=reasons.get(node.name, ""))
         for node in list(left)[:MOST_NODES]
     )
+
+
+def read_failure(log: Path) -> str:
+    """Why a provider could not say which nodes it takes; "" where it could."""
+    with log.open(encoding="utf-8", errors="replace") as lines:
+        for line in lines:
+            if found := _FAILED.search(line):
+                return found.group(1)[:_LONGEST_REASON]
+    return ""
 
 
 def read_reasons(lines: Iterable[str]) -> dict[str, str]:
