@@ -52,3 +52,15 @@ def test_a_refusal_says_where_decisions_are_too_much_alike_to_judge_by() -> None
     refusal = check_accuracy(profile, verdict, 20, None)
     assert refusal is not None
     assert refusal.found_in == verdict.remarks[0]
+
+
+def test_a_refused_decision_says_what_to_do_where_the_output_holds_no_scores() -> None:
+    rng = np.random.default_rng(0)
+    faces = [rng.normal(0, 2, (1, 64)) for _ in range(20)]
+    expected: list[Outputs] = [{"face": face} for face in faces]
+    got: list[Outputs] = [{"face": -face} for face in faces]
+    profile = load_profile("cpu")
+    verdict = Reference(expected, profile.gates.accuracy).judge(got)
+    refusal = check_accuracy(profile, verdict, 20, None)
+    assert refusal is not None
+    assert "metric = 'explained_variance' in [gates.accuracy] if 'face' holds no" in refusal.remedy

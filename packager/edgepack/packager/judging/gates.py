@@ -71,6 +71,7 @@ def check_accuracy(
         found_in="\n    ".join((*verdict.remarks, *filter(None, (_describe_search(found),))))
         or None,
         remedy=f"{_without_selection(verdict)}{profile.gates.otherwise}, more calibration samples, "
+        f"{_if_no_scores(verdict)}"
         f"{more}or a lower budget in [gates.accuracy] of a profile "
         "of your own; --allow-degraded builds it marked",
     )
@@ -95,6 +96,15 @@ def _without_selection(verdict: Verdict) -> str:
         "whose scores are nearly equal: export the model without that tail, which stays with the "
         "application, or judge it by a --metric of your own; "
     )
+
+
+def _if_no_scores(verdict: Verdict) -> str:
+    """What helps where a row of numbers was taken for scores, and is an embedding, say."""
+    decisions = [entry for entry in verdict.distances if entry.kind is OutputKind.DECISION]
+    names = [entry.name for entry in decisions if verdict.output in ("", entry.name)]
+    if verdict.metric != "top1_agreement" or not names:
+        return ""
+    return f"metric = 'explained_variance' in [gates.accuracy] if '{names[0]}' holds no scores, "
 
 
 def _describe_search(found: SearchResult | None) -> str | None:
