@@ -30,8 +30,50 @@ def test_an_unknown_key_is_named(tmp_path: Path) -> None:
     path.write_text("[model]\nnmae = 'x'\n")
     with pytest.raises(BuildError) as caught:
         read_config(path)
-    assert "nmae" in caught.value.problem
-    assert caught.value.found_in == str(path)
+    assert "unknown key 'nmae'; allowed here: name, release, version" in caught.value.problem
+    assert caught.value.found_in == f"{path}, model.nmae"
+    assert caught.value.remedy == "name"
+
+
+@pytest.mark.parametrize(
+    ("text", "place", "problem", "remedy"),
+    [
+        (
+            "[inputs.a]\nkind = 'raw'\n[inputs.b]\nkind = 'image'\nstdd = [1.0]\n",
+            "inputs.b.stdd",
+            "unknown key 'stdd'; allowed here: color, ",
+            "std",
+        ),
+        (
+            "[inputs.b]\nkind = 'image'\nstd = 'a'\n",
+            "inputs.b.std",
+            "inputs.b.std must be a list, and is 'a'",
+            "put it in brackets: [...]",
+        ),
+        (
+            "[inputs.b]\nkind = 'image'\nlayout = 'CHW'\n",
+            "inputs.b.layout",
+            "inputs.b.layout is 'CHW'; allowed are: NCHW, NHWC",
+            "edgepack init MODEL -o example.toml shows every key",
+        ),
+        (
+            "[build]\nprofiles = 'cpu'\n",
+            "build.profiles",
+            "build.profiles must be a list, and is 'cpu'",
+            "put it in brackets: [...]",
+        ),
+    ],
+)
+def test_what_is_wrong_with_a_value_is_told_with_its_place(
+    tmp_path: Path, text: str, place: str, problem: str, remedy: str
+) -> None:
+    path = tmp_path / "edgepack.toml"
+    path.write_text(text)
+    with pytest.raises(BuildError) as caught:
+        read_config(path)
+    assert problem in caught.value.problem
+    assert caught.value.found_in == f"{path}, {place}"
+    assert caught.value.remedy == remedy
 
 
 def test_a_file_that_is_no_toml_is_refused(tmp_path: Path) -> None:
@@ -49,6 +91,7 @@ def test_a_file_that_is_no_toml_is_refused(tmp_path: Path) -> None:
         (ImageInput(mean=(0.1, 0.2)), "mean has 2 values for 3 channels"),
         (ImageInput(std=(0.0,)), "std has a 0"),
         (ImageInput(size=(8, 8, 3)), "size is height and width"),
+        (ImageInput(size=(320, 7)), r"size = \[320, 7\] is not what images"),
     ],
 )
 def test_a_declaration_against_the_model_is_refused(declaration: ImageInput, problem: str) -> None:

@@ -7,6 +7,7 @@ import msgspec
 
 from edgepack.errors import BuildError
 from edgepack.packager.config.inputs import InputDeclaration, Section
+from edgepack.packager.config.type_errors import describe_type_error
 from edgepack.packager.source.fixed_inputs import Numbers
 
 CONFIG_FILE = "edgepack.toml"
@@ -83,7 +84,15 @@ def read_config(path: Path) -> BuildConfig:
             f"cannot read {path}: {error.strerror}", remedy="edgepack init MODEL writes one"
         ) from error
     try:
-        config = msgspec.toml.decode(content, type=BuildConfig)
+        settings = msgspec.toml.decode(content)
+        config = msgspec.convert(settings, BuildConfig)
+    except msgspec.ValidationError as error:
+        found = describe_type_error(error, settings, BuildConfig)
+        raise BuildError(
+            f"{path.name}: {found.problem}",
+            found_in=f"{path}, {found.place}" if found.place else str(path),
+            remedy=found.remedy or "edgepack init MODEL -o example.toml shows every key",
+        ) from error
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise BuildError(
             f"{path.name} is wrong: {error}",

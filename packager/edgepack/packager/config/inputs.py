@@ -155,6 +155,15 @@ def _check_image(declaration: ImageInput, spec: TensorSpec, where: str) -> None:
             found_in=where,
             remedy="check layout and color",
         )
+    axes = (2, 3) if declaration.layout == "NCHW" else (1, 2)
+    fits = zip((spec.shape[axis] for axis in axes), declaration.size, strict=False)
+    if any(isinstance(fixed, int) and fixed != size for fixed, size in fits):
+        fixed = ", ".join(str(spec.shape[axis]) for axis in axes)
+        raise BuildError(
+            f"size = [{', '.join(map(str, declaration.size))}] is not what {spec} takes",
+            found_in=where,
+            remedy=f"size = [{fixed}]",
+        )
     for key, values in (("mean", declaration.mean), ("std", declaration.std)):
         if len(values) not in (1, channels):
             raise BuildError(

@@ -20,10 +20,10 @@ from typing import Any, get_args
 import msgspec
 
 from edgepack.errors import ProfileError
+from edgepack.packager.config.type_errors import describe_type_error
 from edgepack.packager.profile.checks import check_consistency
 from edgepack.packager.profile.pass_settings import Pass
 from edgepack.packager.profile.schema import Profile
-from edgepack.packager.profile.type_errors import type_error
 
 _SHIPPED = "edgepack.profiles"
 _PRECISION_OF_TYPES = re.compile(r"^a\d+w\d+$")
@@ -80,7 +80,12 @@ def resolve_profile(name_or_path: str, changes: Mapping[str, Any]) -> Profile:
     try:
         profile = msgspec.convert(settings, Profile)
     except msgspec.ValidationError as error:
-        raise type_error(error, settings, source) from error
+        found = describe_type_error(error, settings, Profile)
+        raise ProfileError(
+            found.problem,
+            found_in=f"{source}, {found.place}" if found.place else source,
+            remedy=found.remedy,
+        ) from error
     profile = _with_its_precision(profile)
     check_consistency(profile, source)
     digest = hashlib.sha256(msgspec.json.encode(profile, order="deterministic")).hexdigest()

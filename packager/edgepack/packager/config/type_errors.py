@@ -1,0 +1,170 @@
+"""Says in a file's own words what msgspec finds wrong with its types.
+
+msgspec tells `Invalid enum value 'rmse' - at `$.gates.accuracy.metric`` and counts the passes of a
+profile's whole family. A person has one file before them, and wants to know what may stand there.
+"""
+
+import difflib
+import re
+import typing
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+_AT = re.compile(r"^(?P<what>.*?)(?: - at `(?:key in )?\$\.?(?P<path>.*)`)?$", re.DOTALL)
+_EXPECTED = re.compile(r"^Expected `(?P<wanted>[^`]+)`, got `(?P<got>[^`]+)`$")
+_MISSING = re.compile(r"^Object missing required field `(?P<field>[^`]+)`$")
+_UNKNOWN = re.compile(r"^Object contains unknown field `(?P<field>[^`]+)`$")
+_STEP = re.compile(r"([^.\[\]]+)|\[(\d+|\.\.\.)\]")
+
+_WORDS = {
+    "array": "a list",
+    "object": "a section",
+    "str": "a text",
+    "float": "a number",
+    "int": "a whole number",
+    "bool": "true or false",
+}
+_REMEDIES = {
+    "array": "put it in brackets: [...]",
+    "object": "write a section of that name, with keys of its own",
+    "str": 'put it in quotes: "..."',
+    "float": "write the number without quotes",
+    "int": "write the whole number without quotes",
+    "bool": "true or false, without quotes",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class TypeProblem:
+    """What is wrong with one value.
+
+    Attributes:
+        place: Where it stands: `gates.accuracy.metric`, `pass[quantize].ranges`; "" where that is
+            the whole file.
+        problem: One sentence.
+        remedy: What to write, or None where the problem says it.
+    """
+
+    place: str
+    problem: str
+    remedy: str | None = None
+
+
+def describe_type_error(
+    error: msgspec.ValidationError, settings: Mapping[str, Any], root: type[msgspec.Struct]
+) -> TypeProblem:
+    """What is wrong, for a person.
+
+    Args:
+        error: What msgspec raised.
+        settings: What it was given.
+        root: What it should have become.
+    """
+    match = _AT.match(str(error))
+    what, path = (match["what"], match["path"] or "") if match else (str(error), "")
+    place, value, kind = _look_up(path, settings, root)
+    if unknown := _UNKNOWN.match(what):
+        return _unknown(unknown["field"], place, value, kind)
+    if missing := _MISSING.match(what):
+        return TypeProblem(
+            place=place,
+            problem=f"{place or 'the file'} lacks '{missing['field']}'",
+            remedy='name it, or start from a shipped profile that has it: extends = "cpu"',
+        )
+    if allowed := _literals(kind):
+        return TypeProblem(
+            place=place, problem=f"{place} is {value!r}; allowed are: {', '.join(allowed)}"
+        )
+    if expected := _EXPECTED.match(what):
+        wanted = expected["wanted"].split(" ")[0]
+        return TypeProblem(
+            place=place,
+            problem=f"{place} must be {_WORDS.get(wanted, wanted)}, and is {value!r}",
+            remedy=_REMEDIES.get(wanted),
+        )
+    return TypeProblem(place=place, problem=what if not place else f"{place}: {what}")
+
+
+def _unknown(field: str, place: str, value: object, kind: object) -> TypeProblem:
+    allowed = sorted(_names(kind, value))
+    near = difflib.get_close_matches(field, allowed, n=1)
+    return TypeProblem(
+        place=f"{place}.{field}" if place else field,
+        problem=f"unknown key '{field}'; allowed here: {', '.join(allowed)}",
+        remedy=near[0] if near else "remove it",
+    )
+
+
+def _look_up(path: str, settings: object, root: type[msgspec.Struct]) -> tuple[str, object, object]:
+    """A place in a file's words, what stands there, and what may stand there."""
+    place, value, kind = "", settings, typing.cast("object", root)
+    for name, index in _STEP.findall(path):
+        if name:
+            place = f"{place}.{name}" if place else name
+            kind = _field(kind, value, name)
+            value = value.get(name) if isinstance(value, dict) else None
+        elif index.isdigit() and isinstance(value, list) and int(index) < len(value):
+            value, kind = value[int(index)], _item(kind)
+            is_pass = isinstance(value, dict) and "name" in value
+            place += f"[{value['name'] if is_pass and isinstance(value, dict) else index}]"
+        else:
+            name = _first_wrong(value, _item(kind, last=True))
+            value, kind = value[name] if isinstance(value, dict) else None, _item(kind, last=True)
+            place = f"{place}.{name}"
+    return place, value, kind
+
+
+def _first_wrong(values: object, kind: object) -> str:
+    """The key of a table whose value does not fit: msgspec does not tell which it is."""
+    for key, value in values.items() if isinstance(values, dict) else ():
+        try:
+            msgspec.convert(value, kind)
+        except msgspec.ValidationError:
+            return str(key)
+    return "…"
+
+
+def _structs(kind: object, value: object) -> list[type[msgspec.Struct]]:
+    """The structs that a value may be; of several the one that its own tag tells."""
+    found = []
+    for option in (kind, *typing.get_args(kind)):
+        if not (isinstance(option, type) and issubclass(option, msgspec.Struct)):
+            continue
+        config = option.__struct_config__
+        tag = value.get(config.tag_field) if isinstance(value, dict) and config.tag else config.tag
+        if tag == config.tag:
+            found.append(option)
+    return found
+
+
+def _names(kind: object, value: object) -> list[str]:
+    return [
+        field.encode_name
+        for option in _structs(kind, value)
+        for field in msgspec.structs.fields(option)
+    ]
+
+
+def _field(kind: object, value: object, name: str) -> object:
+    """The type of a field."""
+    for option in _structs(kind, value):
+        for field in msgspec.structs.fields(option):
+            if field.encode_name == name:
+                return field.type
+    return None
+
+
+def _item(kind: object, *, last: bool = False) -> object:
+    """The type of a list's entries, or of a table's values: the last of its two types."""
+    items = typing.get_args(kind)
+    return items[-1 if last else 0] if items else None
+
+
+def _literals(kind: object) -> list[str]:
+    """The values of a Literal, also where it is one of several types."""
+    if typing.get_origin(kind) is typing.Literal:
+        return [str(value) for value in typing.get_args(kind)]
+    return []
