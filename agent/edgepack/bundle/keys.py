@@ -154,9 +154,12 @@ def load_private_key(path: Path) -> PrivateKey:
 def is_open_to_others(path: Path) -> bool:
     """Whether other users of this machine may read a private key that nothing encrypts."""
     try:
-        return bool(path.stat().st_mode & 0o077) and b"ENCRYPTED" not in _read(path)
+        if not path.stat().st_mode & 0o077:
+            return False
+        content = path.read_bytes()
     except OSError:
         return False
+    return b"PRIVATE KEY-----" in content and b"ENCRYPTED" not in content
 
 
 def load_public_key(path: Path) -> PublicKey:

@@ -38,13 +38,14 @@ def test_a_private_key_is_readable_by_its_owner_only(tmp_path: Path) -> None:
 
 
 def test_a_plain_key_that_others_may_read_is_told_apart(tmp_path: Path) -> None:
-    plain, _ = write_key_pair(generate_key(), tmp_path / "plain")
+    plain, public = write_key_pair(generate_key(), tmp_path / "plain")
     encrypted, _ = write_key_pair(generate_key(passphrase=b"right"), tmp_path / "encrypted")
     assert not is_open_to_others(plain)
     plain.chmod(0o640)
     encrypted.chmod(0o644)
     assert is_open_to_others(plain)
     assert not is_open_to_others(encrypted)
+    assert not is_open_to_others(public), "a public key is for everybody"
     assert not is_open_to_others(tmp_path / "missing.key")
 
 
