@@ -4,6 +4,7 @@ Such a model is passed on with its own scales: quantizing it again would round t
 training found out would be lost.
 """
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -41,7 +42,7 @@ class OwnQuantization:
         if self.operators:
             return "int8"
         bits = [
-            f"{letter}{np.dtype(types[0]).itemsize * 8}"
+            f"{letter}{_bits(types[0])}"
             for letter, types in (("a", self.activations), ("w", self.weights))
             if types
         ]
@@ -95,6 +96,12 @@ def _constants(graph: onnx.GraphProto) -> Iterator[tuple[str, onnx.TensorProto]]
                 yield node.output[0], attribute.t
         for body in subgraphs(node):
             yield from _constants(body)
+
+
+def _bits(name: str) -> int:
+    """Of a type by NumPy's name; `int4` takes a byte in NumPy, and half of one in a model."""
+    integer = re.fullmatch(r"u?int(\d+)", name)
+    return int(integer[1]) if integer else np.dtype(name).itemsize * 8
 
 
 def _name(kind: int) -> str:
