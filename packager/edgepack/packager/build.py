@@ -30,6 +30,7 @@ from edgepack.packager.graph.held_weights import hold_weights
 from edgepack.packager.huggingface.folder import open_source
 from edgepack.packager.judging.provider_process import ProviderProcess
 from edgepack.packager.material import Material, open_material
+from edgepack.packager.on_provider import MOST_SAMPLES
 from edgepack.packager.profile.schema import Profile
 from edgepack.packager.progress import Progress
 from edgepack.packager.recipe import prepare_variant
@@ -197,7 +198,7 @@ def _prepare_all(
                     progress=_for_profile(progress, profile.name),
                     allow_degraded=request.allow_degraded,
                     process=process,
-                    golden=material.golden_samples,
+                    tried=material.first_on_provider(MOST_SAMPLES),
                     float_source=material.float_source,
                     metric=request.metric,
                     labelled=material.labelled,

@@ -16,7 +16,7 @@ from edgepack.packager.samples.coverage import describe_coverage
 from edgepack.packager.samples.files import OpenedSamples, open_samples
 from edgepack.packager.samples.golden_choice import choose_golden
 from edgepack.packager.samples.padding import follow_mask
-from edgepack.packager.samples.sequence import Samples, SampleSplit
+from edgepack.packager.samples.sequence import Samples, SampleSplit, digest_of
 from edgepack.packager.samples.split import describe, split_samples
 from edgepack.packager.source.model import SourceModel
 from edgepack.packager.source.reference import FloatSource
@@ -42,10 +42,22 @@ class Material:
     notes: tuple[str, ...]
     labelled: LabelledSamples | None = None
 
-    @property
-    def golden_samples(self) -> Samples:
-        """The golden samples' inputs, in the order in which a device computes them."""
-        held_out, inputs = self.split.held_out, self.golden.inputs
+    def first_on_provider(self, most: int) -> Samples:
+        """What a provider runs first: golden samples, in the order in which a device does.
+
+        Large samples make few golden ones: others of the held-out ones follow.
+
+        Args:
+            most: How many at the most.
+        """
+        held_out = self.split.held_out
+        inputs = list(self.golden.inputs[:most])
+        known = {digest_of(feeds) for feeds in inputs}
+        for feeds in map(held_out.read, reversed(range(held_out.count))):
+            if len(inputs) >= most:
+                break
+            if digest_of(feeds) not in known:
+                inputs.append(feeds)
         return Samples(
             count=len(inputs),
             read=lambda index: dict(inputs[index]),

@@ -18,7 +18,7 @@ from edgepack.packager.profile.schema import Profile
 from edgepack.packager.progress import Progress
 from edgepack.packager.samples.sequence import Samples
 
-_SAMPLES = 4
+MOST_SAMPLES = 4
 _SIMULATED_SAMPLES = LEAST_SAMPLES
 """A simulator takes up to 7 s an inference. How accurate a variant is, all held-out samples tell on
 the CPU; what runs here tells whether the provider computes the same, and an operator that it
@@ -48,7 +48,7 @@ class OnProvider:
 
     Args:
         float_source: Runs the source model.
-        golden: Golden samples, of which the first run.
+        tried: Samples, of which the first run.
         process: Where they run, and what is kept for the rehearsal; None keeps none.
         progress: Told of each run.
     """
@@ -56,12 +56,12 @@ class OnProvider:
     def __init__(
         self,
         float_source: Run,
-        golden: Samples,
+        tried: Samples,
         process: ProviderProcess | None,
         progress: Progress,
     ) -> None:
         self._float_source = float_source
-        self._golden = golden
+        self._tried = tried
         self._process = process
         self._progress = progress
 
@@ -93,8 +93,8 @@ class OnProvider:
         """
         if not evaluator.venue.can_run:
             return None
-        most = _SIMULATED_SAMPLES if evaluator.venue.is_simulated else _SAMPLES
-        samples = self._golden.pick(range(min(most, self._golden.count)))
+        most = _SIMULATED_SAMPLES if evaluator.venue.is_simulated else MOST_SAMPLES
+        samples = self._tried.pick(range(min(most, self._tried.count)))
         self._progress(f"{profile.name}: running on {profile.device.provider}", 0, 0)
         try:
             trial = try_model(

@@ -57,7 +57,7 @@ def prepare_variant(
     profile: Profile,
     split: SampleSplit,
     *,
-    golden: Samples,
+    tried: Samples,
     float_source: Run,
     work_dir: Path,
     progress: Progress,
@@ -73,7 +73,8 @@ def prepare_variant(
         source: The source model, with static shapes where the profile needs them.
         profile: The profile.
         split: Samples for ranges, for choosing, and for the verdict.
-        golden: Of those for the verdict some, of which the first run on the provider.
+        tried: Of those for the verdict some, golden ones first; as many of them as its speed allows
+            run on the provider.
         float_source: Runs the source model.
         work_dir: Folder for everything that is written; the variant ends up inside.
         progress: Told about each step.
@@ -104,7 +105,7 @@ def prepare_variant(
     held_out = HeldOut(
         float_source=float_source, samples=split.held_out, metric=metric, labelled=labelled
     )
-    on_provider = OnProvider(float_source, golden, process, progress)
+    on_provider = OnProvider(float_source, tried, process, progress)
 
     def look(found: Explored) -> Inspection | None:
         return _inspect(found, split.held_out, work_dir, progress)
@@ -264,7 +265,7 @@ def _venue_notes(evaluator: Evaluator, profile: Profile, trial: Trial | None) ->
         )
     if evaluator.venue.is_simulated:
         return (
-            f"Accuracy is measured on the CPU provider; {len(trial.outputs)} golden samples ran on "
-            f"the simulator of {profile.device.provider} too.",
+            f"Accuracy is measured on the CPU provider; {len(trial.outputs)} samples ran on the "
+            f"simulator of {profile.device.provider} too.",
         )
     return ()

@@ -15,7 +15,7 @@ from edgepack.packager.variant import PreparedVariant
 def prepare(
     model: Path, profile: Profile, split: SampleSplit, folder: Path, **more: Any
 ) -> PreparedVariant:
-    """What `prepare_variant` makes of a file, with the first held-out samples as golden ones.
+    """What `prepare_variant` makes of a file, with the first held-out samples tried on its provider.
 
     Args:
         model: The model file.
@@ -30,7 +30,7 @@ def prepare(
         source,
         profile,
         split,
-        golden=split.held_out,
+        tried=split.held_out,
         float_source=FloatSource(source, folder / "float-source.onnx"),
         work_dir=folder,
         progress=silent,

@@ -1,4 +1,4 @@
-"""How many golden samples run on a provider, and which."""
+"""How many samples run on a provider, and which."""
 
 from pathlib import Path
 from typing import Any

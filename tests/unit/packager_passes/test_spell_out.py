@@ -15,7 +15,7 @@ from edgepack.packager.profile.pass_settings import SpellOut
 from edgepack.packager.profile.reading import load_profile
 from edgepack.packager.profile.schema import Limits
 from edgepack.packager.samples.sequence import Samples
-from tests.unit.packager_passes.models import make_model
+from tests.unit.packager_passes.models import make_model, samples_for, weight
 
 
 def _context(folder: Path) -> PassContext:
@@ -43,6 +43,52 @@ def test_a_reciprocal_becomes_a_quotient_with_the_same_value(tmp_path: Path) -> 
     onnx.checker.check_model(result.model)
     after = ModelRunner(result.model, tmp_path / "after.onnx").run(feeds)["y"]
     assert np.allclose(after.astype(np.float64), before.astype(np.float64), rtol=1e-6)
+
+
+def _gated(rows: int, *, gate_of: str = "c", swapped: bool = False) -> onnx.ModelProto:
+    """A convolution of x (1, 3, rows, 5) times the Sigmoid of a tensor, and once more added."""
+    node = helper.make_node
+    factors = ["s", "c"] if swapped else ["c", "s"]
+    nodes = [
+        node("Conv", ["x", "w"], ["c"], name="conv"),
+        node("Conv", ["x", "v"], ["d"], name="other"),
+        node("Sigmoid", [gate_of], ["s"], name="sigmoid"),
+        node("Mul", factors, ["g"], name="gate"),
+        node("Add", ["g", "c"], ["h"], name="add"),
+        node("Add", ["h", "d"], ["y"], name="last"),
+    ]
+    shape = (1, 3, rows, 5)
+    weights = [weight("w", 3, 3, 1, 1), weight("v", 3, 3, 1, 1, seed=1)]
+    return make_model(nodes, {"x": shape}, {"y": shape}, weights)
+
+
+@pytest.mark.parametrize("rows", [9, 12])
+@pytest.mark.parametrize("gate_of", ["c", "d"])
+@pytest.mark.parametrize("swapped", [False, True])
+def test_a_convolution_meets_a_sigmoid_apart_on_maps_of_some_sizes(
+    rows: int, gate_of: str, swapped: bool, tmp_path: Path
+) -> None:
+    model = _gated(rows, gate_of=gate_of, swapped=swapped)
+    [feeds] = samples_for(model, 1)
+    before = ModelRunner(model, tmp_path / "before.onnx").run(feeds)["y"]
+    result = spell_out(model, SpellOut(), _context(tmp_path))
+    onnx.checker.check_model(result.model, full_check=True)
+    apart, gate = (n for n in result.model.graph.node if n.op_type == "Mul")
+    assert list(apart.input) == ["c", "edgepack/one/1"]
+    assert set(gate.input) == {apart.output[0], "s"}
+    assert result.notes[0].startswith("1 products of a convolution and a Sigmoid were set apart")
+    after = ModelRunner(result.model, tmp_path / "after.onnx").run(feeds)["y"]
+    assert np.array_equal(after, before)
+
+
+@pytest.mark.parametrize(("rows", "gate_of"), [(8, "c"), (13, "c"), (10, "x")])
+def test_what_the_provider_computes_rightly_is_left(
+    rows: int, gate_of: str, tmp_path: Path
+) -> None:
+    model = _gated(rows, gate_of=gate_of)
+    before = model.SerializeToString()
+    result = spell_out(model, SpellOut(), _context(tmp_path))
+    assert (result.model.SerializeToString(), result.notes) == (before, ())
 
 
 def test_a_model_without_them_is_left_as_it_is(tmp_path: Path) -> None:

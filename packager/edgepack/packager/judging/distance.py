@@ -51,6 +51,9 @@ class OutputDistance:
         worst_nrmse: The same of the worst sample.
         sqnr_db: Signal to quantization noise, decibels.
         max_abs_error: Greatest absolute difference.
+        rms: Root-mean-square of the float output, in its own unit.
+        worst_rms_error: Root-mean-square error of the worst sample, in the same unit: a sample on
+            which the model says next to nothing does not stand out.
         agreement_low, row_agreement_low, explained_variance_low, neighbourhood_low: Lower bounds,
             one-sided, 95 %, for samples like these.
     """
@@ -67,6 +70,8 @@ class OutputDistance:
     worst_nrmse: float
     sqnr_db: float
     max_abs_error: float
+    rms: float
+    worst_rms_error: float
     agreement_low: float
     row_agreement_low: float
     explained_variance_low: float
@@ -86,11 +91,12 @@ def measure_distance(
         kind: What it means.
         expected, got: The float model's and the candidate's values, one array a sample.
     """
-    dots, sizes, norms, errors = [], [], [], []
+    dots, sizes, norms, errors, counts = [], [], [], [], []
     agreed, rows_differ, rows = 0, [], []
     greatest = 0.0
     for want, have in zip(expected, got, strict=True):
         a, b = _comparable(want, have)
+        counts.append(a.size)
         dots.append(float(a @ b))
         sizes.append(float(a @ a))
         norms.append(float(b @ b))
@@ -121,6 +127,10 @@ def measure_distance(
         worst_nrmse=max(entry[1] for entry in each),
         sqnr_db=-20.0 * math.log10(max(whole[1], 1e-10)),
         max_abs_error=greatest,
+        rms=math.sqrt(sum(sizes) / max(sum(counts), 1)),
+        worst_rms_error=max(
+            math.sqrt(error / max(count, 1)) for error, count in zip(errors, counts, strict=True)
+        ),
         agreement_low=share_low(agreement, len(expected)),
         row_agreement_low=kept_low(rows_differ, rows)
         if sum(rows_differ)

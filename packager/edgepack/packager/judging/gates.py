@@ -24,8 +24,10 @@ another profile, or the float model, is worth a look."""
 HOPELESSLY_SLOW_FACTOR = 1.5
 """Beyond this, no search for accuracy is worth its time: float nodes will not make up for it."""
 
-TRIAL_ROOM_NRMSE = 0.1
-"""The provider's own rounding beside the CPU's stand-in, as a share of an output's size."""
+TRIAL_ROOM = 0.03
+"""The provider's own rounding beside the CPU's stand-in, as a share of an output's size. Of four
+models on Qualcomm's simulator, at 8 and 16 bits, none was off more there than on the CPU's worst
+sample; a detector that the simulator computes wrongly was, by 8 to 14 %."""
 
 _CULPRITS_SHOWN = 5
 _LEFT_SHOWN = 6
@@ -138,12 +140,13 @@ def check_trial(
     """
     provider = profile.device.provider
     for expected, got in zip(stand_in, real, strict=True):
-        if got.nrmse > 2.0 * expected.worst_nrmse + TRIAL_ROOM_NRMSE:
+        size = max(expected.rms, got.rms)
+        if got.worst_rms_error > 2.0 * expected.worst_rms_error + TRIAL_ROOM * size:
             return Refusal(
                 gate="accuracy",
                 problem=f"{provider} computes output '{got.name}' with an error of "
-                f"{got.nrmse:.1%} of its size, the CPU's stand-in with at most "
-                f"{expected.worst_nrmse:.1%}",
+                f"{got.worst_rms_error / size:.1%} of its size, the CPU's stand-in with at most "
+                f"{expected.worst_rms_error / size:.1%}",
                 found_in=f"{profile.name}, run on {provider} here",
                 remedy="another profile for this device whose types are not "
                 f"{profile.about.precision}, or one of your own with the operators that "

@@ -82,10 +82,11 @@ class SpellOut(Section, frozen=True, kw_only=True, tag_field="name", tag="spell_
     """Writes operators that the provider computes wrongly as others that compute the same.
 
     Attributes:
-        ops: Which: `Reciprocal` becomes a division.
+        ops: Which: `Reciprocal` becomes a division; a `Sigmoid` that opens and shuts what a
+            convolution gives gets it apart from that convolution.
     """
 
-    ops: tuple[Literal["Reciprocal"], ...] = ("Reciprocal",)
+    ops: tuple[Literal["Reciprocal", "Sigmoid"], ...] = ("Reciprocal", "Sigmoid")
 
 
 class Quantize(Section, frozen=True, kw_only=True, tag_field="name", tag="quantize"):
