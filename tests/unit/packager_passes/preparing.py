@@ -15,7 +15,7 @@ from edgepack.packager.variant import PreparedVariant
 def prepare(
     model: Path, profile: Profile, split: SampleSplit, folder: Path, **more: Any
 ) -> PreparedVariant:
-    """What `prepare_variant` makes of a file, with the first held-out samples tried on its provider.
+    """What `prepare_variant` makes of a file; held-out samples are tried on its provider.
 
     Args:
         model: The model file.
