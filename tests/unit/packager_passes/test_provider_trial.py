@@ -111,6 +111,7 @@ def test_a_sample_on_which_the_model_says_next_to_nothing_is_measured_by_the_oth
     assert gates.check_trial(profile, [stand_in], [distance([quiet], 0.1)]) is not None
     silent_there = distance([np.zeros((1, 8), np.float32)], 0.002)
     assert gates.check_trial(profile, [stand_in], [silent_there]) is None
+    assert gates.check_trial(profile, [silent_there], [silent_there]) is None
 
 
 @pytest.mark.parametrize(("name", "precision"), [("qnn-htp", "a16w8"), ("qnn-htp-a8w8", "a8w8")])
