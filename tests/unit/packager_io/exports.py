@@ -114,7 +114,13 @@ def tiny_detector() -> onnx.ModelProto:
         pooled.append(g.add("MaxPool", pooled[-1], kernel_shape=[5, 5], pads=[2, 2, 2, 2]))
     deep = _silu(g, g.add("Concat", *pooled, axis=1), 32, 16, stride=2)
     scales = g.constant([1.0, 1.0, 2.0, 2.0], np.float32)
-    up = g.add("Resize", deep, "", scales, mode="nearest", nearest_mode="floor")
+    up = g.add(
+        "Resize",
+        *(deep, "", scales),
+        mode="nearest",
+        nearest_mode="floor",
+        coordinate_transformation_mode="asymmetric",
+    )
     x = _silu(g, g.add("Concat", up, x, axis=1), 32, 16)
     bins = g.add("Conv", x, g.weight(32, 16, 1, 1, scale=0.5), g.weight(32, scale=0.1))
     classes = g.add("Conv", x, g.weight(3, 16, 1, 1, scale=0.9), g.weight(3, scale=0.1))
