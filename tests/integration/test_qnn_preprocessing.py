@@ -6,16 +6,12 @@ import numpy as np
 import onnx
 from onnx import helper
 
-from edgepack.packager.graph.model_files import save_model
 from edgepack.packager.judging.measure import ModelRunner, largest_difference
-from edgepack.packager.judging.trial import Trial, try_model
 from edgepack.packager.passes.context import PassContext
 from edgepack.packager.passes.qnn_preprocess import qnn_preprocess
-from edgepack.packager.profile.pass_settings import QnnPreprocess, Quantize
+from edgepack.packager.profile.pass_settings import QnnPreprocess
 from edgepack.packager.profile.reading import load_profile
-from edgepack.packager.progress import silent
-from edgepack.packager.quantization.candidate import Quantizer
-from edgepack.packager.samples.sequence import Samples
+from tests.integration.quantized_on_qnn import try_quantized
 from tests.unit.packager_passes.models import constant, make_model, samples_for, weight
 
 node = helper.make_node
@@ -62,27 +58,10 @@ def _network() -> onnx.ModelProto:
     )
 
 
-def _run(model: onnx.ModelProto, samples: Samples, folder: Path) -> Trial:
-    folder.mkdir()
-    settings = _PROFILE.lowering
-    assert isinstance(settings, Quantize)
-    quantizer = Quantizer(model, settings, samples, work_dir=folder, progress=silent)
-    save_model(quantizer.build("minmax").model, folder / "model.onnx")
-    return try_model(
-        folder / "model.onnx",
-        samples.pick(range(2)),
-        provider=_PROFILE.device.provider,
-        device=_PROFILE.device.type,
-        provider_options=_PROFILE.provider.options,
-        session_options=_PROFILE.provider.session,
-        timeout_s=300.0,
-    )
-
-
 def test_fused_chains_stay_on_the_simulated_npu_and_compute_the_same(tmp_path: Path) -> None:
     model = _network()
     samples = samples_for(model, 8)
-    before = _run(model, samples, tmp_path / "before")
+    _, before = try_quantized(model, _PROFILE, samples, tmp_path / "before", count=2)
     assert before.placement.left["Erf"] == 1
     float_outputs = ModelRunner(model, tmp_path / "float.onnx").run_all(samples.pick(range(2)))
     context = PassContext(
@@ -91,6 +70,6 @@ def test_fused_chains_stay_on_the_simulated_npu_and_compute_the_same(tmp_path: P
     result = qnn_preprocess(model, QnnPreprocess(), context)
     kinds = {entry.op_type for entry in result.model.graph.node}
     assert {"Gelu", "HardSwish", "LpNormalization", "SpaceToDepth"} <= kinds
-    after = _run(result.model, samples, tmp_path / "after")
+    _, after = try_quantized(result.model, _PROFILE, samples, tmp_path / "after", count=2)
     assert dict(after.placement.left) == {"QuantizeLinear": 1, "DequantizeLinear": 1}
     assert largest_difference(float_outputs, after.outputs) < 0.05

@@ -6,15 +6,12 @@ import numpy as np
 import pytest
 from onnx import helper
 
-from edgepack.packager.graph.model_files import save_model
 from edgepack.packager.judging.evaluation import open_plain
-from edgepack.packager.judging.trial import try_model
 from edgepack.packager.passes.context import PassContext
 from edgepack.packager.passes.spell_out import spell_out
 from edgepack.packager.profile.pass_settings import SpellOut
 from edgepack.packager.profile.reading import load_profile
-from edgepack.packager.progress import silent
-from edgepack.packager.quantization.candidate import Quantizer
+from tests.integration.quantized_on_qnn import try_quantized
 from tests.unit.packager_passes.models import make_model, samples_for, weight
 
 _PROFILE = load_profile("qnn-htp")
@@ -37,21 +34,7 @@ def _error_there(rows: int, settings: SpellOut, folder: Path) -> float:
         profile_name="mine", limits=_PROFILE.limits, samples=samples, work_dir=folder
     )
     written = spell_out(model, settings, context).model
-    quantize = _PROFILE.quantize
-    assert quantize is not None
-    quantizer = Quantizer(written, quantize, samples, work_dir=folder, progress=silent)
-    path = folder / "variant" / "model.onnx"
-    path.parent.mkdir()
-    save_model(quantizer.build("minmax").model, path)
-    trial = try_model(
-        path,
-        samples.pick(range(1)),
-        provider=_PROFILE.device.provider,
-        device=_PROFILE.device.type,
-        provider_options=_PROFILE.provider.options,
-        session_options=_PROFILE.provider.session,
-        timeout_s=300.0,
-    )
+    path, trial = try_quantized(written, _PROFILE, samples, folder, count=1)
     want = open_plain(path)(samples.read(0))["y"].astype(np.float64)
     got = trial.outputs[0]["y"].astype(np.float64)
     return float(np.linalg.norm(got - want) / np.linalg.norm(want))

@@ -1,0 +1,45 @@
+"""A float model, quantized by a profile for QNN and run on the HTP simulator."""
+
+from pathlib import Path
+
+import onnx
+
+from edgepack.packager.graph.model_files import save_model
+from edgepack.packager.judging.trial import Trial, try_model
+from edgepack.packager.profile.schema import Profile
+from edgepack.packager.progress import silent
+from edgepack.packager.quantization.candidate import Quantizer
+from edgepack.packager.samples.sequence import Samples
+
+
+def try_quantized(
+    model: onnx.ModelProto, profile: Profile, samples: Samples, folder: Path, *, count: int
+) -> tuple[Path, Trial]:
+    """Quantizes with MinMax and runs what came of it.
+
+    Args:
+        model: The float model, as the profile's passes leave it.
+        profile: Its settings are used as they are.
+        samples: For ranges.
+        folder: For everything that is written.
+        count: How many of the samples run, from the first on.
+
+    Returns:
+        The quantized model's file, and its run.
+    """
+    settings = profile.quantize
+    assert settings is not None
+    path = folder / "variant" / "model.onnx"
+    path.parent.mkdir(parents=True)
+    quantizer = Quantizer(model, settings, samples, work_dir=folder, progress=silent)
+    save_model(quantizer.build("minmax").model, path)
+    trial = try_model(
+        path,
+        samples.pick(range(count)),
+        provider=profile.device.provider,
+        device=profile.device.type,
+        provider_options=profile.provider.options,
+        session_options=profile.provider.session,
+        timeout_s=300.0,
+    )
+    return path, trial
