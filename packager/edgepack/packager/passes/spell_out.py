@@ -48,8 +48,8 @@ def spell_out(model: onnx.ModelProto, settings: SpellOut, context: PassContext) 
         count = _set_apart(model.graph, index)
         if count:
             notes.append(
-                f"{count} convolution(s) that meet a Sigmoid were set apart from it, on maps of a size "
-                "on which the provider computes the two wrongly together."
+                f"{count} convolution(s) that meet a Sigmoid were set apart from it, on maps of a "
+                "size on which the provider computes the two wrongly together."
             )
     return PassResult(model=model, notes=tuple(notes))
 
