@@ -1,6 +1,7 @@
 """`edgepack build`, from the model file to the signed and rehearsed bundle.
 
-1. Refuse early: output, key, profiles, model, declarations, hooks, samples, one after another.
+1. Refuse early: output, key, profiles, their toolchains, model, declarations, hooks, samples, one
+   after another.
 2. Divide the samples, and choose golden ones.
 3. Prepare a variant for each profile. The last one's provider stays loaded until 5, so that little
    else is left to do that takes memory.
@@ -13,6 +14,7 @@ that fails, is interrupted or fills the disk leaves what was there before. Only 
 tried stays, where gates refused, and what a search measured (`search/journal.py`).
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -28,6 +30,8 @@ from edgepack.packager.config.inputs import check_declarations
 from edgepack.packager.exploring import SearchPlan
 from edgepack.packager.graph.held_weights import hold_weights
 from edgepack.packager.huggingface.folder import open_source
+from edgepack.packager.judging.evaluation import Venue, find_venue
+from edgepack.packager.judging.pinned_toolchain import pin_toolchains
 from edgepack.packager.judging.provider_process import ProviderProcess
 from edgepack.packager.material import Material, open_material
 from edgepack.packager.on_provider import MOST_SAMPLES
@@ -90,6 +94,10 @@ def _build(request: BuildRequest, progress: Progress) -> BuildResult:
     key = load_private_key(request.key)
     combinations = _load_combinations(request.profiles, request.searched)
     profiles = tuple(entries[0].profile for entries in combinations)
+    toolchains = pin_toolchains(request.toolchains, profiles)
+    venues = {
+        profile.name: find_venue(profile, toolchains.get(profile.name)) for profile in profiles
+    }
     if request.hooks is not None:
         check_hook_folder(request.hooks)
     with work_folder(request.output) as work, ProviderProcess() as process:
@@ -102,7 +110,7 @@ def _build(request: BuildRequest, progress: Progress) -> BuildResult:
         material = open_material(request, source, profiles, work, progress)  # 2
         # 3
         variants, refused = _prepare_all(
-            request, source, combinations, material, process, work, progress
+            request, source, combinations, material, venues, process, work, progress
         )
         profiles = _taken(combinations, variants)
         # 4
@@ -123,7 +131,7 @@ def _build(request: BuildRequest, progress: Progress) -> BuildResult:
         report = compose_report(parts, laid_out, source, material, profiles, refused)
         digest = finish(folder, parts, laid_out, report, key)
         # 5
-        rehearsal = rehearse(folder, key.public_key(), process, progress)
+        rehearsal = rehearse(folder, key.public_key(), process, progress, toolchains)
         # 6
         publish(folder, request.output, work)
     timed = add_times(report, variants, refused, rehearsal)
@@ -175,6 +183,7 @@ def _prepare_all(
     source: SourceModel,
     combinations: tuple[tuple[Combination, ...], ...],
     material: Material,
+    venues: Mapping[str, Venue],
     process: ProviderProcess,
     work: Path,
     progress: Progress,
@@ -207,6 +216,7 @@ def _prepare_all(
                         limit=next(limits),
                         journal=journal,
                     ),
+                    venue=venues[profile.name],
                 )
             )
         except (BuildError, DeviceError, ProfileError) as error:

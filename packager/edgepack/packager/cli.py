@@ -1,10 +1,8 @@
 """The commands `edgepack build` and `edgepack init`."""
 
-import os
 import signal
 import sys
 import tempfile
-from datetime import UTC, datetime
 from pathlib import Path
 from types import FrameType
 from typing import NoReturn
@@ -26,11 +24,16 @@ from edgepack.packager.config.build_file import CONFIG_FILE, BuildConfig, read_c
 from edgepack.packager.config.template import template
 from edgepack.packager.huggingface.folder import open_source
 from edgepack.packager.judging.user_metric import load_metric
+from edgepack.packager.option_values import (
+    creation_time,
+    parse_shape,
+    parse_toolchain,
+    search_budget,
+)
 from edgepack.packager.progress_bar import progress_bar
 from edgepack.packager.reports.summary import print_summary
 from edgepack.packager.request import BuildRequest
 from edgepack.packager.search.combinations import parse_searched, read_searched
-from edgepack.packager.search.time_limit import parse_duration
 from edgepack.packager.source.fixed_inputs import parse_value
 
 _HELP = {"help_option_names": ["-h", "--help"]}
@@ -79,6 +82,13 @@ _json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
     type=_path,
     help=f"Declarations; ./{CONFIG_FILE} where there is one.",
 )
+@click.option(
+    "--toolchain",
+    "toolchains",
+    multiple=True,
+    metavar="PROFILE=PYTHON",
+    help="Try, compile and rehearse a profile's variant in another environment: its devices'.",
+)
 @click.option("--hooks", type=_path, help="Folder of firmware hooks to ship with the model.")
 @click.option(
     "--created-at",
@@ -106,6 +116,7 @@ def build(
     shapes: tuple[str, ...],
     values: tuple[str, ...],
     config: Path | None,
+    toolchains: tuple[str, ...],
     hooks: Path | None,
     created_at: str | None,
     allow_degraded: bool,
@@ -149,12 +160,12 @@ def build(
         name=name,
         version=version,
         release=choose_release(version, settings.model.release if release is None else release),
-        created_at=_creation_time(created_at),
+        created_at=creation_time(created_at),
         profiles=profiles or settings.build.profiles,
         key=key,
         calibration=calibration or settings.calibration.path,
         evaluation=evaluation or settings.evaluation.path,
-        shapes={**settings.build.shape, **dict(map(_parse_shape, shapes))},
+        shapes={**settings.build.shape, **dict(map(parse_shape, shapes))},
         values={**settings.build.values, **dict(map(parse_value, values))},
         declarations=settings.inputs,
         declared_in=str(config or CONFIG_FILE),
@@ -164,8 +175,9 @@ def build(
             *read_searched(settings.search, str(config or CONFIG_FILE)),
             *map(parse_searched, searched),
         ),
-        budget_s=_budget(budget, settings.build.budget, str(config or CONFIG_FILE)),
+        budget_s=search_budget(budget, settings.build.budget, str(config or CONFIG_FILE)),
         hooks=hooks,
+        toolchains={**settings.build.toolchain, **dict(map(parse_toolchain, toolchains))},
         allow_degraded=allow_degraded,
         keep_going=keep_going,
         replace=force,
@@ -226,49 +238,6 @@ def _read_settings(config: Path | None) -> BuildConfig:
         click.echo(f"using ./{CONFIG_FILE}", err=True)
         return read_config(Path(CONFIG_FILE))
     return BuildConfig()
-
-
-def _parse_shape(text: str) -> tuple[str, tuple[int, ...]]:
-    name, _, sizes = text.rpartition("=")
-    try:
-        shape = tuple(int(size) for size in sizes.split(","))
-    except ValueError as error:
-        raise BuildError(
-            f"'{text}' is no shape", found_in="--shape", remedy="--shape images=1,3,320,320"
-        ) from error
-    if not name:
-        raise BuildError(
-            f"'{text}' names no input", found_in="--shape", remedy="--shape images=1,3,320,320"
-        )
-    return name, shape
-
-
-def _budget(given: str | None, configured: str, path: str) -> float | None:
-    if given is not None:
-        return parse_duration(given, "--budget")
-    return parse_duration(configured, f"{path}, [build] budget") if configured else None
-
-
-def _creation_time(given: str | None) -> str:
-    """The time to record: the option, else `SOURCE_DATE_EPOCH`, else none."""
-    epoch = os.environ.get("SOURCE_DATE_EPOCH", "")
-    try:
-        if given:
-            time = datetime.fromisoformat(given)
-            if time.tzinfo is None:
-                time = time.replace(tzinfo=UTC)
-            time = time.astimezone(UTC)
-        elif epoch:
-            time = datetime.fromtimestamp(int(epoch), UTC)
-        else:
-            return ""
-    except (ValueError, OverflowError, OSError) as error:
-        raise BuildError(
-            f"no time: {error}",
-            found_in="--created-at" if given else "SOURCE_DATE_EPOCH",
-            remedy="--created-at 2026-11-21T10:00:00Z",
-        ) from error
-    return time.strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def _stop(number: int, frame: FrameType | None) -> NoReturn:

@@ -123,7 +123,7 @@ def confirm(
     """
 
     def judge() -> Confirmed:
-        on_provider.load_ahead(explored.profile, explored.evaluator)
+        on_provider.load_ahead(explored.profile, explored.evaluator.venue)
         confirmed = _judge(explored, source, final, held_out, progress)
         is_sure = _is_sure(confirmed.verdict)
         return _run(confirmed, final, on_provider, look) if is_sure else confirmed

@@ -18,7 +18,7 @@ from edgepack.packager.graph.held_weights import hold_weights
 from edgepack.packager.graph.model_files import load_model, save_model
 from edgepack.packager.graph.workload import float_weights
 from edgepack.packager.judging.accuracy import Verdict
-from edgepack.packager.judging.evaluation import Evaluator, find_venue
+from edgepack.packager.judging.evaluation import Evaluator, Venue
 from edgepack.packager.judging.gates import LITTLE_SAVED
 from edgepack.packager.passes.context import PassContext
 from edgepack.packager.passes.runner import run_float_passes
@@ -146,6 +146,7 @@ def explore(
     plan: SearchPlan,
     grounds: Grounds,
     *,
+    venue: Venue,
     work_dir: Path,
 ) -> Explored:
     """Prepares every combination and keeps the cheapest; see the steps above.
@@ -154,12 +155,12 @@ def explore(
         source: The source model.
         plan: What to try.
         grounds: What candidates are made and judged with.
+        venue: Where the profile can run here.
         work_dir: Folder for everything that is written.
 
     Raises:
         BuildError: A pass failed or a candidate cannot be made or run, in every combination.
     """
-    venue = find_venue(plan.combinations[0].profile)
     explored: list[Explored] = []
     skipped: list[str] = []
     failed: list[BuildError] = []

@@ -4,16 +4,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
+
 from edgepack.agent.runtime.probe import LEAST_SAMPLES
 from edgepack.errors import BuildError
 from edgepack.packager.judging import gates
 from edgepack.packager.judging.accuracy import Reference
 from edgepack.packager.judging.distance import OutputDistance
-from edgepack.packager.judging.evaluation import Evaluator
+from edgepack.packager.judging.evaluation import Evaluator, Venue
 from edgepack.packager.judging.measure import Run
-from edgepack.packager.judging.provider_process import ProviderProcess
+from edgepack.packager.judging.provider_process import MODULE, ProviderProcess
 from edgepack.packager.judging.provider_words import explain_refusal
-from edgepack.packager.judging.trial import Trial, try_model
+from edgepack.packager.judging.trial import Asked, Trial, try_model
 from edgepack.packager.profile.schema import Profile
 from edgepack.packager.progress import Progress
 from edgepack.packager.samples.sequence import Samples
@@ -65,10 +67,11 @@ class OnProvider:
         self._process = process
         self._progress = progress
 
-    def load_ahead(self, profile: Profile, evaluator: Evaluator) -> None:
+    def load_ahead(self, profile: Profile, venue: Venue) -> None:
         """Starts the process that `run` will ask, if it will, so that it loads meanwhile."""
-        if self._process is not None and evaluator.venue.can_run:
-            self._process.start_anew(profile.name)
+        if self._process is not None and venue.can_run:
+            load = msgspec.json.encode(Asked(load=profile.device.provider))
+            self._process.start_anew(profile.name, load, _child(venue))
 
     def run(
         self,
@@ -107,6 +110,7 @@ class OnProvider:
                 timeout_s=_TIMEOUT_S,
                 process=self._process,
                 variant=profile.name,
+                command=_child(evaluator.venue),
             )
         except BuildError as error:
             raise explain_refusal(error, model, profile) from error
@@ -117,3 +121,7 @@ class OnProvider:
             distances=distances,
             refusal=gates.check_trial(profile, stand_in, distances),
         )
+
+
+def _child(venue: Venue) -> tuple[str, ...] | None:
+    return venue.toolchain.command(MODULE) if venue.toolchain else None

@@ -19,14 +19,14 @@ from edgepack.packager.choice import Chosen, Grounds
 from edgepack.packager.confirming import HeldOut, confirm
 from edgepack.packager.exploring import Explored, SearchPlan, explore, plan_of
 from edgepack.packager.judging import gates
-from edgepack.packager.judging.evaluation import Evaluator
+from edgepack.packager.judging.evaluation import Venue, find_venue
 from edgepack.packager.judging.inspection import Inspection, inspect
 from edgepack.packager.judging.labels import LabelledSamples
 from edgepack.packager.judging.measure import Run
 from edgepack.packager.judging.provider_process import ProviderProcess
 from edgepack.packager.judging.tolerances import derive_tolerances
-from edgepack.packager.judging.trial import Trial
 from edgepack.packager.judging.user_metric import Metric
+from edgepack.packager.judging.venue_notes import describe_venue
 from edgepack.packager.judging.verdict_notes import describe_verdict
 from edgepack.packager.on_provider import OnProvider
 from edgepack.packager.passes.compile import CompiledContext, compile_context
@@ -66,6 +66,7 @@ def prepare_variant(
     metric: Metric | None = None,
     labelled: LabelledSamples | None = None,
     plan: SearchPlan | None = None,
+    venue: Venue | None = None,
 ) -> PreparedVariant:
     """Prepares the variant of one profile; see the steps above.
 
@@ -85,6 +86,7 @@ def prepare_variant(
         metric: The user's own metric, which then decides in place of agreement with the float
             model.
         plan: What is searched, and with what; the profile as it stands where it is None.
+        venue: Where the profile can run here; None looks.
 
     Returns:
         The variant, its files in `folder`.
@@ -93,10 +95,15 @@ def prepare_variant(
         BuildError: A pass failed, the provider refuses the model, or a gate does: with numbers.
     """
     work_dir.mkdir(parents=True, exist_ok=True)
+    on_provider = OnProvider(float_source, tried, process, progress)
+    venue = venue or find_venue(profile)
+    if venue.is_simulated:
+        on_provider.load_ahead(profile, venue)  # a vendor's simulator loads longest
     explored = explore(
         source,
         plan or plan_of(profile),
         Grounds(split=split, float_source=float_source, metric=metric, progress=progress),
+        venue=venue,
         work_dir=work_dir,
     )  # 1. to 3.
     folder = work_dir / "variant"
@@ -105,7 +112,6 @@ def prepare_variant(
     held_out = HeldOut(
         float_source=float_source, samples=split.held_out, metric=metric, labelled=labelled
     )
-    on_provider = OnProvider(float_source, tried, process, progress)
 
     def look(found: Explored) -> Inspection | None:
         return _inspect(found, split.held_out, work_dir, progress)
@@ -138,7 +144,7 @@ def prepare_variant(
         *explored.size_notes,
         *confirmed.notes,
         *describe_verdict(verdict, judged_count, split.held_out, distances),
-        *_venue_notes(evaluator, profile, trial),
+        *describe_venue(evaluator, profile, trial),
     )
     attempts, culprits = _tell_search(chosen)
     refused = RefusedVariant(
@@ -153,7 +159,7 @@ def prepare_variant(
         notes=notes,
     )
     _refuse(refusals, refused, allow_degraded)  # 6.
-    compiled = _compile(final, work_dir, profile, split.held_out, progress)  # 7.
+    compiled = _compile(final, work_dir, profile, split.held_out, venue, progress)  # 7.
     if compiled and process:
         process.close()  # it never opened the compiled file: a fresh one shall
     return PreparedVariant(
@@ -238,7 +244,12 @@ def _refuse(
 
 
 def _compile(
-    model: Path, work_dir: Path, profile: Profile, samples: Samples, progress: Progress
+    model: Path,
+    work_dir: Path,
+    profile: Profile,
+    samples: Samples,
+    venue: Venue,
+    progress: Progress,
 ) -> CompiledContext | None:
     settings = profile.compile
     if not settings.enabled:
@@ -254,18 +265,5 @@ def _compile(
         compile_options=settings.options,
         session_options=profile.provider.session,
         timeout_s=settings.timeout_s,
+        toolchain=venue.toolchain,
     )
-
-
-def _venue_notes(evaluator: Evaluator, profile: Profile, trial: Trial | None) -> tuple[str, ...]:
-    if trial is None:
-        return (
-            f"Not run on {profile.device.provider} here ({evaluator.venue.because}): accuracy "
-            "is measured on the CPU provider, placement is not known.",
-        )
-    if evaluator.venue.is_simulated:
-        return (
-            f"Accuracy is measured on the CPU provider; {len(trial.outputs)} samples ran on the "
-            f"simulator of {profile.device.provider} too.",
-        )
-    return ()

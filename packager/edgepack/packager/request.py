@@ -29,6 +29,8 @@ class BuildRequest:
         searched: Settings with several values to try.
         budget_s: Seconds that the search may take; None for no limit.
         hooks: Folder of firmware hooks to ship, or None.
+        toolchains: By the name of a profile the Python interpreter of an environment that has what
+            its devices have; its variant is tried, compiled and rehearsed there.
         allow_degraded: Publish a variant that misses its budget, marked as degraded.
         keep_going: Build the other profiles when one refuses.
         replace: Whether an existing bundle at `output` is replaced.
@@ -53,6 +55,7 @@ class BuildRequest:
     searched: tuple[SearchedKey, ...] = ()
     budget_s: float | None = None
     hooks: Path | None = None
+    toolchains: Mapping[str, str] = field(default_factory=dict)
     allow_degraded: bool = False
     keep_going: bool = False
     replace: bool = False

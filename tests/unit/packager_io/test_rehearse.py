@@ -1,5 +1,6 @@
 """The dress rehearsal of signed bundles, in real processes."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -25,9 +26,11 @@ class CountedProcess(ProviderProcess):
         super().__init__()
         self.started: list[str] = []
 
-    def start_anew(self, subject: str) -> None:
+    def start_anew(
+        self, subject: str, first: bytes = b"", command: Sequence[str] | None = None
+    ) -> None:
         self.started.append(subject)
-        super().start_anew(subject)
+        super().start_anew(subject, first, command)
 
 
 def test_the_variant_whose_process_still_runs_goes_first_and_needs_no_other(

@@ -12,6 +12,7 @@ from edgepack.errors import BuildError
 from edgepack.packager.choice import Grounds
 from edgepack.packager.config.build_file import read_config
 from edgepack.packager.exploring import Explored, SearchPlan, explore
+from edgepack.packager.judging.evaluation import find_venue
 from edgepack.packager.profile.reading import resolve_profile
 from edgepack.packager.progress import silent
 from edgepack.packager.samples.sequence import SampleSplit
@@ -63,7 +64,8 @@ def _explore(
         metric=None,
         progress=silent,
     )
-    return explore(source, plan, grounds, work_dir=folder / "work")
+    venue = find_venue(combinations[0].profile)
+    return explore(source, plan, grounds, venue=venue, work_dir=folder / "work")
 
 
 def test_the_combination_that_holds_the_budget_is_taken_and_all_attempts_are_told(

@@ -43,6 +43,20 @@ def test_a_child_started_ahead_for_the_same_is_asked_and_for_another_is_ended(
         assert len(starts.read_text().split()) == 2, "a child that was asked is not fresh"
 
 
+def test_what_a_child_is_sent_as_it_starts_comes_first_and_leaves_it_fresh(tmp_path: Path) -> None:
+    got = tmp_path / "got"
+    noting = (
+        "import sys\nfor line in sys.stdin:\n"
+        f"    open({str(got)!r}, 'a').write(line)\n"
+        "    if line != 'load\\n': print('done', flush=True)\n"
+    )
+    with ProviderProcess() as process:
+        process.start_anew("npu", b"load", child(noting))
+        process.start_anew("npu", b"load", child(noting))
+        assert process.ask(b"run", timeout_s=30.0).answer == b"done"
+    assert got.read_text() == "load\nrun\n"
+
+
 def test_a_request_larger_than_a_pipe_arrives_whole() -> None:
     with ProviderProcess(child(_ECHO)) as process:
         process.start_anew("npu")

@@ -8,6 +8,7 @@
 4. The agent's choice picks one.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,14 +20,15 @@ from edgepack.agent.runtime.facts import read_device_facts
 from edgepack.agent.runtime.matching import match_variants
 from edgepack.agent.runtime.probe import ProbeRequest, read_ending
 from edgepack.bundle.keys import PublicKey
-from edgepack.bundle.manifest import Variant
+from edgepack.bundle.manifest import Manifest, Variant
 from edgepack.bundle.verify import verify_folder
 from edgepack.errors import BuildError
-from edgepack.packager.judging.provider_process import ProviderProcess
+from edgepack.packager.judging.pinned_toolchain import PinnedToolchain
+from edgepack.packager.judging.provider_process import MODULE, ProviderProcess
 from edgepack.packager.judging.trial import Asked
 from edgepack.packager.progress import Progress
 from edgepack.packager.reports.report import Rehearsed
-from edgepack.wire.messages import Choice, ProbeResult
+from edgepack.wire.messages import Choice, DeviceFacts, ProbeResult
 
 _PROVIDERS = ProviderConfig(allow_simulator=True)
 _TRUST = TrustConfig(keys=(), allow_degraded_unsafe=True)
@@ -55,7 +57,11 @@ class Rehearsal:
 
 
 def rehearse(
-    folder: Path, key: PublicKey, process: ProviderProcess, progress: Progress
+    folder: Path,
+    key: PublicKey,
+    process: ProviderProcess,
+    progress: Progress,
+    toolchains: Mapping[str, PinnedToolchain] | None = None,
 ) -> Rehearsal:
     """Verifies, matches, probes and chooses, as a device does.
 
@@ -64,6 +70,9 @@ def rehearse(
         key: The public key of who signed it.
         process: Where a variant was tried; it probes the same one.
         progress: Told of each probe.
+        toolchains: By variant the environment in which it is matched and probed, where that is
+            another than this one. What it makes of a variant is no part of the choice: that is
+            this environment's.
 
     Raises:
         BundleError: The verifier refuses what was built.
@@ -75,44 +84,68 @@ def rehearse(
     facts = read_device_facts(_PROVIDERS)
     matches = match_variants(verified.manifest, facts, _PROVIDERS, _TRUST)
     # 3
-    probes: list[ProbeResult] = []
-    total = len(matches.candidates)
-    still_running_first = sorted(matches.candidates, key=lambda it: it.name != process.subject)
-    for done, variant in enumerate(still_running_first):
-        progress(f"rehearsing {variant.name}", done, total)
-        result = _probe(folder, variant, process)
+    pinned = toolchains or {}
+    elsewhere = _match_elsewhere(verified.manifest, pinned)
+    here = {variant.name: variant for variant in matches.candidates}
+    probes: dict[str, ProbeResult] = {}
+    todo = sorted((here | elsewhere).values(), key=lambda it: it.name != process.subject)
+    for done, variant in enumerate(todo):
+        progress(f"rehearsing {variant.name}", done, len(todo))
+        toolchain = pinned.get(variant.name)
+        result = _probe(folder, variant, process, toolchain)
         if not result.right:
+            there = f" of its toolchain, {toolchain.words}" if toolchain else ""
             raise BuildError(
                 f"variant {variant.name!r} fails its rehearsal: {result.because}",
-                found_in=f"{variant.folder}/{variant.model_file} on {variant.provider}",
+                found_in=f"{variant.folder}/{variant.model_file} on {variant.provider}{there}",
                 remedy="a device would refuse it too: widen the profile's golden tolerances only "
                 "if the outputs are good enough, else take a more precise profile",
             )
-        probes.append(result)
-        progress(f"rehearsing {variant.name}", done + 1, total)
+        probes[variant.name] = result
+        progress(f"rehearsing {variant.name}", done + 1, len(todo))
     # 4
     order = [variant.name for variant in verified.manifest.variants]
-    choice = choose(probes, matches.rejected, facts, _PROVIDERS, order)
-    simulated = {provider.name for provider in facts.providers if provider.is_simulator}
+    candidates = [probes[name] for name in here]
+    choice = choose(candidates, matches.rejected, facts, _PROVIDERS, order)
     seen = {
-        probe.variant: Rehearsed(
-            ran=True,
-            because=f"Ran here: {probe.because}",
-            latency_ms=probe.latency_ms,
-            is_simulator=probe.provider in simulated,
-        )
-        for probe in probes
-    }
-    seen |= {
         name: Rehearsed(ran=False, because=f"Not run here: {reason}")
         for name, reason in matches.rejected.items()
     }
+    seen |= {name: _rehearsed(probe, facts, pinned.get(name)) for name, probe in probes.items()}
     return Rehearsal(by_variant=seen, choice=choice)
 
 
-def _probe(folder: Path, variant: Variant, process: ProviderProcess) -> ProbeResult:
+def _match_elsewhere(
+    manifest: Manifest, pinned: Mapping[str, PinnedToolchain]
+) -> dict[str, Variant]:
+    """Variants that a device with their own toolchain would take, by name."""
+    return {
+        variant.name: variant
+        for name, toolchain in pinned.items()
+        for variant in match_variants(manifest, toolchain.facts, _PROVIDERS, _TRUST).candidates
+        if variant.name == name
+    }
+
+
+def _rehearsed(
+    probe: ProbeResult, facts: DeviceFacts, toolchain: PinnedToolchain | None
+) -> Rehearsed:
+    there = f"in its toolchain, {toolchain.words}" if toolchain else "here"
+    providers = (toolchain.facts if toolchain else facts).providers
+    return Rehearsed(
+        ran=True,
+        because=f"Ran {there}: {probe.because}",
+        latency_ms=probe.latency_ms,
+        is_simulator=any(it.is_simulator for it in providers if it.name == probe.provider),
+    )
+
+
+def _probe(
+    folder: Path, variant: Variant, process: ProviderProcess, toolchain: PinnedToolchain | None
+) -> ProbeResult:
     if variant.name != process.subject:
-        process.start_anew(variant.name)
+        command = toolchain.command(MODULE) if toolchain else None
+        process.start_anew(variant.name, command=command)
     request = ProbeRequest(
         bundle_folder=str(folder),
         variant=variant,

@@ -1,5 +1,6 @@
 """Reads an `edgepack.toml`: the model, its inputs and samples, and what the options default to."""
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +43,7 @@ class BuildSection(Section, frozen=True, kw_only=True):
     value: dict[str, bool | int | float | Numbers] = msgspec.field(default_factory=dict)
     metric: str = ""
     hooks: str = ""
+    toolchain: dict[str, str] = msgspec.field(default_factory=dict)
     budget: str = ""
 
     @property
@@ -113,6 +115,10 @@ def read_config(path: Path) -> BuildConfig:
                 for name in config.build.profiles
             ),
             hooks=str(path.parent / config.build.hooks) if config.build.hooks else "",
+            toolchain={
+                profile: str(path.parent / python) if os.sep in python else python
+                for profile, python in config.build.toolchain.items()
+            },
         ),
     )
 

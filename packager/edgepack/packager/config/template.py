@@ -53,6 +53,7 @@ path = "calibration"
 profiles = ["cpu"]        # edgepack profiles list
 # metric = "mymetric:score"   # your own measure instead of the profile's: module:function
 # hooks = "hooks"         # firmware hooks to ship with the model
+# toolchain = { openvino-cpu = "intel/bin/python" }  # where its variant is tried, as on its devices
 # budget = "10m"          # time for the search (s, m or h); the best until then is taken
 
 # [search]                # values to try: a profile's keys, each with a list

@@ -6,7 +6,7 @@ Quantize/DequantizeLinear pair as it stands, which is what integer hardware come
 rounds what 16-bit floats would round.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
@@ -16,6 +16,7 @@ from edgepack.errors import BuildError, DeviceError
 from edgepack.packager.graph.model_files import open_on_cpu
 from edgepack.packager.judging.half_precision import open_rounding
 from edgepack.packager.judging.measure import Run
+from edgepack.packager.judging.pinned_toolchain import PinnedToolchain
 from edgepack.packager.profile.pass_settings import Float16
 from edgepack.packager.profile.schema import Profile
 from edgepack.packager.samples.sequence import Feeds, Tensor
@@ -29,19 +30,21 @@ class Venue:
     """Where a profile's variants can be run on this host.
 
     Attributes:
-        is_native: The provider itself is here, at its real speed.
-        is_simulated: A simulator of it is here.
+        is_native: The provider itself is in this environment, at its real speed.
+        is_simulated: Only a simulator of it is here, or in the toolchain where one is named.
         because: Why, in the words of the device facts.
+        toolchain: The environment that a variant is tried in; None where that is this one.
     """
 
     is_native: bool
     is_simulated: bool
     because: str
+    toolchain: PinnedToolchain | None = None
 
     @property
     def can_run(self) -> bool:
         """Whether a session on the provider can be made at all."""
-        return self.is_native or self.is_simulated
+        return self.is_native or self.is_simulated or self.toolchain is not None
 
 
 @cache
@@ -50,9 +53,31 @@ def read_host_facts() -> DeviceFacts:
     return read_device_facts()
 
 
-def find_venue(profile: Profile) -> Venue:
-    """Looks whether the profile's provider is on this host, and whether this host is its device."""
-    facts = read_host_facts()
+def find_venue(profile: Profile, toolchain: PinnedToolchain | None = None) -> Venue:
+    """Looks whether the profile's provider is on this host, and whether this host is its device.
+
+    Args:
+        profile: The profile.
+        toolchain: The environment that is named for it, if any.
+
+    Raises:
+        BuildError: The provider cannot run in that environment.
+    """
+    here = _look(profile, read_host_facts())
+    if toolchain is None:
+        return here
+    there = _look(profile, toolchain.facts)
+    if not there.can_run:
+        raise BuildError(
+            f"the toolchain named for '{profile.name}' cannot run it: {there.because}",
+            found_in=toolchain.words,
+            remedy="an environment with the provider, on a machine that it runs on; without one, "
+            "the variant is built and not tried",
+        )
+    return replace(here, is_simulated=there.is_simulated, toolchain=toolchain)
+
+
+def _look(profile: Profile, facts: DeviceFacts) -> Venue:
     for provider in facts.providers:
         if provider.name == profile.device.provider:
             there = provider.available and profile.device.type in (

@@ -17,7 +17,8 @@ from typing import BinaryIO, Self
 from edgepack.agent.runtime.child import Ending, describe_end, end_group
 from edgepack.packager.memory import return_freed_memory
 
-CHILD = (sys.executable, "-m", "edgepack.packager.judging.trial")
+MODULE = "edgepack.packager.judging.trial"
+CHILD = (sys.executable, "-m", MODULE)
 _PIECE_BYTES = 65_536
 _SETTINGS = {"OPENBLAS_NUM_THREADS": "1"}
 """NumPy only compares outputs there; a second thread of its library costs 40 ms as it starts."""
@@ -27,7 +28,7 @@ class ProviderProcess:
     """At most one child at a time; ended, with all that it started, when the block is left.
 
     Args:
-        command: The child: it answers each line of its stdin with a line of its stdout.
+        command: The usual child: it answers each line of its stdin with a line of its stdout.
 
     Attributes:
         subject: What the running child was started for; "" where none runs.
@@ -51,7 +52,9 @@ class ProviderProcess:
     ) -> None:
         self.close()
 
-    def start_anew(self, subject: str) -> None:
+    def start_anew(
+        self, subject: str, first: bytes = b"", command: Sequence[str] | None = None
+    ) -> None:
         """Ends the child that runs, if any, and starts a fresh one.
 
         A child that was started for the same and was asked nothing yet is fresh: started ahead, it
@@ -59,19 +62,25 @@ class ProviderProcess:
 
         Args:
             subject: What for.
+            first: One short line, without its end, that it is sent as it starts and does not
+                answer; b"" for none.
+            command: The child, where it is another than the usual one.
         """
         if self._child is not None and self.subject == subject and self._is_fresh:
             return
         self.close()
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the child
         self._child = subprocess.Popen(
-            self._command,
+            command or self._command,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._errors,
             start_new_session=True,
             env={**os.environ, **_SETTINGS},
         )
+        if first and self._child.stdin is not None:
+            self._child.stdin.write(first + b"\n")
+            self._child.stdin.flush()
         self.subject = subject
         self._is_fresh = True
 

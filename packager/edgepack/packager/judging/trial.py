@@ -10,8 +10,8 @@ the child needs no onnx, and starts in half the time without it.
 
 import sys
 import tempfile
-from collections.abc import Mapping
-from contextlib import nullcontext
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext, suppress
 from pathlib import Path
 
 import msgspec
@@ -19,6 +19,7 @@ import numpy as np
 
 from edgepack.agent.runtime.child import redirect_stdout, set_last_limit
 from edgepack.agent.runtime.probe import ProbeRequest, probe_here
+from edgepack.agent.runtime.providers import known_provider, load_runtime, plugin_devices
 from edgepack.agent.runtime.sessions import VERBOSE, open_model_file
 from edgepack.bundle.manifest import Placement
 from edgepack.errors import BuildError, DeviceError
@@ -63,8 +64,16 @@ class TrialRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Asked(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One line for the child: one of both."""
+    """One line for the child: one of these.
 
+    Attributes:
+        load: Name of the provider that the trial will ask for: its plug-in is loaded before there
+            is a model. That is not answered; what fails then fails in the trial too, and is told
+            there.
+        trial, probe: What is answered.
+    """
+
+    load: str = ""
     trial: TrialRequest | None = None
     probe: ProbeRequest | None = None
 
@@ -103,6 +112,7 @@ def try_model(
     timeout_s: float,
     process: ProviderProcess | None = None,
     variant: str = "",
+    command: Sequence[str] | None = None,
 ) -> Trial:
     """Loads and runs a model on a provider in a fresh process, which then waits for more.
 
@@ -113,6 +123,7 @@ def try_model(
         timeout_s: Time limit, seconds, of the start of the process too.
         process: Starts it, whatever ran before, and leaves it running; None ends it here.
         variant: What the process remembers that it was started for.
+        command: The child, where it runs in another environment than this one.
 
     Returns:
         Placement and outputs.
@@ -133,7 +144,7 @@ def try_model(
             timeout_s=timeout_s,
         )
         with nullcontext(process) if process else ProviderProcess() as asked:
-            asked.start_anew(variant)
+            asked.start_anew(variant, command=command)
             ending = asked.ask(msgspec.json.encode(Asked(trial=request)), timeout_s=timeout_s)
         if ending.answer is None:
             raise BuildError(
@@ -156,6 +167,9 @@ def main() -> None:
     answers, kept = redirect_stdout(), KeptSession()
     for line in sys.stdin.buffer:
         asked = msgspec.json.decode(line, type=Asked)
+        if asked.load:
+            _load(asked.load)
+            continue
         if asked.trial is not None:
             set_last_limit(asked.trial.timeout_s)
             answers.write(msgspec.json.encode(_try_here(asked.trial, kept)) + b"\n")
@@ -166,6 +180,15 @@ def main() -> None:
             answers.write(msgspec.json.encode(result) + b"\n")
         answers.flush()
         set_last_limit(0)  # until the next line, the end of stdin tells that the parent is gone
+
+
+def _load(provider: str) -> None:
+    keep_to_one_cpu(provider)
+    known = known_provider(provider)
+    with suppress(DeviceError):
+        runtime = load_runtime()
+        if known.plugin is not None:
+            plugin_devices(runtime, known)
 
 
 def _try_here(request: TrialRequest, kept: KeptSession) -> TrialAnswer:

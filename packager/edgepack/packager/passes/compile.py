@@ -28,10 +28,12 @@ from edgepack.agent.runtime.sessions import Tensor
 from edgepack.agent.runtime.versions import parse_version
 from edgepack.bundle.manifest import Placement
 from edgepack.errors import BuildError
+from edgepack.packager.judging.pinned_toolchain import PinnedToolchain
 from edgepack.packager.passes.compile_child import QNN, CompileAnswer, CompileRequest
 from edgepack.packager.profile.chips import ARCH_OPTION_TAKES, Chip, find_chip
 
-CHILD = (sys.executable, "-m", "edgepack.packager.passes.compile_child")
+MODULE = "edgepack.packager.passes.compile_child"
+CHILD = (sys.executable, "-m", MODULE)
 MODEL_FILE = "model.onnx"
 
 SAME_NRMSE = 0.05
@@ -101,6 +103,7 @@ def compile_context(
     compile_options: Mapping[str, str] | None = None,
     session_options: Mapping[str, str] | None = None,
     timeout_s: float = 300.0,
+    toolchain: PinnedToolchain | None = None,
     command: Sequence[str] = CHILD,
 ) -> CompiledContext:
     """Compiles a prepared model for one Qualcomm chip and loads the result again.
@@ -119,7 +122,8 @@ def compile_context(
         compile_options: Further options that count only while compiling.
         session_options: Session settings of the variant.
         timeout_s: Limit of each child, seconds.
-        command: The child.
+        toolchain: The environment whose SDK compiles, a device's; None for this one.
+        command: The child here.
 
     Raises:
         BuildError: The chip is unknown, the compiler fails, hangs or crashes, or the context
@@ -127,7 +131,7 @@ def compile_context(
     """
     chip = find_chip(soc_model=soc_model, htp_arch=htp_arch)  # 1
     known = known_provider(QNN)
-    if known.plugin is None or not is_installed(known.plugin):
+    if known.plugin is None or not (toolchain or is_installed(known.plugin)):
         raise BuildError(
             f"compiling for v{chip.htp_arch} needs {QNN}, which is not installed",
             found_in="[compile]",
@@ -136,6 +140,7 @@ def compile_context(
     if out_dir.exists() and any(out_dir.iterdir()):
         raise ValueError(f"{out_dir} is not empty")
     out_dir.mkdir(parents=True, exist_ok=True)
+    child = toolchain.command(MODULE) if toolchain else command
     options = _chip_options(chip, known.plugin, provider_options or {})
     request = CompileRequest(
         step="compile",
@@ -147,7 +152,7 @@ def compile_context(
         timeout_s=timeout_s,
     )
     where = f"{model_path.name} for v{chip.htp_arch} ({chip.known_as})"
-    compiled = _ask(request, where, command)  # 2
+    compiled = _ask(request, where, child)  # 2
     placement = compiled.placement
     if placement is None or not placement.taken or not (out_dir / MODEL_FILE).is_file():
         raise BuildError(
@@ -156,8 +161,7 @@ def compile_context(
             remedy="see the placement gate's reasons, or build without [compile]",
         )
     _check_chip(out_dir, chip, where)  # 3
-    verdict = _compare(request, options, feeds, command)  # 4
-    runtime = load_runtime()
+    verdict = _compare(request, options, feeds, child)  # 4
     return CompiledContext(
         folder=out_dir,
         model_file=MODEL_FILE,
@@ -170,8 +174,17 @@ def compile_context(
         ran_here=verdict.ran,
         because=verdict.because,
         nrmse=verdict.nrmse,
-        tools={"onnxruntime": runtime.__version__, **read_sdks()},
+        tools=_tools(known.plugin, toolchain),
     )
+
+
+def _tools(plugin: Plugin, toolchain: PinnedToolchain | None) -> dict[str, str]:
+    """Versions of what compiled."""
+    if toolchain is None:
+        return {"onnxruntime": load_runtime().__version__, **read_sdks()}
+    facts = toolchain.facts
+    sdks = {name: text for name, text in facts.drivers.items() if name == plugin.sdk_name}
+    return {"onnxruntime": facts.runtime, **sdks}
 
 
 @dataclass(frozen=True, kw_only=True)
