@@ -64,6 +64,9 @@ def test_one_build_proves_variants_for_providers_that_share_no_environment(
     assert openvino.rehearsal.ran
     assert openvino.rehearsal.because.startswith("Ran in its toolchain, Python ")
     assert not openvino.rehearsal.is_simulator
+    assert openvino.timing is not None
+    assert openvino.timing.latency_ms, "the best candidate was timed there"
+    assert openvino.timing.float_latency_ms, "beside the float model"
     here = read_device_facts().runtime
     assert f"onnxruntime {here}" not in openvino.rehearsal.because, "its runtime is another"
     assert any("OpenVINOExecutionProvider of its toolchain" in note for note in openvino.notes)

@@ -87,7 +87,7 @@ _json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
     "toolchains",
     multiple=True,
     metavar="PROFILE=PYTHON",
-    help="Try, compile and rehearse a profile's variant in another environment: its devices'.",
+    help="Try, time and rehearse a profile's variant in another environment: its devices'.",
 )
 @click.option("--hooks", type=_path, help="Folder of firmware hooks to ship with the model.")
 @click.option(

@@ -1,7 +1,5 @@
-"""Running a model on samples, and timing two models against each other."""
+"""Running a model on samples, and how far two models' outputs are apart."""
 
-import statistics
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -17,10 +15,6 @@ Outputs = dict[str, Tensor]
 
 Run = Callable[[Feeds], Outputs]
 """One inference."""
-
-_TIMED_S = 1.0
-FEWEST_ROUNDS = 7
-"""A median of this many turns tells 10 % more from equal; a slow model gets little more."""
 
 
 class ModelRunner:
@@ -77,31 +71,3 @@ def largest_difference(expected: Sequence[Outputs], got: Sequence[Outputs]) -> f
             rms = float(np.sqrt(np.mean(error**2))) if wide.size else 0.0
             worst = max(worst, rms / max(size, 1e-6))
     return worst
-
-
-def interleaved_medians_ms(
-    runs: Sequence[Run], samples: Samples, *, rounds: int
-) -> tuple[float, ...]:
-    """Medians of models' latencies, measured turn by turn so that noise hits all.
-
-    Args:
-        runs: The models.
-        samples: Fed in order, again from the start when they end.
-        rounds: Inferences of each at the most; fewer, but 7, where they take longer than 1 s.
-
-    Returns:
-        Milliseconds, one a model.
-    """
-    feeds = [samples.read(index) for index in range(min(samples.count, 8))]
-    for run in runs:
-        run(feeds[0])
-    times: list[list[float]] = [[] for _ in runs]
-    end = time.perf_counter() + _TIMED_S
-    for number in range(rounds):
-        for run, taken in zip(runs, times, strict=True):
-            start = time.perf_counter()
-            run(feeds[number % len(feeds)])
-            taken.append((time.perf_counter() - start) * 1e3)
-        if time.perf_counter() > end and number + 1 >= FEWEST_ROUNDS:
-            break
-    return tuple(map(statistics.median, times))

@@ -5,9 +5,11 @@ from pathlib import Path
 
 from edgepack.packager.judging import gates
 from edgepack.packager.judging.evaluation import Evaluator
-from edgepack.packager.judging.measure import FEWEST_ROUNDS, Run, interleaved_medians_ms
+from edgepack.packager.judging.measure import Run
+from edgepack.packager.judging.race_elsewhere import race_elsewhere
+from edgepack.packager.judging.timing import FEWEST_ROUNDS, MOST_SAMPLES, interleaved_medians_ms
 from edgepack.packager.profile.schema import Profile
-from edgepack.packager.samples.sequence import Samples
+from edgepack.packager.samples.sequence import Feeds, Samples
 from edgepack.packager.search.candidates import SearchResult
 
 _LATENCY_ROUNDS = 30
@@ -18,7 +20,7 @@ _OTHERS_S = 2.0
 
 
 class Race:
-    """Times candidates against the float model, where their provider is here.
+    """Times candidates against the float model, where their provider is here or in a toolchain.
 
     Args:
         prepared: The float model.
@@ -40,14 +42,29 @@ class Race:
         if not self._evaluator.venue.is_native or "slower" not in self._profile.gates.float_instead:
             return False
         runs = (candidate, self._evaluator.open(self._prepared))
-        taken_ms, float_ms = interleaved_medians_ms(runs, self._samples, rounds=_QUICK_ROUNDS)
+        taken_ms, float_ms = interleaved_medians_ms(runs, self._feeds(), rounds=_QUICK_ROUNDS)
         return gates.is_slower(taken_ms, float_ms, factor=gates.HOPELESSLY_SLOW_FACTOR)
 
     def run(self, path: Path) -> tuple[float, float] | None:
-        """Medians on one thread, milliseconds: the candidate's and the float model's."""
-        if not self._evaluator.venue.is_native:
+        """Medians on one thread, milliseconds: the candidate's and the float model's.
+
+        Returns:
+            Those; None where the provider is not here, nor in a toolchain, or only simulated.
+
+        Raises:
+            BuildError: The provider of the toolchain cannot run one of both.
+        """
+        venue, paths = self._evaluator.venue, (path, self._prepared)
+        if venue.is_simulated:
             return None
-        taken_ms, float_ms = self._medians_ms((path, self._prepared))
+        if venue.toolchain is not None:
+            taken_ms, float_ms = race_elsewhere(
+                paths, self._feeds(), self._profile, venue.toolchain, rounds=_LATENCY_ROUNDS
+            )
+        elif venue.is_native:
+            taken_ms, float_ms = self._medians_ms(paths)
+        else:
+            return None
         return taken_ms, float_ms
 
     def run_others(
@@ -61,8 +78,10 @@ class Race:
                 by its own.
 
         Returns:
-            Milliseconds by a candidate's words and accuracy.
+            Milliseconds by a candidate's words and accuracy; none where the provider is not here.
         """
+        if not self._evaluator.venue.is_native:
+            return {}
         best = found.best
         room = int(_OTHERS_S * 1e3 / (FEWEST_ROUNDS * best_latency_ms)) - 1
         others = [each for each in found.candidates if each.key != best.key and each.path.exists()]
@@ -79,6 +98,11 @@ class Race:
     def _medians_ms(self, paths: Sequence[Path]) -> tuple[float, ...]:
         return interleaved_medians_ms(
             [self._evaluator.open(path, threads=1) for path in paths],
-            self._samples,
+            self._feeds(),
             rounds=_LATENCY_ROUNDS,
         )
+
+    def _feeds(self) -> list[Feeds]:
+        return [
+            self._samples.read(number) for number in range(min(self._samples.count, MOST_SAMPLES))
+        ]

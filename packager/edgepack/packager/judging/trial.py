@@ -15,7 +15,6 @@ from contextlib import nullcontext, suppress
 from pathlib import Path
 
 import msgspec
-import numpy as np
 
 from edgepack.agent.runtime.child import redirect_stdout, set_last_limit
 from edgepack.agent.runtime.probe import ProbeRequest, probe_here
@@ -23,6 +22,7 @@ from edgepack.agent.runtime.providers import known_provider, load_runtime, plugi
 from edgepack.agent.runtime.sessions import VERBOSE, open_model_file
 from edgepack.bundle.manifest import Placement
 from edgepack.errors import BuildError, DeviceError
+from edgepack.packager.judging.exchanged_tensors import Tensors, read_tensors, write_tensors
 from edgepack.packager.judging.kept_session import (
     KeptSession,
     Opened,
@@ -32,10 +32,7 @@ from edgepack.packager.judging.kept_session import (
 from edgepack.packager.judging.one_cpu import keep_to_one_cpu
 from edgepack.packager.judging.provider_process import ProviderProcess
 from edgepack.packager.judging.untaken import UntakenNode, explain_left, read_failure, stderr_in
-from edgepack.packager.samples.sequence import Samples, Tensor
-
-_Tensors = dict[str, Tensor]
-"""Inputs or outputs of one inference by name."""
+from edgepack.packager.samples.sequence import Samples
 
 _FEEDS, _OUTPUTS, _LOG = "feeds.npz", "outputs.npz", "log.txt"
 """What parent and child exchange."""
@@ -98,7 +95,7 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True):
 
     placement: Placement
     left: tuple[UntakenNode, ...] = ()
-    outputs: tuple[_Tensors, ...]
+    outputs: tuple[Tensors, ...]
 
 
 def try_model(
@@ -132,7 +129,7 @@ def try_model(
         BuildError: The provider refused the model, failed, crashed or hung.
     """
     with tempfile.TemporaryDirectory(prefix=".trial-", dir=model.parent.parent) as exchange:
-        _write(Path(exchange) / _FEEDS, list(samples))
+        write_tensors(Path(exchange) / _FEEDS, list(samples))
         request = TrialRequest(
             model=str(model),
             exchange=exchange,
@@ -158,7 +155,7 @@ def try_model(
         return Trial(
             placement=answer.placement,
             left=answer.left,
-            outputs=_read(Path(exchange) / _OUTPUTS, samples.count),
+            outputs=read_tensors(Path(exchange) / _OUTPUTS, samples.count),
         )
 
 
@@ -213,8 +210,8 @@ def _try_here(request: TrialRequest, kept: KeptSession) -> TrialAnswer:
             )
         left = explain_left(opened.left_nodes, log)
         session = RememberingSession(opened)
-        got = session.run_first(_read(exchange / _FEEDS, request.sample_count))
-        _write(exchange / _OUTPUTS, got)
+        got = session.run_first(read_tensors(exchange / _FEEDS, request.sample_count))
+        write_tensors(exchange / _OUTPUTS, got)
     except DeviceError as error:
         return TrialAnswer(problem=error.problem, remedy=error.remedy or "")
     kept.keep(
@@ -229,21 +226,6 @@ def _try_here(request: TrialRequest, kept: KeptSession) -> TrialAnswer:
         )
     )
     return TrialAnswer(placement=session.placement, left=left)
-
-
-def _write(path: Path, tensors: list[_Tensors]) -> None:
-    members = {f"{i}/{name}": value for i, one in enumerate(tensors) for name, value in one.items()}
-    with path.open("wb") as file:
-        np.savez(file, **members)  # type: ignore[arg-type]
-
-
-def _read(path: Path, count: int) -> tuple[_Tensors, ...]:
-    samples: list[_Tensors] = [{} for _ in range(count)]
-    with np.load(path, allow_pickle=False) as archive:
-        for member in archive.files:
-            number, _, name = member.partition("/")
-            samples[int(number)][name] = archive[member]
-    return tuple(samples)
 
 
 if __name__ == "__main__":
