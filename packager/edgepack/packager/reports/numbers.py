@@ -52,9 +52,9 @@ def format_metric(value: float) -> str:
 
 
 def format_placement(placement: Placement) -> str:
-    """Nodes that the provider took, e.g. `42/42`, or that it did not run here."""
+    """Nodes that the provider took, e.g. `42/42`; where it did not run, or does not tell, none."""
     if not placement.verified:
-        return "not run here"
+        return "not known"
     return f"{placement.taken}/{placement.total}"
 
 
