@@ -1,4 +1,4 @@
-"""Parts of the integration tests: keys, a real broker, real bundles."""
+"""Parts of the integration tests: keys, what a build is given, a real broker."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,6 +8,7 @@ import pytest
 from edgepack.bundle.keys import PrivateKey, generate_key, load_private_key, write_key_pair
 from tests.simulators import broker as mosquitto
 from tests.simulators.broker import Broker
+from tests.unit.packager_io.models import save, small_cnn, write_stack
 
 
 @pytest.fixture(scope="session")
@@ -16,6 +17,16 @@ def release_keys(tmp_path_factory: pytest.TempPathFactory) -> tuple[PrivateKey, 
     prefix = tmp_path_factory.mktemp("keys") / "release"
     private, public = write_key_pair(generate_key(), prefix)
     return load_private_key(private), public
+
+
+@pytest.fixture(scope="module")
+def material(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a model, samples and a key pair."""
+    folder = tmp_path_factory.mktemp("material")
+    save(small_cnn(), folder / "small.onnx")
+    write_stack(folder / "samples.npz", 40)
+    write_key_pair(generate_key(), folder / "release")
+    return folder
 
 
 @pytest.fixture

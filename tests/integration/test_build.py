@@ -13,22 +13,11 @@ import onnx
 import pytest
 
 from edgepack.bundle.archive import unpack
-from edgepack.bundle.keys import generate_key, load_public_key, write_key_pair
+from edgepack.bundle.keys import load_public_key
 from edgepack.bundle.manifest import SIGNATURE_FILE
 from edgepack.bundle.verify import verify_folder
-from tests.unit.packager_io.models import save, small_cnn, write_stack
 
 COMMAND = (sys.executable, "-m", "edgepack.cli")
-
-
-@pytest.fixture(scope="module")
-def material(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a model, samples and a key pair."""
-    folder = tmp_path_factory.mktemp("material")
-    save(small_cnn(), folder / "small.onnx")
-    write_stack(folder / "samples.npz", 40)
-    write_key_pair(generate_key(), folder / "release")
-    return folder
 
 
 def _run(folder: Path, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:

@@ -3,28 +3,14 @@
 import sys
 from pathlib import Path
 
-import pytest
-
 from edgepack.agent.runtime.facts import read_device_facts
-from edgepack.bundle.keys import generate_key, write_key_pair
 from edgepack.packager.build import BuildResult, build
 from edgepack.packager.progress import silent
 from edgepack.packager.reports.report import VariantReport
 from edgepack.packager.request import BuildRequest
-from tests.unit.packager_io.models import save, small_cnn, write_stack
 
 OPENVINO_PYTHON = Path(__file__).parents[2] / ".venv-openvino" / "bin" / "python"
 """`make test` sets it up before it runs this."""
-
-
-@pytest.fixture(scope="module")
-def material(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a model, samples and a key pair."""
-    folder = tmp_path_factory.mktemp("material")
-    save(small_cnn(), folder / "small.onnx")
-    write_stack(folder / "samples.npz", 40)
-    write_key_pair(generate_key(), folder / "release")
-    return folder
 
 
 def _build(

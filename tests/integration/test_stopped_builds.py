@@ -13,23 +13,12 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from edgepack.bundle.keys import generate_key, write_key_pair
 from edgepack.errors import BuildError
 from edgepack.packager.judging.trial import try_model
 from edgepack.packager.samples.sequence import Samples
-from tests.unit.packager_io.models import save, small_cnn, write_stack
+from tests.unit.packager_io.models import save
 
 COMMAND = (sys.executable, "-m", "edgepack.cli")
-
-
-@pytest.fixture(scope="module")
-def material(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a model, samples and a key pair."""
-    folder = tmp_path_factory.mktemp("material")
-    save(small_cnn(), folder / "small.onnx")
-    write_stack(folder / "samples.npz", 40)
-    write_key_pair(generate_key(), folder / "release")
-    return folder
 
 
 @pytest.fixture(scope="module")
