@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from edgepack.bundle.metadata import GoldenTolerance
+from edgepack.bundle.overlap import overlap
 from edgepack.durable import write_file
 from edgepack.errors import BundleError
 
@@ -154,6 +155,8 @@ def _judge(
     got: Sequence[Tensor | None],
     limits: GoldenTolerance,
 ) -> Comparison:
+    if limits.overlap_min is not None:
+        return _judge_selection(name, expected, got, limits.overlap_min)
     wants: list[npt.NDArray[np.float64]] = []
     haves: list[npt.NDArray[np.float64]] = []
     agreed = rows = 0
@@ -178,6 +181,31 @@ def _judge(
         seen += f", top-1 {agreement:.4f} (at least {limits.top1_agreement_min:g})"
         right = right and agreement >= limits.top1_agreement_min
     return Comparison(right=right, because=seen, worst_nrmse=nrmse)
+
+
+def _judge_selection(
+    name: str,
+    expected: Sequence[Tensor | None],
+    got: Sequence[Tensor | None],
+    overlap_min: float,
+) -> Comparison:
+    """Judges rows in any order; how many were selected may differ too."""
+    wants, haves = [], []
+    for want, have in zip(expected, got, strict=True):
+        if want is None or have is None or want.ndim != have.ndim:
+            because = _why_incomparable(want, have)
+            return Comparison(
+                right=False, because=f"output '{name}' {because}", worst_nrmse=math.inf
+            )
+        wants.append(want)
+        haves.append(have)
+    share = overlap(wants, haves)
+    return Comparison(
+        right=share >= overlap_min,
+        because=f"output '{name}': {share:.1%} of the rows in any order (at least "
+        f"{overlap_min:.1%})",
+        worst_nrmse=1.0 - share,
+    )
 
 
 def _why_incomparable(want: Tensor | None, have: Tensor | None) -> str:

@@ -51,6 +51,7 @@ from edgepack.packager.search.combinations import Combination, SearchedKey, comb
 from edgepack.packager.search.journal import Journal, journal_folder
 from edgepack.packager.search.time_limit import share_time
 from edgepack.packager.source.model import SourceModel, static_or_error
+from edgepack.packager.source.watched_tail import watch_tail
 from edgepack.packager.variant import PreparedVariant
 
 
@@ -107,6 +108,8 @@ def _build(request: BuildRequest, progress: Progress) -> BuildResult:
             for profile in profiles:
                 _check_shapes(source, profile)
         source = replace(source, model=hold_weights(source.model, work / "source.weights"))
+        if request.metric is None and request.labels is None:  # these know what outputs mean
+            source = watch_tail(source)
         material = open_material(request, source, profiles, work, progress)  # 2
         # 3
         variants, refused = _prepare_all(

@@ -21,10 +21,12 @@ from edgepack.packager.profile.schema import Profile
 from edgepack.packager.samples.sequence import Samples
 from edgepack.packager.search.candidates import Demand, SearchResult
 from edgepack.packager.search.judge import MOST_SAMPLES, CandidateJudge
+from edgepack.packager.search.kept_float import KeptFloat
 from edgepack.packager.search.maker import CandidateMaker
 from edgepack.packager.search.makers_by_pass import make_maker
 from edgepack.packager.search.search import search
 from edgepack.packager.search.tries import Conditions
+from edgepack.packager.source.watched_tail import tail_names
 
 _MOST_NAMED = 5
 
@@ -77,6 +79,8 @@ class Chooser:
             work_dir=work_dir / "calibration",
             progress=conditions.limit.watch(grounds.progress),
         )
+        if tail := tail_names(prepared.model.graph, grounds.split.search.meanings):
+            self._maker = KeptFloat(self._maker, tail)
         if self._maker.names:
             few = _few(grounds.split.search, grounds.split.calibration)
             self._judge = CandidateJudge(
@@ -215,10 +219,8 @@ def _few(first: Samples, then: Samples) -> Samples:
     """Up to `MOST_SAMPLES` samples: all of the first kind, then some of the other."""
     head = min(first.count, MOST_SAMPLES)
     tail = min(then.count, MOST_SAMPLES - head)
-    return Samples(
+    return replace(
+        first,
         count=head + tail,
         read=lambda index: first.read(index) if index < head else then.read(index - head),
-        source=first.source,
-        states=first.states,
-        mask=first.mask,
     )

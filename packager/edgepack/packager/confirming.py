@@ -26,8 +26,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import onnx
-
 from edgepack.packager.exploring import Explored
 from edgepack.packager.graph.model_files import load_model, save_model
 from edgepack.packager.judging.accuracy import Verdict
@@ -41,6 +39,8 @@ from edgepack.packager.progress import Progress
 from edgepack.packager.samples.sequence import Samples
 from edgepack.packager.search.candidates import Demand
 from edgepack.packager.search.judge import CandidateJudge
+from edgepack.packager.source.model import SourceModel
+from edgepack.packager.source.watched_tail import without_watched
 
 _LARGER_DEMANDS = ((0.6, 0.7), (0.9, 0.5), (0.9, 0.7))
 """By turn: the reserve, and the greatest error as a share of the refused candidate's."""
@@ -100,7 +100,7 @@ class Confirmed:
 
 def confirm(
     explored: Explored,
-    source: onnx.ModelProto,
+    source: SourceModel,
     final: Path,
     held_out: HeldOut,
     on_provider: OnProvider,
@@ -112,7 +112,7 @@ def confirm(
     Args:
         explored: What was prepared.
         source: The source model, whose metadata the variant keeps.
-        final: Where the variant's model is written.
+        final: Where the variant's model is written, without the outputs that are only watched.
         held_out: What gives the verdict.
         on_provider: Runs what the held-out samples are sure of, and what is left in the end.
         look: Looks inside what is run there, first.
@@ -122,11 +122,14 @@ def confirm(
         BuildError: A candidate cannot be made or run.
     """
 
+    measured = _measured(source, final)
+
     def judge() -> Confirmed:
         on_provider.load_ahead(explored.profile, explored.evaluator.venue)
-        confirmed = _judge(explored, source, final, held_out, progress)
+        size_bytes = _finish(explored.chosen.path, source, final, measured)
+        confirmed = _judge(explored, size_bytes, measured, held_out, progress)
         is_sure = _is_sure(confirmed.verdict)
-        return _run(confirmed, final, on_provider, look) if is_sure else confirmed
+        return _run(confirmed, measured, on_provider, look) if is_sure else confirmed
 
     confirmed = judge()
     notes: list[str] = []
@@ -162,7 +165,7 @@ def confirm(
         explored = explored.with_float_model()
         confirmed = judge()
     if confirmed.ran is None:
-        confirmed = _run(confirmed, final, on_provider, look)
+        confirmed = _run(confirmed, measured, on_provider, look)
     if confirmed.inspection is None:
         confirmed = replace(confirmed, inspection=look(explored))
     finished = replace(explored, chooser=None)
@@ -202,23 +205,22 @@ def _objection(confirmed: Confirmed, words: str) -> str:
     return f"On its provider {words} is off ({ran.refusal.problem})"
 
 
-def _run(confirmed: Confirmed, final: Path, on_provider: OnProvider, look: Look) -> Confirmed:
+def _run(confirmed: Confirmed, model: Path, on_provider: OnProvider, look: Look) -> Confirmed:
     explored = confirmed.explored
     if not explored.evaluator.venue.can_run:
         return confirmed
     confirmed = replace(confirmed, inspection=look(explored))
-    ran = on_provider.run(final, explored.profile, explored.evaluator, confirmed.distances)
+    ran = on_provider.run(model, explored.profile, explored.evaluator, confirmed.distances)
     return replace(confirmed, ran=ran)
 
 
 def _judge(
-    explored: Explored, source: onnx.ModelProto, final: Path, held_out: HeldOut, progress: Progress
+    explored: Explored, size_bytes: int, model: Path, held_out: HeldOut, progress: Progress
 ) -> Confirmed:
-    size_bytes = _finish(explored.chosen.path, source, final)
     samples, float_source, gate = held_out.samples, held_out.float_source, explored.profile.gates
     judge = CandidateJudge(float_source, samples, gate.accuracy, held_out.metric)
     progress(f"{explored.profile.name}: held-out samples", 0, samples.count)
-    run = explored.evaluator.open(final)
+    run = explored.evaluator.open(model)
     got = [run(feeds) for feeds in samples]
     count = samples.count
     if held_out.labelled is not None:
@@ -237,11 +239,20 @@ def _judge(
     )
 
 
-def _finish(path: Path, source: onnx.ModelProto, final: Path) -> int:
+def _measured(source: SourceModel, final: Path) -> Path:
+    """Where the model lies that is measured: with what is watched, if anything is."""
+    return final.parent.with_name("measured") / final.name if source.watched else final
+
+
+def _finish(path: Path, source: SourceModel, final: Path, measured: Path) -> int:
     """Writes the variant's model, with the source's metadata, which applications read."""
     model = load_model(path)
     del model.metadata_props[:]
-    model.metadata_props.extend(sorted(source.metadata_props, key=lambda entry: entry.key))
+    model.metadata_props.extend(sorted(source.model.metadata_props, key=lambda entry: entry.key))
     model.producer_name = "edgepack"
     model.producer_version = ""
+    if measured != final:
+        measured.parent.mkdir(exist_ok=True)
+        save_model(model, measured)
+        without_watched(model, source.watched)
     return save_model(model, final)

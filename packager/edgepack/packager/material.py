@@ -2,7 +2,7 @@
 float model makes of them.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from edgepack.bundle.golden import Golden
@@ -58,13 +58,7 @@ class Material:
                 break
             if digest_of(feeds) not in known:
                 inputs.append(feeds)
-        return Samples(
-            count=len(inputs),
-            read=lambda index: dict(inputs[index]),
-            source=held_out.source,
-            states=held_out.states,
-            mask=held_out.mask,
-        )
+        return replace(held_out, count=len(inputs), read=lambda index: dict(inputs[index]))
 
 
 def open_material(
@@ -148,4 +142,5 @@ def _open_given(
         folder=folder,
         progress=progress,
     )
-    return follow_mask(followed, source)
+    masked = follow_mask(followed, source)
+    return replace(masked, samples=replace(masked.samples, meanings=source.meanings))

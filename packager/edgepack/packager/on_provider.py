@@ -115,7 +115,8 @@ class OnProvider:
         except BuildError as error:
             raise explain_refusal(error, model, profile) from error
         expected = [self._float_source(feeds) for feeds in samples]
-        distances = Reference(expected, profile.gates.accuracy).distances(trial.outputs)
+        reference = Reference(expected, profile.gates.accuracy, samples.meanings)
+        distances = reference.distances(trial.outputs)
         return RanThere(
             trial=trial,
             distances=distances,

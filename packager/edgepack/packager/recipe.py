@@ -116,9 +116,7 @@ def prepare_variant(
     def look(found: Explored) -> Inspection | None:
         return _inspect(found, split.held_out, work_dir, progress)
 
-    confirmed = confirm(
-        explored, source.model, final, held_out, on_provider, look, progress
-    )  # 4., 5.
+    confirmed = confirm(explored, source, final, held_out, on_provider, look, progress)  # 4., 5.
     explored, verdict, distances = confirmed.explored, confirmed.verdict, confirmed.distances
     profile, evaluator, chosen = explored.profile, explored.evaluator, explored.chosen
     size_bytes, judged_count = confirmed.size_bytes, confirmed.count
@@ -178,7 +176,7 @@ def prepare_variant(
         toolchain=toolchain_of(compiled),
         accuracy=accuracy,
         placement=compiled.placement if compiled else placement,
-        tolerances=derive_tolerances(seen),
+        tolerances=derive_tolerances(seen, source.watched),
         degraded=bool(refusals),
         latency_ms=chosen.latency_ms,
         float_latency_ms=chosen.float_latency_ms,

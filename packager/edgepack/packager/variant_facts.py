@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from edgepack.bundle.manifest import Accuracy, Placement, Requirements, Toolchain
 from edgepack.packager.bundling.tool_versions import tool_versions
 from edgepack.packager.judging.accuracy import Verdict
-from edgepack.packager.judging.distance import OutputDistance
+from edgepack.packager.judging.distance import OutputDistance, OutputKind
 from edgepack.packager.passes.compile import CompiledContext
 from edgepack.packager.profile.schema import Profile
 
@@ -52,6 +52,9 @@ def accuracy_of(
     details = {}
     for distance in distances:
         suffix = f"[{distance.name}]" if len(distances) > 1 else ""
+        if distance.kind is OutputKind.SELECTED:
+            details[f"overlap{suffix}"] = round(distance.row_agreement or 0.0, 6)
+            continue
         details[f"explained_variance{suffix}"] = round(distance.explained_variance, 6)
         if distance.neighbourhood is not None:
             details[f"neighbourhood{suffix}"] = round(distance.neighbourhood, 6)

@@ -21,7 +21,7 @@ lost to noise that a sample's rows share, which is 4.4 % of the neighbourhood.
 
 import copy
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -31,6 +31,7 @@ from edgepack.packager.judging.measure import Outputs
 from edgepack.packager.judging.output_kinds import kinds_of_outputs, says_nothing, with_one_miss
 from edgepack.packager.judging.parts import Part, find_parts
 from edgepack.packager.profile.schema import AccuracyGate
+from edgepack.packager.samples.meanings import NOTHING_KNOWN, Meaning
 
 _WHOLE_METRICS = ("cosine", "sqnr_db")
 """Metrics that a profile asks for by name and that are taken of whole outputs."""
@@ -93,13 +94,19 @@ class Reference:
     Args:
         expected: The float model's outputs, one dict a sample.
         gate: The budgets.
+        meanings: What outputs mean, of those where it is known.
     """
 
-    def __init__(self, expected: Sequence[Outputs], gate: AccuracyGate) -> None:
+    def __init__(
+        self,
+        expected: Sequence[Outputs],
+        gate: AccuracyGate,
+        meanings: Mapping[str, Meaning] = NOTHING_KNOWN,
+    ) -> None:
         self.expected = tuple(expected)
         self._gate = gate
         self._count = len(self.expected)
-        self.kinds = kinds_of_outputs(self.expected, gate)
+        self.kinds = kinds_of_outputs(self.expected, gate, meanings)
         self._parts = () if gate.metric in _WHOLE_METRICS else find_parts(self.expected, self.kinds)
 
     def first(self, count: int) -> "Reference":
@@ -115,7 +122,14 @@ class Reference:
         entries = [entry for distance in distances for entry in self._judge_output(distance)]
         entries += [self._judge_part(distance) for distance in of_parts]
         divided = {part.output for part in self._parts}
-        apart = [*of_parts, *(entry for entry in distances if entry.name not in divided)]
+        apart = [
+            *of_parts,
+            *(
+                entry
+                for entry in distances
+                if entry.name not in divided and entry.kind is not OutputKind.SELECTED
+            ),
+        ]
         worst = min(entries, key=lambda entry: (entry.spare, entry.metric))
         return Verdict(
             metric=worst.metric,
@@ -147,7 +161,9 @@ class Reference:
     def _judge_output(self, distance: OutputDistance) -> list["_Entry"]:
         """What must hold of one output."""
         gate = self._gate
-        if distance.kind is OutputKind.VALUES:
+        if distance.kind is OutputKind.SELECTED:
+            return []  # what it is computed from is judged
+        if distance.kind.is_values:
             return self._judge_values(distance)
         if distance.kind is OutputKind.SEQUENCE or self._holds_many_integers(distance):
             agreement = distance.row_agreement or 0.0

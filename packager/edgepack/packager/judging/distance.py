@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from edgepack.bundle.overlap import overlap
 from edgepack.packager.judging.confidence import kept_low, share_low
 
 _FEWEST_FOR_MEAN = 8
@@ -27,6 +28,13 @@ class OutputKind(enum.Enum):
     SEQUENCE = "sequence"
     VALUES = "values"
     EXACT = "exact"
+    EMBEDDING = "embedding"
+    SELECTED = "selected"
+
+    @property
+    def is_values(self) -> bool:
+        """Whether the numbers themselves count, and not what they decide."""
+        return self in (OutputKind.VALUES, OutputKind.EMBEDDING)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,7 +46,7 @@ class OutputDistance:
         kind: What it means.
         agreement: Share of samples whose decisions all agree (for values: 1.0).
         row_agreement: Share of rows (last axis) whose arg-max agrees, of integers those that are
-            equal; None for values.
+            equal, of a selection the rows that both have, in any order; None for values.
         explained_variance: Share of the variance between samples that is kept: 1 - error / sum of
             squared distances to the mean over samples; 1.0 for no error, below 0 for worse than
             a constant.
@@ -109,11 +117,13 @@ def measure_distance(
     per_sample = list(zip(dots, sizes, norms, errors, strict=True))
     whole = _ratios(sum(dots), sum(sizes), sum(norms), sum(errors))
     each = [_ratios(*entry) for entry in per_sample]
-    is_values = kind is OutputKind.VALUES
+    is_values = kind.is_values
     variances = _variances_between(expected)
     neighbourhood = _neighbourhood(expected, got) if is_values else None
     agreement = 1.0 if is_values else agreed / len(expected)
     row_agreement = 1.0 - sum(rows_differ) / max(sum(rows), 1.0)
+    if kind is OutputKind.SELECTED:
+        row_agreement = overlap(expected, got)
     return OutputDistance(
         name=name,
         kind=kind,
@@ -215,7 +225,7 @@ def _same_decisions(
     kind: OutputKind, want: npt.NDArray[np.generic], have: npt.NDArray[np.generic]
 ) -> npt.NDArray[np.bool_]:
     """Of each decision in a sample whether it is the same; none where nothing can be compared."""
-    if kind is OutputKind.VALUES:
+    if kind.is_values or kind is OutputKind.SELECTED:
         return np.asarray([want.shape == have.shape])
     if kind is OutputKind.EXACT:
         same = want == have if want.shape == have.shape else np.zeros(max(want.size, 1))

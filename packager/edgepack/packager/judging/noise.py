@@ -1,6 +1,6 @@
 """How far a candidate's outputs are off, as one number to order nodes and candidates by."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -9,10 +9,15 @@ from edgepack.packager.judging.measure import Outputs
 from edgepack.packager.judging.output_kinds import kinds_of_outputs
 from edgepack.packager.judging.parts import find_parts
 from edgepack.packager.profile.schema import AccuracyGate
+from edgepack.packager.samples.meanings import NOTHING_KNOWN, Meaning
 from edgepack.packager.samples.sequence import Tensor
 
 
-def mean_noise(expected: Sequence[Outputs], got: Sequence[Outputs]) -> float:
+def mean_noise(
+    expected: Sequence[Outputs],
+    got: Sequence[Outputs],
+    meanings: Mapping[str, Meaning] = NOTHING_KNOWN,
+) -> float:
     """Mean over the float outputs of their nrmse; where there is none, the share of wrong integers.
 
     Of an output that holds values of very different size each part counts as an output: of a
@@ -20,8 +25,10 @@ def mean_noise(expected: Sequence[Outputs], got: Sequence[Outputs]) -> float:
 
     Args:
         expected, got: The outputs to come near to, and a candidate's, one dict a sample.
+        meanings: What outputs mean, of those where it is known.
     """
-    kinds = kinds_of_outputs(expected, AccuracyGate())
+    kinds = kinds_of_outputs(expected, AccuracyGate(), meanings)
+    kinds = {name: kind for name, kind in kinds.items() if kind is not OutputKind.SELECTED}
     parts = find_parts(expected, kinds)
     divided = {part.output for part in parts}
     noises = [

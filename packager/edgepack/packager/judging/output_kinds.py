@@ -1,7 +1,7 @@
 """What each output of a model means, by what the float model gives; see `accuracy`."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -9,6 +9,7 @@ import numpy.typing as npt
 from edgepack.packager.judging.distance import OutputKind
 from edgepack.packager.judging.measure import Outputs
 from edgepack.packager.profile.schema import AccuracyGate
+from edgepack.packager.samples.meanings import NOTHING_KNOWN, Meaning
 
 ONE_MISS_FROM = 10
 """From this many samples on, one may differ whatever the budget: below 1/budget samples a single
@@ -17,20 +18,37 @@ coin flip would refuse a build."""
 _FEWEST_FOR_VARIETY = 8
 """Fewer samples may well have one decision by chance."""
 
+_KINDS = {
+    Meaning.EMBEDDING: OutputKind.EMBEDDING,
+    Meaning.VALUES: OutputKind.VALUES,
+    Meaning.SELECTED: OutputKind.SELECTED,
+}
+
 _VALUE_METRICS = ("explained_variance", "neighbourhood", "cosine", "sqnr_db")
 
 
-def kinds_of_outputs(expected: Sequence[Outputs], gate: AccuracyGate) -> dict[str, OutputKind]:
-    """What each output means, by the float model's own outputs.
+def kinds_of_outputs(
+    expected: Sequence[Outputs], gate: AccuracyGate, meanings: Mapping[str, Meaning] = NOTHING_KNOWN
+) -> dict[str, OutputKind]:
+    """What each output means, by the float model's own outputs where nothing says it.
 
     Args:
         expected: The float model's outputs, one dict a sample.
-        gate: Its `metric` overrules: another metric than `auto` holds for every float output.
+        gate: Its `metric` overrules: another metric than `auto` holds for every float output whose
+            meaning is not known.
+        meanings: What is known; outputs that are ignored are left out.
     """
     kinds = {}
     for name, first in expected[0].items():
         values = [outputs[name] for outputs in expected]
-        if first.dtype.kind != "f":
+        known = meanings.get(name)
+        if known is Meaning.IGNORED:
+            continue
+        if known in _KINDS:
+            kinds[name] = _KINDS[known]
+        elif known is Meaning.SCORES and first.ndim:
+            kinds[name] = _decision_or_sequence(first)
+        elif first.dtype.kind != "f":
             kinds[name] = OutputKind.EXACT
         elif gate.metric in _VALUE_METRICS or first.ndim == 0 or first.shape[-1] < 2:
             kinds[name] = OutputKind.VALUES

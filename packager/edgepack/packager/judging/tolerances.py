@@ -7,7 +7,7 @@ the cosine, which falls with its square. Outputs that have nothing to do with th
 have a cosine near 0 and an nrmse of 1 or more; the caps stay clear of both.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from edgepack.bundle.manifest import GoldenTolerance
 from edgepack.packager.judging.distance import OutputDistance, OutputKind
@@ -20,26 +20,38 @@ _NRMSE_ROOM = 0.02
 _ROWS_ROOM = 0.25
 """A quarter of the golden decisions may differ: with eight samples, two."""
 
+_OVERLAP_KEPT = 0.5
+_LEAST_OVERLAP = 0.02
+"""Half of the rows that this variant shares with the float model must be there on a device."""
+
 
 def derive_tolerances(
-    measured: Sequence[Sequence[OutputDistance]],
+    measured: Sequence[Sequence[OutputDistance]], watched: Collection[str] = ()
 ) -> dict[str, GoldenTolerance]:
     """Limits by output.
 
     Args:
         measured: One list of distances for each place where the variant ran (CPU, simulator).
+        watched: Outputs that a device's model does not have.
 
     Returns:
-        A tolerance for every output.
+        A tolerance for every other output.
     """
     by_output: dict[str, list[OutputDistance]] = {}
     for distances in measured:
         for distance in distances:
             by_output.setdefault(distance.name, []).append(distance)
-    return {name: _derive(distances) for name, distances in sorted(by_output.items())}
+    return {
+        name: _derive(distances)
+        for name, distances in sorted(by_output.items())
+        if name not in watched
+    }
 
 
 def _derive(distances: Sequence[OutputDistance]) -> GoldenTolerance:
+    if distances[0].kind is OutputKind.SELECTED:
+        share = min(distance.row_agreement or 0.0 for distance in distances)
+        return GoldenTolerance.in_any_order(round(max(_LEAST_OVERLAP, share * _OVERLAP_KEPT), 6))
     cosine = min(distance.worst_cosine for distance in distances)
     nrmse = max(distance.worst_nrmse for distance in distances)
     rows = [

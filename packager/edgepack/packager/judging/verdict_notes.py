@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from edgepack.packager.judging.accuracy import Verdict
 from edgepack.packager.judging.chains import describe_chains
-from edgepack.packager.judging.distance import OutputDistance
+from edgepack.packager.judging.distance import OutputDistance, OutputKind
 from edgepack.packager.samples.sequence import Samples
 
 
@@ -24,6 +24,15 @@ def describe_verdict(
         notes.append(
             f"{verdict.what} is {verdict.value:.4f} on {count} held-out samples: with "
             f"95 % confidence at least {max(verdict.low, 0.0):.4f} on samples like these."
+        )
+    selected = [
+        f"{distance.row_agreement or 0.0:.1%} of '{distance.name}'"
+        for distance in distances
+        if distance.kind is OutputKind.SELECTED
+    ]
+    if selected:
+        notes.append(
+            f"Of what the float model selects it has, in any order: {', '.join(selected)}."
         )
     if samples.states and verdict.distances:
         fed = {state.output for state in samples.states}

@@ -62,7 +62,7 @@ def rank_one_at_a_time(
     costs: list[NodeCost] = []
     for number, group in enumerate(groups, start=1):
         others = [name for name in names if name not in group]
-        noise = mean_noise(expected, outputs(build(others))) / len(group)
+        noise = mean_noise(expected, outputs(build(others)), samples.meanings) / len(group)
         costs.extend(NodeCost(name=str(name), noise=noise) for name in group)
         progress("ranking nodes", number, len(groups))
     return tuple(sorted(costs, key=lambda cost: (-cost.noise, cost.name)))

@@ -55,7 +55,7 @@ def clamp_mask(model: onnx.ModelProto, settings: ClampMask, context: PassContext
             clamped = np.where(array <= settings.threshold, np.float32(value), array)
             tensor.CopyFrom(numpy_helper.from_array(clamped.astype(array.dtype), tensor.name))
         got = ModelRunner(model, folder / "after.onnx").run_all(samples)
-        if largest_difference(expected, got) <= _TOLERANCE:
+        if largest_difference(expected, got, samples.meanings) <= _TOLERANCE:
             names = ", ".join(sorted(originals))
             return PassResult(
                 model=model,

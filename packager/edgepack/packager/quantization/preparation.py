@@ -70,6 +70,7 @@ def prepare(
     difference = largest_difference(
         ModelRunner(model, folder / "before.onnx").run_all(few),
         ModelRunner(prepared, folder / "after.onnx").run_all(few),
+        samples.meanings,
     )
     if difference > _TOLERANCE:
         raise BuildError(

@@ -43,7 +43,7 @@ def rank_nodes(gated: GatedModel, samples: Samples, *, progress: Progress) -> tu
             gates = none.copy()
             gates[number] = True
             got = run_samples(partial(gated.run, quantized=gates), chosen)
-            noises[number] += [mean_noise(expected, got)] * chosen.count
+            noises[number] += [mean_noise(expected, got, samples.meanings)] * chosen.count
             progress("ranking nodes", done, len(leaders))
         seen, batch = seen + chosen.count, seen + chosen.count
         leaders.sort(key=lambda number: (-np.mean(noises[number]), gated.names[number]))

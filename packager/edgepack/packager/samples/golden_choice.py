@@ -54,8 +54,9 @@ def choose_golden(
     outputs: list[Feeds] = []
     for index in range(count):
         inputs.append(held_out.read(index))
-        outputs.append(run(inputs[-1]))
-        float_source.remember(inputs[-1], outputs[-1])
+        given = run(inputs[-1])
+        float_source.remember(inputs[-1], given)
+        outputs.append({n: value for n, value in given.items() if n not in source.watched})
         progress("running the float model", index + 1, count)
     chosen = _spread([_position(output) for output in outputs], MOST_SAMPLES)
     kept: list[int] = []

@@ -6,10 +6,12 @@ grow with their number.
 
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
+
+from edgepack.packager.samples.meanings import Meaning
 
 Tensor = npt.NDArray[np.generic]
 Feeds = dict[str, Tensor]
@@ -57,6 +59,7 @@ class Samples:
         source: Where they come from, for messages and reports.
         states: Inputs that are fed from outputs; none where each sample stands for itself.
         mask: What tells padding; None where nothing is.
+        meanings: What outputs mean, by name, of those where it is known.
     """
 
     count: int
@@ -64,6 +67,7 @@ class Samples:
     source: str
     states: tuple[State, ...] = ()
     mask: Mask | None = None
+    meanings: Mapping[str, Meaning] = field(default_factory=dict)
 
     def __iter__(self) -> Iterator[Feeds]:
         return (self.read(index) for index in range(self.count))
@@ -74,13 +78,7 @@ class Samples:
     def pick(self, indices: Sequence[int]) -> "Samples":
         """Those samples, in that order."""
         chosen = tuple(indices)
-        return Samples(
-            count=len(chosen),
-            read=lambda index: self.read(chosen[index]),
-            source=self.source,
-            states=self.states,
-            mask=self.mask,
-        )
+        return replace(self, count=len(chosen), read=lambda index: self.read(chosen[index]))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,7 +13,7 @@ from edgepack.packager.profile.schema import Profile
 from edgepack.packager.samples.sequence import SampleSplit
 from edgepack.packager.source.model import SourceModel
 
-_FORMAT = 7
+_FORMAT = 8
 """Raised when the same measurement would give other numbers."""
 
 
@@ -33,6 +33,7 @@ def describe_context(
         split.sha256,
         [str(state) for state in split.search.states],
         str(split.search.mask),
+        sorted((name, meaning.value) for name, meaning in source.meanings.items()),
         profile.sha256,
         tool_versions(),
         (facts.arch, facts.cpu_model, sorted(facts.cpu_features)),

@@ -15,7 +15,7 @@
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -26,6 +26,7 @@ from edgepack.errors import BuildError
 from edgepack.packager.graph import external_data
 from edgepack.packager.graph.model_files import attach_weights
 from edgepack.packager.passes.float_types import replace_bfloat16
+from edgepack.packager.samples.meanings import Meaning
 from edgepack.packager.source import (
     file_kinds,
     foreign_operators,
@@ -82,7 +83,9 @@ class SourceModel:
         size_bytes: Size of the file and of its external data.
         inputs: Inputs a caller must feed: initializers listed as inputs are not among them.
         fixed: Inputs that the file's model takes and this one does not: they have become constants.
-        outputs: Outputs.
+        outputs: Outputs of the file's model.
+        watched: Further outputs of `model`: floats inside it that it is judged by (`watched_tail`).
+        meanings: What outputs mean, by name, of those where it is known.
         opset: Version of the default operator set.
         notes: What a person should know of the model, one sentence each.
     """
@@ -96,6 +99,8 @@ class SourceModel:
     opset: int
     fixed: tuple[FixedInput, ...] = ()
     notes: tuple[str, ...] = ()
+    watched: tuple[str, ...] = ()
+    meanings: Mapping[str, Meaning] = field(default_factory=dict)
 
 
 def load_source(

@@ -1,0 +1,33 @@
+"""What an output means to whoever uses it, where that is known and not judged by its values."""
+
+import enum
+from collections.abc import Collection, Mapping
+from types import MappingProxyType
+
+
+class Meaning(enum.Enum):
+    """What an output means.
+
+    The names that a person may write in `[outputs]` are the values of all but `SELECTED`.
+    """
+
+    SCORES = "scores"
+    """Of each row (last axis) the highest wins."""
+    EMBEDDING = "embedding"
+    """A vector that is compared with other samples' vectors."""
+    VALUES = "values"
+    """Numbers that count each for itself: quantities, boxes, probabilities with a threshold."""
+    IGNORED = "ignored"
+    """Nobody reads it."""
+    SELECTED = "selected"
+    """What TopK or NonMaxSuppression picked: rows that change places where scores are alike."""
+
+
+NOTHING_KNOWN: Mapping[str, Meaning] = MappingProxyType({})
+"""Of no output."""
+
+
+def judged_outputs(names: Collection[str], meanings: Mapping[str, Meaning]) -> tuple[str, ...]:
+    """The outputs whose values tell how near a model is to another, in order."""
+    untold = (Meaning.IGNORED, Meaning.SELECTED)
+    return tuple(name for name in names if meanings.get(name) not in untold)

@@ -1,0 +1,136 @@
+"""A model that ends in TopK or NonMaxSuppression is judged by what enters it."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper
+
+from edgepack.packager.graph.model_files import open_on_cpu
+from edgepack.packager.graph.node_precision import node_precision
+from edgepack.packager.profile.reading import load_profile
+from edgepack.packager.progress import silent
+from edgepack.packager.recipe import prepare_variant
+from edgepack.packager.samples.meanings import Meaning
+from edgepack.packager.samples.sequence import SampleSplit
+from edgepack.packager.source.model import SourceModel, load_source
+from edgepack.packager.source.reference import FloatSource
+from edgepack.packager.source.watched_tail import watch_tail
+from edgepack.packager.variant import PreparedVariant
+from tests.unit.packager_passes.models import constant, make_model, samples_for, weight
+
+_BOXES, _SCORES = "all_boxes", "all_scores"
+
+
+def _detector(*, has_decoder: bool = False) -> onnx.ModelProto:
+    """64 boxes and scores, of which TopK takes eight; with a layer after it, or none."""
+    nodes = [
+        helper.make_node("Conv", ["x", "w0"], ["c0"], name="conv", pads=[1, 1, 1, 1]),
+        helper.make_node("Relu", ["c0"], ["r0"], name="relu"),
+        helper.make_node("Conv", ["r0", "wb"], ["cb"], name="box"),
+        helper.make_node("Reshape", ["cb", "box_shape"], ["rb"], name="rows"),
+        helper.make_node("Exp", ["rb"], ["eb"], name="exp"),
+        helper.make_node("Transpose", ["eb"], [_BOXES], name="turn", perm=[0, 2, 1]),
+        helper.make_node("Conv", ["r0", "ws"], ["cs"], name="score"),
+        helper.make_node("Reshape", ["cs", "score_shape"], ["rs"], name="row"),
+        helper.make_node("Sigmoid", ["rs"], [_SCORES], name="sigmoid"),
+        helper.make_node("TopK", [_SCORES, "k"], ["scores", "places"], name="top", axis=1),
+        helper.make_node("Unsqueeze", ["places", "last"], ["columns"], name="columns"),
+        helper.make_node("Expand", ["columns", "wide"], ["where"], name="where"),
+        helper.make_node("GatherElements", [_BOXES, "where"], ["taken"], name="take", axis=1),
+    ]
+    last = ("MatMul", ["taken", "wd"]) if has_decoder else ("Mul", ["taken", "scale"])
+    nodes.append(helper.make_node(*last, ["boxes"], name="last"))
+    return make_model(
+        nodes,
+        {"x": [1, 3, 8, 8]},
+        {"boxes": [1, 8, 4], "scores": [1, 8]},
+        [
+            weight("w0", 8, 3, 3, 3),
+            weight("wb", 4, 8, 1, 1, seed=1, scale=0.1),
+            weight("ws", 1, 8, 1, 1, seed=2),
+            weight("wd", 4, 4, seed=3),
+            constant("box_shape", [1, 4, 64], np.int64),
+            constant("score_shape", [1, 64], np.int64),
+            constant("k", [8], np.int64),
+            constant("last", [2], np.int64),
+            constant("wide", [1, 8, 4], np.int64),
+            constant("scale", 320.0),
+        ],
+    )
+
+
+def _source(model: onnx.ModelProto, folder: Path) -> SourceModel:
+    onnx.save(model, folder / "source.onnx")
+    return load_source(folder / "source.onnx")
+
+
+def _prepare(source: SourceModel, profile: str, folder: Path) -> PreparedVariant:
+    samples = replace(samples_for(source.model, 36), meanings=source.meanings)
+    split = SampleSplit(
+        calibration=samples.pick(range(12)),
+        search=samples.pick(range(12, 24)),
+        held_out=samples.pick(range(24, 36)),
+    )
+    return prepare_variant(
+        source,
+        load_profile(profile),
+        split,
+        tried=split.held_out,
+        float_source=FloatSource(source, folder / "float-source.onnx"),
+        work_dir=folder / "work",
+        progress=silent,
+        allow_degraded=False,
+    )
+
+
+def test_the_floats_that_enter_the_tail_are_found_whole(tmp_path: Path) -> None:
+    watched = watch_tail(_source(_detector(), tmp_path))
+    assert watched.watched == ("eb", _SCORES), "the turn only moves values"
+    assert watched.meanings == {
+        "eb": Meaning.VALUES,
+        _SCORES: Meaning.VALUES,
+        "boxes": Meaning.SELECTED,
+        "scores": Meaning.SELECTED,
+    }
+    assert "ends in a selection (TopK)" in watched.notes[-1]
+    assert "The 6 node(s) from there on stay float" in watched.notes[-1]
+
+
+def test_a_selection_in_the_middle_of_a_network_is_no_tail(tmp_path: Path) -> None:
+    source = _source(_detector(has_decoder=True), tmp_path)
+    assert watch_tail(source) is source
+
+
+def test_an_output_that_a_person_gave_a_meaning_is_judged_by_that(tmp_path: Path) -> None:
+    source = _source(_detector(), tmp_path)
+    declared = replace(source, meanings={"boxes": Meaning.VALUES, "scores": Meaning.VALUES})
+    assert watch_tail(declared) is declared
+
+
+@pytest.mark.parametrize("profile", ["vitisai-xint8", "openvino-npu", "coreml-fp16"])
+def test_a_variant_keeps_its_tail_float_and_its_outputs(tmp_path: Path, profile: str) -> None:
+    source = watch_tail(_source(_detector(), tmp_path))
+    variant = _prepare(source, profile, tmp_path)
+    model = onnx.load(variant.folder / variant.model_file)
+    assert [value.name for value in model.graph.output] == ["boxes", "scores"]
+    precision = node_precision(model)
+    lowered = precision.quantized if precision else frozenset()
+    assert not lowered & {"top", "take", "last", "columns", "where", "turn"}
+    assert sorted(variant.tolerances) == ["boxes", "scores"]
+    assert all(limits.overlap_min for limits in variant.tolerances.values())
+    assert f"explained_variance[{_SCORES}]" in variant.accuracy.details
+    assert variant.accuracy.details["overlap[boxes]"] > 0.5
+    assert any(note.startswith("Of what the float model selects") for note in variant.notes)
+
+
+def test_the_variant_selects_what_its_own_scores_say(tmp_path: Path) -> None:
+    source = watch_tail(_source(_detector(), tmp_path))
+    variant = _prepare(source, "vitisai-xint8", tmp_path)
+    session = open_on_cpu(variant.folder / variant.model_file, optimize=False)
+    feeds = samples_for(_detector(), 1, seed=5).read(0)
+    boxes, scores = session.run(["boxes", "scores"], feeds)
+    assert boxes.shape == (1, 8, 4)
+    assert (np.diff(scores) <= 0).all()
