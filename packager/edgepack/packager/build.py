@@ -27,6 +27,7 @@ from edgepack.packager.bundling.publishing import disk_error, publish, work_fold
 from edgepack.packager.bundling.rehearse import rehearse
 from edgepack.packager.bundling.tool_versions import tool_versions
 from edgepack.packager.config.inputs import check_declarations
+from edgepack.packager.config.outputs import check_outputs
 from edgepack.packager.exploring import SearchPlan
 from edgepack.packager.graph.held_weights import hold_weights
 from edgepack.packager.huggingface.folder import open_source
@@ -104,10 +105,13 @@ def _build(request: BuildRequest, progress: Progress) -> BuildResult:
     with work_folder(request.output) as work, ProviderProcess() as process:
         source = open_source(request.model, request.shapes, request.values, work, progress)
         check_declarations(request.declarations, source.inputs, request.declared_in, source.fixed)
+        check_outputs(request.outputs, source.outputs, request.declared_in)
+        meanings = {name: declared.meaning for name, declared in request.outputs.items()}
         if not request.keep_going:
             for profile in profiles:
                 _check_shapes(source, profile)
-        source = replace(source, model=hold_weights(source.model, work / "source.weights"))
+        model = hold_weights(source.model, work / "source.weights")
+        source = replace(source, model=model, meanings=meanings)
         if request.metric is None and request.labels is None:  # these know what outputs mean
             source = watch_tail(source)
         material = open_material(request, source, profiles, work, progress)  # 2

@@ -168,6 +168,7 @@ def build(
         shapes={**settings.build.shape, **dict(map(parse_shape, shapes))},
         values={**settings.build.values, **dict(map(parse_value, values))},
         declarations=settings.inputs,
+        outputs=settings.outputs,
         declared_in=str(config or CONFIG_FILE),
         metric=load_metric(metric) if metric else None,
         labels=labels or (Path(settings.evaluation.labels) if settings.evaluation.labels else None),

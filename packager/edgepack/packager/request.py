@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from edgepack.packager.config.inputs import InputDeclaration
+from edgepack.packager.config.outputs import OutputDeclaration
 from edgepack.packager.judging.user_metric import Metric
 from edgepack.packager.search.combinations import SearchedKey
 from edgepack.packager.source.fixed_inputs import Numbers
@@ -23,7 +24,8 @@ class BuildRequest:
         calibration, evaluation: Paths, `random:N`, or "" for none.
         shapes: Shapes to fix by input name.
         values: Inputs that become constants, by name.
-        declarations: Declared inputs by name, and the file they came from.
+        declarations, outputs: Declared inputs and outputs by name.
+        declared_in: The file they came from.
         metric: The user's own metric, or None for the profile's.
         labels: File with the class of each evaluation sample, or None.
         searched: Settings with several values to try.
@@ -49,6 +51,7 @@ class BuildRequest:
     shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     values: Mapping[str, Numbers] = field(default_factory=dict)
     declarations: Mapping[str, InputDeclaration] = field(default_factory=dict)
+    outputs: Mapping[str, OutputDeclaration] = field(default_factory=dict)
     declared_in: str = ""
     metric: Metric | None = None
     labels: Path | None = None

@@ -1,4 +1,4 @@
-"""Reads an `edgepack.toml`: the model, its inputs and samples, and what the options default to."""
+"""Reads an `edgepack.toml`: the model, what goes in and comes out, and what options default to."""
 
 import os
 from pathlib import Path
@@ -8,6 +8,7 @@ import msgspec
 
 from edgepack.errors import BuildError
 from edgepack.packager.config.inputs import InputDeclaration, Section
+from edgepack.packager.config.outputs import OutputDeclaration
 from edgepack.packager.config.type_errors import describe_type_error
 from edgepack.packager.source.fixed_inputs import Numbers
 
@@ -64,6 +65,7 @@ class BuildConfig(Section, frozen=True, kw_only=True):
 
     model: ModelSection = ModelSection()
     inputs: dict[str, InputDeclaration] = msgspec.field(default_factory=dict)
+    outputs: dict[str, OutputDeclaration] = msgspec.field(default_factory=dict)
     calibration: SamplesSection = SamplesSection()
     evaluation: EvaluationSection = EvaluationSection()
     build: BuildSection = BuildSection()

@@ -56,6 +56,9 @@ profiles = ["cpu"]        # edgepack profiles list
 # toolchain = { openvino-cpu = "intel/bin/python" }  # where its variant is tried, as on its devices
 # budget = "10m"          # time for the search (s, m or h); the best until then is taken
 
+# [outputs.NAME]          # what an output means, where its values do not tell
+# kind = "embedding"      # or "scores", "values", "ignored"
+
 # [search]                # values to try: a profile's keys, each with a list
 # quantize.activations = ["uint8", "uint16"]
 """

@@ -106,6 +106,7 @@ class Reference:
         self.expected = tuple(expected)
         self._gate = gate
         self._count = len(self.expected)
+        self._meanings = meanings
         self.kinds = kinds_of_outputs(self.expected, gate, meanings)
         self._parts = () if gate.metric in _WHOLE_METRICS else find_parts(self.expected, self.kinds)
 
@@ -232,7 +233,8 @@ class Reference:
                 )
             ]
         entries = []
-        if gate.metric != "neighbourhood" or distance.neighbourhood is None:
+        metric = self._metric_of(distance)
+        if metric != "neighbourhood" or distance.neighbourhood is None:
             entries.append(
                 _Entry(
                     output=distance.name,
@@ -242,7 +244,7 @@ class Reference:
                     low=distance.explained_variance_low,
                 )
             )
-        if gate.metric != "explained_variance" and distance.neighbourhood is not None:
+        if metric != "explained_variance" and distance.neighbourhood is not None:
             entries.append(
                 _Entry(
                     output=distance.name,
@@ -253,6 +255,18 @@ class Reference:
                 )
             )
         return entries
+
+    def _is_by_values(self, name: str) -> bool:
+        """Whether nobody said that an output is judged by its values."""
+        return self._gate.metric == "auto" and name not in self._meanings
+
+    def _metric_of(self, distance: OutputDistance) -> str:
+        """Which metric of values holds for an output, by its meaning if not by the profile."""
+        if self._gate.metric == "auto" and self._meanings.get(distance.name) is Meaning.VALUES:
+            return "explained_variance"
+        if self._gate.metric == "auto" and distance.kind is OutputKind.EMBEDDING:
+            return "neighbourhood"
+        return self._gate.metric
 
     def _remarks(self) -> tuple[str, ...]:
         """Which outputs' decisions are too much alike to be judged by."""
@@ -268,7 +282,7 @@ class Reference:
             found += f"{len(values)} samples, so that agreement says little"
             if kind is OutputKind.DECISION:
                 remarks.append(f"{found}: give samples of other classes too.")
-            elif kind is OutputKind.VALUES and self._gate.metric == "auto":
+            elif kind is OutputKind.VALUES and self._is_by_values(name):
                 remarks.append(f"{found}: its values are judged.")
         return tuple(remarks)
 

@@ -119,7 +119,8 @@ def measure_distance(
     each = [_ratios(*entry) for entry in per_sample]
     is_values = kind.is_values
     variances = _variances_between(expected)
-    neighbourhood = _neighbourhood(expected, got) if is_values else None
+    narrowest = 2 if kind is OutputKind.EMBEDDING else _NARROWEST_VECTOR
+    neighbourhood = _neighbourhood(expected, got, narrowest) if is_values else None
     agreement = 1.0 if is_values else agreed / len(expected)
     row_agreement = 1.0 - sum(rows_differ) / max(sum(rows), 1.0)
     if kind is OutputKind.SELECTED:
@@ -169,12 +170,14 @@ def _variances_between(values: Sequence[npt.NDArray[np.generic]]) -> list[float]
 
 
 def _neighbourhood(
-    expected: Sequence[npt.NDArray[np.generic]], got: Sequence[npt.NDArray[np.generic]]
+    expected: Sequence[npt.NDArray[np.generic]],
+    got: Sequence[npt.NDArray[np.generic]],
+    narrowest: int,
 ) -> tuple[float, float] | None:
     """Share of the differences between samples that is kept, and its lower bound."""
     shapes = {value.shape for value in (*expected, *got)}
     shape = expected[0].shape
-    if len(expected) < _FEWEST_FOR_MEAN or len(shapes) > 1 or not _is_vectors(shape):
+    if len(expected) < _FEWEST_FOR_MEAN or len(shapes) > 1 or not _is_vectors(shape, narrowest):
         return None
     wanted, given = [], []
     for want, have in zip(expected, got, strict=True):
@@ -203,9 +206,9 @@ def _mean(values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
     return means
 
 
-def _is_vectors(shape: tuple[int, ...]) -> bool:
+def _is_vectors(shape: tuple[int, ...], narrowest: int) -> bool:
     """One vector a sample, or a row of them."""
-    return 2 <= len(shape) <= 3 and shape[0] == 1 and shape[-1] >= _NARROWEST_VECTOR
+    return 2 <= len(shape) <= 3 and shape[0] == 1 and shape[-1] >= narrowest
 
 
 def _comparable(

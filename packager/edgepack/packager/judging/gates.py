@@ -110,7 +110,10 @@ def _if_no_scores(verdict: Verdict) -> str:
     names = [entry.name for entry in decisions if verdict.output in ("", entry.name)]
     if verdict.metric != "top1_agreement" or not names:
         return ""
-    return f"metric = 'explained_variance' in [gates.accuracy] if '{names[0]}' holds no scores, "
+    return (
+        f"[outputs.'{names[0]}'] kind = 'embedding' (or 'values', 'ignored') in edgepack.toml if "
+        "it holds no scores, "
+    )
 
 
 def _describe_search(found: SearchResult | None) -> str | None:

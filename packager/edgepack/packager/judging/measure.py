@@ -46,6 +46,9 @@ class ModelRunner:
         return tuple(self.run(feeds) for feeds in samples)
 
 
+_NOT_COMPARED = (Meaning.SELECTED, Meaning.IGNORED)
+
+
 def largest_difference(
     expected: Sequence[Outputs],
     got: Sequence[Outputs],
@@ -55,7 +58,8 @@ def largest_difference(
 
     Args:
         expected, got: Outputs by name, one dict a sample.
-        meanings: What is known of them: the rows of a selection may change places.
+        meanings: What is known of them: the rows of a selection may change places, and what is
+            ignored may be anything.
 
     Returns:
         0 for equal outputs; infinity where `got` holds NaN or other shapes.
@@ -63,7 +67,7 @@ def largest_difference(
     worst = 0.0
     for before, after in zip(expected, got, strict=True):
         for name, value in before.items():
-            if value.dtype.kind != "f" or meanings.get(name) is Meaning.SELECTED:
+            if value.dtype.kind != "f" or meanings.get(name) in _NOT_COMPARED:
                 continue
             other = after[name]
             if other.shape != value.shape:

@@ -1,0 +1,121 @@
+"""What a person says that outputs mean: read, checked, and judged by."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from edgepack.errors import BuildError
+from edgepack.packager.config.build_file import read_config
+from edgepack.packager.config.outputs import OutputDeclaration, check_outputs
+from edgepack.packager.judging.accuracy import Reference
+from edgepack.packager.judging.measure import Outputs
+from edgepack.packager.profile.schema import AccuracyGate
+from edgepack.packager.samples.meanings import Meaning
+from edgepack.packager.source.model import TensorSpec
+
+_FACE = TensorSpec(name="face", dtype="float32", shape=(1, 64))
+_AGE = TensorSpec(name="age", dtype="float32", shape=(1, 1))
+_LABEL = TensorSpec(name="label", dtype="int64", shape=(1, 20))
+
+
+def _declared(kind: str) -> OutputDeclaration:
+    return OutputDeclaration(kind=kind)  # type: ignore[arg-type]
+
+
+def _faces(noise: float, *, shift: float = 0.0) -> tuple[list[Outputs], list[Outputs]]:
+    """Vectors of several lengths, and the same with noise and a shift that all share."""
+    rng = np.random.default_rng(0)
+    faces = [rng.normal(0, 2, (1, 64)) for _ in range(20)]
+    return (
+        [{"face": face} for face in faces],
+        [{"face": face + shift + rng.normal(0, noise, (1, 64))} for face in faces],
+    )
+
+
+def test_the_file_says_what_outputs_mean(tmp_path: Path) -> None:
+    path = tmp_path / "edgepack.toml"
+    path.write_text('[outputs.face]\nkind = "embedding"\n[outputs.age]\nkind = "ignored"\n')
+    meanings = {name: entry.meaning for name, entry in read_config(path).outputs.items()}
+    assert meanings == {"face": Meaning.EMBEDDING, "age": Meaning.IGNORED}
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        (
+            '[outputs.face]\nkind = "embeding"\n',
+            "outputs.face.kind is 'embeding'; allowed are: scores, embedding, values, ignored",
+        ),
+        ("[outputs.face]\n", "outputs.face lacks 'kind'"),
+        ('[outputs.face]\nkind = "scores"\nunit = "m"\n', "unknown key 'unit'"),
+    ],
+)
+def test_nonsense_is_refused_with_the_key_and_the_choices(
+    tmp_path: Path, text: str, problem: str
+) -> None:
+    path = tmp_path / "edgepack.toml"
+    path.write_text(text)
+    with pytest.raises(BuildError) as refused:
+        read_config(path)
+    assert problem in refused.value.problem
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "problem"),
+    [
+        ("fase", "scores", "the model has no output 'fase'; it has face, age, label"),
+        ("age", "scores", "has no row of numbers along its last axis, and scores are one"),
+        ("label", "embedding", "output 'label' holds int64: embedding are floats"),
+    ],
+)
+def test_a_meaning_that_an_output_cannot_have_is_refused(
+    name: str, kind: str, problem: str
+) -> None:
+    with pytest.raises(BuildError) as refused:
+        check_outputs({name: _declared(kind)}, (_FACE, _AGE, _LABEL), "edgepack.toml")
+    assert problem in refused.value.problem
+    assert refused.value.found_in == f"edgepack.toml, outputs.{name}"
+
+
+def test_one_output_at_least_must_count() -> None:
+    with pytest.raises(BuildError, match="every output is ignored: nothing is left to judge"):
+        check_outputs({"face": _declared("ignored")}, (_FACE,), "edgepack.toml")
+    check_outputs({"face": _declared("ignored")}, (_FACE, _AGE), "edgepack.toml")
+
+
+def test_an_embedding_is_judged_by_its_neighbours_and_not_by_its_highest_number() -> None:
+    expected, got = _faces(0.05, shift=1.0)
+    gate = AccuracyGate()
+    assert Reference(expected, gate).judge(got).metric == "top1_agreement"
+    verdict = Reference(expected, gate, {"face": Meaning.EMBEDDING}).judge(got)
+    assert verdict.metric == "neighbourhood"
+    assert verdict.value > 0.999, "what all vectors share moves none among its neighbours"
+
+
+def test_declared_values_are_judged_by_their_variance() -> None:
+    expected, got = _faces(0.05, shift=1.0)
+    verdict = Reference(expected, AccuracyGate(), {"face": Meaning.VALUES}).judge(got)
+    assert verdict.metric == "explained_variance"
+    assert verdict.value < 0.8
+
+
+def test_declared_scores_stay_scores_however_alike_the_decisions_are() -> None:
+    expected: list[Outputs] = [{"y": np.array([[9.0, n / 20]])} for n in range(20)]
+    got: list[Outputs] = [{"y": np.array([[9.0, 0.0]])}] * 20
+    assert Reference(expected, AccuracyGate()).judge(got).metric != "top1_agreement"
+    verdict = Reference(expected, AccuracyGate(), {"y": Meaning.SCORES}).judge(got)
+    assert (verdict.metric, verdict.value) == ("top1_agreement", 1.0)
+
+
+def test_an_ignored_output_counts_in_nothing() -> None:
+    expected, got = _faces(0.0)
+    debug = [{"debug": np.full((1, 3), value)} for value in (1.0, -5.0)]
+    reference = Reference(
+        [{**sample, **debug[0]} for sample in expected],
+        AccuracyGate(),
+        {"debug": Meaning.IGNORED},
+    )
+    verdict = reference.judge([{**sample, **debug[1]} for sample in got])
+    assert verdict.passed
+    assert [entry.name for entry in verdict.distances] == ["face"], "no device is asked for it"
