@@ -1,8 +1,11 @@
-"""What `spell_out` writes otherwise is wrong on the HTP simulator as it was, and right as it is."""
+"""What is written otherwise for the HTP simulator is wrong there as it was, and right as it is."""
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 from onnx import helper
 
@@ -10,47 +13,158 @@ from edgepack.packager.judging.evaluation import open_plain
 from edgepack.packager.passes.context import PassContext
 from edgepack.packager.passes.spell_out import spell_out
 from edgepack.packager.profile.pass_settings import SpellOut
-from edgepack.packager.profile.reading import load_profile
+from edgepack.packager.profile.reading import load_profile, resolve_profile
+from edgepack.packager.profile.schema import Profile
+from edgepack.packager.samples.sequence import Samples
 from tests.integration.quantized_on_qnn import try_quantized
-from tests.unit.packager_passes.models import make_model, samples_for, weight
+from tests.unit.packager_passes.models import constant, make_model, samples_for, weight
 
 _PROFILE = load_profile("qnn-htp")
+_NARROW = load_profile("qnn-htp-a8w8")
 _WRONG = 0.1
 """Share of an output's size; 16 bits alone leave less than a hundredth of that."""
 
+_node = helper.make_node
 
-def _error_there(rows: int, settings: SpellOut, folder: Path) -> float:
-    """How far a quantized SiLU after a convolution is off on the simulator, beside the CPU."""
+
+def _error_there(
+    model: onnx.ModelProto,
+    settings: SpellOut,
+    folder: Path,
+    *,
+    profile: Profile = _PROFILE,
+    samples: Samples | None = None,
+) -> float:
+    """How far a quantized model is off on the simulator, beside the CPU."""
     folder.mkdir()
-    node, shape = helper.make_node, (1, 8, rows, 10)
-    nodes = [
-        node("Conv", ["x", "w"], ["c"], name="conv"),
-        node("Sigmoid", ["c"], ["s"], name="sigmoid"),
-        node("Mul", ["c", "s"], ["y"], name="silu"),
-    ]
-    model = make_model(nodes, {"x": shape}, {"y": shape}, [weight("w", 8, 8, 1, 1)])
-    samples = samples_for(model, 4)
+    samples = samples or samples_for(model, 4)
     context = PassContext(
-        profile_name="mine", limits=_PROFILE.limits, samples=samples, work_dir=folder
+        profile_name="mine", limits=profile.limits, samples=samples, work_dir=folder
     )
     written = spell_out(model, settings, context).model
-    path, trial = try_quantized(written, _PROFILE, samples, folder, count=1)
+    path, trial = try_quantized(written, profile, samples, folder, count=1)
+    assert set(trial.placement.left) <= {"QuantizeLinear", "DequantizeLinear"}
     want = open_plain(path)(samples.read(0))["y"].astype(np.float64)
     got = trial.outputs[0]["y"].astype(np.float64)
     return float(np.linalg.norm(got - want) / np.linalg.norm(want))
+
+
+def _silu(rows: int) -> onnx.ModelProto:
+    shape = (1, 8, rows, 10)
+    nodes = [
+        _node("Conv", ["x", "w"], ["c"], name="conv"),
+        _node("Sigmoid", ["c"], ["s"], name="sigmoid"),
+        _node("Mul", ["c", "s"], ["y"], name="silu"),
+    ]
+    return make_model(nodes, {"x": shape}, {"y": shape}, [weight("w", 8, 8, 1, 1)])
 
 
 @pytest.mark.parametrize("rows", [8, 13])
 def test_a_convolution_times_its_sigmoid_is_right_on_maps_of_other_sizes(
     rows: int, tmp_path: Path
 ) -> None:
-    assert _error_there(rows, SpellOut(ops=()), tmp_path / "as-it-was") < 0.001
+    assert _error_there(_silu(rows), SpellOut(ops=()), tmp_path / "as-it-was") < 0.001
 
 
 @pytest.mark.parametrize("rows", [9, 10, 11, 12])
 def test_a_convolution_times_its_sigmoid_is_right_where_they_are_set_apart(
     rows: int, tmp_path: Path
 ) -> None:
-    was = _error_there(rows, SpellOut(ops=()), tmp_path / "as-it-was")
+    was = _error_there(_silu(rows), SpellOut(ops=()), tmp_path / "as-it-was")
     assert was > _WRONG, "the simulator computes it rightly now: the rule is needed no longer"
-    assert _error_there(rows, SpellOut(), tmp_path / "set-apart") < 0.001
+    assert _error_there(_silu(rows), SpellOut(), tmp_path / "set-apart") < 0.001
+
+
+def _resize(height: int, scales: Sequence[float], **how: str) -> onnx.ModelProto:
+    shape, resized = (1, 4, height, 10), (1, 4, int(height * scales[0]), int(10 * scales[1]))
+    return make_model(
+        [_node("Resize", ["x", "", "scales"], ["y"], name="resize", mode="nearest", **how)],
+        {"x": shape},
+        {"y": resized},
+        [constant("scales", [1.0, 1.0, *scales])],
+    )
+
+
+def _pool(shape: Sequence[int], pooled: Sequence[int], **how: Any) -> onnx.ModelProto:
+    node = _node("AveragePool", ["x"], ["y"], name="pool", kernel_shape=[3, 3], **how)
+    return make_model([node], {"x": shape}, {"y": pooled}, [])
+
+
+def _tanh() -> onnx.ModelProto:
+    nodes = [
+        _node("MatMul", ["x", "w"], ["m"], name="product"),
+        _node("Tanh", ["m"], ["y"], name="tanh"),
+    ]
+    return make_model(nodes, {"x": [1, 16, 8]}, {"y": [1, 16, 12]}, [weight("w", 8, 12)])
+
+
+def _softplus() -> onnx.ModelProto:
+    shape = (1, 8, 10, 10)
+    nodes = [
+        _node("Conv", ["x", "w"], ["c"], name="conv"),
+        _node("Softplus", ["c"], ["y"], name="softplus"),
+    ]
+    return make_model(nodes, {"x": shape}, {"y": shape}, [weight("w", 8, 8, 1, 1)])
+
+
+def _power() -> onnx.ModelProto:
+    shape = [1, 4, 6]
+    node = _node("Pow", ["two", "x"], ["y"], name="power")
+    return make_model([node], {"x": shape}, {"y": shape}, [constant("two", 2.0)])
+
+
+def _sum() -> onnx.ModelProto:
+    shape = [1, 8, 16]
+    node = _node("CumSum", ["x", "axis"], ["y"], name="sum")
+    return make_model([node], {"x": shape}, {"y": shape}, [constant("axis", 1, np.int64)])
+
+
+_HALF = {"coordinate_transformation_mode": "half_pixel", "nearest_mode": "floor"}
+_PLAIN = {"coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
+_CORNERS = {"coordinate_transformation_mode": "align_corners", "nearest_mode": "ceil"}
+
+
+@pytest.mark.parametrize(
+    ("model", "profile"),
+    [
+        pytest.param(_resize(9, (2.0, 2.0), **_HALF), _PROFILE, id="half pixels, floor"),
+        pytest.param(_resize(9, (2.0, 2.0), **_CORNERS), _NARROW, id="corners, ceil"),
+        pytest.param(_resize(9, (0.4, 0.75), **_PLAIN), _PROFILE, id="sizes that are not whole"),
+        pytest.param(
+            _pool([1, 8, 8, 8], [1, 8, 4, 4], strides=[2, 2], ceil_mode=1), _NARROW, id="ceil mode"
+        ),
+        pytest.param(
+            _pool([1, 1, 8, 8], [1, 1, 8, 8], pads=[1, 1, 1, 1]), _PROFILE, id="one channel"
+        ),
+        pytest.param(_tanh(), _PROFILE, id="Tanh of 16 rows"),
+        pytest.param(_softplus(), _PROFILE, id="Softplus of a convolution"),
+        pytest.param(_power(), _PROFILE, id="power of a constant"),
+        pytest.param(_sum(), _NARROW, id="CumSum along rows, 8 bits"),
+    ],
+)
+def test_what_the_simulator_computes_wrongly_is_right_as_it_is_spelled_out(
+    model: onnx.ModelProto, profile: Profile, tmp_path: Path
+) -> None:
+    copy = onnx.ModelProto()
+    copy.CopyFrom(model)
+    was = _error_there(copy, SpellOut(ops=()), tmp_path / "as-it-was", profile=profile)
+    assert was > _WRONG, "the simulator computes it rightly now: the rule is needed no longer"
+    assert _error_there(model, SpellOut(), tmp_path / "spelled-out", profile=profile) < 0.03
+
+
+@pytest.mark.parametrize(("op", "low", "high"), [("HardSigmoid", -2.0, 0.0), ("Log", 0.3, 3.0)])
+def test_outputs_with_16_bits_are_right_with_the_scales_that_the_simulator_computes_by(
+    op: str, low: float, high: float, tmp_path: Path
+) -> None:
+    shape = (1, 8, 4)
+    model = make_model([_node(op, ["x"], ["y"], name="only")], {"x": shape}, {"y": shape}, [])
+
+    def values(index: int) -> dict[str, np.ndarray]:
+        drawn = np.random.default_rng(index).uniform(low, high, shape)
+        return {"x": drawn.astype(np.float32)}
+
+    samples = Samples(count=4, read=values, source="made by the test")
+    free = resolve_profile("qnn-htp", {"pass": [{"name": "quantize", "fixed_scales": False}]})
+    was = _error_there(model, SpellOut(), tmp_path / "free", profile=free, samples=samples)
+    assert was > _WRONG, "the simulator computes it rightly now: the scale is needed no longer"
+    assert _error_there(model, SpellOut(), tmp_path / "fixed", samples=samples) < 0.001

@@ -1,11 +1,13 @@
 """Operators that a provider computes wrongly are written as others that compute the same."""
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
 import pytest
-from onnx import helper
+from onnx import helper, numpy_helper
 
 from edgepack.errors import BuildError
 from edgepack.packager.judging.measure import ModelRunner, Outputs
@@ -86,6 +88,162 @@ def test_what_the_provider_computes_rightly_is_left(
     rows: int, gate_of: str, tmp_path: Path
 ) -> None:
     model = _gated(rows, gate_of=gate_of)
+    before = model.SerializeToString()
+    result = spell_out(model, SpellOut(), _context(tmp_path))
+    assert (result.model.SerializeToString(), result.notes) == (before, ())
+
+
+def _one(op_type: str, shape: Sequence[int], after: Sequence[int], **how: Any) -> onnx.ModelProto:
+    """One operator of x; `how` names its constants and its attributes."""
+    constants = {name: value for name, value in how.items() if isinstance(value, np.ndarray)}
+    inputs = how.pop("inputs", ["x", *constants])
+    attributes = {name: value for name, value in how.items() if name not in constants}
+    node = helper.make_node(op_type, inputs, ["y"], name="only", **attributes)
+    tensors = [numpy_helper.from_array(value, name) for name, value in constants.items()]
+    return make_model([node], {"x": shape}, {"y": after}, tensors)
+
+
+def _resize(height: int, scales: Sequence[float], **how: str) -> onnx.ModelProto:
+    after = (1, 2, int(height * scales[0]), int(6 * scales[1]))
+    given = np.array([1, 1, *scales], dtype=np.float32)
+    inputs = ["x", "", "scales"]
+    return _one(
+        "Resize", (1, 2, height, 6), after, inputs=inputs, scales=given, mode="nearest", **how
+    )
+
+
+def _compare(model: onnx.ModelProto, folder: Path) -> list[str]:
+    """The types of a model's nodes as it is spelled out; its outputs are what they were."""
+    [feeds] = samples_for(model, 1)
+    before = ModelRunner(model, folder / "before.onnx").run(feeds)["y"]
+    result = spell_out(model, SpellOut(), _context(folder))
+    onnx.checker.check_model(result.model, full_check=True)
+    after = ModelRunner(result.model, folder / "after.onnx").run(feeds)["y"]
+    assert np.allclose(after.astype(np.float64), before.astype(np.float64), rtol=1e-5, atol=1e-6)
+    return [node.op_type for node in result.model.graph.node]
+
+
+_WAYS = [
+    {"coordinate_transformation_mode": transformation, "nearest_mode": rounding}
+    for transformation in ("half_pixel", "pytorch_half_pixel", "asymmetric", "align_corners")
+    for rounding in ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil")
+]
+
+
+@pytest.mark.parametrize("way", _WAYS, ids=lambda way: " ".join(way.values()))
+@pytest.mark.parametrize("scales", [(1.5, 2.0), (0.4, 0.5)])
+def test_a_nearest_resize_takes_the_rows_and_columns_that_it_took(
+    way: dict[str, str], scales: tuple[float, float], tmp_path: Path
+) -> None:
+    model = _resize(7, scales, **way)
+    assert set(_compare(model, tmp_path)) <= {"Resize", "Gather"}
+    for node in model.graph.node:
+        if node.op_type == "Resize":
+            how = {entry.name: helper.get_attribute_value(entry) for entry in node.attribute}
+            assert how["coordinate_transformation_mode"] == b"asymmetric"
+            assert how["nearest_mode"] == b"floor"
+
+
+def test_a_nearest_resize_stays_one_where_whole_factors_take_the_same(tmp_path: Path) -> None:
+    pixels = {
+        "coordinate_transformation_mode": "half_pixel",
+        "nearest_mode": "round_prefer_floor",
+    }
+    assert _compare(_resize(7, (2.0, 3.0), **pixels), tmp_path) == ["Resize"]
+    pixels["nearest_mode"] = "floor"
+    assert _compare(_resize(7, (2.0, 1.0), **pixels), tmp_path) == ["Gather"]
+
+
+@pytest.mark.parametrize(
+    ("shape", "after", "how", "types"),
+    [
+        ((1, 2, 8, 8), (1, 2, 4, 4), {"strides": [2, 2], "ceil_mode": 1}, ["AveragePool"]),
+        ((1, 1, 5, 6), (1, 1, 5, 6), {"pads": [1, 1, 1, 1]}, ["AveragePool", "Mul"]),
+        ((1, 4, 1, 6), (1, 4, 1, 6), {"pads": [1, 1, 1, 1]}, ["AveragePool", "Mul"]),
+        (
+            (1, 2, 8, 8),
+            (1, 2, 5, 5),
+            {"strides": [2, 2], "ceil_mode": 1, "pads": [1, 1, 1, 1], "count_include_pad": 1},
+            ["AveragePool", "Mul"],
+        ),
+        ((1, 2, 9, 9), (1, 2, 9, 9), {"pads": [2, 2, 0, 0]}, ["AveragePool", "Mul"]),
+    ],
+)
+def test_an_average_over_padding_is_the_same_with_padding_that_is_written_out(
+    shape: Sequence[int],
+    after: Sequence[int],
+    how: dict[str, Any],
+    types: list[str],
+    tmp_path: Path,
+) -> None:
+    model = _one("AveragePool", shape, after, kernel_shape=[3, 3], **how)
+    before = model.SerializeToString()
+    [feeds] = samples_for(model, 1)
+    wanted = ModelRunner(model, tmp_path / "before.onnx").run(feeds)["y"]
+    result = spell_out(model, SpellOut(), _context(tmp_path))
+    assert result.model.SerializeToString() != before
+    assert [node.op_type for node in result.model.graph.node] == types
+    assert result.notes == (
+        "1 AveragePool have padding written out that the provider counts wrongly.",
+    )
+    onnx.checker.check_model(result.model, full_check=True)
+    got = ModelRunner(result.model, tmp_path / "after.onnx").run(feeds)["y"]
+    assert np.allclose(got.astype(np.float64), wanted.astype(np.float64), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("op_type", "shape", "how", "types"),
+    [
+        ("Tanh", (1, 16, 3), {}, ["Reshape", "Tanh", "Reshape"]),
+        ("Tanh", (16, 3), {}, ["Reshape", "Tanh", "Reshape"]),
+        ("CumSum", (1, 4, 3), {"axis": np.array(1)}, ["Transpose", "CumSum", "Transpose"]),
+        (
+            "Pow",
+            (1, 4, 3),
+            {"base": np.array([[2.0], [0.5], [1.0], [3.0]], np.float32), "inputs": ["base", "x"]},
+            ["Mul", "Exp"],
+        ),
+    ],
+)
+def test_other_operators_give_the_same_otherwise(
+    op_type: str, shape: Sequence[int], how: dict[str, Any], types: list[str], tmp_path: Path
+) -> None:
+    assert _compare(_one(op_type, shape, shape, **how), tmp_path) == types
+
+
+def test_a_softplus_of_a_convolution_is_taken_of_one_row_on_maps_of_some_sizes(
+    tmp_path: Path,
+) -> None:
+    def model(rows: int) -> onnx.ModelProto:
+        shape = (1, 3, rows, 5)
+        nodes = [
+            helper.make_node("Conv", ["x", "w"], ["c"], name="conv"),
+            helper.make_node("Softplus", ["c"], ["y"], name="softplus"),
+        ]
+        return make_model(nodes, {"x": shape}, {"y": shape}, [weight("w", 3, 3, 1, 1)])
+
+    assert _compare(model(10), tmp_path) == ["Conv", "Reshape", "Softplus", "Reshape"]
+    left = spell_out(model(13), SpellOut(), _context(tmp_path))
+    assert ([node.op_type for node in left.model.graph.node], left.notes) == (
+        ["Conv", "Softplus"],
+        (),
+    )
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        _resize(7, (2.0, 3.0), coordinate_transformation_mode="asymmetric", nearest_mode="floor"),
+        _one("AveragePool", (1, 2, 9, 9), (1, 2, 9, 9), kernel_shape=[3, 3], pads=[1, 1, 1, 1]),
+        _one("AveragePool", (1, 2, 9, 9), (1, 2, 4, 4), kernel_shape=[3, 3], strides=[2, 2]),
+        _one("Tanh", (1, 17, 3), (1, 17, 3)),
+        _one("Tanh", (2, 16, 3), (2, 16, 3)),
+        _one("CumSum", (1, 4, 3), (1, 4, 3), axis=np.array(-1)),
+        _one("Pow", (1, 3), (1, 3), exponent=np.array(2.0, np.float32)),
+    ],
+    ids=lambda model: str(model.graph.node[0].op_type),
+)
+def test_what_was_seen_to_be_right_is_left(model: onnx.ModelProto, tmp_path: Path) -> None:
     before = model.SerializeToString()
     result = spell_out(model, SpellOut(), _context(tmp_path))
     assert (result.model.SerializeToString(), result.notes) == (before, ())

@@ -3,12 +3,22 @@
 The lists of settings here are the reference: `docs/profiles.md` tells what they are for.
 """
 
-from typing import Literal
+from typing import Literal, get_args
 
 from edgepack.packager.profile.section import Section
 
 ActivationType = Literal["uint8", "int8", "uint16", "int16"]
 WeightType = Literal["uint8", "int8"]
+SpelledOut = Literal[
+    "Reciprocal",
+    "Sigmoid",
+    "Softplus",
+    "Tanh",
+    "Pow",
+    "CumSum",
+    "Resize",
+    "AveragePool",
+]
 WIDE_TYPES = ("uint16", "int16")
 """Types of activations that have 16 bits."""
 
@@ -83,10 +93,13 @@ class SpellOut(Section, frozen=True, kw_only=True, tag_field="name", tag="spell_
 
     Attributes:
         ops: Which: `Reciprocal` becomes a division; a `Sigmoid` that opens and shuts what a
-            convolution gives gets it apart from that convolution.
+            convolution gives gets it apart from that convolution; a `Softplus` of a convolution,
+            and a `Tanh` of 16 rows, are made of one row; a `Pow` of a constant base becomes Exp; a
+            `CumSum` runs along the last axis; a nearest `Resize` takes its rows and columns by
+            `asymmetric` and `floor` or a Gather; an `AveragePool` counts its padding.
     """
 
-    ops: tuple[Literal["Reciprocal", "Sigmoid"], ...] = ("Reciprocal", "Sigmoid")
+    ops: tuple[SpelledOut, ...] = get_args(SpelledOut)
 
 
 class Quantize(Section, frozen=True, kw_only=True, tag_field="name", tag="quantize"):
@@ -111,7 +124,8 @@ class Quantize(Section, frozen=True, kw_only=True, tag_field="name", tag="quanti
         leave_ops: Operator types that stay float.
         tie_ops: Operator types whose inputs and outputs must share one scale, beyond those
             that only move data.
-        fixed_scales: Whether Sigmoid and Tanh get the scales that Qualcomm asks for.
+        fixed_scales: Whether Sigmoid, Tanh and HardSigmoid get the scales that Qualcomm's NPU
+            computes by, and Log one that it computes rightly.
         ranges: Ways to turn the calibration into ranges, in the order in which they are tried:
             `minmax`, `percentile-99.99`, `mse`, `entropy` …
         prepare: What is tried on the float model where no plain range holds the budget: `smooth`

@@ -26,6 +26,14 @@ _FIXED: Mapping[tuple[str, str], tuple[float, int]] = {
     ("Sigmoid", "int16"): (1.0 / 32768.0, 0),
     ("Tanh", "uint16"): (1.0 / 32768.0, 32768),
     ("Tanh", "int16"): (1.0 / 32768.0, 0),
+    # The HTP simulator (onnxruntime-qnn 2.7.0) computes 0…1 by this scale whatever the graph says:
+    # a HardSigmoid that reached .63 came out as .63 of itself.
+    ("HardSigmoid", "uint16"): (1.0 / 65536.0, 0),
+}
+
+_LEAST: Mapping[tuple[str, str], float] = {
+    # A Log whose scale is 2**-14 or less, a range of 4, is one constant on the same simulator.
+    ("Log", "uint16"): 1.01 * 2.0**-14,
 }
 
 
@@ -111,7 +119,7 @@ def assign_scales(
             for node in nodes
             for name in node.tensors
         }
-        fixed = _fixed_scales(index, nodes, kind) if settings.fixed_scales else {}
+        fixed = _fixed_scales(index, nodes, kind, scales) if settings.fixed_scales else {}
         scales |= fixed
         for group in plan.tied_raised if is_raised else plan.tied:
             given = [fixed[name] for name in group if name in fixed]
@@ -124,14 +132,25 @@ def assign_scales(
 
 
 def _fixed_scales(
-    index: GraphIndex, nodes: Sequence[NodePlan], kind: IntegerType
+    index: GraphIndex, nodes: Sequence[NodePlan], kind: IntegerType, scales: Mapping[str, Scale]
 ) -> dict[str, Scale]:
+    """Scales of outputs that calibration does not choose, or not below a least one."""
     fixed: dict[str, Scale] = {}
     for node in nodes:
-        given = _FIXED.get((index.graph.node[node.position].op_type, kind.dtype))
-        if given is not None:
-            fixed |= {name: fixed_scale(*given, kind) for name in node.outputs}
+        key = (index.graph.node[node.position].op_type, kind.dtype)
+        given, least = _FIXED.get(key), _LEAST.get(key, 0.0)
+        for name in node.outputs:
+            if given is not None:
+                fixed[name] = fixed_scale(*given, kind)
+            elif float(scales[name].scale) < least:
+                fixed[name] = _widened(scales[name], least)
     return fixed
+
+
+def _widened(scale: Scale, least: float) -> Scale:
+    """A scale with the same least real number, and a greater one at the top."""
+    zero_point = scale.kind.lowest + round(-scale.lowest_real / least)
+    return fixed_scale(least, zero_point, scale.kind)
 
 
 def _cover(scales: list[Scale], kind: IntegerType) -> Scale:
