@@ -155,7 +155,7 @@ def _judge(
     got: Sequence[Tensor | None],
     limits: GoldenTolerance,
 ) -> Comparison:
-    if limits.overlap_min is not None:
+    if isinstance(limits.overlap_min, float):
         return _judge_selection(name, expected, got, limits.overlap_min)
     wants: list[npt.NDArray[np.float64]] = []
     haves: list[npt.NDArray[np.float64]] = []

@@ -111,40 +111,23 @@ class Accuracy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     details: dict[str, float] = {}
 
 
-_ANY_ERROR = 1e30
-
-
 class GoldenTolerance(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How far a device's golden outputs may be from the float model's, for one output.
 
     Attributes:
         cosine_min: Least cosine similarity over the output of all golden samples, flattened.
         top1_agreement_min: Least share of samples whose arg-max over the last axis agrees;
-            None where the output is no classification. Below 0: see `in_any_order`.
+            None where the output is no classification.
         nrmse_max: Greatest root-mean-square error over the float output's root-mean-square.
+        overlap_min: Of a selection, whose rows change places where scores are nearly equal, the
+            least share of its rows that must be there, see `overlap`; nothing else is then looked
+            at. Not written where every value has its place.
     """
 
     cosine_min: float
     top1_agreement_min: float | None = None
     nrmse_max: float
-
-    @classmethod
-    def in_any_order(cls, overlap_min: float) -> "GoldenTolerance":
-        """That of what is selected: rows that change places where scores are nearly equal.
-
-        Written so that agents from before, which know no such tolerance, demand the shape alone of
-        it: any cosine, any error, and an agreement of less than nothing.
-
-        Args:
-            overlap_min: Least share of the rows, see `overlap`; above 0.
-        """
-        return cls(cosine_min=-1.0, top1_agreement_min=-overlap_min, nrmse_max=_ANY_ERROR)
-
-    @property
-    def overlap_min(self) -> float | None:
-        """Least share of the rows, in any order; None where every value has its place."""
-        share = self.top1_agreement_min
-        return -share if share is not None and share < 0.0 else None
+    overlap_min: float | msgspec.UnsetType = msgspec.UNSET
 
 
 class Placement(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -22,7 +22,9 @@ _ROWS_ROOM = 0.25
 
 _OVERLAP_KEPT = 0.5
 _LEAST_OVERLAP = 0.02
-"""Half of the rows that this variant shares with the float model must be there on a device."""
+_ANY_ERROR = 1e30
+"""Half of the rows that this variant shares with the float model must be there on a device; how far
+apart values are that stand in the same place says nothing."""
 
 
 def derive_tolerances(
@@ -51,7 +53,8 @@ def derive_tolerances(
 def _derive(distances: Sequence[OutputDistance]) -> GoldenTolerance:
     if distances[0].kind is OutputKind.SELECTED:
         share = min(distance.row_agreement or 0.0 for distance in distances)
-        return GoldenTolerance.in_any_order(round(max(_LEAST_OVERLAP, share * _OVERLAP_KEPT), 6))
+        least = round(max(_LEAST_OVERLAP, share * _OVERLAP_KEPT), 6)
+        return GoldenTolerance(cosine_min=-1.0, nrmse_max=_ANY_ERROR, overlap_min=least)
     cosine = min(distance.worst_cosine for distance in distances)
     nrmse = max(distance.worst_nrmse for distance in distances)
     rows = [
