@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 from edgepack.errors import ProfileError
 from edgepack.packager.profile.optimization_checks import Contradiction, check_optimization
+from edgepack.packager.profile.option_checks import check_options
 from edgepack.packager.profile.pass_settings import (
     WIDE_TYPES,
     Clean,
@@ -44,6 +45,12 @@ def check_consistency(profile: Profile, source: str) -> None:
     ):
         raise ProfileError(
             f"profile '{profile.name}' contradicts itself: {found.problem}",
+            found_in=f"{source}, {found.place}",
+            remedy=found.remedy,
+        )
+    for found in check_options(profile):
+        raise ProfileError(
+            f"profile '{profile.name}' says what nobody reads: {found.problem}",
             found_in=f"{source}, {found.place}",
             remedy=found.remedy,
         )

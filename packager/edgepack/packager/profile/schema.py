@@ -45,11 +45,14 @@ class Provider(Section, frozen=True, kw_only=True):
         session: Session config entries, e.g. `session.disable_cpu_ep_fallback`.
         quantizes: Whether the provider lowers the precision by itself: then a recipe that
             quantizes too would quantize twice, which is refused.
+        unchecked: Options and session entries, by name, that are newer than what edgepack knows of
+            the provider (`option_checks`): they are passed on as they stand.
     """
 
     options: dict[str, str] = msgspec.field(default_factory=dict)
     session: dict[str, str] = msgspec.field(default_factory=dict)
     quantizes: bool = False
+    unchecked: tuple[str, ...] = ()
 
 
 class Limits(Section, frozen=True, kw_only=True):
