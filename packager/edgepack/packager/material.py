@@ -102,7 +102,9 @@ def open_material(
         notes += [note for note in evaluation.notes if note not in notes]
     split = split_samples(opened, evaluation)
     notes.append(f"The samples were divided: {describe(split)}.")
-    notes += describe_coverage(split, source.inputs, request.declarations)
+    uncovered = describe_coverage(split, source.inputs, request.declarations)
+    split = replace(split, uncovered=uncovered)
+    notes += uncovered
     float_source = FloatSource(source, work / "source.onnx")
     return Material(
         opened=opened,

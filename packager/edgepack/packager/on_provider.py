@@ -13,7 +13,7 @@ from edgepack.packager.judging.accuracy import Reference
 from edgepack.packager.judging.distance import OutputDistance
 from edgepack.packager.judging.evaluation import Evaluator, Venue
 from edgepack.packager.judging.measure import Run
-from edgepack.packager.judging.provider_process import MODULE, ProviderProcess
+from edgepack.packager.judging.provider_process import MODULE, ProviderProcess, tell_waiting
 from edgepack.packager.judging.provider_words import explain_refusal
 from edgepack.packager.judging.trial import Asked, Trial, try_model
 from edgepack.packager.profile.schema import Profile
@@ -98,7 +98,8 @@ class OnProvider:
             return None
         most = _SIMULATED_SAMPLES if evaluator.venue.is_simulated else MOST_SAMPLES
         samples = self._tried.pick(range(min(most, self._tried.count)))
-        self._progress(f"{profile.name}: running on {profile.device.provider}", 0, 0)
+        what = f"{profile.name}: running on {profile.device.provider}"
+        self._progress(what, 0, 0)
         try:
             trial = try_model(
                 model,
@@ -111,6 +112,7 @@ class OnProvider:
                 process=self._process,
                 variant=profile.name,
                 command=_child(evaluator.venue),
+                waiting=tell_waiting(self._progress, what, _TIMEOUT_S),
             )
         except BuildError as error:
             raise explain_refusal(error, model, profile) from error

@@ -127,7 +127,7 @@ def prepare_variant(
     refusals = [
         refusal
         for refusal in (
-            gates.check_accuracy(profile, verdict, judged_count, chosen.found),
+            gates.check_accuracy(profile, verdict, judged_count, chosen.found, split.uncovered),
             ran.refusal if ran else None,
             gates.check_placement(profile, placement),
             gates.check_size(profile, size_bytes, source.size_bytes),

@@ -41,6 +41,16 @@ def test_a_refusal_names_the_output_and_what_its_integers_come_from() -> None:
     assert refusal.remedy.startswith("where 'labels' comes from TopK or NonMaxSuppression, which")
 
 
+def test_a_refusal_repeats_what_the_calibration_does_not_cover() -> None:
+    expected: list[Outputs] = [{"y": np.array([[float(number)]])} for number in range(20)]
+    profile = load_profile("cpu")
+    verdict = Reference(expected, profile.gates.accuracy).judge(expected[::-1])
+    beyond = "Held-out samples go beyond the calibration's range in input 'x' by 80% of it"
+    refusal = check_accuracy(profile, verdict, 20, None, (beyond,))
+    assert refusal is not None
+    assert refusal.found_in == beyond
+
+
 def test_a_refusal_says_where_decisions_are_too_much_alike_to_judge_by() -> None:
     rng = np.random.default_rng(0)
     expected: list[Outputs] = [

@@ -1,11 +1,14 @@
 """Children that answer line by line, crash, hang, or end when they should."""
 
+import signal
 import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
 
-from edgepack.packager.judging.provider_process import CHILD, ProviderProcess
+from edgepack.packager.judging.provider_process import CHILD, ProviderProcess, tell_waiting
 from tests.simulators.children import child, hanging_child, has_ended
 
 _ECHO = "import os, sys\nfor line in sys.stdin: print(os.getpid(), len(line), flush=True)"
@@ -95,3 +98,53 @@ def test_a_child_that_hangs_is_ended_with_all_that_it_started(tmp_path: Path) ->
 def test_a_child_whose_parent_is_gone_sees_the_end_of_its_stdin_and_ends() -> None:
     ended = subprocess.run(CHILD, input=b"", capture_output=True, timeout=60, check=False)
     assert (ended.returncode, ended.stdout) == (0, b"")
+
+
+def test_while_a_child_lets_wait_it_is_told_for_how_long() -> None:
+    told: list[float] = []
+    late = child("import sys, time\nfor line in sys.stdin: time.sleep(1.5); print(1, flush=True)")
+    with ProviderProcess(late) as process:
+        process.start_anew("npu")
+        assert process.ask(b"{}", timeout_s=30.0, waiting=told.append).answer == b"1"
+    assert told
+    assert told[0] >= 1.0
+
+
+def test_who_waits_sees_after_a_while_what_for_and_how_much_time_is_left() -> None:
+    shown: list[tuple[str, int, int]] = []
+    waiting = tell_waiting(lambda *told: shown.append(told), "qnn-htp: running on QNN", 600.0)
+    for waited_s in (1.0, 4.9, 5.0, 90.2):
+        waiting(waited_s)
+    words = "qnn-htp: running on QNN: still waited for; seconds used of those after which it is "
+    assert shown == [(f"{words}ended", 5, 600), (f"{words}ended", 90, 600)]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the kernel of Linux ends such a child")
+def test_a_stopped_child_does_not_outlive_a_killed_parent(tmp_path: Path) -> None:
+    note = tmp_path / "pid"
+    stopped = child(
+        "import os, signal\n"
+        "from edgepack.agent.runtime.child import end_with_parent\n"
+        "end_with_parent()\n"
+        f"open({str(note)!r}, 'w').write(str(os.getpid()))\n"
+        "os.kill(os.getpid(), signal.SIGSTOP)"
+    )
+    parent = subprocess.Popen(
+        child(
+            "import subprocess, time\n"
+            f"subprocess.Popen({stopped!r}, start_new_session=True); time.sleep(600)"
+        )
+    )
+    try:
+        while not (note.exists() and _is_stopped(note.read_text())):
+            time.sleep(0.01)
+    finally:
+        parent.send_signal(signal.SIGKILL)
+        parent.wait()
+    assert has_ended(int(note.read_text()))
+
+
+def _is_stopped(pid: str) -> bool:
+    if not pid:
+        return False
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"

@@ -8,6 +8,7 @@ to a build's, so whatever tries one for the first time does it in a child:
 """
 
 import contextlib
+import ctypes
 import os
 import signal
 import subprocess
@@ -18,6 +19,9 @@ from dataclasses import dataclass
 from typing import BinaryIO
 
 _STDERR_TAIL_BYTES = 4096
+_PR_SET_PDEATHSIG = 1
+"""Of Linux's prctl(2)."""
+
 _GRACE_S = 5.0
 """A child whose parent is gone ends itself this long after its limit."""
 
@@ -105,7 +109,7 @@ def take_request() -> bytes:
 
 
 def keep_stdout_clean(timeout_s: float) -> BinaryIO:
-    """In the child: sends whatever is printed to stderr, and sets a last limit.
+    """In the child: sends whatever is printed to stderr, and makes sure that it ends.
 
     Args:
         timeout_s: See `set_last_limit`.
@@ -113,8 +117,19 @@ def keep_stdout_clean(timeout_s: float) -> BinaryIO:
     Returns:
         What was stdout, for the answer.
     """
+    end_with_parent()
     set_last_limit(timeout_s)
     return redirect_stdout()
+
+
+def end_with_parent() -> None:
+    """In the child: has the kernel kill it when the parent's thread that started it ends (Linux).
+
+    The end of stdin and an alarm tell a child that runs; one that was stopped (SIGSTOP, a debugger)
+    sees neither, and would stay.
+    """
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 
 def set_last_limit(timeout_s: float) -> None:

@@ -24,7 +24,12 @@ from edgepack.bundle.manifest import Manifest, Variant
 from edgepack.bundle.verify import verify_folder
 from edgepack.errors import BuildError
 from edgepack.packager.judging.pinned_toolchain import PinnedToolchain
-from edgepack.packager.judging.provider_process import MODULE, ProviderProcess
+from edgepack.packager.judging.provider_process import (
+    MODULE,
+    ProviderProcess,
+    Waiting,
+    tell_waiting,
+)
 from edgepack.packager.judging.trial import Asked
 from edgepack.packager.progress import Progress
 from edgepack.packager.reports.report import Rehearsed
@@ -92,7 +97,8 @@ def rehearse(
     for done, variant in enumerate(todo):
         progress(f"rehearsing {variant.name}", done, len(todo))
         toolchain = pinned.get(variant.name)
-        result = _probe(folder, variant, process, toolchain)
+        waiting = tell_waiting(progress, f"rehearsing {variant.name}", _TIMEOUT_S)
+        result = _probe(folder, variant, process, toolchain, waiting)
         if not result.right:
             there = f" of its toolchain, {toolchain.words}" if toolchain else ""
             raise BuildError(
@@ -141,7 +147,11 @@ def _rehearsed(
 
 
 def _probe(
-    folder: Path, variant: Variant, process: ProviderProcess, toolchain: PinnedToolchain | None
+    folder: Path,
+    variant: Variant,
+    process: ProviderProcess,
+    toolchain: PinnedToolchain | None,
+    waiting: Waiting,
 ) -> ProbeResult:
     if variant.name != process.subject:
         command = toolchain.command(MODULE) if toolchain else None
@@ -155,4 +165,4 @@ def _probe(
         threads=0,
     )
     asked = msgspec.json.encode(Asked(probe=request))
-    return read_ending(variant, process.ask(asked, timeout_s=_TIMEOUT_S))
+    return read_ending(variant, process.ask(asked, timeout_s=_TIMEOUT_S, waiting=waiting))

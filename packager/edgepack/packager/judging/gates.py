@@ -55,7 +55,11 @@ class Refusal:
 
 
 def check_accuracy(
-    profile: Profile, verdict: Verdict, sample_count: int, found: SearchResult | None
+    profile: Profile,
+    verdict: Verdict,
+    sample_count: int,
+    found: SearchResult | None,
+    coverage: Sequence[str] = (),
 ) -> Refusal | None:
     """The accuracy gate, on held-out samples.
 
@@ -64,6 +68,7 @@ def check_accuracy(
         verdict: The variant against the float model.
         sample_count: How many held-out samples.
         found: What the search tried; None where nothing was quantized.
+        coverage: What the calibration samples do not cover, which no candidate makes up for.
     """
     if verdict.passed:
         return None
@@ -74,7 +79,9 @@ def check_accuracy(
         problem=f"profile '{profile.name}' keeps {_kept(verdict)}, and the "
         f"budget is {verdict.budget:.4f} (float model {verdict.float_value:.4f}, "
         f"{sample_count} held-out samples)",
-        found_in="\n    ".join((*verdict.remarks, *filter(None, (_describe_search(found),))))
+        found_in="\n    ".join(
+            (*verdict.remarks, *coverage, *filter(None, (_describe_search(found),)))
+        )
         or None,
         remedy=f"{_without_selection(verdict)}{profile.gates.otherwise}, more calibration samples, "
         f"{_if_no_scores(verdict)}"

@@ -10,18 +10,40 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import BinaryIO, Self
 
 from edgepack.agent.runtime.child import Ending, describe_end, end_group
 from edgepack.packager.memory import return_freed_memory
+from edgepack.packager.progress import Progress
 
 MODULE = "edgepack.packager.judging.trial"
 CHILD = (sys.executable, "-m", MODULE)
 _PIECE_BYTES = 65_536
+_TOLD_EVERY_S = 1.0
+_TOLD_FROM_S = 5.0
+
+Waiting = Callable[[float], None]
+"""Takes the seconds that a child has let wait for its answer."""
+
 _SETTINGS = {"OPENBLAS_NUM_THREADS": "1"}
 """NumPy only compares outputs there; a second thread of its library costs 40 ms as it starts."""
+
+
+def in_silence(waited_s: float) -> None:
+    """Tells nobody."""
+
+
+def tell_waiting(progress: Progress, what: str, timeout_s: float) -> Waiting:
+    """Shows, after a while, what is waited for and how much of its time is used up."""
+
+    def waiting(waited_s: float) -> None:
+        if waited_s >= _TOLD_FROM_S:
+            words = f"{what}: still waited for; seconds used of those after which it is ended"
+            progress(words, int(waited_s), int(timeout_s))
+
+    return waiting
 
 
 class ProviderProcess:
@@ -84,12 +106,13 @@ class ProviderProcess:
         self.subject = subject
         self._is_fresh = True
 
-    def ask(self, request: bytes, *, timeout_s: float) -> Ending:
+    def ask(self, request: bytes, *, timeout_s: float, waiting: Waiting = in_silence) -> Ending:
         """Sends a line and waits for a line; a child that gives none is ended.
 
         Args:
             request: One line, without its end.
             timeout_s: Limit, seconds.
+            waiting: Told about every second that there is no answer yet.
 
         Raises:
             ValueError: No child runs.
@@ -100,7 +123,7 @@ class ProviderProcess:
         self._is_fresh = False
         return_freed_memory()
         try:
-            answer = _exchange(child, request + b"\n", time.monotonic() + timeout_s)
+            answer = _exchange(child, request + b"\n", timeout_s, waiting)
         except TimeoutError:
             self.close()
             return Ending(answer=None, because=f"no answer within {timeout_s:g} s")
@@ -120,31 +143,41 @@ class ProviderProcess:
         self._child, self._errors, self.subject = None, None, ""
 
 
-def _exchange(child: "subprocess.Popen[bytes]", request: bytes, end: float) -> bytes | None:
+def _exchange(
+    child: "subprocess.Popen[bytes]", request: bytes, timeout_s: float, waiting: Waiting
+) -> bytes | None:
     """Writes a request while it reads the answer.
 
     Args:
         child: Reads its stdin, whatever the request's size, or not at all.
         request: What it is sent.
-        end: Moment of `time.monotonic` at which to stop.
+        timeout_s: Seconds after which to stop.
+        waiting: Told how many seconds it took so far.
 
     Returns:
         The first line; None where the child ended before one was whole.
 
     Raises:
-        TimeoutError: The moment came.
+        TimeoutError: That time is over.
     """
     if child.stdin is None or child.stdout is None:
         raise ValueError("the child was started without pipes")
     to_child, from_child = child.stdin.fileno(), child.stdout.fileno()
     os.set_blocking(to_child, False)
     unsent, answer = memoryview(request), b""
+    start = time.monotonic()
     while not answer.endswith(b"\n"):
         readable, writable, _ = select.select(
-            [from_child], [to_child] if unsent else [], [], max(0.0, end - time.monotonic())
+            [from_child],
+            [to_child] if unsent else [],
+            [],
+            min(_TOLD_EVERY_S, max(0.0, start + timeout_s - time.monotonic())),
         )
         if not readable and not writable:
-            raise TimeoutError
+            waited_s = time.monotonic() - start
+            if waited_s >= timeout_s:
+                raise TimeoutError
+            waiting(waited_s)
         if writable:
             try:
                 unsent = unsent[os.write(to_child, unsent) :]

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import msgspec
 
-from edgepack.agent.runtime.child import redirect_stdout, set_last_limit
+from edgepack.agent.runtime.child import end_with_parent, redirect_stdout, set_last_limit
 from edgepack.agent.runtime.probe import ProbeRequest, probe_here
 from edgepack.agent.runtime.providers import known_provider, load_runtime, plugin_devices
 from edgepack.agent.runtime.sessions import VERBOSE, open_model_file
@@ -30,7 +30,7 @@ from edgepack.packager.judging.kept_session import (
     digests_of,
 )
 from edgepack.packager.judging.one_cpu import keep_to_one_cpu
-from edgepack.packager.judging.provider_process import ProviderProcess
+from edgepack.packager.judging.provider_process import ProviderProcess, Waiting, in_silence
 from edgepack.packager.judging.untaken import UntakenNode, explain_left, read_failure, stderr_in
 from edgepack.packager.samples.sequence import Samples
 
@@ -110,6 +110,7 @@ def try_model(
     process: ProviderProcess | None = None,
     variant: str = "",
     command: Sequence[str] | None = None,
+    waiting: Waiting = in_silence,
 ) -> Trial:
     """Loads and runs a model on a provider in a fresh process, which then waits for more.
 
@@ -121,6 +122,7 @@ def try_model(
         process: Starts it, whatever ran before, and leaves it running; None ends it here.
         variant: What the process remembers that it was started for.
         command: The child, where it runs in another environment than this one.
+        waiting: Told about every second that there is no answer yet.
 
     Returns:
         Placement and outputs.
@@ -142,7 +144,9 @@ def try_model(
         )
         with nullcontext(process) if process else ProviderProcess() as asked:
             asked.start_anew(variant, command=command)
-            ending = asked.ask(msgspec.json.encode(Asked(trial=request)), timeout_s=timeout_s)
+            ending = asked.ask(
+                msgspec.json.encode(Asked(trial=request)), timeout_s=timeout_s, waiting=waiting
+            )
         if ending.answer is None:
             raise BuildError(
                 f"the model does not survive {provider}: {ending.because}",
@@ -161,6 +165,7 @@ def try_model(
 
 def main() -> None:
     """The child: does what each line asks for and answers."""
+    end_with_parent()
     answers, kept = redirect_stdout(), KeptSession()
     for line in sys.stdin.buffer:
         asked = msgspec.json.decode(line, type=Asked)

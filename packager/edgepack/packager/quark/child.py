@@ -10,16 +10,21 @@ Answer: `version` of Quark, when the output was written. What goes wrong ends th
 parent tells its last line.
 """
 
+import ctypes
 import importlib
 import importlib.metadata
 import json
 import os
+import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+_PR_SET_PDEATHSIG = 1
+"""Of Linux's prctl(2)."""
 
 
 class Reader:
@@ -66,6 +71,9 @@ def quantize(request: dict[str, Any]) -> None:
 
 def main() -> None:
     """Reads a request, runs Quark, answers; what Quark prints goes to stderr."""
+    if sys.platform == "linux":
+        # the kernel kills it when its parent ends, as edgepack.agent.runtime.child does
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     request = json.load(sys.stdin)
     answer = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)

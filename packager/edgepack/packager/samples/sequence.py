@@ -89,10 +89,12 @@ class SampleSplit:
         calibration: For ranges.
         search: For choosing between candidates (float islands, calibration method).
         held_out: For the accuracy gate and the golden inputs; seen by nothing else.
+        uncovered: What of the held-out samples those for ranges do not cover, in sentences.
         sha256: Digest of the samples for ranges and for choosing, in order, hex; "" if unknown.
     """
 
     calibration: Samples
     search: Samples
     held_out: Samples
+    uncovered: tuple[str, ...] = ()
     sha256: str = ""
