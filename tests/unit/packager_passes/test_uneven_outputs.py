@@ -96,3 +96,77 @@ def test_a_join_that_16_bits_hold_is_quantized(tmp_path: Path) -> None:
     )
     _, plan = calibrated.quantize("minmax", Spared(), model)
     assert {"join", "turn"} <= set(plan.names)
+
+
+def _anchors(count: int = 20) -> list[Outputs]:
+    """Offsets from a grid and two scores of 200 places, a few of which hold something."""
+    rng = np.random.default_rng(1)
+    outputs: list[Outputs] = []
+    for _ in range(count):
+        offsets = rng.normal(0, 0.05, (1, 200, 4))
+        scores = rng.uniform(0, 0.01, (1, 200, 2))
+        places = rng.choice(200, 6, replace=False)
+        offsets[0, places] = rng.normal(0, 1.5, (6, 4))
+        scores[0, places] = rng.uniform(0.4, 0.95, (6, 2))
+        outputs.append({"y": np.concatenate([offsets, scores], axis=2).astype(np.float32)})
+    return outputs
+
+
+def _scaled(outputs: list[Outputs], channels: slice, factor: float) -> list[Outputs]:
+    scaled: list[Outputs] = []
+    for value in outputs:
+        changed = value["y"].astype(np.float32)
+        changed[..., channels] *= np.float32(factor)
+        scaled.append({"y": changed})
+    return scaled
+
+
+def test_scores_beside_offsets_of_like_size_are_judged_by_themselves() -> None:
+    expected = _anchors()
+    reference = Reference(expected, AccuracyGate())
+    verdict = reference.judge(_scaled(expected, slice(4, 6), 0.8))
+    assert verdict.metric == "explained_variance (y, channels 4…5)"
+    assert not verdict.passed
+    assert verdict.value < 0.97
+
+
+def test_a_box_counts_where_something_was_found_and_nowhere_else() -> None:
+    expected = _anchors()
+    reference = Reference(expected, AccuracyGate())
+    rng = np.random.default_rng(2)
+    unread: list[Outputs] = []
+    read: list[Outputs] = []
+    for value in expected:
+        is_read = value["y"][..., 4:].max(axis=-1) >= 0.05
+        error = rng.normal(0, 0.3, (1, 200, 4)).astype(np.float32)
+        for where, candidates in ((~is_read, unread), (is_read, read)):
+            moved = value["y"].astype(np.float32)
+            moved[..., :4] += error * where[..., None]
+            candidates.append({"y": moved})
+    passed = reference.judge(unread)
+    assert passed.passed, "what is written where nothing was found nobody reads"
+    assert passed.value == 1.0
+    assert passed.distances[0].explained_variance < 0.9, "of the whole output much is lost"
+    refused = reference.judge(read)
+    assert refused.metric == "explained_variance (y, channels 0…3)"
+    assert not refused.passed
+
+
+def test_where_nothing_is_found_in_any_sample_every_box_counts() -> None:
+    expected = _anchors()
+    faint = _scaled(expected, slice(4, 6), 0.01)
+    verdict = Reference(faint, AccuracyGate()).judge(_scaled(faint, slice(0, 4), 0.5))
+    assert not verdict.passed
+    assert verdict.metric == "explained_variance (y, channels 0…3)"
+
+
+def test_small_positive_channels_beside_larger_positive_ones_are_no_scores() -> None:
+    rng = np.random.default_rng(3)
+    sizes = np.array([0.3, 0.6, 2.0, 5.0]).reshape(1, 4, 1)
+    expected: list[Outputs] = [
+        {"y": (rng.uniform(0, 1, (1, 4, 9)) * sizes).astype(np.float32)} for _ in range(20)
+    ]
+    near: list[Outputs] = [
+        {"y": value["y"].astype(np.float32) + np.float32(0.02)} for value in expected
+    ]
+    assert Reference(expected, AccuracyGate()).judge(near).metric == "explained_variance"

@@ -120,7 +120,13 @@ class Reference:
         """Compares a candidate's outputs on the same samples, in the same order."""
         distances = self.distances(got)
         of_parts = [self._distance_of(part, got) for part in self._parts]
-        entries = [entry for distance in distances for entry in self._judge_output(distance)]
+        found = {part.output for part in self._parts if part.is_found}
+        entries = [
+            entry
+            for distance in distances
+            if distance.name not in found
+            for entry in self._judge_output(distance)
+        ]
         entries += [self._judge_part(distance) for distance in of_parts]
         divided = {part.output for part in self._parts}
         apart = [
@@ -199,6 +205,7 @@ class Reference:
             OutputKind.VALUES,
             [part.of(outputs[part.output]) for outputs in self.expected],
             [part.of(outputs[part.output]) for outputs in got],
+            part.read_in([outputs[part.output] for outputs in self.expected]),
         )
 
     def _judge_part(self, distance: OutputDistance) -> "_Entry":

@@ -91,6 +91,7 @@ def measure_distance(
     kind: OutputKind,
     expected: Sequence[npt.NDArray[np.generic]],
     got: Sequence[npt.NDArray[np.generic]],
+    read: Sequence[npt.NDArray[np.bool_]] | None = None,
 ) -> OutputDistance:
     """Measures one output over all samples.
 
@@ -98,12 +99,14 @@ def measure_distance(
         name: The output.
         kind: What it means.
         expected, got: The float model's and the candidate's values, one array a sample.
+        read: Which values count, an array a sample; None for all. What a value is like on average
+            all samples tell, those too where it does not count.
     """
     dots, sizes, norms, errors, counts = [], [], [], [], []
     agreed, rows_differ, rows = 0, [], []
     greatest = 0.0
-    for want, have in zip(expected, got, strict=True):
-        a, b = _comparable(want, have)
+    for number, (want, have) in enumerate(zip(expected, got, strict=True)):
+        a, b = _comparable(want, have, None if read is None else read[number])
         counts.append(a.size)
         dots.append(float(a @ b))
         sizes.append(float(a @ a))
@@ -118,7 +121,7 @@ def measure_distance(
     whole = _ratios(sum(dots), sum(sizes), sum(norms), sum(errors))
     each = [_ratios(*entry) for entry in per_sample]
     is_values = kind.is_values
-    variances = _variances_between(expected)
+    variances = variances_between(expected, read)
     narrowest = 2 if kind is OutputKind.EMBEDDING else _NARROWEST_VECTOR
     neighbourhood = _neighbourhood(expected, got, narrowest) if is_values else None
     agreement = 1.0 if is_values else agreed / len(expected)
@@ -151,11 +154,17 @@ def measure_distance(
     )
 
 
-def _variances_between(values: Sequence[npt.NDArray[np.generic]]) -> list[float]:
+def variances_between(
+    values: Sequence[npt.NDArray[np.generic]], read: Sequence[npt.NDArray[np.bool_]] | None
+) -> list[float]:
     """Squared distance of each sample to the mean over samples, element by element.
 
     Where samples have different shapes, or there are too few for a mean, the mean over all
     elements takes its place. Their sum is never 0.
+
+    Args:
+        values: One array a sample.
+        read: Which values count, an array a sample; None for all.
     """
     wide = [value.astype(np.float64) for value in values]
     if len(values) >= _FEWEST_FOR_MEAN and len({value.shape for value in values}) == 1:
@@ -163,8 +172,14 @@ def _variances_between(values: Sequence[npt.NDArray[np.generic]]) -> list[float]
     else:
         count = sum(int((~np.isnan(value)).sum()) for value in wide)
         mean = np.asarray(sum(float(np.nansum(value)) for value in wide) / max(count, 1))
-    variances = [float(np.nansum((value - mean) ** 2)) for value in wide]
-    size = sum(float(np.nansum(value**2)) for value in wide)
+    counted = [np.isfinite(value) for value in wide]
+    if read is not None:
+        counted = [some & where for some, where in zip(counted, read, strict=True)]
+    variances = [
+        float((((value - mean) ** 2)[where]).sum())
+        for value, where in zip(wide, counted, strict=True)
+    ]
+    size = sum(float((value[where] ** 2).sum()) for value, where in zip(wide, counted, strict=True))
     least = max(1e-6 * size, 1e-12) / len(values)
     return variances if sum(variances) > least * len(values) else [least] * len(values)
 
@@ -212,14 +227,16 @@ def _is_vectors(shape: tuple[int, ...], narrowest: int) -> bool:
 
 
 def _comparable(
-    want: npt.NDArray[np.generic], have: npt.NDArray[np.generic]
+    want: npt.NDArray[np.generic],
+    have: npt.NDArray[np.generic],
+    read: npt.NDArray[np.bool_] | None,
 ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
     """Both as vectors; what cannot be compared (shape, NaN) counts as infinitely wrong zeros."""
     a = want.astype(np.float64).ravel()
     if have.shape != want.shape:
         return a, np.zeros_like(a)
     b = have.astype(np.float64).ravel()
-    finite = np.isfinite(a)
+    finite = np.isfinite(a) if read is None else np.isfinite(a) & read.ravel()
     a, b = a[finite], b[finite]
     return a, (b if np.isfinite(b).all() else np.zeros_like(a))
 

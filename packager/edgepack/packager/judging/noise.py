@@ -1,13 +1,17 @@
-"""How far a candidate's outputs are off, as one number to order nodes and candidates by."""
+"""How far a candidate's outputs are off, as one number to order nodes by, and where that shows."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from operator import itemgetter
 
 import numpy as np
+import numpy.typing as npt
 
-from edgepack.packager.judging.distance import OutputKind, measure_distance
+from edgepack.packager.judging.distance import OutputKind, measure_distance, variances_between
 from edgepack.packager.judging.measure import Outputs
 from edgepack.packager.judging.output_kinds import kinds_of_outputs
-from edgepack.packager.judging.parts import find_parts
+from edgepack.packager.judging.parts import Part, find_parts
 from edgepack.packager.profile.schema import AccuracyGate
 from edgepack.packager.samples.meanings import NOTHING_KNOWN, Meaning
 from edgepack.packager.samples.sequence import Tensor
@@ -27,21 +31,15 @@ def mean_noise(
         expected, got: The outputs to come near to, and a candidate's, one dict a sample.
         meanings: What outputs mean, of those where it is known.
     """
-    kinds = kinds_of_outputs(expected, AccuracyGate(), meanings)
-    kinds = {name: kind for name, kind in kinds.items() if kind is not OutputKind.SELECTED}
-    parts = find_parts(expected, kinds)
-    divided = {part.output for part in parts}
     noises = [
-        _nrmse(
-            [part.of(outputs[part.output]) for outputs in expected],
-            [part.of(outputs[part.output]) for outputs in got],
-        )
-        for part in parts
-    ]
-    noises += [
-        _nrmse([outputs[name] for outputs in expected], [outputs[name] for outputs in got])
-        for name, kind in kinds.items()
-        if kind is not OutputKind.EXACT and name not in divided
+        measure_distance(
+            "",
+            OutputKind.VALUES,
+            view.values,
+            [view.of(outputs) for outputs in got],
+            view.read,
+        ).nrmse
+        for view in _views(expected, meanings)
     ]
     noises = noises or [
         1.0
@@ -54,10 +52,74 @@ def mean_noise(
             ).row_agreement
             or 0.0
         )
-        for name in kinds
+        for name in _kinds(expected, meanings)
     ]
     return float(np.mean(noises))
 
 
-def _nrmse(expected: Sequence[Tensor], got: Sequence[Tensor]) -> float:
-    return measure_distance("", OutputKind.VALUES, expected, got).nrmse
+def in_telling_order(
+    expected: Sequence[Outputs], meanings: Mapping[str, Meaning] = NOTHING_KNOWN
+) -> tuple[int, ...]:
+    """Samples by how much the model says on them: its outputs differ most from their mean there.
+
+    A detector says nothing of a picture without objects, and what is off there is off by a large
+    share of nothing.
+
+    Args:
+        expected: The float model's outputs, one dict a sample.
+        meanings: What outputs mean, of those where it is known.
+
+    Returns:
+        The indices of all samples, the most telling first.
+    """
+    told = np.zeros(len(expected))
+    for view in _views(expected, meanings):
+        variances = np.asarray(variances_between(view.values, view.read))
+        told += variances / variances.sum()
+    return tuple(sorted(range(len(expected)), key=lambda index: (-told[index], index)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class _View:
+    """One float output, or a part of one.
+
+    Attributes:
+        of: Picks it from an inference's outputs.
+        values: The float model's, an array a sample.
+        read: Which of them count; None for all.
+    """
+
+    of: Callable[[Outputs], Tensor]
+    values: tuple[Tensor, ...]
+    read: Sequence[npt.NDArray[np.bool_]] | None = None
+
+
+def _views(expected: Sequence[Outputs], meanings: Mapping[str, Meaning]) -> list[_View]:
+    kinds = _kinds(expected, meanings)
+    parts = find_parts(expected, kinds)
+    divided = {part.output for part in parts}
+    views = [
+        _View(
+            of=partial(_part_of, part),
+            values=tuple(_part_of(part, outputs) for outputs in expected),
+            read=part.read_in([outputs[part.output] for outputs in expected]),
+        )
+        for part in parts
+    ]
+    views += [
+        _View(of=itemgetter(name), values=tuple(outputs[name] for outputs in expected))
+        for name, kind in kinds.items()
+        if kind is not OutputKind.EXACT and name not in divided
+    ]
+    return views
+
+
+def _kinds(
+    expected: Sequence[Outputs], meanings: Mapping[str, Meaning]
+) -> dict[str, OutputKind]:
+    kinds = kinds_of_outputs(expected, AccuracyGate(), meanings)
+    return {name: kind for name, kind in kinds.items() if kind is not OutputKind.SELECTED}
+
+
+def _part_of(part: Part, outputs: Outputs) -> Tensor:
+    return part.of(outputs[part.output])
