@@ -11,8 +11,9 @@ recognizer's 8-bit accuracy from 0 to 0.77 in trials. The steps:
 5. Identity nodes between tensors of the main graph go.
 6. Every node gets a unique, non-empty name.
 7. The standard operator set is raised (or lowered into the provider's range).
-8. Initializers and shapes that nothing uses go.
-9. The IR version becomes the lowest that the operator sets allow.
+8. An If becomes both of its branches and a choice, where the provider reads no If.
+9. Initializers and shapes that nothing uses go.
+10. The IR version becomes the lowest that the operator sets allow.
 """
 
 from collections.abc import Sequence
@@ -28,6 +29,7 @@ from edgepack.packager.graph.model_files import (
 )
 from edgepack.packager.graph.questions import used_names
 from edgepack.packager.graph.stored_tensors import is_held
+from edgepack.packager.passes.both_branches import compute_both_branches
 from edgepack.packager.passes.change_opset import change_opset
 from edgepack.packager.passes.context import PassContext, PassResult
 from edgepack.packager.passes.float_types import to_float32
@@ -67,9 +69,10 @@ def clean(model: onnx.ModelProto, settings: Clean, context: PassContext) -> Pass
     model, notes = _convert_opset(model, settings, context)  # 7.
     make_constants_plain(model.graph)  # the converter makes new Constant nodes
     name_nodes(model.graph)
-    drop_unused(model)  # 8.
-    _set_ir_version(model, context)  # 9.
-    return PassResult(model=model, notes=(*float_notes, *notes))
+    branch_notes = _without_ifs(model, context)  # 8.
+    drop_unused(model)  # 9.
+    _set_ir_version(model, context)  # 10.
+    return PassResult(model=model, notes=(*float_notes, *notes, *branch_notes))
 
 
 def name_nodes(graph: onnx.GraphProto) -> None:
@@ -103,6 +106,21 @@ def drop_unused(model: onnx.ModelProto) -> None:
     model.ClearField("doc_string")
     graph.ClearField("doc_string")
     drop_unused_opsets(model)
+
+
+def _without_ifs(model: onnx.ModelProto, context: PassContext) -> tuple[str, ...]:
+    if "If" not in context.limits.forbidden_ops:
+        return ()
+    replaced = compute_both_branches(model, context.samples)
+    if not replaced:
+        return ()
+    make_constants_plain(model.graph)
+    _drop_identities(model.graph)
+    name_nodes(model.graph)
+    return (
+        f"Both branches of {', '.join(replaced)} are computed in every inference, and a Where "
+        "takes the one that the condition asks for: the provider has no If.",
+    )
 
 
 def _write_out_functions(model: onnx.ModelProto) -> onnx.ModelProto:

@@ -52,6 +52,23 @@ def take_known_branches(model: onnx.ModelProto) -> int:
     return count
 
 
+def rename_tensors(graph: onnx.GraphProto, renamed: Mapping[str, str]) -> None:
+    """Renames tensors where nodes make or read them, in the bodies inside too.
+
+    Args:
+        graph: Changed in place; its own inputs, outputs and initializers keep their names.
+        renamed: New names by old ones.
+    """
+    for node in graph.node:
+        for names in (node.input, node.output):
+            for index, name in enumerate(names):
+                names[index] = renamed.get(name, name)
+        for body in subgraphs(node):
+            rename_tensors(body, renamed)
+            for value in body.output:
+                value.name = renamed.get(value.name, value.name)
+
+
 class _Known:
     """What is known of a model's tensors without running it."""
 
@@ -134,7 +151,7 @@ def _replace(graph: onnx.GraphProto, position: int, *, taken: bool, number: int)
     own |= {name for inner in branch.node for name in inner.output if name}
     taken_names = _all_names(graph, without=node)
     renamed = {name: f"{name}/branch_{number}" for name in own if name in taken_names}
-    _rename(branch, renamed)
+    rename_tensors(branch, renamed)
     for tensor in branch.initializer:
         tensor.name = renamed.get(tensor.name, tensor.name)
     for sparse in branch.sparse_initializer:
@@ -152,18 +169,6 @@ def _replace(graph: onnx.GraphProto, position: int, *, taken: bool, number: int)
     kept = [onnx.NodeProto.FromString(entry.SerializeToString()) for entry in nodes]
     del graph.node[:]
     graph.node.extend(kept)
-
-
-def _rename(graph: onnx.GraphProto, renamed: Mapping[str, str]) -> None:
-    """Renames tensors where nodes make or read them, in the bodies inside too."""
-    for node in graph.node:
-        for names in (node.input, node.output):
-            for index, name in enumerate(names):
-                names[index] = renamed.get(name, name)
-        for body in subgraphs(node):
-            _rename(body, renamed)
-            for value in body.output:
-                value.name = renamed.get(value.name, value.name)
 
 
 def _all_names(graph: onnx.GraphProto, *, without: onnx.NodeProto) -> set[str]:

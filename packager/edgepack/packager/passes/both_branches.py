@@ -1,0 +1,123 @@
+"""Makes both branches of an If, and a choice between what they give, part of the graph.
+
+A wake word's second model runs where the first one heard something: the condition follows from the
+input, so no value of it can be fixed. Hardware without control flow computes both then, and a Where
+takes what the If would have given. Where a value of an input would fold the If away, as a sampling
+rate does, it stays: whoever builds is told of that, and need not compute two networks for one.
+"""
+
+import onnx
+from onnx import helper, shape_inference
+
+from edgepack.packager.passes.control_flow import option_that_folds
+from edgepack.packager.passes.infer_shapes import infer
+from edgepack.packager.samples.sequence import Samples
+from edgepack.packager.source.known_branches import rename_tensors
+
+_Type = tuple[int, tuple[int, ...]]
+
+
+def compute_both_branches(model: onnx.ModelProto, samples: Samples) -> tuple[str, ...]:
+    """Replaces each If of the main graph whose branches give tensors of one type and fixed shape.
+
+    Args:
+        model: Changed in place; its nodes have names that differ.
+        samples: What the model is fed: they tell of inputs that never change.
+
+    Returns:
+        Names of the nodes that were replaced, those that came to light inside a branch included.
+    """
+    replaced: list[str] = []
+    left: set[str] = set()
+    while True:
+        found = (
+            (position, node)
+            for position, node in enumerate(model.graph.node)
+            if node.op_type == "If" and node.name not in left
+        )
+        position, node = next(found, (0, None))
+        if node is None:
+            return tuple(replaced)
+        name = node.name
+        can_fold = bool(option_that_folds(model.graph, (node,), samples))
+        changed = None if can_fold else _with_both(model, position)
+        if changed is None:
+            left.add(name)
+        else:
+            model.CopyFrom(changed)
+            replaced.append(name)
+
+
+def _with_both(model: onnx.ModelProto, position: int) -> onnx.ModelProto | None:
+    """The model without the If at `position`; None where its branches differ in what they give."""
+    node = model.graph.node[position]
+    changed = onnx.ModelProto()
+    changed.CopyFrom(model)
+    del changed.graph.value_info[:]
+    nodes: list[onnx.NodeProto] = []
+    given = {}
+    for attribute in node.attribute:
+        body = onnx.GraphProto()
+        body.CopyFrom(attribute.g)
+        given[attribute.name] = _take_apart(body, f"{node.name}/{attribute.name}", changed.graph)
+        nodes += body.node
+    pairs = list(zip(given["then_branch"], given["else_branch"], strict=True))
+    nodes += [
+        helper.make_node("Where", [node.input[0], *pair], [output], f"{node.name}/{output}")
+        for output, pair in zip(node.output, pairs, strict=True)
+        if output
+    ]
+    after = [*model.graph.node[:position], *nodes, *model.graph.node[position + 1 :]]
+    del changed.graph.node[:]
+    changed.graph.node.extend(after)
+    types = _types(changed)
+    condition = types.get(node.input[0])
+    is_one_choice = condition is not None and all(
+        then in types
+        and types[then] == types.get(other)
+        and len(condition[1]) <= len(types[then][1])
+        for then, other in pairs
+    )
+    return changed if is_one_choice else None
+
+
+def _take_apart(body: onnx.GraphProto, prefix: str, graph: onnx.GraphProto) -> list[str]:
+    """Gives a body's tensors and nodes names of their own, and its weights to the graph around it.
+
+    Returns:
+        Names of what the body gives.
+    """
+    own = {tensor.name for tensor in body.initializer}
+    own |= {tensor.values.name for tensor in body.sparse_initializer}
+    own |= {name for node in body.node for name in node.output if name}
+    renamed = {name: f"{prefix}/{name}" for name in own}
+    rename_tensors(body, renamed)
+    for number, node in enumerate(body.node):
+        node.name = f"{prefix}/{node.name or number}"
+    for tensor in body.initializer:
+        tensor.name = renamed[tensor.name]
+    for sparse in body.sparse_initializer:
+        sparse.values.name = renamed[sparse.values.name]
+    graph.initializer.extend(body.initializer)
+    graph.sparse_initializer.extend(body.sparse_initializer)
+    return [renamed.get(value.name, value.name) for value in body.output]
+
+
+def _types(model: onnx.ModelProto) -> dict[str, _Type]:
+    """Element type and shape of each tensor whose shape is fixed."""
+    try:
+        inferred = infer(model)
+    except shape_inference.InferenceError:  # the pass infer_shapes says where
+        return {}
+    found = {
+        value.name: (
+            value.type.tensor_type.elem_type,
+            tuple(dim.dim_value for dim in value.type.tensor_type.shape.dim),
+        )
+        for value in (*inferred.value_info, *inferred.input)
+        if value.type.tensor_type.HasField("shape")
+        and all(dim.HasField("dim_value") for dim in value.type.tensor_type.shape.dim)
+    }
+    return found | {
+        tensor.name: (tensor.data_type, tuple(tensor.dims)) for tensor in model.graph.initializer
+    }
