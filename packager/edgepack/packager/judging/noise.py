@@ -114,9 +114,7 @@ def _views(expected: Sequence[Outputs], meanings: Mapping[str, Meaning]) -> list
     return views
 
 
-def _kinds(
-    expected: Sequence[Outputs], meanings: Mapping[str, Meaning]
-) -> dict[str, OutputKind]:
+def _kinds(expected: Sequence[Outputs], meanings: Mapping[str, Meaning]) -> dict[str, OutputKind]:
     kinds = kinds_of_outputs(expected, AccuracyGate(), meanings)
     return {name: kind for name, kind in kinds.items() if kind is not OutputKind.SELECTED}
 
