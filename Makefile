@@ -10,7 +10,7 @@ READY := $(VENV)/.ready
 OPENVINO_READY := $(OPENVINO_VENV)/.ready
 INPUTS := pyproject.toml constraints.txt
 
-.PHONY: demo test check bench bench-packager docs clean
+.PHONY: demo test check bench bench-packager scan-operators docs clean
 
 demo: $(READY)
 	@$(BIN)/python -m examples.demo
@@ -36,6 +36,10 @@ bench-packager: $(READY)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -r benchmarks/requirements.txt
 	test -e .bench/models/minilm.onnx || $(BIN)/python -m benchmarks.export_minilm
 	$(BIN)/python -m benchmarks.packager --write-docs
+
+# What Qualcomm's simulator computes wrongly: to be run with each release of onnxruntime-qnn.
+scan-operators: $(READY)
+	$(BIN)/python -m benchmarks.operators
 
 clean:
 	rm -rf $(VENV) $(OPENVINO_VENV) .venv-peers .venv-export .demo .bench

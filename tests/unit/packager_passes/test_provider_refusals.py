@@ -157,6 +157,24 @@ def test_a_graph_beyond_a_chips_memory_is_explained_with_the_chip_and_the_suspec
     assert "products" not in (plain.remedy or "")
 
 
+def test_what_reads_the_models_input_first_is_named_where_such_a_refusal_was_seen_with_it(
+    tmp_path: Path,
+) -> None:
+    profile, node = load_profile("qnn-htp"), helper.make_node
+    value = helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, [1])
+    nodes = [
+        node("QuantizeLinear", ["x", "scale"], ["q"], "to"),
+        node("DequantizeLinear", ["q", "scale"], ["d"], "from"),
+        node("PRelu", ["d", "slope"], ["p"], "first"),
+        node("Greater", ["x", "p"], ["g"], "compare"),
+        node("PRelu", ["p", "slope"], ["y"], "later"),
+    ]
+    graph = helper.make_graph(nodes, "g", [value], [])
+    onnx.save(helper.make_model(graph), tmp_path / "model.onnx")
+    error = _explained(_NO_MEMORY, tmp_path / "model.onnx", profile)
+    assert (error.remedy or "").endswith("seen with there: first (PRelu), compare (Greater)")
+
+
 def test_a_refusal_that_nothing_more_is_known_of_stays_in_the_providers_words(
     tmp_path: Path,
 ) -> None:

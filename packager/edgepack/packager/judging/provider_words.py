@@ -1,8 +1,11 @@
 """What a provider's refusal means where its own words do not say it, and what to do."""
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+
+import onnx
 
 from edgepack.agent.runtime.providers import known_provider
 from edgepack.errors import BuildError
@@ -10,6 +13,7 @@ from edgepack.packager.graph.model_files import load_model
 from edgepack.packager.profile.schema import Profile
 
 _NODES_SHOWN = 3
+_CONVERSIONS = ("QuantizeLinear", "DequantizeLinear")
 
 _NAMED_OPERATOR = re.compile(r"Node '[^']+' OpType: ?(?P<op>\w+)")
 """How ONNX Runtime names the node that it cannot go on with."""
@@ -24,6 +28,8 @@ class _Known:
         meaning: What is known of it.
         suspects: Operator types that it was seen with.
         without_suspects: What to do with the suspects; ends with their names.
+        suspects_at_input: Operator types that it was seen with where they read the model's input.
+        before_suspects: What to do with those; ends with their names.
         otherwise: What to do in any case.
     """
 
@@ -31,6 +37,8 @@ class _Known:
     meaning: str
     suspects: frozenset[str]
     without_suspects: str
+    suspects_at_input: frozenset[str]
+    before_suspects: str
     otherwise: str
 
 
@@ -39,11 +47,18 @@ _REFUSALS = (
         # onnxruntime-qnn 2.7: a speech detector whose LSTM is an operator gets this for v68, and
         # compiles from v69 on; the same one with its LSTM written as products compiles for v68.
         words=r"finalize QNN graph.*MEM_ALLOC",
-        meaning="the chip's own memory does not suffice for a part of the graph; QNN does not say "
-        "for which, and memory of this machine is not meant",
+        meaning="the chip's own memory does not suffice for a part of the graph, or it has no form "
+        "of that; QNN does not say of which, and memory of this machine is not meant",
         suspects=frozenset({"LSTM", "GRU", "RNN"}),
         without_suspects="export the model with products and sums in place of the operators that "
         "this was seen with:",
+        # The same library refuses whole graphs so where a comparison, or a 16-bit PRelu, is what
+        # the model's input goes to first; behind any other operator both are taken.
+        suspects_at_input=frozenset(
+            {"Greater", "GreaterOrEqual", "Less", "LessOrEqual", "Equal", "PRelu"}
+        ),
+        before_suspects="export the model with another operator between its input and what this "
+        "was seen with there:",
         otherwise="a profile for a newer chip of the same maker (edgepack profiles list)",
     ),
 )
@@ -67,14 +82,14 @@ def explain_refusal(error: BuildError, model: Path, profile: Profile) -> BuildEr
             return error
         remedy = f"export the model without {named['op']}, or another profile for this device"
         return BuildError(error.problem, found_in=error.found_in, remedy=remedy)
-    suspects = [
-        f"{node.name} ({node.op_type})"
-        for node in load_model(model).graph.node
-        if node.op_type in known.suspects
-    ]
     remedy = known.otherwise
-    if suspects:
-        remedy += f", or {known.without_suspects} {', '.join(suspects[:_NODES_SHOWN])}"
+    graph = load_model(model).graph
+    suspects = [node for node in graph.node if node.op_type in known.suspects]
+    at_input = [node for node in _first_readers(graph) if node.op_type in known.suspects_at_input]
+    for words, nodes in ((known.without_suspects, suspects), (known.before_suspects, at_input)):
+        if nodes:
+            names = ", ".join(f"{node.name} ({node.op_type})" for node in nodes[:_NODES_SHOWN])
+            remedy += f", or {words} {names}"
     plugin = known_provider(profile.device.provider).plugin
     chip_options = plugin.chip_options if plugin else ()
     options = ", ".join(
@@ -87,3 +102,14 @@ def explain_refusal(error: BuildError, model: Path, profile: Profile) -> BuildEr
         found_in=f"{model.name} for {options}" if options else error.found_in,
         remedy=remedy,
     )
+
+
+def _first_readers(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
+    """The nodes that read an input of the model, as it is or quantized."""
+    tensors = {value.name for value in graph.input}
+    for node in graph.node:
+        if not tensors.isdisjoint(node.input):
+            if node.op_type in _CONVERSIONS:
+                tensors.update(node.output)
+            else:
+                yield node
