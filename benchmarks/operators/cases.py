@@ -220,7 +220,9 @@ _OF_ROWS: Mapping[str, Draw] = {
     },
     "gated by Sigmoid": lambda g, x: g("Mul", _product(8)(g, x), g("Sigmoid", _product(8)(g, x))),
     "Tanh times Sigmoid": lambda g, x: g("Mul", g("Tanh", x), g("Sigmoid", x)),
-    "Gelu": _beside("Mul", _after(_of("Div", 2**0.5), _of("Erf"), _of("Add", 1.0))),
+    "Gelu": _after(
+        _beside("Mul", _after(_of("Div", 2**0.5), _of("Erf"), _of("Add", 1.0))), _of("Mul", 0.5)
+    ),
     "attention": _attention,
     "normalization spelled out": _normalized,
     "LayerNormalization": lambda g, x: g(
