@@ -2,7 +2,7 @@
 
 import msgspec
 
-from edgepack.bundle.manifest import Placement
+from edgepack.bundle.manifest import GoldenTolerance, Placement
 from edgepack.packager.judging.inspection import Inspection
 from edgepack.packager.judging.layers import LayerError
 from edgepack.packager.judging.ranges import TensorRange
@@ -46,6 +46,15 @@ def test_the_page_tells_what_was_tried_refused_and_left() -> None:
         "arch x86_64",
     ):
         assert text in page
+
+
+def test_a_selection_s_tolerance_is_told_in_rows_and_another_s_in_numbers() -> None:
+    selected = GoldenTolerance(cosine_min=-1.0, nrmse_max=1e30, overlap_min=0.4)
+    variant = make_variant()
+    both = msgspec.structs.replace(variant, tolerances={**variant.tolerances, "boxes": selected})
+    page = render_report(msgspec.structs.replace(make_report(), variants=(both,)))
+    assert "≥ 0.4000 of the rows, in any order" in page
+    assert '<td class="n">≥ 0.9900</td>' in page
 
 
 def test_names_never_become_markup() -> None:
