@@ -48,10 +48,23 @@ def _run(model: onnx.ModelProto) -> np.ndarray:
         ("GroupNormalization", [[1, 4, 5], [4], [4]], 21, 17, {"num_groups": 2}),
         ("Mish", [[2, 3]], 22, 17, {}),
         ("RMSNormalization", [[2, 3], [3]], 23, 21, {}),
+        ("RMSNormalization", [[2, 3], [3]], 23, 17, {}),
+        ("RMSNormalization", [[2, 3, 4], [3, 4]], 24, 17, {"axis": 1, "epsilon": 0.1}),
         ("Swish", [[2, 3]], 24, 17, {}),
         ("Swish", [[2, 3]], 24, 17, {"alpha": 1.5}),
         ("Attention", [[1, 2, 3, 4]] * 3, 23, 21, {"is_causal": 1}),
         ("RotaryEmbedding", [[1, 2, 3, 4], [1, 3, 2], [1, 3, 2]], 23, 21, {}),
+        ("RotaryEmbedding", [[1, 2, 3, 4], [1, 3, 2], [1, 3, 2]], 23, 17, {}),
+        ("RotaryEmbedding", [[1, 2, 3, 4], [1, 3, 2], [1, 3, 2]], 24, 17, {"interleaved": 1}),
+        ("RotaryEmbedding", [[1, 3, 8], [1, 3, 2], [1, 3, 2]], 23, 17, {"num_heads": 2}),
+        (
+            "RotaryEmbedding",
+            [[1, 2, 3, 8], [1, 3, 2], [1, 3, 2]],
+            23,
+            17,
+            {"rotary_embedding_dim": 4},
+        ),
+        ("Attention", [[1, 2, 3, 4]] * 3, 23, 17, {"is_causal": 1}),
     ],
 )
 def test_a_newer_operator_computes_the_same_in_an_older_set(
@@ -64,6 +77,23 @@ def test_a_newer_operator_computes_the_same_in_an_older_set(
     onnx.checker.check_model(older)
     assert op not in {node.op_type for node in older.graph.node}
     assert np.allclose(_run(older), _run(model), atol=1e-6)
+
+
+def test_axes_are_known_where_only_the_rank_is() -> None:
+    model = _model("RMSNormalization", [[2, 3], [3]], 23)
+    for value in (model.graph.input[0], model.graph.output[0]):
+        value.type.tensor_type.shape.dim[0].dim_param = "batch"
+    change_opset(model, 17)
+    (mean,) = (node for node in model.graph.node if node.op_type == "ReduceMean")
+    assert [list(entry.ints) for entry in mean.attribute if entry.name == "axes"] == [[1]]
+    assert not {"Range", "Shape", "Size"} & {node.op_type for node in model.graph.node}
+
+
+def test_no_part_is_split_off_that_holds_nothing() -> None:
+    model = _model("RotaryEmbedding", [[1, 2, 3, 4], [1, 3, 2], [1, 3, 2]], 23)
+    change_opset(model, 17)
+    (halves,) = (node for node in model.graph.node if node.op_type == "Split")
+    assert len(halves.output) == 2, "the halves that turn, and no rest"
 
 
 def test_names_stay_apart_where_an_operator_occurs_twice() -> None:
