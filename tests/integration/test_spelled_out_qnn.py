@@ -9,15 +9,17 @@ import onnx
 import pytest
 from onnx import helper
 
+from edgepack.errors import BuildError
 from edgepack.packager.judging.evaluation import open_plain
 from edgepack.packager.passes.context import PassContext
 from edgepack.packager.passes.spell_out import spell_out
 from edgepack.packager.profile.pass_settings import SpellOut
 from edgepack.packager.profile.reading import load_profile, resolve_profile
 from edgepack.packager.profile.schema import Profile
-from edgepack.packager.samples.sequence import Samples
+from edgepack.packager.samples.sequence import Samples, SampleSplit
 from tests.integration.quantized_on_qnn import try_quantized
 from tests.unit.packager_passes.models import constant, make_model, samples_for, weight
+from tests.unit.packager_passes.preparing import prepare
 
 _PROFILE = load_profile("qnn-htp")
 _NARROW = load_profile("qnn-htp-a8w8")
@@ -168,3 +170,22 @@ def test_outputs_with_16_bits_are_right_with_the_scales_that_the_simulator_compu
     was = _error_there(model, SpellOut(), tmp_path / "free", profile=free, samples=samples)
     assert was > _WRONG, "the simulator computes it rightly now: the scale is needed no longer"
     assert _error_there(model, SpellOut(), tmp_path / "fixed", samples=samples) < 0.001
+
+
+def test_what_is_wrong_and_not_spelled_out_is_refused_with_the_operators_name(
+    tmp_path: Path,
+) -> None:
+    nodes = [
+        _node("Conv", ["x", "w"], ["c"], name="conv"),
+        _node("Resize", ["c", "", "half"], ["y"], name="half_size", mode="linear"),
+    ]
+    weights = [weight("w", 4, 4, 1, 1), constant("half", [1.0, 1.0, 0.5, 0.5])]
+    model = make_model(nodes, {"x": [1, 4, 13, 13]}, {"y": [1, 4, 6, 6]}, weights)
+    onnx.save(model, tmp_path / "model.onnx")
+    samples = samples_for(model, 12)
+    split = SampleSplit(calibration=samples, search=samples, held_out=samples)
+    with pytest.raises(BuildError) as refused:
+        prepare(tmp_path / "model.onnx", _PROFILE, split, tmp_path / "work")
+    told = str(refused.value)
+    assert "QNNExecutionProvider computes output 'y' with an error of" in told
+    assert "Seen to be computed wrongly there, in some graphs: half_size (Resize)" in told

@@ -14,7 +14,7 @@ from edgepack.packager.judging.distance import OutputDistance
 from edgepack.packager.judging.evaluation import Evaluator, Venue
 from edgepack.packager.judging.measure import Run
 from edgepack.packager.judging.provider_process import MODULE, ProviderProcess, tell_waiting
-from edgepack.packager.judging.provider_words import explain_refusal
+from edgepack.packager.judging.provider_words import explain_refusal, name_suspects
 from edgepack.packager.judging.trial import Asked, Trial, try_model
 from edgepack.packager.profile.schema import Profile
 from edgepack.packager.progress import Progress
@@ -119,11 +119,10 @@ class OnProvider:
         expected = [self._float_source(feeds) for feeds in samples]
         reference = Reference(expected, profile.gates.accuracy, samples.meanings)
         distances = reference.distances(trial.outputs)
-        return RanThere(
-            trial=trial,
-            distances=distances,
-            refusal=gates.check_trial(profile, stand_in, distances),
-        )
+        refusal = gates.check_trial(profile, stand_in, distances)
+        if refusal is not None:
+            refusal = name_suspects(refusal, model, profile)
+        return RanThere(trial=trial, distances=distances, refusal=refusal)
 
 
 def _child(venue: Venue) -> tuple[str, ...] | None:

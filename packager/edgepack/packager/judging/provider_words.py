@@ -1,8 +1,8 @@
-"""What a provider's refusal means where its own words do not say it, and what to do."""
+"""What a refusal of or by a provider means where its own words do not say it, and what to do."""
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import onnx
@@ -10,6 +10,7 @@ import onnx
 from edgepack.agent.runtime.providers import known_provider
 from edgepack.errors import BuildError
 from edgepack.packager.graph.model_files import load_model
+from edgepack.packager.judging.gates import Refusal
 from edgepack.packager.profile.schema import Profile
 
 _NODES_SHOWN = 3
@@ -102,6 +103,27 @@ def explain_refusal(error: BuildError, model: Path, profile: Profile) -> BuildEr
         found_in=f"{model.name} for {options}" if options else error.found_in,
         remedy=remedy,
     )
+
+
+def name_suspects(refusal: Refusal, model: Path, profile: Profile) -> Refusal:
+    """A refusal of wrong outputs with the nodes of types that the provider was seen to compute so.
+
+    Args:
+        refusal: Why the outputs must not be published.
+        model: The file that gave them.
+        profile: Its gates say which types.
+    """
+    nodes = [
+        f"{node.name} ({node.op_type})"
+        for node in load_model(model).graph.node
+        if node.op_type in profile.gates.suspects
+    ]
+    if not nodes:
+        return refusal
+    more = len(nodes) - _NODES_SHOWN
+    names = ", ".join(nodes[:_NODES_SHOWN]) + (f" and {more} more" if more > 0 else "")
+    remedy = f"{refusal.remedy}. Seen to be computed wrongly there, in some graphs: {names}"
+    return replace(refusal, remedy=remedy)
 
 
 def _first_readers(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:

@@ -137,6 +137,8 @@ class Gates(Section, frozen=True, kw_only=True):
             within the accuracy budget). Empty means never: such a build is refused.
         size_ratio_max: Greatest size as a share of the float model's; 0 means no limit.
         otherwise: What a refusal for accuracy says to try: the next profile for the same device.
+        suspects: Operator types that the provider was seen to compute wrongly in some graphs: where
+            its outputs are off, the refusal names the model's nodes of these types.
     """
 
     accuracy: AccuracyGate = AccuracyGate()
@@ -144,6 +146,7 @@ class Gates(Section, frozen=True, kw_only=True):
     float_instead: tuple[Literal["slower", "inaccurate"], ...] = ()
     size_ratio_max: float = 0.0
     otherwise: str = "a profile with more bits (16-bit activations, fp32)"
+    suspects: tuple[str, ...] = ()
 
 
 class Profile(Section, frozen=True, kw_only=True):
