@@ -10,7 +10,11 @@ from onnx import helper
 
 from edgepack.packager.graph.model_files import open_on_cpu
 from edgepack.packager.graph.node_precision import node_precision
+from edgepack.packager.judging.accuracy import Reference
+from edgepack.packager.judging.measure import Outputs
+from edgepack.packager.judging.tolerances import derive_tolerances
 from edgepack.packager.profile.reading import load_profile
+from edgepack.packager.profile.schema import AccuracyGate
 from edgepack.packager.progress import silent
 from edgepack.packager.recipe import prepare_variant
 from edgepack.packager.samples.meanings import Meaning
@@ -121,9 +125,24 @@ def test_a_variant_keeps_its_tail_float_and_its_outputs(tmp_path: Path, profile:
     assert not lowered & {"top", "take", "last", "columns", "where", "turn"}
     assert sorted(variant.tolerances) == ["boxes", "scores"]
     assert all(limits.overlap_min for limits in variant.tolerances.values())
+    assert not set(source.watched) & set(variant.tolerances), "no device has these outputs"
     assert f"explained_variance[{_SCORES}]" in variant.accuracy.details
     assert variant.accuracy.details["overlap[boxes]"] > 0.5
     assert any(note.startswith("Of what the float model selects") for note in variant.notes)
+
+
+def test_a_device_must_find_half_of_what_the_worst_sample_has_here() -> None:
+    boxes = [np.random.default_rng(n).uniform(0, 300, (10, 4)) for n in range(4)]
+    expected: list[Outputs] = [{"boxes": rows, "count": np.array([10])} for rows in boxes]
+    got: list[Outputs] = [
+        {"boxes": rows[::-1][:kept], "count": np.array([kept])}
+        for rows, kept in zip(boxes, (10, 10, 10, 5), strict=True)
+    ]
+    meanings = dict.fromkeys(("boxes", "count"), Meaning.SELECTED)
+    distances = Reference(expected, AccuracyGate(), meanings).distances(got)
+    limits = derive_tolerances([distances])
+    assert limits["boxes"].overlap_min == pytest.approx(0.5 * 10 / 15, abs=1e-3)
+    assert limits["count"].overlap_min == 0.0, "an error of one is no broken model"
 
 
 def test_the_variant_selects_what_its_own_scores_say(tmp_path: Path) -> None:

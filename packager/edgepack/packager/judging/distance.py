@@ -47,6 +47,8 @@ class OutputDistance:
         agreement: Share of samples whose decisions all agree (for values: 1.0).
         row_agreement: Share of rows (last axis) whose arg-max agrees, of integers those that are
             equal, of a selection the rows that both have, in any order; None for values.
+        worst_overlap: Of a selection, the share of rows that both have in the worst sample; None
+            for what is none.
         explained_variance: Share of the variance between samples that is kept: 1 - error / sum of
             squared distances to the mean over samples; 1.0 for no error, below 0 for worse than
             a constant.
@@ -70,6 +72,7 @@ class OutputDistance:
     kind: OutputKind
     agreement: float
     row_agreement: float | None
+    worst_overlap: float | None
     explained_variance: float
     neighbourhood: float | None
     cosine: float
@@ -126,13 +129,17 @@ def measure_distance(
     neighbourhood = _neighbourhood(expected, got, narrowest) if is_values else None
     agreement = 1.0 if is_values else agreed / len(expected)
     row_agreement = 1.0 - sum(rows_differ) / max(sum(rows), 1.0)
+    worst_overlap = None
     if kind is OutputKind.SELECTED:
         row_agreement = overlap(expected, got)
+        pairs = zip(expected, got, strict=True)
+        worst_overlap = min(overlap([want], [have]) for want, have in pairs)
     return OutputDistance(
         name=name,
         kind=kind,
         agreement=agreement,
         row_agreement=None if is_values else row_agreement,
+        worst_overlap=worst_overlap,
         explained_variance=1.0 - sum(errors) / sum(variances) if sum(errors) else 1.0,
         neighbourhood=None if neighbourhood is None else neighbourhood[0],
         cosine=whole[0],

@@ -21,10 +21,11 @@ _ROWS_ROOM = 0.25
 """A quarter of the golden decisions may differ: with eight samples, two."""
 
 _OVERLAP_KEPT = 0.5
-_LEAST_OVERLAP = 0.02
+"""Of a selection: half of the rows that both models share in the worst sample. Where that is none,
+as of a count that is off by one, the device looks at the outputs beside it."""
+
 _ANY_ERROR = 1e30
-"""Half of the rows that this variant shares with the float model must be there on a device; how far
-apart values are that stand in the same place says nothing."""
+"""How far apart values are says nothing where rows change places."""
 
 
 def derive_tolerances(
@@ -52,8 +53,7 @@ def derive_tolerances(
 
 def _derive(distances: Sequence[OutputDistance]) -> GoldenTolerance:
     if distances[0].kind is OutputKind.SELECTED:
-        share = min(distance.row_agreement or 0.0 for distance in distances)
-        least = round(max(_LEAST_OVERLAP, share * _OVERLAP_KEPT), 6)
+        least = round(_OVERLAP_KEPT * min(entry.worst_overlap or 0.0 for entry in distances), 6)
         return GoldenTolerance(cosine_min=-1.0, nrmse_max=_ANY_ERROR, overlap_min=least)
     cosine = min(distance.worst_cosine for distance in distances)
     nrmse = max(distance.worst_nrmse for distance in distances)
