@@ -14,8 +14,14 @@ from edgepack.packager.graph.questions import GraphIndex, index_graph, subgraphs
 
 _SELECTS = frozenset({"TopK", "NonMaxSuppression", "NonZero", "Unique"})
 _HAS_WEIGHTS = frozenset(
-    {"Conv", "ConvTranspose", "Gemm", "MatMul", "MatMulNBits", "Einsum", "LSTM", "GRU", "RNN"}
+    {
+        *("Conv", "ConvTranspose", "ConvInteger", "QLinearConv"),
+        *("Gemm", "MatMul", "MatMulInteger", "QLinearMatMul", "Einsum"),
+        *("LSTM", "GRU", "RNN"),
+    }
 )
+"""Where they read constants; of other domains than the standard's, any operator that does."""
+
 _MOVES = frozenset(
     {"Gather", "Slice", "Split", "Transpose", "Squeeze", "Unsqueeze", "Flatten", "Identity"}
 )
@@ -43,6 +49,11 @@ class SelectingTail:
     tensors: tuple[str, ...]
     outputs: tuple[str, ...]
     ops: tuple[str, ...]
+
+
+def has_selection(graph: onnx.GraphProto) -> bool:
+    """Whether an operator of a graph ranks or selects, wherever it stands."""
+    return any(_selects(node) for node in graph.node)
 
 
 def find_selecting_tail(graph: onnx.GraphProto) -> SelectingTail | None:
@@ -127,16 +138,15 @@ def _constants(index: GraphIndex) -> set[str]:
 
 def _after_weights(index: GraphIndex, constants: Collection[str]) -> set[int]:
     """Nodes that no node with weights follows, in any way."""
-    before: set[int] = set()
-    for position in reversed(range(len(index.graph.node))):
-        node = index.graph.node[position]
-        if _computes(node, constants):
-            before |= {position, *positions_behind(index, _reads(node))}
-    return set(range(len(index.graph.node))) - before
+    nodes = index.graph.node
+    computing = [p for p, node in enumerate(nodes) if _computes(node, constants)]
+    before = positions_behind(index, {name for p in computing for name in _reads(nodes[p])})
+    return set(range(len(nodes))) - before - set(computing)
 
 
 def _computes(node: onnx.NodeProto, constants: Collection[str]) -> bool:
-    if node.op_type in _HAS_WEIGHTS and any(name in constants for name in node.input):
+    may_compute = node.op_type in _HAS_WEIGHTS or node.domain not in ("", "ai.onnx")
+    if may_compute and any(name in constants for name in node.input):
         return True
     return any(
         _computes(inner, {*constants, *(tensor.name for tensor in body.initializer)})

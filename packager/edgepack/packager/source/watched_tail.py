@@ -11,7 +11,7 @@ import onnx
 from onnx import shape_inference
 
 from edgepack.packager.graph.questions import used_names
-from edgepack.packager.graph.selecting_tail import find_selecting_tail, nodes_beyond
+from edgepack.packager.graph.selecting_tail import find_selecting_tail, has_selection, nodes_beyond
 from edgepack.packager.passes.infer_shapes import infer
 from edgepack.packager.samples.meanings import Meaning, judged_outputs
 from edgepack.packager.source.model import SourceModel
@@ -27,6 +27,8 @@ def watch_tail(source: SourceModel) -> SourceModel:
     Returns:
         The model, what its outputs mean, and a note; unchanged where nothing selects.
     """
+    if not has_selection(source.model.graph):
+        return source
     try:
         inferred = infer(source.model)
     except shape_inference.InferenceError:
