@@ -45,8 +45,6 @@ bits, and with 8, where an attention came to .03."""
 _TIMEOUT_S = 120.0
 WRONG = "WRONG"
 _KNOWN = (
-    "Resize linear half_pixel 1.5x0.5",
-    "Resize linear asymmetric 1.5x0.5",
     "Resize cubic align_corners 2x2",
     "ScatterElements",
     "ReduceL2 of much",

@@ -77,10 +77,12 @@ def test_a_convolution_times_its_sigmoid_is_right_where_they_are_set_apart(
     assert _error_there(_silu(rows), SpellOut(), tmp_path / "set-apart") < 0.001
 
 
-def _resize(height: int, scales: Sequence[float], **how: str) -> onnx.ModelProto:
+def _resize(
+    height: int, scales: Sequence[float], mode: str = "nearest", **how: str
+) -> onnx.ModelProto:
     shape, resized = (1, 4, height, 10), (1, 4, int(height * scales[0]), int(10 * scales[1]))
     return make_model(
-        [_node("Resize", ["x", "", "scales"], ["y"], name="resize", mode="nearest", **how)],
+        [_node("Resize", ["x", "", "scales"], ["y"], name="resize", mode=mode, **how)],
         {"x": shape},
         {"y": resized},
         [constant("scales", [1.0, 1.0, *scales])],
@@ -132,6 +134,7 @@ _CORNERS = {"coordinate_transformation_mode": "align_corners", "nearest_mode": "
         pytest.param(_resize(9, (2.0, 2.0), **_HALF), _PROFILE, id="half pixels, floor"),
         pytest.param(_resize(9, (2.0, 2.0), **_CORNERS), _NARROW, id="corners, ceil"),
         pytest.param(_resize(9, (0.4, 0.75), **_PLAIN), _PROFILE, id="sizes that are not whole"),
+        pytest.param(_resize(13, (0.5, 1.5), "linear"), _PROFILE, id="linear, half of 13 rows"),
         pytest.param(
             _pool([1, 8, 8, 8], [1, 8, 4, 4], strides=[2, 2], ceil_mode=1), _NARROW, id="ceil mode"
         ),
@@ -177,10 +180,10 @@ def test_what_is_wrong_and_not_spelled_out_is_refused_with_the_operators_name(
 ) -> None:
     nodes = [
         _node("Conv", ["x", "w"], ["c"], name="conv"),
-        _node("Resize", ["c", "", "half"], ["y"], name="half_size", mode="linear"),
+        _node("Resize", ["c", "", "twice"], ["y"], name="larger", mode="cubic", **_CORNERS),
     ]
-    weights = [weight("w", 4, 4, 1, 1), constant("half", [1.0, 1.0, 0.5, 0.5])]
-    model = make_model(nodes, {"x": [1, 4, 13, 13]}, {"y": [1, 4, 6, 6]}, weights)
+    weights = [weight("w", 4, 4, 1, 1), constant("twice", [1.0, 1.0, 2.0, 2.0])]
+    model = make_model(nodes, {"x": [1, 4, 9, 9]}, {"y": [1, 4, 18, 18]}, weights)
     onnx.save(model, tmp_path / "model.onnx")
     samples = samples_for(model, 12)
     split = SampleSplit(calibration=samples, search=samples, held_out=samples)
@@ -188,4 +191,4 @@ def test_what_is_wrong_and_not_spelled_out_is_refused_with_the_operators_name(
         prepare(tmp_path / "model.onnx", _PROFILE, split, tmp_path / "work")
     told = str(refused.value)
     assert "QNNExecutionProvider computes output 'y' with an error of" in told
-    assert "Seen to be computed wrongly there, in some graphs: half_size (Resize)" in told
+    assert "Seen to be computed wrongly there, in some graphs: larger (Resize)" in told

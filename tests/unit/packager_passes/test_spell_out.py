@@ -10,6 +10,7 @@ import pytest
 from onnx import helper, numpy_helper
 
 from edgepack.errors import BuildError
+from edgepack.packager.graph.questions import index_graph
 from edgepack.packager.judging.measure import ModelRunner, Outputs
 from edgepack.packager.passes.context import PassContext
 from edgepack.packager.passes.spell_out import spell_out
@@ -103,13 +104,13 @@ def _one(op_type: str, shape: Sequence[int], after: Sequence[int], **how: Any) -
     return make_model([node], {"x": shape}, {"y": after}, tensors)
 
 
-def _resize(height: int, scales: Sequence[float], **how: str) -> onnx.ModelProto:
+def _resize(
+    height: int, scales: Sequence[float], mode: str = "nearest", **how: str
+) -> onnx.ModelProto:
     after = (1, 2, int(height * scales[0]), int(6 * scales[1]))
     given = np.array([1, 1, *scales], dtype=np.float32)
     inputs = ["x", "", "scales"]
-    return _one(
-        "Resize", (1, 2, height, 6), after, inputs=inputs, scales=given, mode="nearest", **how
-    )
+    return _one("Resize", (1, 2, height, 6), after, inputs=inputs, scales=given, mode=mode, **how)
 
 
 def _compare(model: onnx.ModelProto, folder: Path) -> list[str]:
@@ -152,6 +153,21 @@ def test_a_nearest_resize_stays_one_where_whole_factors_take_the_same(tmp_path: 
     assert _compare(_resize(7, (2.0, 3.0), **pixels), tmp_path) == ["Resize"]
     pixels["nearest_mode"] = "floor"
     assert _compare(_resize(7, (2.0, 1.0), **pixels), tmp_path) == ["Gather"]
+
+
+@pytest.mark.parametrize("how", ["half_pixel", "pytorch_half_pixel", "asymmetric"])
+@pytest.mark.parametrize("scales", [(0.5, 1.5), (1.25, 1.0), (0.4, 0.75), (0.3, 2.0)])
+def test_a_linear_resize_to_sizes_that_are_not_whole_is_cut_from_one_to_whole_sizes(
+    scales: tuple[float, float], how: str, tmp_path: Path
+) -> None:
+    model = _resize(13, scales, "linear", coordinate_transformation_mode=how)
+    assert _compare(model, tmp_path) == ["Pad", "Resize", "Slice"]
+    resized = next(n.output[0] for n in model.graph.node if n.op_type == "Resize")
+    shapes = index_graph(model.graph).shapes
+    whole = [
+        (size or 0) * scale for size, scale in zip(shapes["only/repeated"][2:], scales, strict=True)
+    ]
+    assert np.allclose(whole, np.array(shapes[resized][2:], dtype=np.float64), atol=1e-4)
 
 
 @pytest.mark.parametrize(
@@ -234,6 +250,9 @@ def test_a_softplus_of_a_convolution_is_taken_of_one_row_on_maps_of_some_sizes(
     "model",
     [
         _resize(7, (2.0, 3.0), coordinate_transformation_mode="asymmetric", nearest_mode="floor"),
+        _resize(12, (0.5, 1.5), "linear"),
+        _resize(13, (0.5, 1.5), "linear", coordinate_transformation_mode="align_corners"),
+        _resize(13, (0.31, 1.0), "linear"),
         _one("AveragePool", (1, 2, 9, 9), (1, 2, 9, 9), kernel_shape=[3, 3], pads=[1, 1, 1, 1]),
         _one("AveragePool", (1, 2, 9, 9), (1, 2, 4, 4), kernel_shape=[3, 3], strides=[2, 2]),
         _one("Tanh", (1, 17, 3), (1, 17, 3)),

@@ -16,16 +16,9 @@ from onnx import helper, numpy_helper
 from edgepack.packager.graph.node_chains import replace
 from edgepack.packager.graph.questions import GraphIndex
 from edgepack.packager.passes.node_alone import run_alone
+from edgepack.packager.passes.resize_settings import SCALES, SIZES, is_plainly_sized, text_of
 
-_SIZES, _SCALES = 3, 2
 _PLAIN = {"coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
-_DEFAULTS = {
-    "mode": "nearest",
-    "coordinate_transformation_mode": "half_pixel",
-    "nearest_mode": "round_prefer_floor",
-    "keep_aspect_ratio_policy": "stretch",
-}
-_OTHERWISE_SIZED = ("axes", "antialias")
 Indices = npt.NDArray[np.int64]
 
 
@@ -74,17 +67,14 @@ def _taken(
     index: GraphIndex, node: onnx.NodeProto, opsets: Mapping[str, int], folder: Path
 ) -> dict[int, Indices] | None:
     """Which index each output takes along each axis that changes; None for what is none of ours."""
-    if node.op_type != "Resize" or node.domain or _text(node, "mode") != "nearest":
+    if not is_plainly_sized(node) or text_of(node, "mode") != "nearest":
         return None
     before, after = index.shapes.get(node.input[0]), index.shapes.get(node.output[0])
-    is_stretched = _text(node, "keep_aspect_ratio_policy") == "stretch"
-    if before is None or after is None or None in (*before, *after) or not is_stretched:
+    if before is None or after is None or None in (*before, *after):
         return None
-    if any(attribute.name in _OTHERWISE_SIZED for attribute in node.attribute):
-        return None
-    place = _SIZES if len(node.input) > _SIZES and node.input[_SIZES] else _SCALES
+    place = SIZES if len(node.input) > SIZES and node.input[SIZES] else SCALES
     given = index.constant(node.input[place])
-    if given is None or _text(node, "coordinate_transformation_mode") == "tf_crop_and_resize":
+    if given is None:
         return None
     taken: dict[int, Indices] = {}
     for axis, (size, resized) in enumerate(zip(before, after, strict=True)):
@@ -103,13 +93,8 @@ def _taken(
     return taken
 
 
-def _text(node: onnx.NodeProto, name: str) -> str:
-    values = [attribute.s.decode() for attribute in node.attribute if attribute.name == name]
-    return values[0] if values else _DEFAULTS[name]
-
-
 def _is_plain(node: onnx.NodeProto) -> bool:
-    return all(_text(node, name) == value for name, value in _PLAIN.items())
+    return all(text_of(node, name) == value for name, value in _PLAIN.items())
 
 
 def _plain(node: onnx.NodeProto) -> onnx.NodeProto:

@@ -1,7 +1,7 @@
 """Pass `spell_out`: operators that a provider computes wrongly become others, computed right.
 
 Which, and how wrong, stands in the modules that rewrite them: `wrong_alone`, `wrong_beside`,
-`nearest_resize` and `padded_averages`.
+`nearest_resize`, `linear_resize` and `padded_averages`.
 """
 
 from collections.abc import Callable
@@ -10,6 +10,7 @@ import onnx
 
 from edgepack.packager.graph.questions import GraphIndex, index_graph
 from edgepack.packager.passes.context import PassContext, PassResult
+from edgepack.packager.passes.linear_resize import spell_out_linear
 from edgepack.packager.passes.nearest_resize import spell_out_nearest
 from edgepack.packager.passes.padded_averages import spell_out_padded
 from edgepack.packager.passes.wrong_alone import divide, raise_e, sum_last
@@ -52,8 +53,11 @@ def spell_out(model: onnx.ModelProto, settings: SpellOut, context: PassContext) 
         "Pow": (raise_e, "Pow of a constant base became Exp, which the provider computes right."),
         "CumSum": (sum_last, "CumSum were turned to the last axis, where the provider is right."),
         "Resize": (
-            lambda graph, index: spell_out_nearest(graph, index, opsets, folder),
-            "nearest Resize were written so that the provider takes their rows and columns.",
+            lambda graph, index: (
+                spell_out_nearest(graph, index, opsets, folder)
+                + spell_out_linear(graph, index_graph(graph))
+            ),
+            "Resize were written so that the provider takes their rows and columns.",
         ),
         "AveragePool": (
             lambda graph, index: spell_out_padded(graph, index, opsets, folder),
