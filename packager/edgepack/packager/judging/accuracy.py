@@ -20,7 +20,6 @@ lost to noise that a sample's rows share, which is 4.4 % of the neighbourhood.
 """
 
 import copy
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -28,7 +27,7 @@ import numpy as np
 
 from edgepack.packager.judging.distance import OutputDistance, OutputKind, measure_distance
 from edgepack.packager.judging.measure import Outputs
-from edgepack.packager.judging.output_kinds import kinds_of_outputs, says_nothing, with_one_miss
+from edgepack.packager.judging.output_kinds import describe_alike, kinds_of_outputs, with_one_miss
 from edgepack.packager.judging.parts import Part, find_parts
 from edgepack.packager.profile.schema import AccuracyGate
 from edgepack.packager.samples.meanings import NOTHING_KNOWN, Meaning
@@ -150,7 +149,7 @@ class Reference:
             low=worst.low,
             forgiven=any(entry.forgiven for entry in entries),
             output=worst.output if len(self.kinds) > 1 else "",
-            remarks=self._remarks(),
+            remarks=describe_alike(self.expected, self.kinds, self._gate, self._meanings),
         )
 
     def distances(self, got: Sequence[Outputs]) -> tuple[OutputDistance, ...]:
@@ -263,10 +262,6 @@ class Reference:
             )
         return entries
 
-    def _is_by_values(self, name: str) -> bool:
-        """Whether nobody said that an output is judged by its values."""
-        return self._gate.metric == "auto" and name not in self._meanings
-
     def _metric_of(self, distance: OutputDistance) -> str:
         """Which metric of values holds for an output, by its meaning if not by the profile."""
         if self._gate.metric == "auto" and self._meanings.get(distance.name) is Meaning.VALUES:
@@ -274,24 +269,6 @@ class Reference:
         if self._gate.metric == "auto" and distance.kind is OutputKind.EMBEDDING:
             return "neighbourhood"
         return self._gate.metric
-
-    def _remarks(self) -> tuple[str, ...]:
-        """Which outputs' decisions are too much alike to be judged by."""
-        budget = self._gate.top1_agreement_min
-        remarks = []
-        for name, kind in self.kinds.items():
-            values = [outputs[name] for outputs in self.expected]
-            is_scores = values[0].dtype.kind == "f" and values[0].ndim == 2
-            if not is_scores or values[0].size < 2 or not says_nothing(values, budget):
-                continue
-            alike = Counter(int(value.argmax()) for value in values).most_common(1)[0]
-            found = f"The float model's decision in output '{name}' is {alike[0]} in {alike[1]} of "
-            found += f"{len(values)} samples, so that agreement says little"
-            if kind is OutputKind.DECISION:
-                remarks.append(f"{found}: give samples of other classes too.")
-            elif kind is OutputKind.VALUES and self._is_by_values(name):
-                remarks.append(f"{found}: its values are judged.")
-        return tuple(remarks)
 
 
 @dataclass(frozen=True, kw_only=True)

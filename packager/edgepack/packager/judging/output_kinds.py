@@ -92,6 +92,36 @@ def says_nothing(values: Sequence[npt.NDArray[np.generic]], budget: float) -> bo
     return counts.most_common(1)[0][1] / len(values) >= with_one_miss(budget, len(values))
 
 
+def describe_alike(
+    expected: Sequence[Outputs],
+    kinds: Mapping[str, OutputKind],
+    gate: AccuracyGate,
+    meanings: Mapping[str, Meaning],
+) -> tuple[str, ...]:
+    """Which outputs' decisions are too much alike to be judged by, a sentence each.
+
+    Args:
+        expected, gate, meanings: See `kinds_of_outputs`.
+        kinds: What it found.
+    """
+    remarks = []
+    for name, kind in kinds.items():
+        values = [outputs[name] for outputs in expected]
+        is_scores = values[0].dtype.kind == "f" and values[0].ndim == 2
+        if not is_scores or values[0].size < 2:
+            continue
+        if not says_nothing(values, gate.top1_agreement_min):
+            continue
+        alike = Counter(int(value.argmax()) for value in values).most_common(1)[0]
+        found = f"The float model's decision in output '{name}' is {alike[0]} in {alike[1]} of "
+        found += f"{len(values)} samples, so that agreement says little"
+        if kind is OutputKind.DECISION:
+            remarks.append(f"{found}: give samples of other classes too.")
+        elif kind is OutputKind.VALUES and gate.metric == "auto" and name not in meanings:
+            remarks.append(f"{found}: its values are judged.")
+    return tuple(remarks)
+
+
 def with_one_miss(budget: float, count: int) -> float:
     """The least share of samples that passes, where one of a few may always differ."""
     return budget if count < ONE_MISS_FROM else min(budget, 1.0 - 1.0 / count)
