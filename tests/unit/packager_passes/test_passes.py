@@ -16,6 +16,7 @@ from edgepack.packager.passes.clamp_mask import clamp_mask
 from edgepack.packager.passes.clean import clean, name_nodes
 from edgepack.packager.passes.context import PassContext, PassResult
 from edgepack.packager.passes.fix_shapes import fix_shapes
+from edgepack.packager.passes.infer_shapes import add_shapes
 from edgepack.packager.passes.optimize import optimize
 from edgepack.packager.passes.runner import run_float_passes
 from edgepack.packager.profile.pass_settings import (
@@ -235,3 +236,33 @@ def test_shape_inference_survives_weights_in_constant_nodes(tmp_path: Path) -> N
     assert all(
         value.type.tensor_type.elem_type == TensorProto.FLOAT for value in after.graph.value_info
     )
+
+
+@pytest.mark.parametrize("given", [TensorProto.FLOAT, TensorProto.INT64])
+def test_what_follows_a_scaler_of_scikit_learn_has_a_type_and_a_shape(given: int) -> None:
+    nodes = [
+        helper.make_node(
+            "Scaler", ["x"], ["scaled"], domain="ai.onnx.ml", offset=[1.0], scale=[2.0]
+        ),
+        helper.make_node("Normalizer", ["scaled"], ["unit"], domain="ai.onnx.ml", norm="L2"),
+        helper.make_node("MatMul", ["unit", "w"], ["y"]),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "graph",
+        [helper.make_tensor_value_info("x", given, [1, 4])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
+        [weight("w", 4, 3)],
+    )
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("ai.onnx.ml", 1)]
+    model = helper.make_model(graph, opset_imports=opsets)
+    add_shapes(model)
+    found = {
+        value.name: (
+            value.type.tensor_type.elem_type,
+            [dim.dim_value for dim in value.type.tensor_type.shape.dim],
+        )
+        for value in (*model.graph.value_info, *model.graph.output)
+    }
+    assert found["scaled"] == found["unit"] == (TensorProto.FLOAT, [1, 4])
+    assert found["y"] == (TensorProto.FLOAT, [1, 3])

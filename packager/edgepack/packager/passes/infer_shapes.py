@@ -17,6 +17,9 @@ from edgepack.packager.profile.pass_settings import InferShapes
 _KEPT_ELEMENTS = 1024
 """Initializers up to this size may hold shapes and axes; larger ones are weights."""
 
+_KEEP_SHAPE = {("ai.onnx.ml", "Scaler"), ("ai.onnx.ml", "Normalizer")}
+"""Operators before a network from scikit-learn, which give floats in the shape of their input."""
+
 
 def infer_shapes(model: onnx.ModelProto, settings: InferShapes, context: PassContext) -> PassResult:
     """Infers types and shapes and writes them into the model.
@@ -85,7 +88,26 @@ def infer(model: onnx.ModelProto) -> onnx.GraphProto:
             graph.input.append(
                 onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, list(tensor.dims))
             )
-    return shape_inference.infer_shapes(skeleton, strict_mode=False, data_prop=True).graph
+    inferred = shape_inference.infer_shapes(skeleton, strict_mode=False, data_prop=True).graph
+    while added := _like_their_inputs(inferred):
+        graph.value_info.extend(added)
+        inferred = shape_inference.infer_shapes(skeleton, strict_mode=False, data_prop=True).graph
+    return inferred
+
+
+def _like_their_inputs(graph: onnx.GraphProto) -> list[onnx.ValueInfoProto]:
+    """What is still unknown behind operators that have no inference in ONNX but keep the shape."""
+    known = {value.name: value.type for value in (*graph.value_info, *graph.input)}
+    told = known.keys() | {value.name for value in graph.output}
+    added = []
+    for node in graph.node:
+        if (node.domain, node.op_type) not in _KEEP_SHAPE or node.output[0] in told:
+            continue
+        if node.input[0] in known and known[node.input[0]].tensor_type.elem_type:
+            value = onnx.ValueInfoProto(name=node.output[0], type=known[node.input[0]])
+            value.type.tensor_type.elem_type = onnx.TensorProto.FLOAT
+            added.append(value)
+    return added
 
 
 def add_missing_shapes(graph: onnx.GraphProto, known: Iterable[onnx.ValueInfoProto]) -> None:
