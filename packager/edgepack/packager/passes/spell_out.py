@@ -10,11 +10,15 @@ import onnx
 
 from edgepack.packager.graph.questions import GraphIndex, index_graph
 from edgepack.packager.passes.context import PassContext, PassResult
-from edgepack.packager.passes.linear_resize import spell_out_linear
-from edgepack.packager.passes.nearest_resize import spell_out_nearest
-from edgepack.packager.passes.padded_averages import spell_out_padded
-from edgepack.packager.passes.wrong_alone import divide, raise_e, sum_last
-from edgepack.packager.passes.wrong_beside import flatten_softplus, flatten_tanh, part_sigmoids
+from edgepack.packager.passes.spelled_out.linear_resize import spell_out_linear
+from edgepack.packager.passes.spelled_out.nearest_resize import spell_out_nearest
+from edgepack.packager.passes.spelled_out.padded_averages import spell_out_padded
+from edgepack.packager.passes.spelled_out.wrong_alone import divide, raise_e, sum_last
+from edgepack.packager.passes.spelled_out.wrong_beside import (
+    flatten_softplus,
+    flatten_tanh,
+    part_sigmoids,
+)
 from edgepack.packager.profile.pass_settings import SpellOut
 
 

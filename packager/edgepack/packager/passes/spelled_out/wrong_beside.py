@@ -22,7 +22,7 @@ from onnx import helper, numpy_helper
 from edgepack.packager.graph.node_chains import producer, replace
 from edgepack.packager.graph.questions import GraphIndex
 from edgepack.packager.passes.constants import one_of
-from edgepack.packager.passes.wrong_alone import type_of
+from edgepack.packager.passes.spelled_out.wrong_alone import type_of
 
 _CONVOLUTIONS = ("Conv", "ConvTranspose")
 _WRONG_MAP_ROWS = range(9, 13)

@@ -21,7 +21,7 @@ from onnx import helper, numpy_helper
 
 from edgepack.packager.graph.node_chains import replace
 from edgepack.packager.graph.questions import GraphIndex
-from edgepack.packager.passes.node_alone import run_alone
+from edgepack.packager.passes.spelled_out.node_alone import run_alone
 
 _REWRITTEN = ("ceil_mode", "count_include_pad", "pads")
 

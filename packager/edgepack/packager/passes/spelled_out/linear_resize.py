@@ -12,7 +12,12 @@ from onnx import helper, numpy_helper
 
 from edgepack.packager.graph.node_chains import replace
 from edgepack.packager.graph.questions import GraphIndex
-from edgepack.packager.passes.resize_settings import SCALES, SIZES, is_plainly_sized, text_of
+from edgepack.packager.passes.spelled_out.resize_settings import (
+    SCALES,
+    SIZES,
+    is_plainly_sized,
+    text_of,
+)
 
 _BY_SCALE = ("half_pixel", "pytorch_half_pixel", "asymmetric")
 """Transformations that do not ask how long the axis is."""

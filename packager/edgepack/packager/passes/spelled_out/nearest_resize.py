@@ -15,8 +15,13 @@ from onnx import helper, numpy_helper
 
 from edgepack.packager.graph.node_chains import replace
 from edgepack.packager.graph.questions import GraphIndex
-from edgepack.packager.passes.node_alone import run_alone
-from edgepack.packager.passes.resize_settings import SCALES, SIZES, is_plainly_sized, text_of
+from edgepack.packager.passes.spelled_out.node_alone import run_alone
+from edgepack.packager.passes.spelled_out.resize_settings import (
+    SCALES,
+    SIZES,
+    is_plainly_sized,
+    text_of,
+)
 
 _PLAIN = {"coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
 Indices = npt.NDArray[np.int64]

@@ -1,0 +1,1 @@
+"""What the pass `spell_out` writes otherwise, a file for each kind."""
