@@ -465,11 +465,30 @@ def test_control_flow_is_folded_away_where_its_condition_is_constant(builder: Bu
     assert sum(op in ("MatMul", "Gemm") for op in _operators(built)) == 2
 
 
+def test_where_the_provider_has_no_control_flow_both_branches_are_computed(
+    builder: Builder,
+) -> None:
+    built, variant = builder(_with_open_condition(), "vitisai-xint8")
+    assert "If" not in _operators(built)
+    assert "Where" in _operators(built)
+    assert sum(op in ("MatMul", "Gemm") for op in _operators(built)) == 3
+    assert any("Both branches of choice are computed" in note for note in variant.notes)
+    assert variant.accuracy.value > 0.9
+
+
 def test_control_flow_that_stays_is_refused_by_name_where_the_provider_has_none(
     builder: Builder,
 ) -> None:
+    model = _with_open_condition()
+    choice, last = model.graph.node[-2:]
+    then = next(entry.g for entry in choice.attribute if entry.name == "then_branch")
+    then.node[0].output[0] = "sum"
+    then.node.append(_node("Transpose", ["sum"], ["t"], name="turn"))
+    last.input[0] = "row"
+    model.graph.node.insert(3, _node("Reshape", ["i", "as_row"], ["row"], name="as_row"))
+    model.graph.initializer.append(numpy_helper.from_array(np.array([1, 8]), "as_row"))
     with pytest.raises(BuildError) as caught:
-        builder(_with_open_condition(), "vitisai-xint8")
+        builder(model, "vitisai-xint8")
     assert "cannot run 1 node(s): choice (If)" in caught.value.problem
     assert "its condition depends on the input 'rate'" in caught.value.problem
     assert "export the model without control flow" in (caught.value.remedy or "")
