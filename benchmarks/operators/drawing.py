@@ -1,5 +1,8 @@
 """Draws small float models, operator by operator."""
 
+import math
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 import onnx
@@ -28,11 +31,11 @@ class Drawing:
         self._constants: list[onnx.TensorProto] = []
         self._rng = np.random.default_rng(_SEED)
 
-    def __call__(self, op_type: str, *inputs: str | Constant, **attributes: object) -> str:
+    def __call__(self, op_type: str, *inputs: str | Constant, **attributes: Any) -> str:
         return self.several(1, op_type, *inputs, **attributes)[0]
 
     def several(
-        self, count: int, op_type: str, *inputs: str | Constant, **attributes: object
+        self, count: int, op_type: str, *inputs: str | Constant, **attributes: Any
     ) -> tuple[str, ...]:
         """The outputs of an operator that has several."""
         name = f"{op_type}_{len(self._nodes)}"
@@ -43,7 +46,7 @@ class Drawing:
 
     def weight(self, *shape: int) -> npt.NDArray[np.float32]:
         """Normally distributed values that keep the size of what they are multiplied with."""
-        spread = 1.0 / np.sqrt(max(1, np.prod(shape[1:])))
+        spread = 1.0 / math.sqrt(max(1, math.prod(shape[1:])))
         return self._rng.normal(0.0, spread, shape).astype(np.float32)
 
     def model(self, output: str) -> onnx.ModelProto:
