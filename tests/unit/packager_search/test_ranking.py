@@ -46,10 +46,11 @@ def test_the_costliest_node_comes_first_and_is_measured_on_the_most_samples(tmp_
 
     ranked = rank_nodes(_Counting(), samples, progress=silent)  # type: ignore[arg-type]
 
-    assert ranked[0].name == "n3", "it reads what the uneven weights make"
+    first = ranked[0].name
+    assert first in {"n2", "n3"}, "one has the uneven weights, one reads what they make"
     assert {cost.name for cost in ranked} == {"n0", "n1", "n2", "n3"}
     assert sorted(runs.values()) == [2, 2, 4, 8], "2 samples for all, 4 for half, 8 for a quarter"
-    assert runs["n3"] == 8
+    assert runs[first] == 8
     assert rank_nodes(gated, samples, progress=silent) == ranked
 
 
@@ -111,4 +112,7 @@ def test_samples_on_which_a_detector_finds_nothing_do_not_rank_its_nodes(tmp_pat
             return gated.run(feeds, quantized)
 
     rank_nodes(_Watching(), samples, progress=silent)  # type: ignore[arg-type]
-    assert min(measured[:4]) > 0.1, "both nodes are measured first where something is said"
+    assert min(measured[0], measured[2]) > 0.1, (
+        "each node is measured first where something is said"
+    )
+    assert max(measured[1], measured[3]) < 0.1, "and then on a sample as it stands"
