@@ -30,6 +30,9 @@ of language models differ from the others by less than 10."""
 _READ_FROM = 0.05
 """Least score of a place whose other values are read: torchvision's detectors give none below."""
 
+_FINDS = 0.2
+"""Score with which a detector has found something: applications ask for a quarter and more."""
+
 _NEXT_TO_NOTHING = 0.05
 """Share of a score's greatest value below which nothing is found."""
 
@@ -164,9 +167,8 @@ def _parts_of(name: str, axis: int, channels: _Channels | None) -> list[Part]:
 def _scores(channels: _Channels) -> tuple[int, ...]:
     """Channels that never leave 0…1, beside others that do and are of another kind or size.
 
-    Of another kind are others that all take both signs, where one of those within is next to
-    nothing somewhere: no detector finds something everywhere, and a channel that hardly leaves its
-    own bias lies within by chance.
+    Of another kind are others that all take both signs, where one of those within finds something
+    and elsewhere next to nothing: a channel that hardly leaves its own bias lies within by chance.
     """
     sizes = channels.sizes
     within = (channels.least >= 0.0) & (channels.greatest <= 1.0) & (sizes > 0.0)
@@ -174,9 +176,8 @@ def _scores(channels: _Channels) -> tuple[int, ...]:
     if not within.any() or not others.any():
         return ()
     is_signed = bool((channels.least[others] < 0.0).all() and (channels.greatest[others] > 0).all())
-    is_signed &= bool(
-        (channels.least[within] <= _NEXT_TO_NOTHING * channels.greatest[within]).any()
-    )
+    finds_nothing = channels.least <= _NEXT_TO_NOTHING * channels.greatest
+    is_signed &= bool((within & finds_nothing & (channels.greatest >= _FINDS)).any())
     is_larger = bool(sizes[others].min() > _GAP * sizes[within].max())
     return tuple(map(int, np.flatnonzero(within))) if is_signed or is_larger else ()
 
