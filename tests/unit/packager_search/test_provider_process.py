@@ -60,6 +60,13 @@ def test_what_a_child_is_sent_as_it_starts_comes_first_and_leaves_it_fresh(tmp_p
     assert got.read_text() == "load\nrun\n"
 
 
+def test_a_child_that_ends_as_it_starts_says_so_to_who_asks_it() -> None:
+    with ProviderProcess() as process:
+        for _ in range(5):
+            process.start_anew("npu", b"load", ("/bin/false",))
+            assert process.ask(b"run", timeout_s=30.0).because == "ended with exit code 1"
+
+
 def test_a_request_larger_than_a_pipe_arrives_whole() -> None:
     with ProviderProcess(child(_ECHO)) as process:
         process.start_anew("npu")

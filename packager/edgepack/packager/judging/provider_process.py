@@ -4,6 +4,7 @@ A trial starts it anew. It is kept for the rehearsal of the same variant, since 
 Runtime and a vendor's simulator takes longer than to run a small model.
 """
 
+import contextlib
 import os
 import select
 import subprocess
@@ -101,8 +102,8 @@ class ProviderProcess:
             env={**os.environ, **_SETTINGS},
         )
         if first and self._child.stdin is not None:
-            self._child.stdin.write(first + b"\n")
-            self._child.stdin.flush()
+            with contextlib.suppress(BrokenPipeError):  # it ended at once: who asks it is told so
+                os.write(self._child.stdin.fileno(), first + b"\n")
         self.subject = subject
         self._is_fresh = True
 
