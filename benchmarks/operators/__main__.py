@@ -18,7 +18,7 @@ import onnx
 from benchmarks.operators.cases import Case, cases
 from edgepack.errors import BuildError
 from edgepack.packager.graph.model_files import save_model
-from edgepack.packager.judging.evaluation import open_plain
+from edgepack.packager.judging.evaluation import open_plain, profile_settings
 from edgepack.packager.judging.provider_process import ProviderProcess
 from edgepack.packager.judging.trial import Trial, try_model
 from edgepack.packager.passes.context import PassContext
@@ -120,10 +120,7 @@ def scan(case: Case, profile: Profile, process: ProviderProcess | None = None) -
             trial = try_model(
                 path,
                 samples.pick(_RUN),
-                provider=profile.device.provider,
-                device=profile.device.type,
-                provider_options=profile.provider.options,
-                session_options=profile.provider.session,
+                profile_settings(profile),
                 timeout_s=_TIMEOUT_S,
                 process=process,
                 variant=profile.name,

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from edgepack.agent.runtime.sessions import open_session
+from edgepack.agent.runtime.opening import open_session
 from edgepack.bundle.manifest import MANIFEST_FILE, decode_manifest
 from edgepack.packager.judging.one_cpu import keep_to_one_cpu
 

@@ -5,6 +5,7 @@ from pathlib import Path
 import onnx
 
 from edgepack.packager.graph.model_files import save_model
+from edgepack.packager.judging.evaluation import profile_settings
 from edgepack.packager.judging.trial import Trial, try_model
 from edgepack.packager.profile.schema import Profile
 from edgepack.packager.progress import silent
@@ -36,10 +37,7 @@ def try_quantized(
     trial = try_model(
         path,
         samples.pick(range(count)),
-        provider=profile.device.provider,
-        device=profile.device.type,
-        provider_options=profile.provider.options,
-        session_options=profile.provider.session,
+        profile_settings(profile),
         timeout_s=300.0,
     )
     return path, trial

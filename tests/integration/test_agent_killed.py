@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from edgepack.agent.pointer import read_pointer, slot_folder
-from edgepack.agent.runtime.sessions import open_session
+from edgepack.agent.runtime.opening import open_session
 from edgepack.agent.update.lifecycle import RESTING
 from edgepack.bundle.keys import PrivateKey, load_public_key
 from edgepack.bundle.verify import verify_folder

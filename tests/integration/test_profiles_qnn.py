@@ -7,10 +7,10 @@ import numpy as np
 import onnx
 import pytest
 
+from edgepack.agent.runtime.opening import ProviderSettings, open_model_file
 from edgepack.agent.runtime.providers import read_sdks
-from edgepack.agent.runtime.sessions import open_model_file
 from edgepack.packager.graph.model_files import save_model
-from edgepack.packager.judging.evaluation import open_plain
+from edgepack.packager.judging.evaluation import open_plain, profile_settings
 from edgepack.packager.passes.compile import compile_context
 from edgepack.packager.passes.context import PassContext
 from edgepack.packager.passes.runner import run_float_passes
@@ -52,7 +52,7 @@ def test_the_simulated_npu_takes_all_but_erf_and_computes_what_the_cpu_does(
     profile: str, target: str, tmp_path: Path
 ) -> None:
     path, samples = _quantized(profile, target, tmp_path)
-    session = open_model_file(path, provider=QNN, device="npu")
+    session = open_model_file(path, ProviderSettings(provider=QNN, device="npu"))
     assert set(session.placement.left) <= {"QuantizeLinear", "DequantizeLinear", "Erf"}
     feeds = samples.read(0)
     want, got = (one.run(feeds)["y"].astype(np.float64) for one in (open_model_file(path), session))
@@ -62,9 +62,7 @@ def test_the_simulated_npu_takes_all_but_erf_and_computes_what_the_cpu_does(
 def test_a_convolution_left_float_is_float_on_the_simulated_npu(tmp_path: Path) -> None:
     path = left_float(tmp_path)
     profile = load_profile("qnn-htp")
-    session = open_model_file(
-        path, provider=QNN, device="npu", session_options=profile.provider.session
-    )
+    session = open_model_file(path, profile_settings(profile))
     assert set(session.placement.left) == {"QuantizeLinear", "DequantizeLinear"}
     feeds = samples_for(uneven_convolutions(), 1, seed=1).read(0)
     want, got = open_plain(path)(feeds)["y"], session.run(feeds)["y"]

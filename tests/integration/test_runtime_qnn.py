@@ -9,8 +9,8 @@ import pytest
 from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_static
 
 from edgepack.agent.config import ProbeConfig
+from edgepack.agent.runtime.opening import ProviderSettings, open_model_file
 from edgepack.agent.runtime.probe import probe_variant
-from edgepack.agent.runtime.sessions import open_model_file
 from edgepack.bundle.golden import Golden, write_golden
 from edgepack.bundle.manifest import GOLDEN_FILE
 from edgepack.errors import BuildError
@@ -48,7 +48,7 @@ def near(want: np.ndarray, got: np.ndarray) -> bool:
 
 
 def test_the_simulator_runs_the_model_and_says_that_it_took_the_nodes(quantized: Path) -> None:
-    session = open_model_file(quantized, provider=QNN, device="npu")
+    session = open_model_file(quantized, ProviderSettings(provider=QNN, device="npu"))
     assert session.provider == QNN
     assert session.placement.verified
     assert session.placement.taken > 5
@@ -101,9 +101,7 @@ def test_a_context_is_compiled_loaded_again_and_gives_the_same_outputs(
 
     context = open_model_file(
         tmp_path / "v68/model.onnx",
-        provider=QNN,
-        device="npu",
-        provider_options=compiled.provider_options,
+        ProviderSettings(provider=QNN, device="npu", provider_options=compiled.provider_options),
     )
     assert context.placement.taken == 1
     assert near(open_model_file(quantized).run(feeds)["y"], context.run(feeds)["y"])

@@ -13,6 +13,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from edgepack.agent.runtime.opening import ON_CPU
 from edgepack.errors import BuildError
 from edgepack.packager.judging.trial import try_model
 from edgepack.packager.samples.sequence import Samples
@@ -151,10 +152,7 @@ def test_a_provider_that_hangs_is_ended_at_the_limit(tmp_path: Path) -> None:
         try_model(
             save(_endless(), tmp_path / "model.onnx"),
             samples,
-            provider="CPUExecutionProvider",
-            device="cpu",
-            provider_options={},
-            session_options={},
+            ON_CPU,
             timeout_s=6.0,
         )
     assert caught.value.problem == (

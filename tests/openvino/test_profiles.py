@@ -5,8 +5,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from edgepack.agent.runtime.sessions import open_model_file
+from edgepack.agent.runtime.opening import open_model_file
 from edgepack.packager.graph.model_files import save_model
+from edgepack.packager.judging.evaluation import profile_settings
 from edgepack.packager.passes.context import PassContext
 from edgepack.packager.passes.runner import run_float_passes
 from edgepack.packager.profile.reading import load_profile
@@ -33,10 +34,7 @@ def test_openvino_takes_every_node_and_computes_what_the_cpu_provider_does(
         save_model(model, tmp_path / f"{name}.onnx")
     session = open_model_file(
         tmp_path / "int8.onnx",
-        provider=profile.device.provider,
-        device=profile.device.type,
-        provider_options=profile.provider.options,
-        session_options=profile.provider.session,
+        profile_settings(profile),
     )
     assert session.placement.taken == session.placement.total
     feeds = given.samples.read(0)

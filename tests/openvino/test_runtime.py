@@ -8,8 +8,8 @@ import pytest
 from edgepack.agent.config import ProbeConfig, ProviderConfig, TrustConfig
 from edgepack.agent.runtime.facts import read_device_facts
 from edgepack.agent.runtime.matching import match_variants
+from edgepack.agent.runtime.opening import ProviderSettings, open_model_file, open_session
 from edgepack.agent.runtime.probe import probe_variant
-from edgepack.agent.runtime.sessions import open_model_file, open_session
 from edgepack.bundle.golden import Golden, write_golden
 from edgepack.bundle.manifest import GOLDEN_FILE
 from edgepack.errors import DeviceError
@@ -73,7 +73,7 @@ def test_a_device_that_openvino_does_not_have_is_an_error_and_not_the_cpu(tmp_pa
     with pytest.raises(DeviceError, match=f"{OPENVINO} "):
         open_model_file(
             tmp_path / VARIANT.folder / VARIANT.model_file,
-            provider=OPENVINO,
-            device="npu",
-            provider_options={"device_type": "NPU"},
+            ProviderSettings(
+                provider=OPENVINO, device="npu", provider_options={"device_type": "NPU"}
+            ),
         )

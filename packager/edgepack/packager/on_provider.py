@@ -11,7 +11,7 @@ from edgepack.errors import BuildError
 from edgepack.packager.judging import gates
 from edgepack.packager.judging.accuracy import Reference
 from edgepack.packager.judging.distance import OutputDistance
-from edgepack.packager.judging.evaluation import Evaluator, Venue
+from edgepack.packager.judging.evaluation import Evaluator, Venue, profile_settings
 from edgepack.packager.judging.measure import Run
 from edgepack.packager.judging.provider_process import MODULE, ProviderProcess, tell_waiting
 from edgepack.packager.judging.provider_words import explain_refusal, name_suspects
@@ -104,10 +104,7 @@ class OnProvider:
             trial = try_model(
                 model,
                 samples,
-                provider=profile.device.provider,
-                device=profile.device.type,
-                provider_options=profile.provider.options,
-                session_options=profile.provider.session,
+                profile_settings(profile),
                 timeout_s=_TIMEOUT_S,
                 process=self._process,
                 variant=profile.name,

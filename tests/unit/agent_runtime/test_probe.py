@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 
 from edgepack.agent.config import ProbeConfig
+from edgepack.agent.runtime.opening import open_session
 from edgepack.agent.runtime.probe import judge, probe_variant
-from edgepack.agent.runtime.sessions import Session, Tensor, open_session
+from edgepack.agent.runtime.sessions import Session, Tensor
 from edgepack.bundle.golden import Golden, write_golden
 from edgepack.bundle.manifest import GOLDEN_FILE, Placement, Variant
 from tests.simulators.children import child, hanging_child, has_ended

@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from edgepack.agent.pointer import ActivePointer, slot_folder, write_pointer
-from edgepack.agent.runtime.sessions import open_session
+from edgepack.agent.runtime.opening import open_session
 from edgepack.agent.serving import model as serving
 from edgepack.agent.serving import spool
 from edgepack.agent.serving.latency import LatencyCollector

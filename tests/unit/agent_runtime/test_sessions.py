@@ -2,19 +2,26 @@
 
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import onnx
 import pytest
 
-from edgepack.agent.runtime.sessions import (
+from edgepack.agent.runtime.opening import (
     GRAPH_OPTIMIZATION,
-    Session,
+    ON_CPU,
+    ProviderSettings,
     open_model_file,
     open_session,
 )
+from edgepack.agent.runtime.sessions import Session
 from edgepack.errors import DeviceError
 from tests.simulators.manifests import CPU, QNN, make_variant
 from tests.unit.agent_runtime.examples import conv_model, make_inputs, save_variant
+
+
+def _optimized(level: str) -> ProviderSettings:
+    return msgspec.structs.replace(ON_CPU, session_options={GRAPH_OPTIMIZATION: level})
 
 
 @pytest.fixture
@@ -103,10 +110,10 @@ def test_a_provider_that_is_not_here_is_an_error_and_not_the_cpu(tmp_path: Path)
     save_variant(tmp_path, make_variant())
     path = tmp_path / "model/cpu/model.onnx"
     with pytest.raises(DeviceError, match=r"VitisAIExecutionProvider is not in onnxruntime") as no:
-        open_model_file(path, provider="VitisAIExecutionProvider", device="npu")
+        open_model_file(path, ProviderSettings(provider="VitisAIExecutionProvider", device="npu"))
     assert "Ryzen AI" in str(no.value.remedy)
     with pytest.raises(DeviceError, match="has no back end for device 'dsp'"):
-        open_model_file(path, provider=QNN, device="dsp")
+        open_model_file(path, ProviderSettings(provider=QNN, device="dsp"))
 
 
 def test_graph_optimization_is_a_setting_of_the_variant(tmp_path: Path) -> None:
@@ -116,8 +123,8 @@ def test_graph_optimization_is_a_setting_of_the_variant(tmp_path: Path) -> None:
     model.graph.node.append(onnx.helper.make_node("Relu", ["same"], ["y"]))
     path = tmp_path / "model.onnx"
     onnx.save(model, path)
-    plain = open_model_file(path, session_options={GRAPH_OPTIMIZATION: "disable_all"})
-    fused = open_model_file(path, session_options={GRAPH_OPTIMIZATION: "all"})
+    plain = open_model_file(path, _optimized("disable_all"))
+    fused = open_model_file(path, _optimized("all"))
     assert (plain.placement.total, fused.placement.total) == (6, 5)
     with pytest.raises(ValueError, match="is one of disable_all, basic, extended, all, not 'fast'"):
-        open_model_file(path, session_options={GRAPH_OPTIMIZATION: "fast"})
+        open_model_file(path, _optimized("fast"))

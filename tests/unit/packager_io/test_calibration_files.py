@@ -10,7 +10,7 @@ from edgepack.errors import BuildError
 from edgepack.packager.config.inputs import ImageInput, InputDeclaration, TokenInput
 from edgepack.packager.progress import silent
 from edgepack.packager.samples.files import OpenedSamples, open_samples
-from edgepack.packager.source.model import TensorSpec
+from edgepack.packager.source.tensor_spec import TensorSpec
 from tests.unit.packager_io.models import IMAGE, TOKENS, write_stack
 
 SHAPE = (3, 8, 8)

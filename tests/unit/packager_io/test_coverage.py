@@ -8,7 +8,7 @@ import pytest
 from edgepack.packager.config.inputs import ImageInput, InputDeclaration, TokenInput
 from edgepack.packager.samples.coverage import describe_coverage
 from edgepack.packager.samples.sequence import Samples, SampleSplit, Tensor
-from edgepack.packager.source.model import TensorSpec
+from edgepack.packager.source.tensor_spec import TensorSpec
 
 
 def _samples(arrays: Sequence[Tensor]) -> Samples:

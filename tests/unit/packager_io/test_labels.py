@@ -16,7 +16,7 @@ from edgepack.packager.judging.labels import (
 from edgepack.packager.judging.measure import Run
 from edgepack.packager.profile.schema import AccuracyGate
 from edgepack.packager.samples.sequence import Feeds
-from edgepack.packager.source.model import TensorSpec
+from edgepack.packager.source.tensor_spec import TensorSpec
 
 _INPUTS = (TensorSpec(name="x", dtype="float32", shape=(1, 3)),)
 

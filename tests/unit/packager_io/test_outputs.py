@@ -12,7 +12,7 @@ from edgepack.packager.judging.accuracy import Reference
 from edgepack.packager.judging.measure import Outputs
 from edgepack.packager.profile.schema import AccuracyGate
 from edgepack.packager.samples.meanings import Meaning
-from edgepack.packager.source.model import TensorSpec
+from edgepack.packager.source.tensor_spec import TensorSpec
 
 _FACE = TensorSpec(name="face", dtype="float32", shape=(1, 64))
 _AGE = TensorSpec(name="age", dtype="float32", shape=(1, 1))

@@ -14,7 +14,8 @@ from edgepack.packager.samples.carried_states import follow_states
 from edgepack.packager.samples.files import OpenedSamples
 from edgepack.packager.samples.recurrence import find_states
 from edgepack.packager.samples.sequence import Feeds, Samples, State
-from edgepack.packager.source.model import TensorSpec, load_source
+from edgepack.packager.source.model import load_source
+from edgepack.packager.source.tensor_spec import TensorSpec
 
 STATE = State(input="state", output="stateN")
 

@@ -2,13 +2,14 @@
 
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 import onnx
 import pytest
 from onnx import helper, numpy_helper
 
-from edgepack.agent.runtime.sessions import open_model_file
+from edgepack.agent.runtime.opening import ON_CPU, ProviderSettings, open_model_file
 from edgepack.errors import BuildError
 from edgepack.packager.graph.model_files import save_model
 from edgepack.packager.judging import gates
@@ -73,7 +74,8 @@ def test_a_convolution_left_float_keeps_its_float_weights_through_the_optimizer(
     feeds = samples_for(uneven_convolutions(), 1, seed=1).read(0)
     want = open_plain(path)(feeds)["y"]
     options = load_profile("qnn-htp").provider.session
-    as_the_profile_asks = open_model_file(path, session_options=options).run(feeds)["y"]
+    on_cpu = msgspec.structs.replace(ON_CPU, session_options=options)
+    as_the_profile_asks = open_model_file(path, on_cpu).run(feeds)["y"]
     assert relative_error(as_the_profile_asks, want) < 0.01
     by_default = open_model_file(path).run(feeds)["y"]
     assert relative_error(by_default, want) > 0.1, (
@@ -140,10 +142,11 @@ def test_a_provider_whose_library_is_missing_is_told_and_not_blamed_on_the_model
         try_model(
             path,
             samples_for(model, 1),
-            provider="QNNExecutionProvider",
-            device="npu",
-            provider_options={"backend_path": "/gone/libQnnHtp.so"},
-            session_options={},
+            ProviderSettings(
+                provider="QNNExecutionProvider",
+                device="npu",
+                provider_options={"backend_path": "/gone/libQnnHtp.so"},
+            ),
             timeout_s=60.0,
         )
     assert "/gone/libQnnHtp.so" in caught.value.problem

@@ -8,8 +8,8 @@ import msgspec
 import numpy as np
 import pytest
 
+from edgepack.agent.runtime.opening import ON_CPU, open_session, settings_of
 from edgepack.agent.runtime.probe import ProbeRequest, read_ending
-from edgepack.agent.runtime.sessions import open_session
 from edgepack.bundle.chunks import entry
 from edgepack.bundle.golden import Golden, write_golden
 from edgepack.bundle.manifest import GOLDEN_FILE, Variant
@@ -23,7 +23,7 @@ from edgepack.packager.judging.provider_process import ProviderProcess
 from edgepack.packager.judging.trial import Asked, try_model
 from edgepack.packager.samples.sequence import Samples
 from edgepack.wire.messages import ProbeResult
-from tests.simulators.manifests import CPU, make_variant
+from tests.simulators.manifests import make_variant
 from tests.unit.agent_runtime.examples import make_inputs, save_variant
 
 
@@ -51,10 +51,7 @@ def keep(folder: Path, variant: Variant) -> tuple[KeptSession, Opened]:
     opened = Opened(
         model_file=variant.model_file,
         digests=digests_of(folder / variant.folder),
-        provider=variant.provider,
-        device=variant.device,
-        provider_options=variant.provider_options,
-        session_options=variant.session_options,
+        settings=settings_of(variant),
         session=RememberingSession(open_session(folder, variant)),
     )
     kept.keep(opened)
@@ -135,10 +132,7 @@ def test_a_bundle_that_is_not_what_was_tried_fails_its_rehearsal(tmp_path: Path)
         trial = try_model(
             tried / variant.folder / variant.model_file,
             Samples(count=3, read=lambda index: inputs[index], source="a test"),
-            provider=CPU,
-            device="cpu",
-            provider_options={},
-            session_options={},
+            ON_CPU,
             timeout_s=60.0,
             process=process,
             variant=variant.name,

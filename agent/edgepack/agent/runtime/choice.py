@@ -8,9 +8,8 @@ import math
 from collections.abc import Mapping, Sequence
 
 from edgepack.agent.config import ProviderConfig
+from edgepack.agent.runtime.provider_table import CPU_PROVIDER
 from edgepack.wire.messages import Choice, DeviceFacts, ProbeResult
-
-_CPU = "CPUExecutionProvider"
 
 NOISE = 1.05
 """Latencies within this ratio of the fastest count as equal; short timings vary by as much."""
@@ -92,7 +91,7 @@ def _fastest(probes: Sequence[ProbeResult], wanted: str, preference: Sequence[st
         equal,
         key=lambda probe: (
             probe.provider != wanted,
-            probe.provider == _CPU,
+            probe.provider == CPU_PROVIDER,
             _rank(probe, preference),
         ),
     )

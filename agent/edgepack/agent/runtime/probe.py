@@ -17,7 +17,9 @@ import msgspec
 
 from edgepack.agent.config import ProbeConfig
 from edgepack.agent.runtime.child import Ending, keep_stdout_clean, run_child, take_request
-from edgepack.agent.runtime.sessions import CPU_PROVIDER, Tensor, open_session
+from edgepack.agent.runtime.opening import open_session
+from edgepack.agent.runtime.provider_table import CPU_PROVIDER
+from edgepack.agent.runtime.sessions import Tensor
 from edgepack.bundle.golden import Golden, compare_outputs, read_golden
 from edgepack.bundle.manifest import GOLDEN_FILE, Placement, Variant
 from edgepack.errors import EdgepackError

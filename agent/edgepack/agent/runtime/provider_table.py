@@ -7,6 +7,8 @@ carries it, and what would bring it. A new provider is a new row.
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+CPU_PROVIDER = "CPUExecutionProvider"
+
 
 @dataclass(frozen=True, kw_only=True)
 class Plugin:
@@ -112,7 +114,7 @@ KNOWN = (
         brought_by="pip install onnxruntime-directml on Windows",
         kinds={"gpu": (), "npu": ()},
     ),
-    Known(name="CPUExecutionProvider", brought_by="pip install 'edgepack[cpu]'", kinds={"cpu": ()}),
+    Known(name=CPU_PROVIDER, brought_by="pip install 'edgepack[cpu]'", kinds={"cpu": ()}),
 )
 
 NOT_ON_DEVICE = frozenset({"AzureExecutionProvider"})

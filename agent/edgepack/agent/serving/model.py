@@ -16,7 +16,8 @@ from pathlib import Path
 from types import TracebackType
 
 from edgepack.agent.pointer import ActivePointer, pointer_path, read_pointer, slot_folder
-from edgepack.agent.runtime.sessions import Session, SessionTensor, Tensor, open_session
+from edgepack.agent.runtime.opening import open_session
+from edgepack.agent.runtime.sessions import Session, SessionTensor, Tensor
 from edgepack.agent.serving.spool import Record
 from edgepack.bundle.golden import read_golden
 from edgepack.bundle.manifest import GOLDEN_FILE, MANIFEST_FILE, decode_manifest

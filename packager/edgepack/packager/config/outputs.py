@@ -11,7 +11,7 @@ from typing import Literal
 from edgepack.errors import BuildError
 from edgepack.packager.config.inputs import Section
 from edgepack.packager.samples.meanings import Meaning
-from edgepack.packager.source.model import TensorSpec
+from edgepack.packager.source.tensor_spec import TensorSpec
 
 
 class OutputDeclaration(Section, frozen=True, kw_only=True):

@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 
-from edgepack.packager.source.model import TensorSpec
+from edgepack.packager.source.tensor_spec import TensorSpec
 
 
 def template(model_file: str, inputs: tuple[TensorSpec, ...]) -> str:

@@ -11,7 +11,8 @@ from functools import cache
 from pathlib import Path
 
 from edgepack.agent.runtime.facts import read_device_facts
-from edgepack.agent.runtime.sessions import open_model_file
+from edgepack.agent.runtime.opening import ProviderSettings, open_model_file
+from edgepack.agent.runtime.provider_table import CPU_PROVIDER
 from edgepack.errors import BuildError, DeviceError
 from edgepack.packager.graph.model_files import open_on_cpu
 from edgepack.packager.judging.half_precision import open_rounding
@@ -21,8 +22,6 @@ from edgepack.packager.profile.pass_settings import Float16
 from edgepack.packager.profile.schema import Profile
 from edgepack.packager.samples.sequence import Feeds, Tensor
 from edgepack.wire.messages import DeviceFacts
-
-CPU_PROVIDER = "CPUExecutionProvider"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,6 +102,16 @@ def _describe_misfit(profile: Profile, facts: DeviceFacts) -> str:
     return f"this host is {facts.arch} {facts.cpu_model} without {wanted}"
 
 
+def profile_settings(profile: Profile) -> ProviderSettings:
+    """What a profile's variants are opened with."""
+    return ProviderSettings(
+        provider=profile.device.provider,
+        device=profile.device.type,
+        provider_options=profile.provider.options,
+        session_options=profile.provider.session,
+    )
+
+
 class Evaluator:
     """Opens candidates where they are measured.
 
@@ -139,14 +148,7 @@ class Evaluator:
                 return open_rounding(path)
             return open_plain(path)
         try:
-            session = open_model_file(
-                path,
-                provider=self._profile.device.provider,
-                device=self._profile.device.type,
-                provider_options=self._profile.provider.options,
-                session_options=self._profile.provider.session,
-                threads=threads,
-            )
+            session = open_model_file(path, profile_settings(self._profile), threads=threads)
         except DeviceError as error:
             raise BuildError(error.problem, found_in=path.name, remedy=error.remedy) from error
         names = {tensor.name for tensor in session.inputs}

@@ -11,8 +11,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from edgepack.agent.runtime.opening import ProviderSettings, open_session, settings_of
 from edgepack.agent.runtime.probe import ProbedSession
-from edgepack.agent.runtime.sessions import Session, Tensor, open_session
+from edgepack.agent.runtime.sessions import Session, Tensor
 from edgepack.bundle.manifest import Placement, Variant
 from edgepack.packager.samples.sequence import digest_of
 
@@ -65,16 +66,13 @@ class Opened:
     Attributes:
         model_file: Its name.
         digests: SHA-256 of each file that lay in its folder, hex, by POSIX path below that.
-        provider, device, provider_options, session_options: What it was opened with.
+        settings: What it was opened with.
         session: What came of it, and of the trial.
     """
 
     model_file: str
     digests: Mapping[str, str]
-    provider: str
-    device: str
-    provider_options: Mapping[str, str]
-    session_options: Mapping[str, str]
+    settings: ProviderSettings
     session: RememberingSession
 
     def is_same(self, variant: Variant) -> bool:
@@ -86,9 +84,7 @@ class Opened:
         return (
             files == self.digests
             and variant.model_file == self.model_file
-            and (variant.provider, variant.device) == (self.provider, self.device)
-            and variant.provider_options == self.provider_options
-            and variant.session_options == self.session_options
+            and settings_of(variant) == self.settings
         )
 
 

@@ -17,7 +17,7 @@ from edgepack.packager.samples.checks import fit_sample
 from edgepack.packager.samples.formats import open_files
 from edgepack.packager.samples.sequence import Feeds, Samples
 from edgepack.packager.source.fixed_inputs import FixedInput
-from edgepack.packager.source.model import TensorSpec
+from edgepack.packager.source.tensor_spec import TensorSpec
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,8 +10,10 @@ from pathlib import Path
 import msgspec
 
 from edgepack.agent.runtime.child import keep_stdout_clean, run_child, take_request
-from edgepack.agent.runtime.sessions import Session, Tensor, open_model_file
+from edgepack.agent.runtime.opening import ProviderSettings, open_model_file
+from edgepack.agent.runtime.sessions import Session, Tensor
 from edgepack.errors import BuildError, DeviceError
+from edgepack.packager.judging.evaluation import profile_settings
 from edgepack.packager.judging.exchanged_tensors import read_tensors, write_tensors
 from edgepack.packager.judging.pinned_toolchain import PinnedToolchain
 from edgepack.packager.judging.timing import interleaved_medians_ms
@@ -29,17 +31,14 @@ class RaceRequest(msgspec.Struct, frozen=True, kw_only=True):
         models: Their paths.
         feeds: Path of the inputs, see `exchanged_tensors`.
         feed_count: How many.
-        provider, device, provider_options, session_options: See `open_model_file`.
+        settings: What they are opened with.
         rounds: Inferences of each at the most.
     """
 
     models: tuple[str, ...]
     feeds: str
     feed_count: int
-    provider: str
-    device: str
-    provider_options: dict[str, str]
-    session_options: dict[str, str]
+    settings: ProviderSettings
     rounds: int
 
 
@@ -81,10 +80,7 @@ def race_elsewhere(
             models=tuple(str(path) for path in models),
             feeds=file.name,
             feed_count=len(feeds),
-            provider=profile.device.provider,
-            device=profile.device.type,
-            provider_options=profile.provider.options,
-            session_options=profile.provider.session,
+            settings=profile_settings(profile),
             rounds=rounds,
         )
         ending = run_child(
@@ -113,15 +109,7 @@ def main() -> None:
 def _time(request: RaceRequest) -> RaceAnswer:
     try:
         sessions = [
-            open_model_file(
-                Path(model),
-                provider=request.provider,
-                device=request.device,
-                provider_options=request.provider_options,
-                session_options=request.session_options,
-                threads=1,
-            )
-            for model in request.models
+            open_model_file(Path(model), request.settings, threads=1) for model in request.models
         ]
         feeds = read_tensors(Path(request.feeds), request.feed_count)
         medians_ms = interleaved_medians_ms(

@@ -10,16 +10,16 @@ the child needs no onnx, and starts in half the time without it.
 
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext, suppress
 from pathlib import Path
 
 import msgspec
 
 from edgepack.agent.runtime.child import end_with_parent, redirect_stdout, set_last_limit
+from edgepack.agent.runtime.opening import VERBOSE, ProviderSettings, open_model_file
 from edgepack.agent.runtime.probe import ProbeRequest, probe_here
 from edgepack.agent.runtime.providers import known_provider, load_runtime, plugin_devices
-from edgepack.agent.runtime.sessions import VERBOSE, open_model_file
 from edgepack.bundle.manifest import Placement
 from edgepack.errors import BuildError, DeviceError
 from edgepack.packager.judging.exchanged_tensors import Tensors, read_tensors, write_tensors
@@ -46,17 +46,14 @@ class TrialRequest(msgspec.Struct, frozen=True, kw_only=True):
         exchange: Path of the folder with the samples, `feeds.npz`, an .npz with members
             `<sample>/<input>`, where the child puts `outputs.npz`, in the same form, and its log.
         sample_count: How many samples.
-        provider, device, provider_options, session_options: See `open_model_file`.
+        settings: What it is opened with.
         timeout_s: Time limit, seconds.
     """
 
     model: str
     exchange: str
     sample_count: int
-    provider: str
-    device: str
-    provider_options: dict[str, str]
-    session_options: dict[str, str]
+    settings: ProviderSettings
     timeout_s: float
 
 
@@ -101,11 +98,8 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True):
 def try_model(
     model: Path,
     samples: Samples,
+    settings: ProviderSettings,
     *,
-    provider: str,
-    device: str,
-    provider_options: Mapping[str, str],
-    session_options: Mapping[str, str],
     timeout_s: float,
     process: ProviderProcess | None = None,
     variant: str = "",
@@ -117,7 +111,7 @@ def try_model(
     Args:
         model: The model file.
         samples: What to run; few, they are written to disk.
-        provider, device, provider_options, session_options: See `open_model_file`.
+        settings: What it is opened with.
         timeout_s: Time limit, seconds, of the start of the process too.
         process: Starts it, whatever ran before, and leaves it running; None ends it here.
         variant: What the process remembers that it was started for.
@@ -136,10 +130,7 @@ def try_model(
             model=str(model),
             exchange=exchange,
             sample_count=samples.count,
-            provider=provider,
-            device=device,
-            provider_options=dict(provider_options),
-            session_options=dict(session_options),
+            settings=settings,
             timeout_s=timeout_s,
         )
         with nullcontext(process) if process else ProviderProcess() as asked:
@@ -149,7 +140,7 @@ def try_model(
             )
         if ending.answer is None:
             raise BuildError(
-                f"the model does not survive {provider}: {ending.because}",
+                f"the model does not survive {settings.provider}: {ending.because}",
                 found_in=str(model.name),
                 remedy="another profile for this device, or a report to the provider's vendor",
             )
@@ -194,22 +185,15 @@ def _load(provider: str) -> None:
 
 
 def _try_here(request: TrialRequest, kept: KeptSession) -> TrialAnswer:
-    keep_to_one_cpu(request.provider)
+    keep_to_one_cpu(request.settings.provider)
     model, exchange = Path(request.model), Path(request.exchange)
     log = exchange / _LOG
     try:
         with stderr_in(log):
-            opened = open_model_file(
-                model,
-                provider=request.provider,
-                device=request.device,
-                provider_options=request.provider_options,
-                session_options=request.session_options,
-                log_severity=VERBOSE,
-            )
+            opened = open_model_file(model, request.settings, log_severity=VERBOSE)
         if not opened.placement.taken and (failure := read_failure(log)):
             return TrialAnswer(
-                problem=f"{request.provider} fails before it takes a node: {failure}",
+                problem=f"{request.settings.provider} fails before it takes a node: {failure}",
                 remedy="check what the profile's [provider.options] name, and the provider's "
                 "installation here",
             )
@@ -223,10 +207,7 @@ def _try_here(request: TrialRequest, kept: KeptSession) -> TrialAnswer:
         Opened(
             model_file=model.name,
             digests=digests_of(model.parent),
-            provider=request.provider,
-            device=request.device,
-            provider_options=request.provider_options,
-            session_options=request.session_options,
+            settings=request.settings,
             session=session,
         )
     )

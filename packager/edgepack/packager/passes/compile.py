@@ -17,6 +17,7 @@ import numpy as np
 import onnx
 
 from edgepack.agent.runtime.child import run_child
+from edgepack.agent.runtime.opening import ProviderSettings
 from edgepack.agent.runtime.providers import (
     Plugin,
     is_installed,
@@ -146,9 +147,12 @@ def compile_context(
         step="compile",
         model=str(model_path.resolve()),
         context=str(out_dir.resolve() / MODEL_FILE),
-        device="npu",
-        provider_options=options | _ONLY_HERE | dict(compile_options or {}),
-        session_options=dict(session_options or {}),
+        settings=ProviderSettings(
+            provider=QNN,
+            device="npu",
+            provider_options={**options, **_ONLY_HERE, **(compile_options or {})},
+            session_options=session_options or {},
+        ),
         timeout_s=timeout_s,
     )
     where = f"{model_path.name} for v{chip.htp_arch} ({chip.known_as})"
@@ -263,7 +267,7 @@ def _compare(
             step="compare",
             inputs=str(inputs),
             input_names=tuple(feeds),
-            provider_options=options,
+            settings=msgspec.structs.replace(request.settings, provider_options=options),
         )
         answer = _ask(request, str(folder), command)
     except BuildError as error:

@@ -10,7 +10,8 @@ import msgspec
 import numpy as np
 
 from edgepack.agent.runtime.child import keep_stdout_clean, take_request
-from edgepack.agent.runtime.sessions import Session, Tensor, open_model_file
+from edgepack.agent.runtime.opening import ProviderSettings, open_model_file
+from edgepack.agent.runtime.sessions import Session, Tensor
 from edgepack.bundle.manifest import Placement
 from edgepack.errors import EdgepackError
 
@@ -23,7 +24,7 @@ class CompileRequest(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         step: `compile` the model to `context`, or `compare` the two.
         model, context: Paths of the model and of the context's model file.
-        device, provider_options, session_options: As for `open_model_file`.
+        settings: What the model is opened with.
         inputs: For `compare`: path of an `.npz` with one sample, tensors in the order of
             `input_names`.
         input_names: See `inputs`.
@@ -33,9 +34,7 @@ class CompileRequest(msgspec.Struct, frozen=True, kw_only=True):
     step: Literal["compile", "compare"]
     model: str
     context: str
-    device: str
-    provider_options: dict[str, str]
-    session_options: dict[str, str]
+    settings: ProviderSettings
     inputs: str = ""
     input_names: tuple[str, ...] = ()
     timeout_s: float
@@ -56,12 +55,9 @@ class CompileAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _open(request: CompileRequest, path: str, extra: dict[str, str]) -> Session:
+    entries = {**request.settings.session_options, **extra}
     return open_model_file(
-        Path(path),
-        provider=QNN,
-        device=request.device,
-        provider_options=request.provider_options,
-        session_options=request.session_options | extra,
+        Path(path), msgspec.structs.replace(request.settings, session_options=entries)
     )
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from edgepack.agent.runtime.sessions import open_model_file
+from edgepack.agent.runtime.opening import open_model_file
 from edgepack.packager.config.inputs import InputDeclaration
 from edgepack.packager.judging.measure import Run
 from edgepack.packager.progress import Progress

@@ -10,7 +10,7 @@ from edgepack.errors import BuildError
 from edgepack.packager.config.inputs import InputDeclaration, TokenInput
 from edgepack.packager.samples.sequence import Feeds, Tensor
 from edgepack.packager.source.fixed_inputs import FixedInput
-from edgepack.packager.source.model import TensorSpec
+from edgepack.packager.source.tensor_spec import TensorSpec
 
 
 @dataclass(frozen=True, kw_only=True)

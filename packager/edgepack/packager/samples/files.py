@@ -14,7 +14,7 @@ from edgepack.packager.samples.formats import open_files
 from edgepack.packager.samples.sequence import Feeds, Samples, Tensor, digest_of
 from edgepack.packager.source.fixed_inputs import FixedInput
 from edgepack.packager.source.input_shapes import suggest_option
-from edgepack.packager.source.model import TensorSpec
+from edgepack.packager.source.tensor_spec import TensorSpec
 
 RANDOM_PREFIX = "random:"
 FEW_SAMPLES = 32

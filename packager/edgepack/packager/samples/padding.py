@@ -12,7 +12,7 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
-from edgepack.agent.runtime.sessions import open_model_file
+from edgepack.agent.runtime.opening import open_model_file
 from edgepack.packager.judging.measure import Outputs, Run
 from edgepack.packager.samples.files import OpenedSamples
 from edgepack.packager.samples.sequence import Feeds, Mask, Samples, Tensor

@@ -18,7 +18,7 @@ from edgepack.errors import BuildError
 from edgepack.packager.config.inputs import InputDeclaration, RawInput
 from edgepack.packager.judging.measure import Run
 from edgepack.packager.samples.sequence import Feeds, State
-from edgepack.packager.source.model import TensorSpec
+from edgepack.packager.source.tensor_spec import TensorSpec
 
 _BEFORE = frozenset({"in", "input", "past", "prev", "previous", "init", "initial", "old", "0", "i"})
 _AFTER = frozenset(

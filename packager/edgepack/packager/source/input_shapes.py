@@ -1,15 +1,12 @@
 """Input shapes: reading them, and fixing the open dimensions that a caller gave sizes for."""
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING
 
 import onnx
 
 from edgepack.errors import BuildError
+from edgepack.packager.source.tensor_spec import TensorSpec
 from edgepack.packager.source.unknown_input import unknown_input
-
-if TYPE_CHECKING:
-    from edgepack.packager.source.model import TensorSpec
 
 UNNAMED = "?"
 """Stands for a dimension that is open and has no name of its own."""
@@ -53,7 +50,7 @@ def fix(
                     dimension.dim_value = symbols[dimension.dim_param][0]
 
 
-def describe_open_dimensions(spec: "TensorSpec") -> str:
+def describe_open_dimensions(spec: TensorSpec) -> str:
     """E.g. `dimensions 0 (batch) and 2 of input 'images' [batch,3,?,320]`."""
     open_ones = [
         str(axis) if size == UNNAMED else f"{axis} ({size})"
@@ -65,7 +62,7 @@ def describe_open_dimensions(spec: "TensorSpec") -> str:
     return f"{noun} {' and '.join(open_ones)} of input {spec.name!r} [{shape}]"
 
 
-def suggest_option(spec: "TensorSpec") -> str:
+def suggest_option(spec: TensorSpec) -> str:
     """An option that would fix this input, with likely sizes."""
     sizes = (
         str(size) if isinstance(size, int) else _likely_size(axis, spec)
@@ -74,7 +71,7 @@ def suggest_option(spec: "TensorSpec") -> str:
     return f"--shape {spec.name}={','.join(sizes)}"
 
 
-def _likely_size(axis: int, spec: "TensorSpec") -> str:
+def _likely_size(axis: int, spec: TensorSpec) -> str:
     if axis == 0:
         return "1"
     return "320" if len(spec.shape) == 4 else "128"

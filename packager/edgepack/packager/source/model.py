@@ -36,6 +36,7 @@ from edgepack.packager.source import (
 )
 from edgepack.packager.source.fixed_inputs import FixedInput, Numbers, describe_fixed, fix_values
 from edgepack.packager.source.known_branches import take_known_branches
+from edgepack.packager.source.tensor_spec import TensorSpec
 
 _READ_BYTES = 1 << 20
 _KINDS = {
@@ -45,30 +46,6 @@ _KINDS = {
     "sparse_tensor_type": "a sparse tensor",
     "opaque_type": "an opaque value",
 }
-
-
-@dataclass(frozen=True, kw_only=True)
-class TensorSpec:
-    """Name, element type and shape of an input or output.
-
-    Attributes:
-        name: As the graph names it.
-        dtype: NumPy's name (`float32`, `int64`, `bool`).
-        shape: One entry an axis: an int where it is fixed, else the symbol's name, or `?`
-            where the model names none.
-    """
-
-    name: str
-    dtype: str
-    shape: tuple[str | int, ...]
-
-    @property
-    def is_static(self) -> bool:
-        """Whether every axis is fixed."""
-        return all(isinstance(size, int) for size in self.shape)
-
-    def __str__(self) -> str:
-        return f"{self.name}: {self.dtype}[{','.join(str(size) for size in self.shape)}]"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 
-from edgepack.agent.runtime.sessions import open_model_file
+from edgepack.agent.runtime.opening import open_model_file
 from edgepack.errors import BuildError, DeviceError
 from edgepack.packager.graph import stored_tensors
 from edgepack.packager.graph.questions import subgraphs

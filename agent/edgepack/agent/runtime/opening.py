@@ -1,0 +1,193 @@
+"""Opening a model on one execution provider, and on no other behind one's back.
+
+ONNX Runtime is eager to please: a provider that is not there, or that fails, is replaced by
+the CPU with a warning at most. A session from here runs on the provider that was asked for, says
+which nodes that provider took, or is an error.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import msgspec
+
+from edgepack.agent.runtime import providers
+from edgepack.agent.runtime.placement import RECORD
+from edgepack.agent.runtime.provider_table import CPU_PROVIDER
+from edgepack.agent.runtime.runtime_words import first_line, remedy_of
+from edgepack.agent.runtime.sessions import Session
+from edgepack.bundle.manifest import Variant
+from edgepack.errors import DeviceError
+
+GRAPH_OPTIMIZATION = "session.graph_optimization_level"
+"""The one session setting of a variant that is no config entry of ONNX Runtime's; its values are
+the keys of `_LEVELS`."""
+
+_LEVELS = {
+    "disable_all": "ORT_DISABLE_ALL",
+    "basic": "ORT_ENABLE_BASIC",
+    "extended": "ORT_ENABLE_EXTENDED",
+    "all": "ORT_ENABLE_ALL",
+}
+
+_ERRORS_ONLY = 3
+VERBOSE = 0
+"""Log severities of ONNX Runtime; verbose, providers tell why they leave a node."""
+
+
+class ProviderSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """What a model is opened with.
+
+    Attributes:
+        provider: ONNX Runtime's name of the provider.
+        device: Device kind: `cpu`, `gpu` or `npu`.
+        provider_options: Options of the provider.
+        session_options: Config entries of the session, and `GRAPH_OPTIMIZATION`.
+    """
+
+    provider: str
+    device: str
+    provider_options: Mapping[str, str] = {}
+    session_options: Mapping[str, str] = {}
+
+
+ON_CPU = ProviderSettings(provider=CPU_PROVIDER, device="cpu")
+"""The CPU provider as ONNX Runtime sets it up."""
+
+
+def settings_of(variant: Variant) -> ProviderSettings:
+    """What a bundle asks a device to open a variant with."""
+    return ProviderSettings(
+        provider=variant.provider,
+        device=variant.device,
+        provider_options=variant.provider_options,
+        session_options=variant.session_options,
+    )
+
+
+def open_session(bundle_folder: Path, variant: Variant, *, threads: int = 0) -> Session:
+    """Opens a variant of an unpacked bundle.
+
+    Args:
+        bundle_folder: Root of the bundle.
+        variant: Which variant; its options are used as they are, what only this device knows
+            (the path of a back-end library) is filled in.
+        threads: Threads within an operator; 0 leaves it to ONNX Runtime.
+
+    Raises:
+        DeviceError: The provider is not here, refuses the model, or is silently replaced.
+    """
+    return open_model_file(
+        bundle_folder / variant.folder / variant.model_file,
+        settings_of(variant),
+        threads=threads,
+    )
+
+
+def open_model_file(
+    path: Path,
+    settings: ProviderSettings = ON_CPU,
+    *,
+    threads: int = 0,
+    log_severity: int = _ERRORS_ONLY,
+) -> Session:
+    """Opens a model file on one provider.
+
+    Args:
+        path: The model; external data and context binaries lie beside it.
+        settings: On what, and how.
+        threads: Threads within an operator; 0 leaves it to ONNX Runtime.
+        log_severity: What ONNX Runtime writes to stderr: `VERBOSE`, or by default errors.
+
+    Raises:
+        ValueError: A session option has a value that does not exist.
+        DeviceError: The provider is not here, refuses the model, or is silently replaced.
+    """
+    runtime = providers.load_runtime()
+    provider, device = settings.provider, settings.device
+    known = providers.known_provider(provider)
+    entries = {**RECORD, **known.session_options, **settings.session_options}
+    options = _make_options(runtime, entries, threads, log_severity)
+    asked: list[Any] | None = None
+    if known.plugin is not None and provider not in _built_in_without_plugin(runtime, known):
+        filled = _fill_in(known.plugin, device, settings.provider_options)
+        options.add_provider_for_devices(_devices(runtime, known, device), filled)
+    else:
+        if provider not in runtime.get_available_providers():
+            raise DeviceError(
+                f"{provider} is not in onnxruntime {runtime.__version__} here",
+                remedy=known.brought_by,
+            )
+        asked = [(provider, dict(settings.provider_options))]
+        if provider != CPU_PROVIDER:
+            asked.append(CPU_PROVIDER)  # For nodes that it leaves; placement tells which.
+    if not path.is_file():
+        raise DeviceError(
+            "the model file is missing", found_in=str(path), remedy="fetch the variant's files"
+        )
+    try:
+        session = runtime.InferenceSession(
+            str(path), sess_options=options, providers=asked, enable_fallback=0
+        )
+    except providers.runtime_errors(runtime) as error:
+        raise DeviceError(
+            f"{provider} cannot open the model: {first_line(error)}",
+            found_in=str(path),
+            remedy=remedy_of(str(error)),
+        ) from error
+    session.disable_fallback()
+    if provider not in session.get_providers():
+        raise DeviceError(
+            f"{provider} was replaced by {', '.join(session.get_providers())}",
+            found_in=str(path),
+            remedy=f"see what this device has: edgepack-agent providers; {known.brought_by}",
+        )
+    return Session(session, provider, runtime)
+
+
+def _make_options(
+    runtime: ModuleType, entries: Mapping[str, str], threads: int, log_severity: int
+) -> Any:
+    options = runtime.SessionOptions()
+    options.log_severity_level = log_severity
+    options.intra_op_num_threads = threads
+    for key, value in entries.items():
+        if key == GRAPH_OPTIMIZATION:
+            if value not in _LEVELS:
+                raise ValueError(f"{key} is one of {', '.join(_LEVELS)}, not {value!r}")
+            options.graph_optimization_level = getattr(
+                runtime.GraphOptimizationLevel, _LEVELS[value]
+            )
+        else:
+            options.add_session_config_entry(key, value)
+    return options
+
+
+def _built_in_without_plugin(runtime: ModuleType, known: providers.Known) -> tuple[str, ...]:
+    """The runtime's own providers, when the plug-in of this one is not installed."""
+    if known.plugin is not None and providers.is_installed(known.plugin):
+        return ()
+    return tuple(runtime.get_available_providers())
+
+
+def _devices(runtime: ModuleType, known: providers.Known, kind: str) -> list[Any]:
+    """The plug-in's devices of a kind, or all where it tells no kinds apart (simulators)."""
+    devices = providers.plugin_devices(runtime, known)
+    if not devices:
+        raise DeviceError(
+            f"the plug-in of {known.name} finds no device here", remedy=known.brought_by
+        )
+    same = [device for device in devices if device.device.type.name.lower() == kind]
+    return same or devices
+
+
+def _fill_in(plugin: providers.Plugin, device: str, options: Mapping[str, str]) -> dict[str, str]:
+    """A variant's provider options, and what only this device can know."""
+    filled = dict(options)
+    if not any(name in filled for name in plugin.backend_options):
+        filled[plugin.backend_options[0]] = providers.backend_path(plugin, device)
+    names_a_chip = any(name in filled for name in plugin.chip_options)
+    if providers.is_simulated(plugin) and not names_a_chip:
+        filled |= plugin.simulator_options
+    return filled

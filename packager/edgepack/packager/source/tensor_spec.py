@@ -1,0 +1,27 @@
+"""What a model says of an input or output."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, kw_only=True)
+class TensorSpec:
+    """Name, element type and shape of an input or output.
+
+    Attributes:
+        name: As the graph names it.
+        dtype: NumPy's name (`float32`, `int64`, `bool`).
+        shape: One entry an axis: an int where it is fixed, else the symbol's name, or `?`
+            where the model names none.
+    """
+
+    name: str
+    dtype: str
+    shape: tuple[str | int, ...]
+
+    @property
+    def is_static(self) -> bool:
+        """Whether every axis is fixed."""
+        return all(isinstance(size, int) for size in self.shape)
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.dtype}[{','.join(str(size) for size in self.shape)}]"
