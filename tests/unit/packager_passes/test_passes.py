@@ -29,7 +29,14 @@ from edgepack.packager.profile.pass_settings import (
 from edgepack.packager.profile.reading import load_profile, resolve_profile
 from edgepack.packager.profile.schema import Limits
 from edgepack.packager.progress import silent
-from tests.unit.packager_passes.models import attention, cnn, make_model, samples_for, weight
+from tests.unit.packager_passes.models import (
+    attention,
+    cnn,
+    constant,
+    make_model,
+    samples_for,
+    weight,
+)
 from tests.unit.packager_passes.passing import copy_of
 
 
@@ -81,6 +88,59 @@ def test_clean_turns_an_untidy_export_into_plain_onnx(tmp_path: Path) -> None:
     assert opset_of(after) == 17
     assert not after.metadata_props
     before.graph.input.pop()
+    assert _differs(before, after, tmp_path) < 1e-6
+
+
+def _model_of_2018(opset: int) -> onnx.ModelProto:
+    """Limits, paddings, slices and enlargements as they stood before opset 11.
+
+    Initializers are inputs too, as IR version 3 wanted it.
+    """
+    node = helper.make_node
+    if opset < 9:
+        enlarged, scales = (
+            node("Upsample", ["c"], ["u"], mode="linear", scales=[1.0, 1.0, 2.0, 2.0]),
+            [],
+        )
+    else:
+        name = "Upsample" if opset < 10 else "Resize"
+        enlarged = node(name, ["c", "scales"], ["u"], mode="linear")
+        scales = [constant("scales", [1, 1, 2, 2])]
+    cut = node("Slice", ["p"], ["s"], axes=[2], starts=[1], ends=[-2])
+    if opset >= 10:
+        cut = node("Slice", ["p", "starts", "ends", "axes"], ["s"])
+        bounds = {"starts": [1], "ends": [-2], "axes": [2]}
+        scales += [constant(name, value, np.int64) for name, value in bounds.items()]
+    model = make_model(
+        [
+            node("Clip", ["x"], ["c"], min=-0.5, max=0.75),
+            enlarged,
+            node("Pad", ["u"], ["p"], mode="constant", value=0.25, pads=[0, 0, 1, 1, 0, 0, 1, 1]),
+            cut,
+            node("Conv", ["s", "w"], ["y"], pads=[1, 1, 1, 1]),
+        ],
+        {"x": [1, 3, 4, 5]},
+        {"y": [1, 4, 7, 12]},
+        [weight("w", 4, 3, 3, 3), *scales],
+        opset=opset,
+    )
+    model.ir_version = 3
+    model.graph.input.extend(
+        helper.make_tensor_value_info(tensor.name, tensor.data_type, list(tensor.dims))
+        for tensor in model.graph.initializer
+    )
+    return model
+
+
+@pytest.mark.parametrize("opset", [7, 8, 9, 10])
+def test_operator_sets_before_11_are_raised_and_keep_what_they_compute(
+    tmp_path: Path, opset: int
+) -> None:
+    before = _model_of_2018(opset)
+    after = clean(copy_of(before), Clean(opset=17), _context(before, tmp_path)).model
+    assert opset_of(after) == 17
+    assert [node.op_type for node in after.graph.node] == ["Clip", "Resize", "Pad", "Slice", "Conv"]
+    assert [value.name for value in after.graph.input] == ["x"]
     assert _differs(before, after, tmp_path) < 1e-6
 
 

@@ -34,10 +34,14 @@ from edgepack.packager.passes.change_opset import change_opset
 from edgepack.packager.passes.context import PassContext, PassResult
 from edgepack.packager.passes.float_types import to_float32
 from edgepack.packager.passes.operator_sets import UnchangeableError, check_types
+from edgepack.packager.passes.opset_rewrites import RESIZE_COUNTS_CENTRES, resize_from_corners
 from edgepack.packager.passes.plain_constants import make_constants_plain
 from edgepack.packager.profile.pass_settings import Clean
 
 _LOWEST_IR = 8
+_IR_WITHOUT_SUCH_INPUTS = 4
+"""Before it each initializer had to be an input too, and onnx's converter asks for that."""
+
 _CONVERTER_ERRORS = (
     RuntimeError,
     version_converter.ConvertError,
@@ -61,7 +65,7 @@ def clean(model: onnx.ModelProto, settings: Clean, context: PassContext) -> Pass
     """
     model = _write_out_functions(model)  # 1.
     graph = model.graph
-    _drop_initializers_from_inputs(graph)  # 2.
+    _drop_initializers_from_inputs(model)  # 2.
     make_constants_plain(graph)  # 3.
     float_notes = to_float32(model)  # 4.
     _drop_identities(graph)  # 5.
@@ -137,12 +141,14 @@ def _write_out_functions(model: onnx.ModelProto) -> onnx.ModelProto:
         ) from error
 
 
-def _drop_initializers_from_inputs(graph: onnx.GraphProto) -> None:
+def _drop_initializers_from_inputs(model: onnx.ModelProto) -> None:
+    graph = model.graph
     initializers = {tensor.name for tensor in graph.initializer}
     kept = [value for value in graph.input if value.name not in initializers]
     if len(kept) != len(graph.input):
         del graph.input[:]
         graph.input.extend(kept)
+    model.ir_version = max(model.ir_version, _IR_WITHOUT_SUCH_INPUTS)
 
 
 def _drop_identities(graph: onnx.GraphProto) -> None:
@@ -209,6 +215,8 @@ def _convert_by_onnx(model: onnx.ModelProto, target: int) -> onnx.ModelProto | N
         converted = version_converter.convert_version(light, target)
     except _CONVERTER_ERRORS:
         return None
+    if opset_of(model) < RESIZE_COUNTS_CENTRES:
+        resize_from_corners(converted.graph)
     order = [tensor.name for tensor in model.graph.initializer]
     _as_initializers(converted.graph, held, order)
     return converted

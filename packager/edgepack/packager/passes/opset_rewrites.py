@@ -8,6 +8,7 @@ import onnx
 from onnx import helper, numpy_helper
 
 from edgepack.packager.graph import stored_tensors
+from edgepack.packager.graph.questions import subgraphs
 from edgepack.packager.passes.operator_sets import UnchangeableError, label
 
 _AXES_BECAME_INPUT = {
@@ -27,6 +28,9 @@ _SPLIT_COUNTS_OUTPUTS = 18
 _SOFTMAX_OF_ONE_AXIS = 13
 _ROI_ALIGN_HALF_PIXEL = 16
 _GRID_SAMPLE_RENAMED = 20
+RESIZE_COUNTS_CENTRES = 11
+"""From this opset on Resize counts from the centres of points where it says nothing else."""
+
 _GRID_SAMPLE_MODES = {b"bilinear": b"linear", b"bicubic": b"cubic"}
 
 
@@ -147,6 +151,24 @@ REWRITES: Mapping[str, Callable[[onnx.NodeProto, Step, Reach], list[onnx.NodePro
     "RoiAlign": _roi_align,
     "GridSample": _grid_sample,
 }
+
+
+def resize_from_corners(graph: onnx.GraphProto) -> None:
+    """Says of each Resize what it, or the Upsample that it was, meant before opset 11.
+
+    onnx's converter keeps neither: a linear one would be shifted by half a point.
+
+    Args:
+        graph: The graph after that conversion; changed in place, with its bodies.
+    """
+    for node in graph.node:
+        for body in subgraphs(node):
+            resize_from_corners(body)
+        if node.op_type == "Resize":
+            node.attribute.append(
+                helper.make_attribute("coordinate_transformation_mode", "asymmetric")
+            )
+            node.attribute.append(helper.make_attribute("nearest_mode", "floor"))
 
 
 def _to_input(node: onnx.NodeProto, name: str, graph: Reach) -> None:

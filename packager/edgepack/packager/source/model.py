@@ -5,7 +5,7 @@
 1. The path is a file and looks like ONNX (`file_kinds`).
 2. It parses, and it has a graph, inputs, outputs and an opset.
 3. Its external data are there, inside the model's folder (`external_data`).
-4. The installed ONNX Runtime knows its opset and IR version, and opset 11 is the oldest.
+4. The installed ONNX Runtime knows its opset and IR version, and opset 7 is the oldest.
 5. Shapes and values the caller fixed fit its inputs (`input_shapes`, `fixed_inputs`), and control
    flow that they decide is gone (`known_branches`).
 6. Its weights are numbers: no NaN anywhere, no infinity where something is computed with it
