@@ -27,6 +27,7 @@ from edgepack.packager.search.makers_by_pass import make_maker
 from edgepack.packager.search.search import search
 from edgepack.packager.search.tries import Conditions
 from edgepack.packager.source.watched_tail import tail_names
+from edgepack.packager.wording import counted
 
 _MOST_NAMED = 5
 
@@ -179,8 +180,8 @@ class Chooser:
         if not names:
             return ()
         return (
-            f"{len(names)} quantized node(s) multiply floats all the same, since ONNX Runtime has "
-            "no integer form of them as they stand: "
+            "Quantized, and multiplied as floats all the same, since ONNX Runtime has no integer "
+            f"form of them as they stand: {counted(len(names), 'node')}: "
             f"{', '.join(names[:_MOST_NAMED])}{' …' if len(names) > _MOST_NAMED else ''}.",
         )
 

@@ -242,7 +242,7 @@ def test_two_layers_in_a_row_get_weights_that_reach_equally_far(
     values = np.abs(numpy_helper.to_array(w1))
     channels = values.max(axis=0) if kind == "Gemm" else values.reshape(8, -1).max(axis=1)
     assert channels.max() / channels.min() < 100
-    assert note.startswith("Cross-layer equalization: 1 pairs of layers; the greatest weight")
+    assert note.startswith("Cross-layer equalization: 1 pair of layers; the greatest weight")
 
 
 def _clipped(*, lowest: float = 0.0, bound: float = 6.0) -> onnx.ModelProto:
@@ -272,7 +272,7 @@ def test_behind_a_clip_only_channels_that_keep_clear_of_its_bound_are_scaled(
     assert (factors[:4] < 0.9).all(), "channels below the bound grow"
     assert factors[4:] == pytest.approx(1.0), "channels that reach the bound stay"
     assert note.startswith(
-        "Cross-layer equalization: 1 pairs of layers, 1 of them with a Clip between, where 50% of "
+        "Cross-layer equalization: 1 pair of layers, 1 of them with a Clip between, where 50% of "
         "the channels keep clear of its bound and may be scaled; the greatest weight"
     )
 

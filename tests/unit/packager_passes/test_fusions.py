@@ -113,7 +113,7 @@ def test_a_layer_normalization_becomes_one_node(tmp_path: Path, square: str) -> 
     model = _layer_norm(square=square, axis=2)
     result = fuse_transformer(copy_of(model), FuseTransformer(), context_of(model, tmp_path))
     assert kinds_of(result.model) == ["LayerNormalization"]
-    assert result.notes == ("1 layer normalizations became one node each.",)
+    assert result.notes == ("1 layer normalization became one node each.",)
     assert difference(model, result.model, tmp_path) < 1e-5
 
 
@@ -127,7 +127,7 @@ def test_a_layer_normalization_before_opset_17_stays_and_the_note_says_so(tmp_pa
     model = _layer_norm(opset=13)
     result = fuse_transformer(copy_of(model), FuseTransformer(), context_of(model, tmp_path))
     assert len(result.model.graph.node) == 9
-    assert "1 layer normalizations stay as exported" in result.notes[0]
+    assert "Left as exported: 1 layer normalization;" in result.notes[0]
 
 
 def _residual_blocks() -> onnx.ModelProto:

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from edgepack.agent.runtime.opening import ProviderSettings
 from edgepack.bundle.manifest import Placement
 from edgepack.packager import on_provider
 from edgepack.packager.judging.evaluation import Evaluator, Venue
@@ -39,9 +40,9 @@ def test_a_slow_simulator_runs_the_first_two_samples_and_a_provider_four(
 ) -> None:
     seen: list[int] = []
 
-    def run_exactly(model: Path, samples: Samples, **settings: Any) -> Trial:
+    def run_exactly(model: Path, samples: Samples, settings: ProviderSettings, **_: Any) -> Trial:
         seen.extend(int(feeds["x"][0]) for feeds in samples)
-        placement = Placement(provider=settings["provider"], taken=1, total=1, verified=True)
+        placement = Placement(provider=settings.provider, taken=1, total=1, verified=True)
         return Trial(placement=placement, outputs=tuple(identity(feeds) for feeds in samples))
 
     monkeypatch.setattr(on_provider, "try_model", run_exactly)

@@ -100,7 +100,7 @@ def test_the_floats_that_enter_the_tail_are_found_whole(tmp_path: Path) -> None:
         "scores": Meaning.SELECTED,
     }
     assert "ends in a selection (TopK)" in watched.notes[-1]
-    assert "The 6 node(s) from there on stay float" in watched.notes[-1]
+    assert "The 6 nodes from there on stay float" in watched.notes[-1]
 
 
 def test_a_selection_in_the_middle_of_a_network_is_no_tail(tmp_path: Path) -> None:

@@ -79,7 +79,7 @@ def test_a_convolution_meets_a_sigmoid_apart_on_maps_of_some_sizes(
     apart, gate = (n for n in result.model.graph.node if n.op_type == "Mul")
     assert list(apart.input) == ["c", "edgepack/one/1"]
     assert set(gate.input) == {apart.output[0], "s"}
-    assert result.notes[0].startswith("1 convolution(s) that meet a Sigmoid were set apart")
+    assert result.notes[0].startswith("1 Sigmoid were set apart")
     after = ModelRunner(result.model, tmp_path / "after.onnx").run(feeds)["y"]
     assert np.array_equal(after, before)
 

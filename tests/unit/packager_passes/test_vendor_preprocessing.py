@@ -243,7 +243,7 @@ def test_a_mean_over_a_large_map_is_split_too(tmp_path: Path) -> None:
     assert kinds_of(result.model) == ["AveragePool", "GlobalAveragePool"]
     assert result.notes == (
         "1 ReduceMean over height and width became GlobalAveragePool.",
-        "1 averages over maps of more than 512 values were split into poolings that fit.",
+        "Split into poolings that fit: 1 average over maps of more than 512 values.",
     )
     assert difference(model, result.model, tmp_path) < 1e-4
 
@@ -255,6 +255,6 @@ def test_an_average_that_nothing_divides_stays_and_the_note_names_it(tmp_path: P
     )
     assert kinds_of(result.model) == ["GlobalAveragePool"]
     assert result.notes == (
-        "1 averages over maps of more than 512 values stay whole, since no size that fits divides "
+        "Not split: 1 average over maps of more than 512 values, since no size that fits divides "
         "them; the NPU may leave them: average (1 x 521).",
     )

@@ -28,6 +28,7 @@ from edgepack.packager.reports.numbers import (
     format_metric,
     format_placement,
 )
+from edgepack.packager.wording import counted
 
 _side = click.Path(path_type=Path)
 _MOST_LISTED = 8
@@ -206,8 +207,7 @@ def _difference(subject: str, difference: Difference) -> str:
 def _file_line(comparison: Comparison, state: FileState) -> Iterator[str]:
     found = [file for file in comparison.files if file.state == state]
     if found:
-        count = f"{len(found)} file" + ("" if len(found) == 1 else "s")
-        yield f"{state:<8}  {count}: {_listed(file.path for file in found)}"
+        yield f"{state:<8}  {counted(len(found), 'file')}: {_listed(file.path for file in found)}"
 
 
 def _listed(names: Iterable[str]) -> str:

@@ -3,6 +3,7 @@
 from edgepack.packager.judging.evaluation import Evaluator, read_host_facts
 from edgepack.packager.judging.trial import Trial
 from edgepack.packager.profile.schema import Profile
+from edgepack.packager.wording import counted
 
 
 def describe_venue(evaluator: Evaluator, profile: Profile, trial: Trial | None) -> tuple[str, ...]:
@@ -26,7 +27,10 @@ def describe_venue(evaluator: Evaluator, profile: Profile, trial: Trial | None) 
         ran = f"{profile.device.provider}{there}"
     else:
         return ()
-    return (f"Accuracy is measured on {evaluator.provider}; {_samples(count)} ran on {ran} too.",)
+    return (
+        f"Accuracy is measured on {evaluator.provider}; {counted(count, 'sample')} ran on {ran} "
+        "too.",
+    )
 
 
 def _toolchain_hint(profile: Profile) -> str:
@@ -36,7 +40,3 @@ def _toolchain_hint(profile: Profile) -> str:
     if is_here or profile.device.type != "cpu":
         return ""
     return f" --toolchain {profile.name}=PYTHON names an environment that has it."
-
-
-def _samples(count: int) -> str:
-    return f"{count} sample{'s' * (count != 1)}"

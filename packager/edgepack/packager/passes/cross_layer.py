@@ -27,6 +27,7 @@ from edgepack.packager.graph.questions import GraphIndex, index_graph, used_name
 from edgepack.packager.passes.layers_in_row import Pair, find_pairs, groups_of, is_turned
 from edgepack.packager.quantization.channels import ChannelAxis, Channels, channel_maxima
 from edgepack.packager.samples.sequence import Samples
+from edgepack.packager.wording import counted
 
 _CLEARANCE = 1.25
 """Room below a Clip's bound: so many times the greatest value of the calibration samples."""
@@ -76,7 +77,8 @@ def equalize(
         layer.store(result.graph, position)
     _drop_unread(result.graph)
     return result, (
-        f"Cross-layer equalization: {len(pairs)} pairs of layers{_describe_clips(pairs, reached)}"
+        f"Cross-layer equalization: {counted(len(pairs), 'pair')} of layers"
+        f"{_describe_clips(pairs, reached)}"
         "; the greatest weight of "
         f"a tensor over its median channel's went from {before:.1f} to "
         f"{_median_unevenness(layers, pairs):.1f} (median)."

@@ -12,6 +12,7 @@ from onnx import helper
 
 from edgepack.packager.graph.node_chains import replace
 from edgepack.packager.graph.questions import GraphIndex, index_graph
+from edgepack.packager.wording import counted
 
 MOST_POOLED = 512
 """So many values one pooling averages at most: what AMD Quark leaves whole in a
@@ -44,13 +45,14 @@ def split_large_pools(model: onnx.ModelProto) -> tuple[str, ...]:
     if split:
         replace(model.graph, set(split), new)
         notes.append(
-            f"{len(split)} averages over maps of more than {MOST_POOLED} values were split into "
-            "poolings that fit."
+            f"Split into poolings that fit: {counted(len(split), 'average')} over maps of more "
+            f"than {MOST_POOLED} values."
         )
     if whole:
         notes.append(
-            f"{len(whole)} averages over maps of more than {MOST_POOLED} values stay whole, since "
-            f"no size that fits divides them; the NPU may leave them: {', '.join(whole)}."
+            f"Not split: {counted(len(whole), 'average')} over maps of more than {MOST_POOLED} "
+            f"values, since no size that fits divides them; the NPU may leave them: "
+            f"{', '.join(whole)}."
         )
     return tuple(notes)
 

@@ -20,6 +20,7 @@ from edgepack.packager.graph.node_chains import (
     scalar,
 )
 from edgepack.packager.graph.questions import GraphIndex, index_graph
+from edgepack.packager.wording import counted
 
 _FIRST_OPSET = 17
 
@@ -49,8 +50,8 @@ def fuse_layer_norm(model: onnx.ModelProto) -> str:
         return ""
     if opset_of(model) < _FIRST_OPSET:
         return (
-            f"{len(chains)} layer normalizations stay as exported: the operator needs opset "
-            f"{_FIRST_OPSET}."
+            f"Left as exported: {counted(len(chains), 'layer normalization')}; the operator "
+            f"needs opset {_FIRST_OPSET}."
         )
     replace(
         model.graph,
@@ -70,7 +71,7 @@ def fuse_layer_norm(model: onnx.ModelProto) -> str:
             for chain in chains
         ],
     )
-    return f"{len(chains)} layer normalizations became one node each."
+    return f"{counted(len(chains), 'layer normalization')} became one node each."
 
 
 def _match(index: GraphIndex, root: onnx.NodeProto) -> _Chain | None:

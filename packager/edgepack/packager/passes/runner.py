@@ -38,6 +38,7 @@ from edgepack.packager.profile.pass_settings import (
 )
 from edgepack.packager.profile.schema import Profile
 from edgepack.packager.progress import Progress
+from edgepack.packager.wording import counted
 
 _CONTROL_FLOW = {"If", "Loop", "Scan"}
 
@@ -166,7 +167,7 @@ def _refuse_forbidden(model: onnx.ModelProto, context: PassContext) -> None:
         names = ", ".join(describe_node(model.graph, node) for node in found[:5])
         option = option_that_folds(model.graph, found, context.samples)
         raise BuildError(
-            f"profile '{context.profile_name}' cannot run {len(found)} node(s): {names}",
+            f"profile '{context.profile_name}' cannot run {counted(len(found), 'node')}: {names}",
             found_in="the model after its passes",
             remedy=(
                 f"{option}: all samples hold it, and as a constant it folds the branch away "

@@ -42,8 +42,8 @@ def spell_out(model: onnx.ModelProto, settings: SpellOut, context: PassContext) 
         "Reciprocal": (divide, "Reciprocal became Div, which the provider computes right."),
         "Sigmoid": (
             part_sigmoids,
-            "convolution(s) that meet a Sigmoid were set apart from it, on maps of a size on which "
-            "the provider computes the two wrongly together.",
+            "Sigmoid were set apart from the convolutions that they meet, on maps of a size on "
+            "which the provider computes the two wrongly together.",
         ),
         "Softplus": (
             flatten_softplus,

@@ -71,8 +71,8 @@ def _with_evaluation(given: OpenedSamples, evaluation: OpenedSamples) -> SampleS
     order = [index for index in _shuffled(given) if given.digests[index] not in held_out]
     if len(order) < 2:
         raise BuildError(
-            f"{len(order)} calibration samples are left that are not among the held-out ones: "
-            "at least 2 are needed",
+            "at least 2 calibration samples must be left that are not among the held-out ones; "
+            f"there {'is' if len(order) == 1 else 'are'} {len(order)}",
             found_in=f"{given.samples.source} and {evaluation.samples.source}",
             remedy="give evaluation samples that are not calibrated with",
         )

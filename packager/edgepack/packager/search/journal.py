@@ -16,6 +16,7 @@ from typing import TypeVar
 import msgspec
 
 from edgepack.durable import flush_folder
+from edgepack.packager.wording import counted
 
 _T = TypeVar("_T")
 
@@ -79,8 +80,8 @@ class Journal:
         if not self.damaged_lines:
             return ()
         return (
-            f"{self.damaged_lines} damaged line(s) of {self._path} were passed over; what they "
-            "told was measured again.",
+            f"Passed over and measured again: {counted(self.damaged_lines, 'damaged line')} of "
+            f"{self._path}.",
         )
 
     def _flush(self, path: Path) -> None:

@@ -32,6 +32,7 @@ from edgepack.packager.search.maker import CandidateMaker, NodeCost
 from edgepack.packager.search.savings import in_sparing_order, worth_lowering
 from edgepack.packager.search.time_limit import OutOfTimeError, describe_duration
 from edgepack.packager.search.tries import Conditions, Tries
+from edgepack.packager.wording import counted
 
 _MOST_LOWERED_AGAIN = 6
 """Candidates that the fifth step may cost."""
@@ -161,7 +162,7 @@ def _try_costly(tries: Tries, methods: tuple[str, ...], spare: _Spare) -> bool:
 
 def _compare(spare: _Spare, methods: tuple[str, ...], count: int) -> str:
     """Step 2: the method that is best with some nodes spared."""
-    because = f"methods compared, the {count} costliest node(s) {spare.word}"
+    because = f"methods compared, the {counted(count, 'costliest node')} {spare.word}"
     best = spare.add(methods[0], count, because)
     for method in methods[1:]:
         candidate = spare.add(method, count, because)
@@ -196,7 +197,7 @@ def _spare_nodes(
 def _may_be_enough(spare: _Spare, methods: tuple[str, ...]) -> bool:
     """Step 3: whether some method is within the budget, if barely, with all of the nodes spared."""
     count = len(spare.names)
-    because = f"whether {count} {spare.word} node(s), all there can be, may be enough"
+    because = f"whether {counted(count, f'{spare.word} node')}, all there can be, may be enough"
     return any(
         spare.add(method, count, because).verdict.passed for method in dict.fromkeys(methods)
     )
@@ -223,7 +224,8 @@ def _climb(spare: _Spare, method: str, tried: int) -> None:
     for count in (tried, *_doubling(len(spare.names))):
         if count <= failed:
             continue
-        candidate = spare.add(method, count, f"the {count} costliest node(s) {spare.word}")
+        words = f"the {counted(count, 'costliest node')} {spare.word}"
+        candidate = spare.add(method, count, words)
         if spare.tries.is_settled(candidate):
             _spare_fewer(spare, method, failed, count)
             return

@@ -15,6 +15,7 @@ from edgepack.packager.graph.selecting_tail import find_selecting_tail, has_sele
 from edgepack.packager.passes.infer_shapes import infer
 from edgepack.packager.samples.meanings import Meaning, judged_outputs
 from edgepack.packager.source.model import SourceModel
+from edgepack.packager.wording import counted
 
 
 def watch_tail(source: SourceModel) -> SourceModel:
@@ -53,8 +54,8 @@ def watch_tail(source: SourceModel) -> SourceModel:
     note = (
         f"The model ends in a selection ({', '.join(tail.ops)}), which any rounding reorders where "
         f"scores are alike: it is judged by the floats that enter it, {_listed(tail.tensors)}. The "
-        f"{count} node(s) from there on stay float, and of {_listed(selected)} it is seen how much "
-        "of what the float model selects is there, in any order."
+        f"{counted(count, 'node')} from there on stay float, and of {_listed(selected)} it is seen "
+        "how much of what the float model selects is there, in any order."
     )
     return replace(
         source, model=model, watched=watched, meanings=meanings, notes=(*source.notes, note)
