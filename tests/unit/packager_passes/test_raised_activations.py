@@ -8,7 +8,7 @@ import pytest
 from onnx import helper
 
 from edgepack.packager.judging.measure import ModelRunner
-from edgepack.packager.judging.noise import mean_noise
+from edgepack.packager.judging.noise import NoiseMeter
 from edgepack.packager.profile.pass_settings import Quantize
 from edgepack.packager.profile.reading import resolve_profile
 from edgepack.packager.progress import silent
@@ -196,7 +196,7 @@ def test_16_bits_hold_what_8_lose(tmp_path: Path) -> None:
         result = _quantizer(model, tmp_path / "calibration").build("minmax", raised=names).model
         runner = ModelRunner(result, tmp_path / "quantized.onnx", optimize=False)
         got = runner.run_all(samples)
-        errors.append(mean_noise(expected, got))
+        errors.append(NoiseMeter(expected).mean_noise(got))
     assert errors[1] < errors[0] / 5
 
 

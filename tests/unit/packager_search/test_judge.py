@@ -36,15 +36,22 @@ def _samples(states: tuple[State, ...] = ()) -> Samples:
     )
 
 
+_FIRST = tuple(number * _COUNT // 16 for number in range(16))
+"""Samples that a candidate runs on first: evenly spread."""
+
+_NEXT = tuple(number * _COUNT // 32 for number in range(1, 32, 2))
+
+
 @pytest.mark.parametrize(
     ("wrong", "expected_runs"),
     [
         ((), 40),
-        ((3,), 40),
-        ((3, 5, 11), 40),
-        ((1, 3, 5, 11), 16),
-        ((1, 3, 5, 31), 32),
-        ((32, 33, 34, 35, 36, 37), 40),
+        (_FIRST[:1], 40),
+        (_FIRST[:3], 40),
+        (_FIRST[:4], 16),
+        ((*_FIRST[:3], _NEXT[0]), 32),
+        (_NEXT[:4], 32),
+        ((4, 9, 14, 19), 40),
     ],
 )
 def test_a_candidate_is_given_up_when_it_fails_by_far_whatever_the_other_samples_say(
@@ -58,6 +65,40 @@ def test_a_candidate_is_given_up_when_it_fails_by_far_whatever_the_other_samples
     assert verdict.given_up_after == (None if expected_runs == 40 else expected_runs)
     assert verdict.value == 1.0 - len(wrong) / expected_runs
     assert (verdict.spare < NEAR_SPARE) == (len(wrong) > 3), "four of 40 are more than thrice one"
+
+
+class _Noisy(_Model):
+    """Answers with values that are off by as much in every sample."""
+
+    def __init__(self, noise: float) -> None:
+        super().__init__()
+        self._noise = np.random.default_rng(1).normal(size=(_COUNT, 1, 4)) * noise
+
+    def __call__(self, feeds: Feeds) -> Outputs:
+        value = super().__call__(feeds)["y"] + self._noise[int(feeds["number"][0])]
+        return {"y": value.astype(np.float32)}
+
+
+@pytest.mark.parametrize(
+    ("noise", "at_least", "expected_runs"),
+    [
+        (0.1, 0.0, 40),  # keeps 99 % of the variance, within the budget
+        (0.16, 0.0, 40),  # 97.5 %: a little too little, and 16 samples do not tell for sure
+        (0.25, 0.0, 16),  # 94 %: no other samples like these make up for that …
+        (0.25, NEAR_SPARE, 40),  # … but it is near, and the best there is so far
+        (0.5, NEAR_SPARE, 16),
+    ],
+)
+def test_what_nearly_certainly_fails_by_more_than_matters_is_not_run_on_the_other_samples(
+    noise: float, at_least: float, expected_runs: int
+) -> None:
+    gate = AccuracyGate(explained_variance_min=0.98, metric="explained_variance")
+    judge = CandidateJudge(_Model(), _samples(), gate, None)
+    candidate = _Noisy(noise)
+    verdict = judge.judge(candidate, at_least=at_least)
+    assert candidate.runs == expected_runs
+    assert verdict.given_up_after == (None if expected_runs == 40 else expected_runs)
+    assert verdict.passed == (noise < 0.14)
 
 
 def test_a_chain_that_loses_everything_is_given_up_after_sixteen_chains() -> None:

@@ -134,6 +134,7 @@ def search_toy(
     max_float_share: float = 1.0,
     demand: Demand | None = None,
     progress: Progress = silent,
+    sample_count: int = 12,
 ) -> SearchResult:
     """Searches for a candidate that keeps 98 % of the variance."""
     folder.mkdir(parents=True)
@@ -141,7 +142,7 @@ def search_toy(
         maker,
         max_float_share,
         _evaluator(),
-        _judge(maker, folder),
+        _judge(maker, folder, sample_count),
         Conditions(
             limit=limit or TimeLimit(None),
             journal=journal or Journal(None),
@@ -173,9 +174,9 @@ def _evaluator() -> Evaluator:
     )
 
 
-def _judge(maker: ToyMaker, folder: Path) -> CandidateJudge:
-    values = np.random.default_rng(0).normal(size=(12, 1, _WIDTH)).astype(np.float32)
-    samples = Samples(count=12, read=lambda index: {"x": values[index]}, source="toys")
+def _judge(maker: ToyMaker, folder: Path, count: int = 12) -> CandidateJudge:
+    values = np.random.default_rng(0).normal(size=(count, 1, _WIDTH)).astype(np.float32)
+    samples = Samples(count=count, read=lambda index: {"x": values[index]}, source="toys")
     gate = AccuracyGate(metric="explained_variance", explained_variance_min=0.98)
     return CandidateJudge(_float_run(maker, folder), samples, gate, None)
 

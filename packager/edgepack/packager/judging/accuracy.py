@@ -35,6 +35,9 @@ from edgepack.packager.samples.meanings import NOTHING_KNOWN, Meaning
 _WHOLE_METRICS = ("cosine", "sqnr_db")
 """Metrics that a profile asks for by name and that are taken of whole outputs."""
 
+_SURE = 2.0
+"""Times the distance to the bound of 95 % that nearly no value lies off: 3.3 standard errors."""
+
 _FLOAT_SQNR_DB = 100.0
 """What float rounding itself leaves, or better: beyond it nothing is gained."""
 
@@ -50,6 +53,8 @@ class Verdict:
         budget: Least value that passes.
         passed: Whether every output is within its budget.
         spare: How much of what the budget allows is left: 1 at no loss, 0 at the budget.
+        spare_at_most: What that is nearly certain not to exceed on many samples like these
+            (`_SURE`); None where samples do not tell.
         noise: Mean nrmse of the outputs and their parts, to order candidates that the metric finds
             equal.
         distances: By output; empty for a user's metric.
@@ -71,6 +76,7 @@ class Verdict:
     spare: float
     noise: float
     distances: tuple[OutputDistance, ...] = field(default=())
+    spare_at_most: float | None = None
     low: float | None = None
     forgiven: bool = False
     given_up_after: int | None = None
@@ -109,10 +115,10 @@ class Reference:
         self.kinds = kinds_of_outputs(self.expected, gate, meanings)
         self._parts = () if gate.metric in _WHOLE_METRICS else find_parts(self.expected, self.kinds)
 
-    def first(self, count: int) -> "Reference":
-        """The same with the first outputs only, and with the budgets of all of them."""
+    def of(self, indices: Sequence[int]) -> "Reference":
+        """The same with some of the outputs only, and with the budgets of all of them."""
         shortened = copy.copy(self)
-        shortened.expected = self.expected[:count]
+        shortened.expected = tuple(self.expected[index] for index in indices)
         return shortened
 
     def judge(self, got: Sequence[Outputs]) -> Verdict:
@@ -144,6 +150,10 @@ class Reference:
             budget=worst.budget,
             passed=all(entry.spare >= 0.0 for entry in entries),
             spare=worst.spare,
+            spare_at_most=min(
+                (entry.spare_at_most for entry in entries if entry.spare_at_most is not None),
+                default=None,
+            ),
             noise=float(np.mean([min(distance.nrmse, 1e6) for distance in apart])),
             distances=distances,
             low=worst.low,
@@ -290,5 +300,15 @@ class _Entry:
     @property
     def spare(self) -> float:
         """How much of what the budget allows is left; see `Verdict.spare`."""
-        allowed = max(self.best - self.budget, 1e-9)
-        return (self.value - self.budget + 1e-12) / allowed
+        return (self.value - self.budget + 1e-12) / self._allowed
+
+    @property
+    def spare_at_most(self) -> float | None:
+        """See `Verdict.spare_at_most`."""
+        if self.low is None:
+            return None
+        return self.spare + _SURE * (self.value - self.low) / self._allowed
+
+    @property
+    def _allowed(self) -> float:
+        return max(self.best - self.budget, 1e-9)

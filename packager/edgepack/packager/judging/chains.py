@@ -12,7 +12,7 @@ between 98 % and 100 % of the float model's ROC-AUC were ordered by chains of ei
 above .99 for models that kept 96 %, and one chain through all samples hung on the few loud ones.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from edgepack.packager.judging.measure import Outputs, Run
 from edgepack.packager.samples.padding import without_padding
@@ -22,7 +22,7 @@ STEPS = 8
 """Inferences of a chain."""
 
 
-def run_samples(run: Run, samples: Samples, which: range | None = None) -> list[Outputs]:
+def run_samples(run: Run, samples: Samples, which: Sequence[int] | None = None) -> list[Outputs]:
     """Outputs of every inference.
 
     Args:
@@ -57,7 +57,7 @@ def describe_chains(samples: Samples) -> str:
     return f"{samples.count} chains of {STEPS} inferences, each feeding its state to the next"
 
 
-def _run_chains(run: Run, samples: Samples, starts: range) -> Iterator[Outputs]:
+def _run_chains(run: Run, samples: Samples, starts: Sequence[int]) -> Iterator[Outputs]:
     for start in starts:
         carried: Feeds = {}
         for step in range(STEPS):

@@ -161,6 +161,20 @@ def measure_distance(
     )
 
 
+def relative_error(
+    expected: Sequence[npt.NDArray[np.generic]],
+    got: Sequence[npt.NDArray[np.generic]],
+    read: Sequence[npt.NDArray[np.bool_]] | None = None,
+) -> float:
+    """What `OutputDistance.nrmse` is, without the rest; arguments as of `measure_distance`."""
+    size = error = 0.0
+    for number, (want, have) in enumerate(zip(expected, got, strict=True)):
+        a, b = _comparable(want, have, None if read is None else read[number])
+        size += float(a @ a)
+        error += float((b - a) @ (b - a))
+    return _ratios(0.0, size, 0.0, error)[1]
+
+
 def variances_between(
     values: Sequence[npt.NDArray[np.generic]], read: Sequence[npt.NDArray[np.bool_]] | None
 ) -> list[float]:

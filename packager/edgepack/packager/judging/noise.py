@@ -8,7 +8,12 @@ from operator import itemgetter
 import numpy as np
 import numpy.typing as npt
 
-from edgepack.packager.judging.distance import OutputKind, measure_distance, variances_between
+from edgepack.packager.judging.distance import (
+    OutputKind,
+    measure_distance,
+    relative_error,
+    variances_between,
+)
 from edgepack.packager.judging.measure import Outputs
 from edgepack.packager.judging.output_kinds import kinds_of_outputs
 from edgepack.packager.judging.parts import Part, find_parts
@@ -17,44 +22,41 @@ from edgepack.packager.samples.meanings import NOTHING_KNOWN, Meaning
 from edgepack.packager.samples.sequence import Tensor
 
 
-def mean_noise(
-    expected: Sequence[Outputs],
-    got: Sequence[Outputs],
-    meanings: Mapping[str, Meaning] = NOTHING_KNOWN,
-) -> float:
-    """Mean over the float outputs of their nrmse; where there is none, the share of wrong integers.
-
-    Of an output that holds values of very different size each part counts as an output: of a
-    detector's boxes and scores in one tensor, the boxes alone are seen otherwise.
+class NoiseMeter:
+    """Measures how far outputs are off; what is to be known of the expected ones is found out once.
 
     Args:
-        expected, got: The outputs to come near to, and a candidate's, one dict a sample.
+        expected: The outputs to come near to, one dict a sample.
         meanings: What outputs mean, of those where it is known.
     """
-    noises = [
-        measure_distance(
-            "",
-            OutputKind.VALUES,
-            view.values,
-            [view.of(outputs) for outputs in got],
-            view.read,
-        ).nrmse
-        for view in _views(expected, meanings)
-    ]
-    noises = noises or [
-        1.0
-        - (
-            measure_distance(
-                name,
-                OutputKind.EXACT,
-                [outputs[name] for outputs in expected],
-                [outputs[name] for outputs in got],
-            ).row_agreement
-            or 0.0
-        )
-        for name in _kinds(expected, meanings)
-    ]
-    return float(np.mean(noises))
+
+    def __init__(
+        self, expected: Sequence[Outputs], meanings: Mapping[str, Meaning] = NOTHING_KNOWN
+    ) -> None:
+        self._expected = expected
+        self._views = _views(expected, meanings)
+        self._integers = () if self._views else tuple(_kinds(expected, meanings))
+
+    def mean_noise(self, got: Sequence[Outputs]) -> float:
+        """Mean over the float outputs of their nrmse; of integers alone the share of wrong ones.
+
+        Of an output that holds values of very different size each part counts as an output: of a
+        detector's boxes and scores in one tensor, the boxes alone are seen otherwise.
+
+        Args:
+            got: A candidate's outputs, one dict a sample.
+        """
+        noises = [
+            relative_error(view.values, [view.of(outputs) for outputs in got], view.read)
+            for view in self._views
+        ]
+        noises += [1.0 - self._share_right(name, got) for name in self._integers]
+        return float(np.mean(noises))
+
+    def _share_right(self, name: str, got: Sequence[Outputs]) -> float:
+        expected = [outputs[name] for outputs in self._expected]
+        given = [outputs[name] for outputs in got]
+        return measure_distance(name, OutputKind.EXACT, expected, given).row_agreement or 0.0
 
 
 def in_telling_order(

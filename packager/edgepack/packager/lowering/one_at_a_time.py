@@ -12,7 +12,7 @@ import onnx
 
 from edgepack.packager.graph.model_files import save_model
 from edgepack.packager.judging.measure import Outputs, Run
-from edgepack.packager.judging.noise import mean_noise
+from edgepack.packager.judging.noise import NoiseMeter
 from edgepack.packager.progress import Progress
 from edgepack.packager.samples.padding import without_padding
 from edgepack.packager.samples.sequence import Samples
@@ -58,11 +58,11 @@ def rank_one_at_a_time(
         run = open_(path)
         return [without_padding(run(feeds), feeds, samples.mask) for feeds in chosen]
 
-    expected = outputs(float_model)
+    meter = NoiseMeter(outputs(float_model), samples.meanings)
     costs: list[NodeCost] = []
     for number, group in enumerate(groups, start=1):
         others = [name for name in names if name not in group]
-        noise = mean_noise(expected, outputs(build(others)), samples.meanings) / len(group)
+        noise = meter.mean_noise(outputs(build(others))) / len(group)
         costs.extend(NodeCost(name=str(name), noise=noise) for name in group)
         progress("ranking nodes", number, len(groups))
     return tuple(sorted(costs, key=lambda cost: (-cost.noise, cost.name)))

@@ -3,68 +3,62 @@
 Each node that a plan quantizes becomes an `If` with the node as it is in one branch, and in the
 other the node with its inputs, weights and outputs rounded. So any subset of nodes can be tried by
 an inference, without building or loading anything, and costs no more than what it rounds.
+`gated_model` runs it.
 """
 
 from collections.abc import Sequence
-from pathlib import Path
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from edgepack.packager.graph.held_weights import WeightsFile, save_for_session
-from edgepack.packager.graph.model_files import open_on_cpu
+from edgepack.packager.graph.held_weights import WeightsFile
 from edgepack.packager.graph.questions import GraphIndex
-from edgepack.packager.judging.measure import Outputs
 from edgepack.packager.quantization.assign import Assignment
 from edgepack.packager.quantization.plan import NodePlan, Plan, WeightUse
 from edgepack.packager.quantization.scales import Scale, quantize, restore
-from edgepack.packager.samples.sequence import Feeds
 
-_GATES = "edgepack/gates"
+GATES = "edgepack/gates"
+"""Graph input that switches the nodes."""
+
 _CONTRIB = "com.microsoft"
 _ROUNDED = "/if-rounded"
 _PLAIN = "/if-plain"
 
 
-class GatedModel:
-    """A model whose nodes' quantization is switched by a vector of gates.
+@dataclass(frozen=True, kw_only=True)
+class Gating:
+    """A model with gates, and where they are.
+
+    Attributes:
+        model: The model; its input `GATES` is bool (nodes,), in the order of the plan.
+        switches: For each node that is switched the index of the first node that it became, and
+            the number of its gate; ascending.
+    """
+
+    model: onnx.ModelProto
+    switches: tuple[tuple[int, int], ...]
+
+
+def add_gates(
+    model: onnx.ModelProto,
+    index: GraphIndex,
+    plan: Plan,
+    scales: Assignment,
+    rounded: WeightsFile,
+) -> Gating:
+    """Puts every node's quantization behind a gate.
 
     Args:
-        model: The float model.
+        model: The float model; not changed.
         index: Its graph, indexed.
         plan: What is quantized.
         scales: With which scales.
-        path: Where the model is written; its folder must exist.
+        rounded: Takes the rounded weights.
     """
-
-    def __init__(
-        self,
-        model: onnx.ModelProto,
-        index: GraphIndex,
-        plan: Plan,
-        scales: Assignment,
-        path: Path,
-    ) -> None:
-        self.names = tuple(node.name for node in plan.nodes)
-        with WeightsFile(path.with_suffix(".weights")) as rounded:
-            gating = _Gating(model, index, plan, scales, rounded).build()
-        save_for_session(gating, path)
-        self._session = open_on_cpu(path, optimize=False)
-        self._outputs = [value.name for value in self._session.get_outputs()]
-        self._inputs = {value.name for value in self._session.get_inputs()}
-
-    def run(self, feeds: Feeds, quantized: npt.NDArray[np.bool_]) -> Outputs:
-        """One inference with a subset of nodes quantized.
-
-        Args:
-            feeds: The sample.
-            quantized: bool (nodes,), in the order of `names`.
-        """
-        used = {name: value for name, value in feeds.items() if name in self._inputs}
-        values = self._session.run(None, {**used, _GATES: quantized})
-        return dict(zip(self._outputs, values, strict=True))
+    return _Gating(model, index, plan, scales, rounded).build()
 
 
 class _Gating:
@@ -83,8 +77,9 @@ class _Gating:
         self._weights = rounded
         self._initializers: dict[str, onnx.TensorProto] = {}
 
-    def build(self) -> onnx.ModelProto:
+    def build(self) -> Gating:
         nodes: list[onnx.NodeProto] = []
+        switches: list[tuple[int, int]] = []
         reading = {plan.position: plan for plan in self._plan.nodes}
         writing = {
             plan.position if plan.rectifier is None else plan.rectifier: plan
@@ -98,8 +93,9 @@ class _Gating:
                 nodes.append(node)
                 continue
             rounded = self._rounded(node, read, written)
+            switches.append((len(nodes), numbers[owner.name]))
             nodes += _switch(node, numbers[owner.name], rounded)
-        return self._assemble(nodes)
+        return Gating(model=self._assemble(nodes), switches=tuple(switches))
 
     def _rounded(
         self, original: onnx.NodeProto, read: NodePlan | None, written: NodePlan | None
@@ -174,9 +170,9 @@ class _Gating:
         result.graph.initializer.extend(self._initializers.values())
         for number in range(len(self._plan.nodes)):
             position = numpy_helper.from_array(np.array(number, dtype=np.int64))
-            position.name = f"{_GATES}/{number}/position"
+            position.name = f"{GATES}/{number}/position"
             result.graph.initializer.append(position)
-        gates = helper.make_tensor_value_info(_GATES, TensorProto.BOOL, [len(self._plan.nodes)])
+        gates = helper.make_tensor_value_info(GATES, TensorProto.BOOL, [len(self._plan.nodes)])
         result.graph.input.append(gates)
         if _CONTRIB not in {entry.domain for entry in result.opset_import}:
             result.opset_import.add(domain=_CONTRIB, version=1)
@@ -194,7 +190,7 @@ def _switch(
         plain.output[i] = f"{name}{_PLAIN}" if name else ""
     name = f"{outputs[0]}/gate"
     return [
-        helper.make_node("Gather", [_GATES, f"{_GATES}/{number}/position"], [name], name),
+        helper.make_node("Gather", [GATES, f"{GATES}/{number}/position"], [name], name),
         helper.make_node(
             "If",
             [name],

@@ -9,11 +9,11 @@ import onnx
 from edgepack.packager.graph.questions import GraphIndex, index_graph
 from edgepack.packager.profile.pass_settings import Quantize
 from edgepack.packager.progress import Progress
-from edgepack.packager.quantization.ablation import GatedModel
 from edgepack.packager.quantization.assign import Assignment, assign_scales
 from edgepack.packager.quantization.calibration import Calibration
 from edgepack.packager.quantization.chosen_scales import ChosenScales
 from edgepack.packager.quantization.feedback_rounder import Rounder, to_nearest
+from edgepack.packager.quantization.gated_model import GatedModel
 from edgepack.packager.quantization.methods import needs_histogram
 from edgepack.packager.quantization.observations import Observation
 from edgepack.packager.quantization.plan import Plan, make_plan

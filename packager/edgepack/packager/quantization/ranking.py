@@ -5,9 +5,9 @@ from functools import partial
 import numpy as np
 
 from edgepack.packager.judging.chains import run_samples
-from edgepack.packager.judging.noise import in_telling_order, mean_noise
+from edgepack.packager.judging.noise import NoiseMeter, in_telling_order
 from edgepack.packager.progress import Progress
-from edgepack.packager.quantization.ablation import GatedModel
+from edgepack.packager.quantization.gated_model import GatedModel
 from edgepack.packager.samples.sequence import Samples
 from edgepack.packager.search.maker import NodeCost
 
@@ -51,11 +51,12 @@ def rank_nodes(gated: GatedModel, samples: Samples, *, progress: Progress) -> tu
     while leaders and seen < min(_MOST_SAMPLES, samples.count):
         chosen = samples.pick(range(seen, min(seen + batch, samples.count)))
         expected = run_samples(partial(gated.run, quantized=none), chosen)
+        meter = NoiseMeter(expected, samples.meanings)
         for done, number in enumerate(leaders, start=1):
             gates = none.copy()
             gates[number] = True
             got = run_samples(partial(gated.run, quantized=gates), chosen)
-            noises[number] += [mean_noise(expected, got, samples.meanings)] * chosen.count
+            noises[number] += [meter.mean_noise(got)] * chosen.count
             progress("ranking nodes", done, len(leaders))
         seen, batch = seen + chosen.count, seen + chosen.count
         leaders.sort(key=lambda number: (-np.mean(noises[number]), gated.names[number]))

@@ -1,10 +1,13 @@
 """Judges candidates: one set of samples, or the user's metric.
 
-Most candidates of a search that begins far from its budget fail by far. As soon as one has lost so
-much that it fails by far whatever the other samples say, it is not run on those.
+Most candidates of a search fail, many of them by far. A candidate runs on a quarter of the samples
+first, then on half of them, evenly spread. As soon as it has lost so much that it fails by far
+whatever the other samples say, or nearly certainly by what samples like these say, it is not run on
+the others. What is far is up to the search: where a candidate is near its budget already, one that
+misses the budget is neither enough nor the best.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from edgepack.packager.judging.accuracy import Reference, Verdict
@@ -22,7 +25,7 @@ NEAR_SPARE = -2.0
 """Down to here a candidate is near: it loses at most three times what the budget allows."""
 
 _LOOKS = (16, 32)
-"""After so many samples it is asked whether a candidate can still be near."""
+"""After so many samples it is asked whether a candidate is worth the others."""
 
 
 class CandidateJudge:
@@ -55,22 +58,40 @@ class CandidateJudge:
             )
         self._float_value = evaluate_metric(metric, float_run) if metric else 1.0
 
-    def judge(self, run: Run) -> Verdict:
-        """Runs a candidate and judges it."""
+    def judge(self, run: Run, *, at_least: float = NEAR_SPARE) -> Verdict:
+        """Runs a candidate and judges it.
+
+        Args:
+            run: The candidate.
+            at_least: Spare below which it does not matter by how much it fails.
+        """
         if self._metric is not None:
             return judge_metric(self._metric, run, self._float_value, self._gate)
-        got: list[Outputs] = []
-        done = 0
-        for look in (look for look in _LOOKS if look < self.samples.count):
-            got += run_samples(run, self.samples, range(done, look))
-            done = look
-            at_most = self._in_use.judge([*got, *self._in_use.expected[len(got) :]])
-            if at_most.spare < NEAR_SPARE:
-                seen = self._in_use.first(len(got)).judge(got)
-                spare = min(seen.spare, at_most.spare)
-                return replace(seen, passed=False, spare=spare, given_up_after=look)
-        got += run_samples(run, self.samples, range(done, self.samples.count))
-        return self._in_use.judge(got)
+        count = self.samples.count
+        got: dict[int, list[Outputs]] = {}
+        for look in (*(look for look in _LOOKS if look < count), count):
+            for index in (number * count // look for number in range(look)):
+                if index not in got:
+                    got[index] = run_samples(run, self.samples, (index,))
+            if look < count and (failed := self._given_up(got, at_least)) is not None:
+                return failed
+        return self._in_use.judge([outputs for index in range(count) for outputs in got[index]])
+
+    def _given_up(self, got: Mapping[int, list[Outputs]], at_least: float) -> Verdict | None:
+        """The verdict on a candidate that need not run on the other samples; None on others."""
+        whole = list(self._in_use.expected)
+        length = len(whole) // self.samples.count
+        places = [length * index + step for index in sorted(got) for step in range(length)]
+        given = [outputs for index in sorted(got) for outputs in got[index]]
+        seen = self._in_use.of(places).judge(given)
+        for place, outputs in zip(places, given, strict=True):
+            whole[place] = outputs
+        certain = self._in_use.judge(whole).spare
+        likely = certain if seen.spare_at_most is None else seen.spare_at_most
+        if min(certain, likely) >= at_least:
+            return None
+        spare = min(seen.spare, certain)
+        return replace(seen, passed=False, spare=spare, given_up_after=len(got))
 
     def judge_single(self, got: Sequence[Outputs]) -> Verdict:
         """Judges outputs of single inferences, one dict a sample, by all but padding.

@@ -13,7 +13,7 @@ from edgepack.packager.judging.measure import Run
 from edgepack.packager.progress import Progress
 from edgepack.packager.search.candidates import Candidate, Demand, Judged, SearchResult
 from edgepack.packager.search.journal import Journal
-from edgepack.packager.search.judge import CandidateJudge
+from edgepack.packager.search.judge import NEAR_SPARE, CandidateJudge
 from edgepack.packager.search.maker import Built, CandidateMaker, NodeCost, Raising
 from edgepack.packager.search.savings import given_away
 from edgepack.packager.search.time_limit import TimeLimit, describe_duration
@@ -164,6 +164,11 @@ class Tries:
         )
 
     @property
+    def _least_spare(self) -> float:
+        """Of a candidate that is not within the budget, and worse than the best, nothing counts."""
+        return NEAR_SPARE if self.is_empty else max(NEAR_SPARE, min(0.0, self.best.verdict.spare))
+
+    @property
     def is_empty(self) -> bool:
         """Whether nothing was judged yet."""
         return not self._candidates
@@ -207,7 +212,7 @@ class Tries:
         built = self._build(method, float_nodes, raised)
         path.parent.mkdir(parents=True, exist_ok=True)
         size_bytes = save_model(built.model, path)
-        verdict = self._judge.judge(self._evaluator.open(path))
+        verdict = self._judge.judge(self._evaluator.open(path), at_least=self._least_spare)
         judged = Judged(verdict=verdict, size_bytes=size_bytes, lowered=len(built.lowered))
         key = _key(method, float_nodes, raised)
         self._conditions.journal.keep(self._conditions.context, key, judged)

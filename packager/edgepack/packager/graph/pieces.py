@@ -1,0 +1,93 @@
+"""Cuts a model into pieces that run one after the other, so that some can run without the rest."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import onnx
+from onnx import helper
+
+from edgepack.packager.graph.questions import subgraphs, used_names
+
+
+@dataclass(frozen=True, kw_only=True)
+class Piece:
+    """Some nodes of a graph, as a model of its own.
+
+    Attributes:
+        model: It has the weights that the nodes read, and nothing that stands for all of the model.
+        inputs: The graph's own inputs that it reads, and what earlier pieces make.
+        outputs: The graph's own outputs that it makes, and what later pieces read.
+    """
+
+    model: onnx.ModelProto
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+
+
+def cut(
+    model: onnx.ModelProto, starts: Sequence[int], types: Mapping[str, int]
+) -> tuple[Piece, ...]:
+    """Cuts a model.
+
+    Args:
+        model: The model; not changed.
+        starts: Index of the first node of each piece, ascending, 0 first.
+        types: ONNX element type by tensor.
+
+    Returns:
+        A piece for each start; the model as it is where the type of what they would exchange is not
+        known, or where no node makes one of its outputs.
+    """
+    graph = model.graph
+    bounds = [*starts, len(graph.node)]
+    groups = [graph.node[start:end] for start, end in pairwise(bounds)]
+    made = {
+        name: number
+        for number, nodes in enumerate(groups)
+        for node in nodes
+        for name in node.output
+    }
+    fed = {value.name: value for value in graph.input}
+    ends = {value.name: value for value in graph.output}
+    reads = [_reads(nodes) for nodes in groups]
+    exchanged = {
+        name
+        for number, names in enumerate(reads)
+        for name in names
+        if made.get(name, number) != number
+    }
+    if not exchanged <= {*ends, *types} or not ends.keys() <= made.keys():
+        return (Piece(model=model, inputs=tuple(fed), outputs=tuple(ends)),)
+
+    def declare(name: str) -> onnx.ValueInfoProto:
+        whole = fed.get(name) or ends.get(name)
+        return whole or helper.make_tensor_value_info(name, types[name], None)
+
+    pieces = []
+    for number, nodes in enumerate(groups):
+        inputs = [name for name in reads[number] if name in fed or made.get(name, number) != number]
+        outputs = [
+            name for node in nodes for name in node.output if name in ends or name in exchanged
+        ]
+        piece = onnx.ModelProto()
+        piece.ir_version = model.ir_version
+        piece.opset_import.extend(model.opset_import)
+        piece.functions.extend(model.functions)
+        piece.graph.name = f"{graph.name}/{number}"
+        piece.graph.node.extend(nodes)
+        piece.graph.initializer.extend(t for t in graph.initializer if t.name in reads[number])
+        piece.graph.input.extend(map(declare, inputs))
+        piece.graph.output.extend(map(declare, outputs))
+        pieces.append(Piece(model=piece, inputs=tuple(inputs), outputs=tuple(outputs)))
+    return tuple(pieces)
+
+
+def _reads(nodes: Iterable[onnx.NodeProto]) -> dict[str, None]:
+    """What nodes read, in order; also what they make for each other and what bodies read."""
+    names: dict[str, None] = {}
+    for node in nodes:
+        names |= dict.fromkeys(name for name in node.input if name)
+        for body in subgraphs(node):
+            names |= dict.fromkeys(sorted(used_names(body)))
+    return names
