@@ -12,6 +12,7 @@ from edgepack.packager.judging.output_kinds import kinds_of_outputs
 from edgepack.packager.judging.tolerances import derive_tolerances
 from edgepack.packager.judging.user_metric import evaluate_metric, judge_metric
 from edgepack.packager.profile.schema import AccuracyGate
+from edgepack.packager.samples.meanings import Meaning
 
 GATE = AccuracyGate()
 
@@ -21,9 +22,11 @@ def _softmax(values: np.ndarray) -> np.ndarray:
     return np.asarray(grown / grown.sum(axis=-1, keepdims=True), dtype=np.float32)
 
 
-def _outputs(count: int, shape: tuple[int, ...], *, seed: int = 0) -> list[np.ndarray]:
+def _outputs(
+    count: int, shape: tuple[int, ...], *, seed: int = 0, scale: float = 2.0
+) -> list[np.ndarray]:
     rng = np.random.default_rng(seed)
-    return [rng.normal(0, 2, shape).astype(np.float32) for _ in range(count)]
+    return [rng.normal(0, scale, shape).astype(np.float32) for _ in range(count)]
 
 
 def _named(values: list[np.ndarray]) -> list[Outputs]:
@@ -53,6 +56,41 @@ def test_outputs_are_told_apart_by_what_they_hold() -> None:
     }
 
 
+def test_rows_without_a_clear_winner_hold_no_scores() -> None:
+    rng = np.random.default_rng(0)
+    ratings = [
+        (rng.uniform(1, 4.5) + rng.normal(0, 0.4, (1, 3))).astype(np.float32) for _ in range(40)
+    ]
+    faces = _outputs(40, (1, 128), scale=1.0)
+    logits = _outputs(40, (1, 10), scale=9.0)
+    expected: list[Outputs] = [
+        {"ratings": a, "face": b, "logits": c}
+        for a, b, c in zip(ratings, faces, logits, strict=True)
+    ]
+    reference = Reference(expected, GATE)
+    assert reference.kinds == {
+        "ratings": OutputKind.VALUES,
+        "face": OutputKind.VALUES,
+        "logits": OutputKind.DECISION,
+    }
+    remarks = reference.judge(expected).remarks
+    assert [remark.split(":")[0] for remark in remarks] == [
+        "No winner stands out in output 'ratings', so its values are judged",
+        "No winner stands out in output 'face', so its values are judged",
+    ]
+    assert remarks[0].endswith(
+        "[outputs.'ratings'] kind = 'scores' in edgepack.toml if the highest one wins."
+    )
+    known = {"ratings": Meaning.VALUES, "face": Meaning.EMBEDDING}
+    assert Reference(expected, GATE, known).judge(expected).remarks == ()
+
+
+def test_too_few_rows_do_not_tell_whether_winners_are_clear() -> None:
+    rows = _outputs(40, (1, 10), scale=0.5)
+    assert Reference(_named(rows[:7]), GATE).kinds == {"y": OutputKind.DECISION}
+    assert Reference(_named(rows), GATE).kinds == {"y": OutputKind.VALUES}
+
+
 def test_equal_outputs_pass_with_everything_to_spare() -> None:
     values = _named(_outputs(20, (1, 10)))
     verdict = Reference(values, GATE).judge(values)
@@ -62,7 +100,7 @@ def test_equal_outputs_pass_with_everything_to_spare() -> None:
 
 
 def test_one_sample_of_many_may_differ_but_not_two() -> None:
-    values = _outputs(20, (1, 10))
+    values = _outputs(20, (1, 10), scale=9.0)
     reference = Reference(_named(values), GATE)
     for wrong, passes in ((0, True), (1, True), (2, False)):
         got = [-value if i < wrong else value for i, value in enumerate(values)]
@@ -96,7 +134,7 @@ def test_a_constant_answer_fails_though_its_cosine_is_high() -> None:
 
 @pytest.mark.parametrize("broken", [np.nan, np.inf])
 def test_outputs_that_are_not_finite_fail(broken: float) -> None:
-    values = _outputs(12, (1, 10))
+    values = _outputs(12, (1, 10), scale=9.0)
     got = [np.full_like(value, broken) for value in values]
     verdict = Reference(_named(values), GATE).judge(_named(got))
     assert not verdict.passed

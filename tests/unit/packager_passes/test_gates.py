@@ -66,7 +66,7 @@ def test_a_refusal_says_where_decisions_are_too_much_alike_to_judge_by() -> None
 
 def test_a_refused_decision_says_what_to_do_where_the_output_holds_no_scores() -> None:
     rng = np.random.default_rng(0)
-    faces = [rng.normal(0, 2, (1, 64)) for _ in range(20)]
+    faces = [rng.normal(0, 20, (1, 64)) for _ in range(20)]
     expected: list[Outputs] = [{"face": face} for face in faces]
     got: list[Outputs] = [{"face": -face} for face in faces]
     profile = load_profile("cpu")

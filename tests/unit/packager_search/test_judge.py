@@ -27,7 +27,7 @@ class _Model:
 
 
 def _samples(states: tuple[State, ...] = ()) -> Samples:
-    scores = np.random.default_rng(0).normal(size=(_COUNT, 1, 4)).astype(np.float32)
+    scores = np.random.default_rng(0).normal(0, 9, size=(_COUNT, 1, 4)).astype(np.float32)
     return Samples(
         count=_COUNT,
         read=lambda index: {"x": scores[index], "number": np.array([index])},

@@ -10,6 +10,8 @@ each of them counts. Integers are decisions that the model has taken already.
 
 Agreement tells something only where decisions differ. Where a model that always gives the commonest
 one would pass, a row of scores is judged as values: it may well be two quantities of unlike size.
+And only where they are clear: rows in which no winner stands out are quantities side by side, or
+vectors, and values too.
 
 Vectors (embeddings, a transformer's hidden states) are compared with each other by whoever uses
 them. Errors of single rows average out then, an error that a whole sample shares moves it among
@@ -27,7 +29,7 @@ import numpy as np
 
 from edgepack.packager.judging.distance import OutputDistance, OutputKind, measure_distance
 from edgepack.packager.judging.measure import Outputs
-from edgepack.packager.judging.output_kinds import describe_alike, kinds_of_outputs, with_one_miss
+from edgepack.packager.judging.output_kinds import describe_scores, kinds_of_outputs, with_one_miss
 from edgepack.packager.judging.parts import Part, find_parts
 from edgepack.packager.profile.schema import AccuracyGate
 from edgepack.packager.samples.meanings import NOTHING_KNOWN, Meaning
@@ -159,7 +161,7 @@ class Reference:
             low=worst.low,
             forgiven=any(entry.forgiven for entry in entries),
             output=worst.output if len(self.kinds) > 1 else "",
-            remarks=describe_alike(self.expected, self.kinds, self._gate, self._meanings),
+            remarks=describe_scores(self.expected, self.kinds, self._gate, self._meanings),
         )
 
     def distances(self, got: Sequence[Outputs]) -> tuple[OutputDistance, ...]:

@@ -18,6 +18,9 @@ coin flip would refuse a build."""
 _FEWEST_FOR_VARIETY = 8
 """Fewer samples may well have one decision by chance."""
 
+_CLEAR = 0.5
+"""Half of the way from an even share to all; see `_clearness`."""
+
 _KINDS = {
     Meaning.EMBEDDING: OutputKind.EMBEDDING,
     Meaning.VALUES: OutputKind.VALUES,
@@ -73,10 +76,25 @@ def _are_decisions(values: Sequence[npt.NDArray[np.generic]]) -> bool:
 def _are_undecided_scores(
     values: Sequence[npt.NDArray[np.generic]], kind: OutputKind, gate: AccuracyGate
 ) -> bool:
-    """Rows of scores with so few different decisions that agreement says nothing of them."""
+    """Rows of scores whose decisions agreement says nothing of: all alike, or none of them clear."""
     if kind is not OutputKind.DECISION or all(_is_distribution(value) for value in values):
         return False
-    return says_nothing(values, gate.top1_agreement_min)
+    return says_nothing(values, gate.top1_agreement_min) or _clearness(values) < _CLEAR
+
+
+def _clearness(values: Sequence[npt.NDArray[np.generic]]) -> float:
+    """How far from an even share to all the winner has, in the median sample's softmax, 0…1.
+
+    A classifier is trained until its scores, read so, say how sure it is. Quantities side by side
+    (three ratings of one recording) are near each other in every sample.
+    """
+    if len(values) < _FEWEST_FOR_VARIETY:
+        return 1.0
+    rows = np.concatenate([value.reshape(-1, value.shape[-1]) for value in values])
+    scores = rows.astype(np.float64)
+    shares = 1.0 / np.exp(scores - scores.max(axis=-1, keepdims=True)).sum(axis=-1)
+    even = 1.0 / rows.shape[-1]
+    return float((np.median(shares) - even) / (1.0 - even))
 
 
 def says_nothing(values: Sequence[npt.NDArray[np.generic]], budget: float) -> bool:
@@ -92,13 +110,13 @@ def says_nothing(values: Sequence[npt.NDArray[np.generic]], budget: float) -> bo
     return counts.most_common(1)[0][1] / len(values) >= with_one_miss(budget, len(values))
 
 
-def describe_alike(
+def describe_scores(
     expected: Sequence[Outputs],
     kinds: Mapping[str, OutputKind],
     gate: AccuracyGate,
     meanings: Mapping[str, Meaning],
 ) -> tuple[str, ...]:
-    """Which outputs' decisions are too much alike to be judged by, a sentence each.
+    """Which rows of numbers are no scores, or say little as such, a sentence each.
 
     Args:
         expected, gate, meanings: See `kinds_of_outputs`.
@@ -110,15 +128,20 @@ def describe_alike(
         is_scores = values[0].dtype.kind == "f" and values[0].ndim == 2
         if not is_scores or values[0].size < 2:
             continue
-        if not says_nothing(values, gate.top1_agreement_min):
-            continue
-        alike = Counter(int(value.argmax()) for value in values).most_common(1)[0]
-        found = f"The float model's decision in output '{name}' is {alike[0]} in {alike[1]} of "
-        found += f"{len(values)} samples, so that agreement says little"
-        if kind is OutputKind.DECISION:
-            remarks.append(f"{found}: give samples of other classes too.")
-        elif kind is OutputKind.VALUES and gate.metric == "auto" and name not in meanings:
-            remarks.append(f"{found}: its values are judged.")
+        is_guessed = kind is OutputKind.VALUES and gate.metric == "auto" and name not in meanings
+        if says_nothing(values, gate.top1_agreement_min):
+            alike = Counter(int(value.argmax()) for value in values).most_common(1)[0]
+            found = f"The float model's decision in output '{name}' is {alike[0]} in {alike[1]} of "
+            found += f"{len(values)} samples, so that agreement says little"
+            if kind is OutputKind.DECISION:
+                remarks.append(f"{found}: give samples of other classes too.")
+            elif is_guessed:
+                remarks.append(f"{found}: its values are judged.")
+        elif is_guessed and _are_decisions(values):
+            remarks.append(
+                f"No winner stands out in output '{name}', so its values are judged: "
+                f"[outputs.'{name}'] kind = 'scores' in edgepack.toml if the highest one wins."
+            )
     return tuple(remarks)
 
 
