@@ -222,7 +222,10 @@ def _fainter(samples: Samples, factor: float) -> Samples:
 def _prepare_for_fainter(
     profile: Profile, factor: float, folder: Path, *, allow_degraded: bool
 ) -> PreparedVariant:
-    """Three products that give clear scores, calibrated on samples that are 1/factor times as large as the held-out."""
+    """Three products that give clear scores.
+
+    They are calibrated on samples that are 1/factor times as large as the held-out.
+    """
     model = make_model(
         [
             helper.make_node("MatMul", ["x", "w1"], ["h1"], name="first"),

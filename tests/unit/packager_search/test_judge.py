@@ -10,6 +10,8 @@ from edgepack.packager.samples.sequence import Feeds, Samples, State
 from edgepack.packager.search.judge import NEAR_SPARE, CandidateJudge
 
 _COUNT = 40
+_SIZE = 9.0
+"""Of the scores, so that their winners are clear."""
 _GATE = AccuracyGate(top1_agreement_min=0.98, explained_variance_min=0.98)
 
 
@@ -27,7 +29,7 @@ class _Model:
 
 
 def _samples(states: tuple[State, ...] = ()) -> Samples:
-    scores = np.random.default_rng(0).normal(0, 9, size=(_COUNT, 1, 4)).astype(np.float32)
+    scores = np.random.default_rng(0).normal(0, _SIZE, size=(_COUNT, 1, 4)).astype(np.float32)
     return Samples(
         count=_COUNT,
         read=lambda index: {"x": scores[index], "number": np.array([index])},
@@ -72,7 +74,7 @@ class _Noisy(_Model):
 
     def __init__(self, noise: float) -> None:
         super().__init__()
-        self._noise = np.random.default_rng(1).normal(size=(_COUNT, 1, 4)) * noise
+        self._noise = np.random.default_rng(1).normal(0, _SIZE, size=(_COUNT, 1, 4)) * noise
 
     def __call__(self, feeds: Feeds) -> Outputs:
         value = super().__call__(feeds)["y"] + self._noise[int(feeds["number"][0])]

@@ -76,7 +76,7 @@ def _are_decisions(values: Sequence[npt.NDArray[np.generic]]) -> bool:
 def _are_undecided_scores(
     values: Sequence[npt.NDArray[np.generic]], kind: OutputKind, gate: AccuracyGate
 ) -> bool:
-    """Rows of scores whose decisions agreement says nothing of: all alike, or none of them clear."""
+    """Rows of scores whose agreement says nothing: their decisions are all alike, or not clear."""
     if kind is not OutputKind.DECISION or all(_is_distribution(value) for value in values):
         return False
     return says_nothing(values, gate.top1_agreement_min) or _clearness(values) < _CLEAR
