@@ -28,6 +28,7 @@ from edgepack.packager.search.candidates import Demand
 from edgepack.packager.search.combinations import Combination
 from edgepack.packager.search.context import describe_context
 from edgepack.packager.search.journal import Journal
+from edgepack.packager.search.savings import computing_given_away
 from edgepack.packager.search.time_limit import OutOfTimeError, TimeLimit
 from edgepack.packager.search.tries import Conditions
 from edgepack.packager.source.model import SourceModel
@@ -35,6 +36,10 @@ from edgepack.packager.variant import Attempt
 
 _MUCH_OF_THE_WEIGHTS = 0.5
 """Share of a lowered model's bytes of weights; more than that in floats is why it is no smaller."""
+
+_NOTHING_SAVED = 0.99
+"""Share of the float model's bytes, and of its multiply-accumulates, from which on a model with
+integers does what the float one does."""
 
 _SAME_LATENCY = 1.1
 _SAME_SIZE = 1.01
@@ -103,6 +108,24 @@ class Explored:
         return (
             f"Little is saved: {float_share:.0%} of the nodes stay float, and it takes {share:.0%} "
             f"of the float model's bytes. Instead: {self.profile.gates.otherwise}.",
+        )
+
+    @property
+    def saves_nothing(self) -> bool:
+        """Whether a lowered model has the bytes and the multiply-accumulates of the float one."""
+        found = self.chosen.found
+        if found is None or not self.chosen.is_lowered:
+            return False
+        computing = computing_given_away(found.culprits, found.best.float_nodes)
+        return min(self.size_bytes / self.prepared.size_bytes, computing) >= _NOTHING_SAVED
+
+    def with_attempts_of(self, further: "Explored") -> "Explored":
+        """The same model, with what was tried after it."""
+        found, tried = self.chosen.found, further.chosen.found
+        if found is None or tried is None:
+            return self
+        return replace(
+            self, chosen=replace(self.chosen, found=replace(found, attempts=tried.attempts))
         )
 
     def go_on(self, demand: Demand) -> "Explored | None":

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from edgepack.errors import BuildError
-from edgepack.packager import confirming
+from edgepack.packager import confirming, exploring
 from edgepack.packager.confirming import Confirmed
 from tests.unit.packager_passes.products import prepare_products
 
@@ -66,4 +66,28 @@ def test_what_passes_without_certainty_goes_on_twice_and_is_then_taken(
     variant = prepare_products(tmp_path, count=_NODES)
     told = [note for note in variant.notes if note.startswith("The held-out samples are not sure")]
     assert (len(told), len(float_nodes)) == (2, 3)
+    assert not variant.degraded
+
+
+def test_certainty_is_not_bought_with_all_that_lowering_saves(
+    let_differ: Callable[..., list[int]], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(exploring, "_NOTHING_SAVED", 0.0)
+    float_nodes = let_differ(99, forgiven=True)
+    variant = prepare_products(tmp_path, count=_NODES)
+    assert len(float_nodes) == 1, "the first is kept"
+    surer = next(note for note in variant.notes if note.startswith("What may be surer"))
+    assert "saves nothing (" in surer
+    more = [attempt for attempt in variant.attempts if attempt.float_nodes]
+    assert max(attempt.float_nodes or 0 for attempt in more) > float_nodes[0], "they are told of"
+    assert [attempt.float_nodes for attempt in variant.attempts if attempt.is_best] == float_nodes
+
+
+def test_what_is_refused_gives_way_to_what_saves_nothing(
+    let_differ: Callable[..., list[int]], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(exploring, "_NOTHING_SAVED", 0.0)
+    float_nodes = let_differ(1, passed=False)
+    variant = prepare_products(tmp_path, count=_NODES)
+    assert len(float_nodes) == 2
     assert not variant.degraded

@@ -23,6 +23,7 @@ from edgepack.packager.search.journal import Journal
 from edgepack.packager.search.judge import CandidateJudge
 from edgepack.packager.search.maker import NodeCost
 from edgepack.packager.search.savings import (
+    computing_given_away,
     describe_share,
     given_away,
     in_sparing_order,
@@ -214,3 +215,13 @@ def test_bytes_that_hardly_count_are_not_worth_a_candidate_and_every_computing_n
     assert worth_lowering(computing, ("a", "b")) == ("a", "b")
     quiet = [NodeCost(name=n, noise=e, macs=10) for n, e in (("a", 0.1), ("b", 0.01))]
     assert worth_lowering(quiet, ("a", "b")) == ("b", "a")
+
+
+def test_of_computing_that_is_given_away_all_is_where_nothing_is_made_cheaper() -> None:
+    costs = [NodeCost(name=name, noise=0.1, macs=macs) for name, macs in (("a", 30), ("b", 10))]
+    moving = [NodeCost(name="c", noise=0.1)]
+    assert computing_given_away([*costs, *moving], ("b",)) == 0.25
+    assert computing_given_away([*costs, *moving], ("a", "b")) == 1.0, "c moves values only"
+    assert computing_given_away([*costs, *moving], ("c",)) == 0.0
+    assert computing_given_away(moving, ("c",)) == 1.0
+    assert computing_given_away([], ()) == 0.0, "no node had to be ranked, and none is spared"

@@ -69,6 +69,23 @@ def given_away(costs: Sequence[NodeCost], spared: Collection[str]) -> float:
     return (share + of_nodes) / 2 if _saves_computing(costs) else share
 
 
+def computing_given_away(costs: Sequence[NodeCost], spared: Collection[str]) -> float:
+    """Share of the multiply-accumulates that spared nodes give away, 0…1.
+
+    Args:
+        costs: Every node that can be lowered.
+        spared: Names of some of them.
+
+    Returns:
+        1.0 where nodes are spared, and lowering makes no node's multiply-accumulates cheaper or
+        they cannot be counted.
+    """
+    if not spared:
+        return 0.0
+    share = _share(costs, spared) if _saves_computing(costs) else None
+    return 1.0 if share is None else share
+
+
 def worth_lowering(costs: Sequence[NodeCost], spared: Sequence[str]) -> tuple[str, ...]:
     """Spared nodes that it may pay to lower again, those first that save the most for their noise.
 
