@@ -261,8 +261,19 @@ def test_scores_that_always_decide_alike_are_judged_by_their_values() -> None:
     )
 
 
+def test_probabilities_that_move_but_never_decide_otherwise_are_values() -> None:
+    rng = np.random.default_rng(0)
+    shares = rng.uniform(0.0, 0.4, 40)
+    values = [np.array([[1 - share, share]], np.float32) for share in shares]
+    constant = [np.array([[0.8, 0.2]], np.float32)] * 40
+    verdict = Reference(_named(values), GATE).judge(_named(constant))
+    assert verdict.metric == "explained_variance", "each of its decisions is right"
+    assert not verdict.passed
+    assert verdict.remarks[0].endswith("so that agreement says little: its values are judged.")
+
+
 def test_a_distribution_that_always_decides_alike_is_told() -> None:
-    values = [_softmax(value + np.array([[9, 0, 0]])) for value in _outputs(20, (1, 3))]
+    values = [_softmax(value + np.array([[12, 0, 0]])) for value in _outputs(20, (1, 3))]
     verdict = Reference(_named(values), GATE).judge(_named(values))
     assert verdict.metric == "top1_agreement"
     assert verdict.remarks[0].endswith("says little: give samples of other classes too.")

@@ -10,6 +10,8 @@ each of them counts. Integers are decisions that the model has taken already.
 
 Agreement tells something only where decisions differ. Where a model that always gives the commonest
 one would pass, a row of scores is judged as values: it may well be two quantities of unlike size.
+So is a distribution whose probabilities move from sample to sample: somebody holds them against a
+threshold.
 And only where they are clear: rows in which no winner stands out are quantities side by side, or
 vectors, and values too.
 

@@ -18,6 +18,9 @@ coin flip would refuse a build."""
 _FEWEST_FOR_VARIETY = 8
 """Fewer samples may well have one decision by chance."""
 
+_MOVING = 0.02
+"""Standard deviation of a probability from which on it says more than which one is the highest."""
+
 _CLEAR = 0.5
 """Half of the way from an even share to all; see `_clearness`."""
 
@@ -76,10 +79,22 @@ def _are_decisions(values: Sequence[npt.NDArray[np.generic]]) -> bool:
 def _are_undecided_scores(
     values: Sequence[npt.NDArray[np.generic]], kind: OutputKind, gate: AccuracyGate
 ) -> bool:
-    """Rows of scores whose agreement says nothing: their decisions are all alike, or not clear."""
-    if kind is not OutputKind.DECISION or all(_is_distribution(value) for value in values):
+    """Rows whose agreement says nothing: their decisions are all alike, or not clear.
+
+    Of a distribution the probabilities say more than that, where they move.
+    """
+    if kind is not OutputKind.DECISION:
         return False
-    return says_nothing(values, gate.top1_agreement_min) or _clearness(values) < _CLEAR
+    is_alike = says_nothing(values, gate.top1_agreement_min)
+    if all(_is_distribution(value) for value in values):
+        return is_alike and _spread(values) >= _MOVING
+    return is_alike or _clearness(values) < _CLEAR
+
+
+def _spread(values: Sequence[npt.NDArray[np.generic]]) -> float:
+    """How far rows are from their mean: standard deviation of the column that varies the most."""
+    rows = np.concatenate([value.reshape(-1, value.shape[-1]) for value in values])
+    return float(rows.astype(np.float64).std(axis=0).max())
 
 
 def _clearness(values: Sequence[npt.NDArray[np.generic]]) -> float:
