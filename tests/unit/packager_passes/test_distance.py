@@ -1,5 +1,7 @@
 """Distances that tell what a use would lose, and how sure a number from few samples is."""
 
+import tracemalloc
+
 import numpy as np
 import pytest
 
@@ -102,3 +104,18 @@ def test_the_report_says_how_sure_the_verdict_is_and_that_it_comes_from_chains()
         "Judged on 16 chains of 8 inferences, each feeding its state to the next; single "
         "inferences keep explained variance 1.0000 of 'speech'."
     )
+
+
+def test_large_outputs_are_compared_one_after_the_other() -> None:
+    rng = np.random.default_rng(0)
+    expected = [rng.normal(size=(1, 40, 2500)).astype(np.float32) for _ in range(24)]
+    got = [value + np.float32(0.1) for value in expected]
+    tracemalloc.start()
+    try:
+        distance = measure_distance("y", OutputKind.SEQUENCE, expected, got)
+        _, peak_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert distance.explained_variance == pytest.approx(0.99, abs=1e-3)
+    one_bytes = 2 * expected[0].nbytes
+    assert peak_bytes < 10 * one_bytes, "all 24 in float64 at once would be 24 times one"

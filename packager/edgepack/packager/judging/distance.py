@@ -187,20 +187,18 @@ def variances_between(
         values: One array a sample.
         read: Which values count, an array a sample; None for all.
     """
-    wide = [value.astype(np.float64) for value in values]
     if len(values) >= _FEWEST_FOR_MEAN and len({value.shape for value in values}) == 1:
-        mean = _mean(np.stack(wide))
+        mean = _mean(values)
     else:
-        count = sum(int((~np.isnan(value)).sum()) for value in wide)
-        mean = np.asarray(sum(float(np.nansum(value)) for value in wide) / max(count, 1))
-    counted = [np.isfinite(value) for value in wide]
-    if read is not None:
-        counted = [some & where for some, where in zip(counted, read, strict=True)]
-    variances = [
-        float((((value - mean) ** 2)[where]).sum())
-        for value, where in zip(wide, counted, strict=True)
-    ]
-    size = sum(float((value[where] ** 2).sum()) for value, where in zip(wide, counted, strict=True))
+        count = sum(int((~np.isnan(value)).sum()) for value in values)
+        total = sum(float(np.nansum(value, dtype=np.float64)) for value in values)
+        mean = np.asarray(total / max(count, 1))
+    variances, size = [], 0.0
+    for number, value in enumerate(values):  # one after the other: outputs may be megabytes each
+        counted = np.isfinite(value) if read is None else np.isfinite(value) & read[number]
+        wide = value.astype(np.float64)
+        variances.append(float((((wide - mean) ** 2)[counted]).sum()))
+        size += float((wide[counted] ** 2).sum())
     least = max(1e-6 * size, 1e-12) / len(values)
     return variances if sum(variances) > least * len(values) else [least] * len(values)
 
@@ -233,10 +231,13 @@ def _neighbourhood(
     return 1.0 - float(lost.sum() / whole.sum()), kept_low(lost.tolist(), whole.tolist())
 
 
-def _mean(values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """Mean over the first axis of what is not NaN; NaN where nothing is left."""
-    counts = (~np.isnan(values)).sum(axis=0)
-    sums = np.nansum(values, axis=0)
+def _mean(values: Sequence[npt.NDArray[np.generic]]) -> npt.NDArray[np.float64]:
+    """Mean over arrays of one shape of what is not NaN; NaN where nothing is left."""
+    counts = np.zeros(values[0].shape, dtype=np.int64)
+    sums = np.zeros(values[0].shape, dtype=np.float64)
+    for value in values:
+        counts += ~np.isnan(value)
+        sums += np.nan_to_num(value.astype(np.float64), nan=0.0, posinf=np.inf, neginf=-np.inf)
     means = np.full(sums.shape, np.nan)
     np.divide(sums, counts, out=means, where=counts > 0)
     return means
