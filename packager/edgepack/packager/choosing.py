@@ -12,6 +12,7 @@ from edgepack.packager.choice import FLOAT_PRECISION, Chosen, Grounds, PreparedF
 from edgepack.packager.graph.model_files import size_on_disk
 from edgepack.packager.graph.own_quantization import read_own_quantization
 from edgepack.packager.judging import gates
+from edgepack.packager.judging.accuracy import Verdict
 from edgepack.packager.judging.evaluation import Evaluator
 from edgepack.packager.judging.race import Race
 from edgepack.packager.judging.restored_weights import nodes_with_restored_weights
@@ -25,7 +26,7 @@ from edgepack.packager.search.kept_float import KeptFloat
 from edgepack.packager.search.maker import CandidateMaker
 from edgepack.packager.search.makers_by_pass import make_maker
 from edgepack.packager.search.search import search
-from edgepack.packager.search.tries import Conditions
+from edgepack.packager.search.tries import Conditions, Tries
 from edgepack.packager.source.watched_tail import tail_names
 from edgepack.packager.wording import counted
 
@@ -118,6 +119,25 @@ class Chooser:
             is_hopeless=self._race.is_hopeless,
         )
         return self._decide(found)
+
+    def try_first(self) -> Verdict | None:
+        """The verdict on the first method with every node lowered; None where nothing is lowered.
+
+        Raises:
+            BuildError: The candidate cannot be made or run.
+            OutOfTimeError: The time is used up.
+        """
+        if self._maker is None or self._judge is None:
+            return None
+        tries = Tries(
+            self._maker,
+            self._evaluator,
+            self._judge,
+            self._conditions,
+            work_dir=self._folder / "first",
+            progress=self._progress,
+        )
+        return tries.add(self._maker.methods[0], (), "whether it may do").verdict
 
     def _decide(self, found: SearchResult) -> Chosen:
         """Between the best candidate and the float model."""

@@ -39,6 +39,7 @@ from edgepack.packager.judging.user_metric import Metric
 from edgepack.packager.on_provider import OnProvider, RanThere
 from edgepack.packager.progress import Progress
 from edgepack.packager.samples.sequence import Samples
+from edgepack.packager.saving import saves_nothing
 from edgepack.packager.search.candidates import Demand
 from edgepack.packager.search.judge import CandidateJudge
 from edgepack.packager.source.model import SourceModel
@@ -157,7 +158,7 @@ def confirm(
             eased = _eased(explored, further, demand)
             notes += [_EASED] if eased is not None else []
             further = eased or further
-        if confirmed.verdict.passed and not _refuses(confirmed.ran) and further.saves_nothing:
+        if confirmed.verdict.passed and not _refuses(confirmed.ran) and saves_nothing(further):
             notes.append(_describe_surer(further))
             explored = explored.with_attempts_of(further)
             break

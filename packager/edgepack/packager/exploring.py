@@ -15,11 +15,9 @@ from edgepack.errors import BuildError
 from edgepack.packager.choice import Chosen, Grounds, PreparedFloat
 from edgepack.packager.choosing import Chooser
 from edgepack.packager.graph.held_weights import hold_weights
-from edgepack.packager.graph.model_files import load_model, save_model
-from edgepack.packager.graph.workload import float_weights
+from edgepack.packager.graph.model_files import save_model
 from edgepack.packager.judging.accuracy import Verdict
 from edgepack.packager.judging.evaluation import Evaluator, Venue
-from edgepack.packager.judging.gates import LITTLE_SAVED
 from edgepack.packager.passes.context import PassContext
 from edgepack.packager.passes.runner import run_float_passes
 from edgepack.packager.profile.pass_settings import Lowering
@@ -28,18 +26,10 @@ from edgepack.packager.search.candidates import Demand
 from edgepack.packager.search.combinations import Combination
 from edgepack.packager.search.context import describe_context
 from edgepack.packager.search.journal import Journal
-from edgepack.packager.search.savings import computing_given_away
 from edgepack.packager.search.time_limit import OutOfTimeError, TimeLimit
 from edgepack.packager.search.tries import Conditions
 from edgepack.packager.source.model import SourceModel
 from edgepack.packager.variant import Attempt
-
-_MUCH_OF_THE_WEIGHTS = 0.5
-"""Share of a lowered model's bytes of weights; more than that in floats is why it is no smaller."""
-
-_NOTHING_SAVED = 0.99
-"""Share of the float model's bytes, and of its multiply-accumulates, from which on a model with
-integers does what the float one does."""
 
 _SAME_LATENCY = 1.1
 _SAME_SIZE = 1.01
@@ -93,31 +83,6 @@ class Explored:
         if found is None or not self.chosen.is_lowered:
             return self.prepared.size_bytes
         return found.best.judged.size_bytes
-
-    @property
-    def size_notes(self) -> tuple[str, ...]:
-        """Says so where so much stays float that little is saved."""
-        found, share = self.chosen.found, self.size_bytes / self.prepared.size_bytes
-        if found is None or not self.chosen.is_lowered:
-            return ()
-        if not found.best.float_nodes:
-            return _never_lowered(found.best.path, share) if share > LITTLE_SAVED else ()
-        float_share = len(found.best.float_nodes) / found.best.total
-        if max(share, float_share) <= LITTLE_SAVED:
-            return ()
-        return (
-            f"Little is saved: {float_share:.0%} of the nodes stay float, and it takes {share:.0%} "
-            f"of the float model's bytes. Instead: {self.profile.gates.otherwise}.",
-        )
-
-    @property
-    def saves_nothing(self) -> bool:
-        """Whether a lowered model has the bytes and the multiply-accumulates of the float one."""
-        found = self.chosen.found
-        if found is None or not self.chosen.is_lowered:
-            return False
-        computing = computing_given_away(found.culprits, found.best.float_nodes)
-        return min(self.size_bytes / self.prepared.size_bytes, computing) >= _NOTHING_SAVED
 
     def with_attempts_of(self, further: "Explored") -> "Explored":
         """The same model, with what was tried after it."""
@@ -197,7 +162,7 @@ def explore(
         try:
             plan.limit.check()
             if key not in prepared:
-                prepared[key] = _run_passes(source, profile, grounds, folder)
+                prepared[key] = run_passes(source, profile, grounds, folder)
             chooser = Chooser(
                 prepared=prepared[key],
                 profile=profile,
@@ -233,28 +198,25 @@ def explore(
     return _with_whole_search(_cheapest(explored), explored, skipped)
 
 
-def _never_lowered(model: Path, share: float) -> tuple[str, ...]:
-    """Names the operators that the recipe leaves float, where these hold much of a model."""
-    kept = float_weights(load_model(model).graph)
-    if sum(kept.values()) < _MUCH_OF_THE_WEIGHTS:
-        return ()
-    names = ", ".join(
-        f"{kind} ({held:.0%} of the bytes of all weights)" for kind, held in kept.items()
-    )
-    return (
-        f"Little is saved: it takes {share:.0%} of the float model's bytes. What the profile's "
-        f"recipe leaves float holds most of them: {names}.",
-    )
-
-
 def _float_passes(profile: Profile) -> bytes:
     entries = [entry for entry in profile.passes if not isinstance(entry, Lowering)]
     return msgspec.json.encode((entries, profile.limits))
 
 
-def _run_passes(
+def run_passes(
     source: SourceModel, profile: Profile, grounds: Grounds, folder: Path
 ) -> PreparedFloat:
+    """The float model after a profile's float passes.
+
+    Args:
+        source: The source model.
+        profile: The profile.
+        grounds: Has the samples that passes may look at.
+        folder: Where it is written; it must exist.
+
+    Raises:
+        BuildError: A pass failed.
+    """
     context = PassContext(
         profile_name=profile.name,
         limits=profile.limits,

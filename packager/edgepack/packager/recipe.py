@@ -7,7 +7,8 @@
    scale; and a run of golden samples on the provider in a fresh process, where it is here or
    simulated: compatibility, placement, and the outputs once more (`on_provider`).
 5. Where verdict or run is a no, the search may go on (`confirming`).
-6. The gates; what they refuse is an error, or marked with `--allow-degraded`.
+6. The gates; what they refuse is an error, or marked with `--allow-degraded`. Before accuracy is
+   refused, or where little is saved, a look at other profiles for the device (`other_profiles`).
 7. Compilation ahead of time, where the profile asks for it.
 """
 
@@ -29,10 +30,12 @@ from edgepack.packager.judging.user_metric import Metric
 from edgepack.packager.judging.venue_notes import describe_venue
 from edgepack.packager.judging.verdict_notes import describe_verdict
 from edgepack.packager.on_provider import OnProvider
+from edgepack.packager.other_profiles import advise, look_at_others
 from edgepack.packager.passes.compile import CompiledContext, compile_context
 from edgepack.packager.profile.schema import Profile
 from edgepack.packager.progress import Progress
 from edgepack.packager.samples.sequence import Samples, SampleSplit
+from edgepack.packager.saving import describe_little, saves_little
 from edgepack.packager.source.model import SourceModel
 from edgepack.packager.variant import (
     Attempt,
@@ -99,13 +102,9 @@ def prepare_variant(
     venue = venue or find_venue(profile)
     if venue.is_simulated:
         on_provider.load_ahead(profile, venue)  # a vendor's simulator loads longest
-    explored = explore(
-        source,
-        plan or plan_of(profile),
-        Grounds(split=split, float_source=float_source, metric=metric, progress=progress),
-        venue=venue,
-        work_dir=work_dir,
-    )  # 1. to 3.
+    plan = plan or plan_of(profile)
+    grounds = Grounds(split=split, float_source=float_source, metric=metric, progress=progress)
+    explored = explore(source, plan, grounds, venue=venue, work_dir=work_dir)  # 1. to 3.
     folder = work_dir / "variant"
     folder.mkdir(exist_ok=True)
     final = folder / MODEL_FILE
@@ -122,12 +121,18 @@ def prepare_variant(
     size_bytes, judged_count = confirmed.size_bytes, confirmed.count
     ran = confirmed.ran
     trial = ran.trial if ran else None
+    advice = None
+    if profile.gates.otherwise and (saves_little(explored) or not verdict.passed):
+        outlooks = look_at_others(source, profile, grounds, plan, work_dir)
+        advice = advise(outlooks, chosen.found)
     seen = [distances, *((ran.distances,) if ran else ())]
     placement = trial.placement if trial else unverified_placement(profile)
     refusals = [
         refusal
         for refusal in (
-            gates.check_accuracy(profile, verdict, judged_count, chosen.found, split.uncovered),
+            gates.check_accuracy(
+                profile, verdict, judged_count, chosen.found, split.uncovered, advice
+            ),
             ran.refusal if ran else None,
             gates.check_placement(profile, placement),
             gates.check_size(profile, size_bytes, source.size_bytes),
@@ -139,7 +144,7 @@ def prepare_variant(
         *explored.prepared.notes,
         *chosen.notes,
         *explored.notes,
-        *explored.size_notes,
+        *describe_little(explored, advice),
         *confirmed.notes,
         *describe_verdict(verdict, judged_count, split.held_out, distances),
         *describe_venue(evaluator, profile, trial),

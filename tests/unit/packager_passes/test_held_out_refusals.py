@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from edgepack.errors import BuildError
-from edgepack.packager import confirming, exploring
+from edgepack.packager import confirming, saving
 from edgepack.packager.confirming import Confirmed
 from tests.unit.packager_passes.products import prepare_products
 
@@ -72,7 +72,7 @@ def test_what_passes_without_certainty_goes_on_twice_and_is_then_taken(
 def test_certainty_is_not_bought_with_all_that_lowering_saves(
     let_differ: Callable[..., list[int]], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(exploring, "_NOTHING_SAVED", 0.0)
+    monkeypatch.setattr(saving, "_NOTHING_SAVED", 0.0)
     float_nodes = let_differ(99, forgiven=True)
     variant = prepare_products(tmp_path, count=_NODES)
     assert len(float_nodes) == 1, "the first is kept"
@@ -86,7 +86,7 @@ def test_certainty_is_not_bought_with_all_that_lowering_saves(
 def test_what_is_refused_gives_way_to_what_saves_nothing(
     let_differ: Callable[..., list[int]], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(exploring, "_NOTHING_SAVED", 0.0)
+    monkeypatch.setattr(saving, "_NOTHING_SAVED", 0.0)
     float_nodes = let_differ(1, passed=False)
     variant = prepare_products(tmp_path, count=_NODES)
     assert len(float_nodes) == 2

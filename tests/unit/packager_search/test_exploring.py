@@ -13,9 +13,11 @@ from edgepack.packager.choice import Grounds
 from edgepack.packager.config.build_file import read_config
 from edgepack.packager.exploring import Explored, SearchPlan, explore
 from edgepack.packager.judging.evaluation import find_venue
+from edgepack.packager.judging.gates import Advice
 from edgepack.packager.profile.reading import resolve_profile
 from edgepack.packager.progress import silent
 from edgepack.packager.samples.sequence import SampleSplit
+from edgepack.packager.saving import describe_little
 from edgepack.packager.search.combinations import Combination, combine, read_searched
 from edgepack.packager.search.journal import Journal
 from edgepack.packager.search.time_limit import TimeLimit
@@ -156,17 +158,22 @@ def test_a_model_that_is_hardly_smaller_than_float_says_so_with_what_to_build_in
     taken = _explore(tmp_path / "a", _activations("uint16"))
     found = taken.chosen.found
     assert found is not None
-    assert _beside_float_of(taken, taken.size_bytes).size_notes == (), "no node is float"
+    assert describe_little(_beside_float_of(taken, taken.size_bytes), None) == (), (
+        "no node is float"
+    )
     partly = replace(found, best=replace(found.best, float_nodes=("easy_layer",)))
     taken = replace(taken, chosen=replace(taken.chosen, found=partly))
-    (note,) = _beside_float_of(taken, taken.size_bytes).size_notes
-    assert "100% of the float model's bytes" in note
-    assert taken.profile.gates.otherwise in note
-    assert _beside_float_of(taken, 2 * taken.size_bytes).size_notes == ()
+    beside = _beside_float_of(taken, taken.size_bytes)
+    (note,) = describe_little(beside, None)
+    assert note.endswith("100% of the float model's bytes.")
+    advice = Advice(instead="--profile other, which helps", learnt=("It was the scales.",))
+    told, learnt = describe_little(beside, advice)
+    assert (told, learnt) == (f"{note} Instead: --profile other, which helps.", *advice.learnt)
+    assert describe_little(_beside_float_of(taken, 2 * taken.size_bytes), None) == ()
     mostly = replace(found.best, float_nodes=tuple("abcdefghi"))
     mostly = replace(mostly, judged=replace(mostly.judged, lowered=1))
     taken = replace(taken, chosen=replace(taken.chosen, found=replace(found, best=mostly)))
-    (note,) = _beside_float_of(taken, 2 * taken.size_bytes).size_notes
+    (note,) = describe_little(_beside_float_of(taken, 2 * taken.size_bytes), None)
     assert "90% of the nodes stay float, and it takes 50%" in note
 
 
@@ -183,7 +190,7 @@ def test_what_a_recipe_leaves_float_is_named_where_it_holds_most_of_the_weights(
     onnx.save(helper.make_model(helper.make_graph([node], "left", [x], [y], [weights])), path)
     left = replace(found, best=replace(found.best, path=path))
     taken = replace(taken, chosen=replace(taken.chosen, found=left, path=path))
-    (note,) = _beside_float_of(taken, taken.size_bytes).size_notes
+    (note,) = describe_little(_beside_float_of(taken, taken.size_bytes), None)
     assert note.startswith("Little is saved: it takes 100% of the float model's bytes.")
     assert note.endswith("MatMul (100% of the bytes of all weights).")
-    assert _beside_float_of(taken, 2 * taken.size_bytes).size_notes == ()
+    assert describe_little(_beside_float_of(taken, 2 * taken.size_bytes), None) == ()

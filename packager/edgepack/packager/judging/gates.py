@@ -33,8 +33,23 @@ TRIAL_ROOM_OF_FEW = 0.1
 """The same as a share of the output's size on the samples that ran, which may say less than others:
 an error that is small beside the loudest sample's may be all that they say."""
 
+_MORE_BITS = "a profile with more bits (16-bit activations, fp32)"
+
 _CULPRITS_SHOWN = 5
 _LEFT_SHOWN = 6
+
+
+@dataclass(frozen=True, kw_only=True)
+class Advice:
+    """What is known of other profiles for a device, where one serves a model badly.
+
+    Attributes:
+        instead: Those that there is reason to try, with the reason; "" where there are none.
+        learnt: What was learnt of the others, a sentence each.
+    """
+
+    instead: str = ""
+    learnt: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,6 +75,7 @@ def check_accuracy(
     sample_count: int,
     found: SearchResult | None,
     coverage: Sequence[str] = (),
+    advice: Advice | None = None,
 ) -> Refusal | None:
     """The accuracy gate, on held-out samples.
 
@@ -69,10 +85,12 @@ def check_accuracy(
         sample_count: How many held-out samples.
         found: What the search tried; None where nothing was quantized.
         coverage: What the calibration samples do not cover, which no candidate makes up for.
+        advice: What other profiles for the device would do; None where it names none.
     """
     if verdict.passed:
         return None
     share = 1.0 if profile.lowering is None else profile.lowering.max_float_share
+    other = _MORE_BITS if advice is None else advice.instead
     more = f"max_float_share above {share:g}, " if share < 1.0 else ""
     return Refusal(
         gate="accuracy",
@@ -80,12 +98,17 @@ def check_accuracy(
         f"budget is {verdict.budget:.4f} (float model {verdict.float_value:.4f}, "
         f"{sample_count} held-out samples)",
         found_in="\n    ".join(
-            (*verdict.remarks, *coverage, *filter(None, (_describe_search(found),)))
+            (
+                *verdict.remarks,
+                *coverage,
+                *filter(None, (_describe_search(found),)),
+                *(advice.learnt if advice else ()),
+            )
         )
         or None,
-        remedy=f"{_without_selection(verdict)}{profile.gates.otherwise}, more calibration samples, "
-        f"{_if_no_scores(verdict)}"
-        f"{more}or a lower budget in [gates.accuracy] of a profile "
+        remedy=f"{_without_selection(verdict)}{f'{other}; ' if other else ''}"
+        f"more calibration samples, {_if_no_scores(verdict)}{more}"
+        "or a lower budget in [gates.accuracy] of a profile "
         "of your own; --allow-degraded builds it marked",
     )
 

@@ -1,0 +1,127 @@
+"""Another profile is advised where a look at it gives a reason to, and else is told of."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import onnx
+import pytest
+from onnx import helper
+
+from edgepack.errors import BuildError
+from edgepack.packager.exploring import SearchPlan
+from edgepack.packager.judging.accuracy import Verdict
+from edgepack.packager.other_profiles import Outlook, advise
+from edgepack.packager.profile.reading import resolve_profile
+from edgepack.packager.samples.sequence import SampleSplit
+from edgepack.packager.search.candidates import Candidate, Judged, SearchResult
+from edgepack.packager.search.combinations import Combination
+from edgepack.packager.search.journal import Journal
+from edgepack.packager.search.time_limit import TimeLimit
+from tests.unit.packager_passes.models import make_model, samples_for, weight
+from tests.unit.packager_passes.preparing import prepare
+
+
+def _verdict(value: float) -> Verdict:
+    spare = (value - 0.98) / 0.02
+    return Verdict(
+        metric="explained_variance",
+        value=value,
+        float_value=1.0,
+        budget=0.98,
+        passed=spare >= 0.0,
+        spare=spare,
+        noise=0.0,
+    )
+
+
+def _found(value: float) -> SearchResult:
+    """What a search tried: with every node lowered it keeps so much, with one float all of it."""
+    whole = Candidate(
+        label="",
+        method="minmse",
+        float_nodes=(),
+        raised=(),
+        raised_word="",
+        path=Path("none"),
+        judged=Judged(verdict=_verdict(value), size_bytes=1, lowered=2),
+    )
+    spared = replace(whole, float_nodes=("a",), judged=replace(whole.judged, verdict=_verdict(1.0)))
+    return SearchResult(best=spared, attempts=(), culprits=(), candidates=(whole, spared))
+
+
+def test_a_profile_is_advised_with_the_reason_that_a_look_at_it_gave() -> None:
+    holds = Outlook(name="holds", verdict=_verdict(0.99))
+    nearer = Outlook(name="nearer", verdict=_verdict(0.96))
+    floats = Outlook(name="floats")
+    advice = advise((holds, nearer, floats), _found(0.9))
+    assert advice.learnt == ()
+    assert advice.instead == (
+        "--profile holds, which keeps explained_variance 0.9900 with every node quantized, or "
+        "--profile nearer, which needs fewer float nodes: it keeps explained_variance 0.9600 with "
+        "every node quantized, this one 0.9000, or --profile floats, which lowers no node: its "
+        "provider rounds by itself, which is not measured here"
+    )
+
+
+def test_a_profile_that_loses_nearly_as_much_is_not_advised_but_told_of() -> None:
+    outlooks = (
+        Outlook(name="alike", verdict=_verdict(0.93)),
+        Outlook(name="broken", problem="cannot be built either (no such operator)"),
+    )
+    advice = advise(outlooks, _found(0.9))
+    assert advice.instead == ""
+    assert advice.learnt == (
+        "--profile alike would hardly help: it keeps explained_variance 0.9300 with every node "
+        "quantized, this one 0.9000.",
+        "--profile broken cannot be built either (no such operator).",
+    )
+
+
+def _refuse(folder: Path, plan: SearchPlan | None = None) -> str:
+    """The refusal of a model of two products, for xint8."""
+    model = make_model(
+        [
+            helper.make_node("MatMul", ["x", "w0"], ["h"], name="first"),
+            helper.make_node("MatMul", ["h", "w1"], ["y"], name="second"),
+        ],
+        {"x": [1, 8]},
+        {"y": [1, 8]},
+        [weight(f"w{i}", 8, 8, seed=i) for i in range(2)],
+    )
+    onnx.save(model, folder / "model.onnx")
+    samples = samples_for(model, 45)
+    profile = resolve_profile(
+        "vitisai-xint8",
+        {
+            "gates": {
+                "otherwise": ["vitisai-a8w8", "vitisai-a16w8", "vitisai-bf16"],
+                "accuracy": {"metric": "explained_variance", "explained_variance_min": 0.99},
+            },
+            "pass": [{"name": "quantize", "max_float_share": 0.0}],
+        },
+    )
+    plan = plan and replace(plan, combinations=(Combination(words="", profile=profile),))
+    split = SampleSplit(
+        calibration=samples.pick(range(15)),
+        search=samples.pick(range(15, 30)),
+        held_out=samples.pick(range(30, 45)),
+    )
+    with pytest.raises(BuildError) as caught:
+        prepare(folder / "model.onnx", profile, split, folder / "work", plan=plan)
+    return str(caught.value)
+
+
+def test_a_refusal_tells_what_the_next_profiles_were_seen_to_keep(tmp_path: Path) -> None:
+    message = _refuse(tmp_path)
+    remedy = message[message.index("try: ") :]
+    assert "--profile vitisai-a8w8, which keeps explained_variance 0.99" in remedy
+    assert "--profile vitisai-a16w8, which keeps explained_variance 0.99" in remedy
+    assert "--profile vitisai-bf16, which lowers no node" in remedy
+
+
+def test_no_other_profile_is_looked_at_when_the_time_is_used_up(tmp_path: Path) -> None:
+    ticks = iter(range(10_000))
+    limit = TimeLimit(1.0, lambda: float(next(ticks)))
+    message = _refuse(tmp_path, SearchPlan(combinations=(), limit=limit, journal=Journal(None)))
+    assert "--profile vitisai-a16w8 was not looked at: no time was left." in message
+    assert "which keeps" not in message
