@@ -3,7 +3,6 @@
 real = (integer - zero_point) * scale
 """
 
-import math
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
@@ -12,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 FloatArray = npt.NDArray[np.floating]
+_Reals = npt.NDArray[np.float64] | np.float64
 
 _DTYPES: dict[str, type[np.integer]] = {
     "uint8": np.uint8,
@@ -21,6 +21,9 @@ _DTYPES: dict[str, type[np.integer]] = {
 }
 _EXPONENTS_TRIED = 6
 _SHRINKS = np.linspace(1.0, 0.4, 13)
+_VALUES_AT_ONCE = 1 << 18
+"""Of weights, whose scales are compared: several copies of so many are held."""
+
 _BIAS_LIMIT = 2.0**30
 """Biases stay within half of int32, so that accumulation has room."""
 
@@ -105,19 +108,24 @@ def scale_of_range(low: float, high: float, kind: IntegerType) -> Scale:
     Returns:
         The scale and zero point, scalars.
     """
-    low, high = min(low, 0.0), max(high, 0.0)
-    if high - low < kind.min_real_range:
-        high = low + kind.min_real_range
-    if kind.symmetric:
-        bound = max(-low, high)
-        zero_point = kind.middle
-        scale = bound / (kind.highest - kind.middle)
-        if kind.power_of_two:
-            scale = 2.0 ** math.ceil(math.log2(scale) - 1e-9)
-    else:
+    scale, zero_point = _cover(np.float64(low), np.float64(high), kind)
+    return fixed_scale(float(scale), int(zero_point), kind)
+
+
+def _cover(
+    low: _Reals, high: _Reals, kind: IntegerType
+) -> tuple[_Reals, npt.NDArray[np.int64] | np.int64]:
+    """Scales and zero points of ranges; see `scale_of_range`."""
+    low, high = np.minimum(low, 0.0), np.maximum(high, 0.0)
+    high = np.maximum(high, low + kind.min_real_range)
+    if not kind.symmetric:
         scale = (high - low) / (kind.highest - kind.lowest)
-        zero_point = int(np.clip(round(kind.lowest - low / scale), kind.lowest, kind.highest))
-    return fixed_scale(scale, zero_point, kind)
+        zero_point = np.rint(kind.lowest - low / scale)
+        return scale, np.clip(zero_point, kind.lowest, kind.highest).astype(np.int64)
+    scale = np.maximum(-low, high) / (kind.highest - kind.middle)
+    if kind.power_of_two:
+        scale = 2.0 ** np.ceil(np.log2(scale) - 1e-9)
+    return scale, np.full(np.shape(scale), kind.middle)
 
 
 def fixed_scale(scale: float, zero_point: int, kind: IntegerType) -> Scale:
@@ -145,35 +153,64 @@ def scale_of_weights(
     Returns:
         The scale, () or (channels,).
     """
-    if axis is None:
-        return _scale_of_block(weights, kind, method)
-    channels = np.moveaxis(weights, axis, 0).reshape(weights.shape[axis], -1)
-    scales = [_scale_of_block(channel, kind, method) for channel in channels]
+    rows = 1 if axis is None else weights.shape[axis]
+    channels = weights if axis is None else np.moveaxis(weights, axis, 0)
+    channels = channels.reshape(rows, -1) if weights.size else np.zeros((rows, 0), np.float32)
+    at_once = max(1, _VALUES_AT_ONCE // max(1, channels.shape[1]))
+    found = [
+        _scales_of_rows(channels[start : start + at_once], kind, method)
+        for start in range(0, rows, at_once)
+    ]
+    shape = () if axis is None else (rows,)
     return Scale(
-        scale=np.array([float(entry.scale) for entry in scales], dtype=np.float32),
-        zero_point=np.array([int(entry.zero_point) for entry in scales], dtype=kind.numpy),
+        scale=np.concatenate([scale for scale, _ in found]).reshape(shape),
+        zero_point=np.concatenate([zero for _, zero in found]).reshape(shape),
         axis=axis,
         kind=kind,
     )
 
 
-def _scale_of_block(
-    values: FloatArray, kind: IntegerType, method: Literal["minmax", "mse"]
-) -> Scale:
-    low = float(values.min()) if values.size else 0.0
-    high = float(values.max()) if values.size else 0.0
-    widest = scale_of_range(low, high, kind)
-    if method == "minmax" or not values.size:
-        return widest
+def _scales_of_rows(
+    rows: FloatArray, kind: IntegerType, method: Literal["minmax", "mse"]
+) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.integer]]:
+    """Scale and zero point of each row.
+
+    Args:
+        rows: float32 (channels, values).
+        kind, method: See `scale_of_weights`.
+
+    Returns:
+        (channels,) and (channels,).
+    """
+    low = rows.min(axis=1, initial=0.0).astype(np.float64)
+    high = rows.max(axis=1, initial=0.0).astype(np.float64)
+    widest, zero_points = _cover(low, high, kind)
+    if method == "minmax" or not rows.size:
+        return np.asarray(widest, np.float32), np.asarray(zero_points, kind.numpy)
     if kind.power_of_two:
-        tried = [
-            fixed_scale(float(widest.scale) * 2.0**-step, int(widest.zero_point), kind)
-            for step in range(_EXPONENTS_TRIED)
-        ]
+        tried = [(widest * 2.0**-step, zero_points) for step in range(_EXPONENTS_TRIED)]
     else:
-        tried = [scale_of_range(low * shrink, high * shrink, kind) for shrink in _SHRINKS]
-    errors = [float(np.mean((restore(quantize(values, s), s) - values) ** 2)) for s in tried]
-    return tried[int(np.argmin(errors))]
+        tried = [_cover(low * shrink, high * shrink, kind) for shrink in _SHRINKS]
+    scales = np.stack([scale.astype(np.float32) for scale, _ in tried])
+    zeros = np.stack([zero.astype(kind.numpy) for _, zero in tried])
+    errors = np.stack([_errors(rows, *each, kind) for each in zip(scales, zeros, strict=True)])
+    best = np.argmin(errors, axis=0)
+    every = np.arange(len(rows))
+    return scales[best, every], zeros[best, every]
+
+
+def _errors(
+    rows: FloatArray,
+    scale: npt.NDArray[np.float32],
+    zero_point: npt.NDArray[np.integer],
+    kind: IntegerType,
+) -> npt.NDArray[np.floating]:
+    """Mean squared error of each row, float32 (channels,)."""
+    scales = Scale(scale=scale, zero_point=zero_point, axis=0, kind=kind)
+    errors: npt.NDArray[np.floating] = np.mean(
+        (restore(quantize(rows, scales), scales) - rows) ** 2, axis=1
+    )
+    return errors
 
 
 def quantize(values: FloatArray, scale: Scale) -> npt.NDArray[np.integer]:
