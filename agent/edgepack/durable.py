@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 
-def write_file(path: Path, content: bytes, *, mode: int = 0o644) -> None:
+def write_file(path: Path, content: bytes, *, mode: int = 0o644, lasting: bool = True) -> None:
     """Replaces the content of a file in one atomic, durable step.
 
     The bytes go to a temporary file in the same folder, which is flushed to the disk and
@@ -18,16 +18,18 @@ def write_file(path: Path, content: bytes, *, mode: int = 0o644) -> None:
         path: The file; its folder must exist.
         content: The whole new content.
         mode: Permission bits of the file.
+        lasting: Flush it to the disk. What only lives as long as this process needs none, nor
+            does what `flush_tree` flushes later.
 
     Raises:
         OSError: The disk is full or the folder is not writable; `path` is then unchanged.
     """
-    with replacing(path, mode=mode) as file:
+    with replacing(path, mode=mode, lasting=lasting) as file:
         file.write(content)
 
 
 @contextmanager
-def replacing(path: Path, *, mode: int = 0o644) -> Iterator[BinaryIO]:
+def replacing(path: Path, *, mode: int = 0o644, lasting: bool = True) -> Iterator[BinaryIO]:
     """Gives a file to write to that takes the place of `path`, durably, when the block ends.
 
     It is what `write_file` does, for content that is too long to hold in memory. When the block
@@ -42,13 +44,15 @@ def replacing(path: Path, *, mode: int = 0o644) -> Iterator[BinaryIO]:
         with os.fdopen(handle, "wb") as file:
             yield file
             file.flush()
-            os.fsync(file.fileno())
+            if lasting:
+                os.fsync(file.fileno())
         temporary.chmod(mode)
         temporary.replace(path)
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
-    flush_folder(path.parent)
+    if lasting:
+        flush_folder(path.parent)
 
 
 def flush_folder(folder: Path) -> None:
@@ -58,3 +62,12 @@ def flush_folder(folder: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def flush_tree(folder: Path) -> None:
+    """Makes everything in a folder survive a power cut: regular files, and their names."""
+    for root, _, names in os.walk(folder):
+        for name in names:
+            with (Path(root) / name).open("rb") as file:
+                os.fsync(file.fileno())
+        flush_folder(Path(root))

@@ -59,7 +59,7 @@ class Comparison:
 
 
 def write_golden(path: Path, golden: Golden) -> None:
-    """Writes golden samples; the same samples always give the same bytes.
+    """Writes golden samples; the same samples always give the same bytes. It is not flushed.
 
     Raises:
         BundleError: Inputs and outputs differ in number, or a tensor is not numeric.
@@ -84,7 +84,7 @@ def write_golden(path: Path, golden: Golden) -> None:
                     array = io.BytesIO()
                     np.lib.format.write_array(array, tensor, version=(1, 0), allow_pickle=False)
                     archive.writestr(zipfile.ZipInfo(member, _FIRST_ZIP_DATE), array.getvalue())
-    write_file(path, content.getvalue())
+    write_file(path, content.getvalue(), lasting=False)
 
 
 def read_golden(path: Path) -> Golden:

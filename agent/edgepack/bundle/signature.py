@@ -86,7 +86,7 @@ class _Statement(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fie
 
 
 def sign_folder(folder: Path, key: PrivateKey, *, name: str = "") -> str:
-    """Signs every file of a bundle's folder and writes `model.sig` into it.
+    """Signs every file of a bundle's folder and writes `model.sig` into it, not flushed yet.
 
     Args:
         folder: The bundle.
@@ -103,7 +103,8 @@ def sign_folder(folder: Path, key: PrivateKey, *, name: str = "") -> str:
     files.pop(SIGNATURE_FILE, None)
     digest = root_digest(files)
     statement = _statement(name or folder.resolve().name, digest, files)
-    write_file(folder / SIGNATURE_FILE, seal_payload(msgspec.json.encode(statement), key))
+    signature = seal_payload(msgspec.json.encode(statement), key)
+    write_file(folder / SIGNATURE_FILE, signature, lasting=False)
     return digest
 
 

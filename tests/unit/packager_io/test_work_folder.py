@@ -1,12 +1,13 @@
 """A build has its output to itself, and clears away what a killed one left."""
 
 import fcntl
+import os
 from pathlib import Path
 
 import pytest
 
 from edgepack.errors import BuildError
-from edgepack.packager.bundling.publishing import work_folder
+from edgepack.packager.bundling.publishing import publish, work_folder
 
 
 def test_the_folder_lies_beside_the_output_and_is_gone_at_the_end(tmp_path: Path) -> None:
@@ -56,3 +57,27 @@ def test_the_lock_is_held_by_a_process_and_not_by_a_file(tmp_path: Path) -> None
             pass
     with work_folder(output):
         pass
+
+
+def test_a_folder_gets_its_name_when_every_file_and_folder_in_it_is_on_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    output = tmp_path / "ocr-1.2.0"
+    flushed: dict[int, bool] = {}
+    flush = os.fsync
+
+    def flush_and_note(descriptor: int) -> None:
+        flush(descriptor)
+        flushed[os.fstat(descriptor).st_ino] = output.exists()
+
+    monkeypatch.setattr("os.fsync", flush_and_note)
+    with work_folder(output) as work:
+        bundle = work / "bundle"
+        (bundle / "models/cpu").mkdir(parents=True)
+        for name in ("manifest.json", "models/cpu/model.onnx", "models/cpu/model.onnx.data"):
+            (bundle / name).write_bytes(b"content")
+        publish(bundle, output, work)
+    inside = [output, *output.rglob("*")]
+    assert len(inside) == 6
+    assert [flushed.get(path.stat().st_ino) for path in inside] == [False] * 6
+    assert flushed[tmp_path.stat().st_ino], "the new name, last"

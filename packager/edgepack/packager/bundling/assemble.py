@@ -104,8 +104,8 @@ def finish(
     Returns:
         The bundle's digest, hex.
     """
-    write_file(folder / REPORT_JSON, encode_report(report))
-    write_file(folder / REPORT_HTML, render_report(report).encode())
+    write_file(folder / REPORT_JSON, encode_report(report), lasting=False)
+    write_file(folder / REPORT_HTML, render_report(report).encode(), lasting=False)
     reports = tuple(entry(folder, name) for name in (REPORT_HTML, REPORT_JSON))
     manifest = Manifest(
         facts=BundleFacts(
@@ -119,7 +119,7 @@ def finish(
         ),
         variants=laid_out.variants,
     )
-    write_file(folder / MANIFEST_FILE, encode_manifest(manifest))
+    write_file(folder / MANIFEST_FILE, encode_manifest(manifest), lasting=False)
     return sign_folder(folder, key, name=f"{parts.name}-{parts.version}")
 
 

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from edgepack.bundle.archive import pack
-from edgepack.durable import flush_folder
+from edgepack.durable import flush_folder, flush_tree
 from edgepack.errors import BuildError
 
 
@@ -64,10 +64,14 @@ def _take(path: Path, file: int) -> bool:
 
 
 def publish(folder: Path, output: Path, work: Path) -> None:
-    """Gives the bundle its name; one that is replaced is moved aside first, then removed."""
+    """Gives the bundle its name, once all of it is on the disk.
+
+    One that is replaced is moved aside first, then removed.
+    """
     if output.suffix == ".edgepack":
         pack(folder, output)
         return
+    flush_tree(folder)
     if output.exists():
         output.rename(work / "replaced")
     folder.rename(output)

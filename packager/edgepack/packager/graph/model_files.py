@@ -81,6 +81,8 @@ def attach_weights(model: onnx.ModelProto, folder: Path) -> None:
 def save_model(model: onnx.ModelProto, path: Path) -> int:
     """Writes a model deterministically, with external data where it is too large for one file.
 
+    It is not flushed to the disk: a build writes dozens, and publishes copies of few.
+
     Args:
         model: The model.
         path: The `.onnx` file; its folder must exist.
@@ -99,7 +101,7 @@ def save_model(model: onnx.ModelProto, path: Path) -> int:
         for tensor in written.graph.initializer:
             stored_tensors.load(tensor)
     content = written.SerializeToString(deterministic=True)
-    durable.write_file(path, content)
+    durable.write_file(path, content, lasting=False)
     return len(content) + weights_bytes
 
 
@@ -121,7 +123,7 @@ def _write_weights(graph: onnx.GraphProto, path: Path) -> int:
             if (found := stored_tensors.place(tensor)) is not None:
                 stored_tensors.put(tensor, path.name, found.offset, found.length)
         return path.stat().st_size
-    with durable.replacing(path) as file:
+    with durable.replacing(path, lasting=False) as file:
         for tensor in graph.initializer:
             length = stored_tensors.size_bytes(tensor)
             is_inside = stored_tensors.place(tensor) is None
