@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from edgepack.bundle.keys import PrivateKey, generate_key, load_private_key, write_key_pair
+from tests.integration.loose_builds import Builder
 from tests.simulators import broker as mosquitto
 from tests.simulators.broker import Broker
 from tests.unit.packager_io.models import save, small_cnn, write_stack
@@ -27,6 +28,18 @@ def material(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_stack(folder / "samples.npz", 40)
     write_key_pair(generate_key(), folder / "release")
     return folder
+
+
+@pytest.fixture(scope="module")
+def key(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A private key's file."""
+    return write_key_pair(generate_key(), tmp_path_factory.mktemp("key") / "release")[0]
+
+
+@pytest.fixture
+def builder(tmp_path: Path, key: Path) -> Builder:
+    """See `Builder`."""
+    return Builder(tmp_path, key)
 
 
 @pytest.fixture

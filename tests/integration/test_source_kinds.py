@@ -8,77 +8,9 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from edgepack.bundle.keys import generate_key, write_key_pair
 from edgepack.errors import BuildError
-from edgepack.packager.build import build
 from edgepack.packager.config.inputs import InputDeclaration, TokenInput
-from edgepack.packager.reports.report import VariantReport
-from edgepack.packager.request import BuildRequest
-from edgepack.packager.source.fixed_inputs import Numbers
-
-_LOOSE = """
-[gates]
-float_instead = []
-[gates.accuracy]
-top1_agreement_min = 0.5
-explained_variance_min = 0.5
-"""
-"""Nearly any accuracy will do: what is looked at here is which models are taken."""
-
-
-@pytest.fixture(scope="module")
-def key(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A private key's file."""
-    folder = tmp_path_factory.mktemp("key")
-    write_key_pair(generate_key(), folder / "release")
-    return folder / "release.key"
-
-
-class Builder:
-    """Builds one model for one profile and hands back what came of it."""
-
-    def __init__(self, folder: Path, key: Path) -> None:
-        self._folder = folder
-        self._key = key
-
-    def __call__(
-        self,
-        model: onnx.ModelProto,
-        profile: str = "cpu",
-        declarations: dict[str, InputDeclaration] | None = None,
-        values: dict[str, Numbers] | None = None,
-        **shapes: tuple[int, ...],
-    ) -> tuple[onnx.ModelProto, VariantReport]:
-        path = self._folder / "model.onnx"
-        path.write_bytes(model.SerializeToString())
-        loose = self._folder / "loose.toml"
-        loose.write_text(f'[profile]\nname = "loose"\nextends = "{profile}"\n{_LOOSE}')
-        output = self._folder / "model-1.0.0"
-        result = build(
-            BuildRequest(
-                model=path,
-                output=output,
-                name="model",
-                version="1.0.0",
-                release=1,
-                profiles=(str(loose),),
-                key=self._key,
-                calibration="random:20",
-                shapes=shapes,
-                values=values or {},
-                declarations=declarations or {},
-                replace=True,
-            ),
-            lambda what, done, total: None,
-        )
-        built = onnx.load(output / "model" / "loose" / "model.onnx")
-        return built, result.report.variants[0]
-
-
-@pytest.fixture
-def builder(tmp_path: Path, key: Path) -> Builder:
-    """See `Builder`."""
-    return Builder(tmp_path, key)
+from tests.integration.loose_builds import Builder
 
 
 def _weight(name: str, *shape: int, dtype: type = np.float32) -> onnx.TensorProto:

@@ -1,8 +1,10 @@
 """Samples come from plain files, and each bad one is named before a build begins."""
 
+import os
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 from onnx import numpy_helper
 
@@ -129,7 +131,7 @@ def test_nothing_there_says_what_would_do(tmp_path: Path) -> None:
 def test_a_folder_without_samples_names_what_it_holds(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").touch()
     assert _refusal(tmp_path).problem == (
-        f"there are no samples in {tmp_path}, which holds notes.txt …"
+        f"there are no samples in {tmp_path}, which holds notes.txt"
     )
 
 
@@ -248,6 +250,82 @@ def test_pickled_objects_are_never_loaded(tmp_path: Path) -> None:
     assert _refusal(tmp_path).problem == "a.npz holds Python objects, not numbers"
 
 
+def test_objects_in_an_npy_are_called_so_and_never_loaded(tmp_path: Path) -> None:
+    np.save(tmp_path / "a.npy", np.array([{"a": 1}], dtype=object), allow_pickle=True)
+    assert _refusal(tmp_path).problem == "a.npy holds Python objects, not numbers"
+
+
+def test_a_file_that_is_no_array_at_all_is_called_so(tmp_path: Path) -> None:
+    (tmp_path / "a.npz").write_text("hello\n" * 100)
+    error = _refusal(tmp_path)
+    assert error.problem == "a.npz is no NumPy file"
+    assert error.remedy == "save arrays: np.savez(path, name=array.astype('float32'))"
+
+
+def test_bytes_of_the_other_order_mean_the_same_numbers(tmp_path: Path) -> None:
+    np.savez(tmp_path / "a.npz", images=_sample(1, ">f4"))
+    (feeds,) = _open(tmp_path).samples
+    assert feeds["images"].dtype.isnative
+    np.testing.assert_array_equal(feeds["images"], _sample(1))
+    tokens = np.arange(4, dtype=">i8")[None]
+    (tmp_path / "ids").mkdir()
+    np.savez(tmp_path / "ids" / "a.npz", ids=tokens)
+    (feeds,) = _open(tmp_path / "ids", TOKENS).samples
+    assert feeds["ids"].tobytes() == np.arange(4, dtype=np.int64).tobytes()
+
+
+def test_a_float64_beyond_float32_is_told_with_its_value(tmp_path: Path) -> None:
+    sample = _sample(1, "float64")
+    sample.flat[7] = 1e300
+    np.savez(tmp_path / "a.npz", images=sample)
+    error = _refusal(tmp_path)
+    assert error.problem == "a sample's value 1e+300 does not fit float32 (at most 3.40282e+38)"
+    assert error.found_in == f"{tmp_path / 'a.npz'}, input 'images'"
+
+
+def test_a_pipe_among_the_samples_is_refused_and_not_waited_for(tmp_path: Path) -> None:
+    np.savez(tmp_path / "a.npz", images=_sample(1))
+    os.mkfifo(tmp_path / "b.npz")
+    error = _refusal(tmp_path)
+    assert error.problem == "b.npz is no file"
+    assert error.remedy == "remove it from the samples"
+
+
+@pytest.mark.parametrize("kind", ["pipe", "device"])
+def test_what_is_neither_file_nor_folder_is_no_form_of_samples(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / "samples"
+    os.mkfifo(path) if kind == "pipe" else path.symlink_to(os.devnull)
+    error = _refusal(path)
+    assert error.problem == f"{path} is no form of samples"
+    assert "a folder of .npz or .npy files" in (error.remedy or "")
+
+
+def test_a_stack_of_numbers_without_an_axis_is_refused(tmp_path: Path) -> None:
+    np.savez(tmp_path / "a.npz", images=np.float32(1))
+    error = _refusal(tmp_path / "a.npz")
+    assert error.problem == "a stack has a leading sample axis, and images has no axis at all"
+
+
+@pytest.mark.parametrize("place", ["elsewhere", "too few"])
+def test_a_pb_without_its_values_is_named(tmp_path: Path, place: str) -> None:
+    folder = tmp_path / "test_data_set_0"
+    folder.mkdir()
+    tensor = onnx.TensorProto(name="images", data_type=onnx.TensorProto.FLOAT, dims=[1, *SHAPE])
+    if place == "elsewhere":
+        tensor.data_location = onnx.TensorProto.EXTERNAL
+        tensor.external_data.add(key="location", value="/etc/passwd")
+    else:
+        tensor.raw_data = bytes(8)
+    (folder / "input_0.pb").write_bytes(tensor.SerializeToString())
+    error = _refusal(tmp_path)
+    problems = {
+        "elsewhere": "the values of input_0.pb lie in another file",
+        "too few": "input_0.pb cannot be read: cannot reshape array",
+    }
+    assert error.problem.startswith(problems[place])
+    assert error.found_in == str(folder / "input_0.pb")
+
+
 def test_equal_samples_are_left_out_and_few_ones_noted(tmp_path: Path) -> None:
     for index in range(4):
         np.savez(tmp_path / f"{index}.npz", images=_sample(index // 2))
@@ -283,6 +361,11 @@ def test_random_samples_need_fixed_shapes() -> None:
 
 def test_random_without_a_number_is_refused() -> None:
     assert _refusal("random:lots").remedy == "random:100"
+
+
+def test_more_random_samples_than_anybody_wants_are_refused() -> None:
+    error = _refusal("random:99999999999999999999")
+    assert "names no number of random samples from 1 to 10,000" in error.problem
 
 
 def test_a_token_beyond_the_vocabulary_is_refused(tmp_path: Path) -> None:

@@ -62,6 +62,18 @@ def test_an_unknown_key_is_named(tmp_path: Path) -> None:
             "build.profiles must be a list, and is 'cpu'",
             "put it in brackets: [...]",
         ),
+        (
+            "[inputs.b]\nkind = 'sound'\n",
+            "inputs.b.kind",
+            "inputs.b.kind is 'sound'; allowed are: image, raw, tokens",
+            "edgepack init MODEL -o example.toml shows every key",
+        ),
+        (
+            "[build.value]\nb = 'a'\n",
+            "build.value.b",
+            "build.value.b must be true or false or a number or a list, and is 'a'",
+            "edgepack init MODEL -o example.toml shows every key",
+        ),
     ],
 )
 def test_what_is_wrong_with_a_value_is_told_with_its_place(
@@ -76,9 +88,16 @@ def test_what_is_wrong_with_a_value_is_told_with_its_place(
     assert caught.value.remedy == remedy
 
 
-def test_a_file_that_is_no_toml_is_refused(tmp_path: Path) -> None:
+def test_a_byte_order_mark_is_no_mistake(tmp_path: Path) -> None:
     path = tmp_path / "edgepack.toml"
-    path.write_text("[model\n")
+    path.write_bytes(b"\xef\xbb\xbf[model]\nname = 'ocr'\n")
+    assert read_config(path).model.name == "ocr"
+
+
+@pytest.mark.parametrize("text", ["[model\n", "a = " + "[" * 5000 + "]" * 5000])
+def test_a_file_that_is_no_toml_is_refused(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "edgepack.toml"
+    path.write_text(text)
     with pytest.raises(BuildError, match=r"edgepack\.toml is wrong"):
         read_config(path)
 

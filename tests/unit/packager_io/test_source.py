@@ -171,6 +171,57 @@ def test_truncated_external_data_is_told_with_numbers(tmp_path: Path) -> None:
     assert "external data file 'weights.bin' is truncated: tensor" in _refusal(path).problem
 
 
+def test_external_data_without_a_length_are_as_long_as_the_tensor(tmp_path: Path) -> None:
+    path = save_with_external_data(small_cnn(), tmp_path / "model.onnx")
+    model = onnx.load(path, load_external_data=False)
+    for tensor in model.graph.initializer:
+        kept = [(it.key, it.value) for it in tensor.external_data if it.key != "length"]
+        del tensor.external_data[:]
+        for key, value in kept:
+            tensor.external_data.add(key=key, value=value)
+    loaded = load_source(save(model, path)).model
+    for tensor, original in zip(
+        loaded.graph.initializer, small_cnn().graph.initializer, strict=True
+    ):
+        np.testing.assert_array_equal(
+            numpy_helper.to_array(tensor), numpy_helper.to_array(original)
+        )
+
+
+def test_external_data_behind_a_link_to_elsewhere_say_so(tmp_path: Path) -> None:
+    """As the cache of Hugging Face holds them."""
+    folder = tmp_path / "snapshot"
+    folder.mkdir()
+    path = save_with_external_data(small_cnn(), folder / "model.onnx")
+    (folder / "weights.bin").rename(tmp_path / "blob")
+    (folder / "weights.bin").symlink_to(tmp_path / "blob")
+    error = _refusal(path)
+    assert error.problem == (
+        f"external data file 'weights.bin' is a link to {tmp_path / 'blob'}, outside the model's "
+        "folder"
+    )
+    assert "cp -rL" in (error.remedy or "")
+
+
+def test_a_tensor_with_more_bytes_than_its_shape_has_is_refused(tmp_path: Path) -> None:
+    model = small_cnn()
+    model.graph.initializer[0].dims[0] = 15
+    path = save(model, tmp_path / "model.onnx")
+    error = _refusal(path)
+    assert error.problem == (
+        "tensor 'w1' holds 1,728 bytes, and one of shape [15, 3, 3, 3] has 1,620"
+    )
+    assert error.found_in == f"{path}, initializer 'w1'"
+
+
+def test_what_the_checker_says_of_a_node_is_told_with_the_node(tmp_path: Path) -> None:
+    model = small_cnn()
+    model.graph.node[1].input[0] = "ghost"
+    error = _refusal(save(model, tmp_path / "model.onnx"))
+    assert "input 'ghost' of node: name: relu1" in error.problem
+    assert "is not output of any previous nodes" in error.problem
+
+
 @pytest.mark.parametrize("location", ["../secret.bin", "/etc/passwd", "a/../../secret.bin"])
 def test_external_data_outside_the_folder_is_refused(tmp_path: Path, location: str) -> None:
     folder = tmp_path / "inside"

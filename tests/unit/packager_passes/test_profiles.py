@@ -178,6 +178,7 @@ def test_profiles_that_extend_each_other_are_refused(tmp_path: Path) -> None:
     ("text", "problem"),
     [
         ("[profile", "is no TOML"),
+        ("a = " + "[" * 5000 + "]" * 5000, "is no TOML"),
         ("[device]\n", r"has no section \[profile\]"),
         ("[profile]\nextends = 3\n", "`extends` must be a name"),
     ],

@@ -91,3 +91,10 @@ def test_too_many_combinations_are_refused_with_their_number() -> None:
 def test_a_search_without_key_or_values_is_refused(text: str) -> None:
     with pytest.raises(BuildError, match="names no setting with values to try"):
         parse_searched(text)
+
+
+def test_a_setting_without_a_value_to_try_is_refused() -> None:
+    with pytest.raises(BuildError) as caught:
+        combine(("qnn-htp",), read_searched({"quantize.activations": []}, "edgepack.toml"))
+    assert caught.value.problem == "'quantize.activations' names no value to try"
+    assert caught.value.found_in == "edgepack.toml, [search] quantize.activations"

@@ -11,9 +11,19 @@ _REMEDIES = (
 """What to try by what ONNX Runtime complains of; the first that fits is said."""
 
 
+_OWN_SOURCE = re.compile(r"/onnxruntime_src/\S+:\d+ [^()]*\([^()]*\)(?: const)?(?: \[.*?\])? ?")
+_PREAMBLE = re.compile(
+    r"^\[ONNXRuntimeError\] : \d+ : \w+ : (?:Load model from .*? failed: ?)?(?:Fatal error: )?"
+)
+
+
 def first_line(error: Exception) -> str:
-    """ONNX Runtime's message without its preamble, cut at 300 characters."""
-    text = re.sub(r"^\[ONNXRuntimeError\] : \d+ : \w+ : ", "", str(error).strip())
+    """The first line of ONNX Runtime's message, cut at 300 characters.
+
+    Without its preamble: codes, the path of the file (often one that will not be there when a
+    person reads this) and places in its own source.
+    """
+    text = _PREAMBLE.sub("", _OWN_SOURCE.sub("", str(error).strip()))
     return (text.splitlines() or [type(error).__name__])[0][:300]
 
 

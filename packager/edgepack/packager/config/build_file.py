@@ -1,5 +1,6 @@
 """Reads an `edgepack.toml`: the model, what goes in and comes out, and what options default to."""
 
+import codecs
 import os
 from pathlib import Path
 from typing import Any
@@ -88,7 +89,7 @@ def read_config(path: Path) -> BuildConfig:
             f"cannot read {path}: {error.strerror}", remedy="edgepack init MODEL writes one"
         ) from error
     try:
-        settings = msgspec.toml.decode(content)
+        settings = msgspec.toml.decode(content.removeprefix(codecs.BOM_UTF8))
         config = msgspec.convert(settings, BuildConfig)
     except msgspec.ValidationError as error:
         found = describe_type_error(error, settings, BuildConfig)
@@ -97,7 +98,7 @@ def read_config(path: Path) -> BuildConfig:
             found_in=f"{path}, {found.place}" if found.place else str(path),
             remedy=found.remedy or "edgepack init MODEL -o example.toml shows every key",
         ) from error
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise BuildError(
             f"{path.name} is wrong: {error}",
             found_in=str(path),

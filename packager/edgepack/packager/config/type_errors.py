@@ -16,6 +16,7 @@ import msgspec
 _AT = re.compile(r"^(?P<what>.*?)(?: - at `(?:key in )?\$\.?(?P<path>.*)`)?$", re.DOTALL)
 _EXPECTED = re.compile(r"^Expected `(?P<wanted>[^`]+)`, got `(?P<got>[^`]+)`$")
 _MISSING = re.compile(r"^Object missing required field `(?P<field>[^`]+)`$")
+_TAG = re.compile(r"^Invalid value '.*'$")
 _UNKNOWN = re.compile(r"^Object contains unknown field `(?P<field>[^`]+)`$")
 _STEP = re.compile(r"([^.\[\]]+)|\[(\d+|\.\.\.)\]")
 
@@ -78,12 +79,19 @@ def describe_type_error(
         return TypeProblem(
             place=place, problem=f"{place} is {value!r}; allowed are: {', '.join(allowed)}"
         )
+    if _TAG.match(what):
+        _, _, union = _look_up(path.rpartition(".")[0], settings, root)
+        tags = ", ".join(_tags(union))
+        return TypeProblem(place=place, problem=f"{place} is {value!r}; allowed are: {tags}")
     if expected := _EXPECTED.match(what):
-        wanted = expected["wanted"].split(" ")[0]
+        wanted = dict.fromkeys(expected["wanted"].split(" | "))
+        if "float" in wanted:
+            wanted.pop("int", None)  # a whole number is one too
+        words = " or ".join(_WORDS.get(kind, kind) for kind in wanted)
         return TypeProblem(
             place=place,
-            problem=f"{place} must be {_WORDS.get(wanted, wanted)}, and is {value!r}",
-            remedy=_REMEDIES.get(wanted),
+            problem=f"{place} must be {words}, and is {value!r}",
+            remedy=_REMEDIES.get(next(iter(wanted))) if len(wanted) == 1 else None,
         )
     return TypeProblem(place=place, problem=what if not place else f"{place}: {what}")
 
@@ -138,6 +146,13 @@ def _structs(kind: object, value: object) -> list[type[msgspec.Struct]]:
         if tag == config.tag:
             found.append(option)
     return found
+
+
+def _tags(union: object) -> list[str]:
+    """The tags that tell the structs of a union apart, sorted."""
+    options = typing.get_args(union)
+    structs = [it for it in options if isinstance(it, type) and issubclass(it, msgspec.Struct)]
+    return sorted(str(it.__struct_config__.tag) for it in structs)
 
 
 def _names(kind: object, value: object) -> list[str]:

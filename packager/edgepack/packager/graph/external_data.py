@@ -1,6 +1,5 @@
 """External data: the files beside a model that hold its weights."""
 
-import math
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -8,17 +7,6 @@ import onnx
 
 from edgepack.errors import BuildError
 from edgepack.packager.graph import stored_tensors
-
-_WHOLE_BYTE_TYPES = frozenset(
-    {
-        *(onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16, onnx.TensorProto.DOUBLE),
-        *(onnx.TensorProto.BFLOAT16, onnx.TensorProto.BOOL),
-        *(onnx.TensorProto.INT8, onnx.TensorProto.INT16, onnx.TensorProto.INT32),
-        *(onnx.TensorProto.UINT8, onnx.TensorProto.UINT16, onnx.TensorProto.UINT32),
-        *(onnx.TensorProto.INT64, onnx.TensorProto.UINT64),
-    }
-)
-"""Types of which an element is one or more bytes; others are packed."""
 
 
 def external_files(path: Path, model: onnx.ModelProto) -> tuple[Path, ...]:
@@ -44,6 +32,13 @@ def external_files(path: Path, model: onnx.ModelProto) -> tuple[Path, ...]:
         location = entries.get("location", "")
         file = (root / location).resolve()
         where = f"{path}, tensor {name!r}"
+        if (root / location).is_symlink() and not file.is_relative_to(root):
+            raise BuildError(
+                f"external data file {location!r} is a link to {file}, outside the model's folder",
+                found_in=where,
+                remedy="copy the model's folder with what its links lead to (cp -rL; the cache of "
+                "Hugging Face holds links)",
+            )
         if not location or Path(location).is_absolute() or not file.is_relative_to(root):
             raise BuildError(
                 f"the model points outside its folder for external data: {location!r}",
@@ -85,14 +80,12 @@ def _external_end(where: str, tensor: onnx.TensorProto, entries: Mapping[str, st
             found_in=where,
             remedy="export the model again",
         )
-    if length and tensor.data_type in _WHOLE_BYTE_TYPES:
-        itemsize = onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize
-        needed = math.prod(tensor.dims) * itemsize
-        if length != needed:
-            raise BuildError(
-                f"external data of {length:,} bytes cannot be a tensor of shape "
-                f"{list(tensor.dims)}, which has {needed:,}",
-                found_in=where,
-                remedy="export the model again",
-            )
-    return offset + length
+    needed = stored_tensors.shaped_bytes(tensor)
+    if length and needed is not None and length != needed:
+        raise BuildError(
+            f"external data of {length:,} bytes cannot be a tensor of shape "
+            f"{list(tensor.dims)}, which has {needed:,}",
+            found_in=where,
+            remedy="export the model again",
+        )
+    return offset + (length or needed or 0)

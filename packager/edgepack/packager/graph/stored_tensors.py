@@ -4,16 +4,23 @@ The weights of a model beyond protobuf's 2 GB are not loaded: their tensors keep
 the offset and the length, and copying such a model copies those alone.
 """
 
-from collections.abc import Iterable, Iterator
+import math
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import onnx
-from onnx import helper, numpy_helper
+from onnx import TensorProto, helper, numpy_helper
 
 _PIECE_BYTES = 16 << 20
+
+_PACKED_BITS: Mapping[int, int] = {
+    **dict.fromkeys((TensorProto.INT4, TensorProto.UINT4, TensorProto.FLOAT4E2M1), 4),
+    **dict.fromkeys((TensorProto.INT2, TensorProto.UINT2), 2),
+}
+_KNOWN_TYPES = frozenset(helper.get_all_tensor_dtypes()) - {TensorProto.STRING}
 
 
 class Place(NamedTuple):
@@ -36,8 +43,22 @@ def place(tensor: onnx.TensorProto, folder: Path = Path("/")) -> Place | None:
     entries = {entry.key: entry.value for entry in tensor.external_data}
     file = folder / entries["location"]
     offset = int(entries.get("offset") or 0)
-    length = int(entries.get("length") or 0) or file.stat().st_size - offset
-    return Place(file, offset, length)
+    length = int(entries.get("length") or 0) or shaped_bytes(tensor)
+    return Place(file, offset, file.stat().st_size - offset if length is None else length)
+
+
+def shaped_bytes(tensor: onnx.TensorProto) -> int | None:
+    """Bytes that a tensor of its type and shape has; None for texts and types that are not known.
+
+    Types of fewer than 8 bits are packed, the last byte filled up.
+    """
+    bits = _PACKED_BITS.get(tensor.data_type)
+    if bits is None:
+        if tensor.data_type not in _KNOWN_TYPES:
+            return None
+        bits = 8 * int(helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize)
+    count = math.prod(int(size) for size in tensor.dims)
+    return -(-count * bits // 8)
 
 
 def is_held(tensor: onnx.TensorProto) -> bool:

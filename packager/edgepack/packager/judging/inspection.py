@@ -117,6 +117,8 @@ def _observe(
     model: onnx.ModelProto, tensors: tuple[str, ...], samples: Samples, path: Path
 ) -> Values:
     """Values of tensors on each sample; those that hold no floats are left out."""
+    if not tensors:
+        return {}
     names = add_subsamples(model.graph, tensors, _VALUES_A_SAMPLE)
     save_for_session(model, path)
     session = open_on_cpu(path, optimize=False)

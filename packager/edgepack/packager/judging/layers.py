@@ -55,7 +55,8 @@ class LayerError(msgspec.Struct, frozen=True, kw_only=True):
 def shared_layers(reference: onnx.GraphProto, lowered: onnx.ModelProto) -> tuple[Layer, ...]:
     """The tensors to compare, in the float graph's order.
 
-    Operators that only move values repeat the error of what they move, and are left out.
+    Operators that only move values repeat the error of what they move, and are left out, and so are
+    sequences and optional values, which hold no numbers themselves.
 
     Args:
         reference: The float graph.
@@ -63,6 +64,9 @@ def shared_layers(reference: onnx.GraphProto, lowered: onnx.ModelProto) -> tuple
     """
     index = index_graph(lowered.graph)
     types = index_graph(reference).types
+    no_tensors = {
+        value.name for value in reference.value_info if not value.type.HasField("tensor_type")
+    }
     precision = node_precision(lowered)
     quantized = precision.quantized if precision else frozenset()
     layers = []
@@ -72,7 +76,7 @@ def shared_layers(reference: onnx.GraphProto, lowered: onnx.ModelProto) -> tuple
         if not node.output or node.output[0] not in index.producers:
             continue
         tensor = node.output[0]
-        if types.get(tensor, onnx.TensorProto.FLOAT) not in _FLOATS:
+        if tensor in no_tensors or types.get(tensor, onnx.TensorProto.FLOAT) not in _FLOATS:
             continue
         maker = lowered.graph.node[index.producers[tensor]]
         while maker.op_type in _CONVERSIONS and maker.input[0] in index.producers:

@@ -45,18 +45,19 @@ def kinds_of_outputs(
         meanings: What is known; outputs that are ignored are left out.
     """
     kinds = {}
-    for name, first in expected[0].items():
-        values = [outputs[name] for outputs in expected]
+    for name, given in expected[0].items():
+        values = [outputs[name] for outputs in expected if outputs[name].size]
+        first = values[0] if values else given  # an empty one tells nothing
         known = meanings.get(name)
         if known is Meaning.IGNORED:
             continue
         if known in _KINDS:
             kinds[name] = _KINDS[known]
-        elif known is Meaning.SCORES and first.ndim:
+        elif known is Meaning.SCORES and values and first.ndim:
             kinds[name] = _decision_or_sequence(first)
         elif first.dtype.kind != "f":
             kinds[name] = OutputKind.EXACT
-        elif gate.metric in _VALUE_METRICS or first.ndim == 0 or first.shape[-1] < 2:
+        elif gate.metric in _VALUE_METRICS or not values or first.ndim == 0 or first.shape[-1] < 2:
             kinds[name] = OutputKind.VALUES
         elif gate.metric == "top1_agreement":
             kinds[name] = _decision_or_sequence(first)
@@ -139,8 +140,8 @@ def describe_scores(
     """
     remarks = []
     for name, kind in kinds.items():
-        values = [outputs[name] for outputs in expected]
-        is_scores = values[0].dtype.kind == "f" and values[0].ndim == 2
+        values = [outputs[name] for outputs in expected if outputs[name].size]
+        is_scores = bool(values) and values[0].dtype.kind == "f" and values[0].ndim == 2
         if not is_scores or values[0].size < 2:
             continue
         is_guessed = kind is OutputKind.VALUES and gate.metric == "auto" and name not in meanings

@@ -139,7 +139,7 @@ def _channels(values: Sequence[Tensor], axis: int) -> _Channels | None:
         return None
     squares, counts = np.zeros(count), np.zeros(count)
     least, greatest = np.full(count, np.inf), np.full(count, -np.inf)
-    for value in values:
+    for value in filter(np.size, values):  # a sample may find nothing
         wide = np.moveaxis(value.astype(np.float64), axis, 0).reshape(count, -1)
         squares += np.nansum(wide**2, axis=1)
         counts += (~np.isnan(wide)).sum(axis=1)

@@ -13,6 +13,7 @@ import numpy.typing as npt
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
+from edgepack.agent.runtime.runtime_words import first_line
 from edgepack.errors import BuildError
 from edgepack.packager.graph.held_weights import save_for_session
 from edgepack.packager.graph.model_files import RUNTIME_ERRORS, open_on_cpu
@@ -72,7 +73,7 @@ def measure_moments(
             )
         except RUNTIME_ERRORS as error:
             raise BuildError(
-                f"calibration sample {number} does not run: {str(error).strip()}",
+                f"calibration sample {number} does not run: {first_line(error)}",
                 found_in=samples.source,
                 remedy="check the samples' names, shapes and types against `edgepack inspect`",
             ) from error

@@ -86,9 +86,15 @@ def _split(node: onnx.NodeProto, step: Step, graph: Reach) -> list[onnx.NodeProt
     if step.down(_SPLIT_COUNTS_OUTPUTS) and _value(node, "num_outputs") is not None:
         axis = _integer(node, "axis", 0)
         size = graph.shapes[node.input[0]][axis] if node.input[0] in graph.shapes else None
-        if size is None or size % len(node.output):
-            raise UnchangeableError(f"the parts of Split are not known to be equal ({label(node)})")
+        if size is None:
+            raise UnchangeableError(f"the parts of Split are not known ({label(node)})")
+        parts = len(node.output)
+        largest = -(-size // parts)  # the last part is what is left
+        sizes = [largest] * (parts - 1) + [size - largest * (parts - 1)]
         _remove(node, "num_outputs")
+        if len(set(sizes)) > 1:
+            node.attribute.append(helper.make_attribute("split", sizes))
+            _to_input(node, "split", graph)
     if step.down(_SPLIT_BECAME_INPUT):
         _to_attribute(node, "split", graph)
     return [node]

@@ -8,10 +8,12 @@ what O2 does by itself; done here, it starts faster, and float16 finds the fused
 
 from collections import Counter
 from collections.abc import Mapping
+from itertools import count as numbers_from
 
 import onnx
 import onnxruntime
 
+from edgepack.agent.runtime.runtime_words import first_line
 from edgepack.errors import BuildError
 from edgepack.packager.graph.held_weights import hold_weights, save_for_session
 from edgepack.packager.graph.model_files import (
@@ -74,7 +76,7 @@ def optimize(model: onnx.ModelProto, settings: Optimize, context: PassContext) -
         )
     except RUNTIME_ERRORS as error:
         raise BuildError(
-            f"ONNX Runtime cannot load the model: {str(error).strip()}",
+            f"ONNX Runtime cannot load the model: {first_line(error)}",
             found_in="pass optimize",
             remedy="check the model with onnx.checker, or export it again",
         ) from error
@@ -122,11 +124,9 @@ def _rename_new_constants(before: onnx.ModelProto, graph: onnx.GraphProto) -> No
     MatMulAddFusion, onnxruntime 1.31.1).
     """
     had = {name for node in before.graph.node for name in (*node.input, *node.output)}
-    renamed = {
-        tensor.name: f"edgepack/folded_{number}"
-        for number, tensor in enumerate(graph.initializer)
-        if tensor.name not in had
-    }
+    had |= {tensor.name for tensor in before.graph.initializer}
+    free = (name for n in numbers_from() if (name := f"edgepack/folded_{n}") not in had)
+    renamed = {tensor.name: next(free) for tensor in graph.initializer if tensor.name not in had}
     for tensor in graph.initializer:
         tensor.name = renamed.get(tensor.name, tensor.name)
     _rename_reads(graph, renamed)

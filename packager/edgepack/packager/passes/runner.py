@@ -5,6 +5,7 @@ from typing import Any
 
 import onnx
 
+from edgepack.agent.runtime.runtime_words import first_line
 from edgepack.errors import BuildError
 from edgepack.packager.graph.model_files import RUNTIME_ERRORS
 from edgepack.packager.graph.own_quantization import read_own_quantization
@@ -143,7 +144,7 @@ class _Look:
             got = self._run(model)
         except RUNTIME_ERRORS as error:
             raise BuildError(
-                f"after the pass {name} ONNX Runtime cannot run the model: {str(error).strip()}",
+                f"after the pass {name} ONNX Runtime cannot run the model: {first_line(error)}",
                 found_in=f"pass {name}",
                 remedy=f"a profile of your own without {name}, and a report of this message",
             ) from error

@@ -109,8 +109,8 @@ def _read_family(name_or_path: str, children: tuple[str, ...]) -> tuple[str, dic
             "a profile extends itself", found_in=family, remedy="remove one `extends`"
         )
     try:
-        own = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+        own = tomllib.loads(text.removeprefix("\ufeff"))
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise ProfileError(f"a profile is no TOML: {error}", found_in=source) from error
     _refuse_repeated_passes(own.get("pass"), source)
     about = own.get("profile")

@@ -15,12 +15,18 @@ import onnx
 import onnxruntime
 from onnx import TensorProto, helper
 
+from edgepack.agent.runtime.runtime_words import first_line
 from edgepack.errors import BuildError
 from edgepack.packager.graph.held_weights import save_for_session
 from edgepack.packager.graph.model_files import RUNTIME_ERRORS, open_on_cpu
 from edgepack.packager.graph.subsampling import PHASE, add_subsamples
 from edgepack.packager.progress import Progress
-from edgepack.packager.quantization.observations import BINS, Observation, count_into
+from edgepack.packager.quantization.observations import (
+    BINS,
+    NOTHING_SEEN,
+    Observation,
+    count_into,
+)
 from edgepack.packager.samples.sequence import Feeds, Samples
 
 VALUES_A_SAMPLE = 16384
@@ -91,12 +97,16 @@ class Calibration:
         names = [f"{name}/{kind}" for kind in ("ReduceMin", "ReduceMax") for name in self._tensors]
         for number, feeds in enumerate(self._samples, start=1):
             values = np.array(self._run(session, names, feeds, number), dtype=np.float64)
-            self._refuse_not_finite(values, number)
-            low = np.minimum(low, values[: len(low)])
-            high = np.maximum(high, values[len(low) :])
+            least, greatest = np.split(values, 2)
+            is_empty = (least == np.inf) & (greatest == -np.inf)  # what ONNX makes of no values
+            self._refuse_not_finite(least, is_empty, number)
+            self._refuse_not_finite(greatest, is_empty, number)
+            low, high = np.minimum(low, least), np.maximum(high, greatest)
             self._progress("calibrating", number, self._samples.count)
         return {
             name: Observation(low=float(low[i]), high=float(high[i]))
+            if low[i] <= high[i]
+            else NOTHING_SEEN
             for i, name in enumerate(self._tensors)
         }
 
@@ -135,15 +145,20 @@ class Calibration:
             return list(session.run(names, used))
         except RUNTIME_ERRORS as error:
             raise BuildError(
-                f"calibration sample {number} does not run: {str(error).strip()}",
+                f"calibration sample {number} does not run: {first_line(error)}",
                 found_in=self._samples.source,
                 remedy="check the samples' names, shapes and types against `edgepack inspect`",
             ) from error
 
-    def _refuse_not_finite(self, values: npt.NDArray[np.float64], number: int) -> None:
-        wrong = np.flatnonzero(~np.isfinite(values))
+    def _refuse_not_finite(
+        self,
+        values: npt.NDArray[np.float64],
+        is_empty: npt.NDArray[np.bool_],
+        number: int,
+    ) -> None:
+        wrong = np.flatnonzero(~np.isfinite(values) & ~is_empty)
         if wrong.size:
-            name = self._tensors[int(wrong[0]) % len(self._tensors)]
+            name = self._tensors[int(wrong[0])]
             raise BuildError(
                 f"tensor '{name}' is not finite on calibration sample {number}",
                 found_in=self._samples.source,

@@ -8,7 +8,7 @@ import numpy.typing as npt
 from edgepack.packager.graph.questions import GraphIndex
 from edgepack.packager.profile.pass_settings import Quantize
 from edgepack.packager.quantization.methods import choose_scale
-from edgepack.packager.quantization.observations import Observation
+from edgepack.packager.quantization.observations import NOTHING_SEEN, Observation
 from edgepack.packager.quantization.plan import WeightUse
 from edgepack.packager.quantization.scales import IntegerType, Scale, scale_of_weights
 
@@ -68,4 +68,6 @@ class ChosenScales:
         values = self._index.constant(name)
         if values is None:
             raise KeyError(f"tensor {name} was not calibrated")
+        if not values.size:
+            return NOTHING_SEEN
         return Observation(low=float(np.min(values)), high=float(np.max(values)))

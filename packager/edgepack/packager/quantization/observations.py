@@ -38,6 +38,10 @@ class Observation:
         return self.counts.astype(np.float64), centers.astype(np.float64)
 
 
+NOTHING_SEEN = Observation(low=0.0, high=0.0)
+"""Of a tensor that is empty in every sample, as the past of a first step is: any scale will do."""
+
+
 def count_into(
     counts: npt.NDArray[np.int64], values: npt.NDArray[np.float32], low: float, high: float
 ) -> None:

@@ -66,13 +66,15 @@ def bias_position(op_type: str) -> int | None:
     return None
 
 
-def weight_axis(op_type: str, rank: int, *, is_transposed: bool) -> int | None:
+def weight_axis(op_type: str, rank: int, *, is_transposed: bool, groups: int) -> int | None:
     """Axis of the output channels of a weight.
 
     Args:
         op_type: The operator that reads the weight.
         rank: Number of axes of the weight.
         is_transposed: For Gemm: whether `transB` is set.
+        groups: For a convolution: `group`. A transposed one of several has the channels of one
+            group on that axis, and no axis with all of them.
 
     Returns:
         The axis, or None where scales per channel cannot be expressed.
@@ -80,7 +82,7 @@ def weight_axis(op_type: str, rank: int, *, is_transposed: bool) -> int | None:
     if op_type == "Conv":
         return 0
     if op_type == "ConvTranspose":
-        return 1
+        return 1 if groups == 1 else None
     if op_type == "Gemm":
         return 0 if is_transposed else 1
     if op_type == "MatMul" and rank == 2:

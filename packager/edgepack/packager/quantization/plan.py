@@ -180,12 +180,14 @@ def _is_plain_product(index: GraphIndex, node: onnx.NodeProto) -> bool:
     """Whether both factors are floats, and a Gemm scales nothing."""
     if not all(index.is_float(name) for name in node.input[:2]):
         return False
-    return all(_attribute(node, name, 1.0) == 1.0 for name in ("alpha", "beta"))
+    return node.op_type != "Gemm" or all(
+        _attribute(node, name, 1.0) == 1.0 for name in ("alpha", "beta")
+    )
 
 
 def _attribute(node: onnx.NodeProto, name: str, default: float) -> float:
     for attribute in node.attribute:
-        if attribute.name == name and node.op_type == "Gemm":
+        if attribute.name == name:
             return float(helper.get_attribute_value(attribute))
     return default
 
@@ -248,7 +250,8 @@ def _weight_of(
         axis = operators.weight_axis(
             node.op_type,
             len(index.shapes[name]),
-            is_transposed=_attribute(node, "transB", 0.0) != 0.0,
+            is_transposed=_attribute(node, "transB", 0) != 0,
+            groups=int(_attribute(node, "group", 1)),
         )
     return position, WeightUse(name=name, axis=axis)
 

@@ -56,7 +56,8 @@ def fit_sample(
             conversions.append(f"{spec.name}: {array.dtype.name} -> {spec.dtype}")
             array = _convert(array, spec, where)
         _check_values(array, spec, declarations.get(spec.name), where)
-        feeds[spec.name] = np.require(array, requirements="C")  # a scalar stays one
+        # ONNX Runtime takes bytes of the other order as they are. A scalar stays one.
+        feeds[spec.name] = np.require(array, np.dtype(spec.dtype), requirements="C")
     return Fitted(feeds=feeds, conversions=tuple(conversions))
 
 
@@ -167,7 +168,17 @@ def _convert(array: Tensor, spec: TensorSpec, where: str) -> Tensor:
     """Changes the type where no information is lost that the model could have used."""
     want = np.dtype(spec.dtype)
     if array.dtype.kind == "f" and want.kind == "f":
-        return array.astype(want)
+        with np.errstate(over="ignore"):
+            converted = array.astype(want)
+        lost = np.isfinite(array) & ~np.isfinite(converted)
+        if lost.any():
+            raise BuildError(
+                f"a sample's value {array[lost][0]:.6g} does not fit {spec.dtype} "
+                f"(at most {np.finfo(want).max:.6g})",
+                found_in=where,
+                remedy=f"save {spec.dtype}",
+            )
+        return converted
     if array.dtype.kind in "iu" and want.kind in "iu":
         limits = np.iinfo(want)
         if array.size and (int(array.min()) < limits.min or int(array.max()) > limits.max):

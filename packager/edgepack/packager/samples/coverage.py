@@ -78,7 +78,7 @@ def describe_coverage(
             )
         elif known.tokens:
             notes += _describe_tokens(name, known, other, declarations.get(name))
-        elif name not in states:
+        elif name not in states and known.low <= known.high:
             notes += _describe_range(name, known, other)
         notes += _describe_declared(name, known, declarations.get(name))
     return tuple(notes)

@@ -21,6 +21,8 @@ FEW_SAMPLES = 32
 """Below it ranges depend on which samples they happen to be; ONNX Runtime's and NNCF's own
 examples take 100 to 300."""
 
+_MOST_RANDOM = 10_000
+
 _SEED = 20_240_601
 
 _REMEMBERED_BYTES = 8_000_000
@@ -78,7 +80,7 @@ def open_samples(
         fitted = fit_sample(raw.read(index), inputs, declarations, raw.label(index))
         conversions.update(dict.fromkeys(fitted.conversions))
         for name, array in fitted.feeds.items():
-            constant[name] = constant[name] and bool((array == array.flat[0]).all())
+            constant[name] &= not array.size or bool((array == array.flat[0]).all())
         if kept.setdefault(digest_of(fitted.feeds), index) == index:
             remembered.add(index, fitted.feeds)
         progress(f"checking samples in {path.name}", index + 1, raw.count)
@@ -154,9 +156,10 @@ def _random_samples(
     where: str, inputs: tuple[TensorSpec, ...], declarations: Mapping[str, InputDeclaration]
 ) -> OpenedSamples:
     text = where.removeprefix(RANDOM_PREFIX)
-    if not text.isdigit() or int(text) < 1:
+    if not text.isdecimal() or not 1 <= int(text) <= _MOST_RANDOM:
         raise BuildError(
-            f"'{where}' names no number of random samples", remedy=f"{RANDOM_PREFIX}100"
+            f"'{where}' names no number of random samples from 1 to {_MOST_RANDOM:,}",
+            remedy=f"{RANDOM_PREFIX}100",
         )
     open_inputs = [spec for spec in inputs if not all(map(_is_fixed, spec.shape[1:]))]
     if open_inputs:

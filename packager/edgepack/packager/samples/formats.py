@@ -86,7 +86,7 @@ def _open(
 ) -> RawSamples:
     if not path.exists():
         raise BuildError(f"there are no samples at {path}", remedy=f"give {FORMS}")
-    if path.is_file():
+    if not path.is_dir():
         return _stack(path, inputs)
     files = sorted((file for file in path.iterdir() if _is_visible(file)), key=_natural)
     sets = [file for file in files if file.is_dir() and file.name.startswith("test_data_set_")]
@@ -106,7 +106,7 @@ def _open(
     if not kinds:
         raise BuildError(
             f"there are no samples in {path}"
-            + (f", which holds {', '.join(file.name for file in files[:3])} …" if files else ""),
+            + (f", which holds {_first_names(files)}" if files else ""),
             remedy=f"give {FORMS}",
         )
     if len(kinds) > 1:
@@ -144,10 +144,17 @@ def _stack(path: Path, inputs: tuple[TensorSpec, ...]) -> RawSamples:
     elif path.suffix == ".npz":
         arrays = _read_npz(path)
     else:
-        raise BuildError(f"{path.name} is no form of samples", remedy=f"give {FORMS}")
+        raise BuildError(f"{path} is no form of samples", remedy=f"give {FORMS}")
     if not arrays:
         raise BuildError("the file holds no arrays", found_in=str(path))
-    counts = {name: array.shape[0] if array.ndim else 0 for name, array in arrays.items()}
+    single = [name for name, array in arrays.items() if not array.ndim]
+    if single:
+        raise BuildError(
+            f"a stack has a leading sample axis, and {', '.join(single)} has no axis at all",
+            found_in=str(path),
+            remedy="np.stack the samples of each input, or give a folder with one file a sample",
+        )
+    counts = {name: array.shape[0] for name, array in arrays.items()}
     if len(set(counts.values())) > 1:
         raise BuildError(
             "the arrays of a stack must have the same number of samples on their first axis: "
@@ -184,10 +191,10 @@ def _test_data(
             )
         tensors = [_read_tensor(file) for file in files]
         expected = names if len(files) == len(names) else names_in_file
-        by_name = {tensor.name for tensor in tensors} == set(expected)
+        by_name = {tensor.name for tensor, _ in tensors} == set(expected)
         return {
-            tensor.name if by_name else name: onnx.numpy_helper.to_array(tensor)
-            for tensor, name in zip(tensors, expected, strict=True)
+            tensor.name if by_name else name: values
+            for (tensor, values), name in zip(tensors, expected, strict=True)
         }
 
     return RawSamples(count=len(sets), read=read, label=lambda index: str(sets[index]))
@@ -216,6 +223,7 @@ def _images(
 
 
 def _read_npz(path: Path) -> dict[str, Tensor]:
+    _refuse_special(path)
     try:
         with path.open("rb") as file:  # np.load leaves a file that it cannot read open
             archive = np.load(file, allow_pickle=False)
@@ -227,6 +235,7 @@ def _read_npz(path: Path) -> dict[str, Tensor]:
 
 
 def _read_npy(path: Path) -> Tensor:
+    _refuse_special(path)
     try:
         array = np.load(path, allow_pickle=False, mmap_mode="r")
     except (OSError, ValueError, EOFError) as error:
@@ -236,7 +245,8 @@ def _read_npy(path: Path) -> Tensor:
     return array
 
 
-def _read_tensor(path: Path) -> onnx.TensorProto:
+def _read_tensor(path: Path) -> tuple[onnx.TensorProto, Tensor]:
+    _refuse_special(path)
     try:
         tensor = onnx.TensorProto()
         tensor.ParseFromString(path.read_bytes())
@@ -244,11 +254,34 @@ def _read_tensor(path: Path) -> onnx.TensorProto:
         raise _unreadable(path, error) from error
     if tensor.data_type == onnx.TensorProto.UNDEFINED:
         raise BuildError("the file holds no tensor", found_in=str(path), remedy="export it again")
-    return tensor
+    if tensor.data_location == onnx.TensorProto.EXTERNAL:
+        raise BuildError(
+            f"the values of {path.name} lie in another file",
+            found_in=str(path),
+            remedy="save the tensor with its values inside",
+        )
+    try:
+        return tensor, onnx.numpy_helper.to_array(tensor)
+    except (ValueError, TypeError, KeyError) as error:
+        raise _unreadable(path, error) from error
+
+
+def _refuse_special(path: Path) -> None:
+    """Whoever opens a pipe may wait for ever."""
+    if path.exists() and not path.is_file():
+        raise BuildError(
+            f"{path.name} is no file", found_in=str(path), remedy="remove it from the samples"
+        )
 
 
 def _unreadable(path: Path, error: Exception) -> BuildError:
-    if "allow_pickle" in str(error):
+    if "allow_pickle" in str(error) and not _begins_as_array(path):
+        return BuildError(
+            f"{path.name} is no NumPy file",
+            found_in=str(path),
+            remedy="save arrays: np.savez(path, name=array.astype('float32'))",
+        )
+    if "allow_pickle" in str(error) or "Python objects" in str(error):
         return BuildError(
             f"{path.name} holds Python objects, not numbers",
             found_in=str(path),
@@ -261,6 +294,17 @@ def _unreadable(path: Path, error: Exception) -> BuildError:
     return BuildError(
         f"{path.name} cannot be read: {error}", found_in=str(path), remedy="write or copy it again"
     )
+
+
+def _begins_as_array(path: Path) -> bool:
+    """Whether it is a .npy, a .npz or a pickle; NumPy takes anything else for a pickle too."""
+    with path.open("rb") as file:
+        return file.read(6).startswith((b"\x93NUMPY", b"PK", b"\x80"))
+
+
+def _first_names(files: list[Path]) -> str:
+    shown = ", ".join(file.name for file in files[:3])
+    return f"{shown} …" if len(files) > 3 else shown
 
 
 def _only_input(inputs: tuple[TensorSpec, ...], path: Path) -> str:

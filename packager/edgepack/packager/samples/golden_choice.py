@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from edgepack.agent.runtime.runtime_words import first_line
 from edgepack.bundle.golden import Golden
 from edgepack.errors import BuildError
 from edgepack.packager.graph.model_files import RUNTIME_ERRORS
@@ -12,6 +13,7 @@ from edgepack.packager.progress import Progress
 from edgepack.packager.samples.meanings import Meaning
 from edgepack.packager.samples.sequence import Feeds, Samples
 from edgepack.packager.source.model import SourceModel
+from edgepack.packager.source.random_numbers import check_repeatable
 from edgepack.packager.source.reference import FloatSource, open_reference
 
 MOST_SAMPLES = 8
@@ -47,7 +49,8 @@ def choose_golden(
         a device that computes two of them computes two unlike ones.
 
     Raises:
-        BuildError: The source model does not run on a sample, or gives NaN or infinity.
+        BuildError: The source model does not run on a sample, gives NaN or infinity, or something
+            else each time.
     """
     run = _Reference(source, work_dir)
     count = min(held_out.count, _CANDIDATES)
@@ -56,6 +59,8 @@ def choose_golden(
     for index in range(count):
         inputs.append(held_out.read(index))
         given = run(inputs[-1])
+        if index == 0:
+            check_repeatable(source, given, run(inputs[-1]))
         float_source.remember(inputs[-1], given)
         outputs.append({n: value for n, value in given.items() if n not in source.watched})
         progress("running the float model", index + 1, count)
@@ -87,7 +92,7 @@ class _Reference:
             outputs = self._run(feeds)
         except _RUN_ERRORS as error:
             raise BuildError(
-                f"the source model does not run on the CPU: {str(error).strip().splitlines()[0]}",
+                f"the source model does not run on the CPU: {first_line(error)}",
                 found_in=self._path,
                 remedy="run it in ONNX Runtime on one of the samples, and export it so that it "
                 "does",

@@ -77,6 +77,9 @@ def read_searched(settings: Mapping[str, Any], found_in: str) -> Iterator[Search
     Args:
         settings: The section; `a.b = […]` and `"a.b" = […]` mean the same.
         found_in: The file, for messages.
+
+    Raises:
+        BuildError: A setting has an empty list.
     """
     for key, value in settings.items():
         if isinstance(value, dict):
@@ -85,7 +88,14 @@ def read_searched(settings: Mapping[str, Any], found_in: str) -> Iterator[Search
             )
         else:
             values = tuple(value) if isinstance(value, list) else (value,)
-            yield SearchedKey(key=key, values=values, found_in=f"{found_in}, [search] {key}")
+            place = f"{found_in}, [search] {key}"
+            if not values:
+                raise BuildError(
+                    f"'{key}' names no value to try",
+                    found_in=place,
+                    remedy="name one, or remove it",
+                )
+            yield SearchedKey(key=key, values=values, found_in=place)
 
 
 def combine(

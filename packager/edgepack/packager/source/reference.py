@@ -8,10 +8,12 @@ The choice of golden samples, the search and the verdict of every profile ask fo
 same samples: what was given once is remembered.
 """
 
+import re
 from pathlib import Path
 
 import onnx
 
+from edgepack.agent.runtime.runtime_words import first_line
 from edgepack.errors import BuildError
 from edgepack.packager.graph.model_files import RUNTIME_ERRORS
 from edgepack.packager.graph.own_quantization import read_own_quantization
@@ -91,16 +93,18 @@ def open_reference(source: SourceModel, path: Path, *, threads: int = 0) -> Run:
         return ModelRunner(model, path, threads=threads, optimize=is_float).run
     except RUNTIME_ERRORS as error:
         raise BuildError(
-            f"ONNX Runtime cannot load the model: {str(error).strip().splitlines()[0]}",
+            f"ONNX Runtime cannot load the model: {first_line(error)}",
             found_in=str(source.path),
-            remedy=_remedy(model.graph),
+            remedy=_remedy(model.graph, str(error)),
         ) from error
 
 
-def _remedy(graph: onnx.GraphProto) -> str:
+def _remedy(graph: onnx.GraphProto, words: str) -> str:
+    if re.search("not a registered|Could not find an implementation", words):
+        return "export it with operators that ONNX Runtime has"
     deciding = sorted({name for node in graph.node for name in deciding_inputs(graph, node)})
     if not deciding:
-        return "export it with operators that ONNX Runtime has"
+        return "export it again: what the message names does not fit together"
     return (
         f"{' '.join(f'--value {name}=…' for name in deciding)} where a device always feeds the "
         "same, so that one branch of the control flow is left (shapes that were fixed may "

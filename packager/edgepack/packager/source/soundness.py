@@ -26,6 +26,8 @@ _COMPUTE_OPERATORS = frozenset(
     }
 )
 
+_MOST_CHARACTERS = 400
+
 
 def check_graph(path: Path) -> tuple[str, ...]:
     """Asks the ONNX checker, which is stricter than ONNX Runtime, and then ONNX Runtime itself.
@@ -42,8 +44,7 @@ def check_graph(path: Path) -> tuple[str, ...]:
     try:
         onnx.checker.check_model(str(path))
     except onnx.checker.ValidationError as error:
-        lines = (line.strip() for line in str(error).splitlines())
-        objection = next((line for line in lines if line), "no reason given")
+        objection = _objection(str(error))
         try:
             open_model_file(path).close()
         except DeviceError as refusal:
@@ -57,7 +58,7 @@ def check_graph(path: Path) -> tuple[str, ...]:
 
 
 def check_weights(path: Path, model: onnx.ModelProto) -> tuple[str, ...]:
-    """Refuses NaN anywhere, and infinities that something is computed with.
+    """Refuses NaN anywhere, infinities that something is computed with, and misshapen tensors.
 
     Args:
         path: The model's file, for messages.
@@ -78,6 +79,7 @@ def check_weights(path: Path, model: onnx.ModelProto) -> tuple[str, ...]:
     }
     notes = []
     for name, tensor in stored_tensors.named_tensors(model):
+        _check_size(path, name, tensor)
         if tensor.data_type not in _FLOAT_TYPES:
             continue
         values = stored_tensors.values(tensor)
@@ -96,6 +98,29 @@ def check_weights(path: Path, model: onnx.ModelProto) -> tuple[str, ...]:
             )
         notes.append(f"Constant {name!r} holds infinite values; no weight of a layer does.")
     return tuple(notes)
+
+
+def _objection(words: str) -> str:
+    """What the checker says, in one line: where its first one ends with a colon, a node follows."""
+    lines = [line.strip() for line in words.splitlines() if line.strip()] or ["no reason given"]
+    count = 3 if lines[0].endswith(":") else 1
+    return " ".join(lines[:count])[:_MOST_CHARACTERS]
+
+
+def _check_size(path: Path, name: str, tensor: onnx.TensorProto) -> None:
+    """Refuses a tensor that holds more or fewer bytes than its type and shape have.
+
+    Neither ONNX's checker nor ONNX Runtime minds bytes that are left over.
+    """
+    needed = stored_tensors.shaped_bytes(tensor)
+    if not tensor.raw_data or needed in (None, len(tensor.raw_data)):
+        return
+    raise BuildError(
+        f"tensor {name!r} holds {len(tensor.raw_data):,} bytes, and one of shape "
+        f"{list(tensor.dims)} has {needed:,}",
+        found_in=f"{path}, initializer {name!r}",
+        remedy="export the model again",
+    )
 
 
 def _graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:

@@ -66,8 +66,10 @@ def sum_last(graph: onnx.GraphProto, index: GraphIndex) -> int:
     new: list[tuple[str, onnx.NodeProto]] = []
     for node in graph.node:
         given = index.constant(node.input[1]) if node.op_type == "CumSum" else None
+        if given is None or not index.is_float(node.input[0]):
+            continue
         shape = index.shapes.get(node.input[0])
-        if given is None or not shape or not index.is_float(node.input[0]):
+        if not shape:
             continue
         axis, last = int(given.item()) % len(shape), len(shape) - 1
         if axis == last:

@@ -1,0 +1,69 @@
+"""Models that answer the same sample differently each time: nothing can be compared with those.
+
+Some random numbers belong to a model and do no harm, such as the dither of an audio front end. So
+it is asked what the model does, and its operators only tell why.
+"""
+
+from collections.abc import Iterator
+
+import numpy as np
+import onnx
+
+from edgepack.errors import BuildError
+from edgepack.packager.graph.questions import subgraphs
+from edgepack.packager.judging.measure import Outputs, largest_difference
+from edgepack.packager.source.model import SourceModel
+
+_DRAWS = frozenset(
+    {
+        *("RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"),
+        *("Multinomial", "Bernoulli"),
+    }
+)
+_TRAINS = frozenset({"Dropout", "BatchNormalization"})
+"""Operators that draw numbers, or go on learning, where a model was exported for training."""
+
+_TOLERANCE = 5e-3
+"""Share of an output's size by which two runs may differ: what a pass may change is no more."""
+
+_SHOWN = 3
+
+
+def check_repeatable(source: SourceModel, first: Outputs, second: Outputs) -> None:
+    """Refuses a model whose outputs differ from run to run.
+
+    Args:
+        source: The model.
+        first, second: Its outputs for one sample, in two runs on one thread.
+
+    Raises:
+        BuildError: They differ; the message names the nodes that draw random numbers.
+    """
+    differing = [
+        name
+        for name, value in first.items()
+        if value.dtype.kind in "iub" and not np.array_equal(value, second[name])
+    ]
+    noise = largest_difference([first], [second], source.meanings)
+    if not differing and noise <= _TOLERANCE:
+        return
+    makers = [
+        f"{node.name or node.output[0]} ({node.op_type})"
+        for node in _nodes(source.model.graph)
+        if node.op_type in _DRAWS | _TRAINS
+    ]
+    shown = ", ".join(makers[:_SHOWN]) + (" …" if len(makers) > _SHOWN else "")
+    raise BuildError(
+        "the float model gives other outputs each time it runs on the same sample: nothing can be "
+        "compared with that",
+        found_in=f"{source.path}, random numbers: {shown}" if makers else str(source.path),
+        remedy="export it for inference (PyTorch: model.eval()), and with random numbers that "
+        "belong to it as an input",
+    )
+
+
+def _nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
+    for node in graph.node:
+        yield node
+        for body in subgraphs(node):
+            yield from _nodes(body)

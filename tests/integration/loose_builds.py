@@ -1,0 +1,68 @@
+"""Builds of small models whose accuracy hardly matters: what is looked at is what is taken."""
+
+from pathlib import Path
+
+import onnx
+
+from edgepack.packager.build import build
+from edgepack.packager.config.inputs import InputDeclaration
+from edgepack.packager.reports.report import VariantReport
+from edgepack.packager.request import BuildRequest
+from edgepack.packager.source.fixed_inputs import Numbers
+
+_LOOSE = """
+[gates]
+float_instead = []
+[gates.accuracy]
+top1_agreement_min = 0.5
+explained_variance_min = 0.5
+"""
+"""Nearly any accuracy will do."""
+
+
+class Builder:
+    """Builds one model for one profile and hands back what came of it.
+
+    Args:
+        folder: Where the model, its samples and its bundle lie.
+        key: A private key's file.
+    """
+
+    def __init__(self, folder: Path, key: Path) -> None:
+        self.folder = folder
+        self._key = key
+
+    def __call__(
+        self,
+        model: onnx.ModelProto,
+        profile: str = "cpu",
+        declarations: dict[str, InputDeclaration] | None = None,
+        values: dict[str, Numbers] | None = None,
+        calibration: str = "random:20",
+        **shapes: tuple[int, ...],
+    ) -> tuple[onnx.ModelProto, VariantReport]:
+        """The variant's model, and what the report says of it."""
+        path = self.folder / "model.onnx"
+        path.write_bytes(model.SerializeToString())
+        loose = self.folder / "loose.toml"
+        loose.write_text(f'[profile]\nname = "loose"\nextends = "{profile}"\n{_LOOSE}')
+        output = self.folder / "model-1.0.0"
+        result = build(
+            BuildRequest(
+                model=path,
+                output=output,
+                name="model",
+                version="1.0.0",
+                release=1,
+                profiles=(str(loose),),
+                key=self._key,
+                calibration=calibration,
+                shapes=shapes,
+                values=values or {},
+                declarations=declarations or {},
+                replace=True,
+            ),
+            lambda what, done, total: None,
+        )
+        built = onnx.load(output / "model" / "loose" / "model.onnx")
+        return built, result.report.variants[0]

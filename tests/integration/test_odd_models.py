@@ -1,0 +1,233 @@
+"""Models that are legal and seldom: each is built rightly, or refused with the reason."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from onnx import numpy_helper, parser
+
+from edgepack.errors import BuildError
+from tests.integration.loose_builds import Builder
+
+
+def _weight(name: str, *shape: int) -> onnx.TensorProto:
+    rng = np.random.default_rng([len(name), *shape])
+    return numpy_helper.from_array(rng.normal(0, 0.5, shape).astype(np.float32), name)
+
+
+def _model(
+    text: str, weights: Sequence[onnx.TensorProto] = (), *, opset: int = 17
+) -> onnx.ModelProto:
+    """A model from its inputs, outputs and nodes, in ONNX's own notation."""
+    header = f'<ir_version: 8, opset_import: ["": {opset}]> graph '
+    model = parser.parse_model(header + text)
+    model.graph.initializer.extend(weights)
+    return model
+
+
+_TWO_PRODUCTS = "h = MatMul(x, w1) r = Relu(h) y = MatMul(r, w2)"
+
+
+def _weights() -> list[onnx.TensorProto]:
+    return [_weight("w1", 8, 16), _weight("w2", 16, 4)]
+
+
+def _is_near(source: onnx.ModelProto, built: onnx.ModelProto, **feeds: np.ndarray) -> bool:
+    """Whether each output of the built model is within 10 % of the source's size."""
+    sessions = [onnxruntime.InferenceSession(it.SerializeToString()) for it in (source, built)]
+    expected, got = (session.run(None, feeds) for session in sessions)
+    assert len(expected) == len(got)
+    return all(
+        before.shape == after.shape
+        and np.linalg.norm(after - before) <= 0.1 * np.linalg.norm(before)
+        for before, after in zip(expected, got, strict=True)
+    )
+
+
+def _row(seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).standard_normal((1, 8)).astype(np.float32)
+
+
+@pytest.mark.parametrize("profile", ["cpu", "vitisai-xint8"])
+def test_an_output_that_is_a_constant_stays_one(builder: Builder, profile: str) -> None:
+    source = _model(
+        "(float[1,8] x) => (float[1,4] y, int64[2] version) {"
+        f"{_TWO_PRODUCTS} version = Constant<value_ints=[1,2]>() }}",
+        _weights(),
+    )
+    built, _ = builder(source, profile)
+    assert [value.name for value in built.graph.output] == ["y", "version"]
+    assert _is_near(source, built, x=_row())
+
+
+def test_what_optimization_folds_takes_no_name_that_the_model_has(builder: Builder) -> None:
+    names = {"w1": "edgepack/folded_0", "w2": "edgepack/folded_1"}
+    source = _model(
+        "(float[1,8] x) => (float[1,4] y) {"
+        "c = Constant<value_float=0.5>() s = Sqrt(c) a = Mul(x, s) "
+        "h = MatMul(a, w1) r = Relu(h) y = MatMul(r, w2) }",
+        _weights(),
+    )
+    for tensor in source.graph.initializer:
+        tensor.name = names[tensor.name]
+    for node in source.graph.node:
+        node.input[:] = [names.get(name, name) for name in node.input]
+    built, _ = builder(source, "vitisai-xint8")
+    assert _is_near(source, built, x=_row())
+
+
+def test_a_model_that_quantization_leaves_no_tensor_of_is_built(builder: Builder) -> None:
+    source = _model("(float[1,8] x) => (float[1,8] y) { y = Identity(x) }")
+    built, variant = builder(source, "vitisai-xint8")
+    assert variant.inspection is not None
+    assert not variant.inspection.layers, "only a node that moves values: no error of its own"
+    assert _is_near(source, built, x=_row())
+
+
+@pytest.mark.parametrize(
+    "nodes",
+    [
+        "i = Constant<value_int=1>() s = SequenceConstruct(x, x) a = SequenceAt(s, i)",
+        "i = Constant<value_int=0>() e = SequenceEmpty<dtype=1>() s = SequenceInsert(e, x) "
+        "a = SequenceAt(s, i)",
+        "o = Optional(x) a = OptionalGetElement(o)",
+    ],
+)
+@pytest.mark.parametrize("profile", ["cpu", "vitisai-xint8"])
+def test_sequences_and_optional_values_inside_are_passed_by(
+    builder: Builder, nodes: str, profile: str
+) -> None:
+    source = _model(
+        f"(float[1,8] x) => (float[1,4] y) {{ {nodes} "
+        "h = MatMul(a, w1) r = Relu(h) y = MatMul(r, w2) }",
+        _weights(),
+    )
+    built, variant = builder(source, profile)
+    assert variant.inspection is not None
+    assert variant.inspection.layers, "the products behind it are looked at"
+    assert _is_near(source, built, x=_row())
+
+
+def test_empty_tensors_are_quantized_with_any_scale(builder: Builder) -> None:
+    source = _model(
+        "(float[1,8] x) => (float[1,4] y, float[0,4] none) {"
+        "z = Constant<value_ints=[0]>() a = Concat<axis=1>(x, e) "
+        "h = MatMul(a, w1) r = Relu(h) y = MatMul(r, w2) none = Slice(y, z, z, z) }",
+        [*_weights(), numpy_helper.from_array(np.zeros((1, 0), np.float32), "e")],
+    )
+    built, variant = builder(source, "vitisai-xint8")
+    assert variant.accuracy.value > 0.5
+    assert _is_near(source, built, x=_row())
+
+
+def test_samples_may_be_empty_where_a_dimension_is_open(builder: Builder) -> None:
+    """As the past of a first step is, and the sentence of nobody who spoke."""
+    source = _model(
+        "(float[1,4,8] x, float[1,P,8] past) => (float[1,4,8] y, float[1,Q,8] kept) {"
+        "kept = Concat<axis=1>(past, x) t = Transpose<perm=[0,2,1]>(kept) "
+        "s = MatMul(x, t) p = Softmax<axis=-1>(s) y = MatMul(p, kept) }"
+    )
+    folder = builder.folder / "samples"
+    folder.mkdir()
+    rng = np.random.default_rng(0)
+    for number in range(20):
+        length = number % 3
+        np.savez(
+            folder / f"{number}.npz",
+            x=rng.standard_normal((1, 4, 8)).astype(np.float32),
+            past=rng.standard_normal((1, length, 8)).astype(np.float32),
+        )
+    built, _ = builder(source, "cpu", calibration=str(folder))
+    x = rng.standard_normal((1, 4, 8)).astype(np.float32)
+    assert "QuantizeLinear" in {node.op_type for node in built.graph.node}
+    assert _is_near(source, built, x=x, past=np.zeros((1, 0, 8), np.float32))
+
+
+@pytest.mark.parametrize("profile", ["cpu", "qnn-htp-a8w8"])
+def test_a_transposed_convolution_of_groups_has_one_scale_for_its_weights(
+    builder: Builder, profile: str
+) -> None:
+    source = _model(
+        "(float[1,4,8,8] x) => (float[1,6,16,16] y) {"
+        "y = ConvTranspose<strides=[2,2],group=2>(x, w, b) }",
+        [_weight("w", 4, 3, 2, 2), _weight("b", 6)],
+    )
+    built, variant = builder(source, profile)
+    scales = {t.name: t.dims for t in built.graph.initializer if t.name.endswith("scale")}
+    assert scales
+    assert all(len(dims) == 0 for dims in scales.values())
+    assert variant.accuracy.value > 0.99
+
+
+@pytest.mark.parametrize(
+    ("nodes", "named"),
+    [
+        ("n = RandomNormalLike(x) a = Add(x, n)", "n (RandomNormalLike)"),
+        ("n = RandomNormal<shape=[1,8],seed=3.0>() a = Add(x, n)", "n (RandomNormal)"),
+        (
+            "s = Constant<value_float=0.5>() t = Constant<value=bool {1}>() a = Dropout(x, s, t)",
+            "a (Dropout)",
+        ),
+    ],
+)
+def test_a_model_that_answers_differently_each_time_is_refused_with_the_node(
+    builder: Builder, nodes: str, named: str
+) -> None:
+    source = _model(
+        f"(float[1,8] x) => (float[1,4] y) {{ {nodes} "
+        "h = MatMul(a, w1) r = Relu(h) y = MatMul(r, w2) }",
+        _weights(),
+    )
+    with pytest.raises(BuildError) as caught:
+        builder(source)
+    assert "other outputs each time it runs on the same sample" in caught.value.problem
+    assert f"random numbers: {named}" in (caught.value.found_in or "")
+    assert "model.eval()" in (caught.value.remedy or "")
+
+
+def test_random_numbers_that_hardly_show_are_left(builder: Builder) -> None:
+    source = _model(
+        "(float[1,8] x) => (float[1,4] y) { n = RandomNormal<shape=[1,8],scale=0.00001>() "
+        "a = Add(x, n) h = MatMul(a, w1) r = Relu(h) y = MatMul(r, w2) }",
+        _weights(),
+    )
+    built, variant = builder(source, "qnn-htp")
+    assert "RandomNormal" in {node.op_type for node in built.graph.node}
+    assert variant.accuracy.value > 0.5
+
+
+def test_a_split_into_unequal_parts_is_written_for_older_operator_sets(builder: Builder) -> None:
+    source = _model(
+        "(float[1,8] x) => (float[1,2] y, float[1,1] z) {"
+        "h = MatMul(x, w) a, y, z = Split<axis=1,num_outputs=3>(h) }",
+        [_weight("w", 8, 5)],
+        opset=18,
+    )
+    built, _ = builder(source, "vitisai-xint8")
+    assert {entry.domain: entry.version for entry in built.opset_import}[""] == 17
+    assert _is_near(source, built, x=_row())
+
+
+def test_what_onnx_runtime_says_is_told_without_its_preamble(builder: Builder) -> None:
+    source = _model("(float[1,4] x) => (float[1,4] y) { y = com.microsoft.Wave(x) }")
+    source.opset_import.add(domain="com.microsoft", version=1)
+    with pytest.raises(BuildError) as caught:
+        builder(source)
+    assert caught.value.problem == (
+        "ONNX Runtime cannot load the model: com.microsoft:Wave(-1) is not a registered function/op"
+    )
+    assert caught.value.remedy == "export it with operators that ONNX Runtime has"
+
+
+def test_an_output_of_another_type_than_its_node_gives_is_refused(
+    builder: Builder, tmp_path: Path
+) -> None:
+    source = _model(f"(float[1,8] x) => (int64[1,4] y) {{ {_TWO_PRODUCTS} }}", _weights())
+    with pytest.raises(BuildError) as caught:
+        builder(source)
+    assert "does not match expected type" in caught.value.problem
+    assert str(tmp_path / "model-1.0.0") not in caught.value.problem, "a folder that is gone"
+    assert caught.value.remedy == ("export it again: what the message names does not fit together")
