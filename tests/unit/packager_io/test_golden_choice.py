@@ -72,6 +72,16 @@ def test_different_outputs_are_preferred_to_near_ones(tmp_path: Path) -> None:
     assert chosen.inputs[1]["x"].min() == 0, "the second, which every device computes, is unlike"
 
 
+def test_a_sample_on_which_a_single_score_finds_something_is_the_second(tmp_path: Path) -> None:
+    source = _identity(tmp_path, 1)
+    squares = [1e-12 * (1 + index) for index in range(20)]
+    squares[13] = 0.25
+    values = [np.full((1, 1), square, np.float32) for square in squares]
+    samples = Samples(count=len(values), read=lambda i: {"x": values[i]}, source="test")
+    chosen = _choose(source, samples, tmp_path)
+    assert chosen.outputs[1]["y"].item() == 0.5
+
+
 def test_what_the_candidates_gave_is_remembered(tmp_path: Path) -> None:
     source = _identity(tmp_path, 4)
     values = [np.full((1, 4), index + 1, np.float32) for index in range(3)]

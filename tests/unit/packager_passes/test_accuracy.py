@@ -85,6 +85,19 @@ def test_rows_without_a_clear_winner_hold_no_scores() -> None:
     assert Reference(expected, GATE, known).judge(expected).remarks == ()
 
 
+def test_a_score_that_finds_nothing_in_any_sample_is_told() -> None:
+    rng = np.random.default_rng(0)
+    quiet = [rng.uniform(0, 0.003, (1, 1)).astype(np.float32) for _ in range(20)]
+    quiet[0][:] = 0.003
+    remarks = Reference(_named(quiet), GATE).judge(_named(quiet)).remarks
+    assert len(remarks) == 1
+    assert remarks[0].startswith("Output 'y' is at most 0.003 in all 20 samples: if it is a score")
+    quiet[4] = np.array([[0.9]], np.float32)
+    assert Reference(_named(quiet), GATE).judge(_named(quiet)).remarks == ()
+    offsets = [value - 0.001 for value in quiet[5:]]
+    assert Reference(_named(offsets), GATE).judge(_named(offsets)).remarks == ()
+
+
 def test_too_few_rows_do_not_tell_whether_winners_are_clear() -> None:
     rows = _outputs(40, (1, 10), scale=0.5)
     assert Reference(_named(rows[:7]), GATE).kinds == {"y": OutputKind.DECISION}

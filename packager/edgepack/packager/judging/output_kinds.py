@@ -21,6 +21,9 @@ _FEWEST_FOR_VARIETY = 8
 _MOVING = 0.02
 """Standard deviation of a probability from which on it says more than which one is the highest."""
 
+_FINDS_NOTHING = 0.05
+"""A score of 0…1 below it is one of nothing found, as in a detector's parts (`parts`)."""
+
 _CLEAR = 0.5
 """Half of the way from an even share to all; see `_clearness`."""
 
@@ -141,10 +144,12 @@ def describe_scores(
     remarks = []
     for name, kind in kinds.items():
         values = [outputs[name] for outputs in expected if outputs[name].size]
+        is_guessed = kind is OutputKind.VALUES and gate.metric == "auto" and name not in meanings
+        if kind is OutputKind.VALUES and values and (quiet := _describe_quiet(name, values)):
+            remarks.append(quiet)
         is_scores = bool(values) and values[0].dtype.kind == "f" and values[0].ndim == 2
         if not is_scores or values[0].size < 2:
             continue
-        is_guessed = kind is OutputKind.VALUES and gate.metric == "auto" and name not in meanings
         if says_nothing(values, gate.top1_agreement_min):
             alike = Counter(int(value.argmax()) for value in values).most_common(1)[0]
             found = f"The float model's decision in output '{name}' is {alike[0]} in {alike[1]} of "
@@ -159,6 +164,19 @@ def describe_scores(
                 f"[outputs.'{name}'] kind = 'scores' in edgepack.toml if the highest one wins."
             )
     return tuple(remarks)
+
+
+def _describe_quiet(name: str, values: Sequence[npt.NDArray[np.generic]]) -> str:
+    """Says so where what may be a score never leaves the neighbourhood of 0."""
+    least = min(float(np.nanmin(value)) for value in values)
+    greatest = max(float(np.nanmax(value)) for value in values)
+    if least < 0.0 or not 0.0 < greatest < _FINDS_NOTHING:
+        return ""
+    return (
+        f"Output '{name}' is at most {greatest:.2g} in all {len(values)} samples: if it is a "
+        "score, the float model finds nothing in them, and they tell little. Give samples of what "
+        "it is to find."
+    )
 
 
 def with_one_miss(budget: float, count: int) -> float:

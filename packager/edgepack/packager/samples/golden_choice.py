@@ -1,5 +1,6 @@
 """Which held-out samples travel in the bundle as golden inputs, with the float model's outputs."""
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -64,7 +65,8 @@ def choose_golden(
         float_source.remember(inputs[-1], given)
         outputs.append({n: value for n, value in given.items() if n not in source.watched})
         progress("running the float model", index + 1, count)
-    chosen = _spread([_position(output) for output in outputs], MOST_SAMPLES)
+    sizes = _sizes(outputs)
+    chosen = _spread([_position(output, sizes) for output in outputs], MOST_SAMPLES)
     kept: list[int] = []
     size = 0
     for index in chosen:
@@ -110,18 +112,33 @@ class _Reference:
         return outputs
 
 
-def _position(outputs: Feeds) -> npt.NDArray[np.float64]:
-    """A point for one sample's outputs: each of unit length, thinned to a few thousand values."""
-    parts = []
-    for name in sorted(outputs):
-        array = outputs[name]
-        if array.dtype.kind not in "fiub":
-            continue
-        flat = array.astype(np.float64).ravel()
-        flat = flat[:: max(1, flat.size // _POSITION_VALUES)]
-        length = float(np.linalg.norm(flat))
-        parts.append(flat / length if length else flat)
+def _sizes(outputs: Sequence[Feeds]) -> dict[str, float]:
+    """Root-mean-square of each output's samples, each of them a vector; 1 where all are zeros.
+
+    A sample on which a detector finds something stands out by that: brought to length 1 each, it
+    and those on which a single score is next to nothing would be one point.
+    """
+    sizes = {}
+    for name in _numeric(outputs[0]):
+        squares = [float(np.square(_thinned(output[name])).sum()) for output in outputs]
+        sizes[name] = float(np.sqrt(np.mean(squares))) or 1.0
+    return sizes
+
+
+def _position(outputs: Feeds, sizes: Mapping[str, float]) -> npt.NDArray[np.float64]:
+    """A point for one sample's outputs, each of which weighs the same over all samples."""
+    parts = [_thinned(outputs[name]) / sizes[name] for name in _numeric(outputs)]
     return np.concatenate(parts) if parts else np.zeros(1)
+
+
+def _numeric(outputs: Feeds) -> list[str]:
+    return sorted(name for name, array in outputs.items() if array.dtype.kind in "fiub")
+
+
+def _thinned(array: npt.NDArray[np.generic]) -> npt.NDArray[np.float64]:
+    """A few thousand values of an output."""
+    flat = array.ravel()
+    return flat[:: max(1, flat.size // _POSITION_VALUES)].astype(np.float64)
 
 
 def _spread(points: list[npt.NDArray[np.float64]], most: int) -> list[int]:
