@@ -31,7 +31,8 @@ def saves_little(explored: Explored) -> bool:
     best = _lowered(explored)
     if best is None or not best.float_nodes:
         return False
-    return max(_size_share(explored), len(best.float_nodes) / best.total) > LITTLE_SAVED
+    computing = _float_computing(explored, best)
+    return max(_size_share(explored), len(best.float_nodes) / best.total, computing) > LITTLE_SAVED
 
 
 def describe_little(explored: Explored, advice: Advice | None) -> tuple[str, ...]:
@@ -48,10 +49,12 @@ def describe_little(explored: Explored, advice: Advice | None) -> tuple[str, ...
         return _describe_never_lowered(best.path, share) if share > LITTLE_SAVED else ()
     if not saves_little(explored):
         return ()
-    float_share = len(best.float_nodes) / best.total
+    float_share = f"{len(best.float_nodes) / best.total:.0%} of the nodes"
+    if computing := _float_computing(explored, best):
+        float_share += f" with {computing:.0%} of the multiply-accumulates"
     instead = f" Instead: {advice.instead}." if advice and advice.instead else ""
     return (
-        f"Little is saved: {float_share:.0%} of the nodes stay float, and it takes {share:.0%} "
+        f"Little is saved: {float_share} stay float, and it takes {share:.0%} "
         f"of the float model's bytes.{instead}",
         *(advice.learnt if advice else ()),
     )
@@ -61,6 +64,14 @@ def _lowered(explored: Explored) -> Candidate | None:
     """The candidate that is published; None where the float model is."""
     found = explored.chosen.found
     return found.best if found is not None and explored.chosen.is_lowered else None
+
+
+def _float_computing(explored: Explored, best: Candidate) -> float:
+    """Share of the multiply-accumulates in float nodes; 0 where lowering makes none cheaper."""
+    found = explored.chosen.found
+    costs = found.culprits if found is not None else ()
+    is_known = any(cost.macs for cost in costs)
+    return computing_given_away(costs, best.float_nodes) if is_known else 0.0
 
 
 def _size_share(explored: Explored) -> float:

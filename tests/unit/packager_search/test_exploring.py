@@ -20,6 +20,7 @@ from edgepack.packager.samples.sequence import SampleSplit
 from edgepack.packager.saving import describe_little
 from edgepack.packager.search.combinations import Combination, combine, read_searched
 from edgepack.packager.search.journal import Journal
+from edgepack.packager.search.maker import NodeCost
 from edgepack.packager.search.time_limit import TimeLimit
 from edgepack.packager.source.model import load_source
 from edgepack.packager.source.reference import open_reference
@@ -175,6 +176,28 @@ def test_a_model_that_is_hardly_smaller_than_float_says_so_with_what_to_build_in
     taken = replace(taken, chosen=replace(taken.chosen, found=replace(found, best=mostly)))
     (note,) = describe_little(_beside_float_of(taken, 2 * taken.size_bytes), None)
     assert "90% of the nodes stay float, and it takes 50%" in note
+
+
+def test_a_few_float_nodes_that_compute_nearly_everything_save_little(tmp_path: Path) -> None:
+    taken = _explore(tmp_path / "a", _activations("uint16"))
+    found = taken.chosen.found
+    assert found is not None
+    costs = (
+        NodeCost(name="easy_layer", noise=0.1, macs=97),
+        NodeCost(name="spread_layer", noise=0.1, macs=3),
+    )
+
+    def with_float(*names: str) -> Explored:
+        best = replace(found.best, float_nodes=names, judged=replace(found.best.judged, lowered=9))
+        chosen = replace(taken.chosen, found=replace(found, best=best, culprits=costs))
+        return _beside_float_of(replace(taken, chosen=chosen), 2 * taken.size_bytes)
+
+    (note,) = describe_little(with_float("easy_layer"), None)
+    assert note == (
+        "Little is saved: 10% of the nodes with 97% of the multiply-accumulates stay float, and "
+        "it takes 50% of the float model's bytes."
+    )
+    assert describe_little(with_float("spread_layer"), None) == ()
 
 
 def test_what_a_recipe_leaves_float_is_named_where_it_holds_most_of_the_weights(
