@@ -122,6 +122,17 @@ def test_when_the_time_is_used_up_the_best_until_then_is_taken_and_said(tmp_path
     assert "does not hold the budget" in note
 
 
+def test_time_that_is_used_up_in_the_middle_of_a_candidate_ends_it_there(tmp_path: Path) -> None:
+    maker = ToyMaker(_ERRORS, {"plain": 1.0, "better": 0.1})
+    limit = TimeLimit(90.0, lambda: 100.0 if len(maker.built) > 1 else 0.0)
+    found = search_toy(maker, tmp_path / "work", limit=limit)
+    assert maker.built == [("plain", ()), ("better", ())]
+    assert [attempt.what for attempt in found.attempts] == ["plain, 6 nodes quantized"]
+    assert found.best.path.exists()
+    (note,) = found.notes
+    assert "90 s were used up" in note
+
+
 def test_the_first_candidate_is_finished_whatever_it_takes(tmp_path: Path) -> None:
     maker = ToyMaker(_ERRORS, {"plain": 1.0, "better": 0.1})
     found = search_toy(maker, tmp_path / "work", limit=TimeLimit(0.5, _Clock()))

@@ -7,7 +7,7 @@ the others. What is far is up to the search: where a candidate is near its budge
 misses the budget is neither enough nor the best.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from edgepack.packager.judging.accuracy import Reference, Verdict
@@ -58,12 +58,20 @@ class CandidateJudge:
             )
         self._float_value = evaluate_metric(metric, float_run) if metric else 1.0
 
-    def judge(self, run: Run, *, at_least: float = NEAR_SPARE) -> Verdict:
+    def judge(
+        self,
+        run: Run,
+        *,
+        at_least: float = NEAR_SPARE,
+        before_each: Callable[[], None] = lambda: None,
+    ) -> Verdict:
         """Runs a candidate and judges it.
 
         Args:
             run: The candidate.
             at_least: Spare below which it does not matter by how much it fails.
+            before_each: Called before each sample; what it raises ends the judging. Not while the
+                user's metric has the candidate, which is its own affair.
         """
         if self._metric is not None:
             return judge_metric(self._metric, run, self._float_value, self._gate)
@@ -72,6 +80,7 @@ class CandidateJudge:
         for look in (*(look for look in _LOOKS if look < count), count):
             for index in (number * count // look for number in range(look)):
                 if index not in got:
+                    before_each()
                     got[index] = run_samples(run, self.samples, (index,))
             if look < count and (failed := self._given_up(got, at_least)) is not None:
                 return failed

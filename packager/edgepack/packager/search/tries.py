@@ -91,7 +91,8 @@ class Tries:
             raised: Nodes that get more bits, see `Raising`.
 
         Raises:
-            OutOfTimeError: The time is used up, and there is a candidate already.
+            OutOfTimeError: The time is used up, be it in the middle of a candidate, and there is
+                another already.
             BuildError: ONNX Runtime refuses it.
         """
         self._conditions.limit.check()
@@ -212,7 +213,11 @@ class Tries:
         built = self._build(method, float_nodes, raised)
         path.parent.mkdir(parents=True, exist_ok=True)
         size_bytes = save_model(built.model, path)
-        verdict = self._judge.judge(self._evaluator.open(path), at_least=self._least_spare)
+        verdict = self._judge.judge(
+            self._evaluator.open(path),
+            at_least=self._least_spare,
+            before_each=self._conditions.limit.check,
+        )
         judged = Judged(verdict=verdict, size_bytes=size_bytes, lowered=len(built.lowered))
         key = _key(method, float_nodes, raised)
         self._conditions.journal.keep(self._conditions.context, key, judged)
