@@ -100,8 +100,7 @@ def prepare_variant(
     work_dir.mkdir(parents=True, exist_ok=True)
     on_provider = OnProvider(float_source, tried, process, progress)
     venue = venue or find_venue(profile)
-    if venue.is_simulated:
-        on_provider.load_ahead(profile, venue)  # a vendor's simulator loads longest
+    on_provider.load_ahead(profile, venue)  # ONNX Runtime and a vendor's library load meanwhile
     plan = plan or plan_of(profile)
     grounds = Grounds(split=split, float_source=float_source, metric=metric, progress=progress)
     explored = explore(source, plan, grounds, venue=venue, work_dir=work_dir)  # 1. to 3.
