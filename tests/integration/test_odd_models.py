@@ -146,6 +146,35 @@ def test_samples_may_be_empty_where_a_dimension_is_open(builder: Builder) -> Non
     assert _is_near(source, built, x=x, past=np.zeros((1, 0, 8), np.float32))
 
 
+def test_what_reads_or_makes_infinite_values_stays_float(builder: Builder) -> None:
+    source = _model(
+        "(float[1,8] x) => (float[1,4] y) { h = MatMul(x, w1) r = Relu(h) "
+        "l = Log(r) e = Exp(l) y = MatMul(e, w2) }",
+        _weights(),
+    )
+    for node, name in zip(source.graph.node, ("first", "relu", "log", "exp", "last"), strict=True):
+        node.name = name
+    built, variant = builder(source, "vitisai-xint8")
+    inputs = {node.name: node.input[0] for node in built.graph.node}
+    outputs = {node.name: node.output[0] for node in built.graph.node}
+    assert inputs["exp"] == outputs["log"], "no pair stands between the two"
+    assert sum(node.op_type == "QuantizeLinear" for node in built.graph.node) >= 3
+    assert (
+        "2 nodes stay float: they read or make infinite values, which no scale holds (l)."
+        in variant.notes
+    )
+    assert _is_near(source, built, x=_row())
+
+
+def test_a_model_that_float16_finds_nothing_in_is_refused_as_such(builder: Builder) -> None:
+    source = _model(
+        "(float[1,8] x) => (float[1,4] y, float[1,4] z) { y, z = Split<axis=1,num_outputs=2>(x) }",
+        opset=18,
+    )
+    with pytest.raises(BuildError, match="no node that it could"):
+        builder(source, "directml-fp16")
+
+
 @pytest.mark.parametrize("profile", ["cpu", "qnn-htp-a8w8"])
 def test_a_transposed_convolution_of_groups_has_one_scale_for_its_weights(
     builder: Builder, profile: str

@@ -4,6 +4,8 @@ import tracemalloc
 from pathlib import Path
 
 import numpy as np
+import onnx
+import onnx.parser
 import pytest
 
 from edgepack.errors import BuildError
@@ -176,7 +178,7 @@ def test_histograms_of_many_samples_take_no_more_memory_than_of_few(tmp_path: Pa
     assert peaks[1] < 1.2 * peaks[0]
 
 
-def test_a_sample_that_makes_a_tensor_infinite_is_named(tmp_path: Path) -> None:
+def test_a_sample_that_makes_a_tensor_nan_is_named(tmp_path: Path) -> None:
     model = cnn()
     given = samples_for(model, 3)
 
@@ -189,8 +191,38 @@ def test_a_sample_that_makes_a_tensor_infinite_is_named(tmp_path: Path) -> None:
     calibration = Calibration(model, ["c1"], samples, work_dir=tmp_path, progress=silent)
     with pytest.raises(BuildError) as caught:
         calibration.bounds()
-    assert "tensor 'c1' is not finite on calibration sample 2" in str(caught.value)
+    assert "tensor 'c1' holds NaN on calibration sample 2" in str(caught.value)
     assert "folder/of/samples" in str(caught.value)
+
+
+def _logarithms() -> onnx.ModelProto:
+    return onnx.parser.parse_model(
+        '<ir_version: 8, opset_import: ["": 17]> g (float[1,4] x) => (float[1,4] y)'
+        "{ r = Relu(x) l = Log(r) y = Exp(l) }"
+    )
+
+
+def test_bounds_may_be_infinite_and_histograms_leave_those_out(tmp_path: Path) -> None:
+    model = _logarithms()
+    given = samples_for(model, 3)
+    calibration = Calibration(model, ["r", "l", "y"], given, work_dir=tmp_path, progress=silent)
+    seen = calibration.histograms()
+    assert {name: entry.is_finite for name, entry in seen.items()} == {
+        "r": True,
+        "l": False,
+        "y": True,
+    }
+    assert seen["l"].low == -np.inf
+    assert seen["l"].counts is None
+    assert seen["r"].counts is not None
+    assert seen["r"].counts.sum() == 12
+
+
+def test_where_nothing_is_to_be_seen_nothing_is(tmp_path: Path) -> None:
+    model = _logarithms()
+    calibration = Calibration(model, [], samples_for(model, 3), work_dir=tmp_path, progress=silent)
+    assert calibration.bounds() == {}
+    assert calibration.histograms() == {}
 
 
 @pytest.mark.filterwarnings("error")

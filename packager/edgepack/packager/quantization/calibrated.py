@@ -22,6 +22,8 @@ from edgepack.packager.quantization.uneven import uneven_tail
 from edgepack.packager.quantization.writer import absorbs_rectifier, write_qdq
 from edgepack.packager.samples.sequence import Samples
 
+_SHOWN = 3
+
 
 @dataclass(frozen=True, kw_only=True)
 class Spared:
@@ -66,8 +68,8 @@ class CalibratedModel:
         everything = make_plan(self.index, settings, ())
         self.names = everything.names
         self.followers = find_followers(self.index, everything.positions)
-        rectified = make_plan(self.index, settings, (), apart=self.names)
-        observed = dict.fromkeys((*everything.activations, *rectified.activations))
+        self._rectified = make_plan(self.index, settings, (), apart=self.names)
+        observed = dict.fromkeys((*everything.activations, *self._rectified.activations))
         self._calibration = Calibration(
             model,
             [name for name in observed if name not in self.index.initializers],
@@ -81,7 +83,7 @@ class CalibratedModel:
 
         A rectifier that saturation cannot take over must be quantized by itself where every
         operator has to be an integer one. What joins values of very different size at the end
-        is spared too, see `uneven_tail`.
+        is spared too, see `uneven_tail`, and so is what reads or makes infinite values.
 
         Args:
             ranges: How observed values become ranges.
@@ -96,7 +98,7 @@ class CalibratedModel:
         if settings.can_raise:
             raised_nodes |= uneven
             uneven = uneven_tail(index, everything, settings.raised_activations, observed)
-        float_nodes |= uneven
+        float_nodes |= uneven | self._beside(self._endless(observed))
         plan = make_plan(index, settings, float_nodes, raised_nodes=raised_nodes)
         chosen = self._chosen if index is self.index else ChosenScales(index, settings)
         scales = assign_scales(index, plan, settings, observed, ranges, chosen)
@@ -141,6 +143,28 @@ class CalibratedModel:
         """The model with every node's quantization behind a gate; `path` is where it is written."""
         plan, scales = self.plan(ranges, spared, self.index)
         return GatedModel(self.model, self.index, plan, rounder(plan, scales), path)
+
+    def describe_endless(self, ranges: str) -> tuple[str, ...]:
+        """A note on nodes that stay float since no scale holds what they read or make."""
+        tensors = self._endless(self.observe(ranges))
+        nodes = self._beside(tensors)
+        if not nodes:
+            return ()
+        shown = ", ".join(tensors[:_SHOWN]) + (" …" if len(tensors) > _SHOWN else "")
+        return (
+            f"{len(nodes)} nodes stay float: they read or make infinite values, which no scale "
+            f"holds ({shown}).",
+        )
+
+    def _endless(self, observed: Mapping[str, Observation]) -> tuple[str, ...]:
+        """Tensors that are infinite somewhere, in graph order."""
+        return tuple(name for name, seen in observed.items() if not seen.is_finite)
+
+    def _beside(self, tensors: Collection[str]) -> set[str]:
+        """Names of the nodes that would quantize one of these tensors."""
+        return {
+            node.name for node in self._rectified.nodes if not set(tensors).isdisjoint(node.tensors)
+        }
 
     def observe(self, ranges: str) -> Mapping[str, Observation]:
         """What calibration saw, as far as the method needs it."""

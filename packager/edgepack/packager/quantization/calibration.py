@@ -1,12 +1,14 @@
 """Calibration: what values each tensor takes, in two passes and constant memory.
 
 The first pass takes bounds: ReduceMin and ReduceMax are added to the graph, so that two numbers
-leave ONNX Runtime for each tensor. The second pass, taken only when a method asks for it, takes
-histograms between those bounds from at most `VALUES_A_SAMPLE` evenly spaced values of a tensor;
-which ones moves on from sample to sample. Nothing is kept of a sample once it is counted.
+leave ONNX Runtime for each tensor. They may be infinite, as the logarithm of nothing is. The second
+pass, taken only when a method asks for it, takes histograms between those bounds from at most
+`VALUES_A_SAMPLE` evenly spaced values of a tensor; which ones moves on from sample to sample.
+Nothing is kept of a sample once it is counted.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -64,7 +66,7 @@ class Calibration:
         """Least and greatest value of each tensor.
 
         Raises:
-            BuildError: A tensor is not finite on some sample, or a sample does not run.
+            BuildError: A tensor holds NaN on some sample, or a sample does not run.
         """
         if self._bounds is None:
             self._bounds = self._take_bounds()
@@ -81,6 +83,8 @@ class Calibration:
         return self._histograms
 
     def _take_bounds(self) -> dict[str, Observation]:
+        if not self._tensors:
+            return {}
         model = _copy(self._model)
         for name in self._tensors:
             for reduce in ("ReduceMin", "ReduceMax"):
@@ -99,9 +103,9 @@ class Calibration:
             values = np.array(self._run(session, names, feeds, number), dtype=np.float64)
             least, greatest = np.split(values, 2)
             is_empty = (least == np.inf) & (greatest == -np.inf)  # what ONNX makes of no values
-            self._refuse_not_finite(least, is_empty, number)
-            self._refuse_not_finite(greatest, is_empty, number)
-            low, high = np.minimum(low, least), np.maximum(high, greatest)
+            self._refuse_nan(np.isnan(least) | np.isnan(greatest), number)
+            low = np.where(is_empty, low, np.minimum(low, least))
+            high = np.where(is_empty, high, np.maximum(high, greatest))
             self._progress("calibrating", number, self._samples.count)
         return {
             name: Observation(low=float(low[i]), high=float(high[i]))
@@ -111,20 +115,20 @@ class Calibration:
         }
 
     def _take_histograms(self, bounds: dict[str, Observation]) -> dict[str, Observation]:
+        tensors = [name for name, seen in bounds.items() if seen.is_finite]
+        if not tensors:
+            return bounds
         model = _copy(self._model)
-        names = list(add_subsamples(model.graph, self._tensors, VALUES_A_SAMPLE))
+        names = list(add_subsamples(model.graph, tensors, VALUES_A_SAMPLE))
         session = self._open(model, "histograms")
-        counts = {name: np.zeros(BINS, dtype=np.int64) for name in self._tensors}
+        counts = {name: np.zeros(BINS, dtype=np.int64) for name in tensors}
         for number, feeds in enumerate(self._samples, start=1):
             phase = {PHASE: np.array([number - 1], dtype=np.int64)}
             observed = self._run(session, names, {**feeds, **phase}, number)
-            for name, values in zip(self._tensors, observed, strict=True):
+            for name, values in zip(tensors, observed, strict=True):
                 count_into(counts[name], values, bounds[name].low, bounds[name].high)
             self._progress("histograms", number, self._samples.count)
-        return {
-            name: Observation(low=bounds[name].low, high=bounds[name].high, counts=counts[name])
-            for name in self._tensors
-        }
+        return {name: replace(seen, counts=counts.get(name)) for name, seen in bounds.items()}
 
     def _open(self, model: onnx.ModelProto, name: str) -> onnxruntime.InferenceSession:
         self._folder.mkdir(parents=True, exist_ok=True)
@@ -150,19 +154,13 @@ class Calibration:
                 remedy="check the samples' names, shapes and types against `edgepack inspect`",
             ) from error
 
-    def _refuse_not_finite(
-        self,
-        values: npt.NDArray[np.float64],
-        is_empty: npt.NDArray[np.bool_],
-        number: int,
-    ) -> None:
-        wrong = np.flatnonzero(~np.isfinite(values) & ~is_empty)
-        if wrong.size:
-            name = self._tensors[int(wrong[0])]
+    def _refuse_nan(self, is_nan: npt.NDArray[np.bool_], number: int) -> None:
+        if is_nan.any():
             raise BuildError(
-                f"tensor '{name}' is not finite on calibration sample {number}",
+                f"tensor '{self._tensors[int(is_nan.argmax())]}' holds NaN on calibration sample "
+                f"{number}",
                 found_in=self._samples.source,
-                remedy="check the sample; if it is right, the float model itself overflows there",
+                remedy="check the sample; if it is right, the float model itself fails on it",
             )
 
 

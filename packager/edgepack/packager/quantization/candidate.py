@@ -108,6 +108,7 @@ class Quantizer:
             model=calibrated.model if way.preparation else None,
             observed=calibrated.observe(way.ranges),
         )
+        notes = (*notes, *calibrated.describe_endless(way.ranges))
         if way.has_feedback:
             notes = (*notes, self._with_feedback.describe(plan))
         if any(node.is_raised for node in plan.nodes):

@@ -1,5 +1,6 @@
 """What calibration saw of a tensor: bounds and a histogram, whatever the number of samples."""
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,7 +17,7 @@ class Observation:
     """Values of one tensor over all samples.
 
     Attributes:
-        low, high: Least and greatest value.
+        low, high: Least and greatest value; they may be infinite.
         counts: int64 (BINS,), values per bin between `low` and `high`; None where no histogram
             was taken.
     """
@@ -24,6 +25,11 @@ class Observation:
     low: float
     high: float
     counts: npt.NDArray[np.int64] | None = None
+
+    @property
+    def is_finite(self) -> bool:
+        """Whether all values are, so that a scale can hold them."""
+        return math.isfinite(self.low) and math.isfinite(self.high)
 
     def histogram(self) -> Histogram:
         """Counts and bin centers.
