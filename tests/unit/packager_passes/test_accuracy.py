@@ -274,19 +274,43 @@ def test_scores_that_always_decide_alike_are_judged_by_their_values() -> None:
     )
 
 
-def test_probabilities_that_move_but_never_decide_otherwise_are_values() -> None:
+@pytest.mark.parametrize(("error", "passes"), [(0.0, True), (0.019, True), (0.022, False)])
+def test_probabilities_that_never_decide_otherwise_may_be_off_by_two_hundredths(
+    error: float, passes: bool
+) -> None:
     rng = np.random.default_rng(0)
-    shares = rng.uniform(0.0, 0.4, 40)
-    values = [np.array([[1 - share, share]], np.float32) for share in shares]
-    constant = [np.array([[0.8, 0.2]], np.float32)] * 40
+
+    def of(shares: np.ndarray) -> list[Outputs]:
+        return _named([np.array([[1 - share, share]], np.float32) for share in shares])
+
+    shares = rng.uniform(0.0, 0.2, 40)
+    verdict = Reference(of(shares), GATE).judge(of(shares + error * rng.choice([-1, 1], 40)))
+    assert verdict.metric == "explained_variance"
+    assert verdict.passed is passes
+    assert verdict.remarks[0].endswith(
+        "says little: its probabilities are judged. Give samples of other classes too."
+    )
+
+
+def test_a_constant_distribution_fails_though_each_of_its_decisions_is_right() -> None:
+    shares = np.linspace(0.0, 0.45, 40)
+    values = [np.array([[1 - share, share, 0]], np.float32) for share in shares]
+    constant = [np.array([[0.8, 0.2, 0]], np.float32)] * 40
     verdict = Reference(_named(values), GATE).judge(_named(constant))
-    assert verdict.metric == "explained_variance", "each of its decisions is right"
+    assert verdict.metric == "explained_variance"
     assert not verdict.passed
-    assert verdict.remarks[0].endswith("so that agreement says little: its values are judged.")
+
+
+def test_a_distribution_of_many_classes_is_judged_by_the_few_that_move() -> None:
+    values = [_softmax(value + 25 * np.eye(1000)[:1]) for value in _outputs(40, (1, 1000))]
+    got = [np.roll(value, 1, axis=-1) * 0.1 + value * 0.9 for value in values]
+    verdict = Reference(_named(values), GATE).judge(_named(got))
+    assert verdict.metric == "explained_variance", "each decision is right, and a tenth has moved"
+    assert not verdict.passed
 
 
 def test_a_distribution_that_always_decides_alike_is_told() -> None:
     values = [_softmax(value + np.array([[12, 0, 0]])) for value in _outputs(20, (1, 3))]
     verdict = Reference(_named(values), GATE).judge(_named(values))
-    assert verdict.metric == "top1_agreement"
-    assert verdict.remarks[0].endswith("says little: give samples of other classes too.")
+    assert verdict.value == 1.0, "nothing is lost of what hardly moves"
+    assert verdict.remarks[0].endswith("are judged. Give samples of other classes too.")

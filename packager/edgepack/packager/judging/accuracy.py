@@ -10,8 +10,7 @@ each of them counts. Integers are decisions that the model has taken already.
 
 Agreement tells something only where decisions differ. Where a model that always gives the commonest
 one would pass, a row of scores is judged as values: it may well be two quantities of unlike size.
-So is a distribution whose probabilities move from sample to sample: somebody holds them against a
-threshold.
+Of a distribution the probabilities are judged then: somebody holds them against a threshold.
 And only where they are clear: rows in which no winner stands out are quantities side by side, or
 vectors, and values too.
 
@@ -279,6 +278,8 @@ class Reference:
     def _metric_of(self, distance: OutputDistance) -> str:
         """Which metric of values holds for an output, by its meaning if not by the profile."""
         if self._gate.metric == "auto" and self._meanings.get(distance.name) is Meaning.VALUES:
+            return "explained_variance"
+        if distance.kind is OutputKind.PROBABILITIES:
             return "explained_variance"
         if self._gate.metric == "auto" and distance.kind is OutputKind.EMBEDDING:
             return "neighbourhood"

@@ -20,6 +20,10 @@ _FEWEST_FOR_MEAN = 8
 _NARROWEST_VECTOR = 16
 """Values from which on a row counts as a vector that others may be compared with."""
 
+_ROW_VARIANCE = 2 * 0.02
+"""What the variance of a row of probabilities counts as at least. Where 2 % of it may be lost, two
+of them may be off by .02, however little they move in these samples."""
+
 
 class OutputKind(enum.Enum):
     """What an output means."""
@@ -29,12 +33,13 @@ class OutputKind(enum.Enum):
     VALUES = "values"
     EXACT = "exact"
     EMBEDDING = "embedding"
+    PROBABILITIES = "probabilities"
     SELECTED = "selected"
 
     @property
     def is_values(self) -> bool:
         """Whether the numbers themselves count, and not what they decide."""
-        return self in (OutputKind.VALUES, OutputKind.EMBEDDING)
+        return self in (OutputKind.VALUES, OutputKind.EMBEDDING, OutputKind.PROBABILITIES)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,7 +56,7 @@ class OutputDistance:
             for what is none.
         explained_variance: Share of the variance between samples that is kept: 1 - error / sum of
             squared distances to the mean over samples; 1.0 for no error, below 0 for worse than
-            a constant.
+            a constant. Of probabilities that sum is .04 a row at least.
         neighbourhood: Share that is kept of how samples differ from each other, each sample's rows
             averaged: 1 - sum of |error - mean error|² / sum of |vector - mean vector|². None
             where the output holds no vectors, or there are too few samples.
@@ -125,6 +130,8 @@ def measure_distance(
     each = [_ratios(*entry) for entry in per_sample]
     is_values = kind.is_values
     variances = variances_between(expected, read)
+    if kind is OutputKind.PROBABILITIES:
+        variances = _at_least(variances, [_ROW_VARIANCE * value.shape[0] for value in expected])
     narrowest = 2 if kind is OutputKind.EMBEDDING else _NARROWEST_VECTOR
     neighbourhood = _neighbourhood(expected, got, narrowest) if is_values else None
     agreement = 1.0 if is_values else agreed / len(expected)
@@ -201,6 +208,11 @@ def variances_between(
         size += float((wide[counted] ** 2).sum())
     least = max(1e-6 * size, 1e-12) / len(values)
     return variances if sum(variances) > least * len(values) else [least] * len(values)
+
+
+def _at_least(variances: list[float], least: list[float]) -> list[float]:
+    """The same, or another list where its sum is larger."""
+    return variances if sum(variances) >= sum(least) else least
 
 
 def _neighbourhood(

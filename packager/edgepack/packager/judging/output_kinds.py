@@ -18,9 +18,6 @@ coin flip would refuse a build."""
 _FEWEST_FOR_VARIETY = 8
 """Fewer samples may well have one decision by chance."""
 
-_MOVING = 0.02
-"""Standard deviation of a probability from which on it says more than which one is the highest."""
-
 _FINDS_NOTHING = 0.05
 """A score of 0…1 below it is one of nothing found, as in a detector's parts (`parts`)."""
 
@@ -65,9 +62,7 @@ def kinds_of_outputs(
         elif gate.metric == "top1_agreement":
             kinds[name] = _decision_or_sequence(first)
         elif _are_decisions(values):
-            kinds[name] = _decision_or_sequence(first)
-            if _are_undecided_scores(values, kinds[name], gate):
-                kinds[name] = OutputKind.VALUES
+            kinds[name] = _kind_of_scores(values, gate)
         else:
             kinds[name] = OutputKind.VALUES
     return kinds
@@ -80,25 +75,15 @@ def _are_decisions(values: Sequence[npt.NDArray[np.generic]]) -> bool:
     return values[0].ndim == 2 and not all(_is_unit_vector(value) for value in values)
 
 
-def _are_undecided_scores(
-    values: Sequence[npt.NDArray[np.generic]], kind: OutputKind, gate: AccuracyGate
-) -> bool:
-    """Rows whose agreement says nothing: their decisions are all alike, or not clear.
-
-    Of a distribution the probabilities say more than that, where they move.
-    """
+def _kind_of_scores(values: Sequence[npt.NDArray[np.generic]], gate: AccuracyGate) -> OutputKind:
+    """Decisions, but where their agreement says nothing: they are all alike, or not clear."""
+    kind = _decision_or_sequence(values[0])
     if kind is not OutputKind.DECISION:
-        return False
+        return kind
     is_alike = says_nothing(values, gate.top1_agreement_min)
     if all(_is_distribution(value) for value in values):
-        return is_alike and _spread(values) >= _MOVING
-    return is_alike or _clearness(values) < _CLEAR
-
-
-def _spread(values: Sequence[npt.NDArray[np.generic]]) -> float:
-    """How far rows are from their mean: standard deviation of the column that varies the most."""
-    rows = np.concatenate([value.reshape(-1, value.shape[-1]) for value in values])
-    return float(rows.astype(np.float64).std(axis=0).max())
+        return OutputKind.PROBABILITIES if is_alike else kind
+    return OutputKind.VALUES if is_alike or _clearness(values) < _CLEAR else kind
 
 
 def _clearness(values: Sequence[npt.NDArray[np.generic]]) -> float:
@@ -156,6 +141,10 @@ def describe_scores(
             found += f"{len(values)} samples, so that agreement says little"
             if kind is OutputKind.DECISION:
                 remarks.append(f"{found}: give samples of other classes too.")
+            elif kind is OutputKind.PROBABILITIES:
+                remarks.append(
+                    f"{found}: its probabilities are judged. Give samples of other classes too."
+                )
             elif is_guessed:
                 remarks.append(f"{found}: its values are judged.")
         elif is_guessed and _are_decisions(values):
