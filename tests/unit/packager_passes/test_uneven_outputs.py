@@ -1,13 +1,16 @@
 """A detector's scores count, although its boxes in the same output are a thousand times larger."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import onnx
+import pytest
 from onnx import helper
 
 from edgepack.packager.judging.accuracy import Reference
 from edgepack.packager.judging.measure import ModelRunner, Outputs
+from edgepack.packager.judging.noise import NoiseMeter
 from edgepack.packager.profile.pass_settings import Quantize
 from edgepack.packager.profile.schema import AccuracyGate
 from edgepack.packager.quantization.calibrated import CalibratedModel, Spared
@@ -150,6 +153,69 @@ def test_a_box_counts_where_something_was_found_and_nowhere_else() -> None:
     refused = reference.judge(read)
     assert refused.metric == "explained_variance (y, channels 0…3)"
     assert not refused.passed
+
+
+def _apart(outputs: list[Outputs]) -> list[Outputs]:
+    """The same with boxes and scores as two outputs."""
+    return [{"boxes": value["y"][..., :4], "scores": value["y"][..., 4:]} for value in outputs]
+
+
+def _moved(outputs: list[Outputs], where: str) -> list[Outputs]:
+    """Boxes moved where something is found, or where nothing is."""
+    rng = np.random.default_rng(2)
+    moved: list[Outputs] = []
+    for value in outputs:
+        is_read = value["scores"].max(axis=-1, keepdims=True) >= 0.05
+        error = rng.normal(0, 0.3, value["boxes"].shape).astype(np.float32)
+        chosen = is_read if where == "found" else ~is_read
+        moved.append({**value, "boxes": value["boxes"] + error * chosen})
+    return moved
+
+
+def _as_for_suppression(outputs: list[Outputs]) -> list[Outputs]:
+    """Scores with their classes before the places, as NonMaxSuppression takes them."""
+    return [{**value, "scores": value["scores"].transpose(0, 2, 1)} for value in outputs]
+
+
+@pytest.mark.parametrize("lay_out", [list, _as_for_suppression])
+def test_boxes_beside_an_output_of_scores_count_where_that_finds_something(
+    lay_out: Callable[[list[Outputs]], list[Outputs]],
+) -> None:
+    outputs = _apart(_anchors())
+    unread, read = (lay_out(_moved(outputs, where)) for where in ("nothing", "found"))
+    reference = Reference(lay_out(outputs), AccuracyGate())
+    passed = reference.judge(unread)
+    assert passed.passed, "what is written where nothing was found nobody reads"
+    assert passed.distances[0].explained_variance < 0.9, "of the whole output much is lost"
+    refused = reference.judge(read)
+    assert refused.metric == "explained_variance (boxes, where scores finds something)"
+    assert not refused.passed
+    assert NoiseMeter(lay_out(outputs)).mean_noise(unread) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        (lambda value: {**value, "scores": value["scores"][:, :150]}, "other places"),
+        (lambda value: {**value, "scores": np.maximum(value["scores"], 0.06)}, "found everywhere"),
+        (lambda value: {**value, "scores": value["scores"] * 0.1}, "nothing is ever found"),
+        (lambda value: {**value, "scores": 3.0 * value["scores"]}, "no scores"),
+        (lambda value: {**value, "others": value["scores"] * 0.9}, "two outputs of scores"),
+        (lambda value: {**value, "boxes": value["boxes"][..., :3]}, "three numbers a place"),
+        (lambda value: {name: entry[:, :90] for name, entry in value.items()}, "few places"),
+    ],
+)
+def test_values_beside_what_may_be_no_scores_of_theirs_count_everywhere(
+    change: Callable[[Outputs], Outputs], why: str
+) -> None:
+    expected = [change(value) for value in _apart(_anchors())]
+    smaller: list[Outputs] = [
+        {**value, "boxes": value["boxes"].astype(np.float32) * np.float32(0.8)}
+        for value in expected
+    ]
+    verdict = Reference(expected, AccuracyGate()).judge(smaller)
+    assert verdict.metric == "explained_variance", why
+    assert verdict.output == "boxes"
 
 
 def test_where_nothing_is_found_in_any_sample_every_box_counts() -> None:

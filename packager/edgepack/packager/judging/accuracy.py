@@ -217,7 +217,7 @@ class Reference:
             OutputKind.VALUES,
             [part.of(outputs[part.output]) for outputs in self.expected],
             [part.of(outputs[part.output]) for outputs in got],
-            part.read_in([outputs[part.output] for outputs in self.expected]),
+            part.read_in(self.expected),
         )
 
     def _judge_part(self, distance: OutputDistance) -> "_Entry":

@@ -104,7 +104,7 @@ def _views(expected: Sequence[Outputs], meanings: Mapping[str, Meaning]) -> list
         _View(
             of=partial(_part_of, part),
             values=tuple(_part_of(part, outputs) for outputs in expected),
-            read=part.read_in([outputs[part.output] for outputs in expected]),
+            read=part.read_in(expected),
         )
         for part in parts
     ]

@@ -9,7 +9,9 @@ size of their values.
 A box is read where something was found. Most of a detector's places have scores near 0, and what
 stands there as a box is noise that nobody sees, as padding is. So beside scores the others count
 where the float model's best score is not next to nothing. (A YOLOv8 with every node in 8 bits kept
-.88 of its boxes' variance at all places, .98 weighted with the scores.)
+.88 of its boxes' variance at all places, .98 weighted with the scores.) So it is where boxes and
+scores are two outputs: one with four numbers a place, and one that is near 0 at most of the same
+places.
 """
 
 from collections.abc import Mapping, Sequence
@@ -36,6 +38,14 @@ _FINDS = 0.2
 _NEXT_TO_NOTHING = 0.05
 """Share of a score's greatest value below which nothing is found."""
 
+_FEWEST_PLACES = 100
+"""Of an output of boxes, told by another one with scores: detectors look at hundreds at least."""
+
+_MOST_READ = 0.25
+"""Share of the places that have a score, all samples together, in an output of scores by itself."""
+
+_COORDINATES = 4
+
 _MOST_CHANNELS = 1024
 _TINY = 1e-6
 """Share of the largest channel's size below which a channel holds nothing."""
@@ -50,6 +60,8 @@ class Part:
         axis: Axis of the channels.
         channels: Their indices, ascending.
         scores: The channels that tell which places are read; empty where all are.
+        scored_by: Another output that tells it, for each place; "" where none does.
+        classes: Axis of that one's classes.
         is_found: Whether the output holds scores beside others: then its parts say all of it.
     """
 
@@ -57,12 +69,16 @@ class Part:
     axis: int
     channels: tuple[int, ...]
     scores: tuple[int, ...] = ()
+    scored_by: str = ""
+    classes: int = 0
     is_found: bool = False
 
     @property
     def words(self) -> str:
         """E.g. `output0, channels 4…83`."""
         first, last = self.channels[0], self.channels[-1]
+        if self.scored_by:
+            return f"{self.output}, where {self.scored_by} finds something"
         if first == last:
             return f"{self.output}, channel {first}"
         is_run = last - first + 1 == len(self.channels)
@@ -75,19 +91,23 @@ class Part:
             return value
         return np.take(value, self.channels, axis=self.axis)
 
-    def read_in(self, values: Sequence[Tensor]) -> tuple[npt.NDArray[np.bool_], ...] | None:
+    def read_in(self, expected: Sequence[Outputs]) -> tuple[npt.NDArray[np.bool_], ...] | None:
         """Which values of the part are read.
 
         Args:
-            values: The float model's outputs, an array a sample.
+            expected: The float model's outputs, one dict a sample.
 
         Returns:
             Of each sample bool, in the shape of the part; None where all are read, as they are
             too where no place of any sample has a score.
         """
-        if not self.scores:
+        values = [outputs[self.output] for outputs in expected]
+        if self.scored_by:
+            best = [outputs[self.scored_by].max(self.classes) for outputs in expected]
+        elif self.scores:
+            best = [np.take(value, self.scores, axis=self.axis).max(self.axis) for value in values]
+        else:
             return None
-        best = [np.take(value, self.scores, axis=self.axis).max(self.axis) for value in values]
         if not any((value >= _READ_FROM).any() for value in best):
             return None
         return tuple(
@@ -114,7 +134,77 @@ def find_parts(expected: Sequence[Outputs], kinds: Mapping[str, OutputKind]) -> 
             if len(parts) > 1:
                 found += parts
                 break
-    return tuple(found)
+    divided = {part.output for part in found}
+    apart = {
+        name: [outputs[name] for outputs in expected]
+        for name, kind in kinds.items()
+        if kind is OutputKind.VALUES and name not in divided
+    }
+    return (*found, *_boxes_apart(apart))
+
+
+def _boxes_apart(outputs: Mapping[str, Sequence[Tensor]]) -> list[Part]:
+    """Outputs of boxes whose scores are an output by itself; none where several might be.
+
+    Args:
+        outputs: By name the float model's values, one array a sample.
+    """
+    pairs = [
+        (box, score, classes)
+        for box, values in outputs.items()
+        for score, others in outputs.items()
+        if box != score
+        and (classes := _classes_axis(values, others)) is not None
+        and _are_scores(others, classes)
+    ]
+    scores = [score for _, score, _ in pairs]
+    boxes = [box for box, _, _ in pairs]
+    return [
+        Part(
+            output=box,
+            axis=outputs[box][0].ndim - 1,
+            channels=tuple(range(_COORDINATES)),
+            scored_by=score,
+            classes=classes,
+            is_found=True,
+        )
+        for box, score, classes in pairs
+        if boxes.count(box) == 1 and scores.count(score) == 1 and box not in scores
+    ]
+
+
+def _classes_axis(boxes: Sequence[Tensor], others: Sequence[Tensor]) -> int | None:
+    """Axis of the classes in an output that has the same places as one of boxes; None for others.
+
+    Places come before coordinates; classes after the places, or before them as NonMaxSuppression
+    takes them.
+    """
+    wanted = [value.shape for value in boxes]
+    shapes = [value.shape for value in others]
+    if any(len(shape) < 2 or shape[-1] != _COORDINATES for shape in wanted):
+        return None
+    if [shape[:-1] for shape in shapes] == [shape[:-1] for shape in wanted]:
+        return len(shapes[0]) - 1
+    if {len(shape) for shape in (*wanted, *shapes)} != {3}:
+        return None
+    turned = [(shape[0], shape[2]) for shape in shapes]
+    return 1 if turned == [shape[:2] for shape in wanted] else None
+
+
+def _are_scores(values: Sequence[Tensor], classes: int) -> bool:
+    """Whether values never leave 0…1, find something, and are near 0 at most places."""
+    if min(value.size for value in values) == 0:
+        return False
+    best = [value.max(classes) for value in values]
+    least = min(float(value.min()) for value in values)
+    greatest = max(float(value.max()) for value in best)
+    read = float(np.mean(np.concatenate([value.ravel() for value in best]) >= _READ_FROM))
+    return (
+        least >= 0.0
+        and _FINDS <= greatest <= 1.0
+        and min(value.size for value in best) >= _FEWEST_PLACES
+        and read <= _MOST_READ
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
