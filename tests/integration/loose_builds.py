@@ -26,10 +26,15 @@ class Builder:
     Args:
         folder: Where the model, its samples and its bundle lie.
         key: A private key's file.
+
+    Attributes:
+        folder: Where all that lies.
+        notes: What the last report says of the model and its samples.
     """
 
     def __init__(self, folder: Path, key: Path) -> None:
         self.folder = folder
+        self.notes: tuple[str, ...] = ()
         self._key = key
 
     def __call__(
@@ -64,5 +69,6 @@ class Builder:
             ),
             lambda what, done, total: None,
         )
+        self.notes = result.report.notes
         built = onnx.load(output / "model" / "loose" / "model.onnx")
         return built, result.report.variants[0]

@@ -79,6 +79,64 @@ def test_what_optimization_folds_takes_no_name_that_the_model_has(builder: Build
     assert _is_near(source, built, x=_row())
 
 
+@pytest.mark.parametrize(
+    "names",
+    [
+        {"h": "x/scale", "r": "x/q", "w1": "x/zero_point", "w2": "y/float"},
+        {"h": "x/ReduceMin", "r": "x/values", "w1": "edgepack/phase", "w2": "r"},
+        {"x": "w1/dq", "h": "w1/scale", "r": "w1/q", "w2": "w1/zero_point"},
+    ],
+)
+@pytest.mark.parametrize("profile", ["cpu", "vitisai-xint8", "directml-fp16"])
+def test_names_that_edgepack_gives_may_be_there_already(
+    builder: Builder, names: dict[str, str], profile: str
+) -> None:
+    source = _model(f"(float[1,8] x) => (float[1,4] y) {{ {_TWO_PRODUCTS} }}", _weights())
+    source.graph.input[0].name = names.get("x", "x")
+    for tensor in source.graph.initializer:
+        tensor.name = names.get(tensor.name, tensor.name)
+    for node in source.graph.node:
+        node.input[:] = [names.get(name, name) for name in node.input]
+        node.output[:] = [names.get(name, name) for name in node.output]
+    built, _ = builder(source, profile)
+    assert [it.name for it in built.graph.input] == [names.get("x", "x")]
+    assert [it.name for it in built.graph.output] == ["y"]
+    assert _is_near(source, built, **{names.get("x", "x"): _row()})
+
+
+@pytest.mark.parametrize("profile", ["cpu", "vitisai-xint8", "directml-fp16"])
+def test_nodes_may_stand_in_any_order(builder: Builder, profile: str) -> None:
+    source = _model(
+        "(float[1,8] x) => (float[1,4] y) { a = Identity(x) h = MatMul(a, w1) r = Relu(h) "
+        "y = MatMul(r, w2) }",
+        _weights(),
+    )
+    ordered = list(source.graph.node)
+    del source.graph.node[:]
+    source.graph.node.extend(reversed(ordered))
+    built, _ = builder(source, profile)
+    assert any("topologically sorted" in note for note in builder.notes)
+    assert _is_near(source, built, x=_row())
+
+
+@pytest.mark.parametrize("profile", ["directml-fp16", "tensorrt-fp16"])
+def test_a_model_of_16_bit_floats_is_built_for_them(builder: Builder, profile: str) -> None:
+    """Its inputs and outputs are 16-bit, one output is read inside, and one is an input."""
+    source = _model(
+        f"(float16[1,8] x) => (float16[1,4] y, float16[1,16] r, float16[1,8] x) "
+        f"{{ {_TWO_PRODUCTS} }}",
+        [
+            numpy_helper.from_array(numpy_helper.to_array(it).astype(np.float16), it.name)
+            for it in _weights()
+        ],
+    )
+    built, variant = builder(source, profile)
+    kinds = {it.type.tensor_type.elem_type for it in (*built.graph.input, *built.graph.output)}
+    assert kinds == {onnx.TensorProto.FLOAT16}
+    assert variant.precision == "fp16"
+    assert _is_near(source, built, x=_row().astype(np.float16))
+
+
 def test_a_model_that_quantization_leaves_no_tensor_of_is_built(builder: Builder) -> None:
     source = _model("(float[1,8] x) => (float[1,8] y) { y = Identity(x) }")
     built, variant = builder(source, "vitisai-xint8")

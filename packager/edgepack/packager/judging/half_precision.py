@@ -44,8 +44,8 @@ def show_rounding(model: onnx.ModelProto) -> onnx.ModelProto:
     """The same model in 32 bits, each 16-bit result rounded.
 
     Args:
-        model: A model whose inputs and outputs are 32-bit, with types for its tensors; bodies of
-            control flow stay as they are.
+        model: A model with types for its tensors; bodies of control flow stay as they are, and so
+            do the types of its inputs and outputs.
     """
     result = onnx.ModelProto()
     result.CopyFrom(model)
@@ -67,12 +67,28 @@ def show_rounding(model: onnx.ModelProto) -> onnx.ModelProto:
                     node.output[i] = f"{name}/exact"
                     nodes.append(_cast(f"{name}/exact", f"{name}/rounded", TensorProto.FLOAT16))
                     nodes.append(_cast(f"{name}/rounded", name))
+    made = {name for node in nodes for name in node.output}
+    inputs = [it.name for it in graph.input if types.get(it.name) == TensorProto.FLOAT16]
+    outputs = [
+        it.name
+        for it in graph.output
+        if it.name in made and types.get(it.name) == TensorProto.FLOAT16
+    ]
+    wide = {name: f"{name}/wide" for name in (*inputs, *outputs)}
+    for node in nodes:
+        node.input[:] = [wide.get(name, name) for name in node.input]
+        node.output[:] = [wide.get(name, name) for name in node.output]
     del graph.node[:]
+    graph.node.extend(_cast(name, wide[name]) for name in inputs)
     graph.node.extend(nodes)
+    for name in outputs:
+        narrow = _cast(wide[name], name, TensorProto.FLOAT16)
+        narrow.name = f"{name}/narrow"
+        graph.node.append(narrow)
     for tensor in graph.initializer:
         if tensor.data_type == TensorProto.FLOAT16:
-            wide = np.asarray(stored_tensors.values(tensor)).astype(np.float32)
-            tensor.CopyFrom(numpy_helper.from_array(wide, tensor.name))
+            values = np.asarray(stored_tensors.values(tensor)).astype(np.float32)
+            tensor.CopyFrom(numpy_helper.from_array(values, tensor.name))
     for value in graph.value_info:
         if value.type.tensor_type.elem_type == TensorProto.FLOAT16:
             value.type.tensor_type.elem_type = TensorProto.FLOAT

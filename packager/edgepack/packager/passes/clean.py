@@ -9,7 +9,7 @@ recognizer's 8-bit accuracy from 0 to 0.77 in trials. The steps:
 3. Constant nodes and sparse initializers become plain initializers.
 4. Other floats become floats of 32 bits.
 5. Identity nodes between tensors of the main graph go.
-6. Every node gets a unique, non-empty name.
+6. Every node gets a unique, non-empty name, and no name looks like one that edgepack gives.
 7. The standard operator set is raised (or lowered into the provider's range).
 8. An If becomes both of its branches and a choice, where the provider reads no If.
 9. Initializers and shapes that nothing uses go.
@@ -33,6 +33,7 @@ from edgepack.packager.passes.both_branches import compute_both_branches
 from edgepack.packager.passes.change_opset import change_opset
 from edgepack.packager.passes.context import PassContext, PassResult
 from edgepack.packager.passes.float_types import to_float32
+from edgepack.packager.passes.names_apart import set_names_apart
 from edgepack.packager.passes.operator_sets import UnchangeableError, check_types
 from edgepack.packager.passes.opset_rewrites import RESIZE_COUNTS_CENTRES, resize_from_corners
 from edgepack.packager.passes.plain_constants import make_constants_plain
@@ -70,6 +71,7 @@ def clean(model: onnx.ModelProto, settings: Clean, context: PassContext) -> Pass
     float_notes = to_float32(model)  # 4.
     _drop_identities(graph)  # 5.
     name_nodes(graph)  # 6.
+    set_names_apart(graph)
     model, notes = _convert_opset(model, settings, context)  # 7.
     make_constants_plain(model.graph)  # the converter makes new Constant nodes
     name_nodes(model.graph)

@@ -7,7 +7,6 @@ what O2 does by itself; done here, it starts faster, and float16 finds the fused
 """
 
 from collections import Counter
-from collections.abc import Mapping
 from itertools import count as numbers_from
 
 import onnx
@@ -23,7 +22,7 @@ from edgepack.packager.graph.model_files import (
     opset_of,
     quiet_options,
 )
-from edgepack.packager.graph.questions import subgraphs
+from edgepack.packager.graph.renaming import rename_reads
 from edgepack.packager.passes.clean import drop_unused, name_nodes
 from edgepack.packager.passes.context import PassContext, PassResult
 from edgepack.packager.passes.gemm_bias import flatten_gemm_biases
@@ -129,16 +128,7 @@ def _rename_new_constants(before: onnx.ModelProto, graph: onnx.GraphProto) -> No
     renamed = {tensor.name: next(free) for tensor in graph.initializer if tensor.name not in had}
     for tensor in graph.initializer:
         tensor.name = renamed.get(tensor.name, tensor.name)
-    _rename_reads(graph, renamed)
-
-
-def _rename_reads(graph: onnx.GraphProto, renamed: Mapping[str, str]) -> None:
-    for node in graph.node:
-        for i, name in enumerate(node.input):
-            if name in renamed:
-                node.input[i] = renamed[name]
-        for body in subgraphs(node):
-            _rename_reads(body, renamed)
+    rename_reads(graph, renamed)
 
 
 def _restore_opset(model: onnx.ModelProto, opset: int) -> None:

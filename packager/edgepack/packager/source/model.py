@@ -25,6 +25,7 @@ from google.protobuf.message import DecodeError
 from edgepack.errors import BuildError
 from edgepack.packager.graph import external_data
 from edgepack.packager.graph.model_files import attach_weights
+from edgepack.packager.graph.node_order import sort_nodes
 from edgepack.packager.passes.float_types import replace_bfloat16
 from edgepack.packager.samples.meanings import Meaning
 from edgepack.packager.source import (
@@ -107,6 +108,7 @@ def load_source(
     attach_weights(model, path.parent)
     foreign_operators.check(path, model)
     checker_notes = soundness.check_graph(path)
+    sort_nodes(model.graph)
     input_shapes.fix(model, required_inputs(model), shapes or {})
     fixed = fix_values(model, required_inputs(model), values or {})
     take_known_branches(model)

@@ -1,0 +1,24 @@
+"""New names for tensors of a graph."""
+
+from collections.abc import Mapping
+
+import onnx
+
+from edgepack.packager.graph.questions import subgraphs
+
+
+def rename_reads(graph: onnx.GraphProto, renamed: Mapping[str, str]) -> None:
+    """Changes what nodes read, those in bodies of control flow too.
+
+    Args:
+        graph: Changed.
+        renamed: New names by the old ones; none of a graph input or output.
+    """
+    for node in graph.node:
+        for i, name in enumerate(node.input):
+            if name in renamed:
+                node.input[i] = renamed[name]
+        for body in subgraphs(node):
+            rename_reads(body, renamed)
+            for value in body.output:  # a body may hand on what stands outside of it
+                value.name = renamed.get(value.name, value.name)
