@@ -104,6 +104,16 @@ def test_too_few_rows_do_not_tell_whether_winners_are_clear() -> None:
     assert Reference(_named(rows), GATE).kinds == {"y": OutputKind.VALUES}
 
 
+def test_rows_are_told_apart_whichever_axis_counts_them() -> None:
+    points = np.random.default_rng(0).normal(0, 90, (20, 17, 3)).astype(np.float32)
+    expected: list[Outputs] = [
+        {"time first": first, "points": some}
+        for first, some in zip(map(_softmax, _outputs(20, (50, 1, 4))), points, strict=True)
+    ]
+    kinds = Reference(expected, GATE).kinds
+    assert kinds == {"time first": OutputKind.SEQUENCE, "points": OutputKind.VALUES}
+
+
 def test_equal_outputs_pass_with_everything_to_spare() -> None:
     values = _named(_outputs(20, (1, 10)))
     verdict = Reference(values, GATE).judge(values)
@@ -299,6 +309,18 @@ def test_a_constant_distribution_fails_though_each_of_its_decisions_is_right() -
     verdict = Reference(_named(values), GATE).judge(_named(constant))
     assert verdict.metric == "explained_variance"
     assert not verdict.passed
+
+
+def test_a_sequence_that_nearly_always_decides_alike_is_judged_by_its_probabilities() -> None:
+    rng = np.random.default_rng(0)
+    shares = np.where(rng.random((40, 100)) < 0.01, 0.9, 0.05)
+    values = [np.stack([1 - row, row], axis=-1)[None].astype(np.float32) for row in shares]
+    never = [np.tile(np.array([0.95, 0.05], np.float32), (1, 100, 1))] * 40
+    verdict = Reference(_named(values), GATE).judge(_named(never))
+    assert verdict.metric == "explained_variance", "99 of 100 decisions are right"
+    assert not verdict.passed
+    assert " of 4000 rows, so that agreement says little: its prob" in verdict.remarks[0]
+    assert Reference(_named(values), GATE).judge(_named(values)).passed
 
 
 def test_a_distribution_of_many_classes_is_judged_by_the_few_that_move() -> None:

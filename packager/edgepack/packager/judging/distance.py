@@ -131,7 +131,9 @@ def measure_distance(
     is_values = kind.is_values
     variances = variances_between(expected, read)
     if kind is OutputKind.PROBABILITIES:
-        variances = _at_least(variances, [_ROW_VARIANCE * value.shape[0] for value in expected])
+        variances = _at_least(
+            variances, [_ROW_VARIANCE * value.size / value.shape[-1] for value in expected]
+        )
     narrowest = 2 if kind is OutputKind.EMBEDDING else _NARROWEST_VECTOR
     neighbourhood = _neighbourhood(expected, got, narrowest) if is_values else None
     agreement = 1.0 if is_values else agreed / len(expected)

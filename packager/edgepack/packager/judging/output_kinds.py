@@ -69,18 +69,20 @@ def kinds_of_outputs(
 
 
 def _are_decisions(values: Sequence[npt.NDArray[np.generic]]) -> bool:
-    """Distributions, or rows of scores that are no embeddings (those have unit length)."""
+    """Distributions, or a row of scores that is no embedding (those have unit length).
+
+    Several rows that are no distributions are boxes or points rather than scores.
+    """
     if all(_is_distribution(value) for value in values):
         return True
-    return values[0].ndim == 2 and not all(_is_unit_vector(value) for value in values)
+    is_one_row = all(value.ndim == 2 and value.shape[0] == 1 for value in values)
+    return is_one_row and not all(_is_unit_vector(value) for value in values)
 
 
 def _kind_of_scores(values: Sequence[npt.NDArray[np.generic]], gate: AccuracyGate) -> OutputKind:
     """Decisions, but where their agreement says nothing: they are all alike, or not clear."""
     kind = _decision_or_sequence(values[0])
-    if kind is not OutputKind.DECISION:
-        return kind
-    is_alike = says_nothing(values, gate.top1_agreement_min)
+    is_alike = says_nothing(values, kind, gate)
     if all(_is_distribution(value) for value in values):
         return OutputKind.PROBABILITIES if is_alike else kind
     return OutputKind.VALUES if is_alike or _clearness(values) < _CLEAR else kind
@@ -101,17 +103,32 @@ def _clearness(values: Sequence[npt.NDArray[np.generic]]) -> float:
     return float((np.median(shares) - even) / (1.0 - even))
 
 
-def says_nothing(values: Sequence[npt.NDArray[np.generic]], budget: float) -> bool:
-    """Whether always giving the commonest decision would hold a budget.
+def says_nothing(
+    values: Sequence[npt.NDArray[np.generic]], kind: OutputKind, gate: AccuracyGate
+) -> bool:
+    """Whether always giving the commonest decision would hold the budget.
 
     Args:
         values: The float model's scores, an array a sample.
-        budget: Least share of samples with its decision.
+        kind: Whether each sample holds one decision, or a sequence of them.
+        gate: The budgets.
     """
     if len(values) < _FEWEST_FOR_VARIETY:
         return False
-    counts = Counter(int(value.argmax()) for value in values)
-    return counts.most_common(1)[0][1] / len(values) >= with_one_miss(budget, len(values))
+    _, count, total = _commonest(values)
+    if kind is OutputKind.SEQUENCE:
+        return count / total >= gate.sequence_agreement_min
+    return count / total >= with_one_miss(gate.top1_agreement_min, total)
+
+
+def _commonest(values: Sequence[npt.NDArray[np.generic]]) -> tuple[int, int, int]:
+    """The decision that most rows take, how many do, and of how many; padding is left out."""
+    counts: Counter[int] = Counter()
+    for value in values:
+        rows = value.reshape(-1, value.shape[-1])
+        counts.update(rows[~np.isnan(rows).any(axis=-1)].argmax(axis=-1).tolist())
+    most = counts.most_common(1)[0] if counts else (0, 0)
+    return (*most, max(sum(counts.values()), 1))
 
 
 def describe_scores(
@@ -132,13 +149,14 @@ def describe_scores(
         is_guessed = kind is OutputKind.VALUES and gate.metric == "auto" and name not in meanings
         if kind is OutputKind.VALUES and values and (quiet := _describe_quiet(name, values)):
             remarks.append(quiet)
-        is_scores = bool(values) and values[0].dtype.kind == "f" and values[0].ndim == 2
-        if not is_scores or values[0].size < 2:
+        is_row = bool(values) and values[0].dtype.kind == "f" and values[0].shape[:-1] == (1,)
+        if not (is_row or kind is OutputKind.PROBABILITIES) or values[0].size < 2:
             continue
-        if says_nothing(values, gate.top1_agreement_min):
-            alike = Counter(int(value.argmax()) for value in values).most_common(1)[0]
-            found = f"The float model's decision in output '{name}' is {alike[0]} in {alike[1]} of "
-            found += f"{len(values)} samples, so that agreement says little"
+        if says_nothing(values, _decision_or_sequence(values[0]), gate):
+            index, count, total = _commonest(values)
+            found = f"The float model's decision in output '{name}' is {index} in {count} of "
+            found += f"{total} {'samples' if total == len(values) else 'rows'}, so that agreement "
+            found += "says little"
             if kind is OutputKind.DECISION:
                 remarks.append(f"{found}: give samples of other classes too.")
             elif kind is OutputKind.PROBABILITIES:
@@ -174,8 +192,9 @@ def with_one_miss(budget: float, count: int) -> float:
 
 
 def _decision_or_sequence(value: npt.NDArray[np.generic]) -> OutputKind:
+    """Several rows are many decisions, whichever axis counts them: exports put time first too."""
     rows = value.size // value.shape[-1]
-    return OutputKind.SEQUENCE if rows > value.shape[0] else OutputKind.DECISION
+    return OutputKind.SEQUENCE if rows > 1 else OutputKind.DECISION
 
 
 def _is_distribution(value: npt.NDArray[np.generic]) -> bool:
