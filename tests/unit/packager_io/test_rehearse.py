@@ -8,6 +8,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from edgepack.bundle.keys import PrivateKey
 from edgepack.errors import BuildError
+from edgepack.packager.bundling import rehearse as rehearse_module
 from edgepack.packager.bundling.rehearse import rehearse
 from edgepack.packager.judging.provider_process import ProviderProcess
 from edgepack.packager.progress import silent
@@ -55,3 +56,19 @@ def test_a_variant_that_is_wrong_fails_the_build_by_name(tmp_path: Path, key: Pr
         rehearse(bundle.folder, key.public_key(), process, silent)
     assert caught.value.problem.startswith("variant 'cpu' fails its rehearsal: output 'y': cosine")
     assert caught.value.found_in == "model/cpu/model.onnx on CPUExecutionProvider"
+    assert caught.value.remedy is not None
+    assert "widen the profile's golden tolerances" in caught.value.remedy
+
+
+def test_a_variant_that_gives_no_outputs_is_not_told_of_tolerances(
+    tmp_path: Path, key: PrivateKey, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bundle = make_bundle(tmp_path / "bundle", key)
+    monkeypatch.setattr(rehearse_module, "_TIMEOUT_S", 0.0)
+    with ProviderProcess() as process, pytest.raises(BuildError) as caught:
+        rehearse(bundle.folder, key.public_key(), process, silent)
+    assert caught.value.problem.startswith("variant 'cpu' fails its rehearsal: the probe ")
+    assert caught.value.remedy == (
+        "a device would refuse it too: take another profile, or export the model with operators "
+        "that CPUExecutionProvider has"
+    )

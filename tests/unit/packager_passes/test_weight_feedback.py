@@ -209,6 +209,18 @@ def test_a_weight_that_two_products_share_is_left_to_its_nearest_integers() -> N
     assert [find_product(index, plan) for plan in plans] == [None, None]
 
 
+@pytest.mark.filterwarnings("error")
+def test_weights_whose_inputs_have_no_squares_in_32_bits_keep_their_nearest_integers(
+    tmp_path: Path,
+) -> None:
+    model = _network()
+    quantizer = _quantizer(model, _alike(model, 4, size=1e25), tmp_path)
+    (note,) = quantizer.build(_FEEDBACK).notes
+    assert note == "Rounding with feedback: no layer's outputs come nearer on held-back samples."
+    nearest = quantizer.build("minmax").model
+    assert quantizer.build(_FEEDBACK).model.SerializeToString() == nearest.SerializeToString()
+
+
 def test_columns_without_signal_are_rounded_to_the_nearest() -> None:
     values = np.array([[[0.4, -1.6, 2.2]]], dtype=np.float32)
     grid = IntegerGrid(

@@ -104,8 +104,7 @@ def rehearse(
             raise BuildError(
                 f"variant {variant.name!r} fails its rehearsal: {result.because}",
                 found_in=f"{variant.folder}/{variant.model_file} on {variant.provider}{there}",
-                remedy="a device would refuse it too: widen the profile's golden tolerances only "
-                "if the outputs are good enough, else take a more precise profile",
+                remedy=f"a device would refuse it too: {_remedy(result)}",
             )
         probes[variant.name] = result
         progress(f"rehearsing {variant.name}", done + 1, len(todo))
@@ -119,6 +118,17 @@ def rehearse(
     }
     seen |= {name: _rehearsed(probe, facts, pinned.get(name)) for name, probe in probes.items()}
     return Rehearsal(by_variant=seen, choice=choice)
+
+
+def _remedy(result: ProbeResult) -> str:
+    if result.latency_ms is None:  # it gave no outputs
+        return (
+            f"take another profile, or export the model with operators that {result.provider} has"
+        )
+    return (
+        "widen the profile's golden tolerances only if the outputs are good enough, else take a "
+        "more precise profile"
+    )
 
 
 def _match_elsewhere(

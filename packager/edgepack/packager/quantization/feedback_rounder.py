@@ -137,7 +137,13 @@ def _key(use: WeightUse, scales: Assignment) -> tuple[WeightUse, bytes]:
 def _round(
     product: Product, values: FloatArray, scale: Scale, first: Moments, second: Moments
 ) -> _Rounded:
-    """Rounds a weight; `first` holds the moments of both halves then, which saves a matrix."""
+    """Rounds a weight; `first` holds the moments of both halves then, which saves a matrix.
+
+    Of inputs whose squares no 32-bit float holds nothing is known: nearest integers stay.
+    """
+    sizes = [np.trace(half, dtype=np.float64, axis1=1, axis2=2) for half in (first, second)]
+    if not (sizes[0] + sizes[1] < np.finfo(np.float32).max).all():
+        return _Rounded(None, 1.0)
     weight = product.to_matrix(values).astype(np.float32)
     grid = _grid(product, scale)
     nearest = product.to_matrix(restore(quantize(values, scale), scale)).astype(np.float32)

@@ -143,7 +143,8 @@ def measure_halves(
         values = runner.run(feeds)
         for product, halves in zip(products, found, strict=True):
             rows = product.rows(values[product.node.input[0]].astype(np.float32))
-            halves[number % 2][...] += np.matmul(rows.transpose(0, 2, 1), rows)
+            with np.errstate(over="ignore", invalid="ignore"):  # whoever reads them looks
+                halves[number % 2][...] += np.matmul(rows.transpose(0, 2, 1), rows)
         progress("inputs of products", number + 1, samples.count)
     return [(halves[0], halves[1]) for halves in found]
 
