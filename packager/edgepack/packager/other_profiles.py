@@ -135,10 +135,13 @@ def advise(outlooks: Sequence[Outlook], found: SearchResult | None) -> Advice:
             instead.append(f"{name}, which {words} with every node quantized")
         elif own and 1.0 - verdict.spare <= _MUCH_LESS * (1.0 - own.spare):
             instead.append(
-                f"{name}, which needs fewer float nodes: it {words} with every node quantized{here}"
+                f"{name}, which may need fewer float nodes: it {words} with every node quantized{here}"
             )
         else:
-            learnt.append(f"{name} would hardly help: it {words} with every node quantized{here}.")
+            learnt.append(
+                f"{name} gives no reason to expect more: it {words} with every node "
+                f"quantized{here}."
+            )
     return Advice(instead=", or ".join(instead), learnt=tuple(learnt))
 
 

@@ -57,8 +57,8 @@ def test_a_profile_is_advised_with_the_reason_that_a_look_at_it_gave() -> None:
     assert advice.learnt == ()
     assert advice.instead == (
         "--profile holds, which keeps explained_variance 0.9900 with every node quantized, or "
-        "--profile nearer, which needs fewer float nodes: it keeps explained_variance 0.9600 with "
-        "every node quantized, this one 0.9000, or --profile floats, which lowers no node: its "
+        "--profile nearer, which may need fewer float nodes: it keeps explained_variance 0.9600 "
+        "with every node quantized, this one 0.9000, or --profile floats, which lowers no node: its "
         "provider rounds by itself, which is not measured here"
     )
 
@@ -71,8 +71,8 @@ def test_a_profile_that_loses_nearly_as_much_is_not_advised_but_told_of() -> Non
     advice = advise(outlooks, _found(0.9))
     assert advice.instead == ""
     assert advice.learnt == (
-        "--profile alike would hardly help: it keeps explained_variance 0.9300 with every node "
-        "quantized, this one 0.9000.",
+        "--profile alike gives no reason to expect more: it keeps explained_variance 0.9300 with "
+        "every node quantized, this one 0.9000.",
         "--profile broken cannot be built either (no such operator).",
     )
 
