@@ -135,7 +135,8 @@ def advise(outlooks: Sequence[Outlook], found: SearchResult | None) -> Advice:
             instead.append(f"{name}, which {words} with every node quantized")
         elif own and 1.0 - verdict.spare <= _MUCH_LESS * (1.0 - own.spare):
             instead.append(
-                f"{name}, which may need fewer float nodes: it {words} with every node quantized{here}"
+                f"{name}, which may need fewer float nodes: it {words} with every node "
+                f"quantized{here}"
             )
         else:
             learnt.append(

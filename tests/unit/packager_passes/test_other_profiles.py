@@ -58,8 +58,8 @@ def test_a_profile_is_advised_with_the_reason_that_a_look_at_it_gave() -> None:
     assert advice.instead == (
         "--profile holds, which keeps explained_variance 0.9900 with every node quantized, or "
         "--profile nearer, which may need fewer float nodes: it keeps explained_variance 0.9600 "
-        "with every node quantized, this one 0.9000, or --profile floats, which lowers no node: its "
-        "provider rounds by itself, which is not measured here"
+        "with every node quantized, this one 0.9000, or --profile floats, which lowers no node: "
+        "its provider rounds by itself, which is not measured here"
     )
 
 
