@@ -3,6 +3,7 @@
 from onnx import parser
 
 from edgepack.packager.graph.node_order import sort_nodes
+from edgepack.packager.graph.renaming import rename_reads
 
 _HEADER = '<ir_version: 8, opset_import: ["": 17]> g (float[1] x, bool c) => (float[1] y) '
 
@@ -31,3 +32,24 @@ def test_what_bodies_read_counts_and_bodies_are_sorted_too() -> None:
     assert [node.output[0] for node in graph.node] == ["a", "b", "y"]
     (then,) = (it.g for it in graph.node[2].attribute if it.name == "then_branch")
     assert [node.output[0] for node in then.node] == ["q", "p"]
+
+
+def test_a_body_may_name_its_own_tensor_like_what_the_node_gives() -> None:
+    choice = (
+        "y = If (c) <then_branch = t () => (float[1] y) { y = Neg(a) }, "
+        "else_branch = e () => (float[1] z) { z = Exp(a) }>"
+    )
+    assert _order(f"{choice} a = Abs(x)") == ["a", "y"]
+
+
+def test_a_new_name_does_not_reach_what_a_body_calls_the_same() -> None:
+    choice = (
+        "y = If (c) <then_branch = t () => (float[1] a) { a = Neg(b) }, "
+        "else_branch = e () => (float[1] z) { z = Exp(a) }>"
+    )
+    graph = parser.parse_model(_HEADER + f"{{ a = Abs(x) b = Abs(x) {choice} }}").graph
+    rename_reads(graph, {"a": "new"})
+    bodies = {it.name: it.g for it in graph.node[2].attribute}
+    then, other = bodies["then_branch"], bodies["else_branch"]
+    assert [then.node[0].input[0], then.node[0].output[0], then.output[0].name] == ["b", "a", "a"]
+    assert other.node[0].input[0] == "new"

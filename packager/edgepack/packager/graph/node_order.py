@@ -4,7 +4,7 @@ import heapq
 
 import onnx
 
-from edgepack.packager.graph.questions import subgraphs, used_names
+from edgepack.packager.graph.questions import outer_reads, subgraphs
 
 
 def sort_nodes(graph: onnx.GraphProto) -> None:
@@ -44,4 +44,4 @@ def sort_nodes(graph: onnx.GraphProto) -> None:
 
 
 def _reads(node: onnx.NodeProto) -> set[str]:
-    return {*node.input, *(name for body in subgraphs(node) for name in used_names(body))} - {""}
+    return {*node.input, *(name for body in subgraphs(node) for name in outer_reads(body))} - {""}

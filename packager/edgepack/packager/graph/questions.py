@@ -38,6 +38,28 @@ def used_names(graph: onnx.GraphProto, *, main_graph: bool = True) -> set[str]:
     return names
 
 
+def own_names(graph: onnx.GraphProto) -> set[str]:
+    """Names of the tensors that a graph or a body makes or takes itself.
+
+    A body may use names of the graph around it for tensors of its own: there they mean its own.
+    """
+    names = {value.name for value in graph.input}
+    names.update(tensor.name for tensor in graph.initializer)
+    names.update(sparse.values.name for sparse in graph.sparse_initializer)
+    names.update(name for node in graph.node for name in node.output)
+    return names
+
+
+def outer_reads(body: onnx.GraphProto) -> set[str]:
+    """Names that a body of control flow reads from the graph around it."""
+    names = {value.name for value in body.output}
+    for node in body.node:
+        names.update(node.input)
+        for inner in subgraphs(node):
+            names |= outer_reads(inner)
+    return names - own_names(body) - {""}
+
+
 def inputs_behind(graph: onnx.GraphProto, name: str) -> tuple[str, ...]:
     """The graph inputs that a tensor is computed from, sorted."""
     producers = {output: node for node in graph.node for output in node.output}

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import onnx
 
-from edgepack.packager.graph.questions import subgraphs
+from edgepack.packager.graph.questions import own_names, subgraphs
 
 
 def rename_reads(graph: onnx.GraphProto, renamed: Mapping[str, str]) -> None:
@@ -19,6 +19,8 @@ def rename_reads(graph: onnx.GraphProto, renamed: Mapping[str, str]) -> None:
             if name in renamed:
                 node.input[i] = renamed[name]
         for body in subgraphs(node):
-            rename_reads(body, renamed)
+            own = own_names(body)
+            outer = {name: new for name, new in renamed.items() if name not in own}
+            rename_reads(body, outer)
             for value in body.output:  # a body may hand on what stands outside of it
-                value.name = renamed.get(value.name, value.name)
+                value.name = outer.get(value.name, value.name)
