@@ -25,6 +25,7 @@ lost to noise that a sample's rows share, which is 4.4 % of the neighbourhood.
 import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 
@@ -118,6 +119,10 @@ class Reference:
         self.kinds = kinds_of_outputs(self.expected, gate, meanings)
         self._parts = () if gate.metric in _WHOLE_METRICS else find_parts(self.expected, self.kinds)
 
+    @cached_property
+    def _remarks(self) -> tuple[str, ...]:
+        return describe_scores(self.expected, self.kinds, self._gate, self._meanings)
+
     def of(self, indices: Sequence[int]) -> "Reference":
         """The same with some of the outputs only, and with the budgets of all of them."""
         shortened = copy.copy(self)
@@ -162,7 +167,7 @@ class Reference:
             low=worst.low,
             forgiven=any(entry.forgiven for entry in entries),
             output=worst.output if len(self.kinds) > 1 else "",
-            remarks=describe_scores(self.expected, self.kinds, self._gate, self._meanings),
+            remarks=self._remarks,
         )
 
     def distances(self, got: Sequence[Outputs]) -> tuple[OutputDistance, ...]:
