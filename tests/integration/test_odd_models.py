@@ -298,6 +298,27 @@ def test_a_split_into_unequal_parts_is_written_for_older_operator_sets(builder: 
     assert _is_near(source, built, x=_row())
 
 
+@pytest.mark.parametrize("domain", ["", "com.microsoft"])
+def test_reductions_as_pytorch_writes_them_reach_older_operator_sets(
+    builder: Builder, domain: str
+) -> None:
+    """With and without onnx's own converter, which leaves an attribute that they lack."""
+    last = "com.microsoft.Gelu(k)" if domain else "Relu(k)"
+    source = _model(
+        "(float[1,8] x) => (float[1,1] y, float[1,16] same) {"
+        "axes = Constant<value_ints=[1]>() h = MatMul(x, w1) "
+        "same = ReduceMean<noop_with_empty_axes=1>(h) "
+        "m = ReduceMax<noop_with_empty_axes=0>(same, axes) "
+        f"k = ReduceL2<noop_with_empty_axes=1>(m, axes) y = {last} }}",
+        _weights()[:1],
+        opset=18,
+    )
+    source.opset_import.add(domain="com.microsoft", version=1)
+    built, _ = builder(source, "vitisai-xint8")
+    assert {entry.domain: entry.version for entry in built.opset_import}[""] == 17
+    assert _is_near(source, built, x=_row())
+
+
 def test_what_onnx_runtime_says_is_told_without_its_preamble(builder: Builder) -> None:
     source = _model("(float[1,4] x) => (float[1,4] y) { y = com.microsoft.Wave(x) }")
     source.opset_import.add(domain="com.microsoft", version=1)

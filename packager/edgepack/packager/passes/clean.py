@@ -34,7 +34,11 @@ from edgepack.packager.passes.change_opset import change_opset
 from edgepack.packager.passes.context import PassContext, PassResult
 from edgepack.packager.passes.float_types import to_float32
 from edgepack.packager.passes.names_apart import set_names_apart
-from edgepack.packager.passes.operator_sets import UnchangeableError, check_types
+from edgepack.packager.passes.operator_sets import (
+    UnchangeableError,
+    check_types,
+    has_unknown_attributes,
+)
 from edgepack.packager.passes.opset_rewrites import RESIZE_COUNTS_CENTRES, resize_from_corners
 from edgepack.packager.passes.plain_constants import make_constants_plain
 from edgepack.packager.profile.pass_settings import Clean
@@ -217,6 +221,8 @@ def _convert_by_onnx(model: onnx.ModelProto, target: int) -> onnx.ModelProto | N
         converted = version_converter.convert_version(light, target)
     except _CONVERTER_ERRORS:
         return None
+    if has_unknown_attributes(converted.graph, target):
+        return None  # it leaves `noop_with_empty_axes`, which PyTorch writes on each reduction
     if opset_of(model) < RESIZE_COUNTS_CENTRES:
         resize_from_corners(converted.graph)
     order = [tensor.name for tensor in model.graph.initializer]

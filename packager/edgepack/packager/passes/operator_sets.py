@@ -3,6 +3,8 @@
 import onnx
 from onnx import defs
 
+from edgepack.packager.graph.questions import subgraphs
+
 STANDARD = ("", "ai.onnx")
 """The names of the standard domain."""
 
@@ -38,6 +40,18 @@ def check_types(model: onnx.ModelProto, target: int) -> None:
                 raise UnchangeableError(
                     f"{node.op_type} takes no {kind} in opset {target} ({label(node)})"
                 )
+
+
+def has_unknown_attributes(graph: onnx.GraphProto, version: int) -> bool:
+    """Whether a node, or one in a body, has an attribute that its operator has not in a version."""
+    for node in graph.node:
+        if any(has_unknown_attributes(body, version) for body in subgraphs(node)):
+            return True
+        if node.domain in STANDARD and exists(node, version):
+            known = defs.get_schema(node.op_type, version, "").attributes
+            if any(attribute.name not in known for attribute in node.attribute):
+                return True
+    return False
 
 
 def label(node: onnx.NodeProto) -> str:

@@ -23,6 +23,9 @@ _AXES_BECAME_INPUT = {
         18,
     ),
 }
+_SAME_OF_ONE = frozenset({"ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin", "ReduceProd"})
+"""Over no axis at all these give what they get; the others still take squares or logarithms."""
+
 _SPLIT_BECAME_INPUT = 13
 _SPLIT_COUNTS_OUTPUTS = 18
 _SOFTMAX_OF_ONE_AXIS = 13
@@ -74,7 +77,13 @@ def _axes(node: onnx.NodeProto, step: Step, graph: Reach) -> list[onnx.NodeProto
     if step.up(version):
         _to_input(node, "axes", graph)
     elif step.down(version):
+        is_idle = _integer(node, "noop_with_empty_axes", 0) == 1
+        _remove(node, "noop_with_empty_axes")  # of no axes an older set takes all
         _to_attribute(node, "axes", graph)
+        if is_idle and _value(node, "axes") is None:
+            if node.op_type not in _SAME_OF_ONE:
+                raise UnchangeableError(f"{node.op_type} has no axes ({label(node)})")
+            return [helper.make_node("Identity", node.input[:1], node.output, name=node.name)]
     return [node]
 
 
