@@ -403,5 +403,26 @@ def test_a_damaged_image_is_named(tmp_path: Path) -> None:
     assert error.problem.startswith("bad.png cannot be read as an image")
 
 
+@pytest.mark.parametrize(("dtype", "mode"), [("uint16", "I;16"), ("float32", "F")])
+def test_a_picture_of_more_than_8_bits_is_refused_and_not_cut_off(
+    tmp_path: Path, dtype: str, mode: str
+) -> None:
+    image = pytest.importorskip("PIL.Image", reason="Pillow is not installed")
+    image.fromarray(np.full((9, 9), 3000, dtype)).save(tmp_path / "a.tiff")
+    error = _refusal(tmp_path, declarations={"images": ImageInput()})
+    assert error.problem == (
+        f"a.tiff has more than 8 bits a pixel (mode {mode}), and the declared scale is for values "
+        "from 0 to 255"
+    )
+    assert "save .npy or .npz files" in (error.remedy or "")
+
+
+def test_a_pipe_among_pictures_is_refused_and_not_waited_for(tmp_path: Path) -> None:
+    pytest.importorskip("PIL.Image", reason="Pillow is not installed")
+    os.mkfifo(tmp_path / "a.png")
+    error = _refusal(tmp_path, declarations={"images": ImageInput()})
+    assert error.problem == "a.png is no file"
+
+
 def test_a_stack_of_many_samples_needs_no_note(tmp_path: Path) -> None:
     assert _open(write_stack(tmp_path / "a.npz", 40)).notes == ()

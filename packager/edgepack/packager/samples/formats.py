@@ -217,9 +217,14 @@ def _images(
         )
     return RawSamples(
         count=len(files),
-        read=lambda index: {name: read_image(files[index], declaration, inputs[0])},
+        read=lambda index: {name: _read_picture(files[index], declaration, inputs[0])},
         label=lambda index: str(files[index]),
     )
+
+
+def _read_picture(path: Path, declaration: ImageInput, spec: TensorSpec) -> Tensor:
+    _refuse_special(path)
+    return read_image(path, declaration, spec)
 
 
 def _read_npz(path: Path) -> dict[str, Tensor]:

@@ -31,10 +31,10 @@ def read_image(
         else float32 after scale, mean and std.
 
     Raises:
-        BuildError: Pillow is not installed, or the file is no image.
+        BuildError: Pillow is not installed, or the file is no image, or one of more than 8 bits.
     """
     try:
-        from PIL import Image, ImageOps, UnidentifiedImageError
+        from PIL import Image, ImageOps
     except ModuleNotFoundError as error:
         raise BuildError(
             "reading images needs Pillow, which is not installed",
@@ -43,8 +43,9 @@ def read_image(
     mode = "L" if declaration.color == "GRAY" else "RGB"
     try:
         with Image.open(path) as file:
+            _refuse_deep(path, file.mode)
             image = ImageOps.exif_transpose(file).convert(mode)
-    except (UnidentifiedImageError, OSError, Image.DecompressionBombError) as error:
+    except (OSError, SyntaxError, ValueError, EOFError, Image.DecompressionBombError) as error:
         raise BuildError(
             f"{path.name} cannot be read as an image: {error}",
             found_in=str(path),
@@ -62,6 +63,17 @@ def read_image(
     if declaration.layout == "NCHW":
         pixels = pixels.transpose(2, 0, 1)
     return np.ascontiguousarray(pixels[None])
+
+
+def _refuse_deep(path: Path, mode: str) -> None:
+    """Pillow cuts what is beyond 255 off, and a 16-bit picture would be white."""
+    if mode.startswith(("I", "F")):
+        raise BuildError(
+            f"{path.name} has more than 8 bits a pixel (mode {mode}), and the declared scale is "
+            "for values from 0 to 255",
+            found_in=str(path),
+            remedy="save .npy or .npz files with what the model takes, or pictures of 8 bits",
+        )
 
 
 def _resize(
