@@ -1,5 +1,7 @@
 """What outputs mean, when a candidate is near enough, and what a device's probe must tolerate."""
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 
@@ -112,6 +114,58 @@ def test_rows_are_told_apart_whichever_axis_counts_them() -> None:
     ]
     kinds = Reference(expected, GATE).kinds
     assert kinds == {"time first": OutputKind.SEQUENCE, "points": OutputKind.VALUES}
+
+
+def _lines(rng: np.random.Generator) -> np.ndarray:
+    """Scores float32 (20, 1, 12) of characters, time first, one far above the others."""
+    rows = rng.normal(0, 3, (20, 1, 12))
+    winners = rng.integers(0, 12, 20)
+    rows[np.arange(20), 0, winners] = 25.0
+    return np.asarray(rows, dtype=np.float32)
+
+
+def test_rows_of_values_with_clear_winners_keep_these_too() -> None:
+    rng = np.random.default_rng(0)
+    values = [_lines(rng) for _ in range(20)]
+    got = [value.copy() for value in values]
+    for value in got:  # one of 20 characters of each line, by a hair
+        winner = int(value[7, 0].argmax())
+        value[7, 0, (winner + 1) % 12] = value[7, 0, winner] + 0.01
+    reference = Reference(_named(values), GATE)
+    assert reference.kinds == {"y": OutputKind.WINNERS}
+    verdict = reference.judge(_named(got))
+    assert verdict.metric == "sequence_agreement"
+    assert verdict.value == pytest.approx(0.95)
+    loud = [value * np.float32(1.2) for value in values]
+    assert reference.judge(_named(loud)).metric == "explained_variance", "the values count too"
+    assert reference.judge(_named(values)).passed
+    few = Reference(_named(values[:7]), GATE)
+    assert few.kinds == {"y": OutputKind.VALUES}, "seven samples do not tell"
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        pytest.param(lambda rng: rng.normal(0, 1, (1, 20, 48)), id="hidden states"),
+        pytest.param(lambda rng: rng.uniform(0, 640, (1, 20, 4)), id="boxes"),
+        pytest.param(
+            lambda rng: np.where(np.arange(12) == 3, 25.0, rng.normal(0, 3, (1, 20, 12))),
+            id="always the same channel",
+        ),
+        pytest.param(
+            lambda rng: np.concatenate(
+                [rng.uniform(0, 640, (1, 20, 4)), rng.uniform(0, 1, (1, 20, 8))], axis=-1
+            ),
+            id="boxes and scores",
+        ),
+    ],
+)
+def test_rows_of_other_values_hold_no_winners(
+    rows: Callable[[np.random.Generator], np.ndarray],
+) -> None:
+    rng = np.random.default_rng(0)
+    values = [rows(rng).astype(np.float32) for _ in range(20)]
+    assert Reference(_named(values), GATE).kinds == {"y": OutputKind.VALUES}
 
 
 def test_equal_outputs_pass_with_everything_to_spare() -> None:

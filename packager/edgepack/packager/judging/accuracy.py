@@ -12,7 +12,8 @@ Agreement tells something only where decisions differ. Where a model that always
 one would pass, a row of scores is judged as values: it may well be two quantities of unlike size.
 Of a distribution the probabilities are judged then: somebody holds them against a threshold.
 And only where they are clear: rows in which no winner stands out are quantities side by side, or
-vectors, and values too.
+vectors, and values too. Several rows of values with a clear winner in nearly each may be what a
+text recognizer says of characters: they must keep both, their variance and their winners.
 
 Vectors (embeddings, a transformer's hidden states) are compared with each other by whoever uses
 them. Errors of single rows average out then, an error that a whole sample shares moves it among
@@ -187,19 +188,12 @@ class Reference:
         gate = self._gate
         if distance.kind is OutputKind.SELECTED:
             return []  # what it is computed from is judged
+        if distance.kind is OutputKind.WINNERS:
+            return [*self._judge_values(distance), self._judge_rows(distance)]
         if distance.kind.is_values:
             return self._judge_values(distance)
         if distance.kind is OutputKind.SEQUENCE or self._holds_many_integers(distance):
-            agreement = distance.row_agreement or 0.0
-            return [
-                _Entry(
-                    output=distance.name,
-                    metric="sequence_agreement",
-                    value=agreement,
-                    budget=gate.sequence_agreement_min,
-                    low=distance.row_agreement_low,
-                )
-            ]
+            return [self._judge_rows(distance)]
         return [
             _Entry(
                 output=distance.name,
@@ -210,6 +204,15 @@ class Reference:
                 forgiven=distance.agreement < gate.top1_agreement_min,
             )
         ]
+
+    def _judge_rows(self, distance: OutputDistance) -> "_Entry":
+        return _Entry(
+            output=distance.name,
+            metric="sequence_agreement",
+            value=distance.row_agreement or 0.0,
+            budget=self._gate.sequence_agreement_min,
+            low=distance.row_agreement_low,
+        )
 
     def _holds_many_integers(self, distance: OutputDistance) -> bool:
         return distance.kind is OutputKind.EXACT and any(

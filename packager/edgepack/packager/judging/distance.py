@@ -34,12 +34,18 @@ class OutputKind(enum.Enum):
     EXACT = "exact"
     EMBEDDING = "embedding"
     PROBABILITIES = "probabilities"
+    WINNERS = "winners"
     SELECTED = "selected"
 
     @property
     def is_values(self) -> bool:
         """Whether the numbers themselves count, and not what they decide."""
-        return self in (OutputKind.VALUES, OutputKind.EMBEDDING, OutputKind.PROBABILITIES)
+        return self not in (
+            OutputKind.DECISION,
+            OutputKind.SEQUENCE,
+            OutputKind.EXACT,
+            OutputKind.SELECTED,
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,7 +57,8 @@ class OutputDistance:
         kind: What it means.
         agreement: Share of samples whose decisions all agree (for values: 1.0).
         row_agreement: Share of rows (last axis) whose arg-max agrees, of integers those that are
-            equal, of a selection the rows that both have, in any order; None for values.
+            equal, of a selection the rows that both have, in any order; None for values without
+            clear winners.
         worst_overlap: Of a selection, the share of rows that both have in the worst sample; None
             for what is none.
         explained_variance: Share of the variance between samples that is kept: 1 - error / sum of
@@ -147,7 +154,7 @@ def measure_distance(
         name=name,
         kind=kind,
         agreement=agreement,
-        row_agreement=None if is_values else row_agreement,
+        row_agreement=None if is_values and kind is not OutputKind.WINNERS else row_agreement,
         worst_overlap=worst_overlap,
         explained_variance=1.0 - sum(errors) / sum(variances) if sum(errors) else 1.0,
         neighbourhood=None if neighbourhood is None else neighbourhood[0],
@@ -290,7 +297,7 @@ def _same_decisions(
     kind: OutputKind, want: npt.NDArray[np.generic], have: npt.NDArray[np.generic]
 ) -> npt.NDArray[np.bool_]:
     """Of each decision in a sample whether it is the same; none where nothing can be compared."""
-    if kind.is_values or kind is OutputKind.SELECTED:
+    if kind is not OutputKind.WINNERS and (kind.is_values or kind is OutputKind.SELECTED):
         return np.asarray([want.shape == have.shape])
     if kind is OutputKind.EXACT:
         same = want == have if want.shape == have.shape else np.zeros(max(want.size, 1))

@@ -8,6 +8,7 @@ import numpy.typing as npt
 
 from edgepack.packager.judging.distance import OutputKind
 from edgepack.packager.judging.measure import Outputs
+from edgepack.packager.judging.parts import find_parts
 from edgepack.packager.profile.schema import AccuracyGate
 from edgepack.packager.samples.meanings import NOTHING_KNOWN, Meaning
 
@@ -23,6 +24,13 @@ _FINDS_NOTHING = 0.05
 
 _CLEAR = 0.5
 """Half of the way from an even share to all; see `_clearness`."""
+
+_CLEAR_IN_ROWS = 0.9
+"""Characters that text recognizers give: 1.0; bins of a detector's boxes .2 to .5, bands of a
+spectrum .8, hidden states 0."""
+
+_FEWEST_CLASSES = 8
+"""Rows with fewer columns are coordinates as often as classes."""
 
 _KINDS = {
     Meaning.EMBEDDING: OutputKind.EMBEDDING,
@@ -64,7 +72,8 @@ def kinds_of_outputs(
         elif _are_decisions(values):
             kinds[name] = _kind_of_scores(values, gate)
         else:
-            kinds[name] = OutputKind.VALUES
+            has_winners = gate.metric == "auto" and _have_winners(name, values, gate)
+            kinds[name] = OutputKind.WINNERS if has_winners else OutputKind.VALUES
     return kinds
 
 
@@ -88,6 +97,21 @@ def _kind_of_scores(values: Sequence[npt.NDArray[np.generic]], gate: AccuracyGat
     return OutputKind.VALUES if is_alike or _clearness(values) < _CLEAR else kind
 
 
+def _have_winners(name: str, values: Sequence[npt.NDArray[np.generic]], gate: AccuracyGate) -> bool:
+    """Whether rows look like scores of classes: nearly all have a clear winner, not always one.
+
+    Hidden states have none, a spectrum's bands and the bins of a box's distances less clear ones.
+    """
+    shape = values[0].shape
+    is_rows = len(shape) == 3 and shape[-1] >= _FEWEST_CLASSES and values[0].size > shape[-1]
+    is_told = len(values) >= _FEWEST_FOR_VARIETY and all(np.isfinite(v).all() for v in values)
+    if not (is_rows and is_told):
+        return False
+    if _clearness(values) < _CLEAR_IN_ROWS or says_nothing(values, OutputKind.SEQUENCE, gate):
+        return False
+    return not find_parts([{name: value} for value in values], {name: OutputKind.VALUES})
+
+
 def _clearness(values: Sequence[npt.NDArray[np.generic]]) -> float:
     """How far from an even share to all the winner has, in the median sample's softmax, 0…1.
 
@@ -96,11 +120,12 @@ def _clearness(values: Sequence[npt.NDArray[np.generic]]) -> float:
     """
     if len(values) < _FEWEST_FOR_VARIETY:
         return 1.0
-    rows = np.concatenate([value.reshape(-1, value.shape[-1]) for value in values])
-    scores = rows.astype(np.float64)
-    shares = 1.0 / np.exp(scores - scores.max(axis=-1, keepdims=True)).sum(axis=-1)
-    even = 1.0 / rows.shape[-1]
-    return float((np.median(shares) - even) / (1.0 - even))
+    shares = []
+    for value in values:
+        scores = value.astype(np.float64).reshape(-1, value.shape[-1])
+        shares.append(1.0 / np.exp(scores - scores.max(axis=-1, keepdims=True)).sum(axis=-1))
+    even = 1.0 / values[0].shape[-1]
+    return float((np.median(np.concatenate(shares)) - even) / (1.0 - even))
 
 
 def says_nothing(
