@@ -130,7 +130,7 @@ def advise(outlooks: Sequence[Outlook], found: SearchResult | None) -> Advice:
             learnt.append(f"{name} {outlook.problem}.")
             continue
         words = f"keeps {verdict.what} {verdict.value:.4f}"
-        here = f", this one {own.value:.4f}" if own else ""
+        here = f", this one {_value(own, beside=verdict)}" if own else ""
         if verdict.passed:
             instead.append(f"{name}, which {words} with every node quantized")
         elif own and 1.0 - verdict.spare <= _MUCH_LESS * (1.0 - own.spare):
@@ -144,6 +144,12 @@ def advise(outlooks: Sequence[Outlook], found: SearchResult | None) -> Advice:
                 f"quantized{here}."
             )
     return Advice(instead=", or ".join(instead), learnt=tuple(learnt))
+
+
+def _value(own: Verdict, *, beside: Verdict) -> str:
+    """A verdict's value, with what it is of where that is not what it stands beside."""
+    value = f"{own.value:.4f}"
+    return value if own.what == beside.what else f"{own.what} {value}"
 
 
 def _all_lowered(found: SearchResult | None) -> Verdict | None:

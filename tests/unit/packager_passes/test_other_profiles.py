@@ -77,6 +77,15 @@ def test_a_profile_that_loses_nearly_as_much_is_not_advised_but_told_of() -> Non
     )
 
 
+def test_values_of_two_metrics_say_which_is_which() -> None:
+    by_rows = replace(_verdict(0.93), metric="sequence_agreement")
+    (told,) = advise((Outlook(name="alike", verdict=by_rows),), _found(0.9)).learnt
+    assert told.endswith(
+        "it keeps sequence_agreement 0.9300 with every node quantized, this one "
+        "explained_variance 0.9000."
+    )
+
+
 def _refuse(folder: Path, plan: SearchPlan | None = None) -> str:
     """The refusal of a model of two products, for xint8."""
     model = make_model(
