@@ -125,5 +125,6 @@ def test_weights_of_a_type_that_an_older_set_lacks_are_refused_by_name() -> None
     check_types(model, 21)
     with pytest.raises(
         UnchangeableError, match=r"DequantizeLinear takes no int4 in opset 17 \(node 'unpack'\)"
-    ):
+    ) as caught:
         check_types(model, 17)
+    assert caught.value.remedy == "give the float model that it was made from"

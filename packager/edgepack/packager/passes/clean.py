@@ -197,7 +197,7 @@ def _convert_opset(
         changed.CopyFrom(model)
         change_opset(changed, target)
     except UnchangeableError as error:
-        reason = str(error)
+        reason, remedy = str(error), error.remedy
     else:
         return changed, ()
     if limits.opset_min <= opset <= limits.opset_max:
@@ -206,7 +206,7 @@ def _convert_opset(
         f"profile '{context.profile_name}' needs opset {limits.opset_min}…{limits.opset_max}, the "
         f"model has {opset}, and it cannot be converted: {reason}",
         found_in="pass clean",
-        remedy=f"export the model with opset {target}",
+        remedy=remedy or f"export the model with opset {target}",
     )
 
 

@@ -12,6 +12,15 @@ STANDARD = ("", "ai.onnx")
 class UnchangeableError(Exception):
     """A node that has no equivalent in the other operator set; the message says which."""
 
+    remedy: str | None = None
+    """What to do, where another export would not help."""
+
+
+class UnreadableTypeError(UnchangeableError):
+    """Weights of a type that an operator of the other set does not read."""
+
+    remedy = "give the float model that it was made from"
+
 
 def exists(node: onnx.NodeProto, version: int) -> bool:
     """Whether an operator set has a node's operator, of the standard domain."""
@@ -25,7 +34,7 @@ def check_types(model: onnx.ModelProto, target: int) -> None:
     """Refuses weights of types that the operators which read them do not take in another opset.
 
     Raises:
-        UnchangeableError: The first such weight's node.
+        UnreadableTypeError: The first such weight's node.
     """
     tensors = {tensor.name: tensor for tensor in model.graph.initializer}
     for node in model.graph.node:
@@ -37,7 +46,7 @@ def check_types(model: onnx.ModelProto, target: int) -> None:
                 continue
             kind = onnx.TensorProto.DataType.Name(tensors[name].data_type).lower()
             if f"tensor({kind})" not in formal.types:
-                raise UnchangeableError(
+                raise UnreadableTypeError(
                     f"{node.op_type} takes no {kind} in opset {target} ({label(node)})"
                 )
 
