@@ -18,13 +18,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from edgepack.agent.hooks.runner import check_hook_folder
 from edgepack.bundle.keys import load_private_key
 from edgepack.errors import BuildError, DeviceError, ProfileError
 from edgepack.packager.bundling.assemble import BundleParts, finish, lay_out
 from edgepack.packager.bundling.output import check_output
 from edgepack.packager.bundling.publishing import disk_error, publish, work_folder
 from edgepack.packager.bundling.rehearse import rehearse
+from edgepack.packager.bundling.shipped_hooks import check_shipped_hooks
 from edgepack.packager.bundling.tool_versions import tool_versions
 from edgepack.packager.config.inputs import check_declarations
 from edgepack.packager.config.outputs import check_outputs
@@ -101,7 +101,7 @@ def _build(request: BuildRequest, progress: Progress) -> BuildResult:
         profile.name: find_venue(profile, toolchains.get(profile.name)) for profile in profiles
     }
     if request.hooks is not None:
-        check_hook_folder(request.hooks)
+        check_shipped_hooks(request.hooks)
     with work_folder(request.output) as work, ProviderProcess() as process:
         source = open_source(request.model, request.shapes, request.values, work, progress)
         check_declarations(request.declarations, source.inputs, request.declared_in, source.fixed)

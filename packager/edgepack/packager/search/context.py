@@ -1,5 +1,6 @@
 """What a measurement of the search depends on: only what is the same may be recalled."""
 
+import contextlib
 import hashlib
 import inspect
 from pathlib import Path
@@ -45,6 +46,14 @@ def describe_context(
 def _describe_metric(metric: Metric | None) -> str:
     if metric is None:
         return ""
-    file = inspect.getsourcefile(metric)
+    file = _source_file(metric)
     code = hashlib.sha256(Path(file).read_bytes()).hexdigest() if file else ""
     return f"{metric_name(metric)} {code}"
+
+
+def _source_file(metric: Metric) -> str | None:
+    """Where a function, or the class of another object that can be called, was written."""
+    for written in (metric, type(metric)):
+        with contextlib.suppress(TypeError):  # it has no source: it is built in
+            return inspect.getsourcefile(written)
+    return None

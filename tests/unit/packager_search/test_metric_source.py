@@ -1,0 +1,30 @@
+"""What of a user's metric a kept measurement depends on."""
+
+import hashlib
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from edgepack.packager.search import context
+
+
+class _Counted:
+    def __call__(self, run: Any) -> float:
+        return 1.0
+
+
+def _plain(run: Any) -> float:
+    return 1.0
+
+
+@pytest.mark.parametrize("metric", [_plain, _Counted()])
+def test_the_file_that_it_was_written_in_counts(metric: Any) -> None:
+    described = context._describe_metric(metric)
+    assert described.split(" ")[1] == hashlib.sha256(Path(__file__).read_bytes()).hexdigest()
+
+
+def test_what_has_no_source_counts_by_its_name() -> None:
+    metric: Any = math.sqrt
+    assert context._describe_metric(metric) == "math:sqrt "
