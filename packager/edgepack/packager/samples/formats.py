@@ -8,18 +8,18 @@
 """
 
 import re
-import zipfile
-import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-import onnx
-from google.protobuf.message import DecodeError
-
 from edgepack.errors import BuildError
 from edgepack.packager.config.inputs import ImageInput, InputDeclaration
+from edgepack.packager.samples.array_files import (
+    read_npy,
+    read_npz,
+    read_tensor,
+    refuse_special,
+)
 from edgepack.packager.samples.checks import without_fixed
 from edgepack.packager.samples.images import IMAGE_SUFFIXES, read_image
 from edgepack.packager.samples.sequence import Tensor
@@ -124,7 +124,7 @@ def _open(
 def _npz_folder(files: list[Path]) -> RawSamples:
     return RawSamples(
         count=len(files),
-        read=lambda index: _read_npz(files[index]),
+        read=lambda index: read_npz(files[index]),
         label=lambda index: str(files[index]),
     )
 
@@ -133,16 +133,16 @@ def _npy_folder(files: list[Path], inputs: tuple[TensorSpec, ...]) -> RawSamples
     name = _only_input(inputs, files[0])
     return RawSamples(
         count=len(files),
-        read=lambda index: {name: _read_npy(files[index])},
+        read=lambda index: {name: read_npy(files[index])},
         label=lambda index: str(files[index]),
     )
 
 
 def _stack(path: Path, inputs: tuple[TensorSpec, ...]) -> RawSamples:
     if path.suffix == ".npy":
-        arrays = {_only_input(inputs, path): _read_npy(path)}
+        arrays = {_only_input(inputs, path): read_npy(path)}
     elif path.suffix == ".npz":
-        arrays = _read_npz(path)
+        arrays = read_npz(path)
     else:
         raise BuildError(f"{path} is no form of samples", remedy=f"give {FORMS}")
     if not arrays:
@@ -189,7 +189,7 @@ def _test_data(
                 remedy="one input_0.pb, input_1.pb … for each of "
                 + ", ".join(spec.name for spec in inputs),
             )
-        tensors = [_read_tensor(file) for file in files]
+        tensors = [read_tensor(file) for file in files]
         expected = names if len(files) == len(names) else names_in_file
         by_name = {tensor.name for tensor, _ in tensors} == set(expected)
         return {
@@ -223,88 +223,8 @@ def _images(
 
 
 def _read_picture(path: Path, declaration: ImageInput, spec: TensorSpec) -> Tensor:
-    _refuse_special(path)
+    refuse_special(path)
     return read_image(path, declaration, spec)
-
-
-def _read_npz(path: Path) -> dict[str, Tensor]:
-    _refuse_special(path)
-    try:
-        with path.open("rb") as file:  # np.load leaves a file that it cannot read open
-            archive = np.load(file, allow_pickle=False)
-            if not isinstance(archive, np.lib.npyio.NpzFile):
-                raise BuildError(f"{path.name} is a .npy array, not a .npz", found_in=str(path))
-            return {name: archive[name] for name in archive.files}
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
-        raise _unreadable(path, error) from error
-
-
-def _read_npy(path: Path) -> Tensor:
-    _refuse_special(path)
-    try:
-        array = np.load(path, allow_pickle=False, mmap_mode="r")
-    except (OSError, ValueError, EOFError) as error:
-        raise _unreadable(path, error) from error
-    if not isinstance(array, np.ndarray):
-        raise BuildError(f"{path.name} is a .npz archive, not a .npy", found_in=str(path))
-    return array
-
-
-def _read_tensor(path: Path) -> tuple[onnx.TensorProto, Tensor]:
-    _refuse_special(path)
-    try:
-        tensor = onnx.TensorProto()
-        tensor.ParseFromString(path.read_bytes())
-    except (OSError, DecodeError) as error:
-        raise _unreadable(path, error) from error
-    if tensor.data_type == onnx.TensorProto.UNDEFINED:
-        raise BuildError("the file holds no tensor", found_in=str(path), remedy="export it again")
-    if tensor.data_location == onnx.TensorProto.EXTERNAL:
-        raise BuildError(
-            f"the values of {path.name} lie in another file",
-            found_in=str(path),
-            remedy="save the tensor with its values inside",
-        )
-    try:
-        return tensor, onnx.numpy_helper.to_array(tensor)
-    except (ValueError, TypeError, KeyError) as error:
-        raise _unreadable(path, error) from error
-
-
-def _refuse_special(path: Path) -> None:
-    """Whoever opens a pipe may wait for ever."""
-    if path.exists() and not path.is_file():
-        raise BuildError(
-            f"{path.name} is no file", found_in=str(path), remedy="remove it from the samples"
-        )
-
-
-def _unreadable(path: Path, error: Exception) -> BuildError:
-    if "allow_pickle" in str(error) and not _begins_as_array(path):
-        return BuildError(
-            f"{path.name} is no NumPy file",
-            found_in=str(path),
-            remedy="save arrays: np.savez(path, name=array.astype('float32'))",
-        )
-    if "allow_pickle" in str(error) or "Python objects" in str(error):
-        return BuildError(
-            f"{path.name} holds Python objects, not numbers",
-            found_in=str(path),
-            remedy="save plain arrays: np.savez(path, name=array.astype('float32'))",
-        )
-    if "mmap" in str(error) or "truncat" in str(error) or isinstance(error, EOFError):
-        return BuildError(
-            f"{path.name} is truncated", found_in=str(path), remedy="write or copy it again"
-        )
-    return BuildError(
-        f"{path.name} cannot be read: {error}", found_in=str(path), remedy="write or copy it again"
-    )
-
-
-def _begins_as_array(path: Path) -> bool:
-    """Whether it is a .npy, a .npz or a pickle; NumPy takes anything else for a pickle too."""
-    with path.open("rb") as file:
-        return file.read(6).startswith((b"\x93NUMPY", b"PK", b"\x80"))
 
 
 def _first_names(files: list[Path]) -> str:

@@ -1,0 +1,111 @@
+"""Reads single files of arrays, and names those that cannot be read."""
+
+import zipfile
+import zlib
+from pathlib import Path
+
+import numpy as np
+import onnx
+from google.protobuf.message import DecodeError
+
+from edgepack.errors import BuildError
+from edgepack.packager.samples.sequence import Tensor
+
+
+def read_npz(path: Path) -> dict[str, Tensor]:
+    """The arrays of a .npz, by name.
+
+    Raises:
+        BuildError: It is none, or damaged, or holds Python objects.
+    """
+    refuse_special(path)
+    try:
+        with path.open("rb") as file:  # np.load leaves a file that it cannot read open
+            archive = np.load(file, allow_pickle=False)
+            if not isinstance(archive, np.lib.npyio.NpzFile):
+                raise BuildError(f"{path.name} is a .npy array, not a .npz", found_in=str(path))
+            return {name: archive[name] for name in archive.files}
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+        raise _unreadable(path, error) from error
+
+
+def read_npy(path: Path) -> Tensor:
+    """The array of a .npy, read from the file where it is looked at.
+
+    Raises:
+        BuildError: It is none, or damaged, or holds Python objects.
+    """
+    refuse_special(path)
+    try:
+        array = np.load(path, allow_pickle=False, mmap_mode="r")
+    except (OSError, ValueError, EOFError) as error:
+        raise _unreadable(path, error) from error
+    if not isinstance(array, np.ndarray):
+        raise BuildError(f"{path.name} is a .npz archive, not a .npy", found_in=str(path))
+    return array
+
+
+def read_tensor(path: Path) -> tuple[onnx.TensorProto, Tensor]:
+    """A tensor of ONNX test data, and its values.
+
+    Raises:
+        BuildError: It is none, or damaged, or its values lie elsewhere.
+    """
+    refuse_special(path)
+    try:
+        tensor = onnx.TensorProto()
+        tensor.ParseFromString(path.read_bytes())
+    except (OSError, DecodeError) as error:
+        raise _unreadable(path, error) from error
+    if tensor.data_type == onnx.TensorProto.UNDEFINED:
+        raise BuildError("the file holds no tensor", found_in=str(path), remedy="export it again")
+    if tensor.data_location == onnx.TensorProto.EXTERNAL:
+        raise BuildError(
+            f"the values of {path.name} lie in another file",
+            found_in=str(path),
+            remedy="save the tensor with its values inside",
+        )
+    try:
+        return tensor, onnx.numpy_helper.to_array(tensor)
+    except (ValueError, TypeError, KeyError) as error:
+        raise _unreadable(path, error) from error
+
+
+def refuse_special(path: Path) -> None:
+    """Refuses what is there and no file: whoever opens a pipe may wait for ever.
+
+    Raises:
+        BuildError: It is a pipe, a folder or a device.
+    """
+    if path.exists() and not path.is_file():
+        raise BuildError(
+            f"{path.name} is no file", found_in=str(path), remedy="remove it from the samples"
+        )
+
+
+def _unreadable(path: Path, error: Exception) -> BuildError:
+    if "allow_pickle" in str(error) and not _begins_as_array(path):
+        return BuildError(
+            f"{path.name} is no NumPy file",
+            found_in=str(path),
+            remedy="save arrays: np.savez(path, name=array.astype('float32'))",
+        )
+    if "allow_pickle" in str(error) or "Python objects" in str(error):
+        return BuildError(
+            f"{path.name} holds Python objects, not numbers",
+            found_in=str(path),
+            remedy="save plain arrays: np.savez(path, name=array.astype('float32'))",
+        )
+    if "mmap" in str(error) or "truncat" in str(error) or isinstance(error, EOFError):
+        return BuildError(
+            f"{path.name} is truncated", found_in=str(path), remedy="write or copy it again"
+        )
+    return BuildError(
+        f"{path.name} cannot be read: {error}", found_in=str(path), remedy="write or copy it again"
+    )
+
+
+def _begins_as_array(path: Path) -> bool:
+    """Whether it is a .npy, a .npz or a pickle; NumPy takes anything else for a pickle too."""
+    with path.open("rb") as file:
+        return file.read(6).startswith((b"\x93NUMPY", b"PK", b"\x80"))
