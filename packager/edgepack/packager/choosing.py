@@ -12,10 +12,10 @@ from edgepack.packager.choice import FLOAT_PRECISION, Chosen, Grounds, PreparedF
 from edgepack.packager.graph.model_files import size_on_disk
 from edgepack.packager.graph.own_quantization import read_own_quantization
 from edgepack.packager.judging import gates
-from edgepack.packager.judging.accuracy import Verdict
 from edgepack.packager.judging.evaluation import Evaluator
 from edgepack.packager.judging.race import Race
 from edgepack.packager.judging.restored_weights import nodes_with_restored_weights
+from edgepack.packager.judging.verdict import Verdict
 from edgepack.packager.passing_through import check_quantized_once, describe_own
 from edgepack.packager.profile.pass_settings import Lowering
 from edgepack.packager.profile.schema import Profile

@@ -30,12 +30,12 @@ from pathlib import Path
 
 from edgepack.packager.exploring import Explored
 from edgepack.packager.graph.model_files import load_model, save_model
-from edgepack.packager.judging.accuracy import Verdict
 from edgepack.packager.judging.distance import OutputDistance
 from edgepack.packager.judging.inspection import Inspection
 from edgepack.packager.judging.labels import LabelledSamples, judge_by_labels
 from edgepack.packager.judging.measure import Run
 from edgepack.packager.judging.user_metric import Metric
+from edgepack.packager.judging.verdict import Verdict
 from edgepack.packager.on_provider import OnProvider, RanThere
 from edgepack.packager.progress import Progress
 from edgepack.packager.samples.sequence import Samples

@@ -16,8 +16,8 @@ from edgepack.packager.choice import Chosen, Grounds, PreparedFloat
 from edgepack.packager.choosing import Chooser
 from edgepack.packager.graph.held_weights import hold_weights
 from edgepack.packager.graph.model_files import save_model
-from edgepack.packager.judging.accuracy import Verdict
 from edgepack.packager.judging.evaluation import Evaluator, Venue
+from edgepack.packager.judging.verdict import Verdict
 from edgepack.packager.passes.context import PassContext
 from edgepack.packager.passes.runner import run_float_passes
 from edgepack.packager.profile.pass_settings import Lowering

@@ -16,9 +16,9 @@ from edgepack.errors import BuildError
 from edgepack.packager.choice import Grounds
 from edgepack.packager.choosing import Chooser
 from edgepack.packager.exploring import SearchPlan, run_passes
-from edgepack.packager.judging.accuracy import Verdict
 from edgepack.packager.judging.evaluation import Evaluator, find_venue
 from edgepack.packager.judging.gates import Advice
+from edgepack.packager.judging.verdict import Verdict
 from edgepack.packager.profile.reading import load_profile
 from edgepack.packager.profile.schema import Profile
 from edgepack.packager.search.candidates import SearchResult

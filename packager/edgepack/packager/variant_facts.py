@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 from edgepack.bundle.manifest import Accuracy, Placement, Requirements, Toolchain
 from edgepack.packager.bundling.tool_versions import tool_versions
-from edgepack.packager.judging.accuracy import Verdict
 from edgepack.packager.judging.distance import OutputDistance, OutputKind
+from edgepack.packager.judging.verdict import Verdict
 from edgepack.packager.passes.compile import CompiledContext
 from edgepack.packager.profile.schema import Profile
 

@@ -9,7 +9,7 @@ from onnx import helper
 
 from edgepack.errors import BuildError
 from edgepack.packager.exploring import SearchPlan
-from edgepack.packager.judging.accuracy import Verdict
+from edgepack.packager.judging.verdict import Verdict
 from edgepack.packager.other_profiles import Outlook, advise
 from edgepack.packager.profile.reading import resolve_profile
 from edgepack.packager.samples.sequence import SampleSplit

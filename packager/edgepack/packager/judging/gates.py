@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from edgepack.bundle.manifest import Placement
-from edgepack.packager.judging.accuracy import Verdict
 from edgepack.packager.judging.distance import OutputDistance, OutputKind
+from edgepack.packager.judging.verdict import Verdict
 from edgepack.packager.profile.schema import Profile
 from edgepack.packager.search.candidates import SearchResult
 

@@ -8,10 +8,10 @@ import numpy as np
 
 from edgepack.errors import BuildError
 from edgepack.packager.config.inputs import InputDeclaration
-from edgepack.packager.judging.accuracy import Verdict
 from edgepack.packager.judging.confidence import share_low
 from edgepack.packager.judging.measure import Outputs, Run
 from edgepack.packager.judging.output_kinds import ONE_MISS_FROM
+from edgepack.packager.judging.verdict import Verdict
 from edgepack.packager.profile.schema import AccuracyGate
 from edgepack.packager.samples.checks import fit_sample
 from edgepack.packager.samples.formats import open_files

@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 
 from edgepack.errors import BuildError, EdgepackError
-from edgepack.packager.judging.accuracy import Verdict
 from edgepack.packager.judging.measure import Outputs, Run
+from edgepack.packager.judging.verdict import Verdict
 from edgepack.packager.profile.schema import AccuracyGate
 from edgepack.packager.samples.sequence import Feeds
 

@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 
-from edgepack.packager.judging.accuracy import Verdict
 from edgepack.packager.judging.chains import describe_chains
 from edgepack.packager.judging.distance import OutputDistance, OutputKind
+from edgepack.packager.judging.verdict import Verdict
 from edgepack.packager.samples.sequence import Samples
 
 

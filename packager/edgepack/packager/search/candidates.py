@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from edgepack.packager.judging.accuracy import Verdict
+from edgepack.packager.judging.verdict import Verdict
 from edgepack.packager.search.maker import NodeCost, Origin
 from edgepack.packager.search.savings import describe_share
 from edgepack.packager.variant import Attempt

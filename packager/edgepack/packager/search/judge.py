@@ -10,10 +10,11 @@ misses the budget is neither enough nor the best.
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from edgepack.packager.judging.accuracy import Reference, Verdict
+from edgepack.packager.judging.accuracy import Reference
 from edgepack.packager.judging.chains import run_samples
 from edgepack.packager.judging.measure import Outputs, Run
 from edgepack.packager.judging.user_metric import Metric, evaluate_metric, judge_metric
+from edgepack.packager.judging.verdict import Verdict
 from edgepack.packager.profile.schema import AccuracyGate
 from edgepack.packager.samples.padding import without_padding
 from edgepack.packager.samples.sequence import Samples
