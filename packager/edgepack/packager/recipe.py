@@ -100,7 +100,8 @@ def prepare_variant(
     work_dir.mkdir(parents=True, exist_ok=True)
     on_provider = OnProvider(float_source, tried, process, progress)
     venue = venue or find_venue(profile)
-    on_provider.load_ahead(profile, venue)  # ONNX Runtime and a vendor's library load meanwhile
+    if venue.is_simulated:  # and nothing is raced here, which a process that loads would disturb
+        on_provider.load_ahead(profile, venue)
     plan = plan or plan_of(profile)
     grounds = Grounds(split=split, float_source=float_source, metric=metric, progress=progress)
     explored = explore(source, plan, grounds, venue=venue, work_dir=work_dir)  # 1. to 3.
