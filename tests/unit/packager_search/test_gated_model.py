@@ -81,7 +81,7 @@ def test_pieces_that_compute_what_the_float_model_does_are_not_run_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(gated_model, "_FEWEST_NODES", 1)
-    samples = samples_for(_branched(), 2)
+    samples = samples_for(_branched(), 6)
     gated, _ = _gate(tmp_path, samples)
     ran: list[int] = []
     for number, piece in enumerate(gated._pieces):
@@ -101,6 +101,10 @@ def test_pieces_that_compute_what_the_float_model_does_are_not_run_again(
     assert runs(feeds, "t3") == [3, 4, 5, 6, 7]
     assert runs(feeds, "a/hidden") == [4, 5], "the other head reads nothing of this one"
     assert runs(other, "a/hidden") == list(range(8)), "another sample is another matter"
+    for number in (1, 2, 3, 0, 4):
+        gated.run(samples.read(number), none)
+    assert runs(feeds) == [], "of the last four it was the last but one"
+    assert runs(other) == list(range(8)), "it was the fifth before"
     monkeypatch.setattr(gated_model, "_MOST_KEPT_BYTES", 1)
     gated.run(other, none)
     assert runs(other, "b") == list(range(8)), "what does not fit is not kept"

@@ -31,8 +31,12 @@ _MOST_PIECES = 8
 _FEWEST_NODES = 4
 """Switched nodes of a piece: below, a model is too small for it to be worth several sessions."""
 
+_MOST_KEPT_RUNS = 4
+"""Float inferences of which it is kept what pieces exchange, the last ones: nodes are measured on
+no more samples at a time (`ranking`)."""
+
 _MOST_KEPT_BYTES = 128_000_000
-"""What is kept of float inferences, the last ones first."""
+"""What they may hold together."""
 
 
 class GatedModel:
@@ -79,7 +83,7 @@ class GatedModel:
             else:
                 values |= piece.run(values)
                 differs.update(() if is_float else piece.outputs)
-        if kept is None and not quantized.any():
+        if not quantized.any():
             self._kept.keep(key, {name: values[name] for p in self._pieces for name in p.outputs})
         return {name: values[name] for name in self._outputs}
 
@@ -111,23 +115,18 @@ class _KeptRuns:
 
     def __init__(self) -> None:
         self._runs: dict[bytes, dict[str, Tensor]] = {}
-        self._size_bytes = 0
 
     def of(self, key: bytes) -> dict[str, Tensor] | None:
         return self._runs.get(key)
 
     def keep(self, key: bytes, values: dict[str, Tensor]) -> None:
-        size_bytes = _size_bytes(values)
-        if size_bytes > _MOST_KEPT_BYTES:
-            return
+        self._runs.pop(key, None)
         self._runs[key] = values
-        self._size_bytes += size_bytes
-        while self._size_bytes > _MOST_KEPT_BYTES:
-            self._size_bytes -= _size_bytes(self._runs.pop(next(iter(self._runs))))
+        while len(self._runs) > _MOST_KEPT_RUNS or self._size_bytes() > _MOST_KEPT_BYTES:
+            del self._runs[next(iter(self._runs))]
 
-
-def _size_bytes(values: dict[str, Tensor]) -> int:
-    return sum(value.nbytes for value in values.values())
+    def _size_bytes(self) -> int:
+        return sum(value.nbytes for values in self._runs.values() for value in values.values())
 
 
 def _open(gating: Gating, index: GraphIndex, path: Path) -> list[_OpenPiece]:
