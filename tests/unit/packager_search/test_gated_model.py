@@ -162,3 +162,25 @@ def test_a_model_with_a_tensor_of_unknown_type_stays_whole(tmp_path: Path) -> No
     count, got = _run_pieces(model, (0, 2, 5), tmp_path)
     assert count == 1
     assert got.shape == (1, 8)
+
+
+def test_a_body_s_own_tensor_named_like_a_later_one_is_not_asked_of_a_later_piece() -> None:
+    model = _branched()
+    body = helper.make_graph(
+        [
+            helper.make_node("Neg", ["t0"], ["t3"]),
+            helper.make_node("Neg", ["t3"], ["back"]),
+        ],
+        "body",
+        [],
+        [helper.make_tensor_value_info("back", TensorProto.FLOAT, None)],
+    )
+    nodes = list(model.graph.node)
+    nodes[1].input[0] = "chosen"
+    chosen = helper.make_node("If", ["yes"], ["chosen"], then_branch=body, else_branch=body)
+    model.graph.initializer.append(onnx.numpy_helper.from_array(np.array(True), "yes"))
+    del model.graph.node[:]
+    model.graph.node.extend([nodes[0], chosen, *nodes[1:]])
+    first, second = cut(model, (0, 3), index_graph(model.graph).types)
+    assert first.inputs == ("x",)
+    assert second.inputs == ("t1",)

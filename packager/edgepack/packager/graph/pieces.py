@@ -7,7 +7,7 @@ from itertools import pairwise
 import onnx
 from onnx import helper
 
-from edgepack.packager.graph.questions import subgraphs, used_names
+from edgepack.packager.graph.questions import outer_reads, subgraphs
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,10 +84,10 @@ def cut(
 
 
 def _reads(nodes: Iterable[onnx.NodeProto]) -> dict[str, None]:
-    """What nodes read, in order; also what they make for each other and what bodies read."""
+    """What nodes read, in order; also what they make for each other, and what bodies take."""
     names: dict[str, None] = {}
     for node in nodes:
         names |= dict.fromkeys(name for name in node.input if name)
         for body in subgraphs(node):
-            names |= dict.fromkeys(sorted(used_names(body)))
+            names |= dict.fromkeys(sorted(outer_reads(body)))
     return names

@@ -12,10 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from edgepack.bundle.overlap import overlap
+from edgepack.packager.judging.between_samples import neighbourhood_kept, variances_between
 from edgepack.packager.judging.confidence import kept_low, share_low
-
-_FEWEST_FOR_MEAN = 8
-"""Samples from which on the mean over samples says something."""
 
 _NARROWEST_VECTOR = 16
 """Values from which on a row counts as a vector that others may be compared with."""
@@ -142,7 +140,7 @@ def measure_distance(
             variances, [_ROW_VARIANCE * value.size / value.shape[-1] for value in expected]
         )
     narrowest = 2 if kind is OutputKind.EMBEDDING else _NARROWEST_VECTOR
-    neighbourhood = _neighbourhood(expected, got, narrowest) if is_values else None
+    neighbourhood = neighbourhood_kept(expected, got, narrowest) if is_values else None
     agreement = 1.0 if is_values else agreed / len(expected)
     row_agreement = 1.0 - sum(rows_differ) / max(sum(rows), 1.0)
     worst_overlap = None
@@ -191,82 +189,9 @@ def relative_error(
     return _ratios(0.0, size, 0.0, error)[1]
 
 
-def variances_between(
-    values: Sequence[npt.NDArray[np.generic]], read: Sequence[npt.NDArray[np.bool_]] | None
-) -> list[float]:
-    """Squared distance of each sample to the mean over samples, element by element.
-
-    Where samples have different shapes, or there are too few for a mean, the mean over all
-    elements takes its place. Their sum is never 0.
-
-    Args:
-        values: One array a sample.
-        read: Which values count, an array a sample; None for all.
-    """
-    if len(values) >= _FEWEST_FOR_MEAN and len({value.shape for value in values}) == 1:
-        mean = _mean(values)
-    else:
-        count = sum(int((~np.isnan(value)).sum()) for value in values)
-        total = sum(float(np.nansum(value, dtype=np.float64)) for value in values)
-        mean = np.asarray(total / max(count, 1))
-    variances, size = [], 0.0
-    for number, value in enumerate(values):  # one after the other: outputs may be megabytes each
-        counted = np.isfinite(value) if read is None else np.isfinite(value) & read[number]
-        wide = value.astype(np.float64)
-        variances.append(float((((wide - mean) ** 2)[counted]).sum()))
-        size += float((wide[counted] ** 2).sum())
-    least = max(1e-6 * size, 1e-12) / len(values)
-    return variances if sum(variances) > least * len(values) else [least] * len(values)
-
-
 def _at_least(variances: list[float], least: list[float]) -> list[float]:
     """The same, or another list where its sum is larger."""
     return variances if sum(variances) >= sum(least) else least
-
-
-def _neighbourhood(
-    expected: Sequence[npt.NDArray[np.generic]],
-    got: Sequence[npt.NDArray[np.generic]],
-    narrowest: int,
-) -> tuple[float, float] | None:
-    """Share of the differences between samples that is kept, and its lower bound."""
-    shapes = {value.shape for value in (*expected, *got)}
-    shape = expected[0].shape
-    if len(expected) < _FEWEST_FOR_MEAN or len(shapes) > 1 or not _is_vectors(shape, narrowest):
-        return None
-    wanted, given = [], []
-    for want, have in zip(expected, got, strict=True):
-        rows = want.astype(np.float64).reshape(-1, shape[-1])
-        in_use = ~np.isnan(rows).any(axis=-1)
-        if in_use.any():
-            wanted.append(rows[in_use].mean(axis=0))
-            given.append(have.astype(np.float64).reshape(rows.shape)[in_use].mean(axis=0))
-    vectors = np.stack(wanted)
-    error = np.stack(given) - vectors
-    if not np.isfinite(error).all():
-        return -math.inf, -math.inf
-    lost = ((error - error.mean(axis=0)) ** 2).sum(axis=1)
-    whole = ((vectors - vectors.mean(axis=0)) ** 2).sum(axis=1)
-    if not whole.sum():
-        return None
-    return 1.0 - float(lost.sum() / whole.sum()), kept_low(lost.tolist(), whole.tolist())
-
-
-def _mean(values: Sequence[npt.NDArray[np.generic]]) -> npt.NDArray[np.float64]:
-    """Mean over arrays of one shape of what is not NaN; NaN where nothing is left."""
-    counts = np.zeros(values[0].shape, dtype=np.int64)
-    sums = np.zeros(values[0].shape, dtype=np.float64)
-    for value in values:
-        counts += ~np.isnan(value)
-        sums += np.nan_to_num(value.astype(np.float64), nan=0.0, posinf=np.inf, neginf=-np.inf)
-    means = np.full(sums.shape, np.nan)
-    np.divide(sums, counts, out=means, where=counts > 0)
-    return means
-
-
-def _is_vectors(shape: tuple[int, ...], narrowest: int) -> bool:
-    """One vector a sample, or a row of them."""
-    return 2 <= len(shape) <= 3 and shape[0] == 1 and shape[-1] >= narrowest
 
 
 def _comparable(

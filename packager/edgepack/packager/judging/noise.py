@@ -8,11 +8,11 @@ from operator import itemgetter
 import numpy as np
 import numpy.typing as npt
 
+from edgepack.packager.judging.between_samples import variances_between
 from edgepack.packager.judging.distance import (
     OutputKind,
     measure_distance,
     relative_error,
-    variances_between,
 )
 from edgepack.packager.judging.measure import Outputs
 from edgepack.packager.judging.output_kinds import kinds_of_outputs
