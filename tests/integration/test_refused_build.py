@@ -2,11 +2,11 @@
 
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from edgepack.bundle.keys import generate_key, write_key_pair
 from edgepack.bundle.manifest import MANIFEST_FILE, SIGNATURE_FILE

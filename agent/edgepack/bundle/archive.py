@@ -15,9 +15,10 @@ import tarfile
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
+
+import msgspec
 
 from edgepack.bundle.chunks import open_regular
 from edgepack.bundle.envelope import MAX_SIGNATURE_BYTES
@@ -39,8 +40,7 @@ from edgepack.errors import BundleError
 _COPY_BYTES = 1024 * 1024
 
 
-@dataclass(frozen=True, kw_only=True)
-class ArchiveHead:
+class ArchiveHead(msgspec.Struct, frozen=True, kw_only=True):
     """The first two files of an archive; nothing in it is verified.
 
     Attributes:

@@ -10,9 +10,9 @@ import re
 import struct
 import zipfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -29,8 +29,7 @@ _FIRST_ZIP_DATE = (1980, 1, 1, 0, 0, 0)
 _NUMERIC_KINDS = "biuf"
 
 
-@dataclass(frozen=True, kw_only=True)
-class Golden:
+class Golden(msgspec.Struct, frozen=True, kw_only=True):
     """Golden samples, in order.
 
     Attributes:
@@ -42,8 +41,7 @@ class Golden:
     outputs: tuple[dict[str, Tensor], ...]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Comparison:
+class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     """Whether outputs are near enough to the golden ones.
 
     Attributes:

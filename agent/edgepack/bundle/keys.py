@@ -5,9 +5,9 @@ These three are what the OMS signature format allows for bare keys; RSA and Ed25
 
 import hashlib
 import os
-from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
 from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
@@ -37,8 +37,7 @@ _HASHES: dict[str, hashes.HashAlgorithm] = {
 _MAX_KEY_FILE_BYTES = 64 * 1024
 
 
-@dataclass(frozen=True, kw_only=True)
-class KeyPair:
+class KeyPair(msgspec.Struct, frozen=True, kw_only=True):
     """A new key, as the two PEM files it is kept in.
 
     Attributes:

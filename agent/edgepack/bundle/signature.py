@@ -6,7 +6,6 @@ envelope (`envelope.py`) over an in-toto statement, which lists every file with 
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -34,8 +33,7 @@ _IGNORED = (SIGNATURE_FILE, *GIT_NAMES)
 _PAYLOAD = f"{SIGNATURE_FILE}, dsseEnvelope.payload"
 
 
-@dataclass(frozen=True, kw_only=True)
-class SignedList:
+class SignedList(msgspec.Struct, frozen=True, kw_only=True):
     """What a trusted key vouched for.
 
     Attributes:

@@ -7,8 +7,9 @@ a bundle never has and an attacker might.
 import re
 import tarfile
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import BinaryIO
+
+import msgspec
 
 from edgepack.bundle.paths import check_path
 from edgepack.errors import BundleError
@@ -30,8 +31,7 @@ _KINDS = {
 }
 
 
-@dataclass(frozen=True, kw_only=True)
-class TarEntry:
+class TarEntry(msgspec.Struct, frozen=True, kw_only=True):
     """One regular file of an archive; its content follows in the source."""
 
     path: str

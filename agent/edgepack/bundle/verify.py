@@ -2,8 +2,9 @@
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
+
+import msgspec
 
 from edgepack.bundle.archive import read_head, unpack
 from edgepack.bundle.chunks import digest_file, read_bounded
@@ -25,8 +26,7 @@ from edgepack.errors import BundleError, SignatureError
 _FETCH_AGAIN = "fetch the bundle again, or build it again"
 
 
-@dataclass(frozen=True, kw_only=True)
-class VerifiedBundle:
+class VerifiedBundle(msgspec.Struct, frozen=True, kw_only=True):
     """A bundle that was checked.
 
     Attributes:

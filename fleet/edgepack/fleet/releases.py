@@ -6,11 +6,11 @@ import re
 import shutil
 import threading
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from itertools import accumulate
 from pathlib import Path
 
 import msgspec
+from msgspec.structs import replace
 from sqlalchemy.orm import Session
 
 from edgepack.bundle.archive import unpack

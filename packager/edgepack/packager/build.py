@@ -15,8 +15,10 @@ tried stays, where gates refused, and what a search measured (`search/journal.py
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from pathlib import Path
+
+import msgspec
+from msgspec.structs import replace
 
 from edgepack.bundle.keys import load_private_key
 from edgepack.errors import BuildError, DeviceError, ProfileError
@@ -56,8 +58,7 @@ from edgepack.packager.source.watched_tail import watch_tail
 from edgepack.packager.variant import PreparedVariant
 
 
-@dataclass(frozen=True, kw_only=True)
-class BuildResult:
+class BuildResult(msgspec.Struct, frozen=True, kw_only=True):
     """What was built.
 
     Attributes:

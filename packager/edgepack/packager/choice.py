@@ -1,10 +1,11 @@
 """What a choice between a quantized model and the float one rests on, and what it comes to."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+import msgspec
 import onnx
+from msgspec.structs import replace
 
 from edgepack.packager.graph.model_files import size_on_disk
 from edgepack.packager.judging.measure import Run
@@ -16,8 +17,7 @@ from edgepack.packager.search.candidates import SearchResult
 FLOAT_PRECISION = "fp32"
 
 
-@dataclass(frozen=True, kw_only=True)
-class Grounds:
+class Grounds(msgspec.Struct, frozen=True, kw_only=True):
     """What every choice of a build rests on, whatever is tried.
 
     Attributes:
@@ -33,8 +33,7 @@ class Grounds:
     progress: Progress
 
 
-@dataclass(frozen=True, kw_only=True)
-class PreparedFloat:
+class PreparedFloat(msgspec.Struct, frozen=True, kw_only=True):
     """The float model after its passes.
 
     Attributes:
@@ -53,8 +52,7 @@ class PreparedFloat:
         return size_on_disk(self.path)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Chosen:
+class Chosen(msgspec.Struct, frozen=True, kw_only=True):
     """The model that goes on to the gates.
 
     Attributes:
@@ -74,7 +72,7 @@ class Chosen:
     notes: tuple[str, ...]
     latency_ms: float | None
     float_latency_ms: float | None
-    latencies_ms: Mapping[tuple[str, float], float] = field(default_factory=dict)
+    latencies_ms: Mapping[tuple[str, float], float] = msgspec.field(default_factory=dict)
     timed_notes: tuple[str, ...] = ()
 
     @property

@@ -4,8 +4,9 @@ The search finds the best quantized candidate. Where the profile says so, the fl
 published in its place when it is faster on the provider itself, or when nothing keeps the budget.
 """
 
-from dataclasses import replace
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from edgepack.errors import BuildError
 from edgepack.packager.choice import FLOAT_PRECISION, Chosen, Grounds, PreparedFloat

@@ -25,8 +25,10 @@ and stays until the rehearsal.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
+
+import msgspec
+from msgspec.structs import replace
 
 from edgepack.packager.exploring import Explored
 from edgepack.packager.graph.model_files import load_model, save_model
@@ -59,8 +61,7 @@ Look = Callable[[Explored], Inspection | None]
 _EASED = "None does: half of what the most accurate candidate gains is taken for enough."
 
 
-@dataclass(frozen=True, kw_only=True)
-class HeldOut:
+class HeldOut(msgspec.Struct, frozen=True, kw_only=True):
     """What the verdict is given by.
 
     Attributes:
@@ -76,8 +77,7 @@ class HeldOut:
     labelled: LabelledSamples | None
 
 
-@dataclass(frozen=True, kw_only=True)
-class Confirmed:
+class Confirmed(msgspec.Struct, frozen=True, kw_only=True):
     """A model with its verdict, within the budget or not.
 
     Attributes:

@@ -6,10 +6,10 @@
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 
 import msgspec
+from msgspec.structs import replace
 
 from edgepack.errors import BuildError
 from edgepack.packager.choice import Chosen, Grounds, PreparedFloat
@@ -36,8 +36,7 @@ _SAME_SIZE = 1.01
 """Within these factors two models cost the same: medians vary, and metadata takes some bytes."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class SearchPlan:
+class SearchPlan(msgspec.Struct, frozen=True, kw_only=True):
     """What is searched for one profile, and with what.
 
     Attributes:
@@ -51,8 +50,7 @@ class SearchPlan:
     journal: Journal
 
 
-@dataclass(frozen=True, kw_only=True)
-class Explored:
+class Explored(msgspec.Struct, frozen=True, kw_only=True):
     """One combination, prepared.
 
     Attributes:

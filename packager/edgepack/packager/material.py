@@ -2,8 +2,10 @@
 float model makes of them.
 """
 
-from dataclasses import dataclass, replace
 from pathlib import Path
+
+import msgspec
+from msgspec.structs import replace
 
 from edgepack.bundle.golden import Golden
 from edgepack.errors import BuildError
@@ -25,8 +27,7 @@ RANDOM_WHEN_NONE = "random:16"
 """Samples where no profile calibrates and none were given: enough to compare outputs."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Material:
+class Material(msgspec.Struct, frozen=True, kw_only=True):
     """Samples, opened and divided, and what a person should know of them and of the model.
 
     Attributes:

@@ -1,7 +1,6 @@
 """A variant's run on its own provider: where its nodes went, and whether its outputs are right."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
@@ -30,8 +29,7 @@ however slow, computes too."""
 _TIMEOUT_S = 600.0
 
 
-@dataclass(frozen=True, kw_only=True)
-class RanThere:
+class RanThere(msgspec.Struct, frozen=True, kw_only=True):
     """What came of a run.
 
     Attributes:

@@ -7,7 +7,6 @@ samples that candidates are chosen by.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
@@ -31,8 +30,7 @@ _MUCH_LESS = 0.5
 """Share of a profile's loss below which another one will need fewer float nodes."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Outlook:
+class Outlook(msgspec.Struct, frozen=True, kw_only=True):
     """What came of a look at one profile.
 
     Attributes:

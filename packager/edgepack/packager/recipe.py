@@ -13,8 +13,9 @@
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from edgepack.packager.choice import Chosen, Grounds
 from edgepack.packager.confirming import HeldOut, confirm

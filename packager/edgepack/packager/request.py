@@ -1,8 +1,9 @@
 """What a build is asked for."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
+
+import msgspec
 
 from edgepack.packager.config.inputs import InputDeclaration
 from edgepack.packager.config.outputs import OutputDeclaration
@@ -11,8 +12,7 @@ from edgepack.packager.search.combinations import SearchedKey
 from edgepack.packager.source.fixed_inputs import Numbers
 
 
-@dataclass(frozen=True, kw_only=True)
-class BuildRequest:
+class BuildRequest(msgspec.Struct, frozen=True, kw_only=True):
     """What is to be built.
 
     Attributes:
@@ -48,17 +48,17 @@ class BuildRequest:
     key: Path
     calibration: str = ""
     evaluation: str = ""
-    shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
-    values: Mapping[str, Numbers] = field(default_factory=dict)
-    declarations: Mapping[str, InputDeclaration] = field(default_factory=dict)
-    outputs: Mapping[str, OutputDeclaration] = field(default_factory=dict)
+    shapes: Mapping[str, tuple[int, ...]] = msgspec.field(default_factory=dict)
+    values: Mapping[str, Numbers] = msgspec.field(default_factory=dict)
+    declarations: Mapping[str, InputDeclaration] = msgspec.field(default_factory=dict)
+    outputs: Mapping[str, OutputDeclaration] = msgspec.field(default_factory=dict)
     declared_in: str = ""
     metric: Metric | None = None
     labels: Path | None = None
     searched: tuple[SearchedKey, ...] = ()
     budget_s: float | None = None
     hooks: Path | None = None
-    toolchains: Mapping[str, str] = field(default_factory=dict)
+    toolchains: Mapping[str, str] = msgspec.field(default_factory=dict)
     allow_degraded: bool = False
     keep_going: bool = False
     replace: bool = False

@@ -1,7 +1,8 @@
 """What a profile's recipe yields for one model: the prepared variant and how it came about."""
 
-from dataclasses import dataclass, field
 from pathlib import Path
+
+import msgspec
 
 from edgepack.bundle.manifest import Accuracy, GoldenTolerance, Placement, Requirements, Toolchain
 from edgepack.errors import BuildError
@@ -9,8 +10,7 @@ from edgepack.packager.judging.inspection import Inspection
 from edgepack.packager.judging.untaken import UntakenNode
 
 
-@dataclass(frozen=True, kw_only=True)
-class Attempt:
+class Attempt(msgspec.Struct, frozen=True, kw_only=True):
     """One candidate that was tried on the way, for the report.
 
     Attributes:
@@ -37,8 +37,7 @@ class Attempt:
     latency_ms: float | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
-class Culprit:
+class Culprit(msgspec.Struct, frozen=True, kw_only=True):
     """A node that costs accuracy.
 
     Attributes:
@@ -51,8 +50,7 @@ class Culprit:
     noise: float
 
 
-@dataclass(frozen=True, kw_only=True)
-class PreparedVariant:
+class PreparedVariant(msgspec.Struct, frozen=True, kw_only=True):
     """A variant that passed its gates, on disk but not yet in a bundle.
 
     Attributes:
@@ -97,12 +95,11 @@ class PreparedVariant:
     culprits: tuple[Culprit, ...] = ()
     inspection: Inspection | None = None
     left_nodes: tuple[UntakenNode, ...] = ()
-    notes: tuple[str, ...] = field(default=())
-    timed_notes: tuple[str, ...] = field(default=())
+    notes: tuple[str, ...] = msgspec.field(default=())
+    timed_notes: tuple[str, ...] = msgspec.field(default=())
 
 
-@dataclass(frozen=True, kw_only=True)
-class RefusedVariant:
+class RefusedVariant(msgspec.Struct, frozen=True, kw_only=True):
     """What is known of a variant that its gates refused, for the report.
 
     Attributes:

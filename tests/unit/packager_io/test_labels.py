@@ -1,10 +1,10 @@
 """Accuracy by labels: the file, its order, and the verdict."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from edgepack.errors import BuildError
 from edgepack.packager.judging.labels import (

@@ -1,12 +1,12 @@
 """Padding is found by what a model does with it, and verdicts leave it out."""
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pytest
+from msgspec.structs import replace
 from onnx import TensorProto, helper, numpy_helper
 
 from edgepack.packager.judging.accuracy import Reference

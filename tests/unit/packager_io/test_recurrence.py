@@ -1,10 +1,10 @@
 """States are found by name and shape, and samples get those that the float model had."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 from onnx import TensorProto, helper, numpy_helper
 
 from edgepack.errors import BuildError

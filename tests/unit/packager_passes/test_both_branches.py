@@ -1,10 +1,10 @@
 """Hardware without control flow computes both branches of an If and takes one."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import onnx
+from msgspec.structs import replace
 from onnx import TensorProto, helper
 
 from edgepack.packager.judging.measure import ModelRunner, largest_difference

@@ -1,11 +1,11 @@
 """What held-out samples refuse, or are not sure of, sends the search on, and not for ever."""
 
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from edgepack.errors import BuildError
 from edgepack.packager import confirming, saving

@@ -1,10 +1,10 @@
 """Another profile is advised where a look at it gives a reason to, and else is told of."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import onnx
 import pytest
+from msgspec.structs import replace
 from onnx import helper
 
 from edgepack.errors import BuildError

@@ -2,12 +2,12 @@
 
 import re
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import onnx
 import pytest
+from msgspec.structs import replace
 from onnx import helper
 
 from edgepack.errors import BuildError

@@ -1,11 +1,11 @@
 """A model that ends in TopK or NonMaxSuppression is judged by what enters it."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import onnx
 import pytest
+from msgspec.structs import replace
 from onnx import helper
 
 from edgepack.packager.graph.model_files import open_on_cpu

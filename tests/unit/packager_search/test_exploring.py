@@ -1,11 +1,11 @@
 """Combinations of settings as one search: which is taken, what is told, what is remembered."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import onnx
 import pytest
+from msgspec.structs import replace
 from onnx import TensorProto, helper, numpy_helper
 
 from edgepack.errors import BuildError

@@ -6,28 +6,26 @@ them out. A chunk that does not fit is dropped and counted: it is asked for agai
 
 import threading
 from collections import deque
-from dataclasses import dataclass
+
+import msgspec
 
 MAX_CHUNKS = 256
 """16 MiB of chunks of 64 KiB."""
 MAX_OTHERS = 256
 
 
-@dataclass(frozen=True, kw_only=True)
-class Arrived:
+class Arrived(msgspec.Struct, frozen=True, kw_only=True):
     """A message."""
 
     topic: str
     payload: bytes
 
 
-@dataclass(frozen=True, kw_only=True)
-class Connected:
+class Connected(msgspec.Struct, frozen=True, kw_only=True):
     """The broker is there, and the subscriptions are renewed."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Acknowledged:
+class Acknowledged(msgspec.Struct, frozen=True, kw_only=True):
     """The broker took a message that was published with QoS 1."""
 
     message_id: int

@@ -6,16 +6,16 @@ import selectors
 import signal
 import subprocess
 import time
-from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
+
+import msgspec
 
 _POLL_S = 0.02
 _READ_BYTES = 64 * 1024
 
 
-@dataclass(frozen=True, kw_only=True)
-class EndedHook:
+class EndedHook(msgspec.Struct, frozen=True, kw_only=True):
     """How a hook's process ended.
 
     Attributes:

@@ -9,9 +9,10 @@ import logging
 import re
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, get_args
+
+import msgspec
 
 from edgepack.agent.hooks.files import HOOK_PATH, find_hooks, why_not_runnable
 from edgepack.agent.hooks.process import EndedHook, run_process
@@ -31,8 +32,7 @@ OUTPUT_LIMIT_BYTES = 10 * 1024
 _FACT_NAME = re.compile(r"[a-z][a-z0-9_]*")
 
 
-@dataclass(frozen=True, kw_only=True)
-class HookVerdict:
+class HookVerdict(msgspec.Struct, frozen=True, kw_only=True):
     """What the hooks of one stage decided.
 
     Attributes:

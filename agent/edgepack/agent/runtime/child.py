@@ -15,8 +15,9 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import BinaryIO
+
+import msgspec
 
 _STDERR_TAIL_BYTES = 4096
 _PR_SET_PDEATHSIG = 1
@@ -26,8 +27,7 @@ _GRACE_S = 5.0
 """A child whose parent is gone ends itself this long after its limit."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Ending:
+class Ending(msgspec.Struct, frozen=True, kw_only=True):
     """How a child ended.
 
     Attributes:

@@ -5,7 +5,8 @@ candidate is right, its probe decides.
 """
 
 import re
-from dataclasses import dataclass
+
+import msgspec
 
 from edgepack.agent.config import ProviderConfig, TrustConfig
 from edgepack.agent.runtime.versions import is_within
@@ -13,8 +14,7 @@ from edgepack.bundle.manifest import Manifest, Requirements, Variant
 from edgepack.wire.messages import DeviceFacts, ProviderFacts
 
 
-@dataclass(frozen=True, kw_only=True)
-class Matches:
+class Matches(msgspec.Struct, frozen=True, kw_only=True):
     """A bundle's variants, sorted out.
 
     Attributes:

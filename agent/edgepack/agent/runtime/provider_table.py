@@ -5,13 +5,13 @@ carries it, and what would bring it. A new provider is a new row.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+
+import msgspec
 
 CPU_PROVIDER = "CPUExecutionProvider"
 
 
-@dataclass(frozen=True, kw_only=True)
-class Plugin:
+class Plugin(msgspec.Struct, frozen=True, kw_only=True):
     """A provider in a wheel of its own, registered with ONNX Runtime at run time.
 
     Attributes:
@@ -41,8 +41,7 @@ class Plugin:
     sdk_name: str
 
 
-@dataclass(frozen=True, kw_only=True)
-class Known:
+class Known(msgspec.Struct, frozen=True, kw_only=True):
     """What is known of one provider.
 
     Attributes:
@@ -58,7 +57,7 @@ class Known:
     brought_by: str
     kinds: Mapping[str, tuple[str, ...]]
     plugin: Plugin | None = None
-    session_options: Mapping[str, str] = field(default_factory=dict)
+    session_options: Mapping[str, str] = msgspec.field(default_factory=dict)
 
 
 KNOWN = (

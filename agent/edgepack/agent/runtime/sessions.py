@@ -2,10 +2,10 @@
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -33,8 +33,7 @@ _DTYPES = {
 }
 
 
-@dataclass(frozen=True, kw_only=True)
-class SessionTensor:
+class SessionTensor(msgspec.Struct, frozen=True, kw_only=True):
     """An input or output of a session.
 
     Attributes:

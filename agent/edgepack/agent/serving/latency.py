@@ -7,7 +7,6 @@ loses one window at most.
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
@@ -27,8 +26,7 @@ FORGET_S = 7 * 24 * 3600.0
 whose id means nothing to the agent, may write it again."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Collected:
+class Collected(msgspec.Struct, frozen=True, kw_only=True):
     """What came since the last collection.
 
     Attributes:

@@ -10,9 +10,10 @@ import hashlib
 import os
 import shutil
 from collections.abc import Iterable
-from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
+
+import msgspec
 
 from edgepack.agent.update.received import Missing, Received
 from edgepack.agent.update.slots import Slots, StoredChunk
@@ -24,8 +25,7 @@ NOTE_EVERY_BYTES = 8 * 1024 * 1024
 """Bytes after which the note is written anew; what a power cut costs to fetch again at most."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Place:
+class _Place(msgspec.Struct, frozen=True, kw_only=True):
     """One chunk of one file."""
 
     file: int

@@ -5,8 +5,9 @@ Pure. `updater` carries out the actions; nothing else decides what follows what.
     python -m edgepack.agent.update.lifecycle        # the table as a Mermaid diagram, for the docs
 """
 
-from dataclasses import dataclass
 from typing import Literal
+
+import msgspec
 
 State = Literal[
     "IDLE",
@@ -27,8 +28,7 @@ Outcome = Literal["success", "failure", "already"]
 """How an action ended; `already` means that the offered bundle is the one that serves."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Row:
+class Row(msgspec.Struct, frozen=True, kw_only=True):
     """One state.
 
     Attributes:
@@ -142,8 +142,7 @@ def follow(state: State, outcome: Outcome) -> State:
     return after
 
 
-@dataclass(frozen=True, kw_only=True)
-class Resumption:
+class Resumption(msgspec.Struct, frozen=True, kw_only=True):
     """Where a restarted agent goes on, and the reason when it is not where it was."""
 
     state: State

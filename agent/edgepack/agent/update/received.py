@@ -1,14 +1,14 @@
 """What is said of chunks: what became of one, and which are still to come."""
 
-from dataclasses import dataclass
 from typing import Literal
+
+import msgspec
 
 Received = Literal["new", "duplicate", "unwanted", "bad"]
 """What became of a chunk: taken, had already, of no file or place that is wanted, damaged."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Missing:
+class Missing(msgspec.Struct, frozen=True, kw_only=True):
     """The chunks of one file that are missing.
 
     Attributes:

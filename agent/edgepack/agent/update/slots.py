@@ -8,7 +8,6 @@ import contextlib
 import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
@@ -22,8 +21,7 @@ from edgepack.errors import BundleError
 DOWNLOADS_FOLDER = "downloads"
 
 
-@dataclass(frozen=True, kw_only=True)
-class StoredChunk:
+class StoredChunk(msgspec.Struct, frozen=True, kw_only=True):
     """A chunk that some slot should hold; whoever reads it checks its digest."""
 
     path: Path

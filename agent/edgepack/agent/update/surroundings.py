@@ -3,9 +3,10 @@
 import random
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
+
+import msgspec
 
 from edgepack.agent.config import AgentConfig
 from edgepack.agent.hooks.runner import HookVerdict
@@ -18,8 +19,7 @@ from edgepack.bundle.manifest import Variant
 from edgepack.wire.messages import DeviceFacts, Need, ProbeResult
 
 
-@dataclass(frozen=True, kw_only=True)
-class Clock:
+class Clock(msgspec.Struct, frozen=True, kw_only=True):
     """Where the time comes from.
 
     Attributes:
@@ -41,8 +41,7 @@ class Link(Protocol):
         """Says what is missing."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Tools:
+class Tools(msgspec.Struct, frozen=True, kw_only=True):
     """What touches the hardware or starts processes.
 
     Attributes:
@@ -60,8 +59,7 @@ class Tools:
     write_pointer: Callable[[Path, ActivePointer], None] = write_pointer
 
 
-@dataclass(frozen=True, kw_only=True)
-class Surroundings:
+class Surroundings(msgspec.Struct, frozen=True, kw_only=True):
     """Everything together.
 
     Attributes:
@@ -80,8 +78,8 @@ class Surroundings:
     slots: Slots
     tools: Tools
     link: Link
-    clock: Clock = field(default_factory=Clock)
-    rng: random.Random = field(default_factory=random.Random)
+    clock: Clock = msgspec.field(default_factory=Clock)
+    rng: random.Random = msgspec.field(default_factory=random.Random)
 
     @property
     def state_dir(self) -> Path:

@@ -1,9 +1,10 @@
 """What the actions of the life cycle share: the journal's values, hooks, asking for chunks."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from edgepack.agent.hooks.runner import HookVerdict, update_facts
 from edgepack.agent.pointer import ActivePointer
@@ -23,8 +24,7 @@ FIRST_RETRY_S = 5.0
 MAX_RETRY_S = 600.0
 
 
-@dataclass(frozen=True, kw_only=True)
-class Ended:
+class Ended(msgspec.Struct, frozen=True, kw_only=True):
     """An action ended.
 
     Attributes:
@@ -35,11 +35,10 @@ class Ended:
 
     outcome: Outcome
     because: str
-    changes: dict[str, Any] = field(default_factory=dict)
+    changes: dict[str, Any] = msgspec.field(default_factory=dict)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Wait:
+class Wait(msgspec.Struct, frozen=True, kw_only=True):
     """An action goes on later; None waits for a message."""
 
     seconds: float | None
@@ -48,11 +47,10 @@ class Wait:
 Step = Ended | Wait
 
 
-@dataclass
-class Scratch:
+class Scratch(msgspec.Struct):
     """What an action remembers while the state lasts."""
 
-    hooks_done: set[tuple[str, str]] = field(default_factory=set)
+    hooks_done: set[tuple[str, str]] = msgspec.field(default_factory=set)
     retry_s: float = FIRST_RETRY_S
     retry_at: float = 0.0
     head: HeadDownload | None = None
@@ -60,10 +58,10 @@ class Scratch:
     was_rechecked: bool = False
     asking: Asking | None = None
     trouble: OSError | None = None
-    probes: list[ProbeResult] = field(default_factory=list)
+    probes: list[ProbeResult] = msgspec.field(default_factory=list)
     soak_from: float | None = None
-    windows: list[Telemetry] = field(default_factory=list)
-    troubles: list[str] = field(default_factory=list)
+    windows: list[Telemetry] = msgspec.field(default_factory=list)
+    troubles: list[str] = msgspec.field(default_factory=list)
     manifest: Manifest | None = None
 
 

@@ -2,7 +2,6 @@
 
 import shutil
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
@@ -34,8 +33,7 @@ REPORT_JSON = "report.json"
 REPORT_HTML = "report.html"
 
 
-@dataclass(frozen=True, kw_only=True)
-class BundleParts:
+class BundleParts(msgspec.Struct, frozen=True, kw_only=True):
     """What a bundle is made of.
 
     Attributes:
@@ -56,8 +54,7 @@ class BundleParts:
     hooks: Path | None
 
 
-@dataclass(frozen=True, kw_only=True)
-class LaidOut:
+class LaidOut(msgspec.Struct, frozen=True, kw_only=True):
     """Files that lie in a bundle's folder, with their digests and chunks.
 
     Attributes:

@@ -9,7 +9,6 @@
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
@@ -48,8 +47,7 @@ _RUNS = 5
 """Few: the time is not what is looked at here."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Rehearsal:
+class Rehearsal(msgspec.Struct, frozen=True, kw_only=True):
     """What a device like this machine would have made of the bundle.
 
     Attributes:

@@ -5,7 +5,6 @@ chunks. What a side does not know is None there, and is then not compared.
 """
 
 import json
-from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
@@ -36,8 +35,7 @@ from edgepack.packager.reports.report import REPORT_FORMAT, Report, ReportedFile
 _MAX_REPORT_BYTES = 64 * 1024 * 1024
 
 
-@dataclass(frozen=True, kw_only=True)
-class ComparedVariant:
+class ComparedVariant(msgspec.Struct, frozen=True, kw_only=True):
     """One variant of a side.
 
     Attributes:
@@ -77,8 +75,7 @@ class ComparedVariant:
         return sum(file.size_bytes for file in self.files)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Compared:
+class Compared(msgspec.Struct, frozen=True, kw_only=True):
     """One side of a comparison.
 
     Attributes:

@@ -8,7 +8,6 @@ import difflib
 import re
 import typing
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -38,8 +37,7 @@ _REMEDIES = {
 }
 
 
-@dataclass(frozen=True, kw_only=True)
-class TypeProblem:
+class TypeProblem(msgspec.Struct, frozen=True, kw_only=True):
     """What is wrong with one value.
 
     Attributes:

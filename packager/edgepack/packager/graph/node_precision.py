@@ -1,7 +1,6 @@
 """Which nodes of a prepared model compute in integers and which in floats, read from the graph."""
 
-from dataclasses import dataclass
-
+import msgspec
 import onnx
 
 from edgepack.packager.quantization.operators import COMPUTE
@@ -12,8 +11,7 @@ _INTEGER_SUFFIX = "Integer"
 _COMPILED = "EPContext"
 
 
-@dataclass(frozen=True, kw_only=True)
-class NodePrecision:
+class NodePrecision(msgspec.Struct, frozen=True, kw_only=True):
     """The nodes of a model's main graph, conversions aside, as `name (operator)`."""
 
     quantized: frozenset[str]

@@ -6,8 +6,8 @@ training found out would be lost.
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 import onnx
 from onnx import helper
@@ -19,8 +19,7 @@ _PAIRS = frozenset({"QuantizeLinear", "DequantizeLinear"})
 _OPERATORS = ("QLinear", "QGemm", "QAttention", "DynamicQuantize", "MatMulNBits", "MatMulInteger")
 
 
-@dataclass(frozen=True, kw_only=True)
-class OwnQuantization:
+class OwnQuantization(msgspec.Struct, frozen=True, kw_only=True):
     """What a quantized model says of its integers.
 
     Attributes:

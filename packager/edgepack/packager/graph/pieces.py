@@ -1,17 +1,16 @@
 """Cuts a model into pieces that run one after the other, so that some can run without the rest."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 
+import msgspec
 import onnx
 from onnx import helper
 
 from edgepack.packager.graph.questions import outer_reads, subgraphs
 
 
-@dataclass(frozen=True, kw_only=True)
-class Piece:
+class Piece(msgspec.Struct, frozen=True, kw_only=True):
     """Some nodes of a graph, as a model of its own.
 
     Attributes:

@@ -1,8 +1,8 @@
 """Questions about a graph: who makes a tensor, who reads it, what is known of it."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 import onnx
@@ -77,8 +77,7 @@ def inputs_behind(graph: onnx.GraphProto, name: str) -> tuple[str, ...]:
     return tuple(sorted(seen & {value.name for value in graph.input}))
 
 
-@dataclass(frozen=True, kw_only=True)
-class GraphIndex:
+class GraphIndex(msgspec.Struct, frozen=True, kw_only=True):
     """A graph, indexed by tensor name; valid as long as the graph is not changed.
 
     Attributes:
@@ -93,14 +92,14 @@ class GraphIndex:
     """
 
     graph: onnx.GraphProto
-    producers: dict[str, int] = field(default_factory=dict)
-    consumers: dict[str, list[int]] = field(default_factory=dict)
-    initializers: dict[str, onnx.TensorProto] = field(default_factory=dict)
+    producers: dict[str, int] = msgspec.field(default_factory=dict)
+    consumers: dict[str, list[int]] = msgspec.field(default_factory=dict)
+    initializers: dict[str, onnx.TensorProto] = msgspec.field(default_factory=dict)
     inputs: tuple[str, ...] = ()
     outputs: tuple[str, ...] = ()
     body_reads: frozenset[str] = frozenset()
-    types: dict[str, int] = field(default_factory=dict)
-    shapes: dict[str, tuple[int | None, ...]] = field(default_factory=dict)
+    types: dict[str, int] = msgspec.field(default_factory=dict)
+    shapes: dict[str, tuple[int | None, ...]] = msgspec.field(default_factory=dict)
 
     def is_float(self, name: str) -> bool:
         """Whether a tensor holds 32-bit floats."""

@@ -6,8 +6,8 @@ behind. How near a model stays to another is told by the floats that enter the t
 """
 
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass
 
+import msgspec
 import onnx
 
 from edgepack.packager.graph.questions import GraphIndex, index_graph, subgraphs, used_names
@@ -36,8 +36,7 @@ _FLOATS = frozenset(
 )
 
 
-@dataclass(frozen=True, kw_only=True)
-class SelectingTail:
+class SelectingTail(msgspec.Struct, frozen=True, kw_only=True):
     """The end of a graph that ranks or selects.
 
     Attributes:

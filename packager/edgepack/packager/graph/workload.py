@@ -3,8 +3,8 @@
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 
+import msgspec
 import onnx
 
 from edgepack.packager.graph import stored_tensors
@@ -14,8 +14,7 @@ _FEWEST_AXES = 2
 """Axes of a weight; what has fewer is a bias or a factor, whose bytes do not count."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Workload:
+class Workload(msgspec.Struct, frozen=True, kw_only=True):
     """What one node keeps and computes.
 
     Attributes:

@@ -6,9 +6,10 @@ Only what lies in the folder is used: no network, no code from the folder.
 import json
 import sys
 from collections.abc import Mapping
-from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from edgepack.agent.runtime.child import run_child
 from edgepack.errors import BuildError

@@ -25,9 +25,9 @@ lost to noise that a sample's rows share, which is 4.4 % of the neighbourhood.
 
 import copy
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 
+import msgspec
 import numpy as np
 
 from edgepack.packager.judging.distance import OutputDistance, OutputKind, measure_distance
@@ -244,8 +244,7 @@ class Reference:
         return self._gate.metric
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Entry:
+class _Entry(msgspec.Struct, frozen=True, kw_only=True):
     """One thing that must hold: a value of at least the budget; `best` is the float model's.
 
     It is `forgiven` where it holds only because one of few samples may always differ. `output` is

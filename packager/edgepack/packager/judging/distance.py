@@ -6,8 +6,8 @@ Where the float model's value is NaN (padding, see `samples.padding`) nothing is
 import enum
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -46,8 +46,7 @@ class OutputKind(enum.Enum):
         )
 
 
-@dataclass(frozen=True, kw_only=True)
-class OutputDistance:
+class OutputDistance(msgspec.Struct, frozen=True, kw_only=True):
     """One output against the float model's, over all samples.
 
     Attributes:

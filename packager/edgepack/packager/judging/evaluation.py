@@ -6,9 +6,11 @@ Quantize/DequantizeLinear pair as it stands, which is what integer hardware come
 rounds what 16-bit floats would round.
 """
 
-from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
+
+import msgspec
+from msgspec.structs import replace
 
 from edgepack.agent.runtime.facts import read_device_facts
 from edgepack.agent.runtime.opening import ProviderSettings, open_model_file
@@ -24,8 +26,7 @@ from edgepack.packager.samples.sequence import Feeds, Tensor
 from edgepack.wire.messages import DeviceFacts
 
 
-@dataclass(frozen=True, kw_only=True)
-class Venue:
+class Venue(msgspec.Struct, frozen=True, kw_only=True):
     """Where a profile's variants can be run on this host.
 
     Attributes:

@@ -5,7 +5,8 @@ publishes a refused variant all the same, marked, and agents refuse it unless to
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from edgepack.bundle.manifest import Placement
 from edgepack.packager.judging.distance import OutputDistance, OutputKind
@@ -39,8 +40,7 @@ _CULPRITS_SHOWN = 5
 _LEFT_SHOWN = 6
 
 
-@dataclass(frozen=True, kw_only=True)
-class Advice:
+class Advice(msgspec.Struct, frozen=True, kw_only=True):
     """What is known of other profiles for a device, where one serves a model badly.
 
     Attributes:
@@ -52,8 +52,7 @@ class Advice:
     learnt: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, kw_only=True)
-class Refusal:
+class Refusal(msgspec.Struct, frozen=True, kw_only=True):
     """Why a variant must not be published.
 
     Attributes:

@@ -8,8 +8,9 @@ the trial saw, with the time that they took.
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+
+import msgspec
 
 from edgepack.agent.runtime.opening import ProviderSettings, open_session, settings_of
 from edgepack.agent.runtime.probe import ProbedSession
@@ -59,8 +60,7 @@ class RememberingSession:
         return self._given.get(digest_of(feeds)) or self._session.run_timed(feeds)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Opened:
+class Opened(msgspec.Struct, frozen=True, kw_only=True):
     """A model that was opened in this process.
 
     Attributes:

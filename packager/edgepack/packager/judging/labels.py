@@ -1,9 +1,9 @@
 """Accuracy by labels: the share of evaluation samples whose highest score is at their label."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
 import numpy as np
 
 from edgepack.errors import BuildError
@@ -20,8 +20,7 @@ from edgepack.packager.source.fixed_inputs import FixedInput
 from edgepack.packager.source.tensor_spec import TensorSpec
 
 
-@dataclass(frozen=True, kw_only=True)
-class LabelledSamples:
+class LabelledSamples(msgspec.Struct, frozen=True, kw_only=True):
     """Samples and the class of each.
 
     Attributes:

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import msgspec
 import numpy as np
@@ -19,8 +18,7 @@ _GREATEST_DB = 100.0
 _LEAST_DB = -40.0
 
 
-@dataclass(frozen=True, kw_only=True)
-class Layer:
+class Layer(msgspec.Struct, frozen=True, kw_only=True):
     """A tensor that both models have, and the node of the lowered one that computes it.
 
     Attributes:

@@ -1,10 +1,10 @@
 """How far a candidate's outputs are off, as one number to order nodes by, and where that shows."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from operator import itemgetter
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -81,8 +81,7 @@ def in_telling_order(
     return tuple(sorted(range(len(expected)), key=lambda index: (-told[index], index)))
 
 
-@dataclass(frozen=True, kw_only=True)
-class _View:
+class _View(msgspec.Struct, frozen=True, kw_only=True):
     """One float output, or a part of one.
 
     Attributes:

@@ -15,9 +15,9 @@ places.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -51,8 +51,7 @@ _TINY = 1e-6
 """Share of the largest channel's size below which a channel holds nothing."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Part:
+class Part(msgspec.Struct, frozen=True, kw_only=True):
     """Some channels of an output.
 
     Attributes:
@@ -207,8 +206,7 @@ def _are_scores(values: Sequence[Tensor], classes: int) -> bool:
     )
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Channels:
+class _Channels(msgspec.Struct, frozen=True, kw_only=True):
     """What is known of each channel of an output.
 
     Attributes:

@@ -7,7 +7,6 @@ the release that the devices have, and of providers whose wheels no one environm
 
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 
@@ -25,8 +24,7 @@ _TIMEOUT_S = 120.0
 """Of a cold start from a slow disk."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class PinnedToolchain:
+class PinnedToolchain(msgspec.Struct, frozen=True, kw_only=True):
     """An environment that answered.
 
     Attributes:

@@ -2,10 +2,11 @@
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
 from pathlib import Path
 
+import msgspec
 import onnx
+from msgspec.structs import replace
 
 from edgepack.agent.runtime.providers import known_provider
 from edgepack.errors import BuildError
@@ -20,8 +21,7 @@ _NAMED_OPERATOR = re.compile(r"Node '[^']+' OpType: ?(?P<op>\w+)")
 """How ONNX Runtime names the node that it cannot go on with."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Known:
+class _Known(msgspec.Struct, frozen=True, kw_only=True):
     """A refusal that has been looked into.
 
     Attributes:

@@ -1,7 +1,6 @@
 """Which range of reals each scale of a quantized model covers, and what falls outside."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import msgspec
 import numpy as np
@@ -17,8 +16,7 @@ OUTLIER_FACTOR = 4.0
 _CENTRAL = (0.0005, 0.9995)
 
 
-@dataclass(frozen=True, kw_only=True)
-class ActivationScale:
+class ActivationScale(msgspec.Struct, frozen=True, kw_only=True):
     """The scale of one activation, as the model's file has it.
 
     Attributes:

@@ -11,7 +11,7 @@ from edgepack.packager.samples.sequence import Feeds
 MOST_SAMPLES = 8
 """So many different inputs are fed in turn."""
 
-_TIMED_S = 1.0
+_TIMED_S = 0.3
 _LEAST_TIMED_S = 0.05
 """So long are the smallest models timed: 30 inferences of .1 ms are over before a CPU's clock has
 settled, and which of two is faster is a coin flip."""
@@ -28,7 +28,7 @@ def interleaved_medians_ms(
     Args:
         runs: The models.
         feeds: Inputs by name, at least one; fed in order, again from the start when they end.
-        rounds: Inferences of each; fewer, but 7, where they take longer than 1 s, and more where
+        rounds: Inferences of each; fewer, but 7, where they take longer than 0.3 s, and more where
             they take less than 0.05 s.
 
     Returns:

@@ -1,12 +1,11 @@
 """What the accuracy gate says of a candidate."""
 
-from dataclasses import dataclass, field
+import msgspec
 
 from edgepack.packager.judging.distance import OutputDistance
 
 
-@dataclass(frozen=True, kw_only=True)
-class Verdict:
+class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     """What the accuracy gate says.
 
     Attributes:
@@ -38,7 +37,7 @@ class Verdict:
     passed: bool
     spare: float
     noise: float
-    distances: tuple[OutputDistance, ...] = field(default=())
+    distances: tuple[OutputDistance, ...] = ()
     spare_at_most: float | None = None
     low: float | None = None
     forgiven: bool = False

@@ -4,9 +4,9 @@ The layout in bytes is that of com.microsoft's MatMulNBits and GatherBlockQuanti
 lie two in a byte, the first in the lower half; zero points likewise, along the blocks.
 """
 
-from dataclasses import dataclass
 from typing import TypeVar
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -15,8 +15,7 @@ Codes = npt.NDArray[np.uint8]
 _Scalar = TypeVar("_Scalar", bound=np.generic)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Grid:
+class Grid(msgspec.Struct, frozen=True, kw_only=True):
     """What codes stand for: `(code - zero_point) * scale`, for each block of a row.
 
     Attributes:
@@ -54,8 +53,7 @@ class Grid:
         return flat
 
 
-@dataclass(frozen=True, kw_only=True)
-class BlockWeight:
+class BlockWeight(msgspec.Struct, frozen=True, kw_only=True):
     """A quantized weight.
 
     Attributes:

@@ -5,8 +5,8 @@ which ONNX Runtime joins into one kernel; LSTM becomes com.microsoft's DynamicQu
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 import onnx
@@ -36,8 +36,7 @@ def is_lstm(node: onnx.NodeProto, constants: Constants) -> bool:
     )
 
 
-@dataclass(kw_only=True)
-class DynamicWriter:
+class DynamicWriter(msgspec.Struct, kw_only=True):
     """Writes the nodes of one graph or body.
 
     Attributes:
@@ -50,8 +49,8 @@ class DynamicWriter:
     settings: QuantizeDynamic
     prefix: str
     constants: Constants
-    made: list[onnx.TensorProto] = field(default_factory=list)
-    _rounded: dict[str, str] = field(default_factory=dict)
+    made: list[onnx.TensorProto] = msgspec.field(default_factory=list)
+    _rounded: dict[str, str] = msgspec.field(default_factory=dict)
 
     def product(self, name: str, product: Product, output: str) -> Iterator[onnx.NodeProto]:
         """MatMul or Gemm in integers.

@@ -5,8 +5,8 @@ them. A Cast from floats reads either type. Everything else is a choice, node by
 """
 
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, field
 
+import msgspec
 import numpy as np
 import onnx
 
@@ -29,8 +29,7 @@ _MOST_WHOLE_NUMBER = 2048.0
 """16-bit floats hold every whole number up to this."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class HalfPlan:
+class HalfPlan(msgspec.Struct, frozen=True, kw_only=True):
     """What is 16-bit in one candidate.
 
     Attributes:
@@ -38,8 +37,8 @@ class HalfPlan:
         tensors: Names of tensors that are computed in 16 bits.
     """
 
-    nodes: dict[int, frozenset[int]] = field(default_factory=dict)
-    tensors: set[str] = field(default_factory=set)
+    nodes: dict[int, frozenset[int]] = msgspec.field(default_factory=dict)
+    tensors: set[str] = msgspec.field(default_factory=set)
 
 
 class HalfPlanner:

@@ -1,8 +1,8 @@
 """Matrix products and tables with constant weights: what can be kept in few bits."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 import onnx
 from onnx import helper
@@ -11,8 +11,7 @@ from edgepack.packager.graph.questions import GraphIndex
 from edgepack.packager.lowering.blocks import Floats
 
 
-@dataclass(frozen=True, kw_only=True)
-class Product:
+class Product(msgspec.Struct, frozen=True, kw_only=True):
     """A MatMul or Gemm of a float tensor by a constant matrix.
 
     Attributes:
@@ -47,8 +46,7 @@ class Product:
         return np.ascontiguousarray(matrix * np.float32(self.factor))
 
 
-@dataclass(frozen=True, kw_only=True)
-class Table:
+class Table(msgspec.Struct, frozen=True, kw_only=True):
     """A Gather of rows of a constant matrix (an embedding).
 
     Attributes:

@@ -2,8 +2,8 @@
 
 from collections import ChainMap
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 
+import msgspec
 import onnx
 
 from edgepack.packager.graph.questions import used_names
@@ -11,8 +11,7 @@ from edgepack.packager.graph.questions import used_names
 Constants = Mapping[str, onnx.TensorProto]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Scope:
+class Scope(msgspec.Struct, frozen=True, kw_only=True):
     """The graph of a model, or the body of a control-flow node.
 
     Attributes:

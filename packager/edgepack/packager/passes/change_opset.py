@@ -7,9 +7,9 @@ afterwards, so a change of meaning that is missing here is caught there.
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 
 import onnx
+from msgspec.structs import replace
 from onnx import defs, helper
 
 from edgepack.packager.graph.model_files import opset_of

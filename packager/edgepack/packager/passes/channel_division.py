@@ -7,8 +7,7 @@ would come too late where that is quantized itself. Where nothing can take it ov
 divides, only if the channels differ enough to be worth it.
 """
 
-from dataclasses import dataclass
-
+import msgspec
 import numpy as np
 import numpy.typing as npt
 import onnx
@@ -24,8 +23,7 @@ _WORTH_A_NODE = 4.0
 _TAKES_OVER = frozenset({"LayerNormalization", "Mul", "Add", "Gemm", "MatMul"})
 
 
-@dataclass(frozen=True, kw_only=True)
-class ProductGroup:
+class ProductGroup(msgspec.Struct, frozen=True, kw_only=True):
     """Matrix products with constant weights that read the same tensor.
 
     Attributes:

@@ -9,7 +9,6 @@ verified.
 import re
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
@@ -47,8 +46,7 @@ _ONLY_HERE = {"enable_htp_shared_memory_allocator": "0"}
 """Options for compiling on a machine without the chip's shared memory."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class CompiledContext:
+class CompiledContext(msgspec.Struct, frozen=True, kw_only=True):
     """A context on disk.
 
     Attributes:
@@ -191,8 +189,7 @@ def _tools(plugin: Plugin, toolchain: PinnedToolchain | None) -> dict[str, str]:
     return {"onnxruntime": facts.runtime, **sdks}
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Verdict:
+class _Verdict(msgspec.Struct, frozen=True, kw_only=True):
     ran: bool
     because: str
     nrmse: float | None

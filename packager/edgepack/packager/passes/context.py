@@ -1,16 +1,15 @@
 """What every pass gets beside the model, and what it gives back."""
 
-from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
 import onnx
 
 from edgepack.packager.profile.schema import Limits
 from edgepack.packager.samples.sequence import Samples
 
 
-@dataclass(frozen=True, kw_only=True)
-class PassContext:
+class PassContext(msgspec.Struct, frozen=True, kw_only=True):
     """What a pass may need to know.
 
     Attributes:
@@ -26,8 +25,7 @@ class PassContext:
     work_dir: Path
 
 
-@dataclass(frozen=True, kw_only=True)
-class PassResult:
+class PassResult(msgspec.Struct, frozen=True, kw_only=True):
     """The model after a pass, and what a person should know of what was done."""
 
     model: onnx.ModelProto

@@ -5,8 +5,7 @@
 The factors come in any order: `0.5 * (x * (1 + e))`, `x * (0.5 * (1 + e))`, `(0.5 * x) * (1 + e)`.
 """
 
-from dataclasses import dataclass
-
+import msgspec
 import numpy as np
 import onnx
 from onnx import helper
@@ -27,8 +26,7 @@ _FIRST_OPSET_WITH_GELU = 20
 _MICROSOFT = "com.microsoft"
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Chain:
+class _Chain(msgspec.Struct, frozen=True, kw_only=True):
     """A GELU as it was written: input, output, and nodes, the last of which makes the output."""
 
     source: str

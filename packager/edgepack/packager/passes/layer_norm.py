@@ -5,8 +5,7 @@
 over the last axis. `d ** 2` may be a Pow or a product of d with itself.
 """
 
-from dataclasses import dataclass
-
+import msgspec
 import onnx
 from onnx import helper
 
@@ -25,8 +24,7 @@ from edgepack.packager.wording import counted
 _FIRST_OPSET = 17
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Chain:
+class _Chain(msgspec.Struct, frozen=True, kw_only=True):
     source: str
     scale: str
     bias: str

@@ -4,8 +4,7 @@ Between the two may stand what a positive factor passes through (ReLU, PRelu, Le
 and a Clip from 0 (ReLU6), which passes it through below its bound.
 """
 
-from dataclasses import dataclass
-
+import msgspec
 import onnx
 
 from edgepack.packager.graph.node_chains import scalar
@@ -16,16 +15,14 @@ _PASSES_A_FACTOR = frozenset(
 )
 
 
-@dataclass(frozen=True, kw_only=True)
-class BoundedClip:
+class BoundedClip(msgspec.Struct, frozen=True, kw_only=True):
     """A Clip from 0 to a bound, and the tensor that it makes."""
 
     output: str
     bound: float
 
 
-@dataclass(frozen=True, kw_only=True)
-class Pair:
+class Pair(msgspec.Struct, frozen=True, kw_only=True):
     """Two layers in a row.
 
     Attributes:

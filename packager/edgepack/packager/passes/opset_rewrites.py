@@ -1,8 +1,8 @@
 """What really changed in operators between two versions of the standard set, rewritten."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 
+import msgspec
 import numpy as np
 import onnx
 from onnx import helper, numpy_helper
@@ -37,8 +37,7 @@ RESIZE_COUNTS_CENTRES = 11
 _GRID_SAMPLE_MODES = {b"bilinear": b"linear", b"bicubic": b"cubic"}
 
 
-@dataclass(frozen=True, kw_only=True)
-class Step:
+class Step(msgspec.Struct, frozen=True, kw_only=True):
     """From which version to which; `crosses` tells whether a version lies between."""
 
     start: int
@@ -51,8 +50,7 @@ class Step:
         return self.target < version <= self.start
 
 
-@dataclass(frozen=True, kw_only=True)
-class Reach:
+class Reach(msgspec.Struct, frozen=True, kw_only=True):
     """What a node's change may look up and add to.
 
     Attributes:
@@ -65,7 +63,7 @@ class Reach:
     shapes: Mapping[str, tuple[int | None, ...]]
     types: Mapping[str, onnx.TypeProto]
     constants: Mapping[str, onnx.TensorProto]
-    added: list[onnx.TensorProto] = field(default_factory=list)
+    added: list[onnx.TensorProto] = msgspec.field(default_factory=list)
 
     def add(self, name: str, values: object) -> str:
         self.added.append(numpy_helper.from_array(np.asarray(values, dtype=np.int64), name))

@@ -10,8 +10,8 @@ where its decomposed form stayed on the HTP, so no rule is made of it.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
+import msgspec
 import onnx
 from onnx import helper
 
@@ -31,8 +31,7 @@ _DEPTH_TO_SPACE: Mapping[Sequence[int], str] = {
 _MOST_EPSILON = 1e-6
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Replacement:
+class _Replacement(msgspec.Struct, frozen=True, kw_only=True):
     """Nodes that go, the last of which makes the output, and the one that takes their place."""
 
     nodes: tuple[str, ...]

@@ -5,13 +5,12 @@ chip's name read back from the binary (`soc_type=SM8350;arch=68`). A wrong archi
 makes QNN warn, and the context then dies on the device, so what is in no row is refused.
 """
 
-from dataclasses import dataclass
+import msgspec
 
 from edgepack.errors import BuildError
 
 
-@dataclass(frozen=True, kw_only=True)
-class Chip:
+class Chip(msgspec.Struct, frozen=True, kw_only=True):
     """One chip.
 
     Attributes:

@@ -7,8 +7,8 @@ an inference, without building or loading anything, and costs no more than what 
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 import onnx
@@ -28,8 +28,7 @@ _ROUNDED = "/if-rounded"
 _PLAIN = "/if-plain"
 
 
-@dataclass(frozen=True, kw_only=True)
-class Gating:
+class Gating(msgspec.Struct, frozen=True, kw_only=True):
     """A model with gates, and where they are.
 
     Attributes:

@@ -1,10 +1,11 @@
 """Gives every tensor of a plan its scale."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
+from msgspec.structs import replace
 
 from edgepack.packager.graph.questions import GraphIndex
 from edgepack.packager.profile.pass_settings import Quantize
@@ -37,8 +38,7 @@ _LEAST: Mapping[tuple[str, str], float] = {
 }
 
 
-@dataclass(frozen=True, kw_only=True)
-class Assignment:
+class Assignment(msgspec.Struct, frozen=True, kw_only=True):
     """Scales of a plan.
 
     Attributes:
@@ -51,7 +51,7 @@ class Assignment:
     activations: dict[str, Scale]
     raised: dict[str, Scale]
     weights: dict[WeightUse, Scale]
-    integers: Mapping[WeightUse, npt.NDArray[np.integer]] = field(default_factory=dict)
+    integers: Mapping[WeightUse, npt.NDArray[np.integer]] = msgspec.field(default_factory=dict)
 
     def of(self, node: NodePlan, name: str) -> Scale:
         """The scale that a node uses for a tensor."""

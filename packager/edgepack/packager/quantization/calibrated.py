@@ -1,9 +1,9 @@
 """One float model with its calibration: plans, scales and quantized models for any range method."""
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
 import onnx
 
 from edgepack.packager.graph.questions import GraphIndex, index_graph
@@ -25,8 +25,7 @@ from edgepack.packager.samples.sequence import Samples
 _SHOWN = 3
 
 
-@dataclass(frozen=True, kw_only=True)
-class Spared:
+class Spared(msgspec.Struct, frozen=True, kw_only=True):
     """Nodes that are not quantized as the others are.
 
     Attributes:

@@ -8,13 +8,13 @@ Nothing is kept of a sample once it is counted.
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 import onnx
 import onnxruntime
+from msgspec.structs import replace
 from onnx import TensorProto, helper
 
 from edgepack.agent.runtime.runtime_words import first_line

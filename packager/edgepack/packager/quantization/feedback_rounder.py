@@ -5,7 +5,6 @@ the other half: only where its products are nearer there, it is rounded so, on b
 """
 
 from collections.abc import Callable, Collection
-from dataclasses import replace
 from pathlib import Path
 from statistics import median
 from typing import NamedTuple
@@ -13,6 +12,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 import onnx
+from msgspec.structs import replace
 
 from edgepack.packager.graph.questions import GraphIndex
 from edgepack.packager.memory import return_freed_memory

@@ -5,9 +5,9 @@ X^T X weigh it (Frantar et al., "GPTQ", 2022). Columns with the most signal come
 dampening and the lazy update in groups of columns are the paper's.
 """
 
-from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -21,8 +21,7 @@ _DAMPENING = 0.01
 _COLUMNS_AT_ONCE = 128
 
 
-@dataclass(frozen=True, kw_only=True)
-class IntegerGrid:
+class IntegerGrid(msgspec.Struct, frozen=True, kw_only=True):
     """The reals that integers stand for: (integer - zero_point) * step.
 
     Attributes:

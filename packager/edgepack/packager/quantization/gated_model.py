@@ -7,9 +7,9 @@ its nodes quantized, does not run again. The outputs are the same, bit for bit.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 import onnx
@@ -88,8 +88,7 @@ class GatedModel:
         return {name: values[name] for name in self._outputs}
 
 
-@dataclass(frozen=True, kw_only=True)
-class _OpenPiece:
+class _OpenPiece(msgspec.Struct, frozen=True, kw_only=True):
     """A piece, ready to run.
 
     Attributes:

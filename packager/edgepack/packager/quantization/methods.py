@@ -15,7 +15,14 @@ import numpy as np
 import numpy.typing as npt
 
 from edgepack.packager.quantization.observations import Histogram, Observation
-from edgepack.packager.quantization.scales import IntegerType, Scale, fixed_scale, scale_of_range
+from edgepack.packager.quantization.scales import (
+    FloatArray,
+    IntegerType,
+    Scale,
+    fixed_scale,
+    scale_of_range,
+    scales_of_ranges,
+)
 
 PERCENTILE_PREFIX = "percentile-"
 POWER_OF_TWO_METHODS: Mapping[str, str] = {"nonoverflow": "minmax", "minmse": "mse"}
@@ -76,16 +83,13 @@ def choose_range(method: str, observed: Observation, kind: IntegerType) -> tuple
 def choose_scale(method: str, observed: Observation, kind: IntegerType) -> Scale:
     """The scale of one tensor; for powers of two, `mse` picks among exponents directly."""
     method = POWER_OF_TWO_METHODS.get(method, method)
-    low, high = choose_range(method, observed, kind)
     if not (kind.power_of_two and method == "mse" and observed.counts is not None):
-        return scale_of_range(low, high, kind)
+        return scale_of_range(*choose_range(method, observed, kind), kind)
     widest = scale_of_range(observed.low, observed.high, kind)
-    tried = [
-        fixed_scale(float(widest.scale) * 2.0**-step, int(widest.zero_point), kind)
-        for step in range(_EXPONENTS_TRIED)
-    ]
-    histogram = observed.histogram()
-    return tried[int(np.argmin([_squared_error(histogram, scale) for scale in tried]))]
+    zero_point = int(widest.zero_point)
+    factors = float(widest.scale) * 2.0 ** -np.arange(_EXPONENTS_TRIED)
+    errors = _squared_errors(observed.histogram(), factors, np.full_like(factors, zero_point), kind)
+    return fixed_scale(float(factors[np.argmin(errors)]), zero_point, kind)
 
 
 def _percentile_range(observed: Observation, percentile: float) -> tuple[float, float]:
@@ -103,25 +107,32 @@ def _mse_range(observed: Observation, kind: IntegerType) -> tuple[float, float]:
     low, high = observed.low, observed.high
     histogram = observed.histogram()
 
-    def error(a: float, b: float) -> float:
-        return _squared_error(histogram, scale_of_range(a, b, kind))
+    def best(lows: npt.NDArray[np.float64], highs: npt.NDArray[np.float64]) -> int:
+        factors, zero_points = scales_of_ranges(lows, highs, kind)
+        stored = factors.astype(np.float32).astype(np.float64)
+        return int(np.argmin(_squared_errors(histogram, stored, zero_points, kind)))
 
-    both = min(_SHRINKS, key=lambda shrink: error(low * shrink, high * shrink))
+    both = _SHRINKS[best(low * _SHRINKS, high * _SHRINKS)]
     low, high = low * both, high * both
     if not kind.symmetric:
-        low = min((low * s for s in _SHRINKS), key=lambda value: error(value, high))
-        high = min((high * s for s in _SHRINKS), key=lambda value: error(low, value))
+        low = low * _SHRINKS[best(low * _SHRINKS, np.full_like(_SHRINKS, high))]
+        high = high * _SHRINKS[best(np.full_like(_SHRINKS, low), high * _SHRINKS)]
     return float(low), float(high)
 
 
-def _squared_error(histogram: Histogram, scale: Scale) -> float:
+def _squared_errors(
+    histogram: Histogram,
+    factors: FloatArray,
+    zero_points: npt.NDArray[np.number],
+    kind: IntegerType,
+) -> FloatArray:
+    """What each of several scales loses of a histogram's values, (scales,) float64."""
     counts, centers = histogram
-    factor, zero_point = float(scale.scale), int(scale.zero_point)
-    integers = np.clip(
-        np.rint(centers / factor) + zero_point, scale.kind.lowest, scale.kind.highest
-    )
-    restored = (integers - zero_point) * factor
-    return float(np.sum(counts * (restored - centers) ** 2))
+    factors, zero_points = factors[:, np.newaxis], zero_points[:, np.newaxis]
+    integers = np.clip(np.rint(centers / factors) + zero_points, kind.lowest, kind.highest)
+    restored = (integers - zero_points) * factors
+    errors: FloatArray = np.sum(counts * (restored - centers) ** 2, axis=1)
+    return errors
 
 
 def _entropy_bound(observed: Observation) -> float:

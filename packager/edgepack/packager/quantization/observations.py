@@ -1,8 +1,8 @@
 """What calibration saw of a tensor: bounds and a histogram, whatever the number of samples."""
 
 import math
-from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -12,8 +12,7 @@ Histogram = tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]
 """Counts and bin centers, float64 (BINS,) each."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Observation:
+class Observation(msgspec.Struct, frozen=True, kw_only=True):
     """Values of one tensor over all samples.
 
     Attributes:

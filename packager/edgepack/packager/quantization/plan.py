@@ -5,8 +5,8 @@ plan is tried with several calibration methods.
 """
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 
+import msgspec
 import onnx
 from onnx import helper
 
@@ -16,8 +16,7 @@ from edgepack.packager.quantization import operators
 from edgepack.packager.quantization.raising import following_rectifier, with_followers
 
 
-@dataclass(frozen=True, kw_only=True)
-class WeightUse:
+class WeightUse(msgspec.Struct, frozen=True, kw_only=True):
     """A constant read as weights.
 
     Attributes:
@@ -29,8 +28,7 @@ class WeightUse:
     axis: int | None
 
 
-@dataclass(frozen=True, kw_only=True)
-class NodePlan:
+class NodePlan(msgspec.Struct, frozen=True, kw_only=True):
     """How one node is quantized.
 
     Attributes:
@@ -60,8 +58,7 @@ class NodePlan:
         return (*(name for _, name in self.activations), *self.outputs)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Plan:
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """What is quantized in a graph.
 
     Attributes:

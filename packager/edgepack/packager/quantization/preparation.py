@@ -1,9 +1,9 @@
 """What may be done to a float model so that it quantizes better: each keeps what it computes."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
 import onnx
 
 from edgepack.errors import BuildError
@@ -20,8 +20,7 @@ _TOLERANCE = 1e-3
 """Share of an output's root-mean-square by which it may move (reordered sums)."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Preparation:
+class _Preparation(msgspec.Struct, frozen=True, kw_only=True):
     can: Callable[[GraphIndex], bool]
     do: Callable[[onnx.ModelProto, Quantize, Samples, Path], tuple[onnx.ModelProto, str]]
 

@@ -4,10 +4,10 @@ A convolution is a matrix product of the windows that it looks at (im2col), one 
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 import onnx
@@ -27,8 +27,7 @@ _MOST_ROWS = 256
 _MOST_BYTES = 128 << 20
 
 
-@dataclass(frozen=True, kw_only=True)
-class Product:
+class Product(msgspec.Struct, frozen=True, kw_only=True):
     """A Conv, Gemm or MatMul whose weights are constant.
 
     Attributes:

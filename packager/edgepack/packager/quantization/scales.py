@@ -3,15 +3,14 @@
 real = (integer - zero_point) * scale
 """
 
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
 FloatArray = npt.NDArray[np.floating]
-_Reals = npt.NDArray[np.float64] | np.float64
 
 _DTYPES: dict[str, type[np.integer]] = {
     "uint8": np.uint8,
@@ -28,8 +27,7 @@ _BIAS_LIMIT = 2.0**30
 """Biases stay within half of int32, so that accumulation has room."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class IntegerType:
+class IntegerType(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """How reals become integers.
 
     Attributes:
@@ -71,8 +69,7 @@ class IntegerType:
         return (self.lowest + self.highest + 1) // 2
 
 
-@dataclass(frozen=True, kw_only=True)
-class Scale:
+class Scale(msgspec.Struct, frozen=True, kw_only=True):
     """Scale and zero point of one tensor (scalars) or of each channel (float32 (channels,)).
 
     Attributes:
@@ -108,14 +105,22 @@ def scale_of_range(low: float, high: float, kind: IntegerType) -> Scale:
     Returns:
         The scale and zero point, scalars.
     """
-    scale, zero_point = _cover(np.float64(low), np.float64(high), kind)
-    return fixed_scale(float(scale), int(zero_point), kind)
+    scales, zero_points = scales_of_ranges(np.array([low]), np.array([high]), kind)
+    return fixed_scale(float(scales[0]), int(zero_points[0]), kind)
 
 
-def _cover(
-    low: _Reals, high: _Reals, kind: IntegerType
-) -> tuple[_Reals, npt.NDArray[np.int64] | np.int64]:
-    """Scales and zero points of ranges; see `scale_of_range`."""
+def scales_of_ranges(
+    low: npt.NDArray[np.float64], high: npt.NDArray[np.float64], kind: IntegerType
+) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int64]]:
+    """What covers each of several ranges; zero is always exactly representable.
+
+    Args:
+        low, high: The ranges of reals, float64 (ranges,).
+        kind: The integer type.
+
+    Returns:
+        Scales, float64, and zero points, both (ranges,).
+    """
     low, high = np.minimum(low, 0.0), np.maximum(high, 0.0)
     high = np.maximum(high, low + kind.min_real_range)
     if not kind.symmetric:
@@ -184,13 +189,13 @@ def _scales_of_rows(
     """
     low = rows.min(axis=1, initial=0.0).astype(np.float64)
     high = rows.max(axis=1, initial=0.0).astype(np.float64)
-    widest, zero_points = _cover(low, high, kind)
+    widest, zero_points = scales_of_ranges(low, high, kind)
     if method == "minmax" or not rows.size:
         return np.asarray(widest, np.float32), np.asarray(zero_points, kind.numpy)
     if kind.power_of_two:
         tried = [(widest * 2.0**-step, zero_points) for step in range(_EXPONENTS_TRIED)]
     else:
-        tried = [_cover(low * shrink, high * shrink, kind) for shrink in _SHRINKS]
+        tried = [scales_of_ranges(low * shrink, high * shrink, kind) for shrink in _SHRINKS]
     scales = np.stack([scale.astype(np.float32) for scale, _ in tried])
     zeros = np.stack([zero.astype(kind.numpy) for _, zero in tried])
     errors = np.stack([_errors(rows, *each, kind) for each in zip(scales, zeros, strict=True)])

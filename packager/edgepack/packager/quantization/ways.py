@@ -5,7 +5,8 @@ are ways.
 """
 
 from collections.abc import Collection
-from dataclasses import dataclass
+
+import msgspec
 
 from edgepack.packager.profile.pass_settings import Quantize
 
@@ -16,8 +17,7 @@ _RANGES_WITH_PREPARATION = 2
 """A preparation costs a calibration of its own, so only the profile's first ranges try it."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Way:
+class Way(msgspec.Struct, frozen=True, kw_only=True):
     """One way to quantize.
 
     Attributes:

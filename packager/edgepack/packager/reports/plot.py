@@ -6,8 +6,8 @@ come from the page's style, by class.
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
+import msgspec
 from markupsafe import Markup, escape
 
 from edgepack.bundle.manifest import Accuracy
@@ -27,8 +27,7 @@ _TICK_ROOM = 12
 _LABEL_HEIGHT, _LABEL_WIDTH = 11, 8
 
 
-@dataclass(frozen=True, kw_only=True)
-class Point:
+class Point(msgspec.Struct, frozen=True, kw_only=True):
     """One model in a plot.
 
     Attributes:

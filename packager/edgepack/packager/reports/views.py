@@ -1,8 +1,9 @@
 """What the page shows of a report's facts: which of them, in which order."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import takewhile
+
+import msgspec
 
 from edgepack.packager.judging.inspection import Inspection
 from edgepack.packager.judging.layers import LayerError
@@ -110,8 +111,7 @@ def _float_point(result: VariantReport | RefusedCandidate, x: float) -> Point:
     )
 
 
-@dataclass(frozen=True, kw_only=True)
-class LeftGroup:
+class LeftGroup(msgspec.Struct, frozen=True, kw_only=True):
     """Nodes of one operator that a provider left for one reason."""
 
     op: str

@@ -6,10 +6,10 @@ the float model runs once through all samples in file order, and each gets the s
 """
 
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+from msgspec.structs import replace
 
 from edgepack.agent.runtime.opening import open_model_file
 from edgepack.packager.config.inputs import InputDeclaration

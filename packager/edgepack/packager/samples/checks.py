@@ -2,8 +2,8 @@
 
 import difflib
 from collections.abc import Mapping
-from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 
 from edgepack.errors import BuildError
@@ -13,8 +13,7 @@ from edgepack.packager.source.fixed_inputs import FixedInput
 from edgepack.packager.source.tensor_spec import TensorSpec
 
 
-@dataclass(frozen=True, kw_only=True)
-class Fitted:
+class Fitted(msgspec.Struct, frozen=True, kw_only=True):
     """A sample as the model takes it.
 
     Attributes:

@@ -5,8 +5,8 @@ place, go beyond them by, the device's inputs will too.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 
+import msgspec
 import numpy as np
 
 from edgepack.packager.config.inputs import ImageInput, InputDeclaration, TokenInput
@@ -23,8 +23,7 @@ _DECLARED_ROOM = 0.01
 """Of a declared range, for rounding."""
 
 
-@dataclass(kw_only=True)
-class _Seen:
+class _Seen(msgspec.Struct, kw_only=True):
     """What samples hold in one input.
 
     Attributes:
@@ -35,7 +34,7 @@ class _Seen:
 
     low: float = np.inf
     high: float = -np.inf
-    tokens: dict[int, int] = field(default_factory=dict)
+    tokens: dict[int, int] = msgspec.field(default_factory=dict)
     is_one_value: bool = True
     first: Tensor | None = None
 

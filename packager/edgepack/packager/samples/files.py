@@ -1,9 +1,9 @@
 """Samples from plain files, checked against the model before anything long begins."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
 import numpy as np
 
 from edgepack.errors import BuildError
@@ -29,8 +29,7 @@ _REMEMBERED_BYTES = 8_000_000
 """Small samples are read from their files once; beyond this, memory counts for more than time."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class OpenedSamples:
+class OpenedSamples(msgspec.Struct, frozen=True, kw_only=True):
     """Samples that all fit the model.
 
     Attributes:

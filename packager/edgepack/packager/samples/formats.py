@@ -9,8 +9,9 @@
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
+
+import msgspec
 
 from edgepack.errors import BuildError
 from edgepack.packager.config.inputs import ImageInput, InputDeclaration
@@ -32,8 +33,7 @@ FORMS = (
 )
 
 
-@dataclass(frozen=True, kw_only=True)
-class RawSamples:
+class RawSamples(msgspec.Struct, frozen=True, kw_only=True):
     """Samples as the files hold them, not yet compared with the model.
 
     Attributes:

@@ -7,10 +7,10 @@ model does: what is fed where the mask is 0 must not move a row where it is 1.
 """
 
 from collections.abc import Mapping
-from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
+from msgspec.structs import replace
 
 from edgepack.agent.runtime.opening import open_model_file
 from edgepack.packager.judging.measure import Outputs, Run

@@ -10,8 +10,8 @@ it, and `[inputs.NAME] from = "OUTPUT"` in `edgepack.toml` settles what names le
 import difflib
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 
 from edgepack.errors import BuildError
@@ -31,8 +31,7 @@ _SHORT_STATE = re.compile(r"(?P<letter>[hcs])(?P<time>[0n])")
 """`h0` and `hn`, `c0` and `cn`: as PyTorch's recurrent layers name them."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class FoundStates:
+class FoundStates(msgspec.Struct, frozen=True, kw_only=True):
     """What was found.
 
     Attributes:

@@ -6,10 +6,11 @@ grow with their number.
 
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
+from msgspec.structs import replace
 
 from edgepack.packager.samples.meanings import Meaning
 
@@ -28,16 +29,14 @@ def digest_of(feeds: Mapping[str, Tensor]) -> bytes:
     return digest.digest()
 
 
-@dataclass(frozen=True, kw_only=True)
-class State:
+class State(msgspec.Struct, frozen=True, kw_only=True):
     """An input that takes what an output gave in the inference before."""
 
     input: str
     output: str
 
 
-@dataclass(frozen=True, kw_only=True)
-class Mask:
+class Mask(msgspec.Struct, frozen=True, kw_only=True):
     """An input that tells which rows of a sample are padding.
 
     Attributes:
@@ -49,8 +48,7 @@ class Mask:
     outputs: tuple[str, ...]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Samples:
+class Samples(msgspec.Struct, frozen=True, kw_only=True):
     """A fixed sequence of samples that can be read again and again, in the same order.
 
     Attributes:
@@ -67,7 +65,7 @@ class Samples:
     source: str
     states: tuple[State, ...] = ()
     mask: Mask | None = None
-    meanings: Mapping[str, Meaning] = field(default_factory=dict)
+    meanings: Mapping[str, Meaning] = msgspec.field(default_factory=dict)
 
     def __iter__(self) -> Iterator[Feeds]:
         return (self.read(index) for index in range(self.count))
@@ -81,8 +79,7 @@ class Samples:
         return replace(self, count=len(chosen), read=lambda index: self.read(chosen[index]))
 
 
-@dataclass(frozen=True, kw_only=True)
-class SampleSplit:
+class SampleSplit(msgspec.Struct, frozen=True, kw_only=True):
     """Samples divided so that none is used for two purposes.
 
     Attributes:

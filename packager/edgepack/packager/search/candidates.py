@@ -1,8 +1,9 @@
 """What the search tries and what it finds."""
 
 import math
-from dataclasses import dataclass, field
 from pathlib import Path
+
+import msgspec
 
 from edgepack.packager.judging.verdict import Verdict
 from edgepack.packager.search.maker import NodeCost, Origin
@@ -10,8 +11,7 @@ from edgepack.packager.search.savings import describe_share
 from edgepack.packager.variant import Attempt
 
 
-@dataclass(frozen=True, kw_only=True)
-class Demand:
+class Demand(msgspec.Struct, frozen=True, kw_only=True):
     """What a candidate must reach for the search to be content with it.
 
     Attributes:
@@ -35,8 +35,7 @@ class Demand:
         )
 
 
-@dataclass(frozen=True, kw_only=True)
-class Judged:
+class Judged(msgspec.Struct, frozen=True, kw_only=True):
     """What is measured of a candidate.
 
     Attributes:
@@ -50,8 +49,7 @@ class Judged:
     lowered: int
 
 
-@dataclass(frozen=True, kw_only=True)
-class Candidate:
+class Candidate(msgspec.Struct, frozen=True, kw_only=True):
     """One lowered model.
 
     Attributes:
@@ -75,7 +73,7 @@ class Candidate:
     raised_word: str
     path: Path
     judged: Judged
-    origin: Origin = field(default_factory=Origin)
+    origin: Origin = msgspec.field(default_factory=Origin)
     notes: tuple[str, ...] = ()
     costs: tuple[NodeCost, ...] = ()
 
@@ -115,8 +113,7 @@ class Candidate:
         return f"{label}{self.method}, {', '.join(words)}"
 
 
-@dataclass(frozen=True, kw_only=True)
-class SearchResult:
+class SearchResult(msgspec.Struct, frozen=True, kw_only=True):
     """What the search found.
 
     Attributes:
@@ -131,4 +128,4 @@ class SearchResult:
     attempts: tuple[Attempt, ...]
     culprits: tuple[NodeCost, ...]
     candidates: tuple[Candidate, ...] = ()
-    notes: tuple[str, ...] = field(default=())
+    notes: tuple[str, ...] = msgspec.field(default=())

@@ -9,7 +9,6 @@ import difflib
 import itertools
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Literal, get_args, get_origin
 
 import msgspec
@@ -24,8 +23,7 @@ MOST_COMBINATIONS = 64
 _FREE_KEYS = ("provider.options", "provider.session")
 
 
-@dataclass(frozen=True, kw_only=True)
-class SearchedKey:
+class SearchedKey(msgspec.Struct, frozen=True, kw_only=True):
     """One setting and the values to try.
 
     Attributes:
@@ -39,8 +37,7 @@ class SearchedKey:
     found_in: str
 
 
-@dataclass(frozen=True, kw_only=True)
-class Combination:
+class Combination(msgspec.Struct, frozen=True, kw_only=True):
     """A profile with one value for each searched key.
 
     Attributes:

@@ -8,7 +8,8 @@ misses the budget is neither enough nor the best.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from edgepack.packager.judging.accuracy import Reference
 from edgepack.packager.judging.chains import run_samples

@@ -4,9 +4,9 @@ The search knows nothing of integers, halves or blocks of weights; whoever lower
 """
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field
 from typing import Protocol
 
+import msgspec
 import onnx
 
 from edgepack.packager.progress import Progress
@@ -14,8 +14,7 @@ from edgepack.packager.quantization.observations import Observation
 from edgepack.packager.samples.sequence import Samples
 
 
-@dataclass(frozen=True, kw_only=True)
-class Origin:
+class Origin(msgspec.Struct, frozen=True, kw_only=True):
     """What a candidate was made from.
 
     Attributes:
@@ -25,11 +24,10 @@ class Origin:
     """
 
     model: onnx.ModelProto | None = None
-    observed: Mapping[str, Observation] = field(default_factory=dict)
+    observed: Mapping[str, Observation] = msgspec.field(default_factory=dict)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Built:
+class Built(msgspec.Struct, frozen=True, kw_only=True):
     """A candidate in memory.
 
     Attributes:
@@ -45,8 +43,7 @@ class Built:
     origin: Origin = Origin()
 
 
-@dataclass(frozen=True, kw_only=True)
-class NodeCost:
+class NodeCost(msgspec.Struct, frozen=True, kw_only=True):
     """What lowering one node alone costs, and what it is good for.
 
     Attributes:
@@ -63,8 +60,7 @@ class NodeCost:
     macs: int = 0
 
 
-@dataclass(frozen=True, kw_only=True)
-class Raising:
+class Raising(msgspec.Struct, frozen=True, kw_only=True):
     """How a maker gives nodes more bits than the others have, in place of float.
 
     Activations get 16 in place of 8 while weights stay as they are, or weights 8 in place of 4.

@@ -6,7 +6,8 @@ the nodes counts as much. Where weights alone are lowered, what is saved is thei
 """
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from edgepack.packager.graph.workload import Workload
 from edgepack.packager.search.maker import NodeCost

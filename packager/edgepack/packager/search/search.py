@@ -20,8 +20,9 @@ seen here.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+
+import msgspec
 
 from edgepack.packager.judging.evaluation import Evaluator
 from edgepack.packager.judging.measure import Run
@@ -41,8 +42,7 @@ _COMPARED_SHARE = 0.25
 """Share of the nodes that may be spared, of those that are where methods compare."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Spare:
+class _Spare(msgspec.Struct, frozen=True, kw_only=True):
     """Nodes that may be spared, and in which way: float, or raised to more bits.
 
     Attributes:

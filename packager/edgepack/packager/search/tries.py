@@ -2,10 +2,10 @@
 
 import shutil
 from collections.abc import Collection
-from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import msgspec
+from msgspec.structs import replace
 
 from edgepack.packager.graph.model_files import save_model
 from edgepack.packager.judging.evaluation import Evaluator
@@ -23,8 +23,7 @@ _KEPT_BYTES = 64_000_000
 """Candidates of small models stay on disk, where they can be timed in the end."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Conditions:
+class Conditions(msgspec.Struct, frozen=True, kw_only=True):
     """What a search may take and what it remembers.
 
     Attributes:
@@ -39,7 +38,7 @@ class Conditions:
     journal: Journal
     context: str = ""
     label: str = ""
-    demand: Demand = field(default_factory=Demand)
+    demand: Demand = msgspec.field(default_factory=Demand)
 
 
 class Tries:

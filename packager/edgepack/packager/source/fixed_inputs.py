@@ -5,8 +5,8 @@ an input, control flow that depends on it must stay; as a constant it folds the 
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 import onnx
@@ -19,8 +19,7 @@ Numbers = tuple[float | int | bool, ...]
 """One number for the whole input, or one for each of its elements."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class FixedInput:
+class FixedInput(msgspec.Struct, frozen=True, kw_only=True):
     """An input that became a constant.
 
     Attributes:

@@ -15,9 +15,9 @@
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import onnx
 from google.protobuf.message import DecodeError
@@ -49,8 +49,7 @@ _KINDS = {
 }
 
 
-@dataclass(frozen=True, kw_only=True)
-class SourceModel:
+class SourceModel(msgspec.Struct, frozen=True, kw_only=True):
     """A checked ONNX model in memory; not to be changed: passes work on copies.
 
     Attributes:
@@ -78,7 +77,7 @@ class SourceModel:
     fixed: tuple[FixedInput, ...] = ()
     notes: tuple[str, ...] = ()
     watched: tuple[str, ...] = ()
-    meanings: Mapping[str, Meaning] = field(default_factory=dict)
+    meanings: Mapping[str, Meaning] = msgspec.field(default_factory=dict)
 
 
 def load_source(

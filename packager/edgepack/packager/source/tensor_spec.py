@@ -1,10 +1,9 @@
 """What a model says of an input or output."""
 
-from dataclasses import dataclass
+import msgspec
 
 
-@dataclass(frozen=True, kw_only=True)
-class TensorSpec:
+class TensorSpec(msgspec.Struct, frozen=True, kw_only=True):
     """Name, element type and shape of an input or output.
 
     Attributes:

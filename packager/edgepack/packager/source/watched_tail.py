@@ -5,9 +5,9 @@ one (`judging`) compares them. A variant's own file has them no more (`without_w
 """
 
 from collections.abc import Collection, Mapping
-from dataclasses import replace
 
 import onnx
+from msgspec.structs import replace
 from onnx import shape_inference
 
 from edgepack.packager.graph.questions import used_names

@@ -12,9 +12,9 @@ ninth of its window is rounded as that, and then multiplied.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import onnx
 from onnx import helper, numpy_helper
@@ -26,8 +26,7 @@ from edgepack.packager.passes.spelled_out.node_alone import run_alone
 _REWRITTEN = ("ceil_mode", "count_include_pad", "pads")
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Pool:
+class _Pool(msgspec.Struct, frozen=True, kw_only=True):
     """What an AveragePool says, with the sizes of its map.
 
     Attributes:
