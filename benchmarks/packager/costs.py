@@ -18,8 +18,8 @@ SEARCHED = "searched"
 UNKNOWN = "–"
 
 
-def cost_cells(record: Record, results: Results) -> tuple[str, str]:
-    """Time and memory of a build, as multiples of the reference's.
+def cost_cells(record: Record, results: Results) -> tuple[str, str, str]:
+    """What a build takes, as multiples of the reference's.
 
     Args:
         record: One of ours.
@@ -27,7 +27,8 @@ def cost_cells(record: Record, results: Results) -> tuple[str, str]:
             before it was measured with them.
 
     Returns:
-        Two cells of the goals' table.
+        Three cells of the goals' table: time, processor time without that of a vendor's simulator
+        (unknown where none ran, or candidates were searched), and memory.
     """
     own, beside, remarks = record.cost, record.reference, []
     if beside is None:
@@ -35,9 +36,10 @@ def cost_cells(record: Record, results: Results) -> tuple[str, str]:
         beside = reference.cost if reference else None
         remarks = ["another hour"] if reference and _hour(reference) != _hour(record) else []
     if own is None or beside is None or record.outcome == "crashed":
-        return UNKNOWN, UNKNOWN
+        return UNKNOWN, UNKNOWN, UNKNOWN
     return (
         _time_cell(record, own, beside, results.host.cores, remarks),
+        _own_time_cell(record, own, beside),
         _memory_cell(record, own, beside),
     )
 
@@ -60,6 +62,13 @@ def _time_cell(record: Record, own: Cost, beside: Cost, cores: int, remarks: lis
     told = [f"{other} {ratios[other]:.1f}x", *_alone(alone.get(counts)), *remarks]
     cell = f"{counts} {ratios[counts]:.1f}x ({'; '.join(told)})"
     return f"{SEARCHED}: {cell}" if _is_searched(record) else held(ratios[counts], MOST_TIME, cell)
+
+
+def _own_time_cell(record: Record, own: Cost, beside: Cost) -> str:
+    if record.simulator is None or _is_searched(record):
+        return UNKNOWN
+    ratio = (own.cpu_s - record.simulator.cpu_s) / beside.cpu_s
+    return held(ratio, MOST_TIME, f"{ratio:.1f}x")
 
 
 def _memory_cell(record: Record, own: Cost, beside: Cost) -> str:

@@ -83,7 +83,8 @@ def _how_goals_count() -> str:
         f"{QUIET_SHARE:.0%} of the machine's processor time during both, else, or where that was "
         "not measured, processor time, which they change little. `the simulator alone` is a "
         "process that has nothing of a build: it opens what was built on the vendor's simulator "
-        "and runs it twice, on one CPU as the build does. It is told, and not taken off."
+        "and runs it twice, on one CPU as the build does. It is told, and taken off only in the "
+        "column that says so, where nothing is searched."
     )
 
 

@@ -64,8 +64,12 @@ def _time(record: Record, *others: Record) -> str:
     return cost_cells(record, _results(record, *others))[0]
 
 
-def _memory(record: Record) -> str:
+def _time_without_simulator(record: Record) -> str:
     return cost_cells(record, _results(record))[1]
+
+
+def _memory(record: Record) -> str:
+    return cost_cells(record, _results(record))[2]
 
 
 def test_wall_time_counts_where_others_left_the_machine_alone_in_both_runs() -> None:
@@ -82,11 +86,11 @@ def test_records_of_before_are_compared_with_the_contestant_and_by_processor_tim
     before = _record("edgepack", "cpu", others_s=None)
     reference = _record("ort", "static-default", wall_s=2.0, peak_bytes=100_000_000, others_s=None)
     results = _results(before, reference)
-    assert cost_cells(before, results) == ("processor 1.0x (wall 1.5x)", "1.4x")
-    assert cost_cells(before, _results(before)) == ("–", "–")
+    assert cost_cells(before, results) == ("processor 1.0x (wall 1.5x)", "–", "1.4x")
+    assert cost_cells(before, _results(before)) == ("–", "–", "–")
 
 
-def test_what_the_simulator_takes_is_told_and_not_taken_off() -> None:
+def test_what_the_simulator_takes_is_told_and_taken_off_in_a_column_of_its_own() -> None:
     simulator = Cost(wall_s=1.0, cpu_s=0.7, peak_bytes=130_000_000)
     record = _record(
         "edgepack", "qnn-htp", peak_bytes=180_000_000, reference=_REFERENCE, simulator=simulator
@@ -95,6 +99,11 @@ def test_what_the_simulator_takes_is_told_and_not_taken_off() -> None:
     assert _time(record) == "wall 1.5x (processor 1.8x; the simulator alone 0.5x)"
     busy = msgspec.structs.replace(record, others_s=6.0)
     assert _time(busy) == "processor 1.8x (wall 1.5x; the simulator alone 0.7x)"
+    assert _time_without_simulator(record) == "1.1x"
+    slower = msgspec.structs.replace(record, cpu_s=2.8)
+    assert _time_without_simulator(slower) == "**no**: 2.1x"
+    assert _time_without_simulator(msgspec.structs.replace(record, candidates=2)) == "–"
+    assert _time_without_simulator(msgspec.structs.replace(record, simulator=None)) == "–"
 
 
 def test_calibrators_are_told_beside_the_run_before_them_and_rivals_beside_theirs() -> None:
