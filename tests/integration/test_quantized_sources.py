@@ -1,0 +1,153 @@
+"""Models that come quantized keep their own scales, and are never quantized twice."""
+
+import numpy as np
+import onnx
+import pytest
+from onnx import numpy_helper
+
+from edgepack.errors import BuildError
+from tests.integration.loose_builds import Builder
+from tests.integration.source_graphs import model_of, node, operators_of, random_weight, value_info
+
+
+def _pair(
+    name: str, source: str, scale: float, kind: type = np.uint8, zero_point: int = 128
+) -> tuple[list[onnx.NodeProto], list[onnx.TensorProto]]:
+    """A QuantizeLinear and a DequantizeLinear; the tensor after them is `name`."""
+    parameters = [f"{name}_scale", f"{name}_zero"]
+    return (
+        [
+            node("QuantizeLinear", [source, *parameters], [f"{name}_q"], name=f"{name}_Q"),
+            node("DequantizeLinear", [f"{name}_q", *parameters], [name], name=f"{name}_DQ"),
+        ],
+        [
+            numpy_helper.from_array(np.array(scale, np.float32), parameters[0]),
+            numpy_helper.from_array(np.array(zero_point, kind), parameters[1]),
+        ],
+    )
+
+
+def _trained_with_integers() -> onnx.ModelProto:
+    """Two products with pairs before and between them, the second one left in floats."""
+    before, parameters = _pair("xd", "x", 0.03)
+    between, more = _pair("rd", "r", 0.05, np.uint8, 0)
+    integers = np.random.default_rng(3).integers(-127, 128, (8, 16)).astype(np.int8)
+    nodes = [
+        *before,
+        node("DequantizeLinear", ["w1q", "w1s"], ["w1"], name="w1_DQ"),
+        node("MatMul", ["xd", "w1"], ["h"], name="first"),
+        node("Relu", ["h"], ["r"], name="relu"),
+        *between,
+        node("MatMul", ["rd", "w2"], ["y"], name="second"),
+    ]
+    return model_of(
+        nodes,
+        [value_info("x", [1, 8])],
+        [value_info("y", [1, 4])],
+        [
+            *parameters,
+            *more,
+            numpy_helper.from_array(integers, "w1q"),
+            numpy_helper.from_array(np.array(0.004, np.float32), "w1s"),
+            random_weight("w2", 16, 4),
+        ],
+    )
+
+
+@pytest.mark.parametrize("profile", ["fp32", "cpu", "vitisai-xint8"])
+def test_a_model_that_comes_quantized_keeps_its_own_scales(builder: Builder, profile: str) -> None:
+    source = _trained_with_integers()
+    built, variant = builder(source, profile)
+    assert variant.precision == "a8w8"
+    assert operators_of(built).count("QuantizeLinear") == 2, "nothing is quantized twice"
+    stored = {tensor.name: numpy_helper.to_array(tensor) for tensor in built.graph.initializer}
+    for tensor in source.graph.initializer:
+        if tensor.name.endswith("_scale") or tensor.name in ("w1q", "w2"):
+            assert (stored[tensor.name] == numpy_helper.to_array(tensor)).all(), tensor.name
+    assert "The model comes quantized (a8w8): its own scales are kept." in variant.notes
+    assert variant.accuracy.value > 0.99
+    notes = " ".join(variant.notes)
+    assert ("would make scales that are powers of two" in notes) == (profile == "vitisai-xint8")
+
+
+def _convolution_between_pairs(*, float_weights: bool) -> onnx.ModelProto:
+    """A convolution between pairs with a float bias, as training with pairs leaves it.
+
+    Its channels are of very different size, so that one scale for all of them would be far off.
+    """
+    before, parameters = _pair("xd", "x", 0.03)
+    after, more = _pair("y", "c", 0.05)
+    size = np.geomspace(0.01, 4, 6, dtype=np.float32)[:, None, None, None]
+    weight = numpy_helper.to_array(random_weight("w", 6, 3, 3, 3)) * size
+    scale = np.abs(weight).max((1, 2, 3)) / 127
+    integers = np.round(weight / scale[:, None, None, None]).astype(np.int8)
+    dequantize = node("DequantizeLinear", ["w_q", "w_s"], ["w"], name="w_DQ", axis=0)
+    stored = [numpy_helper.from_array(integers, "w_q"), numpy_helper.from_array(scale, "w_s")]
+    if float_weights:
+        stored = [numpy_helper.from_array(weight, "w")]
+    return model_of(
+        [
+            *before,
+            *(() if float_weights else (dequantize,)),
+            node("Conv", ["xd", "w", "b"], ["c"], name="conv", pads=[1, 1, 1, 1]),
+            *after,
+        ],
+        [value_info("x", [1, 3, 8, 8])],
+        [value_info("y", [1, 6, 8, 8])],
+        [*parameters, *more, *stored, random_weight("b", 6)],
+    )
+
+
+@pytest.mark.parametrize("float_weights", [False, True])
+@pytest.mark.parametrize("profile", ["cpu", "vitisai-xint8", "qnn-htp-a8w8"])
+def test_what_a_quantized_model_leaves_in_floats_stays_so(
+    builder: Builder, profile: str, float_weights: bool
+) -> None:
+    source = _convolution_between_pairs(float_weights=float_weights)
+    built, variant = builder(source, profile)
+    assert operators_of(built).count("DequantizeLinear") == (2 if float_weights else 3)
+    stored = {tensor.name: numpy_helper.to_array(tensor) for tensor in built.graph.initializer}
+    for tensor in source.graph.initializer:
+        if tensor.name in ("b", "w", "w_q", "w_s", "xd_scale", "y_scale"):
+            assert (stored[tensor.name] == numpy_helper.to_array(tensor)).all(), tensor.name
+    assert variant.precision == ("a8" if float_weights else "a8w8")
+
+
+def test_a_model_of_integer_operators_is_passed_through(builder: Builder) -> None:
+    before, parameters = _pair("xd", "x", 0.03)
+    scalar = np.array
+    model = model_of(
+        [
+            before[0],
+            node(
+                "QLinearMatMul",
+                ["xd_q", "xd_scale", "xd_zero", "w", "ws", "wz", "ys", "yz"],
+                ["yq"],
+                name="product",
+            ),
+            node("DequantizeLinear", ["yq", "ys", "yz"], ["y"], name="out"),
+        ],
+        [value_info("x", [1, 8])],
+        [value_info("y", [1, 4])],
+        [
+            *parameters,
+            numpy_helper.from_array(scalar([[1, -2, 3, 4]] * 8, np.int8), "w"),
+            numpy_helper.from_array(scalar(0.1, np.float32), "ws"),
+            numpy_helper.from_array(scalar(0, np.int8), "wz"),
+            numpy_helper.from_array(scalar(0.05, np.float32), "ys"),
+            numpy_helper.from_array(scalar(128, np.uint8), "yz"),
+        ],
+    )
+    built, variant = builder(model)
+    assert operators_of(built) == ["QuantizeLinear", "QLinearMatMul", "DequantizeLinear"]
+    assert variant.precision == "int8"
+    assert "where the model has QLinearMatMul" in " ".join(variant.notes)
+
+
+def test_a_quantized_model_is_refused_where_the_provider_quantizes_by_itself(
+    builder: Builder,
+) -> None:
+    with pytest.raises(BuildError) as caught:
+        builder(_trained_with_integers(), "vitisai-bf16")
+    assert "it would be quantized twice" in caught.value.problem
+    assert caught.value.remedy == "give the float model it was made from"
