@@ -13,14 +13,8 @@ from onnx import TensorProto, helper, numpy_helper
 
 from edgepack.errors import BuildError
 from edgepack.packager.source.model import load_source, static_or_error
-from tests.unit.packager_io.models import save, save_with_external_data, small_cnn
-
-
-def _refusal(path: Path, **shapes: tuple[int, ...]) -> BuildError:
-    with pytest.raises(BuildError) as caught:
-        load_source(path, shapes)
-    assert caught.value.remedy, "every refusal says what to do"
-    return caught.value
+from tests.unit.packager_io.models import save, small_cnn
+from tests.unit.packager_io.refused_sources import refusal_of
 
 
 def test_a_good_model_tells_its_inputs_outputs_and_digest(tmp_path: Path) -> None:
@@ -57,18 +51,6 @@ def test_inputs_with_default_values_among_weights_that_are_none_are_told_of(
     )
 
 
-def test_external_data_is_loaded_and_part_of_the_digest(tmp_path: Path) -> None:
-    path = save_with_external_data(small_cnn(), tmp_path / "model.onnx")
-    source = load_source(path)
-    assert all(tensor.raw_data for tensor in source.model.graph.initializer)
-    weights = tmp_path / "weights.bin"
-    assert source.size_bytes == path.stat().st_size + weights.stat().st_size
-    content = bytearray(weights.read_bytes())
-    content[0] ^= 1
-    weights.write_bytes(content)
-    assert load_source(path).sha256 != source.sha256
-
-
 def _pytorch_zip() -> bytes:
     import io
 
@@ -97,31 +79,33 @@ def _pytorch_zip() -> bytes:
 def test_another_format_is_named(tmp_path: Path, content: bytes, looks_like: str) -> None:
     path = tmp_path / "model.onnx"
     path.write_bytes(content)
-    assert _refusal(path).problem == f"model.onnx is not an ONNX model: it looks like {looks_like}"
+    assert (
+        refusal_of(path).problem == f"model.onnx is not an ONNX model: it looks like {looks_like}"
+    )
 
 
 def test_bytes_of_no_known_format_are_shown(tmp_path: Path) -> None:
     path = tmp_path / "model.onnx"
     path.write_bytes(b"\x7fELF\x02\x01\x01\x00" + bytes(100))
-    assert "does not hold an ONNX protobuf (it begins with 7f 45 4c 46" in _refusal(path).problem
+    assert "does not hold an ONNX protobuf (it begins with 7f 45 4c 46" in refusal_of(path).problem
 
 
 def test_an_empty_file_is_called_empty(tmp_path: Path) -> None:
     path = tmp_path / "model.onnx"
     path.touch()
-    assert _refusal(path).problem == "model.onnx is empty"
+    assert refusal_of(path).problem == "model.onnx is empty"
 
 
 def test_a_missing_file_lists_the_models_that_are_there(tmp_path: Path) -> None:
     save(small_cnn(), tmp_path / "other.onnx")
-    error = _refusal(tmp_path / "model.onnx")
+    error = refusal_of(tmp_path / "model.onnx")
     assert error.problem == f"there is no file {tmp_path / 'model.onnx'}"
     assert error.remedy == f"there are other.onnx in {tmp_path}"
 
 
 def test_a_folder_names_the_models_in_it(tmp_path: Path) -> None:
     save(small_cnn(), tmp_path / "inner.onnx")
-    error = _refusal(tmp_path)
+    error = refusal_of(tmp_path)
     assert error.problem == f"{tmp_path} is a folder, not a model; it holds inner.onnx"
 
 
@@ -130,200 +114,38 @@ def test_a_truncated_file_is_called_truncated(tmp_path: Path, share: float) -> N
     content = small_cnn().SerializeToString()
     path = tmp_path / "model.onnx"
     path.write_bytes(content[: int(len(content) * share)])
-    assert _refusal(path).problem.startswith("model.onnx is truncated: its part ")
+    assert refusal_of(path).problem.startswith("model.onnx is truncated: its part ")
 
 
 def test_a_file_cut_before_its_operator_set_is_called_truncated(tmp_path: Path) -> None:
     model = small_cnn()
     del model.opset_import[:]
     path = save(model, tmp_path / "model.onnx")
-    assert _refusal(path).problem.startswith("model.onnx is truncated: it has no operator set")
+    assert refusal_of(path).problem.startswith("model.onnx is truncated: it has no operator set")
 
 
 def test_an_opset_beyond_the_runtime_is_refused_with_what_it_knows(tmp_path: Path) -> None:
-    error = _refusal(save(small_cnn(opset=99), tmp_path / "model.onnx"))
+    error = refusal_of(save(small_cnn(opset=99), tmp_path / "model.onnx"))
     assert error.problem.startswith("opset 99 is too new: the installed onnxruntime 1.")
     assert "knows up to opset 2" in error.problem
 
 
 def test_an_ancient_opset_is_refused(tmp_path: Path) -> None:
-    error = _refusal(save(small_cnn(opset=6), tmp_path / "model.onnx"))
+    error = refusal_of(save(small_cnn(opset=6), tmp_path / "model.onnx"))
     assert error.problem == "opset 6 is too old: the oldest that can be built from is 7"
 
 
 def test_an_ir_version_beyond_the_runtime_is_refused(tmp_path: Path) -> None:
-    error = _refusal(save(small_cnn(ir_version=99), tmp_path / "model.onnx"))
+    error = refusal_of(save(small_cnn(ir_version=99), tmp_path / "model.onnx"))
     assert error.problem.startswith("IR version 99 is too new: the installed onnxruntime 1.")
-
-
-def test_missing_external_data_names_the_file_and_the_tensor(tmp_path: Path) -> None:
-    path = save_with_external_data(small_cnn(), tmp_path / "model.onnx")
-    (tmp_path / "weights.bin").unlink()
-    error = _refusal(path)
-    assert "external data file 'weights.bin' is missing" in error.problem
-    assert error.found_in == f"{path}, tensor 'w1'"
-
-
-def test_truncated_external_data_is_told_with_numbers(tmp_path: Path) -> None:
-    path = save_with_external_data(small_cnn(), tmp_path / "model.onnx")
-    weights = tmp_path / "weights.bin"
-    weights.write_bytes(weights.read_bytes()[:100])
-    assert "external data file 'weights.bin' is truncated: tensor" in _refusal(path).problem
-
-
-def test_external_data_without_a_length_are_as_long_as_the_tensor(tmp_path: Path) -> None:
-    path = save_with_external_data(small_cnn(), tmp_path / "model.onnx")
-    model = onnx.load(path, load_external_data=False)
-    for tensor in model.graph.initializer:
-        kept = [(it.key, it.value) for it in tensor.external_data if it.key != "length"]
-        del tensor.external_data[:]
-        for key, value in kept:
-            tensor.external_data.add(key=key, value=value)
-    loaded = load_source(save(model, path)).model
-    for tensor, original in zip(
-        loaded.graph.initializer, small_cnn().graph.initializer, strict=True
-    ):
-        np.testing.assert_array_equal(
-            numpy_helper.to_array(tensor), numpy_helper.to_array(original)
-        )
-
-
-def test_external_data_behind_a_link_to_elsewhere_say_so(tmp_path: Path) -> None:
-    """As the cache of Hugging Face holds them."""
-    folder = tmp_path / "snapshot"
-    folder.mkdir()
-    path = save_with_external_data(small_cnn(), folder / "model.onnx")
-    (folder / "weights.bin").rename(tmp_path / "blob")
-    (folder / "weights.bin").symlink_to(tmp_path / "blob")
-    error = _refusal(path)
-    assert error.problem == (
-        f"external data file 'weights.bin' is a link to {tmp_path / 'blob'}, outside the model's "
-        "folder"
-    )
-    assert "cp -rL" in (error.remedy or "")
-
-
-def test_a_tensor_with_more_bytes_than_its_shape_has_is_refused(tmp_path: Path) -> None:
-    model = small_cnn()
-    model.graph.initializer[0].dims[0] = 15
-    path = save(model, tmp_path / "model.onnx")
-    error = _refusal(path)
-    assert error.problem == (
-        "tensor 'w1' holds 1,728 bytes, and one of shape [15, 3, 3, 3] has 1,620"
-    )
-    assert error.found_in == f"{path}, initializer 'w1'"
 
 
 def test_what_the_checker_says_of_a_node_is_told_with_the_node(tmp_path: Path) -> None:
     model = small_cnn()
     model.graph.node[1].input[0] = "ghost"
-    error = _refusal(save(model, tmp_path / "model.onnx"))
+    error = refusal_of(save(model, tmp_path / "model.onnx"))
     assert "input 'ghost' of node: name: relu1" in error.problem
     assert "is not output of any previous nodes" in error.problem
-
-
-@pytest.mark.parametrize("location", ["../secret.bin", "/etc/passwd", "a/../../secret.bin"])
-def test_external_data_outside_the_folder_is_refused(tmp_path: Path, location: str) -> None:
-    folder = tmp_path / "inside"
-    folder.mkdir()
-    (tmp_path / "secret.bin").write_bytes(bytes(1 << 16))
-    path = save_with_external_data(small_cnn(), folder / "model.onnx")
-    model = onnx.load(path, load_external_data=False)
-    for tensor in model.graph.initializer:
-        tensor.external_data[0].value = location
-    save(model, path)
-    assert _refusal(path).problem == (
-        f"the model points outside its folder for external data: {location!r}"
-    )
-
-
-@pytest.mark.parametrize(
-    ("key", "value", "problem"),
-    [
-        ("offset", "-4", "is negative"),
-        ("length", "-4", "is negative"),
-        ("length", "much", "is no number"),
-        ("length", "44", "external data of 44 bytes cannot be a tensor of shape [10]"),
-    ],
-)
-def test_external_data_that_cannot_be_is_refused(
-    tmp_path: Path, key: str, value: str, problem: str
-) -> None:
-    model = _with_function("shift.bin")
-    entries = model.functions[0].node[0].attribute[0].t.external_data
-    if key == "offset":
-        entries.add(key="offset")
-    next(entry for entry in entries if entry.key == key).value = value
-    (tmp_path / "shift.bin").write_bytes(bytes(100))
-    assert problem in _refusal(save(model, tmp_path / "model.onnx")).problem
-
-
-def _external_constant(location: str) -> onnx.TensorProto:
-    tensor = TensorProto(name="c", data_type=TensorProto.FLOAT, dims=[10])
-    tensor.data_location = TensorProto.EXTERNAL
-    tensor.external_data.add(key="location", value=location)
-    tensor.external_data.add(key="length", value="40")
-    return tensor
-
-
-def _with_function(location: str) -> onnx.ModelProto:
-    """`small_cnn` with a model-local function that adds a constant from a file to its scores."""
-    model = small_cnn()
-    model.graph.node[-1].output[0] = "logits"
-    model.graph.node.append(
-        helper.make_node("Shift", ["logits"], ["scores"], name="shift", domain="mine")
-    )
-    model.opset_import.append(helper.make_opsetid("mine", 1))
-    constant = helper.make_node("Constant", [], ["c"], value=_external_constant(location))
-    model.functions.append(
-        helper.make_function(
-            "mine",
-            "Shift",
-            ["x"],
-            ["y"],
-            [constant, helper.make_node("Add", ["x", "c"], ["y"])],
-            [helper.make_opsetid("", 17)],
-        )
-    )
-    return model
-
-
-def test_external_data_of_a_function_is_loaded_and_part_of_the_digest(tmp_path: Path) -> None:
-    path = save(_with_function("shift.bin"), tmp_path / "model.onnx")
-    (tmp_path / "shift.bin").write_bytes(np.ones(10, np.float32).tobytes())
-    source = load_source(path)
-    constant = source.model.functions[0].node[0].attribute[0].t
-    assert numpy_helper.to_array(constant).tolist() == [1.0] * 10
-    (tmp_path / "shift.bin").write_bytes(np.zeros(10, np.float32).tobytes())
-    assert load_source(path).sha256 != source.sha256
-
-
-@pytest.mark.parametrize(
-    ("location", "problem"),
-    [
-        ("../secret.bin", "points outside its folder"),
-        ("/etc/hostname", "points outside its folder"),
-        ("absent.bin", "external data file 'absent.bin' is missing"),
-    ],
-)
-def test_external_data_of_a_function_is_checked_like_any(
-    tmp_path: Path, location: str, problem: str
-) -> None:
-    folder = tmp_path / "inside"
-    folder.mkdir()
-    (tmp_path / "secret.bin").write_bytes(bytes(1 << 16))
-    error = _refusal(save(_with_function(location), folder / "model.onnx"))
-    assert problem in error.problem
-    assert error.found_in == f"{folder / 'model.onnx'}, tensor 'c'"
-
-
-def test_external_data_of_a_sparse_weight_is_checked_like_any(tmp_path: Path) -> None:
-    model = small_cnn()
-    sparse = model.graph.sparse_initializer.add(dims=[20])
-    sparse.values.CopyFrom(_external_constant("../secret.bin"))
-    sparse.indices.CopyFrom(numpy_helper.from_array(np.arange(10), "at"))
-    error = _refusal(save(model, tmp_path / "model.onnx"))
-    assert "points outside its folder" in error.problem
 
 
 def _with_weight(name: str, value: float) -> onnx.ModelProto:
@@ -337,12 +159,12 @@ def _with_weight(name: str, value: float) -> onnx.ModelProto:
 
 
 def test_nan_in_weights_names_the_initializer(tmp_path: Path) -> None:
-    error = _refusal(save(_with_weight("w2", float("nan")), tmp_path / "model.onnx"))
+    error = refusal_of(save(_with_weight("w2", float("nan")), tmp_path / "model.onnx"))
     assert error.problem == "1 of 3,456 values of weight 'w2' are NaN"
 
 
 def test_infinity_in_a_layers_weights_is_refused(tmp_path: Path) -> None:
-    error = _refusal(save(_with_weight("b3", float("inf")), tmp_path / "model.onnx"))
+    error = refusal_of(save(_with_weight("b3", float("inf")), tmp_path / "model.onnx"))
     assert error.problem == "1 of 10 values of weight 'b3' are infinite"
 
 
@@ -364,13 +186,15 @@ def test_a_model_without_inputs_is_refused(tmp_path: Path) -> None:
         opset_imports=[helper.make_opsetid("", 17)],
         ir_version=8,
     )
-    assert _refusal(save(model, tmp_path / "m.onnx")).problem.startswith("the model has no inputs")
+    assert refusal_of(save(model, tmp_path / "m.onnx")).problem.startswith(
+        "the model has no inputs"
+    )
 
 
 def test_a_graph_the_checker_refuses_is_told_in_its_words(tmp_path: Path) -> None:
     model = small_cnn()
     model.graph.node[0].input[0] = "nowhere"
-    assert _refusal(save(model, tmp_path / "m.onnx")).problem.startswith(
+    assert refusal_of(save(model, tmp_path / "m.onnx")).problem.startswith(
         "the ONNX checker refuses the model: "
     )
 
@@ -386,7 +210,7 @@ def test_an_input_without_a_rank_needs_a_given_shape(tmp_path: Path) -> None:
     model = small_cnn()
     model.graph.input[0].type.tensor_type.ClearField("shape")
     path = save(model, tmp_path / "m.onnx")
-    error = _refusal(path)
+    error = refusal_of(path)
     assert error.problem == "input 'images' has no shape, not even a number of dimensions"
     assert load_source(path, {"images": (1, 3, 8, 8)}).inputs[0].shape == (1, 3, 8, 8)
 
@@ -416,7 +240,7 @@ def test_a_shape_that_does_not_fit_is_refused(
     tmp_path: Path, shapes: dict[str, tuple[int, ...]], problem: str
 ) -> None:
     path = save(small_cnn(), tmp_path / "m.onnx")
-    assert _refusal(path, **shapes).problem == problem
+    assert refusal_of(path, **shapes).problem == problem
 
 
 def test_one_symbol_cannot_have_two_sizes(tmp_path: Path) -> None:
@@ -429,7 +253,7 @@ def test_one_symbol_cannot_have_two_sizes(tmp_path: Path) -> None:
     )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
     path = save(model, tmp_path / "m.onnx")
-    assert _refusal(path, a=(2,), b=(3,)).problem == (
+    assert refusal_of(path, a=(2,), b=(3,)).problem == (
         "dimension 'n' cannot be both 2 (input 'a') and 3 (input 'b')"
     )
 
