@@ -1,0 +1,141 @@
+"""A controller on a real database, without a broker, and what devices say to it."""
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from edgepack.fleet.controller import Controller, Inbox
+from edgepack.fleet.database import devices
+from edgepack.fleet.database.schema import ReleaseRow
+from edgepack.fleet.database.store import Store, open_store
+from edgepack.fleet.depot.depot import Depot
+from edgepack.fleet.documents import RolloutRequest, RolloutView, Selector
+from edgepack.fleet.releases import ReleaseFolder
+from edgepack.fleet.rollout import membership, rollouts, status
+from edgepack.fleet.rollout.offers import name_of
+from edgepack.wire import topics
+from edgepack.wire.histogram import LatencyRecorder
+from edgepack.wire.messages import (
+    Active,
+    BundleRef,
+    Choice,
+    Desired,
+    Message,
+    Reported,
+    Telemetry,
+    decode,
+    encode,
+)
+
+OLD = BundleRef(name="digits", version="1.0.0", release=1, digest="01" * 32)
+NEW = BundleRef(name="digits", version="2.0.0", release=2, digest="02" * 32)
+
+
+class World:
+    """A controller, its database, and what it published."""
+
+    def __init__(self, folder: Path, *, auto_enroll: bool = False) -> None:
+        self.store: Store = open_store(f"sqlite:///{folder / 'fleet.db'}")
+        self.inbox = Inbox()
+        self.published: list[tuple[str, bytes]] = []
+        self.depot = Depot(
+            tenant="t", releases=ReleaseFolder(folder / "releases"), send=lambda *_: True
+        )
+        self.controller = Controller(
+            store=self.store,
+            tenant="t",
+            inbox=self.inbox,
+            publish=lambda topic, payload: self.published.append((topic, payload)),
+            depot=self.depot,
+            auto_enroll=auto_enroll,
+        )
+        with self.store.transaction() as session:
+            if session.get(ReleaseRow, NEW.digest) is None:
+                session.add_all([release_row(OLD), release_row(NEW)])
+
+    def enroll(self, device: str, group: str = "g") -> None:
+        with self.store.transaction() as session:
+            row = devices.enroll(session, device=device, group=group, now=1.0)
+            publications = membership.join(session, row, 1.0)
+        self.controller.publish(publications)
+
+    def start(self, bundle: BundleRef = NEW, **changes: Any) -> str:
+        request = msgspec.structs.replace(
+            RolloutRequest(
+                digest=bundle.digest, selector=Selector(kind="group", group="g"), waves="100%"
+            ),
+            **changes,
+        )
+        with self.store.transaction() as session:
+            return name_of(membership.start(session, request, 1.0).number)
+
+    def hear(self, device: str, message: Message | bytes, kind: topics.UpKind = "reported") -> None:
+        payload = message if isinstance(message, bytes) else encode(message)
+        self.inbox.receive(topics.up("t", device, kind), payload)
+        self.controller.turn()
+
+    def look(self) -> None:
+        self.inbox.wake()
+        self.controller.turn()
+
+    def told(self, device: str) -> list[Desired]:
+        topic = topics.desired("t", device)
+        return [decode(payload, Desired) for t, payload in self.published if t == topic and payload]
+
+    def view(self, name: str) -> RolloutView:
+        with self.store.transaction() as session:
+            return status.show_rollout(session, rollouts.find(session, name))
+
+
+def release_row(bundle: BundleRef) -> ReleaseRow:
+    return ReleaseRow(
+        digest=bundle.digest,
+        name=bundle.name,
+        version=bundle.version,
+        release=bundle.release,
+        folder=bundle.digest,
+        size_bytes=1000,
+        manifest_sha256="aa" * 32,
+        manifest_bytes=10,
+        signature_sha256="bb" * 32,
+        signature_bytes=10,
+        added_at=1.0,
+    )
+
+
+def says(
+    state: str,
+    sequence: int = 0,
+    *,
+    count: int = 1,
+    boot: str = "b1",
+    active: BundleRef | None = None,
+    online: bool = True,
+    because: str = "",
+) -> Reported:
+    choice = Choice(wanted="", chosen="cpu", provider="CPU", because="", is_fallback=False)
+    return Reported(
+        online=online,
+        at=1.0,
+        boot=boot,
+        count=count,
+        state=state,
+        because=because,
+        sequence=sequence,
+        active=Active(bundle=active, choice=choice, since=1.0) if active else None,
+    )
+
+
+def telemetry_window() -> Telemetry:
+    recorder = LatencyRecorder()
+    for latency_ms in (1.0, 2.0, 3.0):
+        recorder.record(latency_ms)
+    return Telemetry(
+        digest=NEW.digest,
+        variant="cpu",
+        provider="CPUExecutionProvider",
+        window_start=5.0,
+        window_s=30.0,
+        latency=recorder.snapshot(),
+    )
