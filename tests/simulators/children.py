@@ -4,6 +4,10 @@ import sys
 import time
 from pathlib import Path
 
+LONGER_AND_LONGER_S = (0.4, 1.5, 6.0, 25.0)
+"""Time limits for what never ends, to be tried until it was seen to have begun: a busy machine
+takes its while to start a process."""
+
 
 def child(code: str) -> tuple[str, ...]:
     """The command of a child that runs Python code."""
@@ -17,6 +21,12 @@ def hanging_child(note: Path) -> tuple[str, ...]:
         "p = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)']); "
         f"open({str(note)!r}, 'w').write(str(p.pid)); time.sleep(600)"
     )
+
+
+def noted_pid(note: Path) -> int | None:
+    """The pid that a child has noted; None before it has."""
+    words = note.read_text() if note.exists() else ""
+    return int(words) if words else None
 
 
 def has_ended(pid: int) -> bool:

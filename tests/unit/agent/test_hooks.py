@@ -2,8 +2,8 @@
 
 import os
 import resource
+import signal
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -18,7 +18,7 @@ from edgepack.agent.hooks.runner import (
 )
 from edgepack.errors import DeviceError
 from edgepack.wire.messages import BundleRef
-from tests.simulators.children import has_ended
+from tests.simulators.children import LONGER_AND_LONGER_S, has_ended
 
 AddHook = Callable[[str, str], Path]
 
@@ -43,6 +43,15 @@ def add(folder: Path) -> AddHook:
 
 def run(folder: Path, facts: dict[str, str] | None = None, timeout_s: float = 30) -> HookVerdict:
     return run_hooks("staged", "before", [folder], facts or {}, timeout_s)
+
+
+def run_what_never_ends(folder: Path) -> tuple[HookVerdict, float]:
+    """The verdict on a hook that is ended after it has said something, and its time limit."""
+    for timeout_s in LONGER_AND_LONGER_S:
+        verdict = run(folder, timeout_s=timeout_s)
+        if verdict.output:
+            return verdict, timeout_s
+    raise AssertionError("the hook did not begin")
 
 
 def test_hooks_run_in_name_order_and_all_must_say_go(folder: Path, add: AddHook) -> None:
@@ -91,18 +100,20 @@ def test_exit_code_21_asks_to_try_again_later(folder: Path, add: AddHook) -> Non
 
 def test_a_hanging_hook_is_killed_at_its_time_limit(folder: Path, add: AddHook) -> None:
     add("10-hangs", "#!/bin/sh\necho starting\nexec sleep 60\n")
-    started = time.monotonic()
-    verdict = run(folder, timeout_s=0.5)
-    assert time.monotonic() - started < 10
+    verdict, timeout_s = run_what_never_ends(folder)
     assert verdict.verdict == "refuse"
     assert verdict.exit_code is None
     assert verdict.output == "starting\n"
-    assert verdict.because.startswith("hook 10-hangs did not end within 0.5 s and was killed")
+    assert verdict.because.startswith(
+        f"hook 10-hangs did not end within {timeout_s:g} s and was killed"
+    )
 
 
 def test_a_hook_that_ignores_sigterm_is_killed_all_the_same(folder: Path, add: AddHook) -> None:
-    add("10-stubborn", "#!/bin/sh\ntrap '' TERM INT HUP\nwhile :; do sleep 1; done\n")
-    assert "was killed" in run(folder, timeout_s=0.5).because
+    ignores = "trap '' TERM INT HUP\necho ignores them"
+    add("10-stubborn", f"#!/bin/sh\n{ignores}\nwhile :; do sleep 1; done\n")
+    verdict, _ = run_what_never_ends(folder)
+    assert "was killed" in verdict.because
 
 
 def test_a_flood_of_output_is_read_on_but_only_10_kib_are_kept(folder: Path, add: AddHook) -> None:
@@ -126,8 +137,8 @@ def test_a_flood_of_output_is_read_on_but_only_10_kib_are_kept(folder: Path, add
 
 def test_an_endless_flood_ends_at_the_time_limit(folder: Path, add: AddHook) -> None:
     add("10-yes", "#!/bin/sh\nexec yes\n")
-    verdict = run(folder, timeout_s=0.5)
-    assert "did not end within 0.5 s" in verdict.because
+    verdict, timeout_s = run_what_never_ends(folder)
+    assert f"did not end within {timeout_s:g} s" in verdict.because
     assert len(verdict.output) < OUTPUT_LIMIT_BYTES + 60
 
 
@@ -145,10 +156,8 @@ def test_a_grandchild_neither_outlives_the_hook_nor_blocks_it(
 ) -> None:
     note = tmp_path / "grandchild"
     add("10-leaves", f"#!/bin/sh\nsleep 300 &\necho $! > {note}\necho done\n")
-    started = time.monotonic()
     verdict = run(folder)
     assert (verdict.verdict, verdict.output) == ("go", "done\n")
-    assert time.monotonic() - started < 10
     assert has_ended(int(note.read_text()))
 
 
@@ -156,12 +165,11 @@ def test_a_grandchild_in_a_group_of_its_own_does_not_block_the_reader(
     folder: Path, add: AddHook, tmp_path: Path
 ) -> None:
     note = tmp_path / "grandchild"
-    add("10-daemon", f"#!/bin/sh\nsetsid sh -c 'echo $$ > {note}; exec sleep 300' &\nexit 0\n")
-    started = time.monotonic()
+    daemon = f"setsid sh -c 'echo $$ > {note}; exec sleep 300' &"
+    until_it_is_there = f"until [ -s {note} ]; do sleep 0.01; done"
+    add("10-daemon", f"#!/bin/sh\n{daemon}\n{until_it_is_there}\n")
     assert run(folder).verdict == "go"
-    assert time.monotonic() - started < 10
-    if note.exists():
-        os.kill(int(note.read_text()), 9)
+    os.kill(int(note.read_text()), signal.SIGKILL)  # fails where it did not live on
 
 
 def test_facts_are_all_that_a_hook_knows(

@@ -11,7 +11,13 @@ from edgepack.agent.runtime.probe import judge, probe_variant
 from edgepack.agent.runtime.sessions import Session, Tensor
 from edgepack.bundle.golden import Golden, write_golden
 from edgepack.bundle.manifest import GOLDEN_FILE, Placement, Variant
-from tests.simulators.children import child, hanging_child, has_ended
+from tests.simulators.children import (
+    LONGER_AND_LONGER_S,
+    child,
+    hanging_child,
+    has_ended,
+    noted_pid,
+)
 from tests.simulators.manifests import CPU, QNN, make_variant
 from tests.unit.agent_runtime.examples import make_inputs, save_variant
 
@@ -95,14 +101,15 @@ def test_a_child_that_dies_or_babbles_is_a_verdict(tmp_path: Path, code: str, be
 
 def test_a_child_that_hangs_is_ended_with_all_that_it_started(tmp_path: Path) -> None:
     grandchild = tmp_path / "pid"
-    result = probe_variant(
-        tmp_path,
-        make_variant(),
-        config=ProbeConfig(timeout_s=1.5),
-        command=hanging_child(grandchild),
-    )
-    assert (result.right, result.because) == (False, "the probe gave no answer within 1.5 s")
-    assert has_ended(int(grandchild.read_text()))
+    for timeout_s in LONGER_AND_LONGER_S:
+        config, command = ProbeConfig(timeout_s=timeout_s), hanging_child(grandchild)
+        result = probe_variant(tmp_path, make_variant(), config=config, command=command)
+        assert not result.right
+        assert result.because == f"the probe gave no answer within {timeout_s:g} s"
+        if (pid := noted_pid(grandchild)) is not None:
+            break
+    assert pid is not None
+    assert has_ended(pid)
 
 
 class AcceleratedSession(Session):

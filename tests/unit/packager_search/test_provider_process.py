@@ -9,7 +9,13 @@ from pathlib import Path
 import pytest
 
 from edgepack.packager.judging.provider_process import CHILD, ProviderProcess, tell_waiting
-from tests.simulators.children import child, hanging_child, has_ended
+from tests.simulators.children import (
+    LONGER_AND_LONGER_S,
+    child,
+    hanging_child,
+    has_ended,
+    noted_pid,
+)
 
 _ECHO = "import os, sys\nfor line in sys.stdin: print(os.getpid(), len(line), flush=True)"
 
@@ -95,11 +101,15 @@ def test_a_child_that_ends_without_a_whole_line_says_how(code: str, because: str
 
 def test_a_child_that_hangs_is_ended_with_all_that_it_started(tmp_path: Path) -> None:
     grandchild = tmp_path / "pid"
-    with ProviderProcess(hanging_child(grandchild)) as process:
-        process.start_anew("npu")
-        ending = process.ask(b"{}", timeout_s=1.0)
-    assert ending.because == "no answer within 1 s"
-    assert has_ended(int(grandchild.read_text()))
+    for timeout_s in LONGER_AND_LONGER_S:
+        with ProviderProcess(hanging_child(grandchild)) as process:
+            process.start_anew("npu")
+            ending = process.ask(b"{}", timeout_s=timeout_s)
+        assert ending.because == f"no answer within {timeout_s:g} s"
+        if (pid := noted_pid(grandchild)) is not None:
+            break
+    assert pid is not None
+    assert has_ended(pid)
 
 
 def test_a_child_whose_parent_is_gone_sees_the_end_of_its_stdin_and_ends() -> None:
@@ -107,13 +117,23 @@ def test_a_child_whose_parent_is_gone_sees_the_end_of_its_stdin_and_ends() -> No
     assert (ended.returncode, ended.stdout) == (0, b"")
 
 
-def test_while_a_child_lets_wait_it_is_told_for_how_long() -> None:
+def test_while_a_child_lets_wait_it_is_told_for_how_long(tmp_path: Path) -> None:
     told: list[float] = []
-    late = child("import sys, time\nfor line in sys.stdin: time.sleep(1.5); print(1, flush=True)")
+    note = tmp_path / "told"
+    late = child(
+        "import os, sys, time\n"
+        "for line in sys.stdin:\n"
+        f"    while not os.path.exists({str(note)!r}): time.sleep(.01)\n"
+        "    print(1, flush=True)"
+    )
+
+    def hear(waited_s: float) -> None:
+        told.append(waited_s)
+        note.touch()
+
     with ProviderProcess(late) as process:
         process.start_anew("npu")
-        assert process.ask(b"{}", timeout_s=30.0, waiting=told.append).answer == b"1"
-    assert told
+        assert process.ask(b"{}", timeout_s=30.0, waiting=hear).answer == b"1"
     assert told[0] >= 1.0
 
 
