@@ -13,7 +13,8 @@ from edgepack.packager.judging.layers import LayerError
 from edgepack.packager.judging.ranges import TensorRange
 from edgepack.packager.judging.untaken import UntakenNode
 from edgepack.packager.reports.page import render_report
-from edgepack.packager.reports.report import BlamedNode, RefusedCandidate, RefusedProfile, Report
+from edgepack.packager.reports.report import RefusedProfile, Report
+from edgepack.packager.variant import Culprit, RefusedVariant
 from tests.unit.packager_io.reports import make_report, make_variant
 
 _CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
@@ -66,14 +67,14 @@ def _report() -> Report:
         for number in range(20)
     )
     inside = Inspection(sample_count=4, layers=layers, ranges=ranges)
-    culprits = (BlamedNode(name=_LONG, noise=0.21), BlamedNode(name="head", noise=0.02))
+    culprits = (Culprit(name=_LONG, noise=0.21), Culprit(name="head", noise=0.02))
     variant = make_variant(
         inspection=inside,
         culprits=culprits,
         left_nodes=(UntakenNode(name=_LONG, op="Resize", reason="not supported: " + "x" * 90),),
         notes=("A note with a path: " + "/".join(["folder"] * 30),),
     )
-    best = RefusedCandidate(
+    best = RefusedVariant(
         precision="a8w8",
         size_bytes=240_000,
         accuracy=variant.accuracy,

@@ -1,4 +1,8 @@
-"""What a profile's recipe yields for one model: the prepared variant and how it came about."""
+"""What a profile's recipe yields for one model: the prepared variant and how it came about.
+
+`Attempt`, `Culprit` and `RefusedVariant` stand in reports too: fields are only ever added to them,
+each with a default.
+"""
 
 from pathlib import Path
 
@@ -95,8 +99,8 @@ class PreparedVariant(msgspec.Struct, frozen=True, kw_only=True):
     culprits: tuple[Culprit, ...] = ()
     inspection: Inspection | None = None
     left_nodes: tuple[UntakenNode, ...] = ()
-    notes: tuple[str, ...] = msgspec.field(default=())
-    timed_notes: tuple[str, ...] = msgspec.field(default=())
+    notes: tuple[str, ...] = ()
+    timed_notes: tuple[str, ...] = ()
 
 
 class RefusedVariant(msgspec.Struct, frozen=True, kw_only=True):

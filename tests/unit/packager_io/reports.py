@@ -11,9 +11,9 @@ from edgepack.packager.reports.report import (
     Report,
     ReportedFile,
     SamplesReport,
-    TriedAttempt,
     VariantReport,
 )
+from edgepack.packager.variant import Attempt
 
 CPU = "CPUExecutionProvider"
 
@@ -43,14 +43,14 @@ def make_variant(**changes: Any) -> VariantReport:
         tolerances={"scores": GoldenTolerance(cosine_min=0.99, nrmse_max=0.1)},
         recipe=("quantize: ops compute",),
         attempts=(
-            TriedAttempt(
+            Attempt(
                 what="minmax, 9 nodes quantized",
                 accuracy=0.91,
                 size_bytes=240_000,
                 because="came first",
                 float_nodes=0,
             ),
-            TriedAttempt(
+            Attempt(
                 what="mse, 2 of 9 nodes float",
                 accuracy=0.995,
                 size_bytes=250_000,

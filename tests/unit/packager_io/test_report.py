@@ -17,8 +17,6 @@ from edgepack.packager.reports.numbers import (
 from edgepack.packager.reports.page import render_report
 from edgepack.packager.reports.reasons import explain, explain_refusal, sum_up
 from edgepack.packager.reports.report import (
-    BlamedNode,
-    RefusedCandidate,
     RefusedProfile,
     Rehearsed,
     Report,
@@ -28,6 +26,7 @@ from edgepack.packager.reports.report import (
     speed_text,
 )
 from edgepack.packager.reports.views import latency_points, shared_prefix, size_points
+from edgepack.packager.variant import Culprit, RefusedVariant
 from tests.unit.packager_io.reports import CPU, make_report, make_variant
 
 
@@ -133,7 +132,7 @@ INSIDE = Inspection(sample_count=4, layers=(LAYER,), ranges=(WIDE,))
 
 
 def test_layers_ranges_and_culprits_are_told() -> None:
-    variant = make_variant(inspection=INSIDE, culprits=(BlamedNode(name="head", noise=0.0463),))
+    variant = make_variant(inspection=INSIDE, culprits=(Culprit(name="head", noise=0.0463),))
     page = render_report(make_report(variant))
     for text in (
         "Error of each layer",
@@ -160,13 +159,13 @@ def test_nodes_that_were_left_are_grouped_with_the_provider_s_reason() -> None:
 
 def _refused() -> RefusedProfile:
     variant = make_variant()
-    best = RefusedCandidate(
+    best = RefusedVariant(
         precision="a8w8",
         size_bytes=240_000,
         accuracy=msgspec.structs.replace(variant.accuracy, value=0.91),
         placement=variant.placement,
         attempts=variant.attempts,
-        culprits=(BlamedNode(name="head", noise=0.3),),
+        culprits=(Culprit(name="head", noise=0.3),),
         inspection=INSIDE,
         left_nodes=(),
         notes=(),

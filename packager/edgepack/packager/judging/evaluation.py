@@ -18,7 +18,7 @@ from edgepack.agent.runtime.provider_table import CPU_PROVIDER
 from edgepack.errors import BuildError, DeviceError
 from edgepack.packager.graph.model_files import open_on_cpu
 from edgepack.packager.judging.half_precision import open_rounding
-from edgepack.packager.judging.measure import Run
+from edgepack.packager.judging.measure import Run, run_of
 from edgepack.packager.judging.pinned_toolchain import PinnedToolchain
 from edgepack.packager.profile.pass_settings import Float16
 from edgepack.packager.profile.schema import Profile
@@ -162,12 +162,4 @@ class Evaluator:
 
 def open_plain(path: Path) -> Run:
     """Opens a model on the CPU provider with nothing fused."""
-    session = open_on_cpu(path, optimize=False)
-    inputs = {value.name for value in session.get_inputs()}
-    outputs = [value.name for value in session.get_outputs()]
-
-    def run(feeds: Feeds) -> dict[str, Tensor]:
-        used = {name: value for name, value in feeds.items() if name in inputs}
-        return dict(zip(outputs, session.run(outputs, used), strict=True))
-
-    return run
+    return run_of(open_on_cpu(path, optimize=False))

@@ -15,9 +15,8 @@ from onnx import TensorProto, helper, numpy_helper
 from edgepack.packager.graph import stored_tensors
 from edgepack.packager.graph.model_files import load_model, open_on_cpu, save_model
 from edgepack.packager.graph.questions import index_graph
-from edgepack.packager.judging.measure import Run
+from edgepack.packager.judging.measure import Run, run_of
 from edgepack.packager.quantization.operators import MOVES_DATA
-from edgepack.packager.samples.sequence import Feeds, Tensor
 
 
 def open_rounding(path: Path) -> Run:
@@ -29,15 +28,7 @@ def open_rounding(path: Path) -> Run:
     with tempfile.TemporaryDirectory(dir=path.parent) as folder:
         stand_in = Path(folder) / "rounding.onnx"
         save_model(show_rounding(load_model(path)), stand_in)
-        session = open_on_cpu(stand_in, optimize=False)
-    inputs = {value.name for value in session.get_inputs()}
-    outputs = [value.name for value in session.get_outputs()]
-
-    def run(feeds: Feeds) -> dict[str, Tensor]:
-        used = {name: value for name, value in feeds.items() if name in inputs}
-        return dict(zip(outputs, session.run(outputs, used), strict=True))
-
-    return run
+        return run_of(open_on_cpu(stand_in, optimize=False))
 
 
 def show_rounding(model: onnx.ModelProto) -> onnx.ModelProto:

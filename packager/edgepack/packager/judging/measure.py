@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import onnxruntime
 
 from edgepack.packager.graph.held_weights import save_for_session
 from edgepack.packager.graph.model_files import open_on_cpu
@@ -26,24 +27,32 @@ class ModelRunner:
         path: Where; its folder must exist.
         threads: Intra-op threads; 0 leaves it to ONNX Runtime.
         optimize: See `open_on_cpu`.
+
+    Attributes:
+        run: One inference.
     """
 
     def __init__(
         self, model: onnx.ModelProto, path: Path, *, threads: int = 0, optimize: bool = True
     ) -> None:
         save_for_session(model, path)
-        self._session = open_on_cpu(path, threads=threads, optimize=optimize)
-        self._inputs = {value.name for value in self._session.get_inputs()}
-        self._outputs = [value.name for value in self._session.get_outputs()]
-
-    def run(self, feeds: Feeds) -> Outputs:
-        """One inference; feeds that the model does not read (any more) are left out."""
-        used = {name: value for name, value in feeds.items() if name in self._inputs}
-        return dict(zip(self._outputs, self._session.run(None, used), strict=True))
+        self.run = run_of(open_on_cpu(path, threads=threads, optimize=optimize))
 
     def run_all(self, samples: Samples) -> tuple[Outputs, ...]:
         """All samples, in order."""
         return tuple(self.run(feeds) for feeds in samples)
+
+
+def run_of(session: onnxruntime.InferenceSession) -> Run:
+    """One inference in a session; feeds that its model does not read (any more) are left out."""
+    inputs = {value.name for value in session.get_inputs()}
+    outputs = [value.name for value in session.get_outputs()]
+
+    def run(feeds: Feeds) -> Outputs:
+        used = {name: value for name, value in feeds.items() if name in inputs}
+        return dict(zip(outputs, session.run(outputs, used), strict=True))
+
+    return run
 
 
 _NOT_COMPARED = (Meaning.SELECTED, Meaning.IGNORED)

@@ -10,22 +10,17 @@ from edgepack.packager.material import Material
 from edgepack.packager.profile.reading import describe_passes
 from edgepack.packager.profile.schema import Profile
 from edgepack.packager.reports.report import (
-    BlamedNode,
     ModelReport,
-    RefusedCandidate,
     RefusedProfile,
     Report,
     SamplesReport,
     Timing,
-    TriedAttempt,
     VariantReport,
 )
 from edgepack.packager.source.model import SourceModel
 from edgepack.packager.variant import (
     Attempt,
-    Culprit,
     PreparedVariant,
-    RefusedVariant,
     VariantRefusedError,
 )
 
@@ -63,8 +58,8 @@ def compose_report(
                 toolchain=variant.toolchain,
                 tolerances=variant.tolerances,
                 recipe=recipes.get(variant.profile, ()),
-                attempts=_untimed(_attempts(variant.attempts)),
-                culprits=_culprits(variant.culprits),
+                attempts=_untimed(variant.attempts),
+                culprits=variant.culprits,
                 inspection=variant.inspection,
                 left_nodes=variant.left_nodes,
                 profile_sha256=variant.profile_sha256,
@@ -105,7 +100,7 @@ def compose_refusal(
 
 def report_refusal(profile: str, error: EdgepackError) -> RefusedProfile:
     """A profile that no variant was made for, with what was measured before it was refused."""
-    best = _candidate(error.variant) if isinstance(error, VariantRefusedError) else None
+    best = error.variant if isinstance(error, VariantRefusedError) else None
     return RefusedProfile(
         profile=profile, problem=error.problem, remedy=error.remedy or "", best=best
     )
@@ -126,7 +121,7 @@ def add_times(
             msgspec.structs.replace(
                 variant,
                 notes=(*variant.notes, *prepared[variant.name].timed_notes),
-                attempts=_attempts(prepared[variant.name].attempts),
+                attempts=prepared[variant.name].attempts,
                 timing=Timing(
                     latency_ms=prepared[variant.name].latency_ms,
                     float_latency_ms=prepared[variant.name].float_latency_ms,
@@ -162,41 +157,7 @@ def _samples(material: Material, golden_count: int, golden_bytes: int) -> Sample
     )
 
 
-def _attempts(attempts: tuple[Attempt, ...]) -> tuple[TriedAttempt, ...]:
-    return tuple(
-        TriedAttempt(
-            what=attempt.what,
-            accuracy=attempt.accuracy,
-            size_bytes=attempt.size_bytes,
-            because=attempt.because,
-            float_nodes=attempt.float_nodes,
-            raised_nodes=attempt.raised_nodes,
-            is_best=attempt.is_best,
-            latency_ms=attempt.latency_ms,
-        )
-        for attempt in attempts
-    )
-
-
-def _culprits(culprits: tuple[Culprit, ...]) -> tuple[BlamedNode, ...]:
-    return tuple(BlamedNode(name=culprit.name, noise=culprit.noise) for culprit in culprits)
-
-
-def _candidate(variant: RefusedVariant) -> RefusedCandidate:
-    return RefusedCandidate(
-        precision=variant.precision,
-        size_bytes=variant.size_bytes,
-        accuracy=variant.accuracy,
-        placement=variant.placement,
-        attempts=_attempts(variant.attempts),
-        culprits=_culprits(variant.culprits),
-        inspection=variant.inspection,
-        left_nodes=variant.left_nodes,
-        notes=variant.notes,
-    )
-
-
-def _untimed(attempts: tuple[TriedAttempt, ...]) -> tuple[TriedAttempt, ...]:
+def _untimed(attempts: tuple[Attempt, ...]) -> tuple[Attempt, ...]:
     return tuple(msgspec.structs.replace(attempt, latency_ms=None) for attempt in attempts)
 
 

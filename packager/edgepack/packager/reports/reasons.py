@@ -1,12 +1,8 @@
 """Why a variant is the one that it is, in a plain sentence, from what its report knows."""
 
 from edgepack.packager.reports.numbers import format_metric
-from edgepack.packager.reports.report import (
-    RefusedCandidate,
-    Report,
-    TriedAttempt,
-    VariantReport,
-)
+from edgepack.packager.reports.report import Report, VariantReport
+from edgepack.packager.variant import Attempt, RefusedVariant
 
 FLOAT_PRECISION = "fp32"
 
@@ -63,7 +59,7 @@ def explain(variant: VariantReport) -> str:
     )
 
 
-def explain_refusal(problem: str, best: RefusedCandidate) -> str:
+def explain_refusal(problem: str, best: RefusedVariant) -> str:
     """What a refused profile came to.
 
     Args:
@@ -80,7 +76,7 @@ def explain_refusal(problem: str, best: RefusedCandidate) -> str:
     )
 
 
-def best_attempt(attempts: tuple[TriedAttempt, ...]) -> TriedAttempt | None:
+def best_attempt(attempts: tuple[Attempt, ...]) -> Attempt | None:
     """The attempt that went on to the gates; None in reports that do not tell."""
     return next((attempt for attempt in attempts if attempt.is_best), None)
 
@@ -90,9 +86,9 @@ def is_float_instead(variant: VariantReport) -> bool:
     return bool(variant.attempts) and variant.precision == FLOAT_PRECISION
 
 
-def _words(attempt: TriedAttempt) -> str:
+def _words(attempt: Attempt) -> str:
     return f"{attempt.what[:1].upper()}{attempt.what[1:]}"
 
 
-def _count(attempts: tuple[TriedAttempt, ...]) -> str:
+def _count(attempts: tuple[Attempt, ...]) -> str:
     return "1 candidate" if len(attempts) == 1 else f"{len(attempts)} candidates"

@@ -11,33 +11,10 @@ from edgepack.bundle.manifest import Accuracy, GoldenTolerance, Placement, Requi
 from edgepack.packager.judging.inspection import Inspection
 from edgepack.packager.judging.untaken import UntakenNode
 from edgepack.packager.reports.numbers import format_latency
+from edgepack.packager.variant import Attempt, Culprit, RefusedVariant
 
 REPORT_FORMAT = 1
 _SAME_SPEED = 0.02
-
-
-class TriedAttempt(msgspec.Struct, frozen=True, kw_only=True):
-    """See `Attempt`.
-
-    Attributes:
-        latency_ms: Only in the report beside the bundle.
-    """
-
-    what: str
-    accuracy: float
-    size_bytes: int
-    because: str
-    float_nodes: int | None = None
-    raised_nodes: int | None = None
-    is_best: bool = False
-    latency_ms: float | None = None
-
-
-class BlamedNode(msgspec.Struct, frozen=True, kw_only=True):
-    """See `Culprit`."""
-
-    name: str
-    noise: float
 
 
 class ReportedFile(msgspec.Struct, frozen=True, kw_only=True):
@@ -94,29 +71,15 @@ class VariantReport(msgspec.Struct, frozen=True, kw_only=True):
     toolchain: Toolchain
     tolerances: dict[str, GoldenTolerance]
     recipe: tuple[str, ...]
-    attempts: tuple[TriedAttempt, ...]
+    attempts: tuple[Attempt, ...]
     notes: tuple[str, ...]
     files: tuple[ReportedFile, ...]
-    culprits: tuple[BlamedNode, ...] = ()
+    culprits: tuple[Culprit, ...] = ()
     inspection: Inspection | None = None
     left_nodes: tuple[UntakenNode, ...] = ()
     profile_sha256: str = ""
     timing: Timing | None = None
     rehearsal: Rehearsed | None = None
-
-
-class RefusedCandidate(msgspec.Struct, frozen=True, kw_only=True):
-    """The best that a refused profile came to; see `RefusedVariant`."""
-
-    precision: str
-    size_bytes: int
-    accuracy: Accuracy
-    placement: Placement
-    attempts: tuple[TriedAttempt, ...]
-    culprits: tuple[BlamedNode, ...]
-    inspection: Inspection | None
-    left_nodes: tuple[UntakenNode, ...]
-    notes: tuple[str, ...]
 
 
 class RefusedProfile(msgspec.Struct, frozen=True, kw_only=True):
@@ -129,7 +92,7 @@ class RefusedProfile(msgspec.Struct, frozen=True, kw_only=True):
     profile: str
     problem: str
     remedy: str
-    best: RefusedCandidate | None = None
+    best: RefusedVariant | None = None
 
 
 class ModelReport(msgspec.Struct, frozen=True, kw_only=True):

@@ -11,7 +11,8 @@ from edgepack.packager.judging.ranges import TensorRange
 from edgepack.packager.judging.untaken import UntakenNode
 from edgepack.packager.reports.plot import Point
 from edgepack.packager.reports.reasons import best_attempt, is_float_instead
-from edgepack.packager.reports.report import RefusedCandidate, TriedAttempt, VariantReport
+from edgepack.packager.reports.report import VariantReport
+from edgepack.packager.variant import Attempt, RefusedVariant
 
 MOST_LAYERS = 12
 MOST_RANGES = 10
@@ -54,7 +55,7 @@ def _ranked_ranges(inspection: Inspection) -> tuple[TensorRange, ...]:
     )
 
 
-def size_points(result: VariantReport | RefusedCandidate, float_bytes: int) -> tuple[Point, ...]:
+def size_points(result: VariantReport | RefusedVariant, float_bytes: int) -> tuple[Point, ...]:
     """Every attempt by its size, and the float model."""
     return (
         _float_point(result, float(float_bytes)),
@@ -65,7 +66,7 @@ def size_points(result: VariantReport | RefusedCandidate, float_bytes: int) -> t
     )
 
 
-def latency_points(result: VariantReport | RefusedCandidate) -> tuple[Point, ...]:
+def latency_points(result: VariantReport | RefusedVariant) -> tuple[Point, ...]:
     """The attempts that were timed, and the float model; none where none was."""
     timing = result.timing if isinstance(result, VariantReport) else None
     points = []
@@ -80,7 +81,7 @@ def latency_points(result: VariantReport | RefusedCandidate) -> tuple[Point, ...
 
 
 def _point(
-    number: int, attempt: TriedAttempt, x: float, result: VariantReport | RefusedCandidate
+    number: int, attempt: Attempt, x: float, result: VariantReport | RefusedVariant
 ) -> Point:
     is_kept = attempt.accuracy >= result.accuracy.budget
     return Point(
@@ -93,14 +94,14 @@ def _point(
     )
 
 
-def winner(result: VariantReport | RefusedCandidate) -> TriedAttempt | None:
+def winner(result: VariantReport | RefusedVariant) -> Attempt | None:
     """The attempt that is published; None where the float model is, or nothing."""
-    if isinstance(result, RefusedCandidate) or is_float_instead(result):
+    if isinstance(result, RefusedVariant) or is_float_instead(result):
         return None
     return best_attempt(result.attempts)
 
 
-def _float_point(result: VariantReport | RefusedCandidate, x: float) -> Point:
+def _float_point(result: VariantReport | RefusedVariant, x: float) -> Point:
     return Point(
         label="",
         words="the float model",

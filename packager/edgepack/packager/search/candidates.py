@@ -128,4 +128,4 @@ class SearchResult(msgspec.Struct, frozen=True, kw_only=True):
     attempts: tuple[Attempt, ...]
     culprits: tuple[NodeCost, ...]
     candidates: tuple[Candidate, ...] = ()
-    notes: tuple[str, ...] = msgspec.field(default=())
+    notes: tuple[str, ...] = ()
