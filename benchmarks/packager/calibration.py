@@ -7,9 +7,9 @@ import msgspec
 
 from benchmarks.packager.contestants import Contestant
 from benchmarks.packager.environments import prepare
+from benchmarks.packager.in_turn import measure_reference
 from benchmarks.packager.making import PreparedTask, Terms, make, subject_of, work_root
 from benchmarks.packager.records import Record
-from benchmarks.packager.reference import measure_reference
 
 
 def measure_calibrator(calibrator: Contestant, prepared: PreparedTask, terms: Terms) -> Record:

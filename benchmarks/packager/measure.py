@@ -16,6 +16,7 @@ from benchmarks.packager.contestants import (
     Contestant,
 )
 from benchmarks.packager.environments import EnvironmentFailedError, prepare
+from benchmarks.packager.in_turn import make_in_turn
 from benchmarks.packager.judge import (
     QUICK_TIMED_S,
     TIMED_S,
@@ -36,7 +37,6 @@ from benchmarks.packager.making import (
 )
 from benchmarks.packager.measured_child import last_words, run_measured
 from benchmarks.packager.records import FLOAT, Cost, Race, Record, Subject, name_of
-from benchmarks.packager.reference import measure_reference
 from benchmarks.packager.table import is_kept
 from benchmarks.peers.arguments import BUNDLE_FOLDER
 from benchmarks.tasks.places import ROOT
@@ -85,11 +85,12 @@ def measure(contestant: Contestant, prepared: PreparedTask, terms: Terms) -> Rec
         )
     if kept := terms.store.read(subject_of(contestant, environment, prepared, terms)):
         return kept
-    reference = measure_reference(prepared, terms) if contestant.peer == OWN else None
     with tempfile.TemporaryDirectory(dir=work_root()) as folder:
         work = Path(folder)
-        record = make(contestant, prepared, environment, terms, work)
-        record = msgspec.structs.replace(record, reference=reference)
+        if contestant.peer == OWN:
+            record, work = make_in_turn(contestant, prepared, environment, terms, work)
+        else:
+            record = make(contestant, prepared, environment, terms, work)
         if record.outcome == "made":
             record = _look_closer(contestant, record, prepared, terms, work)
     terms.store.keep(record)

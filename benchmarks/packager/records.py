@@ -73,7 +73,9 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
         note: What the runner told of the model that it made, or "".
         candidates: How many models the tool made and compared; None where it does not tell.
         wall_s, cpu_s, peak_bytes, others_s: Of making the model; see `Measured`.
-        reference: Of ONNX Runtime's MinMax on the same task, run right before what is ours.
+        turns: How often it was made; what it took are medians of so many runs.
+        reference: Of ONNX Runtime's MinMax on the same task, run right before what is ours, each
+            time.
         simulator: Of a bare process that opens the model on the vendor's simulator and runs it;
             of ours where such a simulator runs in the build.
         verdict: What the model is worth; None where there is none that runs.
@@ -90,6 +92,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     cpu_s: float | None = None
     peak_bytes: int | None = None
     others_s: float | None = None
+    turns: int = 1
     reference: Cost | None = None
     simulator: Cost | None = None
     verdict: Verdict | None = None

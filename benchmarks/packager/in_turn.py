@@ -1,0 +1,79 @@
+"""What is ours, made right after ONNX Runtime's MinMax, so that both had the same machine.
+
+One run of a few seconds differs from the next by a fifth. So short builds take three turns, and
+what both took are medians.
+"""
+
+import statistics
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from benchmarks.packager.contestants import REFERENCE, Contestant
+from benchmarks.packager.environments import Environment, EnvironmentFailedError, prepare
+from benchmarks.packager.making import PreparedTask, Terms, make, work_root
+from benchmarks.packager.records import Cost, Record
+
+TURNS = 3
+LONG_S = 20.0
+"""A build that takes longer is made once."""
+
+
+def make_in_turn(
+    contestant: Contestant,
+    prepared: PreparedTask,
+    environment: Environment,
+    terms: Terms,
+    work: Path,
+) -> tuple[Record, Path]:
+    """Has edgepack make its model, each time right after the reference.
+
+    Args:
+        contestant: A setting of edgepack.
+        prepared: The task.
+        environment: Where it is installed.
+        terms: The run's terms.
+        work: Folder for what is made.
+
+    Returns:
+        The last turn's record, with the medians of what both took, and the folder it was made in.
+    """
+    records: list[Record] = []
+    references: list[Cost] = []
+    while True:
+        if reference := measure_reference(prepared, terms):
+            references.append(reference)
+        folder = work / str(len(records))
+        folder.mkdir()
+        records.append(make(contestant, prepared, environment, terms, folder))
+        last = records[-1]
+        if last.outcome != "made" or (last.wall_s or 0.0) > LONG_S or len(records) == TURNS:
+            break
+    costs = [record.cost for record in records if record.cost is not None]
+    taken = msgspec.structs.asdict(medians(costs)) if costs else {}
+    beside = medians(references) if references else None
+    return msgspec.structs.replace(last, **taken, turns=len(records), reference=beside), folder
+
+
+def medians(costs: Sequence[Cost]) -> Cost:
+    """What several runs took, each quantity by itself."""
+    others = [cost.others_s for cost in costs if cost.others_s is not None]
+    return Cost(
+        wall_s=statistics.median(cost.wall_s for cost in costs),
+        cpu_s=statistics.median(cost.cpu_s for cost in costs),
+        peak_bytes=int(statistics.median(cost.peak_bytes for cost in costs)),
+        others_s=statistics.median(others) if len(others) == len(costs) else None,
+    )
+
+
+def measure_reference(prepared: PreparedTask, terms: Terms) -> Cost | None:
+    """What MinMax takes on a task; None where it makes no model."""
+    try:
+        environment = prepare(REFERENCE.peer)
+    except EnvironmentFailedError:
+        return None
+    with tempfile.TemporaryDirectory(dir=work_root()) as work:
+        made = make(REFERENCE, prepared, environment, terms, Path(work))
+    return made.cost if made.outcome == "made" else None
