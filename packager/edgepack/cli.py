@@ -42,7 +42,7 @@ _COMMANDS = {
     "inspect": _Entry("edgepack.bundle.cli", "Show what a bundle holds."),
     "verify": _Entry("edgepack.bundle.cli", "Check a bundle's signature and every file."),
     "unpack": _Entry("edgepack.bundle.cli", "Turn an archive into a directory."),
-    "keys": _Entry("edgepack.bundle.cli", "Generate and show signing keys."),
+    "keys": _Entry("edgepack.bundle.keys_cli", "Generate and show signing keys."),
     "fleet": _Entry(
         "edgepack.fleet.commands.fleet", "Serve a fleet, enrol and list its devices.", "fleet"
     ),

@@ -1,4 +1,4 @@
-"""The commands around a bundle: `inspect`, `verify`, `unpack` and `keys`."""
+"""The commands around a bundle: `inspect`, `verify` and `unpack`."""
 
 import json
 from collections.abc import Sequence
@@ -11,17 +11,7 @@ import msgspec
 from edgepack.bundle.archive import open_bundle, read_head
 from edgepack.bundle.archive import unpack as unpack_archive
 from edgepack.bundle.chunks import read_bounded
-from edgepack.bundle.keys import (
-    CURVES,
-    DEFAULT_CURVE,
-    PublicKey,
-    curve_name,
-    generate_key,
-    key_id,
-    load_public_key,
-    passphrase,
-    write_key_pair,
-)
+from edgepack.bundle.keys import PublicKey, load_public_key
 from edgepack.bundle.manifest import (
     MANIFEST_FILE,
     MAX_MANIFEST_BYTES,
@@ -153,63 +143,6 @@ def unpack(archive: Path, folder: Path, key_paths: tuple[Path, ...]) -> None:
     click.echo(f"{facts.name} {facts.version}, release {facts.release}: {folder} ({state})")
     if not key_paths:
         click.echo("not verified: give --key to check the signature", err=True)
-
-
-@click.group(context_settings=_HELP)
-def keys() -> None:
-    """Generate and show signing keys.
-
-    \b
-    Example:
-      edgepack keys generate -o release
-      edgepack keys show release.pub
-    """
-
-
-@keys.command(context_settings=_HELP)
-@click.option(
-    "-o",
-    "--output",
-    "prefix",
-    type=click.Path(path_type=Path),
-    default=Path("release"),
-    show_default=True,
-    help="Writes PREFIX.key and PREFIX.pub.",
-)
-@click.option("--curve", type=click.Choice(CURVES), default=DEFAULT_CURVE, show_default=True)
-def generate(prefix: Path, curve: str) -> None:
-    """Make a new signing key.
-
-    EDGEPACK_KEY_PASSPHRASE in the environment encrypts the private key.
-
-    \b
-    Example:
-      edgepack keys generate -o release
-    """
-    pair = generate_key(curve, passphrase=passphrase())
-    private, public = write_key_pair(pair, prefix)
-    secrecy = "encrypted" if passphrase() else "not encrypted"
-    click.echo(f"private key: {private} ({secrecy}; keep it where bundles are built)")
-    click.echo(f"public key:  {public} (goes to every device)")
-    click.echo(f"key id:      {pair.id}")
-
-
-@keys.command(context_settings=_HELP)
-@click.argument("key", type=click.Path(path_type=Path))
-@_json
-def show(key: Path, as_json: bool) -> None:
-    """Show the curve and the id of a public key; signatures name their key by that id.
-
-    \b
-    Example:
-      edgepack keys show release.pub
-    """
-    public = load_public_key(key)
-    if as_json:
-        _print_json({"curve": curve_name(public), "key_id": key_id(public)})
-        return
-    click.echo(f"curve:  {curve_name(public)}")
-    click.echo(f"key id: {key_id(public)}")
 
 
 def _load_keys(paths: Sequence[Path]) -> list[PublicKey]:

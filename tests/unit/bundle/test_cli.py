@@ -7,7 +7,7 @@ import click
 import pytest
 from click.testing import CliRunner, Result
 
-from edgepack.bundle import cli
+from edgepack.bundle import cli, keys_cli
 from edgepack.bundle.archive import pack
 from edgepack.bundle.keys import PASSPHRASE_VARIABLE, PrivateKey, load_private_key, public_pem
 from edgepack.errors import EdgepackError
@@ -112,9 +112,9 @@ def test_inspect_of_nothing_is_refused(tmp_path: Path) -> None:
 
 
 def test_keys_are_generated_and_shown(tmp_path: Path) -> None:
-    made = call(cli.keys, "generate", "-o", tmp_path / "release", "--curve", "P-384")
+    made = call(keys_cli.keys, "generate", "-o", tmp_path / "release", "--curve", "P-384")
     assert made.exit_code == 0
-    shown = json.loads(call(cli.keys, "show", tmp_path / "release.pub", "--json").stdout)
+    shown = json.loads(call(keys_cli.keys, "show", tmp_path / "release.pub", "--json").stdout)
     assert shown["curve"] == "P-384"
     assert shown["key_id"] in made.stdout
     assert "not encrypted" in made.stdout
@@ -124,7 +124,7 @@ def test_a_passphrase_in_the_environment_encrypts_a_new_key(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(PASSPHRASE_VARIABLE, "secret")
-    made = call(cli.keys, "generate", "-o", tmp_path / "release")
+    made = call(keys_cli.keys, "generate", "-o", tmp_path / "release")
     assert "(encrypted;" in made.stdout
     assert b"ENCRYPTED" in (tmp_path / "release.key").read_bytes()
     assert load_private_key(tmp_path / "release.key").key_size == 256
@@ -132,7 +132,7 @@ def test_a_passphrase_in_the_environment_encrypts_a_new_key(
 
 @pytest.mark.parametrize("arguments", [["generate"], ["show"], []])
 def test_every_keys_help_has_an_example(arguments: list[str]) -> None:
-    assert "Example:" in call(cli.keys, *arguments, "--help").stdout
+    assert "Example:" in call(keys_cli.keys, *arguments, "--help").stdout
 
 
 @pytest.mark.parametrize("command", [cli.inspect, cli.verify, cli.unpack])
