@@ -287,6 +287,28 @@ def test_a_signed_file_that_the_manifest_does_not_know_is_refused(
         verify_folder(bundle, [public_key])
 
 
+def test_a_file_of_the_manifest_that_was_not_signed_is_refused(
+    bundle: Path, private_key: PrivateKey, public_key: PublicKey
+) -> None:
+    (bundle / "report.json").unlink()
+    sign_folder(bundle, private_key)
+    match = "'report.json' is in the manifest but not in the signature"
+    with pytest.raises(SignatureError, match=match):
+        verify_folder(bundle, [public_key])
+
+
+def test_of_several_extra_files_the_first_by_name_is_told(
+    bundle: Path, private_key: PrivateKey, public_key: PublicKey
+) -> None:
+    for letter in "hgfedcba":
+        (bundle / f"extra-{letter}").write_bytes(b"")
+    with pytest.raises(SignatureError, match="'extra-a' is not in the signed list"):
+        verify_folder(bundle, [public_key])
+    sign_folder(bundle, private_key)
+    with pytest.raises(SignatureError, match="'extra-a' is in the signature"):
+        verify_folder(bundle, [public_key])
+
+
 def test_a_manifest_that_disagrees_with_the_signature_is_refused(
     bundle: Path, private_key: PrivateKey, public_key: PublicKey
 ) -> None:

@@ -188,6 +188,40 @@ def test_one_sample_of_many_may_differ_but_not_two() -> None:
         assert verdict.forgiven is (wrong > 0)
 
 
+def test_one_integer_of_many_samples_may_differ_as_one_decision_may() -> None:
+    expected: list[Outputs] = [{"label": np.array([number % 5])} for number in range(20)]
+    got: list[Outputs] = [{"label": np.array([9])}, *expected[1:]]
+    verdict = Reference(expected, GATE).judge(got)
+    assert (verdict.metric, verdict.passed, verdict.forgiven) == ("top1_agreement", True, True)
+
+
+def test_a_share_of_exactly_the_budget_needs_no_forgiveness() -> None:
+    values = _outputs(20, (1, 10), scale=9.0)
+    got = [-values[0], *values[1:]]
+    verdict = Reference(_named(values), AccuracyGate(top1_agreement_min=0.95)).judge(_named(got))
+    assert (verdict.value, verdict.passed, verdict.forgiven) == (0.95, True, False)
+
+
+def test_of_candidates_with_equal_metrics_the_quieter_one_is_better() -> None:
+    values = _outputs(20, (1, 10), scale=9.0)
+    reference = Reference(_named(values), GATE)
+    quiet, loud = (reference.judge(_named([value * size for value in values])) for size in (1.1, 2))
+    assert quiet.value == loud.value == 1.0
+    assert quiet.noise < loud.noise
+    assert quiet.beats(loud)
+    assert not loud.beats(quiet)
+    assert not quiet.beats(quiet)
+
+
+def test_what_is_selected_adds_nothing_to_the_noise() -> None:
+    boxes = _outputs(20, (1, 4, 4), scale=90.0)
+    expected: list[Outputs] = [{"boxes": value, "kept": value[0, :2]} for value in boxes]
+    got: list[Outputs] = [{"boxes": value, "kept": value[0, 2:]} for value in boxes]
+    reference = Reference(expected, GATE, {"boxes": Meaning.VALUES, "kept": Meaning.SELECTED})
+    assert reference.judge(got).noise == 0.0, "what it is computed from is the same"
+    assert reference.distances(got)[1].row_agreement == 0.0
+
+
 def test_every_character_of_a_line_counts() -> None:
     values = [_softmax(value) for value in _outputs(10, (1, 6, 5))]
     got = [value.copy() for value in values]

@@ -52,6 +52,15 @@ def test_noise_that_a_samples_rows_share_moves_it_among_its_neighbours() -> None
     assert (verdict.metric, verdict.passed) == ("neighbourhood", False)
 
 
+def test_channels_that_stand_out_leave_the_others_a_vector_with_neighbours() -> None:
+    rng = np.random.default_rng(1)
+    sizes = np.where(np.arange(_WIDTH) < 3, 100.0, 1.0)
+    values = (_hidden() * sizes).astype(np.float32)
+    shared = (rng.normal(0, 0.12, (_COUNT, 1, 1, _WIDTH)) * sizes).astype(np.float32)
+    verdict = Reference(_named(values), AccuracyGate()).judge(_named(values + shared))
+    assert (verdict.metric, verdict.passed) == ("neighbourhood", False)
+
+
 def test_a_shift_that_all_samples_share_leaves_neighbours_alone() -> None:
     rng = np.random.default_rng(1)
     distance = _measure(np.broadcast_to(rng.normal(0, 0.3, _WIDTH), _hidden().shape))
@@ -75,6 +84,9 @@ def test_a_metric_may_be_forced(metric: str, budget: float, passes: bool) -> Non
     gate = AccuracyGate(metric=metric, **limits)  # type: ignore[arg-type]
     verdict = Reference(_named(_hidden()), gate).judge(_named(_hidden() + noise))
     assert (verdict.metric, verdict.budget, verdict.passed) == (metric, budget, passes)
+    if metric == "sqnr_db":
+        assert verdict.float_value == 100.0, "decibels that float rounding leaves"
+        assert verdict.spare == pytest.approx((verdict.value - budget) / (100.0 - budget))
 
 
 def test_a_share_of_few_samples_is_less_sure_than_of_many() -> None:

@@ -2,11 +2,19 @@
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
+from edgepack.bundle.manifest import Placement
 from edgepack.packager.judging.accuracy import Reference
-from edgepack.packager.judging.gates import check_accuracy, is_not_worth_it
+from edgepack.packager.judging.gates import (
+    check_accuracy,
+    check_placement,
+    check_size,
+    is_not_worth_it,
+)
 from edgepack.packager.judging.measure import Outputs
 from edgepack.packager.profile.reading import load_profile
+from edgepack.packager.profile.schema import Profile
 
 
 @pytest.mark.parametrize(
@@ -77,3 +85,55 @@ def test_a_refused_decision_says_what_to_do_where_the_output_holds_no_scores() -
         "[outputs.'face'] kind = 'embedding' (or 'values', 'ignored') in edgepack.toml if it holds"
     )
     assert said in refusal.remedy
+
+
+def test_a_profile_that_lowers_nothing_is_not_told_to_leave_more_float() -> None:
+    expected: list[Outputs] = [{"y": np.array([[float(number)]])} for number in range(20)]
+    refused = []
+    for name in ("fp32", "cpu"):
+        profile = load_profile(name)
+        verdict = Reference(expected, profile.gates.accuracy).judge(expected[::-1])
+        refusal = check_accuracy(profile, verdict, 20, None)
+        assert refusal is not None
+        refused.append(refusal.remedy)
+    assert "max_float_share" not in refused[0]
+    assert refused[0].startswith("a profile with more bits")
+
+
+def _profile(*, placement_min: float = 0.0, size_ratio_max: float = 0.0) -> Profile:
+    profile = load_profile("qnn-htp")
+    gates = replace(profile.gates, placement_min=placement_min, size_ratio_max=size_ratio_max)
+    return replace(profile, gates=gates)
+
+
+@pytest.mark.parametrize(
+    ("taken", "total", "verified"),
+    [(8, 10, True), (10, 10, True), (0, 10, False), (0, 0, True)],
+    ids=["just enough", "all", "not run here", "a model without nodes"],
+)
+def test_a_provider_that_takes_enough_or_could_not_be_asked_is_no_reason_to_refuse(
+    taken: int, total: int, verified: bool
+) -> None:
+    placement = Placement(provider="NPU", taken=taken, total=total, verified=verified)
+    assert check_placement(_profile(placement_min=0.8), placement) is None
+
+
+def test_a_provider_that_takes_too_little_is_refused_with_what_it_left_most_of_first() -> None:
+    left = {"Add": 1, "Where": 2, "Abs": 1}
+    placement = Placement(provider="NPU", taken=7, total=11, left=left, verified=True)
+    refusal = check_placement(_profile(placement_min=0.8), placement)
+    assert refusal is not None
+    assert refusal.gate == "placement"
+    assert refusal.problem.startswith("NPU took 7 of 11 nodes (64%), and profile 'qnn-htp' asks")
+    assert refusal.found_in == "left to the CPU: 2 Where, 1 Abs, 1 Add"
+
+
+def test_the_size_gate_allows_what_it_says_and_not_a_byte_more() -> None:
+    assert check_size(_profile(), 900, 100) is None, "this profile asks for no size"
+    profile = _profile(size_ratio_max=0.5)
+    assert check_size(profile, 50, 100) is None
+    refusal = check_size(profile, 51, 100)
+    assert refusal is not None
+    assert refusal.problem == (
+        "the variant takes 51 bytes, 51% of the float model's, and profile 'qnn-htp' allows 50%"
+    )

@@ -4,8 +4,10 @@ from pathlib import Path
 
 import pytest
 
+from edgepack.packager.judging.measure import Run
 from edgepack.packager.search import tries
 from edgepack.packager.search.candidates import Demand
+from edgepack.packager.search.journal import Journal
 from edgepack.packager.search.time_limit import OutOfTimeError, TimeLimit
 from tests.unit.packager_search.toys import ToyMaker, search_toy
 
@@ -41,6 +43,30 @@ def test_methods_are_tried_before_any_node_returns_to_float(tmp_path: Path) -> N
     assert found.best.verdict.passed
 
 
+def test_a_hopeless_first_candidate_is_not_improved_and_not_asked_about_again(
+    tmp_path: Path,
+) -> None:
+    maker = ToyMaker(_ERRORS, {"plain": 1.0, "better": 0.1})
+    asked: list[Run] = []
+
+    def is_hopeless(run: Run) -> bool:
+        asked.append(run)
+        return True
+
+    journal = Journal(tmp_path / "journal")
+    for folder in ("first", "again"):
+        found = search_toy(maker, tmp_path / folder, journal=journal, is_hopeless=is_hopeless)
+        assert [attempt.what for attempt in found.attempts] == ["plain, 6 nodes quantized"]
+        assert not found.best.verdict.passed
+    assert len(asked) == 1, "the journal knows it"
+    assert maker.ranked == []
+
+
+def test_a_first_candidate_that_holds_is_not_asked_whether_it_is_hopeless(tmp_path: Path) -> None:
+    maker = ToyMaker(dict.fromkeys("abc", 0.01), {"plain": 1.0})
+    search_toy(maker, tmp_path / "work", is_hopeless=lambda run: pytest.fail("it holds"))
+
+
 def test_only_the_costliest_nodes_return_to_float(tmp_path: Path) -> None:
     found = search_toy(ToyMaker(_ERRORS, {"plain": 1.0}), tmp_path / "work")
     assert set(found.best.float_nodes) == {"b", "d"}
@@ -62,6 +88,7 @@ def test_nodes_get_16_bits_before_any_stays_float(tmp_path: Path) -> None:
     assert counts[:4] == [0, 6, 1, 2], "whether it helps at all is asked first"
     assert {attempt.float_nodes for attempt in found.attempts} == {0}
     assert not any("float" in attempt.because for attempt in found.attempts)
+    assert found.attempts[2].because == "the 1 costliest node 16-bit"
 
 
 def test_what_16_bits_do_not_help_stays_float_and_no_more_is_raised_than_must_be(
@@ -77,13 +104,23 @@ def test_what_16_bits_do_not_help_stays_float_and_no_more_is_raised_than_must_be
     assert counts[:3] == [(0, 0), (0, 6), (1, 5)]
 
 
-def test_a_node_that_is_not_needed_among_the_float_ones_is_lowered_again(tmp_path: Path) -> None:
-    class _Misleading(ToyMaker):
-        def rank(self, method, samples, progress):  # type: ignore[no-untyped-def]
-            costs = super().rank(method, samples, progress)
-            by_name = {cost.name: cost for cost in costs}
-            return tuple(by_name[name] for name in "bcadef")
+class _Misleading(ToyMaker):
+    """Ranks two harmless nodes before one of the two that lose most."""
 
+    def rank(self, method, samples, progress):  # type: ignore[no-untyped-def]
+        costs = super().rank(method, samples, progress)
+        by_name = {cost.name: cost for cost in costs}
+        return tuple(by_name[name] for name in "bcadef")
+
+
+def test_a_node_that_is_not_needed_among_the_16_bit_ones_is_lowered_again(tmp_path: Path) -> None:
+    maker = _Misleading(_ERRORS, {"plain": 1.0}, raised=_SIXTEEN)
+    found = search_toy(maker, tmp_path / "work")
+    assert (found.best.float_nodes, set(found.best.raised)) == ((), {"b", "d"})
+    assert any("without a among the 16-bit nodes" in entry.because for entry in found.attempts)
+
+
+def test_a_node_that_is_not_needed_among_the_float_ones_is_lowered_again(tmp_path: Path) -> None:
     found = search_toy(_Misleading(_ERRORS, {"plain": 1.0}), tmp_path / "work")
     assert set(found.best.float_nodes) == {"b", "d"}
     assert any("without a among the float nodes" in entry.because for entry in found.attempts)

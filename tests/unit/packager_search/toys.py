@@ -1,6 +1,6 @@
 """A maker whose candidates lose a known amount for each node and method: the search's simulator."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -135,6 +135,7 @@ def search_toy(
     demand: Demand | None = None,
     progress: Progress = silent,
     sample_count: int = 12,
+    is_hopeless: Callable[[Run], bool] = lambda run: False,
 ) -> SearchResult:
     """Searches for a candidate that keeps 98 % of the variance."""
     folder.mkdir(parents=True)
@@ -151,7 +152,7 @@ def search_toy(
         ),
         work_dir=folder,
         progress=progress,
-        is_hopeless=lambda run: False,
+        is_hopeless=is_hopeless,
     )
 
 
