@@ -9,22 +9,16 @@ from msgspec.structs import replace
 from onnx import TensorProto, helper, numpy_helper
 
 from edgepack.errors import BuildError
-from edgepack.packager.choice import Grounds
 from edgepack.packager.config.build_file import read_config
-from edgepack.packager.exploring import Explored, SearchPlan, explore
-from edgepack.packager.judging.evaluation import find_venue
+from edgepack.packager.exploring import Explored
 from edgepack.packager.judging.gates import Advice
 from edgepack.packager.profile.reading import resolve_profile
-from edgepack.packager.progress import silent
-from edgepack.packager.samples.sequence import SampleSplit
 from edgepack.packager.saving import describe_little
 from edgepack.packager.search.combinations import Combination, combine, read_searched
 from edgepack.packager.search.journal import Journal
 from edgepack.packager.search.maker import NodeCost
 from edgepack.packager.search.time_limit import TimeLimit
-from edgepack.packager.source.model import load_source
-from edgepack.packager.source.reference import open_reference
-from tests.unit.packager_passes.models import samples_for, spread_model
+from tests.unit.packager_search.explored import explore_spread
 
 
 def _activations(*kinds: str, **quantize: object) -> tuple[Combination, ...]:
@@ -39,42 +33,10 @@ def _activations(*kinds: str, **quantize: object) -> tuple[Combination, ...]:
     )
 
 
-def _explore(
-    folder: Path,
-    combinations: tuple[Combination, ...],
-    *,
-    journal: Journal | None = None,
-    limit: TimeLimit | None = None,
-) -> Explored:
-    folder.mkdir()
-    model = spread_model(300.0)
-    onnx.save(model, folder / "model.onnx")
-    source = load_source(folder / "model.onnx")
-    samples = samples_for(model, 45)
-    split = SampleSplit(
-        calibration=samples.pick(range(15)),
-        search=samples.pick(range(15, 30)),
-        held_out=samples.pick(range(30, 45)),
-    )
-    plan = SearchPlan(
-        combinations=combinations,
-        limit=limit or TimeLimit(None),
-        journal=journal or Journal(None),
-    )
-    grounds = Grounds(
-        split=split,
-        float_source=open_reference(source, folder / "reference.onnx"),
-        metric=None,
-        progress=silent,
-    )
-    venue = find_venue(combinations[0].profile)
-    return explore(source, plan, grounds, venue=venue, work_dir=folder / "work")
-
-
 def test_the_combination_that_holds_the_budget_is_taken_and_all_attempts_are_told(
     tmp_path: Path,
 ) -> None:
-    taken = _explore(tmp_path / "a", _activations("uint8", "uint16"))
+    taken = explore_spread(tmp_path / "a", _activations("uint8", "uint16"))
     assert taken.combination.words == "activations uint16"
     assert taken.profile.quantize is not None
     assert taken.profile.quantize.activations == "uint16"
@@ -90,23 +52,23 @@ def test_the_combination_that_holds_the_budget_is_taken_and_all_attempts_are_tol
 
 
 def test_of_combinations_that_cost_the_same_the_one_named_first_is_taken(tmp_path: Path) -> None:
-    assert _explore(tmp_path / "a", _activations("uint16", "int16")).combination.words == (
+    assert explore_spread(tmp_path / "a", _activations("uint16", "int16")).combination.words == (
         "activations uint16"
     )
-    assert _explore(tmp_path / "b", _activations("int16", "uint16")).combination.words == (
+    assert explore_spread(tmp_path / "b", _activations("int16", "uint16")).combination.words == (
         "activations int16"
     )
 
 
 def test_where_no_combination_holds_the_nearest_is_taken_and_that_is_said(tmp_path: Path) -> None:
-    taken = _explore(tmp_path / "a", _activations("uint8", "int8"))
+    taken = explore_spread(tmp_path / "a", _activations("uint8", "int8"))
     assert not taken.chosen.holds
     assert taken.notes[-1].endswith("was taken: none holds the budget.")
 
 
 def test_a_combination_that_no_time_is_left_for_is_told(tmp_path: Path) -> None:
     now = iter([0.0, *[5.0] * 1000])
-    taken = _explore(
+    taken = explore_spread(
         tmp_path / "a",
         _activations("uint8", "uint16"),
         limit=TimeLimit(1.0, lambda: next(now)),
@@ -117,20 +79,20 @@ def test_a_combination_that_no_time_is_left_for_is_told(tmp_path: Path) -> None:
 
 def test_a_combination_that_cannot_be_built_leaves_the_others(tmp_path: Path) -> None:
     unable = _activations("int16", leave_ops=["MatMul"])
-    taken = _explore(tmp_path / "a", (*unable, *_activations("uint16")))
+    taken = explore_spread(tmp_path / "a", (*unable, *_activations("uint16")))
     assert taken.combination.words == "activations uint16"
     assert "activations int16 cannot be built (" in taken.notes[-1]
     with pytest.raises(BuildError, match="no node that it could"):
-        _explore(tmp_path / "b", unable)
+        explore_spread(tmp_path / "b", unable)
 
 
 def test_an_explored_profile_is_remembered_and_comes_out_the_same(tmp_path: Path) -> None:
     path = tmp_path / "out.search" / "qnn-htp.jsonl"
     combinations = _activations("uint8", "uint16")
-    first = _explore(tmp_path / "a", combinations, journal=Journal(path))
+    first = explore_spread(tmp_path / "a", combinations, journal=Journal(path))
     size = path.stat().st_size
     again = Journal(path)
-    second = _explore(tmp_path / "b", combinations, journal=again)
+    second = explore_spread(tmp_path / "b", combinations, journal=again)
     assert again.recalled > 0
     assert path.stat().st_size == size, "nothing was measured again"
     assert second.chosen.path.read_bytes() == first.chosen.path.read_bytes()
@@ -156,7 +118,7 @@ def _beside_float_of(taken: Explored, size_bytes: int) -> Explored:
 def test_a_model_that_is_hardly_smaller_than_float_says_so_with_what_to_build_instead(
     tmp_path: Path,
 ) -> None:
-    taken = _explore(tmp_path / "a", _activations("uint16"))
+    taken = explore_spread(tmp_path / "a", _activations("uint16"))
     found = taken.chosen.found
     assert found is not None
     assert describe_little(_beside_float_of(taken, taken.size_bytes), None) == (), (
@@ -179,7 +141,7 @@ def test_a_model_that_is_hardly_smaller_than_float_says_so_with_what_to_build_in
 
 
 def test_a_few_float_nodes_that_compute_nearly_everything_save_little(tmp_path: Path) -> None:
-    taken = _explore(tmp_path / "a", _activations("uint16"))
+    taken = explore_spread(tmp_path / "a", _activations("uint16"))
     found = taken.chosen.found
     assert found is not None
     costs = (
@@ -203,7 +165,7 @@ def test_a_few_float_nodes_that_compute_nearly_everything_save_little(tmp_path: 
 def test_what_a_recipe_leaves_float_is_named_where_it_holds_most_of_the_weights(
     tmp_path: Path,
 ) -> None:
-    taken = _explore(tmp_path / "a", _activations("uint16"))
+    taken = explore_spread(tmp_path / "a", _activations("uint16"))
     found = taken.chosen.found
     assert found is not None
     weights = numpy_helper.from_array(np.ones((64, 64), np.float32), "weights")

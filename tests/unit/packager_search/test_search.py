@@ -2,9 +2,10 @@
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from edgepack.packager.judging.measure import Run
+from edgepack.packager.judging.measure import Outputs, Run
 from edgepack.packager.search import tries
 from edgepack.packager.search.candidates import Demand
 from edgepack.packager.search.journal import Journal
@@ -47,10 +48,10 @@ def test_a_hopeless_first_candidate_is_not_improved_and_not_asked_about_again(
     tmp_path: Path,
 ) -> None:
     maker = ToyMaker(_ERRORS, {"plain": 1.0, "better": 0.1})
-    asked: list[Run] = []
+    asked: list[Outputs] = []
 
     def is_hopeless(run: Run) -> bool:
-        asked.append(run)
+        asked.append(run({"x": np.ones((1, 64), np.float32)}))
         return True
 
     journal = Journal(tmp_path / "journal")
@@ -59,6 +60,7 @@ def test_a_hopeless_first_candidate_is_not_improved_and_not_asked_about_again(
         assert [attempt.what for attempt in found.attempts] == ["plain, 6 nodes quantized"]
         assert not found.best.verdict.passed
     assert len(asked) == 1, "the journal knows it"
+    assert not np.allclose(asked[0]["y"], 1.0, atol=0.1), "it was asked of the candidate"
     assert maker.ranked == []
 
 
@@ -224,6 +226,25 @@ def test_far_from_the_budget_methods_are_compared_with_the_worst_nodes_float(
     assert maker.built[2:4] == [("honest", ("d", "b")), ("flattering", ("d", "b"))]
     assert found.best.words == "honest, 2 of 8 nodes float"
     assert found.best.verdict.passed
+
+
+def test_more_bits_are_worth_a_try_where_one_of_two_methods_holds_with_them(
+    tmp_path: Path,
+) -> None:
+    sixteen = dict.fromkeys(_FAR_OFF, 0.01)
+    maker = _Deceiving(_FAR_OFF, {"honest": 1.0, "flattering": 1.0}, raised=sixteen)
+    found = search_toy(maker, tmp_path / "work")
+    asked = [entry.what for entry in found.attempts if "may be enough" in entry.because]
+    assert asked == ["flattering, 8 of 8 nodes 16-bit", "honest, 8 of 8 nodes 16-bit"]
+    assert (found.best.method, found.best.float_nodes) == ("honest", ())
+    assert set(found.best.raised) == {"b", "d"}
+
+
+def test_where_nothing_holds_the_most_accurate_of_all_is_the_best(tmp_path: Path) -> None:
+    maker = ToyMaker(_ERRORS, {"plain": 2.0, "better": 1.5, "worse": 1.8})
+    found = search_toy(maker, tmp_path / "work", max_float_share=0.0)
+    assert not found.best.verdict.passed
+    assert found.best.method == "better"
 
 
 def test_costly_methods_wait_until_the_plain_ones_fail_with_float_nodes(tmp_path: Path) -> None:

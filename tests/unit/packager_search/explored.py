@@ -1,0 +1,58 @@
+"""A model whose answer 8 bits do not hold, prepared in one or several combinations of settings."""
+
+from pathlib import Path
+
+import onnx
+
+from edgepack.packager.choice import Grounds
+from edgepack.packager.exploring import Explored, SearchPlan, explore
+from edgepack.packager.judging.evaluation import find_venue
+from edgepack.packager.progress import silent
+from edgepack.packager.samples.sequence import SampleSplit
+from edgepack.packager.search.combinations import Combination
+from edgepack.packager.search.journal import Journal
+from edgepack.packager.search.time_limit import TimeLimit
+from edgepack.packager.source.model import load_source
+from edgepack.packager.source.reference import open_reference
+from tests.unit.packager_passes.models import samples_for, spread_model
+
+
+def explore_spread(
+    folder: Path,
+    combinations: tuple[Combination, ...],
+    *,
+    journal: Journal | None = None,
+    limit: TimeLimit | None = None,
+    spread: float = 300.0,
+) -> Explored:
+    """What the search keeps of `spread_model`.
+
+    Args:
+        folder: Where everything is written; it must not exist.
+        combinations: What is tried, at least one.
+        journal, limit: None for none.
+        spread: See `spread_model`.
+    """
+    folder.mkdir()
+    model = spread_model(spread)
+    onnx.save(model, folder / "model.onnx")
+    source = load_source(folder / "model.onnx")
+    samples = samples_for(model, 45)
+    split = SampleSplit(
+        calibration=samples.pick(range(15)),
+        search=samples.pick(range(15, 30)),
+        held_out=samples.pick(range(30, 45)),
+    )
+    plan = SearchPlan(
+        combinations=combinations,
+        limit=limit or TimeLimit(None),
+        journal=journal or Journal(None),
+    )
+    grounds = Grounds(
+        split=split,
+        float_source=open_reference(source, folder / "reference.onnx"),
+        metric=None,
+        progress=silent,
+    )
+    venue = find_venue(combinations[0].profile)
+    return explore(source, plan, grounds, venue=venue, work_dir=folder / "work")

@@ -1,0 +1,120 @@
+"""Which model goes on to the gates by its time: a quantized one, or the float model."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+
+from edgepack.packager.exploring import Explored
+from edgepack.packager.judging import race
+from edgepack.packager.judging.measure import Run
+from edgepack.packager.profile.reading import resolve_profile
+from edgepack.packager.samples.sequence import Feeds
+from edgepack.packager.search.combinations import Combination
+from tests.unit.packager_search.explored import explore_spread
+
+FLOAT_MS = 1.0
+
+Choose = Callable[..., Explored]
+
+
+@pytest.fixture
+def choose(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Choose:
+    """Prepares a model for `cpu`, where quantized ones take the times that are given.
+
+    In this order: the first candidate, where it is asked whether it is hopeless, the best one, and,
+    all in one race, the best and the others.
+    """
+
+    def build(
+        *times_ms: tuple[float, ...],
+        float_instead: tuple[str, ...] = ("slower", "inaccurate"),
+        least: float = 0.9,
+        methods: Sequence[str] = ("minmax",),
+    ) -> Explored:
+        told = iter(times_ms)
+
+        def measured(runs: Sequence[Run], feeds: Sequence[Feeds], *, rounds: int) -> list[float]:
+            times = next(told)
+            assert len(runs) == len(times)
+            return list(times)
+
+        monkeypatch.setattr(race, "interleaved_medians_ms", measured)
+        changes = {
+            "gates": {
+                "float_instead": list(float_instead),
+                "accuracy": {"metric": "explained_variance", "explained_variance_min": least},
+            },
+            "pass": [{"name": "quantize", "ranges": list(methods), "max_float_share": 0.0}],
+        }
+        combination = Combination(words="", profile=resolve_profile("cpu", changes))
+        explored = explore_spread(tmp_path / "build", (combination,), spread=3.0)
+        assert next(told, None) is None, "not so often was anything timed"
+        return explored
+
+    return build
+
+
+def test_a_quantized_model_that_is_slower_gives_way_to_the_float_one(choose: Choose) -> None:
+    explored = choose((2.0, FLOAT_MS))
+    chosen = explored.chosen
+    assert not chosen.is_lowered
+    assert chosen.path == explored.prepared.path
+    assert chosen.precision == "fp32"
+    assert chosen.notes[0].startswith(
+        "The float model is published: on this host's CPUExecutionProvider the quantized one is no "
+        "faster, at "
+    )
+    assert chosen.timed_notes == (
+        "The quantized model takes 2.00 ms, the float one 1.00 ms (1 thread).",
+    )
+    assert (chosen.latency_ms, chosen.float_latency_ms) == (FLOAT_MS, FLOAT_MS)
+    assert list(chosen.latencies_ms.values()) == [2.0], "the report tells what it would have taken"
+
+
+def test_a_quantized_model_that_is_faster_is_taken_with_both_times(choose: Choose) -> None:
+    chosen = choose((0.5, FLOAT_MS)).chosen
+    assert chosen.is_lowered
+    assert (chosen.latency_ms, chosen.float_latency_ms) == (0.5, FLOAT_MS)
+    assert chosen.timed_notes == ()
+    assert list(chosen.latencies_ms.values()) == [0.5]
+
+
+def test_where_the_profile_wants_no_float_model_a_slower_one_is_told_of(choose: Choose) -> None:
+    chosen = choose((2.0, FLOAT_MS), float_instead=()).chosen
+    assert chosen.is_lowered
+    assert chosen.timed_notes == (
+        "It is no faster than the float model on this host (2.00 ms against 1.00 ms, 1 thread), "
+        "but smaller.",
+    )
+
+
+def test_a_first_candidate_that_misses_the_budget_and_is_far_slower_is_not_improved(
+    choose: Choose,
+) -> None:
+    hopeless = choose((1.6, FLOAT_MS), (1.6, FLOAT_MS), least=0.9999, methods=("minmax", "mse"))
+    assert hopeless.chosen.found is not None
+    assert len(hopeless.chosen.found.attempts) == 1
+
+
+def test_one_that_is_hardly_slower_is_improved_and_the_others_are_timed_beside_the_best(
+    choose: Choose,
+) -> None:
+    times = ((1.4, FLOAT_MS), (0.5, FLOAT_MS), (1.0, 3.0))
+    chosen = choose(
+        *times, least=0.9999, methods=("minmax", "mse"), float_instead=("slower",)
+    ).chosen
+    assert chosen.found is not None
+    assert len(chosen.found.attempts) > 1
+    assert sorted(chosen.latencies_ms.values()) == [0.5, 1.5], "by the best one's own time"
+
+
+def test_what_misses_the_budget_gives_way_to_the_float_model_where_the_profile_says_so(
+    choose: Choose,
+) -> None:
+    explored = choose((0.5, FLOAT_MS), least=0.9999, float_instead=("inaccurate",))
+    assert explored.chosen.path == explored.prepared.path
+    assert explored.chosen.notes[0].startswith(
+        "The float model is published: the best quantized one (minmax, 3 nodes quantized) keeps "
+        "explained_variance 0."
+    )
