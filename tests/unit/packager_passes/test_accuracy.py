@@ -37,7 +37,7 @@ def _named(values: list[np.ndarray]) -> list[Outputs]:
 
 def test_outputs_are_told_apart_by_what_they_hold() -> None:
     unit = np.ones((1, 4), dtype=np.float32) / 2
-    sample = {
+    sample: Outputs = {
         "scores": np.array([[3.0, -1.0]], dtype=np.float32),
         "probabilities": _softmax(np.zeros((1, 5))),
         "characters": _softmax(np.zeros((1, 7, 5))),
@@ -55,6 +55,28 @@ def test_outputs_are_told_apart_by_what_they_hold() -> None:
         "hidden": OutputKind.VALUES,
         "speech": OutputKind.VALUES,
         "label": OutputKind.EXACT,
+    }
+
+
+def test_a_distribution_may_hold_zeros_and_a_unit_vector_may_be_rounded() -> None:
+    sample: Outputs = {
+        "sure": np.array([[1.0, 0.0, 0.0]], np.float32),
+        "rounded below zero": np.array([[1.0, -1e-7, 1e-7]], np.float32),
+        "embedding": np.array([[0.6002, -0.8003]], np.float32),
+        "longer": np.array([[0.62, -0.81]], np.float32),
+    }
+    assert kinds_of_outputs([sample], GATE) == {
+        "sure": OutputKind.DECISION,
+        "rounded below zero": OutputKind.DECISION,
+        "embedding": OutputKind.VALUES,
+        "longer": OutputKind.DECISION,
+    }
+
+
+def test_a_single_number_decides_nothing_whatever_is_said_of_it() -> None:
+    samples: list[Outputs] = [{"speech": np.asarray(value, np.float32)} for value in (0.1, 0.9)]
+    assert Reference(samples, GATE, {"speech": Meaning.SCORES}).kinds == {
+        "speech": OutputKind.VALUES
     }
 
 
@@ -116,10 +138,10 @@ def test_rows_are_told_apart_whichever_axis_counts_them() -> None:
     assert kinds == {"time first": OutputKind.SEQUENCE, "points": OutputKind.VALUES}
 
 
-def _lines(rng: np.random.Generator) -> np.ndarray:
-    """Scores float32 (20, 1, 12) of characters, time first, one far above the others."""
-    rows = rng.normal(0, 3, (20, 1, 12))
-    winners = rng.integers(0, 12, 20)
+def _lines(rng: np.random.Generator, classes: int = 12) -> np.ndarray:
+    """Scores float32 (20, 1, classes) of characters, time first, one far above the others."""
+    rows = rng.normal(0, 3, (20, 1, classes))
+    winners = rng.integers(0, classes, 20)
     rows[np.arange(20), 0, winners] = 25.0
     return np.asarray(rows, dtype=np.float32)
 
@@ -141,6 +163,15 @@ def test_rows_of_values_with_clear_winners_keep_these_too() -> None:
     assert reference.judge(_named(values)).passed
     few = Reference(_named(values[:7]), GATE)
     assert few.kinds == {"y": OutputKind.VALUES}, "seven samples do not tell"
+
+
+@pytest.mark.parametrize(("classes", "kind"), [(8, OutputKind.WINNERS), (7, OutputKind.VALUES)])
+def test_rows_of_few_columns_are_coordinates_as_often_as_classes(
+    classes: int, kind: OutputKind
+) -> None:
+    rng = np.random.default_rng(0)
+    values = [_lines(rng, classes) for _ in range(20)]
+    assert Reference(_named(values), GATE).kinds == {"y": kind}
 
 
 @pytest.mark.parametrize(

@@ -89,6 +89,32 @@ def test_a_metric_may_be_forced(metric: str, budget: float, passes: bool) -> Non
         assert verdict.spare == pytest.approx((verdict.value - budget) / (100.0 - budget))
 
 
+def test_even_a_short_vector_has_neighbours_where_a_person_says_that_it_is_one() -> None:
+    rng = np.random.default_rng(0)
+    values = list(rng.normal(0, 1, (_COUNT, 1, 4)).astype(np.float32))
+    assert measure_distance("y", OutputKind.VALUES, values, values).neighbourhood is None
+    assert measure_distance("y", OutputKind.EMBEDDING, values, values).neighbourhood == 1.0
+
+
+def test_a_sample_in_which_nothing_is_found_is_compared_with_the_others() -> None:
+    found, nothing = np.ones((2, 4), np.float32), np.ones((0, 4), np.float32)
+    distance = measure_distance(
+        "boxes", OutputKind.VALUES, [found, nothing], [found + np.float32(0.5), nothing]
+    )
+    assert distance.max_abs_error == 0.5
+    assert distance.nrmse == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize(("count", "rows"), [(1, 1), (10, 6)])
+def test_decisions_that_all_agree_are_as_sure_as_they_are_many(count: int, rows: int) -> None:
+    scores = np.random.default_rng(0).normal(0, 1, (count, rows, 5)).astype(np.float32)
+    same = measure_distance("y", OutputKind.SEQUENCE, list(scores), list(scores))
+    assert same.row_agreement == 1.0
+    assert same.row_agreement_low == share_low(1.0, count * rows) < 1.0
+    other = measure_distance("y", OutputKind.SEQUENCE, list(scores), list(-scores))
+    assert other.row_agreement == 0.0
+
+
 def test_a_share_of_few_samples_is_less_sure_than_of_many() -> None:
     assert share_low(1.0, 30) == pytest.approx(0.917, abs=1e-3)
     assert share_low(1.0, 3000) > 0.999

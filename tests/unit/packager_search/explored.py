@@ -24,6 +24,7 @@ def explore_spread(
     journal: Journal | None = None,
     limit: TimeLimit | None = None,
     spread: float = 300.0,
+    sample_count: int = 45,
 ) -> Explored:
     """What the search keeps of `spread_model`.
 
@@ -32,16 +33,18 @@ def explore_spread(
         combinations: What is tried, at least one.
         journal, limit: None for none.
         spread: See `spread_model`.
+        sample_count: A third of them for each purpose.
     """
     folder.mkdir()
     model = spread_model(spread)
     onnx.save(model, folder / "model.onnx")
     source = load_source(folder / "model.onnx")
-    samples = samples_for(model, 45)
+    samples = samples_for(model, sample_count)
+    third = sample_count // 3
     split = SampleSplit(
-        calibration=samples.pick(range(15)),
-        search=samples.pick(range(15, 30)),
-        held_out=samples.pick(range(30, 45)),
+        calibration=samples.pick(range(third)),
+        search=samples.pick(range(third, 2 * third)),
+        held_out=samples.pick(range(2 * third, sample_count)),
     )
     plan = SearchPlan(
         combinations=combinations,

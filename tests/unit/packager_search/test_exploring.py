@@ -1,6 +1,7 @@
 """Combinations of settings as one search: which is taken, what is told, what is remembered."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -9,15 +10,21 @@ from msgspec.structs import replace
 from onnx import TensorProto, helper, numpy_helper
 
 from edgepack.errors import BuildError
+from edgepack.packager import choosing
 from edgepack.packager.config.build_file import read_config
 from edgepack.packager.exploring import Explored
 from edgepack.packager.judging.gates import Advice
+from edgepack.packager.judging.measure import Run
 from edgepack.packager.profile.reading import resolve_profile
+from edgepack.packager.profile.schema import AccuracyGate, Gates
+from edgepack.packager.samples.sequence import Samples
 from edgepack.packager.saving import describe_little
 from edgepack.packager.search.combinations import Combination, combine, read_searched
 from edgepack.packager.search.journal import Journal
+from edgepack.packager.search.judge import CandidateJudge
 from edgepack.packager.search.maker import NodeCost
 from edgepack.packager.search.time_limit import TimeLimit
+from tests.unit.packager_passes.models import samples_for, spread_model
 from tests.unit.packager_search.explored import explore_spread
 
 
@@ -49,6 +56,9 @@ def test_the_combination_that_holds_the_budget_is_taken_and_all_attempts_are_tol
     assert taken.notes[-1] == (
         "Of 2 combinations, activations uint16 was taken: the cheapest that holds the budget."
     )
+    assert not any("multiplied as floats" in note for note in taken.chosen.notes), (
+        "what ONNX Runtime does on the CPU says nothing of the device"
+    )
 
 
 def test_of_combinations_that_cost_the_same_the_one_named_first_is_taken(tmp_path: Path) -> None:
@@ -61,9 +71,16 @@ def test_of_combinations_that_cost_the_same_the_one_named_first_is_taken(tmp_pat
 
 
 def test_where_no_combination_holds_the_nearest_is_taken_and_that_is_said(tmp_path: Path) -> None:
-    taken = explore_spread(tmp_path / "a", _activations("uint8", "int8"))
-    assert not taken.chosen.holds
-    assert taken.notes[-1].endswith("was taken: none holds the budget.")
+    gate = AccuracyGate(metric="sqnr_db", sqnr_db_min=95.0)
+    for kinds in (("uint8", "uint16"), ("uint16", "uint8")):
+        combinations = tuple(
+            replace(each, profile=replace(each.profile, gates=Gates(accuracy=gate)))
+            for each in _activations(*kinds)
+        )
+        taken = explore_spread(tmp_path / kinds[0], combinations)
+        assert not taken.chosen.holds
+        assert taken.combination.words == "activations uint16", f"tried in this order: {kinds}"
+        assert taken.notes[-1].endswith("was taken: none holds the budget.")
 
 
 def test_a_combination_that_no_time_is_left_for_is_told(tmp_path: Path) -> None:
@@ -86,6 +103,41 @@ def test_a_combination_that_cannot_be_built_leaves_the_others(tmp_path: Path) ->
         explore_spread(tmp_path / "b", unable)
 
 
+def test_where_no_node_can_be_lowered_nothing_is_tried_first(tmp_path: Path) -> None:
+    changes = {
+        "pass": [{"name": "quantize", "leave_ops": ["MatMul"]}],
+        "gates": {"float_instead": ["slower"]},
+    }
+    combination = Combination(words="", profile=resolve_profile("qnn-htp", changes))
+    taken = explore_spread(tmp_path / "a", (combination,))
+    assert taken.chosen.notes == (
+        "The float model is published: it has no node whose precision could be lowered.",
+    )
+    assert taken.chooser is not None
+    assert taken.chooser.try_first() is None
+
+
+@pytest.mark.parametrize(("third", "judged_on"), [(15, 30), (40, 64), (70, 64)])
+def test_candidates_are_judged_on_search_samples_then_on_some_of_the_calibrations(
+    third: int, judged_on: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    judged: list[Samples] = []
+
+    class Remembering(CandidateJudge):
+        def __init__(self, float_run: Run, samples: Samples, *others: Any) -> None:
+            judged.append(samples)
+            super().__init__(float_run, samples, *others)
+
+    monkeypatch.setattr(choosing, "CandidateJudge", Remembering)
+    explore_spread(tmp_path / "a", _activations("uint16"), sample_count=3 * third)
+    (samples,) = judged
+    assert samples.count == judged_on
+    every = samples_for(spread_model(300.0), 3 * third)
+    for index, number in ((0, third), (third - 1, 2 * third - 1), (third, 0)):
+        if index < judged_on:
+            assert np.array_equal(samples.read(index)["x"], every.read(number)["x"])
+
+
 def test_an_explored_profile_is_remembered_and_comes_out_the_same(tmp_path: Path) -> None:
     path = tmp_path / "out.search" / "qnn-htp.jsonl"
     combinations = _activations("uint8", "uint16")
@@ -106,6 +158,14 @@ def test_edgepack_toml_names_what_is_searched(tmp_path: Path) -> None:
     assert settings.build.budget == "10m"
     ((first, second),) = combine(["qnn-htp"], read_searched(settings.search, str(config)))
     assert (first.words, second.words) == ("clean.opset = 17", "clean.opset = 21")
+
+
+def test_what_was_measured_with_other_settings_is_not_remembered(tmp_path: Path) -> None:
+    path = tmp_path / "out.search" / "qnn-htp.jsonl"
+    explore_spread(tmp_path / "a", _activations("uint8"), journal=Journal(path))
+    other = Journal(path)
+    explore_spread(tmp_path / "b", _activations("int8"), journal=other)
+    assert other.recalled == 0
 
 
 def _beside_float_of(taken: Explored, size_bytes: int) -> Explored:
