@@ -125,7 +125,9 @@ def unpack(archive_path: Path, folder: Path, *, expected: ArchiveHead | None = N
             flush_folder(folder.parent)
         except OSError as error:
             raise BundleError(
-                f"cannot unpack: {error.strerror}", found_in=str(folder.parent)
+                f"cannot unpack: {error.strerror}",
+                found_in=str(folder.parent),
+                remedy="name a folder to be in one that exists, may be written and has room",
             ) from error
     return manifest
 
@@ -140,6 +142,35 @@ def read_head(archive_path: Path) -> ArchiveHead:
         return _read_head(source, archive_path.name)
 
 
+def locate(path: Path) -> Path:
+    """Where a bundle that a person named really lies: its name may be a link, its files are none.
+
+    Raises:
+        BundleError: There is nothing.
+    """
+    if not path.exists():
+        raise BundleError(
+            "there is no such bundle",
+            found_in=str(path),
+            remedy="check the path: a folder, or a .edgepack file, as edgepack build writes them",
+        )
+    return path.resolve() if path.is_symlink() else path
+
+
+def check_folder(folder: Path) -> None:
+    """Refuses a folder that holds no bundle.
+
+    Raises:
+        BundleError: It has no manifest.
+    """
+    if not (folder / MANIFEST_FILE).exists():
+        raise BundleError(
+            f"the folder is no bundle: it has no {MANIFEST_FILE}",
+            found_in=str(folder),
+            remedy="name the folder or the .edgepack file that edgepack build wrote",
+        )
+
+
 @contextmanager
 def open_bundle(path: Path) -> Iterator[Path]:
     """Gives the folder of a bundle in either form; an archive is unpacked for the time being.
@@ -149,11 +180,11 @@ def open_bundle(path: Path) -> Iterator[Path]:
     Raises:
         BundleError: There is nothing at `path`, or it is no archive that can be unpacked.
     """
+    path = locate(path)
     if path.is_dir():
+        check_folder(path)
         yield path
         return
-    if not path.exists():
-        raise BundleError("there is no such bundle", found_in=str(path))
     with tempfile.TemporaryDirectory(prefix="edgepack-") as temporary:
         folder = Path(temporary) / (path.stem or "bundle")
         unpack(path, folder)

@@ -8,7 +8,7 @@ from typing import Any
 import click
 import msgspec
 
-from edgepack.bundle.archive import open_bundle, read_head
+from edgepack.bundle.archive import check_folder, locate, open_bundle, read_head
 from edgepack.bundle.archive import unpack as unpack_archive
 from edgepack.bundle.chunks import read_bounded
 from edgepack.bundle.keys import PublicKey, load_public_key
@@ -47,6 +47,7 @@ def inspect(bundle: Path, key_paths: tuple[Path, ...], as_json: bool) -> None:
       edgepack inspect digits-1.2.0.edgepack
       edgepack inspect digits-1.2.0.edgepack --key release.pub --json
     """
+    bundle = locate(bundle)
     verified = _verify(bundle, key_paths) if key_paths else None
     manifest = verified.manifest if verified else _read_manifest(bundle)
     if as_json:
@@ -86,7 +87,7 @@ def verify(bundle: Path, key_paths: tuple[Path, ...], as_json: bool) -> None:
     Example:
       edgepack verify digits-1.2.0.edgepack --key release.pub
     """
-    verified = _verify(bundle, key_paths)
+    verified = _verify(locate(bundle), key_paths)
     facts = verified.manifest.facts
     if as_json:
         _print_json(
@@ -128,6 +129,7 @@ def unpack(archive: Path, folder: Path, key_paths: tuple[Path, ...]) -> None:
     Example:
       edgepack unpack digits-1.2.0.edgepack -o digits-1.2.0 --key release.pub
     """
+    archive = locate(archive)
     if archive.is_dir():
         raise BundleError(
             f"'{archive}' is a folder already",
@@ -157,9 +159,8 @@ def _verify(bundle: Path, key_paths: Sequence[Path]) -> VerifiedBundle:
 
 def _read_manifest(bundle: Path) -> Manifest:
     if bundle.is_dir():
+        check_folder(bundle)
         return decode_manifest(read_bounded(bundle / MANIFEST_FILE, MAX_MANIFEST_BYTES))
-    if not bundle.exists():
-        raise BundleError("there is no such bundle", found_in=str(bundle))
     return read_head(bundle).manifest
 
 
@@ -224,7 +225,7 @@ def _size(size_bytes: int) -> str:
     if size_bytes < 1000:
         return f"{size_bytes} B"
     if size_bytes < 1000**2:
-        return f"{size_bytes / 1000:.1f} kB"
+        return f"{size_bytes / 1000:.1f} KB"
     return f"{size_bytes / 1000**2:.1f} MB"
 
 

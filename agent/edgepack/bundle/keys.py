@@ -221,7 +221,11 @@ def _read(path: Path) -> bytes:
             remedy="edgepack keys generate -o release",
         ) from error
     if len(content) > _MAX_KEY_FILE_BYTES:
-        raise SignatureError("the file is too long for a key", found_in=str(path))
+        raise SignatureError(
+            "the file is too long for a key",
+            found_in=str(path),
+            remedy="name a key file (PEM); edgepack keys generate -o release makes a pair",
+        )
     return content
 
 

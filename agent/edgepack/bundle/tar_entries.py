@@ -17,6 +17,7 @@ from edgepack.errors import BundleError
 _BLOCK = tarfile.BLOCKSIZE
 _MAGIC = b"ustar\x0000"
 _PIECE_BYTES = 1024 * 1024
+_REMEDY = "name the .edgepack file that edgepack build wrote; or fetch it again"
 _OCTAL = re.compile(rb"[0-7]+[ \0]*")
 
 _KINDS = {
@@ -72,14 +73,17 @@ def read_entry(source: BinaryIO, *, found_in: str) -> TarEntry | None:
     header = source.read(_BLOCK)
     if len(header) != _BLOCK:
         if source.tell() == len(header):
-            raise BundleError("this is no archive: it is too short", found_in=found_in)
+            raise BundleError(
+                "this is no bundle's archive: it is too short", found_in=found_in, remedy=_REMEDY
+            )
         raise _truncated("before its end marker", found_in)
     if not header.strip(b"\0"):
         return None
     if header[257:265] != _MAGIC or _number(header[148:156]) != _checksum(header):
         raise BundleError(
-            "this is no POSIX (ustar) archive, or it is damaged",
+            "this is no bundle: no POSIX (ustar) archive, or a damaged one",
             found_in=f"{found_in}, byte {source.tell() - _BLOCK}",
+            remedy=_REMEDY,
         )
     name, prefix = (_text(header[:100], found_in), _text(header[345:500], found_in))
     path = f"{prefix}/{name}" if prefix else name

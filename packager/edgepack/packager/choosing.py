@@ -20,6 +20,7 @@ from edgepack.packager.judging.verdict import Verdict
 from edgepack.packager.passing_through import check_quantized_once, describe_own
 from edgepack.packager.profile.pass_settings import Lowering
 from edgepack.packager.profile.schema import Profile
+from edgepack.packager.reports.numbers import format_milliseconds
 from edgepack.packager.samples.sequence import Samples
 from edgepack.packager.search.candidates import Demand, SearchResult
 from edgepack.packager.search.judge import MOST_SAMPLES, CandidateJudge
@@ -159,8 +160,8 @@ class Chooser:
                 f"quantized one is no faster, at {size_share:.0%} of its bytes."
             )
             timed = (
-                f"The quantized model takes {times[0]:.2f} ms, the float one {times[1]:.2f} ms "
-                "(1 thread)."
+                f"The quantized model takes {format_milliseconds(times[0])}, the float one "
+                f"{format_milliseconds(times[1])} (1 thread)."
             )
             notes = (note, *found.notes)
             float_model = _float_model(prepared, FLOAT_PRECISION, found, notes, times[1])
@@ -175,8 +176,9 @@ class Chooser:
         timed_notes = []
         if times is not None and times[0] > times[1]:
             timed_notes.append(
-                f"It is no faster than the float model on this host ({times[0]:.2f} ms against "
-                f"{times[1]:.2f} ms, 1 thread), but smaller."
+                "It is no faster than the float model on this host "
+                f"({format_milliseconds(times[0])} against {format_milliseconds(times[1])}, "
+                "1 thread), but smaller."
             )
         return Chosen(
             path=best.path,
@@ -229,9 +231,9 @@ def _nothing_to_lower(prepared: Path, profile: Profile, settings: Lowering) -> C
     if not profile.gates.float_instead:
         raise BuildError(
             f"profile '{profile.name}' lowers the precision, and the model has no node that it "
-            f"could (pass {tag})",
+            f"could: {tag} takes {settings.takes}",
             found_in=f"pass {tag}",
-            remedy="--profile fp32",
+            remedy="--profile fp32, or one that lowers other operators (edgepack profiles list)",
         )
     note = "The float model is published: it has no node whose precision could be lowered."
     return _float_model(prepared, FLOAT_PRECISION, None, (note,))

@@ -1,5 +1,6 @@
 """The commands `edgepack build` and `edgepack init`."""
 
+import shlex
 import signal
 import sys
 import tempfile
@@ -227,9 +228,13 @@ def init(model: Path, output: Path) -> None:
     try:
         write_file(output, text.encode())
     except OSError as error:
-        raise BuildError(f"cannot write {output}: {error.strerror}") from error
+        raise BuildError(
+            f"cannot write {output}: {error.strerror}",
+            remedy="name a file in a folder that exists and that you may write to, with -o",
+        ) from error
     click.echo(f"Wrote {output}. Complete [inputs] and [calibration], then:")
-    click.echo(f"  edgepack build {model} --key release.key")
+    named = "" if output == Path(CONFIG_FILE) else f" --config {shlex.quote(str(output))}"
+    click.echo(f"  edgepack build {shlex.quote(str(model))}{named} --key release.key")
 
 
 def _read_settings(config: Path | None) -> BuildConfig:

@@ -1,4 +1,6 @@
-"""Words for people that fit their number."""
+"""Words for people: nouns that fit their number, names as a file wants them."""
+
+import msgspec
 
 
 def counted(count: int, noun: str) -> str:
@@ -9,3 +11,13 @@ def counted(count: int, noun: str) -> str:
         noun: For one of them; more get an s.
     """
     return f"{count} {noun if count == 1 else f'{noun}s'}"
+
+
+def toml_key(name: str) -> str:
+    """A name as a TOML key; quoted where a bare one is not allowed.
+
+    Args:
+        name: Any name, such as an input's.
+    """
+    bare = name.isascii() and all(c.isalnum() or c in "_-" for c in name)
+    return name if bare and name else msgspec.json.encode(name).decode()

@@ -111,6 +111,25 @@ def test_inspect_of_nothing_is_refused(tmp_path: Path) -> None:
     assert refused(call(cli.inspect, tmp_path / "none")).problem == "there is no such bundle"
 
 
+def test_a_bundle_may_be_named_by_a_link(either: Path, key_prefix: Path, tmp_path: Path) -> None:
+    link = tmp_path / "latest"
+    link.symlink_to(either)
+    assert call(cli.inspect, link).exit_code == 0
+    assert call(cli.verify, link, "--key", f"{key_prefix}.pub").exit_code == 0
+
+
+def test_a_folder_that_is_no_bundle_is_refused_with_what_it_lacks(
+    tmp_path: Path, key_prefix: Path
+) -> None:
+    for result in (
+        call(cli.inspect, tmp_path),
+        call(cli.verify, tmp_path, "--key", f"{key_prefix}.pub"),
+    ):
+        error = refused(result)
+        assert error.problem == "the folder is no bundle: it has no manifest.json"
+        assert "that edgepack build wrote" in (error.remedy or "")
+
+
 def test_keys_are_generated_and_shown(tmp_path: Path) -> None:
     made = call(keys_cli.keys, "generate", "-o", tmp_path / "release", "--curve", "P-384")
     assert made.exit_code == 0

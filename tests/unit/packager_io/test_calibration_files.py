@@ -147,7 +147,20 @@ def test_a_wrong_shape_shows_both(tmp_path: Path) -> None:
 def test_another_layout_is_recognised(tmp_path: Path) -> None:
     np.savez(tmp_path / "a.npz", images=np.zeros((1, 8, 8, 3), np.float32))
     spec = TensorSpec(name="images", dtype="float32", shape=(1, 3, 8, 8))
-    assert "NHWC and NCHW" in str(refusal_of(tmp_path, spec).remedy)
+    assert "save array.transpose(0, 3, 1, 2)" in str(refusal_of(tmp_path, spec).remedy)
+
+
+def test_another_layout_is_recognised_where_the_batch_is_open(tmp_path: Path) -> None:
+    np.savez(tmp_path / "a.npz", images=np.zeros((1, 3, 8, 9), np.float32))
+    spec = TensorSpec(name="images", dtype="float32", shape=("batch", 8, 9, 3))
+    assert "save array.transpose(0, 2, 3, 1)" in str(refusal_of(tmp_path, spec).remedy)
+
+
+def test_a_table_of_numbers_is_refused_with_what_makes_samples_of_it(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("1,2\n", encoding="utf-8")
+    spec = TensorSpec(name="x", dtype="float32", shape=(1, 2))
+    for path in (tmp_path, tmp_path / "a.csv"):
+        assert "np.loadtxt('table.csv', delimiter=','" in str(refusal_of(path, spec).remedy)
 
 
 def test_safe_conversions_are_made_and_noted(tmp_path: Path) -> None:

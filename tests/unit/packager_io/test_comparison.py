@@ -281,7 +281,7 @@ def test_reports_tell_settings_and_notes_but_not_what_is_fetched(tmp_path: Path)
     done = CliRunner().invoke(command, [str(path) for path in paths])
     assert done.exit_code == 0, done.output
     for text in (
-        "Different: 0 of 1 files are equal",
+        "Different: 0 of 1 file equal",
         "= a8w8",
         "cosine 0.9910 (≥ 0.9900) → cosine 0.9980 (≥ 0.9900)",
         "= 2.00 ms",

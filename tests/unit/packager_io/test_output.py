@@ -23,7 +23,9 @@ def test_the_release_follows_from_the_version() -> None:
 def test_a_version_that_gives_no_release_asks_for_one(version: str) -> None:
     with pytest.raises(BuildError) as caught:
         choose_release(version, None)
-    assert caught.value.remedy == "--release N, greater than that of every release before"
+    assert caught.value.remedy == (
+        "--version 1.2.0; or --release N, greater than that of every release before"
+    )
 
 
 @pytest.mark.parametrize("release", [-1, 2**53 + 1])
@@ -46,8 +48,16 @@ def test_the_outputs_name_may_say_name_and_version(output: str, expected: tuple[
 
 
 def test_a_name_that_fits_no_topic_is_refused() -> None:
-    with pytest.raises(BuildError, match="'my model' is no model name"):
+    with pytest.raises(BuildError, match="'my model' is no model name") as caught:
         check_name("my model")
+    assert caught.value.remedy == "--name my-model"
+
+
+@pytest.mark.parametrize("name", ["ocr-1.2.0.zip", "ocr.onnx"])
+def test_an_output_named_like_another_kind_of_file_is_refused(tmp_path: Path, name: str) -> None:
+    with pytest.raises(BuildError, match="a bundle is no") as caught:
+        check_output(tmp_path / name, replace=True)
+    assert (caught.value.remedy or "").startswith(f"-o {Path(name).stem}.edgepack")
 
 
 def test_what_is_no_bundle_is_never_replaced(tmp_path: Path) -> None:

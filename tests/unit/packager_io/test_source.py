@@ -163,6 +163,38 @@ def test_nan_in_weights_names_the_initializer(tmp_path: Path) -> None:
     assert error.problem == "1 of 3,456 values of weight 'w2' are NaN"
 
 
+@pytest.mark.parametrize("opset", [13, 17])
+def test_batch_normalization_in_training_mode_is_refused(tmp_path: Path, opset: int) -> None:
+    outputs = ["y", "m", "v"] + ([] if opset > 13 else ["saved_m", "saved_v"])
+    nodes = [helper.make_node("BatchNormalization", ["x", "s", "b", "m0", "v0"], outputs, "norm")]
+    if opset > 13:
+        nodes[0].attribute.append(helper.make_attribute("training_mode", 1))
+    weights = [numpy_helper.from_array(np.ones(3, np.float32), name) for name in nodes[0].input[1:]]
+    float_, shape = TensorProto.FLOAT, [1, 3, 4, 4]
+    graph = helper.make_graph(
+        nodes,
+        "g",
+        [helper.make_tensor_value_info("x", float_, shape)],
+        [helper.make_tensor_value_info("y", float_, shape)],
+        weights,
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
+    refusal = refusal_of(save(model, tmp_path / "model.onnx"))
+    assert "1 of the model's 1 BatchNormalization nodes is in training mode" in refusal.problem
+    assert "node 'norm'" in (refusal.found_in or "")
+    assert "model.eval()" in (refusal.remedy or "")
+
+
+def test_a_function_with_a_standard_operators_name_is_refused(tmp_path: Path) -> None:
+    model = small_cnn()
+    opsets = [helper.make_opsetid("", 17)]
+    body = [helper.make_node("Abs", ["a"], ["b"])]
+    model.functions.append(helper.make_function("", "Relu", ["a"], ["b"], body, opsets))
+    refusal = refusal_of(save(model, tmp_path / "model.onnx"))
+    assert "a function 'Relu', which is a standard operator's name" in refusal.problem
+    assert "a domain of its own" in (refusal.remedy or "")
+
+
 def test_infinity_in_a_layers_weights_is_refused(tmp_path: Path) -> None:
     error = refusal_of(save(_with_weight("b3", float("inf")), tmp_path / "model.onnx"))
     assert error.problem == "1 of 10 values of weight 'b3' are infinite"

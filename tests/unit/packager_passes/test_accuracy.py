@@ -103,10 +103,21 @@ def test_rows_without_a_clear_winner_hold_no_scores() -> None:
         "No winner stands out in output 'face', so its values are judged",
     ]
     assert remarks[0].endswith(
-        "[outputs.'ratings'] kind = 'scores' in edgepack.toml if the highest one wins."
+        "[outputs.ratings] with kind = 'scores' in edgepack.toml if the highest one wins."
     )
     known = {"ratings": Meaning.VALUES, "face": Meaning.EMBEDDING}
     assert Reference(expected, GATE, known).judge(expected).remarks == ()
+
+
+def test_a_short_row_that_was_taken_for_scores_is_told_since_it_may_hold_quantities() -> None:
+    angles = _named(_outputs(40, (1, 3), scale=30.0))
+    remarks = Reference(angles, GATE).judge(angles).remarks
+    assert remarks == (
+        "Output 'y' was taken for the scores of 3 classes: judged is which one is highest. "
+        "[outputs.y] with kind = 'values' in edgepack.toml if they are quantities side by side.",
+    )
+    for known in (Meaning.VALUES, Meaning.SCORES):
+        assert Reference(angles, GATE, {"y": known}).judge(angles).remarks == ()
 
 
 def test_a_score_that_finds_nothing_in_any_sample_is_told() -> None:

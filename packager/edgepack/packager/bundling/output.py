@@ -2,6 +2,7 @@
 
 import os
 import re
+import shlex
 from pathlib import Path
 
 from edgepack.bundle.archive import read_head
@@ -12,7 +13,10 @@ ARCHIVE_SUFFIX = ".edgepack"
 _VERSION = re.compile(r"(\d+)\.(\d{1,3})\.(\d{1,3})")
 _NAMED_OUTPUT = re.compile(r"(?P<name>.+?)-(?P<version>\d+(?:\.\d+)+[\w.+-]*)")
 _NAME = re.compile(r"[A-Za-z0-9._-]+")
+_NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9._-]+")
 _LARGEST_RELEASE = 2**53
+_OTHER_FILES = frozenset({".zip", ".tar", ".gz", ".tgz", ".onnx", ".ort", ".json", ".toml"})
+"""What ends so is meant as a file, and a bundle's folder would get that name."""
 
 
 def check_output(output: Path, *, replace: bool) -> None:
@@ -25,10 +29,17 @@ def check_output(output: Path, *, replace: bool) -> None:
     Raises:
         BuildError: The folder is missing or not writable, or something is there already.
     """
+    if output.suffix.lower() in _OTHER_FILES:
+        raise BuildError(
+            f"a bundle is no {output.suffix} file",
+            found_in=f"-o {output}",
+            remedy=f"-o {output.stem}{ARCHIVE_SUFFIX} for one file; a folder's name for a folder",
+        )
     parent = output.parent
     if not parent.is_dir():
         raise BuildError(
-            f"the output's folder {parent} does not exist", remedy=f"mkdir -p {parent}"
+            f"the output's folder {parent} does not exist",
+            remedy=f"mkdir -p {shlex.quote(str(parent))}",
         )
     if not os.access(parent, os.W_OK | os.X_OK):
         raise BuildError(
@@ -66,7 +77,7 @@ def check_name(name: str) -> str:
     if not _NAME.fullmatch(name):
         raise BuildError(
             f"'{name}' is no model name: it has letters, digits, '.', '_' and '-' only",
-            remedy="--name ocr-reader",
+            remedy=f"--name {_NOT_IN_NAMES.sub('-', name).strip('-') or 'ocr-reader'}",
         )
     return name
 
@@ -87,7 +98,7 @@ def choose_release(version: str, release: int | None) -> int:
             raise BuildError(
                 f"no release counter follows from version {version!r}: only x.y.z with y and z "
                 "below 1000 gives one",
-                remedy="--release N, greater than that of every release before",
+                remedy="--version 1.2.0; or --release N, greater than that of every release before",
             )
         major, minor, patch = map(int, found.groups())
         release = major * 1_000_000 + minor * 1_000 + patch

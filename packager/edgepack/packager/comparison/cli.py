@@ -17,6 +17,7 @@ from edgepack.packager.comparison.result import (
     Comparison,
     Difference,
     FileState,
+    Presence,
     Transfer,
     VariantComparison,
     VariantSide,
@@ -33,6 +34,7 @@ from edgepack.packager.wording import counted
 _side = click.Path(path_type=Path)
 _MOST_LISTED = 8
 _UNKNOWN = "not known"
+_PRESENCE: dict[Presence, str] = {"both": "", "only a": " (only A)", "only b": " (only B)"}
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
@@ -79,7 +81,7 @@ def _verdict(comparison: Comparison) -> str:
     if comparison.equal_for_devices is None:
         return "[green]Equal models[/]: a report does not tell of golden samples and hooks."
     equal = len(comparison.files) - len(changed)
-    return f"[yellow]Different[/]: {equal} of {len(comparison.files)} files are equal."
+    return f"[yellow]Different[/]: {equal} of {counted(len(comparison.files), 'file')} equal."
 
 
 def _table(variants: tuple[VariantComparison, ...]) -> Table:
@@ -103,7 +105,7 @@ def _table(variants: tuple[VariantComparison, ...]) -> Table:
         table.add_column(heading, overflow="fold")
     for variant in variants:
         table.add_row(
-            escape(variant.name) + ("" if variant.presence == "both" else f" ({variant.presence})"),
+            escape(variant.name) + _PRESENCE[variant.presence],
             *(escape(_pair(variant, tell)) for _, tell in columns),
             escape(_to_fetch(variant.transfer)),
         )
@@ -141,11 +143,10 @@ def _to_fetch(transfer: Transfer | None) -> str:
 
 def _lines(comparison: Comparison) -> Iterator[str]:
     yield ""
-    for difference in comparison.differences:
-        yield _difference("bundle", difference)
-    for variant in comparison.variants:
-        yield from _variant_lines(variant)
-    yield ""
+    told = [_difference("bundle", difference) for difference in comparison.differences]
+    told += [line for variant in comparison.variants for line in _variant_lines(variant)]
+    if told:
+        yield from (*told, "")
     for state in ("changed", "added", "removed", "equal"):
         yield from _file_line(comparison, state)
     transfer = comparison.transfer

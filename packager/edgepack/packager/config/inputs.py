@@ -172,4 +172,6 @@ def _check_image(declaration: ImageInput, spec: TensorSpec, where: str) -> None:
                 remedy=f"give one value, or {channels}",
             )
     if 0 in declaration.std:
-        raise BuildError("std has a 0: it is divided by", found_in=where)
+        raise BuildError(
+            "std has a 0: it is divided by", found_in=where, remedy="1.0 where nothing is divided"
+        )

@@ -3,9 +3,8 @@
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from edgepack.packager.source.tensor_spec import TensorSpec
+from edgepack.packager.wording import toml_key
 
 
 def template(model_file: str, inputs: tuple[TensorSpec, ...]) -> str:
@@ -20,11 +19,11 @@ def template(model_file: str, inputs: tuple[TensorSpec, ...]) -> str:
     sections += [_input_template(spec) for spec in inputs]
     open_inputs = [spec for spec in inputs if not spec.is_static]
     shape = "".join(
-        f"#   {_quoted(spec.name)} = [{', '.join(str(_size(size)) for size in spec.shape)}]\n"
+        f"#   {toml_key(spec.name)} = [{', '.join(str(_size(size)) for size in spec.shape)}]\n"
         for spec in open_inputs
     )
     sections.append(_TEMPLATE_TAIL + (f"# [build.shape]\n{shape}" if shape else ""))
-    scalars = [f"#   {_quoted(spec.name)} = 1\n" for spec in inputs if not spec.shape]
+    scalars = [f"#   {toml_key(spec.name)} = 1\n" for spec in inputs if not spec.shape]
     if scalars:
         sections.append("".join([_VALUE_TEMPLATE, *scalars]))
     return "\n".join(sections)
@@ -81,7 +80,7 @@ std = {std}
 
 
 def _input_template(spec: TensorSpec) -> str:
-    name = _quoted(spec.name)
+    name = toml_key(spec.name)
     layout = _image_layout(spec)
     if layout:
         axes = (1, 2, 3) if layout == "NCHW" else (3, 1, 2)
@@ -112,12 +111,6 @@ def _image_layout(spec: TensorSpec) -> str:
     if spec.shape[1] in (1, 3):
         return "NCHW"
     return "NHWC" if spec.shape[3] in (1, 3) else ""
-
-
-def _quoted(name: str) -> str:
-    """A TOML key; quoted where a bare one is not allowed."""
-    bare = name.isascii() and all(c.isalnum() or c in "_-" for c in name)
-    return name if bare and name else msgspec.json.encode(name).decode()
 
 
 def _size(size: str | int) -> Any:

@@ -71,7 +71,7 @@ def describe_type_error(
         return TypeProblem(
             place=place,
             problem=f"{place or 'the file'} lacks '{missing['field']}'",
-            remedy='name it, or start from a shipped profile that has it: extends = "cpu"',
+            remedy=_where_to_take(missing["field"], kind, root),
         )
     if allowed := _literals(kind):
         return TypeProblem(
@@ -92,6 +92,14 @@ def describe_type_error(
             remedy=_REMEDIES.get(next(iter(wanted))) if len(wanted) == 1 else None,
         )
     return TypeProblem(place=place, problem=what if not place else f"{place}: {what}")
+
+
+def _where_to_take(field: str, kind: object, root: type[msgspec.Struct]) -> str:
+    """What to do about a key that is missing."""
+    if tags := _tags(kind):
+        return f"{field} = one of: {', '.join(tags)}"
+    inherited = ', or inherit it: extends = "cpu"' if "profile" in _names(root, None) else ""
+    return f"{field} = …{inherited}"
 
 
 def _unknown(field: str, place: str, value: object, kind: object) -> TypeProblem:

@@ -142,7 +142,11 @@ def _read(path: Path) -> tuple[int, ...]:
             return tuple(int(line) for line in path.read_text(encoding="utf-8").split())
         values = np.load(path, allow_pickle=False)
     except OSError as error:
-        raise BuildError(f"cannot read the labels: {error.strerror}", found_in=str(path)) from error
+        raise BuildError(
+            f"cannot read the labels: {error.strerror}",
+            found_in=str(path),
+            remedy="a file with the class of each evaluation sample, one integer a line",
+        ) from error
     except ValueError as error:
         raise _no_labels(path, str(error)) from error
     if values.dtype.kind not in "iu" or values.ndim != 1:

@@ -11,6 +11,7 @@ from edgepack.packager.judging.measure import Outputs
 from edgepack.packager.judging.parts import find_parts
 from edgepack.packager.profile.schema import AccuracyGate
 from edgepack.packager.samples.meanings import NOTHING_KNOWN, Meaning
+from edgepack.packager.wording import toml_key
 
 ONE_MISS_FROM = 10
 """From this many samples on, one may differ whatever the budget: below 1/budget samples a single
@@ -171,6 +172,12 @@ def describe_scores(
     remarks = []
     for name, kind in kinds.items():
         values = [outputs[name] for outputs in expected if outputs[name].size]
+        if _may_be_quantities(kind, values) and gate.metric == "auto" and name not in meanings:
+            remarks.append(
+                f"Output '{name}' was taken for the scores of {values[0].shape[-1]} classes: "
+                f"judged is which one is highest. [outputs.{toml_key(name)}] with kind = 'values' "
+                "in edgepack.toml if they are quantities side by side."
+            )
         is_guessed = kind is OutputKind.VALUES and gate.metric == "auto" and name not in meanings
         if kind is OutputKind.VALUES and values and (quiet := _describe_quiet(name, values)):
             remarks.append(quiet)
@@ -193,9 +200,17 @@ def describe_scores(
         elif is_guessed and _are_decisions(values):
             remarks.append(
                 f"No winner stands out in output '{name}', so its values are judged: "
-                f"[outputs.'{name}'] kind = 'scores' in edgepack.toml if the highest one wins."
+                f"[outputs.{toml_key(name)}] with kind = 'scores' in edgepack.toml if the highest "
+                "one wins."
             )
     return tuple(remarks)
+
+
+def _may_be_quantities(kind: OutputKind, values: Sequence[npt.NDArray[np.generic]]) -> bool:
+    """Whether a short row was taken for scores by its values alone: angles look so too."""
+    is_short = bool(values) and values[0].size < _FEWEST_CLASSES
+    is_guess = kind is OutputKind.DECISION and is_short
+    return is_guess and not all(_is_distribution(value) for value in values)
 
 
 def _describe_quiet(name: str, values: Sequence[npt.NDArray[np.generic]]) -> str:

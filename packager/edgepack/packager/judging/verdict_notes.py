@@ -6,6 +6,7 @@ from edgepack.packager.judging.chains import describe_chains
 from edgepack.packager.judging.distance import OutputDistance, OutputKind
 from edgepack.packager.judging.verdict import Verdict
 from edgepack.packager.samples.sequence import Samples
+from edgepack.packager.wording import counted
 
 
 def describe_verdict(
@@ -22,7 +23,7 @@ def describe_verdict(
     notes = list(verdict.remarks)
     if verdict.low is not None:
         notes.append(
-            f"{verdict.what} is {verdict.value:.4f} on {count} held-out samples: with "
+            f"{verdict.what} is {verdict.value:.4f} on {counted(count, 'held-out sample')}: with "
             f"95 % confidence at least {max(verdict.low, 0.0):.4f} on samples like these."
         )
     selected = [

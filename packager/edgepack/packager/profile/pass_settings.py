@@ -187,6 +187,13 @@ class Quantize(Section, frozen=True, kw_only=True, tag_field="name", tag="quanti
         """Whether nodes can get activations with more bits than the others have."""
         return bool(self.raised_activations) and self.activations not in WIDE_TYPES
 
+    @property
+    def takes(self) -> str:
+        """What it lowers, in words."""
+        if self.ops == "all":
+            return "every operator that has a quantized form, but for leave_ops"
+        return "convolutions and matrix products with constant weights"
+
 
 class Float16(Section, frozen=True, kw_only=True, tag_field="name", tag="float16"):
     """Half precision: weights and activations of 16-bit floats, inputs and outputs of 32.
@@ -201,6 +208,11 @@ class Float16(Section, frozen=True, kw_only=True, tag_field="name", tag="float16
     leave_ops: tuple[str, ...] = ()
     activation_max: float = 32768.0
     max_float_share: float = 0.5
+
+    @property
+    def takes(self) -> str:
+        """What it lowers, in words."""
+        return "every operator that has a 16-bit form, but for leave_ops"
 
 
 class QuantizeDynamic(Section, frozen=True, kw_only=True, tag_field="name", tag="quantize_dynamic"):
@@ -220,6 +232,11 @@ class QuantizeDynamic(Section, frozen=True, kw_only=True, tag_field="name", tag=
     per_channel: bool = True
     reduce_range: bool = False
     max_float_share: float = 0.5
+
+    @property
+    def takes(self) -> str:
+        """What it lowers, in words."""
+        return f"{', '.join(self.ops)} with constant weights"
 
 
 class QuantizeWeights(Section, frozen=True, kw_only=True, tag_field="name", tag="quantize_weights"):
@@ -248,6 +265,12 @@ class QuantizeWeights(Section, frozen=True, kw_only=True, tag_field="name", tag=
     embeddings: bool = True
     accuracy_level: Literal[0, 1, 2, 3, 4] = 0
     max_float_share: float = 0.5
+
+    @property
+    def takes(self) -> str:
+        """What it lowers, in words."""
+        tables = ", and tables that Gather reads," if self.embeddings else ""
+        return f"MatMul and Gemm with constant weights{tables} of 1,024 numbers or more"
 
     @property
     def can_raise(self) -> bool:

@@ -150,9 +150,17 @@ def _read(name_or_path: str, children: tuple[str, ...]) -> tuple[str, str]:
         path = Path(name_or_path)
         try:
             return str(path.resolve()), path.read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
+        except OSError as error:
             raise ProfileError(
-                f"cannot read the profile: {error}", found_in=children[-1] if children else None
+                f"cannot read the profile {path}: {error.strerror}",
+                found_in=children[-1] if children else None,
+                remedy="check the path; edgepack profiles list shows those that are shipped",
+            ) from error
+        except UnicodeDecodeError as error:
+            raise ProfileError(
+                f"the profile {path} is no text: {error.reason} at byte {error.start}",
+                found_in=children[-1] if children else None,
+                remedy="save it as UTF-8",
             ) from error
     known = list_profiles()
     if name_or_path not in known:
@@ -240,5 +248,14 @@ def describe_passes(profile: Profile) -> Iterator[str]:
     for entry in profile.passes:
         settings = msgspec.to_builtins(entry)
         name = settings.pop("name")
-        words = ", ".join(f"{key} {value}" for key, value in settings.items())
+        words = ", ".join(f"{key} {_in_words(value)}" for key, value in settings.items())
         yield f"{name}: {words}" if words else name
+
+
+def _in_words(value: object) -> str:
+    """A setting as a profile has it, without quotes."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(_in_words(entry) for entry in value)}]"
+    return str(value) or "none"

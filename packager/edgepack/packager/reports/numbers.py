@@ -28,6 +28,8 @@ def format_percent(share: float) -> str:
     percent = 100.0 * share
     if percent >= 100:
         return f"{percent:,.0f} %"
+    if percent >= 1:
+        return f"{percent:.{2 if percent < 10 else 1}f} %"
     return f"{percent:.3g} %" if percent >= 0.001 or percent == 0 else "below 0.001 %"
 
 

@@ -68,6 +68,7 @@ def _template() -> jinja2.Template:
         is_float_instead=reasons.is_float_instead,
         latency_points=views.latency_points,
         more_ranges=views.more_ranges,
+        most_ranges=views.MOST_RANGES,
         noisiest=views.noisiest,
         notable_ranges=views.notable_ranges,
         outlier_count=views.outlier_count,

@@ -1,5 +1,6 @@
 """What a build prints for a person."""
 
+import shlex
 from collections.abc import Iterable
 
 import click
@@ -37,11 +38,11 @@ def print_summary(result: BuildResult) -> None:
             click.echo(f"  try: {refused.remedy}")
     for note in _notes(result):
         click.echo(f"{click.style('-', dim=True)} {note}")
-    click.echo(f"\nHere it would run: {report.choice}")
+    click.echo(f"\nOn this machine: {report.choice}")
     bundle = click.style(str(result.output), bold=True)
     click.echo(f"bundle  {bundle}  sha256:{result.digest[:16]}…")
     click.echo(f"report  {result.report_html}")
-    click.echo(f"next    edgepack rollout start {result.output} --group GROUP")
+    click.echo(f"next    edgepack rollout start {shlex.quote(str(result.output))} --group GROUP")
 
 
 def _row(variant: VariantReport, source_bytes: int) -> tuple[tuple[str, str], ...]:

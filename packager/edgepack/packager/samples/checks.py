@@ -152,15 +152,23 @@ def _shape(spec: TensorSpec, start: int) -> str:
 
 
 def _shape_remedy(found: tuple[int, ...], spec: TensorSpec) -> str:
-    want = [size for size in spec.shape if isinstance(size, int)]
-    if len(found) == len(spec.shape) == 4 and sorted(found) == sorted(want):
-        return "it looks like another layout (NHWC and NCHW): transpose it"
+    if len(found) == len(spec.shape) == 4:
+        for order, layouts in (
+            ((0, 3, 1, 2), "NHWC and not NCHW"),
+            ((0, 2, 3, 1), "NCHW, not NHWC"),
+        ):
+            moved = (found[axis] for axis in order)
+            if all(
+                size == want or isinstance(want, str)
+                for size, want in zip(moved, spec.shape, strict=True)
+            ):
+                return f"it looks like {layouts}: save array.transpose{order}"
     if len(found) == len(spec.shape) and found[1:] == spec.shape[1:]:
         return (
             f"the first axis is {found[0]}: one file of a folder is one sample; "
             "give a stack as one .npz file"
         )
-    return "save the samples in the model's shape, or fix another shape with --shape"
+    return "save the samples in the model's shape (where --shape fixed it, theirs may stand there)"
 
 
 def _convert(array: Tensor, spec: TensorSpec, where: str) -> Tensor:

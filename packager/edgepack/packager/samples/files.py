@@ -15,6 +15,7 @@ from edgepack.packager.samples.sequence import Feeds, Samples, Tensor, digest_of
 from edgepack.packager.source.fixed_inputs import FixedInput
 from edgepack.packager.source.input_shapes import suggest_option
 from edgepack.packager.source.tensor_spec import TensorSpec
+from edgepack.packager.wording import counted
 
 RANDOM_PREFIX = "random:"
 FEW_SAMPLES = 32
@@ -143,7 +144,8 @@ def _notes(
         notes.append(f"{total - different} of the {total} samples in {where} repeat another one.")
     if different < FEW_SAMPLES:
         notes.append(
-            f"Only {different} different samples in {where}: 100 to 300 make ranges reliable."
+            f"Only {counted(different, 'different sample')} in {where}: 100 to 300 make ranges "
+            "reliable."
         )
     if constant:
         notes.append(f"Every sample in {where} is constant in {', '.join(constant)}.")

@@ -8,7 +8,7 @@
 """
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -107,7 +107,7 @@ def _open(
         raise BuildError(
             f"there are no samples in {path}"
             + (f", which holds {_first_names(files)}" if files else ""),
-            remedy=f"give {FORMS}",
+            remedy=_remedy(files),
         )
     if len(kinds) > 1:
         raise BuildError(
@@ -138,13 +138,25 @@ def _npy_folder(files: list[Path], inputs: tuple[TensorSpec, ...]) -> RawSamples
     )
 
 
+def _remedy(files: Sequence[Path]) -> str:
+    """Tables of numbers become samples with one line of NumPy."""
+    tables = sorted({file.suffix for file in files} & {".csv", ".txt", ".tsv"})
+    if not tables:
+        return f"give {FORMS}"
+    sign = "'\\t'" if tables[0] == ".tsv" else "','"
+    return (
+        f"np.save('samples.npy', np.loadtxt('table{tables[0]}', delimiter={sign}, "
+        "dtype=np.float32)) makes a stack of a table with one sample a line; or give " + FORMS
+    )
+
+
 def _stack(path: Path, inputs: tuple[TensorSpec, ...]) -> RawSamples:
     if path.suffix == ".npy":
         arrays = {_only_input(inputs, path): read_npy(path)}
     elif path.suffix == ".npz":
         arrays = read_npz(path)
     else:
-        raise BuildError(f"{path} is no form of samples", remedy=f"give {FORMS}")
+        raise BuildError(f"{path} is no form of samples", remedy=_remedy([path]))
     if not arrays:
         raise BuildError("the file holds no arrays", found_in=str(path))
     single = [name for name, array in arrays.items() if not array.ndim]

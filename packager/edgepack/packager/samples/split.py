@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from edgepack.errors import BuildError
 from edgepack.packager.samples.files import OpenedSamples
 from edgepack.packager.samples.sequence import SampleSplit
+from edgepack.packager.wording import counted
 
 CALIBRATION_SHARE = 0.5
 SEARCH_SHARE = 0.2
@@ -61,8 +62,8 @@ def split_samples(given: OpenedSamples, evaluation: OpenedSamples | None) -> Sam
 def describe(split: SampleSplit) -> str:
     """The split in words, for the report."""
     return (
-        f"{split.calibration.count} samples for ranges, {split.search.count} to choose between "
-        f"candidates, {split.held_out.count} held out for the verdict"
+        f"{counted(split.calibration.count, 'sample')} for ranges, {split.search.count} to choose "
+        f"between candidates, {split.held_out.count} held out for the verdict"
     )
 
 

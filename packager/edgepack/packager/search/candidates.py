@@ -9,6 +9,7 @@ from edgepack.packager.judging.verdict import Verdict
 from edgepack.packager.search.maker import NodeCost, Origin
 from edgepack.packager.search.savings import describe_share
 from edgepack.packager.variant import Attempt
+from edgepack.packager.wording import counted
 
 
 class Demand(msgspec.Struct, frozen=True, kw_only=True):
@@ -105,7 +106,7 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
         kinds = ((self.float_nodes, "float"), (self.only_raised, self.raised_word))
         spared = [(nodes, kind) for nodes, kind in kinds if nodes]
         if not spared:
-            return f"{label}{self.method}, {total} nodes quantized"
+            return f"{label}{self.method}, {counted(total, 'node')} quantized"
         (nodes, kind), *others = spared
         share = describe_share(self.costs, nodes)
         words = [f"{len(nodes)} of {total} nodes {kind}" + (f" ({share})" if share else "")]

@@ -132,7 +132,7 @@ def _try_methods(
 ) -> bool:
     """Step 1; whether it is all that is needed."""
     for number, method in enumerate(methods):
-        because = "the profile's first method" if number == 0 else "the one before lost too much"
+        because = "the profile's first method" if number == 0 else "the profile's next method"
         candidate = tries.add(method, (), because)
         if tries.is_settled(candidate):
             return True

@@ -87,9 +87,8 @@ def parse_value(text: str) -> tuple[str, Numbers]:
     try:
         numbers = tuple(_number(word.strip()) for word in words.split(","))
     except ValueError as error:
-        raise BuildError(
-            f"'{text}' has no value", found_in="--value", remedy="--value sr=16000"
-        ) from error
+        problem = f"'{words}' is no number" if name and words else f"'{text}' has no value"
+        raise BuildError(problem, found_in="--value", remedy="--value sr=16000") from error
     if not name:
         raise BuildError(f"'{text}' names no input", found_in="--value", remedy="--value sr=16000")
     return name, numbers

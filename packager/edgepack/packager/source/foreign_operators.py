@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import onnx
+from onnx import defs
 
 from edgepack.errors import BuildError
 from edgepack.packager.graph.questions import subgraphs
@@ -22,8 +23,10 @@ def check(path: Path, model: onnx.ModelProto) -> None:
         model: The model; functions that it defines itself are no foreign operators.
 
     Raises:
-        BuildError: There are some; the message names the first ones.
+        BuildError: There are some; the message names the first ones. Or a function of the model's
+            own has the name of a standard operator.
     """
+    _check_functions(path, model)
     own = {(function.domain, function.name) for function in model.functions}
     found = [
         node
@@ -41,6 +44,23 @@ def check(path: Path, model: onnx.ModelProto) -> None:
         remedy="export it with standard operators, or define them as functions in the model: "
         "a device has no library for others",
     )
+
+
+def _check_functions(path: Path, model: onnx.ModelProto) -> None:
+    """ONNX means such a function, ONNX Runtime computes its own operator: which one was trained?"""
+    taken = [
+        function.name
+        for function in model.functions
+        if defs.has(function.name, "" if function.domain == "ai.onnx" else function.domain)
+    ]
+    if taken:
+        raise BuildError(
+            f"the model defines a function {taken[0]!r}, which is a standard operator's name: "
+            "ONNX Runtime computes the operator and never the function",
+            found_in=f"{path}, function {taken[0]!r}",
+            remedy="give the function a domain of its own (such as 'local') and its nodes too, or "
+            "remove it where the operator is meant",
+        )
 
 
 def _nodes(model: onnx.ModelProto) -> list[onnx.NodeProto]:

@@ -34,6 +34,7 @@ from edgepack.packager.source import (
     input_shapes,
     runtime_limits,
     soundness,
+    training_exports,
 )
 from edgepack.packager.source.fixed_inputs import FixedInput, Numbers, describe_fixed, fix_values
 from edgepack.packager.source.known_branches import take_known_branches
@@ -106,6 +107,7 @@ def load_source(
     opset = runtime_limits.check_versions(path, model)
     attach_weights(model, path.parent)
     foreign_operators.check(path, model)
+    training_exports.check(path, model)
     checker_notes = soundness.check_graph(path)
     sort_nodes(model.graph)
     input_shapes.fix(model, required_inputs(model), shapes or {})

@@ -20,8 +20,8 @@ _DRAWS = frozenset(
         *("Multinomial", "Bernoulli"),
     }
 )
-_TRAINS = frozenset({"Dropout", "BatchNormalization"})
-"""Operators that draw numbers, or go on learning, where a model was exported for training."""
+_TRAINS = frozenset({"Dropout"})
+"""Operators that draw numbers where a model was exported for training."""
 
 _TOLERANCE = 5e-3
 """Share of an output's size by which two runs may differ: what a pass may change is no more."""

@@ -1,0 +1,53 @@
+"""Nodes that still train: what was exported in training mode is not the model that was meant."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import onnx
+
+from edgepack.errors import BuildError
+from edgepack.packager.graph.questions import subgraphs
+
+
+def check(path: Path, model: onnx.ModelProto) -> None:
+    """Refuses batch normalization in training mode.
+
+    It normalizes by the mean and variance of what it is fed, one sample on a device, and not by
+    those that were learned. ONNX Runtime computes that without a word.
+
+    Args:
+        path: The model's file, for the message.
+        model: The model.
+
+    Raises:
+        BuildError: There is one; the message names the first.
+    """
+    found = [node for node in _nodes(model) if node.op_type == "BatchNormalization"]
+    training = [node for node in found if _trains(node)]
+    if not training:
+        return
+    first = training[0].name or training[0].output[0]
+    raise BuildError(
+        f"{len(training)} of the model's {len(found)} BatchNormalization nodes "
+        f"{'is' if len(training) == 1 else 'are'} in training mode: normalized is by the mean and "
+        "variance of each input that is fed, not by those that were learned",
+        found_in=f"{path}, node {first!r}",
+        remedy="export it for inference: model.eval() before torch.onnx.export, without training=",
+    )
+
+
+def _trains(node: onnx.NodeProto) -> bool:
+    """Below opset 14 the further outputs, running mean and variance, tell it."""
+    return any(a.name == "training_mode" and a.i for a in node.attribute) or any(node.output[1:])
+
+
+def _nodes(model: onnx.ModelProto) -> Iterator[onnx.NodeProto]:
+    for graph in (model.graph, *model.functions):
+        yield from _of_graph(graph)
+
+
+def _of_graph(graph: onnx.GraphProto | onnx.FunctionProto) -> Iterator[onnx.NodeProto]:
+    for node in graph.node:
+        yield node
+        for body in subgraphs(node):
+            yield from _of_graph(body)
