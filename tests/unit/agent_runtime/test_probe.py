@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from edgepack.agent.config import ProbeConfig
@@ -11,6 +12,7 @@ from edgepack.agent.runtime.probe import judge, probe_variant
 from edgepack.agent.runtime.sessions import Session, Tensor
 from edgepack.bundle.golden import Golden, write_golden
 from edgepack.bundle.manifest import GOLDEN_FILE, Placement, Variant
+from edgepack.wire.messages import ProbeResult
 from tests.simulators.children import (
     LONGER_AND_LONGER_S,
     child,
@@ -149,3 +151,53 @@ def test_two_samples_run_however_short_the_time(tmp_path: Path) -> None:
     assert result.right
     assert result.because.endswith("2 of 8 golden samples")
     assert session.runs == 2
+
+
+class ScriptedSession:
+    """Answers with a factor on its input, and tells the times that it was given."""
+
+    provider = QNN
+    placement = Placement(provider=QNN, taken=1, total=1, verified=True)
+
+    def __init__(self, *times_ms: float, factor: float = 1.0) -> None:
+        self._times_ms = iter(times_ms)
+        self._factor = np.float32(factor)
+
+    def run_timed(self, feeds: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], float]:
+        return {"y": feeds["x"].astype(np.float32) * self._factor}, next(self._times_ms)
+
+    @property
+    def left(self) -> tuple[float, ...]:
+        """Times of runs that did not happen."""
+        return tuple(self._times_ms)
+
+
+def judge_scripted(session: ScriptedSession, *, runs: int = 5) -> ProbeResult:
+    inputs = make_inputs(3)
+    golden = Golden(inputs=inputs, outputs=tuple({"y": feeds["x"]} for feeds in inputs))
+    return judge(session, golden, make_variant(), runs=runs, golden_s=60)
+
+
+def test_the_first_run_warms_up_and_counts_in_no_latency() -> None:
+    session = ScriptedSession(900.0, 2.0, 1.0, 3.0, 2.0, 5.0, 99.0)
+    result = judge_scripted(session)
+    assert (result.right, result.latency_ms) == (True, 2.0)
+    assert session.left == (99.0,), "five runs were asked for, beside the first"
+
+
+def test_a_slow_provider_is_timed_for_two_seconds_and_not_longer() -> None:
+    session = ScriptedSession(9.0, 700.0, 700.0, 599.0, 2.0, 700.0, 99.0)
+    assert judge_scripted(session, runs=50).latency_ms == 649.5
+    assert session.left == (700.0, 99.0), "1999 ms are not 2 s, 2001 are"
+
+
+def test_what_computes_something_else_is_timed_no_longer() -> None:
+    session = ScriptedSession(9.0, 2.0, 1.0, 99.0, factor=3.0)
+    result = judge_scripted(session)
+    assert (result.right, result.latency_ms, session.left) == (False, 1.5, (99.0,))
+    assert result.worst_nrmse == pytest.approx(2.0, rel=1e-3)
+
+
+def test_an_error_without_end_is_told_as_none_that_json_can_hold() -> None:
+    result = judge_scripted(ScriptedSession(*[1.0] * 9, factor=float("inf")))
+    assert (result.right, result.worst_nrmse) == (False, None)

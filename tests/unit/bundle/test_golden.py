@@ -91,6 +91,7 @@ MALFORMED: dict[str, tuple[bytes, str]] = {
     "a bomb": (npz({"inputs/0/x.npy": bytes(10**6)}, zipfile.ZIP_DEFLATED), "longer than itself"),
     "no array": (npz({"inputs/0/x.npy": b"text"}), "no plain numeric array"),
     "a truncated array": (npz({"inputs/0/x.npy": GOOD[:-1]}), "has 11 bytes for the shape"),
+    "no samples at all": (npz({}), "0 samples with inputs, 0 with outputs"),
     "no outputs": (npz({"inputs/0/x.npy": GOOD}), "1 samples with inputs, 0 with outputs"),
     "a gap": (npz({"inputs/1/x.npy": GOOD, "outputs/0/y.npy": GOOD}), "not numbered from 0"),
     "a stranger": (

@@ -172,11 +172,15 @@ def _copy_hooks(folder: Path, hooks: Path) -> tuple[FileEntry, ...]:
 
 
 def _copy_files(source: Path, target: Path, *, mode: int = 0o644) -> tuple[str, ...]:
-    """Copies all files below a folder; returns their POSIX paths below it, sorted."""
+    """Copies the files below a folder that are no by-product; see `_is_by_product`.
+
+    Returns:
+        Their POSIX paths below it, sorted.
+    """
     names = sorted(
         path.relative_to(source).as_posix()
         for path in source.rglob("*")
-        if path.is_file() and not path.name.startswith(".") and "__pycache__" not in path.parts
+        if path.is_file() and not _is_by_product(path.relative_to(source))
     )
     for name in names:
         destination = target / name
@@ -184,3 +188,8 @@ def _copy_files(source: Path, target: Path, *, mode: int = 0o644) -> tuple[str, 
         shutil.copyfile(source / name, destination)
         destination.chmod(mode)
     return tuple(names)
+
+
+def _is_by_product(path: Path) -> bool:
+    """Whether a file is hidden, or in a hidden folder (`.git`), or Python's own (`__pycache__`)."""
+    return any(part.startswith(".") or part == "__pycache__" for part in path.parts)
