@@ -4,13 +4,14 @@ The search finds the best quantized candidate. Where the profile says so, the fl
 published in its place when it is faster on the provider itself, or when nothing keeps the budget.
 """
 
+from collections.abc import Collection
 from pathlib import Path
 
 from msgspec.structs import replace
 
 from edgepack.errors import BuildError
 from edgepack.packager.choice import FLOAT_PRECISION, Chosen, Grounds, PreparedFloat
-from edgepack.packager.graph.model_files import size_on_disk
+from edgepack.packager.graph.model_files import save_model, size_on_disk
 from edgepack.packager.graph.own_quantization import read_own_quantization
 from edgepack.packager.judging import gates
 from edgepack.packager.judging.evaluation import Evaluator
@@ -22,7 +23,7 @@ from edgepack.packager.profile.pass_settings import Lowering
 from edgepack.packager.profile.schema import Profile
 from edgepack.packager.reports.numbers import format_milliseconds
 from edgepack.packager.samples.sequence import Samples
-from edgepack.packager.search.candidates import Demand, SearchResult
+from edgepack.packager.search.candidates import Candidate, Demand, SearchResult
 from edgepack.packager.search.judge import MOST_SAMPLES, CandidateJudge
 from edgepack.packager.search.kept_float import KeptFloat
 from edgepack.packager.search.maker import CandidateMaker
@@ -121,6 +122,39 @@ class Chooser:
             is_hopeless=self._race.is_hopeless,
         )
         return self._decide(found)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The nodes that can be lowered, in graph order."""
+        return () if self._maker is None else self._maker.names
+
+    def make_again(self, candidate: Candidate, float_nodes: Collection[str]) -> Path:
+        """A candidate with more nodes float, as a file that the next one takes the place of.
+
+        Args:
+            candidate: One that was found.
+            float_nodes: Names of nodes.
+        """
+        if self._maker is None:
+            raise ValueError("nothing is lowered")
+        together = tuple(dict.fromkeys((*candidate.float_nodes, *float_nodes)))
+        raising = self._maker.raising
+        if candidate.raised and raising is not None:
+            built = raising.build(candidate.method, together, candidate.raised)
+        else:
+            built = self._maker.build(candidate.method, together)
+        path = self._folder / "again" / "model.onnx"
+        path.parent.mkdir(exist_ok=True)
+        save_model(built.model, path)
+        return path
+
+    def leave_float(self, nodes: Collection[str]) -> None:
+        """Keeps nodes float in all that is chosen from now on."""
+        if self._maker is None:
+            raise ValueError("nothing is lowered")
+        self._maker = KeptFloat(self._maker, nodes)
+        context = f"{self._conditions.context}, float: {', '.join(sorted(nodes))}"
+        self._conditions = replace(self._conditions, context=context)
 
     def try_first(self) -> Verdict | None:
         """The verdict on the first method with every node lowered; None where nothing is lowered.

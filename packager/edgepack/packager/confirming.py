@@ -3,7 +3,8 @@
 The search chooses by few samples, and the best of many candidates is partly the luckiest one. Where
 the held-out samples refuse it, the search goes on with a larger demand: a larger reserve, and less
 error than the refused candidate, since where few decisions are counted nearly every candidate
-reaches all of them. That happens at most three times. Where no candidate meets the demand, the most
+reaches all of them. A small miss makes a small demand (`larger_demand`). That happens at most three
+times. Where no candidate meets the demand, the most
 accurate one is that with the most float nodes: before the last time, one that gains half as much is
 tried in its place. It goes on too, at most twice, where the candidate passes only because, of few
 samples, one may differ: one of 29 may stand for one in a hundred or for one in ten (a file-type
@@ -11,12 +12,15 @@ model kept .966 of its decisions and 95.8 % of its task's metric). Certainty is 
 that lowering saves, since the float model is surer than any candidate: where what it finds has the
 bytes and the multiply-accumulates of the float model, the one before is kept.
 
-What leaks: of the held-out samples the search learns "no", up to three times, and nothing of which
-sample or node is to blame. A candidate that is truly below the budget has at most four chances
-to pass by luck instead of one, and each has to be nearer to the float model than the one before.
+What leaks: of the held-out samples the search learns up to three times "no", and by how much, and
+nothing of which sample or node is to blame. A candidate that is truly below the budget has at most
+four chances to pass by luck instead of one, and each has to be nearer to the float model than the
+one before. No candidate is compared with another by them, and what they pass is taken: to look
+there for the fewest nodes that pass would be to choose by them.
 
 It goes on as well where the provider, here or simulated, computes something else than the CPU's
-stand-in: another method or one more float node may be what it computes rightly.
+stand-in: another method or one more float node may be what it computes rightly. Where it refuses
+the whole graph, the nodes to blame stay float (`refused_whole`).
 
 Where they refuse to the end, and the profile says so, the float model is published.
 
@@ -38,21 +42,22 @@ from edgepack.packager.judging.labels import LabelledSamples, judge_by_labels
 from edgepack.packager.judging.measure import Run
 from edgepack.packager.judging.user_metric import Metric
 from edgepack.packager.judging.verdict import Verdict
-from edgepack.packager.on_provider import OnProvider, RanThere
+from edgepack.packager.on_provider import OnProvider, RanThere, RefusedThereError
 from edgepack.packager.progress import Progress
+from edgepack.packager.refused_whole import leave_refused
 from edgepack.packager.samples.sequence import Samples
 from edgepack.packager.saving import saves_nothing
 from edgepack.packager.search.candidates import Demand
 from edgepack.packager.search.judge import CandidateJudge
+from edgepack.packager.search.larger_demand import MOST_TIMES, Larger, larger_demand
 from edgepack.packager.source.model import SourceModel
 from edgepack.packager.source.watched_tail import without_watched
-
-_LARGER_DEMANDS = ((0.6, 0.7), (0.9, 0.5), (0.9, 0.7))
-"""By turn: the reserve, and the greatest error as a share of the refused candidate's."""
 
 _TURNS_TO_BE_SURE = 2
 """The last turn is for what is refused: what passes, surely or not, is taken."""
 
+_MOST_TIMES_REFUSED = 3
+"""How often nodes are left float for a provider that refuses the whole graph."""
 
 Look = Callable[[Explored], Inspection | None]
 """Looks inside what was found; None where nothing was lowered."""
@@ -124,19 +129,33 @@ def confirm(
     Raises:
         BuildError: A candidate cannot be made or run.
     """
-
     measured = _measured(source, final)
+    notes: list[str] = []
 
-    def judge() -> Confirmed:
+    def judge_only() -> Confirmed:
         on_provider.load_ahead(explored.profile, explored.evaluator.venue)
         size_bytes = _finish(explored.chosen.path, source, final, measured)
-        confirmed = _judge(explored, size_bytes, measured, held_out, progress)
-        is_sure = _is_sure(confirmed.verdict)
-        return _run(confirmed, measured, on_provider, look) if is_sure else confirmed
+        return _judge(explored, size_bytes, measured, held_out, progress)
+
+    def run(judged: Confirmed) -> Confirmed:
+        nonlocal explored
+        for _ in range(_MOST_TIMES_REFUSED):
+            try:
+                return _run(judged, measured, on_provider, look)
+            except RefusedThereError as error:
+                left = leave_refused(explored, error, on_provider, progress)
+            explored = left.explored
+            notes.append(left.note)
+            judged = judge_only()
+        return _run(judged, measured, on_provider, look)
+
+    def judge() -> Confirmed:
+        judged = judge_only()
+        return run(judged) if _is_sure(judged.verdict) else judged
 
     confirmed = judge()
-    notes: list[str] = []
-    for turn, (reserve, share) in enumerate(_LARGER_DEMANDS):
+    larger: Larger | None = None
+    for turn in range(MOST_TIMES):
         found = explored.chosen.found
         if found is None or not explored.chosen.may_go_on:
             break
@@ -145,10 +164,13 @@ def confirm(
         objection = _objection(confirmed, found.best.words)
         if not objection:
             break
-        demand = Demand(reserve=reserve, noise_max=share * found.best.verdict.noise)
+        missed = None if confirmed.verdict.passed else confirmed.verdict
+        larger = larger_demand(turn, found.best.verdict, missed, larger)
+        demand = larger.demand
         notes.append(
-            f"{objection}: the search went on for a candidate that leaves {reserve:.0%} "
-            f"of the budget and makes {share:.0%} of its error."
+            f"{objection}: the search went on for a candidate that leaves {demand.reserve:.0%} "
+            f"of the budget and makes {larger.share:.0%} of its error"
+            f"{', in proportion to the miss' if larger.is_in_proportion else ''}."
         )
         further = explored.go_on(demand)
         if further is None:
@@ -172,7 +194,7 @@ def confirm(
         explored = explored.with_float_model()
         confirmed = judge()
     if confirmed.ran is None:
-        confirmed = _run(confirmed, measured, on_provider, look)
+        confirmed = run(confirmed)
     if confirmed.inspection is None:
         confirmed = replace(confirmed, inspection=look(explored))
     finished = replace(explored, chooser=None)

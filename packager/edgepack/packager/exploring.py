@@ -5,7 +5,7 @@
    smallest, and of equals the one that was named first. If none is, the nearest to its budget.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 import msgspec
@@ -110,8 +110,32 @@ class Explored(msgspec.Struct, frozen=True, kw_only=True):
         found = chosen.found
         if found is None or found.best.key == before.best.key:
             return None
-        attempts = tuple(dict.fromkeys((*before.attempts, *found.attempts)))
-        return replace(self, chosen=replace(chosen, found=replace(found, attempts=attempts)))
+        return self._with(chosen)
+
+    def leave_float(self, nodes: Collection[str]) -> "Explored | None":
+        """Searches this combination anew, with nodes that stay float.
+
+        Returns:
+            The same with another model; None where no time is left.
+
+        Raises:
+            BuildError: A candidate cannot be made or run.
+        """
+        if self.chooser is None:
+            return None
+        self.chooser.leave_float(nodes)
+        try:
+            return self._with(self.chooser.choose(Demand()))
+        except OutOfTimeError:
+            return None
+
+    def _with(self, chosen: Chosen) -> "Explored":
+        """With another model, and with what was tried before it."""
+        before, found = self.chosen.found, chosen.found
+        if before is not None and found is not None:
+            attempts = tuple(dict.fromkeys((*before.attempts, *found.attempts)))
+            chosen = replace(chosen, found=replace(found, attempts=attempts))
+        return replace(self, chosen=chosen)
 
     def with_float_model(self) -> "Explored":
         """The same with the prepared float model in place of the best candidate."""

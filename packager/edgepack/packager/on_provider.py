@@ -13,7 +13,7 @@ from edgepack.packager.judging.distance import OutputDistance
 from edgepack.packager.judging.evaluation import Evaluator, Venue, profile_settings
 from edgepack.packager.judging.measure import Run
 from edgepack.packager.judging.provider_process import MODULE, ProviderProcess, tell_waiting
-from edgepack.packager.judging.provider_words import explain_refusal, name_suspects
+from edgepack.packager.judging.provider_words import name_suspects
 from edgepack.packager.judging.trial import Asked, Trial, try_model
 from edgepack.packager.profile.schema import Profile
 from edgepack.packager.progress import Progress
@@ -90,7 +90,7 @@ class OnProvider:
             What came of it; None where the provider cannot run here.
 
         Raises:
-            BuildError: The provider refused the model, failed, crashed or hung.
+            RefusedThereError: The provider refused the model, failed, crashed or hung.
         """
         if not evaluator.venue.can_run:
             return None
@@ -110,7 +110,7 @@ class OnProvider:
                 waiting=tell_waiting(self._progress, what, _TIMEOUT_S),
             )
         except BuildError as error:
-            raise explain_refusal(error, model, profile) from error
+            raise RefusedThereError(error, model) from error
         expected = [self._float_source(feeds) for feeds in samples]
         reference = Reference(expected, profile.gates.accuracy, samples.meanings)
         distances = reference.distances(trial.outputs)
@@ -118,6 +118,44 @@ class OnProvider:
         if refusal is not None:
             refusal = name_suspects(refusal, model, profile)
         return RanThere(trial=trial, distances=distances, refusal=refusal)
+
+    def is_taken(
+        self, model: Path, profile: Profile, evaluator: Evaluator, *, timeout_s: float
+    ) -> bool:
+        """Whether the provider opens a model and runs one sample, in a process for it alone.
+
+        Args:
+            model: Its file.
+            profile: The profile that it was made for.
+            evaluator: Knows where the provider runs.
+            timeout_s: Time limit, seconds.
+        """
+        if self._process is not None:
+            self._process.close()  # it refused a model: what it holds is of no use
+        try:
+            try_model(
+                model,
+                self._tried.pick(range(1)),
+                profile_settings(profile),
+                timeout_s=timeout_s,
+                command=_child(evaluator.venue),
+            )
+        except BuildError:
+            return False
+        return True
+
+
+class RefusedThereError(BuildError):
+    """A provider refused a whole model, failed, crashed or hung.
+
+    Args:
+        error: The refusal, in the provider's words.
+        model: The file that it refused.
+    """
+
+    def __init__(self, error: BuildError, model: Path) -> None:
+        super().__init__(error.problem, found_in=error.found_in, remedy=error.remedy)
+        self.model = model
 
 
 def _child(venue: Venue) -> tuple[str, ...] | None:

@@ -91,6 +91,30 @@ def test_clean_turns_an_untidy_export_into_plain_onnx(tmp_path: Path) -> None:
     assert _differs(before, after, tmp_path) < 1e-6
 
 
+def test_clean_drops_what_nothing_reads_and_keeps_what_bodies_read(tmp_path: Path) -> None:
+    node = helper.make_node
+    body = helper.make_graph(
+        [node("Relu", ["h"], ["inner"])],
+        "body",
+        [],
+        [helper.make_tensor_value_info("inner", 1, [1, 4])],
+    )
+    model = make_model(
+        [
+            node("Tanh", ["x"], ["h"], name="read_in_a_body"),
+            node("Relu", ["x"], ["unread"], name="unread"),
+            node("Sigmoid", ["unread"], ["nor_this"], name="nor_this"),
+            node("If", ["yes"], ["y"], name="if", then_branch=body, else_branch=body),
+        ],
+        {"x": [1, 4]},
+        {"y": [1, 4]},
+        [constant("yes", True, np.bool_)],
+    )
+    after = clean(copy_of(model), Clean(opset=17), _context(model, tmp_path)).model
+    assert [entry.name for entry in after.graph.node] == ["read_in_a_body", "if"]
+    assert _differs(model, after, tmp_path) < 1e-6
+
+
 def _model_of_2018(opset: int) -> onnx.ModelProto:
     """Limits, paddings, slices and enlargements as they stood before opset 11.
 

@@ -209,3 +209,71 @@ def test_what_takes_memory_is_over_before_the_provider_runs(
     assert order == ["look", "run"] * 2
     assert variant.inspection is not None
     assert variant.inspection.layers, "of the candidate that was taken in the end"
+
+
+def _is_quantized(model: Path, name: str) -> bool:
+    """Whether a node reads its weights from integers."""
+    graph = onnx.load(model).graph
+    restored = {n.output[0] for n in graph.node if n.op_type == "DequantizeLinear"}
+    return any(node.name == name and node.input[1] in restored for node in graph.node)
+
+
+class _RefusingProvider:
+    """Runs models for real, but for those in which some of the nodes are quantized.
+
+    Attributes:
+        runs: How often it was asked.
+    """
+
+    def __init__(self, *refused: str) -> None:
+        self._refused = refused
+        self.runs = 0
+
+    def __call__(self, model: Path, *args: Any, **settings: Any) -> Trial:
+        self.runs += 1
+        if any(_is_quantized(model, name) for name in self._refused):
+            raise BuildError("it has no memory", found_in=model.name)
+        return try_model(model, *args, **settings)
+
+
+@pytest.mark.parametrize("refused", [("product_2",), ("product_0", "product_4")])
+def test_nodes_for_which_a_provider_refuses_the_whole_graph_stay_float(
+    refused: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(on_provider, "try_model", _RefusingProvider(*refused))
+    variant = prepare_products(tmp_path, count=5)
+    (told,) = [note for note in variant.notes if "stays float" in note or "stay float" in note]
+    assert told.startswith(", ".join(refused))
+    assert "CPUExecutionProvider refuses the whole graph" in told
+    assert "(it has no memory)" in told
+    assert " openings" in told
+    path = variant.folder / variant.model_file
+    left = [f"product_{i}" for i in range(5) if not _is_quantized(path, f"product_{i}")]
+    assert left == list(refused)
+    assert not variant.degraded
+
+
+def test_what_would_leave_nothing_quantized_is_refused_with_the_node(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(on_provider, "try_model", _RefusingProvider("product_0"))
+    with pytest.raises(BuildError) as caught:
+        prepare_products(tmp_path, count=1)
+    assert caught.value.problem.startswith("it has no memory: it refuses the graph up to product_0")
+    assert caught.value.found_in == "model.onnx: product_0 (MatMul)"
+    assert "export the model without product_0 (MatMul)" in (caught.value.remedy or "")
+
+
+def test_a_provider_that_takes_nothing_at_all_blames_no_node(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*args: Any, **settings: Any) -> Trial:
+        raise BuildError("the library does not load", remedy="install it")
+
+    monkeypatch.setattr(on_provider, "try_model", refuse)
+    with pytest.raises(BuildError) as caught:
+        prepare_products(tmp_path, count=3)
+    assert (caught.value.problem, caught.value.remedy) == (
+        "the library does not load",
+        "install it",
+    )

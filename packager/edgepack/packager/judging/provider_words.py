@@ -17,6 +17,8 @@ from edgepack.packager.profile.schema import Profile
 _NODES_SHOWN = 3
 _CONVERSIONS = ("QuantizeLinear", "DequantizeLinear")
 
+_OTHER_PROFILE = "another profile for this device"
+
 _NAMED_OPERATOR = re.compile(r"Node '[^']+' OpType: ?(?P<op>\w+)")
 """How ONNX Runtime names the node that it cannot go on with."""
 
@@ -65,32 +67,53 @@ _REFUSALS = (
 )
 
 
-def explain_refusal(error: BuildError, model: Path, profile: Profile) -> BuildError:
+def explain_refusal(
+    error: BuildError, model: Path, profile: Profile, culprit: str = ""
+) -> BuildError:
     """A provider's refusal with what is known of it.
 
     Args:
         error: The refusal, in the provider's words.
         model: The file that it refused.
         profile: The profile that it was made for.
+        culprit: Up to which node the graph is refused, as `name (operator)`; "" if unknown.
 
     Returns:
         The same refusal where nothing more is known.
     """
     known = next((entry for entry in _REFUSALS if re.search(entry.words, error.problem)), None)
-    if known is None:
+    if known is None and not culprit:
         named = _NAMED_OPERATOR.search(error.problem)
         if named is None:
             return error
-        remedy = f"export the model without {named['op']}, or another profile for this device"
+        remedy = f"export the model without {named['op']}, or {_OTHER_PROFILE}"
         return BuildError(error.problem, found_in=error.found_in, remedy=remedy)
-    remedy = known.otherwise
-    graph = load_model(model).graph
+    found_in = f"{model.name}{_chip(profile)}"
+    meaning, remedies = known.meaning if known else "", [known.otherwise] if known else []
+    if culprit:
+        meaning = f"it refuses the graph up to {culprit}, and takes what comes before"
+        found_in = f"{found_in}: {culprit}"
+        remedies = [f"export the model without {culprit} or in another form", _OTHER_PROFILE]
+    if known is not None:
+        remedies += _without_suspects(known, load_model(model).graph)
+    return BuildError(
+        f"{error.problem.rstrip('.')}: {meaning}", found_in=found_in, remedy=", or ".join(remedies)
+    )
+
+
+def _without_suspects(known: _Known, graph: onnx.GraphProto) -> list[str]:
+    """What to do with the nodes of a graph that such a refusal was seen with."""
     suspects = [node for node in graph.node if node.op_type in known.suspects]
     at_input = [node for node in _first_readers(graph) if node.op_type in known.suspects_at_input]
-    for words, nodes in ((known.without_suspects, suspects), (known.before_suspects, at_input)):
-        if nodes:
-            names = ", ".join(f"{node.name} ({node.op_type})" for node in nodes[:_NODES_SHOWN])
-            remedy += f", or {words} {names}"
+    return [
+        f"{words} {', '.join(f'{node.name} ({node.op_type})' for node in nodes[:_NODES_SHOWN])}"
+        for words, nodes in ((known.without_suspects, suspects), (known.before_suspects, at_input))
+        if nodes
+    ]
+
+
+def _chip(profile: Profile) -> str:
+    """The chip that a profile names, by its provider's options: ` for htp_arch = 68`."""
     plugin = known_provider(profile.device.provider).plugin
     chip_options = plugin.chip_options if plugin else ()
     options = ", ".join(
@@ -98,11 +121,7 @@ def explain_refusal(error: BuildError, model: Path, profile: Profile) -> BuildEr
         for name, value in sorted(profile.provider.options.items())
         if name in chip_options
     )
-    return BuildError(
-        f"{error.problem.rstrip('.')}: {known.meaning}",
-        found_in=f"{model.name} for {options}" if options else error.found_in,
-        remedy=remedy,
-    )
+    return f" for {options}" if options else ""
 
 
 def name_suspects(refusal: Refusal, model: Path, profile: Profile) -> Refusal:

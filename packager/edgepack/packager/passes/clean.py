@@ -12,7 +12,7 @@ recognizer's 8-bit accuracy from 0 to 0.77 in trials. The steps:
 6. Every node gets a unique, non-empty name, and no name looks like one that edgepack gives.
 7. The standard operator set is raised (or lowered into the provider's range).
 8. An If becomes both of its branches and a choice, where the provider reads no If.
-9. Initializers and shapes that nothing uses go.
+9. Nodes, initializers and shapes that nothing uses go.
 10. The IR version becomes the lowest that the operator sets allow.
 """
 
@@ -29,6 +29,7 @@ from edgepack.packager.graph.model_files import (
 )
 from edgepack.packager.graph.questions import used_names
 from edgepack.packager.graph.stored_tensors import is_held
+from edgepack.packager.graph.unread_nodes import drop_unread_nodes
 from edgepack.packager.passes.both_branches import compute_both_branches
 from edgepack.packager.passes.change_opset import change_opset
 from edgepack.packager.passes.context import PassContext, PassResult
@@ -97,12 +98,13 @@ def name_nodes(graph: onnx.GraphProto) -> None:
 
 
 def drop_unused(model: onnx.ModelProto) -> None:
-    """Removes initializers that nothing reads, stale shapes, texts and metadata.
+    """Removes nodes and initializers that nothing reads, stale shapes, texts and metadata.
 
     The metadata of the model itself stay with the source; the recipe puts them back at the end,
     since applications read them (labels, alphabets).
     """
     graph = model.graph
+    drop_unread_nodes(graph)
     used = used_names(graph)
     kept = [tensor for tensor in graph.initializer if tensor.name in used]
     if len(kept) != len(graph.initializer):

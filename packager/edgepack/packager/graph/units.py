@@ -1,0 +1,170 @@
+"""Takes parts out of a quantized graph without taking its units apart.
+
+A provider reads a node with the DequantizeLinear of its inputs and the QuantizeLinear of its
+outputs as one: a unit. A part that begins or ends inside of one is another graph to it.
+"""
+
+from collections.abc import Collection, Iterable
+
+import onnx
+
+from edgepack.packager.graph.questions import GraphIndex, index_graph, outer_reads, subgraphs
+from edgepack.packager.quantization.operators import RECTIFIERS
+
+PAIRS = frozenset({"QuantizeLinear", "DequantizeLinear"})
+
+
+class Units:
+    """The units of a model, in the order of its nodes.
+
+    A node and the Relu or Clip that alone reads it without a pair between them are one.
+
+    Args:
+        model: The model; not changed. Its nodes are in order.
+    """
+
+    def __init__(self, model: onnx.ModelProto) -> None:
+        self._model = model
+        self._index = index_graph(model.graph)
+        self._members: list[list[int]] = []
+        for position, node in enumerate(model.graph.node):
+            if node.op_type in PAIRS:
+                continue
+            if self._members and _belongs(self._index, self._members[-1][-1], position):
+                self._members[-1].append(position)
+            else:
+                self._members.append([position])
+
+    @property
+    def count(self) -> int:
+        """How many there are."""
+        return len(self._members)
+
+    @property
+    def inputs(self) -> tuple[onnx.ValueInfoProto, ...]:
+        """The model's inputs."""
+        return tuple(self._model.graph.input)
+
+    def nodes(self, start: int, end: int) -> tuple[onnx.NodeProto, ...]:
+        """The nodes of some units, without their pairs."""
+        return tuple(
+            self._model.graph.node[position]
+            for unit in self._members[start:end]
+            for position in unit
+        )
+
+    def take(self, start: int, end: int) -> onnx.ModelProto:
+        """A model of some units, with their pairs.
+
+        What they read of others, floats in front of a pair, are its inputs, of types that only
+        shape inference knows. What others read of them are its outputs, restored to floats by a
+        DequantizeLinear that nothing else reads.
+
+        Args:
+            start, end: The first unit, and the one behind the last. A part from 0 on has the
+                model's inputs, read or not.
+        """
+        index, graph = self._index, self._model.graph
+        chosen = {position for unit in self._members[start:end] for position in unit}
+        ends, cuts = self._ends(chosen)
+        restoring = [_restoring(graph.node[position]) for position in cuts]
+        wanted = [name for position in chosen for name in _reads(graph.node[position])]
+        wanted += [*ends, *(graph.node[position].output[0] for position in cuts)]
+        kept, inputs = self._behind(wanted, chosen)
+        part = onnx.ModelProto()
+        part.ir_version = self._model.ir_version
+        part.opset_import.extend(self._model.opset_import)
+        part.functions.extend(self._model.functions)
+        part.graph.name = graph.name
+        part.graph.node.extend(graph.node[position] for position in sorted(kept))
+        part.graph.node.extend(restoring)
+        read = {name for node in part.graph.node for name in _reads(node)}
+        part.graph.initializer.extend(t for t in graph.initializer if t.name in read)
+        names = inputs if start else index.inputs
+        part.graph.input.extend(self._declared(name) for name in names)
+        outputs = (*ends, *(node.output[0] for node in restoring))
+        part.graph.output.extend(self._declared(name) for name in outputs)
+        return part
+
+    def _ends(self, chosen: Collection[int]) -> tuple[tuple[str, ...], tuple[int, ...]]:
+        """What others read of some nodes: tensors, and the QuantizeLinear nodes to cut behind."""
+        index, nodes = self._index, self._index.graph.node
+        ends: dict[str, None] = {}
+        cuts: list[int] = []
+        for position in sorted(chosen):
+            for name in nodes[position].output:
+                if name in index.outputs or name in index.body_reads:
+                    ends[name] = None
+                for reader in index.consumers.get(name, []):
+                    if nodes[reader].op_type not in PAIRS:
+                        if reader not in chosen:
+                            ends[name] = None
+                        continue
+                    readers, outputs = self._beyond(reader)
+                    ends |= dict.fromkeys(outputs)
+                    if not readers <= set(chosen):
+                        cuts.append(reader)
+        return tuple(ends), tuple(cuts)
+
+    def _beyond(self, pair: int) -> tuple[set[int], list[str]]:
+        """Which nodes and outputs of the model read one of a pair, be it through other pairs."""
+        index, nodes = self._index, self._index.graph.node
+        readers, outputs, waiting = set[int](), list[str](), [pair]
+        while waiting:
+            for name in nodes[waiting.pop()].output:
+                outputs += [name] if name in index.outputs else []
+                for reader in index.consumers.get(name, []):
+                    if nodes[reader].op_type in PAIRS:
+                        waiting.append(reader)
+                    else:
+                        readers.add(reader)
+        return readers, outputs
+
+    def _behind(
+        self, wanted: Iterable[str], chosen: Collection[int]
+    ) -> tuple[set[int], tuple[str, ...]]:
+        """Some nodes with the pairs that make what is wanted, and the tensors these begin with."""
+        index = self._index
+        kept, inputs, waiting = set(chosen), dict[str, None](), list(wanted)
+        while waiting:
+            name = waiting.pop()
+            producer = index.producers.get(name)
+            is_pair = producer is not None and index.graph.node[producer].op_type in PAIRS
+            if producer is not None and is_pair and producer not in kept:
+                kept.add(producer)
+                waiting.extend(index.graph.node[producer].input)
+            elif name and name not in index.initializers and producer not in kept:
+                inputs[name] = None
+        return kept, tuple(sorted(inputs))
+
+    def _declared(self, name: str) -> onnx.ValueInfoProto:
+        """A tensor as an input or output; of what a session infers the name is enough."""
+        graph = self._index.graph
+        known = {v.name: v for v in (*graph.value_info, *graph.output, *graph.input)}
+        return known.get(name) or onnx.ValueInfoProto(name=name)
+
+
+_RESTORED = "/restored"
+
+
+def _restoring(quantize: onnx.NodeProto) -> onnx.NodeProto:
+    node = onnx.NodeProto()
+    node.CopyFrom(quantize)
+    node.op_type = "DequantizeLinear"
+    node.input[0] = quantize.output[0]
+    node.output[0] = f"{quantize.output[0]}{_RESTORED}"
+    node.name = f"{node.output[0]}/{node.op_type}"
+    return node
+
+
+def _reads(node: onnx.NodeProto) -> set[str]:
+    return {*node.input, *(name for body in subgraphs(node) for name in outer_reads(body))}
+
+
+def _belongs(index: GraphIndex, position: int, following: int) -> bool:
+    """Whether a node is the rectifier that alone reads another, as it is computed."""
+    node, after = index.graph.node[position], index.graph.node[following]
+    if after.op_type not in RECTIFIERS or len(node.output) != 1:
+        return False
+    name = node.output[0]
+    return index.consumers.get(name) == [following] and name not in index.outputs

@@ -1,0 +1,99 @@
+"""Finds the nodes for which a provider refuses a whole graph, where it names none.
+
+Pieces of a graph are other graphs: what is in the middle of the whole one reads inputs of the model
+there, or makes its outputs, and a provider may refuse just that (QNN's simulator takes a certain
+16-bit convolution anywhere but as the last node). So it is the whole graph that is opened again and
+again, with some of the nodes float: where it is taken so, the culprits are among them, and what it
+takes in the end is the remedy by itself.
+
+1. With every node float. Refused even so, it is no affair of what is lowered.
+2. By halving, the least number of nodes from the first on that must be float: the last of these
+   is a culprit. It stays float from then on.
+3. The same with the culprits so far, until the graph is taken with these alone.
+
+Where floats do not help, the shortest part from the model's inputs on that is refused says at least
+how far the provider gets.
+"""
+
+from collections.abc import Callable, Collection, Sequence
+
+import msgspec
+
+MOST_NODES = 4
+"""So many culprits are looked for; a node without weights counts with those that feed it, since
+between quantized ones it stays what it is."""
+
+
+class Found(msgspec.Struct, frozen=True, kw_only=True):
+    """What came of looking.
+
+    Attributes:
+        nodes: What must stay float, in graph order; empty where that does not help.
+        is_enough: Whether the whole graph is taken with these float.
+    """
+
+    nodes: tuple[str, ...] = ()
+    is_enough: bool = False
+
+
+class EndOfOpeningsError(Exception):
+    """As many graphs were opened as may be, or as long as may be."""
+
+
+def find_refused(names: Sequence[str], is_taken: Callable[[Collection[str]], bool]) -> Found:
+    """Looks for them; see the steps above.
+
+    Args:
+        names: The nodes that could be float, in graph order; with none of them it is refused.
+        is_taken: Whether the whole graph is, with some nodes float. What it raises as
+            `EndOfOpeningsError` ends the search.
+    """
+    culprits: list[str] = []
+    try:
+        if not names or not is_taken(names):  # 1.
+            return Found()
+        while len(culprits) < MOST_NODES:
+            refused, taken = 0, len(names)  # 2.
+            while taken - refused > 1:
+                middle = (refused + taken) // 2
+                if is_taken((*names[:middle], *culprits)):
+                    taken = middle
+                else:
+                    refused = middle
+            culprits.append(names[taken - 1])
+            if is_taken(culprits):  # 3.
+                return Found(nodes=_in_order(names, culprits), is_enough=True)
+    except EndOfOpeningsError:
+        pass
+    return Found(nodes=_in_order(names, culprits))
+
+
+def first_refused(count: int, is_taken: Callable[[int], bool]) -> int | None:
+    """The place of what a graph must not begin with, by halving.
+
+    Args:
+        count: How many units it has; whole it is refused.
+        is_taken: Whether a part of it is, from the first unit on; asked for 0 first, which says
+            whether the provider takes anything.
+
+    Returns:
+        The last unit of the shortest part that is refused; None where nothing is taken, or no more
+        may be opened.
+    """
+    try:
+        if not count or not is_taken(0):
+            return None
+        taken, refused = 0, count
+        while refused - taken > 1:
+            middle = (taken + refused) // 2
+            if is_taken(middle):
+                taken = middle
+            else:
+                refused = middle
+    except EndOfOpeningsError:
+        return None
+    return refused - 1
+
+
+def _in_order(names: Sequence[str], chosen: Collection[str]) -> tuple[str, ...]:
+    return tuple(name for name in names if name in set(chosen))

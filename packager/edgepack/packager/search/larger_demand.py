@@ -1,0 +1,88 @@
+"""How much nearer to the float model a candidate must be after one was refused.
+
+Where the held-out samples miss the budget by little, little more is asked for. What a candidate
+loses of what the budget allows is `1 - spare`. If it loses `h` on the held-out samples and `s` on
+those that it was chosen by, then one that loses `s (1 - margin) / h` there is expected to leave
+that margin on the held-out ones too. Errors add up as powers: the outputs' error shrinks by the
+square root of that. Nobody who only hears "no" may be asked for less than this, and no refusal asks
+for more than the fixed steps, which are also what is asked for where nothing was missed: where
+samples are too few to be sure, or a provider computes something else.
+
+The last time the fixed step is taken, whatever was missed: there is no other time to go further.
+"""
+
+import math
+
+import msgspec
+
+from edgepack.packager.judging.verdict import Verdict
+from edgepack.packager.search.candidates import Demand
+
+
+class _Step(msgspec.Struct, frozen=True, kw_only=True):
+    """What is asked for at most.
+
+    Attributes:
+        reserve: Share of the budget that is left.
+        share: Greatest error, as a share of the refused candidate's.
+        margin: Where less is asked for, the share of the budget that shall be left on the held-out
+            samples; None where that is never so.
+    """
+
+    reserve: float
+    share: float
+    margin: float | None = None
+
+
+_STEPS = (
+    _Step(reserve=0.6, share=0.7, margin=0.1),
+    _Step(reserve=0.9, share=0.5, margin=0.25),
+)
+_LAST = _Step(reserve=0.9, share=0.7)
+_LAST_AFTER_SMALL = _Step(reserve=0.9, share=0.5)
+
+MOST_TIMES = len(_STEPS) + 1
+"""How often a search may go on."""
+
+
+class Larger(msgspec.Struct, frozen=True, kw_only=True):
+    """A demand, and how it came about.
+
+    Attributes:
+        demand: What is asked for.
+        share: Its greatest error, as a share of the refused candidate's.
+        is_in_proportion: Whether it is less than the fixed step.
+    """
+
+    demand: Demand
+    share: float
+    is_in_proportion: bool = False
+
+
+def larger_demand(
+    turn: int, found: Verdict, missed: Verdict | None, before: Larger | None
+) -> Larger:
+    """What the next candidate must reach.
+
+    Args:
+        turn: How often the search went on before, below `MOST_TIMES`.
+        found: What the samples to choose by say of the candidate that is not taken.
+        missed: What the held-out samples say of it, where they refuse it; None where something
+            else is against it.
+        before: What was asked for the turn before; None the first time.
+    """
+    if turn >= len(_STEPS):
+        step = _LAST_AFTER_SMALL if before and before.is_in_proportion else _LAST
+    else:
+        step = _STEPS[turn]
+    share, reserve = step.share, step.reserve
+    if missed is not None and step.margin is not None:
+        lost = 1.0 - min(missed.spare, 0.0)
+        factor = (1.0 - step.margin) / lost
+        share = max(share, math.sqrt(factor))
+        reserve = min(reserve, 1.0 - (1.0 - found.spare) * factor)
+    return Larger(
+        demand=Demand(reserve=reserve, noise_max=share * found.noise),
+        share=share,
+        is_in_proportion=share > step.share,
+    )
