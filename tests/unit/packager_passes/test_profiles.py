@@ -188,6 +188,20 @@ def test_a_file_that_is_no_profile_is_refused(tmp_path: Path, text: str, problem
         load_profile(_write(tmp_path, "broken.toml", text))
 
 
+def test_a_profile_that_would_be_called_like_its_parent_is_refused(tmp_path: Path) -> None:
+    path = _write(tmp_path, "own.toml", '[profile]\nextends = "cpu"\n')
+    with pytest.raises(ProfileError, match="has no name of its own") as caught:
+        load_profile(path)
+    assert caught.value.remedy == 'name = "mine"'
+
+
+def test_a_parent_that_is_not_shipped_is_refused_with_one_that_is(tmp_path: Path) -> None:
+    path = _write(tmp_path, "own.toml", '[profile]\nname = "a"\nextends = "cpuu"\n')
+    with pytest.raises(ProfileError, match="there is no profile 'cpuu'") as caught:
+        load_profile(path)
+    assert (caught.value.remedy or "").startswith('extends = "cpu"')
+
+
 def test_a_missing_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ProfileError, match="cannot read the profile"):
         load_profile(str(tmp_path / "none.toml"))

@@ -26,6 +26,7 @@ _EXAMPLE = (
 )
 
 _TRY_IT = "call it with a function that runs the float model, and see that it works"
+_REPAIR = "repair it: python -m py_compile and an import show the same"
 
 
 def load_metric(name: str) -> Metric:
@@ -58,14 +59,14 @@ def load_metric(name: str) -> Metric:
         raise BuildError(
             f"the metric's module {module_name!r} is no Python: {error.msg}",
             found_in=f"{error.filename}, line {error.lineno}",
-            remedy=_TRY_IT,
+            remedy=_REPAIR,
         ) from error
     except (Exception, SystemExit) as error:  # foreign code
         raise BuildError(
             f"the metric's module {module_name!r} raised {type(error).__name__} when it was "
             f"imported: {error}",
             found_in=_where(error),
-            remedy=_TRY_IT,
+            remedy=_REPAIR,
         ) from error
     function = getattr(module, function_name, None)
     if not callable(function):
@@ -90,15 +91,17 @@ def evaluate_metric(metric: Metric, run: Run) -> float:
         BuildError: It raised, or returned something that is no finite number.
     """
     name = metric_name(metric)
+    given: dict[str, None] = {}
     try:
-        value = metric(_with_own_outputs(run))
+        value = metric(_with_own_outputs(run, given))
     except EdgepackError:
         raise
     except (Exception, SystemExit) as error:  # foreign code
         raise BuildError(
             f"the metric {name} raised {type(error).__name__}: {error}",
             found_in=_where(error, metric),
-            remedy=_TRY_IT,
+            remedy=_TRY_IT
+            + (f"; run(feeds) gave it {', '.join(map(repr, given))}" if given else ""),
         ) from error
     number = math.nan
     if not isinstance(value, str | bytes | bool | np.bool_):
@@ -112,11 +115,18 @@ def evaluate_metric(metric: Metric, run: Run) -> float:
     return number
 
 
-def _with_own_outputs(run: Run) -> Run:
-    """Runs the same, and gives arrays that whoever asks may change."""
+def _with_own_outputs(run: Run, given: dict[str, None]) -> Run:
+    """Runs the same, and gives arrays that whoever asks may change.
+
+    Args:
+        run: Runs an inference.
+        given: Gets the names of the outputs, in order.
+    """
 
     def run_and_copy(feeds: Feeds) -> Outputs:
-        return {name: np.array(value) for name, value in run(feeds).items()}
+        outputs = {name: np.array(value) for name, value in run(feeds).items()}
+        given.update(dict.fromkeys(outputs))
+        return outputs
 
     return run_and_copy
 

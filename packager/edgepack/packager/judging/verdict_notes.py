@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from edgepack.packager.judging.chains import describe_chains
 from edgepack.packager.judging.distance import OutputDistance, OutputKind
 from edgepack.packager.judging.verdict import Verdict
+from edgepack.packager.reports.numbers import format_metric
 from edgepack.packager.samples.sequence import Samples
 from edgepack.packager.wording import counted
 
@@ -22,9 +23,10 @@ def describe_verdict(
     """
     notes = list(verdict.remarks)
     if verdict.low is not None:
+        found, low = format_metric(verdict.value), format_metric(max(verdict.low, 0.0))
         notes.append(
-            f"{verdict.what} is {verdict.value:.4f} on {counted(count, 'held-out sample')}: with "
-            f"95 % confidence at least {max(verdict.low, 0.0):.4f} on samples like these."
+            f"{verdict.what} is {found} on {counted(count, 'held-out sample')}: with 95 % "
+            f"confidence at least {low} on samples like these."
         )
     selected = [
         f"{distance.row_agreement or 0.0:.1%} of '{distance.name}'"

@@ -3,7 +3,7 @@
 import click
 import msgspec
 
-from edgepack.packager.profile.reading import describe_passes, list_profiles, load_profile
+from edgepack.packager.profile.reading import describe_passes, in_words, list_profiles, load_profile
 from edgepack.packager.profile.schema import Profile
 
 _HELP = {"help_option_names": ["-h", "--help"]}
@@ -82,6 +82,7 @@ def _describe(profile: Profile) -> list[str]:
         if value
     ]
     options = [f"{key} = {value}" for key, value in profile.provider.options.items()]
+    session = [f"{key} = {value}" for key, value in profile.provider.session.items()]
     gates = msgspec.to_builtins(profile.gates)
     lines = [
         f"{profile.name}: {profile.about.summary}",
@@ -89,13 +90,14 @@ def _describe(profile: Profile) -> list[str]:
         f"  provider    {device.provider} on {device.type}",
         f"  devices     {'; '.join(match) or 'any'}",
         f"  options     {'; '.join(options) or 'none'}",
+        f"  session     {'; '.join(session) or 'none'}",
         f"  shapes      {'fixed' if profile.limits.static_shapes else 'may be open'}",
         "  recipe",
         *(f"    {line}" for line in describe_passes(profile)),
         f"  compiled    {'ahead of time' if profile.compile.enabled else 'on the device'}",
         "  gates",
     ]
-    return [*lines, *(f"    {key}: {value}" for key, value in gates.items())]
+    return [*lines, *(f"    {key}: {in_words(value)}" for key, value in gates.items())]
 
 
 def _print_json(value: object) -> None:

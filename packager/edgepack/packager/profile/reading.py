@@ -111,7 +111,11 @@ def _read_family(name_or_path: str, children: tuple[str, ...]) -> tuple[str, dic
     try:
         own = tomllib.loads(text.removeprefix("\ufeff"))
     except (tomllib.TOMLDecodeError, RecursionError) as error:
-        raise ProfileError(f"a profile is no TOML: {error}", found_in=source) from error
+        raise ProfileError(
+            f"a profile is no TOML: {error}",
+            found_in=source,
+            remedy="compare it with the example in docs/profiles.md, or edgepack profiles show",
+        ) from error
     _refuse_repeated_passes(own.get("pass"), source)
     about = own.get("profile")
     if not isinstance(about, dict):
@@ -124,7 +128,18 @@ def _read_family(name_or_path: str, children: tuple[str, ...]) -> tuple[str, dic
     if parent is None:
         return source, _merge({}, own)
     if not isinstance(parent, str):
-        raise ProfileError("`extends` must be a name or a path", found_in=f"{source}, [profile]")
+        raise ProfileError(
+            "`extends` must be a name or a path",
+            found_in=f"{source}, [profile]",
+            remedy='extends = "cpu"',
+        )
+    if "name" not in about:
+        raise ProfileError(
+            f"a profile that extends {parent!r} has no name of its own: its variant would be "
+            "called like that one's",
+            found_in=f"{source}, [profile]",
+            remedy='name = "mine"',
+        )
     if parent.endswith(".toml"):
         parent = str(Path(source).parent / parent)
     _, inherited = _read_family(parent, (*children, source))
@@ -165,7 +180,9 @@ def _read(name_or_path: str, children: tuple[str, ...]) -> tuple[str, str]:
     known = list_profiles()
     if name_or_path not in known:
         near = difflib.get_close_matches(name_or_path, known, n=1)
-        hint = f"--profile {near[0]}, or " if near else ""
+        hint = ""
+        if near:
+            hint = f'extends = "{near[0]}", or ' if children else f"--profile {near[0]}, or "
         raise ProfileError(
             f"there is no profile '{name_or_path}'; shipped are: {', '.join(known)}",
             found_in=children[-1] if children else None,
@@ -226,9 +243,11 @@ def _refuse_unknown(settings: object, kind: object, where: str, source: str) -> 
 def _pass_type(entry: object, place: str, source: str) -> type[msgspec.Struct]:
     name = entry.get("name") if isinstance(entry, dict) else None
     if not isinstance(name, str):
-        raise ProfileError("a pass has no name", found_in=f"{source}, {place}")
+        raise ProfileError(
+            "a pass has no name", found_in=f"{source}, {place}", remedy='name = "quantize"'
+        )
     if name not in _PASS_TYPES:
-        _raise_unknown(f"{place}.name", name, sorted(_PASS_TYPES), source, what="pass")
+        _raise_unknown(f"pass[{name}].name", name, sorted(_PASS_TYPES), source, what="pass")
     return _PASS_TYPES[name]
 
 
@@ -248,14 +267,16 @@ def describe_passes(profile: Profile) -> Iterator[str]:
     for entry in profile.passes:
         settings = msgspec.to_builtins(entry)
         name = settings.pop("name")
-        words = ", ".join(f"{key} {_in_words(value)}" for key, value in settings.items())
+        words = ", ".join(f"{key} {in_words(value)}" for key, value in settings.items())
         yield f"{name}: {words}" if words else name
 
 
-def _in_words(value: object) -> str:
+def in_words(value: object) -> str:
     """A setting as a profile has it, without quotes."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, list | tuple):
-        return f"[{', '.join(_in_words(entry) for entry in value)}]"
+        return f"[{', '.join(in_words(entry) for entry in value)}]"
+    if isinstance(value, dict):
+        return ", ".join(f"{key} {in_words(entry)}" for key, entry in value.items()) or "none"
     return str(value) or "none"

@@ -48,7 +48,9 @@ def format_size_change(size: int, reference: int) -> str:
 
 
 def format_metric(value: float) -> str:
-    """Four digits, and never a 1.0000 that is not one."""
+    """Four digits, and never a 1.0000 that is not one; of what a user's own metric counts, six."""
+    if abs(value) >= 100:
+        return f"{value:,.6g}"
     text = f"{value:.4f}"
     return "0.9999+" if text == "1.0000" and value < 1 else text
 
