@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from edgepack.bundle.keys import PublicKey, generate_key, load_private_key, write_key_pair
-from edgepack.bundle.signature import sign_folder
+from edgepack.bundle.signature import sign_folder, verify_envelope
 from edgepack.bundle.verify import verify_folder
 from edgepack.errors import SignatureError
 
@@ -61,6 +61,22 @@ def test_edgepack_verifies_what_the_stock_tool_signs(
         file.write(b" ")
     with pytest.raises(SignatureError, match=r"report\.json"):
         verify_folder(bundle, [public_key])
+
+
+def test_both_put_a_folder_before_a_file_whose_name_begins_with_the_folders(
+    bundle: Path, key_prefix: Path, public_key: PublicKey
+) -> None:
+    (bundle / "model-card.md").write_text("before 'model/' by letters, behind it by parts")
+    ours = sign_folder(bundle, load_private_key(key_prefix.with_suffix(".key")))
+    (bundle / "model.sig").unlink()
+    done = stock(
+        "sign", "key", "--signature", bundle / "model.sig",
+        "--private_key", key_prefix.with_suffix(".key"), bundle,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    theirs = verify_envelope((bundle / "model.sig").read_bytes(), [public_key])
+    assert theirs.digest == ours
+    assert list(theirs.files)[-3:] == ["model/qnn-htp/model.onnx", "model-card.md", "report.json"]
 
 
 def test_edgepack_refuses_what_the_stock_tool_was_told_to_ignore(

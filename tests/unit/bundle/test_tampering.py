@@ -318,6 +318,15 @@ def test_a_manifest_that_disagrees_with_the_signature_is_refused(
         verify_folder(bundle, [public_key])
 
 
+def test_a_signature_without_a_name_has_that_of_the_folder(
+    bundle: Path, private_key: PrivateKey, public_key: PublicKey
+) -> None:
+    sign_folder(bundle, private_key)
+    assert verify_folder(bundle, [public_key]).signed.name == bundle.name
+    sign_folder(bundle, private_key, name="digits-1.2.0")
+    assert verify_folder(bundle, [public_key]).signed.name == "digits-1.2.0"
+
+
 def test_the_digest_names_the_content_and_not_the_signer(
     bundle: Path, other_key: PrivateKey, public_key: PublicKey
 ) -> None:

@@ -75,6 +75,43 @@ def test_a_value_that_cannot_be_is_refused_with_those_that_can() -> None:
     assert caught.value.found_in == "--search quantize.activations=uint8,uint7"
 
 
+@pytest.mark.parametrize(
+    ("text", "allowed"),
+    [
+        ("quantize.ranges=minmax,7", "text"),
+        ("quantize.reduce_range=true,maybe", "true, false"),
+        ("quantize.max_float_share=0.5,all", "a number"),
+        ("clean.opset=17,new", "a whole number"),
+    ],
+)
+def test_a_value_of_another_type_is_refused_with_what_may_stand_there(
+    text: str, allowed: str
+) -> None:
+    with pytest.raises(BuildError) as caught:
+        _combine(text)
+    assert caught.value.problem.startswith(f"{text.partition('=')[0]} cannot be ")
+    assert caught.value.remedy == f"allowed: {allowed}"
+
+
+def test_options_of_the_provider_and_of_the_session_can_be_searched_by_any_name() -> None:
+    (entries,) = _combine("provider.options.vtcm_mb=2,4")
+    assert [entry.profile.provider.options["vtcm_mb"] for entry in entries] == ["2", "4"]
+    assert entries[0].profile.provider.options["htp_performance_mode"] == "burst", "others stay"
+    (entries,) = _combine("provider.session.session.disable_prepacking=0,1")
+    said = [entry.profile.provider.session["session.disable_prepacking"] for entry in entries]
+    assert said == ["0", "1"]
+
+
+def test_an_option_that_the_provider_does_not_take_is_refused_in_the_profiles_words() -> None:
+    with pytest.raises(BuildError) as caught:
+        _combine("provider.options.htp_performance_mode=burst,fast")
+    assert caught.value.problem.startswith(
+        "provider.options.htp_performance_mode cannot be fast: profile 'qnn-htp' says what nobody "
+        "reads: htp_performance_mode is 'fast'; allowed are: burst, balanced"
+    )
+    assert (caught.value.remedy or "").startswith("one of these, or unchecked = [")
+
+
 def test_a_combination_that_contradicts_itself_is_refused_by_name() -> None:
     with pytest.raises(BuildError) as caught:
         _combine("quantize.max_float_share=0.1,1.5")

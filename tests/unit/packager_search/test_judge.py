@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from edgepack.packager.judging.chains import STEPS
-from edgepack.packager.judging.measure import Outputs
+from edgepack.packager.judging.measure import Outputs, Run
 from edgepack.packager.profile.schema import AccuracyGate
 from edgepack.packager.samples.sequence import Feeds, Samples, State
 from edgepack.packager.search.judge import NEAR_SPARE, CandidateJudge
@@ -116,3 +116,15 @@ def test_a_chain_that_loses_everything_is_given_up_after_sixteen_chains() -> Non
     assert lost.runs == 16 * STEPS
     assert judge.judge(fine).passed
     assert fine.runs == _COUNT * STEPS
+
+
+def test_a_users_metric_judges_beside_what_it_gives_the_float_model() -> None:
+    def first_score(run: Run) -> float:
+        return float(abs(run(_samples().read(0))["y"][0, 0]))
+
+    float_model = _Model()
+    judge = CandidateJudge(float_model, _samples(), _GATE, first_score)
+    verdict = judge.judge(_Model())
+    assert verdict.float_value == verdict.value == first_score(float_model)
+    assert verdict.passed
+    assert judge.judge(_Model(0)).value != verdict.value

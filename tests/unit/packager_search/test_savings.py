@@ -215,6 +215,7 @@ def test_bytes_that_hardly_count_are_not_worth_a_candidate_and_every_computing_n
     assert worth_lowering(computing, ("a", "b")) == ("a", "b")
     quiet = [NodeCost(name=n, noise=e, macs=10) for n, e in (("a", 0.1), ("b", 0.01))]
     assert worth_lowering(quiet, ("a", "b")) == ("b", "a")
+    assert worth_lowering(quiet, ("b", "a")) == ("b", "a"), "whichever was spared first"
 
 
 def test_of_computing_that_is_given_away_all_is_where_nothing_is_made_cheaper() -> None:

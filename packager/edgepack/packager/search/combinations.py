@@ -182,10 +182,11 @@ def _check_value(name: str, profile: Profile, entry: SearchedKey, value: Any) ->
         if "contradicts" in error.problem:
             return  # another key's value may settle it; the combinations are checked whole
         allowed = _allowed(profile, entry.key)
+        why = "" if allowed else f": {error.problem}"
         raise BuildError(
-            f"{entry.key} cannot be {_describe(value)}",
+            f"{entry.key} cannot be {_describe(value)}{why}",
             found_in=entry.found_in,
-            remedy=f"allowed: {allowed}" if allowed else error.problem,
+            remedy=f"allowed: {allowed}" if allowed else error.remedy,
         ) from error
 
 
@@ -228,13 +229,13 @@ def _current(profile: Profile, key: str) -> Any:
 
 
 def _allowed(profile: Profile, key: str) -> str:
-    """What a setting may be, in words; "" where its type does not say."""
+    """What a setting of a pass may be, in words; "" where its type does not say."""
     tag, _, setting = key.partition(".")
     for entry in profile.passes:
         if entry.__struct_config__.tag == tag:
             kinds = {field.encode_name: field.type for field in msgspec.structs.fields(entry)}
             return _describe_type(kinds[setting])
-    return "text"
+    return ""
 
 
 def _describe_type(kind: Any) -> str:
