@@ -1,4 +1,4 @@
-"""What the HTP simulator refuses whole, without naming a node, is built all the same or named."""
+"""What the HTP simulator refuses, or leaves, for one node of a graph: it is built, or named."""
 
 from collections.abc import Sequence
 
@@ -85,3 +85,26 @@ def test_a_cubic_resize_by_fractions_is_left_to_the_cpu_with_the_providers_reaso
     _, variant = builder(model, "qnn-htp")
     (left,) = [node for node in variant.left_nodes if node.name == "larger"]
     assert "cubic mode requires scales to match" in left.reason
+
+
+def test_a_product_with_a_factor_is_taken(builder: Builder) -> None:
+    model = _model(
+        "(float[2,8] x) => (float[2,4] y) {"
+        " h = Gemm<transB=1,alpha=-1.0>(x, w1) r = Relu(h) y = Gemm<beta=0.5>(r, w2, bb) }",
+        [_weight("w1", 8, 8), _weight("w2", 8, 4), _weight("bb", 4)],
+    )
+    _, variant = builder(model, "qnn-htp")
+    assert set(variant.placement.left) <= {"QuantizeLinear", "DequantizeLinear"}
+
+
+def test_what_follows_a_scaler_of_scikit_learn_is_taken(builder: Builder) -> None:
+    model = _model(
+        "(float[1,8] x) => (float[1,4] y) {"
+        " a = ai.onnx.ml.Scaler<offset=[0.5],scale=[2.0]>(x)"
+        " h = MatMul(a, w1) r = Relu(h) y = MatMul(r, w2) }",
+        [_weight("w1", 8, 8), _weight("w2", 8, 4)],
+    )
+    model.opset_import.append(onnx.helper.make_opsetid("ai.onnx.ml", 3))
+    _, variant = builder(model, "qnn-htp")
+    assert variant.placement.left == {"DequantizeLinear": 1, "Scaler": 1}
+    assert not variant.degraded

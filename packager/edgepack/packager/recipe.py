@@ -135,7 +135,7 @@ def prepare_variant(
                 profile, verdict, judged_count, chosen.found, split.uncovered, advice
             ),
             ran.refusal if ran else None,
-            gates.check_placement(profile, placement),
+            gates.check_placement(profile, placement, trial.left if trial else ()),
             gates.check_size(profile, size_bytes, source.size_bytes),
         )
         if refusal is not None

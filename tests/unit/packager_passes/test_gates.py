@@ -13,6 +13,7 @@ from edgepack.packager.judging.gates import (
     is_not_worth_it,
 )
 from edgepack.packager.judging.measure import Outputs
+from edgepack.packager.judging.untaken import UntakenNode
 from edgepack.packager.profile.reading import load_profile
 from edgepack.packager.profile.schema import Profile
 
@@ -126,6 +127,23 @@ def test_a_provider_that_takes_too_little_is_refused_with_what_it_left_most_of_f
     assert refusal.gate == "placement"
     assert refusal.problem.startswith("NPU took 7 of 11 nodes (64%), and profile 'qnn-htp' asks")
     assert refusal.found_in == "left to the CPU: 2 Where, 1 Abs, 1 Add"
+
+
+def test_each_reason_that_the_provider_gave_is_told_once_with_a_node_that_has_it() -> None:
+    placement = Placement(provider="NPU", taken=1, total=9, left={"Gemm": 2}, verified=True)
+    left = [
+        UntakenNode(name="g1/dq", op="DequantizeLinear", reason="only support alpha=1.0."),
+        UntakenNode(name="g1", op="Gemm", reason="only support alpha=1.0."),
+        UntakenNode(name="g2", op="Gemm", reason="only support alpha=1.0."),
+        UntakenNode(name="silent", op="Where"),
+        UntakenNode(name="s", op="Scaler", reason="not supported"),
+    ]
+    refusal = check_placement(_profile(placement_min=0.8), placement, left)
+    assert refusal is not None
+    assert (refusal.found_in or "").splitlines()[1:] == [
+        "    g1 (Gemm): only support alpha=1.0.",
+        "    s (Scaler): not supported",
+    ]
 
 
 def test_the_size_gate_allows_what_it_says_and_not_a_byte_more() -> None:

@@ -10,6 +10,7 @@ import msgspec
 
 from edgepack.bundle.manifest import Placement
 from edgepack.packager.judging.distance import OutputDistance, OutputKind
+from edgepack.packager.judging.untaken import UntakenNode
 from edgepack.packager.judging.verdict import Verdict
 from edgepack.packager.profile.schema import Profile
 from edgepack.packager.search.candidates import SearchResult
@@ -38,6 +39,8 @@ _MORE_BITS = "a profile with more bits (16-bit activations, fp32)"
 
 _CULPRITS_SHOWN = 5
 _LEFT_SHOWN = 6
+_REASONS_SHOWN = 3
+_CONVERSIONS = ("QuantizeLinear", "DequantizeLinear")
 
 
 class Advice(msgspec.Struct, frozen=True, kw_only=True):
@@ -199,8 +202,16 @@ def check_trial(
     return None
 
 
-def check_placement(profile: Profile, placement: Placement) -> Refusal | None:
-    """The placement gate, where the provider ran on this host."""
+def check_placement(
+    profile: Profile, placement: Placement, left_nodes: Sequence[UntakenNode] = ()
+) -> Refusal | None:
+    """The placement gate, where the provider ran on this host.
+
+    Args:
+        profile: The profile.
+        placement: How many nodes the provider took.
+        left_nodes: Those that it left, with its reasons.
+    """
     if not placement.verified or not placement.total:
         return None
     share = placement.taken / placement.total
@@ -208,11 +219,17 @@ def check_placement(profile: Profile, placement: Placement) -> Refusal | None:
         return None
     left = sorted(placement.left.items(), key=lambda entry: (-entry[1], entry[0]))
     words = ", ".join(f"{count} {op}" for op, count in left[:_LEFT_SHOWN])
+    reasons = {
+        node.reason: f"{node.name} ({node.op}): {node.reason}"
+        for node in reversed(left_nodes)
+        if node.reason and node.op not in _CONVERSIONS
+    }
+    told = list(reversed(reasons.values()))[:_REASONS_SHOWN]
     return Refusal(
         gate="placement",
         problem=f"{placement.provider} took {placement.taken} of {placement.total} nodes "
         f"({share:.0%}), and profile '{profile.name}' asks for {profile.gates.placement_min:.0%}",
-        found_in=f"left to the CPU: {words}",
+        found_in="\n    ".join((f"left to the CPU: {words}", *told)),
         remedy="export the model without these operators, or lower gates.placement_min in a "
         "profile of your own",
     )

@@ -25,8 +25,8 @@ from edgepack.packager.graph.model_files import (
 from edgepack.packager.graph.renaming import rename_reads
 from edgepack.packager.passes.clean import drop_unused, name_nodes
 from edgepack.packager.passes.context import PassContext, PassResult
-from edgepack.packager.passes.gemm_bias import flatten_gemm_biases
 from edgepack.packager.passes.infer_shapes import add_missing_shapes, add_shapes
+from edgepack.packager.passes.simple_gemm import simplify_gemm
 from edgepack.packager.profile.pass_settings import Optimize
 
 _BASIC = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC
@@ -84,7 +84,7 @@ def optimize(model: onnx.ModelProto, settings: Optimize, context: PassContext) -
     made = _made_operators(model, optimized, context)
     name_nodes(optimized.graph)
     _rename_new_constants(model, optimized.graph)
-    flatten_gemm_biases(optimized.graph)
+    simplify_gemm(optimized.graph)
     shapes = list(optimized.graph.value_info)
     drop_unused(optimized)
     _restore_opset(optimized, opset_of(model))

@@ -27,6 +27,10 @@ from edgepack.packager.quantization.scales import FloatArray, Scale, quantize
 _CONTRIB = "com.microsoft"
 _FIRST_OPSET_WITH_16_BIT = 21
 
+_WITH_INFERENCE = ("", "ai.onnx", _CONTRIB)
+"""Domains whose shapes a session infers. What follows a Scaler of scikit-learn's has none there,
+and QNN takes no node without a shape: of what others make, the shapes are written down."""
+
 
 def write_qdq(
     model: onnx.ModelProto,
@@ -246,6 +250,10 @@ class _Writer:
         result.graph.input.extend(graph.input)
         result.graph.output.extend(graph.output)
         result.graph.node.extend(self._nodes)
+        foreign = {
+            name for n in self._nodes if n.domain not in _WITH_INFERENCE for name in n.output
+        }
+        result.graph.value_info.extend(v for v in graph.value_info if v.name in foreign)
         used = used_names(result.graph)
         for tensor in (*graph.initializer, *self._initializers):
             if tensor.name in used:

@@ -1,4 +1,4 @@
-"""A bias that broadcasts does not keep a product from being computed in integers."""
+"""A product with a bias or factors is computed in integers, whatever form they have."""
 
 from pathlib import Path
 
@@ -59,3 +59,33 @@ def test_a_product_with_a_bias_is_computed_in_integers_whatever_the_biass_rank(
         after, settings, samples_for(after, 8), work_dir=tmp_path, progress=silent
     )
     assert "QGemm" in _fused_kinds(quantizer.build("minmax").model, tmp_path)
+
+
+@pytest.mark.parametrize("beta", [1.0, 0.5, 0.0])
+def test_the_factors_of_a_product_are_computed_into_what_it_is_made_of(
+    beta: float, tmp_path: Path
+) -> None:
+    nodes = [
+        helper.make_node("Gemm", ["x", "w", "b"], ["h"], "scaled", alpha=-2.0, beta=beta),
+        helper.make_node("Gemm", ["h", "w"], ["y"], "plain", transB=1),
+    ]
+    model = make_model(nodes, {"x": [2, 4]}, {"y": [2, 4]}, [weight("w", 4, 4), weight("b", 4)])
+    after = optimize(copy_of(model), Optimize(), context_of(model, tmp_path)).model
+    gemms = [node for node in after.graph.node if node.op_type == "Gemm"]
+    assert len(gemms) == 2
+    given = {(a.name, helper.get_attribute_value(a)) for node in gemms for a in node.attribute}
+    assert not {
+        (name, value) for name, value in given if name in ("alpha", "beta") and value != 1.0
+    }
+    assert difference(model, after, tmp_path) < 1e-6, (
+        "who else reads the weights reads what they were"
+    )
+
+
+def test_a_factor_of_what_is_computed_stays(tmp_path: Path) -> None:
+    nodes = [helper.make_node("Gemm", ["x", "z"], ["y"], "product", alpha=0.5)]
+    model = make_model(nodes, {"x": [4, 4], "z": [4, 4]}, {"y": [4, 4]}, [])
+    after = optimize(copy_of(model), Optimize(), context_of(model, tmp_path)).model
+    assert difference(model, after, tmp_path) < 1e-6
+    (gemm,) = after.graph.node
+    assert [(a.name, a.f) for a in gemm.attribute if a.name == "alpha"] == [("alpha", 0.5)]
