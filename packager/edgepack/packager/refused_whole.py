@@ -121,12 +121,16 @@ class _Openings:
         if self.count >= _MOST_OPENINGS or left_s <= 0:
             raise EndOfOpeningsError
         self.count += 1
-        explored = self._explored
+        explored, limit_s = self._explored, min(left_s, _MOST_S_ONE)
         what = f"{explored.profile.name}: looking for what is refused"
         self._progress(what, self.count, _MOST_OPENINGS)
-        return self._on_provider.is_taken(
-            make(), explored.profile, explored.evaluator, timeout_s=min(left_s, _MOST_S_ONE)
+        path, start_s = make(), time.monotonic()
+        is_taken = self._on_provider.is_taken(
+            path, explored.profile, explored.evaluator, timeout_s=limit_s
         )
+        if not is_taken and time.monotonic() - start_s >= limit_s:
+            raise EndOfOpeningsError  # it took too long, which is no answer
+        return is_taken
 
 
 def _describe(nodes: Iterable[onnx.NodeProto]) -> str:

@@ -50,6 +50,24 @@ def test_after_each_refusal_a_candidate_nearer_to_the_float_model_is_judged(
     assert not variant.degraded
 
 
+@pytest.mark.parametrize(
+    ("spare", "asked"),
+    [
+        (-0.01, "makes 94% of its error, in proportion to the miss."),
+        (-5.0, "makes 70% of its error."),
+    ],
+    ids=["small", "large"],
+)
+def test_a_small_miss_asks_for_less_than_a_large_one(
+    spare: float, asked: str, let_differ: Callable[..., list[int]], tmp_path: Path
+) -> None:
+    float_nodes = let_differ(1, passed=False, spare=spare)
+    variant = prepare_products(tmp_path, count=_NODES)
+    told = next(note for note in variant.notes if note.startswith("The held-out samples refuse"))
+    assert told.endswith(asked)
+    assert float_nodes[0] < float_nodes[1] < _NODES
+
+
 def test_the_fourth_refusal_is_the_last_word(
     let_differ: Callable[..., list[int]], tmp_path: Path
 ) -> None:
