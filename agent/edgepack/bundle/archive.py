@@ -187,7 +187,16 @@ def open_bundle(path: Path) -> Iterator[Path]:
         return
     with tempfile.TemporaryDirectory(prefix="edgepack-") as temporary:
         folder = Path(temporary) / (path.stem or "bundle")
-        unpack(path, folder)
+        try:
+            unpack(path, folder)
+        except BundleError as error:
+            if not isinstance(error.__cause__, OSError):
+                raise
+            raise BundleError(
+                error.problem,
+                found_in=error.found_in,
+                remedy="TMPDIR names a folder with more room; or unpack it: edgepack unpack",
+            ) from error
         yield folder
 
 

@@ -42,6 +42,7 @@ from edgepack.packager.profile.schema import Profile
 from edgepack.packager.progress import Progress
 from edgepack.packager.recipe import prepare_variant
 from edgepack.packager.reports.composing import add_times, compose_report, report_refusal
+from edgepack.packager.reports.own_names import name_in_error, name_in_report, own_names
 from edgepack.packager.reports.report import RefusedProfile, Report
 from edgepack.packager.reports.writing import (
     join_remedies,
@@ -136,13 +137,15 @@ def _build(request: BuildRequest, progress: Progress) -> BuildResult:
         folder = work / "bundle"
         folder.mkdir()
         laid_out = lay_out(folder, parts)
+        spell = own_names(source.model.graph)
         report = compose_report(parts, laid_out, source, material, profiles, refused)
+        report = name_in_report(report, spell)
         digest = finish(folder, parts, laid_out, report, key)
         # 5
         rehearsal = rehearse(folder, key.public_key(), process, progress, toolchains)
         # 6
         publish(folder, request.output, work)
-    timed = add_times(report, variants, refused, rehearsal)
+    timed = name_in_report(add_times(report, variants, refused, rehearsal), spell)
     html, json = write_report(timed, request.output)
     return BuildResult(
         output=request.output, digest=digest, report=timed, report_html=html, report_json=json
@@ -228,6 +231,7 @@ def _prepare_all(
                 )
             )
         except (BuildError, DeviceError, ProfileError) as error:
+            name_in_error(error, own_names(source.model.graph))
             if not request.keep_going:
                 built = tuple(f"{v.name} was built, and is not published." for v in variants)
                 hint = report_refusals(

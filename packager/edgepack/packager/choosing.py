@@ -21,7 +21,7 @@ from edgepack.packager.judging.verdict import Verdict
 from edgepack.packager.passing_through import check_quantized_once, describe_own
 from edgepack.packager.profile.pass_settings import Lowering
 from edgepack.packager.profile.schema import Profile
-from edgepack.packager.reports.numbers import format_milliseconds
+from edgepack.packager.reports.numbers import format_metric, format_milliseconds
 from edgepack.packager.samples.sequence import Samples
 from edgepack.packager.search.candidates import Candidate, Demand, SearchResult
 from edgepack.packager.search.judge import MOST_SAMPLES, CandidateJudge
@@ -203,8 +203,8 @@ class Chooser:
         if not best.verdict.passed and "inaccurate" in profile.gates.float_instead:
             note = (
                 f"The float model is published: the best quantized one ({best.words}) keeps "
-                f"{best.verdict.metric} {best.verdict.value:.4f}, the budget is "
-                f"{best.verdict.budget:.4f}."
+                f"{best.verdict.metric} {format_metric(best.verdict.value)}, the budget is "
+                f"{format_metric(best.verdict.budget)}."
             )
             return _float_model(prepared, FLOAT_PRECISION, found, (note, *found.notes))
         timed_notes = []

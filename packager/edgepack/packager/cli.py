@@ -35,6 +35,7 @@ from edgepack.packager.progress_bar import progress_bar
 from edgepack.packager.reports.summary import print_summary
 from edgepack.packager.request import BuildRequest
 from edgepack.packager.search.combinations import parse_searched, read_searched
+from edgepack.packager.search.journal import journal_folder
 from edgepack.packager.source.fixed_inputs import parse_value
 
 _HELP = {"help_option_names": ["-h", "--help"]}
@@ -192,8 +193,12 @@ def build(
     for number in (signal.SIGINT, signal.SIGTERM):
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, _stop)
-    with progress_bar() as progress:
-        result = build_bundle(request, progress)
+    try:
+        with progress_bar() as progress:
+            result = build_bundle(request, progress)
+    except SystemExit:
+        _tell_what_is_kept(request.output)
+        raise
     if as_json:
         document = {
             "output": str(result.output),
@@ -244,6 +249,12 @@ def _read_settings(config: Path | None) -> BuildConfig:
         click.echo(f"using ./{CONFIG_FILE}", err=True)
         return read_config(Path(CONFIG_FILE))
     return BuildConfig()
+
+
+def _tell_what_is_kept(output: Path) -> None:
+    folder = journal_folder(output)
+    if folder.is_dir():
+        click.echo(f"what was measured is in {folder}: the same command goes on there", err=True)
 
 
 def _stop(number: int, frame: FrameType | None) -> NoReturn:

@@ -45,6 +45,7 @@ from edgepack.packager.judging.verdict import Verdict
 from edgepack.packager.on_provider import OnProvider, RanThere, RefusedThereError
 from edgepack.packager.progress import Progress
 from edgepack.packager.refused_whole import leave_refused
+from edgepack.packager.reports.numbers import format_metric
 from edgepack.packager.samples.sequence import Samples
 from edgepack.packager.saving import saves_nothing
 from edgepack.packager.search.candidates import Demand
@@ -235,7 +236,8 @@ def _objection(confirmed: Confirmed, words: str) -> str:
     if not _is_sure(verdict):
         return (
             f"The held-out samples {'are not sure of' if verdict.passed else 'refuse'} {words} "
-            f"({verdict.metric} {verdict.value:.4f}, the budget is {verdict.budget:.4f})"
+            f"({verdict.metric} {format_metric(verdict.value)}, the budget is "
+            f"{format_metric(verdict.budget)})"
         )
     ran = confirmed.ran
     if ran is None or ran.refusal is None:

@@ -1,5 +1,7 @@
 """Each pass keeps what the model computes, and says why when it cannot work."""
 
+import errno
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +39,7 @@ from tests.unit.packager_passes.models import (
     samples_for,
     weight,
 )
-from tests.unit.packager_passes.passing import copy_of
+from tests.unit.packager_passes.passing import context_of, copy_of
 
 
 def _context(model: onnx.ModelProto, folder: Path, **limits: object) -> PassContext:
@@ -350,3 +352,15 @@ def test_what_follows_a_scaler_of_scikit_learn_has_a_type_and_a_shape(given: int
     }
     assert found["scaled"] == found["unit"] == (TensorProto.FLOAT, [1, 4])
     assert found["y"] == (TensorProto.FLOAT, [1, 3])
+
+
+def test_a_disk_that_is_too_full_for_the_optimized_model_is_no_mistake_of_the_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = _untidy()
+    full = shutil.disk_usage(tmp_path)._replace(free=10)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: full)
+    (tmp_path / "optimize" / "after.onnx").mkdir(parents=True)  # it cannot be written
+    with pytest.raises(OSError, match="No space left") as caught:
+        optimize(model, Optimize(level="O1"), context_of(model, tmp_path))
+    assert caught.value.errno == errno.ENOSPC

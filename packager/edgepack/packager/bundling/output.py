@@ -36,6 +36,8 @@ def check_output(output: Path, *, replace: bool) -> None:
             remedy=f"-o {output.stem}{ARCHIVE_SUFFIX} for one file; a folder's name for a folder",
         )
     parent = output.parent
+    if parent.exists() and not parent.is_dir():
+        raise BuildError(f"{parent} is no folder", remedy="name an output in a folder with -o")
     if not parent.is_dir():
         raise BuildError(
             f"the output's folder {parent} does not exist",

@@ -13,7 +13,9 @@ from edgepack.packager.judging.distance import OutputDistance, OutputKind
 from edgepack.packager.judging.untaken import UntakenNode
 from edgepack.packager.judging.verdict import Verdict
 from edgepack.packager.profile.schema import Profile
+from edgepack.packager.reports.numbers import format_metric
 from edgepack.packager.search.candidates import SearchResult
+from edgepack.packager.wording import counted
 
 SLOWER_FACTOR = 1.1
 """Only beyond this is a quantized model called slower: medians vary by some percent from run to
@@ -97,8 +99,8 @@ def check_accuracy(
     return Refusal(
         gate="accuracy",
         problem=f"profile '{profile.name}' keeps {_kept(verdict)}, and the "
-        f"budget is {verdict.budget:.4f} (float model {verdict.float_value:.4f}, "
-        f"{sample_count} held-out samples)",
+        f"budget is {format_metric(verdict.budget)} (float model "
+        f"{format_metric(verdict.float_value)}, {counted(sample_count, 'held-out sample')})",
         found_in="\n    ".join(
             (
                 *verdict.remarks,
@@ -117,7 +119,7 @@ def check_accuracy(
 
 def _kept(verdict: Verdict) -> str:
     of_output = f" of output '{verdict.output}'" if verdict.output else ""
-    return f"{verdict.metric} {verdict.value:.4f}{of_output}"
+    return f"{verdict.metric} {format_metric(verdict.value)}{of_output}"
 
 
 def _without_selection(verdict: Verdict) -> str:

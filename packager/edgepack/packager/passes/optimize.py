@@ -6,8 +6,12 @@ own, which only some providers read: the profile's limits say which. A session o
 what O2 does by itself; done here, it starts faster, and float16 finds the fused operators.
 """
 
+import errno
+import os
+import shutil
 from collections import Counter
 from itertools import count as numbers_from
+from pathlib import Path
 
 import onnx
 import onnxruntime
@@ -74,6 +78,7 @@ def optimize(model: onnx.ModelProto, settings: Optimize, context: PassContext) -
             str(folder / "before.onnx"), sess_options=options, providers=["CPUExecutionProvider"]
         )
     except RUNTIME_ERRORS as error:
+        _check_room(folder / "before.onnx")
         raise BuildError(
             f"ONNX Runtime cannot load the model: {first_line(error)}",
             found_in="pass optimize",
@@ -96,6 +101,16 @@ def optimize(model: onnx.ModelProto, settings: Optimize, context: PassContext) -
     return PassResult(
         model=optimized, notes=(f"Optimization {settings.level} made ONNX Runtime's own {counts}.",)
     )
+
+
+def _check_room(before: Path) -> None:
+    """ONNX Runtime says "Protobuf serialization failed" of a full disk, and nothing else.
+
+    Raises:
+        OSError: A second model of this size has no room.
+    """
+    if shutil.disk_usage(before.parent).free < before.stat().st_size:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(before.parent))
 
 
 def _made_operators(

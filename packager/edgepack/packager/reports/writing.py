@@ -7,6 +7,7 @@ from edgepack.errors import BuildError, EdgepackError
 from edgepack.packager.material import Material
 from edgepack.packager.profile.schema import Profile
 from edgepack.packager.reports.composing import compose_refusal
+from edgepack.packager.reports.own_names import name_in_report, own_names
 from edgepack.packager.reports.page import render_report
 from edgepack.packager.reports.report import RefusedProfile, Report, encode_report
 from edgepack.packager.request import BuildRequest
@@ -29,6 +30,7 @@ def report_refusals(
     report = compose_refusal(
         request.name, request.version, request.release, source, material, refused, notes
     )
+    report = name_in_report(report, own_names(source.model.graph))
     prefix = "refused." if request.output.exists() else ""
     html = write_report(report, request.output, prefix)[0]
     return f"{html} tells what was tried"
