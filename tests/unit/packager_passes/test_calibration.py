@@ -8,6 +8,7 @@ import numpy as np
 import onnx
 import onnx.parser
 import pytest
+from msgspec.structs import replace
 
 from edgepack.errors import BuildError
 from edgepack.packager.progress import silent
@@ -21,6 +22,7 @@ from edgepack.packager.quantization.methods import (
 from edgepack.packager.quantization.observations import BINS, Observation, count_into
 from edgepack.packager.quantization.scales import (
     IntegerType,
+    Scale,
     quantize,
     restore,
     scale_of_range,
@@ -103,6 +105,32 @@ def test_mse_weights_lose_less_than_minmax_weights_when_there_is_an_outlier() ->
         scale = scale_of_weights(values, None, INT8, method)
         errors.append(float(np.mean((restore(quantize(values, scale), scale) - values) ** 2)))
     assert errors[1] < errors[0]
+
+
+@pytest.mark.parametrize(
+    ("kind", "shares"),
+    [(INT8, np.linspace(1.0, 0.4, 13)), (XINT8, 2.0 ** -np.arange(6))],
+    ids=["int8", "powers of two"],
+)
+def test_mse_weights_take_the_range_with_the_least_squared_error_of_each_channel(
+    kind: IntegerType, shares: np.ndarray
+) -> None:
+    rng = np.random.default_rng(0)
+    weights = rng.normal(0, 1, (6, 40_000)).astype(np.float32)
+    weights[:, 0] = (1, 3, 5, 7, 9, 11)
+    weights[0] = rng.uniform(-0.7, 0.7, 40_000)
+
+    def errors(scale: Scale) -> np.ndarray:
+        return np.asarray(
+            np.mean((restore(quantize(weights, scale), scale) - weights) ** 2, axis=1)
+        )
+
+    widest = scale_of_weights(weights, 0, kind, "minmax")
+    found = scale_of_weights(weights, 0, kind, "mse")
+    tried = [replace(widest, scale=(widest.scale * share).astype(np.float32)) for share in shares]
+    least = np.min([errors(scale) for scale in tried], axis=0)
+    assert errors(found) == pytest.approx(least, rel=1e-4)
+    assert len(set((found.scale / widest.scale).round(3).tolist())) > 1, "not all alike"
 
 
 def test_the_names_for_powers_of_two_mean_the_covering_and_the_best_exponent() -> None:

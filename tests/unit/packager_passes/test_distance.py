@@ -89,6 +89,23 @@ def test_a_metric_may_be_forced(metric: str, budget: float, passes: bool) -> Non
         assert verdict.spare == pytest.approx((verdict.value - budget) / (100.0 - budget))
 
 
+def test_outputs_of_another_shape_have_no_neighbourhood_and_keep_nothing() -> None:
+    want = list(_hidden())
+    shorter = [value[:, 1:] for value in want]
+    distance = measure_distance("h", OutputKind.VALUES, want, shorter)
+    assert distance.neighbourhood is None
+    assert distance.explained_variance < 0.0
+
+
+def test_halves_are_added_up_in_more_bits_than_they_have() -> None:
+    rng = np.random.default_rng(0)
+    want = [rng.normal(1000, 9, (1, 400)).astype(np.float16) for _ in range(3)]
+    got = [(value + np.float16(9)).astype(np.float16) for value in want]
+    distance = measure_distance("y", OutputKind.VALUES, want, got)
+    assert distance.explained_variance == pytest.approx(0.0, abs=0.1), "off by what they vary"
+    assert distance.nrmse == pytest.approx(0.009, rel=0.01)
+
+
 def test_even_a_short_vector_has_neighbours_where_a_person_says_that_it_is_one() -> None:
     rng = np.random.default_rng(0)
     values = list(rng.normal(0, 1, (_COUNT, 1, 4)).astype(np.float32))

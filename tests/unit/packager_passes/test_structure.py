@@ -20,6 +20,7 @@ from tests.unit.packager_passes.models import (
     samples_for,
     weight,
 )
+from tests.unit.packager_passes.qdq_graph import QdqGraph
 
 QUANTIZING = ("cpu", "qnn-htp", "qnn-htp-a8w8", "openvino-cpu", "vitisai-xint8")
 
@@ -369,3 +370,38 @@ def test_the_same_inputs_give_the_same_bytes(tmp_path: Path) -> None:
 def test_shipped_npu_profiles_forbid_control_flow() -> None:
     for name in ("qnn-htp", "qnn-htp-a8w8", "vitisai-xint8"):
         assert {"If", "Loop"} <= set(load_profile(name).limits.forbidden_ops)
+
+
+def test_the_scale_of_a_logarithm_is_not_smaller_than_a_chip_computes_by(tmp_path: Path) -> None:
+    """On Qualcomm's simulator a 16-bit Log with a scale of 2**-14 or less is one constant."""
+    nodes = [
+        helper.make_node("Sigmoid", ["x"], ["s"], name="sigmoid"),
+        helper.make_node("Pow", ["s", "power"], ["powers"], name="power"),
+        helper.make_node("Log", ["powers"], ["y"], name="log"),
+    ]
+    for power, is_narrow in ((0.2, True), (3.0, False)):
+        model = make_model(nodes, {"x": [1, 64]}, {"y": [1, 64]}, [constant("power", power)])
+        graph = QdqGraph(_quantized(model, _settings("qnn-htp"), tmp_path / str(power)))
+        (log,) = graph.named("Log")
+        stored = next(pair for pair in graph.quantizers if pair.node.input[0] == log.output[0])
+        least = np.float32(1.01 * 2.0**-14)
+        assert (stored.scale == least) == is_narrow
+        assert stored.scale >= least
+        lowest = -float(stored.scale) * int(stored.zero_point)
+        assert lowest <= power * np.log(0.1), "what it covers is covered still"
+
+
+@pytest.mark.parametrize("scaled", ["", "alpha", "beta"])
+def test_a_product_that_scales_what_it_computes_is_no_product_of_integers(
+    scaled: str, tmp_path: Path
+) -> None:
+    gemm = helper.make_node("Gemm", ["x", "w", "b"], ["h"], name="gemm", alpha=1.0)
+    if scaled:
+        gemm.attribute[0].CopyFrom(helper.make_attribute(scaled, 0.5))
+    plain = helper.make_node("MatMul", ["h", "v"], ["y"], name="plain")
+    weights = [weight("w", 8, 4), weight("b", 4), weight("v", 4, 4)]
+    model = make_model([gemm, plain], {"x": [1, 8]}, {"y": [1, 4]}, weights)
+    quantizer = Quantizer(
+        model, _settings("cpu"), samples_for(model, 8), work_dir=tmp_path, progress=silent
+    )
+    assert quantizer.names == (("plain",) if scaled else ("gemm", "plain"))

@@ -218,6 +218,48 @@ def test_values_beside_what_may_be_no_scores_of_theirs_count_everywhere(
     assert verdict.output == "boxes"
 
 
+def test_what_is_found_with_a_quarter_of_certainty_is_found() -> None:
+    rng = np.random.default_rng(2)
+    expected = _scaled(_anchors(), slice(4, 6), 0.25 / 0.95)
+    noisy: list[Outputs] = []
+    for value in expected:
+        is_read = value["y"][..., 4:].max(axis=-1, keepdims=True) >= 0.05
+        moved = value["y"].astype(np.float32)
+        moved[..., :4] += rng.normal(0, 0.3, (1, 200, 4)) * ~is_read
+        noisy.append({"y": moved})
+    assert Reference(expected, AccuracyGate()).judge(noisy).value == 1.0
+    apart = Reference(_apart(expected), AccuracyGate()).judge(_apart(noisy))
+    assert apart.passed
+    assert apart.distances[0].explained_variance < 0.9, "of the whole output much is lost"
+
+
+def test_the_noise_of_integers_is_the_share_of_them_that_is_wrong() -> None:
+    rng = np.random.default_rng(0)
+    expected: list[dict[str, np.ndarray]] = [
+        {"points": rng.integers(0, 5, (1, 10))} for _ in range(4)
+    ]
+    got: list[dict[str, np.ndarray]] = [{"points": value["points"].copy()} for value in expected]
+    meter = NoiseMeter(expected)
+    assert meter.mean_noise(got) == 0.0
+    got[0]["points"][0, :6] += 1
+    assert meter.mean_noise(got) == pytest.approx(6 / 40)
+    for value in got:
+        value["points"][:] = 9
+    assert meter.mean_noise(got) == 1.0
+
+
+def test_beside_values_integers_make_no_noise_and_every_output_as_much_as_another() -> None:
+    rng = np.random.default_rng(0)
+    expected: list[dict[str, np.ndarray]] = [
+        {"a": rng.normal(0, 1, (1, 1)), "b": rng.normal(0, 50, (1, 1)), "n": np.array([3])}
+        for _ in range(12)
+    ]
+    got: list[dict[str, np.ndarray]] = [
+        {**value, "a": value["a"] * 1.2, "n": value["n"] + 1} for value in expected
+    ]
+    assert NoiseMeter(expected).mean_noise(got) == pytest.approx(0.1)
+
+
 def test_where_nothing_is_found_in_any_sample_every_box_counts() -> None:
     expected = _anchors()
     faint = _scaled(expected, slice(4, 6), 0.01)
