@@ -4,7 +4,7 @@ A vendor's compiler may refuse all of a graph for one node, in words that name n
 would be refused for a node whose float form the provider takes, or leaves to the CPU. So the nodes
 are looked for (`refused_nodes`), the search runs anew with these float, and the report says so; how
 many nodes the provider must take, the placement gate says as always. Where that does not help, the
-refusal names what was found. Nor does it where nothing else could be lowered: what is left would be
+refusal names what was found. Nor does it help where nothing else is lowered: what is left would be
 the float model under another name.
 """
 
@@ -32,9 +32,6 @@ _MOST_OPENINGS = 40
 _MOST_S = 300.0
 _MOST_S_ONE = 60.0
 """What looking for the nodes may take; a graph of a thousand nodes takes a dozen openings."""
-
-_OPSET, _IR_VERSION = 17, 8
-"""Old enough for every provider."""
 
 
 class Left(msgspec.Struct, frozen=True, kw_only=True):
@@ -100,7 +97,8 @@ class _Openings:
 
     def find_first(self, model: Path) -> str:
         """The unit up to which a model is refused, `name (operator)` a node; "" if unknown."""
-        units = Units(load_model(model))
+        whole = load_model(model)
+        units = Units(whole)
         path = model.parent.with_name("part") / model.name
 
         def write(part: onnx.ModelProto) -> Path:
@@ -110,7 +108,7 @@ class _Openings:
 
         def is_taken(count: int) -> bool:
             return self._is_taken(
-                lambda: write(units.take(0, count) if count else _anything(units.inputs[0]))
+                lambda: write(units.take(0, count) if count else _anything(whole))
             )
 
         last = first_refused(units.count, is_taken)
@@ -137,11 +135,12 @@ def _describe(nodes: Iterable[onnx.NodeProto]) -> str:
     return ", ".join(f"{node.name} ({node.op_type})" for node in nodes)
 
 
-def _anything(value: onnx.ValueInfoProto) -> onnx.ModelProto:
-    """Hardly a model: what refuses it takes nothing at all."""
+def _anything(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Hardly a model, of the same operator sets: what refuses it takes nothing at all."""
+    value = model.graph.input[0]
     is_float = value.type.tensor_type.elem_type == onnx.TensorProto.FLOAT
     node = onnx.helper.make_node("Relu" if is_float else "Identity", [value.name], ["taken"])
-    output = onnx.ValueInfoProto(name="taken")
-    graph = onnx.helper.make_graph([node], "anything", [value], [output])
-    opsets = [onnx.helper.make_opsetid("", _OPSET)]
-    return onnx.helper.make_model(graph, opset_imports=opsets, ir_version=_IR_VERSION)
+    graph = onnx.helper.make_graph([node], "anything", [value], [onnx.ValueInfoProto(name="taken")])
+    return onnx.helper.make_model(
+        graph, opset_imports=model.opset_import, ir_version=model.ir_version
+    )

@@ -40,11 +40,6 @@ class Units:
         """How many there are."""
         return len(self._members)
 
-    @property
-    def inputs(self) -> tuple[onnx.ValueInfoProto, ...]:
-        """The model's inputs."""
-        return tuple(self._model.graph.input)
-
     def nodes(self, start: int, end: int) -> tuple[onnx.NodeProto, ...]:
         """The nodes of some units, without their pairs."""
         return tuple(
