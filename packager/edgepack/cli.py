@@ -118,10 +118,12 @@ def main() -> None:
     gc.set_threshold(_OBJECTS_A_COLLECTION)
     for name, value in _LINEAR_ALGEBRA.items():
         os.environ.setdefault(name, value)  # read when a command loads NumPy
+    color = False if os.environ.get("NO_COLOR") else None  # None: where it goes to a terminal
     try:
-        cli()
+        cli(color=color)
     except EdgepackError as error:
-        click.echo(f"{click.style('error:', fg='red', bold=True)} {error}", err=True)
+        mark = click.style("error:", fg="red", bold=True)
+        click.echo(f"{mark} {error}", err=True, color=color)
         sys.exit(1)
 
 

@@ -96,7 +96,7 @@ class OnProvider:
             return None
         most = _SIMULATED_SAMPLES if evaluator.venue.is_simulated else MOST_SAMPLES
         samples = self._tried.pick(range(min(most, self._tried.count)))
-        what = f"{profile.name}: running on {profile.device.provider}"
+        what = f"running on {profile.device.provider}"
         self._progress(what, 0, 0)
         try:
             trial = try_model(

@@ -5,7 +5,7 @@ import sys
 
 import click
 
-from edgepack.packager.reports.text_table import text_table
+from edgepack.packager.reports.text_table import text_list, text_table
 
 
 def test_cells_have_two_lines_and_columns_are_aligned() -> None:
@@ -20,6 +20,21 @@ def test_cells_have_two_lines_and_columns_are_aligned() -> None:
         " cpu              739 KB",
         " CPU, a8w8  1.7× smaller",
         " fp32            1.29 MB",
+    ]
+
+
+def test_a_table_that_is_wider_than_the_terminal_becomes_a_list() -> None:
+    rows = [
+        (("cpu", "CPU, a8w8"), ("739 KB", "1.7× smaller"), ("35/35", "")),
+        (("fp32", ""), ("1.29 MB", ""), ("", "")),
+    ]
+    lines = [click.unstyle(line) for line in text_list(("profile", "size", "nodes"), rows)]
+    assert lines == [
+        " cpu  CPU, a8w8",
+        "   size   739 KB, 1.7× smaller",
+        "   nodes  35/35",
+        " fp32",
+        "   size   1.29 MB",
     ]
 
 

@@ -5,9 +5,6 @@ from pathlib import Path
 
 import click
 import msgspec
-from rich import box
-from rich.markup import escape
-from rich.table import Table
 
 from edgepack.bundle.manifest import Accuracy
 from edgepack.packager.comparison.differences import compare as compare_sides
@@ -22,13 +19,13 @@ from edgepack.packager.comparison.result import (
     VariantComparison,
     VariantSide,
 )
-from edgepack.packager.console import open_console
 from edgepack.packager.reports.numbers import (
     format_bytes,
     format_latency,
     format_metric,
     format_placement,
 )
+from edgepack.packager.reports.text_table import print_table
 from edgepack.packager.wording import counted
 
 _side = click.Path(path_type=Path)
@@ -61,37 +58,35 @@ def compare(a: Path, b: Path, as_json: bool) -> None:
 
 
 def _print(comparison: Comparison) -> None:
-    console = open_console()
-    console.print(f"\nA  [bold]{escape(comparison.a)}[/]\nB  [bold]{escape(comparison.b)}[/]")
-    console.print(f"\n{_verdict(comparison)}")
-    console.print(_table(comparison.variants))
+    for side, path in (("A", comparison.a), ("B", comparison.b)):
+        click.echo(f"{side}  {click.style(path, bold=True)}")
+    click.echo(f"\n{_verdict(comparison)}\n")
+    _print_variants(comparison.variants)
     for line in _lines(comparison):
-        console.print(escape(line))
+        click.echo(line)
 
 
 def _verdict(comparison: Comparison) -> str:
     changed = [file for file in comparison.files if file.state != "equal"]
     if comparison.equal_for_devices:
         if not changed and not comparison.differences:
-            return "[green]Equal[/]: every file has the same bytes."
+            return f"{_green('Equal')}: every file has the same bytes."
         return (
-            "[green]Equal for devices[/]: models, golden samples and hooks have the same bytes, "
+            f"{_green('Equal for devices')}: models, golden samples and hooks have the same bytes, "
             "only facts about the build differ."
         )
     if comparison.equal_for_devices is None:
-        return "[green]Equal models[/]: a report does not tell of golden samples and hooks."
+        return f"{_green('Equal models')}: a report does not tell of golden samples and hooks."
     equal = len(comparison.files) - len(changed)
-    return f"[yellow]Different[/]: {equal} of {counted(len(comparison.files), 'file')} equal."
+    word = click.style("Different", fg="yellow")
+    return f"{word}: {equal} of {counted(len(comparison.files), 'file')} equal."
 
 
-def _table(variants: tuple[VariantComparison, ...]) -> Table:
-    table = Table(
-        box=box.SIMPLE_HEAD,
-        pad_edge=False,
-        padding=(0, 1, 0, 0),
-        caption="= is equal in both, otherwise A → B",
-        caption_justify="left",
-    )
+def _green(words: str) -> str:
+    return click.style(words, fg="green")
+
+
+def _print_variants(variants: tuple[VariantComparison, ...]) -> None:
     columns: list[tuple[str, Callable[[VariantSide], str]]] = [
         ("precision", lambda side: side.precision + (", degraded" if side.degraded else "")),
         ("size", lambda side: format_bytes(side.size_bytes)),
@@ -101,15 +96,20 @@ def _table(variants: tuple[VariantComparison, ...]) -> Table:
     ]
     if any(side and side.latency_ms is not None for pair in variants for side in (pair.a, pair.b)):
         columns.append(("latency", _latency))
-    for heading in ("variant", *(heading for heading, _ in columns), "to fetch"):
-        table.add_column(heading, overflow="fold")
-    for variant in variants:
-        table.add_row(
-            escape(variant.name) + _PRESENCE[variant.presence],
-            *(escape(_pair(variant, tell)) for _, tell in columns),
-            escape(_to_fetch(variant.transfer)),
-        )
-    return table
+    headings = ("variant", *(heading for heading, _ in columns), "to fetch")
+    rows = [
+        [
+            (cell, "")
+            for cell in (
+                variant.name + _PRESENCE[variant.presence],
+                *(_pair(variant, tell) for _, tell in columns),
+                _to_fetch(variant.transfer),
+            )
+        ]
+        for variant in variants
+    ]
+    print_table(headings, rows, right=())
+    click.echo(click.style("= is equal in both, otherwise A → B", dim=True))
 
 
 def _pair(variant: VariantComparison, tell: Callable[[VariantSide], str]) -> str:

@@ -139,7 +139,7 @@ def _refuse_guesses(labelled: LabelledSamples, float_run: Run, float_value: floa
 def _read(path: Path) -> tuple[int, ...]:
     try:
         if path.suffix != ".npy":
-            return tuple(int(line) for line in path.read_text(encoding="utf-8").split())
+            return tuple(map(_label, path.read_text(encoding="utf-8").split()))
         values = np.load(path, allow_pickle=False)
     except OSError as error:
         raise BuildError(
@@ -152,6 +152,13 @@ def _read(path: Path) -> tuple[int, ...]:
     if values.dtype.kind not in "iu" or values.ndim != 1:
         raise _no_labels(path, f"{values.dtype} {list(values.shape)}, not integers in a row")
     return tuple(values.tolist())
+
+
+def _label(word: str) -> int:
+    try:
+        return int(word)
+    except ValueError as error:
+        raise ValueError(f"'{word}' is no integer") from error
 
 
 def _no_labels(path: Path, reason: str) -> BuildError:

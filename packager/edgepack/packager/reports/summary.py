@@ -13,7 +13,7 @@ from edgepack.packager.reports.numbers import (
     format_size_change,
 )
 from edgepack.packager.reports.report import VariantReport, latency_text
-from edgepack.packager.reports.text_table import text_table
+from edgepack.packager.reports.text_table import print_table
 
 _HEADINGS = ("profile", "size", "accuracy kept", "nodes", "latency")
 _RIGHT = ("size", "nodes", "latency")
@@ -28,8 +28,7 @@ def print_summary(result: BuildResult) -> None:
         f"float model {format_bytes(report.model.size_bytes)}\n"
     )
     rows = [_row(variant, report.model.size_bytes) for variant in report.variants]
-    for line in text_table(_HEADINGS, rows, right=_RIGHT):
-        click.echo(line)
+    print_table(_HEADINGS, rows, right=_RIGHT)
     click.echo()
     for refused in report.refused:
         mark = click.style("refused", fg="yellow")
@@ -38,7 +37,7 @@ def print_summary(result: BuildResult) -> None:
             click.echo(f"  try: {refused.remedy}")
     for note in _notes(result):
         click.echo(f"{click.style('-', dim=True)} {note}")
-    click.echo(f"\nOn this machine: {report.choice}")
+    click.echo(f"\nIn this environment: {report.choice}")
     bundle = click.style(str(result.output), bold=True)
     click.echo(f"bundle  {bundle}  sha256:{result.digest[:16]}…")
     click.echo(f"report  {result.report_html}")

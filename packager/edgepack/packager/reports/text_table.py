@@ -1,14 +1,51 @@
 """A table of plain text, some of it styled: what a build prints needs no more, and starts fast."""
 
+import shutil
+import sys
 from collections.abc import Iterator, Sequence
 
 import click
 
 _GAP = "  "
 
+Cells = Sequence[tuple[str, str]]
+"""A row: first and second line of each cell, "" for none."""
+
+
+def print_table(headings: Sequence[str], rows: Sequence[Cells], *, right: Sequence[str]) -> None:
+    """Prints a table; where it is wider than the terminal, a list with a line for each cell.
+
+    Args:
+        headings, rows, right: See `text_table`.
+    """
+    lines = list(text_table(headings, rows, right=right))
+    is_terminal = sys.stdout.isatty()
+    if is_terminal and max(map(_length, lines)) > shutil.get_terminal_size().columns:
+        lines = list(text_list(headings, rows))
+    for line in lines:
+        click.echo(line)
+
+
+def text_list(headings: Sequence[str], rows: Sequence[Cells]) -> Iterator[str]:
+    """Lines of the same facts, one below the other.
+
+    Args:
+        headings, rows: See `text_table`; the first cell of a row is its title.
+    """
+    width = max(map(len, headings[1:]), default=0)
+    for (first, second), *cells in rows:
+        yield click.style(f" {first}", bold=True) + (f"  {second}" if second else "")
+        for heading, (value, more) in zip(headings[1:], cells, strict=True):
+            if value:
+                yield f"   {heading.ljust(width)}{_GAP}{value}" + (f", {more}" if more else "")
+
+
+def _length(line: str) -> int:
+    return len(click.unstyle(line))
+
 
 def text_table(
-    headings: Sequence[str], rows: Sequence[Sequence[tuple[str, str]]], *, right: Sequence[str]
+    headings: Sequence[str], rows: Sequence[Cells], *, right: Sequence[str]
 ) -> Iterator[str]:
     """Lines of a table whose cells have up to two lines, the second one dimmed.
 

@@ -104,7 +104,10 @@ def _remedy(graph: onnx.GraphProto, words: str) -> str:
         return "export it with operators that ONNX Runtime has"
     deciding = sorted({name for node in graph.node for name in deciding_inputs(graph, node)})
     if not deciding:
-        return "export it again: what the message names does not fit together"
+        return (
+            "export it again, or give other sizes where --shape fixed some: what the message "
+            "names does not fit together"
+        )
     return (
         f"{' '.join(f'--value {name}=…' for name in deciding)} where a device always feeds the "
         "same, so that one branch of the control flow is left (shapes that were fixed may "
