@@ -87,6 +87,21 @@ CASES: dict[str, tuple[Callable[[Any], object], str, str]] = {
         "does not lie in 'model/cpu/'",
         VARIANT,
     ),
+    "a variant's file that leads out": (
+        lambda d: cpu_facts(d)["files"][1].update(path="model/cpu/../../../evil"),
+        "leads out",
+        f"{VARIANT}.additional_metadata.edgepack.files",
+    ),
+    "a variant's file twice": (
+        lambda d: cpu_facts(d)["files"].append(cpu_facts(d)["files"][1]),
+        "is listed twice",
+        f"{VARIANT}.additional_metadata.edgepack.files",
+    ),
+    "a variant's file whose chunks do not add up": (
+        lambda d: cpu_facts(d)["files"][1].update(size_bytes=10**9),
+        "bytes together, the file has 1000000000",
+        f"{VARIANT}.additional_metadata.edgepack.files",
+    ),
     "a path with a backslash": (
         lambda d: facts(d)["files"][0].update(path="a\\b"),
         "backslash",

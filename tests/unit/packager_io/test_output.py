@@ -17,6 +17,8 @@ def test_the_release_follows_from_the_version() -> None:
     assert choose_release("1.2.0", None) == 1_002_000
     assert choose_release("12.34.567", None) == 12_034_567
     assert choose_release("2026-11", 7) == 7
+    assert choose_release("1.0.0", 0) == 0
+    assert choose_release("1.0.0", 2**53) == 2**53
 
 
 @pytest.mark.parametrize("version", ["1.2", "1.2.0-rc1", "1.2000.0", "nightly"])
@@ -67,6 +69,21 @@ def test_what_is_no_bundle_is_never_replaced(tmp_path: Path) -> None:
         check_output(precious, replace=True)
     with pytest.raises(BuildError, match="is there already and is no bundle"):
         check_output(tmp_path, replace=True)
+
+
+@pytest.mark.parametrize("name", ["manifest.json", "model.sig"])
+def test_a_folder_with_half_of_what_makes_a_bundle_is_never_replaced(
+    name: str, tmp_path: Path
+) -> None:
+    (tmp_path / name).write_text("of an application's own")
+    with pytest.raises(BuildError, match="is there already and is no bundle"):
+        check_output(tmp_path, replace=True)
+    (tmp_path / "manifest.json").write_text("{}")
+    (tmp_path / "model.sig").write_text("{}")
+    check_output(tmp_path, replace=True)
+    with pytest.raises(BuildError, match="is there already") as caught:
+        check_output(tmp_path, replace=False)
+    assert (caught.value.remedy or "").startswith("--force replaces it")
 
 
 def test_a_missing_folder_is_refused_before_work_begins(tmp_path: Path) -> None:

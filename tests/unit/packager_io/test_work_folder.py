@@ -1,5 +1,6 @@
 """A build has its output to itself, and clears away what a killed one left."""
 
+import errno
 import fcntl
 import os
 from pathlib import Path
@@ -7,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from edgepack.errors import BuildError
-from edgepack.packager.bundling.publishing import publish, work_folder
+from edgepack.packager.bundling.publishing import disk_error, publish, work_folder
 
 
 def test_the_folder_lies_beside_the_output_and_is_gone_at_the_end(tmp_path: Path) -> None:
@@ -81,3 +82,34 @@ def test_a_folder_gets_its_name_when_every_file_and_folder_in_it_is_on_the_disk(
     assert len(inside) == 6
     assert [flushed.get(path.stat().st_ino) for path in inside] == [False] * 6
     assert flushed[tmp_path.stat().st_ino], "the new name, last"
+
+
+def test_a_folder_that_is_there_is_replaced_whole(tmp_path: Path) -> None:
+    output = tmp_path / "ocr-1.2.0"
+    output.mkdir()
+    (output / "old").touch()
+    with work_folder(output) as work:
+        made = work / "bundle"
+        made.mkdir()
+        (made / "new").write_text("new")
+        publish(made, output, work)
+    assert [path.name for path in output.iterdir()] == ["new"]
+    assert list(tmp_path.iterdir()) == [output], "and the old one is gone"
+
+
+def test_a_full_disk_is_told_with_the_file_and_what_is_free(tmp_path: Path) -> None:
+    output = tmp_path / "ocr-1.2.0.edgepack"
+    full = OSError(errno.ENOSPC, "No space left on device", str(tmp_path / "weights"))
+    told = disk_error(full, output)
+    assert told.problem.startswith("the disk was full; nothing was written to ocr-1.2.0.edgepack")
+    assert told.found_in == str(tmp_path / "weights")
+    assert disk_error(OSError(errno.ENOSPC, "No space left"), output).found_in == str(tmp_path)
+
+
+def test_another_error_of_a_file_is_told_in_the_systems_words(tmp_path: Path) -> None:
+    output = tmp_path / "ocr-1.2.0.edgepack"
+    told = disk_error(PermissionError(errno.EACCES, "Permission denied"), output)
+    assert told.problem == "the build cannot read or write a file: Permission denied"
+    assert told.found_in == str(output)
+    error = OSError(errno.EIO, None)
+    assert disk_error(error, output).problem.endswith(f": {os.strerror(errno.EIO)}")

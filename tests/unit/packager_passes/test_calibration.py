@@ -58,8 +58,10 @@ def test_the_other_methods_leave_a_lonely_outlier_out(method: str) -> None:
     counts = seen.counts * 100
     counts[-1] = 1
     often = Observation(low=seen.low, high=seen.high, counts=counts)
-    _, high = choose_range(method, often, UINT8)
-    assert high < 50.0
+    for kind in (UINT8, INT8):
+        low, high = choose_range(method, often, kind)
+        assert seen.low <= low < 0.0
+        assert high < 50.0
 
 
 def test_a_percentile_leaves_that_share_outside() -> None:
@@ -67,6 +69,21 @@ def test_a_percentile_leaves_that_share_outside() -> None:
     low, high = choose_range("percentile-90", _observe(values), UINT8)
     assert low == pytest.approx(0.05, abs=0.01)
     assert high == pytest.approx(0.95, abs=0.01)
+
+
+def test_a_percentile_takes_whole_bins_on_both_sides_alike() -> None:
+    counts = np.full(BINS, 7, dtype=np.int64)
+    width = 2.0 / BINS
+    low, high = choose_range("percentile-87", Observation(low=-1.0, high=1.0, counts=counts), UINT8)
+    bins = int(0.065 * BINS)
+    assert low == pytest.approx(-1.0 + bins * width, abs=width / 100)
+    assert high == pytest.approx(1.0 - bins * width, abs=width / 100)
+
+
+def test_entropy_counts_what_it_cuts_off_at_the_bound() -> None:
+    values = np.random.default_rng(0).normal(0, 1, 100_000)
+    _, high = choose_range("entropy", _observe(values), UINT8)
+    assert 1e-4 < np.mean(np.abs(values) > high) < 2e-3, "3.3 standard deviations"
 
 
 def test_mse_keeps_the_range_of_evenly_spread_values() -> None:

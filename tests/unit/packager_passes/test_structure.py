@@ -227,13 +227,20 @@ def test_operators_that_move_data_share_one_scale_with_what_they_move(tmp_path: 
         assert constants[before.input[position]] == constants[after.input[position]]
 
 
-def test_concat_is_aligned_for_amd(tmp_path: Path) -> None:
-    result = _quantized(cnn(), _settings("vitisai-xint8"), tmp_path)
-    constants = _constants(result)
-    (concat,) = _nodes(result, "Concat")
-    sources = [_feeding(result, name) for name in concat.input]
-    scales = {float(constants[source.input[1]]) for source in sources if source is not None}
-    assert len(scales) == 1
+def test_concat_is_aligned_for_amd_by_the_largest_scale_of_what_it_joins(tmp_path: Path) -> None:
+    found = []
+    for name, ties in (("aligned", ["Concat"]), ("apart", [])):
+        settings = _settings("vitisai-xint8", tie_ops=ties)
+        result = _quantized(cnn(), settings, tmp_path / name)
+        constants = _constants(result)
+        (concat,) = _nodes(result, "Concat")
+        sources = [_feeding(result, name) for name in concat.input]
+        found.append(
+            {float(constants[source.input[1]]) for source in sources if source is not None}
+        )
+    aligned, apart = found
+    assert len(apart) > 1
+    assert aligned == {max(apart)}
 
 
 @pytest.mark.parametrize("profile", QUANTIZING)
