@@ -52,6 +52,14 @@ def test_noise_that_a_samples_rows_share_moves_it_among_its_neighbours() -> None
     assert (verdict.metric, verdict.passed) == ("neighbourhood", False)
 
 
+def test_where_a_profile_asks_for_variance_alone_neighbours_do_not_count() -> None:
+    rng = np.random.default_rng(1)
+    shared = rng.normal(0, 0.12, (_COUNT, 1, 1, _WIDTH)).astype(np.float32)
+    gate = AccuracyGate(metric="explained_variance")
+    verdict = Reference(_named(_hidden()), gate).judge(_named(_hidden() + shared))
+    assert (verdict.metric, verdict.passed) == ("explained_variance", True)
+
+
 def test_channels_that_stand_out_leave_the_others_a_vector_with_neighbours() -> None:
     rng = np.random.default_rng(1)
     sizes = np.where(np.arange(_WIDTH) < 3, 100.0, 1.0)

@@ -1,5 +1,6 @@
 """Another profile is advised where a look at it gives a reason to, and else is told of."""
 
+import re
 from pathlib import Path
 
 import onnx
@@ -86,6 +87,15 @@ def test_values_of_two_metrics_say_which_is_which() -> None:
     )
 
 
+def test_where_nothing_was_lowered_there_is_nothing_to_compare_with() -> None:
+    outlooks = (Outlook(name="some", verdict=_verdict(0.93)), Outlook(name="none", problem="fails"))
+    assert advise(outlooks, None).learnt == (
+        "--profile some gives no reason to expect more: it keeps explained_variance 0.9300 with "
+        "every node quantized.",
+        "--profile none fails.",
+    )
+
+
 def _refuse(folder: Path, plan: SearchPlan | None = None) -> str:
     """The refusal of a model of two products, for xint8."""
     model = make_model(
@@ -126,6 +136,8 @@ def test_a_refusal_tells_what_the_next_profiles_were_seen_to_keep(tmp_path: Path
     assert "--profile vitisai-a8w8, which keeps explained_variance 0.99" in remedy
     assert "--profile vitisai-a16w8, which keeps explained_variance 0.99" in remedy
     assert "--profile vitisai-bf16, which lowers no node" in remedy
+    kept = re.findall(r"which keeps explained_variance (0\.\d+)", remedy)
+    assert len(set(kept)) == 2, "each was measured by itself"
 
 
 def test_no_other_profile_is_looked_at_when_the_time_is_used_up(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from edgepack.packager.judging.measure import Outputs, Run
 from edgepack.packager.search import tries
@@ -134,6 +135,22 @@ def test_no_more_nodes_return_to_float_than_the_profile_allows(tmp_path: Path) -
     assert max(len(nodes) for _, nodes in maker.built) == 1
     assert not found.best.verdict.passed
     assert [cost.name for cost in found.culprits][:2] == ["d", "b"]
+
+
+def test_what_its_maker_says_of_the_best_candidate_is_known_whether_measured_or_recalled(
+    tmp_path: Path,
+) -> None:
+    class _Telling(ToyMaker):
+        def build(self, method, float_nodes):  # type: ignore[no-untyped-def]
+            note = f"{method} with {len(float_nodes)} nodes float"
+            return replace(super().build(method, float_nodes), notes=(note,))
+
+    journal = Journal(tmp_path / "journal")
+    for folder in ("measured", "recalled"):
+        maker = _Telling(_ERRORS, {"plain": 1.0})
+        found = search_toy(maker, tmp_path / folder, journal=journal)
+        assert found.best.notes == ("plain with 2 nodes float",)
+    assert len(maker.built) == 1, "the best one is made again, and nothing else"
 
 
 def test_of_large_candidates_only_the_best_stays_on_the_disk(
