@@ -126,5 +126,14 @@ def test_a_declared_input_the_model_lacks_suggests_the_nearest() -> None:
 
 def test_the_template_names_scalars_that_may_become_constants() -> None:
     rate = TensorSpec(name="sr", dtype="int64", shape=())
-    assert template("vad.onnx", (IMAGE, rate)).endswith("becomes a constant\n#   sr = 1\n")
+    assert template("vad.onnx", (IMAGE, rate)).endswith("becomes a constant\n# sr = 1\n")
     assert "[build.value]" not in template("cnn.onnx", (IMAGE,))
+
+
+def test_the_template_has_examples_of_sizes_that_are_open() -> None:
+    words = TensorSpec(name="ids", dtype="int64", shape=("batch", "seq"))
+    text = template("m.onnx", (words,))
+    assert "\n\n# [build.shape]" in text
+    assert text.endswith("\n# ids = [1, 128]  # ids: int64[batch,seq]\n")
+    fixed = TensorSpec(name="ids", dtype="int64", shape=(1, 128))
+    assert "[build.shape]" not in template("m.onnx", (fixed,))

@@ -1,8 +1,8 @@
 """A commented `edgepack.toml` for a model, as `edgepack init` writes it."""
 
 from pathlib import Path
-from typing import Any
 
+from edgepack.packager.source.input_shapes import likely_sizes
 from edgepack.packager.source.tensor_spec import TensorSpec
 from edgepack.packager.wording import toml_key
 
@@ -19,11 +19,10 @@ def template(model_file: str, inputs: tuple[TensorSpec, ...]) -> str:
     sections += [_input_template(spec) for spec in inputs]
     open_inputs = [spec for spec in inputs if not spec.is_static]
     shape = "".join(
-        f"#   {toml_key(spec.name)} = [{', '.join(str(_size(size)) for size in spec.shape)}]\n"
-        for spec in open_inputs
+        f"# {toml_key(spec.name)} = {list(likely_sizes(spec))}  # {spec}\n" for spec in open_inputs
     )
-    sections.append(_TEMPLATE_TAIL + (f"# [build.shape]\n{shape}" if shape else ""))
-    scalars = [f"#   {toml_key(spec.name)} = 1\n" for spec in inputs if not spec.shape]
+    sections.append(_TEMPLATE_TAIL + (f"{_SHAPE_TEMPLATE}{shape}" if shape else ""))
+    scalars = [f"# {toml_key(spec.name)} = 1\n" for spec in inputs if not spec.shape]
     if scalars:
         sections.append("".join([_VALUE_TEMPLATE, *scalars]))
     return "\n".join(sections)
@@ -62,12 +61,16 @@ profiles = ["cpu"]        # edgepack profiles list
 # quantize.activations = ["uint8", "uint16"]
 """
 
+_SHAPE_TEMPLATE = """
+# [build.shape]           # sizes, for hardware that wants them fixed; these are examples
+"""
+
 _VALUE_TEMPLATE = """\
 # [build.value]           # an input that a device never changes becomes a constant
 """
 
 _IMAGE_TEMPLATE = """\
-[inputs.{name}]           # {spec}
+[inputs.{name}]  # {spec}
 kind = "image"            # "raw" if your files are arrays that are preprocessed already
 layout = "{layout}"
 color = "{color}"
@@ -98,11 +101,11 @@ def _input_template(spec: TensorSpec) -> str:
         )
     if spec.dtype in ("int32", "int64"):
         return (
-            f"[inputs.{name}]           # {spec}\n"
+            f"[inputs.{name}]  # {spec}\n"
             'kind = "raw"              # or "tokens" with the size of the vocabulary:\n'
             "# vocabulary = 30522\n"
         )
-    return f'[inputs.{name}]           # {spec}\nkind = "raw"\n'
+    return f'[inputs.{name}]  # {spec}\nkind = "raw"\n'
 
 
 def _image_layout(spec: TensorSpec) -> str:
@@ -111,7 +114,3 @@ def _image_layout(spec: TensorSpec) -> str:
     if spec.shape[1] in (1, 3):
         return "NCHW"
     return "NHWC" if spec.shape[3] in (1, 3) else ""
-
-
-def _size(size: str | int) -> Any:
-    return size if isinstance(size, int) else 1

@@ -11,6 +11,7 @@ import msgspec
 from markupsafe import Markup, escape
 
 from edgepack.bundle.manifest import Accuracy
+from edgepack.packager.reports.numbers import format_metric
 
 _WIDTH, _HEIGHT = 380, 250
 _LEFT, _RIGHT, _TOP, _BOTTOM = 50, 366, 14, 208
@@ -97,7 +98,7 @@ def plot(
     parts.append(_text((_LEFT + _RIGHT) / 2, _HEIGHT - 8, x_words, "middle"))
     y = _BOTTOM - (budget - low) / (high - low) * (_BOTTOM - _TOP)
     parts.append(_line(_LEFT, y, _RIGHT, y, "budget"))
-    parts.append(_text(_LEFT + 4, y - 5, f"budget {budget:.4g}", "start", "budget"))
+    parts.append(_text(_LEFT + 4, y - 5, f"budget {format_metric(budget)}", "start", "budget"))
     taken = [(_LEFT + 4.0, y - 14, _LEFT + 84.0, y)]
     taken += [(x - 5, y - 5, x + 5, y + 5) for x, y in map(place, points)]
     for point in sorted(points, key=lambda point: not point.is_winner):

@@ -3,6 +3,7 @@
 from edgepack.packager.reports.numbers import format_metric
 from edgepack.packager.reports.report import Report, VariantReport
 from edgepack.packager.variant import Attempt, RefusedVariant
+from edgepack.packager.wording import counted
 
 FLOAT_PRECISION = "fp32"
 
@@ -19,7 +20,8 @@ def sum_up(report: Report) -> str:
     words = "1 variant holds its" if kept == 1 else f"{kept} variants hold their"
     text = f"{words} budgets on samples that were held out." if kept else ""
     if degraded:
-        text += f" {degraded} {'is' if degraded == 1 else 'are'} published degraded."
+        are = "is" if degraded == 1 else "are"
+        text += f" {counted(degraded, 'variant')} {are} published degraded."
     if refused:
         text += f" {refused} profile{' was' if refused == 1 else 's were'} refused."
     return text.strip()

@@ -85,7 +85,11 @@ def _open(
     fixed: tuple[FixedInput, ...],
 ) -> RawSamples:
     if not path.exists():
-        raise BuildError(f"there are no samples at {path}", remedy=f"give {FORMS}")
+        raise BuildError(
+            f"there are no samples at {path}",
+            remedy="check the path (--calibration, or [calibration] of edgepack.toml); "
+            f"give {FORMS}",
+        )
     if not path.is_dir():
         return _stack(path, inputs)
     files = sorted((file for file in path.iterdir() if _is_visible(file)), key=_natural)

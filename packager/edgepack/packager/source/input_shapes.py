@@ -64,17 +64,16 @@ def describe_open_dimensions(spec: TensorSpec) -> str:
 
 def suggest_option(spec: TensorSpec) -> str:
     """An option that would fix this input, with likely sizes."""
-    sizes = (
-        str(size) if isinstance(size, int) else _likely_size(axis, spec)
+    return f"--shape {spec.name}={','.join(map(str, likely_sizes(spec)))}"
+
+
+def likely_sizes(spec: TensorSpec) -> tuple[int, ...]:
+    """An input's sizes, with examples for the open ones."""
+    example = 320 if len(spec.shape) == 4 else 128
+    return tuple(
+        size if isinstance(size, int) else example if axis else 1
         for axis, size in enumerate(spec.shape)
     )
-    return f"--shape {spec.name}={','.join(sizes)}"
-
-
-def _likely_size(axis: int, spec: TensorSpec) -> str:
-    if axis == 0:
-        return "1"
-    return "320" if len(spec.shape) == 4 else "128"
 
 
 def _dimension(dimension: onnx.TensorShapeProto.Dimension) -> str | int:
