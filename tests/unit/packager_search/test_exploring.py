@@ -13,12 +13,14 @@ from edgepack.errors import BuildError
 from edgepack.packager import choosing
 from edgepack.packager.config.build_file import read_config
 from edgepack.packager.exploring import Explored
+from edgepack.packager.graph.node_precision import node_precision
 from edgepack.packager.judging.gates import Advice
 from edgepack.packager.judging.measure import Run
 from edgepack.packager.profile.reading import resolve_profile
 from edgepack.packager.profile.schema import AccuracyGate, Gates
 from edgepack.packager.samples.sequence import Samples
 from edgepack.packager.saving import describe_little
+from edgepack.packager.search.candidates import Demand
 from edgepack.packager.search.combinations import Combination, combine, read_searched
 from edgepack.packager.search.journal import Journal
 from edgepack.packager.search.judge import CandidateJudge
@@ -166,6 +168,35 @@ def test_what_was_measured_with_other_settings_is_not_remembered(tmp_path: Path)
     other = Journal(path)
     explore_spread(tmp_path / "b", _activations("int8"), journal=other)
     assert other.recalled == 0
+
+
+def test_nodes_that_are_left_float_from_now_on_are_in_what_is_chosen_next(tmp_path: Path) -> None:
+    taken = explore_spread(tmp_path / "a", _activations("uint16"), journal=Journal(tmp_path / "j"))
+    chooser, found = taken.chooser, taken.chosen.found
+    assert chooser is not None
+    assert found is not None
+    assert list(chooser.names) == ["easy_layer", "spread_layer", "pick_layer"]
+    assert found.best.words.endswith("3 nodes quantized")
+
+    again = onnx.load(chooser.make_again(found.best, ("easy_layer",)))
+    precision = node_precision(again)
+    assert precision is not None
+    assert precision.quantized == {"spread_layer (MatMul)", "pick_layer (MatMul)"}
+
+    chooser.leave_float(("easy_layer",))
+    assert list(chooser.names) == ["spread_layer", "pick_layer"]
+    further = chooser.choose(Demand()).found
+    assert further is not None
+    assert further.best.words.endswith("2 nodes quantized"), "it was measured, not remembered"
+
+
+def test_where_nothing_is_lowered_no_node_can_be_left_float(tmp_path: Path) -> None:
+    combination = Combination(words="", profile=resolve_profile("fp32", {}))
+    chooser = explore_spread(tmp_path / "a", (combination,)).chooser
+    assert chooser is not None
+    assert chooser.names == ()
+    with pytest.raises(ValueError, match="nothing is lowered"):
+        chooser.leave_float(("easy_layer",))
 
 
 def _beside_float_of(taken: Explored, size_bytes: int) -> Explored:
