@@ -102,6 +102,19 @@ def test_among_equally_fast_the_accelerator_and_then_the_manifest_decides() -> N
     assert wanted.chosen == "cpu"
 
 
+def test_where_times_are_equal_to_the_digit_nothing_is_called_the_fastest() -> None:
+    choice = decide(probe("fp32", CPU, 1.0), probe("cpu", CPU, 1.0))
+    assert choice.because == (
+        f"cpu on {CPU} is preferred among equally fast: 1 ms, 1 ms of fp32 on {CPU}"
+    )
+
+
+def test_of_two_simulated_variants_the_manifest_decides_whatever_their_times() -> None:
+    for wanted in (QNN, CPU):
+        choice = decide(probe("openvino", QNN, 1.0), probe("npu", QNN, 9.0), wanted=wanted)
+        assert choice.chosen == "npu"
+
+
 def test_when_nothing_is_right_nothing_is_chosen_and_every_reason_is_told() -> None:
     choice = decide(
         probe("cpu", CPU, 1.0, right=False, because="output 'y': cosine 0.1"),

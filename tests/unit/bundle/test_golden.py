@@ -175,6 +175,11 @@ def test_an_output_of_zeros_must_stay_zero() -> None:
     assert not compare_outputs(outputs([0, 0]), outputs([0, 1e-9]), {"y": LIMITS}).right
 
 
+def test_zeros_in_place_of_an_output_are_off_by_all_of_it() -> None:
+    seen = compare_outputs(outputs([3, 4]), outputs([0, 0]), {"y": LIMITS})
+    assert (seen.right, seen.worst_nrmse) == (False, 1.0)
+
+
 def test_the_worst_output_gives_the_verdict() -> None:
     expected = [{"a": np.ones(3), "b": np.ones(3)}]
     got = [{"a": np.ones(3), "b": -np.ones(3)}]

@@ -78,6 +78,8 @@ def test_a_single_number_decides_nothing_whatever_is_said_of_it() -> None:
     assert Reference(samples, GATE, {"speech": Meaning.SCORES}).kinds == {
         "speech": OutputKind.VALUES
     }
+    nothing: list[Outputs] = [{"found": np.zeros((1, 0), np.float32)}] * 2
+    assert Reference(nothing, GATE, {"found": Meaning.SCORES}).kinds == {"found": OutputKind.VALUES}
 
 
 def test_rows_without_a_clear_winner_hold_no_scores() -> None:
@@ -136,6 +138,7 @@ def test_a_score_that_finds_nothing_in_any_sample_is_told() -> None:
 def test_too_few_rows_do_not_tell_whether_winners_are_clear() -> None:
     rows = _outputs(40, (1, 10), scale=0.5)
     assert Reference(_named(rows[:7]), GATE).kinds == {"y": OutputKind.DECISION}
+    assert Reference(_named(rows[:8]), GATE).kinds == {"y": OutputKind.VALUES}
     assert Reference(_named(rows), GATE).kinds == {"y": OutputKind.VALUES}
 
 

@@ -133,6 +133,14 @@ def test_scores_beside_offsets_of_like_size_are_judged_by_themselves() -> None:
     assert verdict.value < 0.97
 
 
+def test_an_output_with_fewer_channels_than_expected_is_wrong_and_no_crash() -> None:
+    expected = _anchors()
+    fewer: list[Outputs] = [{"y": value["y"][..., :3]} for value in expected]
+    verdict = Reference(expected, AccuracyGate()).judge(fewer)
+    assert not verdict.passed
+    assert verdict.value < 0.1
+
+
 def test_a_box_counts_where_something_was_found_and_nowhere_else() -> None:
     expected = _anchors()
     reference = Reference(expected, AccuracyGate())

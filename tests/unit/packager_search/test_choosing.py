@@ -31,6 +31,7 @@ def choose(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Choose:
         float_instead: tuple[str, ...] = ("slower", "inaccurate"),
         least: float = 0.9,
         methods: Sequence[str] = ("minmax",),
+        searched: Sequence[str] = ("",),
     ) -> Explored:
         told = iter(times_ms)
 
@@ -47,8 +48,10 @@ def choose(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Choose:
             },
             "pass": [{"name": "quantize", "ranges": list(methods), "max_float_share": 0.0}],
         }
-        combination = Combination(words="", profile=resolve_profile("cpu", changes))
-        explored = explore_spread(tmp_path / "build", (combination,), spread=3.0)
+        combinations = tuple(
+            Combination(words=words, profile=resolve_profile("cpu", changes)) for words in searched
+        )
+        explored = explore_spread(tmp_path / "build", combinations, spread=3.0)
         assert next(told, None) is None, "not so often was anything timed"
         return explored
 
@@ -59,6 +62,7 @@ def test_a_quantized_model_that_is_slower_gives_way_to_the_float_one(choose: Cho
     explored = choose((2.0, FLOAT_MS))
     chosen = explored.chosen
     assert not chosen.is_lowered
+    assert explored.size_bytes == explored.prepared.size_bytes
     assert chosen.path == explored.prepared.path
     assert chosen.precision == "fp32"
     assert chosen.notes[0].startswith(
@@ -118,3 +122,16 @@ def test_what_misses_the_budget_gives_way_to_the_float_model_where_the_profile_s
         "The float model is published: the best quantized one (minmax, 3 nodes quantized) keeps "
         "explained_variance 0."
     )
+
+
+@pytest.mark.parametrize(
+    ("first_ms", "second_ms", "taken"),
+    [(0.8, 0.5, "second"), (0.5, 0.8, "first"), (0.54, 0.5, "first")],
+)
+def test_of_combinations_the_fastest_is_taken_or_of_equally_fast_ones_the_first(
+    first_ms: float, second_ms: float, taken: str, choose: Choose
+) -> None:
+    times = ((first_ms, FLOAT_MS), (second_ms, FLOAT_MS))
+    explored = choose(*times, searched=("first", "second"))
+    assert explored.combination.words == taken
+    assert explored.notes[-1].startswith(f"Of 2 combinations, {taken} was taken: the cheapest")

@@ -20,7 +20,6 @@ from edgepack.packager.profile.reading import resolve_profile
 from edgepack.packager.profile.schema import AccuracyGate, Gates
 from edgepack.packager.samples.sequence import Samples
 from edgepack.packager.saving import describe_little
-from edgepack.packager.search.candidates import Demand
 from edgepack.packager.search.combinations import Combination, combine, read_searched
 from edgepack.packager.search.journal import Journal
 from edgepack.packager.search.judge import CandidateJudge
@@ -183,11 +182,13 @@ def test_nodes_that_are_left_float_from_now_on_are_in_what_is_chosen_next(tmp_pa
     assert precision is not None
     assert precision.quantized == {"spread_layer (MatMul)", "pick_layer (MatMul)"}
 
-    chooser.leave_float(("easy_layer",))
+    left = taken.leave_float(("easy_layer",))
     assert list(chooser.names) == ["spread_layer", "pick_layer"]
-    further = chooser.choose(Demand()).found
-    assert further is not None
-    assert further.best.words.endswith("2 nodes quantized"), "it was measured, not remembered"
+    assert left is not None
+    assert left.chosen.found is not None
+    assert left.chosen.found.best.words.endswith("2 nodes quantized"), "measured, not remembered"
+    words = [attempt.what for attempt in left.chosen.found.attempts]
+    assert words == [found.best.words, left.chosen.found.best.words], "both are told of"
 
 
 def test_where_nothing_is_lowered_no_node_can_be_left_float(tmp_path: Path) -> None:
