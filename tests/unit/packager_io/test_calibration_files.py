@@ -131,7 +131,10 @@ def test_a_missing_name_lists_what_is_expected(tmp_path: Path) -> None:
     np.savez(tmp_path / "a.npz", images=sample_of(1))
     error = refusal_of(tmp_path, IMAGE, TOKENS)
     assert error.problem == "a sample's names are not the model's inputs (missing: ids)"
-    assert error.remedy == "save one array for each of images, ids, and no other"
+    assert error.remedy == (
+        "save one array for each of images, ids, and no other; or, where a device never changes "
+        "it, --value ids=0"
+    )
 
 
 def test_a_wrong_shape_shows_both(tmp_path: Path) -> None:

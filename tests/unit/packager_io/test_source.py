@@ -109,6 +109,16 @@ def test_a_folder_names_the_models_in_it(tmp_path: Path) -> None:
     assert error.problem == f"{tmp_path} is a folder, not a model; it holds inner.onnx"
 
 
+@pytest.mark.parametrize("content", ["{", "{}"])
+def test_a_folder_with_a_config_that_names_no_model_is_told_as_that(
+    tmp_path: Path, content: str
+) -> None:
+    (tmp_path / "config.json").write_text(content, encoding="utf-8")
+    error = refusal_of(tmp_path)
+    assert "is no Hugging Face model folder" in error.problem
+    assert error.found_in == str(tmp_path / "config.json")
+
+
 @pytest.mark.parametrize("share", [0.02, 0.3, 0.5, 0.999])
 def test_a_truncated_file_is_called_truncated(tmp_path: Path, share: float) -> None:
     content = small_cnn().SerializeToString()

@@ -106,8 +106,11 @@ def _check_names(arrays: Mapping[str, Tensor], inputs: tuple[TensorSpec, ...], l
         for name in unexpected
         if (near := _closest(name, missing, only=len(unexpected) == len(missing) == 1))
     ]
-    settings = [f"--value {spec.name}=…" for spec in inputs if not spec.shape]
-    is_setting = missing == [spec.name for spec in inputs if not spec.shape] and not unexpected
+    absent = [spec for spec in inputs if spec.name in missing]
+    settings = [f"--value {spec.name}={'…' if not spec.shape else 0}" for spec in absent]
+    is_setting = not unexpected and all(
+        not spec.shape or np.dtype(spec.dtype).kind in "iu" for spec in absent
+    )
     raise BuildError(
         f"a sample's names are not the model's inputs ({'; '.join(parts)})",
         found_in=label,

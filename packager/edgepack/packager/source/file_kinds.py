@@ -143,6 +143,13 @@ def _folder(path: Path) -> BuildError:
             f"{path} is a TensorFlow SavedModel, not an ONNX model",
             remedy=f"python -m tf2onnx.convert --saved-model {path} --output model.onnx --opset 17",
         )
+    if (path / "config.json").exists():
+        return BuildError(
+            f"{path} holds no .onnx file, and is no Hugging Face model folder: its config.json is "
+            "no JSON, or names no model_type",
+            found_in=str(path / "config.json"),
+            remedy="download the folder again, or give an .onnx file",
+        )
     return BuildError(
         f"{path} is a folder, not a model, and holds no .onnx file", remedy="give the .onnx file"
     )
