@@ -277,3 +277,15 @@ def test_a_provider_that_takes_nothing_at_all_blames_no_node(
         "the library does not load",
         "install it",
     )
+
+
+def test_what_takes_too_long_to_open_blames_no_node(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    provider = _RefusingProvider("product_1")
+    monkeypatch.setattr(on_provider, "try_model", provider)
+    monkeypatch.setattr("edgepack.packager.refused_whole._MOST_S_ONE", 0.0)
+    with pytest.raises(BuildError) as caught:
+        prepare_products(tmp_path, count=3)
+    assert caught.value.problem == "it has no memory"
+    assert provider.runs == 3, "the build's own, and one for each way of looking"
