@@ -235,7 +235,7 @@ def test_a_refused_profile_fails_the_build_unless_it_may_go_on(
         (("--metric", "gone:score"), "the metric's module 'gone' cannot be imported"),
         (("--hooks", "gone"), "the hook folder does not exist"),
         (("--config", "gone.toml"), "cannot read gone.toml"),
-        (("--created-at", "yesterday"), "no time: "),
+        (("--created-at", "yesterday"), "'yesterday' is no time"),
     ],
 )
 def test_bad_input_is_one_clear_error_and_leaves_nothing(

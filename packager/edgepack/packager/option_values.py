@@ -78,8 +78,10 @@ def creation_time(given: str | None) -> str:
             return ""
     except (ValueError, OverflowError, OSError) as error:
         raise BuildError(
-            f"no time: {error}",
+            f"'{given or epoch}' is no time",
             found_in="--created-at" if given else "SOURCE_DATE_EPOCH",
-            remedy="--created-at 2026-11-21T10:00:00Z",
+            remedy="--created-at 2026-11-21T10:00:00Z"
+            if given
+            else "seconds since 1970, or unset it: git log -1 --format=%ct",
         ) from error
     return time.strftime("%Y-%m-%dT%H:%M:%SZ")
