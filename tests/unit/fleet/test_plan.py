@@ -1,6 +1,7 @@
 """What the depot sends, and how fast."""
 
 import zlib
+from contextlib import suppress
 
 import pytest
 from hypothesis import given, settings
@@ -80,12 +81,18 @@ def test_a_need_that_makes_no_sense_is_refused(need: NeedFile, problem: str) -> 
 
 @settings(deadline=None)
 @given(missing=st.binary(max_size=200))
-def test_no_bitmap_whatever_breaks_the_reader(missing: bytes) -> None:
-    try:
-        chunks = read_missing(NeedFile(sha256=SHA, chunk_count=20, missing=missing), 20)
-    except TransferError:
-        return
+def test_no_bytes_whatever_break_the_reader_of_a_bitmap(missing: bytes) -> None:
+    with suppress(TransferError):
+        read_missing(NeedFile(sha256=SHA, chunk_count=20, missing=missing), 20)
+
+
+@settings(deadline=None)
+@given(bitmap=st.binary(min_size=3, max_size=3))
+def test_no_bitmap_whatever_names_a_chunk_that_the_file_has_not(bitmap: bytes) -> None:
+    need = NeedFile(sha256=SHA, chunk_count=20, missing=zlib.compress(bitmap))
+    chunks = read_missing(need, 20)
     assert chunks <= frozenset(range(20))
+    assert len(chunks) <= sum(byte.bit_count() for byte in bitmap)
 
 
 def test_loss_slows_the_depot_down_and_its_absence_speeds_it_up() -> None:
