@@ -141,7 +141,8 @@ def _notes(
 ) -> list[str]:
     notes = []
     if different < total:
-        notes.append(f"{total - different} of the {total} samples in {where} repeat another one.")
+        verb = "repeats" if total - different == 1 else "repeat"
+        notes.append(f"{total - different} of the {total} samples in {where} {verb} another one.")
     if different < FEW_SAMPLES:
         notes.append(
             f"Only {counted(different, 'different sample')} in {where}: 100 to 300 make ranges "
