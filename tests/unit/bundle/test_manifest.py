@@ -237,3 +237,12 @@ def test_equal_manifests_give_equal_bytes_whatever_the_order_of_their_options(
     shuffled["components"]["model"]["variants"] = document["components"]["model"]["variants"]
     again = decode_manifest(json.dumps(shuffled).encode())
     assert encode_manifest(again) == (bundle / "manifest.json").read_bytes()
+
+
+def test_a_variants_model_file_is_the_one_that_it_names(bundle: Path) -> None:
+    document = json.loads((bundle / "manifest.json").read_bytes())
+    cpu(document)["executor_info"]["ort"]["model_file"] = "weights.bin"
+    manifest = decode_manifest(json.dumps(document).encode())
+    files = {variant.name: variant.model_file for variant in manifest.variants}
+    assert files == {"cpu": "weights.bin", "qnn-htp": "model.onnx"}
+    assert decode_manifest(encode_manifest(manifest)) == manifest

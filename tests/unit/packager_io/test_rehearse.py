@@ -1,16 +1,19 @@
 """The dress rehearsal of signed bundles, in real processes."""
 
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 
+from edgepack.agent.runtime.facts import read_device_facts
 from edgepack.bundle.keys import PrivateKey
 from edgepack.errors import BuildError
 from edgepack.packager.bundling import rehearse as rehearse_module
 from edgepack.packager.bundling.rehearse import rehearse
-from edgepack.packager.judging.provider_process import ProviderProcess
+from edgepack.packager.judging.pinned_toolchain import PinnedToolchain
+from edgepack.packager.judging.provider_process import MODULE, ProviderProcess
 from edgepack.packager.progress import silent
 from tests.simulators.bundles import make_bundle
 
@@ -21,16 +24,18 @@ def key() -> PrivateKey:
 
 
 class CountedProcess(ProviderProcess):
-    """A real process that tells what it was started for."""
+    """A real process that tells what it was started for, and by which command."""
 
     def __init__(self) -> None:
         super().__init__()
         self.started: list[str] = []
+        self.commands: list[Sequence[str] | None] = []
 
     def start_anew(
         self, subject: str, first: bytes = b"", command: Sequence[str] | None = None
     ) -> None:
         self.started.append(subject)
+        self.commands.append(command)
         super().start_anew(subject, first, command)
 
 
@@ -38,10 +43,19 @@ def test_the_variant_whose_process_still_runs_goes_first_and_needs_no_other(
     tmp_path: Path, key: PrivateKey
 ) -> None:
     bundle = make_bundle(tmp_path / "bundle", key, variants=("first", "last"))
+    told: list[tuple[str, int, int]] = []
     with CountedProcess() as process:
         process.start_anew("last")
-        rehearsal = rehearse(bundle.folder, key.public_key(), process, silent)
+        rehearsal = rehearse(
+            bundle.folder, key.public_key(), process, lambda *words: told.append(words)
+        )
     assert process.started == ["last", "first"]
+    assert told == [
+        ("rehearsing last", 0, 2),
+        ("rehearsing last", 1, 2),
+        ("rehearsing first", 1, 2),
+        ("rehearsing first", 2, 2),
+    ]
     assert rehearsal.choice.chosen in {"first", "last"}
     for name in ("first", "last"):
         seen = rehearsal.by_variant[name]
@@ -58,6 +72,27 @@ def test_a_variant_that_is_wrong_fails_the_build_by_name(tmp_path: Path, key: Pr
     assert caught.value.found_in == "model/cpu/model.onnx on CPUExecutionProvider"
     assert caught.value.remedy is not None
     assert "widen the profile's golden tolerances" in caught.value.remedy
+
+
+def test_a_variant_with_a_toolchain_is_probed_in_that(tmp_path: Path, key: PrivateKey) -> None:
+    pinned = PinnedToolchain(python=sys.executable, facts=read_device_facts())
+    bundle = make_bundle(tmp_path / "bundle", key, variants=("cpu", "fp32"))
+    with CountedProcess() as process:
+        rehearsal = rehearse(
+            bundle.folder, key.public_key(), process, silent, toolchains={"cpu": pinned}
+        )
+    assert process.started == ["cpu", "fp32"]
+    assert process.commands == [pinned.command(MODULE), None]
+    there, here = (rehearsal.by_variant[name].because for name in ("cpu", "fp32"))
+    assert there.startswith(f"Ran in its toolchain, {pinned.words}: output 'y': cosine 1.00000")
+    assert here.startswith("Ran here: ")
+
+    wrong = make_bundle(tmp_path / "wrong", key, is_wrong=True)
+    with ProviderProcess() as other, pytest.raises(BuildError) as caught:
+        rehearse(wrong.folder, key.public_key(), other, silent, toolchains={"cpu": pinned})
+    assert caught.value.found_in == (
+        f"model/cpu/model.onnx on CPUExecutionProvider of its toolchain, {pinned.words}"
+    )
 
 
 def test_a_variant_that_gives_no_outputs_is_not_told_of_tolerances(
