@@ -92,6 +92,11 @@ class Chooser:
                 grounds.float_source, few, profile.gates.accuracy, grounds.metric
             )
 
+    @property
+    def is_out_of_time(self) -> bool:
+        """Whether the time that was given for the search is used up."""
+        return self._conditions.limit.left_s == 0.0
+
     def choose(self, demand: Demand) -> Chosen:
         """Searches, and decides.
 

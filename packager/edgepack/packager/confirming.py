@@ -175,7 +175,7 @@ def confirm(
         )
         further = explored.go_on(demand)
         if further is None:
-            notes.append("It found no candidate nearer to the float model, or had no time left.")
+            notes.append(_describe_standstill(explored))
             break
         if turn < _TURNS_TO_BE_SURE:
             eased = _eased(explored, further, demand)
@@ -228,6 +228,13 @@ def _is_sure(verdict: Verdict) -> bool:
 
 def _refuses(ran: RanThere | None) -> bool:
     return ran is not None and ran.refusal is not None
+
+
+def _describe_standstill(explored: Explored) -> str:
+    """Why a search that went on has nothing new."""
+    if explored.chooser is not None and explored.chooser.is_out_of_time:
+        return "Its time was used up before it found a candidate nearer to the float model."
+    return "It found no candidate nearer to the float model."
 
 
 def _objection(confirmed: Confirmed, words: str) -> str:

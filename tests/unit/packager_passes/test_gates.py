@@ -82,9 +82,7 @@ def test_a_refused_decision_says_what_to_do_where_the_output_holds_no_scores() -
     verdict = Reference(expected, profile.gates.accuracy).judge(got)
     refusal = check_accuracy(profile, verdict, 20, None)
     assert refusal is not None
-    said = (
-        "[outputs.'face'] kind = 'embedding' (or 'values', 'ignored') in edgepack.toml if it holds"
-    )
+    said = "[outputs.face] with kind = 'embedding' (or 'values', 'ignored') in edgepack.toml if it"
     assert said in refusal.remedy
 
 

@@ -200,6 +200,14 @@ def test_where_nothing_is_lowered_no_node_can_be_left_float(tmp_path: Path) -> N
         chooser.leave_float(("easy_layer",))
 
 
+def test_a_search_that_was_not_limited_is_never_out_of_time(tmp_path: Path) -> None:
+    combination = Combination(words="", profile=resolve_profile("fp32", {}))
+    for name, limit, is_over in (("a", None, False), ("b", 0.0, True), ("c", 600.0, False)):
+        taken = explore_spread(tmp_path / name, (combination,), limit=TimeLimit(limit))
+        assert taken.chooser is not None
+        assert taken.chooser.is_out_of_time is is_over
+
+
 def _beside_float_of(taken: Explored, size_bytes: int) -> Explored:
     """The same, had the float model been of this size."""
     path = taken.prepared.path.with_name(f"{size_bytes}-bytes.onnx")

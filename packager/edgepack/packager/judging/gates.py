@@ -15,7 +15,7 @@ from edgepack.packager.judging.verdict import Verdict
 from edgepack.packager.profile.schema import Profile
 from edgepack.packager.reports.numbers import format_metric
 from edgepack.packager.search.candidates import SearchResult
-from edgepack.packager.wording import counted
+from edgepack.packager.wording import counted, toml_key
 
 SLOWER_FACTOR = 1.1
 """Only beyond this is a quantized model called slower: medians vary by some percent from run to
@@ -145,8 +145,8 @@ def _if_no_scores(verdict: Verdict) -> str:
     if verdict.metric != "top1_agreement" or not names:
         return ""
     return (
-        f"[outputs.'{names[0]}'] kind = 'embedding' (or 'values', 'ignored') in edgepack.toml if "
-        "it holds no scores, "
+        f"[outputs.{toml_key(names[0])}] with kind = 'embedding' (or 'values', 'ignored') in "
+        "edgepack.toml if it holds no scores, "
     )
 
 
