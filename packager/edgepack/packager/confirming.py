@@ -49,7 +49,7 @@ from edgepack.packager.reports.numbers import format_metric
 from edgepack.packager.samples.sequence import Samples
 from edgepack.packager.saving import saves_nothing
 from edgepack.packager.search.candidates import Demand
-from edgepack.packager.search.judge import NEAR_SPARE, CandidateJudge
+from edgepack.packager.search.judge import CandidateJudge
 from edgepack.packager.search.larger_demand import MOST_TIMES, Larger, larger_demand
 from edgepack.packager.source.model import SourceModel
 from edgepack.packager.source.watched_tail import without_watched
@@ -274,7 +274,7 @@ def _judge(
         count = len(held_out.labelled.labels)
         verdict = judge_by_labels(held_out.labelled, run, float_source, gate.accuracy)
     elif held_out.metric is not None or samples.states:
-        verdict = judge.judge(run, at_least=NEAR_SPARE)
+        verdict = judge.judge(run)
     else:
         verdict = judge.judge_single(got)
     return Confirmed(

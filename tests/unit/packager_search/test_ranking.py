@@ -11,7 +11,7 @@ from edgepack.packager.profile.pass_settings import Quantize
 from edgepack.packager.progress import silent
 from edgepack.packager.quantization.calibrated import CalibratedModel
 from edgepack.packager.quantization.ranking import rank_nodes
-from edgepack.packager.samples.sequence import Feeds
+from edgepack.packager.samples.sequence import Feeds, Samples
 from tests.unit.packager_passes.models import make_model, samples_for, weight
 
 
@@ -82,3 +82,37 @@ def test_what_spoils_a_detectors_scores_comes_before_what_moves_its_boxes_a_litt
     )
     assert [cost.name for cost in ranked] == ["score_head", "box_head"]
     assert ranked[0].noise > 3 * ranked[1].noise
+
+
+def test_samples_on_which_a_detector_finds_nothing_do_not_rank_its_nodes(tmp_path: Path) -> None:
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["logits"], name="head"),
+        helper.make_node("Sigmoid", ["logits"], ["y"], name="score"),
+    ]
+    model = make_model(nodes, {"x": [1, 4, 8]}, {"y": [1, 4, 8]}, [weight("w", 8, 8)])
+    loud = samples_for(model, 12)
+    telling = {5, 9}
+
+    def read(index: int) -> Feeds:
+        scale = np.float32(1.0 if index in telling else 1e-3)
+        return {"x": loud.read(index)["x"].astype(np.float32) * scale}
+
+    samples = Samples(count=12, read=read, source="test")
+    settings = Quantize(ops="all", activations="uint8", weights="int8")
+    calibrated = CalibratedModel(model, settings, samples, work_dir=tmp_path, progress=silent)
+    gated = calibrated.gate("minmax", tmp_path / "gated.onnx")
+    measured: list[float] = []
+
+    class _Watching:
+        names = gated.names
+
+        def run(self, feeds: Feeds, quantized: np.ndarray) -> dict[str, np.ndarray]:
+            if quantized.any():
+                measured.append(float(np.abs(feeds["x"]).max()))
+            return gated.run(feeds, quantized)
+
+    rank_nodes(_Watching(), samples, progress=silent)  # type: ignore[arg-type]
+    assert min(measured[0], measured[2]) > 0.1, (
+        "each node is measured first where something is said"
+    )
+    assert max(measured[1], measured[3]) < 0.1, "and then on a sample as it stands"

@@ -15,8 +15,8 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
         budget: Least value that passes.
         passed: Whether every output is within its budget.
         spare: How much of what the budget allows is left: 1 at no loss, 0 at the budget.
-        spare_at_most: What that does not exceed on many samples like these, with 95 % confidence;
-            None where samples do not tell.
+        spare_at_most: What that is nearly certain not to exceed on many samples like these; None
+            where samples do not tell.
         noise: Mean nrmse of the outputs and their parts, to order candidates that the metric finds
             equal.
         distances: By output; empty for a user's metric.

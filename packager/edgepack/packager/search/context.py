@@ -14,7 +14,7 @@ from edgepack.packager.profile.schema import Profile
 from edgepack.packager.samples.sequence import SampleSplit
 from edgepack.packager.source.model import SourceModel
 
-_FORMAT = 13
+_FORMAT = 12
 """Raised when the same measurement would give other numbers."""
 
 

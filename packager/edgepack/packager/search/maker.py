@@ -111,7 +111,7 @@ class CandidateMaker(Protocol):
 
         Args:
             method: One of `methods` or `costly_methods`.
-            samples: Samples to measure on; as many of the first are read as the cost allows.
+            samples: Samples to measure on; as many are read as the cost allows.
             progress: Told about each node.
 
         Returns:

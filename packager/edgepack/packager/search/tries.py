@@ -13,7 +13,7 @@ from edgepack.packager.judging.measure import Run
 from edgepack.packager.progress import Progress
 from edgepack.packager.search.candidates import Candidate, Demand, Judged, SearchResult
 from edgepack.packager.search.journal import Journal
-from edgepack.packager.search.judge import CandidateJudge
+from edgepack.packager.search.judge import NEAR_SPARE, CandidateJudge
 from edgepack.packager.search.maker import Built, CandidateMaker, NodeCost, Raising
 from edgepack.packager.search.savings import given_away
 from edgepack.packager.search.time_limit import TimeLimit, describe_duration
@@ -135,7 +135,7 @@ class Tries:
         known = self._conditions.journal.recall(self._conditions.context, key, tuple[NodeCost, ...])
         if known is None:
             rank = self._maker.rank if raising is None else raising.rank
-            known = rank(method, self._judge.telling_samples, self._progress)
+            known = rank(method, self._judge.samples, self._progress)
             self._conditions.journal.keep(self._conditions.context, key, known)
         self._ranked = known
         return known
@@ -162,6 +162,11 @@ class Tries:
             given_away(self._ranked, candidate.float_nodes),
             given_away(self._ranked, candidate.only_raised),
         )
+
+    @property
+    def _least_spare(self) -> float:
+        """Of a candidate that is not within the budget, and worse than the best, nothing counts."""
+        return NEAR_SPARE if self.is_empty else max(NEAR_SPARE, min(0.0, self.best.verdict.spare))
 
     @property
     def is_empty(self) -> bool:
@@ -208,7 +213,9 @@ class Tries:
         path.parent.mkdir(parents=True, exist_ok=True)
         size_bytes = save_model(built.model, path)
         verdict = self._judge.judge(
-            self._evaluator.open(path), before_each=self._conditions.limit.check
+            self._evaluator.open(path),
+            at_least=self._least_spare,
+            before_each=self._conditions.limit.check,
         )
         judged = Judged(verdict=verdict, size_bytes=size_bytes, lowered=len(built.lowered))
         key = _key(method, float_nodes, raised)
