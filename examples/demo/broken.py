@@ -13,8 +13,9 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
-from edgepack.bundle.archive import open_bundle, pack
+from edgepack.bundle.archive import pack
 from edgepack.bundle.chunks import entry
+from edgepack.bundle.forms import open_bundle
 from edgepack.bundle.keys import load_private_key
 from edgepack.bundle.manifest import (
     MANIFEST_FILE,

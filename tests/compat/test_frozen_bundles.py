@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from edgepack.bundle.archive import open_bundle
+from edgepack.bundle.forms import open_bundle
 from edgepack.bundle.golden import read_golden
 from edgepack.bundle.keys import load_public_key
 from edgepack.bundle.manifest import FORMAT_VERSION

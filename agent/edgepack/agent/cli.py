@@ -31,7 +31,7 @@ from edgepack.agent.update.journal import JournalStore
 from edgepack.agent.update.slots import Slots
 from edgepack.agent.update.surroundings import Link, Surroundings, Tools
 from edgepack.agent.update.updater import Updater
-from edgepack.bundle.archive import open_bundle
+from edgepack.bundle.forms import open_bundle
 from edgepack.bundle.keys import PublicKey, load_public_key
 from edgepack.bundle.manifest import Variant
 from edgepack.bundle.verify import verify_folder

@@ -8,9 +8,10 @@ from typing import Any
 import click
 import msgspec
 
-from edgepack.bundle.archive import check_folder, locate, open_bundle, read_head
+from edgepack.bundle.archive import read_head
 from edgepack.bundle.archive import unpack as unpack_archive
 from edgepack.bundle.chunks import read_bounded
+from edgepack.bundle.forms import check_folder, locate, open_bundle
 from edgepack.bundle.keys import PublicKey, load_public_key
 from edgepack.bundle.manifest import (
     MANIFEST_FILE,

@@ -28,28 +28,22 @@ What is looked at inside a model is looked at before the provider runs it: a sim
 and stays until the rehearsal.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
-import msgspec
 from msgspec.structs import replace
 
-from edgepack.packager.exploring import Explored
+from edgepack.packager.explored import Explored
 from edgepack.packager.graph.model_files import load_model, save_model
-from edgepack.packager.judging.distance import OutputDistance
+from edgepack.packager.held_out import Confirmed, HeldOut, judge_held_out
 from edgepack.packager.judging.inspection import Inspection
-from edgepack.packager.judging.labels import LabelledSamples, judge_by_labels
-from edgepack.packager.judging.measure import Run
-from edgepack.packager.judging.user_metric import Metric
 from edgepack.packager.judging.verdict import Verdict
 from edgepack.packager.on_provider import OnProvider, RanThere, RefusedThereError
 from edgepack.packager.progress import Progress
 from edgepack.packager.refused_whole import leave_refused
 from edgepack.packager.reports.numbers import format_metric
-from edgepack.packager.samples.sequence import Samples
 from edgepack.packager.saving import saves_nothing
 from edgepack.packager.search.candidates import Demand
-from edgepack.packager.search.judge import CandidateJudge
 from edgepack.packager.search.larger_demand import MOST_TIMES, Larger, larger_demand
 from edgepack.packager.source.model import SourceModel
 from edgepack.packager.source.watched_tail import without_watched
@@ -65,46 +59,6 @@ Look = Callable[[Explored], Inspection | None]
 
 
 _EASED = "None does: half of what the most accurate candidate gains is taken for enough."
-
-
-class HeldOut(msgspec.Struct, frozen=True, kw_only=True):
-    """What the verdict is given by.
-
-    Attributes:
-        float_source: Runs the source model.
-        samples: Samples that nothing was chosen by.
-        metric: The user's own metric, or None.
-        labelled: Held-out samples with labels, which then give the verdict; or None.
-    """
-
-    float_source: Run
-    samples: Samples
-    metric: Metric | None
-    labelled: LabelledSamples | None
-
-
-class Confirmed(msgspec.Struct, frozen=True, kw_only=True):
-    """A model with its verdict, within the budget or not.
-
-    Attributes:
-        explored: What was prepared; its search cannot go on any more.
-        size_bytes: Size of the model that was written.
-        verdict: The verdict.
-        count: How many held-out samples gave it.
-        distances: By output, on the held-out samples.
-        ran: What came of its run on the provider; None where that cannot run here.
-        inspection: What a look inside showed; None where nothing was lowered.
-        notes: How often the search went on, and why.
-    """
-
-    explored: Explored
-    size_bytes: int
-    verdict: Verdict
-    count: int
-    distances: Sequence[OutputDistance]
-    ran: RanThere | None = None
-    inspection: Inspection | None = None
-    notes: tuple[str, ...] = ()
 
 
 def confirm(
@@ -130,76 +84,132 @@ def confirm(
     Raises:
         BuildError: A candidate cannot be made or run.
     """
-    measured = _measured(source, final)
-    notes: list[str] = []
+    confirmation = _Confirmation(explored, source, final, held_out, on_provider, look, progress)
+    confirmation.judge()
+    confirmation.go_on()
+    return confirmation.finish()
 
-    def judge_only() -> Confirmed:
-        on_provider.load_ahead(explored.profile, explored.evaluator.venue)
-        size_bytes = _finish(explored.chosen.path, source, final, measured)
-        return _judge(explored, size_bytes, measured, held_out, progress)
 
-    def run(judged: Confirmed) -> Confirmed:
-        nonlocal explored
+class _Confirmation:
+    """What was found so far, its verdict, and the notes on how it came about."""
+
+    def __init__(
+        self,
+        explored: Explored,
+        source: SourceModel,
+        final: Path,
+        held_out: HeldOut,
+        on_provider: OnProvider,
+        look: Look,
+        progress: Progress,
+    ) -> None:
+        self._explored = explored
+        self._source = source
+        self._final = final
+        self._measured = _measured(source, final)
+        self._held_out = held_out
+        self._on_provider = on_provider
+        self._look = look
+        self._progress = progress
+        self._notes: list[str] = []
+        self._confirmed: Confirmed
+
+    def judge(self) -> None:
+        """Writes and judges what was found; the provider runs it where the samples are sure."""
+        self._confirmed = self._judge_here()
+        if _is_sure(self._confirmed.verdict):
+            self._run_there()
+
+    def go_on(self) -> None:
+        """Searches on while samples or provider object, a candidate may be nearer, and it pays."""
+        larger: Larger | None = None
+        for turn in range(MOST_TIMES):
+            found, verdict = self._explored.chosen.found, self._confirmed.verdict
+            if found is None or not self._explored.chosen.may_go_on:
+                return
+            if turn >= _TURNS_TO_BE_SURE and verdict.passed:
+                return
+            objection = _objection(self._confirmed, found.best.words)
+            if not objection:
+                return
+            missed = None if verdict.passed else verdict
+            larger = larger_demand(turn, found.best.verdict, missed, larger)
+            further = self._search_on(turn, larger, objection)
+            if further is None:
+                return
+            if verdict.passed and not _refuses(self._confirmed.ran) and saves_nothing(further):
+                self._notes.append(_describe_surer(further))
+                self._explored = self._explored.with_attempts_of(further)
+                return
+            self._explored = further
+            self.judge()
+
+    def finish(self) -> Confirmed:
+        """What is left in the end: looked at and run, and the float model where nothing else is."""
+        ran, gates = self._confirmed.ran, self._explored.profile.gates
+        is_refused = not self._confirmed.verdict.passed or _refuses(ran)
+        if is_refused and self._explored.chosen.is_lowered and "inaccurate" in gates.float_instead:
+            who = "its provider refuses" if _refuses(ran) else "the held-out samples refuse"
+            self._notes.append(f"The float model is published: {who} every quantized one.")
+            self._explored = self._explored.with_float_model()
+            self.judge()
+        if self._confirmed.ran is None:
+            self._run_there()
+        inspection = self._confirmed.inspection or self._look(self._explored)
+        return replace(
+            self._confirmed,
+            explored=replace(self._explored, chooser=None),
+            inspection=inspection,
+            notes=tuple(self._notes),
+        )
+
+    def _judge_here(self) -> Confirmed:
+        self._on_provider.load_ahead(self._explored.profile, self._explored.evaluator.venue)
+        size_bytes = _write(self._explored.chosen.path, self._source, self._final, self._measured)
+        return judge_held_out(
+            self._explored, size_bytes, self._measured, self._held_out, self._progress
+        )
+
+    def _run_there(self) -> None:
+        """Runs it on the provider; nodes for which that refuses the whole graph stay float."""
         for _ in range(_MOST_TIMES_REFUSED):
             try:
-                return _run(judged, measured, on_provider, look)
+                self._confirmed = self._ran_there()
+                return
             except RefusedThereError as error:
-                left = leave_refused(explored, error, on_provider, progress)
-            explored = left.explored
-            notes.append(left.note)
-            judged = judge_only()
-        return _run(judged, measured, on_provider, look)
+                left = leave_refused(self._explored, error, self._on_provider, self._progress)
+            self._explored = left.explored
+            self._notes.append(left.note)
+            self._confirmed = self._judge_here()
+        self._confirmed = self._ran_there()
 
-    def judge() -> Confirmed:
-        judged = judge_only()
-        return run(judged) if _is_sure(judged.verdict) else judged
+    def _ran_there(self) -> Confirmed:
+        explored = self._explored
+        if not explored.evaluator.venue.can_run:
+            return self._confirmed
+        inspection = self._look(explored)
+        ran = self._on_provider.run(
+            self._measured, explored.profile, explored.evaluator, self._confirmed.distances
+        )
+        return replace(self._confirmed, inspection=inspection, ran=ran)
 
-    confirmed = judge()
-    larger: Larger | None = None
-    for turn in range(MOST_TIMES):
-        found = explored.chosen.found
-        if found is None or not explored.chosen.may_go_on:
-            break
-        if turn >= _TURNS_TO_BE_SURE and confirmed.verdict.passed:
-            break
-        objection = _objection(confirmed, found.best.words)
-        if not objection:
-            break
-        missed = None if confirmed.verdict.passed else confirmed.verdict
-        larger = larger_demand(turn, found.best.verdict, missed, larger)
+    def _search_on(self, turn: int, larger: Larger, objection: str) -> Explored | None:
+        """What a larger demand finds; None, with a note, where that is nothing new."""
         demand = larger.demand
-        notes.append(
+        self._notes.append(
             f"{objection}: the search went on for a candidate that leaves {demand.reserve:.0%} "
             f"of the budget and makes {larger.share:.0%} of its error"
             f"{', in proportion to the miss' if larger.is_in_proportion else ''}."
         )
-        further = explored.go_on(demand)
+        further = self._explored.go_on(demand)
         if further is None:
-            notes.append(_describe_standstill(explored))
-            break
+            self._notes.append(_describe_standstill(self._explored))
+            return None
         if turn < _TURNS_TO_BE_SURE:
-            eased = _eased(explored, further, demand)
-            notes += [_EASED] if eased is not None else []
+            eased = _eased(self._explored, further, demand)
+            self._notes += [_EASED] if eased is not None else []
             further = eased or further
-        if confirmed.verdict.passed and not _refuses(confirmed.ran) and saves_nothing(further):
-            notes.append(_describe_surer(further))
-            explored = explored.with_attempts_of(further)
-            break
-        explored = further
-        confirmed = judge()
-    may_be_float = "inaccurate" in explored.profile.gates.float_instead
-    is_refused = not confirmed.verdict.passed or _refuses(confirmed.ran)
-    if may_be_float and explored.chosen.is_lowered and is_refused:
-        who = "its provider refuses" if _refuses(confirmed.ran) else "the held-out samples refuse"
-        notes.append(f"The float model is published: {who} every quantized one.")
-        explored = explored.with_float_model()
-        confirmed = judge()
-    if confirmed.ran is None:
-        confirmed = run(confirmed)
-    if confirmed.inspection is None:
-        confirmed = replace(confirmed, inspection=look(explored))
-    finished = replace(explored, chooser=None)
-    return replace(confirmed, explored=finished, notes=tuple(notes))
+        return further
 
 
 def _eased(refused: Explored, further: Explored, demand: Demand) -> Explored | None:
@@ -252,46 +262,12 @@ def _objection(confirmed: Confirmed, words: str) -> str:
     return f"On its provider {words} is off ({ran.refusal.problem})"
 
 
-def _run(confirmed: Confirmed, model: Path, on_provider: OnProvider, look: Look) -> Confirmed:
-    explored = confirmed.explored
-    if not explored.evaluator.venue.can_run:
-        return confirmed
-    confirmed = replace(confirmed, inspection=look(explored))
-    ran = on_provider.run(model, explored.profile, explored.evaluator, confirmed.distances)
-    return replace(confirmed, ran=ran)
-
-
-def _judge(
-    explored: Explored, size_bytes: int, model: Path, held_out: HeldOut, progress: Progress
-) -> Confirmed:
-    samples, float_source, gate = held_out.samples, held_out.float_source, explored.profile.gates
-    judge = CandidateJudge(float_source, samples, gate.accuracy, held_out.metric)
-    progress(f"{explored.profile.name}: held-out samples", 0, samples.count)
-    run = explored.evaluator.open(model)
-    got = [run(feeds) for feeds in samples]
-    count = samples.count
-    if held_out.labelled is not None:
-        count = len(held_out.labelled.labels)
-        verdict = judge_by_labels(held_out.labelled, run, float_source, gate.accuracy)
-    elif held_out.metric is not None or samples.states:
-        verdict = judge.judge(run)
-    else:
-        verdict = judge.judge_single(got)
-    return Confirmed(
-        explored=explored,
-        size_bytes=size_bytes,
-        verdict=verdict,
-        count=count,
-        distances=judge.reference.distances(got),
-    )
-
-
 def _measured(source: SourceModel, final: Path) -> Path:
     """Where the model lies that is measured: with what is watched, if anything is."""
     return final.parent.with_name("measured") / final.name if source.watched else final
 
 
-def _finish(path: Path, source: SourceModel, final: Path, measured: Path) -> int:
+def _write(path: Path, source: SourceModel, final: Path, measured: Path) -> int:
     """Writes the variant's model, with the source's metadata, which applications read."""
     model = load_model(path)
     del model.metadata_props[:]

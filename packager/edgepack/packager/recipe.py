@@ -18,8 +18,10 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from edgepack.packager.choice import Chosen, Grounds
-from edgepack.packager.confirming import HeldOut, confirm
-from edgepack.packager.exploring import Explored, SearchPlan, explore, plan_of
+from edgepack.packager.confirming import confirm
+from edgepack.packager.explored import Explored
+from edgepack.packager.exploring import SearchPlan, explore, plan_of
+from edgepack.packager.held_out import HeldOut
 from edgepack.packager.judging import gates
 from edgepack.packager.judging.evaluation import Venue, find_venue
 from edgepack.packager.judging.inspection import Inspection, inspect

@@ -15,7 +15,7 @@ from pathlib import Path
 import msgspec
 import onnx
 
-from edgepack.packager.exploring import Explored
+from edgepack.packager.explored import Explored
 from edgepack.packager.graph.model_files import load_model, save_model
 from edgepack.packager.graph.units import Units
 from edgepack.packager.judging.provider_words import explain_refusal

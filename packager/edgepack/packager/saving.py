@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from edgepack.packager.exploring import Explored
+from edgepack.packager.explored import Explored
 from edgepack.packager.graph.model_files import load_model
 from edgepack.packager.graph.workload import float_weights
 from edgepack.packager.judging.gates import LITTLE_SAVED, Advice

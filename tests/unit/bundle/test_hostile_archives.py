@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from edgepack.bundle.archive import open_bundle, pack, unpack
+from edgepack.bundle.archive import pack, unpack
+from edgepack.bundle.forms import open_bundle
 from edgepack.bundle.manifest import MAX_MANIFEST_BYTES
 from edgepack.errors import BundleError
 

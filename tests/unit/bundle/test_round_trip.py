@@ -4,7 +4,8 @@ import os
 import tarfile
 from pathlib import Path
 
-from edgepack.bundle.archive import open_bundle, pack, read_head, unpack
+from edgepack.bundle.archive import pack, read_head, unpack
+from edgepack.bundle.forms import open_bundle
 from edgepack.bundle.keys import PublicKey
 from edgepack.bundle.manifest import decode_manifest, encode_manifest
 from edgepack.bundle.verify import verify_folder

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from edgepack.errors import BuildError
 from edgepack.packager import confirming, saving
-from edgepack.packager.confirming import Confirmed
+from edgepack.packager.held_out import Confirmed, judge_held_out
 from tests.unit.packager_passes.products import prepare_products
 
 _NODES = 8
@@ -20,18 +20,17 @@ def let_differ(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[int]]:
     """Judges for real, then lets the first verdicts differ; returns the number of float nodes."""
 
     def install(times: int, **verdict: Any) -> list[int]:
-        judge = confirming._judge
         float_nodes: list[int] = []
 
         def differing(*args: Any) -> Confirmed:
-            confirmed = judge(*args)
+            confirmed = judge_held_out(*args)
             found = confirmed.explored.chosen.found
             float_nodes.append(len(found.best.float_nodes) if found else 0)
             if len(float_nodes) > times:
                 return confirmed
             return replace(confirmed, verdict=replace(confirmed.verdict, **verdict))
 
-        monkeypatch.setattr(confirming, "_judge", differing)
+        monkeypatch.setattr(confirming, "judge_held_out", differing)
         return float_nodes
 
     return install

@@ -82,6 +82,25 @@ def test_the_factors_of_a_product_are_computed_into_what_it_is_made_of(
     )
 
 
+def test_factors_that_are_nearly_alike_scale_the_same_constant_each_by_its_own(
+    tmp_path: Path,
+) -> None:
+    factors = {"h": 1000.0, "y": 1000.0004}
+    nodes = [
+        helper.make_node("Gemm", ["x", "w"], [name], f"product_{name}", alpha=factor)
+        for name, factor in factors.items()
+    ]
+    model = make_model(
+        nodes, {"x": [2, 4]}, {name: [2, 4] for name in factors}, [weight("w", 4, 4)]
+    )
+    after = optimize(copy_of(model), Optimize(), context_of(model, tmp_path)).model
+    stored = {tensor.name: numpy_helper.to_array(tensor) for tensor in after.graph.initializer}
+    (original,) = [numpy_helper.to_array(tensor) for tensor in model.graph.initializer]
+    for node in after.graph.node:
+        factor = np.float32(factors[node.output[0]])
+        np.testing.assert_array_equal(stored[node.input[1]], original * factor)
+
+
 def test_a_factor_of_what_is_computed_stays(tmp_path: Path) -> None:
     nodes = [helper.make_node("Gemm", ["x", "z"], ["y"], "product", alpha=0.5)]
     model = make_model(nodes, {"x": [4, 4], "z": [4, 4]}, {"y": [4, 4]}, [])

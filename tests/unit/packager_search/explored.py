@@ -5,7 +5,8 @@ from pathlib import Path
 import onnx
 
 from edgepack.packager.choice import Grounds
-from edgepack.packager.exploring import Explored, SearchPlan, explore
+from edgepack.packager.explored import Explored
+from edgepack.packager.exploring import SearchPlan, explore
 from edgepack.packager.judging.evaluation import find_venue
 from edgepack.packager.progress import silent
 from edgepack.packager.samples.sequence import SampleSplit

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from edgepack.packager.exploring import Explored
+from edgepack.packager.explored import Explored
 from edgepack.packager.judging import race
 from edgepack.packager.judging.measure import Run
 from edgepack.packager.profile.reading import resolve_profile

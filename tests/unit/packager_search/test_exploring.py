@@ -12,7 +12,7 @@ from onnx import TensorProto, helper, numpy_helper
 from edgepack.errors import BuildError
 from edgepack.packager import choosing
 from edgepack.packager.config.build_file import read_config
-from edgepack.packager.exploring import Explored
+from edgepack.packager.explored import Explored
 from edgepack.packager.graph.node_precision import node_precision
 from edgepack.packager.judging.gates import Advice
 from edgepack.packager.judging.measure import Run

@@ -11,8 +11,8 @@ import msgspec
 import onnx
 from google.protobuf.message import DecodeError
 
-from edgepack.bundle.archive import open_bundle
 from edgepack.bundle.chunks import read_bounded
+from edgepack.bundle.forms import open_bundle
 from edgepack.bundle.manifest import (
     MANIFEST_FILE,
     MAX_MANIFEST_BYTES,

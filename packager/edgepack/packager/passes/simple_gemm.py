@@ -37,7 +37,7 @@ def _fold_factors(
         if factor != 1.0 and name:
             if name not in constants or constants[name].data_type != onnx.TensorProto.FLOAT:
                 continue
-            scaled = f"{name}/times {factor:g}"
+            scaled = f"{name}/times {factor!r}"
             if scaled not in constants:
                 values = stored_tensors.values(constants[name])
                 product = values.astype(np.float32) * np.float32(factor)

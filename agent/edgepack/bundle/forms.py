@@ -1,0 +1,68 @@
+"""A bundle in either form, a folder or one file: where it lies, and its folder for a while."""
+
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from edgepack.bundle.archive import unpack
+from edgepack.bundle.manifest import MANIFEST_FILE
+from edgepack.errors import BundleError
+
+
+def locate(path: Path) -> Path:
+    """Where a bundle that a person named really lies: its name may be a link, its files are none.
+
+    Raises:
+        BundleError: There is nothing.
+    """
+    if not path.exists():
+        raise BundleError(
+            "there is no such bundle",
+            found_in=str(path),
+            remedy="check the path: a folder, or a .edgepack file, as edgepack build writes them",
+        )
+    return path.resolve() if path.is_symlink() else path
+
+
+def check_folder(folder: Path) -> None:
+    """Refuses a folder that holds no bundle.
+
+    Raises:
+        BundleError: It has no manifest.
+    """
+    if not (folder / MANIFEST_FILE).exists():
+        raise BundleError(
+            f"the folder is no bundle: it has no {MANIFEST_FILE}",
+            found_in=str(folder),
+            remedy="name the folder or the .edgepack file that edgepack build wrote",
+        )
+
+
+@contextmanager
+def open_bundle(path: Path) -> Iterator[Path]:
+    """Gives the folder of a bundle in either form; an archive is unpacked for the time being.
+
+    The unpacked copy lies where `TMPDIR` says. Nothing is verified.
+
+    Raises:
+        BundleError: There is nothing at `path`, or it is no archive that can be unpacked.
+    """
+    path = locate(path)
+    if path.is_dir():
+        check_folder(path)
+        yield path
+        return
+    with tempfile.TemporaryDirectory(prefix="edgepack-") as temporary:
+        folder = Path(temporary) / (path.stem or "bundle")
+        try:
+            unpack(path, folder)
+        except BundleError as error:
+            if not isinstance(error.__cause__, OSError):
+                raise
+            raise BundleError(
+                error.problem,
+                found_in=error.found_in,
+                remedy="TMPDIR names a folder with more room; or unpack it: edgepack unpack",
+            ) from error
+        yield folder
