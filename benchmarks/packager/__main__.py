@@ -11,8 +11,6 @@ from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
-import msgspec
-
 from benchmarks.packager.calibration import measure_calibrator
 from benchmarks.packager.contestants import (
     CALIBRATION,
@@ -25,26 +23,23 @@ from benchmarks.packager.document import document
 from benchmarks.packager.host import Host, read_host
 from benchmarks.packager.making import PreparedTask, Terms, prepare_task
 from benchmarks.packager.measure import kept_on_cpu, measure, measure_float, race_kept
-from benchmarks.packager.readme import put_into
+from benchmarks.packager.pages import PAGES, read_pages, write_pages
 from benchmarks.packager.records import FLOAT, Record, Results, Store, encode_results
 from benchmarks.packager.table import speed
 from benchmarks.tasks import NAMES, load_task
 from benchmarks.tasks.export import CALIBRATION_COUNT, export_task
-from benchmarks.tasks.places import CACHE, ROOT
+from benchmarks.tasks.places import CACHE
 from edgepack.durable import write_file
 from edgepack.errors import EdgepackError
 
 _RESULTS = CACHE / "results"
-_PAGE = ROOT / "docs" / "benchmarks.md"
-_PAGE_SOURCE = ROOT / "docs" / "benchmarks.json"
-_README = ROOT / "README.md"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command."""
     given = _parse(arguments)
     if given.render:
-        _write_pages(msgspec.json.decode(_PAGE_SOURCE.read_bytes(), type=Results))
+        write_pages(read_pages())
         return 0
     signal.signal(signal.SIGTERM, _stop)
     host = read_host()
@@ -56,8 +51,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         cpu=host.cpu,
         store=Store(_RESULTS / "packager"),
     )
-    contestants = _chosen(CONTESTANTS, given)
-    calibrators = _chosen(CALIBRATORS, given)
+    contestants = choose(CONTESTANTS, given, host)
+    calibrators = choose(CALIBRATORS, given, host)
     try:
         take = _read_all if given.measured_before else _measure_all
         results = take(given.tasks, contestants, calibrators, terms, host)
@@ -68,14 +63,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     write_file(_RESULTS / "packager.json", encode_results(results))
     print(document(results))
     if given.write_docs:
-        write_file(_PAGE_SOURCE, encode_results(results))
-        _write_pages(results)
+        others = [other for other in read_pages() if other.host.kind != host.kind]
+        write_pages([results, *others])
     return 0
-
-
-def _write_pages(results: Results) -> None:
-    write_file(_PAGE, document(results).encode())
-    write_file(_README, put_into(_README.read_text(encoding="utf-8"), results).encode())
 
 
 def _stop(number: int, frame: FrameType | None) -> NoReturn:
@@ -83,11 +73,15 @@ def _stop(number: int, frame: FrameType | None) -> NoReturn:
     sys.exit(128 + number)
 
 
-def _chosen(entries: Sequence[Contestant], given: argparse.Namespace) -> list[Contestant]:
+def choose(
+    entries: Sequence[Contestant], given: argparse.Namespace, host: Host
+) -> list[Contestant]:
+    """The entries that the command line asks for and this machine can measure."""
     return [
         entry
         for entry in entries
-        if entry.peer in given.peers
+        if (not entry.needs or entry.needs in host.flags)
+        and entry.peer in given.peers
         and entry.target in given.targets
         and entry.setting in given.settings
     ]
@@ -207,12 +201,12 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--write-docs",
         action="store_true",
-        help=f"write {_PAGE_SOURCE.name}, {_PAGE.name} and the table in {_README.name}",
+        help=f"write the pages of this kind of CPU in {PAGES.name}, and README.md's tables",
     )
     parser.add_argument(
         "--render",
         action="store_true",
-        help=f"measure nothing: only both pages, from {_PAGE_SOURCE.name}",
+        help="measure nothing: only the pages again, from their JSON",
     )
     return parser.parse_args(arguments)
 

@@ -32,13 +32,13 @@ def calibration_costs(results: Results) -> str:
     return "\n".join(lines)
 
 
-def count_calibrators(results: Results) -> str:
-    """A Markdown list of one line: how often a calibration method held the goal."""
+def count_calibrators(results: Results) -> tuple[str, str]:
+    """The goal of the calibration methods, and how often it held, e.g. `35 of 36`."""
     cells = [
         cell for cell in (_own_cell(record) for record in results.calibrations) if cell != UNKNOWN
     ]
     count = sum(not cell.startswith(MISSED) for cell in cells)
-    return f"- memory ≤ {MOST_MEMORY:g}x MinMax, for every calibrator: {count} of {len(cells)}"
+    return f"memory ≤ {MOST_MEMORY:g}x MinMax, for every calibrator", f"{count} of {len(cells)}"
 
 
 def _own_cell(record: Record | None) -> str:

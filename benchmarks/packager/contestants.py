@@ -51,6 +51,7 @@ class Contestant:
         target: One of `TARGETS`.
         title: What the tables call it.
         shapes: Whether it is told the shapes to fix; the target, or its documentation, asks for it.
+        needs: A flag of the CPU without which what it makes is for other machines; "" for any.
     """
 
     peer: str
@@ -58,9 +59,10 @@ class Contestant:
     target: str
     title: str
     shapes: bool = False
+    needs: str = ""
 
 
-def _own(profile: str, target: str, *, shapes: bool) -> tuple[Contestant, ...]:
+def _own(profile: str, target: str, *, shapes: bool, needs: str = "") -> tuple[Contestant, ...]:
     return tuple(
         Contestant(
             peer=OWN,
@@ -68,6 +70,7 @@ def _own(profile: str, target: str, *, shapes: bool) -> tuple[Contestant, ...]:
             target=target,
             title=f"edgepack {profile}{told}",
             shapes=shapes,
+            needs=needs,
         )
         for ending, told in (("", ""), (WITH_METRIC, ", told the metric"))
     )
@@ -85,6 +88,7 @@ REFERENCE = Contestant(
 
 CONTESTANTS = (
     *_own("cpu", "cpu", shapes=False),
+    *_own("cpu-vnni", "cpu", shapes=False, needs="avx512_vnni"),
     REFERENCE,
     Contestant(
         peer="ort",

@@ -1,4 +1,4 @@
-"""The whole result as one readable page, `docs/benchmarks.md`."""
+"""All results of one kind of CPU as a readable page, `docs/benchmarks/KIND.md`."""
 
 from collections.abc import Iterator
 
@@ -18,11 +18,11 @@ def document(results: Results) -> str:
 
 
 def _sections(results: Results) -> Iterator[str]:
-    yield "# Benchmarks: what packagers make of real models"
+    yield f"# Benchmarks: what packagers make of real models, on a CPU with {results.host.kind}"
     yield (
         "Written by `make bench-packager` (`python -m benchmarks.packager --write-docs`) from "
-        "[`benchmarks.json`](benchmarks.json), which holds every measurement. The tasks are "
-        "described in [`benchmarks/tasks`](../benchmarks/tasks/README.md)."
+        f"[`{results.host.kind}.json`]({results.host.kind}.json), which holds every measurement. "
+        "The tasks are described in [`benchmarks/tasks`](../../benchmarks/tasks/README.md)."
     )
     yield _how(results)
     yield _describe(results.host)

@@ -33,15 +33,15 @@ def check_goals(results: Results) -> str:
     return "\n".join(lines)
 
 
-def count_goals(results: Results) -> str:
-    """A Markdown list: how many of edgepack's models hold each goal."""
+def count_goals(results: Results) -> list[tuple[str, str]]:
+    """The goals, and how many of edgepack's models hold each, e.g. `29 of 30`."""
     rows = list(_all_rows(results))
-    lines = []
+    counts = []
     for column, goal in enumerate(_GOALS, start=2):
         known = [row[column] for row in rows if not row[column].startswith((UNKNOWN, SEARCHED))]
         held = sum(not cell.startswith(MISSED) for cell in known)
-        lines.append(f"- {goal}: {held} of {len(known)}")
-    return "\n".join(lines)
+        counts.append((goal, f"{held} of {len(known)}"))
+    return counts
 
 
 def _all_rows(results: Results) -> Iterator[tuple[str, ...]]:

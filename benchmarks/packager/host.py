@@ -11,7 +11,7 @@ _BUSY = ("user", "nice", "system", "irq", "softirq", "steal")
 _COLUMNS = ("user", "nice", "system", "idle", "iowait", "irq", "softirq", "steal")
 """Of the first line of `/proc/stat`; see proc_stat(5)."""
 _TELLING_FLAGS = ("avx2", "avx512f", "avx_vnni", "avx512_vnni", "amx_int8", "asimddp", "i8mm")
-"""CPU flags that decide how fast 8-bit products are."""
+"""CPU flags that decide how fast 8-bit products are, the better one of a kind of CPU later."""
 
 
 class Host(msgspec.Struct, frozen=True, kw_only=True):
@@ -28,6 +28,11 @@ class Host(msgspec.Struct, frozen=True, kw_only=True):
     cores: int
     memory_bytes: int
     flags: tuple[str, ...]
+
+    @property
+    def kind(self) -> str:
+        """The best of its flags, by which pages are named: the order of the tools differs."""
+        return self.flags[-1] if self.flags else "plain"
 
     @property
     def has_vnni(self) -> bool:

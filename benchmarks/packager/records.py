@@ -127,7 +127,7 @@ class Race(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Results(msgspec.Struct, frozen=True, kw_only=True):
-    """One page's worth: `.bench/results/packager.json`, and `docs/benchmarks.json`.
+    """One page's worth: `.bench/results/packager.json`, and `docs/benchmarks/KIND.json`.
 
     Attributes:
         host: Where it was measured.

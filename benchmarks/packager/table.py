@@ -41,12 +41,18 @@ def speed(record: Record, race: Race | None = None) -> float | None:
     return verdict.float_latency_ms / verdict.latency_ms if verdict else None
 
 
-def overview(results: Results, target: str) -> str:
-    """A Markdown table: the contestants for a target, and what each made of every task."""
+def overview(results: Results, target: str, *, told: str = "") -> str:
+    """A Markdown table: the contestants for a target, and what each made of every task.
+
+    Args:
+        results: What was measured.
+        target: One of `TARGETS`.
+        told: What its title says besides, or "".
+    """
     floats = _by_task(results.float_records)
     found = {_identity(record.subject): record for record in results.records}
     lines = [
-        f"| {TARGETS[target]} | {' | '.join(floats)} |",
+        f"| {TARGETS[target]}{told} | {' | '.join(floats)} |",
         f"| --- |{' --- |' * len(floats)}",
         f"| float model | {' | '.join(_float_cell(floats[task]) for task in floats)} |",
     ]

@@ -20,7 +20,7 @@ from edgepack.bundle.keys import generate_key, write_key_pair
 from edgepack.bundle.manifest import COMPONENT, MANIFEST_FILE, decode_manifest
 from edgepack.cli import main
 
-PROFILES = ("cpu", "openvino-cpu", "qnn-htp", "qnn-htp-a8w8", "vitisai-xint8")
+PROFILES = ("cpu", "cpu-vnni", "openvino-cpu", "qnn-htp", "qnn-htp-a8w8", "vitisai-xint8")
 
 _REPORT = "report.json"
 

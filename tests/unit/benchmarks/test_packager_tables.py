@@ -1,11 +1,13 @@
 """The packager benchmark's tables, goals and cache keys, from made-up measurements."""
 
+import argparse
 from pathlib import Path
 
 import msgspec
 import numpy as np
 import pytest
 
+from benchmarks.packager.__main__ import choose
 from benchmarks.packager.contestants import CALIBRATORS, CONTESTANTS, TARGETS
 from benchmarks.packager.document import document
 from benchmarks.packager.goals import check_goals, count_goals
@@ -13,11 +15,11 @@ from benchmarks.packager.host import Host, parse_busy_s, parse_host
 from benchmarks.packager.judge import Verdict
 from benchmarks.packager.making import outcome_of
 from benchmarks.packager.measured_child import Measured
+from benchmarks.packager.pages import PAGES, README, in_order, read_pages
 from benchmarks.packager.readme import BEGIN, END, put_into
 from benchmarks.packager.records import Outcome, Race, Record, Results, Store, Subject, cache_key
 from benchmarks.packager.table import details, failures, kept_share, overview
 from benchmarks.packager.timing import medians_in_turn_ms
-from benchmarks.tasks.places import ROOT
 from benchmarks.tasks.task import Feeds, Run
 
 _SUBJECT = Subject(
@@ -187,13 +189,17 @@ def test_goals_are_counted_and_costs_of_different_hours_are_marked() -> None:
         _record("ort", "static-default", 0.99, 0.6),
     )
     assert "| processor 1.5x (wall 1.0x; another hour) | – | 1.0x |" in check_goals(results)
-    assert count_goals(results).splitlines() == [
-        "- keeps 99 % or refuses: 1 of 2",
-        "- as fast as the fastest that keeps it: 1 of 1",
-        "- time ≤ 2x MinMax, where nothing is searched: 2 of 2",
-        "- processor time ≤ 2x MinMax without what the vendor's simulator takes by itself: 0 of 0",
-        "- memory ≤ 1.5x MinMax: 2 of 2",
+    without = "processor time ≤ 2x MinMax without what the vendor's simulator takes by itself"
+    assert count_goals(results) == [
+        ("keeps 99 % or refuses", "1 of 2"),
+        ("as fast as the fastest that keeps it", "1 of 1"),
+        ("time ≤ 2x MinMax, where nothing is searched", "2 of 2"),
+        (without, "0 of 0"),
+        ("memory ≤ 1.5x MinMax", "2 of 2"),
     ]
+    page = put_into(f"{BEGIN}{END}", [results])
+    assert "| keeps 99 % or refuses | 1 of 2 |" in page
+    assert f"| {without} | not measured |" in page
 
 
 def test_the_time_of_a_search_is_told_and_neither_held_nor_missed() -> None:
@@ -202,33 +208,62 @@ def test_the_time_of_a_search_is_told_and_neither_held_nor_missed() -> None:
     )
     results = _results(searched, _record("ort", "static-default", 0.99))
     assert "| searched: processor 15.0x (wall 1.0x) | – |" in check_goals(results)
-    assert "where nothing is searched: 0 of 0" in count_goals(results)
+    assert ("time ≤ 2x MinMax, where nothing is searched", "0 of 0") in count_goals(results)
     assert "edgepack cpu (precision a8w8, 12 candidates)" in details(results, "digits")
 
 
 def test_the_readme_keeps_its_own_words_around_the_measured_ones() -> None:
     results = _results(_record("edgepack", "cpu", 0.985, 0.5))
-    page = put_into(f"# mine\n{BEGIN}\nstale words\n{END}\nmore\n", results)
+    page = put_into(f"# mine\n{BEGIN}\nstale words\n{END}\nmore\n", [results])
     assert page.startswith(f"# mine\n{BEGIN}\n")
     assert page.endswith(f"{END}\nmore\n")
     assert "| edgepack cpu | **0.985 (2.00x)** |" in page
     assert "stale words" not in page
     assert "QNN HTP" not in page, "a target that nobody was measured for takes no room"
-    assert put_into(page, results) == page
+    assert put_into(page, [results]) == page
 
 
 @pytest.mark.parametrize("page", ["none", f"{END}{BEGIN}", f"{BEGIN}{END}{BEGIN}{END}"])
 def test_a_readme_without_its_marks_is_no_place_for_a_table(page: str) -> None:
     with pytest.raises(ValueError, match=r"README\.md must hold"):
-        put_into(page, _results())
+        put_into(page, [_results()])
 
 
-def test_both_pages_are_in_step_with_the_measurements() -> None:
-    results = msgspec.json.decode((ROOT / "docs/benchmarks.json").read_bytes(), type=Results)
+def test_a_readme_shows_both_kinds_of_cpu_and_of_an_npu_the_fuller_table() -> None:
+    npu = _record("edgepack", "qnn-htp", 0.98)
+    few = _results(_record("edgepack", "cpu-vnni", 0.99, 0.5), npu, flags=("avx512_vnni",))
+    more = _results(_record("edgepack", "cpu", 0.98, 0.9), npu, _record("quark", "a16w8", 0.97))
+    page = put_into(f"{BEGIN}{END}", [few, more])
+    heads = [line.split(" | ")[0] for line in page.splitlines() if line.endswith("digits |")]
+    assert heads == [
+        "| CPU, 8-bit (a CPU, with VNNI)",
+        "| CPU, 8-bit (a CPU, without VNNI)",
+        "| QNN HTP, A16W8",
+    ]
+    assert "| Quark A16W8 | 0.970 (1.00x) |" in page
+    assert "docs/benchmarks/avx512_vnni.md" in page
+    assert "docs/benchmarks/avx2.md" in page
+    assert in_order([more, few]) == [few, more]
+
+
+def test_all_pages_are_in_step_with_the_measurements() -> None:
     remedy = "python -m benchmarks.packager --render"
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    assert (ROOT / "docs/benchmarks.md").read_text(encoding="utf-8") == document(results), remedy
-    assert put_into(readme, results) == readme, remedy
+    pages, readme = read_pages(), README.read_text(encoding="utf-8")
+    assert pages
+    for results in pages:
+        text = (PAGES / f"{results.host.kind}.md").read_text(encoding="utf-8")
+        assert text == document(results), remedy
+    assert put_into(readme, pages) == readme, remedy
+
+
+def test_a_setting_for_other_cpus_is_not_measured_on_this_one() -> None:
+    given = argparse.Namespace(peers=["edgepack"], targets=["cpu"], settings=["cpu", "cpu-vnni"])
+    with_vnni, without = (_results(flags=flags).host for flags in (("avx512_vnni",), ("avx2",)))
+    chosen = [
+        [entry.setting for entry in choose(CONTESTANTS, given, host)]
+        for host in (with_vnni, without)
+    ]
+    assert chosen == [["cpu", "cpu-vnni"], ["cpu"]]
 
 
 def test_a_refusal_is_no_miss_but_a_crash_is() -> None:
