@@ -162,6 +162,32 @@ def test_corrected_biases_take_the_mean_error_away(tmp_path: Path) -> None:
     assert built.notes[0].startswith("Bias correction: ")
 
 
+def _deep_chain(length: int) -> onnx.ModelProto:
+    """Convolutions in a row that hand on what shifts the one before."""
+    nodes, weights, tensor = [], [], "x"
+    for number in range(length):
+        kernel = numpy_helper.to_array(weight(f"w{number}", 8, 8, 1, 1)) + 0.3
+        kernel /= np.abs(kernel).sum(axis=1, keepdims=True)
+        weights.append(numpy_helper.from_array(kernel.astype(np.float32), f"w{number}"))
+        after = "y" if number == length - 1 else f"h{number}"
+        conv = [tensor, f"w{number}"]
+        nodes.append(helper.make_node("Conv", conv, [f"{after}/sum"], name=f"n{number}"))
+        nodes.append(helper.make_node("Relu", [f"{after}/sum"], [after], name=f"r{number}"))
+        tensor = after
+    return make_model(nodes, {"x": [1, 8, 4, 4]}, {"y": [1, 8, 4, 4]}, weights)
+
+
+def test_what_earlier_layers_passed_on_is_not_corrected_once_more_in_each_later_one(
+    tmp_path: Path,
+) -> None:
+    model = _deep_chain(24)
+    quantizer = _quantizer(model, _settings(bias_correction="try"), tmp_path)
+    plain = _error(model, quantizer.build("minmax").model, tmp_path)
+    corrected = quantizer.build("minmax, bias corrected")
+    assert _error(model, corrected.model, tmp_path) < plain
+    assert corrected.notes[0].startswith("Bias correction: ")
+
+
 def test_a_model_that_quantization_does_not_shift_keeps_its_biases(tmp_path: Path) -> None:
     model = cnn()
     corrected, note = correct_biases(
