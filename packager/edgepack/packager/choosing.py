@@ -35,6 +35,8 @@ from edgepack.packager.wording import counted
 
 _MOST_NAMED = 5
 
+_TO_OR_WITH = {"quantized": "with", "converted": "to"}
+
 
 class Chooser:
     """Quantizes where the profile asks for it, and decides between that and the float model.
@@ -224,7 +226,7 @@ class Chooser:
             precision=profile.about.precision,
             found=found,
             notes=(
-                f"Quantized with {best.words}.",
+                f"{best.verb.capitalize()} {_TO_OR_WITH[best.verb]} {best.words}.",
                 *best.notes,
                 *found.notes,
                 *self._describe_restored(best.path),

@@ -129,6 +129,8 @@ def test_a_variant_keeps_its_tail_float_and_its_outputs(tmp_path: Path, profile:
     assert f"explained_variance[{_SCORES}]" in variant.accuracy.details
     assert variant.accuracy.details["overlap[boxes]"] > 0.5
     assert any(note.startswith("Of what the float model selects") for note in variant.notes)
+    done = "Converted to float16, " if profile == "coreml-fp16" else "Quantized with "
+    assert any(note.startswith(done) for note in variant.notes)
 
 
 def _lowered_names(model: onnx.ModelProto) -> set[str]:

@@ -56,6 +56,8 @@ class ToyMaker:
         loads: By node what it keeps and computes; None: nothing is known.
     """
 
+    verb = "quantized"
+
     def __init__(
         self,
         errors: Mapping[str, float],

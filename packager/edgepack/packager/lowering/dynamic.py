@@ -34,6 +34,7 @@ class DynamicQuantizer:
         progress: Not told anything: there is no calibration.
     """
 
+    verb = "quantized"
     methods: tuple[str, ...] = (_METHOD,)
     costly_methods: tuple[str, ...] = ()
     raising: None = None

@@ -36,6 +36,7 @@ class HalfMaker:
         progress: Told about calibration.
     """
 
+    verb = "converted"
     methods: tuple[str, ...] = (_METHOD,)
     costly_methods: tuple[str, ...] = ()
     raising: None = None

@@ -54,6 +54,8 @@ class WeightQuantizer:
         progress: Told about calibration.
     """
 
+    verb = "quantized"
+
     def __init__(
         self,
         model: onnx.ModelProto,

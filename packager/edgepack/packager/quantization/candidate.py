@@ -33,6 +33,8 @@ class Quantizer:
         progress: Told about calibration.
     """
 
+    verb = "quantized"
+
     def __init__(
         self,
         model: onnx.ModelProto,

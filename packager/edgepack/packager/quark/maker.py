@@ -46,6 +46,8 @@ class QuarkQuantizer:
         BuildError: Quark is nowhere to be found.
     """
 
+    verb = "quantized"
+
     def __init__(
         self,
         model: onnx.ModelProto,

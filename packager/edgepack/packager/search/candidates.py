@@ -56,6 +56,7 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         label: What sets it apart from other profiles' candidates, in words; "" where one profile
             is tried as it stands.
+        verb: What was done to nodes, see `CandidateMaker`.
         method: How it was made, in the maker's words.
         float_nodes: Nodes that stayed float, in the order in which they were returned.
         raised: Nodes that got more bits, likewise; what is among the float ones too is float.
@@ -68,6 +69,7 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     label: str
+    verb: str = "quantized"
     method: str
     float_nodes: tuple[str, ...]
     raised: tuple[str, ...]
@@ -106,7 +108,7 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
         kinds = ((self.float_nodes, "float"), (self.only_raised, self.raised_word))
         spared = [(nodes, kind) for nodes, kind in kinds if nodes]
         if not spared:
-            return f"{label}{self.method}, {counted(total, 'node')} quantized"
+            return f"{label}{self.method}, {counted(total, 'node')} {self.verb}"
         (nodes, kind), *others = spared
         share = describe_share(self.costs, nodes)
         words = [f"{len(nodes)} of {total} nodes {kind}" + (f" ({share})" if share else "")]

@@ -20,6 +20,11 @@ class KeptFloat:
         self._kept = frozenset(kept)
 
     @property
+    def verb(self) -> str:
+        """See `CandidateMaker`."""
+        return self._maker.verb
+
+    @property
     def methods(self) -> tuple[str, ...]:
         """See `CandidateMaker`."""
         return self._maker.methods

@@ -83,6 +83,10 @@ class CandidateMaker(Protocol):
     """Makes candidates of one float model."""
 
     @property
+    def verb(self) -> str:
+        """What it does to nodes, as people are told: "quantized", "converted"."""
+
+    @property
     def methods(self) -> tuple[str, ...]:
         """Ways to make a candidate, in the order to try; words that people are shown."""
 

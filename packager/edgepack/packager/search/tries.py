@@ -243,6 +243,7 @@ class Tries:
     ) -> Candidate:
         return Candidate(
             label=self._conditions.label,
+            verb=self._maker.verb,
             method=method,
             float_nodes=float_nodes,
             raised=raised,
