@@ -1,5 +1,7 @@
 """What a refusal says, and whether a quantized model pays beside the float one."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 from msgspec.structs import replace
@@ -16,6 +18,7 @@ from edgepack.packager.judging.measure import Outputs
 from edgepack.packager.judging.untaken import UntakenNode
 from edgepack.packager.profile.reading import load_profile
 from edgepack.packager.profile.schema import Profile
+from tests.unit.packager_search.toys import ToyMaker, search_toy
 
 
 @pytest.mark.parametrize(
@@ -48,6 +51,20 @@ def test_a_refusal_names_the_output_and_what_its_integers_come_from() -> None:
     assert refusal is not None
     assert "of output 'labels', and the budget is 0.9850" in refusal.problem
     assert refusal.remedy.startswith("where 'labels' comes from TopK or NonMaxSuppression, which")
+
+
+def test_a_refusal_after_a_search_that_was_cut_short_offers_more_time(tmp_path: Path) -> None:
+    expected: list[Outputs] = [{"y": np.array([[float(number)]])} for number in range(20)]
+    profile = load_profile("cpu")
+    verdict = Reference(expected, profile.gates.accuracy).judge(expected[::-1])
+    found = search_toy(ToyMaker({"a": 1.0}, {"plain": 1.0}), tmp_path / "toy")
+    offered = []
+    for is_cut_short in (True, False):
+        known = replace(found, is_cut_short=is_cut_short)
+        refusal = check_accuracy(profile, verdict, 20, known)
+        assert refusal is not None
+        offered.append(refusal.remedy.startswith("a longer --budget, or none: "))
+    assert offered == [True, False]
 
 
 def test_a_refusal_repeats_what_the_calibration_does_not_cover() -> None:

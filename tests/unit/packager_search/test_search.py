@@ -176,6 +176,8 @@ def test_when_the_time_is_used_up_the_best_until_then_is_taken_and_said(tmp_path
     (note,) = found.notes
     assert "3 s were used up" in note
     assert "does not hold the budget" in note
+    assert found.is_cut_short
+    assert not search_toy(maker, tmp_path / "whole").is_cut_short
 
 
 def test_time_that_is_used_up_in_the_middle_of_a_candidate_ends_it_there(tmp_path: Path) -> None:

@@ -57,6 +57,9 @@ class Advice(msgspec.Struct, frozen=True, kw_only=True):
     learnt: tuple[str, ...] = ()
 
 
+_TIME = "a longer --budget, or none: what was tried is kept, and the search goes on from there; "
+
+
 class Refusal(msgspec.Struct, frozen=True, kw_only=True):
     """Why a variant must not be published.
 
@@ -110,7 +113,8 @@ def check_accuracy(
             )
         )
         or None,
-        remedy=f"{_without_selection(verdict)}{f'{other}; ' if other else ''}"
+        remedy=f"{_TIME if found is not None and found.is_cut_short else ''}"
+        f"{_without_selection(verdict)}{f'{other}; ' if other else ''}"
         f"more calibration samples, {_if_no_scores(verdict)}{more}"
         "or a lower budget in [gates.accuracy] of a profile "
         "of your own; --allow-degraded builds it marked",

@@ -125,6 +125,7 @@ class SearchResult(msgspec.Struct, frozen=True, kw_only=True):
         candidates: The same; models of the small ones are still there.
         culprits: The nodes that cost the most, worst first; empty when none had to be ranked.
         notes: What a person should know of the search itself.
+        is_cut_short: Whether its time ended it.
     """
 
     best: Candidate
@@ -132,3 +133,4 @@ class SearchResult(msgspec.Struct, frozen=True, kw_only=True):
     culprits: tuple[NodeCost, ...]
     candidates: tuple[Candidate, ...] = ()
     notes: tuple[str, ...] = ()
+    is_cut_short: bool = False

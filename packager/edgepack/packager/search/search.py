@@ -23,6 +23,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import msgspec
+from msgspec.structs import replace
 
 from edgepack.packager.judging.evaluation import Evaluator
 from edgepack.packager.judging.measure import Run
@@ -120,7 +121,7 @@ def search(
     except OutOfTimeError:
         if tries.is_empty:
             raise
-        return tries.result((_describe_end(conditions, tries),))
+        return replace(tries.result((_describe_end(conditions, tries),)), is_cut_short=True)
     return tries.result()
 
 
