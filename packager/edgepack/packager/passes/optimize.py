@@ -30,8 +30,11 @@ from edgepack.packager.graph.renaming import rename_reads
 from edgepack.packager.passes.clean import drop_unused, name_nodes
 from edgepack.packager.passes.context import PassContext, PassResult
 from edgepack.packager.passes.infer_shapes import add_missing_shapes, add_shapes
+from edgepack.packager.passes.lookup_tables import fold_into_tables
+from edgepack.packager.passes.one_hot_products import look_up_one_hots
 from edgepack.packager.passes.simple_gemm import simplify_gemm
 from edgepack.packager.profile.pass_settings import Optimize
+from edgepack.packager.wording import counted
 
 _BASIC = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC
 _EXTENDED = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_EXTENDED
@@ -90,17 +93,32 @@ def optimize(model: onnx.ModelProto, settings: Optimize, context: PassContext) -
     name_nodes(optimized.graph)
     _rename_new_constants(model, optimized.graph)
     simplify_gemm(optimized.graph)
+    notes = _look_up(optimized, folder)
     shapes = list(optimized.graph.value_info)
     drop_unused(optimized)
     _restore_opset(optimized, opset_of(model))
     add_shapes(optimized)
     if not made:
-        return PassResult(model=optimized)
+        return PassResult(model=optimized, notes=notes)
     add_missing_shapes(optimized.graph, shapes)
     counts = ", ".join(f"{count} {name}" for name, count in sorted(Counter(made).items()))
     return PassResult(
-        model=optimized, notes=(f"Optimization {settings.level} made ONNX Runtime's own {counts}.",)
+        model=optimized,
+        notes=(*notes, f"Optimization {settings.level} made ONNX Runtime's own {counts}."),
     )
+
+
+def _look_up(model: onnx.ModelProto, folder: Path) -> tuple[str, ...]:
+    """Makes lookups of products with one-hot matrices, and their tables hold what follows."""
+    products = look_up_one_hots(model.graph)
+    folded = fold_into_tables(model, folder)
+    notes = []
+    if products:
+        verb = "multiplies" if len(products) == 1 else "multiply"
+        notes.append(f"{', '.join(products)} {verb} a one-hot matrix: a lookup gives the same.")
+    if folded:
+        notes.append(f"{counted(folded, 'node')} behind a lookup went into its table.")
+    return tuple(notes)
 
 
 def _check_room(before: Path) -> None:
