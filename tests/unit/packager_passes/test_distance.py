@@ -182,3 +182,15 @@ def test_large_outputs_are_compared_one_after_the_other() -> None:
     assert distance.explained_variance == pytest.approx(0.99, abs=1e-3)
     one_bytes = 2 * expected[0].nbytes
     assert peak_bytes < 10 * one_bytes, "all 24 in float64 at once would be 24 times one"
+
+
+def test_what_the_float_model_alone_tells_is_that_of_the_samples_that_are_judged() -> None:
+    want = _hidden()
+    got = want + np.random.default_rng(3).normal(0, 0.1, want.shape).astype(np.float32)
+    reference, few = Reference(_named(want), AccuracyGate()), range(0, _COUNT, 2)
+    whole = reference.judge(_named(got))
+    assert reference.judge(_named(got)) == whole, "known by then"
+    alone = Reference(_named(want[::2]), AccuracyGate()).judge(_named(got[::2]))
+    assert reference.of(few).judge(_named(got[::2])).value == alone.value != whole.value
+    other = reference.judge(_named(want + 2 * (got - want)))
+    assert other.value < whole.value

@@ -29,7 +29,9 @@ from functools import cached_property
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 
+from edgepack.packager.judging.between_samples import variances_between
 from edgepack.packager.judging.distance import OutputDistance, OutputKind, measure_distance
 from edgepack.packager.judging.measure import Outputs
 from edgepack.packager.judging.output_kinds import describe_scores, kinds_of_outputs, with_one_miss
@@ -37,6 +39,7 @@ from edgepack.packager.judging.parts import Part, find_parts
 from edgepack.packager.judging.verdict import Verdict
 from edgepack.packager.profile.schema import AccuracyGate
 from edgepack.packager.samples.meanings import NOTHING_KNOWN, Meaning
+from edgepack.packager.samples.sequence import Tensor
 
 _WHOLE_METRICS = ("cosine", "sqnr_db")
 """Metrics that a profile asks for by name and that are taken of whole outputs."""
@@ -68,6 +71,7 @@ class Reference:
         self._count = len(self.expected)
         self._meanings = meanings
         self.kinds = kinds_of_outputs(self.expected, gate, meanings)
+        self._variances: dict[str, list[float]] = {}
         self._parts = () if gate.metric in _WHOLE_METRICS else find_parts(self.expected, self.kinds)
 
     @cached_property
@@ -78,6 +82,7 @@ class Reference:
         """The same with some of the outputs only, and with the budgets of all of them."""
         shortened = copy.copy(self)
         shortened.expected = tuple(self.expected[index] for index in indices)
+        shortened._variances = {}
         return shortened
 
     def judge(self, got: Sequence[Outputs]) -> Verdict:
@@ -124,7 +129,7 @@ class Reference:
     def distances(self, got: Sequence[Outputs]) -> tuple[OutputDistance, ...]:
         """Each output's distance to the float model's."""
         return tuple(
-            measure_distance(
+            self._measure(
                 name,
                 kind,
                 [outputs[name] for outputs in self.expected],
@@ -132,6 +137,19 @@ class Reference:
             )
             for name, kind in self.kinds.items()
         )
+
+    def _measure(
+        self,
+        name: str,
+        kind: OutputKind,
+        expected: list[Tensor],
+        got: list[Tensor],
+        read: Sequence[npt.NDArray[np.bool_]] | None = None,
+    ) -> OutputDistance:
+        """As `measure_distance`; what the float model alone tells is found out once."""
+        if name not in self._variances:
+            self._variances[name] = variances_between(expected, read)
+        return measure_distance(name, kind, expected, got, read, self._variances[name])
 
     def _judge_output(self, distance: OutputDistance) -> list["_Entry"]:
         """What must hold of one output."""
@@ -170,7 +188,7 @@ class Reference:
         )
 
     def _distance_of(self, part: Part, got: Sequence[Outputs]) -> OutputDistance:
-        return measure_distance(
+        return self._measure(
             part.words,
             OutputKind.VALUES,
             [part.of(outputs[part.output]) for outputs in self.expected],

@@ -104,6 +104,7 @@ def measure_distance(
     expected: Sequence[npt.NDArray[np.generic]],
     got: Sequence[npt.NDArray[np.generic]],
     read: Sequence[npt.NDArray[np.bool_]] | None = None,
+    variances: list[float] | None = None,
 ) -> OutputDistance:
     """Measures one output over all samples.
 
@@ -113,6 +114,7 @@ def measure_distance(
         expected, got: The float model's and the candidate's values, one array a sample.
         read: Which values count, an array a sample; None for all. What a value is like on average
             all samples tell, those too where it does not count.
+        variances: What `variances_between` says of the expected ones; None where that is not known.
     """
     dots, sizes, norms, errors, counts = [], [], [], [], []
     agreed, rows_differ, rows = 0, [], []
@@ -123,8 +125,9 @@ def measure_distance(
         dots.append(_dot(a, b))
         sizes.append(_dot(a, a))
         norms.append(_dot(b, b))
-        errors.append(_dot(b - a, b - a))
-        greatest = max(greatest, float(np.abs(b - a).max(initial=0.0)))
+        error = b - a
+        errors.append(_dot(error, error))
+        greatest = max(greatest, float(np.abs(error).max(initial=0.0)))
         same = _same_decisions(kind, want, have)
         agreed += bool(same.all())
         rows_differ.append(float(same.size - same.sum()))
@@ -133,7 +136,7 @@ def measure_distance(
     whole = _ratios(sum(dots), sum(sizes), sum(norms), sum(errors))
     each = [_ratios(*entry) for entry in per_sample]
     is_values = kind.is_values
-    variances = variances_between(expected, read)
+    variances = variances or variances_between(expected, read)
     if kind is OutputKind.PROBABILITIES:
         variances = _at_least(
             variances, [_ROW_VARIANCE * value.size / value.shape[-1] for value in expected]
@@ -183,8 +186,9 @@ def relative_error(
     size = error = 0.0
     for number, (want, have) in enumerate(zip(expected, got, strict=True)):
         a, b = _comparable(want, have, None if read is None else read[number])
+        apart = b - a
         size += _dot(a, a)
-        error += _dot(b - a, b - a)
+        error += _dot(apart, apart)
     return _ratios(0.0, size, 0.0, error)[1]
 
 
@@ -204,7 +208,8 @@ def _comparable(
         return a, np.zeros_like(a)
     b = have.astype(np.float64).ravel()
     finite = np.isfinite(a) if read is None else np.isfinite(a) & read.ravel()
-    a, b = a[finite], b[finite]
+    if not finite.all():
+        a, b = a[finite], b[finite]
     return a, (b if np.isfinite(b).all() else np.zeros_like(a))
 
 
@@ -230,7 +235,7 @@ def _same_decisions(
     none_of_them = np.zeros(max(int(in_use.sum()), 1), dtype=np.bool_)
     if want.shape != have.shape:
         return none_of_them
-    if not np.isfinite(have.astype(np.float64)).all(axis=-1).ravel()[in_use].all():
+    if not np.isfinite(have).all(axis=-1).ravel()[in_use].all():
         return none_of_them
     same = np.atleast_1d(want.argmax(axis=-1) == have.argmax(axis=-1)).ravel()
     return np.asarray(same[in_use], dtype=np.bool_)
