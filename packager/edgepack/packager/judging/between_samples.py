@@ -7,6 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from edgepack.packager.judging.confidence import kept_low
+from edgepack.packager.judging.stacking import as_rows, stacks
 
 _FEWEST_FOR_MEAN = 8
 """Samples from which on the mean over samples says something."""
@@ -30,12 +31,16 @@ def variances_between(
         count = sum(int((~np.isnan(value)).sum()) for value in values)
         total = sum(float(np.nansum(value, dtype=np.float64)) for value in values)
         mean = np.asarray(total / max(count, 1))
-    variances, size = [], 0.0
-    for number, value in enumerate(values):  # one after the other: outputs may be megabytes each
-        counted = np.isfinite(value) if read is None else np.isfinite(value) & read[number]
-        wide = value.astype(np.float64)
-        variances.append(float((((wide - mean) ** 2)[counted]).sum()))
-        size += float((wide[counted] ** 2).sum())
+    variances: list[float] = []
+    size = 0.0
+    for part in stacks(values, values):
+        wide = as_rows(values[part])
+        counted = np.isfinite(wide)
+        if read is not None:
+            counted &= as_rows(read[part]).astype(np.bool_)
+        apart = wide - mean.reshape(-1)
+        variances += np.square(apart, where=counted, out=np.zeros_like(wide)).sum(axis=1).tolist()
+        size += float(np.square(wide, where=counted, out=np.zeros_like(wide)).sum())
     least = max(1e-6 * size, 1e-12) / len(values)
     return variances if sum(variances) > least * len(values) else [least] * len(values)
 
@@ -80,9 +85,11 @@ def _mean(values: Sequence[npt.NDArray[np.generic]]) -> npt.NDArray[np.float64]:
     """Mean over arrays of one shape of what is not NaN; NaN where nothing is left."""
     counts = np.zeros(values[0].shape, dtype=np.int64)
     sums = np.zeros(values[0].shape, dtype=np.float64)
-    for value in values:
-        counts += ~np.isnan(value)
-        sums += np.nan_to_num(value.astype(np.float64), nan=0.0, posinf=np.inf, neginf=-np.inf)
+    for part in stacks(values, values):
+        rows = as_rows(values[part]).reshape(-1, *sums.shape)
+        known = ~np.isnan(rows)
+        counts += known.sum(axis=0)
+        sums += np.where(known, rows, 0.0).sum(axis=0)
     means = np.full(sums.shape, np.nan)
     np.divide(sums, counts, out=means, where=counts > 0)
     return means

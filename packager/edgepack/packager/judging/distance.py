@@ -14,6 +14,7 @@ import numpy.typing as npt
 from edgepack.bundle.overlap import overlap
 from edgepack.packager.judging.between_samples import neighbourhood_kept, variances_between
 from edgepack.packager.judging.confidence import kept_low, share_low
+from edgepack.packager.judging.stacking import as_rows, stacks
 
 _NARROWEST_VECTOR = 16
 """Values from which on a row counts as a vector that others may be compared with."""
@@ -116,20 +117,19 @@ def measure_distance(
             all samples tell, those too where it does not count.
         variances: What `variances_between` says of the expected ones; None where that is not known.
     """
-    dots, sizes, norms, errors, counts = [], [], [], [], []
-    agreed, rows_differ, rows = 0, [], []
+    dots, sizes, norms, errors, counts, rows_differ, rows = ([] for _ in range(7))
     greatest = 0.0
-    for number, (want, have) in enumerate(zip(expected, got, strict=True)):
-        a, b = _comparable(want, have, None if read is None else read[number])
-        counts.append(a.size)
-        dots.append(_dot(a, b))
-        sizes.append(_dot(a, a))
-        norms.append(_dot(b, b))
+    for part in stacks(expected, got):
+        a, b, count = _comparable(expected[part], got[part], None if read is None else read[part])
+        counts += count
+        dots += _dots(a, b)
+        sizes += _dots(a, a)
+        norms += _dots(b, b)
         error = b - a
-        errors.append(_dot(error, error))
+        errors += _dots(error, error)
         greatest = max(greatest, float(np.abs(error).max(initial=0.0)))
+    for want, have in zip(expected, got, strict=True):
         same = _same_decisions(kind, want, have)
-        agreed += bool(same.all())
         rows_differ.append(float(same.size - same.sum()))
         rows.append(float(same.size))
     per_sample = list(zip(dots, sizes, norms, errors, strict=True))
@@ -143,7 +143,7 @@ def measure_distance(
         )
     narrowest = 2 if kind is OutputKind.EMBEDDING else _NARROWEST_VECTOR
     neighbourhood = neighbourhood_kept(expected, got, narrowest) if is_values else None
-    agreement = 1.0 if is_values else agreed / len(expected)
+    agreement = 1.0 if is_values else rows_differ.count(0.0) / len(expected)
     row_agreement = 1.0 - sum(rows_differ) / max(sum(rows), 1.0)
     worst_overlap = None
     if kind is OutputKind.SELECTED:
@@ -183,13 +183,13 @@ def relative_error(
     read: Sequence[npt.NDArray[np.bool_]] | None = None,
 ) -> float:
     """What `OutputDistance.nrmse` is, without the rest; arguments as of `measure_distance`."""
-    size = error = 0.0
-    for number, (want, have) in enumerate(zip(expected, got, strict=True)):
-        a, b = _comparable(want, have, None if read is None else read[number])
+    sizes, errors = [], []
+    for part in stacks(expected, got):
+        a, b, _ = _comparable(expected[part], got[part], None if read is None else read[part])
         apart = b - a
-        size += _dot(a, a)
-        error += _dot(apart, apart)
-    return _ratios(0.0, size, 0.0, error)[1]
+        sizes += _dots(a, a)
+        errors += _dots(apart, apart)
+    return _ratios(0.0, sum(sizes), 0.0, sum(errors))[1]
 
 
 def _at_least(variances: list[float], least: list[float]) -> list[float]:
@@ -198,28 +198,35 @@ def _at_least(variances: list[float], least: list[float]) -> list[float]:
 
 
 def _comparable(
-    want: npt.NDArray[np.generic],
-    have: npt.NDArray[np.generic],
-    read: npt.NDArray[np.bool_] | None,
-) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-    """Both as vectors; what cannot be compared (shape, NaN) counts as infinitely wrong zeros."""
-    a = want.astype(np.float64).ravel()
-    if have.shape != want.shape:
-        return a, np.zeros_like(a)
-    b = have.astype(np.float64).ravel()
-    finite = np.isfinite(a) if read is None else np.isfinite(a) & read.ravel()
-    if not finite.all():
-        a, b = a[finite], b[finite]
-    return a, (b if np.isfinite(b).all() else np.zeros_like(a))
+    expected: Sequence[npt.NDArray[np.generic]],
+    got: Sequence[npt.NDArray[np.generic]],
+    read: Sequence[npt.NDArray[np.bool_]] | None,
+) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64], list[int]]:
+    """A stack's samples as rows, 0 where nothing is compared, and how many values are.
+
+    A candidate's sample that cannot be compared (shape, NaN) counts as zeros.
+    """
+    a = as_rows(expected)
+    counts = np.isfinite(a) if read is None else np.isfinite(a) & as_rows(read).astype(np.bool_)
+    if got[0].shape != expected[0].shape:
+        return a, np.zeros_like(a), [value.size for value in expected]
+    b = as_rows(got)
+    if not counts.all():
+        a, b = np.where(counts, a, 0.0), np.where(counts, b, 0.0)
+    is_broken = ~np.isfinite(b).all(axis=1)
+    if is_broken.any():
+        b[is_broken] = 0.0
+    return a, b, counts.sum(axis=1).tolist()
 
 
-def _dot(a: npt.NDArray[np.float64], b: npt.NDArray[np.float64]) -> float:
-    """a @ b in one thread: with several the last digits depend on their number.
+def _dots(a: npt.NDArray[np.float64], b: npt.NDArray[np.float64]) -> list[float]:
+    """a @ b of each row in one thread: with several the last digits depend on their number.
 
     On a busy machine those of the BLAS library waited for each other longer than they computed: a
     quarter of a detector's search.
     """
-    return float(np.einsum("i,i->", a, b))
+    products: list[float] = np.einsum("ij,ij->i", a, b).tolist()
+    return products
 
 
 def _same_decisions(
