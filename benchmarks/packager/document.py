@@ -7,7 +7,7 @@ from benchmarks.packager.contestants import TARGETS, is_told_the_metric
 from benchmarks.packager.costs import MOST_MEMORY, QUIET_SHARE
 from benchmarks.packager.goals import check_goals
 from benchmarks.packager.host import Host
-from benchmarks.packager.in_turn import LONG_S, TURNS
+from benchmarks.packager.in_turn import TURNS
 from benchmarks.packager.records import Results
 from benchmarks.packager.table import KEPT_SHARE, details, failures, overview
 
@@ -77,10 +77,11 @@ def _how(results: Results) -> str:
 
 
 def _how_goals_count() -> str:
+    turns = ", ".join(f"{count} under {limit_s:g} s" for limit_s, count in TURNS.items())
     return (
         "Time and memory are those of the whole build, as multiples of what onnxruntime static, "
         "MinMax takes on the same task right before (older rows: in the same hour, or as marked); "
-        f"of builds under {LONG_S:g} s both are medians of {TURNS} runs in turn. "
+        f"both are medians of several runs in turn ({turns}; older rows: of three). "
         "Of the two times the first one counts: wall time where other programs took less than "
         f"{QUIET_SHARE:.0%} of the machine's processor time during both, else, or where that was "
         "not measured, processor time, which they change little. `the simulator alone` is a "

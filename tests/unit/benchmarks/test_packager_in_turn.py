@@ -61,6 +61,13 @@ def _made(
     return record, folders
 
 
+def test_builds_of_seconds_take_nine_turns(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    ours = [_record(wall_s) for wall_s in (1.0, 6.0, 2.0, 1.5, 1.2, 1.1, 9.0, 1.3, 1.4)]
+    record, _ = _made(ours, [1.0] * 9, monkeypatch, tmp_path)
+    assert record.turns == 9
+    assert record.wall_s == 1.4
+
+
 def test_short_builds_take_three_turns_and_both_tell_medians(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
