@@ -194,3 +194,10 @@ def test_what_the_float_model_alone_tells_is_that_of_the_samples_that_are_judged
     assert reference.of(few).judge(_named(got[::2])).value == alone.value != whole.value
     other = reference.judge(_named(want + 2 * (got - want)))
     assert other.value < whole.value
+
+
+@pytest.mark.parametrize("shape", [(0, 4), (1, 0), (2, 0, 3)])
+def test_outputs_that_hold_nothing_are_the_same(shape: tuple[int, ...]) -> None:
+    empty = [np.zeros(shape, dtype=np.float32) for _ in range(_COUNT)]
+    distance = measure_distance("h", OutputKind.VALUES, empty, empty)
+    assert (distance.explained_variance, distance.nrmse, distance.max_abs_error) == (1.0, 0.0, 0.0)

@@ -86,7 +86,7 @@ def _mean(values: Sequence[npt.NDArray[np.generic]]) -> npt.NDArray[np.float64]:
     counts = np.zeros(values[0].shape, dtype=np.int64)
     sums = np.zeros(values[0].shape, dtype=np.float64)
     for part in stacks(values, values):
-        rows = as_rows(values[part]).reshape(-1, *sums.shape)
+        rows = as_rows(values[part]).reshape(part.stop - part.start, *sums.shape)
         known = ~np.isnan(rows)
         counts += known.sum(axis=0)
         sums += np.where(known, rows, 0.0).sum(axis=0)
