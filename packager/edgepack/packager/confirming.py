@@ -61,16 +61,8 @@ Look = Callable[[Explored], Inspection | None]
 _EASED = "None does: half of what the most accurate candidate gains is taken for enough."
 
 
-def confirm(
-    explored: Explored,
-    source: SourceModel,
-    final: Path,
-    held_out: HeldOut,
-    on_provider: OnProvider,
-    look: Look,
-    progress: Progress,
-) -> Confirmed:
-    """Writes the variant's model and judges it; see above for what a refusal leads to.
+class Confirmation:
+    """Writes a variant's model and judges it; see above for what a refusal leads to.
 
     Args:
         explored: What was prepared.
@@ -80,18 +72,7 @@ def confirm(
         on_provider: Runs what the held-out samples are sure of, and what is left in the end.
         look: Looks inside what is run there, first.
         progress: Told about each step.
-
-    Raises:
-        BuildError: A candidate cannot be made or run.
     """
-    confirmation = _Confirmation(explored, source, final, held_out, on_provider, look, progress)
-    confirmation.judge()
-    confirmation.go_on()
-    return confirmation.finish()
-
-
-class _Confirmation:
-    """What was found so far, its verdict, and the notes on how it came about."""
 
     def __init__(
         self,
@@ -114,13 +95,23 @@ class _Confirmation:
         self._notes: list[str] = []
         self._confirmed: Confirmed
 
-    def judge(self) -> None:
+    def confirm(self) -> Confirmed:
+        """Judges, searches on where that is refused, and judges again.
+
+        Raises:
+            BuildError: A candidate cannot be made or run.
+        """
+        self._judge()
+        self._go_on()
+        return self._finish()
+
+    def _judge(self) -> None:
         """Writes and judges what was found; the provider runs it where the samples are sure."""
         self._confirmed = self._judge_here()
         if _is_sure(self._confirmed.verdict):
             self._run_there()
 
-    def go_on(self) -> None:
+    def _go_on(self) -> None:
         """Searches on while samples or provider object, a candidate may be nearer, and it pays."""
         larger: Larger | None = None
         for turn in range(MOST_TIMES):
@@ -142,9 +133,9 @@ class _Confirmation:
                 self._explored = self._explored.with_attempts_of(further)
                 return
             self._explored = further
-            self.judge()
+            self._judge()
 
-    def finish(self) -> Confirmed:
+    def _finish(self) -> Confirmed:
         """What is left in the end: looked at and run, and the float model where nothing else is."""
         ran, gates = self._confirmed.ran, self._explored.profile.gates
         is_refused = not self._confirmed.verdict.passed or _refuses(ran)
@@ -152,7 +143,7 @@ class _Confirmation:
             who = "its provider refuses" if _refuses(ran) else "the held-out samples refuse"
             self._notes.append(f"The float model is published: {who} every quantized one.")
             self._explored = self._explored.with_float_model()
-            self.judge()
+            self._judge()
         if self._confirmed.ran is None:
             self._run_there()
         inspection = self._confirmed.inspection or self._look(self._explored)

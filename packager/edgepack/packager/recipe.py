@@ -18,7 +18,7 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from edgepack.packager.choice import Chosen, Grounds
-from edgepack.packager.confirming import confirm
+from edgepack.packager.confirming import Confirmation
 from edgepack.packager.explored import Explored
 from edgepack.packager.exploring import SearchPlan, explore, plan_of
 from edgepack.packager.held_out import HeldOut
@@ -118,7 +118,8 @@ def prepare_variant(
     def look(found: Explored) -> Inspection | None:
         return _inspect(found, split.held_out, work_dir, progress)
 
-    confirmed = confirm(explored, source, final, held_out, on_provider, look, progress)  # 4., 5.
+    confirmation = Confirmation(explored, source, final, held_out, on_provider, look, progress)
+    confirmed = confirmation.confirm()  # 4., 5.
     explored, verdict, distances = confirmed.explored, confirmed.verdict, confirmed.distances
     profile, evaluator, chosen = explored.profile, explored.evaluator, explored.chosen
     size_bytes, judged_count = confirmed.size_bytes, confirmed.count
