@@ -140,7 +140,7 @@ def _lookup(
         tokens = f"{name}/column"
     yield make("Clip", [tokens, constant(-1, "before"), constant(found.width, "behind")], "clip")
     yield make("Add", [f"{name}/clip", constant(1, "one")], "row")
-    inputs = [constant(table, "table", np.float32), f"{name}/row"]
+    inputs = [constant(table, "one_hot_rows", np.float32), f"{name}/row"]
     has_bias = node.op_type == "Gemm" and len(node.input) > 2 and node.input[2]
     output = f"{name}/rows" if has_bias else node.output[0]
     yield helper.make_node("Gather", inputs, [output], f"{name}/lookup", axis=0)
