@@ -82,6 +82,71 @@ def test_a_formula_that_only_looks_like_gelu_stays(tmp_path: Path) -> None:
     assert result.notes == ()
 
 
+_CUBES = {
+    "factor first": [
+        node("Mul", ["k", "x"], ["kx"], name="kx"),
+        node("Mul", ["x", "kx"], ["kxx"], name="kxx"),
+        node("Mul", ["x", "kxx"], ["cube"], name="cube"),
+    ],
+    "power": [
+        node("Pow", ["x", "three"], ["xxx"], name="power"),
+        node("Mul", ["xxx", "k"], ["cube"], name="cube"),
+    ],
+}
+
+
+def _fast_gelu(order: str, cube: str, *, k: float = 0.044715) -> onnx.ModelProto:
+    return make_model(
+        [
+            *_CUBES[cube],
+            node("Add", ["cube", "x"], ["sum"], name="sum"),
+            node("Mul", ["sum", "root"], ["scaled"], name="scaled"),
+            node("Tanh", ["scaled"], ["erf"], name="tanh"),
+            node("Add", ["one", "erf"], ["plus"], name="plus"),
+            *_LAST[order],
+        ],
+        {"x": [4, 8]},
+        {"y": [4, 8]},
+        [
+            constant("root", (2.0 / np.pi) ** 0.5),
+            constant("one", 1.0),
+            constant("half", 0.5),
+            constant("three", 3.0),
+            constant("k", k),
+        ],
+    )
+
+
+@pytest.mark.parametrize("order", _LAST)
+@pytest.mark.parametrize("cube", _CUBES)
+def test_a_gelu_by_its_tanh_formula_becomes_one_node(tmp_path: Path, order: str, cube: str) -> None:
+    model = _fast_gelu(order, cube)
+    settings = FuseTransformer(ops=("FastGelu",))
+    result = fuse_transformer(copy_of(model), settings, context_of(model, tmp_path))
+    assert [(entry.op_type, entry.domain) for entry in result.model.graph.node] == [
+        ("FastGelu", "com.microsoft")
+    ]
+    assert result.notes == ("1 GELU by the tanh formula became one node each.",)
+    assert difference(model, result.model, tmp_path) < 1e-6
+
+
+@pytest.mark.parametrize("what", ["another factor", "read elsewhere", "16-bit floats"])
+def test_what_is_no_such_gelu_stays(tmp_path: Path, what: str) -> None:
+    model = _fast_gelu("half last", "power", k=0.05 if what == "another factor" else 0.044715)
+    if what == "read elsewhere":
+        model.graph.output.append(helper.make_tensor_value_info("cube", 1, [4, 8]))
+    if what == "16-bit floats":
+        for value in (*model.graph.input, *model.graph.output):
+            value.type.tensor_type.elem_type = onnx.TensorProto.FLOAT16
+        for tensor in model.graph.initializer:
+            halves = numpy_helper.to_array(tensor).astype(np.float16)
+            tensor.CopyFrom(numpy_helper.from_array(halves, tensor.name))
+    settings = FuseTransformer(ops=("FastGelu",))
+    result = fuse_transformer(copy_of(model), settings, context_of(model, tmp_path))
+    assert kinds_of(result.model) == kinds_of(model)
+    assert result.notes == ()
+
+
 def _layer_norm(*, square: str = "Pow", axis: int = -1, opset: int = 17) -> onnx.ModelProto:
     squared = ["d", "two"] if square == "Pow" else ["d", "d"]
     return make_model(

@@ -1,8 +1,8 @@
 """Pass `fuse_transformer`: what exporters write as chains becomes a transformer's own operators.
 
-LayerNormalization (opset 17) and Gelu (opset 20) are standard ONNX. SkipLayerNormalization and
-Attention are ONNX Runtime's own: its transformer optimizer makes them, for providers that read
-them.
+LayerNormalization (opset 17) and Gelu (opset 20) are standard ONNX. FastGelu, Attention and
+SkipLayerNormalization are ONNX Runtime's own, for providers that read them; its transformer
+optimizer makes the last two.
 """
 
 from collections import Counter
@@ -13,7 +13,7 @@ from edgepack.packager.graph.held_weights import load_held
 from edgepack.packager.graph.model_files import drop_unused_opsets
 from edgepack.packager.passes.clean import name_nodes
 from edgepack.packager.passes.context import PassContext, PassResult
-from edgepack.packager.passes.gelu import fuse_gelu
+from edgepack.packager.passes.gelu import fuse_fast_gelu, fuse_gelu
 from edgepack.packager.passes.infer_shapes import add_missing_shapes, add_shapes
 from edgepack.packager.passes.layer_norm import fuse_layer_norm
 from edgepack.packager.profile.pass_settings import FuseTransformer
@@ -42,10 +42,14 @@ def fuse_transformer(
         notes.append(fuse_layer_norm(model))
     if "Gelu" in settings.ops:
         notes.append(fuse_gelu(model, context.limits))
+    if "FastGelu" in settings.ops:
+        notes.append(fuse_fast_gelu(model))
     own = {"SkipLayerNormalization", "Attention"} & set(settings.ops)
     if own:
         model, note = _fuse_own(model, own)
         notes.append(note)
+    if not any(notes):
+        return PassResult(model=model)
     add_shapes(model)
     add_missing_shapes(model.graph, known)
     return PassResult(model=model, notes=tuple(note for note in notes if note))

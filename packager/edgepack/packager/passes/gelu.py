@@ -1,12 +1,17 @@
 """Finds GELU where it was exported as its formula, and makes it one operator again.
 
-    gelu(x) = 0.5 * x * (1 + erf(x / sqrt(2)))
+    gelu(x)      = 0.5 * x * (1 + erf(x / sqrt(2)))
+    fast_gelu(x) = 0.5 * x * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x ** 3)))
 
-The factors come in any order: `0.5 * (x * (1 + e))`, `x * (0.5 * (1 + e))`, `(0.5 * x) * (1 + e)`.
+The factors come in any order: `0.5 * (x * (1 + e))`, `x * (0.5 * (1 + e))`, `(0.5 * x) * (1 + e)`;
+what the error function or the hyperbolic tangent is taken of is compared by its values.
 """
+
+from collections.abc import Callable
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 import onnx
 from onnx import helper
 
@@ -24,6 +29,20 @@ from edgepack.packager.profile.schema import Limits
 
 _FIRST_OPSET_WITH_GELU = 20
 _MICROSOFT = "com.microsoft"
+
+_Values = npt.NDArray[np.float64]
+_POINTS = np.linspace(-4.0, 4.0, 33)
+"""Where two formulas are compared: further out both are 0 or x."""
+
+_ARITHMETIC: dict[str, Callable[..., _Values]] = {
+    "Add": np.add,
+    "Sub": np.subtract,
+    "Mul": np.multiply,
+    "Div": np.divide,
+    "Pow": np.power,
+}
+_MOST_NODES = 8
+"""Of the argument: x + 0.044715 * x ** 3 has five, times a factor."""
 
 
 class _Chain(msgspec.Struct, frozen=True, kw_only=True):
@@ -44,16 +63,47 @@ def fuse_gelu(model: onnx.ModelProto, limits: Limits) -> str:
     Returns:
         A note of what was done, or "" where there is no GELU.
     """
-    index = index_graph(model.graph)
-    chains = [found for node in model.graph.node if (found := _match(index, node)) is not None]
+    chains = _find(model.graph, "Erf", lambda x: x / np.sqrt(2.0))
     if not chains:
         return ""
-    domain = _domain(model, limits)
-    if domain is None:
+    if opset_of(model) >= _FIRST_OPSET_WITH_GELU:
+        domain = ""
+    elif limits.reads_microsoft("Gelu"):
+        domain = _MICROSOFT
+    else:
         return (
             f"{len(chains)} GELU stay as exported: Gelu needs opset {_FIRST_OPSET_WITH_GELU}, or a "
             "provider that reads ONNX Runtime's own."
         )
+    _put(model, chains, "Gelu", domain)
+    return f"{len(chains)} GELU became one node each."
+
+
+def fuse_fast_gelu(model: onnx.ModelProto) -> str:
+    """Replaces each GELU that is written out by its tanh formula by ONNX Runtime's own operator.
+
+    Args:
+        model: The model; changed in place. Only 32-bit floats have the operator everywhere.
+
+    Returns:
+        A note of what was done, or "" where there is none.
+    """
+
+    def argument(x: _Values) -> _Values:
+        values: _Values = np.sqrt(2.0 / np.pi) * (x + 0.044715 * x**3)
+        return values
+
+    index = index_graph(model.graph)
+    chains = [
+        chain for chain in _find(model.graph, "Tanh", argument) if index.is_float(chain.source)
+    ]
+    if not chains:
+        return ""
+    _put(model, chains, "FastGelu", _MICROSOFT)
+    return f"{len(chains)} GELU by the tanh formula became one node each."
+
+
+def _put(model: onnx.ModelProto, chains: list[_Chain], op_type: str, domain: str) -> None:
     if domain and domain not in {entry.domain for entry in model.opset_import}:
         model.opset_import.add(domain=domain, version=1)
     replace(
@@ -63,60 +113,84 @@ def fuse_gelu(model: onnx.ModelProto, limits: Limits) -> str:
             (
                 chain.nodes[-1],
                 helper.make_node(
-                    "Gelu",
+                    op_type,
                     [chain.source],
                     [chain.output],
-                    name=f"{chain.nodes[-1]}/Gelu",
+                    name=f"{chain.nodes[-1]}/{op_type}",
                     domain=domain,
                 ),
             )
             for chain in chains
         ],
     )
-    return f"{len(chains)} GELU became one node each."
 
 
-def _domain(model: onnx.ModelProto, limits: Limits) -> str | None:
-    if opset_of(model) >= _FIRST_OPSET_WITH_GELU:
-        return ""
-    return _MICROSOFT if limits.reads_microsoft("Gelu") else None
+def _find(
+    graph: onnx.GraphProto, op_type: str, argument: Callable[[_Values], _Values]
+) -> list[_Chain]:
+    """Each GELU around a node of that type, of which the formula takes that argument."""
+    index = index_graph(graph)
+    wanted = argument(_POINTS)
+    nodes = [node for node in graph.node if node.op_type == op_type]
+    return [found for node in nodes if (found := _match(index, node, wanted)) is not None]
 
 
-def _match(index: GraphIndex, erf: onnx.NodeProto) -> _Chain | None:
-    if erf.op_type != "Erf":
+def _match(index: GraphIndex, node: onnx.NodeProto, wanted: _Values) -> _Chain | None:
+    plus = only_reader(index, node.output[0], "Add")
+    if plus is None or not is_near(scalar(index, beside(plus, node.output[0])), 1.0):
         return None
-    scaled = producer(index, erf.input[0], "Div", "Mul")
-    if scaled is None or only_reader(index, scaled.output[0], "Erf") is None:
+    product = _product(index, plus)
+    if product is None or index.shapes.get(product.source) != index.shapes.get(product.output):
         return None
-    constant = next((n for n in scaled.input if scalar(index, n) is not None), "")
-    source = beside(scaled, constant)
-    wanted = np.sqrt(2.0) if scaled.op_type == "Div" else np.sqrt(0.5)
-    if not is_near(scalar(index, constant), wanted):
+    before: list[str] = []
+    with np.errstate(all="ignore"):
+        got = _evaluate(index, node.input[0], product.source, before)
+    if got is None or not np.allclose(got, wanted, rtol=1e-3, atol=1e-6):
         return None
-    plus = only_reader(index, erf.output[0], "Add")
-    if plus is None or not is_near(scalar(index, beside(plus, erf.output[0])), 1.0):
-        return None
+    return msgspec.structs.replace(product, nodes=(*before, node.name, plus.name, *product.nodes))
+
+
+def _product(index: GraphIndex, plus: onnx.NodeProto) -> _Chain | None:
+    """What a sum is multiplied with: one half and the source, in any order."""
     first = only_reader(index, plus.output[0], "Mul")
     if first is None:
         return None
-    chain = [scaled.name, erf.name, plus.name]
     other = beside(first, plus.output[0])
     half = producer(index, other, "Mul")
-    if (
-        half is not None
-        and source in half.input
-        and is_near(scalar(index, beside(half, source)), 0.5)
-        and only_reader(index, half.output[0], "Mul") is not None
-    ):
-        return _Chain(
-            source=source,
-            output=first.output[0],
-            nodes=(*chain, half.name, first.name),
-        )
+    if half is not None and only_reader(index, other, "Mul") is not None:
+        for source, factor in (half.input, half.input[::-1]):
+            if is_near(scalar(index, factor), 0.5):
+                names = (half.name, first.name)
+                return _Chain(source=source, output=first.output[0], nodes=names)
     last = only_reader(index, first.output[0], "Mul")
     if last is None:
         return None
     factors = (other, beside(last, first.output[0]))
-    if source not in factors or not any(is_near(scalar(index, name), 0.5) for name in factors):
+    for source, factor in (factors, factors[::-1]):
+        if is_near(scalar(index, factor), 0.5):
+            return _Chain(source=source, output=last.output[0], nodes=(first.name, last.name))
+    return None
+
+
+def _evaluate(index: GraphIndex, name: str, source: str, nodes: list[str]) -> _Values | None:
+    """What a tensor is at the points that the source takes, where it is computed from that alone.
+
+    Args:
+        index: The graph.
+        name: The tensor.
+        source: The one that takes the points.
+        nodes: Gets the names of those that compute it.
+    """
+    if name == source:
+        return _POINTS
+    constant = scalar(index, name)
+    if constant is not None:
+        return np.full_like(_POINTS, constant)
+    node = producer(index, name, *_ARITHMETIC)
+    is_inside = len(index.consumers[name]) == 1 and name not in {*index.outputs, *index.body_reads}
+    if node is None or not is_inside or len(nodes) >= _MOST_NODES:
         return None
-    return _Chain(source=source, output=last.output[0], nodes=(*chain, first.name, last.name))
+    nodes.append(node.name)
+    values = [_evaluate(index, read, source, nodes) for read in node.input]
+    left, right = values
+    return None if left is None or right is None else _ARITHMETIC[node.op_type](left, right)

@@ -58,11 +58,13 @@ class FuseTransformer(Section, frozen=True, kw_only=True, tag_field="name", tag=
 
     Attributes:
         ops: What to fuse: `LayerNormalization` and `Gelu` are standard ONNX (Gelu from opset 20
-            on); `SkipLayerNormalization` and `Attention` are ONNX Runtime's own.
+            on); `FastGelu` (GELU by its tanh formula), `SkipLayerNormalization` and `Attention`
+            are ONNX Runtime's own.
     """
 
     ops: tuple[
-        Literal["LayerNormalization", "Gelu", "SkipLayerNormalization", "Attention"], ...
+        Literal["LayerNormalization", "Gelu", "FastGelu", "SkipLayerNormalization", "Attention"],
+        ...,
     ] = ("LayerNormalization", "Gelu")
 
 
