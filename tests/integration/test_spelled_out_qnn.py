@@ -123,6 +123,19 @@ def _sum() -> onnx.ModelProto:
     return make_model([node], {"x": shape}, {"y": shape}, [constant("axis", 1, np.int64)])
 
 
+def _lookup() -> onnx.ModelProto:
+    """The last row of a table, 48 times, by indices that are computed."""
+    nodes = [
+        _node("ArgMax", ["x"], ["greatest"], name="greatest", axis=2, keepdims=0),
+        _node("Mul", ["greatest", "none"], ["zeros"], name="zeros"),
+        _node("Add", ["zeros", "last"], ["rows"], name="rows"),
+        _node("Gather", ["table", "rows"], ["y"], name="lookup"),
+    ]
+    constants = [constant("none", 0, np.int64), constant("last", 63, np.int64)]
+    weights = [weight("table", 64, 16), *constants]
+    return make_model(nodes, {"x": [1, 48, 4]}, {"y": [1, 48, 16]}, weights)
+
+
 _HALF = {"coordinate_transformation_mode": "half_pixel", "nearest_mode": "floor"}
 _PLAIN = {"coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
 _CORNERS = {"coordinate_transformation_mode": "align_corners", "nearest_mode": "ceil"}
@@ -145,6 +158,7 @@ _CORNERS = {"coordinate_transformation_mode": "align_corners", "nearest_mode": "
         pytest.param(_softplus(), _PROFILE, id="Softplus of a convolution"),
         pytest.param(_power(), _PROFILE, id="power of a constant"),
         pytest.param(_sum(), _NARROW, id="CumSum along rows, 8 bits"),
+        pytest.param(_lookup(), _PROFILE, id="last row of a table"),
     ],
 )
 def test_what_the_simulator_computes_wrongly_is_right_as_it_is_spelled_out(

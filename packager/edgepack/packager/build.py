@@ -37,7 +37,6 @@ from edgepack.packager.judging.evaluation import Venue, find_venue
 from edgepack.packager.judging.pinned_toolchain import pin_toolchains
 from edgepack.packager.judging.provider_process import ProviderProcess
 from edgepack.packager.material import Material, open_material
-from edgepack.packager.on_provider import MOST_SAMPLES
 from edgepack.packager.profile.schema import Profile
 from edgepack.packager.progress import Progress
 from edgepack.packager.recipe import prepare_variant
@@ -51,6 +50,7 @@ from edgepack.packager.reports.writing import (
     write_report,
 )
 from edgepack.packager.request import BuildRequest
+from edgepack.packager.samples.golden_choice import MOST_SAMPLES
 from edgepack.packager.search.combinations import Combination, SearchedKey, combine
 from edgepack.packager.search.journal import Journal, journal_folder
 from edgepack.packager.search.time_limit import share_time

@@ -19,12 +19,12 @@ from edgepack.packager.profile.schema import Profile
 from edgepack.packager.progress import Progress
 from edgepack.packager.samples.sequence import Samples
 
-MOST_SAMPLES = 4
-_SIMULATED_SAMPLES = LEAST_SAMPLES
+_FEWEST_SAMPLES = 4
+_FEWEST_SIMULATED = LEAST_SAMPLES
 """A simulator takes up to 7 s an inference. How accurate a variant is, all held-out samples tell on
 the CPU; what runs here tells whether the provider computes the same, and an operator that it
-computes wrongly is off in nearly every sample. They are those that the rehearsal, and every device
-however slow, computes too."""
+computes wrongly is off in most samples, if not in all: as many run as the time allows. They are
+those that the rehearsal, and a device, computes too."""
 
 _TIMEOUT_S = 600.0
 
@@ -48,7 +48,7 @@ class OnProvider:
 
     Args:
         float_source: Runs the source model.
-        tried: Samples, of which the first run.
+        tried: Samples, of which the first run, and the others as the time allows.
         process: Where they run, and what is kept for the rehearsal; None keeps none.
         progress: Told of each run.
     """
@@ -94,8 +94,7 @@ class OnProvider:
         """
         if not evaluator.venue.can_run:
             return None
-        most = _SIMULATED_SAMPLES if evaluator.venue.is_simulated else MOST_SAMPLES
-        samples = self._tried.pick(range(min(most, self._tried.count)))
+        samples = self._tried
         what = f"running on {profile.device.provider}"
         self._progress(what, 0, 0)
         try:
@@ -104,6 +103,7 @@ class OnProvider:
                 samples,
                 profile_settings(profile),
                 timeout_s=_TIMEOUT_S,
+                least=_FEWEST_SIMULATED if evaluator.venue.is_simulated else _FEWEST_SAMPLES,
                 process=self._process,
                 variant=profile.name,
                 command=_child(evaluator.venue),
@@ -111,7 +111,8 @@ class OnProvider:
             )
         except BuildError as error:
             raise RefusedThereError(error, model) from error
-        expected = [self._float_source(feeds) for feeds in samples]
+        ran = samples.pick(range(len(trial.outputs)))
+        expected = [self._float_source(feeds) for feeds in ran]
         reference = Reference(expected, profile.gates.accuracy, samples.meanings)
         distances = reference.distances(trial.outputs)
         refusal = gates.check_trial(profile, stand_in, distances)

@@ -246,9 +246,50 @@ def test_a_softplus_of_a_convolution_is_taken_of_one_row_on_maps_of_some_sizes(
     )
 
 
+def _lookup(*, width: int = 4, axis: int = 0, is_computed: bool = True) -> onnx.ModelProto:
+    """Two lookups in one table (6, width) by 3 indices, which are inputs or computed of those."""
+    indices = "j" if is_computed else "i"
+    row = [3, width] if axis == 0 else [6, 3]
+    nodes = [
+        helper.make_node("Sub", ["five", "i"], ["j"], name="turned"),
+        helper.make_node("Gather", ["table", indices], ["once"], name="once", axis=axis),
+        helper.make_node("Gather", ["table", indices], ["again"], name="again", axis=axis),
+        helper.make_node("Add", ["once", "again"], ["y"], name="both"),
+        helper.make_node("Neg", ["j"], ["read"], name="reads-j"),
+    ]
+    model = make_model(
+        nodes,
+        {"i": [3]},
+        {"y": row, "read": [3]},
+        [weight("table", 6, width), numpy_helper.from_array(np.array(5, np.int64), "five")],
+    )
+    for value in (model.graph.input[0], model.graph.output[1]):
+        value.type.tensor_type.elem_type = onnx.TensorProto.INT64
+    del model.graph.value_info[:]
+    return onnx.shape_inference.infer_shapes(model)
+
+
+def test_a_narrow_table_read_by_computed_indices_has_its_last_row_twice(tmp_path: Path) -> None:
+    model = _lookup()
+    feeds: Outputs = {"i": np.array([0, 5, 2])}
+    before = ModelRunner(model, tmp_path / "before.onnx").run(feeds)
+    result = spell_out(model, SpellOut(), _context(tmp_path))
+    tables = {tensor.name: list(tensor.dims) for tensor in result.model.graph.initializer}
+    assert tables == {"five": [], "table/longer": [7, 4]}
+    assert result.notes == (
+        "2 Gather read a table whose last row, which the provider reads wrongly, stands twice.",
+    )
+    onnx.checker.check_model(result.model, full_check=True)
+    after = ModelRunner(result.model, tmp_path / "after.onnx").run(feeds)
+    np.testing.assert_array_equal(after["y"], before["y"])
+
+
 @pytest.mark.parametrize(
     "model",
     [
+        _lookup(width=17),
+        _lookup(axis=1),
+        _lookup(is_computed=False),
         _resize(7, (2.0, 3.0), coordinate_transformation_mode="asymmetric", nearest_mode="floor"),
         _resize(12, (0.5, 1.5), "linear"),
         _resize(13, (0.5, 1.5), "linear", coordinate_transformation_mode="align_corners"),

@@ -10,6 +10,7 @@ import pytest
 
 from edgepack.agent.runtime.opening import ON_CPU, open_session, settings_of
 from edgepack.agent.runtime.probe import ProbeRequest, read_ending
+from edgepack.agent.runtime.sessions import Session, Tensor
 from edgepack.bundle.chunks import entry
 from edgepack.bundle.golden import Golden, write_golden
 from edgepack.bundle.manifest import GOLDEN_FILE, Variant
@@ -70,12 +71,30 @@ def test_inputs_that_ran_are_answered_with_what_they_gave_and_new_ones_run(
 ) -> None:
     seen, new = make_inputs(2)
     session = RememberingSession(open_session(tmp_path, variant))
-    [given] = session.run_first([{**seen, "unknown": np.zeros(1)}])
+    [given] = session.run_first([{**seen, "unknown": np.zeros(1)}], least=1, more_s=0.0)
     again, taken_ms = session.run_timed({name: value.copy() for name, value in seen.items()})
     assert again is given, "it ran a second time"
     assert session.run_timed(seen)[1] == taken_ms, "the time is that of the run"
     expected = open_session(tmp_path, variant).run(new)
     np.testing.assert_array_equal(session.run_timed(new)[0]["y"], expected["y"])
+
+
+class _TimedSession(Session):
+    """Each inference takes so many milliseconds, by its own account."""
+
+    def __init__(self, taken_ms: float) -> None:
+        self.inputs = ()
+        self._taken_ms = taken_ms
+
+    def run_timed(self, feeds: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], float]:
+        return dict(feeds), self._taken_ms
+
+
+@pytest.mark.parametrize(("taken_ms", "ran"), [(10.0, 8), (300.0, 4), (5000.0, 2)])
+def test_samples_beyond_the_least_run_as_long_as_there_is_time(taken_ms: float, ran: int) -> None:
+    session = RememberingSession(_TimedSession(taken_ms))
+    outputs = session.run_first([{} for _ in range(8)], least=2, more_s=1.0)
+    assert len(outputs) == ran
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,7 @@ from edgepack.packager.judging.provider_process import (
     Waiting,
     tell_waiting,
 )
-from edgepack.packager.judging.trial import Asked
+from edgepack.packager.judging.trial import MORE_S, Asked
 from edgepack.packager.progress import Progress
 from edgepack.packager.reports.report import Rehearsed
 from edgepack.wire.messages import Choice, DeviceFacts, ProbeResult
@@ -38,10 +38,6 @@ _PROVIDERS = ProviderConfig(allow_simulator=True)
 _TRUST = TrustConfig(keys=(), allow_degraded_unsafe=True)
 _TIMEOUT_S = 300.0
 """A simulator takes seconds an inference."""
-
-_GOLDEN_S = 1.0
-"""Golden samples beyond two are begun for this long: the held-out samples gave the verdict, and the
-trial found the provider to compute what was judged."""
 
 _RUNS = 5
 """Few: the time is not what is looked at here."""
@@ -168,7 +164,7 @@ def _probe(
         bundle_folder=str(folder),
         variant=variant,
         timeout_s=_TIMEOUT_S,
-        golden_s=_GOLDEN_S,
+        golden_s=MORE_S,
         runs=_RUNS,
         threads=0,
     )

@@ -40,19 +40,30 @@ class RememberingSession:
         """See `Session`."""
         return self._session.placement
 
-    def run_first(self, samples: Sequence[Mapping[str, Tensor]]) -> list[dict[str, Tensor]]:
+    def run_first(
+        self, samples: Sequence[Mapping[str, Tensor]], *, least: int, more_s: float
+    ) -> list[dict[str, Tensor]]:
         """Runs and remembers samples; inputs that the model does not have are left out.
+
+        Args:
+            samples: What to run, in order.
+            least: How many run however long they take.
+            more_s: The others are begun for this long, seconds; those first ones count.
 
         Raises:
             DeviceError: The provider failed.
         """
         known = {tensor.name for tensor in self._session.inputs}
-        outputs = []
+        outputs: list[dict[str, Tensor]] = []
+        spent_ms = 0.0
         for feeds in samples:
+            if len(outputs) >= least and spent_ms > more_s * 1000:
+                break
             used = {name: value for name, value in feeds.items() if name in known}
             given = self._session.run_timed(used)
             self._given[digest_of(used)] = given
             outputs.append(given[0])
+            spent_ms += given[1]
         return outputs
 
     def run_timed(self, feeds: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], float]:

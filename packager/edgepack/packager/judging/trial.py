@@ -37,6 +37,9 @@ from edgepack.packager.samples.sequence import Samples
 _FEEDS, _OUTPUTS, _LOG = "feeds.npz", "outputs.npz", "log.txt"
 """What parent and child exchange."""
 
+MORE_S = 1.0
+"""Samples beyond those that must run are begun for this long, seconds."""
+
 
 class TrialRequest(msgspec.Struct, frozen=True, kw_only=True):
     """What to run.
@@ -46,6 +49,7 @@ class TrialRequest(msgspec.Struct, frozen=True, kw_only=True):
         exchange: Path of the folder with the samples, `feeds.npz`, an .npz with members
             `<sample>/<input>`, where the child puts `outputs.npz`, in the same form, and its log.
         sample_count: How many samples.
+        least: How many of them run however slow; others are begun for `MORE_S`.
         settings: What it is opened with.
         timeout_s: Time limit, seconds.
     """
@@ -53,6 +57,7 @@ class TrialRequest(msgspec.Struct, frozen=True, kw_only=True):
     model: str
     exchange: str
     sample_count: int
+    least: int
     settings: ProviderSettings
     timeout_s: float
 
@@ -73,9 +78,10 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class TrialAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """What came of it: a placement, or why there is none."""
+    """What came of it: a placement and how many samples ran, or why there is none."""
 
     placement: Placement | None = None
+    ran: int = 0
     left: tuple[UntakenNode, ...] = ()
     problem: str = ""
     remedy: str = ""
@@ -87,7 +93,7 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         placement: How many nodes the provider took.
         left: Those that it did not take, with its reasons.
-        outputs: Outputs by name, one dict a sample.
+        outputs: Outputs by name, one dict for each sample that ran: the first ones.
     """
 
     placement: Placement
@@ -101,6 +107,7 @@ def try_model(
     settings: ProviderSettings,
     *,
     timeout_s: float,
+    least: int | None = None,
     process: ProviderProcess | None = None,
     variant: str = "",
     command: Sequence[str] | None = None,
@@ -113,6 +120,7 @@ def try_model(
         samples: What to run; few, they are written to disk.
         settings: What it is opened with.
         timeout_s: Time limit, seconds, of the start of the process too.
+        least: How many samples run however slow, others as time allows; None for all.
         process: Starts it, whatever ran before, and leaves it running; None ends it here.
         variant: What the process remembers that it was started for.
         command: The child, where it runs in another environment than this one.
@@ -130,6 +138,7 @@ def try_model(
             model=str(model),
             exchange=exchange,
             sample_count=samples.count,
+            least=samples.count if least is None else least,
             settings=settings,
             timeout_s=timeout_s,
         )
@@ -150,7 +159,7 @@ def try_model(
         return Trial(
             placement=answer.placement,
             left=answer.left,
-            outputs=read_tensors(Path(exchange) / _OUTPUTS, samples.count),
+            outputs=read_tensors(Path(exchange) / _OUTPUTS, answer.ran),
         )
 
 
@@ -199,7 +208,8 @@ def _try_here(request: TrialRequest, kept: KeptSession) -> TrialAnswer:
             )
         left = explain_left(opened.left_nodes, log)
         session = RememberingSession(opened)
-        got = session.run_first(read_tensors(exchange / _FEEDS, request.sample_count))
+        samples = read_tensors(exchange / _FEEDS, request.sample_count)
+        got = session.run_first(samples, least=request.least, more_s=MORE_S)
         write_tensors(exchange / _OUTPUTS, got)
     except DeviceError as error:
         return TrialAnswer(problem=error.problem, remedy=error.remedy or "")
@@ -211,7 +221,7 @@ def _try_here(request: TrialRequest, kept: KeptSession) -> TrialAnswer:
             session=session,
         )
     )
-    return TrialAnswer(placement=session.placement, left=left)
+    return TrialAnswer(placement=session.placement, ran=len(got), left=left)
 
 
 if __name__ == "__main__":

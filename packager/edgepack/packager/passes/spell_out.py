@@ -13,7 +13,12 @@ from edgepack.packager.passes.context import PassContext, PassResult
 from edgepack.packager.passes.spelled_out.linear_resize import spell_out_linear
 from edgepack.packager.passes.spelled_out.nearest_resize import spell_out_nearest
 from edgepack.packager.passes.spelled_out.padded_averages import spell_out_padded
-from edgepack.packager.passes.spelled_out.wrong_alone import divide, raise_e, sum_last
+from edgepack.packager.passes.spelled_out.wrong_alone import (
+    divide,
+    lengthen_tables,
+    raise_e,
+    sum_last,
+)
 from edgepack.packager.passes.spelled_out.wrong_beside import (
     flatten_softplus,
     flatten_tanh,
@@ -56,6 +61,10 @@ def spell_out(model: onnx.ModelProto, settings: SpellOut, context: PassContext) 
         ),
         "Pow": (raise_e, "Pow of a constant base became Exp, which the provider computes right."),
         "CumSum": (sum_last, "CumSum were turned to the last axis, where the provider is right."),
+        "Gather": (
+            lengthen_tables,
+            "Gather read a table whose last row, which the provider reads wrongly, stands twice.",
+        ),
         "Resize": (
             lambda graph, index: (
                 spell_out_nearest(graph, index, opsets, folder)

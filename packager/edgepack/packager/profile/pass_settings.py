@@ -16,6 +16,7 @@ SpelledOut = Literal[
     "Tanh",
     "Pow",
     "CumSum",
+    "Gather",
     "Resize",
     "AveragePool",
 ]
@@ -97,7 +98,8 @@ class SpellOut(Section, frozen=True, kw_only=True, tag_field="name", tag="spell_
         ops: Which: `Reciprocal` becomes a division; a `Sigmoid` that opens and shuts what a
             convolution gives gets it apart from that convolution; a `Softplus` of a convolution,
             and a `Tanh` of 16 rows, are made of one row; a `Pow` of a constant base becomes Exp; a
-            `CumSum` runs along the last axis; a nearest `Resize` takes its rows and columns by
+            `CumSum` runs along the last axis; a narrow table that a `Gather` reads by computed
+            indices gets its last row twice; a nearest `Resize` takes its rows and columns by
             `asymmetric` and `floor` or a Gather, a linear one has whole sizes; an `AveragePool`
             counts its padding.
     """

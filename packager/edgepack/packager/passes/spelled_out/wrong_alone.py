@@ -7,6 +7,8 @@ What is known of it (onnxruntime-qnn 2.7.0), and not of chips:
 - A Pow whose base is a constant that has to be repeated, as in 2 ** x, is right in the first value
   of each repetition and 0 in the others. Exp(x * log 2) is right to 0.01 %.
 - An 8-bit CumSum along another axis than the last adds up zero points too.
+- A Gather of 32 rows or more from a 16-bit table whose rows hold 4, 8 or 16 values gives another
+  row where the last one is asked for, by indices that the graph computes (its inputs are right).
 """
 
 import numpy as np
@@ -17,6 +19,9 @@ from edgepack.errors import BuildError
 from edgepack.packager.graph.node_chains import replace
 from edgepack.packager.graph.questions import GraphIndex
 from edgepack.packager.passes.constants import one_of
+
+_WIDEST_ROW = 16
+"""Values in the rows of a table of which the last was seen to be read wrongly."""
 
 
 def divide(graph: onnx.GraphProto, index: GraphIndex) -> int:
@@ -95,6 +100,33 @@ def sum_last(graph: onnx.GraphProto, index: GraphIndex) -> int:
             new.append((node.name, made))
     replace(graph, gone, new)
     return len(gone)
+
+
+def lengthen_tables(graph: onnx.GraphProto, index: GraphIndex) -> int:
+    """Repeats the last row of narrow tables that computed indices read; returns for how many nodes.
+
+    So the last row is one that nothing asks for.
+    """
+    longer: dict[str, str] = {}
+    count = 0
+    for node in graph.node:
+        if node.op_type != "Gather" or node.domain or index.producers.get(node.input[1]) is None:
+            continue
+        name = node.input[0]
+        table = index.constant(name)
+        axis = next((entry.i for entry in node.attribute if entry.name == "axis"), 0)
+        if table is None or not index.is_float(name) or axis % max(table.ndim, 1) != 0:
+            continue
+        if not table.size or table[0].size > _WIDEST_ROW:
+            continue
+        if name not in longer:
+            longer[name] = f"{name}/longer"
+            repeated = np.concatenate([table, table[-1:]])
+            graph.initializer.append(numpy_helper.from_array(repeated, longer[name]))
+        node.input[0] = longer[name]
+        count += 1
+    replace(graph, (), ())  # tables that nothing reads any more go
+    return count
 
 
 def type_of(index: GraphIndex, node: onnx.NodeProto, name: str) -> int:
