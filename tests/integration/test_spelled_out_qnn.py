@@ -10,7 +10,8 @@ import pytest
 from onnx import helper
 
 from edgepack.errors import BuildError
-from edgepack.packager.judging.evaluation import open_plain
+from edgepack.packager.judging.evaluation import open_plain, profile_settings
+from edgepack.packager.judging.trial import try_model
 from edgepack.packager.passes.context import PassContext
 from edgepack.packager.passes.spell_out import spell_out
 from edgepack.packager.profile.pass_settings import SpellOut
@@ -169,6 +170,36 @@ def test_what_the_simulator_computes_wrongly_is_right_as_it_is_spelled_out(
     was = _error_there(copy, SpellOut(ops=()), tmp_path / "as-it-was", profile=profile)
     assert was > _WRONG, "the simulator computes it rightly now: the rule is needed no longer"
     assert _error_there(model, SpellOut(), tmp_path / "spelled-out", profile=profile) < 0.03
+
+
+@pytest.mark.parametrize(("settings", "is_right"), [(SpellOut(ops=()), False), (SpellOut(), True)])
+def test_integers_that_come_quantized_are_padded_with_zero(
+    settings: SpellOut, is_right: bool, tmp_path: Path
+) -> None:
+    pair = ["s", "z"]
+    nodes = [
+        _node("QuantizeLinear", ["x", *pair], ["q"], name="q"),
+        _node("DequantizeLinear", ["q", *pair], ["d"], name="d"),
+        _node("Pad", ["d", "pads"], ["p"], name="pad"),
+        _node("QuantizeLinear", ["p", *pair], ["r"], name="r"),
+        _node("DequantizeLinear", ["r", *pair], ["y"], name="y"),
+    ]
+    constants = [
+        constant("s", 0.02),
+        constant("z", -128, np.int8),
+        constant("pads", [0, 0, 2, 2, 0, 0, 2, 2], np.int64),
+    ]
+    model = make_model(nodes, {"x": [1, 4, 8, 8]}, {"y": [1, 4, 12, 12]}, constants)
+    samples = samples_for(model, 1)
+    context = PassContext(
+        profile_name="mine", limits=_NARROW.limits, samples=samples, work_dir=tmp_path
+    )
+    path = tmp_path / "variant" / "model.onnx"
+    path.parent.mkdir()
+    onnx.save(spell_out(model, settings, context).model, path)
+    got = try_model(path, samples, profile_settings(_NARROW), timeout_s=300.0).outputs[0]["y"]
+    want = open_plain(path)(samples.read(0))["y"]
+    assert np.allclose(got, want, atol=0.03) == is_right
 
 
 @pytest.mark.parametrize(("op", "low", "high"), [("HardSigmoid", -2.0, 0.0), ("Log", 0.3, 3.0)])

@@ -246,6 +246,23 @@ def test_a_softplus_of_a_convolution_is_taken_of_one_row_on_maps_of_some_sizes(
     )
 
 
+def _padded(mode: str, *inputs: str) -> onnx.ModelProto:
+    node = helper.make_node("Pad", ["x", "pads", *inputs], ["y"], name="pad", mode=mode)
+    pads = numpy_helper.from_array(np.array([1, 2]), "pads")
+    constants = [
+        numpy_helper.from_array(np.array(0.5, np.float32), "half"),
+        numpy_helper.from_array(np.array([1]), "axes"),
+    ]
+    used = [tensor for tensor in constants if tensor.name in inputs]
+    return make_model([node], {"x": [1, 4]}, {"y": [1, 7]}, [pads, *used], opset=18)
+
+
+def test_a_pad_names_its_zero_with_or_without_axes(tmp_path: Path) -> None:
+    assert _compare(_padded("constant", "", "axes"), tmp_path) == ["Pad"]
+    model = spell_out(_padded("constant", "", "axes"), SpellOut(), _context(tmp_path)).model
+    assert list(model.graph.node[0].input) == ["x", "pads", "edgepack/zero", "axes"]
+
+
 def _lookup(*, width: int = 4, axis: int = 0, is_computed: bool = True) -> onnx.ModelProto:
     """Two lookups in one table (6, width) by 3 indices, which are inputs or computed of those."""
     indices = "j" if is_computed else "i"
@@ -287,6 +304,8 @@ def test_a_narrow_table_read_by_computed_indices_has_its_last_row_twice(tmp_path
 @pytest.mark.parametrize(
     "model",
     [
+        _padded("edge", "", "axes"),
+        _padded("constant", "half", "axes"),
         _lookup(width=17),
         _lookup(axis=1),
         _lookup(is_computed=False),

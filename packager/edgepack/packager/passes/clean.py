@@ -11,9 +11,10 @@ recognizer's 8-bit accuracy from 0 to 0.77 in trials. The steps:
 5. Identity nodes between tensors of the main graph go.
 6. Every node gets a unique, non-empty name, and no name looks like one that edgepack gives.
 7. The standard operator set is raised (or lowered into the provider's range).
-8. An If becomes both of its branches and a choice, where the provider reads no If.
-9. Nodes, initializers and shapes that nothing uses go.
-10. The IR version becomes the lowest that the operator sets allow.
+8. What moves integers in a model that comes quantized gets pairs around it.
+9. An If becomes both of its branches and a choice, where the provider reads no If.
+10. Nodes, initializers and shapes that nothing uses go.
+11. The IR version becomes the lowest that the operator sets allow.
 """
 
 from collections.abc import Sequence
@@ -34,6 +35,7 @@ from edgepack.packager.passes.both_branches import compute_both_branches
 from edgepack.packager.passes.change_opset import change_opset
 from edgepack.packager.passes.context import PassContext, PassResult
 from edgepack.packager.passes.float_types import to_float32
+from edgepack.packager.passes.integer_moves import pair_integer_moves
 from edgepack.packager.passes.names_apart import set_names_apart
 from edgepack.packager.passes.operator_sets import (
     UnchangeableError,
@@ -80,10 +82,12 @@ def clean(model: onnx.ModelProto, settings: Clean, context: PassContext) -> Pass
     model, notes = _convert_opset(model, settings, context)  # 7.
     make_constants_plain(model.graph)  # the converter makes new Constant nodes
     name_nodes(model.graph)
-    branch_notes = _without_ifs(model, context)  # 8.
-    drop_unused(model)  # 9.
-    _set_ir_version(model, context)  # 10.
-    return PassResult(model=model, notes=(*float_notes, *notes, *branch_notes))
+    moved = pair_integer_moves(model.graph)  # 8.
+    branch_notes = _without_ifs(model, context)  # 9.
+    drop_unused(model)  # 10.
+    _set_ir_version(model, context)  # 11.
+    others = (moved,) if moved else ()
+    return PassResult(model=model, notes=(*float_notes, *notes, *others, *branch_notes))
 
 
 def name_nodes(graph: onnx.GraphProto) -> None:

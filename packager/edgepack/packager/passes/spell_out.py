@@ -16,6 +16,7 @@ from edgepack.packager.passes.spelled_out.padded_averages import spell_out_padde
 from edgepack.packager.passes.spelled_out.wrong_alone import (
     divide,
     lengthen_tables,
+    name_zeros,
     raise_e,
     sum_last,
 )
@@ -65,6 +66,7 @@ def spell_out(model: onnx.ModelProto, settings: SpellOut, context: PassContext) 
             lengthen_tables,
             "Gather read a table whose last row, which the provider reads wrongly, stands twice.",
         ),
+        "Pad": (name_zeros, "Pad name the zero that they are filled with."),
         "Resize": (
             lambda graph, index: (
                 spell_out_nearest(graph, index, opsets, folder)

