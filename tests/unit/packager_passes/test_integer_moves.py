@@ -130,7 +130,15 @@ _LEFT = {
         _TABLE,
         _ROWS,
     ),
-    "what no pair reads": _model(
+    "the places of the greatest": _model(
+        [
+            _quantize("q", "x"),
+            _node("MaxPool", ["q"], ["m", "places"], name="pool", kernel_shape=[2]),
+            _dequantize("y", "m"),
+        ],
+        (1, 2, 2),
+    ),
+    "what computes": _model(
         [_quantize("q", "x"), _node("Neg", ["q"], ["n"], name="neg"), _dequantize("y", "n")],
         (1, 2, 3),
     ),

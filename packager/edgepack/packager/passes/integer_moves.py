@@ -77,7 +77,7 @@ def pair_integer_moves(graph: onnx.GraphProto) -> str:
         tensors = (*_read(node), *node.output)
         found = [scales.get(name) for name in tensors]
         scale = found[0]
-        if node.op_type not in _MOVES or node.domain or scale is None:
+        if not _is_move(node) or scale is None:
             continue
         if any(other is None or other.means != scale.means for other in found):
             continue
@@ -129,7 +129,7 @@ def _scales(graph: onnx.GraphProto, index: GraphIndex) -> dict[str, _Scale]:
             if scale is not None:
                 integers = node.output if node.op_type == "QuantizeLinear" else node.input
                 known.setdefault(integers[0], scale)
-    moves = [node for node in graph.node if node.op_type in _MOVES and not node.domain]
+    moves = [node for node in graph.node if _is_move(node)]
     for nodes in (moves, moves[::-1]):  # from what is quantized on, and back from what is read
         for node in nodes:
             tensors = (*_read(node), *node.output)
@@ -157,6 +157,11 @@ def _scale_of(node: onnx.NodeProto, index: GraphIndex) -> _Scale | None:
         domain=node.domain,
         means=(float(scale.item()), int(zero_point.item()), zero_point.dtype.name),
     )
+
+
+def _is_move(node: onnx.NodeProto) -> bool:
+    is_pool_with_places = node.op_type == "MaxPool" and len(node.output) > 1
+    return node.op_type in _MOVES and not node.domain and not is_pool_with_places
 
 
 def _read(node: onnx.NodeProto) -> tuple[str, ...]:
