@@ -370,6 +370,13 @@ def test_a_probe_tolerates_an_error_twice_as_large_by_either_measure(
     assert (distance.worst_nrmse <= tolerance.nrmse_max) == is_right
 
 
+def test_samples_of_one_value_tolerate_what_they_are_off_together() -> None:
+    values = [np.array([[value]], np.float32) for value in np.linspace(0.2, 3.0, 12)]
+    noisy = [value * (1.3 if number % 2 else 0.7) for number, value in enumerate(values)]
+    tolerances = derive_tolerances([Reference(_named(values), GATE).distances(_named(noisy))])
+    assert compare_outputs(_named(values), _named(noisy), tolerances).right
+
+
 def test_even_a_coarse_variant_has_a_tolerance_that_zeros_fail() -> None:
     values = _outputs(30, (1, 10))
     measured = Reference(_named(values), GATE).distances(_named(_noisy(values, 0.6, 1)))

@@ -3,7 +3,8 @@
 A probe must tell a broken model from another provider's rounding. So the limits start from the
 *worst* held-out sample (the golden ones are among them), with room for a provider that rounds
 differently: twice the error plus a little. An error twice as large takes four times as much from
-the cosine, which falls with its square. Outputs that have nothing to do with the expected ones
+the cosine, which falls with its square. A device takes the cosine of all golden samples together:
+of outputs with one value, each sample's own is 1 whatever the value. Outputs that have nothing to do with the expected ones
 have a cosine near 0 and an nrmse of 1 or more; the caps stay clear of both.
 """
 
@@ -55,7 +56,7 @@ def _derive(distances: Sequence[OutputDistance]) -> GoldenTolerance:
     if distances[0].kind is OutputKind.SELECTED:
         least = round(_OVERLAP_KEPT * min(entry.worst_overlap or 0.0 for entry in distances), 6)
         return GoldenTolerance(cosine_min=-1.0, nrmse_max=_ANY_ERROR, overlap_min=least)
-    cosine = min(distance.worst_cosine for distance in distances)
+    cosine = min(min(distance.worst_cosine, distance.cosine) for distance in distances)
     nrmse = max(distance.worst_nrmse for distance in distances)
     rows = [
         distance.row_agreement
