@@ -4,8 +4,9 @@ A probe must tell a broken model from another provider's rounding. So the limits
 *worst* held-out sample (the golden ones are among them), with room for a provider that rounds
 differently: twice the error plus a little. An error twice as large takes four times as much from
 the cosine, which falls with its square. A device takes the cosine of all golden samples together:
-of outputs with one value, each sample's own is 1 whatever the value. Outputs that have nothing to do
-with the expected ones have a cosine near 0 and an nrmse of 1 or more; the caps stay clear of both.
+of outputs with one value, each sample's own is 1 whatever the value. Outputs that have nothing to
+do with the expected ones have a cosine near 0 and an nrmse of 1 or more; the caps stay clear of
+both.
 """
 
 from collections.abc import Collection, Sequence
