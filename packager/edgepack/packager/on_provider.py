@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
+from msgspec.structs import replace
 
 from edgepack.agent.runtime.probe import LEAST_SAMPLES
 from edgepack.errors import BuildError
@@ -33,9 +34,9 @@ class RanThere(msgspec.Struct, frozen=True, kw_only=True):
     """What came of a run.
 
     Attributes:
-        trial: Placement and outputs.
-        distances: By output, of the samples that ran.
-        refusal: Why these outputs must not be published, or None.
+        trial: Placement and outputs, of the samples that run whatever the time.
+        distances: By output, of those samples: on a slower machine a bundle is the same.
+        refusal: Why the outputs of all samples that ran must not be published, or None.
     """
 
     trial: Trial
@@ -94,16 +95,16 @@ class OnProvider:
         """
         if not evaluator.venue.can_run:
             return None
-        samples = self._tried
+        least = _FEWEST_SIMULATED if evaluator.venue.is_simulated else _FEWEST_SAMPLES
         what = f"running on {profile.device.provider}"
         self._progress(what, 0, 0)
         try:
             trial = try_model(
                 model,
-                samples,
+                self._tried,
                 profile_settings(profile),
                 timeout_s=_TIMEOUT_S,
-                least=_FEWEST_SIMULATED if evaluator.venue.is_simulated else _FEWEST_SAMPLES,
+                least=least,
                 process=self._process,
                 variant=profile.name,
                 command=_child(evaluator.venue),
@@ -111,14 +112,17 @@ class OnProvider:
             )
         except BuildError as error:
             raise RefusedThereError(error, model) from error
-        ran = samples.pick(range(len(trial.outputs)))
-        expected = [self._float_source(feeds) for feeds in ran]
-        reference = Reference(expected, profile.gates.accuracy, samples.meanings)
-        distances = reference.distances(trial.outputs)
-        refusal = gates.check_trial(profile, stand_in, distances)
+        refusal = gates.check_trial(profile, stand_in, self._distances(trial, profile))
         if refusal is not None:
             refusal = name_suspects(refusal, model, profile)
-        return RanThere(trial=trial, distances=distances, refusal=refusal)
+        first = replace(trial, outputs=trial.outputs[:least])
+        return RanThere(trial=first, distances=self._distances(first, profile), refusal=refusal)
+
+    def _distances(self, trial: Trial, profile: Profile) -> Sequence[OutputDistance]:
+        ran = self._tried.pick(range(len(trial.outputs)))
+        expected = [self._float_source(feeds) for feeds in ran]
+        reference = Reference(expected, profile.gates.accuracy, ran.meanings)
+        return reference.distances(trial.outputs)
 
     def is_taken(
         self, model: Path, profile: Profile, evaluator: Evaluator, *, timeout_s: float
