@@ -138,6 +138,14 @@ _LEFT = {
         ],
         (1, 2, 2),
     ),
+    "a reader without a zero point, which may be of any type": _model(
+        [
+            _node("Cast", ["x"], ["c"], name="cast", to=onnx.TensorProto.INT8),
+            _node("Reshape", ["c", "to"], ["m"], name="move"),
+            _node("DequantizeLinear", ["m", "s"], ["y"], name="dq"),
+        ],
+        (1, 3, 2),
+    ),
     "what computes": _model(
         [_quantize("q", "x"), _node("Neg", ["q"], ["n"], name="neg"), _dequantize("y", "n")],
         (1, 2, 3),

@@ -286,15 +286,15 @@ def _lookup(*, width: int = 4, axis: int = 0, is_computed: bool = True) -> onnx.
     return onnx.shape_inference.infer_shapes(model)
 
 
-def test_a_narrow_table_read_by_computed_indices_has_its_last_row_twice(tmp_path: Path) -> None:
+def test_a_narrow_table_read_by_computed_indices_stands_twice(tmp_path: Path) -> None:
     model = _lookup()
-    feeds: Outputs = {"i": np.array([0, 5, 2])}
+    feeds: Outputs = {"i": np.array([0, 7, 10])}  # rows 5, -2 and -5
     before = ModelRunner(model, tmp_path / "before.onnx").run(feeds)
     result = spell_out(model, SpellOut(), _context(tmp_path))
     tables = {tensor.name: list(tensor.dims) for tensor in result.model.graph.initializer}
-    assert tables == {"five": [], "table/longer": [7, 4]}
+    assert tables == {"five": [], "table/longer": [12, 4]}
     assert result.notes == (
-        "2 Gather read a table whose last row, which the provider reads wrongly, stands twice.",
+        "2 Gather read a table that stands twice: the provider reads its last row wrongly.",
     )
     onnx.checker.check_model(result.model, full_check=True)
     after = ModelRunner(result.model, tmp_path / "after.onnx").run(feeds)

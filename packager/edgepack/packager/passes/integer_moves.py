@@ -148,6 +148,8 @@ def _scale_of(node: onnx.NodeProto, index: GraphIndex) -> _Scale | None:
     zero_point: np.ndarray[tuple[int, ...], np.dtype[np.generic]] | None = np.array(0, np.uint8)
     if len(node.input) > 2 and node.input[2]:
         zero_point = index.constant(node.input[2])
+    elif node.op_type == "DequantizeLinear":
+        return None  # it reads any type
     elif any(entry.name == "output_dtype" for entry in node.attribute):
         return None
     if zero_point is None or zero_point.size != 1 or zero_point.dtype.name not in _INTEGERS:

@@ -64,7 +64,7 @@ def spell_out(model: onnx.ModelProto, settings: SpellOut, context: PassContext) 
         "CumSum": (sum_last, "CumSum were turned to the last axis, where the provider is right."),
         "Gather": (
             lengthen_tables,
-            "Gather read a table whose last row, which the provider reads wrongly, stands twice.",
+            "Gather read a table that stands twice: the provider reads its last row wrongly.",
         ),
         "Pad": (name_zeros, "Pad name the zero that they are filled with."),
         "Resize": (

@@ -100,7 +100,7 @@ class SpellOut(Section, frozen=True, kw_only=True, tag_field="name", tag="spell_
             convolution gives gets it apart from that convolution; a `Softplus` of a convolution,
             and a `Tanh` of 16 rows, are made of one row; a `Pow` of a constant base becomes Exp; a
             `CumSum` runs along the last axis; a narrow table that a `Gather` reads by computed
-            indices gets its last row twice; a `Pad` names the zero that it is filled with; a
+            indices stands there twice; a `Pad` names the zero that it is filled with; a
             nearest `Resize` takes its rows and columns by `asymmetric` and `floor` or a Gather, a
             linear one has whole sizes; an `AveragePool` counts its padding.
     """

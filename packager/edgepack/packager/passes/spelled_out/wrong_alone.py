@@ -105,9 +105,9 @@ def sum_last(graph: onnx.GraphProto, index: GraphIndex) -> int:
 
 
 def lengthen_tables(graph: onnx.GraphProto, index: GraphIndex) -> int:
-    """Repeats the last row of narrow tables that computed indices read; returns for how many nodes.
+    """Writes narrow tables that computed indices read twice, end to end; returns of how many nodes.
 
-    So the last row is one that nothing asks for.
+    So the last row is one that nothing asks for, and an index from the end finds what it found.
     """
     longer: dict[str, str] = {}
     count = 0
@@ -123,8 +123,8 @@ def lengthen_tables(graph: onnx.GraphProto, index: GraphIndex) -> int:
             continue
         if name not in longer:
             longer[name] = f"{name}/longer"
-            repeated = np.concatenate([table, table[-1:]])
-            graph.initializer.append(numpy_helper.from_array(repeated, longer[name]))
+            twice = np.concatenate([table, table])
+            graph.initializer.append(numpy_helper.from_array(twice, longer[name]))
         node.input[0] = longer[name]
         count += 1
     if count:
