@@ -18,17 +18,17 @@ import onnx
 from benchmarks.operators.cases import Case, cases
 from edgepack.errors import BuildError
 from edgepack.packager.graph.model_files import save_model
-from edgepack.packager.judging.evaluation import open_plain, profile_settings
-from edgepack.packager.judging.provider_process import ProviderProcess
-from edgepack.packager.judging.trial import Trial, try_model
 from edgepack.packager.passes.context import PassContext
 from edgepack.packager.passes.runner import run_float_passes
-from edgepack.packager.profile.pass_settings import WIDE_TYPES
-from edgepack.packager.profile.reading import resolve_profile
-from edgepack.packager.profile.schema import Profile
+from edgepack.packager.profiles.pass_settings import WIDE_TYPES
+from edgepack.packager.profiles.reading import resolve_profile
+from edgepack.packager.profiles.schema import Profile
 from edgepack.packager.progress import silent
-from edgepack.packager.quantization.candidate import Quantizer
-from edgepack.packager.samples.sequence import Feeds, Samples
+from edgepack.packager.quantization.static.candidate import Quantizer
+from edgepack.packager.runtime.evaluator import open_plain, profile_settings
+from edgepack.packager.runtime.provider_process import ProviderProcess
+from edgepack.packager.runtime.trial import Trial, try_model
+from edgepack.packager.tensors.sequence import Feeds, Samples
 
 _PROFILES = ("qnn-htp", "qnn-htp-a8w8")
 _AS_EXPORTED = {

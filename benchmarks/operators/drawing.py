@@ -8,7 +8,7 @@ import numpy.typing as npt
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from edgepack.packager.passes.infer_shapes import add_shapes
+from edgepack.packager.graph.shape_inference import add_shapes
 
 _SEED = 7
 _IR_VERSION = 8

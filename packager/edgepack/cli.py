@@ -32,11 +32,11 @@ class _Entry(NamedTuple):
 
 
 _COMMANDS = {
-    "build": _Entry("edgepack.packager.cli", "Make a signed bundle from an ONNX model."),
-    "init": _Entry("edgepack.packager.cli", "Write an edgepack.toml for a model."),
-    "profiles": _Entry("edgepack.packager.profile.cli", "List and show hardware profiles."),
+    "build": _Entry("edgepack.packager.cli.build", "Make a signed bundle from an ONNX model."),
+    "init": _Entry("edgepack.packager.cli.build", "Write an edgepack.toml for a model."),
+    "profiles": _Entry("edgepack.packager.cli.profiles", "List and show hardware profiles."),
     "compare": _Entry(
-        "edgepack.packager.comparison.cli", "Show what differs between two bundles or reports."
+        "edgepack.packager.cli.compare", "Show what differs between two bundles or reports."
     ),
     "inspect": _Entry("edgepack.bundle.cli", "Show what a bundle holds."),
     "verify": _Entry("edgepack.bundle.cli", "Check a bundle's signature and every file."),

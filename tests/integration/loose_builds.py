@@ -4,10 +4,10 @@ from pathlib import Path
 
 import onnx
 
-from edgepack.packager.build import build
 from edgepack.packager.config.inputs import InputDeclaration
+from edgepack.packager.pipeline.build import build
+from edgepack.packager.pipeline.request import BuildRequest
 from edgepack.packager.reports.report import VariantReport
-from edgepack.packager.request import BuildRequest
 from edgepack.packager.source.fixed_inputs import Numbers
 
 _LOOSE = """

@@ -5,12 +5,12 @@ from pathlib import Path
 import onnx
 
 from edgepack.packager.graph.model_files import save_model
-from edgepack.packager.judging.evaluation import profile_settings
-from edgepack.packager.judging.trial import Trial, try_model
-from edgepack.packager.profile.schema import Profile
+from edgepack.packager.profiles.schema import Profile
 from edgepack.packager.progress import silent
-from edgepack.packager.quantization.candidate import Quantizer
-from edgepack.packager.samples.sequence import Samples
+from edgepack.packager.quantization.static.candidate import Quantizer
+from edgepack.packager.runtime.evaluator import profile_settings
+from edgepack.packager.runtime.trial import Trial, try_model
+from edgepack.packager.tensors.sequence import Samples
 
 
 def try_quantized(

@@ -34,9 +34,9 @@ max_float_share = 0.2
 _CHILD = """
 import resource, sys
 from pathlib import Path
-from edgepack.packager.build import build
+from edgepack.packager.pipeline.build import build
 from edgepack.packager.progress import silent
-from edgepack.packager.request import BuildRequest
+from edgepack.packager.pipeline.request import BuildRequest
 
 folder, model = Path(sys.argv[1]), Path(sys.argv[2])
 build(

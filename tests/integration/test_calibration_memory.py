@@ -20,9 +20,9 @@ import resource, sys
 from pathlib import Path
 from edgepack.packager.graph.model_files import load_model
 from edgepack.packager.config.inputs import ImageInput
-from edgepack.packager.profile.pass_settings import Quantize
+from edgepack.packager.profiles.pass_settings import Quantize
 from edgepack.packager.progress import silent
-from edgepack.packager.quantization.candidate import Quantizer
+from edgepack.packager.quantization.static.candidate import Quantizer
 from edgepack.packager.samples.files import open_samples
 from edgepack.packager.source.model import load_source
 

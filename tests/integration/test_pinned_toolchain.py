@@ -4,10 +4,10 @@ import sys
 from pathlib import Path
 
 from edgepack.agent.runtime.facts import read_device_facts
-from edgepack.packager.build import BuildResult, build
+from edgepack.packager.pipeline.build import BuildResult, build
+from edgepack.packager.pipeline.request import BuildRequest
 from edgepack.packager.progress import silent
 from edgepack.packager.reports.report import VariantReport
-from edgepack.packager.request import BuildRequest
 
 OPENVINO_PYTHON = Path(__file__).parents[2] / ".venv-openvino" / "bin" / "python"
 """`make test` sets it up before it runs this."""

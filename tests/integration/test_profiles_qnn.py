@@ -10,14 +10,14 @@ import pytest
 from edgepack.agent.runtime.opening import ProviderSettings, open_model_file
 from edgepack.agent.runtime.providers import read_sdks
 from edgepack.packager.graph.model_files import save_model
-from edgepack.packager.judging.evaluation import open_plain, profile_settings
 from edgepack.packager.passes.compile import compile_context
 from edgepack.packager.passes.context import PassContext
 from edgepack.packager.passes.runner import run_float_passes
-from edgepack.packager.profile.reading import list_profiles, load_profile
+from edgepack.packager.profiles.reading import list_profiles, load_profile
 from edgepack.packager.progress import silent
-from edgepack.packager.quantization.candidate import Quantizer
-from edgepack.packager.samples.sequence import Samples, SampleSplit
+from edgepack.packager.quantization.static.candidate import Quantizer
+from edgepack.packager.runtime.evaluator import open_plain, profile_settings
+from edgepack.packager.tensors.sequence import Samples, SampleSplit
 from tests.integration.test_quantize_qnn import DIGITS, part
 from tests.unit.packager_passes.models import samples_for
 from tests.unit.packager_passes.preparing import prepare

@@ -6,11 +6,11 @@ import numpy as np
 import onnx
 from onnx import helper
 
-from edgepack.packager.judging.measure import ModelRunner, largest_difference
 from edgepack.packager.passes.context import PassContext
 from edgepack.packager.passes.qnn_preprocess import qnn_preprocess
-from edgepack.packager.profile.pass_settings import QnnPreprocess
-from edgepack.packager.profile.reading import load_profile
+from edgepack.packager.profiles.pass_settings import QnnPreprocess
+from edgepack.packager.profiles.reading import load_profile
+from edgepack.packager.runtime.model_run import ModelRunner, largest_difference
 from tests.integration.quantized_on_qnn import try_quantized
 from tests.unit.packager_passes.models import constant, make_model, samples_for, weight
 

@@ -8,10 +8,10 @@ import onnx
 import pytest
 
 from edgepack.errors import BuildError
-from edgepack.packager.profile.reading import load_profile, resolve_profile
-from edgepack.packager.profile.schema import Profile
-from edgepack.packager.samples.sequence import Feeds, Samples, SampleSplit
-from edgepack.packager.variant import PreparedVariant
+from edgepack.packager.bundling.prepared_variant import PreparedVariant
+from edgepack.packager.profiles.reading import load_profile, resolve_profile
+from edgepack.packager.profiles.schema import Profile
+from edgepack.packager.tensors.sequence import Feeds, Samples, SampleSplit
 from tests.unit.packager_passes.preparing import prepare
 
 DIGITS = Path(__file__).parents[2] / "benchmarks" / "tasks" / "digits.onnx"

@@ -11,10 +11,10 @@ import onnx
 import pytest
 
 from edgepack.bundle.keys import generate_key, write_key_pair
-from edgepack.packager.build import build
 from edgepack.packager.config.inputs import InputDeclaration, TokenInput
+from edgepack.packager.pipeline.build import build
+from edgepack.packager.pipeline.request import BuildRequest
 from edgepack.packager.reports.report import VariantReport
-from edgepack.packager.request import BuildRequest
 from tests.unit.packager_io.exports import tiny_bert, tiny_detector
 
 PADDLE_CLASSIFIER = (

@@ -11,9 +11,9 @@ from msgspec.structs import replace
 from edgepack.bundle.keys import generate_key, write_key_pair
 from edgepack.bundle.manifest import MANIFEST_FILE, SIGNATURE_FILE
 from edgepack.errors import BuildError
-from edgepack.packager.build import build
+from edgepack.packager.pipeline.build import build
+from edgepack.packager.pipeline.request import BuildRequest
 from edgepack.packager.reports.report import Report
-from edgepack.packager.request import BuildRequest
 from tests.simulators.device import Device
 from tests.unit.packager_io.models import save, small_cnn, write_stack
 

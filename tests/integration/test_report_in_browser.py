@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from edgepack.packager.judging.inspection import Inspection
-from edgepack.packager.judging.layers import LayerError
-from edgepack.packager.judging.ranges import TensorRange
-from edgepack.packager.judging.untaken import UntakenNode
+from edgepack.packager.metrics.inspection import Inspection
+from edgepack.packager.metrics.layer_errors import LayerError
+from edgepack.packager.metrics.tensor_ranges import TensorRange
 from edgepack.packager.reports.page import render_report
-from edgepack.packager.reports.report import RefusedProfile, Report
-from edgepack.packager.variant import Culprit, RefusedVariant
+from edgepack.packager.reports.report import RefusedProfile, RefusedVariant, Report
+from edgepack.packager.runtime.unassigned_nodes import UntakenNode
+from edgepack.packager.search.attempts import Culprit
 from tests.unit.packager_io.reports import make_report, make_variant
 
 _CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")

@@ -10,14 +10,14 @@ import pytest
 from onnx import helper
 
 from edgepack.errors import BuildError
-from edgepack.packager.judging.evaluation import open_plain, profile_settings
-from edgepack.packager.judging.trial import try_model
+from edgepack.packager.passes.apply_workarounds import spell_out
 from edgepack.packager.passes.context import PassContext
-from edgepack.packager.passes.spell_out import spell_out
-from edgepack.packager.profile.pass_settings import SpellOut
-from edgepack.packager.profile.reading import load_profile, resolve_profile
-from edgepack.packager.profile.schema import Profile
-from edgepack.packager.samples.sequence import Samples, SampleSplit
+from edgepack.packager.profiles.pass_settings import SpellOut
+from edgepack.packager.profiles.reading import load_profile, resolve_profile
+from edgepack.packager.profiles.schema import Profile
+from edgepack.packager.runtime.evaluator import open_plain, profile_settings
+from edgepack.packager.runtime.trial import try_model
+from edgepack.packager.tensors.sequence import Samples, SampleSplit
 from tests.integration.quantized_on_qnn import try_quantized
 from tests.unit.packager_passes.models import constant, make_model, samples_for, weight
 from tests.unit.packager_passes.preparing import prepare

@@ -15,8 +15,8 @@ from onnx import TensorProto, helper, numpy_helper
 
 from edgepack.agent.runtime.opening import ON_CPU
 from edgepack.errors import BuildError
-from edgepack.packager.judging.trial import try_model
-from edgepack.packager.samples.sequence import Samples
+from edgepack.packager.runtime.trial import try_model
+from edgepack.packager.tensors.sequence import Samples
 from tests.unit.packager_io.models import save
 
 COMMAND = (sys.executable, "-m", "edgepack.cli")

@@ -7,12 +7,12 @@ import pytest
 
 from edgepack.agent.runtime.opening import open_model_file
 from edgepack.packager.graph.model_files import save_model
-from edgepack.packager.judging.evaluation import profile_settings
 from edgepack.packager.passes.context import PassContext
 from edgepack.packager.passes.runner import run_float_passes
-from edgepack.packager.profile.reading import load_profile
+from edgepack.packager.profiles.reading import load_profile
 from edgepack.packager.progress import silent
-from edgepack.packager.quantization.candidate import Quantizer
+from edgepack.packager.quantization.static.candidate import Quantizer
+from edgepack.packager.runtime.evaluator import profile_settings
 from tests.unit.packager_passes.target_models import TARGETS
 
 pytestmark = pytest.mark.openvino

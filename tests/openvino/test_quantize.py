@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from edgepack.packager.profile.reading import load_profile
-from edgepack.packager.samples.sequence import SampleSplit
+from edgepack.packager.profiles.reading import load_profile
+from edgepack.packager.tensors.sequence import SampleSplit
 from tests.integration.test_quantize_qnn import DIGITS, part
 from tests.unit.packager_passes.preparing import prepare
 

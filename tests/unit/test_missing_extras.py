@@ -12,10 +12,10 @@ from edgepack.errors import EdgepackError
 @pytest.mark.parametrize(
     ("words", "module", "package", "extra"),
     [
-        (["profiles", "list"], "edgepack.packager.profile.listing", "rich", "host"),
-        (["compare", "a", "b"], "edgepack.packager.comparison.cli", "rich", "host"),
+        (["profiles", "list"], "edgepack.packager.cli.profile_table", "rich", "host"),
+        (["compare", "a", "b"], "edgepack.packager.cli.compare", "rich", "host"),
         (["fleet", "devices"], "edgepack.fleet.commands.fleet", "rich", "fleet"),
-        (["build", "m.onnx"], "edgepack.packager.cli", "onnxruntime", "cpu"),
+        (["build", "m.onnx"], "edgepack.packager.cli.build", "onnxruntime", "cpu"),
     ],
 )
 def test_the_extra_is_that_of_the_command(
@@ -39,10 +39,10 @@ def test_the_extra_is_that_of_the_command(
 def test_a_module_of_our_own_that_is_not_there_stays_a_bug(monkeypatch: pytest.MonkeyPatch) -> None:
     class Absent:
         def find_spec(self, name: str, path: object = None, target: object = None) -> None:
-            if name == "edgepack.packager.comparison.cli":
+            if name == "edgepack.packager.cli.compare":
                 raise ModuleNotFoundError("No module named 'edgepack.gone'", name="edgepack.gone")
 
-    monkeypatch.delitem(sys.modules, "edgepack.packager.comparison.cli", raising=False)
+    monkeypatch.delitem(sys.modules, "edgepack.packager.cli.compare", raising=False)
     monkeypatch.setattr(sys, "meta_path", [Absent(), *sys.meta_path])
     done = CliRunner().invoke(cli, ["compare", "a", "b"])
     assert isinstance(done.exception, ModuleNotFoundError)

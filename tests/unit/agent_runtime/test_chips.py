@@ -3,7 +3,7 @@
 import pytest
 
 from edgepack.errors import BuildError
-from edgepack.packager.profile.chips import CHIPS, find_chip
+from edgepack.packager.profiles.chips import CHIPS, find_chip
 
 
 @pytest.mark.parametrize("chip", CHIPS, ids=lambda chip: chip.known_as)

@@ -8,7 +8,7 @@ from onnx.reference import ReferenceEvaluator
 
 from benchmarks.operators.__main__ import WRONG, Found, judge
 from benchmarks.operators.cases import Case, cases
-from edgepack.packager.profile.reading import load_profile
+from edgepack.packager.profiles.reading import load_profile
 
 
 def test_each_graph_is_scanned_at_several_sizes_under_a_name_of_its_own() -> None:

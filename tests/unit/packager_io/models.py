@@ -6,7 +6,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from edgepack.packager.source.tensor_spec import TensorSpec
+from edgepack.packager.tensors.spec import TensorSpec
 
 IMAGE = TensorSpec(name="images", dtype="float32", shape=("batch", 3, 8, 8))
 TOKENS = TensorSpec(name="ids", dtype="int64", shape=(1, 4))

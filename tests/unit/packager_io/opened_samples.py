@@ -9,7 +9,7 @@ from edgepack.errors import BuildError
 from edgepack.packager.config.inputs import InputDeclaration
 from edgepack.packager.progress import silent
 from edgepack.packager.samples.files import OpenedSamples, open_samples
-from edgepack.packager.source.tensor_spec import TensorSpec
+from edgepack.packager.tensors.spec import TensorSpec
 from tests.unit.packager_io.models import IMAGE
 
 SHAPE = (3, 8, 8)

@@ -13,7 +13,7 @@ from edgepack.packager.reports.report import (
     SamplesReport,
     VariantReport,
 )
-from edgepack.packager.variant import Attempt
+from edgepack.packager.search.attempts import Attempt
 
 CPU = "CPUExecutionProvider"
 

@@ -10,7 +10,7 @@ from edgepack.bundle.golden import Golden, read_golden
 from edgepack.bundle.manifest import GOLDEN_FILE
 from edgepack.bundle.verify import VerifiedBundle, verify_folder
 from edgepack.packager.bundling.assemble import BundleParts, finish, lay_out
-from edgepack.packager.variant import PreparedVariant
+from edgepack.packager.bundling.prepared_variant import PreparedVariant
 from tests.unit.packager_io.reports import CPU, make_report, make_variant
 
 _GOLDEN = Golden(inputs=({"x": np.ones(3, np.float32)},), outputs=({"y": np.ones(3, np.float32)},))

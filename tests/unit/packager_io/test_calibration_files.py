@@ -9,7 +9,7 @@ import pytest
 from onnx import numpy_helper
 
 from edgepack.packager.config.inputs import TokenInput
-from edgepack.packager.source.tensor_spec import TensorSpec
+from edgepack.packager.tensors.spec import TensorSpec
 from tests.unit.packager_io.models import IMAGE, TOKENS, write_stack
 from tests.unit.packager_io.opened_samples import SHAPE, open_given, refusal_of, sample_of
 

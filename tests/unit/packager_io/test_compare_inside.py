@@ -6,12 +6,12 @@ from pathlib import Path
 import msgspec
 from click.testing import CliRunner
 
-from edgepack.packager.comparison.cli import compare as command
+from edgepack.packager.cli.compare import compare as command
 from edgepack.packager.comparison.inside import compare_inside
 from edgepack.packager.comparison.reading import read_compared
-from edgepack.packager.judging.inspection import Inspection
-from edgepack.packager.judging.layers import LayerError
-from edgepack.packager.judging.ranges import TensorRange
+from edgepack.packager.metrics.inspection import Inspection
+from edgepack.packager.metrics.layer_errors import LayerError
+from edgepack.packager.metrics.tensor_ranges import TensorRange
 from edgepack.packager.reports.report import Report, encode_report
 from tests.unit.packager_io.reports import make_report, make_variant
 

@@ -28,7 +28,7 @@ from edgepack.bundle.manifest import (
 )
 from edgepack.bundle.signature import sign_folder
 from edgepack.errors import BundleError
-from edgepack.packager.comparison.cli import compare as command
+from edgepack.packager.cli.compare import compare as command
 from edgepack.packager.comparison.differences import compare
 from edgepack.packager.comparison.reading import read_compared
 from edgepack.packager.comparison.result import Difference

@@ -7,8 +7,8 @@ import pytest
 
 from edgepack.packager.config.inputs import ImageInput, InputDeclaration, TokenInput
 from edgepack.packager.samples.coverage import describe_coverage
-from edgepack.packager.samples.sequence import Samples, SampleSplit, Tensor
-from edgepack.packager.source.tensor_spec import TensorSpec
+from edgepack.packager.tensors.sequence import Samples, SampleSplit, Tensor
+from edgepack.packager.tensors.spec import TensorSpec
 
 
 def _samples(arrays: Sequence[Tensor]) -> Samples:

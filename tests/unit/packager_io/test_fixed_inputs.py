@@ -11,9 +11,9 @@ from onnx import TensorProto, helper, numpy_helper
 from edgepack.errors import BuildError
 from edgepack.packager.config.build_file import read_config
 from edgepack.packager.config.inputs import RawInput, check_declarations
-from edgepack.packager.judging.measure import ModelRunner
-from edgepack.packager.passes.clean import name_nodes
+from edgepack.packager.graph.renaming import name_nodes
 from edgepack.packager.progress import silent
+from edgepack.packager.runtime.model_run import ModelRunner
 from edgepack.packager.samples.carried_states import follow_states
 from edgepack.packager.samples.files import OpenedSamples, open_samples
 from edgepack.packager.source.fixed_inputs import Numbers, parse_value

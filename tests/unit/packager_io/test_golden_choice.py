@@ -10,10 +10,10 @@ from edgepack.bundle.golden import Golden
 from edgepack.errors import BuildError
 from edgepack.packager.progress import silent
 from edgepack.packager.samples.files import open_samples
-from edgepack.packager.samples.golden_choice import MOST_SAMPLES, choose_golden
-from edgepack.packager.samples.sequence import Samples
+from edgepack.packager.samples.golden_selection import MOST_SAMPLES, choose_golden
 from edgepack.packager.source.model import SourceModel, load_source
 from edgepack.packager.source.reference import FloatSource
+from edgepack.packager.tensors.sequence import Samples
 from tests.unit.packager_io.models import save, small_cnn, write_stack
 
 

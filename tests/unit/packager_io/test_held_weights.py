@@ -8,7 +8,6 @@ import pytest
 from onnx import numpy_helper
 
 from edgepack.bundle.keys import generate_key, write_key_pair
-from edgepack.packager.build import build
 from edgepack.packager.graph import held_weights, stored_tensors
 from edgepack.packager.graph.held_weights import (
     WeightsFile,
@@ -17,8 +16,9 @@ from edgepack.packager.graph.held_weights import (
     save_for_session,
 )
 from edgepack.packager.graph.model_files import load_model, open_on_cpu, save_model
+from edgepack.packager.pipeline.build import build
+from edgepack.packager.pipeline.request import BuildRequest
 from edgepack.packager.progress import silent
-from edgepack.packager.request import BuildRequest
 from tests.unit.packager_io.models import LAYER_WIDTH, save, two_layers
 
 

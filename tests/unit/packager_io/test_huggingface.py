@@ -12,9 +12,9 @@ import pytest
 
 from edgepack.bundle.keys import generate_key, write_key_pair
 from edgepack.errors import BuildError
-from edgepack.packager.build import build
-from edgepack.packager.huggingface.folder import export_folder, is_model_folder
-from edgepack.packager.request import BuildRequest
+from edgepack.packager.pipeline.build import build
+from edgepack.packager.pipeline.request import BuildRequest
+from edgepack.packager.source.huggingface.folder import export_folder, is_model_folder
 from edgepack.packager.source.model import load_source
 from tests.unit.packager_io.models import save, small_cnn
 

@@ -8,7 +8,7 @@ from edgepack.errors import BuildError
 from edgepack.packager.config.build_file import read_config
 from edgepack.packager.config.inputs import ImageInput, check_declarations
 from edgepack.packager.config.template import template
-from edgepack.packager.source.tensor_spec import TensorSpec
+from edgepack.packager.tensors.spec import TensorSpec
 from tests.unit.packager_io.models import IMAGE, TOKENS
 
 

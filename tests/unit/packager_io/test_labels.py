@@ -7,16 +7,16 @@ import pytest
 from msgspec.structs import replace
 
 from edgepack.errors import BuildError
-from edgepack.packager.judging.labels import (
+from edgepack.packager.gates.labels import (
     LabelledSamples,
     judge_by_labels,
     measure_accuracy,
     open_labelled,
 )
-from edgepack.packager.judging.measure import Run
-from edgepack.packager.profile.schema import AccuracyGate
-from edgepack.packager.samples.sequence import Feeds
-from edgepack.packager.source.tensor_spec import TensorSpec
+from edgepack.packager.profiles.schema import AccuracyGate
+from edgepack.packager.runtime.model_run import Run
+from edgepack.packager.tensors.sequence import Feeds
+from edgepack.packager.tensors.spec import TensorSpec
 
 _INPUTS = (TensorSpec(name="x", dtype="float32", shape=(1, 3)),)
 

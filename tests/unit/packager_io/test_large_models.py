@@ -11,10 +11,10 @@ from onnx import numpy_helper
 from edgepack.bundle.keys import generate_key, load_public_key, write_key_pair
 from edgepack.bundle.verify import verify_folder
 from edgepack.errors import BuildError
-from edgepack.packager.build import build
 from edgepack.packager.graph import model_files, stored_tensors
 from edgepack.packager.graph.model_files import load_model, open_on_cpu, save_model
-from edgepack.packager.request import BuildRequest
+from edgepack.packager.pipeline.build import build
+from edgepack.packager.pipeline.request import BuildRequest
 from edgepack.packager.source.model import load_source
 from tests.unit.packager_io.models import (
     LAYER_WIDTH,

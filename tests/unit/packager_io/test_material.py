@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 from edgepack.bundle.golden import Golden
-from edgepack.packager.material import Material
+from edgepack.packager.pipeline.build_samples import Material
 from edgepack.packager.progress import silent
 from edgepack.packager.samples.files import open_samples
-from edgepack.packager.samples.sequence import Feeds, Samples, SampleSplit
 from edgepack.packager.source.model import load_source
 from edgepack.packager.source.reference import FloatSource
+from edgepack.packager.tensors.sequence import Feeds, Samples, SampleSplit
 from tests.unit.packager_io.models import save, small_cnn, write_stack
 
 

@@ -8,11 +8,11 @@ import pytest
 from edgepack.errors import BuildError
 from edgepack.packager.config.build_file import read_config
 from edgepack.packager.config.outputs import OutputDeclaration, check_outputs
-from edgepack.packager.judging.accuracy import Reference
-from edgepack.packager.judging.measure import Outputs
-from edgepack.packager.profile.schema import AccuracyGate
-from edgepack.packager.samples.meanings import Meaning
-from edgepack.packager.source.tensor_spec import TensorSpec
+from edgepack.packager.gates.accuracy import Reference
+from edgepack.packager.profiles.schema import AccuracyGate
+from edgepack.packager.runtime.model_run import Outputs
+from edgepack.packager.tensors.meanings import Meaning
+from edgepack.packager.tensors.spec import TensorSpec
 
 _FACE = TensorSpec(name="face", dtype="float32", shape=(1, 64))
 _AGE = TensorSpec(name="age", dtype="float32", shape=(1, 1))

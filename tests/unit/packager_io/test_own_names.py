@@ -4,9 +4,9 @@ import onnx
 from onnx import helper
 
 from edgepack.errors import BuildError
-from edgepack.packager.passes.names_apart import set_names_apart
+from edgepack.packager.passes.unique_names import set_names_apart
 from edgepack.packager.reports.own_names import name_in_error, name_in_report, own_names
-from edgepack.packager.variant import Culprit
+from edgepack.packager.search.attempts import Culprit
 from tests.unit.packager_io.reports import make_report, make_variant
 
 

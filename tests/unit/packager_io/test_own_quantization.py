@@ -2,7 +2,7 @@
 
 import pytest
 
-from edgepack.packager.graph.own_quantization import OwnQuantization
+from edgepack.packager.graph.source_quantization import OwnQuantization
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from edgepack.packager.source.tensor_spec import TensorSpec
+from edgepack.packager.tensors.spec import TensorSpec
 from tests.unit.packager_io.opened_samples import open_given, refusal_of
 
 

@@ -12,9 +12,9 @@ from edgepack.bundle.keys import PrivateKey
 from edgepack.errors import BuildError
 from edgepack.packager.bundling import rehearse as rehearse_module
 from edgepack.packager.bundling.rehearse import rehearse
-from edgepack.packager.judging.pinned_toolchain import PinnedToolchain
-from edgepack.packager.judging.provider_process import MODULE, ProviderProcess
 from edgepack.packager.progress import silent
+from edgepack.packager.runtime.pinned_toolchain import PinnedToolchain
+from edgepack.packager.runtime.provider_process import MODULE, ProviderProcess
 from tests.simulators.bundles import make_bundle
 
 

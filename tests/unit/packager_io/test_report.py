@@ -3,21 +3,21 @@
 import msgspec
 
 from edgepack.bundle.manifest import GoldenTolerance, Placement
-from edgepack.packager.judging.inspection import Inspection
-from edgepack.packager.judging.layers import LayerError
-from edgepack.packager.judging.ranges import TensorRange
-from edgepack.packager.judging.untaken import UntakenNode
-from edgepack.packager.reports import plot
-from edgepack.packager.reports.numbers import (
+from edgepack.packager.metrics.inspection import Inspection
+from edgepack.packager.metrics.layer_errors import LayerError
+from edgepack.packager.metrics.tensor_ranges import TensorRange
+from edgepack.packager.number_format import (
     format_bytes,
     format_metric,
     format_percent,
     format_size_change,
 )
+from edgepack.packager.reports import plot
 from edgepack.packager.reports.page import render_report
 from edgepack.packager.reports.reasons import explain, explain_refusal, sum_up
 from edgepack.packager.reports.report import (
     RefusedProfile,
+    RefusedVariant,
     Rehearsed,
     Report,
     Timing,
@@ -26,7 +26,8 @@ from edgepack.packager.reports.report import (
     speed_text,
 )
 from edgepack.packager.reports.views import latency_points, shared_prefix, size_points
-from edgepack.packager.variant import Culprit, RefusedVariant
+from edgepack.packager.runtime.unassigned_nodes import UntakenNode
+from edgepack.packager.search.attempts import Culprit
 from tests.unit.packager_io.reports import CPU, make_report, make_variant
 
 

@@ -9,13 +9,13 @@ from onnx import TensorProto, helper, numpy_helper
 
 from edgepack.agent.runtime.placement import LeftNode
 from edgepack.packager.graph.model_files import save_model
-from edgepack.packager.judging import inspection
-from edgepack.packager.judging.inspection import inspect
-from edgepack.packager.judging.layers import Layer, measure_layer
-from edgepack.packager.judging.ranges import ActivationScale, describe_range
-from edgepack.packager.judging.untaken import UntakenNode, explain_left
-from edgepack.packager.quantization.observations import Observation
-from edgepack.packager.samples.sequence import Samples
+from edgepack.packager.metrics import inspection
+from edgepack.packager.metrics.inspection import inspect
+from edgepack.packager.metrics.layer_errors import Layer, measure_layer
+from edgepack.packager.metrics.tensor_ranges import ActivationScale, describe_range
+from edgepack.packager.runtime.unassigned_nodes import UntakenNode, explain_left
+from edgepack.packager.tensors.observations import Observation
+from edgepack.packager.tensors.sequence import Samples
 
 WIDTH = 64
 

@@ -7,8 +7,8 @@ import pytest
 
 from edgepack.errors import BuildError
 from edgepack.packager.samples.files import OpenedSamples
-from edgepack.packager.samples.sequence import Samples, SampleSplit
 from edgepack.packager.samples.split import describe, split_samples
+from edgepack.packager.tensors.sequence import Samples, SampleSplit
 
 
 def _opened(numbers: list[int], source: str = "samples") -> OpenedSamples:

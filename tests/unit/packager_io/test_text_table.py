@@ -5,7 +5,7 @@ import sys
 
 import click
 
-from edgepack.packager.reports.text_table import text_list, text_table
+from edgepack.packager.cli.text_table import text_list, text_table
 
 
 def test_cells_have_two_lines_and_columns_are_aligned() -> None:
@@ -40,7 +40,7 @@ def test_a_table_that_is_wider_than_the_terminal_becomes_a_list() -> None:
 
 def test_a_build_starts_without_what_few_builds_need() -> None:
     program = (
-        "import sys, edgepack.packager.cli\n"
+        "import sys, edgepack.packager.cli.build\n"
         "slow = {'rich', 'sympy', 'torch', 'onnxruntime.quantization', 'onnx.reference'}\n"
         "print(sorted(slow & sys.modules.keys()))"
     )

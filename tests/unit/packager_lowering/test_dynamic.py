@@ -9,10 +9,10 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from edgepack.packager.judging.measure import ModelRunner, largest_difference
-from edgepack.packager.lowering.dynamic import DynamicQuantizer
-from edgepack.packager.profile.pass_settings import QuantizeDynamic
+from edgepack.packager.profiles.pass_settings import QuantizeDynamic
 from edgepack.packager.progress import silent
+from edgepack.packager.quantization.dynamic.maker import DynamicQuantizer
+from edgepack.packager.runtime.model_run import ModelRunner, largest_difference
 from tests.unit.packager_passes.models import constant, make_model, samples_for, weight
 
 

@@ -10,14 +10,14 @@ import pytest
 from onnx import TensorProto, helper
 
 from edgepack.packager.graph.model_files import save_model
-from edgepack.packager.judging.half_precision import open_rounding
-from edgepack.packager.judging.measure import ModelRunner, largest_difference
-from edgepack.packager.lowering.float16 import HalfMaker
-from edgepack.packager.lowering.half_range import constant_fits
-from edgepack.packager.passes.infer_shapes import add_shapes
-from edgepack.packager.profile.pass_settings import Float16
+from edgepack.packager.graph.shape_inference import add_shapes
+from edgepack.packager.profiles.pass_settings import Float16
 from edgepack.packager.progress import silent
-from edgepack.packager.samples.sequence import Feeds, Samples
+from edgepack.packager.quantization.float16.maker import HalfMaker
+from edgepack.packager.quantization.float16.range import constant_fits
+from edgepack.packager.runtime.float16_rounding import open_rounding
+from edgepack.packager.runtime.model_run import ModelRunner, largest_difference
+from edgepack.packager.tensors.sequence import Feeds, Samples
 from tests.unit.packager_passes.models import (
     attention,
     cnn,

@@ -8,10 +8,10 @@ import pytest
 from onnx import TensorProto
 
 from edgepack.errors import ProfileError
-from edgepack.packager.judging.measure import ModelRunner
-from edgepack.packager.profile.reading import load_profile, resolve_profile
+from edgepack.packager.profiles.reading import load_profile, resolve_profile
 from edgepack.packager.progress import silent
-from edgepack.packager.search.makers_by_pass import make_maker
+from edgepack.packager.quantization.maker_of_pass import make_maker
+from edgepack.packager.runtime.model_run import ModelRunner
 from tests.unit.packager_passes.models import attention, samples_for
 
 HALF = ("tensorrt-fp16", "coreml-fp16", "directml-fp16", "openvino-gpu")

@@ -8,18 +8,18 @@ import onnx
 import pytest
 from onnx import helper, numpy_helper
 
-from edgepack.packager.graph.questions import index_graph
-from edgepack.packager.judging.measure import ModelRunner
-from edgepack.packager.lowering.blocks import Floats, Grid
-from edgepack.packager.lowering.gptq import round_with_feedback
-from edgepack.packager.lowering.hqq import refine_grid
-from edgepack.packager.lowering.moments import measure_moments, parts_that_fit
-from edgepack.packager.lowering.products import find_products
-from edgepack.packager.lowering.rtn import make_grid, round_to_nearest
-from edgepack.packager.lowering.weights import WeightQuantizer
-from edgepack.packager.profile.pass_settings import QuantizeWeights
+from edgepack.packager.graph.queries import index_graph
+from edgepack.packager.profiles.pass_settings import QuantizeWeights
 from edgepack.packager.progress import silent
-from edgepack.packager.samples.sequence import Samples
+from edgepack.packager.quantization.products import Floats, find_products
+from edgepack.packager.quantization.weight_only.blocks import Grid
+from edgepack.packager.quantization.weight_only.gptq import round_with_feedback
+from edgepack.packager.quantization.weight_only.hqq import refine_grid
+from edgepack.packager.quantization.weight_only.maker import WeightQuantizer
+from edgepack.packager.quantization.weight_only.moments import measure_moments, parts_that_fit
+from edgepack.packager.quantization.weight_only.rtn import make_grid, round_to_nearest
+from edgepack.packager.runtime.model_run import ModelRunner
+from edgepack.packager.tensors.sequence import Samples
 from tests.unit.packager_passes.models import constant, make_model, weight
 
 _INPUTS = 72

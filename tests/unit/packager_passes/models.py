@@ -6,8 +6,8 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from edgepack.packager.passes.infer_shapes import add_shapes
-from edgepack.packager.samples.sequence import Feeds, Samples
+from edgepack.packager.graph.shape_inference import add_shapes
+from edgepack.packager.tensors.sequence import Feeds, Samples
 
 _RNG_SEED = 7
 

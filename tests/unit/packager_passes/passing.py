@@ -4,9 +4,9 @@ from pathlib import Path
 
 import onnx
 
-from edgepack.packager.judging.measure import ModelRunner, largest_difference
 from edgepack.packager.passes.context import PassContext
-from edgepack.packager.profile.schema import Limits
+from edgepack.packager.profiles.schema import Limits
+from edgepack.packager.runtime.model_run import ModelRunner, largest_difference
 from tests.unit.packager_passes.models import samples_for
 
 

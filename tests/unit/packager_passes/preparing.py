@@ -3,13 +3,13 @@
 from pathlib import Path
 from typing import Any
 
-from edgepack.packager.profile.schema import Profile
+from edgepack.packager.bundling.prepared_variant import PreparedVariant
+from edgepack.packager.pipeline.prepare_variant import prepare_variant
+from edgepack.packager.profiles.schema import Profile
 from edgepack.packager.progress import silent
-from edgepack.packager.recipe import prepare_variant
-from edgepack.packager.samples.sequence import SampleSplit
 from edgepack.packager.source.model import load_source
 from edgepack.packager.source.reference import FloatSource
-from edgepack.packager.variant import PreparedVariant
+from edgepack.packager.tensors.sequence import SampleSplit
 
 
 def prepare(

@@ -6,9 +6,9 @@ from pathlib import Path
 import onnx
 from onnx import helper
 
-from edgepack.packager.profile.reading import resolve_profile
-from edgepack.packager.samples.sequence import SampleSplit
-from edgepack.packager.variant import PreparedVariant
+from edgepack.packager.bundling.prepared_variant import PreparedVariant
+from edgepack.packager.profiles.reading import resolve_profile
+from edgepack.packager.tensors.sequence import SampleSplit
 from tests.unit.packager_passes.models import make_model, samples_for, weight
 from tests.unit.packager_passes.preparing import prepare
 

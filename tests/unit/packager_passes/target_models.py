@@ -7,7 +7,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper
 
-from edgepack.packager.samples.sequence import Feeds, Samples
+from edgepack.packager.tensors.sequence import Feeds, Samples
 from tests.unit.packager_passes.models import constant, make_model, weight
 
 _TOKENS, _WORDS = 6, 11

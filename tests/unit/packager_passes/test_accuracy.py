@@ -7,14 +7,14 @@ import pytest
 
 from edgepack.bundle.golden import compare_outputs
 from edgepack.errors import BuildError
-from edgepack.packager.judging.accuracy import Reference
-from edgepack.packager.judging.distance import OutputKind
-from edgepack.packager.judging.measure import Outputs, Run
-from edgepack.packager.judging.output_kinds import kinds_of_outputs
-from edgepack.packager.judging.tolerances import derive_tolerances
-from edgepack.packager.judging.user_metric import evaluate_metric, judge_metric
-from edgepack.packager.profile.schema import AccuracyGate
-from edgepack.packager.samples.meanings import Meaning
+from edgepack.packager.gates.accuracy import Reference
+from edgepack.packager.gates.tolerances import derive_tolerances
+from edgepack.packager.gates.user_metric import evaluate_metric, judge_metric
+from edgepack.packager.metrics.distance import OutputKind
+from edgepack.packager.metrics.output_kinds import kinds_of_outputs
+from edgepack.packager.profiles.schema import AccuracyGate
+from edgepack.packager.runtime.model_run import Outputs, Run
+from edgepack.packager.tensors.meanings import Meaning
 
 GATE = AccuracyGate()
 

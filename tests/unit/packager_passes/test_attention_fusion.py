@@ -9,11 +9,11 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from edgepack.packager.judging.measure import ModelRunner, largest_difference
+from edgepack.packager.graph.shape_inference import add_shapes
 from edgepack.packager.passes.fuse_transformer import fuse_transformer
-from edgepack.packager.passes.infer_shapes import add_shapes
-from edgepack.packager.profile.pass_settings import FuseTransformer
-from edgepack.packager.samples.sequence import Feeds, Tensor
+from edgepack.packager.profiles.pass_settings import FuseTransformer
+from edgepack.packager.runtime.model_run import ModelRunner, largest_difference
+from edgepack.packager.tensors.sequence import Feeds, Tensor
 from tests.unit.packager_passes.models import constant, weight
 from tests.unit.packager_passes.passing import context_of, copy_of, kinds_of
 

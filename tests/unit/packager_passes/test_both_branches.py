@@ -7,12 +7,12 @@ import onnx
 from msgspec.structs import replace
 from onnx import TensorProto, helper
 
-from edgepack.packager.judging.measure import ModelRunner, largest_difference
 from edgepack.packager.passes.clean import clean
 from edgepack.packager.passes.context import PassContext, PassResult
-from edgepack.packager.profile.pass_settings import Clean
-from edgepack.packager.profile.schema import Limits
-from edgepack.packager.samples.sequence import Feeds, Samples
+from edgepack.packager.profiles.pass_settings import Clean
+from edgepack.packager.profiles.schema import Limits
+from edgepack.packager.runtime.model_run import ModelRunner, largest_difference
+from edgepack.packager.tensors.sequence import Feeds, Samples
 from tests.unit.packager_passes.models import constant, make_model, samples_for, weight
 from tests.unit.packager_passes.passing import context_of, copy_of, difference, kinds_of
 

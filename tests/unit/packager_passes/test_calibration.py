@@ -11,16 +11,11 @@ import pytest
 from msgspec.structs import replace
 
 from edgepack.errors import BuildError
+from edgepack.packager.profiles.calibration_methods import is_known_method, percentile_of
 from edgepack.packager.progress import silent
 from edgepack.packager.quantization.calibration import Calibration
-from edgepack.packager.quantization.methods import (
-    choose_range,
-    choose_scale,
-    is_known_method,
-    percentile_of,
-)
-from edgepack.packager.quantization.observations import BINS, Observation, count_into
-from edgepack.packager.quantization.scales import (
+from edgepack.packager.quantization.static.calibration_methods import choose_range, choose_scale
+from edgepack.packager.quantization.static.scales import (
     IntegerType,
     Scale,
     quantize,
@@ -28,7 +23,8 @@ from edgepack.packager.quantization.scales import (
     scale_of_range,
     scale_of_weights,
 )
-from edgepack.packager.samples.sequence import Feeds, Samples
+from edgepack.packager.tensors.observations import BINS, Observation, count_into
+from edgepack.packager.tensors.sequence import Feeds, Samples
 from tests.unit.packager_passes.models import cnn, samples_for
 
 UINT8 = IntegerType(dtype="uint8", symmetric=False)

@@ -7,7 +7,7 @@ import pytest
 from edgepack.agent.runtime.versions import is_within
 from edgepack.bundle.manifest import Placement
 from edgepack.packager.passes.compile import CompiledContext
-from edgepack.packager.profile.chips import find_chip
+from edgepack.packager.profiles.chips import find_chip
 
 
 @pytest.mark.parametrize(

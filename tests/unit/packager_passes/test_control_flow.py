@@ -7,13 +7,13 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from edgepack.packager.passes.control_flow import (
+from edgepack.packager.graph.control_flow import (
     deciding_inputs,
     describe_node,
     note_what_stays,
     option_that_folds,
 )
-from edgepack.packager.samples.sequence import Samples
+from edgepack.packager.tensors.sequence import Samples
 
 _node = helper.make_node
 _value = helper.make_tensor_value_info

@@ -5,13 +5,13 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from edgepack.packager.judging.accuracy import Reference
-from edgepack.packager.judging.confidence import kept_low, share_low
-from edgepack.packager.judging.distance import OutputDistance, OutputKind, measure_distance
-from edgepack.packager.judging.measure import Outputs
-from edgepack.packager.judging.verdict_notes import describe_verdict
-from edgepack.packager.profile.schema import AccuracyGate
-from edgepack.packager.samples.sequence import Samples, State
+from edgepack.packager.gates.accuracy import Reference
+from edgepack.packager.gates.verdict_notes import describe_verdict
+from edgepack.packager.metrics.confidence import kept_low, share_low
+from edgepack.packager.metrics.distance import OutputDistance, OutputKind, measure_distance
+from edgepack.packager.profiles.schema import AccuracyGate
+from edgepack.packager.runtime.model_run import Outputs
+from edgepack.packager.tensors.sequence import Samples, State
 
 _ROWS, _WIDTH, _COUNT = 32, 48, 20
 

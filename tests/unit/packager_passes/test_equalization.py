@@ -7,12 +7,12 @@ import onnx
 import pytest
 from onnx import helper, numpy_helper
 
-from edgepack.packager.graph.questions import index_graph
-from edgepack.packager.judging.measure import ModelRunner, largest_difference
-from edgepack.packager.passes.cross_layer import can_equalize, equalize
-from edgepack.packager.passes.smooth import can_smooth, smooth
+from edgepack.packager.graph.queries import index_graph
 from edgepack.packager.quantization.channels import ChannelAxis, channel_maxima
-from edgepack.packager.samples.sequence import Feeds, Samples
+from edgepack.packager.quantization.equalization.cross_layer import can_equalize, equalize
+from edgepack.packager.quantization.equalization.smooth import can_smooth, smooth
+from edgepack.packager.runtime.model_run import ModelRunner, largest_difference
+from edgepack.packager.tensors.sequence import Feeds, Samples
 from tests.unit.packager_passes.models import constant, make_model, samples_for, weight
 
 node = helper.make_node

@@ -10,8 +10,8 @@ from onnx import helper, numpy_helper
 from edgepack.errors import BuildError, ProfileError
 from edgepack.packager.passes.fuse_transformer import fuse_transformer
 from edgepack.packager.passes.optimize import optimize
-from edgepack.packager.profile.pass_settings import FuseTransformer, Optimize
-from edgepack.packager.profile.reading import resolve_profile
+from edgepack.packager.profiles.pass_settings import FuseTransformer, Optimize
+from edgepack.packager.profiles.reading import resolve_profile
 from tests.unit.packager_passes.models import constant, make_model, weight
 from tests.unit.packager_passes.passing import context_of, copy_of, difference, kinds_of
 

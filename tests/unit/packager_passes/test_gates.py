@@ -7,17 +7,18 @@ import pytest
 from msgspec.structs import replace
 
 from edgepack.bundle.manifest import Placement
-from edgepack.packager.judging.accuracy import Reference
-from edgepack.packager.judging.gates import (
+from edgepack.packager.gates.accuracy import Reference
+from edgepack.packager.gates.checks import (
     check_accuracy,
     check_placement,
     check_size,
     is_not_worth_it,
 )
-from edgepack.packager.judging.measure import Outputs
-from edgepack.packager.judging.untaken import UntakenNode
-from edgepack.packager.profile.reading import load_profile
-from edgepack.packager.profile.schema import Profile
+from edgepack.packager.profiles.reading import load_profile
+from edgepack.packager.profiles.schema import Profile
+from edgepack.packager.runtime.model_run import Outputs
+from edgepack.packager.runtime.unassigned_nodes import UntakenNode
+from edgepack.packager.search.description import describe_search
 from tests.unit.packager_search.toys import ToyMaker, search_toy
 
 
@@ -60,7 +61,7 @@ def test_a_refusal_after_a_search_that_was_cut_short_offers_more_time(tmp_path: 
     found = search_toy(ToyMaker({"a": 1.0}, {"plain": 1.0}), tmp_path / "toy")
     offered = []
     for is_cut_short in (True, False):
-        known = replace(found, is_cut_short=is_cut_short)
+        known = describe_search(replace(found, is_cut_short=is_cut_short))
         refusal = check_accuracy(profile, verdict, 20, known)
         assert refusal is not None
         offered.append(refusal.remedy.startswith("a longer --budget, or none: "))

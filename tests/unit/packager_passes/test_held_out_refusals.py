@@ -8,8 +8,9 @@ import pytest
 from msgspec.structs import replace
 
 from edgepack.errors import BuildError
-from edgepack.packager import confirming, saving
-from edgepack.packager.held_out import Confirmed, judge_held_out
+from edgepack.packager.pipeline import holdout_validation as confirming
+from edgepack.packager.pipeline import savings_summary as saving
+from edgepack.packager.pipeline.holdout_verdict import Confirmed, judge_held_out
 from tests.unit.packager_passes.products import prepare_products
 
 _NODES = 8

@@ -7,8 +7,8 @@ import onnx
 import pytest
 from onnx import helper, numpy_helper
 
-from edgepack.packager.judging.measure import ModelRunner
 from edgepack.packager.passes.integer_moves import pair_integer_moves
+from edgepack.packager.runtime.model_run import ModelRunner
 from tests.unit.packager_passes.models import constant, make_model
 
 _node = helper.make_node

@@ -8,11 +8,11 @@ import onnx
 import pytest
 from onnx import numpy_helper, parser
 
-from edgepack.packager.judging.measure import ModelRunner
+from edgepack.packager.graph.shape_inference import add_shapes
 from edgepack.packager.passes.context import PassResult
-from edgepack.packager.passes.infer_shapes import add_shapes
 from edgepack.packager.passes.optimize import optimize
-from edgepack.packager.profile.pass_settings import Optimize
+from edgepack.packager.profiles.pass_settings import Optimize
+from edgepack.packager.runtime.model_run import ModelRunner
 from tests.unit.packager_passes.models import cnn, constant, weight
 from tests.unit.packager_passes.passing import context_of, copy_of, kinds_of
 

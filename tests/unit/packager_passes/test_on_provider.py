@@ -9,14 +9,14 @@ import pytest
 
 from edgepack.agent.runtime.opening import ProviderSettings
 from edgepack.bundle.manifest import Placement
-from edgepack.packager import on_provider
-from edgepack.packager.judging.evaluation import Evaluator, Venue
-from edgepack.packager.judging.trial import Trial
-from edgepack.packager.on_provider import OnProvider
-from edgepack.packager.profile.reading import load_profile
+from edgepack.packager.pipeline import provider_validation as on_provider
+from edgepack.packager.pipeline.provider_validation import OnProvider
+from edgepack.packager.profiles.reading import load_profile
 from edgepack.packager.progress import silent
-from edgepack.packager.samples.sequence import Feeds, Samples, Tensor
+from edgepack.packager.runtime.evaluator import Evaluator, Venue
+from edgepack.packager.runtime.trial import Trial
 from edgepack.packager.search.judge import CandidateJudge
+from edgepack.packager.tensors.sequence import Feeds, Samples, Tensor
 from tests.unit.packager_passes.models import cnn
 
 

@@ -9,15 +9,15 @@ from msgspec.structs import replace
 from onnx import helper
 
 from edgepack.errors import BuildError
-from edgepack.packager.exploring import SearchPlan
-from edgepack.packager.judging.verdict import Verdict
-from edgepack.packager.other_profiles import Outlook, advise
-from edgepack.packager.profile.reading import resolve_profile
-from edgepack.packager.samples.sequence import SampleSplit
+from edgepack.packager.gates.verdict import Verdict
+from edgepack.packager.pipeline.profile_advice import Outlook, advise
+from edgepack.packager.pipeline.settings_search import SearchPlan
+from edgepack.packager.profiles.reading import resolve_profile
 from edgepack.packager.search.candidates import Candidate, Judged, SearchResult
 from edgepack.packager.search.combinations import Combination
 from edgepack.packager.search.journal import Journal
 from edgepack.packager.search.time_limit import TimeLimit
+from edgepack.packager.tensors.sequence import SampleSplit
 from tests.unit.packager_passes.models import make_model, samples_for, weight
 from tests.unit.packager_passes.preparing import prepare
 

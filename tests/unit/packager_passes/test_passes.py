@@ -12,25 +12,26 @@ from onnx import TensorProto, helper, numpy_helper
 
 from edgepack.errors import BuildError
 from edgepack.packager.graph.model_files import opset_of
-from edgepack.packager.judging.measure import ModelRunner, largest_difference
+from edgepack.packager.graph.renaming import name_nodes
+from edgepack.packager.graph.shape_inference import add_shapes
 from edgepack.packager.passes import runner
 from edgepack.packager.passes.clamp_mask import clamp_mask
-from edgepack.packager.passes.clean import clean, name_nodes
+from edgepack.packager.passes.clean import clean
 from edgepack.packager.passes.context import PassContext, PassResult
 from edgepack.packager.passes.fix_shapes import fix_shapes
-from edgepack.packager.passes.infer_shapes import add_shapes
 from edgepack.packager.passes.optimize import optimize
 from edgepack.packager.passes.runner import run_float_passes
-from edgepack.packager.profile.pass_settings import (
+from edgepack.packager.profiles.pass_settings import (
     ClampMask,
     Clean,
     FixShapes,
     InferShapes,
     Optimize,
 )
-from edgepack.packager.profile.reading import load_profile, resolve_profile
-from edgepack.packager.profile.schema import Limits
+from edgepack.packager.profiles.reading import load_profile, resolve_profile
+from edgepack.packager.profiles.schema import Limits
 from edgepack.packager.progress import silent
+from edgepack.packager.runtime.model_run import ModelRunner, largest_difference
 from tests.unit.packager_passes.models import (
     attention,
     cnn,

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from edgepack.errors import ProfileError
-from edgepack.packager.profile.reading import list_profiles, load_profile, resolve_profile
+from edgepack.packager.profiles.reading import list_profiles, load_profile, resolve_profile
 
 
 @pytest.mark.parametrize("name", list_profiles())

@@ -14,10 +14,10 @@ import pytest
 from edgepack.packager.graph.model_files import opset_of
 from edgepack.packager.passes.context import PassContext
 from edgepack.packager.passes.runner import run_float_passes
-from edgepack.packager.profile.reading import list_profiles, load_profile
-from edgepack.packager.profile.schema import Profile
+from edgepack.packager.profiles.reading import list_profiles, load_profile
+from edgepack.packager.profiles.schema import Profile
 from edgepack.packager.progress import silent
-from edgepack.packager.quantization.candidate import Quantizer
+from edgepack.packager.quantization.static.candidate import Quantizer
 from tests.unit.packager_passes.qdq_graph import PAIRS, Pair, QdqGraph
 from tests.unit.packager_passes.target_models import TARGETS
 

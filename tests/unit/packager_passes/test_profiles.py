@@ -3,8 +3,8 @@ from pathlib import Path
 import pytest
 
 from edgepack.errors import ProfileError
-from edgepack.packager.profile.pass_settings import Quantize
-from edgepack.packager.profile.reading import (
+from edgepack.packager.profiles.pass_settings import Quantize
+from edgepack.packager.profiles.reading import (
     describe_passes,
     list_profiles,
     load_profile,

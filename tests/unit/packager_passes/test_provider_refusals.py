@@ -12,14 +12,14 @@ import pytest
 from onnx import helper
 
 from edgepack.errors import BuildError
-from edgepack.packager import on_provider
-from edgepack.packager.graph.own_quantization import read_own_quantization
-from edgepack.packager.judging.inspection import Inspection, inspect
-from edgepack.packager.judging.provider_words import explain_refusal
-from edgepack.packager.judging.trial import Trial, try_model
-from edgepack.packager.profile.reading import load_profile
-from edgepack.packager.profile.schema import Profile
-from edgepack.packager.variant import PreparedVariant
+from edgepack.packager.bundling.prepared_variant import PreparedVariant
+from edgepack.packager.gates.provider_errors import explain_refusal
+from edgepack.packager.graph.source_quantization import read_own_quantization
+from edgepack.packager.metrics.inspection import Inspection, inspect
+from edgepack.packager.pipeline import provider_validation as on_provider
+from edgepack.packager.profiles.reading import load_profile
+from edgepack.packager.profiles.schema import Profile
+from edgepack.packager.runtime.trial import Trial, try_model
 from tests.unit.packager_passes.products import prepare_products
 
 _NO_MEMORY = (
@@ -204,7 +204,7 @@ def test_what_takes_memory_is_over_before_the_provider_runs(
         return inspect(*args, **settings)
 
     monkeypatch.setattr(on_provider.OnProvider, "run", told_run)
-    monkeypatch.setattr("edgepack.packager.recipe.inspect", told_look)
+    monkeypatch.setattr("edgepack.packager.pipeline.prepare_variant.inspect", told_look)
     variant, _ = prepare(1)
     assert order == ["look", "run"] * 2
     assert variant.inspection is not None
@@ -284,7 +284,7 @@ def test_what_takes_too_long_to_open_blames_no_node(
 ) -> None:
     provider = _RefusingProvider("product_1")
     monkeypatch.setattr(on_provider, "try_model", provider)
-    monkeypatch.setattr("edgepack.packager.refused_whole._MOST_S_ONE", 0.0)
+    monkeypatch.setattr("edgepack.packager.pipeline.unsupported_nodes._MOST_S_ONE", 0.0)
     with pytest.raises(BuildError) as caught:
         prepare_products(tmp_path, count=3)
     assert caught.value.problem == "it has no memory"

@@ -11,15 +11,15 @@ from onnx import helper, numpy_helper
 
 from edgepack.agent.runtime.opening import ON_CPU, ProviderSettings, open_model_file
 from edgepack.errors import BuildError
+from edgepack.packager.gates import checks as gates
 from edgepack.packager.graph.model_files import save_model
-from edgepack.packager.judging import gates
-from edgepack.packager.judging.distance import OutputDistance, OutputKind, measure_distance
-from edgepack.packager.judging.evaluation import open_plain
-from edgepack.packager.judging.trial import try_model
-from edgepack.packager.profile.reading import list_profiles, load_profile
+from edgepack.packager.metrics.distance import OutputDistance, OutputKind, measure_distance
+from edgepack.packager.profiles.reading import list_profiles, load_profile
 from edgepack.packager.progress import silent
-from edgepack.packager.quantization.candidate import Quantizer
-from edgepack.packager.samples.sequence import Tensor
+from edgepack.packager.quantization.static.candidate import Quantizer
+from edgepack.packager.runtime.evaluator import open_plain
+from edgepack.packager.runtime.trial import try_model
+from edgepack.packager.tensors.sequence import Tensor
 from tests.unit.packager_passes.models import constant, make_model, samples_for, weight
 
 QNN_PROFILES = [

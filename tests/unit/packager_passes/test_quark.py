@@ -7,12 +7,12 @@ import onnx
 import pytest
 
 from edgepack.errors import BuildError, ProfileError
-from edgepack.packager.profile.pass_settings import Quantize
-from edgepack.packager.profile.reading import load_profile, resolve_profile
+from edgepack.packager.profiles.pass_settings import Quantize
+from edgepack.packager.profiles.reading import load_profile, resolve_profile
 from edgepack.packager.progress import silent
-from edgepack.packager.quark.environment import VARIABLE, find_quark
-from edgepack.packager.quark.maker import QuarkQuantizer, quark_config
-from edgepack.packager.search.makers_by_pass import make_maker
+from edgepack.packager.quantization.maker_of_pass import make_maker
+from edgepack.packager.quantization.quark.environment import VARIABLE, find_quark
+from edgepack.packager.quantization.quark.maker import QuarkQuantizer, quark_config
 from tests.unit.packager_passes.target_models import residual_cnn
 
 COPY = """

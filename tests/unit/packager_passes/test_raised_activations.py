@@ -7,14 +7,14 @@ import onnx
 import pytest
 from onnx import helper
 
-from edgepack.packager.judging.measure import ModelRunner
-from edgepack.packager.judging.noise import NoiseMeter
-from edgepack.packager.profile.pass_settings import Quantize
-from edgepack.packager.profile.reading import resolve_profile
+from edgepack.packager.metrics.noise import NoiseMeter
+from edgepack.packager.profiles.pass_settings import Quantize
+from edgepack.packager.profiles.reading import resolve_profile
 from edgepack.packager.progress import silent
-from edgepack.packager.quantization.calibrated import CalibratedModel, Spared
-from edgepack.packager.quantization.candidate import Quantizer
-from edgepack.packager.samples.sequence import Samples
+from edgepack.packager.quantization.static.calibrated import CalibratedModel, Spared
+from edgepack.packager.quantization.static.candidate import Quantizer
+from edgepack.packager.runtime.model_run import ModelRunner
+from edgepack.packager.tensors.sequence import Samples
 from tests.unit.packager_passes.models import (
     cnn,
     constant,

@@ -11,11 +11,11 @@ from msgspec.structs import replace
 from onnx import helper
 
 from edgepack.errors import BuildError
-from edgepack.packager.judging.provider_process import ProviderProcess
-from edgepack.packager.profile.reading import load_profile, resolve_profile
-from edgepack.packager.profile.schema import Profile
-from edgepack.packager.samples.sequence import Samples, SampleSplit
-from edgepack.packager.variant import PreparedVariant
+from edgepack.packager.bundling.prepared_variant import PreparedVariant
+from edgepack.packager.profiles.reading import load_profile, resolve_profile
+from edgepack.packager.profiles.schema import Profile
+from edgepack.packager.runtime.provider_process import ProviderProcess
+from edgepack.packager.tensors.sequence import Samples, SampleSplit
 from tests.unit.packager_passes.models import (
     attention,
     cnn,

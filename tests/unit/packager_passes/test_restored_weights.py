@@ -8,10 +8,10 @@ import pytest
 from onnx import helper, numpy_helper
 
 from edgepack.packager.graph.model_files import save_model
-from edgepack.packager.judging.restored_weights import nodes_with_restored_weights
-from edgepack.packager.profile.pass_settings import Quantize
+from edgepack.packager.profiles.pass_settings import Quantize
 from edgepack.packager.progress import silent
-from edgepack.packager.quantization.candidate import Quantizer
+from edgepack.packager.quantization.static.candidate import Quantizer
+from edgepack.packager.runtime.restored_weights import nodes_with_restored_weights
 from tests.unit.packager_passes.models import make_model, samples_for, weight
 
 

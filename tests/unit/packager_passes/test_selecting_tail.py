@@ -8,21 +8,21 @@ import pytest
 from msgspec.structs import replace
 from onnx import helper
 
+from edgepack.packager.bundling.prepared_variant import PreparedVariant
+from edgepack.packager.gates.accuracy import Reference
+from edgepack.packager.gates.tolerances import derive_tolerances
 from edgepack.packager.graph.model_files import open_on_cpu
 from edgepack.packager.graph.node_precision import node_precision
-from edgepack.packager.judging.accuracy import Reference
-from edgepack.packager.judging.measure import Outputs
-from edgepack.packager.judging.tolerances import derive_tolerances
-from edgepack.packager.profile.reading import load_profile
-from edgepack.packager.profile.schema import AccuracyGate
+from edgepack.packager.pipeline.prepare_variant import prepare_variant
+from edgepack.packager.profiles.reading import load_profile
+from edgepack.packager.profiles.schema import AccuracyGate
 from edgepack.packager.progress import silent
-from edgepack.packager.recipe import prepare_variant
-from edgepack.packager.samples.meanings import Meaning
-from edgepack.packager.samples.sequence import SampleSplit
+from edgepack.packager.runtime.model_run import Outputs
 from edgepack.packager.source.model import SourceModel, load_source
 from edgepack.packager.source.reference import FloatSource
-from edgepack.packager.source.watched_tail import watch_tail
-from edgepack.packager.variant import PreparedVariant
+from edgepack.packager.source.watched_outputs import watch_tail
+from edgepack.packager.tensors.meanings import Meaning
+from edgepack.packager.tensors.sequence import SampleSplit
 from tests.unit.packager_passes.models import constant, make_model, samples_for, weight
 
 _BOXES, _SCORES = "all_boxes", "all_scores"

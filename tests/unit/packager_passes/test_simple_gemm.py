@@ -10,9 +10,9 @@ from onnx import helper, numpy_helper
 
 from edgepack.packager.graph.model_files import quiet_options, save_model
 from edgepack.packager.passes.optimize import optimize
-from edgepack.packager.profile.pass_settings import Optimize, Quantize
+from edgepack.packager.profiles.pass_settings import Optimize, Quantize
 from edgepack.packager.progress import silent
-from edgepack.packager.quantization.candidate import Quantizer
+from edgepack.packager.quantization.static.candidate import Quantizer
 from tests.unit.packager_passes.models import constant, make_model, samples_for, weight
 from tests.unit.packager_passes.passing import context_of, copy_of, difference, kinds_of
 

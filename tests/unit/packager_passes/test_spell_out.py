@@ -10,14 +10,14 @@ import pytest
 from onnx import helper, numpy_helper
 
 from edgepack.errors import BuildError
-from edgepack.packager.graph.questions import index_graph
-from edgepack.packager.judging.measure import ModelRunner, Outputs
+from edgepack.packager.graph.queries import index_graph
+from edgepack.packager.passes.apply_workarounds import spell_out
 from edgepack.packager.passes.context import PassContext
-from edgepack.packager.passes.spell_out import spell_out
-from edgepack.packager.profile.pass_settings import SpellOut
-from edgepack.packager.profile.reading import load_profile
-from edgepack.packager.profile.schema import Limits
-from edgepack.packager.samples.sequence import Samples
+from edgepack.packager.profiles.pass_settings import SpellOut
+from edgepack.packager.profiles.reading import load_profile
+from edgepack.packager.profiles.schema import Limits
+from edgepack.packager.runtime.model_run import ModelRunner, Outputs
+from edgepack.packager.tensors.sequence import Samples
 from tests.unit.packager_passes.models import make_model, samples_for, weight
 
 

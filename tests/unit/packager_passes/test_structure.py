@@ -8,10 +8,10 @@ import onnx
 import pytest
 from onnx import helper, numpy_helper
 
-from edgepack.packager.profile.pass_settings import Quantize
-from edgepack.packager.profile.reading import load_profile, resolve_profile
+from edgepack.packager.profiles.pass_settings import Quantize
+from edgepack.packager.profiles.reading import load_profile, resolve_profile
 from edgepack.packager.progress import silent
-from edgepack.packager.quantization.candidate import Quantizer
+from edgepack.packager.quantization.static.candidate import Quantizer
 from tests.unit.packager_passes.models import (
     attention,
     cnn,

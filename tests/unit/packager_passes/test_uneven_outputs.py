@@ -8,12 +8,12 @@ import onnx
 import pytest
 from onnx import helper
 
-from edgepack.packager.judging.accuracy import Reference
-from edgepack.packager.judging.measure import ModelRunner, Outputs
-from edgepack.packager.judging.noise import NoiseMeter
-from edgepack.packager.profile.pass_settings import Quantize
-from edgepack.packager.profile.schema import AccuracyGate
-from edgepack.packager.quantization.calibrated import CalibratedModel, Spared
+from edgepack.packager.gates.accuracy import Reference
+from edgepack.packager.metrics.noise import NoiseMeter
+from edgepack.packager.profiles.pass_settings import Quantize
+from edgepack.packager.profiles.schema import AccuracyGate
+from edgepack.packager.quantization.static.calibrated import CalibratedModel, Spared
+from edgepack.packager.runtime.model_run import ModelRunner, Outputs
 from tests.unit.packager_passes.models import constant, make_model, samples_for, weight
 
 _WHOLE_GRAPH = Quantize(ops="all", activations="uint8", weights="uint8")

@@ -9,9 +9,9 @@ import pytest
 from onnx import helper
 
 from edgepack.packager.graph.units import PAIRS, Units
-from edgepack.packager.profile.reading import load_profile
+from edgepack.packager.profiles.reading import load_profile
 from edgepack.packager.progress import silent
-from edgepack.packager.quantization.candidate import Quantizer
+from edgepack.packager.quantization.static.candidate import Quantizer
 from tests.unit.packager_passes.models import cnn, make_model, samples_for, weight
 
 

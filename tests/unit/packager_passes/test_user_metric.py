@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from edgepack.errors import BuildError
-from edgepack.packager.judging.measure import Outputs, Run
-from edgepack.packager.judging.user_metric import evaluate_metric, judge_metric, load_metric
-from edgepack.packager.profile.schema import AccuracyGate
+from edgepack.packager.gates.user_metric import evaluate_metric, judge_metric, load_metric
+from edgepack.packager.profiles.schema import AccuracyGate
+from edgepack.packager.runtime.model_run import Outputs, Run
 
 GATE = AccuracyGate()
 

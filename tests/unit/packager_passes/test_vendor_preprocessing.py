@@ -9,10 +9,10 @@ from onnx import helper
 
 from edgepack.packager.passes.qnn_preprocess import qnn_preprocess
 from edgepack.packager.passes.vitisai_preprocess import vitisai_preprocess
-from edgepack.packager.profile.pass_settings import QnnPreprocess, Quantize, VitisAiPreprocess
-from edgepack.packager.profile.reading import load_profile
+from edgepack.packager.profiles.pass_settings import QnnPreprocess, Quantize, VitisAiPreprocess
+from edgepack.packager.profiles.reading import load_profile
 from edgepack.packager.progress import silent
-from edgepack.packager.quantization.candidate import Quantizer
+from edgepack.packager.quantization.static.candidate import Quantizer
 from tests.unit.packager_passes.models import constant, make_model, samples_for
 from tests.unit.packager_passes.passing import context_of, copy_of, difference, kinds_of
 

@@ -9,12 +9,12 @@ import onnx
 import pytest
 from onnx import helper, numpy_helper
 
-from edgepack.packager.judging.measure import ModelRunner, Outputs
-from edgepack.packager.profile.pass_settings import Quantize
+from edgepack.packager.profiles.pass_settings import Quantize
 from edgepack.packager.progress import silent
-from edgepack.packager.quantization.bias_correction import correct_biases
-from edgepack.packager.quantization.candidate import Quantizer
-from edgepack.packager.quantization.ways import Way, list_ways, parse_way
+from edgepack.packager.quantization.static.bias_correction import correct_biases
+from edgepack.packager.quantization.static.candidate import Quantizer
+from edgepack.packager.quantization.static.quantization_method import Way, list_ways, parse_way
+from edgepack.packager.runtime.model_run import ModelRunner, Outputs
 from tests.unit.packager_passes.models import attention, cnn, make_model, samples_for, weight
 
 

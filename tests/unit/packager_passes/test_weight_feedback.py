@@ -9,20 +9,20 @@ import onnx
 import pytest
 from onnx import helper
 
-from edgepack.packager.graph.questions import index_graph
-from edgepack.packager.judging.measure import ModelRunner, largest_difference
-from edgepack.packager.profile.pass_settings import Quantize
+from edgepack.packager.graph.queries import index_graph
+from edgepack.packager.profiles.pass_settings import Quantize
 from edgepack.packager.progress import silent
-from edgepack.packager.quantization.candidate import Quantizer
-from edgepack.packager.quantization.feedback_rounding import IntegerGrid, round_with_feedback
-from edgepack.packager.quantization.plan import make_plan
-from edgepack.packager.quantization.product_inputs import (
+from edgepack.packager.quantization.gptq import IntegerGrid, round_with_feedback
+from edgepack.packager.quantization.static.candidate import Quantizer
+from edgepack.packager.quantization.static.plan import make_plan
+from edgepack.packager.quantization.static.product_inputs import (
     Product,
     find_product,
     measure_halves,
     parts_that_fit,
 )
-from edgepack.packager.samples.sequence import Samples
+from edgepack.packager.runtime.model_run import ModelRunner, largest_difference
+from edgepack.packager.tensors.sequence import Samples
 from tests.unit.packager_passes.models import make_model, weight
 
 _FEEDBACK = "minmax, weights with feedback"

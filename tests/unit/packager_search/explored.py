@@ -4,17 +4,17 @@ from pathlib import Path
 
 import onnx
 
-from edgepack.packager.choice import Grounds
-from edgepack.packager.explored import Explored
-from edgepack.packager.exploring import SearchPlan, explore
-from edgepack.packager.judging.evaluation import find_venue
+from edgepack.packager.pipeline.prepared_combination import Explored
+from edgepack.packager.pipeline.selection import Grounds
+from edgepack.packager.pipeline.settings_search import SearchPlan, explore
 from edgepack.packager.progress import silent
-from edgepack.packager.samples.sequence import SampleSplit
+from edgepack.packager.runtime.evaluator import find_venue
 from edgepack.packager.search.combinations import Combination
 from edgepack.packager.search.journal import Journal
 from edgepack.packager.search.time_limit import TimeLimit
 from edgepack.packager.source.model import load_source
 from edgepack.packager.source.reference import open_reference
+from edgepack.packager.tensors.sequence import SampleSplit
 from tests.unit.packager_passes.models import samples_for, spread_model
 
 

@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from edgepack.packager.explored import Explored
-from edgepack.packager.judging import race
-from edgepack.packager.judging.measure import Run
-from edgepack.packager.profile.reading import resolve_profile
-from edgepack.packager.samples.sequence import Feeds
+from edgepack.packager.pipeline.prepared_combination import Explored
+from edgepack.packager.profiles.reading import resolve_profile
+from edgepack.packager.runtime.model_run import Run
+from edgepack.packager.search import race
 from edgepack.packager.search.combinations import Combination
+from edgepack.packager.tensors.sequence import Feeds
 from tests.unit.packager_search.explored import explore_spread
 
 FLOAT_MS = 1.0

@@ -10,21 +10,21 @@ from msgspec.structs import replace
 from onnx import TensorProto, helper, numpy_helper
 
 from edgepack.errors import BuildError
-from edgepack.packager import choosing
 from edgepack.packager.config.build_file import read_config
-from edgepack.packager.explored import Explored
+from edgepack.packager.gates.checks import Advice
 from edgepack.packager.graph.node_precision import node_precision
-from edgepack.packager.judging.gates import Advice
-from edgepack.packager.judging.measure import Run
-from edgepack.packager.profile.reading import resolve_profile
-from edgepack.packager.profile.schema import AccuracyGate, Gates
-from edgepack.packager.samples.sequence import Samples
-from edgepack.packager.saving import describe_little
+from edgepack.packager.pipeline import candidate_selection as choosing
+from edgepack.packager.pipeline.prepared_combination import Explored
+from edgepack.packager.pipeline.savings_summary import describe_little
+from edgepack.packager.profiles.reading import resolve_profile
+from edgepack.packager.profiles.schema import AccuracyGate, Gates
+from edgepack.packager.quantization.contract import NodeCost
+from edgepack.packager.runtime.model_run import Run
 from edgepack.packager.search.combinations import Combination, combine, read_searched
 from edgepack.packager.search.journal import Journal
 from edgepack.packager.search.judge import CandidateJudge
-from edgepack.packager.search.maker import NodeCost
 from edgepack.packager.search.time_limit import TimeLimit
+from edgepack.packager.tensors.sequence import Samples
 from tests.unit.packager_passes.models import samples_for, spread_model
 from tests.unit.packager_search.explored import explore_spread
 

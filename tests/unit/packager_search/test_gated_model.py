@@ -13,15 +13,15 @@ from onnx import TensorProto, helper
 from edgepack.packager.graph.held_weights import WeightsFile
 from edgepack.packager.graph.model_files import open_on_cpu, save_model
 from edgepack.packager.graph.pieces import cut
-from edgepack.packager.graph.questions import index_graph
-from edgepack.packager.passes.infer_shapes import add_shapes
-from edgepack.packager.profile.pass_settings import Quantize
+from edgepack.packager.graph.queries import index_graph
+from edgepack.packager.graph.shape_inference import add_shapes
+from edgepack.packager.profiles.pass_settings import Quantize
 from edgepack.packager.progress import silent
-from edgepack.packager.quantization import gated_model
-from edgepack.packager.quantization.ablation import GATES, add_gates
-from edgepack.packager.quantization.calibrated import NOTHING_SPARED, CalibratedModel
-from edgepack.packager.quantization.gated_model import GatedModel
-from edgepack.packager.samples.sequence import Samples
+from edgepack.packager.quantization.static import switchable_model as gated_model
+from edgepack.packager.quantization.static.calibrated import NOTHING_SPARED, CalibratedModel
+from edgepack.packager.quantization.static.switchable_model import GatedModel
+from edgepack.packager.quantization.static.switchable_quantizers import GATES, add_gates
+from edgepack.packager.tensors.sequence import Samples
 from tests.unit.packager_passes.models import make_model, samples_for, weight
 
 _SETTINGS = Quantize(ops="all", activations="uint8", weights="int8")

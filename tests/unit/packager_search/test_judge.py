@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
-from edgepack.packager.judging.chains import STEPS
-from edgepack.packager.judging.measure import Outputs, Run
-from edgepack.packager.profile.schema import AccuracyGate
-from edgepack.packager.samples.sequence import Feeds, Samples, State
+from edgepack.packager.metrics.chains import STEPS
+from edgepack.packager.profiles.schema import AccuracyGate
+from edgepack.packager.runtime.model_run import Outputs, Run
 from edgepack.packager.search.judge import NEAR_SPARE, CandidateJudge
+from edgepack.packager.tensors.sequence import Feeds, Samples, State
 
 _COUNT = 40
 _SIZE = 9.0

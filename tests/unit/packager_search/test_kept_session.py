@@ -14,15 +14,15 @@ from edgepack.agent.runtime.sessions import Session, Tensor
 from edgepack.bundle.chunks import entry
 from edgepack.bundle.golden import Golden, write_golden
 from edgepack.bundle.manifest import GOLDEN_FILE, Variant
-from edgepack.packager.judging.kept_session import (
+from edgepack.packager.runtime.kept_session import (
     KeptSession,
     Opened,
     RememberingSession,
     digests_of,
 )
-from edgepack.packager.judging.provider_process import ProviderProcess
-from edgepack.packager.judging.trial import Asked, try_model
-from edgepack.packager.samples.sequence import Samples
+from edgepack.packager.runtime.provider_process import ProviderProcess
+from edgepack.packager.runtime.trial import Asked, try_model
+from edgepack.packager.tensors.sequence import Samples
 from edgepack.wire.messages import ProbeResult
 from tests.simulators.manifests import make_variant
 from tests.unit.agent_runtime.examples import make_inputs, save_variant

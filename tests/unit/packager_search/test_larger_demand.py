@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from edgepack.packager.judging.verdict import Verdict
+from edgepack.packager.gates.verdict import Verdict
 from edgepack.packager.search.larger_demand import MOST_TIMES, larger_demand
 
 

@@ -8,11 +8,11 @@ import pytest
 
 from edgepack.agent.runtime.facts import read_device_facts
 from edgepack.errors import BuildError
+from edgepack.packager.cli.option_values import parse_toolchain
 from edgepack.packager.config.build_file import read_config
-from edgepack.packager.judging.evaluation import find_venue
-from edgepack.packager.judging.pinned_toolchain import PinnedToolchain, pin_toolchains
-from edgepack.packager.option_values import parse_toolchain
-from edgepack.packager.profile.reading import load_profile
+from edgepack.packager.profiles.reading import load_profile
+from edgepack.packager.runtime.evaluator import find_venue
+from edgepack.packager.runtime.pinned_toolchain import PinnedToolchain, pin_toolchains
 
 CPU = load_profile("cpu")
 

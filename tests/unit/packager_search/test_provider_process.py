@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from edgepack.packager.judging.provider_process import CHILD, ProviderProcess, tell_waiting
+from edgepack.packager.runtime.provider_process import CHILD, ProviderProcess, tell_waiting
 from tests.simulators.children import (
     LONGER_AND_LONGER_S,
     child,

@@ -7,11 +7,11 @@ import numpy as np
 import onnx
 from onnx import helper
 
-from edgepack.packager.profile.pass_settings import Quantize
+from edgepack.packager.profiles.pass_settings import Quantize
 from edgepack.packager.progress import silent
-from edgepack.packager.quantization.calibrated import CalibratedModel
-from edgepack.packager.quantization.ranking import rank_nodes
-from edgepack.packager.samples.sequence import Feeds, Samples
+from edgepack.packager.quantization.static.calibrated import CalibratedModel
+from edgepack.packager.quantization.static.ranking import rank_nodes
+from edgepack.packager.tensors.sequence import Feeds, Samples
 from tests.unit.packager_passes.models import make_model, samples_for, weight
 
 

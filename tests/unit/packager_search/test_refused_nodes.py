@@ -4,7 +4,7 @@ from collections.abc import Callable, Collection
 
 import pytest
 
-from edgepack.packager.judging.refused_nodes import (
+from edgepack.packager.runtime.refusal_bisection import (
     MOST_NODES,
     EndOfOpeningsError,
     Found,

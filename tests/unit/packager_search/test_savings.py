@@ -8,30 +8,30 @@ import onnx
 import pytest
 from onnx import helper
 
-from edgepack.packager.graph.questions import index_graph
+from edgepack.packager.graph.queries import index_graph
 from edgepack.packager.graph.workload import Workload, workloads
-from edgepack.packager.judging.evaluation import Evaluator, Venue
-from edgepack.packager.judging.measure import ModelRunner
-from edgepack.packager.lowering.weights import WeightQuantizer
-from edgepack.packager.profile.pass_settings import QuantizeWeights
-from edgepack.packager.profile.reading import load_profile
-from edgepack.packager.profile.schema import AccuracyGate
+from edgepack.packager.profiles.pass_settings import QuantizeWeights
+from edgepack.packager.profiles.reading import load_profile
+from edgepack.packager.profiles.schema import AccuracyGate
 from edgepack.packager.progress import silent
-from edgepack.packager.samples.sequence import Samples
-from edgepack.packager.search.candidates import SearchResult
-from edgepack.packager.search.journal import Journal
-from edgepack.packager.search.judge import CandidateJudge
-from edgepack.packager.search.maker import NodeCost
-from edgepack.packager.search.savings import (
+from edgepack.packager.quantization.contract import NodeCost
+from edgepack.packager.quantization.savings import (
     computing_given_away,
     describe_share,
     given_away,
     in_sparing_order,
     worth_lowering,
 )
+from edgepack.packager.quantization.weight_only.maker import WeightQuantizer
+from edgepack.packager.runtime.evaluator import Evaluator, Venue
+from edgepack.packager.runtime.model_run import ModelRunner
+from edgepack.packager.search.candidates import SearchResult
+from edgepack.packager.search.journal import Journal
+from edgepack.packager.search.judge import CandidateJudge
 from edgepack.packager.search.search import search
 from edgepack.packager.search.time_limit import TimeLimit
 from edgepack.packager.search.tries import Conditions
+from edgepack.packager.tensors.sequence import Samples
 from tests.unit.packager_passes.models import make_model, weight
 from tests.unit.packager_search.toys import ToyMaker, search_toy, toy_tries
 

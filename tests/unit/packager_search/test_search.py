@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from edgepack.packager.judging.measure import Outputs, Run
+from edgepack.packager.runtime.model_run import Outputs, Run
 from edgepack.packager.search import tries
 from edgepack.packager.search.candidates import Demand
 from edgepack.packager.search.journal import Journal

@@ -6,7 +6,7 @@ import pytest
 from click.testing import CliRunner
 
 from edgepack.bundle import keys_cli
-from edgepack.packager import cli
+from edgepack.packager.cli import build as cli
 from edgepack.packager.search.journal import journal_folder
 
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from edgepack.packager.judging import timing
-from edgepack.packager.judging.timing import interleaved_medians_ms
+from edgepack.packager.runtime import timing
+from edgepack.packager.runtime.timing import interleaved_medians_ms
 
 
 class _Clock:

@@ -9,20 +9,20 @@ from onnx import TensorProto, helper, numpy_helper
 
 from edgepack.packager.graph.model_files import save_model
 from edgepack.packager.graph.workload import Workload
-from edgepack.packager.judging.evaluation import Evaluator, Venue, open_plain
-from edgepack.packager.judging.measure import Run
-from edgepack.packager.profile.reading import load_profile
-from edgepack.packager.profile.schema import AccuracyGate
+from edgepack.packager.profiles.reading import load_profile
+from edgepack.packager.profiles.schema import AccuracyGate
 from edgepack.packager.progress import Progress, silent
-from edgepack.packager.samples.sequence import Samples
+from edgepack.packager.quantization.contract import Built, NodeCost, Raising
+from edgepack.packager.quantization.savings import with_workloads
+from edgepack.packager.runtime.evaluator import Evaluator, Venue, open_plain
+from edgepack.packager.runtime.model_run import Run
 from edgepack.packager.search.candidates import Demand, SearchResult
 from edgepack.packager.search.journal import Journal
 from edgepack.packager.search.judge import CandidateJudge
-from edgepack.packager.search.maker import Built, NodeCost, Raising
-from edgepack.packager.search.savings import with_workloads
 from edgepack.packager.search.search import search
 from edgepack.packager.search.time_limit import TimeLimit
 from edgepack.packager.search.tries import Conditions, Tries
+from edgepack.packager.tensors.sequence import Samples
 
 _WIDTH = 64
 

@@ -24,10 +24,10 @@ from edgepack.bundle.manifest import (
 )
 from edgepack.bundle.signature import sign_folder
 from edgepack.durable import write_file
+from edgepack.packager.bundling.prepared_variant import PreparedVariant
 from edgepack.packager.graph.tensor_offsets import tensor_offsets
 from edgepack.packager.reports.page import render_report
 from edgepack.packager.reports.report import Report, ReportedFile, encode_report
-from edgepack.packager.variant import PreparedVariant
 
 REPORT_JSON = "report.json"
 REPORT_HTML = "report.html"

@@ -22,16 +22,16 @@ from edgepack.bundle.keys import PublicKey
 from edgepack.bundle.manifest import Manifest, Variant
 from edgepack.bundle.verify import verify_folder
 from edgepack.errors import BuildError
-from edgepack.packager.judging.pinned_toolchain import PinnedToolchain
-from edgepack.packager.judging.provider_process import (
+from edgepack.packager.progress import Progress
+from edgepack.packager.reports.report import Rehearsed
+from edgepack.packager.runtime.pinned_toolchain import PinnedToolchain
+from edgepack.packager.runtime.provider_process import (
     MODULE,
     ProviderProcess,
     Waiting,
     tell_waiting,
 )
-from edgepack.packager.judging.trial import MORE_S, Asked
-from edgepack.packager.progress import Progress
-from edgepack.packager.reports.report import Rehearsed
+from edgepack.packager.runtime.trial import MORE_S, Asked
 from edgepack.wire.messages import Choice, DeviceFacts, ProbeResult
 
 _PROVIDERS = ProviderConfig(allow_simulator=True)

@@ -5,9 +5,9 @@ from statistics import median
 
 import msgspec
 
-from edgepack.packager.judging.inspection import Inspection
-from edgepack.packager.judging.layers import LayerError
-from edgepack.packager.judging.ranges import TensorRange
+from edgepack.packager.metrics.inspection import Inspection
+from edgepack.packager.metrics.layer_errors import LayerError
+from edgepack.packager.metrics.tensor_ranges import TensorRange
 
 CLEARLY_DB = 3.0
 """Half or twice the noise power: less is no news."""

@@ -29,7 +29,7 @@ from edgepack.bundle.manifest import (
 from edgepack.errors import BundleError
 from edgepack.packager.bundling.assemble import REPORT_JSON
 from edgepack.packager.graph.node_precision import NodePrecision, node_precision
-from edgepack.packager.judging.inspection import Inspection
+from edgepack.packager.metrics.inspection import Inspection
 from edgepack.packager.reports.report import REPORT_FORMAT, Report, ReportedFile, VariantReport
 
 _MAX_REPORT_BYTES = 64 * 1024 * 1024

@@ -10,8 +10,8 @@ import msgspec
 from edgepack.errors import BuildError
 from edgepack.packager.config.inputs import InputDeclaration, Section
 from edgepack.packager.config.outputs import OutputDeclaration
-from edgepack.packager.config.type_errors import describe_type_error
 from edgepack.packager.source.fixed_inputs import Numbers
+from edgepack.packager.toml_errors import describe_type_error
 
 CONFIG_FILE = "edgepack.toml"
 

@@ -12,7 +12,7 @@ import msgspec
 
 from edgepack.errors import BuildError
 from edgepack.packager.source.fixed_inputs import FixedInput
-from edgepack.packager.source.tensor_spec import TensorSpec
+from edgepack.packager.tensors.spec import TensorSpec
 
 _RGB_CHANNELS = 3
 

@@ -10,8 +10,8 @@ from typing import Literal
 
 from edgepack.errors import BuildError
 from edgepack.packager.config.inputs import Section
-from edgepack.packager.samples.meanings import Meaning
-from edgepack.packager.source.tensor_spec import TensorSpec
+from edgepack.packager.tensors.meanings import Meaning
+from edgepack.packager.tensors.spec import TensorSpec
 
 
 class OutputDeclaration(Section, frozen=True, kw_only=True):

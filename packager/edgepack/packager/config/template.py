@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from edgepack.packager.source.input_shapes import likely_sizes
-from edgepack.packager.source.tensor_spec import TensorSpec
+from edgepack.packager.tensors.spec import TensorSpec
 from edgepack.packager.wording import toml_key
 
 

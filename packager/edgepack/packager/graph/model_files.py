@@ -13,7 +13,7 @@ from onnxruntime.capi import onnxruntime_pybind11_state as _runtime
 
 from edgepack import durable
 from edgepack.packager.graph import stored_tensors
-from edgepack.packager.graph.questions import subgraphs
+from edgepack.packager.graph.queries import subgraphs
 
 EXTERNAL_ABOVE_BYTES = 1_800_000_000
 """Weights beyond this go to a file of their own: below protobuf's 2 GB with room for the graph."""

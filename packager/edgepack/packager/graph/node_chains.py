@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterable
 import numpy as np
 import onnx
 
-from edgepack.packager.graph.questions import GraphIndex, used_names
+from edgepack.packager.graph.queries import GraphIndex, used_names
 
 
 def producer(index: GraphIndex, name: str, *op_types: str) -> onnx.NodeProto | None:

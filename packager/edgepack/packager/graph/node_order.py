@@ -4,7 +4,7 @@ import heapq
 
 import onnx
 
-from edgepack.packager.graph.questions import outer_reads, subgraphs
+from edgepack.packager.graph.queries import outer_reads, subgraphs
 
 
 def sort_nodes(graph: onnx.GraphProto) -> None:

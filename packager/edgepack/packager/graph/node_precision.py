@@ -3,7 +3,7 @@
 import msgspec
 import onnx
 
-from edgepack.packager.quantization.operators import COMPUTE
+from edgepack.packager.graph.operators import COMPUTE
 
 _CONVERSIONS = frozenset({"QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear"})
 _INTEGER_PREFIXES = ("QLinear", "DynamicQuantize", "QGemm", "MatMulNBits")

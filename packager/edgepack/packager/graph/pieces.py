@@ -7,7 +7,7 @@ import msgspec
 import onnx
 from onnx import helper
 
-from edgepack.packager.graph.questions import outer_reads, subgraphs
+from edgepack.packager.graph.queries import outer_reads, subgraphs
 
 
 class Piece(msgspec.Struct, frozen=True, kw_only=True):

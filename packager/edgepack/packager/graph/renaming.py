@@ -1,10 +1,10 @@
-"""New names for tensors of a graph."""
+"""New names for tensors and nodes of a graph."""
 
 from collections.abc import Mapping
 
 import onnx
 
-from edgepack.packager.graph.questions import own_names, subgraphs
+from edgepack.packager.graph.queries import own_names, subgraphs
 
 
 def rename_reads(graph: onnx.GraphProto, renamed: Mapping[str, str]) -> None:
@@ -24,3 +24,14 @@ def rename_reads(graph: onnx.GraphProto, renamed: Mapping[str, str]) -> None:
             rename_reads(body, outer)
             for value in body.output:  # a body may hand on what stands outside of it
                 value.name = outer.get(value.name, value.name)
+
+
+def name_nodes(graph: onnx.GraphProto) -> None:
+    """Gives every node a unique, non-empty name; names that are already so stay."""
+    taken: set[str] = set()
+    for index, node in enumerate(graph.node):
+        name = node.name or f"{node.op_type}_{index}"
+        while name in taken:
+            name = f"{name}_{index}"
+        taken.add(name)
+        node.name = name

@@ -8,8 +8,8 @@ from collections.abc import Collection, Iterable
 
 import onnx
 
-from edgepack.packager.graph.questions import GraphIndex, index_graph, outer_reads, subgraphs
-from edgepack.packager.quantization.operators import RECTIFIERS
+from edgepack.packager.graph.operators import RECTIFIERS
+from edgepack.packager.graph.queries import GraphIndex, index_graph, outer_reads, subgraphs
 
 PAIRS = frozenset({"QuantizeLinear", "DequantizeLinear"})
 

@@ -8,7 +8,7 @@ import msgspec
 import onnx
 
 from edgepack.packager.graph import stored_tensors
-from edgepack.packager.graph.questions import GraphIndex
+from edgepack.packager.graph.queries import GraphIndex
 
 _FEWEST_AXES = 2
 """Axes of a weight; what has fewer is a bias or a factor, whose bytes do not count."""

@@ -9,10 +9,10 @@ rate does, it stays: whoever builds is told of that, and need not compute two ne
 import onnx
 from onnx import helper, shape_inference
 
-from edgepack.packager.passes.control_flow import option_that_folds
-from edgepack.packager.passes.infer_shapes import infer
-from edgepack.packager.samples.sequence import Samples
+from edgepack.packager.graph.control_flow import option_that_folds
+from edgepack.packager.graph.shape_inference import infer
 from edgepack.packager.source.known_branches import rename_tensors
+from edgepack.packager.tensors.sequence import Samples
 
 _Type = tuple[int, tuple[int, ...]]
 

@@ -13,8 +13,8 @@ from msgspec.structs import replace
 from onnx import defs, helper
 
 from edgepack.packager.graph.model_files import opset_of
-from edgepack.packager.graph.questions import subgraphs
-from edgepack.packager.passes.infer_shapes import add_shapes
+from edgepack.packager.graph.queries import subgraphs
+from edgepack.packager.graph.shape_inference import add_shapes
 from edgepack.packager.passes.known_values import fold_known_values
 from edgepack.packager.passes.operator_sets import STANDARD, UnchangeableError, exists, label
 from edgepack.packager.passes.opset_rewrites import REWRITES, Reach, Step

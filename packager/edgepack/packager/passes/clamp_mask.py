@@ -15,9 +15,9 @@ from onnx import numpy_helper
 
 from edgepack.errors import BuildError
 from edgepack.packager.graph import stored_tensors
-from edgepack.packager.judging.measure import ModelRunner, largest_difference
 from edgepack.packager.passes.context import PassContext, PassResult
-from edgepack.packager.profile.pass_settings import ClampMask
+from edgepack.packager.profiles.pass_settings import ClampMask
+from edgepack.packager.runtime.model_run import ModelRunner, largest_difference
 
 _TOLERANCE = 1e-3
 """Share of an output's root-mean-square by which it may change; float rounding moves 1e-6."""

@@ -23,20 +23,20 @@ import onnx
 from onnx import helper, inliner, version_converter
 
 from edgepack.errors import BuildError
+from edgepack.packager.graph.float_types import to_float32
 from edgepack.packager.graph.model_files import (
     drop_unused_opsets,
     is_large,
     opset_of,
 )
-from edgepack.packager.graph.questions import used_names
+from edgepack.packager.graph.queries import used_names
+from edgepack.packager.graph.renaming import name_nodes
 from edgepack.packager.graph.stored_tensors import is_held
-from edgepack.packager.graph.unread_nodes import drop_unread_nodes
+from edgepack.packager.graph.unused_nodes import drop_unread_nodes
 from edgepack.packager.passes.both_branches import compute_both_branches
 from edgepack.packager.passes.change_opset import change_opset
 from edgepack.packager.passes.context import PassContext, PassResult
-from edgepack.packager.passes.float_types import to_float32
 from edgepack.packager.passes.integer_moves import pair_integer_moves
-from edgepack.packager.passes.names_apart import set_names_apart
 from edgepack.packager.passes.operator_sets import (
     UnchangeableError,
     check_types,
@@ -44,7 +44,8 @@ from edgepack.packager.passes.operator_sets import (
 )
 from edgepack.packager.passes.opset_rewrites import RESIZE_COUNTS_CENTRES, resize_from_corners
 from edgepack.packager.passes.plain_constants import make_constants_plain
-from edgepack.packager.profile.pass_settings import Clean
+from edgepack.packager.passes.unique_names import set_names_apart
+from edgepack.packager.profiles.pass_settings import Clean
 
 _LOWEST_IR = 8
 _IR_WITHOUT_SUCH_INPUTS = 4
@@ -88,17 +89,6 @@ def clean(model: onnx.ModelProto, settings: Clean, context: PassContext) -> Pass
     _set_ir_version(model, context)  # 11.
     others = (moved,) if moved else ()
     return PassResult(model=model, notes=(*float_notes, *notes, *others, *branch_notes))
-
-
-def name_nodes(graph: onnx.GraphProto) -> None:
-    """Gives every node a unique, non-empty name; names that are already so stay."""
-    taken: set[str] = set()
-    for index, node in enumerate(graph.node):
-        name = node.name or f"{node.op_type}_{index}"
-        while name in taken:
-            name = f"{name}_{index}"
-        taken.add(name)
-        node.name = name
 
 
 def drop_unused(model: onnx.ModelProto) -> None:

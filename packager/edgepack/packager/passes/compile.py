@@ -28,9 +28,9 @@ from edgepack.agent.runtime.sessions import Tensor
 from edgepack.agent.runtime.versions import parse_version
 from edgepack.bundle.manifest import Placement
 from edgepack.errors import BuildError
-from edgepack.packager.judging.pinned_toolchain import PinnedToolchain
 from edgepack.packager.passes.compile_child import QNN, CompileAnswer, CompileRequest
-from edgepack.packager.profile.chips import ARCH_OPTION_TAKES, Chip, find_chip
+from edgepack.packager.profiles.chips import ARCH_OPTION_TAKES, Chip, find_chip
+from edgepack.packager.runtime.pinned_toolchain import PinnedToolchain
 
 MODULE = "edgepack.packager.passes.compile_child"
 CHILD = (sys.executable, "-m", MODULE)

@@ -5,8 +5,8 @@ from pathlib import Path
 import msgspec
 import onnx
 
-from edgepack.packager.profile.schema import Limits
-from edgepack.packager.samples.sequence import Samples
+from edgepack.packager.profiles.schema import Limits
+from edgepack.packager.tensors.sequence import Samples
 
 
 class PassContext(msgspec.Struct, frozen=True, kw_only=True):

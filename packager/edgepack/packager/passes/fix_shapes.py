@@ -8,7 +8,7 @@ import onnx
 
 from edgepack.errors import BuildError
 from edgepack.packager.passes.context import PassContext, PassResult
-from edgepack.packager.profile.pass_settings import FixShapes
+from edgepack.packager.profiles.pass_settings import FixShapes
 
 
 def fix_shapes(model: onnx.ModelProto, settings: FixShapes, context: PassContext) -> PassResult:

@@ -11,12 +11,12 @@ import onnx
 
 from edgepack.packager.graph.held_weights import load_held
 from edgepack.packager.graph.model_files import drop_unused_opsets
-from edgepack.packager.passes.clean import name_nodes
+from edgepack.packager.graph.renaming import name_nodes
+from edgepack.packager.graph.shape_inference import add_missing_shapes, add_shapes
 from edgepack.packager.passes.context import PassContext, PassResult
 from edgepack.packager.passes.gelu import fuse_fast_gelu, fuse_gelu
-from edgepack.packager.passes.infer_shapes import add_missing_shapes, add_shapes
 from edgepack.packager.passes.layer_norm import fuse_layer_norm
-from edgepack.packager.profile.pass_settings import FuseTransformer
+from edgepack.packager.profiles.pass_settings import FuseTransformer
 
 _MICROSOFT = "com.microsoft"
 _NAMED = 5

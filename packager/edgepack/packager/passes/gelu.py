@@ -24,8 +24,8 @@ from edgepack.packager.graph.node_chains import (
     replace,
     scalar,
 )
-from edgepack.packager.graph.questions import GraphIndex, index_graph
-from edgepack.packager.profile.schema import Limits
+from edgepack.packager.graph.queries import GraphIndex, index_graph
+from edgepack.packager.profiles.schema import Limits
 
 _FIRST_OPSET_WITH_GELU = 20
 _MICROSOFT = "com.microsoft"

@@ -10,7 +10,7 @@ from onnx import helper
 
 from edgepack.packager.graph.model_files import opset_of
 from edgepack.packager.graph.node_chains import beside, is_near, only_reader, replace, scalar
-from edgepack.packager.graph.questions import GraphIndex, index_graph
+from edgepack.packager.graph.queries import GraphIndex, index_graph
 
 _FIRST_OPSET = 14
 

@@ -19,7 +19,7 @@ import onnx
 from onnx import helper
 
 from edgepack.packager.graph.node_chains import replace
-from edgepack.packager.graph.questions import GraphIndex, index_graph
+from edgepack.packager.graph.queries import GraphIndex, index_graph
 from edgepack.packager.wording import counted
 
 _MOVES = frozenset(

@@ -10,8 +10,8 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
+from edgepack.packager.graph.shape_inference import infer
 from edgepack.packager.graph.stored_tensors import values
-from edgepack.packager.passes.infer_shapes import infer
 
 _MOST_VALUES = 64
 """Axes, sizes and single numbers; anything larger is left to the pass that folds constants."""

@@ -18,7 +18,7 @@ from edgepack.packager.graph.node_chains import (
     replace,
     scalar,
 )
-from edgepack.packager.graph.questions import GraphIndex, index_graph
+from edgepack.packager.graph.queries import GraphIndex, index_graph
 from edgepack.packager.wording import counted
 
 _FIRST_OPSET = 17

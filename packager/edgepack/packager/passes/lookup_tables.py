@@ -15,8 +15,8 @@ import numpy.typing as npt
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from edgepack.packager.graph.questions import GraphIndex, index_graph
-from edgepack.packager.judging.measure import ModelRunner
+from edgepack.packager.graph.queries import GraphIndex, index_graph
+from edgepack.packager.runtime.model_run import ModelRunner
 
 _ONE_INPUT = (
     *("Abs", "Celu", "Clip", "Cos", "Elu", "Erf", "Exp", "Gelu", "HardSigmoid", "HardSwish"),

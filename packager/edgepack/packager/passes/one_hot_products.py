@@ -14,7 +14,7 @@ import numpy.typing as npt
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from edgepack.packager.graph.questions import GraphIndex, index_graph
+from edgepack.packager.graph.queries import GraphIndex, index_graph
 
 _TOKENS: dict[int, type[np.signedinteger]] = {
     TensorProto.INT32: np.int32,

@@ -3,7 +3,7 @@
 import onnx
 from onnx import defs
 
-from edgepack.packager.graph.questions import subgraphs
+from edgepack.packager.graph.queries import subgraphs
 
 STANDARD = ("", "ai.onnx")
 """The names of the standard domain."""

@@ -8,7 +8,7 @@ import onnx
 from onnx import helper, numpy_helper
 
 from edgepack.packager.graph import stored_tensors
-from edgepack.packager.graph.questions import subgraphs
+from edgepack.packager.graph.queries import subgraphs
 from edgepack.packager.passes.operator_sets import UnchangeableError, label
 
 _AXES_BECAME_INPUT = {

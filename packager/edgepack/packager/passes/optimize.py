@@ -26,14 +26,14 @@ from edgepack.packager.graph.model_files import (
     opset_of,
     quiet_options,
 )
-from edgepack.packager.graph.renaming import rename_reads
-from edgepack.packager.passes.clean import drop_unused, name_nodes
+from edgepack.packager.graph.renaming import name_nodes, rename_reads
+from edgepack.packager.graph.shape_inference import add_missing_shapes, add_shapes
+from edgepack.packager.passes.clean import drop_unused
 from edgepack.packager.passes.context import PassContext, PassResult
-from edgepack.packager.passes.infer_shapes import add_missing_shapes, add_shapes
 from edgepack.packager.passes.lookup_tables import fold_into_tables
 from edgepack.packager.passes.one_hot_products import look_up_one_hots
 from edgepack.packager.passes.simple_gemm import simplify_gemm
-from edgepack.packager.profile.pass_settings import Optimize
+from edgepack.packager.profiles.pass_settings import Optimize
 from edgepack.packager.wording import counted
 
 _BASIC = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC

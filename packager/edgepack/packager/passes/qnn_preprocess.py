@@ -16,12 +16,12 @@ import onnx
 from onnx import helper
 
 from edgepack.packager.graph.node_chains import only_reader, producer, replace, scalar
-from edgepack.packager.graph.questions import GraphIndex, index_graph
+from edgepack.packager.graph.queries import GraphIndex, index_graph
+from edgepack.packager.graph.shape_inference import add_missing_shapes, add_shapes
 from edgepack.packager.passes.context import PassContext, PassResult
 from edgepack.packager.passes.gelu import fuse_gelu
 from edgepack.packager.passes.hard_swish import fuse_hard_swish
-from edgepack.packager.passes.infer_shapes import add_missing_shapes, add_shapes
-from edgepack.packager.profile.pass_settings import QnnPreprocess
+from edgepack.packager.profiles.pass_settings import QnnPreprocess
 
 _SPACE_TO_DEPTH = (0, 3, 5, 1, 2, 4)
 _DEPTH_TO_SPACE: Mapping[Sequence[int], str] = {

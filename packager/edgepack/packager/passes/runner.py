@@ -7,25 +7,25 @@ import onnx
 
 from edgepack.agent.runtime.runtime_words import first_line
 from edgepack.errors import BuildError
-from edgepack.packager.graph.model_files import RUNTIME_ERRORS
-from edgepack.packager.graph.own_quantization import read_own_quantization
-from edgepack.packager.judging.measure import ModelRunner, Outputs, largest_difference
-from edgepack.packager.passes.clamp_mask import clamp_mask
-from edgepack.packager.passes.clean import clean, name_nodes
-from edgepack.packager.passes.context import PassContext, PassResult
-from edgepack.packager.passes.control_flow import (
+from edgepack.packager.graph.control_flow import (
     describe_node,
     note_what_stays,
     option_that_folds,
 )
+from edgepack.packager.graph.model_files import RUNTIME_ERRORS
+from edgepack.packager.graph.renaming import name_nodes
+from edgepack.packager.graph.source_quantization import read_own_quantization
+from edgepack.packager.passes.apply_workarounds import spell_out
+from edgepack.packager.passes.clamp_mask import clamp_mask
+from edgepack.packager.passes.clean import clean
+from edgepack.packager.passes.context import PassContext, PassResult
 from edgepack.packager.passes.fix_shapes import fix_shapes
 from edgepack.packager.passes.fuse_transformer import fuse_transformer
 from edgepack.packager.passes.infer_shapes import infer_shapes
 from edgepack.packager.passes.optimize import optimize
 from edgepack.packager.passes.qnn_preprocess import qnn_preprocess
-from edgepack.packager.passes.spell_out import spell_out
 from edgepack.packager.passes.vitisai_preprocess import vitisai_preprocess
-from edgepack.packager.profile.pass_settings import (
+from edgepack.packager.profiles.pass_settings import (
     ClampMask,
     Clean,
     FixShapes,
@@ -37,8 +37,9 @@ from edgepack.packager.profile.pass_settings import (
     SpellOut,
     VitisAiPreprocess,
 )
-from edgepack.packager.profile.schema import Profile
+from edgepack.packager.profiles.schema import Profile
 from edgepack.packager.progress import Progress
+from edgepack.packager.runtime.model_run import ModelRunner, Outputs, largest_difference
 from edgepack.packager.wording import counted
 
 _CONTROL_FLOW = {"If", "Loop", "Scan"}

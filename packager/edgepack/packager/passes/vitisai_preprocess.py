@@ -11,12 +11,12 @@ import onnx
 from onnx import helper, numpy_helper
 
 from edgepack.packager.graph.node_chains import replace
-from edgepack.packager.graph.questions import GraphIndex, index_graph
+from edgepack.packager.graph.queries import GraphIndex, index_graph
+from edgepack.packager.graph.shape_inference import add_shapes
 from edgepack.packager.passes.context import PassContext, PassResult
 from edgepack.packager.passes.hard_swish import fuse_hard_swish
-from edgepack.packager.passes.infer_shapes import add_shapes
 from edgepack.packager.passes.large_pools import split_large_pools
-from edgepack.packager.profile.pass_settings import VitisAiPreprocess
+from edgepack.packager.profiles.pass_settings import VitisAiPreprocess
 
 
 def vitisai_preprocess(

@@ -5,12 +5,12 @@ from pathlib import Path
 
 import onnx
 
-from edgepack.packager.profile.pass_settings import Quantize
+from edgepack.packager.profiles.pass_settings import Quantize
 from edgepack.packager.progress import Progress
-from edgepack.packager.quantization.candidate import Quantizer
-from edgepack.packager.quark.maker import QuarkQuantizer
-from edgepack.packager.samples.sequence import Samples
-from edgepack.packager.search.maker import CandidateMaker
+from edgepack.packager.quantization.contract import CandidateMaker
+from edgepack.packager.quantization.quark.maker import QuarkQuantizer
+from edgepack.packager.quantization.static.candidate import Quantizer
+from edgepack.packager.tensors.sequence import Samples
 
 _BACK_ENDS: Mapping[str, Callable[..., CandidateMaker]] = {
     "edgepack": Quantizer,

@@ -23,13 +23,13 @@ from edgepack.packager.graph.held_weights import save_for_session
 from edgepack.packager.graph.model_files import RUNTIME_ERRORS, open_on_cpu
 from edgepack.packager.graph.subsampling import PHASE, add_subsamples
 from edgepack.packager.progress import Progress
-from edgepack.packager.quantization.observations import (
+from edgepack.packager.tensors.observations import (
     BINS,
     NOTHING_SEEN,
     Observation,
     count_into,
 )
-from edgepack.packager.samples.sequence import Feeds, Samples
+from edgepack.packager.tensors.sequence import Feeds, Samples
 
 VALUES_A_SAMPLE = 16384
 

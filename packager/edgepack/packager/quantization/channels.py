@@ -14,8 +14,8 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from edgepack.packager.graph.model_files import opset_of
-from edgepack.packager.judging.measure import ModelRunner
-from edgepack.packager.samples.sequence import Samples
+from edgepack.packager.runtime.model_run import ModelRunner
+from edgepack.packager.tensors.sequence import Samples
 
 Channels = npt.NDArray[np.float64]
 """One number a channel, float64 (channels,)."""

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 
 from markupsafe import Markup
 
-from edgepack.packager.judging.layers import LayerError
-from edgepack.packager.judging.ranges import TensorRange
+from edgepack.packager.metrics.layer_errors import LayerError
+from edgepack.packager.metrics.tensor_ranges import TensorRange
 
 
 def depth(layers: Sequence[LayerError]) -> Markup:

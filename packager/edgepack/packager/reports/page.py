@@ -5,10 +5,8 @@ from importlib import resources
 
 import jinja2
 
-from edgepack.packager.judging.ranges import OUTLIER_FACTOR
-from edgepack.packager.reports import bars, plot, reasons, views
-from edgepack.packager.reports.compiled_templates import CompiledTemplates
-from edgepack.packager.reports.numbers import (
+from edgepack.packager.metrics.tensor_ranges import OUTLIER_FACTOR
+from edgepack.packager.number_format import (
     format_bytes,
     format_metric,
     format_milliseconds,
@@ -17,6 +15,8 @@ from edgepack.packager.reports.numbers import (
     format_round_bytes,
     format_size_change,
 )
+from edgepack.packager.reports import bars, plot, reasons, views
+from edgepack.packager.reports.compiled_templates import CompiledTemplates
 from edgepack.packager.reports.report import Report, latency_text, speed_text
 
 _FOLDER = "edgepack.packager.reports"

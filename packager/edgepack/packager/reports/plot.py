@@ -11,7 +11,7 @@ import msgspec
 from markupsafe import Markup, escape
 
 from edgepack.bundle.manifest import Accuracy
-from edgepack.packager.reports.numbers import format_metric
+from edgepack.packager.number_format import format_metric
 
 _WIDTH, _HEIGHT = 380, 250
 _LEFT, _RIGHT, _TOP, _BOTTOM = 50, 366, 14, 208

@@ -1,8 +1,8 @@
 """Why a variant is the one that it is, in a plain sentence, from what its report knows."""
 
-from edgepack.packager.reports.numbers import format_metric
-from edgepack.packager.reports.report import Report, VariantReport
-from edgepack.packager.variant import Attempt, RefusedVariant
+from edgepack.packager.number_format import format_metric
+from edgepack.packager.reports.report import RefusedVariant, Report, VariantReport
+from edgepack.packager.search.attempts import Attempt
 from edgepack.packager.wording import counted
 
 FLOAT_PRECISION = "fp32"

@@ -8,10 +8,10 @@ default, so that a report of an older release is still read.
 import msgspec
 
 from edgepack.bundle.manifest import Accuracy, GoldenTolerance, Placement, Requirements, Toolchain
-from edgepack.packager.judging.inspection import Inspection
-from edgepack.packager.judging.untaken import UntakenNode
-from edgepack.packager.reports.numbers import format_latency
-from edgepack.packager.variant import Attempt, Culprit, RefusedVariant
+from edgepack.packager.metrics.inspection import Inspection
+from edgepack.packager.number_format import format_latency
+from edgepack.packager.runtime.unassigned_nodes import UntakenNode
+from edgepack.packager.search.attempts import Attempt, Culprit
 
 REPORT_FORMAT = 1
 _SAME_SPEED = 0.02
@@ -80,6 +80,26 @@ class VariantReport(msgspec.Struct, frozen=True, kw_only=True):
     profile_sha256: str = ""
     timing: Timing | None = None
     rehearsal: Rehearsed | None = None
+
+
+class RefusedVariant(msgspec.Struct, frozen=True, kw_only=True):
+    """What is known of a variant that its gates refused, for the report.
+
+    Attributes:
+        precision, accuracy, placement, attempts, culprits, inspection, left_nodes, notes: See
+            `PreparedVariant`.
+        size_bytes: Size of its model.
+    """
+
+    precision: str
+    size_bytes: int
+    accuracy: Accuracy
+    placement: Placement
+    attempts: tuple[Attempt, ...]
+    culprits: tuple[Culprit, ...]
+    inspection: Inspection | None
+    left_nodes: tuple[UntakenNode, ...]
+    notes: tuple[str, ...]
 
 
 class RefusedProfile(msgspec.Struct, frozen=True, kw_only=True):

@@ -5,14 +5,14 @@ from itertools import takewhile
 
 import msgspec
 
-from edgepack.packager.judging.inspection import Inspection
-from edgepack.packager.judging.layers import LayerError
-from edgepack.packager.judging.ranges import TensorRange
-from edgepack.packager.judging.untaken import UntakenNode
+from edgepack.packager.metrics.inspection import Inspection
+from edgepack.packager.metrics.layer_errors import LayerError
+from edgepack.packager.metrics.tensor_ranges import TensorRange
 from edgepack.packager.reports.plot import Point
 from edgepack.packager.reports.reasons import best_attempt, is_float_instead
-from edgepack.packager.reports.report import VariantReport
-from edgepack.packager.variant import Attempt, RefusedVariant
+from edgepack.packager.reports.report import RefusedVariant, VariantReport
+from edgepack.packager.runtime.unassigned_nodes import UntakenNode
+from edgepack.packager.search.attempts import Attempt
 
 MOST_LAYERS = 12
 MOST_RANGES = 10

@@ -13,12 +13,12 @@ from msgspec.structs import replace
 
 from edgepack.agent.runtime.opening import open_model_file
 from edgepack.packager.config.inputs import InputDeclaration
-from edgepack.packager.judging.measure import Run
 from edgepack.packager.progress import Progress
+from edgepack.packager.runtime.model_run import Run
 from edgepack.packager.samples.files import OpenedSamples
 from edgepack.packager.samples.recurrence import confirm_states, find_states
-from edgepack.packager.samples.sequence import Feeds, Samples, State, Tensor
 from edgepack.packager.source.model import SourceModel
+from edgepack.packager.tensors.sequence import Feeds, Samples, State, Tensor
 
 
 def follow_states(

@@ -8,9 +8,9 @@ import numpy as np
 
 from edgepack.errors import BuildError
 from edgepack.packager.config.inputs import InputDeclaration, TokenInput
-from edgepack.packager.samples.sequence import Feeds, Tensor
 from edgepack.packager.source.fixed_inputs import FixedInput
-from edgepack.packager.source.tensor_spec import TensorSpec
+from edgepack.packager.tensors.sequence import Feeds, Tensor
+from edgepack.packager.tensors.spec import TensorSpec
 
 
 class Fitted(msgspec.Struct, frozen=True, kw_only=True):

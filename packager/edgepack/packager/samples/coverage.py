@@ -10,8 +10,8 @@ import msgspec
 import numpy as np
 
 from edgepack.packager.config.inputs import ImageInput, InputDeclaration, TokenInput
-from edgepack.packager.samples.sequence import Samples, SampleSplit, Tensor
-from edgepack.packager.source.tensor_spec import TensorSpec
+from edgepack.packager.tensors.sequence import Samples, SampleSplit, Tensor
+from edgepack.packager.tensors.spec import TensorSpec
 
 _BEYOND_SHARE = 0.1
 """Of the calibration's range; a held-out value further out than this is worth a word."""

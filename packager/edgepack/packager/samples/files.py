@@ -11,10 +11,10 @@ from edgepack.packager.config.inputs import InputDeclaration, TokenInput
 from edgepack.packager.progress import Progress
 from edgepack.packager.samples.checks import fit_sample
 from edgepack.packager.samples.formats import open_files
-from edgepack.packager.samples.sequence import Feeds, Samples, Tensor, digest_of
 from edgepack.packager.source.fixed_inputs import FixedInput
 from edgepack.packager.source.input_shapes import suggest_option
-from edgepack.packager.source.tensor_spec import TensorSpec
+from edgepack.packager.tensors.sequence import Feeds, Samples, Tensor, digest_of
+from edgepack.packager.tensors.spec import TensorSpec
 from edgepack.packager.wording import counted
 
 RANDOM_PREFIX = "random:"

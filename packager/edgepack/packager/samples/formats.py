@@ -23,9 +23,9 @@ from edgepack.packager.samples.array_files import (
 )
 from edgepack.packager.samples.checks import without_fixed
 from edgepack.packager.samples.images import IMAGE_SUFFIXES, read_image
-from edgepack.packager.samples.sequence import Tensor
 from edgepack.packager.source.fixed_inputs import FixedInput
-from edgepack.packager.source.tensor_spec import TensorSpec
+from edgepack.packager.tensors.sequence import Tensor
+from edgepack.packager.tensors.spec import TensorSpec
 
 FORMS = (
     "a folder of .npz or .npy files, one .npz with a leading sample axis, ONNX test data "

@@ -8,7 +8,7 @@ import numpy.typing as npt
 
 from edgepack.errors import BuildError
 from edgepack.packager.config.inputs import ImageInput, image_size
-from edgepack.packager.source.tensor_spec import TensorSpec
+from edgepack.packager.tensors.spec import TensorSpec
 
 if TYPE_CHECKING:
     from PIL import Image

@@ -13,10 +13,10 @@ import numpy.typing as npt
 from msgspec.structs import replace
 
 from edgepack.agent.runtime.opening import open_model_file
-from edgepack.packager.judging.measure import Outputs, Run
+from edgepack.packager.runtime.model_run import Outputs, Run
 from edgepack.packager.samples.files import OpenedSamples
-from edgepack.packager.samples.sequence import Feeds, Mask, Samples, Tensor
 from edgepack.packager.source.model import SourceModel
+from edgepack.packager.tensors.sequence import Feeds, Mask, Samples, Tensor
 
 _UNMOVED = 1e-4
 """Root-mean-square change, as a share of the rows' own, that rounding may leave."""

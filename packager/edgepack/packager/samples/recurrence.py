@@ -16,9 +16,9 @@ import numpy as np
 
 from edgepack.errors import BuildError
 from edgepack.packager.config.inputs import InputDeclaration, RawInput
-from edgepack.packager.judging.measure import Run
-from edgepack.packager.samples.sequence import Feeds, State
-from edgepack.packager.source.tensor_spec import TensorSpec
+from edgepack.packager.runtime.model_run import Run
+from edgepack.packager.tensors.sequence import Feeds, State
+from edgepack.packager.tensors.spec import TensorSpec
 
 _BEFORE = frozenset({"in", "input", "past", "prev", "previous", "init", "initial", "old", "0", "i"})
 _AFTER = frozenset(

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from edgepack.errors import BuildError
 from edgepack.packager.samples.files import OpenedSamples
-from edgepack.packager.samples.sequence import SampleSplit
+from edgepack.packager.tensors.sequence import SampleSplit
 from edgepack.packager.wording import counted
 
 CALIBRATION_SHARE = 0.5

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import msgspec
 
-from edgepack.packager.judging.verdict import Verdict
-from edgepack.packager.search.maker import NodeCost, Origin
-from edgepack.packager.search.savings import describe_share
-from edgepack.packager.variant import Attempt
+from edgepack.packager.gates.verdict import Verdict
+from edgepack.packager.quantization.contract import NodeCost, Origin
+from edgepack.packager.quantization.savings import describe_share
+from edgepack.packager.search.attempts import Attempt
 from edgepack.packager.wording import counted
 
 

@@ -14,8 +14,8 @@ from typing import Any, Literal, get_args, get_origin
 import msgspec
 
 from edgepack.errors import BuildError, ProfileError
-from edgepack.packager.profile.reading import load_profile, resolve_profile
-from edgepack.packager.profile.schema import Profile
+from edgepack.packager.profiles.reading import load_profile, resolve_profile
+from edgepack.packager.profiles.schema import Profile
 
 MOST_COMBINATIONS = 64
 """Each costs a calibration and several candidates."""

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import msgspec
 
-from edgepack.packager.bundling.tool_versions import tool_versions
-from edgepack.packager.judging.evaluation import read_host_facts
-from edgepack.packager.judging.user_metric import Metric, metric_name
-from edgepack.packager.profile.schema import Profile
-from edgepack.packager.samples.sequence import SampleSplit
+from edgepack.packager.gates.user_metric import Metric, metric_name
+from edgepack.packager.profiles.schema import Profile
+from edgepack.packager.runtime.evaluator import read_host_facts
+from edgepack.packager.runtime.tool_versions import tool_versions
 from edgepack.packager.source.model import SourceModel
+from edgepack.packager.tensors.sequence import SampleSplit
 
 _FORMAT = 12
 """Raised when the same measurement would give other numbers."""

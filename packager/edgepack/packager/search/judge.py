@@ -11,14 +11,14 @@ from collections.abc import Callable, Mapping, Sequence
 
 from msgspec.structs import replace
 
-from edgepack.packager.judging.accuracy import Reference
-from edgepack.packager.judging.chains import run_samples
-from edgepack.packager.judging.measure import Outputs, Run
-from edgepack.packager.judging.user_metric import Metric, evaluate_metric, judge_metric
-from edgepack.packager.judging.verdict import Verdict
-from edgepack.packager.profile.schema import AccuracyGate
+from edgepack.packager.gates.accuracy import Reference
+from edgepack.packager.gates.user_metric import Metric, evaluate_metric, judge_metric
+from edgepack.packager.gates.verdict import Verdict
+from edgepack.packager.metrics.chains import run_samples
+from edgepack.packager.profiles.schema import AccuracyGate
+from edgepack.packager.runtime.model_run import Outputs, Run
 from edgepack.packager.samples.padding import without_padding
-from edgepack.packager.samples.sequence import Samples
+from edgepack.packager.tensors.sequence import Samples
 
 MOST_SAMPLES = 64
 """Samples that a candidate is judged on: enough to see 2 % of disagreement."""

@@ -3,8 +3,8 @@
 from collections.abc import Collection
 
 from edgepack.packager.progress import Progress
-from edgepack.packager.samples.sequence import Samples
-from edgepack.packager.search.maker import Built, CandidateMaker, NodeCost, Raising
+from edgepack.packager.quantization.contract import Built, CandidateMaker, NodeCost, Raising
+from edgepack.packager.tensors.sequence import Samples
 
 
 class KeptFloat:

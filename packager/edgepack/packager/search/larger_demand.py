@@ -15,7 +15,7 @@ import math
 
 import msgspec
 
-from edgepack.packager.judging.verdict import Verdict
+from edgepack.packager.gates.verdict import Verdict
 from edgepack.packager.search.candidates import Demand
 
 

@@ -25,13 +25,13 @@ from pathlib import Path
 import msgspec
 from msgspec.structs import replace
 
-from edgepack.packager.judging.evaluation import Evaluator
-from edgepack.packager.judging.measure import Run
 from edgepack.packager.progress import Progress
+from edgepack.packager.quantization.contract import CandidateMaker, NodeCost
+from edgepack.packager.quantization.savings import in_sparing_order, worth_lowering
+from edgepack.packager.runtime.evaluator import Evaluator
+from edgepack.packager.runtime.model_run import Run
 from edgepack.packager.search.candidates import Candidate, SearchResult
 from edgepack.packager.search.judge import NEAR_SPARE, CandidateJudge
-from edgepack.packager.search.maker import CandidateMaker, NodeCost
-from edgepack.packager.search.savings import in_sparing_order, worth_lowering
 from edgepack.packager.search.time_limit import OutOfTimeError, describe_duration
 from edgepack.packager.search.tries import Conditions, Tries
 from edgepack.packager.wording import counted

@@ -8,16 +8,16 @@ import msgspec
 from msgspec.structs import replace
 
 from edgepack.packager.graph.model_files import save_model
-from edgepack.packager.judging.evaluation import Evaluator
-from edgepack.packager.judging.measure import Run
 from edgepack.packager.progress import Progress
+from edgepack.packager.quantization.contract import Built, CandidateMaker, NodeCost, Raising
+from edgepack.packager.quantization.savings import given_away
+from edgepack.packager.runtime.evaluator import Evaluator
+from edgepack.packager.runtime.model_run import Run
+from edgepack.packager.search.attempts import Attempt
 from edgepack.packager.search.candidates import Candidate, Demand, Judged, SearchResult
 from edgepack.packager.search.journal import Journal
 from edgepack.packager.search.judge import NEAR_SPARE, CandidateJudge
-from edgepack.packager.search.maker import Built, CandidateMaker, NodeCost, Raising
-from edgepack.packager.search.savings import given_away
 from edgepack.packager.search.time_limit import TimeLimit, describe_duration
-from edgepack.packager.variant import Attempt
 
 _KEPT_BYTES = 64_000_000
 """Candidates of small models stay on disk, where they can be timed in the end."""

@@ -6,7 +6,7 @@ import onnx
 from onnx import defs
 
 from edgepack.errors import BuildError
-from edgepack.packager.graph.questions import subgraphs
+from edgepack.packager.graph.queries import subgraphs
 
 _BROUGHT = frozenset({"", "ai.onnx", "ai.onnx.ml", "com.microsoft"})
 """Domains whose operators ONNX Runtime has on a CPU. Whether another provider takes a node of

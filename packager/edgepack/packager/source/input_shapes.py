@@ -5,8 +5,8 @@ from collections.abc import Iterable, Mapping
 import onnx
 
 from edgepack.errors import BuildError
-from edgepack.packager.source.tensor_spec import TensorSpec
 from edgepack.packager.source.unknown_input import unknown_input
+from edgepack.packager.tensors.spec import TensorSpec
 
 UNNAMED = "?"
 """Stands for a dimension that is open and has no name of its own."""

@@ -16,8 +16,8 @@ from onnx import helper, numpy_helper
 
 from edgepack.packager.graph import stored_tensors
 from edgepack.packager.graph.model_files import RUNTIME_ERRORS, quiet_options
-from edgepack.packager.graph.questions import subgraphs
-from edgepack.packager.passes.infer_shapes import infer
+from edgepack.packager.graph.queries import subgraphs
+from edgepack.packager.graph.shape_inference import infer
 
 _ABOUT_SHAPES = frozenset({"Shape", "Size"})
 _DRAWN = frozenset(

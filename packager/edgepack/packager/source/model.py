@@ -24,10 +24,9 @@ from google.protobuf.message import DecodeError
 
 from edgepack.errors import BuildError
 from edgepack.packager.graph import external_data
+from edgepack.packager.graph.float_types import replace_bfloat16
 from edgepack.packager.graph.model_files import attach_weights
 from edgepack.packager.graph.node_order import sort_nodes
-from edgepack.packager.passes.float_types import replace_bfloat16
-from edgepack.packager.samples.meanings import Meaning
 from edgepack.packager.source import (
     file_kinds,
     foreign_operators,
@@ -38,7 +37,8 @@ from edgepack.packager.source import (
 )
 from edgepack.packager.source.fixed_inputs import FixedInput, Numbers, describe_fixed, fix_values
 from edgepack.packager.source.known_branches import take_known_branches
-from edgepack.packager.source.tensor_spec import TensorSpec
+from edgepack.packager.tensors.meanings import Meaning
+from edgepack.packager.tensors.spec import TensorSpec
 
 _READ_BYTES = 1 << 20
 _KINDS = {

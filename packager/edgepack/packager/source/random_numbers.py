@@ -10,8 +10,8 @@ import numpy as np
 import onnx
 
 from edgepack.errors import BuildError
-from edgepack.packager.graph.questions import subgraphs
-from edgepack.packager.judging.measure import Outputs, largest_difference
+from edgepack.packager.graph.queries import subgraphs
+from edgepack.packager.runtime.model_run import Outputs, largest_difference
 from edgepack.packager.source.model import SourceModel
 
 _DRAWS = frozenset(

@@ -15,13 +15,13 @@ import onnx
 
 from edgepack.agent.runtime.runtime_words import first_line
 from edgepack.errors import BuildError
+from edgepack.packager.graph.control_flow import deciding_inputs
 from edgepack.packager.graph.model_files import RUNTIME_ERRORS
-from edgepack.packager.graph.own_quantization import read_own_quantization
-from edgepack.packager.judging.measure import ModelRunner, Outputs, Run
-from edgepack.packager.passes.clean import name_nodes
-from edgepack.packager.passes.control_flow import deciding_inputs
-from edgepack.packager.samples.sequence import Feeds, digest_of
+from edgepack.packager.graph.renaming import name_nodes
+from edgepack.packager.graph.source_quantization import read_own_quantization
+from edgepack.packager.runtime.model_run import ModelRunner, Outputs, Run
 from edgepack.packager.source.model import SourceModel
+from edgepack.packager.tensors.sequence import Feeds, digest_of
 
 _REMEMBERED_BYTES = 32_000_000
 """What is remembered of outputs: all of a hundred samples of most models."""

@@ -9,7 +9,7 @@ import onnx
 from edgepack.agent.runtime.opening import open_model_file
 from edgepack.errors import BuildError, DeviceError
 from edgepack.packager.graph import stored_tensors
-from edgepack.packager.graph.questions import subgraphs
+from edgepack.packager.graph.queries import subgraphs
 
 _FLOAT_TYPES = frozenset(
     {

@@ -6,7 +6,7 @@ from pathlib import Path
 import onnx
 
 from edgepack.errors import BuildError
-from edgepack.packager.graph.questions import subgraphs
+from edgepack.packager.graph.queries import subgraphs
 
 
 def check(path: Path, model: onnx.ModelProto) -> None:

@@ -1,0 +1,263 @@
+"""The commands `edgepack build` and `edgepack init`."""
+
+import shlex
+import signal
+import sys
+import tempfile
+from pathlib import Path
+from types import FrameType
+from typing import NoReturn
+
+import click
+import msgspec
+
+from edgepack.bundle.keys import is_open_to_others
+from edgepack.durable import write_file
+from edgepack.errors import BuildError
+from edgepack.packager.bundling.output import (
+    ARCHIVE_SUFFIX,
+    check_name,
+    choose_release,
+    read_output_name,
+)
+from edgepack.packager.cli.option_values import (
+    creation_time,
+    parse_shape,
+    parse_toolchain,
+    search_budget,
+)
+from edgepack.packager.cli.progress_bar import progress_bar
+from edgepack.packager.cli.summary import print_summary
+from edgepack.packager.config.build_file import CONFIG_FILE, BuildConfig, read_config
+from edgepack.packager.config.template import template
+from edgepack.packager.gates.user_metric import load_metric
+from edgepack.packager.pipeline.build import build as build_bundle
+from edgepack.packager.pipeline.request import BuildRequest
+from edgepack.packager.search.combinations import parse_searched, read_searched
+from edgepack.packager.search.journal import journal_folder
+from edgepack.packager.source.fixed_inputs import parse_value
+from edgepack.packager.source.huggingface.folder import open_source
+
+_HELP = {"help_option_names": ["-h", "--help"]}
+_path = click.Path(path_type=Path)
+_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+
+
+@click.command(context_settings=_HELP)
+@click.argument("model", type=_path)
+@click.option(
+    "--profile", "profiles", multiple=True, metavar="NAME", help="Hardware profile: name or path."
+)
+@click.option(
+    "--calibration",
+    metavar="PATH",
+    help="Samples: folder of .npz/.npy/images, one .npz, ONNX test data, or random:N.",
+)
+@click.option("--evaluation", metavar="PATH", help="Held-out samples; else a share is held out.")
+@click.option("--labels", type=_path, help="Class of each evaluation sample, one a line.")
+@click.option("--metric", metavar="MODULE:FUNCTION", help="Your own measure of accuracy.")
+@click.option(
+    "--search",
+    "searched",
+    multiple=True,
+    metavar="KEY=A,B,C",
+    help="Values of a profile's setting to try, e.g. quantize.activations=uint8,uint16.",
+)
+@click.option("--budget", metavar="TIME", help="Time for the search, e.g. 90s, 10m, 1h.")
+@click.option("--key", type=_path, envvar="EDGEPACK_KEY", help="Private key that signs.")
+@click.option(
+    "-o", "--output", type=_path, help="Bundle: NAME.edgepack (one file), or a folder's name."
+)
+@click.option("--name", help="Model name; by default from the output's or the model's name.")
+@click.option("--version", "version", help="Model version, e.g. 1.2.0; or in the output's name.")
+@click.option("--release", type=int, help="Release counter; 1.2.0 gives 1002000 by default.")
+@click.option("--shape", "shapes", multiple=True, metavar="INPUT=1,3,320,320", help="Fix a shape.")
+@click.option(
+    "--value",
+    "values",
+    multiple=True,
+    metavar="INPUT=16000",
+    help="Make an input a constant of the model: what a device never changes.",
+)
+@click.option(
+    "--config",
+    type=_path,
+    help=f"Declarations; ./{CONFIG_FILE} where there is one.",
+)
+@click.option(
+    "--toolchain",
+    "toolchains",
+    multiple=True,
+    metavar="PROFILE=PYTHON",
+    help="Try, time and rehearse a profile's variant in another environment: its devices'.",
+)
+@click.option("--hooks", type=_path, help="Folder of firmware hooks to ship with the model.")
+@click.option(
+    "--created-at",
+    metavar="TIME",
+    help="RFC 3339 time to record; none by default, so that equal inputs give equal bytes.",
+)
+@click.option("--allow-degraded", is_flag=True, help="Publish what misses its budget, marked so.")
+@click.option("--keep-going", is_flag=True, help="Build the other profiles when one refuses.")
+@click.option("--force", is_flag=True, help="Replace a bundle that is there already.")
+@_json
+def build(
+    model: Path,
+    profiles: tuple[str, ...],
+    calibration: str | None,
+    evaluation: str | None,
+    labels: Path | None,
+    metric: str | None,
+    searched: tuple[str, ...],
+    budget: str | None,
+    key: Path | None,
+    output: Path | None,
+    name: str | None,
+    version: str | None,
+    release: int | None,
+    shapes: tuple[str, ...],
+    values: tuple[str, ...],
+    config: Path | None,
+    toolchains: tuple[str, ...],
+    hooks: Path | None,
+    created_at: str | None,
+    allow_degraded: bool,
+    keep_going: bool,
+    force: bool,
+    as_json: bool,
+) -> None:
+    """Make a signed bundle from an ONNX model.
+
+    MODEL is an .onnx file, or a local Hugging Face model folder (which needs the extra
+    huggingface).
+
+    Each profile gives one variant. A profile that cannot meet its accuracy budget refuses, with
+    the numbers, and then nothing is written.
+
+    \b
+    Example:
+      edgepack keys generate -o release
+      edgepack build ocr.onnx --profile cpu --profile qnn-htp \\
+          --calibration samples/ --key release.key -o ocr-1.2.0.edgepack
+    """
+    settings = _read_settings(config)
+    if key is None:
+        raise BuildError(
+            "a bundle is signed, and no private key was named",
+            remedy="edgepack keys generate -o release, then --key release.key",
+        )
+    named, numbered = read_output_name(output) if output else ("", "")
+    name = check_name(name or settings.model.name or named or model.stem)
+    version = version or settings.model.version or numbered
+    if not version:
+        raise BuildError(
+            "the model has no version",
+            remedy=f"--version 1.0.0, or -o {name}-1.0.0{ARCHIVE_SUFFIX}",
+        )
+    metric = metric or settings.build.metric
+    hooks = hooks or (Path(settings.build.hooks) if settings.build.hooks else None)
+    request = BuildRequest(
+        model=model,
+        output=output or Path(f"{name}-{version}{ARCHIVE_SUFFIX}"),
+        name=name,
+        version=version,
+        release=choose_release(version, settings.model.release if release is None else release),
+        created_at=creation_time(created_at),
+        profiles=profiles or settings.build.profiles,
+        key=key,
+        calibration=calibration or settings.calibration.path,
+        evaluation=evaluation or settings.evaluation.path,
+        shapes={**settings.build.shape, **dict(map(parse_shape, shapes))},
+        values={**settings.build.values, **dict(map(parse_value, values))},
+        declarations=settings.inputs,
+        outputs=settings.outputs,
+        declared_in=str(config or CONFIG_FILE),
+        metric=load_metric(metric) if metric else None,
+        labels=labels or (Path(settings.evaluation.labels) if settings.evaluation.labels else None),
+        searched=(
+            *read_searched(settings.search, str(config or CONFIG_FILE)),
+            *map(parse_searched, searched),
+        ),
+        budget_s=search_budget(budget, settings.build.budget, str(config or CONFIG_FILE)),
+        hooks=hooks,
+        toolchains={**settings.build.toolchain, **dict(map(parse_toolchain, toolchains))},
+        allow_degraded=allow_degraded,
+        keep_going=keep_going,
+        replace=force,
+    )
+    if is_open_to_others(request.key):
+        click.echo(
+            f"warning: other users of this machine may read {request.key}: chmod 600 {request.key}",
+            err=True,
+        )
+    for number in (signal.SIGINT, signal.SIGTERM):
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, _stop)
+    try:
+        with progress_bar() as progress:
+            result = build_bundle(request, progress)
+    except SystemExit:
+        _tell_what_is_kept(request.output)
+        raise
+    if as_json:
+        document = {
+            "output": str(result.output),
+            "digest": result.digest,
+            "report_html": str(result.report_html),
+            "report": msgspec.to_builtins(result.report),
+        }
+        click.echo(msgspec.json.format(msgspec.json.encode(document), indent=2).decode())
+        return
+    print_summary(result)
+
+
+@click.command(context_settings=_HELP)
+@click.argument("model", type=_path)
+@click.option(
+    "-o", "--output", type=_path, default=Path(CONFIG_FILE), show_default=True, help="The file."
+)
+def init(model: Path, output: Path) -> None:
+    """Write an edgepack.toml for a model.
+
+    It declares the model's inputs (as images, where they look like it), with every key explained.
+
+    \b
+    Example:
+      edgepack init ocr.onnx
+    """
+    with progress_bar() as progress, tempfile.TemporaryDirectory(prefix="edgepack-") as work:
+        inputs = open_source(model, {}, {}, Path(work), progress).inputs
+    text = template(model.name, inputs)
+    if output.exists():
+        raise BuildError(f"{output} is there already", remedy="name another file with -o")
+    try:
+        write_file(output, text.encode())
+    except OSError as error:
+        raise BuildError(
+            f"cannot write {output}: {error.strerror}",
+            remedy="name a file in a folder that exists and that you may write to, with -o",
+        ) from error
+    click.echo(f"Wrote {output}. Complete [inputs] and [calibration], then:")
+    named = "" if output == Path(CONFIG_FILE) else f" --config {shlex.quote(str(output))}"
+    click.echo(f"  edgepack build {shlex.quote(str(model))}{named} --key release.key")
+
+
+def _read_settings(config: Path | None) -> BuildConfig:
+    if config is not None:
+        return read_config(config)
+    if Path(CONFIG_FILE).is_file():
+        click.echo(f"using ./{CONFIG_FILE}", err=True)
+        return read_config(Path(CONFIG_FILE))
+    return BuildConfig()
+
+
+def _tell_what_is_kept(output: Path) -> None:
+    folder = journal_folder(output)
+    if folder.is_dir():
+        click.echo(f"what was measured is in {folder}: the same command goes on there", err=True)
+
+
+def _stop(number: int, frame: FrameType | None) -> NoReturn:
+    """Ends by way of every `finally`, so that a stopped build leaves nothing behind."""
+    click.echo(f"stopped by {signal.Signals(number).name}", err=True)
+    sys.exit(128 + number)

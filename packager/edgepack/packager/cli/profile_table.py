@@ -1,0 +1,27 @@
+"""The table that `edgepack profiles list` prints."""
+
+from collections.abc import Iterable
+
+from rich import box
+from rich.markup import escape
+from rich.table import Table
+
+from edgepack.packager.cli.console import open_console
+from edgepack.packager.cli.summary import short_provider
+from edgepack.packager.profiles.schema import Profile
+
+
+def print_profiles(profiles: Iterable[Profile]) -> None:
+    """One line a profile."""
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for heading in ("profile", "provider", "precision", "what it is for"):
+        table.add_column(heading)
+    for profile in profiles:
+        about, device = profile.about, profile.device
+        table.add_row(
+            escape(profile.name),
+            short_provider(device.provider, device.type),
+            escape(about.precision),
+            escape(about.summary),
+        )
+    open_console().print(table)

@@ -1,0 +1,109 @@
+"""The command `edgepack profiles`."""
+
+import click
+import msgspec
+
+from edgepack.packager.profiles.reading import (
+    describe_passes,
+    in_words,
+    list_profiles,
+    load_profile,
+)
+from edgepack.packager.profiles.schema import Profile
+
+_HELP = {"help_option_names": ["-h", "--help"]}
+_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+
+
+@click.group(context_settings=_HELP)
+def profiles() -> None:
+    """List and show hardware profiles.
+
+    \b
+    Example:
+      edgepack profiles list
+      edgepack profiles show qnn-htp
+    """
+
+
+@profiles.command("list", context_settings=_HELP)
+@_json
+def list_command(as_json: bool) -> None:
+    """List the profiles that are shipped.
+
+    \b
+    Example:
+      edgepack profiles list
+    """
+    found = tuple(load_profile(name) for name in list_profiles())
+    if as_json:
+        _print_json(
+            [
+                {
+                    "name": profile.name,
+                    "summary": profile.about.summary,
+                    "precision": profile.about.precision,
+                    "provider": profile.device.provider,
+                    "device": profile.device.type,
+                }
+                for profile in found
+            ]
+        )
+        return
+    from edgepack.packager.cli.profile_table import print_profiles  # rich slows `build` down
+
+    print_profiles(found)
+
+
+@profiles.command(context_settings=_HELP)
+@click.argument("name")
+@_json
+def show(name: str, as_json: bool) -> None:
+    """Show a profile, what it inherits included: NAME, or the path of a .toml file.
+
+    \b
+    Example:
+      edgepack profiles show qnn-htp
+      edgepack profiles show ./mine.toml --json
+    """
+    profile = load_profile(name)
+    if as_json:
+        _print_json(msgspec.to_builtins(profile))
+        return
+    click.echo("\n".join(_describe(profile)))
+
+
+def _describe(profile: Profile) -> list[str]:
+    device = profile.device
+    match = [
+        f"{key} {value if isinstance(value, str) else ', '.join(value)}"
+        for key, value in (
+            ("arch", device.arch),
+            ("cpu features", device.cpu_features),
+            ("soc", device.soc),
+            ("onnxruntime", device.runtime),
+            ("drivers", [f"{name} {wanted}" for name, wanted in device.drivers.items()]),
+        )
+        if value
+    ]
+    options = [f"{key} = {value}" for key, value in profile.provider.options.items()]
+    session = [f"{key} = {value}" for key, value in profile.provider.session.items()]
+    gates = msgspec.to_builtins(profile.gates)
+    lines = [
+        f"{profile.name}: {profile.about.summary}",
+        f"  precision   {profile.about.precision}",
+        f"  provider    {device.provider} on {device.type}",
+        f"  devices     {'; '.join(match) or 'any'}",
+        f"  options     {'; '.join(options) or 'none'}",
+        f"  session     {'; '.join(session) or 'none'}",
+        f"  shapes      {'fixed' if profile.limits.static_shapes else 'may be open'}",
+        "  recipe",
+        *(f"    {line}" for line in describe_passes(profile)),
+        f"  compiled    {'ahead of time' if profile.compile.enabled else 'on the device'}",
+        "  gates",
+    ]
+    return [*lines, *(f"    {key}: {in_words(value)}" for key, value in gates.items())]
+
+
+def _print_json(value: object) -> None:
+    click.echo(msgspec.json.format(msgspec.json.encode(value), indent=2).decode())

@@ -1,0 +1,74 @@
+"""What a build prints for a person."""
+
+import shlex
+from collections.abc import Iterable
+
+import click
+
+from edgepack.packager.cli.text_table import print_table
+from edgepack.packager.number_format import (
+    format_bytes,
+    format_metric,
+    format_placement,
+    format_size_change,
+)
+from edgepack.packager.pipeline.build import BuildResult
+from edgepack.packager.reports.report import VariantReport, latency_text
+
+_HEADINGS = ("profile", "size", "accuracy kept", "nodes", "latency")
+_RIGHT = ("size", "nodes", "latency")
+
+
+def print_summary(result: BuildResult) -> None:
+    """The table of variants, what a person should know, and the next command."""
+    report = result.report
+    title = click.style(f"{report.name} {report.version}", bold=True)
+    click.echo(
+        f"\n{title} (release {report.release}), "
+        f"float model {format_bytes(report.model.size_bytes)}\n"
+    )
+    rows = [_row(variant, report.model.size_bytes) for variant in report.variants]
+    print_table(_HEADINGS, rows, right=_RIGHT)
+    click.echo()
+    for refused in report.refused:
+        mark = click.style("refused", fg="yellow")
+        click.echo(f"{mark} {refused.profile}: {refused.problem}")
+        if refused.remedy:
+            click.echo(f"  try: {refused.remedy}")
+    for note in _notes(result):
+        click.echo(f"{click.style('-', dim=True)} {note}")
+    click.echo(f"\nIn this environment: {report.choice}")
+    bundle = click.style(str(result.output), bold=True)
+    click.echo(f"bundle  {bundle}  sha256:{result.digest[:16]}…")
+    click.echo(f"report  {result.report_html}")
+    click.echo(f"next    edgepack rollout start {shlex.quote(str(result.output))} --group GROUP")
+
+
+def _row(variant: VariantReport, source_bytes: int) -> tuple[tuple[str, str], ...]:
+    """The cells of one variant, each of up to two lines."""
+    mark = ", degraded" if variant.degraded else ""
+    provider = short_provider(variant.provider, variant.device)
+    accuracy = variant.accuracy
+    latency, _, ratio = latency_text(variant).partition(" (")
+    return (
+        (variant.name, f"{provider}, {variant.precision}{mark}"),
+        (format_bytes(variant.size_bytes), format_size_change(variant.size_bytes, source_bytes)),
+        (format_metric(accuracy.value), f"{accuracy.metric} ≥ {format_metric(accuracy.budget)}"),
+        (format_placement(variant.placement), ""),
+        (latency, f"{ratio.rstrip(')')} as fast" if ratio else ""),
+    )
+
+
+def _notes(result: BuildResult) -> Iterable[str]:
+    yield from result.report.notes
+    for variant in result.report.variants:
+        for note in variant.notes:
+            yield f"{variant.name}: {note}"
+        if variant.rehearsal and not variant.rehearsal.ran and variant.placement.verified:
+            yield f"{variant.name}: {variant.rehearsal.because}"
+
+
+def short_provider(provider: str, device: str) -> str:
+    """A provider and its device kind in a word or two."""
+    name = provider.removesuffix("ExecutionProvider")
+    return name if name.lower() == device else f"{name} {device}"

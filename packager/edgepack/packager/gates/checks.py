@@ -1,0 +1,269 @@
+"""The gates: what a finished variant must hold to be published.
+
+A gate gives a refusal with numbers and a remedy, or None. With `--allow-degraded` the recipe
+publishes a refused variant all the same, marked, and agents refuse it unless told otherwise.
+"""
+
+from collections.abc import Sequence
+
+import msgspec
+
+from edgepack.bundle.manifest import Placement
+from edgepack.packager.gates.verdict import Verdict
+from edgepack.packager.metrics.distance import OutputDistance, OutputKind
+from edgepack.packager.number_format import format_metric
+from edgepack.packager.profiles.schema import Profile
+from edgepack.packager.runtime.unassigned_nodes import UntakenNode
+from edgepack.packager.wording import counted, toml_key
+
+SLOWER_FACTOR = 1.1
+"""Only beyond this is a quantized model called slower: medians vary by some percent from run to
+run, and the same inputs should give the same bundle."""
+
+LITTLE_SAVED = 0.8
+"""Share of the float model's bytes, or of the nodes that stay float, from which on little is saved:
+another profile, or the float model, is worth a look."""
+
+HOPELESSLY_SLOW_FACTOR = 1.5
+"""Beyond this, no search for accuracy is worth its time: float nodes will not make up for it."""
+
+TRIAL_ROOM = 0.03
+"""The provider's own rounding beside the CPU's stand-in, as a share of an output's size. Of four
+models on Qualcomm's simulator, at 8 and 16 bits, none was off more there than on the CPU's worst
+sample; a detector that the simulator computes wrongly was, by 8 to 14 %."""
+
+TRIAL_ROOM_OF_FEW = 0.1
+"""The same as a share of the output's size on the samples that ran, which may say less than others:
+an error that is small beside the loudest sample's may be all that they say."""
+
+_MORE_BITS = "a profile with more bits (16-bit activations, fp32)"
+
+_LEFT_SHOWN = 6
+_REASONS_SHOWN = 3
+_CONVERSIONS = ("QuantizeLinear", "DequantizeLinear")
+
+
+class Advice(msgspec.Struct, frozen=True, kw_only=True):
+    """What is known of other profiles for a device, where one serves a model badly.
+
+    Attributes:
+        instead: Those that there is reason to try, with the reason; "" where there are none.
+        learnt: What was learnt of the others, a sentence each.
+    """
+
+    instead: str = ""
+    learnt: tuple[str, ...] = ()
+
+
+_TIME = "a longer --budget, or none: what was tried is kept, and the search goes on from there; "
+
+
+class Tried(msgspec.Struct, frozen=True, kw_only=True):
+    """What a search says of itself, where its best candidate is refused.
+
+    Attributes:
+        words: What it tried, several lines.
+        is_cut_short: Whether its time ended it.
+    """
+
+    words: str
+    is_cut_short: bool = False
+
+
+class Refusal(msgspec.Struct, frozen=True, kw_only=True):
+    """Why a variant must not be published.
+
+    Attributes:
+        gate: `accuracy`, `placement` or `size`.
+        problem: One sentence with the numbers.
+        found_in: Which nodes or candidates.
+        remedy: What to do.
+    """
+
+    gate: str
+    problem: str
+    found_in: str | None
+    remedy: str
+
+
+def check_accuracy(
+    profile: Profile,
+    verdict: Verdict,
+    sample_count: int,
+    tried: Tried | None,
+    coverage: Sequence[str] = (),
+    advice: Advice | None = None,
+) -> Refusal | None:
+    """The accuracy gate, on held-out samples.
+
+    Args:
+        profile: The profile.
+        verdict: The variant against the float model.
+        sample_count: How many held-out samples.
+        tried: What the search tried; None where nothing was quantized.
+        coverage: What the calibration samples do not cover, which no candidate makes up for.
+        advice: What other profiles for the device would do; None where it names none.
+    """
+    if verdict.passed:
+        return None
+    share = 1.0 if profile.lowering is None else profile.lowering.max_float_share
+    other = _MORE_BITS if advice is None else advice.instead
+    more = f"max_float_share above {share:g}, " if share < 1.0 else ""
+    return Refusal(
+        gate="accuracy",
+        problem=f"profile '{profile.name}' keeps {_kept(verdict)}, and the "
+        f"budget is {format_metric(verdict.budget)} (float model "
+        f"{format_metric(verdict.float_value)}, {counted(sample_count, 'held-out sample')})",
+        found_in="\n    ".join(
+            (
+                *verdict.remarks,
+                *coverage,
+                *((tried.words,) if tried else ()),
+                *(advice.learnt if advice else ()),
+            )
+        )
+        or None,
+        remedy=f"{_TIME if tried is not None and tried.is_cut_short else ''}"
+        f"{_without_selection(verdict)}{f'{other}; ' if other else ''}"
+        f"more calibration samples, {_if_no_scores(verdict)}{more}"
+        "or a lower budget in [gates.accuracy] of a profile "
+        "of your own; --allow-degraded builds it marked",
+    )
+
+
+def _kept(verdict: Verdict) -> str:
+    of_output = f" of output '{verdict.output}'" if verdict.output else ""
+    return f"{verdict.metric} {format_metric(verdict.value)}{of_output}"
+
+
+def _without_selection(verdict: Verdict) -> str:
+    """What helps where integers differ: a tail that ranks or selects makes them of near ties."""
+    differ = [
+        f"'{entry.name}'"
+        for entry in verdict.distances
+        if entry.kind is OutputKind.EXACT and entry.agreement < 1.0
+    ]
+    if not differ:
+        return ""
+    return (
+        f"where {', '.join(differ)} comes from TopK or NonMaxSuppression, which reorders outputs "
+        "whose scores are nearly equal: export the model without that tail, which stays with the "
+        "application, or judge it by a --metric of your own; "
+    )
+
+
+def _if_no_scores(verdict: Verdict) -> str:
+    """What helps where a row of numbers was taken for scores, and is an embedding, say."""
+    decisions = [entry for entry in verdict.distances if entry.kind is OutputKind.DECISION]
+    names = [entry.name for entry in decisions if verdict.output in ("", entry.name)]
+    if verdict.metric != "top1_agreement" or not names:
+        return ""
+    return (
+        f"[outputs.{toml_key(names[0])}] with kind = 'embedding' (or 'values', 'ignored') in "
+        "edgepack.toml if it holds no scores, "
+    )
+
+
+def check_trial(
+    profile: Profile, stand_in: Sequence[OutputDistance], real: Sequence[OutputDistance]
+) -> Refusal | None:
+    """Whether the provider computes what the CPU's stand-in does, give or take its rounding.
+
+    Args:
+        profile: The profile.
+        stand_in: The variant on the CPU, as it stands, against the float model: all held-out
+            samples.
+        real: The same on the provider: the samples that ran there, in the same order of outputs.
+    """
+    provider = profile.device.provider
+    for expected, got in zip(stand_in, real, strict=True):
+        size = max(expected.rms, got.rms)
+        if got.kind is OutputKind.SELECTED:
+            continue  # what it is computed from tells
+        if not size or got.worst_rms_error <= TRIAL_ROOM * size:
+            continue  # of zeros alone there is nothing to measure an error by
+        there, here = got.worst_rms_error / size, expected.worst_rms_error / size
+        if there <= 2.0 * here + TRIAL_ROOM:
+            there, here = got.nrmse, expected.worst_nrmse
+            if there <= 2.0 * here + TRIAL_ROOM_OF_FEW:
+                continue
+        return Refusal(
+            gate="accuracy",
+            problem=f"{provider} computes output '{got.name}' with an error of {there:.1%} of its "
+            f"size, the CPU's stand-in with at most {here:.1%}",
+            found_in=f"{profile.name}, run on {provider} here",
+            remedy="another profile for this device whose types are not "
+            f"{profile.about.precision}, or one of your own with the operators that "
+            f"{provider} computes wrongly in leave_ops of its quantize pass; "
+            "--allow-degraded builds it marked",
+        )
+    return None
+
+
+def check_placement(
+    profile: Profile, placement: Placement, left_nodes: Sequence[UntakenNode] = ()
+) -> Refusal | None:
+    """The placement gate, where the provider ran on this host.
+
+    Args:
+        profile: The profile.
+        placement: How many nodes the provider took.
+        left_nodes: Those that it left, with its reasons.
+    """
+    if not placement.verified or not placement.total:
+        return None
+    share = placement.taken / placement.total
+    if share >= profile.gates.placement_min:
+        return None
+    left = sorted(placement.left.items(), key=lambda entry: (-entry[1], entry[0]))
+    words = ", ".join(f"{count} {op}" for op, count in left[:_LEFT_SHOWN])
+    reasons = {
+        node.reason: f"{node.name} ({node.op}): {node.reason}"
+        for node in reversed(left_nodes)
+        if node.reason and node.op not in _CONVERSIONS
+    }
+    told = list(reversed(reasons.values()))[:_REASONS_SHOWN]
+    return Refusal(
+        gate="placement",
+        problem=f"{placement.provider} took {placement.taken} of {placement.total} nodes "
+        f"({share:.0%}), and profile '{profile.name}' asks for {profile.gates.placement_min:.0%}",
+        found_in="\n    ".join((f"left to the CPU: {words}", *told)),
+        remedy="export the model without these operators, or lower gates.placement_min in a "
+        "profile of your own",
+    )
+
+
+def check_size(profile: Profile, size_bytes: int, float_size_bytes: int) -> Refusal | None:
+    """The size gate."""
+    limit = profile.gates.size_ratio_max
+    if not limit or size_bytes <= limit * float_size_bytes:
+        return None
+    return Refusal(
+        gate="size",
+        problem=f"the variant takes {size_bytes:,} bytes, {size_bytes / float_size_bytes:.0%} of "
+        f"the float model's, and profile '{profile.name}' allows {limit:.0%}",
+        found_in="gates.size_ratio_max",
+        remedy="raise it in a profile of your own, or lower max_float_share",
+    )
+
+
+def is_slower(latency_ms: float, float_latency_ms: float, factor: float = SLOWER_FACTOR) -> bool:
+    """Whether a quantized model is clearly slower than the float one."""
+    return latency_ms > factor * float_latency_ms
+
+
+def is_not_worth_it(latency_ms: float, float_latency_ms: float, size_share: float) -> bool:
+    """Whether the float model serves better than a quantized one that is right.
+
+    Args:
+        latency_ms, float_latency_ms: Of one inference each, side by side.
+        size_share: The quantized model's bytes as a share of the float model's.
+    """
+    if size_share > LITTLE_SAVED:
+        return not is_slower(float_latency_ms, latency_ms)
+    return is_slower(latency_ms, float_latency_ms)
+
+
+def join_problems(refusals: Sequence[Refusal]) -> str:
+    """All problems in one sentence."""
+    return "; ".join(refusal.problem for refusal in refusals)

@@ -1,0 +1,185 @@
+"""Accuracy by labels: the share of evaluation samples whose highest score is at their label."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+import numpy as np
+
+from edgepack.errors import BuildError
+from edgepack.packager.config.inputs import InputDeclaration
+from edgepack.packager.gates.verdict import Verdict
+from edgepack.packager.metrics.confidence import share_low
+from edgepack.packager.metrics.output_kinds import ONE_MISS_FROM
+from edgepack.packager.profiles.schema import AccuracyGate
+from edgepack.packager.runtime.model_run import Outputs, Run
+from edgepack.packager.samples.checks import fit_sample
+from edgepack.packager.samples.formats import open_files
+from edgepack.packager.source.fixed_inputs import FixedInput
+from edgepack.packager.tensors.sequence import Feeds, Samples
+from edgepack.packager.tensors.spec import TensorSpec
+
+
+class LabelledSamples(msgspec.Struct, frozen=True, kw_only=True):
+    """Samples and the class of each.
+
+    Attributes:
+        samples: Every one of the files, those that repeat another too.
+        labels: Index of the right class, one a sample.
+        source: The labels' file, for messages.
+    """
+
+    samples: Samples
+    labels: tuple[int, ...]
+    source: str
+
+
+def open_labelled(
+    labels: Path,
+    evaluation: str,
+    inputs: tuple[TensorSpec, ...],
+    declarations: Mapping[str, InputDeclaration],
+    fixed: tuple[FixedInput, ...] = (),
+) -> LabelledSamples:
+    """Reads labels and the samples that they belong to.
+
+    Args:
+        labels: One integer a line, or an integer `.npy`; in the order of the samples' files.
+        evaluation: The evaluation samples' path.
+        inputs: The model's inputs.
+        declarations: Declared inputs by name.
+        fixed: See `open_files`.
+
+    Raises:
+        BuildError: The file cannot be read, holds something else, or not one label a sample.
+    """
+    raw = open_files(Path(evaluation), inputs, declarations, fixed)
+    values = _read(labels)
+    if len(values) != raw.count:
+        raise BuildError(
+            f"{labels.name} has {len(values)} labels, and there are {raw.count} evaluation samples",
+            found_in=str(labels),
+            remedy="one label a sample, in the order of the files (2 before 10)",
+        )
+
+    def read(index: int) -> Feeds:
+        return fit_sample(raw.read(index), inputs, declarations, raw.label(index)).feeds
+
+    samples = Samples(count=raw.count, read=read, source=evaluation)
+    return LabelledSamples(samples=samples, labels=values, source=str(labels))
+
+
+def measure_accuracy(labelled: LabelledSamples, run: Run) -> float:
+    """Share of right answers.
+
+    Raises:
+        BuildError: No single output holds one row of scores, or a label is beyond its classes.
+    """
+    right = 0
+    for feeds, label in zip(labelled.samples, labelled.labels, strict=True):
+        scores = _scores(run(feeds))
+        if not 0 <= label < scores.size:
+            raise BuildError(
+                f"label {label} is beyond the model's {scores.size} classes",
+                found_in=labelled.source,
+                remedy="labels are indices into the output, from 0 on",
+            )
+        right += int(np.argmax(scores)) == label
+    return right / len(labelled.labels)
+
+
+def judge_by_labels(
+    labelled: LabelledSamples, run: Run, float_run: Run, gate: AccuracyGate
+) -> Verdict:
+    """Judges a variant by how many labels it still gets right.
+
+    Args:
+        labelled: The samples.
+        run, float_run: The variant and the float model.
+        gate: Its `user_metric_kept_min` is the share of the float model's accuracy that must be
+            kept; from ten samples on, one answer more may always be wrong.
+
+    Raises:
+        BuildError: See `measure_accuracy`; or the float model does no better than chance.
+    """
+    count = len(labelled.labels)
+    float_value = measure_accuracy(labelled, float_run)
+    _refuse_guesses(labelled, float_run, float_value)
+    value = measure_accuracy(labelled, run)
+    budget = float_value * gate.user_metric_kept_min
+    if count >= ONE_MISS_FROM:
+        budget = min(budget, float_value - 1.0 / count)
+    return Verdict(
+        metric="label_accuracy",
+        value=value,
+        float_value=float_value,
+        budget=budget,
+        passed=value >= budget - 1e-12,
+        spare=(value - budget) / max(float_value - budget, 1e-9),
+        noise=0.0,
+        low=share_low(value, count),
+    )
+
+
+def _refuse_guesses(labelled: LabelledSamples, float_run: Run, float_value: float) -> None:
+    """Labels by which the float model only guesses are other samples', and refuse nothing."""
+    count = len(labelled.labels)
+    classes = _scores(float_run(labelled.samples.read(0))).size
+    if count < ONE_MISS_FROM or float_value > 1.0 / classes:
+        return
+    raise BuildError(
+        f"by these labels the float model is right in {round(float_value * count)} of {count} "
+        f"samples, no more than by guessing among {classes} classes",
+        found_in=labelled.source,
+        remedy="one label a sample, in the order of the files (2 before 10); and the classes' "
+        "numbers as the model was trained with, from 0 on",
+    )
+
+
+def _read(path: Path) -> tuple[int, ...]:
+    try:
+        if path.suffix != ".npy":
+            return tuple(map(_label, path.read_text(encoding="utf-8").split()))
+        values = np.load(path, allow_pickle=False)
+    except OSError as error:
+        raise BuildError(
+            f"cannot read the labels: {error.strerror}",
+            found_in=str(path),
+            remedy="a file with the class of each evaluation sample, one integer a line",
+        ) from error
+    except ValueError as error:
+        raise _no_labels(path, str(error)) from error
+    if values.dtype.kind not in "iu" or values.ndim != 1:
+        raise _no_labels(path, f"{values.dtype} {list(values.shape)}, not integers in a row")
+    return tuple(values.tolist())
+
+
+def _label(word: str) -> int:
+    try:
+        return int(word)
+    except ValueError as error:
+        raise ValueError(f"'{word}' is no integer") from error
+
+
+def _no_labels(path: Path, reason: str) -> BuildError:
+    return BuildError(
+        f"{path.name} holds no labels: {reason}",
+        found_in=str(path),
+        remedy="one integer a line, or an integer .npy: the index of each sample's class",
+    )
+
+
+def _scores(outputs: Outputs) -> np.ndarray[tuple[int, ...], np.dtype[np.generic]]:
+    rows = [
+        value
+        for value in outputs.values()
+        if value.dtype.kind == "f" and value.ndim and value.size == value.shape[-1] > 1
+    ]
+    if len(rows) != 1:
+        raise BuildError(
+            f"labels need one output with a row of scores, and {len(rows)} of "
+            f"{', '.join(outputs)} are one",
+            found_in="--labels",
+            remedy="--metric module:function measures anything else",
+        )
+    return rows[0].ravel()

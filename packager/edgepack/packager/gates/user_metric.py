@@ -1,0 +1,176 @@
+"""The user's own metric, named on the command line as `module:function`."""
+
+import contextlib
+import importlib
+import math
+import sys
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+from edgepack.errors import BuildError, EdgepackError
+from edgepack.packager.gates.verdict import Verdict
+from edgepack.packager.profiles.schema import AccuracyGate
+from edgepack.packager.runtime.model_run import Outputs, Run
+from edgepack.packager.tensors.sequence import Feeds
+
+Metric = Callable[[Run], float]
+"""A user's own measure of quality, greater is better: takes a function that runs one inference."""
+
+_EXAMPLE = (
+    "--metric mymetric:score, with mymetric.py in the current folder and in it a "
+    "score(run), which calls run(feeds) for each of its samples and returns a number, greater "
+    "is better"
+)
+
+_TRY_IT = "call it with a function that runs the float model, and see that it works"
+_REPAIR = "repair it: python -m py_compile and an import show the same"
+
+
+def load_metric(name: str) -> Metric:
+    """Imports a metric; its module may lie in the current folder.
+
+    The function takes `run`, which takes the inputs of one inference by name and returns the
+    outputs by name, and returns a number, greater is better.
+
+    Args:
+        name: `module:function`.
+
+    Raises:
+        BuildError: There is no such module or function, or it cannot be imported.
+    """
+    module_name, _, function_name = name.partition(":")
+    if not all(part.isidentifier() for part in (*module_name.split("."), function_name)):
+        raise BuildError(f"'{name}' is no metric", found_in="--metric", remedy=_EXAMPLE)
+    folder = str(Path.cwd())
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
+    try:
+        module = importlib.import_module(module_name)
+    except ImportError as error:
+        raise BuildError(
+            f"the metric's module {module_name!r} cannot be imported: {error}",
+            found_in="--metric",
+            remedy="install what it needs, and run edgepack in the folder where it lies",
+        ) from error
+    except SyntaxError as error:
+        raise BuildError(
+            f"the metric's module {module_name!r} is no Python: {error.msg}",
+            found_in=f"{error.filename}, line {error.lineno}",
+            remedy=_REPAIR,
+        ) from error
+    except (Exception, SystemExit) as error:  # foreign code
+        raise BuildError(
+            f"the metric's module {module_name!r} raised {type(error).__name__} when it was "
+            f"imported: {error}",
+            found_in=_where(error),
+            remedy=_REPAIR,
+        ) from error
+    function = getattr(module, function_name, None)
+    if not callable(function):
+        raise BuildError(
+            f"module {module_name!r} has no function {function_name!r}",
+            found_in=str(module.__file__),
+            remedy=_EXAMPLE,
+        )
+    metric: Metric = function
+    return metric
+
+
+def metric_name(metric: Metric) -> str:
+    """`module:function`, for reports."""
+    return f"{metric.__module__}:{getattr(metric, '__qualname__', type(metric).__name__)}"
+
+
+def evaluate_metric(metric: Metric, run: Run) -> float:
+    """Calls a user's metric.
+
+    Raises:
+        BuildError: It raised, or returned something that is no finite number.
+    """
+    name = metric_name(metric)
+    given: dict[str, None] = {}
+    try:
+        value = metric(_with_own_outputs(run, given))
+    except EdgepackError:
+        raise
+    except (Exception, SystemExit) as error:  # foreign code
+        raise BuildError(
+            f"the metric {name} raised {type(error).__name__}: {error}",
+            found_in=_where(error, metric),
+            remedy=_TRY_IT
+            + (f"; run(feeds) gave it {', '.join(map(repr, given))}" if given else ""),
+        ) from error
+    number = math.nan
+    if not isinstance(value, str | bytes | bool | np.bool_):
+        with contextlib.suppress(TypeError, ValueError):
+            number = float(value)
+    if not math.isfinite(number):
+        raise BuildError(
+            f"the metric {name} returned {value!r}, which is no finite number",
+            remedy="return one number, greater for a better model",
+        )
+    return number
+
+
+def _with_own_outputs(run: Run, given: dict[str, None]) -> Run:
+    """Runs the same, and gives arrays that whoever asks may change.
+
+    Args:
+        run: Runs an inference.
+        given: Gets the names of the outputs, in order.
+    """
+
+    def run_and_copy(feeds: Feeds) -> Outputs:
+        outputs = {name: np.array(value) for name, value in run(feeds).items()}
+        given.update(dict.fromkeys(outputs))
+        return outputs
+
+    return run_and_copy
+
+
+def _where(error: BaseException, metric: Metric | None = None) -> str:
+    """The deepest line of the user's own file, else of any."""
+    frames = traceback.extract_tb(error.__traceback__)
+    own = getattr(sys.modules.get(metric.__module__), "__file__", None) if metric else None
+    mine = [frame for frame in frames if own is None or frame.filename == own]
+    if not mine:
+        return str(own)
+    return f"{mine[-1].filename}, line {mine[-1].lineno}"
+
+
+def judge_metric(metric: Metric, run: Run, float_value: float, gate: AccuracyGate) -> Verdict:
+    """Judges a candidate by the user's own metric.
+
+    Args:
+        metric: The metric.
+        run: Runs the candidate.
+        float_value: The float model's value.
+        gate: Its `user_metric_kept_min` is the share of `float_value` that must be kept.
+
+    Returns:
+        The verdict.
+
+    Raises:
+        BuildError: See `evaluate_metric`; or the float model's value leaves nothing to keep.
+    """
+    if float_value <= 0.0:
+        raise BuildError(
+            f"the metric {metric_name(metric)} gives the float model {float_value:g}, and a share "
+            "of that says nothing",
+            remedy="return a number above 0, greater for a better model: of a loss 1/(1+loss)",
+        )
+    value = evaluate_metric(metric, run)
+    budget = float_value * gate.user_metric_kept_min
+    spare = (value - budget) / max(abs(float_value - budget), 1e-9)
+    return Verdict(
+        metric=metric_name(metric),
+        value=value,
+        float_value=float_value,
+        budget=budget,
+        passed=value >= budget,
+        spare=spare,
+        noise=0.0,
+    )

@@ -1,0 +1,55 @@
+"""What the accuracy gate says of a candidate."""
+
+import msgspec
+
+from edgepack.packager.metrics.distance import OutputDistance
+
+
+class Verdict(msgspec.Struct, frozen=True, kw_only=True):
+    """What the accuracy gate says.
+
+    Attributes:
+        metric: The metric that decided: of the output with the least to spare.
+        value: Its value.
+        float_value: The float model's value.
+        budget: Least value that passes.
+        passed: Whether every output is within its budget.
+        spare: How much of what the budget allows is left: 1 at no loss, 0 at the budget.
+        spare_at_most: What that is nearly certain not to exceed on many samples like these; None
+            where samples do not tell.
+        noise: Mean nrmse of the outputs and their parts, to order candidates that the metric finds
+            equal.
+        distances: By output; empty for a user's metric.
+        low: Lower bound of `value` for samples like these, one-sided, 95 %; None where the samples
+            do not tell (a user's metric, a cosine).
+        forgiven: Whether it passes only because, of few samples, one may always differ: that says
+            little of how many would.
+        given_up_after: After how many samples it was certain to fail by far, whose numbers these
+            are; None where all ran.
+        output: Which output decided; empty where there is one, or `metric` says it.
+        remarks: What a person should know of how it was judged.
+    """
+
+    metric: str
+    value: float
+    float_value: float
+    budget: float
+    passed: bool
+    spare: float
+    noise: float
+    distances: tuple[OutputDistance, ...] = ()
+    spare_at_most: float | None = None
+    low: float | None = None
+    forgiven: bool = False
+    given_up_after: int | None = None
+    output: str = ""
+    remarks: tuple[str, ...] = ()
+
+    @property
+    def what(self) -> str:
+        """The metric, and of several outputs the one that decided: `cosine of output 'boxes'`."""
+        return f"{self.metric} of output '{self.output}'" if self.output else self.metric
+
+    def beats(self, other: "Verdict") -> bool:
+        """Whether this is the better candidate."""
+        return (self.passed, self.spare, -self.noise) > (other.passed, other.spare, -other.noise)

@@ -1,0 +1,51 @@
+"""A verdict in words: how sure it is, and on what it was found."""
+
+from collections.abc import Sequence
+
+from edgepack.packager.gates.verdict import Verdict
+from edgepack.packager.metrics.chains import describe_chains
+from edgepack.packager.metrics.distance import OutputDistance, OutputKind
+from edgepack.packager.number_format import format_metric
+from edgepack.packager.tensors.sequence import Samples
+from edgepack.packager.wording import counted
+
+
+def describe_verdict(
+    verdict: Verdict, count: int, samples: Samples, distances: Sequence[OutputDistance]
+) -> tuple[str, ...]:
+    """Sentences for the report.
+
+    Args:
+        verdict: What the accuracy gate said on the samples.
+        count: Samples that it was found on.
+        samples: The held-out samples.
+        distances: Of single inferences on them.
+    """
+    notes = list(verdict.remarks)
+    if verdict.low is not None:
+        found, low = format_metric(verdict.value), format_metric(max(verdict.low, 0.0))
+        notes.append(
+            f"{verdict.what} is {found} on {counted(count, 'held-out sample')}: with 95 % "
+            f"confidence at least {low} on samples like these."
+        )
+    selected = [
+        f"{distance.row_agreement or 0.0:.1%} of '{distance.name}'"
+        for distance in distances
+        if distance.kind is OutputKind.SELECTED
+    ]
+    if selected:
+        notes.append(
+            f"Of what the float model selects it has, in any order: {', '.join(selected)}."
+        )
+    if samples.states and verdict.distances:
+        fed = {state.output for state in samples.states}
+        single = ", ".join(
+            f"{distance.explained_variance:.4f} of '{distance.name}'"
+            for distance in distances
+            if distance.name not in fed
+        )
+        notes.append(
+            f"Judged on {describe_chains(samples)}; single inferences keep explained variance "
+            f"{single or 'of the states only'}."
+        )
+    return tuple(notes)

@@ -1,0 +1,73 @@
+"""What keeps control flow in a model, and what would fold it away: words for a person."""
+
+from collections.abc import Iterable
+
+import numpy as np
+import onnx
+
+from edgepack.packager.graph.queries import inputs_behind, subgraphs
+from edgepack.packager.tensors.sequence import Samples
+
+_VALUES_SHOWN = 8
+"""A longer input is data, not a setting."""
+
+
+def describe_node(graph: onnx.GraphProto, node: onnx.NodeProto) -> str:
+    """A node; for control flow also what keeps it from being folded away."""
+    inputs = deciding_inputs(graph, node)
+    words = f"{node.name} ({node.op_type})"
+    if inputs:
+        noun = "input" if len(inputs) == 1 else "inputs"
+        words += f", its condition depends on the {noun} {' and '.join(map(repr, inputs))}"
+    return words
+
+
+def deciding_inputs(graph: onnx.GraphProto, node: onnx.NodeProto) -> tuple[str, ...]:
+    """The model's inputs that control flow depends on; none for any other node."""
+    if not node.input or not any(subgraphs(node)):
+        return ()
+    return inputs_behind(graph, node.input[0])
+
+
+def option_that_folds(
+    graph: onnx.GraphProto, nodes: Iterable[onnx.NodeProto], samples: Samples
+) -> str:
+    """The option `--value …` that makes conditions of Ifs constants.
+
+    Args:
+        graph: The graph.
+        nodes: Of it; those that are no If are passed over.
+        samples: Each is read, where there is a condition that inputs decide.
+
+    Returns:
+        The option, with the values that all samples hold; "" where no If depends on inputs, or
+        on one that differs from sample to sample or has many values.
+    """
+    names = {
+        name for node in nodes if node.op_type == "If" for name in deciding_inputs(graph, node)
+    }
+    if not names:
+        return ""
+    first = samples.read(0)
+    if any(first[name].size > _VALUES_SHOWN for name in names):
+        return ""
+    for feeds in samples:
+        if not all(np.array_equal(feeds[name], first[name]) for name in names):
+            return ""
+    return " ".join(
+        f"--value {name}={','.join(map(str, first[name].ravel().tolist()))}"
+        for name in sorted(names)
+    )
+
+
+def note_what_stays(graph: onnx.GraphProto, samples: Samples) -> tuple[str, ...]:
+    """A note where Ifs stay, and everything in their branches with them, that need not."""
+    option = option_that_folds(graph, graph.node, samples)
+    if not option:
+        return ()
+    kept = [describe_node(graph, node) for node in graph.node if node.op_type == "If"]
+    return (
+        f"Control flow stays, with all that is in it: {kept[0]}, which is the same in all "
+        f"{samples.count} calibration samples. With {option} the branch that it takes is prepared "
+        "like the rest; applications then no longer feed that input.",
+    )

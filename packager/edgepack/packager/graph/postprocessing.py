@@ -1,0 +1,195 @@
+"""The end of a graph that ranks or selects: TopK, NonMaxSuppression, and all that follows them.
+
+Detectors and retrieval models are exported with it. What it gives are decisions: where two scores
+are nearly equal, any rounding changes which comes first, and with it every integer and every row
+behind. How near a model stays to another is told by the floats that enter the tail.
+"""
+
+from collections.abc import Collection, Iterable
+
+import msgspec
+import onnx
+
+from edgepack.packager.graph.queries import GraphIndex, index_graph, subgraphs, used_names
+
+_SELECTS = frozenset({"TopK", "NonMaxSuppression", "NonZero", "Unique"})
+_HAS_WEIGHTS = frozenset(
+    {
+        *("Conv", "ConvTranspose", "ConvInteger", "QLinearConv"),
+        *("Gemm", "MatMul", "MatMulInteger", "QLinearMatMul", "Einsum"),
+        *("LSTM", "GRU", "RNN"),
+    }
+)
+"""Where they read constants; of other domains than the standard's, any operator that does."""
+
+_MOVES = frozenset(
+    {"Gather", "Slice", "Split", "Transpose", "Squeeze", "Unsqueeze", "Flatten", "Identity"}
+)
+_READS_NO_VALUES = frozenset({"Shape", "Size"})
+_FLOATS = frozenset(
+    {
+        onnx.TensorProto.FLOAT,
+        onnx.TensorProto.FLOAT16,
+        onnx.TensorProto.BFLOAT16,
+        onnx.TensorProto.DOUBLE,
+    }
+)
+
+
+class SelectingTail(msgspec.Struct, frozen=True, kw_only=True):
+    """The end of a graph that ranks or selects.
+
+    Attributes:
+        tensors: Floats from which it is computed, in graph order; all are made before it.
+        outputs: Outputs of the graph that it gives.
+        ops: Operators that select, each once, sorted.
+    """
+
+    tensors: tuple[str, ...]
+    outputs: tuple[str, ...]
+    ops: tuple[str, ...]
+
+
+def has_selection(graph: onnx.GraphProto) -> bool:
+    """Whether an operator of a graph ranks or selects, wherever it stands."""
+    return any(_selects(node) for node in graph.node)
+
+
+def find_selecting_tail(graph: onnx.GraphProto) -> SelectingTail | None:
+    """Finds the tail that ends in the graph's outputs.
+
+    1. What follows an operator that selects is the tail, if no operator with weights is in it: a
+       selection in the middle of a network (two-stage detectors, query selection) is none.
+    2. Integers and yes/no that enter it (classes by ArgMax, comparisons) belong to it, and what
+       makes them, up to floats.
+    3. Where they are pieces of one tensor, that one is taken, and the pieces belong to the tail.
+    4. Those floats must not depend on another selection: their rows would change places too.
+
+    Args:
+        graph: The graph with its types.
+
+    Returns:
+        The tail; None where there is none, or where it cannot be told apart.
+    """
+    index = index_graph(graph)
+    constants = _constants(index)
+    last = _after_weights(index, constants)
+    roots = [p for p, node in enumerate(graph.node) if _selects(node) and p in last]
+    tail = _descendants(index, roots)
+    made = {name for position in tail for name in graph.node[position].output}
+    outputs = tuple(name for name in index.outputs if name in made)
+    tensors = _enter(index, tail, constants)
+    body = positions_behind(index, tensors)
+    if not tensors or not outputs or any(_selects(graph.node[position]) for position in body):
+        return None
+    return SelectingTail(
+        tensors=tensors,
+        outputs=outputs,
+        ops=tuple(sorted({name for root in roots for name in _selecting_ops(graph.node[root])})),
+    )
+
+
+def positions_behind(index: GraphIndex, names: Iterable[str]) -> set[int]:
+    """Indices of the nodes that tensors are computed by."""
+    found: set[int] = set()
+    waiting = list(names)
+    while waiting:
+        position = index.producers.get(waiting.pop())
+        if position is not None and position not in found:
+            found.add(position)
+            waiting.extend(_reads(index.graph.node[position]))
+    return found
+
+
+def nodes_beyond(graph: onnx.GraphProto, outputs: Collection[str]) -> tuple[onnx.NodeProto, ...]:
+    """The nodes that none of these outputs depends on, in graph order."""
+    body = positions_behind(index_graph(graph), outputs)
+    return tuple(node for position, node in enumerate(graph.node) if position not in body)
+
+
+def _selects(node: onnx.NodeProto) -> bool:
+    return bool(_selecting_ops(node))
+
+
+def _selecting_ops(node: onnx.NodeProto) -> set[str]:
+    """Of a node and of the bodies of control flow in it."""
+    found = {node.op_type} & _SELECTS
+    for body in subgraphs(node):
+        for inner in body.node:
+            found |= _selecting_ops(inner)
+    return found
+
+
+def _reads(node: onnx.NodeProto) -> set[str]:
+    """What a node reads, the bodies of control flow in it included."""
+    return {*filter(None, node.input), *(name for b in subgraphs(node) for name in used_names(b))}
+
+
+def _constants(index: GraphIndex) -> set[str]:
+    """Tensors that follow from initializers alone."""
+    known = set(index.initializers) - set(index.inputs)
+    for node in index.graph.node:
+        reads = _reads(node)
+        if (reads or node.op_type == "Constant") and reads <= known:
+            known.update(node.output)
+    return known
+
+
+def _after_weights(index: GraphIndex, constants: Collection[str]) -> set[int]:
+    """Nodes that no node with weights follows, in any way."""
+    nodes = index.graph.node
+    computing = [p for p, node in enumerate(nodes) if _computes(node, constants)]
+    before = positions_behind(index, {name for p in computing for name in _reads(nodes[p])})
+    return set(range(len(nodes))) - before - set(computing)
+
+
+def _computes(node: onnx.NodeProto, constants: Collection[str]) -> bool:
+    may_compute = node.op_type in _HAS_WEIGHTS or node.domain not in ("", "ai.onnx")
+    if may_compute and any(name in constants for name in node.input):
+        return True
+    return any(
+        _computes(inner, {*constants, *(tensor.name for tensor in body.initializer)})
+        for body in subgraphs(node)
+        for inner in body.node
+    )
+
+
+def _descendants(index: GraphIndex, roots: Iterable[int]) -> set[int]:
+    found = set(roots)
+    made = {name for root in found for name in index.graph.node[root].output}
+    for position, node in enumerate(index.graph.node):
+        if position not in found and made & _reads(node):
+            found.add(position)
+            made.update(node.output)
+    return found
+
+
+def _enter(index: GraphIndex, tail: set[int], constants: Collection[str]) -> tuple[str, ...]:
+    """Steps 2 and 3: the floats that enter the tail, which grows by what makes its other inputs."""
+    entering: set[str] = set()
+    waiting = sorted(tail)
+    while waiting:
+        node = index.graph.node[waiting.pop()]
+        if node.op_type in _READS_NO_VALUES:
+            continue
+        for name in _reads(node) - set(constants):
+            position = index.producers.get(name)
+            if position is None or position in tail:
+                continue
+            if index.types.get(name) in _FLOATS:
+                entering.add(name)
+            else:
+                tail.add(position)
+                waiting.append(position)
+    whole = {_whole(index, name, constants) for name in entering}
+    return tuple(sorted(whole, key=lambda name: (index.producers[name], name)))
+
+
+def _whole(index: GraphIndex, name: str, constants: Collection[str]) -> str:
+    """What a tensor is cut out of: of one class alone, which may be rare, little can be told."""
+    node = index.graph.node[index.producers[name]]
+    moves = node.op_type in _MOVES and all(other in constants for other in node.input[1:] if other)
+    source = node.input[0] if moves or node.op_type == "Reshape" else ""
+    if source not in index.producers or index.types.get(source) not in _FLOATS:
+        return name
+    return _whole(index, source, constants)

@@ -1,0 +1,90 @@
+"""The element type and shape of every tensor, as far as they follow from inputs and constants.
+
+ONNX's own inference with data propagation; symbolic inference of ONNX Runtime raises
+AssertionError on graphs that were exported with Constant nodes, and folding (pass `optimize`)
+makes it superfluous.
+"""
+
+from collections.abc import Iterable
+
+import onnx
+from onnx import shape_inference
+
+_KEPT_ELEMENTS = 1024
+"""Initializers up to this size may hold shapes and axes; larger ones are weights."""
+
+_KEEP_SHAPE = {("ai.onnx.ml", "Scaler"), ("ai.onnx.ml", "Normalizer")}
+"""Operators before a network from scikit-learn, which give floats in the shape of their input."""
+
+
+def add_shapes(model: onnx.ModelProto) -> None:
+    """Writes inferred types and shapes into a model, in place, at any size of its weights.
+
+    Raises:
+        onnx's InferenceError: The graph contradicts itself.
+    """
+    inferred = infer(model)
+    del model.graph.value_info[:]
+    model.graph.value_info.extend(inferred.value_info)
+    for own, found in zip(model.graph.output, inferred.output, strict=True):
+        own.CopyFrom(found)
+
+
+def infer(model: onnx.ModelProto) -> onnx.GraphProto:
+    """A graph without weights whose `value_info` holds what follows from inputs and constants.
+
+    Inference runs on a skeleton without the weights' values, so that neither time nor
+    protobuf's 2 GB depend on them. What the model notes of shapes is not looked at.
+
+    Raises:
+        onnx's InferenceError: The graph contradicts itself.
+    """
+    skeleton = onnx.ModelProto()
+    skeleton.ir_version = model.ir_version
+    skeleton.opset_import.extend(model.opset_import)
+    skeleton.functions.extend(model.functions)
+    graph = skeleton.graph
+    graph.name = model.graph.name
+    graph.node.extend(model.graph.node)
+    graph.input.extend(model.graph.input)
+    graph.output.extend(model.graph.output)
+    for tensor in model.graph.initializer:
+        count = 1
+        for size in tensor.dims:
+            count *= size
+        if count <= _KEPT_ELEMENTS:
+            graph.initializer.append(tensor)
+        else:
+            # A tensor of the graph's own (not an input) must come from somewhere: an input.
+            graph.input.append(
+                onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, list(tensor.dims))
+            )
+    inferred = shape_inference.infer_shapes(skeleton, strict_mode=False, data_prop=True).graph
+    while added := _like_their_inputs(inferred):
+        graph.value_info.extend(added)
+        inferred = shape_inference.infer_shapes(skeleton, strict_mode=False, data_prop=True).graph
+    return inferred
+
+
+def _like_their_inputs(graph: onnx.GraphProto) -> list[onnx.ValueInfoProto]:
+    """What is still unknown behind operators that have no inference in ONNX but keep the shape."""
+    known = {value.name: value.type for value in (*graph.value_info, *graph.input)}
+    told = known.keys() | {value.name for value in graph.output}
+    added = []
+    for node in graph.node:
+        if (node.domain, node.op_type) not in _KEEP_SHAPE or node.output[0] in told:
+            continue
+        if node.input[0] in known and known[node.input[0]].tensor_type.elem_type:
+            value = onnx.ValueInfoProto(name=node.output[0], type=known[node.input[0]])
+            value.type.tensor_type.elem_type = onnx.TensorProto.FLOAT
+            added.append(value)
+    return added
+
+
+def add_missing_shapes(graph: onnx.GraphProto, known: Iterable[onnx.ValueInfoProto]) -> None:
+    """Adds shapes that were known before: ONNX's inference stops at operators not its own."""
+    made = {name for node in graph.node for name in node.output}
+    there = {value.name for value in (*graph.value_info, *graph.output)}
+    graph.value_info.extend(
+        value for value in known if value.name in made and value.name not in there
+    )

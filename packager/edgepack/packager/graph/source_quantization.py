@@ -1,0 +1,112 @@
+"""Whether a model comes quantized (in training, or by another tool), and with which types.
+
+Such a model is passed on with its own scales: quantizing it again would round twice, and what
+training found out would be lost.
+"""
+
+import re
+from collections.abc import Iterator
+
+import msgspec
+import numpy as np
+import onnx
+from onnx import helper
+
+from edgepack.packager.graph import stored_tensors
+from edgepack.packager.graph.queries import subgraphs
+
+_PAIRS = frozenset({"QuantizeLinear", "DequantizeLinear"})
+_OPERATORS = ("QLinear", "QGemm", "QAttention", "DynamicQuantize", "MatMulNBits", "MatMulInteger")
+
+
+class OwnQuantization(msgspec.Struct, frozen=True, kw_only=True):
+    """What a quantized model says of its integers.
+
+    Attributes:
+        activations, weights: Integer types by NumPy's names, sorted; of pairs only.
+        is_per_channel: Whether any weight has a scale for each channel.
+        is_power_of_two: Whether every scale is a power of two.
+        operators: Integer operators (`QLinearConv` …) that stand in place of pairs, sorted.
+    """
+
+    activations: tuple[str, ...]
+    weights: tuple[str, ...]
+    is_per_channel: bool
+    is_power_of_two: bool
+    operators: tuple[str, ...]
+
+    @property
+    def precision(self) -> str:
+        """For people: `a8w8`, `a16w8`, `w8` where only weights are integers, or `int8`."""
+        if self.operators:
+            return "int8"
+        bits = [
+            f"{letter}{_bits(types[0])}"
+            for letter, types in (("a", self.activations), ("w", self.weights))
+            if types
+        ]
+        return "".join(bits) or "int8"
+
+
+def read_own_quantization(graph: onnx.GraphProto) -> OwnQuantization | None:
+    """Reads it from a graph and the bodies in it; None for a model of floats."""
+    nodes = list(_nodes(graph))
+    pairs = [node for node in nodes if node.op_type in _PAIRS]
+    operators = {
+        node.op_type
+        for node in nodes
+        if node.op_type.startswith(_OPERATORS) or node.op_type.endswith("Integer")
+    }
+    if not pairs and not operators:
+        return None
+    constants = dict(_constants(graph))
+    activations, weights, scales = set(), set(), []
+    for node in pairs:
+        scales += [constants[name] for name in node.input[1:2] if name in constants]
+        zero_point = constants.get(node.input[2]) if len(node.input) > 2 else None
+        stored = constants.get(node.input[0])
+        if node.op_type == "QuantizeLinear":
+            kind = zero_point.data_type if zero_point else onnx.TensorProto.UINT8
+            activations.add(_name(kind))
+        elif stored is not None and stored.data_type != onnx.TensorProto.INT32:
+            weights.add(_name(stored.data_type))
+    return OwnQuantization(
+        activations=tuple(sorted(activations)),
+        weights=tuple(sorted(weights)),
+        is_per_channel=any(len(scale.dims) and scale.dims[0] > 1 for scale in scales),
+        is_power_of_two=bool(scales) and all(map(_is_power_of_two, scales)),
+        operators=tuple(sorted(operators)),
+    )
+
+
+def _nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
+    for node in graph.node:
+        yield node
+        for body in subgraphs(node):
+            yield from _nodes(body)
+
+
+def _constants(graph: onnx.GraphProto) -> Iterator[tuple[str, onnx.TensorProto]]:
+    for tensor in graph.initializer:
+        yield tensor.name, tensor
+    for node in graph.node:
+        for attribute in node.attribute:
+            if node.op_type == "Constant" and attribute.name == "value":
+                yield node.output[0], attribute.t
+        for body in subgraphs(node):
+            yield from _constants(body)
+
+
+def _bits(name: str) -> int:
+    """Of a type by NumPy's name; `int4` takes a byte in NumPy, and half of one in a model."""
+    integer = re.fullmatch(r"u?int(\d+)", name)
+    return int(integer[1]) if integer else np.dtype(name).itemsize * 8
+
+
+def _name(kind: int) -> str:
+    return np.dtype(helper.tensor_dtype_to_np_dtype(kind)).name
+
+
+def _is_power_of_two(scale: onnx.TensorProto) -> bool:
+    mantissas = np.frexp(stored_tensors.values(scale).astype(np.float64))[0]
+    return bool((mantissas == 0.5).all())

@@ -1,1 +1,0 @@
-"""Ways to lower the precision beside static quantization: float16, dynamic, weights only."""

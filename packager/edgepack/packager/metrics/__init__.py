@@ -1,0 +1,1 @@
+"""How near two outputs are, and what an output means."""

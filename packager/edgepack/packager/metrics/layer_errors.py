@@ -1,0 +1,126 @@
+"""How far each tensor of a lowered model is from the float model's."""
+
+import math
+from collections.abc import Sequence
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+import onnx
+
+from edgepack.packager.graph import operators
+from edgepack.packager.graph.node_precision import node_label, node_precision
+from edgepack.packager.graph.queries import index_graph
+
+_CONVERSIONS = frozenset({"QuantizeLinear", "DequantizeLinear", "Cast", "Identity"})
+_FLOATS = (onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16)
+_GREATEST_DB = 100.0
+_LEAST_DB = -40.0
+
+
+class Layer(msgspec.Struct, frozen=True, kw_only=True):
+    """A tensor that both models have, and the node of the lowered one that computes it.
+
+    Attributes:
+        tensor: Its name.
+        node, op: The node's name and operator.
+        is_lowered: Whether that node computes in fewer bits.
+    """
+
+    tensor: str
+    node: str
+    op: str
+    is_lowered: bool
+
+
+class LayerError(msgspec.Struct, frozen=True, kw_only=True):
+    """The error that has built up until a tensor, on held-out samples.
+
+    Attributes:
+        tensor, node, op, is_lowered: See `Layer`.
+        nrmse: Root-mean-square error over the float tensor's root-mean-square, three digits.
+        sqnr_db: The same as signal to quantization noise, decibels: -20 log10(nrmse).
+    """
+
+    tensor: str
+    node: str
+    op: str
+    is_lowered: bool
+    nrmse: float
+    sqnr_db: float
+
+
+def shared_layers(reference: onnx.GraphProto, lowered: onnx.ModelProto) -> tuple[Layer, ...]:
+    """The tensors to compare, in the float graph's order.
+
+    Operators that only move values repeat the error of what they move, and are left out, and so are
+    sequences and optional values, which hold no numbers themselves.
+
+    Args:
+        reference: The float graph.
+        lowered: The lowered model.
+    """
+    index = index_graph(lowered.graph)
+    types = index_graph(reference).types
+    no_tensors = {
+        value.name for value in reference.value_info if not value.type.HasField("tensor_type")
+    }
+    precision = node_precision(lowered)
+    quantized = precision.quantized if precision else frozenset()
+    layers = []
+    for node in reference.node:
+        if node.op_type in operators.MOVES_DATA or node.op_type in operators.NEVER:
+            continue
+        if not node.output or node.output[0] not in index.producers:
+            continue
+        tensor = node.output[0]
+        if tensor in no_tensors or types.get(tensor, onnx.TensorProto.FLOAT) not in _FLOATS:
+            continue
+        maker = lowered.graph.node[index.producers[tensor]]
+        while maker.op_type in _CONVERSIONS and maker.input[0] in index.producers:
+            maker = lowered.graph.node[index.producers[maker.input[0]]]
+        layers.append(
+            Layer(
+                tensor=tensor,
+                node=maker.name or tensor,
+                op=maker.op_type,
+                is_lowered=node_label(maker) in quantized,
+            )
+        )
+    return tuple(layers)
+
+
+def measure_layer(
+    layer: Layer,
+    expected: Sequence[npt.NDArray[np.float64]],
+    got: Sequence[npt.NDArray[np.float64]],
+) -> LayerError | None:
+    """The error of one tensor over all samples.
+
+    Args:
+        layer: The tensor.
+        expected, got: float64 (values,), one array a sample: the float model's, the lowered one's.
+
+    Returns:
+        The error; None where the float model gives nothing but zeros or the shapes differ.
+    """
+    noise = signal = 0.0
+    for before, after in zip(expected, got, strict=True):
+        if before.shape != after.shape:
+            return None
+        finite = np.isfinite(before)
+        noise += float(np.sum((after[finite] - before[finite]) ** 2))
+        signal += float(np.sum(before[finite] ** 2))
+    if signal == 0.0:
+        return None
+    ratio = math.sqrt(noise / signal) if math.isfinite(noise) else math.inf
+    sqnr_db = -20.0 * math.log10(ratio) if 0.0 < ratio < math.inf else math.copysign(1e3, 1 - ratio)
+    sqnr_db = min(max(sqnr_db, _LEAST_DB), _GREATEST_DB)
+    return LayerError(
+        tensor=layer.tensor,
+        node=layer.node,
+        op=layer.op,
+        is_lowered=layer.is_lowered,
+        nrmse=float(f"{10 ** (-sqnr_db / 20):.3g}"),
+        sqnr_db=round(sqnr_db, 1),
+    )

@@ -1,0 +1,287 @@
+"""Outputs that hold two things of very different size, such as boxes (0…640) and scores (0…1).
+
+Detectors write both into one tensor, [1, 84, 8400] say. Whatever is summed over all of it tells of
+the boxes alone: a model whose scores are all zero keeps 99 % of the variance. So the channels of
+such an output are told apart, and each group is judged by itself: scores, which never leave 0…1,
+where the others take both signs (offsets from a grid) or are of another size; and the others by the
+size of their values.
+
+A box is read where something was found. Most of a detector's places have scores near 0, and what
+stands there as a box is noise that nobody sees, as padding is. So beside scores the others count
+where the float model's best score is not next to nothing. (A YOLOv8 with every node in 8 bits kept
+.88 of its boxes' variance at all places, .98 weighted with the scores.) So it is where boxes and
+scores are two outputs: one with four numbers a place, and one that is near 0 at most of the same
+places.
+"""
+
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from edgepack.packager.metrics.distance import OutputKind
+from edgepack.packager.runtime.model_run import Outputs
+from edgepack.packager.tensors.sequence import Tensor
+
+_GAP = 30.0
+"""Sizes that differ by this factor, with none in between, are two things. The outlying dimensions
+of language models differ from the others by less than 10."""
+
+_READ_FROM = 0.05
+"""Least score of a place whose other values are read: torchvision's detectors give none below."""
+
+_FINDS = 0.2
+"""Score with which a detector has found something: applications ask for a quarter and more."""
+
+_NEXT_TO_NOTHING = 0.05
+"""Share of a score's greatest value below which nothing is found."""
+
+_FEWEST_PLACES = 100
+"""Of an output of boxes, told by another one with scores: detectors look at hundreds at least."""
+
+_MOST_READ = 0.25
+"""Share of the places that have a score, all samples together, in an output of scores by itself."""
+
+_COORDINATES = 4
+
+_MOST_CHANNELS = 1024
+_TINY = 1e-6
+"""Share of the largest channel's size below which a channel holds nothing."""
+
+
+class Part(msgspec.Struct, frozen=True, kw_only=True):
+    """Some channels of an output.
+
+    Attributes:
+        output: The output.
+        axis: Axis of the channels.
+        channels: Their indices, ascending.
+        scores: The channels that tell which places are read; empty where all are.
+        scored_by: Another output that tells it, for each place; "" where none does.
+        classes: Axis of that one's classes.
+        is_found: Whether the output holds scores beside others: then its parts say all of it.
+    """
+
+    output: str
+    axis: int
+    channels: tuple[int, ...]
+    scores: tuple[int, ...] = ()
+    scored_by: str = ""
+    classes: int = 0
+    is_found: bool = False
+
+    @property
+    def words(self) -> str:
+        """E.g. `output0, channels 4…83`."""
+        first, last = self.channels[0], self.channels[-1]
+        if self.scored_by:
+            return f"{self.output}, where {self.scored_by} finds something"
+        if first == last:
+            return f"{self.output}, channel {first}"
+        is_run = last - first + 1 == len(self.channels)
+        others = "" if is_run else f", {len(self.channels)} of them"
+        return f"{self.output}, channels {first}…{last}{others}"
+
+    def of(self, value: Tensor) -> Tensor:
+        """The part's values of one output; all of it where its shape is not the expected one."""
+        if value.ndim <= self.axis or value.shape[self.axis] <= self.channels[-1]:
+            return value
+        return np.take(value, self.channels, axis=self.axis)
+
+    def read_in(self, expected: Sequence[Outputs]) -> tuple[npt.NDArray[np.bool_], ...] | None:
+        """Which values of the part are read.
+
+        Args:
+            expected: The float model's outputs, one dict a sample.
+
+        Returns:
+            Of each sample bool, in the shape of the part; None where all are read, as they are
+            too where no place of any sample has a score.
+        """
+        values = [outputs[self.output] for outputs in expected]
+        if self.scored_by:
+            best = [outputs[self.scored_by].max(self.classes) for outputs in expected]
+        elif self.scores:
+            best = [np.take(value, self.scores, axis=self.axis).max(self.axis) for value in values]
+        else:
+            return None
+        if not any((value >= _READ_FROM).any() for value in best):
+            return None
+        return tuple(
+            np.broadcast_to(np.expand_dims(score >= _READ_FROM, self.axis), self.of(value).shape)
+            for score, value in zip(best, values, strict=True)
+        )
+
+
+def find_parts(expected: Sequence[Outputs], kinds: Mapping[str, OutputKind]) -> tuple[Part, ...]:
+    """The parts of every output that holds values of several sizes.
+
+    Args:
+        expected: The float model's outputs, one dict a sample.
+        kinds: What each output means; only values are looked at.
+    """
+    found: list[Part] = []
+    for name, kind in kinds.items():
+        values = [outputs[name] for outputs in expected]
+        if kind is not OutputKind.VALUES or values[0].ndim < 3:
+            continue
+        axes = (1, values[0].ndim - 1) if values[0].ndim == 3 else (1,)
+        for axis in axes:
+            parts = _parts_of(name, axis, _channels(values, axis))
+            if len(parts) > 1:
+                found += parts
+                break
+    divided = {part.output for part in found}
+    apart = {
+        name: [outputs[name] for outputs in expected]
+        for name, kind in kinds.items()
+        if kind is OutputKind.VALUES and name not in divided
+    }
+    return (*found, *_boxes_apart(apart))
+
+
+def _boxes_apart(outputs: Mapping[str, Sequence[Tensor]]) -> list[Part]:
+    """Outputs of boxes whose scores are an output by itself; none where several might be.
+
+    Args:
+        outputs: By name the float model's values, one array a sample.
+    """
+    pairs = [
+        (box, score, classes)
+        for box, values in outputs.items()
+        for score, others in outputs.items()
+        if box != score
+        and (classes := _classes_axis(values, others)) is not None
+        and _are_scores(others, classes)
+    ]
+    scores = [score for _, score, _ in pairs]
+    boxes = [box for box, _, _ in pairs]
+    return [
+        Part(
+            output=box,
+            axis=outputs[box][0].ndim - 1,
+            channels=tuple(range(_COORDINATES)),
+            scored_by=score,
+            classes=classes,
+            is_found=True,
+        )
+        for box, score, classes in pairs
+        if boxes.count(box) == 1 and scores.count(score) == 1 and box not in scores
+    ]
+
+
+def _classes_axis(boxes: Sequence[Tensor], others: Sequence[Tensor]) -> int | None:
+    """Axis of the classes in an output that has the same places as one of boxes; None for others.
+
+    Places come before coordinates; classes after the places, or before them as NonMaxSuppression
+    takes them.
+    """
+    wanted = [value.shape for value in boxes]
+    shapes = [value.shape for value in others]
+    if any(len(shape) < 2 or shape[-1] != _COORDINATES for shape in wanted):
+        return None
+    if [shape[:-1] for shape in shapes] == [shape[:-1] for shape in wanted]:
+        return len(shapes[0]) - 1
+    if {len(shape) for shape in (*wanted, *shapes)} != {3}:
+        return None
+    turned = [(shape[0], shape[2]) for shape in shapes]
+    return 1 if turned == [shape[:2] for shape in wanted] else None
+
+
+def _are_scores(values: Sequence[Tensor], classes: int) -> bool:
+    """Whether values never leave 0…1, find something, and are near 0 at most places."""
+    if min(value.size for value in values) == 0:
+        return False
+    best = [value.max(classes) for value in values]
+    least = min(float(value.min()) for value in values)
+    greatest = max(float(value.max()) for value in best)
+    read = float(np.mean(np.concatenate([value.ravel() for value in best]) >= _READ_FROM))
+    return (
+        least >= 0.0
+        and _FINDS <= greatest <= 1.0
+        and min(value.size for value in best) >= _FEWEST_PLACES
+        and read <= _MOST_READ
+    )
+
+
+class _Channels(msgspec.Struct, frozen=True, kw_only=True):
+    """What is known of each channel of an output.
+
+    Attributes:
+        sizes: float64 (channels,), root-mean-square over all samples, padding left out.
+        least, greatest: float64 (channels,), of all samples.
+    """
+
+    sizes: npt.NDArray[np.float64]
+    least: npt.NDArray[np.float64]
+    greatest: npt.NDArray[np.float64]
+
+
+def _channels(values: Sequence[Tensor], axis: int) -> _Channels | None:
+    """None where samples differ in shape, or channels are too few or too many."""
+    count = values[0].shape[axis]
+    same = all(value.ndim > axis and value.shape[axis] == count for value in values)
+    if not same or not 2 <= count <= _MOST_CHANNELS:
+        return None
+    squares, counts = np.zeros(count), np.zeros(count)
+    least, greatest = np.full(count, np.inf), np.full(count, -np.inf)
+    for value in filter(np.size, values):  # a sample may find nothing
+        wide = np.moveaxis(value.astype(np.float64), axis, 0).reshape(count, -1)
+        squares += np.nansum(wide**2, axis=1)
+        counts += (~np.isnan(wide)).sum(axis=1)
+        least = np.fmin(least, np.fmin.reduce(wide, axis=1))
+        greatest = np.fmax(greatest, np.fmax.reduce(wide, axis=1))
+    sizes = np.sqrt(squares / np.maximum(counts, 1.0))
+    return _Channels(sizes=sizes, least=least, greatest=greatest)
+
+
+def _parts_of(name: str, axis: int, channels: _Channels | None) -> list[Part]:
+    """The parts of one output along one axis; one or none where all channels are alike."""
+    if channels is None or not np.isfinite(channels.sizes).all():
+        return []
+    scores = _scores(channels)
+    others = [i for i in range(len(channels.sizes)) if i not in scores]
+    parts = [
+        Part(output=name, axis=axis, channels=group, scores=scores, is_found=bool(scores))
+        for group in _groups(channels.sizes, others)
+    ]
+    if scores:
+        parts.append(Part(output=name, axis=axis, channels=scores, is_found=True))
+    return parts
+
+
+def _scores(channels: _Channels) -> tuple[int, ...]:
+    """Channels that never leave 0…1, beside others that do and are of another kind or size.
+
+    Of another kind are others that all take both signs, where one of those within finds something
+    and elsewhere next to nothing: a channel that hardly leaves its own bias lies within by chance.
+    """
+    sizes = channels.sizes
+    within = (channels.least >= 0.0) & (channels.greatest <= 1.0) & (sizes > 0.0)
+    others = ~within & (sizes > _TINY * sizes.max())
+    if not within.any() or not others.any():
+        return ()
+    is_signed = bool((channels.least[others] < 0.0).all() and (channels.greatest[others] > 0).all())
+    finds_nothing = channels.least <= _NEXT_TO_NOTHING * channels.greatest
+    is_signed &= bool((within & finds_nothing & (channels.greatest >= _FINDS)).any())
+    is_larger = bool(sizes[others].min() > _GAP * sizes[within].max())
+    return tuple(map(int, np.flatnonzero(within))) if is_signed or is_larger else ()
+
+
+def _groups(sizes: npt.NDArray[np.float64], among: Sequence[int]) -> list[tuple[int, ...]]:
+    """Channels of like size, those with the largest values first; one group where all are alike.
+
+    Args:
+        sizes: Of all channels.
+        among: Those that are divided.
+    """
+    largest = sizes[list(among)].max(initial=0.0)
+    order = sorted((i for i in among if sizes[i] > _TINY * largest), key=lambda i: (-sizes[i], i))
+    groups: list[list[int]] = [order[:1]]
+    for before, channel in pairwise(order):
+        if sizes[before] > _GAP * sizes[channel]:
+            groups.append([])
+        groups[-1].append(channel)
+    return [tuple(sorted(group)) for group in groups if group]

@@ -1,0 +1,1 @@
+"""`edgepack build` itself: its steps, in order."""

@@ -1,0 +1,149 @@
+"""What a build measures with: samples, opened, followed through states and divided, and what the
+float model makes of them.
+"""
+
+from pathlib import Path
+
+import msgspec
+from msgspec.structs import replace
+
+from edgepack.bundle.golden import Golden
+from edgepack.errors import BuildError
+from edgepack.packager.gates.labels import LabelledSamples, open_labelled
+from edgepack.packager.pipeline.request import BuildRequest
+from edgepack.packager.profiles.schema import Profile
+from edgepack.packager.progress import Progress
+from edgepack.packager.samples.carried_states import follow_states
+from edgepack.packager.samples.coverage import describe_coverage
+from edgepack.packager.samples.files import OpenedSamples, open_samples
+from edgepack.packager.samples.golden_selection import choose_golden
+from edgepack.packager.samples.padding import follow_mask
+from edgepack.packager.samples.split import describe, split_samples
+from edgepack.packager.source.model import SourceModel
+from edgepack.packager.source.reference import FloatSource
+from edgepack.packager.tensors.sequence import Samples, SampleSplit, digest_of
+
+RANDOM_WHEN_NONE = "random:16"
+"""Samples where no profile calibrates and none were given: enough to compare outputs."""
+
+
+class Material(msgspec.Struct, frozen=True, kw_only=True):
+    """Samples, opened and divided, and what a person should know of them and of the model.
+
+    Attributes:
+        golden: Some of the held-out samples, with what a device is to answer.
+        float_source: Runs the source model, for every profile.
+        labelled: The held-out samples with their labels; None where none were given.
+    """
+
+    opened: OpenedSamples
+    split: SampleSplit
+    golden: Golden
+    float_source: FloatSource
+    notes: tuple[str, ...]
+    labelled: LabelledSamples | None = None
+
+    def first_on_provider(self, most: int) -> Samples:
+        """What a provider runs first: golden samples, in the order in which a device does.
+
+        Large samples make few golden ones: others of the held-out ones follow.
+
+        Args:
+            most: How many at the most.
+        """
+        held_out = self.split.held_out
+        inputs = list(self.golden.inputs[:most])
+        known = {digest_of(feeds) for feeds in inputs}
+        for feeds in map(held_out.read, reversed(range(held_out.count))):
+            if len(inputs) >= most:
+                break
+            if digest_of(feeds) not in known:
+                inputs.append(feeds)
+        return replace(held_out, count=len(inputs), read=lambda index: dict(inputs[index]))
+
+
+def open_material(
+    request: BuildRequest,
+    source: SourceModel,
+    profiles: tuple[Profile, ...],
+    work: Path,
+    progress: Progress,
+) -> Material:
+    """Opens and divides the samples that a build was given, and chooses golden ones.
+
+    Args:
+        request: What is to be built.
+        source: The model; samples are checked against its inputs.
+        profiles: Whether any needs calibration decides whether samples must be given.
+        work: Folder for states that are carried along.
+        progress: Told about each file.
+
+    Raises:
+        BuildError: There are none, too few, or they do not fit the model, or the model does not run
+            on them.
+    """
+    calibrating = [profile.name for profile in profiles if profile.lowering is not None]
+    calibration, notes = request.calibration, []
+    if not calibration and calibrating:
+        raise BuildError(
+            f"profile {calibrating[0]!r} calibrates and no samples were given",
+            remedy="--calibration PATH with 100 to 300 real samples (a folder of .npz, .npy or "
+            "images, one .npz, or ONNX test data); --calibration random:100 only to try it out",
+        )
+    if not calibration:
+        calibration = request.evaluation or RANDOM_WHEN_NONE
+        notes.append(f"No calibration samples were given; {calibration} took their place.")
+    opened = _open_given(calibration, request, source, work / "states", progress)
+    notes += opened.notes
+    evaluation = None
+    if request.evaluation and request.evaluation != calibration:
+        evaluation = _open_given(
+            request.evaluation, request, source, work / "held-out-states", progress
+        )
+        notes += [note for note in evaluation.notes if note not in notes]
+    split = split_samples(opened, evaluation)
+    notes.append(f"The samples were divided: {describe(split)}.")
+    uncovered = describe_coverage(split, source.inputs, request.declarations)
+    split = replace(split, uncovered=uncovered)
+    notes += uncovered
+    float_source = FloatSource(source, work / "source.onnx")
+    return Material(
+        opened=opened,
+        split=split,
+        golden=choose_golden(source, split.held_out, work, progress, float_source),
+        float_source=float_source,
+        notes=(*source.notes, *notes),
+        labelled=_open_labels(request, source),
+    )
+
+
+def _open_labels(request: BuildRequest, source: SourceModel) -> LabelledSamples | None:
+    if request.labels is None:
+        return None
+    if request.metric is not None or not request.evaluation:
+        raise BuildError(
+            "labels and a metric were given: which decides?"
+            if request.metric is not None
+            else "labels were given, and no evaluation samples that they belong to",
+            found_in="--labels",
+            remedy="--evaluation PATH --labels FILE, or --metric alone",
+        )
+    return open_labelled(
+        request.labels, request.evaluation, source.inputs, request.declarations, source.fixed
+    )
+
+
+def _open_given(
+    where: str, request: BuildRequest, source: SourceModel, folder: Path, progress: Progress
+) -> OpenedSamples:
+    opened = open_samples(where, source.inputs, request.declarations, progress, source.fixed)
+    followed = follow_states(
+        opened,
+        source,
+        request.declarations,
+        request.declared_in,
+        folder=folder,
+        progress=progress,
+    )
+    masked = follow_mask(followed, source)
+    return replace(masked, samples=replace(masked.samples, meanings=source.meanings))

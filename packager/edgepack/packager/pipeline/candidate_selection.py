@@ -1,0 +1,291 @@
+"""Which model goes on to the gates: a quantized one, and which, or the float model.
+
+The search finds the best quantized candidate. Where the profile says so, the float model is
+published in its place when it is faster on the provider itself, or when nothing keeps the budget.
+"""
+
+from collections.abc import Collection
+from pathlib import Path
+
+from msgspec.structs import replace
+
+from edgepack.errors import BuildError
+from edgepack.packager.gates import checks as gates
+from edgepack.packager.gates.verdict import Verdict
+from edgepack.packager.graph.model_files import save_model, size_on_disk
+from edgepack.packager.graph.source_quantization import read_own_quantization
+from edgepack.packager.number_format import format_metric, format_milliseconds
+from edgepack.packager.pipeline.prequantized import check_quantized_once, describe_own
+from edgepack.packager.pipeline.selection import FLOAT_PRECISION, Chosen, Grounds, PreparedFloat
+from edgepack.packager.profiles.pass_settings import Lowering
+from edgepack.packager.profiles.schema import Profile
+from edgepack.packager.quantization.contract import CandidateMaker
+from edgepack.packager.quantization.maker_of_pass import make_maker
+from edgepack.packager.runtime.evaluator import Evaluator
+from edgepack.packager.runtime.restored_weights import nodes_with_restored_weights
+from edgepack.packager.search.candidates import Candidate, Demand, SearchResult
+from edgepack.packager.search.judge import MOST_SAMPLES, CandidateJudge
+from edgepack.packager.search.kept_float import KeptFloat
+from edgepack.packager.search.race import Race
+from edgepack.packager.search.search import search
+from edgepack.packager.search.tries import Conditions, Tries
+from edgepack.packager.source.watched_outputs import tail_names
+from edgepack.packager.tensors.sequence import Samples
+from edgepack.packager.wording import counted
+
+_MOST_NAMED = 5
+
+_TO_OR_WITH = {"quantized": "with", "converted": "to"}
+
+
+class Chooser:
+    """Quantizes where the profile asks for it, and decides between that and the float model.
+
+    It remembers what it measured, so that choosing again with a larger demand only adds to that.
+
+    Args:
+        prepared: The float model.
+        profile: The profile.
+        evaluator: Where candidates are measured.
+        grounds: What candidates are made and judged with.
+        conditions: What the search may take and what it remembers.
+        work_dir: Folder for everything that is written.
+    """
+
+    def __init__(
+        self,
+        *,
+        prepared: PreparedFloat,
+        profile: Profile,
+        evaluator: Evaluator,
+        grounds: Grounds,
+        conditions: Conditions,
+        work_dir: Path,
+    ) -> None:
+        self._prepared = prepared.path
+        self._profile = profile
+        self._evaluator = evaluator
+        self._folder = work_dir
+        self._progress = grounds.progress
+        self._conditions = conditions
+        self._race = Race(prepared.path, profile, evaluator, grounds.split.search)
+        self._own = read_own_quantization(prepared.model.graph)
+        self._maker: CandidateMaker | None = None
+        self._judge: CandidateJudge | None = None
+        self._searches = 0
+        self._latencies_ms: dict[tuple[str, float], float] = {}
+        if self._own is not None:
+            check_quantized_once(self._own, profile)
+            return
+        if profile.lowering is None:
+            return
+        self._maker = make_maker(
+            prepared.model,
+            profile.lowering,
+            grounds.split.calibration,
+            work_dir=work_dir / "calibration",
+            progress=conditions.limit.watch(grounds.progress),
+        )
+        if tail := tail_names(prepared.model.graph, grounds.split.search.meanings):
+            self._maker = KeptFloat(self._maker, tail)
+        if self._maker.names:
+            few = _few(grounds.split.search, grounds.split.calibration)
+            self._judge = CandidateJudge(
+                grounds.float_source, few, profile.gates.accuracy, grounds.metric
+            )
+
+    @property
+    def is_out_of_time(self) -> bool:
+        """Whether the time that was given for the search is used up."""
+        return self._conditions.limit.left_s == 0.0
+
+    def choose(self, demand: Demand) -> Chosen:
+        """Searches, and decides.
+
+        Args:
+            demand: When the search may end.
+
+        Raises:
+            BuildError: See `search`.
+            OutOfTimeError: The time was used up before the first candidate.
+        """
+        prepared, profile, settings = self._prepared, self._profile, self._profile.lowering
+        if self._own is not None:
+            notes = describe_own(self._own, profile)
+            return _float_model(prepared, self._own.precision, None, notes)
+        if settings is None or self._maker is None:
+            return _float_model(prepared, profile.about.precision, None, ())
+        if self._judge is None:
+            return _nothing_to_lower(prepared, profile, settings)
+        self._searches += 1
+        found = search(
+            self._maker,
+            settings.max_float_share,
+            self._evaluator,
+            self._judge,
+            replace(self._conditions, demand=demand),
+            work_dir=self._folder / f"search-{self._searches}",
+            progress=self._progress,
+            is_hopeless=self._race.is_hopeless,
+        )
+        return self._decide(found)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The nodes that can be lowered, in graph order."""
+        return () if self._maker is None else self._maker.names
+
+    def make_again(self, candidate: Candidate, float_nodes: Collection[str]) -> Path:
+        """A candidate with more nodes float, as a file that the next one takes the place of.
+
+        Args:
+            candidate: One that was found.
+            float_nodes: Names of nodes.
+        """
+        if self._maker is None:
+            raise ValueError("nothing is lowered")
+        together = tuple(dict.fromkeys((*candidate.float_nodes, *float_nodes)))
+        raising = self._maker.raising
+        if candidate.raised and raising is not None:
+            built = raising.build(candidate.method, together, candidate.raised)
+        else:
+            built = self._maker.build(candidate.method, together)
+        path = self._folder / "again" / "model.onnx"
+        path.parent.mkdir(exist_ok=True)
+        save_model(built.model, path)
+        return path
+
+    def leave_float(self, nodes: Collection[str]) -> None:
+        """Keeps nodes float in all that is chosen from now on."""
+        if self._maker is None:
+            raise ValueError("nothing is lowered")
+        self._maker = KeptFloat(self._maker, nodes)
+        context = f"{self._conditions.context}, float: {', '.join(sorted(nodes))}"
+        self._conditions = replace(self._conditions, context=context)
+
+    def try_first(self) -> Verdict | None:
+        """The verdict on the first method with every node lowered; None where nothing is lowered.
+
+        Raises:
+            BuildError: The candidate cannot be made or run.
+            OutOfTimeError: The time is used up.
+        """
+        if self._maker is None or self._judge is None:
+            return None
+        tries = Tries(
+            self._maker,
+            self._evaluator,
+            self._judge,
+            self._conditions,
+            work_dir=self._folder / "first",
+            progress=self._progress,
+        )
+        return tries.add(self._maker.methods[0], (), "whether it may do").verdict
+
+    def _decide(self, found: SearchResult) -> Chosen:
+        """Between the best candidate and the float model."""
+        prepared, profile = self._prepared, self._profile
+        best = found.best
+        times = self._race.run(best.path)
+        if times is not None:
+            self._latencies_ms[best.words, best.verdict.value] = times[0]
+            self._latencies_ms |= self._race.run_others(found, times[0])
+        size_share = best.judged.size_bytes / size_on_disk(prepared)
+        if (
+            times is not None
+            and "slower" in profile.gates.float_instead
+            and gates.is_not_worth_it(*times, size_share)
+        ):
+            note = (
+                f"The float model is published: on this host's {self._evaluator.provider} the "
+                f"quantized one is no faster, at {size_share:.0%} of its bytes."
+            )
+            timed = (
+                f"The quantized model takes {format_milliseconds(times[0])}, the float one "
+                f"{format_milliseconds(times[1])} (1 thread)."
+            )
+            notes = (note, *found.notes)
+            float_model = _float_model(prepared, FLOAT_PRECISION, found, notes, times[1])
+            return replace(float_model, latencies_ms=self._latencies_ms, timed_notes=(timed,))
+        if not best.verdict.passed and "inaccurate" in profile.gates.float_instead:
+            note = (
+                f"The float model is published: the best quantized one ({best.words}) keeps "
+                f"{best.verdict.metric} {format_metric(best.verdict.value)}, the budget is "
+                f"{format_metric(best.verdict.budget)}."
+            )
+            return _float_model(prepared, FLOAT_PRECISION, found, (note, *found.notes))
+        timed_notes = []
+        if times is not None and times[0] > times[1]:
+            timed_notes.append(
+                "It is no faster than the float model on this host "
+                f"({format_milliseconds(times[0])} against {format_milliseconds(times[1])}, "
+                "1 thread), but smaller."
+            )
+        return Chosen(
+            path=best.path,
+            precision=profile.about.precision,
+            found=found,
+            notes=(
+                f"{best.verb.capitalize()} {_TO_OR_WITH[best.verb]} {best.words}.",
+                *best.notes,
+                *found.notes,
+                *self._describe_restored(best.path),
+            ),
+            timed_notes=tuple(timed_notes),
+            latency_ms=times[0] if times else None,
+            float_latency_ms=times[1] if times else None,
+            latencies_ms=self._latencies_ms,
+        )
+
+    def _describe_restored(self, path: Path) -> tuple[str, ...]:
+        if not self._evaluator.is_on_cpu:
+            return ()
+        names = nodes_with_restored_weights(path)
+        if not names:
+            return ()
+        return (
+            "Quantized, and multiplied as floats all the same, since ONNX Runtime has no integer "
+            f"form of them as they stand: {counted(len(names), 'node')}: "
+            f"{', '.join(names[:_MOST_NAMED])}{' …' if len(names) > _MOST_NAMED else ''}.",
+        )
+
+
+def _float_model(
+    path: Path,
+    precision: str,
+    found: SearchResult | None,
+    notes: tuple[str, ...],
+    latency_ms: float | None = None,
+) -> Chosen:
+    return Chosen(
+        path=path,
+        precision=precision,
+        found=found,
+        notes=notes,
+        latency_ms=latency_ms,
+        float_latency_ms=latency_ms,
+    )
+
+
+def _nothing_to_lower(prepared: Path, profile: Profile, settings: Lowering) -> Chosen:
+    tag = str(type(settings).__struct_config__.tag)
+    if not profile.gates.float_instead:
+        raise BuildError(
+            f"profile '{profile.name}' lowers the precision, and the model has no node that it "
+            f"could: {tag} takes {settings.takes}",
+            found_in=f"pass {tag}",
+            remedy="--profile fp32, or one that lowers other operators (edgepack profiles list)",
+        )
+    note = "The float model is published: it has no node whose precision could be lowered."
+    return _float_model(prepared, FLOAT_PRECISION, None, (note,))
+
+
+def _few(first: Samples, then: Samples) -> Samples:
+    """Up to `MOST_SAMPLES` samples: all of the first kind, then some of the other."""
+    head = min(first.count, MOST_SAMPLES)
+    tail = min(then.count, MOST_SAMPLES - head)
+    return replace(
+        first,
+        count=head + tail,
+        read=lambda index: first.read(index) if index < head else then.read(index - head),
+    )

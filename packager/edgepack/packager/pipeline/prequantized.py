@@ -1,0 +1,66 @@
+"""What is done with a model that comes quantized: it is passed on with its own scales.
+
+It is judged like any variant, against itself computed as its Quantize/DequantizeLinear pairs
+stand. What differs from what the profile's own recipe would have made is said in notes: whether
+the provider takes it all the same is told by its placement.
+"""
+
+from collections.abc import Iterator
+
+from edgepack.errors import BuildError
+from edgepack.packager.graph.source_quantization import OwnQuantization
+from edgepack.packager.profiles.pass_settings import Quantize
+from edgepack.packager.profiles.schema import Profile
+
+
+def check_quantized_once(own: OwnQuantization, profile: Profile) -> None:
+    """Refuses a quantized model for a provider that lowers the precision by itself.
+
+    Args:
+        own: What the model says of its integers.
+        profile: The profile.
+
+    Raises:
+        BuildError: It would be quantized twice.
+    """
+    if profile.provider.quantizes:
+        raise BuildError(
+            f"the model is quantized already ({own.precision}), and {profile.device.provider} "
+            f"lowers the precision by itself: for profile '{profile.name}' it would be quantized "
+            "twice",
+            found_in=f"profile {profile.name}, provider.quantizes",
+            remedy="give the float model it was made from",
+        )
+
+
+def describe_own(own: OwnQuantization, profile: Profile) -> tuple[str, ...]:
+    """Notes: that the model stays as it is, and how that differs from the profile's recipe."""
+    settings = profile.quantize
+    first = f"The model comes quantized ({own.precision}): its own scales are kept."
+    if settings is None:
+        return (first,)
+    differences = tuple(_differences(own, settings))
+    if not differences:
+        return (first,)
+    return (first, f"The recipe of '{profile.name}' {', '.join(differences)}.")
+
+
+def _differences(own: OwnQuantization, settings: Quantize) -> Iterator[str]:
+    if own.operators:
+        yield (
+            f"would write Quantize/DequantizeLinear pairs, where the model has "
+            f"{', '.join(own.operators)}"
+        )
+    if other := [kind for kind in own.activations if kind != settings.activations]:
+        yield f"would make {settings.activations} activations, where the model has {_words(other)}"
+    wanted = {settings.weights, settings.per_channel_weights or settings.weights}
+    if other := [kind for kind in own.weights if kind not in wanted]:
+        yield f"would make {_words(sorted(wanted))} weights, where the model has {_words(other)}"
+    if settings.scales == "power_of_two" and not own.is_power_of_two:
+        yield "would make scales that are powers of two, which the model's are not"
+    if own.is_per_channel and not settings.per_channel:
+        yield "would make one scale a tensor, where the model has one a channel"
+
+
+def _words(types: list[str]) -> str:
+    return " and ".join(types)

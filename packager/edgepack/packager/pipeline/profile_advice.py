@@ -1,0 +1,160 @@
+"""What other profiles for a device would do for a model that one profile serves badly.
+
+A profile names others with more bits. That they have more does not say that they help: a detector
+whose scores power-of-two scales spoil may lose as much with 8 bits of any scale. So before one is
+advised it is looked at: its float passes, its first method with every node lowered, judged on the
+samples that candidates are chosen by.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from edgepack.errors import BuildError
+from edgepack.packager.gates.checks import Advice
+from edgepack.packager.gates.verdict import Verdict
+from edgepack.packager.pipeline.candidate_selection import Chooser
+from edgepack.packager.pipeline.selection import Grounds
+from edgepack.packager.pipeline.settings_search import SearchPlan, run_passes
+from edgepack.packager.profiles.reading import load_profile
+from edgepack.packager.profiles.schema import Profile
+from edgepack.packager.runtime.evaluator import Evaluator, find_venue
+from edgepack.packager.search.candidates import SearchResult
+from edgepack.packager.search.context import describe_context
+from edgepack.packager.search.time_limit import OutOfTimeError
+from edgepack.packager.search.tries import Conditions
+from edgepack.packager.source.model import SourceModel
+
+_MUCH_LESS = 0.5
+"""Share of a profile's loss below which another one will need fewer float nodes."""
+
+
+class Outlook(msgspec.Struct, frozen=True, kw_only=True):
+    """What came of a look at one profile.
+
+    Attributes:
+        name: The profile.
+        verdict: On its first method with every node lowered; None where there is none.
+        problem: Why there is none; "" where the profile lowers nothing.
+    """
+
+    name: str
+    verdict: Verdict | None = None
+    problem: str = ""
+
+
+def look_at_others(
+    source: SourceModel, profile: Profile, grounds: Grounds, plan: SearchPlan, work_dir: Path
+) -> tuple[Outlook, ...]:
+    """Looks at the profiles that a profile names.
+
+    Args:
+        source: The source model.
+        profile: The profile that serves it badly.
+        grounds: What candidates are made and judged with.
+        plan: Has the time that is left, and what was measured before.
+        work_dir: Folder for everything that is written.
+    """
+    context = describe_context(source, grounds.split, profile, grounds.metric)
+    return tuple(
+        _look_at(
+            source, _with_budget(load_profile(name), profile), grounds, plan, context, work_dir
+        )
+        for name in profile.gates.otherwise
+    )
+
+
+def _with_budget(other: Profile, profile: Profile) -> Profile:
+    """A profile with the accuracy that another one asks for."""
+    gates = msgspec.structs.replace(other.gates, accuracy=profile.gates.accuracy)
+    return msgspec.structs.replace(other, gates=gates)
+
+
+def _look_at(
+    source: SourceModel,
+    other: Profile,
+    grounds: Grounds,
+    plan: SearchPlan,
+    context: str,
+    work_dir: Path,
+) -> Outlook:
+    if other.lowering is None:
+        return Outlook(name=other.name)
+    folder = work_dir / f"instead-{other.name}"
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        plan.limit.check()
+        chooser = Chooser(
+            prepared=run_passes(source, other, grounds, folder),
+            profile=other,
+            evaluator=Evaluator(other, find_venue(other)),
+            grounds=grounds,
+            conditions=Conditions(
+                limit=plan.limit,
+                journal=plan.journal,
+                context=f"{context} {other.sha256}",
+            ),
+            work_dir=folder,
+        )
+        verdict = chooser.try_first()
+    except OutOfTimeError:
+        return Outlook(name=other.name, problem="was not looked at: no time was left")
+    except BuildError as error:
+        return Outlook(name=other.name, problem=f"cannot be built either ({error.problem})")
+    return Outlook(
+        name=other.name, verdict=verdict, problem="" if verdict else "finds no node to lower"
+    )
+
+
+def advise(outlooks: Sequence[Outlook], found: SearchResult | None) -> Advice:
+    """What to say of profiles that were looked at.
+
+    Args:
+        outlooks: What came of it.
+        found: What the search for the profile itself tried.
+    """
+    own = _all_lowered(found)
+    instead, learnt = [], []
+    for outlook in outlooks:
+        name, verdict = f"--profile {outlook.name}", outlook.verdict
+        if verdict is None and not outlook.problem:
+            instead.append(
+                f"{name}, which lowers no node: its provider rounds by itself, which is not "
+                "measured here"
+            )
+            continue
+        if verdict is None:
+            learnt.append(f"{name} {outlook.problem}.")
+            continue
+        words = f"keeps {verdict.what} {verdict.value:.4f}"
+        here = f", this one {_value(own, beside=verdict)}" if own else ""
+        if verdict.passed:
+            instead.append(f"{name}, which {words} with every node quantized")
+        elif own and 1.0 - verdict.spare <= _MUCH_LESS * (1.0 - own.spare):
+            instead.append(
+                f"{name}, which may need fewer float nodes: it {words} with every node "
+                f"quantized{here}"
+            )
+        else:
+            learnt.append(
+                f"{name} gives no reason to expect more: it {words} with every node "
+                f"quantized{here}."
+            )
+    return Advice(instead=", or ".join(instead), learnt=tuple(learnt))
+
+
+def _value(own: Verdict, *, beside: Verdict) -> str:
+    """A verdict's value, with what it is of where that is not what it stands beside."""
+    value = f"{own.value:.4f}"
+    return value if own.what == beside.what else f"{own.what} {value}"
+
+
+def _all_lowered(found: SearchResult | None) -> Verdict | None:
+    """The best verdict on a candidate without a node that is spared."""
+    whole = [
+        candidate.verdict
+        for candidate in (found.candidates if found else ())
+        if not candidate.float_nodes and not candidate.raised
+    ]
+    return max(whole, key=lambda verdict: verdict.spare, default=None)

@@ -1,0 +1,167 @@
+"""A variant's run on its own provider: where its nodes went, and whether its outputs are right."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+from msgspec.structs import replace
+
+from edgepack.agent.runtime.probe import LEAST_SAMPLES
+from edgepack.errors import BuildError
+from edgepack.packager.gates import checks as gates
+from edgepack.packager.gates.accuracy import Reference
+from edgepack.packager.gates.provider_errors import name_suspects
+from edgepack.packager.metrics.distance import OutputDistance
+from edgepack.packager.profiles.schema import Profile
+from edgepack.packager.progress import Progress
+from edgepack.packager.runtime.evaluator import Evaluator, Venue, profile_settings
+from edgepack.packager.runtime.model_run import Run
+from edgepack.packager.runtime.provider_process import MODULE, ProviderProcess, tell_waiting
+from edgepack.packager.runtime.trial import Asked, Trial, try_model
+from edgepack.packager.tensors.sequence import Samples
+
+_FEWEST_SAMPLES = 4
+_FEWEST_SIMULATED = LEAST_SAMPLES
+"""A simulator takes up to 7 s an inference. How accurate a variant is, all held-out samples tell on
+the CPU; what runs here tells whether the provider computes the same, and an operator that it
+computes wrongly is off in most samples, if not in all: as many run as the time allows. They are
+those that the rehearsal, and a device, computes too."""
+
+_TIMEOUT_S = 600.0
+
+
+class RanThere(msgspec.Struct, frozen=True, kw_only=True):
+    """What came of a run.
+
+    Attributes:
+        trial: Placement and outputs, of the samples that run whatever the time.
+        distances: By output, of those samples: on a slower machine a bundle is the same.
+        refusal: Why the outputs of all samples that ran must not be published, or None.
+    """
+
+    trial: Trial
+    distances: Sequence[OutputDistance]
+    refusal: gates.Refusal | None
+
+
+class OnProvider:
+    """Runs variants of one model on their provider, where it is here or simulated.
+
+    Args:
+        float_source: Runs the source model.
+        tried: Samples, of which the first run, and the others as the time allows.
+        process: Where they run, and what is kept for the rehearsal; None keeps none.
+        progress: Told of each run.
+    """
+
+    def __init__(
+        self,
+        float_source: Run,
+        tried: Samples,
+        process: ProviderProcess | None,
+        progress: Progress,
+    ) -> None:
+        self._float_source = float_source
+        self._tried = tried
+        self._process = process
+        self._progress = progress
+
+    def load_ahead(self, profile: Profile, venue: Venue) -> None:
+        """Starts the process that `run` will ask, if it will, so that it loads meanwhile."""
+        if self._process is not None and venue.can_run:
+            load = msgspec.json.encode(Asked(load=profile.device.provider))
+            self._process.start_anew(profile.name, load, _child(venue))
+
+    def run(
+        self,
+        model: Path,
+        profile: Profile,
+        evaluator: Evaluator,
+        stand_in: Sequence[OutputDistance],
+    ) -> RanThere | None:
+        """Runs a variant in a process of its own.
+
+        Args:
+            model: Its file.
+            profile: The profile that it was made for.
+            evaluator: Knows whether the provider can run here.
+            stand_in: By output, on all held-out samples and on the CPU, as the variant stands.
+
+        Returns:
+            What came of it; None where the provider cannot run here.
+
+        Raises:
+            RefusedThereError: The provider refused the model, failed, crashed or hung.
+        """
+        if not evaluator.venue.can_run:
+            return None
+        least = _FEWEST_SIMULATED if evaluator.venue.is_simulated else _FEWEST_SAMPLES
+        what = f"running on {profile.device.provider}"
+        self._progress(what, 0, 0)
+        try:
+            trial = try_model(
+                model,
+                self._tried,
+                profile_settings(profile),
+                timeout_s=_TIMEOUT_S,
+                least=least,
+                process=self._process,
+                variant=profile.name,
+                command=_child(evaluator.venue),
+                waiting=tell_waiting(self._progress, what, _TIMEOUT_S),
+            )
+        except BuildError as error:
+            raise RefusedThereError(error, model) from error
+        refusal = gates.check_trial(profile, stand_in, self._distances(trial, profile))
+        if refusal is not None:
+            refusal = name_suspects(refusal, model, profile)
+        first = replace(trial, outputs=trial.outputs[:least])
+        return RanThere(trial=first, distances=self._distances(first, profile), refusal=refusal)
+
+    def _distances(self, trial: Trial, profile: Profile) -> Sequence[OutputDistance]:
+        ran = self._tried.pick(range(len(trial.outputs)))
+        expected = [self._float_source(feeds) for feeds in ran]
+        reference = Reference(expected, profile.gates.accuracy, ran.meanings)
+        return reference.distances(trial.outputs)
+
+    def is_taken(
+        self, model: Path, profile: Profile, evaluator: Evaluator, *, timeout_s: float
+    ) -> bool:
+        """Whether the provider opens a model and runs one sample, in a process for it alone.
+
+        Args:
+            model: Its file.
+            profile: The profile that it was made for.
+            evaluator: Knows where the provider runs.
+            timeout_s: Time limit, seconds.
+        """
+        if self._process is not None:
+            self._process.close()  # it refused a model: what it holds is of no use
+        try:
+            try_model(
+                model,
+                self._tried.pick(range(1)),
+                profile_settings(profile),
+                timeout_s=timeout_s,
+                command=_child(evaluator.venue),
+            )
+        except BuildError:
+            return False
+        return True
+
+
+class RefusedThereError(BuildError):
+    """A provider refused a whole model, failed, crashed or hung.
+
+    Args:
+        error: The refusal, in the provider's words.
+        model: The file that it refused.
+    """
+
+    def __init__(self, error: BuildError, model: Path) -> None:
+        super().__init__(error.problem, found_in=error.found_in, remedy=error.remedy)
+        self.model = model
+
+
+def _child(venue: Venue) -> tuple[str, ...] | None:
+    return venue.toolchain.command(MODULE) if venue.toolchain else None

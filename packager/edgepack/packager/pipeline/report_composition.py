@@ -1,0 +1,167 @@
+"""Puts a build's report together from what each of its steps yielded."""
+
+import msgspec
+
+from edgepack.errors import EdgepackError
+from edgepack.packager.bundling.assemble import BundleParts, LaidOut, reported_files
+from edgepack.packager.bundling.prepared_variant import PreparedVariant
+from edgepack.packager.bundling.rehearse import Rehearsal
+from edgepack.packager.pipeline.build_samples import Material
+from edgepack.packager.pipeline.refusal import VariantRefusedError
+from edgepack.packager.profiles.reading import describe_passes
+from edgepack.packager.profiles.schema import Profile
+from edgepack.packager.reports.report import (
+    ModelReport,
+    RefusedProfile,
+    Report,
+    SamplesReport,
+    Timing,
+    VariantReport,
+)
+from edgepack.packager.runtime.tool_versions import tool_versions
+from edgepack.packager.search.attempts import Attempt
+from edgepack.packager.source.model import SourceModel
+
+
+def compose_report(
+    parts: BundleParts,
+    laid_out: LaidOut,
+    source: SourceModel,
+    material: Material,
+    profiles: tuple[Profile, ...],
+    refused: tuple[RefusedProfile, ...],
+) -> Report:
+    """The report without times: what goes into the bundle."""
+    recipes = {profile.name: tuple(describe_passes(profile)) for profile in profiles}
+    files = {variant.name: reported_files(variant) for variant in laid_out.variants}
+    return Report(
+        name=parts.name,
+        version=parts.version,
+        release=parts.release,
+        created_at=parts.created_at,
+        model=_model(source),
+        samples=_samples(material, len(material.golden.inputs), laid_out.golden.size_bytes),
+        variants=tuple(
+            VariantReport(
+                name=variant.name,
+                profile=variant.profile,
+                precision=variant.precision,
+                provider=variant.provider,
+                device=variant.device,
+                size_bytes=sum(file.size_bytes for file in files[variant.name]),
+                degraded=variant.degraded,
+                accuracy=variant.accuracy,
+                placement=variant.placement,
+                requires=variant.requires,
+                toolchain=variant.toolchain,
+                tolerances=variant.tolerances,
+                recipe=recipes.get(variant.profile, ()),
+                attempts=_untimed(variant.attempts),
+                culprits=variant.culprits,
+                inspection=variant.inspection,
+                left_nodes=variant.left_nodes,
+                profile_sha256=variant.profile_sha256,
+                notes=variant.notes,
+                files=files[variant.name],
+            )
+            for variant in parts.variants
+        ),
+        refused=tuple(map(_untimed_refusal, refused)),
+        notes=material.notes,
+        tools=dict(sorted(parts.tools.items())),
+    )
+
+
+def compose_refusal(
+    name: str,
+    version: str,
+    release: int,
+    source: SourceModel,
+    material: Material,
+    refused: tuple[RefusedProfile, ...],
+    notes: tuple[str, ...],
+) -> Report:
+    """The report of a build that made no bundle: what was tried, and what was too little."""
+    return Report(
+        name=name,
+        version=version,
+        release=release,
+        created_at="",
+        model=_model(source),
+        samples=_samples(material, 0, 0),
+        variants=(),
+        refused=refused,
+        notes=(*material.notes, *notes),
+        tools=tool_versions(),
+    )
+
+
+def report_refusal(profile: str, error: EdgepackError) -> RefusedProfile:
+    """A profile that no variant was made for, with what was measured before it was refused."""
+    best = error.variant if isinstance(error, VariantRefusedError) else None
+    return RefusedProfile(
+        profile=profile, problem=error.problem, remedy=error.remedy or "", best=best
+    )
+
+
+def add_times(
+    report: Report,
+    variants: tuple[PreparedVariant, ...],
+    refused: tuple[RefusedProfile, ...],
+    rehearsal: Rehearsal,
+) -> Report:
+    """The report beside the bundle: with times, and with what the rehearsal saw."""
+    prepared = {variant.name: variant for variant in variants}
+    return msgspec.structs.replace(
+        report,
+        choice=rehearsal.choice.because,
+        variants=tuple(
+            msgspec.structs.replace(
+                variant,
+                notes=(*variant.notes, *prepared[variant.name].timed_notes),
+                attempts=prepared[variant.name].attempts,
+                timing=Timing(
+                    latency_ms=prepared[variant.name].latency_ms,
+                    float_latency_ms=prepared[variant.name].float_latency_ms,
+                ),
+                rehearsal=rehearsal.by_variant[variant.name],
+            )
+            for variant in report.variants
+        ),
+        refused=refused,
+    )
+
+
+def _model(source: SourceModel) -> ModelReport:
+    return ModelReport(
+        file=source.path.name,
+        sha256=source.sha256,
+        size_bytes=source.size_bytes,
+        opset=source.opset,
+        inputs=tuple(map(str, source.inputs)),
+        outputs=tuple(map(str, source.outputs)),
+        node_count=len(source.model.graph.node),
+    )
+
+
+def _samples(material: Material, golden_count: int, golden_bytes: int) -> SamplesReport:
+    return SamplesReport(
+        calibration_count=material.split.calibration.count,
+        search_count=material.split.search.count,
+        held_out_count=material.split.held_out.count,
+        golden_count=golden_count,
+        golden_bytes=golden_bytes,
+        is_random=material.opened.is_random,
+    )
+
+
+def _untimed(attempts: tuple[Attempt, ...]) -> tuple[Attempt, ...]:
+    return tuple(msgspec.structs.replace(attempt, latency_ms=None) for attempt in attempts)
+
+
+def _untimed_refusal(refused: RefusedProfile) -> RefusedProfile:
+    best = refused.best
+    if best is None:
+        return refused
+    untimed = msgspec.structs.replace(best, attempts=_untimed(best.attempts))
+    return msgspec.structs.replace(refused, best=untimed)

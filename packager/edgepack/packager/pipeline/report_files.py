@@ -1,0 +1,63 @@
+"""Puts reports beside bundles, those of refused builds too."""
+
+from pathlib import Path
+
+from edgepack.durable import write_file
+from edgepack.errors import BuildError, EdgepackError
+from edgepack.packager.pipeline.build_samples import Material
+from edgepack.packager.pipeline.report_composition import compose_refusal
+from edgepack.packager.pipeline.request import BuildRequest
+from edgepack.packager.profiles.schema import Profile
+from edgepack.packager.reports.own_names import name_in_report, own_names
+from edgepack.packager.reports.page import render_report
+from edgepack.packager.reports.report import RefusedProfile, Report, encode_report
+from edgepack.packager.source.model import SourceModel
+
+
+def report_refusals(
+    request: BuildRequest,
+    source: SourceModel,
+    material: Material,
+    refused: tuple[RefusedProfile, ...],
+    notes: tuple[str, ...],
+) -> str:
+    """Writes the report of a build that makes no bundle, and says where; "" if nothing is known.
+
+    It lies where the bundle's report would; beside that of an older bundle, if there is one.
+    """
+    if not any(entry.best for entry in refused):
+        return ""
+    report = compose_refusal(
+        request.name, request.version, request.release, source, material, refused, notes
+    )
+    report = name_in_report(report, own_names(source.model.graph))
+    prefix = "refused." if request.output.exists() else ""
+    html = write_report(report, request.output, prefix)[0]
+    return f"{html} tells what was tried"
+
+
+def write_report(report: Report, output: Path, prefix: str = "") -> tuple[Path, Path]:
+    """Writes a report beside a bundle, and says where: the page and the JSON."""
+    html, json = (
+        output.with_name(f"{output.name}.{prefix}report.{suffix}") for suffix in ("html", "json")
+    )
+    write_file(html, render_report(report).encode())
+    write_file(json, encode_report(report))
+    return html, json
+
+
+def refusal_error(
+    profile: Profile, error: EdgepackError, report: str, *, several: bool
+) -> BuildError:
+    """A profile's refusal as the build's: it names the profile, the report and the way round."""
+    problem = error.problem
+    if profile.name not in problem:
+        problem = f"profile {profile.name!r} refuses: {problem}"
+    hint = "--keep-going builds the other profiles" if several else ""
+    remedy = "; or: ".join(part for part in (error.remedy, hint) if part)
+    return BuildError(problem, found_in=error.found_in, remedy=join_remedies(remedy, report))
+
+
+def join_remedies(remedy: str, report: str) -> str | None:
+    """A remedy, and where to read more; None where there is neither."""
+    return ". ".join(part for part in (remedy, report) if part) or None

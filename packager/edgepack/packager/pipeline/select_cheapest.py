@@ -1,0 +1,76 @@
+"""Which combination of a search is kept, and what was tried in all of them.
+
+Of those within their budget the cheapest: the fastest where the provider is here, else the
+smallest, and of equals the one that was named first. If none is, the nearest to its budget.
+"""
+
+from collections.abc import Sequence
+
+from msgspec.structs import replace
+
+from edgepack.packager.gates.verdict import Verdict
+from edgepack.packager.pipeline.prepared_combination import Explored
+from edgepack.packager.search.attempts import Attempt
+
+_SAME_LATENCY = 1.1
+_SAME_SIZE = 1.01
+"""Within these factors two models cost the same: medians vary, and metadata takes some bytes."""
+
+
+def cheapest(explored: Sequence[Explored]) -> Explored:
+    """Which of one or more combinations is kept; see above."""
+    within = [entry for entry in explored if entry.chosen.holds]
+    if not within:
+        best = explored[0]
+        for entry in explored[1:]:
+            if _verdict(entry).beats(_verdict(best)):
+                best = entry
+        return best
+    latencies = [entry.chosen.latency_ms for entry in within]
+    known = [latency for latency in latencies if latency is not None]
+    if len(known) == len(within):
+        within = [
+            entry
+            for entry, latency in zip(within, known, strict=True)
+            if latency <= _SAME_LATENCY * min(known)
+        ]
+    smallest = min(entry.size_bytes for entry in within)
+    return next(entry for entry in within if entry.size_bytes <= _SAME_SIZE * smallest)
+
+
+def _verdict(entry: Explored) -> Verdict:
+    """The verdict on a combination that does not hold, which is always a lowered model's."""
+    if entry.chosen.found is None:
+        raise ValueError("nothing was searched, so nothing can miss the budget")
+    return entry.chosen.found.best.verdict
+
+
+def with_whole_search(
+    best: Explored, explored: Sequence[Explored], skipped: Sequence[str]
+) -> Explored:
+    """The combination that was kept, with what was tried in all of them."""
+    if len(explored) + len(skipped) < 2:
+        return best
+    note = (
+        f"Of {len(explored) + len(skipped)} combinations, {best.combination.words} was taken: "
+        + ("the cheapest that holds the budget" if best.chosen.holds else "none holds the budget")
+        + "".join(f"; {words}" for words in skipped)
+        + "."
+    )
+    found = best.chosen.found
+    if found is not None:
+        found = replace(found, attempts=_all_attempts(explored))
+    latencies_ms = {
+        key: taken for entry in explored for key, taken in entry.chosen.latencies_ms.items()
+    }
+    chosen = replace(best.chosen, found=found, latencies_ms=latencies_ms)
+    return replace(best, chosen=chosen, notes=(note,))
+
+
+def _all_attempts(explored: Sequence[Explored]) -> tuple[Attempt, ...]:
+    return tuple(
+        attempt
+        for entry in explored
+        if entry.chosen.found is not None
+        for attempt in entry.chosen.found.attempts
+    )

@@ -1,0 +1,146 @@
+"""What is done where a provider refuses a whole graph: the nodes to blame stay float, or are named.
+
+A vendor's compiler may refuse all of a graph for one node, in words that name none. The whole build
+would be refused for a node whose float form the provider takes, or leaves to the CPU. So the nodes
+are looked for (`refused_nodes`), the search runs anew with these float, and the report says so; how
+many nodes the provider must take, the placement gate says as always. Where that does not help, the
+refusal names what was found. Nor does it help where nothing else is lowered: what is left would be
+the float model under another name.
+"""
+
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import msgspec
+import onnx
+
+from edgepack.packager.gates.provider_errors import explain_refusal
+from edgepack.packager.graph.model_files import load_model, save_model
+from edgepack.packager.graph.units import Units
+from edgepack.packager.pipeline.prepared_combination import Explored
+from edgepack.packager.pipeline.provider_validation import OnProvider, RefusedThereError
+from edgepack.packager.progress import Progress
+from edgepack.packager.runtime.refusal_bisection import (
+    EndOfOpeningsError,
+    Found,
+    find_refused,
+    first_refused,
+)
+
+_MOST_OPENINGS = 40
+_MOST_S = 300.0
+_MOST_S_ONE = 60.0
+"""What looking for the nodes may take; a graph of a thousand nodes takes a dozen openings."""
+
+
+class Left(msgspec.Struct, frozen=True, kw_only=True):
+    """What was prepared anew.
+
+    Attributes:
+        explored: With nodes that stay float.
+        note: Which, and why.
+    """
+
+    explored: Explored
+    note: str
+
+
+def leave_refused(
+    explored: Explored, error: RefusedThereError, on_provider: OnProvider, progress: Progress
+) -> Left:
+    """Prepares a model anew, without the nodes for which the provider refuses it.
+
+    Args:
+        explored: What it refused.
+        error: In which words.
+        on_provider: Opens models on it.
+        progress: Told about each opening.
+
+    Raises:
+        BuildError: The refusal, with the nodes where they were found.
+    """
+    openings = _Openings(explored, on_provider, progress)
+    found, profile = openings.find_nodes(), explored.profile
+    further = explored.leave_float(found.nodes) if found.is_enough else None
+    if further is None:
+        culprit = openings.find_first(error.model)
+        raise explain_refusal(error, error.model, profile, culprit) from error
+    verb = "stays" if len(found.nodes) == 1 else "stay"
+    return Left(
+        explored=further,
+        note=f"{', '.join(found.nodes)} {verb} float: quantized, {profile.device.provider} refuses "
+        f"the whole graph ({error.problem.rstrip('.')}). {openings.count} openings told which.",
+    )
+
+
+class _Openings:
+    """Opens what was found, changed or in part, as often and as long as may be."""
+
+    def __init__(self, explored: Explored, on_provider: OnProvider, progress: Progress) -> None:
+        self._explored = explored
+        self._on_provider = on_provider
+        self._progress = progress
+        self._end_s = time.monotonic() + _MOST_S
+        self.count = 0
+
+    def find_nodes(self) -> Found:
+        """What must stay float, unless that is all that could be lowered."""
+        chooser, best = self._explored.chooser, self._explored.chosen.found
+        if chooser is None or best is None or not self._explored.chosen.is_lowered:
+            return Found()
+        found = find_refused(
+            chooser.names,
+            lambda float_nodes: self._is_taken(lambda: chooser.make_again(best.best, float_nodes)),
+        )
+        return found if len(found.nodes) < len(chooser.names) else Found()
+
+    def find_first(self, model: Path) -> str:
+        """The unit up to which a model is refused, `name (operator)` a node; "" if unknown."""
+        whole = load_model(model)
+        units = Units(whole)
+        path = model.parent.with_name("part") / model.name
+
+        def write(part: onnx.ModelProto) -> Path:
+            path.parent.mkdir(exist_ok=True)
+            save_model(part, path)
+            return path
+
+        def is_taken(count: int) -> bool:
+            return self._is_taken(
+                lambda: write(units.take(0, count) if count else _anything(whole))
+            )
+
+        last = first_refused(units.count, is_taken)
+        return "" if last is None else _describe(units.nodes(last, last + 1))
+
+    def _is_taken(self, make: Callable[[], Path]) -> bool:
+        left_s = self._end_s - time.monotonic()
+        if self.count >= _MOST_OPENINGS or left_s <= 0:
+            raise EndOfOpeningsError
+        self.count += 1
+        explored, limit_s = self._explored, min(left_s, _MOST_S_ONE)
+        what = f"{explored.profile.name}: looking for what is refused"
+        self._progress(what, self.count, _MOST_OPENINGS)
+        path, start_s = make(), time.monotonic()
+        is_taken = self._on_provider.is_taken(
+            path, explored.profile, explored.evaluator, timeout_s=limit_s
+        )
+        if not is_taken and time.monotonic() - start_s >= limit_s:
+            raise EndOfOpeningsError  # it took too long, which is no answer
+        return is_taken
+
+
+def _describe(nodes: Iterable[onnx.NodeProto]) -> str:
+    return ", ".join(f"{node.name} ({node.op_type})" for node in nodes)
+
+
+def _anything(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Hardly a model, of the same operator sets: what refuses it takes nothing at all."""
+    value = model.graph.input[0]
+    is_float = value.type.tensor_type.elem_type == onnx.TensorProto.FLOAT
+    node = onnx.helper.make_node("Relu" if is_float else "Identity", [value.name], ["taken"])
+    graph = onnx.helper.make_graph([node], "anything", [value], [onnx.ValueInfoProto(name="taken")])
+    return onnx.helper.make_model(
+        graph, opset_imports=model.opset_import, ir_version=model.ir_version
+    )

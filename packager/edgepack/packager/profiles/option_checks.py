@@ -1,0 +1,112 @@
+"""Whether a provider and a session know the options that a profile gives them.
+
+ONNX Runtime takes session entries that nobody reads, and providers take values that they do not
+know, without a word: what was meant to make a device faster then does nothing on all of them. What
+each provider documents is data beside the profiles (`options/NAME.toml`), with the source named
+there. An option that is newer than the list is named under `unchecked`.
+"""
+
+import difflib
+from collections.abc import Iterator, Mapping
+from functools import cache
+from importlib import resources
+from typing import Literal
+
+import msgspec
+
+from edgepack.packager.profiles.optimization_checks import Contradiction
+from edgepack.packager.profiles.schema import Profile
+from edgepack.packager.profiles.section import Section
+
+_FOLDER = "options"
+_SESSION = "session"
+_MOST_NAMED = 60
+
+Kind = tuple[str, ...] | Literal["text", "number", "flag", "boolean"]
+"""What an option takes: one of these words, any text, a whole number from 0 on, 0 or 1, or also
+`true` and `false`."""
+
+_WORDS = {"flag": ("0", "1"), "boolean": ("0", "1", "true", "false", "True", "False")}
+
+
+class _Options(Section, frozen=True, kw_only=True):
+    """A file of `options/`: a name that ends in `.*` stands for all that begin so."""
+
+    options: dict[str, Kind]
+
+
+def check_options(profile: Profile) -> Iterator[Contradiction]:
+    """Finds options and session entries that nobody reads, and values that they cannot have."""
+    given = profile.provider
+    unchecked = set(given.unchecked)
+    provider = profile.device.provider
+    known = _known(provider)
+    if known is not None:
+        for place, options in (
+            ("provider.options", given.options),
+            ("compile.options", profile.compile.options),
+        ):
+            yield from _check(options, known, unchecked, place, provider)
+    session = _known(_SESSION) or {}
+    yield from _check(given.session, session, unchecked, "provider.session", "a session")
+    for name in given.unchecked:
+        if name not in {**given.options, **profile.compile.options, **given.session}:
+            yield Contradiction(
+                "provider.unchecked",
+                f"'{name}' is to stay unchecked, and no option has that name",
+                f"remove '{name}'",
+            )
+
+
+def _check(
+    options: Mapping[str, str],
+    known: Mapping[str, Kind],
+    unchecked: set[str],
+    place: str,
+    whose: str,
+) -> Iterator[Contradiction]:
+    for name, value in options.items():
+        if name in unchecked:
+            continue
+        newer = f"unchecked = ['{name}'] in [provider] where it is newer than edgepack's list"
+        kind = _kind_of(name, known)
+        if kind is None:
+            near = difflib.get_close_matches(name, known, n=1)
+            some = ", ".join(list(known)[:_MOST_NAMED]) or "none"
+            yield Contradiction(
+                f"{place}.{name}",
+                f"{whose} knows no option '{name}'" + ("" if near else f"; known are: {some}"),
+                f"{near[0]}, or {newer}" if near else f"remove it, or {newer}",
+            )
+        elif allowed := _refusal(value, kind):
+            yield Contradiction(
+                f"{place}.{name}", f"{name} is '{value}'; {allowed}", f"one of these, or {newer}"
+            )
+
+
+def _kind_of(name: str, known: Mapping[str, Kind]) -> Kind | None:
+    if name in known:
+        return known[name]
+    for pattern, kind in known.items():
+        if pattern.endswith(".*") and name.startswith(pattern[:-1]):
+            return kind
+    return None
+
+
+def _refusal(value: str, kind: Kind) -> str:
+    """What is allowed in place of a value; "" where it is allowed itself."""
+    if kind == "text":
+        return ""
+    if kind == "number":
+        return "" if value.isascii() and value.isdigit() else "allowed is a whole number from 0 on"
+    words = kind if isinstance(kind, tuple) else _WORDS[kind]
+    return "" if value in words else f"allowed are: {', '.join(words)}"
+
+
+@cache
+def _known(name: str) -> Mapping[str, Kind] | None:
+    """What is documented of a provider, or of sessions; None of a provider without a list."""
+    file = resources.files("edgepack.profiles") / _FOLDER / f"{name}.toml"
+    if not file.is_file():
+        return None
+    return msgspec.toml.decode(file.read_bytes(), type=_Options).options

@@ -1,0 +1,292 @@
+"""What a profile may say of each pass; `[[pass]]` entries have these keys and no others.
+
+The lists of settings here are the reference: `docs/profiles.md` tells what they are for.
+"""
+
+from typing import Literal, get_args
+
+from edgepack.packager.profiles.section import Section
+
+ActivationType = Literal["uint8", "int8", "uint16", "int16"]
+WeightType = Literal["uint8", "int8"]
+SpelledOut = Literal[
+    "Reciprocal",
+    "Sigmoid",
+    "Softplus",
+    "Tanh",
+    "Pow",
+    "CumSum",
+    "Gather",
+    "Pad",
+    "Resize",
+    "AveragePool",
+]
+WIDE_TYPES = ("uint16", "int16")
+"""Types of activations that have 16 bits."""
+
+
+class Clean(Section, frozen=True, kw_only=True, tag_field="name", tag="clean"):
+    """Constant nodes become initializers, every node gets a unique name, the opset is raised.
+
+    Attributes:
+        opset: The standard operator set to convert to; a model that is newer keeps its own.
+    """
+
+    opset: int = 17
+
+
+class FixShapes(Section, frozen=True, kw_only=True, tag_field="name", tag="fix_shapes"):
+    """Puts the shapes that were asked for in place of dynamic dimensions."""
+
+
+class InferShapes(Section, frozen=True, kw_only=True, tag_field="name", tag="infer_shapes"):
+    """Finds out the shape and the type of every tensor."""
+
+
+class Optimize(Section, frozen=True, kw_only=True, tag_field="name", tag="optimize"):
+    """ONNX Runtime's own graph optimization, offline.
+
+    Attributes:
+        level: `O1` folds constants and batch normalization and stays standard ONNX; `O2` also
+            fuses into ONNX Runtime's own operators; `O3` also takes the approximation of GELU;
+            `O4` is `O3` for GPUs, with a `float16` pass after it.
+    """
+
+    level: Literal["O1", "O2", "O3", "O4"] = "O1"
+
+
+class FuseTransformer(Section, frozen=True, kw_only=True, tag_field="name", tag="fuse_transformer"):
+    """Chains of small operators become the one operator of a transformer that they compute.
+
+    Attributes:
+        ops: What to fuse: `LayerNormalization` and `Gelu` are standard ONNX (Gelu from opset 20
+            on); `FastGelu` (GELU by its tanh formula), `SkipLayerNormalization` and `Attention`
+            are ONNX Runtime's own.
+    """
+
+    ops: tuple[
+        Literal["LayerNormalization", "Gelu", "FastGelu", "SkipLayerNormalization", "Attention"],
+        ...,
+    ] = ("LayerNormalization", "Gelu")
+
+
+class QnnPreprocess(Section, frozen=True, kw_only=True, tag_field="name", tag="qnn_preprocess"):
+    """Chains that Qualcomm's HTP has one operator for become that operator."""
+
+
+class VitisAiPreprocess(
+    Section, frozen=True, kw_only=True, tag_field="name", tag="vitisai_preprocess"
+):
+    """Chains that AMD's NPUs have one operator for become that operator."""
+
+
+class ClampMask(Section, frozen=True, kw_only=True, tag_field="name", tag="clamp_mask"):
+    """Replaces "minus infinity" constants (attention masks), which would eat the whole range.
+
+    Attributes:
+        threshold: Constants at or below this are replaced.
+        values: Candidates; the first with which the float model's outputs do not change is taken.
+    """
+
+    threshold: float = -1e4
+    values: tuple[float, ...] = (-32.0, -64.0, -128.0, -256.0, -1e3, -1e4)
+
+
+class SpellOut(Section, frozen=True, kw_only=True, tag_field="name", tag="spell_out"):
+    """Writes operators that the provider computes wrongly as others that compute the same.
+
+    Attributes:
+        ops: Which: `Reciprocal` becomes a division; a `Sigmoid` that opens and shuts what a
+            convolution gives gets it apart from that convolution; a `Softplus` of a convolution,
+            and a `Tanh` of 16 rows, are made of one row; a `Pow` of a constant base becomes Exp; a
+            `CumSum` runs along the last axis; a narrow table that a `Gather` reads by computed
+            indices stands there twice; a `Pad` names the zero that it is filled with; a
+            nearest `Resize` takes its rows and columns by `asymmetric` and `floor` or a Gather, a
+            linear one has whole sizes; an `AveragePool` counts its padding.
+    """
+
+    ops: tuple[SpelledOut, ...] = get_args(SpelledOut)
+
+
+class Quantize(Section, frozen=True, kw_only=True, tag_field="name", tag="quantize"):
+    """Static quantization to Quantize/DequantizeLinear pairs.
+
+    Attributes:
+        ops: `compute` quantizes convolutions and matrix products only; `all` every operator
+            that works on floats, so that the whole graph stays on an integer-only device.
+        activations, weights: Integer types.
+        raised_activations: Integer type of 16 bits that the activations of nodes which cost too
+            much get, before any node returns to float; their weights stay as they are. Empty: none
+            do. It says nothing where `activations` have 16 bits already.
+        activation_symmetric: Zero point in the middle of the type's range.
+        weight_symmetric: The same for weights.
+        per_channel: Operator types whose weights get one scale per output channel; such weights
+            are always symmetric.
+        per_channel_weights: Integer type of those; empty means `weights`.
+        scales: `float`, or `power_of_two` exponents (AMD XINT8).
+        weight_ranges: `minmax`, or `mse`: the range with the least mean squared error.
+        output_ops: With `ops = "compute"`: operator types whose *output* is quantized too;
+            the others get integers in and give floats out.
+        leave_ops: Operator types that stay float.
+        tie_ops: Operator types whose inputs and outputs must share one scale, beyond those
+            that only move data.
+        fixed_scales: Whether Sigmoid, Tanh and HardSigmoid get the scales that Qualcomm's NPU
+            computes by, and Log one that it computes rightly.
+        ranges: Ways to turn the calibration into ranges, in the order in which they are tried:
+            `minmax`, `percentile-99.99`, `mse`, `entropy` …
+        prepare: What is tried on the float model where no plain range holds the budget: `smooth`
+            (SmoothQuant: outliers of activations move into weights), `cross-layer` (equalization
+            of layers in a row). Each keeps what the model computes.
+        smooth_alpha: Share of the outliers that SmoothQuant moves, 0…1.
+        bias_correction: `try` also tries candidates whose biases make up for the mean error that
+            quantization makes in each channel.
+        weight_feedback: `try` also tries candidates whose weights are rounded one column after the
+            other, later ones making up for the errors of earlier ones on the calibration samples.
+        backend: Whose quantizer: `edgepack`, or `quark`: AMD Quark, in an environment of its own.
+        backend_timeout_s: Limit of one run of another's quantizer, seconds.
+        reduce_range: Leave one bit of the weights unused (x86 CPUs without VNNI saturate).
+        min_real_range: Least width of a range, so that a constant tensor has a sane scale.
+        qdq_domain: Where Quantize/DequantizeLinear come from: `onnx`, `microsoft`, or
+            `auto`: com.microsoft only for 16-bit types below opset 21, which ONNX lacks there.
+        bias: `int32` with scale activation * weight, or `float` for providers that read no other.
+        max_float_share: Share of quantized nodes that the search may return to float, 0…1.
+    """
+
+    ops: Literal["compute", "all"]
+    activations: ActivationType
+    weights: WeightType
+    raised_activations: Literal["", "uint16", "int16"] = ""
+    activation_symmetric: bool = False
+    weight_symmetric: bool = True
+    per_channel: tuple[str, ...] = ()
+    per_channel_weights: Literal["", "uint8", "int8"] = ""
+    scales: Literal["float", "power_of_two"] = "float"
+    weight_ranges: Literal["minmax", "mse"] = "minmax"
+    output_ops: tuple[str, ...] = ()
+    leave_ops: tuple[str, ...] = ()
+    tie_ops: tuple[str, ...] = ()
+    fixed_scales: bool = False
+    ranges: tuple[str, ...] = ("minmax",)
+    prepare: tuple[Literal["smooth", "cross-layer"], ...] = ()
+    smooth_alpha: float = 0.5
+    bias_correction: Literal["off", "try"] = "off"
+    weight_feedback: Literal["off", "try"] = "off"
+    backend: Literal["edgepack", "quark"] = "edgepack"
+    backend_timeout_s: float = 1800.0
+    reduce_range: bool = False
+    min_real_range: float = 1e-4
+    qdq_domain: Literal["auto", "onnx", "microsoft"] = "auto"
+    bias: Literal["int32", "float"] = "int32"
+    max_float_share: float = 0.5
+
+    @property
+    def precision(self) -> str:
+        """Its types in a word: `a8w8`, `a16w8`."""
+        bits = (
+            kind.removeprefix("u").removeprefix("int") for kind in (self.activations, self.weights)
+        )
+        return "a{}w{}".format(*bits)
+
+    @property
+    def can_raise(self) -> bool:
+        """Whether nodes can get activations with more bits than the others have."""
+        return bool(self.raised_activations) and self.activations not in WIDE_TYPES
+
+    @property
+    def takes(self) -> str:
+        """What it lowers, in words."""
+        if self.ops == "all":
+            return "every operator that has a quantized form, but for leave_ops"
+        return "convolutions and matrix products with constant weights"
+
+
+class Float16(Section, frozen=True, kw_only=True, tag_field="name", tag="float16"):
+    """Half precision: weights and activations of 16-bit floats, inputs and outputs of 32.
+
+    Attributes:
+        leave_ops: Operator types that stay 32-bit, beyond those that have no 16-bit form.
+        activation_max: Greatest magnitude that a tensor may have on the calibration samples; what
+            goes beyond stays 32-bit. 16-bit floats end at 65504, and other samples go higher.
+        max_float_share: Share of nodes that the search may return to 32 bits, 0…1.
+    """
+
+    leave_ops: tuple[str, ...] = ()
+    activation_max: float = 32768.0
+    max_float_share: float = 0.5
+
+    @property
+    def takes(self) -> str:
+        """What it lowers, in words."""
+        return "every operator that has a 16-bit form, but for leave_ops"
+
+
+class QuantizeDynamic(Section, frozen=True, kw_only=True, tag_field="name", tag="quantize_dynamic"):
+    """8-bit weights; activations are quantized by what each inference brings. No calibration.
+
+    Attributes:
+        ops: Operator types whose constant weights are quantized.
+        weights: Integer type of the weights, symmetric either way. `int8` saturates on x86 CPUs
+            without VNNI unless `reduce_range`; a product was 16 % off there.
+        per_channel: One scale per output channel.
+        reduce_range: Leave one bit of the weights unused.
+        max_float_share: Share of quantized nodes that the search may return to float, 0…1.
+    """
+
+    ops: tuple[Literal["MatMul", "Gemm", "LSTM"], ...] = ("MatMul", "Gemm", "LSTM")
+    weights: WeightType = "uint8"
+    per_channel: bool = True
+    reduce_range: bool = False
+    max_float_share: float = 0.5
+
+    @property
+    def takes(self) -> str:
+        """What it lowers, in words."""
+        return f"{', '.join(self.ops)} with constant weights"
+
+
+class QuantizeWeights(Section, frozen=True, kw_only=True, tag_field="name", tag="quantize_weights"):
+    """Weights of few bits in blocks with a scale each; activations stay float.
+
+    Attributes:
+        methods: Ways to round, in the order in which they are tried: `rtn` to the nearest, `hqq`
+            with zero points that shrink the error (half-quadratic), `gptq` with later weights
+            making up for earlier ones' errors on the calibration samples.
+        bits: Bits of a weight.
+        raised_bits: Bits of the weights of nodes that cost too much, before any node returns to
+            float; 0: none get more. It says nothing where `bits` are 8 already.
+        block_size: Weights along the inner axis that share a scale.
+        symmetric: Zero point in the middle of the type's range; `hqq` needs it free.
+        embeddings: Whether tables that Gather reads are quantized too, by `rtn`.
+        accuracy_level: What ONNX Runtime may round activations to: 0 leaves it to the provider,
+            1 float32, 2 float16, 3 bfloat16, 4 int8.
+        max_float_share: Share of quantized nodes that the search may return to float, 0…1.
+    """
+
+    methods: tuple[Literal["rtn", "hqq", "gptq"], ...] = ("rtn", "hqq", "gptq")
+    bits: Literal[4, 8] = 4
+    raised_bits: Literal[0, 8] = 0
+    block_size: Literal[16, 32, 64, 128, 256] = 32
+    symmetric: bool = False
+    embeddings: bool = True
+    accuracy_level: Literal[0, 1, 2, 3, 4] = 0
+    max_float_share: float = 0.5
+
+    @property
+    def takes(self) -> str:
+        """What it lowers, in words."""
+        tables = ", and tables that Gather reads," if self.embeddings else ""
+        return f"MatMul and Gemm with constant weights{tables} of 1,024 numbers or more"
+
+    @property
+    def can_raise(self) -> bool:
+        """Whether nodes can get weights with more bits than the others have."""
+        return self.raised_bits > self.bits
+
+
+Lowering = Quantize | Float16 | QuantizeDynamic | QuantizeWeights
+"""Passes that lower the precision: at most one, the last one of a recipe."""
+
+Rewriting = Optimize | FuseTransformer | QnnPreprocess | VitisAiPreprocess | ClampMask | SpellOut
+"""Passes that change the graph, and nothing that it computes."""
+
+Pass = Clean | FixShapes | InferShapes | Rewriting | Lowering

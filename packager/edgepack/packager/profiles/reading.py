@@ -1,0 +1,282 @@
+"""Reads profiles: hardware targets as data, TOML files by name or by path.
+
+1. Read the file and, through `extends`, its ancestors; a cycle is an error.
+2. Merge: a child's keys win; a `[[pass]]` of the same name changes that pass's settings, a new
+   one is added at the end.
+3. Refuse unknown keys by name, with what is allowed there.
+4. Type-check everything.
+5. Refuse settings that contradict each other (`profile_checks`).
+"""
+
+import difflib
+import hashlib
+import re
+import tomllib
+from collections.abc import Iterator, Mapping
+from importlib import resources
+from pathlib import Path
+from typing import Any, get_args
+
+import msgspec
+
+from edgepack.errors import ProfileError
+from edgepack.packager.profiles.checks import check_consistency
+from edgepack.packager.profiles.pass_settings import Pass
+from edgepack.packager.profiles.schema import Profile
+from edgepack.packager.toml_errors import describe_type_error
+
+_SHIPPED = "edgepack.profiles"
+_PRECISION_OF_TYPES = re.compile(r"^a\d+w\d+$")
+_PASS_TYPES: dict[str, type[msgspec.Struct]] = {
+    str(kind.__struct_config__.tag): kind for kind in get_args(Pass)
+}
+
+
+def list_profiles() -> tuple[str, ...]:
+    """Names of the profiles that are shipped, sorted."""
+    folder = resources.files(_SHIPPED)
+    return tuple(
+        sorted(
+            entry.name.removesuffix(".toml")
+            for entry in folder.iterdir()
+            if entry.name.endswith(".toml")
+        )
+    )
+
+
+def load_profile(name_or_path: str) -> Profile:
+    """Reads and checks a profile.
+
+    Args:
+        name_or_path: Name of a shipped profile, or the path of a TOML file.
+
+    Returns:
+        The resolved profile.
+
+    Raises:
+        ProfileError: There is no such profile, it has unknown or ill-typed keys, inherits from
+            itself, or contradicts itself.
+    """
+    return resolve_profile(name_or_path, {})
+
+
+def resolve_profile(name_or_path: str, changes: Mapping[str, Any]) -> Profile:
+    """Reads a profile and lays further settings over it, as a child's would be.
+
+    Args:
+        name_or_path: See `load_profile`.
+        changes: Settings in the shape of a profile file, e.g. `{"gates": {"placement_min": 1.0}}`.
+
+    Returns:
+        The resolved profile.
+
+    Raises:
+        ProfileError: See `load_profile`.
+    """
+    source, merged = _read_family(name_or_path, ())
+    settings = _merge(merged, dict(changes))
+    settings.get("profile", {}).pop("extends", None)
+    _refuse_unknown(settings, Profile, "", source)
+    try:
+        profile = msgspec.convert(settings, Profile)
+    except msgspec.ValidationError as error:
+        found = describe_type_error(error, settings, Profile)
+        raise ProfileError(
+            found.problem,
+            found_in=f"{source}, {found.place}" if found.place else source,
+            remedy=found.remedy,
+        ) from error
+    profile = _with_its_precision(profile)
+    check_consistency(profile, source)
+    digest = hashlib.sha256(msgspec.json.encode(profile, order="deterministic")).hexdigest()
+    return msgspec.structs.replace(profile, sha256=digest, source=source)
+
+
+def _with_its_precision(profile: Profile) -> Profile:
+    """Names the precision after the types, where a child changes these and inherits its name."""
+    about, lowering = profile.about, profile.quantize
+    if lowering is None or not _PRECISION_OF_TYPES.match(about.precision):
+        return profile
+    about = msgspec.structs.replace(about, precision=lowering.precision)
+    return msgspec.structs.replace(profile, about=about)
+
+
+def _read_family(name_or_path: str, children: tuple[str, ...]) -> tuple[str, dict[str, Any]]:
+    source, text = _read(name_or_path, children)
+    if source in children:
+        family = " -> ".join((*children, source))
+        raise ProfileError(
+            "a profile extends itself", found_in=family, remedy="remove one `extends`"
+        )
+    try:
+        own = tomllib.loads(text.removeprefix("\ufeff"))
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        raise ProfileError(
+            f"a profile is no TOML: {error}",
+            found_in=source,
+            remedy="compare it with the example in docs/profiles.md, or edgepack profiles show",
+        ) from error
+    _refuse_repeated_passes(own.get("pass"), source)
+    about = own.get("profile")
+    if not isinstance(about, dict):
+        raise ProfileError(
+            "a profile has no section [profile]",
+            found_in=source,
+            remedy="start it with [profile], name, summary and precision, or extends",
+        )
+    parent = about.get("extends")
+    if parent is None:
+        return source, _merge({}, own)
+    if not isinstance(parent, str):
+        raise ProfileError(
+            "`extends` must be a name or a path",
+            found_in=f"{source}, [profile]",
+            remedy='extends = "cpu"',
+        )
+    if "name" not in about:
+        raise ProfileError(
+            f"a profile that extends {parent!r} has no name of its own: its variant would be "
+            "called like that one's",
+            found_in=f"{source}, [profile]",
+            remedy='name = "mine"',
+        )
+    if parent.endswith(".toml"):
+        parent = str(Path(source).parent / parent)
+    _, inherited = _read_family(parent, (*children, source))
+    return source, _merge(inherited, own)
+
+
+def _refuse_repeated_passes(passes: object, source: str) -> None:
+    """A later pass of the same name in the same file would change the earlier one in silence."""
+    entries = passes if isinstance(passes, list) else []
+    names = [entry.get("name") for entry in entries if isinstance(entry, dict)]
+    for name in names:
+        if names.count(name) > 1:
+            raise ProfileError(
+                f"the pass {name!r} stands {names.count(name)} times in one profile",
+                found_in=f"{source}, pass[{name}]",
+                remedy="put all its settings into one [[pass]]",
+            )
+
+
+def _read(name_or_path: str, children: tuple[str, ...]) -> tuple[str, str]:
+    is_path = name_or_path.endswith(".toml") or "/" in name_or_path
+    if is_path:
+        path = Path(name_or_path)
+        try:
+            return str(path.resolve()), path.read_text(encoding="utf-8")
+        except OSError as error:
+            raise ProfileError(
+                f"cannot read the profile {path}: {error.strerror}",
+                found_in=children[-1] if children else None,
+                remedy="check the path; edgepack profiles list shows those that are shipped",
+            ) from error
+        except UnicodeDecodeError as error:
+            raise ProfileError(
+                f"the profile {path} is no text: {error.reason} at byte {error.start}",
+                found_in=children[-1] if children else None,
+                remedy="save it as UTF-8",
+            ) from error
+    known = list_profiles()
+    if name_or_path not in known:
+        near = difflib.get_close_matches(name_or_path, known, n=1)
+        hint = ""
+        if near:
+            hint = f'extends = "{near[0]}", or ' if children else f"--profile {near[0]}, or "
+        raise ProfileError(
+            f"there is no profile '{name_or_path}'; shipped are: {', '.join(known)}",
+            found_in=children[-1] if children else None,
+            remedy=f"{hint}a path that ends in .toml",
+        )
+    file = f"{name_or_path}.toml"
+    return file, (resources.files(_SHIPPED) / file).read_text(encoding="utf-8")
+
+
+def _merge(parent: Mapping[str, Any], child: Mapping[str, Any]) -> dict[str, Any]:
+    merged: dict[str, Any] = {}
+    for key in (*parent, *(key for key in child if key not in parent)):
+        if key not in child:
+            merged[key] = parent[key]
+        elif isinstance(parent.get(key), dict) and isinstance(child[key], dict):
+            merged[key] = _merge(parent[key], child[key])
+        elif key == "pass" and isinstance(child[key], list):
+            merged[key] = _merge_passes(parent.get(key, []), child[key])
+        else:
+            merged[key] = child[key]
+    return merged
+
+
+def _merge_passes(parent: list[Any], child: list[Any]) -> list[Any]:
+    merged = list(parent)
+    for entry in child:
+        name = entry.get("name") if isinstance(entry, dict) else None
+        for index, inherited in enumerate(merged):
+            if isinstance(inherited, dict) and inherited.get("name") == name:
+                merged[index] = _merge(inherited, entry)
+                break
+        else:
+            merged.append(entry)
+    return merged
+
+
+def _refuse_unknown(settings: object, kind: object, where: str, source: str) -> None:
+    if not (isinstance(settings, dict) and isinstance(kind, type)):
+        return
+    if not issubclass(kind, msgspec.Struct):
+        return
+    fields = {field.encode_name: field.type for field in msgspec.structs.fields(kind)}
+    if kind is Profile:
+        del fields["sha256"], fields["source"]
+    tag_field = kind.__struct_config__.tag_field
+    for key, value in settings.items():
+        place = f"{where}.{key}" if where else str(key)
+        if key not in fields and key != tag_field:
+            _raise_unknown(place, key, sorted(fields), source)
+        elif key == "pass":
+            for index, entry in enumerate(value if isinstance(value, list) else ()):
+                entry_kind = _pass_type(entry, f"pass[{index}]", source)
+                _refuse_unknown(entry, entry_kind, f"pass[{entry['name']}]", source)
+        else:
+            _refuse_unknown(value, fields.get(key), place, source)
+
+
+def _pass_type(entry: object, place: str, source: str) -> type[msgspec.Struct]:
+    name = entry.get("name") if isinstance(entry, dict) else None
+    if not isinstance(name, str):
+        raise ProfileError(
+            "a pass has no name", found_in=f"{source}, {place}", remedy='name = "quantize"'
+        )
+    if name not in _PASS_TYPES:
+        _raise_unknown(f"pass[{name}].name", name, sorted(_PASS_TYPES), source, what="pass")
+    return _PASS_TYPES[name]
+
+
+def _raise_unknown(
+    place: str, key: str, allowed: list[str], source: str, *, what: str = "key"
+) -> None:
+    near = difflib.get_close_matches(key, allowed, n=1)
+    raise ProfileError(
+        f"a profile has the unknown {what} '{key}'; allowed here: {', '.join(allowed)}",
+        found_in=f"{source}, {place}",
+        remedy=f"{near[0]}" if near else f"remove it; `edgepack profiles show` prints a {what} set",
+    )
+
+
+def describe_passes(profile: Profile) -> Iterator[str]:
+    """The recipe in words, one line a pass, for `edgepack profiles show` and the report."""
+    for entry in profile.passes:
+        settings = msgspec.to_builtins(entry)
+        name = settings.pop("name")
+        words = ", ".join(f"{key} {in_words(value)}" for key, value in settings.items())
+        yield f"{name}: {words}" if words else name
+
+
+def in_words(value: object) -> str:
+    """A setting as a profile has it, without quotes."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(in_words(entry) for entry in value)}]"
+    if isinstance(value, dict):
+        return ", ".join(f"{key} {in_words(entry)}" for key, entry in value.items()) or "none"
+    return str(value) or "none"

@@ -1,0 +1,192 @@
+"""What a profile may say, as typed values; the TOML files have these keys and no others.
+
+A list of settings here is the reference: `docs/profiles.md` tells what they are for.
+"""
+
+from typing import Literal
+
+import msgspec
+
+from edgepack.packager.profiles.pass_settings import Lowering, Pass, Quantize
+from edgepack.packager.profiles.section import Section
+
+
+class About(Section, frozen=True, kw_only=True):
+    """`[profile]`: what it is.
+
+    Attributes:
+        name: Name of the profile, and of the variant that it makes.
+        summary: One line for `edgepack profiles list`.
+        precision: Precision of what the recipe yields, for people: `fp32`, `a8w8` …
+    """
+
+    name: str
+    summary: str
+    precision: str
+
+
+class Device(Section, frozen=True, kw_only=True):
+    """`[device]`: which device may run it. Empty means "any"; see `Requirements`."""
+
+    provider: str
+    type: Literal["cpu", "gpu", "npu"]
+    arch: tuple[str, ...] = ()
+    cpu_features: tuple[str, ...] = ()
+    soc: tuple[str, ...] = ()
+    runtime: str = ""
+    drivers: dict[str, str] = msgspec.field(default_factory=dict)
+
+
+class Provider(Section, frozen=True, kw_only=True):
+    """`[provider]`: what ONNX Runtime is told on the device.
+
+    Attributes:
+        options: Options of the execution provider.
+        session: Session config entries, e.g. `session.disable_cpu_ep_fallback`.
+        quantizes: Whether the provider lowers the precision by itself: then a recipe that
+            quantizes too would quantize twice, which is refused.
+        unchecked: Options and session entries, by name, that are newer than what edgepack knows of
+            the provider (`option_checks`): they are passed on as they stand.
+    """
+
+    options: dict[str, str] = msgspec.field(default_factory=dict)
+    session: dict[str, str] = msgspec.field(default_factory=dict)
+    quantizes: bool = False
+    unchecked: tuple[str, ...] = ()
+
+
+class Limits(Section, frozen=True, kw_only=True):
+    """`[limits]`: what the provider can read.
+
+    Attributes:
+        static_shapes: Whether every input needs a fixed shape.
+        opset_min, opset_max: Range of the standard operator set.
+        ir_version_max: Highest ONNX IR version of a written model.
+        forbidden_ops: Operator types that the provider can never run.
+        microsoft_ops: Operators of ONNX Runtime's own (com.microsoft) that the provider reads, Q/DQ
+            aside; `*` means all of them.
+    """
+
+    static_shapes: bool = False
+    opset_min: int = 11
+    opset_max: int = 21
+    ir_version_max: int = 10
+    forbidden_ops: tuple[str, ...] = ()
+    microsoft_ops: tuple[str, ...] = ()
+
+    def reads_microsoft(self, op_type: str) -> bool:
+        """Whether the provider reads an operator of ONNX Runtime's own; `*` asks for all."""
+        return op_type in self.microsoft_ops or "*" in self.microsoft_ops
+
+
+class Compile(Section, frozen=True, kw_only=True):
+    """`[compile]`: whether to compile ahead of time to the provider's own binary (EPContext).
+
+    Attributes:
+        enabled: Off leaves compiling to the device.
+        soc_model, htp_arch: The chip to compile for, in the provider's own numbers.
+        options: Provider options used only while compiling.
+        timeout_s: Time limit of the compiler, seconds.
+    """
+
+    enabled: bool = False
+    soc_model: str = ""
+    htp_arch: str = ""
+    options: dict[str, str] = msgspec.field(default_factory=dict)
+    timeout_s: float = 300.0
+
+
+class AccuracyGate(Section, frozen=True, kw_only=True):
+    """`[gates.accuracy]`: how near to the float model a variant must stay.
+
+    Attributes:
+        metric: `auto` judges classifications by top-1 agreement, other outputs by explained
+            variance, and vectors by their neighbourhood too; any other judges every output by
+            that alone (`neighbourhood` where an output holds vectors).
+        top1_agreement_min: Least share of samples with the float model's decision.
+        sequence_agreement_min: Least share of decisions that agree, where a sample holds many
+            (text lines). In trials a text recognizer lost 1.3 % of its lines for each 1 %.
+        explained_variance_min: Least share of the variance between samples that is kept.
+        neighbourhood_min: Least share that is kept of how vectors differ from sample to sample.
+        cosine_min: Least cosine similarity.
+        sqnr_db_min: Least signal to quantization noise, decibels.
+        user_metric_kept_min: With a metric of the user's: least share of the float model's value.
+    """
+
+    metric: Literal[
+        "auto", "top1_agreement", "explained_variance", "neighbourhood", "cosine", "sqnr_db"
+    ] = "auto"
+    top1_agreement_min: float = 0.98
+    sequence_agreement_min: float = 0.985
+    explained_variance_min: float = 0.98
+    neighbourhood_min: float = 0.98
+    cosine_min: float = 0.99
+    sqnr_db_min: float = 20.0
+    user_metric_kept_min: float = 0.99
+
+
+class Gates(Section, frozen=True, kw_only=True):
+    """`[gates]`: what a variant must hold to be published.
+
+    Attributes:
+        placement_min: Least share of nodes that the provider must take, 0…1; checked where the
+            provider can run on the build host.
+        float_instead: When the float model is published instead: `slower` (the quantized one is
+            clearly slower on the build host's own provider, or hardly smaller and not clearly
+            faster), `inaccurate` (no quantized one is
+            within the accuracy budget). Empty means never: such a build is refused.
+        size_ratio_max: Greatest size as a share of the float model's; 0 means no limit.
+        otherwise: Names of profiles for the same device with more bits: they are looked at where
+            no model of this one holds its budget, or little is saved.
+        suspects: Operator types that the provider was seen to compute wrongly in some graphs: where
+            its outputs are off, the refusal names the model's nodes of these types.
+    """
+
+    accuracy: AccuracyGate = AccuracyGate()
+    placement_min: float = 0.0
+    float_instead: tuple[Literal["slower", "inaccurate"], ...] = ()
+    size_ratio_max: float = 0.0
+    otherwise: tuple[str, ...] = ()
+    suspects: tuple[str, ...] = ()
+
+
+class Profile(Section, frozen=True, kw_only=True):
+    """A resolved profile: inheritance applied, every key checked.
+
+    Attributes:
+        about: `[profile]`; `passes`: the `[[pass]]` entries in order; the others like their
+            sections.
+        sha256: Digest of the resolved settings (not of the file's bytes).
+        source: The file it was read from, for messages; not part of the digest.
+    """
+
+    about: About = msgspec.field(name="profile")
+    device: Device
+    provider: Provider = Provider()
+    limits: Limits = Limits()
+    passes: tuple[Pass, ...] = msgspec.field(name="pass", default=())
+    compile: Compile = Compile()
+    gates: Gates = Gates()
+    sha256: str = ""
+    source: str = ""
+
+    @property
+    def name(self) -> str:
+        """The profile's name."""
+        return self.about.name
+
+    @property
+    def quantize(self) -> Quantize | None:
+        """The recipe's quantization, if it has one."""
+        for entry in self.passes:
+            if isinstance(entry, Quantize):
+                return entry
+        return None
+
+    @property
+    def lowering(self) -> Lowering | None:
+        """The pass that lowers the precision, if the recipe has one."""
+        for entry in self.passes:
+            if isinstance(entry, Lowering):
+                return entry
+        return None

@@ -1,0 +1,1 @@
+"""Dynamic quantization: ranges are found at run time."""

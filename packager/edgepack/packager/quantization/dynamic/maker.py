@@ -1,0 +1,121 @@
+"""Makes candidates with 8-bit weights whose activations are quantized as they come.
+
+Nodes in the bodies of control flow are among them. The calibration samples are not read.
+"""
+
+from collections.abc import Collection, Iterator
+from pathlib import Path
+
+import onnx
+
+from edgepack.packager.graph.workload import Workload, weight_bytes
+from edgepack.packager.profiles.pass_settings import QuantizeDynamic
+from edgepack.packager.progress import Progress
+from edgepack.packager.quantization.contract import Built, NodeCost
+from edgepack.packager.quantization.dynamic.nodes import CONTRIB, DynamicWriter, is_lstm
+from edgepack.packager.quantization.dynamic.scopes import Scope, drop_unread_constants, scopes
+from edgepack.packager.quantization.one_at_a_time import rank_one_at_a_time
+from edgepack.packager.quantization.products import as_product
+from edgepack.packager.quantization.savings import with_workloads
+from edgepack.packager.runtime.evaluator import open_plain
+from edgepack.packager.tensors.sequence import Samples
+
+_METHOD = "dynamic"
+
+
+class DynamicQuantizer:
+    """One float model.
+
+    Args:
+        model: The float model, clean.
+        settings: The profile's pass.
+        samples: Calibration samples; not read.
+        work_dir: Folder for the models that are ranked.
+        progress: Not told anything: there is no calibration.
+    """
+
+    verb = "quantized"
+    methods: tuple[str, ...] = (_METHOD,)
+    costly_methods: tuple[str, ...] = ()
+    raising: None = None
+
+    def __init__(
+        self,
+        model: onnx.ModelProto,
+        settings: QuantizeDynamic,
+        samples: Samples,
+        *,
+        work_dir: Path,
+        progress: Progress,
+    ) -> None:
+        self._model = model
+        self._settings = settings
+        self._folder = work_dir
+        # How often a body runs is not known, and steps of an LSTM neither: weights tell.
+        self._loads = {
+            scope.name(position): Workload(
+                weight_bytes=weight_bytes(scope.graph.node[position], scope.constants)
+            )
+            for scope in scopes(model.graph)
+            for position in self._lowerable(scope)
+        }
+        self.names = tuple(self._loads)
+
+    def build(self, method: str, float_nodes: Collection[str]) -> Built:
+        """See `CandidateMaker`."""
+        kept = set(float_nodes)
+        lowered = tuple(name for name in self.names if name not in kept)
+        result = onnx.ModelProto()
+        result.CopyFrom(self._model)
+        # Inner bodies first: writing an outer graph copies its nodes, bodies included.
+        for scope in reversed(list(scopes(result.graph))):
+            self._write(scope, frozenset(lowered))
+        drop_unread_constants(result)
+        if lowered and CONTRIB not in {entry.domain for entry in result.opset_import}:
+            result.opset_import.add(domain=CONTRIB, version=1)
+        return Built(model=result, lowered=lowered)
+
+    def rank(self, method: str, samples: Samples, progress: Progress) -> tuple[NodeCost, ...]:
+        """See `CandidateMaker`."""
+        costs = rank_one_at_a_time(
+            self._model,
+            self.names,
+            lambda float_nodes: self.build(method, float_nodes).model,
+            open_plain,
+            samples,
+            work_dir=self._folder,
+            progress=progress,
+        )
+        return with_workloads(costs, self._loads)
+
+    def _lowerable(self, scope: Scope) -> Iterator[int]:
+        for position, node in enumerate(scope.graph.node):
+            if node.op_type in self._settings.ops and (
+                is_lstm(node, scope.constants)
+                or as_product(node, position, scope.constants) is not None
+            ):
+                yield position
+
+    def _write(self, scope: Scope, lowered: frozenset[str]) -> None:
+        writer = DynamicWriter(
+            settings=self._settings,
+            prefix=f"{scope.label}/" if scope.label else "",
+            constants=scope.constants,
+        )
+        graph = scope.graph
+        nodes: list[onnx.NodeProto] = []
+        for position, node in enumerate(graph.node):
+            name = scope.name(position)
+            product = as_product(node, position, scope.constants)
+            if name not in lowered:
+                nodes.append(node)
+            elif product is not None:
+                nodes.extend(writer.product(name, product, node.output[0]))
+            else:
+                nodes.append(writer.lstm(name, node))
+        if writer.made:
+            copies = onnx.GraphProto()
+            copies.node.extend(nodes)
+            del graph.node[:]
+            graph.node.extend(copies.node)
+            graph.initializer.extend(writer.made)

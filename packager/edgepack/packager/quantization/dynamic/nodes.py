@@ -1,0 +1,136 @@
+"""Integer forms of MatMul, Gemm and LSTM that quantize their inputs as they come.
+
+MatMul and Gemm become DynamicQuantizeLinear, MatMulInteger and a multiplication by the scales,
+which ONNX Runtime joins into one kernel; LSTM becomes com.microsoft's DynamicQuantizeLSTM.
+"""
+
+from collections.abc import Iterator
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+from edgepack.packager.graph import stored_tensors
+from edgepack.packager.profiles.pass_settings import QuantizeDynamic
+from edgepack.packager.quantization.dynamic.scopes import Constants
+from edgepack.packager.quantization.products import Product
+
+CONTRIB = "com.microsoft"
+_UNSIGNED_MIDDLE = 128
+_LSTM_PLACES = 8
+"""Inputs of LSTM; scales and zero points come after them."""
+
+
+def is_lstm(node: onnx.NodeProto, constants: Constants) -> bool:
+    """Whether a node is an LSTM with constant weights that has an integer form."""
+    return (
+        node.op_type == "LSTM"
+        and node.domain in ("", "ai.onnx")
+        and all(
+            name in constants and constants[name].data_type == TensorProto.FLOAT
+            for name in node.input[1:3]
+        )
+        and not any(entry.name == "layout" and entry.i for entry in node.attribute)
+    )
+
+
+class DynamicWriter(msgspec.Struct, kw_only=True):
+    """Writes the nodes of one graph or body.
+
+    Attributes:
+        settings: The profile's pass.
+        prefix: What names of new tensors start with, so that no body's clash.
+        constants: What nodes here can see.
+        made: New initializers.
+    """
+
+    settings: QuantizeDynamic
+    prefix: str
+    constants: Constants
+    made: list[onnx.TensorProto] = msgspec.field(default_factory=list)
+    _rounded: dict[str, str] = msgspec.field(default_factory=dict)
+
+    def product(self, name: str, product: Product, output: str) -> Iterator[onnx.NodeProto]:
+        """MatMul or Gemm in integers.
+
+        Args:
+            name: What the node is called in the whole model.
+            product: The node.
+            output: Name of its output.
+        """
+        weight = np.asarray(stored_tensors.values(self.constants[product.weight]), dtype=np.float32)
+        matrix = (weight.T if product.is_transposed else weight) * np.float32(product.factor)
+        codes, scale, zero_point = self._quantize(matrix, axis=0)
+        parts = [
+            self._store(f"{name}/{part}", value)
+            for part, value in (("codes", codes), ("scale", scale), ("zero_point", zero_point))
+        ]
+        if product.data not in self._rounded:
+            label = f"{self.prefix}{product.data}/dynamic"
+            self._rounded[product.data] = label
+            yield helper.make_node(
+                "DynamicQuantizeLinear",
+                [product.data],
+                [label, f"{label}/scale", f"{label}/zero_point"],
+                name=label,
+            )
+        data = self._rounded[product.data]
+        total, wide, scales = f"{name}/sums", f"{name}/wide", f"{name}/scales"
+        yield helper.make_node(
+            "MatMulInteger", [data, parts[0], f"{data}/zero_point", parts[2]], [total], name=name
+        )
+        yield helper.make_node("Cast", [total], [wide], name=wide, to=TensorProto.FLOAT)
+        yield helper.make_node("Mul", [f"{data}/scale", parts[1]], [scales], name=scales)
+        result = f"{name}/product" if product.bias else output
+        yield helper.make_node("Mul", [wide, scales], [result], name=f"{name}/rescale")
+        if product.bias:
+            yield helper.make_node("Add", [result, product.bias], [output], name=f"{name}/bias")
+
+    def lstm(self, name: str, node: onnx.NodeProto) -> onnx.NodeProto:
+        """LSTM in integers; arguments as for `product`."""
+        result = onnx.NodeProto()
+        result.CopyFrom(node)
+        result.op_type, result.domain = "DynamicQuantizeLSTM", CONTRIB
+        inputs = list(node.input) + [""] * (_LSTM_PLACES - len(node.input))
+        for place, part in ((1, "input"), (2, "recurrent")):
+            values = stored_tensors.values(self.constants[node.input[place]])
+            turned = np.asarray(values, dtype=np.float32).transpose(0, 2, 1)
+            codes, scale, zero_point = self._quantize(turned, axis=1)
+            directions = len(turned)
+            shape = (directions, -1) if self.settings.per_channel else (directions,)
+            inputs[place] = self._store(f"{name}/{part}", codes)
+            inputs.append(self._store(f"{name}/{part}/scale", scale.reshape(shape)))
+            points = np.full(scale.reshape(shape).shape, zero_point, dtype=codes.dtype)
+            inputs.append(self._store(f"{name}/{part}/zero_point", points))
+        del result.input[:]
+        result.input.extend(inputs)
+        kept = [entry for entry in node.attribute if entry.name != "layout"]
+        del result.attribute[:]
+        result.attribute.extend(kept)
+        return result
+
+    def _quantize(
+        self, weight: npt.NDArray[np.float32], *, axis: int
+    ) -> tuple[npt.NDArray[np.generic], npt.NDArray[np.float32], npt.NDArray[np.generic]]:
+        """Codes, scales and the zero point, symmetric around it.
+
+        Args:
+            weight: The output channel is the last axis.
+            axis: The axis along which inputs are added up.
+        """
+        axes = (axis,) if self.settings.per_channel else tuple(range(axis, weight.ndim))
+        most = np.float32(63 if self.settings.reduce_range else 127)
+        scale = np.abs(weight).max(axis=axes, keepdims=True) / most
+        scale = np.where(scale > 0.0, scale, np.float32(1.0)).astype(np.float32)
+        codes = np.clip(np.rint(weight / scale), -most, most)
+        scale = np.squeeze(scale, axis=axes)
+        if self.settings.weights == "int8":
+            return codes.astype(np.int8), scale, np.array(0, dtype=np.int8)
+        shifted = (codes + _UNSIGNED_MIDDLE).astype(np.uint8)
+        return shifted, scale, np.array(_UNSIGNED_MIDDLE, dtype=np.uint8)
+
+    def _store(self, name: str, values: npt.NDArray[np.generic]) -> str:
+        self.made.append(numpy_helper.from_array(np.ascontiguousarray(values), name))
+        return name

@@ -1,0 +1,72 @@
+"""Nodes of a graph and of all bodies of control flow in it, with the constants each can see."""
+
+from collections import ChainMap
+from collections.abc import Iterator, Mapping
+
+import msgspec
+import onnx
+
+from edgepack.packager.graph.queries import used_names
+
+Constants = Mapping[str, onnx.TensorProto]
+
+
+class Scope(msgspec.Struct, frozen=True, kw_only=True):
+    """The graph of a model, or the body of a control-flow node.
+
+    Attributes:
+        label: "" for the graph itself; else the node and the branch, `if_1/then_branch`.
+        graph: The graph.
+        constants: Initializers and values of Constant nodes, those of outer graphs too.
+    """
+
+    label: str
+    graph: onnx.GraphProto
+    constants: Constants
+
+    def name(self, position: int) -> str:
+        """What a node is called: unique in the whole model."""
+        node = self.graph.node[position]
+        if not self.label:
+            return str(node.name)
+        return f"{self.label}/{node.name or node.op_type}_{position}"
+
+
+def scopes(graph: onnx.GraphProto) -> Iterator[Scope]:
+    """The graph itself, then its bodies, outer ones first."""
+    yield from _scopes(graph, "", {})
+
+
+def _scopes(graph: onnx.GraphProto, label: str, outer: Constants) -> Iterator[Scope]:
+    own = {tensor.name: tensor for tensor in graph.initializer}
+    for node in graph.node:
+        if node.op_type == "Constant" and node.attribute[0].name == "value":
+            own[node.output[0]] = node.attribute[0].t
+    scope = Scope(label=label, graph=graph, constants=ChainMap(own, dict(outer)))
+    yield scope
+    for position, node in enumerate(graph.node):
+        for attribute in node.attribute:
+            bodies = [attribute.g] if attribute.HasField("g") else list(attribute.graphs)
+            for number, body in enumerate(bodies):
+                branch = attribute.name if len(bodies) == 1 else f"{attribute.name}_{number}"
+                yield from _scopes(body, f"{scope.name(position)}/{branch}", scope.constants)
+
+
+def drop_unread_constants(model: onnx.ModelProto) -> None:
+    """Removes initializers and Constant nodes that nothing reads, in place, in bodies too."""
+    used = used_names(model.graph)
+    for scope in scopes(model.graph):
+        graph = scope.graph
+        outputs = {value.name for value in graph.output}
+        kept = [tensor for tensor in graph.initializer if tensor.name in used | outputs]
+        if len(kept) != len(graph.initializer):
+            del graph.initializer[:]
+            graph.initializer.extend(kept)
+        nodes = [
+            node
+            for node in graph.node
+            if node.op_type != "Constant" or node.output[0] in used | outputs
+        ]
+        if len(nodes) != len(graph.node):
+            del graph.node[:]
+            graph.node.extend(nodes)

@@ -1,0 +1,1 @@
+"""Float to float preparations of quantization: SmoothQuant, cross-layer equalization."""

@@ -1,0 +1,222 @@
+"""Cross-layer equalization: channels of two layers in a row get ranges of one size.
+
+Where a convolution follows another, channel i of the first layer's output may be divided by any
+positive s_i and the second layer's weights that read it multiplied by the same; with
+
+    s_i = sqrt(max|W1_i| / max|W2_i|)
+
+both layers' weights reach equally far in that channel, so that one scale a tensor fits all of
+them (Nagel et al., "Data-Free Quantization", 2019, equation 11). `layers_in_row` says what may
+stand between the two.
+
+A Clip (ReLU6) between them has one bound for all channels, which a factor would move. It stays,
+and only channels that keep clear of the bound on the calibration samples are scaled, no further
+than that they still do: on these samples nothing changes. (The paper puts a ReLU in place of each
+ReLU6, which changes a model wherever the bound is reached.)
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+from onnx import numpy_helper
+
+from edgepack.packager.graph.queries import GraphIndex, index_graph, used_names
+from edgepack.packager.quantization.channels import ChannelAxis, Channels, channel_maxima
+from edgepack.packager.quantization.equalization.layers_in_row import (
+    Pair,
+    find_pairs,
+    groups_of,
+    is_turned,
+)
+from edgepack.packager.tensors.sequence import Samples
+from edgepack.packager.wording import counted
+
+_CLEARANCE = 1.25
+"""Room below a Clip's bound: so many times the greatest value of the calibration samples."""
+_ROUNDS = 20
+_SETTLED = 1e-3
+_LEAST, _MOST = 1e-4, 1e4
+
+_Weights = npt.NDArray[np.float64]
+
+
+def can_equalize(index: GraphIndex) -> bool:
+    """Whether a graph has two layers in a row that can be equalized."""
+    return bool(find_pairs(index))
+
+
+def equalize(
+    model: onnx.ModelProto, samples: Samples, work_dir: Path
+) -> tuple[onnx.ModelProto, str]:
+    """Equalizes a model; on the samples it computes what it did, give or take float rounding.
+
+    Args:
+        model: The float model with shapes; not changed.
+        samples: Calibration samples, read where a Clip stands between two layers.
+        work_dir: Folder for the instrumented model; it must exist.
+
+    Returns:
+        The equalized model, or the model itself where nothing can be; and a note with numbers.
+    """
+    index = index_graph(model.graph)
+    pairs = find_pairs(index)
+    if not pairs:
+        return model, "Cross-layer equalization: no layers in a row."
+    layers = {position: _Layer(index, position) for pair in pairs for position in _both(pair)}
+    before = _median_unevenness(layers, pairs)
+    reached = _reached_shares(model, index, pairs, samples, work_dir)
+    scalings = [
+        _Scaling(layers[pair.first], layers[pair.second], share)
+        for pair, share in zip(pairs, reached, strict=True)
+    ]
+    for _ in range(_ROUNDS):
+        moved = max(scaling.equalize() for scaling in scalings)
+        if moved < _SETTLED:
+            break
+    result = onnx.ModelProto()
+    result.CopyFrom(model)
+    for position, layer in layers.items():
+        layer.store(result.graph, position)
+    _drop_unread(result.graph)
+    return result, (
+        f"Cross-layer equalization: {counted(len(pairs), 'pair')} of layers"
+        f"{_describe_clips(pairs, reached)}"
+        "; the greatest weight of "
+        f"a tensor over its median channel's went from {before:.1f} to "
+        f"{_median_unevenness(layers, pairs):.1f} (median)."
+    )
+
+
+def _both(pair: Pair) -> tuple[int, int]:
+    return pair.first, pair.second
+
+
+class _Layer:
+    """The weights and bias of one layer, by channel."""
+
+    def __init__(self, index: GraphIndex, position: int) -> None:
+        self._node = index.graph.node[position]
+        values = index.constant(self._node.input[1])
+        bias = index.constant(self._node.input[2]) if len(self._node.input) > 2 else None
+        if values is None:
+            raise KeyError(f"{self._node.input[1]} is no initializer")
+        self._stored = values.astype(np.float64)
+        outputs_last = self._node.op_type == "Gemm" and not is_turned(self._node)
+        self._weights = self._stored.T if outputs_last else self._stored  # (outputs, inputs, …)
+        self._bias = None if bias is None else bias.astype(np.float64)
+        self._groups = groups_of(self._node)
+
+    def output_maxima(self) -> _Weights:
+        """Greatest magnitude of the weights that make each output channel."""
+        reach: _Weights = np.abs(self._weights).reshape(len(self._weights), -1).max(axis=1)
+        return reach
+
+    def input_maxima(self) -> _Weights:
+        """Greatest magnitude of the weights that read each input channel."""
+        reach: _Weights = np.abs(self._by_input()).max(axis=(1, 3)).reshape(-1)
+        return reach
+
+    def divide_outputs(self, factors: _Weights) -> None:
+        """Divides each output channel."""
+        self._weights /= factors.reshape(-1, *[1] * (self._weights.ndim - 1))
+        if self._bias is not None:
+            self._bias = self._bias / factors
+
+    def multiply_inputs(self, factors: _Weights) -> None:
+        """Multiplies what reads each input channel."""
+        scaled = self._by_input() * factors.reshape(self._groups, 1, -1, 1)
+        self._weights[...] = scaled.reshape(self._weights.shape)
+
+    def _by_input(self) -> _Weights:
+        """(groups, outputs of a group, inputs of a group, kernel)."""
+        outputs, inputs = self._weights.shape[:2]
+        return self._weights.reshape(self._groups, outputs // self._groups, inputs, -1)
+
+    def store(self, graph: onnx.GraphProto, position: int) -> None:
+        """Writes the layer into a graph, under names of its own: others may read the old ones."""
+        node = graph.node[position]
+        for number, values in ((1, self._stored), (2, self._bias)):
+            if values is not None:
+                name = f"{node.name}/equalized_{number}"
+                node.input[number] = name
+                graph.initializer.append(numpy_helper.from_array(values.astype(np.float32), name))
+
+
+class _Scaling:
+    """The factors of one pair of layers.
+
+    Args:
+        first, second: The layers.
+        reached: See `_reached_shares`.
+    """
+
+    def __init__(self, first: _Layer, second: _Layer, reached: Channels) -> None:
+        self._first, self._second = first, second
+        self._least = _CLEARANCE * reached
+        self._so_far = np.ones_like(reached)
+
+    def equalize(self) -> float:
+        """Equalizes the pair once more.
+
+        Returns:
+            The largest change of a channel, as a logarithm: 0 where nothing was left to do.
+        """
+        made, read = self._first.output_maxima(), self._second.input_maxima()
+        used = (made > 0) & (read > 0) & (self._least < 1)
+        ratio = np.sqrt(np.where(used, made, 1.0) / np.where(used, read, 1.0))
+        wanted = np.maximum(np.clip(ratio, _LEAST, _MOST), self._least / self._so_far)
+        factors = np.where(used, wanted, 1.0)
+        self._so_far *= factors
+        self._first.divide_outputs(factors)
+        self._second.multiply_inputs(factors)
+        return float(np.abs(np.log(factors)).max())
+
+
+def _reached_shares(
+    model: onnx.ModelProto,
+    index: GraphIndex,
+    pairs: Sequence[Pair],
+    samples: Samples,
+    work_dir: Path,
+) -> list[Channels]:
+    """How much of the bound each channel reaches in the Clips of each pair: 0 without any."""
+    clips = {clip.output: clip for pair in pairs for clip in pair.clips}
+    places = [ChannelAxis(name, len(index.shapes[name]), 1) for name in clips]
+    seen = channel_maxima(model, places, samples, work_dir / "clips.onnx") if places else {}
+    return [
+        np.max(
+            [
+                np.zeros(pair.channels),
+                *(seen[clip.output] / clip.bound for clip in pair.clips),
+            ],
+            axis=0,
+        )
+        for pair in pairs
+    ]
+
+
+def _describe_clips(pairs: Sequence[Pair], reached: Sequence[Channels]) -> str:
+    shares = [share for pair, share in zip(pairs, reached, strict=True) if pair.clips]
+    if not shares:
+        return ""
+    clear = float(np.mean(_CLEARANCE * np.concatenate(shares) < 1))
+    return (
+        f", {len(shares)} of them with a Clip between, where {clear:.0%} of the channels keep "
+        "clear of its bound and may be scaled"
+    )
+
+
+def _median_unevenness(layers: dict[int, _Layer], pairs: list[Pair]) -> float:
+    """Greatest weight over the median channel's greatest weight; median over the layers."""
+    found = [layers[pair.first].output_maxima() for pair in pairs]
+    return float(np.median([maxima.max() / max(np.median(maxima), 1e-12) for maxima in found]))
+
+
+def _drop_unread(graph: onnx.GraphProto) -> None:
+    read = used_names(graph)
+    kept = [tensor for tensor in graph.initializer if tensor.name in read]
+    del graph.initializer[:]
+    graph.initializer.extend(kept)

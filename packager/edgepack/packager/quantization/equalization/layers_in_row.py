@@ -1,0 +1,134 @@
+"""Finds layers in a row: what scales the channels of one can be made up for in the next.
+
+Between the two may stand what a positive factor passes through (ReLU, PRelu, LeakyRelu, poolings),
+and a Clip from 0 (ReLU6), which passes it through below its bound.
+"""
+
+import msgspec
+import onnx
+
+from edgepack.packager.graph.node_chains import scalar
+from edgepack.packager.graph.queries import GraphIndex
+
+_PASSES_A_FACTOR = frozenset(
+    {"Relu", "LeakyRelu", "PRelu", "MaxPool", "AveragePool", "GlobalAveragePool", "GlobalMaxPool"}
+)
+
+
+class BoundedClip(msgspec.Struct, frozen=True, kw_only=True):
+    """A Clip from 0 to a bound, and the tensor that it makes."""
+
+    output: str
+    bound: float
+
+
+class Pair(msgspec.Struct, frozen=True, kw_only=True):
+    """Two layers in a row.
+
+    Attributes:
+        first, second: Their positions in the graph.
+        channels: How many channels go from one to the other.
+        clips: What bounds these on the way.
+    """
+
+    first: int
+    second: int
+    channels: int
+    clips: tuple[BoundedClip, ...]
+
+
+def find_pairs(index: GraphIndex) -> list[Pair]:
+    """Every two layers of a graph that stand in a row, in graph order."""
+    found = (
+        _pair_from(index, position)
+        for position, node in enumerate(index.graph.node)
+        if _has_constant_weights(index, node)
+    )
+    return [pair for pair in found if pair is not None]
+
+
+def _pair_from(index: GraphIndex, position: int) -> Pair | None:
+    first = index.graph.node[position]
+    current = first.output[0]
+    clips: list[BoundedClip] = []
+    while (reader := _only_reader(index, current)) is not None:
+        node = index.graph.node[reader]
+        if _reads(index, reader, current) and _channels_meet(index, first, node):
+            channels = _sizes(index, first)[0]
+            return Pair(first=position, second=reader, channels=channels, clips=tuple(clips))
+        bound = _bound(index, node, current)
+        if bound is not None:
+            clips.append(BoundedClip(output=node.output[0], bound=bound))
+        elif not _passes_a_factor(index, node, current):
+            return None
+        current = node.output[0]
+    return None
+
+
+def _bound(index: GraphIndex, node: onnx.NodeProto, name: str) -> float | None:
+    """Up to where a Clip from 0 passes what it reads; None for what is no such Clip."""
+    if node.op_type != "Clip" or node.domain not in ("", "ai.onnx") or node.input[0] != name:
+        return None
+    bounds = [scalar(index, bound) for bound in node.input[1:]]
+    return bounds[1] if len(bounds) == 2 and bounds[0] == 0.0 else None
+
+
+def _has_constant_weights(index: GraphIndex, node: onnx.NodeProto) -> bool:
+    if node.op_type not in ("Conv", "Gemm") or node.domain not in ("", "ai.onnx"):
+        return False
+    scaled = any(e.name in ("alpha", "beta") and e.f != 1.0 for e in node.attribute)
+    turned = any(e.name == "transA" and e.i for e in node.attribute)
+    constants = list(node.input[1:])
+    return (
+        not scaled
+        and not turned
+        and all(name in index.initializers and index.is_float(name) for name in constants)
+        and (len(constants) == 1 or len(index.shapes[constants[1]]) == 1)
+    )
+
+
+def _only_reader(index: GraphIndex, name: str) -> int | None:
+    readers = index.consumers.get(name, [])
+    if len(readers) != 1 or name in index.outputs or name in index.body_reads:
+        return None
+    return readers[0]
+
+
+def _passes_a_factor(index: GraphIndex, node: onnx.NodeProto, name: str) -> bool:
+    if node.op_type not in _PASSES_A_FACTOR or node.domain not in ("", "ai.onnx"):
+        return False
+    if node.op_type == "MaxPool" and len(node.output) > 1:
+        return False
+    return node.input[0] == name and all(n in index.initializers for n in node.input[1:])
+
+
+def _reads(index: GraphIndex, position: int, name: str) -> bool:
+    node = index.graph.node[position]
+    return node.input[0] == name and _has_constant_weights(index, node)
+
+
+def _channels_meet(index: GraphIndex, first: onnx.NodeProto, second: onnx.NodeProto) -> bool:
+    """Whether output channels of the first are input channels of the second, one to one."""
+    if first.op_type != second.op_type:
+        return False  # a Flatten stands between a Conv and a Gemm and spreads the channels
+    made, _ = _sizes(index, first)
+    _, read = _sizes(index, second)
+    return made == read * groups_of(second)
+
+
+def _sizes(index: GraphIndex, node: onnx.NodeProto) -> tuple[int, int]:
+    """Outputs, and inputs of a group."""
+    outputs, inputs = index.shapes[node.input[1]][:2]
+    if node.op_type == "Gemm" and not is_turned(node):
+        outputs, inputs = inputs, outputs
+    return outputs or 0, inputs or 0
+
+
+def is_turned(node: onnx.NodeProto) -> bool:
+    """Whether a Gemm's weights are stored with the outputs first."""
+    return any(entry.name == "transB" and entry.i for entry in node.attribute)
+
+
+def groups_of(node: onnx.NodeProto) -> int:
+    """Groups of a convolution; 1 for others."""
+    return next((int(entry.i) for entry in node.attribute if entry.name == "group"), 1)

@@ -1,0 +1,134 @@
+"""SmoothQuant: outliers of activations move into the weights that read them.
+
+Transformers have a few channels whose activations are ten or a hundred times those of the
+others; one scale a tensor then leaves the others few steps. Before each matrix product with
+constant weights, channel j of the input is divided by s_j and row j of the weights multiplied by
+it:
+
+    s_j = max|X_j| ** alpha / max|W_j| ** (1 - alpha)
+
+(Xiao et al., "SmoothQuant", 2023, equation 4). What divides the channels, and what that costs, says
+`channel_division`.
+"""
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+
+from edgepack.packager.graph.queries import GraphIndex, index_graph
+from edgepack.packager.quantization.channels import ChannelAxis, Channels, channel_maxima
+from edgepack.packager.quantization.equalization.channel_division import (
+    ChannelDivision,
+    ProductGroup,
+    constant_values,
+    is_set,
+)
+from edgepack.packager.tensors.sequence import Samples
+
+_LEAST, _MOST = 1e-3, 1e3
+"""Bounds of s_j, for channels that are (nearly) never used."""
+
+
+def can_smooth(index: GraphIndex) -> bool:
+    """Whether a graph has matrix products with constant weights."""
+    return bool(_groups(index))
+
+
+def smooth(
+    model: onnx.ModelProto, alpha: float, samples: Samples, work_dir: Path
+) -> tuple[onnx.ModelProto, str]:
+    """Smooths a model; it computes what it did, give or take float rounding.
+
+    Args:
+        model: The float model with shapes; not changed.
+        alpha: Share of the difficulty that moves into the weights, 0…1.
+        samples: Calibration samples, for the greatest magnitude of each channel.
+        work_dir: Folder for the instrumented model; it must exist.
+
+    Returns:
+        The smoothed model, and a note with numbers.
+    """
+    index = index_graph(model.graph)
+    groups = _groups(index)
+    maxima = channel_maxima(
+        model,
+        [ChannelAxis(group.tensor, group.rank, group.rank - 1) for group in groups],
+        samples,
+        work_dir / "channels.onnx",
+    )
+    result = onnx.ModelProto()
+    result.CopyFrom(model)
+    smoothing = ChannelDivision(result, index)
+    ratios = [
+        smoothing.move(group, _divisors(index, group, maxima[group.tensor], alpha), maxima)
+        for group in groups
+    ]
+    smoothing.finish()
+    done = [ratio for ratio in ratios if ratio is not None]
+    median = float(np.median(done)) if done else 1.0
+    return result, (
+        f"SmoothQuant (alpha {alpha:g}): {len(done)} of {len(groups)} inputs of matrix products "
+        f"smoothed, {smoothing.explicit} of them by an extra Mul; their greatest value over the "
+        f"median channel's is {median:.1f} times smaller (median)."
+    )
+
+
+def _groups(index: GraphIndex) -> list[ProductGroup]:
+    readers: dict[str, list[int]] = {}
+    reshapes: dict[str, dict[int, None]] = {}
+    for position, node in enumerate(index.graph.node):
+        if _is_product(index, node):
+            path = _path(index, node.input[0])
+            root = index.graph.node[path[-1]].input[0] if path else node.input[0]
+            readers.setdefault(root, []).append(position)
+            reshapes.setdefault(root, {}).update(dict.fromkeys(path))
+    return [
+        ProductGroup(
+            tensor=name,
+            rank=len(index.shapes[name]),
+            readers=tuple(positions),
+            reshapes=tuple(sorted(reshapes[name])),
+        )
+        for name, positions in readers.items()
+    ]
+
+
+def _path(index: GraphIndex, name: str) -> list[int]:
+    """The Reshapes behind a tensor that leave its last axis as it is, the nearest first."""
+    path: list[int] = []
+    while (position := index.producers.get(name)) is not None:
+        node = index.graph.node[position]
+        before, after = index.shapes.get(node.input[0], ()), index.shapes[name]
+        if node.op_type != "Reshape" or not before or None in (before[-1], after[-1]):
+            break
+        if before[-1] != after[-1]:
+            break
+        path.append(position)
+        name = node.input[0]
+    return path
+
+
+def _is_product(index: GraphIndex, node: onnx.NodeProto) -> bool:
+    if node.op_type not in ("MatMul", "Gemm") or node.domain not in ("", "ai.onnx"):
+        return False
+    data, weight = node.input[0], node.input[1]
+    if data in index.initializers or data not in index.shapes or not index.is_float(data):
+        return False
+    if weight not in index.initializers or len(index.shapes[weight]) != 2:
+        return False
+    return index.shapes[data] != () and not is_set(node, "transA")
+
+
+def _divisors(index: GraphIndex, group: ProductGroup, data: Channels, alpha: float) -> Channels:
+    """s_j of a group: all its products share one input, so their weights count together."""
+    weights = np.zeros_like(data)
+    for position in group.readers:
+        node = index.graph.node[position]
+        rows = np.abs(constant_values(index, node.input[1])).max(
+            axis=1 if not is_set(node, "transB") else 0
+        )
+        weights = np.maximum(weights, rows)
+    used = (data > 0) & (weights > 0)
+    exact = np.where(used, data, 1.0) ** alpha / np.where(used, weights, 1.0) ** (1.0 - alpha)
+    return np.where(used, np.clip(exact, _LEAST, _MOST), 1.0)

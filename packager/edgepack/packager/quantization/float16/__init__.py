@@ -1,0 +1,1 @@
+"""Conversion to 16-bit floats."""

@@ -1,0 +1,87 @@
+"""Makes candidates that compute in 16-bit floats, except where these would overflow or vanish.
+
+Which tensors would is measured on the calibration samples. Inputs, outputs and what the bodies of
+control flow read stay 32-bit.
+"""
+
+from collections.abc import Collection
+from pathlib import Path
+
+import onnx
+
+from edgepack.packager.graph.queries import index_graph
+from edgepack.packager.graph.workload import workloads
+from edgepack.packager.profiles.pass_settings import Float16
+from edgepack.packager.progress import Progress
+from edgepack.packager.quantization.calibration import Calibration
+from edgepack.packager.quantization.contract import Built, NodeCost
+from edgepack.packager.quantization.float16.plan import HalfPlanner
+from edgepack.packager.quantization.float16.writer import write_half
+from edgepack.packager.quantization.one_at_a_time import rank_one_at_a_time
+from edgepack.packager.quantization.savings import with_workloads
+from edgepack.packager.runtime.float16_rounding import open_rounding
+from edgepack.packager.tensors.sequence import Samples
+
+_METHOD = "float16"
+
+
+class HalfMaker:
+    """One float model with the bounds of its tensors.
+
+    Args:
+        model: The float model, clean and with shapes.
+        settings: The profile's pass.
+        samples: Calibration samples.
+        work_dir: Folder for instrumented models.
+        progress: Told about calibration.
+    """
+
+    verb = "converted"
+    methods: tuple[str, ...] = (_METHOD,)
+    costly_methods: tuple[str, ...] = ()
+    raising: None = None
+
+    def __init__(
+        self,
+        model: onnx.ModelProto,
+        settings: Float16,
+        samples: Samples,
+        *,
+        work_dir: Path,
+        progress: Progress,
+    ) -> None:
+        self._model = model
+        self._folder = work_dir
+        self._index = index_graph(model.graph)
+        opsets = {
+            "" if entry.domain == "ai.onnx" else entry.domain: entry.version
+            for entry in model.opset_import
+        }
+        self._planner = HalfPlanner(
+            self._index, opsets, settings.leave_ops, settings.activation_max
+        )
+        calibration = Calibration(
+            model, self._planner.observable(), samples, work_dir=work_dir, progress=progress
+        )
+        self._observed = calibration.bounds()
+        self.names = tuple(self._planner.choices(self._observed))
+
+    def build(self, method: str, float_nodes: Collection[str]) -> Built:
+        """See `CandidateMaker`."""
+        kept = set(float_nodes)
+        lowered = tuple(name for name in self.names if name not in kept)
+        plan = self._planner.plan(lowered, self._observed)
+        return Built(model=write_half(self._model, self._index, plan), lowered=lowered)
+
+    def rank(self, method: str, samples: Samples, progress: Progress) -> tuple[NodeCost, ...]:
+        """See `CandidateMaker`."""
+        costs = rank_one_at_a_time(
+            self._model,
+            self.names,
+            lambda float_nodes: self.build(method, float_nodes).model,
+            open_rounding,
+            samples,
+            work_dir=self._folder,
+            progress=progress,
+        )
+        return with_workloads(costs, workloads(self._index))

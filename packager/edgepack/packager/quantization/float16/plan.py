@@ -1,0 +1,168 @@
+"""What becomes 16-bit: nodes that can, tensors whose values fit, and what only follows.
+
+Operators that only move data keep the type that they are given, so that no conversion surrounds
+them. A Cast from floats reads either type. Everything else is a choice, node by node.
+"""
+
+from collections.abc import Collection, Iterator, Mapping
+
+import msgspec
+import numpy as np
+import onnx
+
+from edgepack.packager.graph.operators import MOVES_DATA
+from edgepack.packager.graph.queries import GraphIndex, subgraphs
+from edgepack.packager.quantization.float16.operator_types import halvable
+from edgepack.packager.quantization.float16.range import activation_fits, constant_fits
+from edgepack.packager.tensors.observations import Observation
+
+_STAY = frozenset(
+    {
+        *("QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear", "CastLike", "Constant"),
+        *("ConstantOfShape", "EyeLike", "Range", "RandomNormal", "RandomNormalLike", "OneHot"),
+        *("RandomUniform", "RandomUniformLike", "Multinomial", "Bernoulli", "CumSum"),
+    }
+)
+"""Their type is said by an attribute, or their values are numbers to count with."""
+
+_MOST_WHOLE_NUMBER = 2048.0
+"""16-bit floats hold every whole number up to this."""
+
+
+class HalfPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """What is 16-bit in one candidate.
+
+    Attributes:
+        nodes: Positions of nodes, with the input positions that become 16-bit.
+        tensors: Names of tensors that are computed in 16 bits.
+    """
+
+    nodes: dict[int, frozenset[int]] = msgspec.field(default_factory=dict)
+    tensors: set[str] = msgspec.field(default_factory=set)
+
+
+class HalfPlanner:
+    """Knows what can be 16-bit in one model.
+
+    Args:
+        index: The model's graph, indexed.
+        opsets: Version of each operator set, by domain.
+        leave_ops: Operator types that stay 32-bit.
+        activation_max: Greatest magnitude of an activation.
+    """
+
+    def __init__(
+        self,
+        index: GraphIndex,
+        opsets: Mapping[str, int],
+        leave_ops: Collection[str],
+        activation_max: float,
+    ) -> None:
+        self._index = index
+        self._largest = activation_max
+        self._leave = frozenset(leave_ops)
+        self._open = {
+            position: halvable(node, opsets) for position, node in enumerate(index.graph.node)
+        }
+        self._constant_fits: dict[str, bool] = {}
+
+    def observable(self) -> list[str]:
+        """Tensors whose bounds decide: floats that some operator could take or give in 16 bits."""
+        names = dict.fromkeys(
+            name
+            for position, node in enumerate(self._index.graph.node)
+            if self._is_open(position)
+            for name in (*self._inputs(position), *self._outputs(position))
+            if node.op_type not in MOVES_DATA
+        )
+        return [name for name in names if name not in self._index.initializers]
+
+    def choices(self, observed: Mapping[str, Observation]) -> Iterator[str]:
+        """Names of the nodes that can be 16-bit, in graph order; what only follows is left out."""
+        for position, node in enumerate(self._index.graph.node):
+            if (
+                node.op_type not in MOVES_DATA
+                and node.op_type != "Cast"
+                and self._is_open(position)
+                and self._fits(position, observed)
+            ):
+                yield node.name
+
+    def plan(self, chosen: Collection[str], observed: Mapping[str, Observation]) -> HalfPlan:
+        """What is 16-bit when these nodes are.
+
+        Args:
+            chosen: Names of nodes, from `choices`.
+            observed: Bounds of the tensors of `observable`.
+        """
+        names = set(chosen)
+        plan = HalfPlan()
+        for position, node in enumerate(self._index.graph.node):
+            if node.op_type == "Cast":
+                is_half = self._is_whole_number(node, observed)
+            elif node.op_type in MOVES_DATA:
+                is_half = self._follows(position, node, plan.tensors)
+            else:
+                is_half = node.name in names
+            if is_half:
+                inputs, outputs = self._open[position]
+                plan.nodes[position] = frozenset(
+                    i for i in inputs if self._index.is_float(node.input[i])
+                )
+                plan.tensors.update(
+                    node.output[i] for i in outputs if self._index.is_float(node.output[i])
+                )
+        return plan
+
+    def _is_open(self, position: int) -> bool:
+        """Whether a node has a 16-bit form, as far as its operator and the known types go."""
+        node = self._index.graph.node[position]
+        names = [name for name in (*node.input, *node.output) if name]
+        return (
+            node.op_type not in _STAY
+            and node.op_type not in self._leave
+            and not any(True for _ in subgraphs(node))
+            and all(name in self._index.types for name in names)
+            and bool(self._outputs(position))
+        )
+
+    def _inputs(self, position: int) -> list[str]:
+        node = self._index.graph.node[position]
+        positions = sorted(self._open[position][0])
+        return [node.input[i] for i in positions if self._index.is_float(node.input[i])]
+
+    def _outputs(self, position: int) -> list[str]:
+        node = self._index.graph.node[position]
+        positions = sorted(self._open[position][1])
+        return [node.output[i] for i in positions if self._index.is_float(node.output[i])]
+
+    def _fits(self, position: int, observed: Mapping[str, Observation]) -> bool:
+        for name in (*self._inputs(position), *self._outputs(position)):
+            if name in self._index.initializers:
+                if not self._does_constant_fit(name):
+                    return False
+            elif not activation_fits(observed[name].low, observed[name].high, self._largest):
+                return False
+        return True
+
+    def _does_constant_fit(self, name: str) -> bool:
+        if name not in self._constant_fits:
+            values = np.asarray(self._index.constant(name), dtype=np.float32)
+            self._constant_fits[name] = constant_fits(values)
+        return self._constant_fits[name]
+
+    def _follows(self, position: int, node: onnx.NodeProto, half: Collection[str]) -> bool:
+        """Whether an operator that moves data is given 16 bits: it then gives them."""
+        if not self._is_open(position):
+            return False
+        first, *others = self._inputs(position) or [""]
+        constants = [name for name in (first, *others) if name in self._index.initializers]
+        is_half = first in half or first in self._index.initializers
+        return is_half and all(self._does_constant_fit(name) for name in constants)
+
+    def _is_whole_number(self, node: onnx.NodeProto, observed: Mapping[str, Observation]) -> bool:
+        """Whether a Cast gives floats from whole numbers that 16 bits hold."""
+        name = node.output[0]
+        if self._index.is_float(node.input[0]) or name not in observed:
+            return False
+        return max(abs(observed[name].low), abs(observed[name].high)) <= _MOST_WHOLE_NUMBER

@@ -1,0 +1,133 @@
+"""Writes a model with 16-bit floats; one Cast for each tensor that is needed in both types."""
+
+from collections.abc import Iterator
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+from edgepack.packager.graph.queries import GraphIndex, used_names
+from edgepack.packager.quantization.float16.plan import HalfPlan
+
+
+def write_half(model: onnx.ModelProto, index: GraphIndex, plan: HalfPlan) -> onnx.ModelProto:
+    """A model in which the planned nodes compute in 16 bits.
+
+    Inputs, outputs and what control flow's bodies read keep their names and types.
+
+    Args:
+        model: The float model; not changed.
+        index: Its graph, indexed.
+        plan: What is 16-bit.
+    """
+    return _Writer(model, index, plan).write()
+
+
+class _Writer:
+    def __init__(self, model: onnx.ModelProto, index: GraphIndex, plan: HalfPlan) -> None:
+        self._model = model
+        self._index = index
+        self._plan = plan
+        self._nodes: list[onnx.NodeProto] = []
+        self._constants: list[onnx.TensorProto] = []
+        self._taken = {*index.types, *index.producers, *index.initializers}
+        self._fixed = {*index.outputs, *index.body_reads}
+        self._half: dict[str, str] = {}
+        self._wide: dict[str, str] = {}
+
+    def write(self) -> onnx.ModelProto:
+        for position, original in enumerate(self._index.graph.node):
+            node = onnx.NodeProto()
+            node.CopyFrom(original)
+            halved = self._plan.nodes.get(position, frozenset())
+            for i, name in enumerate(original.input):
+                if node.op_type == "Cast" and name in self._plan.tensors:
+                    node.input[i] = self._half[name]
+                elif self._index.is_float(name) and node.op_type != "Cast":
+                    node.input[i] = self._narrow(name) if i in halved else self._widen(name)
+            self._nodes.append(node)
+            if position in self._plan.nodes:
+                self._name_outputs(node)
+        return self._assemble()
+
+    def _name_outputs(self, node: onnx.NodeProto) -> None:
+        """A fixed name stays that of the 32-bit values, any other becomes the 16-bit ones'."""
+        for i, name in enumerate(list(node.output)):
+            if name not in self._plan.tensors:
+                continue
+            if name in self._fixed:
+                self._half[name] = node.output[i] = self._fresh(f"{name}/float16")
+                self._cast(self._half[name], name, TensorProto.FLOAT)
+                self._wide[name] = name
+            else:
+                self._half[name] = name
+        if node.op_type == "Cast":
+            for attribute in node.attribute:
+                if attribute.name == "to":
+                    attribute.i = TensorProto.FLOAT16
+
+    def _narrow(self, name: str) -> str:
+        if name not in self._half:
+            self._half[name] = self._fresh(f"{name}/float16")
+            values = self._index.constant(name)
+            if values is None:
+                self._cast(name, self._half[name], TensorProto.FLOAT16)
+            else:
+                narrow = np.asarray(values, dtype=np.float32).astype(np.float16)
+                self._constants.append(numpy_helper.from_array(narrow, self._half[name]))
+        return self._half[name]
+
+    def _widen(self, name: str) -> str:
+        if name not in self._plan.tensors:
+            return name
+        if name not in self._wide:
+            self._wide[name] = self._fresh(f"{name}/float32")
+            self._cast(self._half[name], self._wide[name], TensorProto.FLOAT)
+        return self._wide[name]
+
+    def _cast(self, given: str, made: str, kind: int) -> None:
+        name = self._fresh(f"{made}/cast")
+        self._nodes.append(helper.make_node("Cast", [given], [made], name=name, to=kind))
+
+    def _fresh(self, name: str) -> str:
+        while name in self._taken:
+            name = f"{name}_"
+        self._taken.add(name)
+        return name
+
+    def _assemble(self) -> onnx.ModelProto:
+        result = onnx.ModelProto()
+        result.CopyFrom(self._model)
+        graph = result.graph
+        del graph.node[:]
+        graph.node.extend(self._nodes)
+        used = used_names(graph)
+        kept = [tensor for tensor in self._index.graph.initializer if tensor.name in used]
+        del graph.initializer[:]
+        graph.initializer.extend([*kept, *self._constants])
+        del graph.value_info[:]
+        graph.value_info.extend(self._infos())
+        return result
+
+    def _infos(self) -> Iterator[onnx.ValueInfoProto]:
+        """Types and shapes of the tensors in between, those that were added included."""
+        known = {value.name: value for value in self._index.graph.value_info}
+        known.update((value.name, value) for value in self._index.graph.output)
+        known.update((value.name, value) for value in self._index.graph.input)
+        for value in self._index.graph.value_info:
+            yield _typed(value, value.name, self._half.get(value.name) == value.name)
+        for name, half in self._half.items():
+            if name in known and half != name:
+                yield _typed(known[name], half, True)
+        for name, wide in self._wide.items():
+            if name in known and wide != name:
+                yield _typed(known[name], wide, False)
+
+
+def _typed(value: onnx.ValueInfoProto, name: str, is_half: bool) -> onnx.ValueInfoProto:
+    typed = onnx.ValueInfoProto()
+    typed.CopyFrom(value)
+    typed.name = name
+    if is_half:
+        typed.type.tensor_type.elem_type = TensorProto.FLOAT16
+    return typed

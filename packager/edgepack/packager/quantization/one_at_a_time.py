@@ -1,0 +1,68 @@
+"""What lowering each node alone costs, measured on a model built for it.
+
+For lowerings that a gate inside the graph cannot switch: each node's model is built, opened and
+run. That is seconds for each, so where there are many nodes neighbours are measured together.
+"""
+
+from collections.abc import Callable, Collection, Sequence
+from pathlib import Path
+
+import numpy as np
+import onnx
+
+from edgepack.packager.graph.model_files import save_model
+from edgepack.packager.metrics.noise import NoiseMeter
+from edgepack.packager.progress import Progress
+from edgepack.packager.quantization.contract import NodeCost
+from edgepack.packager.runtime.model_run import Outputs, Run
+from edgepack.packager.samples.padding import without_padding
+from edgepack.packager.tensors.sequence import Samples
+
+_MOST_MODELS = 64
+_MOST_SAMPLES = 8
+_MOST_RUNS = 300
+
+
+def rank_one_at_a_time(
+    float_model: onnx.ModelProto,
+    names: Sequence[str],
+    build: Callable[[Collection[str]], onnx.ModelProto],
+    open_: Callable[[Path], Run],
+    samples: Samples,
+    *,
+    work_dir: Path,
+    progress: Progress,
+) -> tuple[NodeCost, ...]:
+    """Orders nodes by what they cost, worst first.
+
+    Args:
+        float_model: The float model.
+        names: The nodes that can be lowered, in graph order.
+        build: Makes a model for the nodes that stay float.
+        open_: Opens a model where it is measured.
+        samples: Samples to measure on; the first few are read.
+        work_dir: Folder for the models.
+        progress: Told about each model.
+
+    Returns:
+        One entry a node; nodes that were measured together share their cost.
+    """
+    work_dir.mkdir(parents=True, exist_ok=True)
+    path = work_dir / "ranking.onnx"
+    groups = [list(group) for group in np.array_split(names, min(len(names), _MOST_MODELS))]
+    count = min(samples.count, _MOST_SAMPLES, max(1, _MOST_RUNS // len(groups)))
+    chosen = samples.pick(range(count))
+
+    def outputs(model: onnx.ModelProto) -> list[Outputs]:
+        save_model(model, path)
+        run = open_(path)
+        return [without_padding(run(feeds), feeds, samples.mask) for feeds in chosen]
+
+    meter = NoiseMeter(outputs(float_model), samples.meanings)
+    costs: list[NodeCost] = []
+    for number, group in enumerate(groups, start=1):
+        others = [name for name in names if name not in group]
+        noise = meter.mean_noise(outputs(build(others))) / len(group)
+        costs.extend(NodeCost(name=str(name), noise=noise) for name in group)
+        progress("ranking nodes", number, len(groups))
+    return tuple(sorted(costs, key=lambda cost: (-cost.noise, cost.name)))

@@ -1,0 +1,115 @@
+"""Matrix products and tables with constant weights: what can be kept in few bits."""
+
+from collections.abc import Iterator, Mapping
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+import onnx
+from onnx import helper
+
+from edgepack.packager.graph.queries import GraphIndex
+
+Floats = npt.NDArray[np.float32]
+
+
+class Product(msgspec.Struct, frozen=True, kw_only=True):
+    """A MatMul or Gemm of a float tensor by a constant matrix.
+
+    Attributes:
+        name: The node.
+        position: Its index in the graph.
+        data: The tensor that is multiplied; its last axis has `inputs` elements.
+        weight: Name of the constant.
+        is_transposed: Whether the constant is stored as (outputs, inputs).
+        factor: What Gemm multiplies the product by.
+        bias: Name of what is added, or "".
+        inputs, outputs: Sizes of the matrix.
+    """
+
+    name: str
+    position: int
+    data: str
+    weight: str
+    is_transposed: bool
+    factor: float
+    bias: str
+    inputs: int
+    outputs: int
+
+    def matrix(self, index: GraphIndex) -> Floats:
+        """The weights, float32 (outputs, inputs), Gemm's factor included."""
+        values = index.constant(self.weight)
+        if values is None:
+            raise KeyError(f"{self.weight} is no initializer")
+        matrix = np.asarray(values, dtype=np.float32)
+        if not self.is_transposed:
+            matrix = matrix.T
+        return np.ascontiguousarray(matrix * np.float32(self.factor))
+
+
+class Table(msgspec.Struct, frozen=True, kw_only=True):
+    """A Gather of rows of a constant matrix (an embedding).
+
+    Attributes:
+        name: The node.
+        position: Its index in the graph.
+        indices: Name of the row numbers.
+        weight: Name of the constant, float32 (rows, columns).
+    """
+
+    name: str
+    position: int
+    indices: str
+    weight: str
+
+
+def find_products(index: GraphIndex) -> Iterator[Product]:
+    """The products of a graph, in order. Those inside control flow's bodies are not among them."""
+    for position, node in enumerate(index.graph.node):
+        product = as_product(node, position, index.initializers)
+        if product is not None:
+            yield product
+
+
+def as_product(
+    node: onnx.NodeProto, position: int, constants: Mapping[str, onnx.TensorProto]
+) -> Product | None:
+    """A node as a product by a constant matrix; None for any other node."""
+    if node.domain not in ("", "ai.onnx") or node.op_type not in ("MatMul", "Gemm"):
+        return None
+    weight = constants.get(node.input[1])
+    if weight is None or weight.data_type != onnx.TensorProto.FLOAT or len(weight.dims) != 2:
+        return None
+    settings = {entry.name: helper.get_attribute_value(entry) for entry in node.attribute}
+    bias = node.input[2] if len(node.input) > 2 else ""
+    if settings.get("transA", 0) or node.input[0] in constants:
+        return None
+    if bias and settings.get("beta", 1.0) != 1.0:
+        return None
+    is_transposed = bool(settings.get("transB", 0))
+    outputs, inputs = weight.dims if is_transposed else reversed(weight.dims)
+    return Product(
+        name=node.name,
+        position=position,
+        data=node.input[0],
+        weight=node.input[1],
+        is_transposed=is_transposed,
+        factor=float(settings.get("alpha", 1.0)),
+        bias=bias,
+        inputs=inputs,
+        outputs=outputs,
+    )
+
+
+def find_tables(index: GraphIndex) -> Iterator[Table]:
+    """The tables of a graph, in order."""
+    for position, node in enumerate(index.graph.node):
+        if node.op_type != "Gather" or node.domain not in ("", "ai.onnx"):
+            continue
+        weight = index.initializers.get(node.input[0])
+        if weight is None or weight.data_type != onnx.TensorProto.FLOAT or len(weight.dims) != 2:
+            continue
+        if any(entry.name == "axis" and entry.i for entry in node.attribute):
+            continue
+        yield Table(name=node.name, position=position, indices=node.input[1], weight=node.input[0])

@@ -1,0 +1,143 @@
+"""Candidates made by AMD Quark: the same search and the same gates judge them.
+
+Quark makes the integers and the scales. What stays float is our search's decision: nodes are
+ranked by quantizing each alone with our own quantizer and the same types, since a run of
+Quark takes a minute.
+"""
+
+import json
+from collections.abc import Collection
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import onnx
+
+from edgepack.agent.runtime.child import run_child
+from edgepack.errors import BuildError
+from edgepack.packager.graph.model_files import load_model, save_model
+from edgepack.packager.profiles.pass_settings import Quantize
+from edgepack.packager.progress import Progress
+from edgepack.packager.quantization.contract import Built, NodeCost
+from edgepack.packager.quantization.quark.environment import find_quark
+from edgepack.packager.quantization.static.candidate import Quantizer
+from edgepack.packager.tensors.sequence import Samples
+
+_CHILD = Path(__file__).with_name("child.py")
+
+
+class _Answer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """See the child."""
+
+    version: str
+
+
+class QuarkQuantizer:
+    """One float model, quantized by Quark.
+
+    Args:
+        model: The float model, clean and with shapes.
+        settings: The profile's quantize pass.
+        samples: Calibration samples.
+        work_dir: Folder for models and samples.
+        progress: Told about each run.
+
+    Raises:
+        BuildError: Quark is nowhere to be found.
+    """
+
+    verb = "quantized"
+
+    def __init__(
+        self,
+        model: onnx.ModelProto,
+        settings: Quantize,
+        samples: Samples,
+        *,
+        work_dir: Path,
+        progress: Progress,
+    ) -> None:
+        self._python = find_quark()
+        self._own = Quantizer(model, settings, samples, work_dir=work_dir, progress=progress)
+        self._model = model
+        self._samples = samples
+        self._limit_s = settings.backend_timeout_s
+        self._progress = progress
+        self._folder = work_dir.resolve() / "quark"
+        self._config = quark_config(settings)
+
+    @property
+    def methods(self) -> tuple[str, ...]:
+        """Quark's configuration."""
+        return (f"quark {self._config}",)
+
+    @property
+    def costly_methods(self) -> tuple[str, ...]:
+        """None: Quark prepares by itself."""
+        return ()
+
+    @property
+    def raising(self) -> None:
+        """Quark's configurations have one type of activations."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Every node that can be quantized, in graph order."""
+        return self._own.names
+
+    def build(self, method: str, float_nodes: Collection[str]) -> Built:
+        """Runs Quark once."""
+        source, output, samples = self._write_inputs()
+        request = {
+            "model": str(source),
+            "output": str(output),
+            "samples": str(samples),
+            "config": self._config,
+            "exclude": sorted(float_nodes),
+        }
+        self._progress(f"AMD Quark, {self._config}", 0, 0)
+        command = (self._python, str(_CHILD))
+        ending = run_child(command, json.dumps(request).encode(), timeout_s=self._limit_s)
+        answer = _read(ending.answer, ending.because, self._python)
+        return Built(
+            model=load_model(output),
+            lowered=tuple(name for name in self.names if name not in set(float_nodes)),
+            notes=(f"Quantized by AMD Quark {answer.version}, {self._config}.",),
+        )
+
+    def rank(self, method: str, samples: Samples, progress: Progress) -> tuple[NodeCost, ...]:
+        """Measures with our own quantizer what quantizing each node alone costs."""
+        return self._own.rank(self._own.methods[0], samples, progress)
+
+    def _write_inputs(self) -> tuple[Path, Path, Path]:
+        source, samples = self._folder / "float.onnx", self._folder / "samples"
+        if not samples.exists():
+            samples.mkdir(parents=True)
+            save_model(self._model, source)
+            for index in range(self._samples.count):
+                feeds = self._samples.read(index)
+                np.savez(samples / f"{index:06}.npz", **feeds)  # type: ignore[arg-type]
+        return source, self._folder / "quantized.onnx", samples
+
+
+def quark_config(settings: Quantize) -> str:
+    """The Quark configuration that makes the types that a profile asks for."""
+    if settings.scales == "power_of_two":
+        return "XINT8"
+    return "A16W8" if settings.activations == "int16" else "A8W8"
+
+
+def _read(answer: bytes | None, because: str, python: str) -> _Answer:
+    if answer is None:
+        raise BuildError(
+            f"AMD Quark gave no result: {because}",
+            found_in=f"pass quantize, run by {python}",
+            remedy="backend = 'edgepack', our own quantizer for the same types; where time ran "
+            "out, a higher backend_timeout_s",
+        )
+    try:
+        return msgspec.json.decode(answer, type=_Answer)
+    except msgspec.MsgspecError as error:
+        raise BuildError(
+            f"the answer of AMD Quark's process cannot be read: {error}", found_in=python
+        ) from error

@@ -1,0 +1,1 @@
+"""Static quantization to QDQ: ranges from calibration, scales, writing."""

@@ -1,0 +1,181 @@
+"""Gives every tensor of a plan its scale."""
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+from msgspec.structs import replace
+
+from edgepack.packager.graph.queries import GraphIndex
+from edgepack.packager.profiles.pass_settings import Quantize
+from edgepack.packager.quantization.static.chosen_scales import ChosenScales
+from edgepack.packager.quantization.static.plan import NodePlan, Plan, WeightUse
+from edgepack.packager.quantization.static.scales import (
+    IntegerType,
+    Scale,
+    fixed_scale,
+    quantize,
+    scale_of_range,
+    widen_for_bias,
+)
+from edgepack.packager.tensors.observations import Observation
+
+_FIXED: Mapping[tuple[str, str], tuple[float, int]] = {
+    # QNN EP, quant_config.py: 16-bit Sigmoid and Tanh must have these (scale, zero point).
+    ("Sigmoid", "uint16"): (1.0 / 65536.0, 0),
+    ("Sigmoid", "int16"): (1.0 / 32768.0, 0),
+    ("Tanh", "uint16"): (1.0 / 32768.0, 32768),
+    ("Tanh", "int16"): (1.0 / 32768.0, 0),
+    # The HTP simulator (onnxruntime-qnn 2.7.0) computes 0…1 by this scale whatever the graph says:
+    # a HardSigmoid that reached .63 came out as .63 of itself.
+    ("HardSigmoid", "uint16"): (1.0 / 65536.0, 0),
+}
+
+_LEAST: Mapping[tuple[str, str], float] = {
+    # A Log whose scale is 2**-14 or less, a range of 4, is one constant on the same simulator.
+    ("Log", "uint16"): 1.01 * 2.0**-14,
+}
+
+
+class Assignment(msgspec.Struct, frozen=True, kw_only=True):
+    """Scales of a plan.
+
+    Attributes:
+        activations: By tensor, for the nodes that are not raised.
+        raised: By tensor, for those that are; a tensor that both kinds use has two scales.
+        weights: By use; widened where a bias would not fit otherwise.
+        integers: By use, of weights that are not rounded to the nearest integer.
+    """
+
+    activations: dict[str, Scale]
+    raised: dict[str, Scale]
+    weights: dict[WeightUse, Scale]
+    integers: Mapping[WeightUse, npt.NDArray[np.integer]] = msgspec.field(default_factory=dict)
+
+    def of(self, node: NodePlan, name: str) -> Scale:
+        """The scale that a node uses for a tensor."""
+        return (self.raised if node.is_raised else self.activations)[name]
+
+    def round_weight(
+        self, use: WeightUse, values: npt.NDArray[np.generic]
+    ) -> npt.NDArray[np.integer]:
+        """The integers of a weight."""
+        given = self.integers.get(use)
+        if given is not None:
+            return given
+        return quantize(values.astype(np.float32), self.weights[use])
+
+
+def activation_type(settings: Quantize, *, is_raised: bool) -> IntegerType:
+    """The integer type of activations."""
+    return IntegerType(
+        dtype=settings.raised_activations if is_raised else settings.activations,
+        symmetric=settings.activation_symmetric,
+        power_of_two=settings.scales == "power_of_two",
+        min_real_range=settings.min_real_range,
+    )
+
+
+def weight_type(settings: Quantize, *, is_per_channel: bool) -> IntegerType:
+    """The integer type of weights."""
+    own = settings.per_channel_weights if is_per_channel else ""
+    return IntegerType(
+        dtype=own or settings.weights,
+        symmetric=settings.weight_symmetric or is_per_channel,
+        power_of_two=settings.scales == "power_of_two",
+        min_real_range=settings.min_real_range,
+        reduce_range=settings.reduce_range,
+    )
+
+
+def assign_scales(
+    index: GraphIndex,
+    plan: Plan,
+    settings: Quantize,
+    observed: Mapping[str, Observation],
+    method: str,
+    chosen: ChosenScales,
+) -> Assignment:
+    """Chooses the scale of every activation and weight of a plan.
+
+    Args:
+        index: The float graph.
+        plan: What is quantized.
+        settings: The profile's quantize pass.
+        observed: What calibration saw, for every activation that is no constant.
+        method: The calibration method.
+        chosen: Remembers the scales of this graph's tensors.
+
+    Returns:
+        The scales.
+    """
+
+    def assign(is_raised: bool) -> dict[str, Scale]:
+        kind = activation_type(settings, is_raised=is_raised)
+        nodes = [node for node in plan.nodes if node.is_raised == is_raised]
+        scales = {
+            name: chosen.of_activation(name, method, observed.get(name), kind)
+            for node in nodes
+            for name in node.tensors
+        }
+        fixed = _fixed_scales(index, nodes, kind, scales) if settings.fixed_scales else {}
+        scales |= fixed
+        for group in plan.tied_raised if is_raised else plan.tied:
+            given = [fixed[name] for name in group if name in fixed]
+            shared = given[0] if given else _cover([scales[name] for name in group], kind)
+            scales |= dict.fromkeys(group, shared)
+        return scales
+
+    unweighted = Assignment(activations=assign(False), raised=assign(True), weights={})
+    return replace(unweighted, weights=_assign_weights(plan, settings, unweighted, chosen))
+
+
+def _fixed_scales(
+    index: GraphIndex, nodes: Sequence[NodePlan], kind: IntegerType, scales: Mapping[str, Scale]
+) -> dict[str, Scale]:
+    """Scales of outputs that calibration does not choose, or not below a least one."""
+    fixed: dict[str, Scale] = {}
+    for node in nodes:
+        key = (index.graph.node[node.position].op_type, kind.dtype)
+        given, least = _FIXED.get(key), _LEAST.get(key, 0.0)
+        for name in node.outputs:
+            if given is not None:
+                fixed[name] = fixed_scale(*given, kind)
+            elif float(scales[name].scale) < least:
+                fixed[name] = _widened(scales[name], least)
+    return fixed
+
+
+def _widened(scale: Scale, least: float) -> Scale:
+    """A scale with the same least real number, and a greater one at the top."""
+    zero_point = scale.kind.lowest + round(-scale.lowest_real / least)
+    return fixed_scale(least, zero_point, scale.kind)
+
+
+def _cover(scales: list[Scale], kind: IntegerType) -> Scale:
+    """One scale that covers what each of several does."""
+    if kind.symmetric:
+        return max(scales, key=lambda scale: float(scale.scale))
+    return scale_of_range(
+        min(scale.lowest_real for scale in scales),
+        max(scale.highest_real for scale in scales),
+        kind,
+    )
+
+
+def _assign_weights(
+    plan: Plan, settings: Quantize, scales: Assignment, chosen: ChosenScales
+) -> dict[WeightUse, Scale]:
+    weights: dict[WeightUse, Scale] = {}
+    for node in plan.nodes:
+        if node.weight is None:
+            continue
+        use = node.weight[1]
+        if use not in weights:
+            kind = weight_type(settings, is_per_channel=use.axis is not None)
+            weights[use] = chosen.of_weight(use, kind)
+        if node.bias is not None:
+            data = scales.of(node, node.activations[0][1])
+            weights[use] = widen_for_bias(weights[use], data, chosen.floats(node.bias[1]))
+    return weights

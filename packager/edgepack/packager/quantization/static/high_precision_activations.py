@@ -1,0 +1,88 @@
+"""Which nodes go along when others are raised: their activations get more bits than the rest.
+
+A tensor has the type that its producer writes; a reader of the other type gets a conversion. So
+what only moves values does that in the type in which it gets them: a conversion in front would
+lose bits on the way to a reader that is raised, or carry bits that nothing has filled.
+"""
+
+from collections.abc import Collection
+
+from edgepack.packager.graph import operators
+from edgepack.packager.graph.queries import GraphIndex
+
+
+def with_followers(
+    index: GraphIndex, quantized: Collection[int], raised_nodes: Collection[str]
+) -> frozenset[int]:
+    """The nodes that are raised: those named, and those that go along.
+
+    The Relu or Clip of a raised node goes with it. What only moves values goes with the node that
+    makes them; where that is not quantized, with a reader that is raised.
+
+    Args:
+        index: The float graph.
+        quantized: Indices of the nodes that are quantized.
+        raised_nodes: The names.
+
+    Returns:
+        Indices of nodes.
+    """
+    if not raised_nodes:
+        return frozenset()
+    movers = [p for p in sorted(quantized) if _moves(index, p)]
+    named = {p for p in quantized if index.graph.node[p].name in raised_nodes}
+    raised = named - set(movers)
+    rectifiers = {following_rectifier(index, position) for position in raised}
+    raised |= {p for p in rectifiers if p is not None and p in quantized}
+    computed = frozenset(raised)
+    for position in movers:
+        source = index.graph.node[position].input[0]
+        producer = index.producers.get(source)
+        if producer is not None and producer in quantized:
+            is_raised = producer in raised
+        elif source in index.initializers:
+            is_raised = position in named  # a table takes twice the bytes
+        else:
+            is_raised = position in named or _is_read_by(index, position, computed)
+        if is_raised:
+            raised.add(position)
+    return frozenset(raised)
+
+
+def find_followers(index: GraphIndex, quantized: Collection[int]) -> frozenset[str]:
+    """Names of nodes that are never raised by themselves: they move what quantized ones make."""
+    return frozenset(
+        index.graph.node[position].name
+        for position in quantized
+        if _moves(index, position)
+        and index.producers.get(index.graph.node[position].input[0]) in quantized
+    )
+
+
+def following_rectifier(index: GraphIndex, position: int) -> int | None:
+    """The Relu or Clip that is computed together with a node, as an index; None without one."""
+    node = index.graph.node[position]
+    if node.op_type not in operators.RECTIFIED or len(node.output) != 1:
+        return None
+    output = node.output[0]
+    readers = index.consumers.get(output, [])
+    if len(readers) != 1 or output in index.outputs or output in index.body_reads:
+        return None
+    reader = index.graph.node[readers[0]]
+    if reader.op_type not in operators.RECTIFIERS or reader.input[0] != output:
+        return None
+    bounds_are_constant = all(not n or n in index.initializers for n in reader.input[1:])
+    return readers[0] if bounds_are_constant else None
+
+
+def _moves(index: GraphIndex, position: int) -> bool:
+    return index.graph.node[position].op_type in operators.MOVES_DATA
+
+
+def _is_read_by(index: GraphIndex, position: int, wanted: Collection[int]) -> bool:
+    """Whether one of some nodes reads what a node makes, be it moved on the way."""
+    for name in index.graph.node[position].output:
+        for reader in index.consumers.get(name, []):
+            if reader in wanted or (_moves(index, reader) and _is_read_by(index, reader, wanted)):
+                return True
+    return False

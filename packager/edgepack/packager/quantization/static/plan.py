@@ -1,0 +1,302 @@
+"""Decides what is quantized: which nodes, and for each which tensors in which role.
+
+Pure: it looks at a graph and settings and returns a plan; scales come later (`assign`), since one
+plan is tried with several calibration methods.
+"""
+
+from collections.abc import Collection, Sequence
+
+import msgspec
+import onnx
+from onnx import helper
+
+from edgepack.packager.graph import operators
+from edgepack.packager.graph.queries import GraphIndex
+from edgepack.packager.profiles.pass_settings import Quantize
+from edgepack.packager.quantization.static.high_precision_activations import (
+    following_rectifier,
+    with_followers,
+)
+
+
+class WeightUse(msgspec.Struct, frozen=True, kw_only=True):
+    """A constant read as weights.
+
+    Attributes:
+        name: The initializer.
+        axis: Axis of its channels, or None for one scale.
+    """
+
+    name: str
+    axis: int | None
+
+
+class NodePlan(msgspec.Struct, frozen=True, kw_only=True):
+    """How one node is quantized.
+
+    Attributes:
+        position: Index of the node in the graph.
+        name: Its name.
+        activations: Inputs quantized as activations (constants among them), by input position.
+        weight: The weights, with their input position; None where there are none.
+        bias: The bias, by input position and name; quantized as int32 with scale
+            activation * weight; None where it stays float.
+        outputs: Outputs that are quantized.
+        rectifier: Index of the Relu or Clip that directly follows and belongs to this node.
+        is_raised: Whether its activations have the type of `settings.raised_activations`.
+    """
+
+    position: int
+    name: str
+    activations: tuple[tuple[int, str], ...]
+    weight: tuple[int, WeightUse] | None
+    bias: tuple[int, str] | None
+    outputs: tuple[str, ...]
+    rectifier: int | None
+    is_raised: bool = False
+
+    @property
+    def tensors(self) -> tuple[str, ...]:
+        """Every tensor that is quantized as an activation of it, constants included."""
+        return (*(name for _, name in self.activations), *self.outputs)
+
+
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
+    """What is quantized in a graph.
+
+    Attributes:
+        nodes: Plans of the quantized nodes, in graph order.
+        tied: Groups of tensors that share one scale, each sorted; of the nodes that are not raised.
+        tied_raised: The same of those that are.
+        kept: Nodes that could have been quantized but stay float, by name.
+    """
+
+    nodes: tuple[NodePlan, ...]
+    tied: tuple[tuple[str, ...], ...]
+    tied_raised: tuple[tuple[str, ...], ...]
+    kept: tuple[str, ...]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the quantized nodes, in graph order."""
+        return tuple(node.name for node in self.nodes)
+
+    @property
+    def positions(self) -> frozenset[int]:
+        """Indices of the quantized nodes, each Relu or Clip that belongs to one included."""
+        rectifiers = (node.rectifier for node in self.nodes if node.rectifier is not None)
+        return frozenset((*(node.position for node in self.nodes), *rectifiers))
+
+    @property
+    def conversions(self) -> int:
+        """How many tensors are read in another type than the one they are made in."""
+        types = {name: node.is_raised for node in self.nodes for name in node.outputs}
+        return len(
+            {
+                name
+                for node in self.nodes
+                for _, name in node.activations
+                if types.get(name, node.is_raised) != node.is_raised
+            }
+        )
+
+    @property
+    def activations(self) -> tuple[str, ...]:
+        """Every tensor that is quantized as an activation, constants included, in graph order."""
+        return tuple(dict.fromkeys(name for node in self.nodes for name in node.tensors))
+
+
+def make_plan(
+    index: GraphIndex,
+    settings: Quantize,
+    float_nodes: Collection[str],
+    *,
+    raised_nodes: Collection[str] = (),
+    apart: Collection[str] = (),
+) -> Plan:
+    """Plans the quantization of a graph.
+
+    The Relu or Clip of a node that stays float stays float with it: quantized by itself it would
+    round twice what was to be left alone. So it is with a raised node, see also `raising`.
+
+    Args:
+        index: The float graph with shapes.
+        settings: The profile's quantize pass.
+        float_nodes: Names of nodes that must stay float.
+        raised_nodes: Names of nodes whose activations have `settings.raised_activations`.
+        apart: Names of nodes whose Relu or Clip is quantized by itself.
+
+    Returns:
+        The plan.
+    """
+    able = [
+        position
+        for position, node in enumerate(index.graph.node)
+        if _is_able(index, node, settings)
+    ]
+    chosen = {p for p in able if index.graph.node[p].name not in float_nodes}
+    if settings.ops == "all":
+        left = [following_rectifier(index, p) for p in able if p not in chosen]
+        chosen -= {following for following in left if following is not None}
+    rectifiers = {
+        position: following
+        for position in sorted(chosen)
+        if index.graph.node[position].name not in apart
+        and (following := following_rectifier(index, position)) is not None
+        and (settings.ops == "compute" or following in chosen)
+    }
+    raised = with_followers(index, chosen, raised_nodes)
+    plans = tuple(
+        _plan_node(index, position, settings, rectifiers.get(position), position in raised)
+        for position in sorted(chosen - set(rectifiers.values()))
+    )
+    return Plan(
+        nodes=plans,
+        tied=_tie(index, [plan for plan in plans if not plan.is_raised], settings),
+        tied_raised=_tie(index, [plan for plan in plans if plan.is_raised], settings),
+        kept=tuple(index.graph.node[p].name for p in able if p not in chosen),
+    )
+
+
+def _is_able(index: GraphIndex, node: onnx.NodeProto, settings: Quantize) -> bool:
+    is_known = node.domain in ("", "ai.onnx") or (
+        node.domain == "com.microsoft" and node.op_type in operators.OWN_WITH_INTEGER_FORM
+    )
+    if not is_known or node.op_type in settings.leave_ops:
+        return False
+    if not node.output or not index.is_float(node.output[0]):
+        return False
+    if settings.ops == "compute":
+        return node.op_type in operators.COMPUTE and _is_plain_product(index, node)
+    if node.op_type in operators.NEVER:
+        return False
+    data = [
+        n for i, n in enumerate(node.input) if n and not operators.is_parameter(node.op_type, i)
+    ]
+    return any(index.is_float(name) for name in data)
+
+
+def _is_plain_product(index: GraphIndex, node: onnx.NodeProto) -> bool:
+    """Whether both factors are floats, and a Gemm scales nothing."""
+    if not all(index.is_float(name) for name in node.input[:2]):
+        return False
+    return node.op_type != "Gemm" or all(
+        _attribute(node, name, 1.0) == 1.0 for name in ("alpha", "beta")
+    )
+
+
+def _attribute(node: onnx.NodeProto, name: str, default: float) -> float:
+    for attribute in node.attribute:
+        if attribute.name == name:
+            return float(helper.get_attribute_value(attribute))
+    return default
+
+
+def _plan_node(
+    index: GraphIndex, position: int, settings: Quantize, rectifier: int | None, is_raised: bool
+) -> NodePlan:
+    node = index.graph.node[position]
+    weight = _weight_of(index, node, settings)
+    bias = _bias_of(index, node, weight) if settings.bias == "int32" else None
+    special = {entry[0] for entry in (weight, bias) if entry is not None}
+    activations = tuple(
+        (i, name)
+        for i, name in enumerate(node.input)
+        if name
+        and i not in special
+        and index.is_float(name)
+        and not operators.is_parameter(node.op_type, i)
+        and i != operators.bias_position(node.op_type)
+    )
+    last = index.graph.node[rectifier] if rectifier is not None else node
+    outputs = tuple(
+        name
+        for name in last.output
+        if name and index.is_float(name) and _is_output_quantized(index, node, name, settings)
+    )
+    return NodePlan(
+        position=position,
+        name=node.name,
+        activations=activations,
+        weight=weight,
+        bias=bias,
+        outputs=outputs,
+        rectifier=rectifier,
+        is_raised=is_raised,
+    )
+
+
+def _is_output_quantized(
+    index: GraphIndex, node: onnx.NodeProto, name: str, settings: Quantize
+) -> bool:
+    if settings.ops == "all":
+        return True
+    return node.op_type in settings.output_ops and name not in index.outputs
+
+
+def _weight_of(
+    index: GraphIndex, node: onnx.NodeProto, settings: Quantize
+) -> tuple[int, WeightUse] | None:
+    position = operators.weight_position(node.op_type)
+    if position is None or position >= len(node.input):
+        return None
+    name = node.input[position]
+    if name not in index.initializers or not index.is_float(name):
+        return None
+    if node.op_type == "BatchNormalization":
+        return None
+    axis = None
+    if node.op_type in settings.per_channel:
+        axis = operators.weight_axis(
+            node.op_type,
+            len(index.shapes[name]),
+            is_transposed=_attribute(node, "transB", 0) != 0,
+            groups=int(_attribute(node, "group", 1)),
+        )
+    return position, WeightUse(name=name, axis=axis)
+
+
+def _bias_of(
+    index: GraphIndex, node: onnx.NodeProto, weight: tuple[int, WeightUse] | None
+) -> tuple[int, str] | None:
+    position = operators.bias_position(node.op_type)
+    if position is None or position >= len(node.input) or weight is None:
+        return None
+    name = node.input[position]
+    if name not in index.initializers or len(index.shapes[name]) != 1:
+        return None
+    if node.input[0] in index.initializers:
+        return None  # no activation whose scale it could share
+    return position, name
+
+
+def _tie(
+    index: GraphIndex, plans: Sequence[NodePlan], settings: Quantize
+) -> tuple[tuple[str, ...], ...]:
+    """Groups the quantized tensors that must share a scale (union-find)."""
+    quantized = {name for plan in plans for name in plan.tensors}
+    parent = {name: name for name in quantized}
+
+    def root(name: str) -> str:
+        while parent[name] != name:
+            parent[name] = parent[parent[name]]
+            name = parent[name]
+        return name
+
+    chosen = {plan.position for plan in plans}
+    for position, node in enumerate(index.graph.node):
+        if settings.ops == "all" and position not in chosen:
+            continue
+        if node.op_type in settings.tie_ops:
+            members = (*node.input, *node.output)
+        elif node.op_type in operators.MOVES_DATA:
+            members = (node.input[0], *node.output)
+        else:
+            continue
+        there = [name for name in members if name in quantized]
+        for name in there[1:]:
+            parent[root(name)] = root(there[0])
+    groups: dict[str, list[str]] = {}
+    for name in sorted(quantized):
+        groups.setdefault(root(name), []).append(name)
+    return tuple(tuple(group) for group in groups.values() if len(group) > 1)

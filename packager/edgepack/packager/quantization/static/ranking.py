@@ -1,0 +1,71 @@
+"""Which nodes cost the accuracy: measured one at a time, the others float."""
+
+from functools import partial
+
+import numpy as np
+
+from edgepack.packager.metrics.chains import run_samples
+from edgepack.packager.metrics.noise import NoiseMeter, in_telling_order
+from edgepack.packager.progress import Progress
+from edgepack.packager.quantization.contract import NodeCost
+from edgepack.packager.quantization.static.switchable_model import GatedModel
+from edgepack.packager.tensors.sequence import Samples
+
+_MOST_FIRST_RUNS = 300
+_FIRST_SAMPLES = 2
+_MOST_SAMPLES = 8
+_MOST_LOOKED_AT = 32
+"""Samples among which those are looked for that tell the most: one float inference each."""
+
+
+def rank_nodes(gated: GatedModel, samples: Samples, *, progress: Progress) -> tuple[NodeCost, ...]:
+    """Orders nodes by what they cost, worst first.
+
+    All nodes are measured on a few samples, the costlier half of them on as many more, and so on:
+    only which nodes cost the most is worth many runs. How many depends on the number of nodes
+    alone, so that the same inputs give the same order on a slower machine. First comes the sample
+    on which the float model says the most: by a picture without objects, all that makes a
+    detector's scores would seem to cost nothing. Then one as it stands and one that tells much take
+    turns: by the loudest samples alone the order was worse for a text recognizer, whose usual
+    ones are not like them. Samples with states stay in the order of time.
+
+    Args:
+        gated: The model with gates.
+        samples: Samples to measure on.
+        progress: Told about each node.
+
+    Returns:
+        One entry a node; those that were measured on more samples come first.
+    """
+    count = len(gated.names)
+    none = np.zeros(count, dtype=np.bool_)
+    if not samples.states:
+        looked_at = samples.pick(range(min(samples.count, _MOST_LOOKED_AT)))
+        said = run_samples(partial(gated.run, quantized=none), looked_at)
+        telling = in_telling_order(said, samples.meanings)
+        turns = zip(telling, range(looked_at.count), strict=True)
+        samples = looked_at.pick(tuple(dict.fromkeys(index for both in turns for index in both)))
+    leaders = list(range(count))
+    noises: dict[int, list[float]] = {number: [] for number in leaders}
+    seen, batch = 0, min(_FIRST_SAMPLES, max(1, _MOST_FIRST_RUNS // (count + 1)))
+    while leaders and seen < min(_MOST_SAMPLES, samples.count):
+        chosen = samples.pick(range(seen, min(seen + batch, samples.count)))
+        expected = run_samples(partial(gated.run, quantized=none), chosen)
+        meter = NoiseMeter(expected, samples.meanings)
+        for done, number in enumerate(leaders, start=1):
+            gates = none.copy()
+            gates[number] = True
+            got = run_samples(partial(gated.run, quantized=gates), chosen)
+            noises[number] += [meter.mean_noise(got)] * chosen.count
+            progress("ranking nodes", done, len(leaders))
+        seen, batch = seen + chosen.count, seen + chosen.count
+        leaders.sort(key=lambda number: (-np.mean(noises[number]), gated.names[number]))
+        leaders = leaders[: len(leaders) // 2]
+
+    def place(number: int) -> tuple[int, float, str]:
+        return -len(noises[number]), -float(np.mean(noises[number])), gated.names[number]
+
+    return tuple(
+        NodeCost(name=gated.names[number], noise=float(np.mean(noises[number])))
+        for number in sorted(noises, key=place)
+    )

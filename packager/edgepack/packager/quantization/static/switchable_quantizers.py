@@ -1,0 +1,207 @@
+"""One model in which every node's quantization can be switched on and off from outside.
+
+Each node that a plan quantizes becomes an `If` with the node as it is in one branch, and in the
+other the node with its inputs, weights and outputs rounded. So any subset of nodes can be tried by
+an inference, without building or loading anything, and costs no more than what it rounds.
+`gated_model` runs it.
+"""
+
+from collections.abc import Sequence
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+from edgepack.packager.graph.held_weights import WeightsFile
+from edgepack.packager.graph.queries import GraphIndex
+from edgepack.packager.quantization.static.assign import Assignment
+from edgepack.packager.quantization.static.plan import NodePlan, Plan, WeightUse
+from edgepack.packager.quantization.static.scales import Scale, quantize, restore
+
+GATES = "edgepack/gates"
+"""Graph input that switches the nodes."""
+
+_CONTRIB = "com.microsoft"
+_ROUNDED = "/if-rounded"
+_PLAIN = "/if-plain"
+
+
+class Gating(msgspec.Struct, frozen=True, kw_only=True):
+    """A model with gates, and where they are.
+
+    Attributes:
+        model: The model; its input `GATES` is bool (nodes,), in the order of the plan.
+        switches: For each node that is switched the index of the first node that it became, and
+            the number of its gate; ascending.
+    """
+
+    model: onnx.ModelProto
+    switches: tuple[tuple[int, int], ...]
+
+
+def add_gates(
+    model: onnx.ModelProto,
+    index: GraphIndex,
+    plan: Plan,
+    scales: Assignment,
+    rounded: WeightsFile,
+) -> Gating:
+    """Puts every node's quantization behind a gate.
+
+    Args:
+        model: The float model; not changed.
+        index: Its graph, indexed.
+        plan: What is quantized.
+        scales: With which scales.
+        rounded: Takes the rounded weights.
+    """
+    return _Gating(model, index, plan, scales, rounded).build()
+
+
+class _Gating:
+    def __init__(
+        self,
+        model: onnx.ModelProto,
+        index: GraphIndex,
+        plan: Plan,
+        scales: Assignment,
+        rounded: WeightsFile,
+    ) -> None:
+        self._model = model
+        self._index = index
+        self._plan = plan
+        self._scales = scales
+        self._weights = rounded
+        self._initializers: dict[str, onnx.TensorProto] = {}
+
+    def build(self) -> Gating:
+        nodes: list[onnx.NodeProto] = []
+        switches: list[tuple[int, int]] = []
+        reading = {plan.position: plan for plan in self._plan.nodes}
+        writing = {
+            plan.position if plan.rectifier is None else plan.rectifier: plan
+            for plan in self._plan.nodes
+        }
+        numbers = {plan.name: number for number, plan in enumerate(self._plan.nodes)}
+        for position, node in enumerate(self._index.graph.node):
+            read, written = reading.get(position), writing.get(position)
+            owner = read or written
+            if owner is None:
+                nodes.append(node)
+                continue
+            rounded = self._rounded(node, read, written)
+            switches.append((len(nodes), numbers[owner.name]))
+            nodes += _switch(node, numbers[owner.name], rounded)
+        return Gating(model=self._assemble(nodes), switches=tuple(switches))
+
+    def _rounded(
+        self, original: onnx.NodeProto, read: NodePlan | None, written: NodePlan | None
+    ) -> list[onnx.NodeProto]:
+        """The node as it is quantized; its outputs end in `_ROUNDED`."""
+        node = onnx.NodeProto()
+        node.CopyFrom(original)
+        before: list[onnx.NodeProto] = []
+        if read is not None:
+            for i, name in read.activations:
+                scale = self._scales.of(read, name)
+                constant = self._index.constant(name)
+                if constant is None:
+                    node.input[i] = f"{node.output[0]}/in{i}"
+                    before += self._round(name, scale, node.input[i])
+                else:
+                    node.input[i] = self._constant(f"{name}/{scale.kind.dtype}", constant, scale)
+        if read is not None and read.weight is not None:
+            i, use = read.weight
+            node.input[i] = self._weight(use)
+        after: list[onnx.NodeProto] = []
+        for i, name in enumerate(original.output):
+            if written is not None and name in written.outputs:
+                node.output[i] = f"{name}/float"
+                scale = self._scales.of(written, name)
+                after += self._round(node.output[i], scale, f"{name}{_ROUNDED}")
+            elif name:
+                node.output[i] = f"{name}{_ROUNDED}"
+        return [*before, node, *after]
+
+    def _weight(self, use: WeightUse) -> str:
+        values = self._index.constant(use.name)
+        if values is None:
+            raise KeyError(f"{use.name} is no initializer")
+        integers = self._scales.round_weight(use, values)
+        return self._restored(f"{use.name}/axis{use.axis}", integers, self._scales.weights[use])
+
+    def _constant(self, name: str, values: npt.NDArray[np.generic], scale: Scale) -> str:
+        return self._restored(name, quantize(values.astype(np.float32), scale), scale)
+
+    def _restored(self, name: str, integers: npt.NDArray[np.integer], scale: Scale) -> str:
+        if name not in self._initializers:
+            self._initializers[name] = self._weights.kept(name, restore(integers, scale))
+        return name
+
+    def _round(self, name: str, scale: Scale, output: str) -> list[onnx.NodeProto]:
+        parameters = []
+        for what, value in (("scale", scale.scale), ("zero_point", scale.zero_point)):
+            parameter = f"{name}/rounding/{scale.kind.dtype}/{what}"
+            self._initializers[parameter] = numpy_helper.from_array(value, parameter)
+            parameters.append(parameter)
+        integers = f"{output}/integers"
+        return [
+            helper.make_node(
+                "QuantizeLinear", [name, *parameters], [integers], f"{output}/q", domain=_CONTRIB
+            ),
+            helper.make_node(
+                "DequantizeLinear",
+                [integers, *parameters],
+                [output],
+                f"{output}/dq",
+                domain=_CONTRIB,
+            ),
+        ]
+
+    def _assemble(self, nodes: Sequence[onnx.NodeProto]) -> onnx.ModelProto:
+        result = onnx.ModelProto()
+        result.CopyFrom(self._model)
+        del result.graph.node[:]
+        del result.graph.value_info[:]
+        result.graph.node.extend(nodes)
+        result.graph.initializer.extend(self._initializers.values())
+        for number in range(len(self._plan.nodes)):
+            position = numpy_helper.from_array(np.array(number, dtype=np.int64))
+            position.name = f"{GATES}/{number}/position"
+            result.graph.initializer.append(position)
+        gates = helper.make_tensor_value_info(GATES, TensorProto.BOOL, [len(self._plan.nodes)])
+        result.graph.input.append(gates)
+        if _CONTRIB not in {entry.domain for entry in result.opset_import}:
+            result.opset_import.add(domain=_CONTRIB, version=1)
+        return result
+
+
+def _switch(
+    node: onnx.NodeProto, number: int, rounded: Sequence[onnx.NodeProto]
+) -> list[onnx.NodeProto]:
+    """Takes the rounded nodes where the gate is open, and the node as it is where not."""
+    plain = onnx.NodeProto()
+    plain.CopyFrom(node)
+    outputs = [name for name in node.output if name]
+    for i, name in enumerate(node.output):
+        plain.output[i] = f"{name}{_PLAIN}" if name else ""
+    name = f"{outputs[0]}/gate"
+    return [
+        helper.make_node("Gather", [GATES, f"{GATES}/{number}/position"], [name], name),
+        helper.make_node(
+            "If",
+            [name],
+            outputs,
+            f"{name}/if",
+            then_branch=_branch(f"{name}/rounded", rounded, [f"{o}{_ROUNDED}" for o in outputs]),
+            else_branch=_branch(f"{name}/plain", [plain], [f"{o}{_PLAIN}" for o in outputs]),
+        ),
+    ]
+
+
+def _branch(name: str, nodes: Sequence[onnx.NodeProto], outputs: Sequence[str]) -> onnx.GraphProto:
+    return helper.make_graph(
+        list(nodes), name, [], [helper.make_empty_tensor_value_info(output) for output in outputs]
+    )

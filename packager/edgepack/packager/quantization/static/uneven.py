@@ -1,0 +1,71 @@
+"""Joins of very different values at the end of a model, which one scale cannot hold.
+
+A detector ends in a Concat of boxes (0…640) and scores (0…1). In 8 bits a step of the joined
+tensor is 2.5: every score becomes zero (onnxruntime#14233). Such a join is spared, and so is
+what follows it; all that computes lies before it.
+"""
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from edgepack.packager.graph.operators import MOVES_DATA
+from edgepack.packager.graph.queries import GraphIndex
+from edgepack.packager.quantization.static.plan import Plan
+from edgepack.packager.tensors.observations import Observation
+
+_FEWEST_STEPS = 8
+"""Steps of the joined scale that the smallest joined tensor must span at least."""
+
+
+def uneven_tail(
+    index: GraphIndex, plan: Plan, activations: str, observed: Mapping[str, Observation]
+) -> frozenset[str]:
+    """Names of quantized nodes that join uneven values, and of those after them.
+
+    Args:
+        index: The float graph.
+        plan: What would be quantized.
+        activations: Their integer type, which says how many steps there are.
+        observed: What calibration saw.
+
+    Returns:
+        Nodes that this type is too coarse for; empty where only the inputs of the compute are
+        quantized.
+    """
+    steps = 2.0 ** (8 * np.dtype(activations).itemsize)
+    found: set[str] = set()
+    quantized = {node.position: node.name for node in plan.nodes}
+    for position, name in quantized.items():
+        node = index.graph.node[position]
+        if node.op_type != "Concat":
+            continue
+        sizes = [
+            max(abs(observed[tensor].low), abs(observed[tensor].high))
+            for tensor in node.input
+            if tensor in observed
+        ]
+        after = _moves_to_outputs(index, position)
+        if after is None or len(sizes) < 2 or not min(sizes):
+            continue
+        if max(sizes) / min(sizes) > steps / _FEWEST_STEPS:
+            found.add(name)
+            found |= {quantized[p] for p in after if p in quantized}
+    return frozenset(found)
+
+
+def _moves_to_outputs(index: GraphIndex, position: int) -> frozenset[int] | None:
+    """The nodes after one, if they do no more than move its values to the graph's outputs."""
+    after: set[int] = set()
+    waiting = [position]
+    while waiting:
+        for tensor in index.graph.node[waiting.pop()].output:
+            if tensor in index.body_reads:
+                return None
+            for reader in index.consumers.get(tensor, []):
+                if index.graph.node[reader].op_type not in MOVES_DATA:
+                    return None
+                if reader not in after:
+                    after.add(reader)
+                    waiting.append(reader)
+    return frozenset(after)

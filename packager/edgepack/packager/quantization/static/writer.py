@@ -1,0 +1,284 @@
+"""Writes a plan with its scales into the graph, as Quantize/DequantizeLinear pairs.
+
+What is written:
+- an activation made by a quantized node: node -> Q -> DQ -> every reader;
+- where a reader's type is another than the producer's: … Q -> DQ -> Q -> DQ -> that reader, with a
+  DQ that nothing else reads, so that providers make one conversion of DQ -> Q;
+- an activation made elsewhere (graph input, float node): Q -> DQ -> the quantized readers only,
+  a pair for each type;
+- constants: integers in the file, and a DQ;
+- a bias: int32 with scale activation * weight, and a DQ;
+- a Relu or Clip that saturation already does is left out.
+Graph inputs and outputs keep their names and stay float.
+"""
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+from onnx import helper, numpy_helper
+
+from edgepack.packager.graph.model_files import opset_of
+from edgepack.packager.graph.queries import GraphIndex, used_names
+from edgepack.packager.profiles.pass_settings import Quantize
+from edgepack.packager.quantization.static.assign import Assignment
+from edgepack.packager.quantization.static.plan import NodePlan, Plan, WeightUse
+from edgepack.packager.quantization.static.scales import FloatArray, Scale, quantize
+
+_CONTRIB = "com.microsoft"
+_FIRST_OPSET_WITH_16_BIT = 21
+
+_WITH_INFERENCE = ("", "ai.onnx", _CONTRIB)
+"""Domains whose shapes a session infers. What follows a Scaler of scikit-learn's has none there,
+and QNN takes no node without a shape: of what others make, the shapes are written down."""
+
+
+def write_qdq(
+    model: onnx.ModelProto,
+    index: GraphIndex,
+    plan: Plan,
+    scales: Assignment,
+    settings: Quantize,
+) -> onnx.ModelProto:
+    """Makes the quantized model.
+
+    Args:
+        model: The float model; not changed.
+        index: Its graph, indexed.
+        plan: What is quantized.
+        scales: With which scales.
+        settings: The profile's quantize pass.
+
+    Returns:
+        A new model.
+    """
+    return _Writer(model, index, plan, scales, settings).write()
+
+
+def absorbs_rectifier(index: GraphIndex, node: NodePlan, scales: Assignment) -> bool:
+    """Whether the output's integers end where the rectifier clips, give or take half a step."""
+    if node.rectifier is None or not node.outputs:
+        return False
+    low, high = _clip_bounds(index, index.graph.node[node.rectifier])
+    scale = scales.of(node, node.outputs[0])
+    slack = float(scale.scale) / 2
+    return scale.lowest_real >= low - slack and scale.highest_real <= high + slack
+
+
+class _Writer:
+    def __init__(
+        self,
+        model: onnx.ModelProto,
+        index: GraphIndex,
+        plan: Plan,
+        scales: Assignment,
+        settings: Quantize,
+    ) -> None:
+        self._model = model
+        self._index = index
+        self._plan = plan
+        self._scales = scales
+        self._domain = _domain(settings, opset_of(model), has_raised=bool(scales.raised))
+        self._nodes: list[onnx.NodeProto] = []
+        self._initializers: list[onnx.TensorProto] = []
+        self._written: dict[tuple[object, ...], str] = {}
+        self._makers = {name: node for node in plan.nodes for name in node.outputs}
+
+    def write(self) -> onnx.ModelProto:
+        graph = self._index.graph
+        plans = {node.position: node for node in self._plan.nodes}
+        left_out = {
+            node.rectifier: node
+            for node in self._plan.nodes
+            if absorbs_rectifier(self._index, node, self._scales)
+        }
+        rectifier_of = {
+            node.rectifier: node
+            for node in self._plan.nodes
+            if node.rectifier is not None and node.rectifier not in left_out
+        }
+        for position, original in enumerate(graph.node):
+            if position in left_out:
+                self._follow_outputs(left_out[position])
+                continue
+            node = onnx.NodeProto()
+            node.CopyFrom(original)
+            plan = plans.get(position)
+            made_by: NodePlan | None = None
+            if position in rectifier_of:
+                made_by = rectifier_of[position]
+            elif plan is not None:
+                self._quantize_inputs(node, plan)
+                if plan.rectifier is None:
+                    made_by = plan
+                elif plan.rectifier in left_out:
+                    node.output[0] = f"{plan.outputs[0]}/float"
+            for i, name in enumerate(node.output):
+                if made_by is not None and name in made_by.outputs:
+                    node.output[i] = f"{name}/float"
+            self._nodes.append(node)
+            if made_by is not None:
+                self._follow_outputs(made_by)
+        return self._assemble()
+
+    def _follow_outputs(self, plan: NodePlan) -> None:
+        for name in plan.outputs:
+            scale = self._scales.of(plan, name)
+            integers = self._quantize_node(f"{name}/float", name, scale)
+            self._dequantize_node(integers, name, scale, name)
+
+    def _quantize_inputs(self, node: onnx.NodeProto, plan: NodePlan) -> None:
+        for i, name in plan.activations:
+            node.input[i] = self._activation(plan, name)
+        if plan.weight is not None:
+            position, use = plan.weight
+            node.input[position] = self._weight(use)
+            if plan.bias is not None:
+                node.input[plan.bias[0]] = self._bias(plan, use)
+
+    def _activation(self, plan: NodePlan, name: str) -> str:
+        maker = self._makers.get(name)
+        if maker is not None and maker.is_raised == plan.is_raised:
+            return name  # its producer is followed by Q and DQ
+        key = ("activation", name, plan.is_raised)
+        if key not in self._written:
+            scale = self._scales.of(plan, name)
+            is_plain = maker is None and not plan.is_raised
+            label = name if is_plain else f"{name}/{scale.kind.dtype}"
+            constant = self._index.constant(name)
+            if constant is not None:
+                integers = self._constant(f"{label}/q", quantize(_as_float(constant), scale))
+            elif maker is None:
+                integers = self._quantize_node(name, label, scale)
+            else:
+                made = self._scales.of(maker, name)
+                source = self._dequantize_node(f"{name}/q", name, made, f"{label}/from")
+                integers = self._quantize_node(source, label, scale)
+            self._written[key] = self._dequantize_node(integers, label, scale, f"{label}/dq")
+        return self._written[key]
+
+    def _weight(self, use: WeightUse) -> str:
+        key = ("weight", use)
+        if key not in self._written:
+            scale = self._scales.weights[use]
+            label = use.name if use.axis is None else f"{use.name}/axis{use.axis}"
+            values = self._index.constant(use.name)
+            if values is None:
+                raise KeyError(f"{use.name} is no initializer")
+            integers = self._constant(f"{label}/w", self._scales.round_weight(use, values))
+            self._written[key] = self._dequantize_node(
+                integers, f"{label}/w", scale, f"{label}/wdq"
+            )
+        return self._written[key]
+
+    def _bias(self, plan: NodePlan, use: WeightUse) -> str:
+        data, weight = self._scales.of(plan, plan.activations[0][1]), self._scales.weights[use]
+        name = plan.bias[1] if plan.bias else ""
+        factor = (data.scale * weight.scale).astype(np.float32)
+        key = ("bias", name, factor.tobytes())
+        if key not in self._written:
+            values = self._index.constant(name)
+            if values is None:
+                raise KeyError(f"{name} is no initializer")
+            integers = np.rint(_as_float(values).astype(np.float64) / factor).astype(np.int32)
+            label = f"{plan.name}/bias"
+            self._constant(f"{label}/q", integers)
+            inputs = [
+                f"{label}/q",
+                self._constant(f"{label}/scale", factor),
+                self._constant(f"{label}/zero_point", np.zeros(factor.shape, dtype=np.int32)),
+            ]
+            node = helper.make_node(
+                "DequantizeLinear",
+                inputs,
+                [f"{label}/dq"],
+                name=f"{label}/DequantizeLinear",
+                domain=self._domain,
+            )
+            if weight.axis is not None:
+                node.attribute.append(helper.make_attribute("axis", 0))
+            self._nodes.append(node)
+            self._written[key] = f"{label}/dq"
+        return self._written[key]
+
+    def _quantize_node(self, source: str, label: str, scale: Scale) -> str:
+        self._nodes.append(
+            helper.make_node(
+                "QuantizeLinear",
+                [source, *self._parameters(label, scale)],
+                [f"{label}/q"],
+                name=f"{label}/QuantizeLinear",
+                domain=self._domain,
+            )
+        )
+        return f"{label}/q"
+
+    def _dequantize_node(self, integers: str, label: str, scale: Scale, output: str) -> str:
+        node = helper.make_node(
+            "DequantizeLinear",
+            [integers, *self._parameters(label, scale)],
+            [output],
+            name=f"{output}/DequantizeLinear",
+            domain=self._domain,
+        )
+        if scale.axis is not None:
+            node.attribute.append(helper.make_attribute("axis", scale.axis))
+        self._nodes.append(node)
+        return output
+
+    def _parameters(self, label: str, scale: Scale) -> tuple[str, str]:
+        key = ("parameters", label)
+        if key not in self._written:
+            self._constant(f"{label}/scale", scale.scale)
+            self._constant(f"{label}/zero_point", scale.zero_point)
+            self._written[key] = label
+        return f"{label}/scale", f"{label}/zero_point"
+
+    def _constant(self, name: str, values: npt.NDArray[np.generic]) -> str:
+        self._initializers.append(numpy_helper.from_array(np.array(values, order="C"), name))
+        return name
+
+    def _assemble(self) -> onnx.ModelProto:
+        graph = self._model.graph
+        result = onnx.ModelProto()
+        result.ir_version = self._model.ir_version
+        result.producer_name = self._model.producer_name
+        result.opset_import.extend(self._model.opset_import)
+        if self._domain and self._domain not in {entry.domain for entry in result.opset_import}:
+            result.opset_import.add(domain=self._domain, version=1)
+        result.functions.extend(self._model.functions)
+        result.graph.name = graph.name
+        result.graph.input.extend(graph.input)
+        result.graph.output.extend(graph.output)
+        result.graph.node.extend(self._nodes)
+        foreign = {
+            name for n in self._nodes if n.domain not in _WITH_INFERENCE for name in n.output
+        }
+        result.graph.value_info.extend(v for v in graph.value_info if v.name in foreign)
+        used = used_names(result.graph)
+        for tensor in (*graph.initializer, *self._initializers):
+            if tensor.name in used:
+                result.graph.initializer.append(tensor)
+        return result
+
+
+def _domain(settings: Quantize, opset: int, *, has_raised: bool) -> str:
+    wide = settings.activations in ("uint16", "int16") or has_raised
+    if settings.qdq_domain == "auto":
+        return _CONTRIB if wide and opset < _FIRST_OPSET_WITH_16_BIT else ""
+    return _CONTRIB if settings.qdq_domain == "microsoft" else ""
+
+
+def _as_float(values: npt.NDArray[np.generic]) -> FloatArray:
+    return values.astype(np.float32)
+
+
+def _clip_bounds(index: GraphIndex, node: onnx.NodeProto) -> tuple[float, float]:
+    low, high = (0.0, np.inf) if node.op_type == "Relu" else (-np.inf, np.inf)
+    if node.op_type == "Clip":
+        for position, name in enumerate(node.input[1:3]):
+            values = index.constant(name) if name else None
+            if values is not None and position == 0:
+                low = float(values.reshape(()))
+            elif values is not None:
+                high = float(values.reshape(()))
+    return low, high

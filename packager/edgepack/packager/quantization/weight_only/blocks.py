@@ -1,0 +1,104 @@
+"""Weights of few bits: codes in blocks along the inner axis, a scale and a zero point each.
+
+The layout in bytes is that of com.microsoft's MatMulNBits and GatherBlockQuantized: 4-bit codes
+lie two in a byte, the first in the lower half; zero points likewise, along the blocks.
+"""
+
+from typing import TypeVar
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from edgepack.packager.quantization.products import Floats
+
+Codes = npt.NDArray[np.uint8]
+_Scalar = TypeVar("_Scalar", bound=np.generic)
+
+
+class Grid(msgspec.Struct, frozen=True, kw_only=True):
+    """What codes stand for: `(code - zero_point) * scale`, for each block of a row.
+
+    Attributes:
+        scales: float32 (rows, blocks), never 0.
+        zero_points: uint8 (rows, blocks).
+        bits: 4 or 8.
+        block_size: Columns that share a scale; the last block of a row may be shorter.
+    """
+
+    scales: Floats
+    zero_points: Codes
+    bits: int
+    block_size: int
+
+    @property
+    def middle(self) -> int:
+        """The zero point of symmetric weights."""
+        return 1 << (self.bits - 1)
+
+    def column(self, number: int) -> tuple[Floats, Floats]:
+        """Scales and zero points of one column, float32 (rows,) each."""
+        block = number // self.block_size
+        return self.scales[:, block], self.zero_points[:, block].astype(np.float32)
+
+    def round(self, weight: Floats) -> Codes:
+        """The nearest codes.
+
+        Args:
+            weight: float32 (rows, columns).
+        """
+        blocked = cut(weight, self.block_size)
+        codes = np.rint(blocked / self.scales[..., None]) + self.zero_points[..., None]
+        clipped = np.clip(codes, 0, (1 << self.bits) - 1).astype(np.uint8)
+        flat: Codes = clipped.reshape(len(weight), -1)[:, : weight.shape[1]]
+        return flat
+
+
+class BlockWeight(msgspec.Struct, frozen=True, kw_only=True):
+    """A quantized weight.
+
+    Attributes:
+        codes: uint8 (rows, columns): a row an output, a column an input.
+        grid: What they stand for.
+    """
+
+    codes: Codes
+    grid: Grid
+
+    def restore(self) -> Floats:
+        """The weight that the codes stand for, float32 (rows, columns)."""
+        blocked = cut(self.codes.astype(np.float32), self.grid.block_size)
+        wide = (blocked - self.grid.zero_points[..., None]) * self.grid.scales[..., None]
+        return wide.reshape(len(self.codes), -1)[:, : self.codes.shape[1]].astype(np.float32)
+
+    def packed_codes(self) -> Codes:
+        """Codes as MatMulNBits reads them: uint8 (rows, blocks, bytes of a block)."""
+        blocked = cut(self.codes, self.grid.block_size)
+        return _pack(blocked, self.grid.bits)
+
+    def packed_rows(self) -> Codes:
+        """Codes as GatherBlockQuantized reads them: uint8 (rows, bytes of a row), none filled up.
+
+        Rows of 4-bit codes must have an even number of columns.
+        """
+        return _pack(self.codes, self.grid.bits)
+
+    def packed_zero_points(self) -> Codes:
+        """Zero points as MatMulNBits reads them: uint8 (rows, bytes of a row)."""
+        return _pack(self.grid.zero_points, self.grid.bits)
+
+
+def cut(matrix: npt.NDArray[_Scalar], block_size: int) -> npt.NDArray[_Scalar]:
+    """Cuts rows into blocks, the last filled up with zeros: (rows, blocks, block_size)."""
+    rows, columns = matrix.shape
+    padded = np.pad(matrix, ((0, 0), (0, -columns % block_size)))
+    return padded.reshape(rows, -1, block_size)
+
+
+def _pack(codes: Codes, bits: int) -> Codes:
+    if bits == 8:
+        return np.ascontiguousarray(codes)
+    if codes.shape[-1] % 2:
+        codes = np.concatenate([codes, np.zeros_like(codes[..., :1])], axis=-1)
+    packed = np.bitwise_or(codes[..., 0::2], np.left_shift(codes[..., 1::2], 4))
+    return packed.astype(np.uint8)

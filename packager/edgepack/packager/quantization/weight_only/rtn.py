@@ -1,0 +1,49 @@
+"""Round to nearest: the grid of each block spans its least and greatest weight."""
+
+import numpy as np
+
+from edgepack.packager.quantization.products import Floats
+from edgepack.packager.quantization.weight_only.blocks import BlockWeight, Grid, cut
+
+_LEAST_SCALE = float(np.finfo(np.float32).tiny)
+
+
+def make_grid(weight: Floats, *, bits: int, block_size: int, symmetric: bool) -> Grid:
+    """The grid that reaches every weight of a block, and 0 exactly.
+
+    A symmetric one spends its extra code, -2^(bits-1), on the side of the largest weight.
+
+    Args:
+        weight: float32 (rows, columns).
+        bits: Bits of a code.
+        block_size: Columns that share a scale.
+        symmetric: Whether every zero point lies in the middle.
+    """
+    blocked = cut(weight, block_size)
+    low = np.minimum(blocked.min(axis=-1), 0.0)
+    high = np.maximum(blocked.max(axis=-1), 0.0)
+    middle = 1 << (bits - 1)
+    if symmetric:
+        extreme = np.where(-low > high, low, high)
+        scales = extreme / np.float32(-middle)
+        zero_points = np.full(scales.shape, middle, dtype=np.uint8)
+    else:
+        scales = (high - low) / np.float32(2 * middle - 1)
+        zero_points = np.rint(-low / np.maximum(scales, _LEAST_SCALE)).astype(np.uint8)
+    scales = np.where(np.abs(scales) < _LEAST_SCALE, np.float32(1.0), scales)
+    return Grid(
+        scales=scales.astype(np.float32),
+        zero_points=zero_points,
+        bits=bits,
+        block_size=block_size,
+    )
+
+
+def round_to_nearest(weight: Floats, grid: Grid) -> BlockWeight:
+    """Every weight by itself to the nearest code.
+
+    Args:
+        weight: float32 (rows, columns).
+        grid: See `make_grid`.
+    """
+    return BlockWeight(codes=grid.round(weight), grid=grid)

@@ -1,0 +1,1 @@
+"""Running a model: sessions, processes for providers, trials, timing, toolchains."""

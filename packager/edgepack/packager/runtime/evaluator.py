@@ -1,0 +1,165 @@
+"""Where candidates of a profile are measured: on the profile's own provider if it is here.
+
+A provider that is not on the build host, or only as a simulator (seconds an inference), is stood
+in for by the CPU provider with graph optimization off: it then computes each
+Quantize/DequantizeLinear pair as it stands, which is what integer hardware comes near to, and
+rounds what 16-bit floats would round.
+"""
+
+from functools import cache
+from pathlib import Path
+
+import msgspec
+from msgspec.structs import replace
+
+from edgepack.agent.runtime.facts import read_device_facts
+from edgepack.agent.runtime.opening import ProviderSettings, open_model_file
+from edgepack.agent.runtime.provider_table import CPU_PROVIDER
+from edgepack.errors import BuildError, DeviceError
+from edgepack.packager.graph.model_files import open_on_cpu
+from edgepack.packager.profiles.pass_settings import Float16
+from edgepack.packager.profiles.schema import Profile
+from edgepack.packager.runtime.float16_rounding import open_rounding
+from edgepack.packager.runtime.model_run import Run, run_of
+from edgepack.packager.runtime.pinned_toolchain import PinnedToolchain
+from edgepack.packager.tensors.sequence import Feeds, Tensor
+from edgepack.wire.messages import DeviceFacts
+
+
+class Venue(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a profile's variants can be run on this host.
+
+    Attributes:
+        is_native: The provider itself is in this environment, at its real speed.
+        is_simulated: Only a simulator of it is here, or in the toolchain where one is named.
+        because: Why, in the words of the device facts.
+        toolchain: The environment that a variant is tried in; None where that is this one.
+    """
+
+    is_native: bool
+    is_simulated: bool
+    because: str
+    toolchain: PinnedToolchain | None = None
+
+    @property
+    def can_run(self) -> bool:
+        """Whether a session on the provider can be made at all."""
+        return self.is_native or self.is_simulated or self.toolchain is not None
+
+
+@cache
+def read_host_facts() -> DeviceFacts:
+    """What the build host is; read once, it does not change while a build runs."""
+    return read_device_facts()
+
+
+def find_venue(profile: Profile, toolchain: PinnedToolchain | None = None) -> Venue:
+    """Looks whether the profile's provider is on this host, and whether this host is its device.
+
+    Args:
+        profile: The profile.
+        toolchain: The environment that is named for it, if any.
+
+    Raises:
+        BuildError: The provider cannot run in that environment.
+    """
+    here = _look(profile, read_host_facts())
+    if toolchain is None:
+        return here
+    there = _look(profile, toolchain.facts)
+    if not there.can_run:
+        raise BuildError(
+            f"the toolchain named for '{profile.name}' cannot run it: {there.because}",
+            found_in=toolchain.words,
+            remedy="an environment with the provider, on a machine that it runs on; without one, "
+            "the variant is built and not tried",
+        )
+    return replace(here, is_simulated=there.is_simulated, toolchain=toolchain)
+
+
+def _look(profile: Profile, facts: DeviceFacts) -> Venue:
+    for provider in facts.providers:
+        if provider.name == profile.device.provider:
+            there = provider.available and profile.device.type in (
+                provider.devices or (profile.device.type,)
+            )
+            fits = (not profile.device.arch or facts.arch in profile.device.arch) and set(
+                profile.device.cpu_features
+            ) <= set(facts.cpu_features)
+            return Venue(
+                is_native=there and fits and not provider.is_simulator,
+                is_simulated=there and provider.is_simulator,
+                because=provider.because if fits else _describe_misfit(profile, facts),
+            )
+    return Venue(
+        is_native=False,
+        is_simulated=False,
+        because=f"{profile.device.provider} is not known on this host",
+    )
+
+
+def _describe_misfit(profile: Profile, facts: DeviceFacts) -> str:
+    wanted = " ".join((*profile.device.arch, *profile.device.cpu_features))
+    return f"this host is {facts.arch} {facts.cpu_model} without {wanted}"
+
+
+def profile_settings(profile: Profile) -> ProviderSettings:
+    """What a profile's variants are opened with."""
+    return ProviderSettings(
+        provider=profile.device.provider,
+        device=profile.device.type,
+        provider_options=profile.provider.options,
+        session_options=profile.provider.session,
+    )
+
+
+class Evaluator:
+    """Opens candidates where they are measured.
+
+    Args:
+        profile: The profile.
+        venue: Where it can run here.
+    """
+
+    def __init__(self, profile: Profile, venue: Venue) -> None:
+        self._profile = profile
+        self.venue = venue
+        self.provider = profile.device.provider if venue.is_native else CPU_PROVIDER
+
+    @property
+    def is_on_cpu(self) -> bool:
+        """Whether the CPU provider is the profile's own, and not a stand-in."""
+        return self.venue.is_native and self.provider == CPU_PROVIDER
+
+    def open(self, path: Path, *, threads: int = 0) -> Run:
+        """Opens a candidate.
+
+        Args:
+            path: The model.
+            threads: Intra-op threads; 0 leaves it to ONNX Runtime.
+
+        Returns:
+            A function that runs one inference.
+
+        Raises:
+            BuildError: ONNX Runtime refuses the model.
+        """
+        if not self.venue.is_native:
+            if isinstance(self._profile.lowering, Float16):
+                return open_rounding(path)
+            return open_plain(path)
+        try:
+            session = open_model_file(path, profile_settings(self._profile), threads=threads)
+        except DeviceError as error:
+            raise BuildError(error.problem, found_in=path.name, remedy=error.remedy) from error
+        names = {tensor.name for tensor in session.inputs}
+
+        def run(feeds: Feeds) -> dict[str, Tensor]:
+            return session.run({name: value for name, value in feeds.items() if name in names})
+
+        return run
+
+
+def open_plain(path: Path) -> Run:
+    """Opens a model on the CPU provider with nothing fused."""
+    return run_of(open_on_cpu(path, optimize=False))

@@ -1,0 +1,137 @@
+"""The session of a trial, kept for the rehearsal of the same bytes with the same options.
+
+To open a model on a vendor's simulator is to compile it: it takes as long as many inferences, and
+of the same bytes with the same options comes the same. Anything else is opened anew. So it is with
+inferences, of which a simulator may need seconds for one: of the same inputs come the outputs that
+the trial saw, with the time that they took.
+"""
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import msgspec
+
+from edgepack.agent.runtime.opening import ProviderSettings, open_session, settings_of
+from edgepack.agent.runtime.probe import ProbedSession
+from edgepack.agent.runtime.sessions import Session, Tensor
+from edgepack.bundle.manifest import Placement, Variant
+from edgepack.packager.tensors.sequence import digest_of
+
+
+class RememberingSession:
+    """A session that gives what it gave before where it gets the same inputs again.
+
+    Args:
+        session: Runs what is new.
+    """
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._given: dict[bytes, tuple[dict[str, Tensor], float]] = {}
+
+    @property
+    def provider(self) -> str:
+        """See `Session`."""
+        return self._session.provider
+
+    @property
+    def placement(self) -> Placement:
+        """See `Session`."""
+        return self._session.placement
+
+    def run_first(
+        self, samples: Sequence[Mapping[str, Tensor]], *, least: int, more_s: float
+    ) -> list[dict[str, Tensor]]:
+        """Runs and remembers samples; inputs that the model does not have are left out.
+
+        Args:
+            samples: What to run, in order.
+            least: How many run however long they take.
+            more_s: The others are begun for this long, seconds; those first ones count.
+
+        Raises:
+            DeviceError: The provider failed.
+        """
+        known = {tensor.name for tensor in self._session.inputs}
+        outputs: list[dict[str, Tensor]] = []
+        spent_ms = 0.0
+        for feeds in samples:
+            if len(outputs) >= least and spent_ms > more_s * 1000:
+                break
+            used = {name: value for name, value in feeds.items() if name in known}
+            given = self._session.run_timed(used)
+            self._given[digest_of(used)] = given
+            outputs.append(given[0])
+            spent_ms += given[1]
+        return outputs
+
+    def run_timed(self, feeds: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], float]:
+        """See `Session.run_timed`."""
+        return self._given.get(digest_of(feeds)) or self._session.run_timed(feeds)
+
+
+class Opened(msgspec.Struct, frozen=True, kw_only=True):
+    """A model that was opened in this process.
+
+    Attributes:
+        model_file: Its name.
+        digests: SHA-256 of each file that lay in its folder, hex, by POSIX path below that.
+        settings: What it was opened with.
+        session: What came of it, and of the trial.
+    """
+
+    model_file: str
+    digests: Mapping[str, str]
+    settings: ProviderSettings
+    session: RememberingSession
+
+    def is_same(self, variant: Variant) -> bool:
+        """Whether a variant whose files were verified would be opened from the same bytes."""
+        files = {
+            file.path.removeprefix(f"{variant.folder}/"): file.sha256
+            for file in variant.facts.files
+        }
+        return (
+            files == self.digests
+            and variant.model_file == self.model_file
+            and settings_of(variant) == self.settings
+        )
+
+
+class KeptSession:
+    """At most one session, from one request to the next."""
+
+    def __init__(self) -> None:
+        self._opened: Opened | None = None
+
+    def keep(self, opened: Opened) -> None:
+        """Keeps a session in place of the one before."""
+        self._opened = opened
+
+    def open_variant(self, bundle_folder: Path, variant: Variant, *, threads: int) -> ProbedSession:
+        """The session that is kept, where the variant is the same; else another, opened anew.
+
+        Args:
+            bundle_folder, variant, threads: See `open_session`; a trial leaves the threads to
+                ONNX Runtime, so a variant that is to have a number of them is opened anew.
+
+        Raises:
+            DeviceError: See `open_session`.
+        """
+        kept = self._opened
+        if kept is not None and not threads and kept.is_same(variant):
+            return kept.session
+        self._opened = None  # two models at once would hold twice the memory
+        return open_session(bundle_folder, variant, threads=threads)
+
+
+def digests_of(folder: Path) -> dict[str, str]:
+    """SHA-256 of each file below a folder, hex, by POSIX path."""
+    digests = {}
+    for path in folder.rglob("*"):
+        if path.is_file():
+            with path.open("rb") as file:
+                name = path.relative_to(folder).as_posix()
+                digests[name] = hashlib.file_digest(file, "sha256").hexdigest()
+    return digests

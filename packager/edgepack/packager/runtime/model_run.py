@@ -1,0 +1,92 @@
+"""Running a model on samples, and how far two models' outputs are apart."""
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime
+
+from edgepack.packager.graph.held_weights import save_for_session
+from edgepack.packager.graph.model_files import open_on_cpu
+from edgepack.packager.tensors.meanings import NOTHING_KNOWN, Meaning
+from edgepack.packager.tensors.sequence import Feeds, Samples, Tensor
+
+Outputs = dict[str, Tensor]
+"""Outputs of one inference by output name."""
+
+Run = Callable[[Feeds], Outputs]
+"""One inference."""
+
+
+class ModelRunner:
+    """A model on the CPU provider, ready to run.
+
+    Args:
+        model: The model; it is written to `path`.
+        path: Where; its folder must exist.
+        threads: Intra-op threads; 0 leaves it to ONNX Runtime.
+        optimize: See `open_on_cpu`.
+
+    Attributes:
+        run: One inference.
+    """
+
+    def __init__(
+        self, model: onnx.ModelProto, path: Path, *, threads: int = 0, optimize: bool = True
+    ) -> None:
+        save_for_session(model, path)
+        self.run = run_of(open_on_cpu(path, threads=threads, optimize=optimize))
+
+    def run_all(self, samples: Samples) -> tuple[Outputs, ...]:
+        """All samples, in order."""
+        return tuple(self.run(feeds) for feeds in samples)
+
+
+def run_of(session: onnxruntime.InferenceSession) -> Run:
+    """One inference in a session; feeds that its model does not read (any more) are left out."""
+    inputs = {value.name for value in session.get_inputs()}
+    outputs = [value.name for value in session.get_outputs()]
+
+    def run(feeds: Feeds) -> Outputs:
+        used = {name: value for name, value in feeds.items() if name in inputs}
+        return dict(zip(outputs, session.run(outputs, used), strict=True))
+
+    return run
+
+
+_NOT_COMPARED = (Meaning.SELECTED, Meaning.IGNORED)
+
+
+def largest_difference(
+    expected: Sequence[Outputs],
+    got: Sequence[Outputs],
+    meanings: Mapping[str, Meaning] = NOTHING_KNOWN,
+) -> float:
+    """Greatest root-mean-square error of any output, as a share of its root-mean-square.
+
+    Args:
+        expected, got: Outputs by name, one dict a sample.
+        meanings: What is known of them: the rows of a selection may change places, and what is
+            ignored may be anything.
+
+    Returns:
+        0 for equal outputs; infinity where `got` holds NaN or other shapes.
+    """
+    worst = 0.0
+    for before, after in zip(expected, got, strict=True):
+        for name, value in before.items():
+            if value.dtype.kind != "f" or meanings.get(name) in _NOT_COMPARED:
+                continue
+            other = after[name]
+            if other.shape != value.shape:
+                return float("inf")
+            finite = np.isfinite(value)
+            if not np.array_equal(finite, np.isfinite(other)):
+                return float("inf")
+            wide = value.astype(np.float64)[finite]
+            error = other.astype(np.float64)[finite] - wide
+            size = float(np.sqrt(np.mean(wide**2))) if wide.size else 0.0
+            rms = float(np.sqrt(np.mean(error**2))) if wide.size else 0.0
+            worst = max(worst, rms / max(size, 1e-6))
+    return worst

@@ -1,0 +1,109 @@
+"""A profile's toolchain: a Python environment that has what the profile's devices have.
+
+A variant is made on the build host, and runs with a device's ONNX Runtime, provider and SDK. Where
+an environment with those is named, trial, compilation ahead of time and rehearsal happen in it: in
+the release that the devices have, and of providers whose wheels no one environment holds together.
+"""
+
+import shutil
+from collections.abc import Mapping, Sequence
+from importlib.metadata import version
+from pathlib import Path
+
+import msgspec
+
+from edgepack.agent.runtime.child import run_child
+from edgepack.errors import BuildError
+from edgepack.packager.profiles.schema import Profile
+from edgepack.wire.messages import DeviceFacts
+
+_FACTS = ("edgepack.agent.cli", "providers", "--json")
+"""What a device says of itself."""
+
+_TIMEOUT_S = 120.0
+"""Of a cold start from a slow disk."""
+
+
+class PinnedToolchain(msgspec.Struct, frozen=True, kw_only=True):
+    """An environment that answered.
+
+    Attributes:
+        python: Path of its interpreter.
+        facts: What a device is that has it, and this host's hardware.
+    """
+
+    python: str
+    facts: DeviceFacts
+
+    def command(self, module: str) -> tuple[str, ...]:
+        """Runs a module of edgepack there, by nothing but what is installed there."""
+        return _command(self.python, module)
+
+    @property
+    def words(self) -> str:
+        """What it has, for people and for the report: no path, which differs between machines."""
+        return f"Python {self.facts.python}, onnxruntime {self.facts.runtime}"
+
+
+def _command(python: str, module: str) -> tuple[str, ...]:
+    """Isolated: neither variables of Python's nor the current folder add packages to it."""
+    return (python, "-I", "-m", module)
+
+
+def pin_toolchains(
+    named: Mapping[str, str], profiles: Sequence[Profile]
+) -> dict[str, PinnedToolchain]:
+    """Asks every environment that was named what it has.
+
+    Args:
+        named: Interpreters by the names of profiles.
+        profiles: Those that are built.
+
+    Raises:
+        BuildError: A name is no profile's of this build, or an interpreter is none, lacks edgepack
+            or ONNX Runtime, or has another release of edgepack.
+    """
+    known = {profile.name for profile in profiles}
+    for name in named:
+        if name not in known:
+            raise BuildError(
+                f"a toolchain is named for '{name}', which is not built",
+                found_in="--toolchain",
+                remedy=f"one of {', '.join(sorted(known))}",
+            )
+    return {name: _ask(name, python) for name, python in named.items()}
+
+
+def _ask(profile: str, named: str) -> PinnedToolchain:
+    where = f"--toolchain {profile}={named}"
+    python = shutil.which(Path(named).expanduser())
+    if python is None:
+        raise BuildError(
+            f"the toolchain of '{profile}' is no program that can be run",
+            found_in=where,
+            remedy="the path of an environment's interpreter, such as device/bin/python",
+        )
+    ending = run_child((*_command(python, _FACTS[0]), *_FACTS[1:]), b"", timeout_s=_TIMEOUT_S)
+    ours = version("edgepack")
+    install = f"{named} -m pip install 'edgepack[…]=={ours}', with the extra of its provider"
+    if ending.answer is None:
+        raise BuildError(
+            f"the toolchain of '{profile}' does not say what it has: {ending.because}",
+            found_in=where,
+            remedy=install,
+        )
+    try:
+        facts = msgspec.json.decode(ending.answer, type=DeviceFacts)
+    except msgspec.DecodeError as error:
+        raise BuildError(
+            f"what the toolchain of '{profile}' says of itself cannot be read: {error}",
+            found_in=where,
+            remedy=install,
+        ) from error
+    if facts.agent_version != ours:
+        raise BuildError(
+            f"the toolchain of '{profile}' has edgepack {facts.agent_version}, and this is {ours}",
+            found_in=where,
+            remedy=install,
+        )
+    return PinnedToolchain(python=python, facts=facts)

@@ -1,0 +1,192 @@
+"""A process of its own for a vendor's library, which answers one request after another.
+
+A trial starts it anew. It is kept for the rehearsal of the same variant, since to load Python, ONNX
+Runtime and a vendor's simulator takes longer than to run a small model.
+"""
+
+import contextlib
+import os
+import select
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import BinaryIO, Self
+
+from edgepack.agent.runtime.child import Ending, describe_end, end_group
+from edgepack.packager.memory import return_freed_memory
+from edgepack.packager.progress import Progress
+
+MODULE = "edgepack.packager.runtime.trial"
+CHILD = (sys.executable, "-m", MODULE)
+_PIECE_BYTES = 65_536
+_TOLD_EVERY_S = 1.0
+_TOLD_FROM_S = 5.0
+
+Waiting = Callable[[float], None]
+"""Takes the seconds that a child has let wait for its answer."""
+
+_SETTINGS = {"OPENBLAS_NUM_THREADS": "1"}
+"""NumPy only compares outputs there; a second thread of its library costs 40 ms as it starts."""
+
+
+def in_silence(waited_s: float) -> None:
+    """Tells nobody."""
+
+
+def tell_waiting(progress: Progress, what: str, timeout_s: float) -> Waiting:
+    """Shows, after a while, what is waited for and how much of its time is used up."""
+
+    def waiting(waited_s: float) -> None:
+        if waited_s >= _TOLD_FROM_S:
+            words = f"{what}: still waited for; seconds used of those after which it is ended"
+            progress(words, int(waited_s), int(timeout_s))
+
+    return waiting
+
+
+class ProviderProcess:
+    """At most one child at a time; ended, with all that it started, when the block is left.
+
+    Args:
+        command: The usual child: it answers each line of its stdin with a line of its stdout.
+
+    Attributes:
+        subject: What the running child was started for; "" where none runs.
+    """
+
+    def __init__(self, command: Sequence[str] = CHILD) -> None:
+        self.subject = ""
+        self._command = command
+        self._child: subprocess.Popen[bytes] | None = None
+        self._errors: BinaryIO | None = None
+        self._is_fresh = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def start_anew(
+        self, subject: str, first: bytes = b"", command: Sequence[str] | None = None
+    ) -> None:
+        """Ends the child that runs, if any, and starts a fresh one.
+
+        A child that was started for the same and was asked nothing yet is fresh: started ahead, it
+        loads while something else is computed.
+
+        Args:
+            subject: What for.
+            first: One short line, without its end, that it is sent as it starts and does not
+                answer; b"" for none.
+            command: The child, where it is another than the usual one.
+        """
+        if self._child is not None and self.subject == subject and self._is_fresh:
+            return
+        self.close()
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the child
+        self._child = subprocess.Popen(
+            command or self._command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._errors,
+            start_new_session=True,
+            env={**os.environ, **_SETTINGS},
+        )
+        if first and self._child.stdin is not None:
+            with contextlib.suppress(BrokenPipeError):  # it ended at once: who asks it is told so
+                os.write(self._child.stdin.fileno(), first + b"\n")
+        self.subject = subject
+        self._is_fresh = True
+
+    def ask(self, request: bytes, *, timeout_s: float, waiting: Waiting = in_silence) -> Ending:
+        """Sends a line and waits for a line; a child that gives none is ended.
+
+        Args:
+            request: One line, without its end.
+            timeout_s: Limit, seconds.
+            waiting: Told about every second that there is no answer yet.
+
+        Raises:
+            ValueError: No child runs.
+        """
+        child, errors = self._child, self._errors
+        if child is None or errors is None:
+            raise ValueError("no child runs")
+        self._is_fresh = False
+        return_freed_memory()
+        try:
+            answer = _exchange(child, request + b"\n", timeout_s, waiting)
+        except TimeoutError:
+            self.close()
+            return Ending(answer=None, because=f"no answer within {timeout_s:g} s")
+        if answer is None:
+            child.wait()
+            ending = Ending(answer=None, because=describe_end(child.returncode, errors))
+            self.close()
+            return ending
+        return Ending(answer=answer, because="")
+
+    def close(self) -> None:
+        """Ends the child that runs, if any."""
+        if self._child is not None:
+            end_group(self._child)
+        if self._errors is not None:
+            self._errors.close()
+        self._child, self._errors, self.subject = None, None, ""
+
+
+def _exchange(
+    child: "subprocess.Popen[bytes]", request: bytes, timeout_s: float, waiting: Waiting
+) -> bytes | None:
+    """Writes a request while it reads the answer.
+
+    Args:
+        child: Reads its stdin, whatever the request's size, or not at all.
+        request: What it is sent.
+        timeout_s: Seconds after which to stop.
+        waiting: Told how many seconds it took so far.
+
+    Returns:
+        The first line; None where the child ended before one was whole.
+
+    Raises:
+        TimeoutError: That time is over.
+    """
+    if child.stdin is None or child.stdout is None:
+        raise ValueError("the child was started without pipes")
+    to_child, from_child = child.stdin.fileno(), child.stdout.fileno()
+    os.set_blocking(to_child, False)
+    unsent, answer = memoryview(request), b""
+    start = time.monotonic()
+    while not answer.endswith(b"\n"):
+        readable, writable, _ = select.select(
+            [from_child],
+            [to_child] if unsent else [],
+            [],
+            min(_TOLD_EVERY_S, max(0.0, start + timeout_s - time.monotonic())),
+        )
+        if not readable and not writable:
+            waited_s = time.monotonic() - start
+            if waited_s >= timeout_s:
+                raise TimeoutError
+            waiting(waited_s)
+        if writable:
+            try:
+                unsent = unsent[os.write(to_child, unsent) :]
+            except BrokenPipeError:
+                unsent = unsent[:0]  # it ended, or reads no more: its answer, or none, tells
+        if readable:
+            piece = os.read(from_child, _PIECE_BYTES)
+            if not piece:
+                return None
+            answer += piece
+    return answer.splitlines()[0]

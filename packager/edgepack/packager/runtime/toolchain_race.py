@@ -1,0 +1,136 @@
+"""Models timed in the environment that a profile's devices have.
+
+python -m edgepack.packager.runtime.toolchain_race    (request on stdin, answer on stdout, JSON)
+"""
+
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from edgepack.agent.runtime.child import keep_stdout_clean, run_child, take_request
+from edgepack.agent.runtime.opening import ProviderSettings, open_model_file
+from edgepack.agent.runtime.sessions import Session, Tensor
+from edgepack.errors import BuildError, DeviceError
+from edgepack.packager.profiles.schema import Profile
+from edgepack.packager.runtime.evaluator import profile_settings
+from edgepack.packager.runtime.pinned_toolchain import PinnedToolchain
+from edgepack.packager.runtime.timing import interleaved_medians_ms
+from edgepack.packager.tensors.exchange import read_tensors, write_tensors
+from edgepack.packager.tensors.sequence import Feeds
+
+_MODULE = "edgepack.packager.runtime.toolchain_race"
+_TIMEOUT_S = 600.0
+
+
+class RaceRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """What to time.
+
+    Attributes:
+        models: Their paths.
+        feeds: Path of the inputs, see `exchanged_tensors`.
+        feed_count: How many.
+        settings: What they are opened with.
+        rounds: Inferences of each at the most.
+    """
+
+    models: tuple[str, ...]
+    feeds: str
+    feed_count: int
+    settings: ProviderSettings
+    rounds: int
+
+
+class RaceAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """Medians, milliseconds, one a model; or why there are none."""
+
+    medians_ms: tuple[float, ...] = ()
+    problem: str = ""
+    remedy: str = ""
+
+
+def race_elsewhere(
+    models: Sequence[Path],
+    feeds: Sequence[Feeds],
+    profile: Profile,
+    toolchain: PinnedToolchain,
+    *,
+    rounds: int,
+) -> tuple[float, ...]:
+    """Times models on one thread, turn by turn, by a profile's provider in its toolchain.
+
+    Args:
+        models: Their files.
+        feeds: Inputs by name, at least one.
+        profile: Names provider and options.
+        toolchain: The environment.
+        rounds: See `interleaved_medians_ms`.
+
+    Returns:
+        Milliseconds, one a model.
+
+    Raises:
+        BuildError: The provider refuses a model, fails, crashes or hangs.
+    """
+    where = f"{profile.device.provider} of its toolchain, {toolchain.words}"
+    with tempfile.NamedTemporaryFile(dir=models[0].parent, suffix=".npz") as file:
+        write_tensors(Path(file.name), [dict(each) for each in feeds])
+        request = RaceRequest(
+            models=tuple(str(path) for path in models),
+            feeds=file.name,
+            feed_count=len(feeds),
+            settings=profile_settings(profile),
+            rounds=rounds,
+        )
+        ending = run_child(
+            toolchain.command(_MODULE), msgspec.json.encode(request), timeout_s=_TIMEOUT_S
+        )
+    if ending.answer is None:
+        raise BuildError(
+            f"the model does not survive {profile.device.provider}: {ending.because}",
+            found_in=where,
+            remedy="another profile for this device, or a report to the provider's vendor",
+        )
+    answer = msgspec.json.decode(ending.answer, type=RaceAnswer)
+    if answer.problem:
+        raise BuildError(answer.problem, found_in=where, remedy=answer.remedy or None)
+    return answer.medians_ms
+
+
+def main() -> None:
+    """The child."""
+    answers = keep_stdout_clean(_TIMEOUT_S)
+    request = msgspec.json.decode(take_request(), type=RaceRequest)
+    answers.write(msgspec.json.encode(_time(request)) + b"\n")
+    answers.flush()
+
+
+def _time(request: RaceRequest) -> RaceAnswer:
+    try:
+        sessions = [
+            open_model_file(Path(model), request.settings, threads=1) for model in request.models
+        ]
+        feeds = read_tensors(Path(request.feeds), request.feed_count)
+        medians_ms = interleaved_medians_ms(
+            [_Runner(session) for session in sessions], feeds, rounds=request.rounds
+        )
+    except DeviceError as error:
+        return RaceAnswer(problem=error.problem, remedy=error.remedy or "")
+    return RaceAnswer(medians_ms=medians_ms)
+
+
+class _Runner:
+    """Runs a session with those inputs that it has."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._names = {tensor.name for tensor in session.inputs}
+
+    def __call__(self, feeds: Feeds) -> dict[str, Tensor]:
+        used = {name: value for name, value in feeds.items() if name in self._names}
+        return self._session.run(used)
+
+
+if __name__ == "__main__":
+    main()

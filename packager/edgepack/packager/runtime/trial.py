@@ -1,0 +1,233 @@
+"""Runs a model once on its provider in a process of its own: a vendor's library may crash or hang.
+
+    python -m edgepack.packager.runtime.trial
+
+reads one `Asked` (JSON) a line from stdin and answers with a line on stdout, to the end of its
+stdin: first for the trial, then for the rehearsal of the same variant, whose session and outputs it
+keeps (`kept_session`). Samples and outputs travel as files. Here stands only what a device has too:
+the child needs no onnx, and starts in half the time without it.
+"""
+
+import sys
+import tempfile
+from collections.abc import Sequence
+from contextlib import nullcontext, suppress
+from pathlib import Path
+
+import msgspec
+
+from edgepack.agent.runtime.child import end_with_parent, redirect_stdout, set_last_limit
+from edgepack.agent.runtime.opening import VERBOSE, ProviderSettings, open_model_file
+from edgepack.agent.runtime.probe import ProbeRequest, probe_here
+from edgepack.agent.runtime.providers import known_provider, load_runtime, plugin_devices
+from edgepack.bundle.manifest import Placement
+from edgepack.errors import BuildError, DeviceError
+from edgepack.packager.runtime.kept_session import (
+    KeptSession,
+    Opened,
+    RememberingSession,
+    digests_of,
+)
+from edgepack.packager.runtime.one_cpu import keep_to_one_cpu
+from edgepack.packager.runtime.provider_process import ProviderProcess, Waiting, in_silence
+from edgepack.packager.runtime.unassigned_nodes import (
+    UntakenNode,
+    explain_left,
+    read_failure,
+    stderr_in,
+)
+from edgepack.packager.tensors.exchange import Tensors, read_tensors, write_tensors
+from edgepack.packager.tensors.sequence import Samples
+
+_FEEDS, _OUTPUTS, _LOG = "feeds.npz", "outputs.npz", "log.txt"
+"""What parent and child exchange."""
+
+MORE_S = 1.0
+"""Samples beyond those that must run are begun for this long, seconds."""
+
+
+class TrialRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """What to run.
+
+    Attributes:
+        model: Path of the model.
+        exchange: Path of the folder with the samples, `feeds.npz`, an .npz with members
+            `<sample>/<input>`, where the child puts `outputs.npz`, in the same form, and its log.
+        sample_count: How many samples.
+        least: How many of them run however slow; others are begun for `MORE_S`.
+        settings: What it is opened with.
+        timeout_s: Time limit, seconds.
+    """
+
+    model: str
+    exchange: str
+    sample_count: int
+    least: int
+    settings: ProviderSettings
+    timeout_s: float
+
+
+class Asked(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One line for the child: one of these.
+
+    Attributes:
+        load: Name of the provider that the trial will ask for: its plug-in is loaded before there
+            is a model. That is not answered; what fails then fails in the trial too, and is told
+            there.
+        trial, probe: What is answered.
+    """
+
+    load: str = ""
+    trial: TrialRequest | None = None
+    probe: ProbeRequest | None = None
+
+
+class TrialAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """What came of it: a placement and how many samples ran, or why there is none."""
+
+    placement: Placement | None = None
+    ran: int = 0
+    left: tuple[UntakenNode, ...] = ()
+    problem: str = ""
+    remedy: str = ""
+
+
+class Trial(msgspec.Struct, frozen=True, kw_only=True):
+    """A model that ran on its provider.
+
+    Attributes:
+        placement: How many nodes the provider took.
+        left: Those that it did not take, with its reasons.
+        outputs: Outputs by name, one dict for each sample that ran: the first ones.
+    """
+
+    placement: Placement
+    left: tuple[UntakenNode, ...] = ()
+    outputs: tuple[Tensors, ...]
+
+
+def try_model(
+    model: Path,
+    samples: Samples,
+    settings: ProviderSettings,
+    *,
+    timeout_s: float,
+    least: int | None = None,
+    process: ProviderProcess | None = None,
+    variant: str = "",
+    command: Sequence[str] | None = None,
+    waiting: Waiting = in_silence,
+) -> Trial:
+    """Loads and runs a model on a provider in a fresh process, which then waits for more.
+
+    Args:
+        model: The model file.
+        samples: What to run; few, they are written to disk.
+        settings: What it is opened with.
+        timeout_s: Time limit, seconds, of the start of the process too.
+        least: How many samples run however slow, others as time allows; None for all.
+        process: Starts it, whatever ran before, and leaves it running; None ends it here.
+        variant: What the process remembers that it was started for.
+        command: The child, where it runs in another environment than this one.
+        waiting: Told about every second that there is no answer yet.
+
+    Returns:
+        Placement and outputs.
+
+    Raises:
+        BuildError: The provider refused the model, failed, crashed or hung.
+    """
+    with tempfile.TemporaryDirectory(prefix=".trial-", dir=model.parent.parent) as exchange:
+        write_tensors(Path(exchange) / _FEEDS, list(samples))
+        request = TrialRequest(
+            model=str(model),
+            exchange=exchange,
+            sample_count=samples.count,
+            least=samples.count if least is None else least,
+            settings=settings,
+            timeout_s=timeout_s,
+        )
+        with nullcontext(process) if process else ProviderProcess() as asked:
+            asked.start_anew(variant, command=command)
+            ending = asked.ask(
+                msgspec.json.encode(Asked(trial=request)), timeout_s=timeout_s, waiting=waiting
+            )
+        if ending.answer is None:
+            raise BuildError(
+                f"the model does not survive {settings.provider}: {ending.because}",
+                found_in=str(model.name),
+                remedy="another profile for this device, or a report to the provider's vendor",
+            )
+        answer = msgspec.json.decode(ending.answer, type=TrialAnswer)
+        if answer.placement is None:
+            raise BuildError(answer.problem, found_in=model.name, remedy=answer.remedy or None)
+        return Trial(
+            placement=answer.placement,
+            left=answer.left,
+            outputs=read_tensors(Path(exchange) / _OUTPUTS, answer.ran),
+        )
+
+
+def main() -> None:
+    """The child: does what each line asks for and answers."""
+    end_with_parent()
+    answers, kept = redirect_stdout(), KeptSession()
+    for line in sys.stdin.buffer:
+        asked = msgspec.json.decode(line, type=Asked)
+        if asked.load:
+            _load(asked.load)
+            continue
+        if asked.trial is not None:
+            set_last_limit(asked.trial.timeout_s)
+            answers.write(msgspec.json.encode(_try_here(asked.trial, kept)) + b"\n")
+        elif asked.probe is not None:
+            set_last_limit(asked.probe.timeout_s)
+            keep_to_one_cpu(asked.probe.variant.provider)
+            result = probe_here(asked.probe, kept.open_variant)
+            answers.write(msgspec.json.encode(result) + b"\n")
+        answers.flush()
+        set_last_limit(0)  # until the next line, the end of stdin tells that the parent is gone
+
+
+def _load(provider: str) -> None:
+    keep_to_one_cpu(provider)
+    known = known_provider(provider)
+    with suppress(DeviceError):
+        runtime = load_runtime()
+        if known.plugin is not None:
+            plugin_devices(runtime, known)
+
+
+def _try_here(request: TrialRequest, kept: KeptSession) -> TrialAnswer:
+    keep_to_one_cpu(request.settings.provider)
+    model, exchange = Path(request.model), Path(request.exchange)
+    log = exchange / _LOG
+    try:
+        with stderr_in(log):
+            opened = open_model_file(model, request.settings, log_severity=VERBOSE)
+        if not opened.placement.taken and (failure := read_failure(log)):
+            return TrialAnswer(
+                problem=f"{request.settings.provider} fails before it takes a node: {failure}",
+                remedy="check what the profile's [provider.options] name, and the provider's "
+                "installation here",
+            )
+        left = explain_left(opened.left_nodes, log)
+        session = RememberingSession(opened)
+        samples = read_tensors(exchange / _FEEDS, request.sample_count)
+        got = session.run_first(samples, least=request.least, more_s=MORE_S)
+        write_tensors(exchange / _OUTPUTS, got)
+    except DeviceError as error:
+        return TrialAnswer(problem=error.problem, remedy=error.remedy or "")
+    kept.keep(
+        Opened(
+            model_file=model.name,
+            digests=digests_of(model.parent),
+            settings=request.settings,
+            session=session,
+        )
+    )
+    return TrialAnswer(placement=session.placement, ran=len(got), left=left)
+
+
+if __name__ == "__main__":
+    main()

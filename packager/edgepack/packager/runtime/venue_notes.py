@@ -1,0 +1,42 @@
+"""Where a variant was measured and where it ran, in words."""
+
+from edgepack.packager.profiles.schema import Profile
+from edgepack.packager.runtime.evaluator import Evaluator, read_host_facts
+from edgepack.packager.runtime.trial import Trial
+from edgepack.packager.wording import counted
+
+
+def describe_venue(evaluator: Evaluator, profile: Profile, trial: Trial | None) -> tuple[str, ...]:
+    """Says where a variant was judged, where it ran beside, and where it could not.
+
+    Args:
+        evaluator: Where candidates were measured.
+        profile: The profile.
+        trial: The variant's run on its provider; None where that cannot run here.
+    """
+    if trial is None:
+        return (
+            f"Not run on {profile.device.provider} here ({evaluator.venue.because}): accuracy "
+            "is measured on the CPU provider, placement is not known." + _toolchain_hint(profile),
+        )
+    venue, count = evaluator.venue, len(trial.outputs)
+    there = f" of its toolchain ({venue.toolchain.words})" if venue.toolchain else ""
+    if venue.is_simulated:
+        ran = f"the simulator of {profile.device.provider}{there}"
+    elif venue.toolchain:
+        ran = f"{profile.device.provider}{there}"
+    else:
+        return ()
+    return (
+        f"Accuracy is measured on {evaluator.provider}; {counted(count, 'sample')} ran on {ran} "
+        "too.",
+    )
+
+
+def _toolchain_hint(profile: Profile) -> str:
+    """What a host without the provider's package may do, where the hardware is surely here."""
+    facts = read_host_facts()
+    is_here = any(it.name == profile.device.provider and it.available for it in facts.providers)
+    if is_here or profile.device.type != "cpu":
+        return ""
+    return f" --toolchain {profile.name}=PYTHON names an environment that has it."

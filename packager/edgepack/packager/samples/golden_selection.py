@@ -1,0 +1,155 @@
+"""Which held-out samples travel in the bundle as golden inputs, with the float model's outputs."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from edgepack.agent.runtime.runtime_words import first_line
+from edgepack.bundle.golden import Golden
+from edgepack.errors import BuildError
+from edgepack.packager.graph.model_files import RUNTIME_ERRORS
+from edgepack.packager.progress import Progress
+from edgepack.packager.source.model import SourceModel
+from edgepack.packager.source.random_numbers import check_repeatable
+from edgepack.packager.source.reference import FloatSource, open_reference
+from edgepack.packager.tensors.meanings import Meaning
+from edgepack.packager.tensors.sequence import Feeds, Samples
+
+MOST_SAMPLES = 8
+SIZE_LIMIT_BYTES = 2_000_000
+"""Golden samples reach every device: a few, and small. One sample may be larger than this."""
+
+_RUN_ERRORS: tuple[type[Exception], ...] = (ValueError, *RUNTIME_ERRORS)
+_CANDIDATES = 64
+_POSITION_VALUES = 4096
+
+
+def choose_golden(
+    source: SourceModel,
+    held_out: Samples,
+    work_dir: Path,
+    progress: Progress,
+    float_source: FloatSource,
+) -> Golden:
+    """Picks samples whose outputs lie far from each other, and runs the source model on them.
+
+    The first candidate is taken; then, greedily, whichever is farthest from all that were chosen.
+    The same samples always give the same choice.
+
+    Args:
+        source: The float model; it runs as it was given, on ONNX Runtime's CPU provider.
+        held_out: Where to pick from.
+        work_dir: Folder for the model that runs.
+        progress: Told of each candidate that ran.
+        float_source: Remembers what the candidates gave.
+
+    Returns:
+        1 … 8 samples, of at most 2 MB together unless one alone is larger, in the order of choice:
+        a device that computes two of them computes two unlike ones.
+
+    Raises:
+        BuildError: The source model does not run on a sample, gives NaN or infinity, or something
+            else each time.
+    """
+    run = _Reference(source, work_dir)
+    count = min(held_out.count, _CANDIDATES)
+    inputs: list[Feeds] = []
+    outputs: list[Feeds] = []
+    for index in range(count):
+        inputs.append(held_out.read(index))
+        given = run(inputs[-1])
+        if index == 0:
+            check_repeatable(source, given, run(inputs[-1]))
+        float_source.remember(inputs[-1], given)
+        outputs.append({n: value for n, value in given.items() if n not in source.watched})
+        progress("running the float model", index + 1, count)
+    sizes = _sizes(outputs)
+    chosen = _spread([_position(output, sizes) for output in outputs], MOST_SAMPLES)
+    kept: list[int] = []
+    size = 0
+    for index in chosen:
+        added = sum(array.nbytes for array in (*inputs[index].values(), *outputs[index].values()))
+        if kept and size + added > SIZE_LIMIT_BYTES:
+            continue
+        kept.append(index)
+        size += added
+    return Golden(
+        inputs=tuple(inputs[index] for index in kept),
+        outputs=tuple(outputs[index] for index in kept),
+    )
+
+
+class _Reference:
+    """The source model as it was given, on one thread, so that sums have one order."""
+
+    def __init__(self, source: SourceModel, work_dir: Path) -> None:
+        self._path = str(source.path)
+        self._unread = {n for n, known in source.meanings.items() if known is Meaning.IGNORED}
+        self._run = open_reference(source, work_dir / "golden.onnx", threads=1)
+
+    def __call__(self, feeds: Feeds) -> Feeds:
+        try:
+            outputs = self._run(feeds)
+        except _RUN_ERRORS as error:
+            raise BuildError(
+                f"the source model does not run on the CPU: {first_line(error)}",
+                found_in=self._path,
+                remedy="run it in ONNX Runtime on one of the samples, and export it so that it "
+                "does",
+            ) from error
+        for name, array in outputs.items():
+            if name in self._unread:
+                continue
+            if array.dtype.kind == "f" and not np.isfinite(array).all():
+                raise BuildError(
+                    f"the float model gives NaN or infinity in output {name!r} on a held-out "
+                    "sample: nothing can be compared with that",
+                    found_in=self._path,
+                    remedy="check the samples' preprocessing, and the model on that sample",
+                )
+        return outputs
+
+
+def _sizes(outputs: Sequence[Feeds]) -> dict[str, float]:
+    """Root-mean-square of each output's samples, each of them a vector; 1 where all are zeros.
+
+    A sample on which a detector finds something stands out by that: brought to length 1 each, it
+    and those on which a single score is next to nothing would be one point.
+    """
+    sizes = {}
+    for name in _numeric(outputs[0]):
+        squares = [float(np.square(_thinned(output[name])).sum()) for output in outputs]
+        sizes[name] = float(np.sqrt(np.mean(squares))) or 1.0
+    return sizes
+
+
+def _position(outputs: Feeds, sizes: Mapping[str, float]) -> npt.NDArray[np.float64]:
+    """A point for one sample's outputs, each of which weighs the same over all samples."""
+    parts = [_thinned(outputs[name]) / sizes[name] for name in _numeric(outputs)]
+    return np.concatenate(parts) if parts else np.zeros(1)
+
+
+def _numeric(outputs: Feeds) -> list[str]:
+    return sorted(name for name, array in outputs.items() if array.dtype.kind in "fiub")
+
+
+def _thinned(array: npt.NDArray[np.generic]) -> npt.NDArray[np.float64]:
+    """A few thousand values of an output."""
+    flat = array.ravel()
+    return flat[:: max(1, flat.size // _POSITION_VALUES)].astype(np.float64)
+
+
+def _spread(points: list[npt.NDArray[np.float64]], most: int) -> list[int]:
+    """Indices of points far from each other, the first point first."""
+    width = max(point.size for point in points)
+    table = np.stack([np.pad(point, (0, width - point.size)) for point in points])
+    chosen = [0]
+    nearest = np.linalg.norm(table - table[0], axis=1)
+    while len(chosen) < min(most, len(points)):
+        nearest[chosen] = -1.0
+        farthest = int(np.argmax(nearest))
+        chosen.append(farthest)
+        nearest = np.minimum(nearest, np.linalg.norm(table - table[farthest], axis=1))
+    return chosen

@@ -1,0 +1,46 @@
+"""What a search tells of itself: the candidates that were tried, and the nodes that cost accuracy.
+
+Both stand in reports too: fields are only ever added to them, each with a default.
+"""
+
+import msgspec
+
+
+class Attempt(msgspec.Struct, frozen=True, kw_only=True):
+    """One candidate that was tried on the way, for the report.
+
+    Attributes:
+        what: The settings in words, e.g. "a8w8 per-channel, MinMax, 4 float nodes".
+        accuracy: Value of the gate's metric on the search samples.
+        size_bytes: Size of the candidate.
+        because: Why it was tried, or why it was left.
+        float_nodes: How many nodes stayed float that could have been lowered; None where nodes
+            are not counted.
+        raised_nodes: How many nodes were given more bits so as not to stay float; None where a node
+            that costs too much stays float.
+        is_best: Whether it is the one that went on to the gates.
+        latency_ms: Median on the build host, milliseconds; None where it was not measured. Never
+            part of the bundle's bytes.
+    """
+
+    what: str
+    accuracy: float
+    size_bytes: int
+    because: str
+    float_nodes: int | None = None
+    raised_nodes: int | None = None
+    is_best: bool = False
+    latency_ms: float | None = None
+
+
+class Culprit(msgspec.Struct, frozen=True, kw_only=True):
+    """A node that costs accuracy.
+
+    Attributes:
+        name: The node.
+        noise: What lowering it alone does to the outputs: root-mean-square error over
+            root-mean-square, mean over the outputs.
+    """
+
+    name: str
+    noise: float

@@ -1,0 +1,24 @@
+"""What a search says of itself, in words."""
+
+from edgepack.packager.gates.checks import Tried
+from edgepack.packager.search.candidates import SearchResult
+
+_NODES_SHOWN = 5
+
+
+def describe_search(found: SearchResult | None) -> Tried | None:
+    """The curve, a line each from the smallest to the largest, and the nodes to blame."""
+    if found is None:
+        return None
+    curve = sorted(found.attempts, key=lambda attempt: (attempt.size_bytes, attempt.what))
+    lines = ["the search; accuracy, size and settings of what it tried:"]
+    lines += [
+        f"{attempt.accuracy:8.4f}  {attempt.size_bytes:>14,} bytes  {attempt.what}"
+        for attempt in curve
+    ]
+    if found.culprits:
+        nodes = ", ".join(
+            f"{cost.name} ({cost.noise:.3f})" for cost in found.culprits[:_NODES_SHOWN]
+        )
+        lines.append(f"costliest nodes: {nodes}")
+    return Tried(words="\n    ".join((*lines, *found.notes)), is_cut_short=found.is_cut_short)

@@ -1,0 +1,108 @@
+"""How fast candidates are, against the float model and against each other."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from edgepack.packager.gates import checks as gates
+from edgepack.packager.profiles.schema import Profile
+from edgepack.packager.runtime.evaluator import Evaluator
+from edgepack.packager.runtime.model_run import Run
+from edgepack.packager.runtime.timing import FEWEST_ROUNDS, MOST_SAMPLES, interleaved_medians_ms
+from edgepack.packager.runtime.toolchain_race import race_elsewhere
+from edgepack.packager.search.candidates import SearchResult
+from edgepack.packager.tensors.sequence import Feeds, Samples
+
+_LATENCY_ROUNDS = 30
+_QUICK_ROUNDS = 10
+_MOST_OTHERS = 12
+_OTHERS_S = 2.0
+"""Candidates beside the best are timed for the report, where they are fast enough for that."""
+
+
+class Race:
+    """Times candidates against the float model, where their provider is here or in a toolchain.
+
+    Args:
+        prepared: The float model.
+        profile: The profile.
+        evaluator: Opens models where they are measured.
+        samples: What they run.
+    """
+
+    def __init__(
+        self, prepared: Path, profile: Profile, evaluator: Evaluator, samples: Samples
+    ) -> None:
+        self._prepared = prepared
+        self._profile = profile
+        self._evaluator = evaluator
+        self._samples = samples
+
+    def is_hopeless(self, candidate: Run) -> bool:
+        """Whether a candidate is so slow that its accuracy does not matter."""
+        if not self._evaluator.venue.is_native or "slower" not in self._profile.gates.float_instead:
+            return False
+        runs = (candidate, self._evaluator.open(self._prepared))
+        taken_ms, float_ms = interleaved_medians_ms(runs, self._feeds(), rounds=_QUICK_ROUNDS)
+        return gates.is_slower(taken_ms, float_ms, factor=gates.HOPELESSLY_SLOW_FACTOR)
+
+    def run(self, path: Path) -> tuple[float, float] | None:
+        """Medians on one thread, milliseconds: the candidate's and the float model's.
+
+        Returns:
+            Those; None where the provider is not here, nor in a toolchain, or only simulated.
+
+        Raises:
+            BuildError: The provider of the toolchain cannot run one of both.
+        """
+        venue, paths = self._evaluator.venue, (path, self._prepared)
+        if venue.is_simulated:
+            return None
+        if venue.toolchain is not None:
+            taken_ms, float_ms = race_elsewhere(
+                paths, self._feeds(), self._profile, venue.toolchain, rounds=_LATENCY_ROUNDS
+            )
+        elif venue.is_native:
+            taken_ms, float_ms = self._medians_ms(paths)
+        else:
+            return None
+        return taken_ms, float_ms
+
+    def run_others(
+        self, found: SearchResult, best_latency_ms: float
+    ) -> dict[tuple[str, float], float]:
+        """Medians of other candidates, as many as 2 s allow, those within the budget first.
+
+        Args:
+            found: What the search left.
+            best_latency_ms: Of the best candidate; it runs beside the others, whose times are told
+                by its own.
+
+        Returns:
+            Milliseconds by a candidate's words and accuracy; none where the provider is not here.
+        """
+        if not self._evaluator.venue.is_native:
+            return {}
+        best = found.best
+        room = int(_OTHERS_S * 1e3 / (FEWEST_ROUNDS * best_latency_ms)) - 1
+        others = [each for each in found.candidates if each.key != best.key and each.path.exists()]
+        others.sort(key=lambda each: not each.verdict.passed)
+        others = others[: max(0, min(room, _MOST_OTHERS))]
+        if not others:
+            return {}
+        anchor_ms, *times = self._medians_ms((best.path, *(each.path for each in others)))
+        return {
+            (each.words, each.verdict.value): best_latency_ms * taken / anchor_ms
+            for each, taken in zip(others, times, strict=True)
+        }
+
+    def _medians_ms(self, paths: Sequence[Path]) -> tuple[float, ...]:
+        return interleaved_medians_ms(
+            [self._evaluator.open(path, threads=1) for path in paths],
+            self._feeds(),
+            rounds=_LATENCY_ROUNDS,
+        )
+
+    def _feeds(self) -> list[Feeds]:
+        return [
+            self._samples.read(number) for number in range(min(self._samples.count, MOST_SAMPLES))
+        ]

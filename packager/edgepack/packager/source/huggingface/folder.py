@@ -1,0 +1,157 @@
+"""A local Hugging Face model folder as the source: it is exported to ONNX, then built from.
+
+Only what lies in the folder is used: no network, no code from the folder.
+"""
+
+import json
+import sys
+from collections.abc import Mapping
+from importlib import metadata
+from pathlib import Path
+
+from msgspec.structs import replace
+
+from edgepack.agent.runtime.child import run_child
+from edgepack.errors import BuildError
+from edgepack.packager.progress import Progress
+from edgepack.packager.source.fixed_inputs import Numbers
+from edgepack.packager.source.model import SourceModel, load_source
+
+EXTRA = "huggingface"
+CONFIG = "config.json"
+COMMAND = (sys.executable, "-m", "edgepack.packager.source.huggingface.export")
+
+_OPSET = 17
+"""Old enough for every profile; LayerNormalization is one operator from here on."""
+
+_NEEDED = ("optimum-onnx", "torch")
+_TIMEOUT_S = 3600.0
+_MANUAL = "optimum-cli export onnx --model {folder} --task TASK OUT, then edgepack build OUT/…"
+
+
+def open_source(
+    model: Path,
+    shapes: Mapping[str, tuple[int, ...]],
+    values: Mapping[str, Numbers],
+    work: Path,
+    progress: Progress,
+) -> SourceModel:
+    """Loads the source model; a Hugging Face model folder is exported first.
+
+    Args:
+        model: An `.onnx` file, or a model folder.
+        shapes, values: See `load_source`.
+        work: Folder for the exported model, which must stay as long as the source is used.
+        progress: Told that it exports.
+
+    Raises:
+        BuildError: It cannot be exported, or not be built from.
+    """
+    if not is_model_folder(model):
+        return load_source(model, shapes, values)
+    exported, note = export_folder(model, work / "exported", progress)
+    source = load_source(exported, shapes, values)
+    return replace(source, notes=(note, *source.notes))
+
+
+def is_model_folder(path: Path) -> bool:
+    """Whether a path is a folder with a Hugging Face model: `config.json` names its type.
+
+    A folder that holds ONNX files besides is not exported: one of those is meant.
+    """
+    if not path.is_dir() or any(path.glob("*.onnx")):
+        return False
+    return bool(_read_config(path).get("model_type"))
+
+
+def export_folder(
+    folder: Path,
+    output: Path,
+    progress: Progress,
+    *,
+    command: tuple[str, ...] = COMMAND,
+    timeout_s: float = _TIMEOUT_S,
+) -> tuple[Path, str]:
+    """Exports a Hugging Face model folder to ONNX in a child process.
+
+    Args:
+        folder: The model folder.
+        output: Folder to write to; it must not exist.
+        progress: Told that it exports.
+        command: The child.
+        timeout_s: Time limit of the child, seconds.
+
+    Returns:
+        The `.onnx` file, and a sentence on how it was made.
+
+    Raises:
+        BuildError: The extra is missing, the folder names no architecture, the export failed, or
+            it gave several models.
+    """
+    architecture = _architecture(folder)
+    versions = _versions(folder)
+    progress(f"exporting {folder.name} to ONNX", 0, 0)
+    request = {
+        "folder": str(folder.resolve()),
+        "output": str(output.resolve()),
+        "architecture": architecture,
+        "opset": _OPSET,
+        "timeout_s": timeout_s,
+    }
+    ending = run_child(command, json.dumps(request).encode(), timeout_s=timeout_s)
+    answer = json.loads(ending.answer) if ending.answer is not None else {}
+    if "task" not in answer:
+        because = answer.get("problem") or f"the process {ending.because}"
+        raise BuildError(
+            f"optimum-onnx cannot export {architecture}: {because}",
+            found_in=str(folder),
+            remedy=_MANUAL.format(folder=folder),
+        )
+    return _only_model(folder, output), (
+        f"Exported from the Hugging Face folder {folder.name}: {architecture}, task "
+        f"{answer['task']}, opset {_OPSET}, {versions}."
+    )
+
+
+def _read_config(folder: Path) -> dict[str, object]:
+    try:
+        config = json.loads((folder / CONFIG).read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return config if isinstance(config, dict) else {}
+
+
+def _architecture(folder: Path) -> str:
+    architectures = _read_config(folder).get("architectures")
+    if not isinstance(architectures, list) or len(architectures) != 1:
+        raise BuildError(
+            "the Hugging Face folder does not name one architecture",
+            found_in=f"{folder / CONFIG}, architectures",
+            remedy='save it with save_pretrained, or add e.g. "architectures": ["BertModel"]',
+        )
+    return str(architectures[0])
+
+
+def _versions(folder: Path) -> str:
+    try:
+        return ", ".join(f"{name} {metadata.version(name)}" for name in _NEEDED)
+    except metadata.PackageNotFoundError as error:
+        raise BuildError(
+            f"'{folder.name}' is a Hugging Face model folder: exporting it needs the package "
+            f"{error.name}, which is not installed",
+            found_in=str(folder),
+            remedy=f"pip install 'edgepack[{EXTRA}]', or export it elsewhere and give the .onnx "
+            "file",
+        ) from error
+
+
+def _only_model(folder: Path, output: Path) -> Path:
+    models = sorted(output.glob("*.onnx"))
+    if len(models) == 1:
+        return models[0]
+    names = ", ".join(path.name for path in models) or "no model"
+    raise BuildError(
+        f"the folder exports as {len(models)} models: {names}; a bundle carries one",
+        found_in=str(folder),
+        remedy=f"export with {_MANUAL.format(folder=folder)}, each a bundle of its own",
+    )

@@ -1,0 +1,99 @@
+"""Makes the floats that enter a tail which selects outputs of the source model.
+
+So every pass keeps them, every candidate gives them, and whatever compares a model with the float
+one (`judging`) compares them. A variant's own file has them no more (`without_watched`).
+"""
+
+from collections.abc import Collection, Mapping
+
+import onnx
+from msgspec.structs import replace
+from onnx import shape_inference
+
+from edgepack.packager.graph.postprocessing import find_selecting_tail, has_selection, nodes_beyond
+from edgepack.packager.graph.queries import used_names
+from edgepack.packager.graph.shape_inference import infer
+from edgepack.packager.source.model import SourceModel
+from edgepack.packager.tensors.meanings import Meaning, judged_outputs
+from edgepack.packager.wording import counted
+
+
+def watch_tail(source: SourceModel) -> SourceModel:
+    """The model with the floats that enter its tail as further outputs, if it has such a tail.
+
+    Args:
+        source: The model; not changed. An output whose meaning a person declared is judged by that,
+            wherever it comes from.
+
+    Returns:
+        The model, what its outputs mean, and a note; unchanged where nothing selects.
+    """
+    if not has_selection(source.model.graph):
+        return source
+    try:
+        inferred = infer(source.model)
+    except shape_inference.InferenceError:
+        return source  # the pass that needs shapes says what is wrong with them
+    model = onnx.ModelProto()
+    model.CopyFrom(source.model)
+    del model.graph.value_info[:]
+    model.graph.value_info.extend(inferred.value_info)
+    tail = find_selecting_tail(model.graph)
+    selected = [name for name in tail.outputs if name not in source.meanings] if tail else []
+    if tail is None or not selected:
+        return source
+    own = {value.name for value in model.graph.output}
+    watched = tuple(name for name in tail.tensors if name not in own)
+    model.graph.output.extend(value for value in inferred.value_info if value.name in watched)
+    meanings: Mapping[str, Meaning] = {
+        **dict.fromkeys(tail.tensors, Meaning.VALUES),
+        **dict.fromkeys(selected, Meaning.SELECTED),
+        **source.meanings,
+    }
+    count = sum(node.op_type != "Constant" for node in _tail_nodes(model.graph, meanings))
+    note = (
+        f"The model ends in a selection ({', '.join(tail.ops)}), which any rounding reorders where "
+        f"scores are alike: it is judged by the floats that enter it, {_listed(tail.tensors)}. The "
+        f"{counted(count, 'node')} from there on stay float, and of {_listed(selected)} it is seen "
+        "how much of what the float model selects is there, in any order."
+    )
+    return replace(
+        source, model=model, watched=watched, meanings=meanings, notes=(*source.notes, note)
+    )
+
+
+def tail_names(graph: onnx.GraphProto, meanings: Mapping[str, Meaning]) -> tuple[str, ...]:
+    """Names of the nodes that only serve outputs which are selections; none where none is.
+
+    Args:
+        graph: The model after any passes: its outputs have the names that they had.
+        meanings: What outputs mean.
+    """
+    return tuple(node.name for node in _tail_nodes(graph, meanings))
+
+
+def without_watched(model: onnx.ModelProto, watched: Collection[str]) -> None:
+    """Takes outputs that were only watched out of a model, and what serves them alone."""
+    graph = model.graph
+    kept = [value for value in graph.output if value.name not in watched]
+    del graph.output[:]
+    graph.output.extend(kept)
+    while True:
+        used = used_names(graph)
+        dead = [node for node in graph.node if not used.intersection(node.output)]
+        if not dead:
+            return
+        for node in dead:
+            graph.node.remove(node)
+
+
+def _tail_nodes(
+    graph: onnx.GraphProto, meanings: Mapping[str, Meaning]
+) -> tuple[onnx.NodeProto, ...]:
+    if Meaning.SELECTED not in meanings.values():
+        return ()
+    return nodes_beyond(graph, judged_outputs([v.name for v in graph.output], meanings))
+
+
+def _listed(names: Collection[str]) -> str:
+    return ", ".join(f"'{name}'" for name in names)

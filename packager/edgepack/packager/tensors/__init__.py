@@ -1,0 +1,1 @@
+"""What a tensor is: sequences of samples, meanings, specs and observations."""

@@ -1,0 +1,97 @@
+"""Samples: what calibration, evaluation and golden inputs are drawn from.
+
+A sample is one inference's inputs. Samples are read one at a time, so that memory does not
+grow with their number.
+"""
+
+import hashlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+from msgspec.structs import replace
+
+from edgepack.packager.tensors.meanings import Meaning
+
+Tensor = npt.NDArray[np.generic]
+Feeds = dict[str, Tensor]
+"""Inputs of one inference by input name, in the model's dtypes and with the batch axis."""
+
+
+def digest_of(feeds: Mapping[str, Tensor]) -> bytes:
+    """SHA-256 of one inference's inputs, names and dtypes and shapes with them."""
+    digest = hashlib.sha256()
+    for name in sorted(feeds):
+        array = feeds[name]
+        digest.update(f"{name}\0{array.dtype.str}\0{array.shape}\0".encode())
+        digest.update(repr(array.tolist()).encode() if array.dtype.hasobject else array.tobytes())
+    return digest.digest()
+
+
+class State(msgspec.Struct, frozen=True, kw_only=True):
+    """An input that takes what an output gave in the inference before."""
+
+    input: str
+    output: str
+
+
+class Mask(msgspec.Struct, frozen=True, kw_only=True):
+    """An input that tells which rows of a sample are padding.
+
+    Attributes:
+        input: Its name; [batch, rows], 0 where a row is padding.
+        outputs: Outputs [batch, rows, …] whose rows are padding likewise.
+    """
+
+    input: str
+    outputs: tuple[str, ...]
+
+
+class Samples(msgspec.Struct, frozen=True, kw_only=True):
+    """A fixed sequence of samples that can be read again and again, in the same order.
+
+    Attributes:
+        count: How many there are.
+        read: Returns sample `i`, 0 <= i < count.
+        source: Where they come from, for messages and reports.
+        states: Inputs that are fed from outputs; none where each sample stands for itself.
+        mask: What tells padding; None where nothing is.
+        meanings: What outputs mean, by name, of those where it is known.
+    """
+
+    count: int
+    read: Callable[[int], Feeds]
+    source: str
+    states: tuple[State, ...] = ()
+    mask: Mask | None = None
+    meanings: Mapping[str, Meaning] = msgspec.field(default_factory=dict)
+
+    def __iter__(self) -> Iterator[Feeds]:
+        return (self.read(index) for index in range(self.count))
+
+    def __len__(self) -> int:
+        return self.count
+
+    def pick(self, indices: Sequence[int]) -> "Samples":
+        """Those samples, in that order."""
+        chosen = tuple(indices)
+        return replace(self, count=len(chosen), read=lambda index: self.read(chosen[index]))
+
+
+class SampleSplit(msgspec.Struct, frozen=True, kw_only=True):
+    """Samples divided so that none is used for two purposes.
+
+    Attributes:
+        calibration: For ranges.
+        search: For choosing between candidates (float islands, calibration method).
+        held_out: For the accuracy gate and the golden inputs; seen by nothing else.
+        uncovered: What of the held-out samples those for ranges do not cover, in sentences.
+        sha256: Digest of the samples for ranges and for choosing, in order, hex; "" if unknown.
+    """
+
+    calibration: Samples
+    search: Samples
+    held_out: Samples
+    uncovered: tuple[str, ...] = ()
+    sha256: str = ""
