@@ -32,7 +32,7 @@ from edgepack.packager.tensors.sequence import Feeds, Samples
 
 _PROFILES = ("qnn-htp", "qnn-htp-a8w8")
 _AS_EXPORTED = {
-    "pass": [{"name": "spell_out", "ops": []}, {"name": "quantize", "fixed_scales": False}]
+    "pass": [{"name": "apply_workarounds", "ops": []}, {"name": "quantize", "fixed_scales": False}]
 }
 _SAMPLES = 4
 _RUN = (0, 0, 1)
@@ -203,7 +203,9 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--only", default="", help="graphs with this in their name")
     parser.add_argument("--profile", action="append", help=f"default: {' and '.join(_PROFILES)}")
     parser.add_argument(
-        "--as-exported", action="store_true", help="without what spell_out and fixed_scales do"
+        "--as-exported",
+        action="store_true",
+        help="without what apply_workarounds and fixed_scales do",
     )
     return parser.parse_args(arguments)
 

@@ -61,13 +61,13 @@ def test_the_error_names_the_report_and_the_report_has_the_curve(tmp_path: Path)
     assert refused.best.accuracy.value < refused.best.accuracy.budget
     assert len(refused.best.attempts) > 1
     assert [attempt.is_best for attempt in refused.best.attempts].count(True) == 1
-    assert refused.best.culprits
+    assert refused.best.sensitive_nodes
     assert refused.best.inspection is not None
     assert refused.best.inspection.layers
     assert refused.best.inspection.ranges[0].seen_high > refused.best.inspection.ranges[0].seen_low
     page = html.read_text()
     assert "No bundle was made: the profile was refused." in page
-    assert refused.best.culprits[0].name in page
+    assert refused.best.sensitive_nodes[0].name in page
 
 
 def test_the_report_of_a_bundle_that_is_there_stays(tmp_path: Path) -> None:

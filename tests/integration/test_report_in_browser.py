@@ -13,8 +13,8 @@ from edgepack.packager.metrics.layer_errors import LayerError
 from edgepack.packager.metrics.tensor_ranges import TensorRange
 from edgepack.packager.reports.page import render_report
 from edgepack.packager.reports.report import RefusedProfile, RefusedVariant, Report
-from edgepack.packager.runtime.unassigned_nodes import UntakenNode
-from edgepack.packager.search.attempts import Culprit
+from edgepack.packager.runtime.unassigned_nodes import UnassignedNode
+from edgepack.packager.search.attempts import SensitiveNode
 from tests.unit.packager_io.reports import make_report, make_variant
 
 _CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
@@ -67,11 +67,14 @@ def _report() -> Report:
         for number in range(20)
     )
     inside = Inspection(sample_count=4, layers=layers, ranges=ranges)
-    culprits = (Culprit(name=_LONG, noise=0.21), Culprit(name="head", noise=0.02))
+    sensitive_nodes = (
+        SensitiveNode(name=_LONG, noise=0.21),
+        SensitiveNode(name="head", noise=0.02),
+    )
     variant = make_variant(
         inspection=inside,
-        culprits=culprits,
-        left_nodes=(UntakenNode(name=_LONG, op="Resize", reason="not supported: " + "x" * 90),),
+        sensitive_nodes=sensitive_nodes,
+        left_nodes=(UnassignedNode(name=_LONG, op="Resize", reason="not supported: " + "x" * 90),),
         notes=("A note with a path: " + "/".join(["folder"] * 30),),
     )
     best = RefusedVariant(
@@ -80,7 +83,7 @@ def _report() -> Report:
         accuracy=variant.accuracy,
         placement=variant.placement,
         attempts=variant.attempts,
-        culprits=culprits,
+        sensitive_nodes=sensitive_nodes,
         inspection=inside,
         left_nodes=(),
         notes=(),

@@ -10,9 +10,9 @@ import pytest
 from onnx import helper
 
 from edgepack.errors import BuildError
-from edgepack.packager.passes.apply_workarounds import spell_out
+from edgepack.packager.passes.apply_workarounds import apply_workarounds
 from edgepack.packager.passes.context import PassContext
-from edgepack.packager.profiles.pass_settings import SpellOut
+from edgepack.packager.profiles.pass_settings import ApplyWorkarounds
 from edgepack.packager.profiles.reading import load_profile, resolve_profile
 from edgepack.packager.profiles.schema import Profile
 from edgepack.packager.runtime.evaluator import open_plain, profile_settings
@@ -32,7 +32,7 @@ _node = helper.make_node
 
 def _error_there(
     model: onnx.ModelProto,
-    settings: SpellOut,
+    settings: ApplyWorkarounds,
     folder: Path,
     *,
     profile: Profile = _PROFILE,
@@ -44,7 +44,7 @@ def _error_there(
     context = PassContext(
         profile_name="mine", limits=profile.limits, samples=samples, work_dir=folder
     )
-    written = spell_out(model, settings, context).model
+    written = apply_workarounds(model, settings, context).model
     path, trial = try_quantized(written, profile, samples, folder, count=1)
     assert set(trial.placement.left) <= {"QuantizeLinear", "DequantizeLinear"}
     want = open_plain(path)(samples.read(0))["y"].astype(np.float64)
@@ -66,16 +66,16 @@ def _silu(rows: int) -> onnx.ModelProto:
 def test_a_convolution_times_its_sigmoid_is_right_on_maps_of_other_sizes(
     rows: int, tmp_path: Path
 ) -> None:
-    assert _error_there(_silu(rows), SpellOut(ops=()), tmp_path / "as-it-was") < 0.001
+    assert _error_there(_silu(rows), ApplyWorkarounds(ops=()), tmp_path / "as-it-was") < 0.001
 
 
 @pytest.mark.parametrize("rows", [9, 10, 11, 12])
 def test_a_convolution_times_its_sigmoid_is_right_where_they_are_set_apart(
     rows: int, tmp_path: Path
 ) -> None:
-    was = _error_there(_silu(rows), SpellOut(ops=()), tmp_path / "as-it-was")
+    was = _error_there(_silu(rows), ApplyWorkarounds(ops=()), tmp_path / "as-it-was")
     assert was > _WRONG, "the simulator computes it rightly now: the rule is needed no longer"
-    assert _error_there(_silu(rows), SpellOut(), tmp_path / "set-apart") < 0.001
+    assert _error_there(_silu(rows), ApplyWorkarounds(), tmp_path / "set-apart") < 0.001
 
 
 def _resize(
@@ -167,14 +167,16 @@ def test_what_the_simulator_computes_wrongly_is_right_as_it_is_spelled_out(
 ) -> None:
     copy = onnx.ModelProto()
     copy.CopyFrom(model)
-    was = _error_there(copy, SpellOut(ops=()), tmp_path / "as-it-was", profile=profile)
+    was = _error_there(copy, ApplyWorkarounds(ops=()), tmp_path / "as-it-was", profile=profile)
     assert was > _WRONG, "the simulator computes it rightly now: the rule is needed no longer"
-    assert _error_there(model, SpellOut(), tmp_path / "spelled-out", profile=profile) < 0.03
+    assert _error_there(model, ApplyWorkarounds(), tmp_path / "spelled-out", profile=profile) < 0.03
 
 
-@pytest.mark.parametrize(("settings", "is_right"), [(SpellOut(ops=()), False), (SpellOut(), True)])
+@pytest.mark.parametrize(
+    ("settings", "is_right"), [(ApplyWorkarounds(ops=()), False), (ApplyWorkarounds(), True)]
+)
 def test_integers_that_come_quantized_are_padded_with_zero(
-    settings: SpellOut, is_right: bool, tmp_path: Path
+    settings: ApplyWorkarounds, is_right: bool, tmp_path: Path
 ) -> None:
     pair = ["s", "z"]
     nodes = [
@@ -196,7 +198,7 @@ def test_integers_that_come_quantized_are_padded_with_zero(
     )
     path = tmp_path / "variant" / "model.onnx"
     path.parent.mkdir()
-    onnx.save(spell_out(model, settings, context).model, path)
+    onnx.save(apply_workarounds(model, settings, context).model, path)
     got = try_model(path, samples, profile_settings(_NARROW), timeout_s=300.0).outputs[0]["y"]
     want = open_plain(path)(samples.read(0))["y"]
     assert np.allclose(got, want, atol=0.03) == is_right
@@ -215,9 +217,9 @@ def test_outputs_with_16_bits_are_right_with_the_scales_that_the_simulator_compu
 
     samples = Samples(count=4, read=values, source="made by the test")
     free = resolve_profile("qnn-htp", {"pass": [{"name": "quantize", "fixed_scales": False}]})
-    was = _error_there(model, SpellOut(), tmp_path / "free", profile=free, samples=samples)
+    was = _error_there(model, ApplyWorkarounds(), tmp_path / "free", profile=free, samples=samples)
     assert was > _WRONG, "the simulator computes it rightly now: the scale is needed no longer"
-    assert _error_there(model, SpellOut(), tmp_path / "fixed", samples=samples) < 0.001
+    assert _error_there(model, ApplyWorkarounds(), tmp_path / "fixed", samples=samples) < 0.001
 
 
 def test_what_is_wrong_and_not_spelled_out_is_refused_with_the_operators_name(

@@ -47,7 +47,12 @@ def test_ctrl_c_in_any_phase_exits_130_and_leaves_the_old_bundle(
     output = folder / "small-1.0.0.edgepack"
     shutil.copy(yesterday, output)
     # A shell starts what it puts into the background with SIGINT ignored, and children inherit it.
-    words = ("env", "--default-signal=INT", *COMMAND, *_words(material, output, "cpu", "--force"))
+    words = (
+        "env",
+        "--default-signal=INT",
+        *COMMAND,
+        *_words(material, output, "cpu", "--force"),
+    )
     with subprocess.Popen(words, cwd=tmp_path, stderr=subprocess.PIPE) as process:
         try:
             deadline = time.monotonic() + 120

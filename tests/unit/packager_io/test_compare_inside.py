@@ -98,7 +98,7 @@ def test_the_command_names_layers_and_ranges(tmp_path: Path) -> None:
 
 def test_a_report_of_an_older_release_is_still_read(tmp_path: Path) -> None:
     old = msgspec.to_builtins(make_report(make_variant(inspection=BEFORE)))
-    for key in ("inspection", "culprits", "left_nodes", "profile_sha256"):
+    for key in ("inspection", "sensitive_nodes", "left_nodes", "profile_sha256"):
         del old["variants"][0][key]
     for attempt in old["variants"][0]["attempts"]:
         for key in ("float_nodes", "is_best", "latency_ms"):

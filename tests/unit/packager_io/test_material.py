@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from edgepack.bundle.golden import Golden
-from edgepack.packager.pipeline.build_samples import Material
+from edgepack.packager.pipeline.build_samples import BuildSamples
 from edgepack.packager.progress import silent
 from edgepack.packager.samples.files import open_samples
 from edgepack.packager.source.model import load_source
@@ -28,11 +28,11 @@ def test_golden_samples_run_first_and_others_where_they_are_few(
 ) -> None:
     source = load_source(save(small_cnn(), tmp_path / "m.onnx"))
     held_out = Samples(count=8, read=_sample, source="made by the test")
-    material = Material(
+    material = BuildSamples(
         opened=open_samples(str(write_stack(tmp_path / "stack.npz", 3)), source.inputs, {}, silent),
         split=SampleSplit(calibration=held_out, search=held_out, held_out=held_out),
         golden=Golden(inputs=tuple(map(_sample, golden)), outputs=tuple(map(_sample, golden))),
         float_source=FloatSource(source, tmp_path / "float.onnx"),
         notes=(),
     )
-    assert [int(feeds["x"][0, 0]) for feeds in material.first_on_provider(4)] == first
+    assert [int(feeds["x"][0, 0]) for feeds in material.provider_samples(4)] == first

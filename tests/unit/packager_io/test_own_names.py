@@ -6,7 +6,7 @@ from onnx import helper
 from edgepack.errors import BuildError
 from edgepack.packager.passes.unique_names import set_names_apart
 from edgepack.packager.reports.own_names import name_in_error, name_in_report, own_names
-from edgepack.packager.search.attempts import Culprit
+from edgepack.packager.search.attempts import SensitiveNode
 from tests.unit.packager_io.reports import make_report, make_variant
 
 
@@ -34,9 +34,9 @@ def test_names_that_were_set_apart_are_told_as_the_model_has_them() -> None:
 
 def test_a_report_and_a_refusal_have_them() -> None:
     spell = own_names(_graph())
-    report = make_report(make_variant(culprits=(Culprit(name="enc|q|", noise=0.1),)))
+    report = make_report(make_variant(sensitive_nodes=(SensitiveNode(name="enc|q|", noise=0.1),)))
     told = name_in_report(report, spell)
-    assert told.variants[0].culprits == (Culprit(name="enc/q", noise=0.1),)
+    assert told.variants[0].sensitive_nodes == (SensitiveNode(name="enc/q", noise=0.1),)
     assert told.variants[0].files == report.variants[0].files
     error = BuildError("node enc|q is wrong", found_in="pass clean, node enc|q")
     name_in_error(error, spell)

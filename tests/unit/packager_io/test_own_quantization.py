@@ -2,7 +2,7 @@
 
 import pytest
 
-from edgepack.packager.graph.source_quantization import OwnQuantization
+from edgepack.packager.graph.source_quantization import SourceQuantization
 
 
 @pytest.mark.parametrize(
@@ -17,7 +17,7 @@ from edgepack.packager.graph.source_quantization import OwnQuantization
 def test_its_precision_counts_the_bits_of_its_types(
     activations: tuple[str, ...], weights: tuple[str, ...], precision: str
 ) -> None:
-    own = OwnQuantization(
+    own = SourceQuantization(
         activations=activations,
         weights=weights,
         is_per_channel=False,

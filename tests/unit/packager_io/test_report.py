@@ -26,8 +26,8 @@ from edgepack.packager.reports.report import (
     speed_text,
 )
 from edgepack.packager.reports.views import latency_points, shared_prefix, size_points
-from edgepack.packager.runtime.unassigned_nodes import UntakenNode
-from edgepack.packager.search.attempts import Culprit
+from edgepack.packager.runtime.unassigned_nodes import UnassignedNode
+from edgepack.packager.search.attempts import SensitiveNode
 from tests.unit.packager_io.reports import CPU, make_report, make_variant
 
 
@@ -133,7 +133,9 @@ INSIDE = Inspection(sample_count=4, layers=(LAYER,), ranges=(WIDE,))
 
 
 def test_layers_ranges_and_culprits_are_told() -> None:
-    variant = make_variant(inspection=INSIDE, culprits=(Culprit(name="head", noise=0.0463),))
+    variant = make_variant(
+        inspection=INSIDE, sensitive_nodes=(SensitiveNode(name="head", noise=0.0463),)
+    )
     page = render_report(make_report(variant))
     for text in (
         "Error of each layer",
@@ -152,7 +154,7 @@ def test_layers_ranges_and_culprits_are_told() -> None:
 
 
 def test_nodes_that_were_left_are_grouped_with_the_provider_s_reason() -> None:
-    left = tuple(UntakenNode(name=f"cast_{i}", op="Cast", reason="no <int64>") for i in range(5))
+    left = tuple(UnassignedNode(name=f"cast_{i}", op="Cast", reason="no <int64>") for i in range(5))
     page = render_report(make_report(make_variant(left_nodes=left)))
     assert "cast_0, cast_1, cast_2</code> and 2 more" in page
     assert page.count("no &lt;int64&gt;") == 1
@@ -166,7 +168,7 @@ def _refused() -> RefusedProfile:
         accuracy=msgspec.structs.replace(variant.accuracy, value=0.91),
         placement=variant.placement,
         attempts=variant.attempts,
-        culprits=(Culprit(name="head", noise=0.3),),
+        sensitive_nodes=(SensitiveNode(name="head", noise=0.3),),
         inspection=INSIDE,
         left_nodes=(),
         notes=(),

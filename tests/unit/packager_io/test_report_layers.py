@@ -13,7 +13,7 @@ from edgepack.packager.metrics import inspection
 from edgepack.packager.metrics.inspection import inspect
 from edgepack.packager.metrics.layer_errors import Layer, measure_layer
 from edgepack.packager.metrics.tensor_ranges import ActivationScale, describe_range
-from edgepack.packager.runtime.unassigned_nodes import UntakenNode, explain_left
+from edgepack.packager.runtime.unassigned_nodes import UnassignedNode, explain_left
 from edgepack.packager.tensors.observations import Observation
 from edgepack.packager.tensors.sequence import Samples
 
@@ -162,7 +162,7 @@ def test_the_provider_s_reason_is_found_by_the_node_s_name(tmp_path: Path) -> No
     left = [LeftNode("a cast", "Cast"), LeftNode("c", "Conv"), LeftNode("x/Q", "Q")]
     because = "Q nodes that consume a graph input stay."
     assert explain_left(left, log) == (
-        UntakenNode(name="a cast", op="Cast", reason=because),
-        UntakenNode(name="c", op="Conv"),
-        UntakenNode(name="x/Q", op="Q", reason=because),
+        UnassignedNode(name="a cast", op="Cast", reason=because),
+        UnassignedNode(name="c", op="Conv"),
+        UnassignedNode(name="x/Q", op="Q", reason=because),
     )

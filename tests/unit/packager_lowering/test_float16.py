@@ -13,7 +13,7 @@ from edgepack.packager.graph.model_files import save_model
 from edgepack.packager.graph.shape_inference import add_shapes
 from edgepack.packager.profiles.pass_settings import Float16
 from edgepack.packager.progress import silent
-from edgepack.packager.quantization.float16.maker import HalfMaker
+from edgepack.packager.quantization.float16.maker import Float16Maker
 from edgepack.packager.quantization.float16.range import constant_fits
 from edgepack.packager.runtime.float16_rounding import open_rounding
 from edgepack.packager.runtime.model_run import ModelRunner, largest_difference
@@ -30,7 +30,7 @@ from tests.unit.packager_passes.models import (
 
 def _maker(
     model: onnx.ModelProto, folder: Path, *, scale: float = 1.0, **settings: Any
-) -> HalfMaker:
+) -> Float16Maker:
     given = samples_for(model, 4)
     samples = Samples(
         count=4,
@@ -40,7 +40,7 @@ def _maker(
         },
         source="made",
     )
-    return HalfMaker(model, Float16(**settings), samples, work_dir=folder, progress=silent)
+    return Float16Maker(model, Float16(**settings), samples, work_dir=folder, progress=silent)
 
 
 def _types(model: onnx.ModelProto) -> dict[str, int]:

@@ -17,7 +17,7 @@ from edgepack.packager.gates.checks import (
 from edgepack.packager.profiles.reading import load_profile
 from edgepack.packager.profiles.schema import Profile
 from edgepack.packager.runtime.model_run import Outputs
-from edgepack.packager.runtime.unassigned_nodes import UntakenNode
+from edgepack.packager.runtime.unassigned_nodes import UnassignedNode
 from edgepack.packager.search.description import describe_search
 from tests.unit.packager_search.toys import ToyMaker, search_toy
 
@@ -148,11 +148,11 @@ def test_a_provider_that_takes_too_little_is_refused_with_what_it_left_most_of_f
 def test_each_reason_that_the_provider_gave_is_told_once_with_a_node_that_has_it() -> None:
     placement = Placement(provider="NPU", taken=1, total=9, left={"Gemm": 2}, verified=True)
     left = [
-        UntakenNode(name="g1/dq", op="DequantizeLinear", reason="only support alpha=1.0."),
-        UntakenNode(name="g1", op="Gemm", reason="only support alpha=1.0."),
-        UntakenNode(name="g2", op="Gemm", reason="only support alpha=1.0."),
-        UntakenNode(name="silent", op="Where"),
-        UntakenNode(name="s", op="Scaler", reason="not supported"),
+        UnassignedNode(name="g1/dq", op="DequantizeLinear", reason="only support alpha=1.0."),
+        UnassignedNode(name="g1", op="Gemm", reason="only support alpha=1.0."),
+        UnassignedNode(name="g2", op="Gemm", reason="only support alpha=1.0."),
+        UnassignedNode(name="silent", op="Where"),
+        UnassignedNode(name="s", op="Scaler", reason="not supported"),
     ]
     refusal = check_placement(_profile(placement_min=0.8), placement, left)
     assert refusal is not None

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from edgepack.errors import BuildError
 from edgepack.packager.pipeline import holdout_validation as confirming
 from edgepack.packager.pipeline import savings_summary as saving
-from edgepack.packager.pipeline.holdout_verdict import Confirmed, judge_held_out
+from edgepack.packager.pipeline.holdout_verdict import ValidatedCombination, judge_on_holdout
 from tests.unit.packager_passes.products import prepare_products
 
 _NODES = 8
@@ -23,15 +23,15 @@ def let_differ(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[int]]:
     def install(times: int, **verdict: Any) -> list[int]:
         float_nodes: list[int] = []
 
-        def differing(*args: Any) -> Confirmed:
-            confirmed = judge_held_out(*args)
-            found = confirmed.explored.chosen.found
+        def differing(*args: Any) -> ValidatedCombination:
+            validated = judge_on_holdout(*args)
+            found = validated.searched.chosen.found
             float_nodes.append(len(found.best.float_nodes) if found else 0)
             if len(float_nodes) > times:
-                return confirmed
-            return replace(confirmed, verdict=replace(confirmed.verdict, **verdict))
+                return validated
+            return replace(validated, verdict=replace(validated.verdict, **verdict))
 
-        monkeypatch.setattr(confirming, "judge_held_out", differing)
+        monkeypatch.setattr(confirming, "judge_on_holdout", differing)
         return float_nodes
 
     return install

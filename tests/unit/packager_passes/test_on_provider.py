@@ -9,8 +9,8 @@ import pytest
 
 from edgepack.agent.runtime.opening import ProviderSettings
 from edgepack.bundle.manifest import Placement
-from edgepack.packager.pipeline import provider_validation as on_provider
-from edgepack.packager.pipeline.provider_validation import OnProvider
+from edgepack.packager.pipeline import provider_validation as provider_validation
+from edgepack.packager.pipeline.provider_validation import ProviderValidation
 from edgepack.packager.profiles.reading import load_profile
 from edgepack.packager.progress import silent
 from edgepack.packager.runtime.evaluator import Evaluator, Venue
@@ -45,13 +45,13 @@ def test_of_a_slow_simulator_two_samples_are_told_and_of_a_provider_four_whateve
         placement = Placement(provider=settings.provider, taken=1, total=1, verified=True)
         return Trial(placement=placement, outputs=tuple(identity(feeds) for feeds in first))
 
-    monkeypatch.setattr(on_provider, "try_model", run_some)
+    monkeypatch.setattr(provider_validation, "try_model", run_some)
     profile = load_profile("qnn-htp")
     venue = Venue(is_native=not simulated, is_simulated=simulated, because="a test")
     golden = Samples(count=8, read=sample, source="a test")
     judge = CandidateJudge(identity, golden, profile.gates.accuracy, None)
     stand_in = judge.reference.distances([identity(feeds) for feeds in golden])
-    there = OnProvider(identity, golden, None, silent).run(
+    there = ProviderValidation(identity, golden, None, silent).run(
         Path("model.onnx"), profile, Evaluator(profile, venue), stand_in
     )
     assert (asked, seen) == ([least], list(range(ran)))
@@ -69,7 +69,7 @@ def test_what_is_wrong_in_a_later_sample_alone_is_refused(
         placement = Placement(provider=settings.provider, taken=1, total=1, verified=True)
         return Trial(placement=placement, outputs=tuple(outputs))
 
-    monkeypatch.setattr(on_provider, "try_model", run_all)
+    monkeypatch.setattr(provider_validation, "try_model", run_all)
     path = tmp_path / "model.onnx"
     onnx.save(cnn(), path)  # its nodes are looked through for those that are known to be wrong
     profile = load_profile("qnn-htp")
@@ -77,7 +77,7 @@ def test_what_is_wrong_in_a_later_sample_alone_is_refused(
     golden = Samples(count=8, read=sample, source="a test")
     judge = CandidateJudge(identity, golden, profile.gates.accuracy, None)
     stand_in = judge.reference.distances([identity(feeds) for feeds in golden])
-    there = OnProvider(identity, golden, None, silent).run(
+    there = ProviderValidation(identity, golden, None, silent).run(
         path, profile, Evaluator(profile, venue), stand_in
     )
     assert there is not None

@@ -47,7 +47,7 @@ def _found(value: float) -> SearchResult:
         judged=Judged(verdict=_verdict(value), size_bytes=1, lowered=2),
     )
     spared = replace(whole, float_nodes=("a",), judged=replace(whole.judged, verdict=_verdict(1.0)))
-    return SearchResult(best=spared, attempts=(), culprits=(), candidates=(whole, spared))
+    return SearchResult(best=spared, attempts=(), sensitive_nodes=(), candidates=(whole, spared))
 
 
 def test_a_profile_is_advised_with_the_reason_that_a_look_at_it_gave() -> None:
@@ -113,7 +113,7 @@ def _refuse(folder: Path, plan: SearchPlan | None = None) -> str:
         "vitisai-xint8",
         {
             "gates": {
-                "otherwise": ["vitisai-a8w8", "vitisai-a16w8", "vitisai-bf16"],
+                "alternatives": ["vitisai-a8w8", "vitisai-a16w8", "vitisai-bf16"],
                 "accuracy": {"metric": "explained_variance", "explained_variance_min": 0.99},
             },
             "pass": [{"name": "quantize", "max_float_share": 0.0}],

@@ -34,7 +34,7 @@ def test_the_profiles_that_were_promised_are_shipped() -> None:
 @pytest.mark.parametrize("name", list_profiles())
 def test_what_is_looked_at_before_a_refusal_is_shipped_and_for_the_same_provider(name: str) -> None:
     profile = load_profile(name)
-    for other in profile.gates.otherwise:
+    for other in profile.gates.alternatives:
         assert other != name
         assert load_profile(other).device.provider == profile.device.provider
 
@@ -56,7 +56,7 @@ def test_an_unknown_key_is_refused_with_file_key_and_what_is_allowed(tmp_path: P
         load_profile(path)
     message = str(caught.value)
     assert "unknown key 'placment_min'" in message
-    allowed = "accuracy, float_instead, otherwise, placement_min, size_ratio_max"
+    allowed = "accuracy, alternatives, float_instead, known_wrong_ops, placement_min"
     assert f"allowed here: {allowed}" in message
     assert f"{path}, gates.placment_min" in message
     assert "try: placement_min" in message
@@ -218,10 +218,14 @@ def _quantize(**settings: object) -> dict[str, object]:
         ("vitisai-xint8", _quantize(activation_symmetric=False), "need symmetric activations"),
         ("vitisai-xint8", _quantize(fixed_scales=True), "searched as powers of two"),
         ("qnn-htp", _quantize(qdq_domain="onnx"), "uint16 needs opset 21"),
-        ("cpu", _quantize(raised_activations="int16", qdq_domain="onnx"), "int16 needs opset 21"),
+        (
+            "cpu",
+            _quantize(high_precision_activations="int16", qdq_domain="onnx"),
+            "int16 needs opset 21",
+        ),
         (
             "vitisai-xint8",
-            _quantize(backend="quark", raised_activations="int16"),
+            _quantize(backend="quark", high_precision_activations="int16"),
             "configurations have one type of activations",
         ),
         ("qnn-htp", {"limits": {"static_shapes": False}}, "static shapes only"),

@@ -14,9 +14,9 @@ from onnx import helper
 from edgepack.errors import BuildError
 from edgepack.packager.bundling.prepared_variant import PreparedVariant
 from edgepack.packager.gates.provider_errors import explain_refusal
-from edgepack.packager.graph.source_quantization import read_own_quantization
+from edgepack.packager.graph.source_quantization import read_source_quantization
 from edgepack.packager.metrics.inspection import Inspection, inspect
-from edgepack.packager.pipeline import provider_validation as on_provider
+from edgepack.packager.pipeline import provider_validation as provider_validation
 from edgepack.packager.profiles.reading import load_profile
 from edgepack.packager.profiles.schema import Profile
 from edgepack.packager.runtime.trial import Trial, try_model
@@ -43,7 +43,7 @@ class _FaultyProvider:
     def __call__(self, model: Path, *args: Any, **settings: Any) -> Trial:
         trial = try_model(model, *args, **settings)
         self.runs += 1
-        if self.runs > self.faults or read_own_quantization(onnx.load(model).graph) is None:
+        if self.runs > self.faults or read_source_quantization(onnx.load(model).graph) is None:
             return trial
         wrong = tuple(
             {name: value.astype(np.float32) * np.float32(3) for name, value in outputs.items()}
@@ -63,7 +63,7 @@ def prepare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Prepare:
         faults: int, *, float_instead: tuple[str, ...] = (), allow_degraded: bool = False
     ) -> tuple[PreparedVariant, _FaultyProvider]:
         provider = _FaultyProvider(faults)
-        monkeypatch.setattr(on_provider, "try_model", provider)
+        monkeypatch.setattr(provider_validation, "try_model", provider)
         variant = prepare_products(
             tmp_path,
             count=3,
@@ -103,7 +103,7 @@ def test_it_goes_on_at_most_twice_and_then_the_provider_is_the_reason(prepare: P
     with pytest.raises(BuildError) as caught:
         prepare(99)
     assert "CPUExecutionProvider computes output 'y' with an error of" in caught.value.problem
-    assert "leave_ops" in (caught.value.remedy or "")
+    assert "exclude_ops" in (caught.value.remedy or "")
     variant, provider = prepare(99, allow_degraded=True)
     assert variant.degraded
     assert len(_told(variant)) == 2
@@ -114,7 +114,7 @@ def test_where_no_candidate_gets_far_enough_one_on_half_the_way_is_tried(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     provider = _FaultyProvider(1)
-    monkeypatch.setattr(on_provider, "try_model", provider)
+    monkeypatch.setattr(provider_validation, "try_model", provider)
     variant = prepare_products(tmp_path, count=8, max_float_share=0.3)
     assert "None does: half of what the most accurate candidate gains is taken for enough." in (
         variant.notes
@@ -193,9 +193,9 @@ def test_what_takes_memory_is_over_before_the_provider_runs(
     prepare: Prepare, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     order: list[str] = []
-    run_there = on_provider.OnProvider.run
+    run_there = provider_validation.ProviderValidation.run
 
-    def told_run(*args: Any, **settings: Any) -> on_provider.RanThere | None:
+    def told_run(*args: Any, **settings: Any) -> provider_validation.ProviderRun | None:
         order.append("run")
         return run_there(*args, **settings)
 
@@ -203,7 +203,7 @@ def test_what_takes_memory_is_over_before_the_provider_runs(
         order.append("look")
         return inspect(*args, **settings)
 
-    monkeypatch.setattr(on_provider.OnProvider, "run", told_run)
+    monkeypatch.setattr(provider_validation.ProviderValidation, "run", told_run)
     monkeypatch.setattr("edgepack.packager.pipeline.prepare_variant.inspect", told_look)
     variant, _ = prepare(1)
     assert order == ["look", "run"] * 2
@@ -240,7 +240,7 @@ class _RefusingProvider:
 def test_nodes_for_which_a_provider_refuses_the_whole_graph_stay_float(
     refused: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(on_provider, "try_model", _RefusingProvider(*refused))
+    monkeypatch.setattr(provider_validation, "try_model", _RefusingProvider(*refused))
     variant = prepare_products(tmp_path, count=5)
     (told,) = [note for note in variant.notes if "stays float" in note or "stay float" in note]
     assert told.startswith(", ".join(refused))
@@ -256,7 +256,7 @@ def test_nodes_for_which_a_provider_refuses_the_whole_graph_stay_float(
 def test_what_would_leave_nothing_quantized_is_refused_with_the_node(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(on_provider, "try_model", _RefusingProvider("product_0"))
+    monkeypatch.setattr(provider_validation, "try_model", _RefusingProvider("product_0"))
     with pytest.raises(BuildError) as caught:
         prepare_products(tmp_path, count=1)
     assert caught.value.problem.startswith("it has no memory: it refuses the graph up to product_0")
@@ -270,7 +270,7 @@ def test_a_provider_that_takes_nothing_at_all_blames_no_node(
     def refuse(*args: Any, **settings: Any) -> Trial:
         raise BuildError("the library does not load", remedy="install it")
 
-    monkeypatch.setattr(on_provider, "try_model", refuse)
+    monkeypatch.setattr(provider_validation, "try_model", refuse)
     with pytest.raises(BuildError) as caught:
         prepare_products(tmp_path, count=3)
     assert (caught.value.problem, caught.value.remedy) == (
@@ -283,7 +283,7 @@ def test_what_takes_too_long_to_open_blames_no_node(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     provider = _RefusingProvider("product_1")
-    monkeypatch.setattr(on_provider, "try_model", provider)
+    monkeypatch.setattr(provider_validation, "try_model", provider)
     monkeypatch.setattr("edgepack.packager.pipeline.unsupported_nodes._MOST_S_ONE", 0.0)
     with pytest.raises(BuildError) as caught:
         prepare_products(tmp_path, count=3)

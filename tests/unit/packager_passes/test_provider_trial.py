@@ -128,7 +128,7 @@ def test_a_provider_that_computes_something_else_is_told_with_numbers_and_no_rem
         "the CPU's stand-in with at most 2.1%"
     )
     assert f"whose types are not {precision}" in refusal.remedy
-    assert "leave_ops" in refusal.remedy
+    assert "exclude_ops" in refusal.remedy
 
 
 def test_a_provider_whose_library_is_missing_is_told_and_not_blamed_on_the_model(

@@ -29,7 +29,7 @@ node = helper.make_node
 
 
 def _settings(**changes: object) -> Quantize:
-    given = {"raised_activations": "uint16", "fixed_scales": True, **changes}
+    given = {"high_precision_activations": "uint16", "fixed_scales": True, **changes}
     settings = resolve_profile("qnn-htp-a8w8", {"pass": [{"name": "quantize", **given}]}).quantize
     assert settings is not None
     return settings
@@ -87,7 +87,7 @@ def test_a_raised_node_reads_and_writes_16_bits_and_the_others_8(tmp_path: Path)
 
 
 def test_where_none_is_raised_nothing_differs_from_8_bits(tmp_path: Path) -> None:
-    eight = _quantizer(cnn(), tmp_path / "8", raised_activations="").build("minmax").model
+    eight = _quantizer(cnn(), tmp_path / "8", high_precision_activations="").build("minmax").model
     mixed = _quantizer(cnn(), tmp_path / "16").build("minmax").model
     assert mixed == eight
 
@@ -219,7 +219,7 @@ def test_only_nodes_that_can_be_raised_by_themselves_are_offered(tmp_path: Path)
     quantizer = _quantizer(cnn(), tmp_path)
     assert quantizer.raising is not None
     assert set(quantizer.raising.names) == set(quantizer.names) - {"pool", "flatten"}
-    assert _quantizer(cnn(), tmp_path, raised_activations="").raising is None
+    assert _quantizer(cnn(), tmp_path, high_precision_activations="").raising is None
 
 
 def test_raised_nodes_cost_what_their_weights_cost(tmp_path: Path) -> None:

@@ -140,7 +140,7 @@ def test_nodes_that_lose_too_much_return_to_float_and_the_search_is_recorded(
 def test_nodes_that_lose_too_much_get_16_bits_where_the_profile_says_so(build: Build) -> None:
     whole_graph = resolve_profile(
         "vitisai-a8w8",
-        {"pass": [{"name": "quantize", "raised_activations": "int16"}]},
+        {"pass": [{"name": "quantize", "high_precision_activations": "int16"}]},
     )
     variant = build(spread_model(50), whole_graph)
     assert variant.accuracy.value >= variant.accuracy.budget

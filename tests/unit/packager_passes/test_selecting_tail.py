@@ -20,7 +20,7 @@ from edgepack.packager.progress import silent
 from edgepack.packager.runtime.model_run import Outputs
 from edgepack.packager.source.model import SourceModel, load_source
 from edgepack.packager.source.reference import FloatSource
-from edgepack.packager.source.watched_outputs import watch_tail
+from edgepack.packager.source.watched_outputs import watch_before_postprocessing
 from edgepack.packager.tensors.meanings import Meaning
 from edgepack.packager.tensors.sequence import SampleSplit
 from tests.unit.packager_passes.models import constant, make_model, samples_for, weight
@@ -91,7 +91,7 @@ def _prepare(source: SourceModel, profile: str, folder: Path) -> PreparedVariant
 
 
 def test_the_floats_that_enter_the_tail_are_found_whole(tmp_path: Path) -> None:
-    watched = watch_tail(_source(_detector(), tmp_path))
+    watched = watch_before_postprocessing(_source(_detector(), tmp_path))
     assert watched.watched == ("eb", _SCORES), "the turn only moves values"
     assert watched.meanings == {
         "eb": Meaning.VALUES,
@@ -105,18 +105,18 @@ def test_the_floats_that_enter_the_tail_are_found_whole(tmp_path: Path) -> None:
 
 def test_a_selection_in_the_middle_of_a_network_is_no_tail(tmp_path: Path) -> None:
     source = _source(_detector(has_decoder=True), tmp_path)
-    assert watch_tail(source) is source
+    assert watch_before_postprocessing(source) is source
 
 
 def test_an_output_that_a_person_gave_a_meaning_is_judged_by_that(tmp_path: Path) -> None:
     source = _source(_detector(), tmp_path)
     declared = replace(source, meanings={"boxes": Meaning.VALUES, "scores": Meaning.VALUES})
-    assert watch_tail(declared) is declared
+    assert watch_before_postprocessing(declared) is declared
 
 
 @pytest.mark.parametrize("profile", ["vitisai-xint8", "openvino-npu", "coreml-fp16"])
 def test_a_variant_keeps_its_tail_float_and_its_outputs(tmp_path: Path, profile: str) -> None:
-    source = watch_tail(_source(_detector(), tmp_path))
+    source = watch_before_postprocessing(_source(_detector(), tmp_path))
     variant = _prepare(source, profile, tmp_path)
     model = onnx.load(variant.folder / variant.model_file)
     assert [value.name for value in model.graph.output] == ["boxes", "scores"]
@@ -168,7 +168,7 @@ def test_a_device_must_find_half_of_what_the_worst_sample_has_here() -> None:
 
 
 def test_the_variant_selects_what_its_own_scores_say(tmp_path: Path) -> None:
-    source = watch_tail(_source(_detector(), tmp_path))
+    source = watch_before_postprocessing(_source(_detector(), tmp_path))
     variant = _prepare(source, "vitisai-xint8", tmp_path)
     session = open_on_cpu(variant.folder / variant.model_file, optimize=False)
     feeds = samples_for(_detector(), 1, seed=5).read(0)

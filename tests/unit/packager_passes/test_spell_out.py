@@ -11,9 +11,9 @@ from onnx import helper, numpy_helper
 
 from edgepack.errors import BuildError
 from edgepack.packager.graph.queries import index_graph
-from edgepack.packager.passes.apply_workarounds import spell_out
+from edgepack.packager.passes.apply_workarounds import apply_workarounds
 from edgepack.packager.passes.context import PassContext
-from edgepack.packager.profiles.pass_settings import SpellOut
+from edgepack.packager.profiles.pass_settings import ApplyWorkarounds
 from edgepack.packager.profiles.reading import load_profile
 from edgepack.packager.profiles.schema import Limits
 from edgepack.packager.runtime.model_run import ModelRunner, Outputs
@@ -39,7 +39,7 @@ def _two_reciprocals() -> onnx.ModelProto:
 def test_a_reciprocal_becomes_a_quotient_with_the_same_value(tmp_path: Path) -> None:
     feeds: Outputs = {"x": np.array([[0.01, 0.5, 2.0, -3.0]], dtype=np.float32)}
     before = ModelRunner(_two_reciprocals(), tmp_path / "before.onnx").run(feeds)["y"]
-    result = spell_out(_two_reciprocals(), SpellOut(), _context(tmp_path))
+    result = apply_workarounds(_two_reciprocals(), ApplyWorkarounds(), _context(tmp_path))
     assert [node.op_type for node in result.model.graph.node] == ["Div", "Add", "Div"]
     assert [tensor.name for tensor in result.model.graph.initializer] == ["edgepack/one/1"]
     assert result.notes == ("2 Reciprocal became Div, which the provider computes right.",)
@@ -74,7 +74,7 @@ def test_a_convolution_meets_a_sigmoid_apart_on_maps_of_some_sizes(
     model = _gated(rows, gate_of=gate_of, swapped=swapped)
     [feeds] = samples_for(model, 1)
     before = ModelRunner(model, tmp_path / "before.onnx").run(feeds)["y"]
-    result = spell_out(model, SpellOut(), _context(tmp_path))
+    result = apply_workarounds(model, ApplyWorkarounds(), _context(tmp_path))
     onnx.checker.check_model(result.model, full_check=True)
     apart, gate = (n for n in result.model.graph.node if n.op_type == "Mul")
     assert list(apart.input) == ["c", "edgepack/one/1"]
@@ -90,7 +90,7 @@ def test_what_the_provider_computes_rightly_is_left(
 ) -> None:
     model = _gated(rows, gate_of=gate_of)
     before = model.SerializeToString()
-    result = spell_out(model, SpellOut(), _context(tmp_path))
+    result = apply_workarounds(model, ApplyWorkarounds(), _context(tmp_path))
     assert (result.model.SerializeToString(), result.notes) == (before, ())
 
 
@@ -117,7 +117,7 @@ def _compare(model: onnx.ModelProto, folder: Path) -> list[str]:
     """The types of a model's nodes as it is spelled out; its outputs are what they were."""
     [feeds] = samples_for(model, 1)
     before = ModelRunner(model, folder / "before.onnx").run(feeds)["y"]
-    result = spell_out(model, SpellOut(), _context(folder))
+    result = apply_workarounds(model, ApplyWorkarounds(), _context(folder))
     onnx.checker.check_model(result.model, full_check=True)
     after = ModelRunner(result.model, folder / "after.onnx").run(feeds)["y"]
     assert np.allclose(after.astype(np.float64), before.astype(np.float64), rtol=1e-5, atol=1e-6)
@@ -196,7 +196,7 @@ def test_an_average_over_padding_is_the_same_with_padding_that_is_written_out(
     before = model.SerializeToString()
     [feeds] = samples_for(model, 1)
     wanted = ModelRunner(model, tmp_path / "before.onnx").run(feeds)["y"]
-    result = spell_out(model, SpellOut(), _context(tmp_path))
+    result = apply_workarounds(model, ApplyWorkarounds(), _context(tmp_path))
     assert result.model.SerializeToString() != before
     assert [node.op_type for node in result.model.graph.node] == types
     assert result.notes == (
@@ -239,7 +239,7 @@ def test_a_softplus_of_a_convolution_is_taken_of_one_row_on_maps_of_some_sizes(
         return make_model(nodes, {"x": shape}, {"y": shape}, [weight("w", 3, 3, 1, 1)])
 
     assert _compare(model(10), tmp_path) == ["Conv", "Reshape", "Softplus", "Reshape"]
-    left = spell_out(model(13), SpellOut(), _context(tmp_path))
+    left = apply_workarounds(model(13), ApplyWorkarounds(), _context(tmp_path))
     assert ([node.op_type for node in left.model.graph.node], left.notes) == (
         ["Conv", "Softplus"],
         (),
@@ -259,7 +259,9 @@ def _padded(mode: str, *inputs: str) -> onnx.ModelProto:
 
 def test_a_pad_names_its_zero_with_or_without_axes(tmp_path: Path) -> None:
     assert _compare(_padded("constant", "", "axes"), tmp_path) == ["Pad"]
-    model = spell_out(_padded("constant", "", "axes"), SpellOut(), _context(tmp_path)).model
+    model = apply_workarounds(
+        _padded("constant", "", "axes"), ApplyWorkarounds(), _context(tmp_path)
+    ).model
     assert list(model.graph.node[0].input) == ["x", "pads", "edgepack/zero", "axes"]
 
 
@@ -290,7 +292,7 @@ def test_a_narrow_table_read_by_computed_indices_stands_twice(tmp_path: Path) ->
     model = _lookup()
     feeds: Outputs = {"i": np.array([0, 7, 10])}  # rows 5, -2 and -5
     before = ModelRunner(model, tmp_path / "before.onnx").run(feeds)
-    result = spell_out(model, SpellOut(), _context(tmp_path))
+    result = apply_workarounds(model, ApplyWorkarounds(), _context(tmp_path))
     tables = {tensor.name: list(tensor.dims) for tensor in result.model.graph.initializer}
     assert tables == {"five": [], "table/longer": [12, 4]}
     assert result.notes == (
@@ -324,7 +326,7 @@ def test_a_narrow_table_read_by_computed_indices_stands_twice(tmp_path: Path) ->
 )
 def test_what_was_seen_to_be_right_is_left(model: onnx.ModelProto, tmp_path: Path) -> None:
     before = model.SerializeToString()
-    result = spell_out(model, SpellOut(), _context(tmp_path))
+    result = apply_workarounds(model, ApplyWorkarounds(), _context(tmp_path))
     assert (result.model.SerializeToString(), result.notes) == (before, ())
 
 
@@ -333,7 +335,7 @@ def test_a_model_without_them_is_left_as_it_is(tmp_path: Path) -> None:
         [helper.make_node("Neg", ["x"], ["y"], name="neg")], {"x": [1]}, {"y": [1]}, []
     )
     before = model.SerializeToString()
-    result = spell_out(model, SpellOut(), _context(tmp_path))
+    result = apply_workarounds(model, ApplyWorkarounds(), _context(tmp_path))
     assert (result.model.SerializeToString(), result.notes) == (before, ())
 
 
@@ -341,10 +343,10 @@ def test_without_inferred_types_it_says_which_pass_must_come_first(tmp_path: Pat
     model = _two_reciprocals()
     del model.graph.value_info[:]
     with pytest.raises(BuildError, match="the type of 'sum' is not known") as refused:
-        spell_out(model, SpellOut(), _context(tmp_path))
+        apply_workarounds(model, ApplyWorkarounds(), _context(tmp_path))
     assert refused.value.remedy == "put the pass after infer_shapes"
 
 
 @pytest.mark.parametrize("name", ["qnn-htp", "qnn-htp-a8w8", "qnn-htp-v73"])
 def test_profiles_for_qnn_have_it(name: str) -> None:
-    assert SpellOut() in load_profile(name).passes
+    assert ApplyWorkarounds() in load_profile(name).passes

@@ -13,7 +13,11 @@ from edgepack.packager.profiles.pass_settings import Quantize
 from edgepack.packager.progress import silent
 from edgepack.packager.quantization.static.bias_correction import correct_biases
 from edgepack.packager.quantization.static.candidate import Quantizer
-from edgepack.packager.quantization.static.quantization_method import Way, list_ways, parse_way
+from edgepack.packager.quantization.static.quantization_method import (
+    QuantizationMethod,
+    list_methods,
+    parse_method,
+)
 from edgepack.packager.runtime.model_run import ModelRunner, Outputs
 from tests.unit.packager_passes.models import attention, cnn, make_model, samples_for, weight
 
@@ -38,14 +42,14 @@ def _quantizer(model: onnx.ModelProto, settings: Quantize, folder: Path) -> Quan
     ],
 )
 def test_the_words_of_a_way_are_read_back(words: str) -> None:
-    assert parse_way(words).words == words
+    assert parse_method(words).words == words
 
 
 def test_plain_ranges_come_first_and_only_the_first_two_are_combined() -> None:
     settings = _settings(
         ranges=("mse", "minmax", "entropy"), prepare=("cross-layer",), bias_correction="try"
     )
-    assert [way.words for way in list_ways(settings, ("cross-layer",))] == [
+    assert [way.words for way in list_methods(settings, ("cross-layer",))] == [
         "mse",
         "minmax",
         "entropy",
@@ -56,12 +60,12 @@ def test_plain_ranges_come_first_and_only_the_first_two_are_combined() -> None:
         "cross-layer + mse, bias corrected",
         "cross-layer + minmax, bias corrected",
     ]
-    assert list_ways(_settings(), ()) == (Way(ranges="minmax"),)
+    assert list_methods(_settings(), ()) == (QuantizationMethod(ranges="minmax"),)
 
 
 def test_feedback_is_tried_after_all_ranges_and_with_the_first_alone() -> None:
-    settings = _settings(ranges=("mse", "minmax"), weight_feedback="try", bias_correction="try")
-    ways = list_ways(settings, ())
+    settings = _settings(ranges=("mse", "minmax"), weight_rounding="gptq", bias_correction="try")
+    ways = list_methods(settings, ())
     assert [way.words for way in ways] == [
         "mse",
         "minmax",

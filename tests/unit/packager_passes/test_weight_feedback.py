@@ -30,7 +30,7 @@ _FEEDBACK = "minmax, weights with feedback"
 
 def _settings(**changes: object) -> Quantize:
     plain = {"ops": "compute", "activations": "uint16", "weights": "int8"}
-    return Quantize(**(plain | {"weight_feedback": "try"} | changes))  # type: ignore[arg-type]
+    return Quantize(**(plain | {"weight_rounding": "gptq"} | changes))  # type: ignore[arg-type]
 
 
 def _alike(model: onnx.ModelProto, count: int, *, seed: int = 0, size: float = 1.0) -> Samples:

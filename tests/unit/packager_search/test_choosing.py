@@ -5,17 +5,17 @@ from pathlib import Path
 
 import pytest
 
-from edgepack.packager.pipeline.prepared_combination import Explored
+from edgepack.packager.pipeline.prepared_combination import SearchedCombination
 from edgepack.packager.profiles.reading import resolve_profile
 from edgepack.packager.runtime.model_run import Run
 from edgepack.packager.search import race
 from edgepack.packager.search.combinations import Combination
 from edgepack.packager.tensors.sequence import Feeds
-from tests.unit.packager_search.explored import explore_spread
+from tests.unit.packager_search.searched import explore_spread
 
 FLOAT_MS = 1.0
 
-Choose = Callable[..., Explored]
+Choose = Callable[..., SearchedCombination]
 
 
 @pytest.fixture
@@ -32,7 +32,7 @@ def choose(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Choose:
         least: float = 0.9,
         methods: Sequence[str] = ("minmax",),
         searched: Sequence[str] = ("",),
-    ) -> Explored:
+    ) -> SearchedCombination:
         told = iter(times_ms)
 
         def measured(runs: Sequence[Run], feeds: Sequence[Feeds], *, rounds: int) -> list[float]:
@@ -51,19 +51,19 @@ def choose(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Choose:
         combinations = tuple(
             Combination(words=words, profile=resolve_profile("cpu", changes)) for words in searched
         )
-        explored = explore_spread(tmp_path / "build", combinations, spread=3.0)
+        found = explore_spread(tmp_path / "build", combinations, spread=3.0)
         assert next(told, None) is None, "not so often was anything timed"
-        return explored
+        return found
 
     return build
 
 
 def test_a_quantized_model_that_is_slower_gives_way_to_the_float_one(choose: Choose) -> None:
-    explored = choose((2.0, FLOAT_MS))
-    chosen = explored.chosen
+    searched = choose((2.0, FLOAT_MS))
+    chosen = searched.chosen
     assert not chosen.is_lowered
-    assert explored.size_bytes == explored.prepared.size_bytes
-    assert chosen.path == explored.prepared.path
+    assert searched.size_bytes == searched.prepared.size_bytes
+    assert chosen.path == searched.prepared.path
     assert chosen.precision == "fp32"
     assert chosen.notes[0].startswith(
         "The float model is published: on this host's CPUExecutionProvider the quantized one is no "
@@ -116,9 +116,9 @@ def test_one_that_is_hardly_slower_is_improved_and_the_others_are_timed_beside_t
 def test_what_misses_the_budget_gives_way_to_the_float_model_where_the_profile_says_so(
     choose: Choose,
 ) -> None:
-    explored = choose((0.5, FLOAT_MS), least=0.9999, float_instead=("inaccurate",))
-    assert explored.chosen.path == explored.prepared.path
-    assert explored.chosen.notes[0].startswith(
+    searched = choose((0.5, FLOAT_MS), least=0.9999, float_instead=("inaccurate",))
+    assert searched.chosen.path == searched.prepared.path
+    assert searched.chosen.notes[0].startswith(
         "The float model is published: the best quantized one (minmax, 3 nodes quantized) keeps "
         "explained_variance 0."
     )
@@ -132,6 +132,6 @@ def test_of_combinations_the_fastest_is_taken_or_of_equally_fast_ones_the_first(
     first_ms: float, second_ms: float, taken: str, choose: Choose
 ) -> None:
     times = ((first_ms, FLOAT_MS), (second_ms, FLOAT_MS))
-    explored = choose(*times, searched=("first", "second"))
-    assert explored.combination.words == taken
-    assert explored.notes[-1].startswith(f"Of 2 combinations, {taken} was taken: the cheapest")
+    searched = choose(*times, searched=("first", "second"))
+    assert searched.combination.words == taken
+    assert searched.notes[-1].startswith(f"Of 2 combinations, {taken} was taken: the cheapest")

@@ -14,7 +14,7 @@ from edgepack.packager.config.build_file import read_config
 from edgepack.packager.gates.checks import Advice
 from edgepack.packager.graph.node_precision import node_precision
 from edgepack.packager.pipeline import candidate_selection as choosing
-from edgepack.packager.pipeline.prepared_combination import Explored
+from edgepack.packager.pipeline.prepared_combination import SearchedCombination
 from edgepack.packager.pipeline.savings_summary import describe_little
 from edgepack.packager.profiles.reading import resolve_profile
 from edgepack.packager.profiles.schema import AccuracyGate, Gates
@@ -26,7 +26,7 @@ from edgepack.packager.search.judge import CandidateJudge
 from edgepack.packager.search.time_limit import TimeLimit
 from edgepack.packager.tensors.sequence import Samples
 from tests.unit.packager_passes.models import samples_for, spread_model
-from tests.unit.packager_search.explored import explore_spread
+from tests.unit.packager_search.searched import explore_spread
 
 
 def _activations(*kinds: str, **quantize: object) -> tuple[Combination, ...]:
@@ -96,7 +96,7 @@ def test_a_combination_that_no_time_is_left_for_is_told(tmp_path: Path) -> None:
 
 
 def test_a_combination_that_cannot_be_built_leaves_the_others(tmp_path: Path) -> None:
-    unable = _activations("int16", leave_ops=["MatMul"])
+    unable = _activations("int16", exclude_ops=["MatMul"])
     taken = explore_spread(tmp_path / "a", (*unable, *_activations("uint16")))
     assert taken.combination.words == "activations uint16"
     assert "activations int16 cannot be built (" in taken.notes[-1]
@@ -106,7 +106,7 @@ def test_a_combination_that_cannot_be_built_leaves_the_others(tmp_path: Path) ->
 
 def test_where_no_node_can_be_lowered_nothing_is_tried_first(tmp_path: Path) -> None:
     changes = {
-        "pass": [{"name": "quantize", "leave_ops": ["MatMul"]}],
+        "pass": [{"name": "quantize", "exclude_ops": ["MatMul"]}],
         "gates": {"float_instead": ["slower"]},
     }
     combination = Combination(words="", profile=resolve_profile("qnn-htp", changes))
@@ -114,8 +114,8 @@ def test_where_no_node_can_be_lowered_nothing_is_tried_first(tmp_path: Path) -> 
     assert taken.chosen.notes == (
         "The float model is published: it has no node whose precision could be lowered.",
     )
-    assert taken.chooser is not None
-    assert taken.chooser.try_first() is None
+    assert taken.selector is not None
+    assert taken.selector.try_first() is None
 
 
 @pytest.mark.parametrize(("third", "judged_on"), [(15, 30), (40, 64), (70, 64)])
@@ -171,19 +171,19 @@ def test_what_was_measured_with_other_settings_is_not_remembered(tmp_path: Path)
 
 def test_nodes_that_are_left_float_from_now_on_are_in_what_is_chosen_next(tmp_path: Path) -> None:
     taken = explore_spread(tmp_path / "a", _activations("uint16"), journal=Journal(tmp_path / "j"))
-    chooser, found = taken.chooser, taken.chosen.found
-    assert chooser is not None
+    selector, found = taken.selector, taken.chosen.found
+    assert selector is not None
     assert found is not None
-    assert list(chooser.names) == ["easy_layer", "spread_layer", "pick_layer"]
+    assert list(selector.names) == ["easy_layer", "spread_layer", "pick_layer"]
     assert found.best.words.endswith("3 nodes quantized")
 
-    again = onnx.load(chooser.make_again(found.best, ("easy_layer",)))
+    again = onnx.load(selector.make_again(found.best, ("easy_layer",)))
     precision = node_precision(again)
     assert precision is not None
     assert precision.quantized == {"spread_layer (MatMul)", "pick_layer (MatMul)"}
 
     left = taken.leave_float(("easy_layer",))
-    assert list(chooser.names) == ["spread_layer", "pick_layer"]
+    assert list(selector.names) == ["spread_layer", "pick_layer"]
     assert left is not None
     assert left.chosen.found is not None
     assert left.chosen.found.best.words.endswith("2 nodes quantized"), "measured, not remembered"
@@ -193,22 +193,22 @@ def test_nodes_that_are_left_float_from_now_on_are_in_what_is_chosen_next(tmp_pa
 
 def test_where_nothing_is_lowered_no_node_can_be_left_float(tmp_path: Path) -> None:
     combination = Combination(words="", profile=resolve_profile("fp32", {}))
-    chooser = explore_spread(tmp_path / "a", (combination,)).chooser
-    assert chooser is not None
-    assert chooser.names == ()
+    selector = explore_spread(tmp_path / "a", (combination,)).selector
+    assert selector is not None
+    assert selector.names == ()
     with pytest.raises(ValueError, match="nothing is lowered"):
-        chooser.leave_float(("easy_layer",))
+        selector.leave_float(("easy_layer",))
 
 
 def test_a_search_that_was_not_limited_is_never_out_of_time(tmp_path: Path) -> None:
     combination = Combination(words="", profile=resolve_profile("fp32", {}))
     for name, limit, is_over in (("a", None, False), ("b", 0.0, True), ("c", 600.0, False)):
         taken = explore_spread(tmp_path / name, (combination,), limit=TimeLimit(limit))
-        assert taken.chooser is not None
-        assert taken.chooser.is_out_of_time is is_over
+        assert taken.selector is not None
+        assert taken.selector.is_out_of_time is is_over
 
 
-def _beside_float_of(taken: Explored, size_bytes: int) -> Explored:
+def _beside_float_of(taken: SearchedCombination, size_bytes: int) -> SearchedCombination:
     """The same, had the float model been of this size."""
     path = taken.prepared.path.with_name(f"{size_bytes}-bytes.onnx")
     path.write_bytes(bytes(size_bytes))
@@ -249,9 +249,9 @@ def test_a_few_float_nodes_that_compute_nearly_everything_save_little(tmp_path: 
         NodeCost(name="spread_layer", noise=0.1, macs=3),
     )
 
-    def with_float(*names: str) -> Explored:
+    def with_float(*names: str) -> SearchedCombination:
         best = replace(found.best, float_nodes=names, judged=replace(found.best.judged, lowered=9))
-        chosen = replace(taken.chosen, found=replace(found, best=best, culprits=costs))
+        chosen = replace(taken.chosen, found=replace(found, best=best, sensitive_nodes=costs))
         return _beside_float_of(replace(taken, chosen=chosen), 2 * taken.size_bytes)
 
     (note,) = describe_little(with_float("easy_layer"), None)

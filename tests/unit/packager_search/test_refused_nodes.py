@@ -22,8 +22,8 @@ class _Provider:
         asked: How often it was.
     """
 
-    def __init__(self, *culprits: str, most: int = 1000) -> None:
-        self._culprits = set(culprits)
+    def __init__(self, *sensitive_nodes: str, most: int = 1000) -> None:
+        self._culprits = set(sensitive_nodes)
         self._most = most
         self.asked = 0
 
@@ -34,18 +34,20 @@ class _Provider:
         return self._culprits <= set(float_nodes)
 
 
-@pytest.mark.parametrize("culprit", ["n0", "n1", "n77", "n199"])
-def test_one_among_hundreds_is_found_in_a_dozen_openings(culprit: str) -> None:
-    provider = _Provider(culprit)
-    assert find_refused(_NAMES, provider) == Found(nodes=(culprit,), is_enough=True)
+@pytest.mark.parametrize("sensitive_node", ["n0", "n1", "n77", "n199"])
+def test_one_among_hundreds_is_found_in_a_dozen_openings(sensitive_node: str) -> None:
+    provider = _Provider(sensitive_node)
+    assert find_refused(_NAMES, provider) == Found(nodes=(sensitive_node,), is_enough=True)
     assert provider.asked <= 12
 
 
 @pytest.mark.parametrize(
-    "culprits", [("n3", "n150"), ("n41", "n42", "n43"), ("n0", "n1", "n2", "n199")]
+    "sensitive_nodes", [("n3", "n150"), ("n41", "n42", "n43"), ("n0", "n1", "n2", "n199")]
 )
-def test_several_are_found_in_the_order_of_the_graph(culprits: tuple[str, ...]) -> None:
-    assert find_refused(_NAMES, _Provider(*culprits)) == Found(nodes=culprits, is_enough=True)
+def test_several_are_found_in_the_order_of_the_graph(sensitive_nodes: tuple[str, ...]) -> None:
+    assert find_refused(_NAMES, _Provider(*sensitive_nodes)) == Found(
+        nodes=sensitive_nodes, is_enough=True
+    )
 
 
 def test_more_than_are_looked_for_are_not_enough() -> None:

@@ -74,7 +74,7 @@ def test_only_the_costliest_nodes_return_to_float(tmp_path: Path) -> None:
     found = search_toy(ToyMaker(_ERRORS, {"plain": 1.0}), tmp_path / "work")
     assert set(found.best.float_nodes) == {"b", "d"}
     assert found.best.words == "plain, 2 of 6 nodes float"
-    assert [cost.name for cost in found.culprits][:2] == ["d", "b"]
+    assert [cost.name for cost in found.sensitive_nodes][:2] == ["d", "b"]
     assert [attempt.float_nodes for attempt in found.attempts][:3] == [0, 1, 2]
 
 
@@ -102,7 +102,7 @@ def test_what_16_bits_do_not_help_stays_float_and_no_more_is_raised_than_must_be
     assert found.best.float_nodes == ("d",), "its weights are to blame"
     assert found.best.words == "plain, 1 of 6 nodes float, 1 16-bit"
     assert maker.ranked == ["plain", "plain, raised"]
-    assert found.culprits[0].name == "d"
+    assert found.sensitive_nodes[0].name == "d"
     counts = [(attempt.float_nodes, attempt.raised_nodes) for attempt in found.attempts]
     assert counts[:3] == [(0, 0), (0, 6), (1, 5)]
 
@@ -134,7 +134,7 @@ def test_no_more_nodes_return_to_float_than_the_profile_allows(tmp_path: Path) -
     found = search_toy(maker, tmp_path / "work", max_float_share=0.2)
     assert max(len(nodes) for _, nodes in maker.built) == 1
     assert not found.best.verdict.passed
-    assert [cost.name for cost in found.culprits][:2] == ["d", "b"]
+    assert [cost.name for cost in found.sensitive_nodes][:2] == ["d", "b"]
 
 
 def test_what_its_maker_says_of_the_best_candidate_is_known_whether_measured_or_recalled(

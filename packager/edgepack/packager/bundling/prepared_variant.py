@@ -6,8 +6,8 @@ import msgspec
 
 from edgepack.bundle.manifest import Accuracy, GoldenTolerance, Placement, Requirements, Toolchain
 from edgepack.packager.metrics.inspection import Inspection
-from edgepack.packager.runtime.unassigned_nodes import UntakenNode
-from edgepack.packager.search.attempts import Attempt, Culprit
+from edgepack.packager.runtime.unassigned_nodes import UnassignedNode
+from edgepack.packager.search.attempts import Attempt, SensitiveNode
 
 
 class PreparedVariant(msgspec.Struct, frozen=True, kw_only=True):
@@ -24,7 +24,7 @@ class PreparedVariant(msgspec.Struct, frozen=True, kw_only=True):
             where its time says nothing (simulators). Never part of the bundle's bytes.
         float_latency_ms: The float model's, measured interleaved with it.
         attempts: What was tried.
-        culprits: The nodes that cost the most, worst first; empty where none had to be ranked.
+        sensitive_nodes: The nodes that cost the most, worst first; empty where none was ranked.
         inspection: A look inside the best lowered candidate; None where nothing was lowered.
         left_nodes: Nodes that the provider left to the CPU here, with its reasons.
         notes: Decisions a person should know of, one sentence each; no times, which would make
@@ -52,8 +52,8 @@ class PreparedVariant(msgspec.Struct, frozen=True, kw_only=True):
     latency_ms: float | None
     float_latency_ms: float | None
     attempts: tuple[Attempt, ...] = ()
-    culprits: tuple[Culprit, ...] = ()
+    sensitive_nodes: tuple[SensitiveNode, ...] = ()
     inspection: Inspection | None = None
-    left_nodes: tuple[UntakenNode, ...] = ()
+    left_nodes: tuple[UnassignedNode, ...] = ()
     notes: tuple[str, ...] = ()
     timed_notes: tuple[str, ...] = ()

@@ -13,7 +13,7 @@ from edgepack.packager.gates.verdict import Verdict
 from edgepack.packager.metrics.distance import OutputDistance, OutputKind
 from edgepack.packager.number_format import format_metric
 from edgepack.packager.profiles.schema import Profile
-from edgepack.packager.runtime.unassigned_nodes import UntakenNode
+from edgepack.packager.runtime.unassigned_nodes import UnassignedNode
 from edgepack.packager.wording import counted, toml_key
 
 SLOWER_FACTOR = 1.1
@@ -194,14 +194,14 @@ def check_trial(
             found_in=f"{profile.name}, run on {provider} here",
             remedy="another profile for this device whose types are not "
             f"{profile.about.precision}, or one of your own with the operators that "
-            f"{provider} computes wrongly in leave_ops of its quantize pass; "
+            f"{provider} computes wrongly in exclude_ops of its quantize pass; "
             "--allow-degraded builds it marked",
         )
     return None
 
 
 def check_placement(
-    profile: Profile, placement: Placement, left_nodes: Sequence[UntakenNode] = ()
+    profile: Profile, placement: Placement, left_nodes: Sequence[UnassignedNode] = ()
 ) -> Refusal | None:
     """The placement gate, where the provider ran on this host.
 

@@ -68,7 +68,7 @@ _REFUSALS = (
 
 
 def explain_refusal(
-    error: BuildError, model: Path, profile: Profile, culprit: str = ""
+    error: BuildError, model: Path, profile: Profile, sensitive_node: str = ""
 ) -> BuildError:
     """A provider's refusal with what is known of it.
 
@@ -76,13 +76,13 @@ def explain_refusal(
         error: The refusal, in the provider's words.
         model: The file that it refused.
         profile: The profile that it was made for.
-        culprit: Up to which node the graph is refused, as `name (operator)`; "" if unknown.
+        sensitive_node: Up to which node the graph is refused, as `name (operator)`; "" if unknown.
 
     Returns:
         The same refusal where nothing more is known.
     """
     known = next((entry for entry in _REFUSALS if re.search(entry.words, error.problem)), None)
-    if known is None and not culprit:
+    if known is None and not sensitive_node:
         named = _NAMED_OPERATOR.search(error.problem)
         if named is None:
             return error
@@ -90,10 +90,10 @@ def explain_refusal(
         return BuildError(error.problem, found_in=error.found_in, remedy=remedy)
     found_in = f"{model.name}{_chip(profile)}"
     meaning, remedies = known.meaning if known else "", [known.otherwise] if known else []
-    if culprit:
-        meaning = f"it refuses the graph up to {culprit}, and takes what comes before"
-        found_in = f"{found_in}: {culprit}"
-        remedies = [f"export the model without {culprit} or in another form", _OTHER_PROFILE]
+    if sensitive_node:
+        meaning = f"it refuses the graph up to {sensitive_node}, and takes what comes before"
+        found_in = f"{found_in}: {sensitive_node}"
+        remedies = [f"export the model without {sensitive_node} or in another form", _OTHER_PROFILE]
     if known is not None:
         remedies += _without_suspects(known, load_model(model).graph)
     return BuildError(
@@ -124,7 +124,7 @@ def _chip(profile: Profile) -> str:
     return f" for {options}" if options else ""
 
 
-def name_suspects(refusal: Refusal, model: Path, profile: Profile) -> Refusal:
+def name_known_wrong_ops(refusal: Refusal, model: Path, profile: Profile) -> Refusal:
     """A refusal of wrong outputs with the nodes of types that the provider was seen to compute so.
 
     Args:
@@ -135,7 +135,7 @@ def name_suspects(refusal: Refusal, model: Path, profile: Profile) -> Refusal:
     nodes = [
         f"{node.name} ({node.op_type})"
         for node in load_model(model).graph.node
-        if node.op_type in profile.gates.suspects
+        if node.op_type in profile.gates.known_wrong_ops
     ]
     if not nodes:
         return refusal

@@ -36,7 +36,7 @@ _FLOATS = frozenset(
 )
 
 
-class SelectingTail(msgspec.Struct, frozen=True, kw_only=True):
+class Postprocessing(msgspec.Struct, frozen=True, kw_only=True):
     """The end of a graph that ranks or selects.
 
     Attributes:
@@ -55,7 +55,7 @@ def has_selection(graph: onnx.GraphProto) -> bool:
     return any(_selects(node) for node in graph.node)
 
 
-def find_selecting_tail(graph: onnx.GraphProto) -> SelectingTail | None:
+def find_postprocessing(graph: onnx.GraphProto) -> Postprocessing | None:
     """Finds the tail that ends in the graph's outputs.
 
     1. What follows an operator that selects is the tail, if no operator with weights is in it: a
@@ -82,10 +82,12 @@ def find_selecting_tail(graph: onnx.GraphProto) -> SelectingTail | None:
     body = positions_behind(index, tensors)
     if not tensors or not outputs or any(_selects(graph.node[position]) for position in body):
         return None
-    return SelectingTail(
+    return Postprocessing(
         tensors=tensors,
         outputs=outputs,
-        ops=tuple(sorted({name for root in roots for name in _selecting_ops(graph.node[root])})),
+        ops=tuple(
+            sorted({name for root in roots for name in _postprocessing_ops(graph.node[root])})
+        ),
     )
 
 
@@ -108,15 +110,15 @@ def nodes_beyond(graph: onnx.GraphProto, outputs: Collection[str]) -> tuple[onnx
 
 
 def _selects(node: onnx.NodeProto) -> bool:
-    return bool(_selecting_ops(node))
+    return bool(_postprocessing_ops(node))
 
 
-def _selecting_ops(node: onnx.NodeProto) -> set[str]:
+def _postprocessing_ops(node: onnx.NodeProto) -> set[str]:
     """Of a node and of the bodies of control flow in it."""
     found = {node.op_type} & _SELECTS
     for body in subgraphs(node):
         for inner in body.node:
-            found |= _selecting_ops(inner)
+            found |= _postprocessing_ops(inner)
     return found
 
 

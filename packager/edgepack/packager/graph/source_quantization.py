@@ -19,7 +19,7 @@ _PAIRS = frozenset({"QuantizeLinear", "DequantizeLinear"})
 _OPERATORS = ("QLinear", "QGemm", "QAttention", "DynamicQuantize", "MatMulNBits", "MatMulInteger")
 
 
-class OwnQuantization(msgspec.Struct, frozen=True, kw_only=True):
+class SourceQuantization(msgspec.Struct, frozen=True, kw_only=True):
     """What a quantized model says of its integers.
 
     Attributes:
@@ -48,7 +48,7 @@ class OwnQuantization(msgspec.Struct, frozen=True, kw_only=True):
         return "".join(bits) or "int8"
 
 
-def read_own_quantization(graph: onnx.GraphProto) -> OwnQuantization | None:
+def read_source_quantization(graph: onnx.GraphProto) -> SourceQuantization | None:
     """Reads it from a graph and the bodies in it; None for a model of floats."""
     nodes = list(_nodes(graph))
     pairs = [node for node in nodes if node.op_type in _PAIRS]
@@ -70,7 +70,7 @@ def read_own_quantization(graph: onnx.GraphProto) -> OwnQuantization | None:
             activations.add(_name(kind))
         elif stored is not None and stored.data_type != onnx.TensorProto.INT32:
             weights.add(_name(stored.data_type))
-    return OwnQuantization(
+    return SourceQuantization(
         activations=tuple(sorted(activations)),
         weights=tuple(sorted(weights)),
         is_per_channel=any(len(scale.dims) and scale.dims[0] > 1 for scale in scales),

@@ -11,7 +11,7 @@ import onnx
 from edgepack.packager.graph.queries import subgraphs, used_names
 
 
-def drop_unread_nodes(graph: onnx.GraphProto) -> None:
+def drop_unused_nodes(graph: onnx.GraphProto) -> None:
     """Removes them from a graph whose nodes stand in order; bodies of control flow stay as is."""
     read = {value.name for value in graph.output}
     kept = []

@@ -1,6 +1,6 @@
-"""Pass `spell_out`: operators that a provider computes wrongly become others, computed right.
+"""Pass `apply_workarounds`: what a provider computes wrongly becomes what it computes right.
 
-Which, and how wrong, stands in the modules that rewrite them: `wrong_alone`, `wrong_beside`,
+Which, and how wrong, stands in the modules that rewrite them: `single_op`, `op_pair`,
 `nearest_resize`, `linear_resize` and `padded_averages`.
 """
 
@@ -10,14 +10,14 @@ import onnx
 
 from edgepack.packager.graph.queries import GraphIndex, index_graph
 from edgepack.packager.passes.context import PassContext, PassResult
-from edgepack.packager.passes.workarounds.linear_resize import spell_out_linear
-from edgepack.packager.passes.workarounds.nearest_resize import spell_out_nearest
+from edgepack.packager.passes.workarounds.linear_resize import rewrite_linear_resize
+from edgepack.packager.passes.workarounds.nearest_resize import rewrite_nearest_resize
 from edgepack.packager.passes.workarounds.op_pair import (
     flatten_softplus,
     flatten_tanh,
     part_sigmoids,
 )
-from edgepack.packager.passes.workarounds.padded_averages import spell_out_padded
+from edgepack.packager.passes.workarounds.padded_averages import rewrite_padded_average
 from edgepack.packager.passes.workarounds.single_op import (
     divide,
     lengthen_tables,
@@ -25,10 +25,12 @@ from edgepack.packager.passes.workarounds.single_op import (
     raise_e,
     sum_last,
 )
-from edgepack.packager.profiles.pass_settings import SpellOut
+from edgepack.packager.profiles.pass_settings import ApplyWorkarounds
 
 
-def spell_out(model: onnx.ModelProto, settings: SpellOut, context: PassContext) -> PassResult:
+def apply_workarounds(
+    model: onnx.ModelProto, settings: ApplyWorkarounds, context: PassContext
+) -> PassResult:
     """Replaces operators by others that compute the same.
 
     Args:
@@ -43,7 +45,7 @@ def spell_out(model: onnx.ModelProto, settings: SpellOut, context: PassContext) 
         BuildError: The type of a node's input is not known.
     """
     opsets = {entry.domain: entry.version for entry in model.opset_import}
-    folder = context.work_dir / "spell_out"
+    folder = context.work_dir / "apply_workarounds"
     rewrites: dict[str, tuple[Callable[[onnx.GraphProto, GraphIndex], int], str]] = {
         "Reciprocal": (divide, "Reciprocal became Div, which the provider computes right."),
         "Sigmoid": (
@@ -69,13 +71,13 @@ def spell_out(model: onnx.ModelProto, settings: SpellOut, context: PassContext) 
         "Pad": (name_zeros, "Pad name the zero that they are filled with."),
         "Resize": (
             lambda graph, index: (
-                spell_out_nearest(graph, index, opsets, folder)
-                + spell_out_linear(graph, index_graph(graph))
+                rewrite_nearest_resize(graph, index, opsets, folder)
+                + rewrite_linear_resize(graph, index_graph(graph))
             ),
             "Resize were written so that the provider takes their rows and columns.",
         ),
         "AveragePool": (
-            lambda graph, index: spell_out_padded(graph, index, opsets, folder),
+            lambda graph, index: rewrite_padded_average(graph, index, opsets, folder),
             "AveragePool have padding written out that the provider counts wrongly.",
         ),
     }

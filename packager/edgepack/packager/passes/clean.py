@@ -32,7 +32,7 @@ from edgepack.packager.graph.model_files import (
 from edgepack.packager.graph.queries import used_names
 from edgepack.packager.graph.renaming import name_nodes
 from edgepack.packager.graph.stored_tensors import is_held
-from edgepack.packager.graph.unused_nodes import drop_unread_nodes
+from edgepack.packager.graph.unused_nodes import drop_unused_nodes
 from edgepack.packager.passes.both_branches import compute_both_branches
 from edgepack.packager.passes.change_opset import change_opset
 from edgepack.packager.passes.context import PassContext, PassResult
@@ -98,7 +98,7 @@ def drop_unused(model: onnx.ModelProto) -> None:
     since applications read them (labels, alphabets).
     """
     graph = model.graph
-    drop_unread_nodes(graph)
+    drop_unused_nodes(graph)
     used = used_names(graph)
     kept = [tensor for tensor in graph.initializer if tensor.name in used]
     if len(kept) != len(graph.initializer):

@@ -14,8 +14,8 @@ from edgepack.packager.graph.control_flow import (
 )
 from edgepack.packager.graph.model_files import RUNTIME_ERRORS
 from edgepack.packager.graph.renaming import name_nodes
-from edgepack.packager.graph.source_quantization import read_own_quantization
-from edgepack.packager.passes.apply_workarounds import spell_out
+from edgepack.packager.graph.source_quantization import read_source_quantization
+from edgepack.packager.passes.apply_workarounds import apply_workarounds
 from edgepack.packager.passes.clamp_mask import clamp_mask
 from edgepack.packager.passes.clean import clean
 from edgepack.packager.passes.context import PassContext, PassResult
@@ -26,6 +26,7 @@ from edgepack.packager.passes.optimize import optimize
 from edgepack.packager.passes.qnn_preprocess import qnn_preprocess
 from edgepack.packager.passes.vitisai_preprocess import vitisai_preprocess
 from edgepack.packager.profiles.pass_settings import (
+    ApplyWorkarounds,
     ClampMask,
     Clean,
     FixShapes,
@@ -34,7 +35,6 @@ from edgepack.packager.profiles.pass_settings import (
     Lowering,
     Optimize,
     QnnPreprocess,
-    SpellOut,
     VitisAiPreprocess,
 )
 from edgepack.packager.profiles.schema import Profile
@@ -53,7 +53,7 @@ _PASSES: Mapping[type, Callable[[onnx.ModelProto, Any, PassContext], PassResult]
     QnnPreprocess: qnn_preprocess,
     VitisAiPreprocess: vitisai_preprocess,
     ClampMask: clamp_mask,
-    SpellOut: spell_out,
+    ApplyWorkarounds: apply_workarounds,
 }
 _CHECK_SAMPLES = 2
 _TOLERANCE = 5e-3
@@ -132,7 +132,7 @@ class _Look:
         self._folder = context.work_dir / "passes"
         self._folder.mkdir(parents=True, exist_ok=True)
         # Else integers may saturate in kernels.
-        self._optimize = read_own_quantization(source.graph) is None
+        self._optimize = read_source_quantization(source.graph) is None
         self._expected = self._run(source)
 
     def __call__(self, model: onnx.ModelProto, name: str) -> None:

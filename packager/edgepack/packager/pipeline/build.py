@@ -31,7 +31,7 @@ from edgepack.packager.bundling.shipped_hooks import check_shipped_hooks
 from edgepack.packager.config.inputs import check_declarations
 from edgepack.packager.config.outputs import check_outputs
 from edgepack.packager.graph.held_weights import hold_weights
-from edgepack.packager.pipeline.build_samples import Material, open_material
+from edgepack.packager.pipeline.build_samples import BuildSamples, open_build_samples
 from edgepack.packager.pipeline.prepare_variant import prepare_variant
 from edgepack.packager.pipeline.report_composition import add_times, compose_report, report_refusal
 from edgepack.packager.pipeline.report_files import (
@@ -56,7 +56,7 @@ from edgepack.packager.search.journal import Journal, journal_folder
 from edgepack.packager.search.time_limit import share_time
 from edgepack.packager.source.huggingface.folder import open_source
 from edgepack.packager.source.model import SourceModel, static_or_error
-from edgepack.packager.source.watched_outputs import watch_tail
+from edgepack.packager.source.watched_outputs import watch_before_postprocessing
 
 
 class BuildResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -115,11 +115,11 @@ def _build(request: BuildRequest, progress: Progress) -> BuildResult:
         model = hold_weights(source.model, work / "source.weights")
         source = replace(source, model=model, meanings=meanings)
         if request.metric is None and request.labels is None:  # these know what outputs mean
-            source = watch_tail(source)
-        material = open_material(request, source, profiles, work, progress)  # 2
+            source = watch_before_postprocessing(source)
+        build_samples = open_build_samples(request, source, profiles, work, progress)  # 2
         # 3
         variants, refused = _prepare_all(
-            request, source, combinations, material, venues, process, work, progress
+            request, source, combinations, build_samples, venues, process, work, progress
         )
         profiles = _taken(combinations, variants)
         # 4
@@ -131,14 +131,14 @@ def _build(request: BuildRequest, progress: Progress) -> BuildResult:
             source_sha256=source.sha256,
             tools=tool_versions(),
             variants=variants,
-            golden=material.golden,
+            golden=build_samples.golden,
             hooks=request.hooks,
         )
         folder = work / "bundle"
         folder.mkdir()
         laid_out = lay_out(folder, parts)
         spell = own_names(source.model.graph)
-        report = compose_report(parts, laid_out, source, material, profiles, refused)
+        report = compose_report(parts, laid_out, source, build_samples, profiles, refused)
         report = name_in_report(report, spell)
         digest = finish(folder, parts, laid_out, report, key)
         # 5
@@ -193,7 +193,7 @@ def _prepare_all(
     request: BuildRequest,
     source: SourceModel,
     combinations: tuple[tuple[Combination, ...], ...],
-    material: Material,
+    build_samples: BuildSamples,
     venues: Mapping[str, Venue],
     process: ProviderProcess,
     work: Path,
@@ -213,15 +213,15 @@ def _prepare_all(
                 prepare_variant(
                     source,
                     profile,
-                    material.split,
+                    build_samples.split,
                     work_dir=folder,
                     progress=_for_profile(progress, profile.name),
                     allow_degraded=request.allow_degraded,
                     process=process,
-                    tried=material.first_on_provider(MOST_SAMPLES),
-                    float_source=material.float_source,
+                    tried=build_samples.provider_samples(MOST_SAMPLES),
+                    float_source=build_samples.float_source,
                     metric=request.metric,
-                    labelled=material.labelled,
+                    labelled=build_samples.labelled,
                     plan=SearchPlan(
                         combinations=entries,
                         limit=next(limits),
@@ -235,13 +235,13 @@ def _prepare_all(
             if not request.keep_going:
                 built = tuple(f"{v.name} was built, and is not published." for v in variants)
                 hint = report_refusals(
-                    request, source, material, (report_refusal(profile.name, error),), built
+                    request, source, build_samples, (report_refusal(profile.name, error),), built
                 )
                 raise refusal_error(profile, error, hint, several=len(combinations) > 1) from error
             refused.append(report_refusal(profile.name, error))
     if not variants:
         reasons = "; ".join(f"{entry.profile}: {entry.problem}" for entry in refused)
-        hint = report_refusals(request, source, material, tuple(refused), ())
+        hint = report_refusals(request, source, build_samples, tuple(refused), ())
         raise BuildError(
             f"no profile could be built: {reasons}", remedy=join_remedies(refused[0].remedy, hint)
         )

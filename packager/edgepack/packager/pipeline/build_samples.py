@@ -27,7 +27,7 @@ RANDOM_WHEN_NONE = "random:16"
 """Samples where no profile calibrates and none were given: enough to compare outputs."""
 
 
-class Material(msgspec.Struct, frozen=True, kw_only=True):
+class BuildSamples(msgspec.Struct, frozen=True, kw_only=True):
     """Samples, opened and divided, and what a person should know of them and of the model.
 
     Attributes:
@@ -43,7 +43,7 @@ class Material(msgspec.Struct, frozen=True, kw_only=True):
     notes: tuple[str, ...]
     labelled: LabelledSamples | None = None
 
-    def first_on_provider(self, most: int) -> Samples:
+    def provider_samples(self, most: int) -> Samples:
         """What a provider runs first: golden samples, in the order in which a device does.
 
         Large samples make few golden ones: others of the held-out ones follow.
@@ -62,13 +62,13 @@ class Material(msgspec.Struct, frozen=True, kw_only=True):
         return replace(held_out, count=len(inputs), read=lambda index: dict(inputs[index]))
 
 
-def open_material(
+def open_build_samples(
     request: BuildRequest,
     source: SourceModel,
     profiles: tuple[Profile, ...],
     work: Path,
     progress: Progress,
-) -> Material:
+) -> BuildSamples:
     """Opens and divides the samples that a build was given, and chooses golden ones.
 
     Args:
@@ -107,7 +107,7 @@ def open_material(
     split = replace(split, uncovered=uncovered)
     notes += uncovered
     float_source = FloatSource(source, work / "source.onnx")
-    return Material(
+    return BuildSamples(
         opened=opened,
         split=split,
         golden=choose_golden(source, split.held_out, work, progress, float_source),

@@ -13,10 +13,15 @@ from edgepack.errors import BuildError
 from edgepack.packager.gates import checks as gates
 from edgepack.packager.gates.verdict import Verdict
 from edgepack.packager.graph.model_files import save_model, size_on_disk
-from edgepack.packager.graph.source_quantization import read_own_quantization
+from edgepack.packager.graph.source_quantization import read_source_quantization
 from edgepack.packager.number_format import format_metric, format_milliseconds
 from edgepack.packager.pipeline.prequantized import check_quantized_once, describe_own
-from edgepack.packager.pipeline.selection import FLOAT_PRECISION, Chosen, Grounds, PreparedFloat
+from edgepack.packager.pipeline.selection import (
+    FLOAT_PRECISION,
+    EvaluationInputs,
+    PreparedFloat,
+    Selection,
+)
 from edgepack.packager.profiles.pass_settings import Lowering
 from edgepack.packager.profiles.schema import Profile
 from edgepack.packager.quantization.contract import CandidateMaker
@@ -29,7 +34,7 @@ from edgepack.packager.search.kept_float import KeptFloat
 from edgepack.packager.search.race import Race
 from edgepack.packager.search.search import search
 from edgepack.packager.search.tries import Conditions, Tries
-from edgepack.packager.source.watched_outputs import tail_names
+from edgepack.packager.source.watched_outputs import postprocessing_names
 from edgepack.packager.tensors.sequence import Samples
 from edgepack.packager.wording import counted
 
@@ -38,7 +43,7 @@ _MOST_NAMED = 5
 _TO_OR_WITH = {"quantized": "with", "converted": "to"}
 
 
-class Chooser:
+class CandidateSelector:
     """Quantizes where the profile asks for it, and decides between that and the float model.
 
     It remembers what it measured, so that choosing again with a larger demand only adds to that.
@@ -47,7 +52,7 @@ class Chooser:
         prepared: The float model.
         profile: The profile.
         evaluator: Where candidates are measured.
-        grounds: What candidates are made and judged with.
+        evaluation: What candidates are made and judged with.
         conditions: What the search may take and what it remembers.
         work_dir: Folder for everything that is written.
     """
@@ -58,7 +63,7 @@ class Chooser:
         prepared: PreparedFloat,
         profile: Profile,
         evaluator: Evaluator,
-        grounds: Grounds,
+        evaluation: EvaluationInputs,
         conditions: Conditions,
         work_dir: Path,
     ) -> None:
@@ -66,10 +71,10 @@ class Chooser:
         self._profile = profile
         self._evaluator = evaluator
         self._folder = work_dir
-        self._progress = grounds.progress
+        self._progress = evaluation.progress
         self._conditions = conditions
-        self._race = Race(prepared.path, profile, evaluator, grounds.split.search)
-        self._own = read_own_quantization(prepared.model.graph)
+        self._race = Race(prepared.path, profile, evaluator, evaluation.split.search)
+        self._own = read_source_quantization(prepared.model.graph)
         self._maker: CandidateMaker | None = None
         self._judge: CandidateJudge | None = None
         self._searches = 0
@@ -82,16 +87,16 @@ class Chooser:
         self._maker = make_maker(
             prepared.model,
             profile.lowering,
-            grounds.split.calibration,
+            evaluation.split.calibration,
             work_dir=work_dir / "calibration",
-            progress=conditions.limit.watch(grounds.progress),
+            progress=conditions.limit.watch(evaluation.progress),
         )
-        if tail := tail_names(prepared.model.graph, grounds.split.search.meanings):
+        if tail := postprocessing_names(prepared.model.graph, evaluation.split.search.meanings):
             self._maker = KeptFloat(self._maker, tail)
         if self._maker.names:
-            few = _few(grounds.split.search, grounds.split.calibration)
+            few = _few(evaluation.split.search, evaluation.split.calibration)
             self._judge = CandidateJudge(
-                grounds.float_source, few, profile.gates.accuracy, grounds.metric
+                evaluation.float_source, few, profile.gates.accuracy, evaluation.metric
             )
 
     @property
@@ -99,7 +104,7 @@ class Chooser:
         """Whether the time that was given for the search is used up."""
         return self._conditions.limit.left_s == 0.0
 
-    def choose(self, demand: Demand) -> Chosen:
+    def choose(self, demand: Demand) -> Selection:
         """Searches, and decides.
 
         Args:
@@ -182,7 +187,7 @@ class Chooser:
         )
         return tries.add(self._maker.methods[0], (), "whether it may do").verdict
 
-    def _decide(self, found: SearchResult) -> Chosen:
+    def _decide(self, found: SearchResult) -> Selection:
         """Between the best candidate and the float model."""
         prepared, profile = self._prepared, self._profile
         best = found.best
@@ -221,7 +226,7 @@ class Chooser:
                 f"({format_milliseconds(times[0])} against {format_milliseconds(times[1])}, "
                 "1 thread), but smaller."
             )
-        return Chosen(
+        return Selection(
             path=best.path,
             precision=profile.about.precision,
             found=found,
@@ -256,8 +261,8 @@ def _float_model(
     found: SearchResult | None,
     notes: tuple[str, ...],
     latency_ms: float | None = None,
-) -> Chosen:
-    return Chosen(
+) -> Selection:
+    return Selection(
         path=path,
         precision=precision,
         found=found,
@@ -267,7 +272,7 @@ def _float_model(
     )
 
 
-def _nothing_to_lower(prepared: Path, profile: Profile, settings: Lowering) -> Chosen:
+def _nothing_to_lower(prepared: Path, profile: Profile, settings: Lowering) -> Selection:
     tag = str(type(settings).__struct_config__.tag)
     if not profile.gates.float_instead:
         raise BuildError(

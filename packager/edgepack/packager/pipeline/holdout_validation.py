@@ -37,11 +37,19 @@ from edgepack.packager.gates.verdict import Verdict
 from edgepack.packager.graph.model_files import load_model, save_model
 from edgepack.packager.metrics.inspection import Inspection
 from edgepack.packager.number_format import format_metric
-from edgepack.packager.pipeline.holdout_verdict import Confirmed, HeldOut, judge_held_out
-from edgepack.packager.pipeline.prepared_combination import Explored
-from edgepack.packager.pipeline.provider_validation import OnProvider, RanThere, RefusedThereError
+from edgepack.packager.pipeline.holdout_verdict import (
+    HoldoutSet,
+    ValidatedCombination,
+    judge_on_holdout,
+)
+from edgepack.packager.pipeline.prepared_combination import SearchedCombination
+from edgepack.packager.pipeline.provider_validation import (
+    ProviderRefusedError,
+    ProviderRun,
+    ProviderValidation,
+)
 from edgepack.packager.pipeline.savings_summary import saves_nothing
-from edgepack.packager.pipeline.unsupported_nodes import leave_refused
+from edgepack.packager.pipeline.unsupported_nodes import exclude_unsupported
 from edgepack.packager.progress import Progress
 from edgepack.packager.search.candidates import Demand
 from edgepack.packager.search.larger_demand import MOST_TIMES, Larger, larger_demand
@@ -54,48 +62,48 @@ _TURNS_TO_BE_SURE = 2
 _MOST_TIMES_REFUSED = 3
 """How often nodes are left float for a provider that refuses the whole graph."""
 
-Look = Callable[[Explored], Inspection | None]
+Look = Callable[[SearchedCombination], Inspection | None]
 """Looks inside what was found; None where nothing was lowered."""
 
 
 _EASED = "None does: half of what the most accurate candidate gains is taken for enough."
 
 
-class Confirmation:
+class HoldoutValidation:
     """Writes a variant's model and judges it; see above for what a refusal leads to.
 
     Args:
-        explored: What was prepared.
+        searched: What was prepared.
         source: The source model, whose metadata the variant keeps.
         final: Where the variant's model is written, without the outputs that are only watched.
         held_out: What gives the verdict.
-        on_provider: Runs what the held-out samples are sure of, and what is left in the end.
+        provider_validation: Runs what the held-out samples are sure of, and what is left over.
         look: Looks inside what is run there, first.
         progress: Told about each step.
     """
 
     def __init__(
         self,
-        explored: Explored,
+        searched: SearchedCombination,
         source: SourceModel,
         final: Path,
-        held_out: HeldOut,
-        on_provider: OnProvider,
+        held_out: HoldoutSet,
+        provider_validation: ProviderValidation,
         look: Look,
         progress: Progress,
     ) -> None:
-        self._explored = explored
+        self._searched = searched
         self._source = source
         self._final = final
         self._measured = _measured(source, final)
         self._held_out = held_out
-        self._on_provider = on_provider
+        self._provider_validation = provider_validation
         self._look = look
         self._progress = progress
         self._notes: list[str] = []
-        self._confirmed: Confirmed
+        self._validated: ValidatedCombination
 
-    def confirm(self) -> Confirmed:
+    def confirm(self) -> ValidatedCombination:
         """Judges, searches on where that is refused, and judges again.
 
         Raises:
@@ -107,20 +115,20 @@ class Confirmation:
 
     def _judge(self) -> None:
         """Writes and judges what was found; the provider runs it where the samples are sure."""
-        self._confirmed = self._judge_here()
-        if _is_sure(self._confirmed.verdict):
+        self._validated = self._judge_here()
+        if _is_sure(self._validated.verdict):
             self._run_there()
 
     def _go_on(self) -> None:
         """Searches on while samples or provider object, a candidate may be nearer, and it pays."""
         larger: Larger | None = None
         for turn in range(MOST_TIMES):
-            found, verdict = self._explored.chosen.found, self._confirmed.verdict
-            if found is None or not self._explored.chosen.may_go_on:
+            found, verdict = self._searched.chosen.found, self._validated.verdict
+            if found is None or not self._searched.chosen.may_go_on:
                 return
             if turn >= _TURNS_TO_BE_SURE and verdict.passed:
                 return
-            objection = _objection(self._confirmed, found.best.words)
+            objection = _objection(self._validated, found.best.words)
             if not objection:
                 return
             missed = None if verdict.passed else verdict
@@ -128,63 +136,65 @@ class Confirmation:
             further = self._search_on(turn, larger, objection)
             if further is None:
                 return
-            if verdict.passed and not _refuses(self._confirmed.ran) and saves_nothing(further):
+            if verdict.passed and not _refuses(self._validated.ran) and saves_nothing(further):
                 self._notes.append(_describe_surer(further))
-                self._explored = self._explored.with_attempts_of(further)
+                self._searched = self._searched.with_attempts_of(further)
                 return
-            self._explored = further
+            self._searched = further
             self._judge()
 
-    def _finish(self) -> Confirmed:
+    def _finish(self) -> ValidatedCombination:
         """What is left in the end: looked at and run, and the float model where nothing else is."""
-        ran, gates = self._confirmed.ran, self._explored.profile.gates
-        is_refused = not self._confirmed.verdict.passed or _refuses(ran)
-        if is_refused and self._explored.chosen.is_lowered and "inaccurate" in gates.float_instead:
+        ran, gates = self._validated.ran, self._searched.profile.gates
+        is_refused = not self._validated.verdict.passed or _refuses(ran)
+        if is_refused and self._searched.chosen.is_lowered and "inaccurate" in gates.float_instead:
             who = "its provider refuses" if _refuses(ran) else "the held-out samples refuse"
             self._notes.append(f"The float model is published: {who} every quantized one.")
-            self._explored = self._explored.with_float_model()
+            self._searched = self._searched.with_float_model()
             self._judge()
-        if self._confirmed.ran is None:
+        if self._validated.ran is None:
             self._run_there()
-        inspection = self._confirmed.inspection or self._look(self._explored)
+        inspection = self._validated.inspection or self._look(self._searched)
         return replace(
-            self._confirmed,
-            explored=replace(self._explored, chooser=None),
+            self._validated,
+            searched=replace(self._searched, selector=None),
             inspection=inspection,
             notes=tuple(self._notes),
         )
 
-    def _judge_here(self) -> Confirmed:
-        self._on_provider.load_ahead(self._explored.profile, self._explored.evaluator.venue)
-        size_bytes = _write(self._explored.chosen.path, self._source, self._final, self._measured)
-        return judge_held_out(
-            self._explored, size_bytes, self._measured, self._held_out, self._progress
+    def _judge_here(self) -> ValidatedCombination:
+        self._provider_validation.load_ahead(self._searched.profile, self._searched.evaluator.venue)
+        size_bytes = _write(self._searched.chosen.path, self._source, self._final, self._measured)
+        return judge_on_holdout(
+            self._searched, size_bytes, self._measured, self._held_out, self._progress
         )
 
     def _run_there(self) -> None:
         """Runs it on the provider; nodes for which that refuses the whole graph stay float."""
         for _ in range(_MOST_TIMES_REFUSED):
             try:
-                self._confirmed = self._ran_there()
+                self._validated = self._ran_there()
                 return
-            except RefusedThereError as error:
-                left = leave_refused(self._explored, error, self._on_provider, self._progress)
-            self._explored = left.explored
+            except ProviderRefusedError as error:
+                left = exclude_unsupported(
+                    self._searched, error, self._provider_validation, self._progress
+                )
+            self._searched = left.searched
             self._notes.append(left.note)
-            self._confirmed = self._judge_here()
-        self._confirmed = self._ran_there()
+            self._validated = self._judge_here()
+        self._validated = self._ran_there()
 
-    def _ran_there(self) -> Confirmed:
-        explored = self._explored
-        if not explored.evaluator.venue.can_run:
-            return self._confirmed
-        inspection = self._look(explored)
-        ran = self._on_provider.run(
-            self._measured, explored.profile, explored.evaluator, self._confirmed.distances
+    def _ran_there(self) -> ValidatedCombination:
+        searched = self._searched
+        if not searched.evaluator.venue.can_run:
+            return self._validated
+        inspection = self._look(searched)
+        ran = self._provider_validation.run(
+            self._measured, searched.profile, searched.evaluator, self._validated.distances
         )
-        return replace(self._confirmed, inspection=inspection, ran=ran)
+        return replace(self._validated, inspection=inspection, ran=ran)
 
-    def _search_on(self, turn: int, larger: Larger, objection: str) -> Explored | None:
+    def _search_on(self, turn: int, larger: Larger, objection: str) -> SearchedCombination | None:
         """What a larger demand finds; None, with a note, where that is nothing new."""
         demand = larger.demand
         self._notes.append(
@@ -192,18 +202,20 @@ class Confirmation:
             f"of the budget and makes {larger.share:.0%} of its error"
             f"{', in proportion to the miss' if larger.is_in_proportion else ''}."
         )
-        further = self._explored.go_on(demand)
+        further = self._searched.go_on(demand)
         if further is None:
-            self._notes.append(_describe_standstill(self._explored))
+            self._notes.append(_describe_standstill(self._searched))
             return None
         if turn < _TURNS_TO_BE_SURE:
-            eased = _eased(self._explored, further, demand)
+            eased = _eased(self._searched, further, demand)
             self._notes += [_EASED] if eased is not None else []
             further = eased or further
         return further
 
 
-def _eased(refused: Explored, further: Explored, demand: Demand) -> Explored | None:
+def _eased(
+    refused: SearchedCombination, further: SearchedCombination, demand: Demand
+) -> SearchedCombination | None:
     """Between a refused candidate and the most accurate one, where nothing meets the demand."""
     before, after = refused.chosen.found, further.chosen.found
     if before is None or after is None:
@@ -214,7 +226,7 @@ def _eased(refused: Explored, further: Explored, demand: Demand) -> Explored | N
     return further.go_on(demand.eased(before.best.verdict, best))
 
 
-def _describe_surer(further: Explored) -> str:
+def _describe_surer(further: SearchedCombination) -> str:
     found = further.chosen.found
     words = found.best.words if found else ""
     return (
@@ -227,27 +239,27 @@ def _is_sure(verdict: Verdict) -> bool:
     return verdict.passed and not verdict.forgiven
 
 
-def _refuses(ran: RanThere | None) -> bool:
+def _refuses(ran: ProviderRun | None) -> bool:
     return ran is not None and ran.refusal is not None
 
 
-def _describe_standstill(explored: Explored) -> str:
+def _describe_standstill(searched: SearchedCombination) -> str:
     """Why a search that went on has nothing new."""
-    if explored.chooser is not None and explored.chooser.is_out_of_time:
+    if searched.selector is not None and searched.selector.is_out_of_time:
         return "Its time was used up before it found a candidate nearer to the float model."
     return "It found no candidate nearer to the float model."
 
 
-def _objection(confirmed: Confirmed, words: str) -> str:
+def _objection(validated: ValidatedCombination, words: str) -> str:
     """Why a candidate, in these words, is not taken as it is; "" where it is."""
-    verdict = confirmed.verdict
+    verdict = validated.verdict
     if not _is_sure(verdict):
         return (
             f"The held-out samples {'are not sure of' if verdict.passed else 'refuse'} {words} "
             f"({verdict.metric} {format_metric(verdict.value)}, the budget is "
             f"{format_metric(verdict.budget)})"
         )
-    ran = confirmed.ran
+    ran = validated.ran
     if ran is None or ran.refusal is None:
         return ""
     return f"On its provider {words} is off ({ran.refusal.problem})"

@@ -10,15 +10,15 @@ from edgepack.packager.gates.user_metric import Metric
 from edgepack.packager.gates.verdict import Verdict
 from edgepack.packager.metrics.distance import OutputDistance
 from edgepack.packager.metrics.inspection import Inspection
-from edgepack.packager.pipeline.prepared_combination import Explored
-from edgepack.packager.pipeline.provider_validation import RanThere
+from edgepack.packager.pipeline.prepared_combination import SearchedCombination
+from edgepack.packager.pipeline.provider_validation import ProviderRun
 from edgepack.packager.progress import Progress
 from edgepack.packager.runtime.model_run import Run
 from edgepack.packager.search.judge import CandidateJudge
 from edgepack.packager.tensors.sequence import Samples
 
 
-class HeldOut(msgspec.Struct, frozen=True, kw_only=True):
+class HoldoutSet(msgspec.Struct, frozen=True, kw_only=True):
     """What the verdict is given by.
 
     Attributes:
@@ -34,11 +34,11 @@ class HeldOut(msgspec.Struct, frozen=True, kw_only=True):
     labelled: LabelledSamples | None
 
 
-class Confirmed(msgspec.Struct, frozen=True, kw_only=True):
+class ValidatedCombination(msgspec.Struct, frozen=True, kw_only=True):
     """A model with its verdict, within the budget or not.
 
     Attributes:
-        explored: What was prepared; its search cannot go on any more.
+        searched: What was prepared; its search cannot go on any more.
         size_bytes: Size of the model that was written.
         verdict: The verdict.
         count: How many held-out samples gave it.
@@ -48,23 +48,27 @@ class Confirmed(msgspec.Struct, frozen=True, kw_only=True):
         notes: How often the search went on, and why.
     """
 
-    explored: Explored
+    searched: SearchedCombination
     size_bytes: int
     verdict: Verdict
     count: int
     distances: Sequence[OutputDistance]
-    ran: RanThere | None = None
+    ran: ProviderRun | None = None
     inspection: Inspection | None = None
     notes: tuple[str, ...] = ()
 
 
-def judge_held_out(
-    explored: Explored, size_bytes: int, model: Path, held_out: HeldOut, progress: Progress
-) -> Confirmed:
+def judge_on_holdout(
+    searched: SearchedCombination,
+    size_bytes: int,
+    model: Path,
+    held_out: HoldoutSet,
+    progress: Progress,
+) -> ValidatedCombination:
     """Judges a model by the held-out samples, and runs it nowhere else.
 
     Args:
-        explored: What was prepared.
+        searched: What was prepared.
         size_bytes: Size of the variant's model.
         model: The model, with the outputs that are only watched.
         held_out: What gives the verdict.
@@ -73,10 +77,10 @@ def judge_held_out(
     Raises:
         BuildError: The model cannot be run.
     """
-    samples, float_source, gate = held_out.samples, held_out.float_source, explored.profile.gates
+    samples, float_source, gate = held_out.samples, held_out.float_source, searched.profile.gates
     judge = CandidateJudge(float_source, samples, gate.accuracy, held_out.metric)
-    progress(f"{explored.profile.name}: held-out samples", 0, samples.count)
-    run = explored.evaluator.open(model)
+    progress(f"{searched.profile.name}: held-out samples", 0, samples.count)
+    run = searched.evaluator.open(model)
     got = [run(feeds) for feeds in samples]
     count = samples.count
     if held_out.labelled is not None:
@@ -86,8 +90,8 @@ def judge_held_out(
         verdict = judge.judge(run)
     else:
         verdict = judge.judge_single(got)
-    return Confirmed(
-        explored=explored,
+    return ValidatedCombination(
+        searched=searched,
         size_bytes=size_bytes,
         verdict=verdict,
         count=count,

@@ -5,7 +5,7 @@
 3. Latency, where the provider is here: the float model is published where it is better.
 4. The verdict on held-out samples; a look inside: the error of each tensor, the range of each
    scale; and a run of golden samples on the provider in a fresh process, where it is here or
-   simulated: compatibility, placement, and the outputs once more (`on_provider`).
+   simulated: compatibility, placement, and the outputs once more (`provider_validation`).
 5. Where verdict or run is a no, the search may go on (`confirming`).
 6. The gates; what they refuse is an error, or marked with `--allow-degraded`. Before accuracy is
    refused, or where little is saved, a look at other profiles for the device (`other_profiles`).
@@ -25,15 +25,15 @@ from edgepack.packager.gates.user_metric import Metric
 from edgepack.packager.gates.verdict_notes import describe_verdict
 from edgepack.packager.metrics.inspection import Inspection, inspect
 from edgepack.packager.passes.compile import CompiledContext, compile_context
-from edgepack.packager.pipeline.holdout_validation import Confirmation
-from edgepack.packager.pipeline.holdout_verdict import HeldOut
-from edgepack.packager.pipeline.prepared_combination import Explored
-from edgepack.packager.pipeline.profile_advice import advise, look_at_others
-from edgepack.packager.pipeline.provider_validation import OnProvider
+from edgepack.packager.pipeline.holdout_validation import HoldoutValidation
+from edgepack.packager.pipeline.holdout_verdict import HoldoutSet
+from edgepack.packager.pipeline.prepared_combination import SearchedCombination
+from edgepack.packager.pipeline.profile_advice import advise, look_at_alternatives
+from edgepack.packager.pipeline.provider_validation import ProviderValidation
 from edgepack.packager.pipeline.refusal import VariantRefusedError
 from edgepack.packager.pipeline.savings_summary import describe_little, saves_little
-from edgepack.packager.pipeline.selection import Chosen, Grounds
-from edgepack.packager.pipeline.settings_search import SearchPlan, explore, plan_of
+from edgepack.packager.pipeline.selection import EvaluationInputs, Selection
+from edgepack.packager.pipeline.settings_search import SearchPlan, plan_of, search_settings
 from edgepack.packager.pipeline.variant_facts import (
     accuracy_of,
     requirements_of,
@@ -47,13 +47,13 @@ from edgepack.packager.runtime.evaluator import Venue, find_venue
 from edgepack.packager.runtime.model_run import Run
 from edgepack.packager.runtime.provider_process import ProviderProcess
 from edgepack.packager.runtime.venue_notes import describe_venue
-from edgepack.packager.search.attempts import Attempt, Culprit
+from edgepack.packager.search.attempts import Attempt, SensitiveNode
 from edgepack.packager.search.description import describe_search
 from edgepack.packager.source.model import SourceModel
 from edgepack.packager.tensors.sequence import Samples, SampleSplit
 
 MODEL_FILE = "model.onnx"
-_MOST_CULPRITS = 20
+_MOST_SENSITIVE = 20
 
 
 def prepare_variant(
@@ -99,33 +99,37 @@ def prepare_variant(
         BuildError: A pass failed, the provider refuses the model, or a gate does: with numbers.
     """
     work_dir.mkdir(parents=True, exist_ok=True)
-    on_provider = OnProvider(float_source, tried, process, progress)
+    provider_validation = ProviderValidation(float_source, tried, process, progress)
     venue = venue or find_venue(profile)
     if venue.is_simulated:  # and nothing is raced here, which a process that loads would disturb
-        on_provider.load_ahead(profile, venue)
+        provider_validation.load_ahead(profile, venue)
     plan = plan or plan_of(profile)
-    grounds = Grounds(split=split, float_source=float_source, metric=metric, progress=progress)
-    explored = explore(source, plan, grounds, venue=venue, work_dir=work_dir)  # 1. to 3.
+    evaluation = EvaluationInputs(
+        split=split, float_source=float_source, metric=metric, progress=progress
+    )
+    searched = search_settings(source, plan, evaluation, venue=venue, work_dir=work_dir)  # 1. to 3.
     folder = work_dir / "variant"
     folder.mkdir(exist_ok=True)
     final = folder / MODEL_FILE
-    held_out = HeldOut(
+    held_out = HoldoutSet(
         float_source=float_source, samples=split.held_out, metric=metric, labelled=labelled
     )
 
-    def look(found: Explored) -> Inspection | None:
+    def look(found: SearchedCombination) -> Inspection | None:
         return _inspect(found, split.held_out, work_dir, progress)
 
-    confirmation = Confirmation(explored, source, final, held_out, on_provider, look, progress)
-    confirmed = confirmation.confirm()  # 4., 5.
-    explored, verdict, distances = confirmed.explored, confirmed.verdict, confirmed.distances
-    profile, evaluator, chosen = explored.profile, explored.evaluator, explored.chosen
-    size_bytes, judged_count = confirmed.size_bytes, confirmed.count
-    ran = confirmed.ran
+    confirmation = HoldoutValidation(
+        searched, source, final, held_out, provider_validation, look, progress
+    )
+    validated = confirmation.confirm()  # 4., 5.
+    searched, verdict, distances = validated.searched, validated.verdict, validated.distances
+    profile, evaluator, chosen = searched.profile, searched.evaluator, searched.chosen
+    size_bytes, judged_count = validated.size_bytes, validated.count
+    ran = validated.ran
     trial = ran.trial if ran else None
     advice = None
-    if profile.gates.otherwise and (saves_little(explored) or not verdict.passed):
-        outlooks = look_at_others(source, profile, grounds, plan, work_dir)
+    if profile.gates.alternatives and (saves_little(searched) or not verdict.passed):
+        outlooks = look_at_alternatives(source, profile, evaluation, plan, work_dir)
         advice = advise(outlooks, chosen.found)
     seen = [distances, *((ran.distances,) if ran else ())]
     placement = trial.placement if trial else unverified_placement(profile)
@@ -148,23 +152,23 @@ def prepare_variant(
     ]
     accuracy = accuracy_of(verdict, distances, judged_count, evaluator.provider)
     notes = (
-        *explored.prepared.notes,
+        *searched.prepared.notes,
         *chosen.notes,
-        *explored.notes,
-        *describe_little(explored, advice),
-        *confirmed.notes,
+        *searched.notes,
+        *describe_little(searched, advice),
+        *validated.notes,
         *describe_verdict(verdict, judged_count, split.held_out, distances),
         *describe_venue(evaluator, profile, trial),
     )
-    attempts, culprits = _tell_search(chosen)
+    attempts, sensitive_nodes = _tell_search(chosen)
     refused = RefusedVariant(
         precision=chosen.precision,
         size_bytes=size_bytes,
         accuracy=accuracy,
         placement=placement,
         attempts=attempts,
-        culprits=culprits,
-        inspection=confirmed.inspection,
+        sensitive_nodes=sensitive_nodes,
+        inspection=validated.inspection,
         left_nodes=trial.left if trial else (),
         notes=notes,
     )
@@ -193,8 +197,8 @@ def prepare_variant(
         latency_ms=chosen.latency_ms,
         float_latency_ms=chosen.float_latency_ms,
         attempts=attempts,
-        culprits=culprits,
-        inspection=confirmed.inspection,
+        sensitive_nodes=sensitive_nodes,
+        inspection=validated.inspection,
         left_nodes=trial.left if trial else (),
         timed_notes=chosen.timed_notes,
         notes=(
@@ -206,16 +210,16 @@ def prepare_variant(
 
 
 def _inspect(
-    explored: Explored, samples: Samples, work_dir: Path, progress: Progress
+    searched: SearchedCombination, samples: Samples, work_dir: Path, progress: Progress
 ) -> Inspection | None:
     """Looks inside the best lowered candidate, whether it is the one that is published or not."""
-    if explored.chosen.found is None:
+    if searched.chosen.found is None:
         return None
     progress("looking at the error of each layer", 0, 0)
-    best = explored.chosen.found.best
+    best = searched.chosen.found.best
     origin = best.origin.model
     return inspect(
-        explored.prepared.model if origin is None else origin,
+        searched.prepared.model if origin is None else origin,
         best.path,
         samples,
         calibrated=best.origin.observed,
@@ -223,7 +227,7 @@ def _inspect(
     )
 
 
-def _tell_search(chosen: Chosen) -> tuple[tuple[Attempt, ...], tuple[Culprit, ...]]:
+def _tell_search(chosen: Selection) -> tuple[tuple[Attempt, ...], tuple[SensitiveNode, ...]]:
     found = chosen.found
     if found is None:
         return (), ()
@@ -235,8 +239,8 @@ def _tell_search(chosen: Chosen) -> tuple[tuple[Attempt, ...], tuple[Culprit, ..
         for number, (key, attempt) in enumerate(zip(keys, found.attempts, strict=True))
     )
     return attempts, tuple(
-        Culprit(name=cost.name, noise=float(f"{cost.noise:.3g}"))
-        for cost in found.culprits[:_MOST_CULPRITS]
+        SensitiveNode(name=cost.name, noise=float(f"{cost.noise:.3g}"))
+        for cost in found.sensitive_nodes[:_MOST_SENSITIVE]
     )
 
 

@@ -5,8 +5,8 @@ from collections.abc import Collection
 import msgspec
 from msgspec.structs import replace
 
-from edgepack.packager.pipeline.candidate_selection import Chooser
-from edgepack.packager.pipeline.selection import Chosen, PreparedFloat
+from edgepack.packager.pipeline.candidate_selection import CandidateSelector
+from edgepack.packager.pipeline.selection import PreparedFloat, Selection
 from edgepack.packager.profiles.schema import Profile
 from edgepack.packager.runtime.evaluator import Evaluator
 from edgepack.packager.search.candidates import Demand
@@ -14,7 +14,7 @@ from edgepack.packager.search.combinations import Combination
 from edgepack.packager.search.time_limit import OutOfTimeError
 
 
-class Explored(msgspec.Struct, frozen=True, kw_only=True):
+class SearchedCombination(msgspec.Struct, frozen=True, kw_only=True):
     """One combination, prepared.
 
     Attributes:
@@ -22,15 +22,15 @@ class Explored(msgspec.Struct, frozen=True, kw_only=True):
         evaluator: Where it is measured.
         prepared: The float model after its passes.
         chosen: The model that goes on to the gates.
-        chooser: Chooses again; None where that is over.
+        selector: Chooses again; None where that is over.
         notes: Which combination was taken of several.
     """
 
     combination: Combination
     evaluator: Evaluator
     prepared: PreparedFloat
-    chosen: Chosen
-    chooser: Chooser | None = None
+    chosen: Selection
+    selector: CandidateSelector | None = None
     notes: tuple[str, ...] = ()
 
     @property
@@ -46,7 +46,7 @@ class Explored(msgspec.Struct, frozen=True, kw_only=True):
             return self.prepared.size_bytes
         return found.best.judged.size_bytes
 
-    def with_attempts_of(self, further: "Explored") -> "Explored":
+    def with_attempts_of(self, further: "SearchedCombination") -> "SearchedCombination":
         """The same model, with what was tried after it."""
         found, tried = self.chosen.found, further.chosen.found
         if found is None or tried is None:
@@ -55,7 +55,7 @@ class Explored(msgspec.Struct, frozen=True, kw_only=True):
             self, chosen=replace(self.chosen, found=replace(found, attempts=tried.attempts))
         )
 
-    def go_on(self, demand: Demand) -> "Explored | None":
+    def go_on(self, demand: Demand) -> "SearchedCombination | None":
         """Searches this combination on, with a larger demand.
 
         Returns:
@@ -65,10 +65,10 @@ class Explored(msgspec.Struct, frozen=True, kw_only=True):
             BuildError: A candidate cannot be made or run.
         """
         before = self.chosen.found
-        if self.chooser is None or before is None:
+        if self.selector is None or before is None:
             return None
         try:
-            chosen = self.chooser.choose(demand)
+            chosen = self.selector.choose(demand)
         except OutOfTimeError:
             return None
         found = chosen.found
@@ -76,7 +76,7 @@ class Explored(msgspec.Struct, frozen=True, kw_only=True):
             return None
         return self._with(chosen)
 
-    def leave_float(self, nodes: Collection[str]) -> "Explored | None":
+    def leave_float(self, nodes: Collection[str]) -> "SearchedCombination | None":
         """Searches this combination anew, with nodes that stay float.
 
         Returns:
@@ -85,15 +85,15 @@ class Explored(msgspec.Struct, frozen=True, kw_only=True):
         Raises:
             BuildError: A candidate cannot be made or run.
         """
-        if self.chooser is None:
+        if self.selector is None:
             return None
-        self.chooser.leave_float(nodes)
+        self.selector.leave_float(nodes)
         try:
-            return self._with(self.chooser.choose(Demand()))
+            return self._with(self.selector.choose(Demand()))
         except OutOfTimeError:
             return None
 
-    def _with(self, chosen: Chosen) -> "Explored":
+    def _with(self, chosen: Selection) -> "SearchedCombination":
         """With another model, and with what was tried before it."""
         before, found = self.chosen.found, chosen.found
         if before is not None and found is not None:
@@ -101,6 +101,6 @@ class Explored(msgspec.Struct, frozen=True, kw_only=True):
             chosen = replace(chosen, found=replace(found, attempts=attempts))
         return replace(self, chosen=chosen)
 
-    def with_float_model(self) -> "Explored":
+    def with_float_model(self) -> "SearchedCombination":
         """The same with the prepared float model in place of the best candidate."""
         return replace(self, chosen=self.chosen.with_float_model(self.prepared.path))

@@ -8,12 +8,12 @@ the provider takes it all the same is told by its placement.
 from collections.abc import Iterator
 
 from edgepack.errors import BuildError
-from edgepack.packager.graph.source_quantization import OwnQuantization
+from edgepack.packager.graph.source_quantization import SourceQuantization
 from edgepack.packager.profiles.pass_settings import Quantize
 from edgepack.packager.profiles.schema import Profile
 
 
-def check_quantized_once(own: OwnQuantization, profile: Profile) -> None:
+def check_quantized_once(own: SourceQuantization, profile: Profile) -> None:
     """Refuses a quantized model for a provider that lowers the precision by itself.
 
     Args:
@@ -33,7 +33,7 @@ def check_quantized_once(own: OwnQuantization, profile: Profile) -> None:
         )
 
 
-def describe_own(own: OwnQuantization, profile: Profile) -> tuple[str, ...]:
+def describe_own(own: SourceQuantization, profile: Profile) -> tuple[str, ...]:
     """Notes: that the model stays as it is, and how that differs from the profile's recipe."""
     settings = profile.quantize
     first = f"The model comes quantized ({own.precision}): its own scales are kept."
@@ -45,7 +45,7 @@ def describe_own(own: OwnQuantization, profile: Profile) -> tuple[str, ...]:
     return (first, f"The recipe of '{profile.name}' {', '.join(differences)}.")
 
 
-def _differences(own: OwnQuantization, settings: Quantize) -> Iterator[str]:
+def _differences(own: SourceQuantization, settings: Quantize) -> Iterator[str]:
     if own.operators:
         yield (
             f"would write Quantize/DequantizeLinear pairs, where the model has "

@@ -14,8 +14,8 @@ import msgspec
 from edgepack.errors import BuildError
 from edgepack.packager.gates.checks import Advice
 from edgepack.packager.gates.verdict import Verdict
-from edgepack.packager.pipeline.candidate_selection import Chooser
-from edgepack.packager.pipeline.selection import Grounds
+from edgepack.packager.pipeline.candidate_selection import CandidateSelector
+from edgepack.packager.pipeline.selection import EvaluationInputs
 from edgepack.packager.pipeline.settings_search import SearchPlan, run_passes
 from edgepack.packager.profiles.reading import load_profile
 from edgepack.packager.profiles.schema import Profile
@@ -44,24 +44,28 @@ class Outlook(msgspec.Struct, frozen=True, kw_only=True):
     problem: str = ""
 
 
-def look_at_others(
-    source: SourceModel, profile: Profile, grounds: Grounds, plan: SearchPlan, work_dir: Path
+def look_at_alternatives(
+    source: SourceModel,
+    profile: Profile,
+    evaluation: EvaluationInputs,
+    plan: SearchPlan,
+    work_dir: Path,
 ) -> tuple[Outlook, ...]:
     """Looks at the profiles that a profile names.
 
     Args:
         source: The source model.
         profile: The profile that serves it badly.
-        grounds: What candidates are made and judged with.
+        evaluation: What candidates are made and judged with.
         plan: Has the time that is left, and what was measured before.
         work_dir: Folder for everything that is written.
     """
-    context = describe_context(source, grounds.split, profile, grounds.metric)
+    context = describe_context(source, evaluation.split, profile, evaluation.metric)
     return tuple(
         _look_at(
-            source, _with_budget(load_profile(name), profile), grounds, plan, context, work_dir
+            source, _with_budget(load_profile(name), profile), evaluation, plan, context, work_dir
         )
-        for name in profile.gates.otherwise
+        for name in profile.gates.alternatives
     )
 
 
@@ -74,7 +78,7 @@ def _with_budget(other: Profile, profile: Profile) -> Profile:
 def _look_at(
     source: SourceModel,
     other: Profile,
-    grounds: Grounds,
+    evaluation: EvaluationInputs,
     plan: SearchPlan,
     context: str,
     work_dir: Path,
@@ -85,11 +89,11 @@ def _look_at(
     folder.mkdir(parents=True, exist_ok=True)
     try:
         plan.limit.check()
-        chooser = Chooser(
-            prepared=run_passes(source, other, grounds, folder),
+        selector = CandidateSelector(
+            prepared=run_passes(source, other, evaluation, folder),
             profile=other,
             evaluator=Evaluator(other, find_venue(other)),
-            grounds=grounds,
+            evaluation=evaluation,
             conditions=Conditions(
                 limit=plan.limit,
                 journal=plan.journal,
@@ -97,7 +101,7 @@ def _look_at(
             ),
             work_dir=folder,
         )
-        verdict = chooser.try_first()
+        verdict = selector.try_first()
     except OutOfTimeError:
         return Outlook(name=other.name, problem="was not looked at: no time was left")
     except BuildError as error:

@@ -10,7 +10,7 @@ from edgepack.agent.runtime.probe import LEAST_SAMPLES
 from edgepack.errors import BuildError
 from edgepack.packager.gates import checks as gates
 from edgepack.packager.gates.accuracy import Reference
-from edgepack.packager.gates.provider_errors import name_suspects
+from edgepack.packager.gates.provider_errors import name_known_wrong_ops
 from edgepack.packager.metrics.distance import OutputDistance
 from edgepack.packager.profiles.schema import Profile
 from edgepack.packager.progress import Progress
@@ -30,7 +30,7 @@ those that the rehearsal, and a device, computes too."""
 _TIMEOUT_S = 600.0
 
 
-class RanThere(msgspec.Struct, frozen=True, kw_only=True):
+class ProviderRun(msgspec.Struct, frozen=True, kw_only=True):
     """What came of a run.
 
     Attributes:
@@ -44,7 +44,7 @@ class RanThere(msgspec.Struct, frozen=True, kw_only=True):
     refusal: gates.Refusal | None
 
 
-class OnProvider:
+class ProviderValidation:
     """Runs variants of one model on their provider, where it is here or simulated.
 
     Args:
@@ -78,7 +78,7 @@ class OnProvider:
         profile: Profile,
         evaluator: Evaluator,
         stand_in: Sequence[OutputDistance],
-    ) -> RanThere | None:
+    ) -> ProviderRun | None:
         """Runs a variant in a process of its own.
 
         Args:
@@ -91,7 +91,7 @@ class OnProvider:
             What came of it; None where the provider cannot run here.
 
         Raises:
-            RefusedThereError: The provider refused the model, failed, crashed or hung.
+            ProviderRefusedError: The provider refused the model, failed, crashed or hung.
         """
         if not evaluator.venue.can_run:
             return None
@@ -111,12 +111,12 @@ class OnProvider:
                 waiting=tell_waiting(self._progress, what, _TIMEOUT_S),
             )
         except BuildError as error:
-            raise RefusedThereError(error, model) from error
+            raise ProviderRefusedError(error, model) from error
         refusal = gates.check_trial(profile, stand_in, self._distances(trial, profile))
         if refusal is not None:
-            refusal = name_suspects(refusal, model, profile)
+            refusal = name_known_wrong_ops(refusal, model, profile)
         first = replace(trial, outputs=trial.outputs[:least])
-        return RanThere(trial=first, distances=self._distances(first, profile), refusal=refusal)
+        return ProviderRun(trial=first, distances=self._distances(first, profile), refusal=refusal)
 
     def _distances(self, trial: Trial, profile: Profile) -> Sequence[OutputDistance]:
         ran = self._tried.pick(range(len(trial.outputs)))
@@ -150,7 +150,7 @@ class OnProvider:
         return True
 
 
-class RefusedThereError(BuildError):
+class ProviderRefusedError(BuildError):
     """A provider refused a whole model, failed, crashed or hung.
 
     Args:

@@ -6,7 +6,7 @@ from edgepack.errors import EdgepackError
 from edgepack.packager.bundling.assemble import BundleParts, LaidOut, reported_files
 from edgepack.packager.bundling.prepared_variant import PreparedVariant
 from edgepack.packager.bundling.rehearse import Rehearsal
-from edgepack.packager.pipeline.build_samples import Material
+from edgepack.packager.pipeline.build_samples import BuildSamples
 from edgepack.packager.pipeline.refusal import VariantRefusedError
 from edgepack.packager.profiles.reading import describe_passes
 from edgepack.packager.profiles.schema import Profile
@@ -27,7 +27,7 @@ def compose_report(
     parts: BundleParts,
     laid_out: LaidOut,
     source: SourceModel,
-    material: Material,
+    build_samples: BuildSamples,
     profiles: tuple[Profile, ...],
     refused: tuple[RefusedProfile, ...],
 ) -> Report:
@@ -40,7 +40,9 @@ def compose_report(
         release=parts.release,
         created_at=parts.created_at,
         model=_model(source),
-        samples=_samples(material, len(material.golden.inputs), laid_out.golden.size_bytes),
+        samples=_samples(
+            build_samples, len(build_samples.golden.inputs), laid_out.golden.size_bytes
+        ),
         variants=tuple(
             VariantReport(
                 name=variant.name,
@@ -57,7 +59,7 @@ def compose_report(
                 tolerances=variant.tolerances,
                 recipe=recipes.get(variant.profile, ()),
                 attempts=_untimed(variant.attempts),
-                culprits=variant.culprits,
+                sensitive_nodes=variant.sensitive_nodes,
                 inspection=variant.inspection,
                 left_nodes=variant.left_nodes,
                 profile_sha256=variant.profile_sha256,
@@ -67,7 +69,7 @@ def compose_report(
             for variant in parts.variants
         ),
         refused=tuple(map(_untimed_refusal, refused)),
-        notes=material.notes,
+        notes=build_samples.notes,
         tools=dict(sorted(parts.tools.items())),
     )
 
@@ -77,7 +79,7 @@ def compose_refusal(
     version: str,
     release: int,
     source: SourceModel,
-    material: Material,
+    build_samples: BuildSamples,
     refused: tuple[RefusedProfile, ...],
     notes: tuple[str, ...],
 ) -> Report:
@@ -88,10 +90,10 @@ def compose_refusal(
         release=release,
         created_at="",
         model=_model(source),
-        samples=_samples(material, 0, 0),
+        samples=_samples(build_samples, 0, 0),
         variants=(),
         refused=refused,
-        notes=(*material.notes, *notes),
+        notes=(*build_samples.notes, *notes),
         tools=tool_versions(),
     )
 
@@ -144,14 +146,14 @@ def _model(source: SourceModel) -> ModelReport:
     )
 
 
-def _samples(material: Material, golden_count: int, golden_bytes: int) -> SamplesReport:
+def _samples(build_samples: BuildSamples, golden_count: int, golden_bytes: int) -> SamplesReport:
     return SamplesReport(
-        calibration_count=material.split.calibration.count,
-        search_count=material.split.search.count,
-        held_out_count=material.split.held_out.count,
+        calibration_count=build_samples.split.calibration.count,
+        search_count=build_samples.split.search.count,
+        held_out_count=build_samples.split.held_out.count,
         golden_count=golden_count,
         golden_bytes=golden_bytes,
-        is_random=material.opened.is_random,
+        is_random=build_samples.opened.is_random,
     )
 
 

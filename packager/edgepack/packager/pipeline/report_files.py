@@ -4,7 +4,7 @@ from pathlib import Path
 
 from edgepack.durable import write_file
 from edgepack.errors import BuildError, EdgepackError
-from edgepack.packager.pipeline.build_samples import Material
+from edgepack.packager.pipeline.build_samples import BuildSamples
 from edgepack.packager.pipeline.report_composition import compose_refusal
 from edgepack.packager.pipeline.request import BuildRequest
 from edgepack.packager.profiles.schema import Profile
@@ -17,7 +17,7 @@ from edgepack.packager.source.model import SourceModel
 def report_refusals(
     request: BuildRequest,
     source: SourceModel,
-    material: Material,
+    build_samples: BuildSamples,
     refused: tuple[RefusedProfile, ...],
     notes: tuple[str, ...],
 ) -> str:
@@ -28,7 +28,7 @@ def report_refusals(
     if not any(entry.best for entry in refused):
         return ""
     report = compose_refusal(
-        request.name, request.version, request.release, source, material, refused, notes
+        request.name, request.version, request.release, source, build_samples, refused, notes
     )
     report = name_in_report(report, own_names(source.model.graph))
     prefix = "refused." if request.output.exists() else ""

@@ -5,7 +5,7 @@ from pathlib import Path
 from edgepack.packager.gates.checks import LITTLE_SAVED, Advice
 from edgepack.packager.graph.model_files import load_model
 from edgepack.packager.graph.workload import float_weights
-from edgepack.packager.pipeline.prepared_combination import Explored
+from edgepack.packager.pipeline.prepared_combination import SearchedCombination
 from edgepack.packager.quantization.savings import computing_given_away
 from edgepack.packager.search.candidates import Candidate
 
@@ -17,40 +17,40 @@ _MUCH_OF_THE_WEIGHTS = 0.5
 """Share of a lowered model's bytes of weights; more than that in floats is why it is no smaller."""
 
 
-def saves_nothing(explored: Explored) -> bool:
+def saves_nothing(searched: SearchedCombination) -> bool:
     """Whether a lowered model has the bytes and the multiply-accumulates of the float one."""
-    found, best = explored.chosen.found, _lowered(explored)
+    found, best = searched.chosen.found, _lowered(searched)
     if found is None or best is None:
         return False
-    computing = computing_given_away(found.culprits, best.float_nodes)
-    return min(_size_share(explored), computing) >= _NOTHING_SAVED
+    computing = computing_given_away(found.sensitive_nodes, best.float_nodes)
+    return min(_size_share(searched), computing) >= _NOTHING_SAVED
 
 
-def saves_little(explored: Explored) -> bool:
+def saves_little(searched: SearchedCombination) -> bool:
     """Whether so much of a lowered model stays float that another profile is worth a look."""
-    best = _lowered(explored)
+    best = _lowered(searched)
     if best is None or not best.float_nodes:
         return False
-    computing = _float_computing(explored, best)
-    return max(_size_share(explored), len(best.float_nodes) / best.total, computing) > LITTLE_SAVED
+    computing = _float_computing(searched, best)
+    return max(_size_share(searched), len(best.float_nodes) / best.total, computing) > LITTLE_SAVED
 
 
-def describe_little(explored: Explored, advice: Advice | None) -> tuple[str, ...]:
+def describe_little(searched: SearchedCombination, advice: Advice | None) -> tuple[str, ...]:
     """Says so where little is saved.
 
     Args:
-        explored: What is published.
+        searched: What is published.
         advice: What other profiles for the device would do; None where nothing is known.
     """
-    best, share = _lowered(explored), _size_share(explored)
+    best, share = _lowered(searched), _size_share(searched)
     if best is None:
         return ()
     if not best.float_nodes:
         return _describe_never_lowered(best.path, share) if share > LITTLE_SAVED else ()
-    if not saves_little(explored):
+    if not saves_little(searched):
         return ()
     float_share = f"{len(best.float_nodes) / best.total:.0%} of the nodes"
-    if computing := _float_computing(explored, best):
+    if computing := _float_computing(searched, best):
         float_share += f" with {computing:.0%} of the multiply-accumulates"
     instead = f" Instead: {advice.instead}." if advice and advice.instead else ""
     return (
@@ -60,22 +60,22 @@ def describe_little(explored: Explored, advice: Advice | None) -> tuple[str, ...
     )
 
 
-def _lowered(explored: Explored) -> Candidate | None:
+def _lowered(searched: SearchedCombination) -> Candidate | None:
     """The candidate that is published; None where the float model is."""
-    found = explored.chosen.found
-    return found.best if found is not None and explored.chosen.is_lowered else None
+    found = searched.chosen.found
+    return found.best if found is not None and searched.chosen.is_lowered else None
 
 
-def _float_computing(explored: Explored, best: Candidate) -> float:
+def _float_computing(searched: SearchedCombination, best: Candidate) -> float:
     """Share of the multiply-accumulates in float nodes; 0 where lowering makes none cheaper."""
-    found = explored.chosen.found
-    costs = found.culprits if found is not None else ()
+    found = searched.chosen.found
+    costs = found.sensitive_nodes if found is not None else ()
     is_known = any(cost.macs for cost in costs)
     return computing_given_away(costs, best.float_nodes) if is_known else 0.0
 
 
-def _size_share(explored: Explored) -> float:
-    return explored.size_bytes / explored.prepared.size_bytes
+def _size_share(searched: SearchedCombination) -> float:
+    return searched.size_bytes / searched.prepared.size_bytes
 
 
 def _describe_never_lowered(model: Path, share: float) -> tuple[str, ...]:

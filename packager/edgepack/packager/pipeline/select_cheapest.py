@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from edgepack.packager.gates.verdict import Verdict
-from edgepack.packager.pipeline.prepared_combination import Explored
+from edgepack.packager.pipeline.prepared_combination import SearchedCombination
 from edgepack.packager.search.attempts import Attempt
 
 _SAME_LATENCY = 1.1
@@ -17,12 +17,12 @@ _SAME_SIZE = 1.01
 """Within these factors two models cost the same: medians vary, and metadata takes some bytes."""
 
 
-def cheapest(explored: Sequence[Explored]) -> Explored:
+def select_cheapest(searched: Sequence[SearchedCombination]) -> SearchedCombination:
     """Which of one or more combinations is kept; see above."""
-    within = [entry for entry in explored if entry.chosen.holds]
+    within = [entry for entry in searched if entry.chosen.holds]
     if not within:
-        best = explored[0]
-        for entry in explored[1:]:
+        best = searched[0]
+        for entry in searched[1:]:
             if _verdict(entry).beats(_verdict(best)):
                 best = entry
         return best
@@ -38,7 +38,7 @@ def cheapest(explored: Sequence[Explored]) -> Explored:
     return next(entry for entry in within if entry.size_bytes <= _SAME_SIZE * smallest)
 
 
-def _verdict(entry: Explored) -> Verdict:
+def _verdict(entry: SearchedCombination) -> Verdict:
     """The verdict on a combination that does not hold, which is always a lowered model's."""
     if entry.chosen.found is None:
         raise ValueError("nothing was searched, so nothing can miss the budget")
@@ -46,31 +46,31 @@ def _verdict(entry: Explored) -> Verdict:
 
 
 def with_whole_search(
-    best: Explored, explored: Sequence[Explored], skipped: Sequence[str]
-) -> Explored:
+    best: SearchedCombination, searched: Sequence[SearchedCombination], skipped: Sequence[str]
+) -> SearchedCombination:
     """The combination that was kept, with what was tried in all of them."""
-    if len(explored) + len(skipped) < 2:
+    if len(searched) + len(skipped) < 2:
         return best
     note = (
-        f"Of {len(explored) + len(skipped)} combinations, {best.combination.words} was taken: "
+        f"Of {len(searched) + len(skipped)} combinations, {best.combination.words} was taken: "
         + ("the cheapest that holds the budget" if best.chosen.holds else "none holds the budget")
         + "".join(f"; {words}" for words in skipped)
         + "."
     )
     found = best.chosen.found
     if found is not None:
-        found = replace(found, attempts=_all_attempts(explored))
+        found = replace(found, attempts=_all_attempts(searched))
     latencies_ms = {
-        key: taken for entry in explored for key, taken in entry.chosen.latencies_ms.items()
+        key: taken for entry in searched for key, taken in entry.chosen.latencies_ms.items()
     }
     chosen = replace(best.chosen, found=found, latencies_ms=latencies_ms)
     return replace(best, chosen=chosen, notes=(note,))
 
 
-def _all_attempts(explored: Sequence[Explored]) -> tuple[Attempt, ...]:
+def _all_attempts(searched: Sequence[SearchedCombination]) -> tuple[Attempt, ...]:
     return tuple(
         attempt
-        for entry in explored
+        for entry in searched
         if entry.chosen.found is not None
         for attempt in entry.chosen.found.attempts
     )

@@ -17,7 +17,7 @@ from edgepack.packager.tensors.sequence import SampleSplit
 FLOAT_PRECISION = "fp32"
 
 
-class Grounds(msgspec.Struct, frozen=True, kw_only=True):
+class EvaluationInputs(msgspec.Struct, frozen=True, kw_only=True):
     """What every choice of a build rests on, whatever is tried.
 
     Attributes:
@@ -52,7 +52,7 @@ class PreparedFloat(msgspec.Struct, frozen=True, kw_only=True):
         return size_on_disk(self.path)
 
 
-class Chosen(msgspec.Struct, frozen=True, kw_only=True):
+class Selection(msgspec.Struct, frozen=True, kw_only=True):
     """The model that goes on to the gates.
 
     Attributes:
@@ -80,7 +80,7 @@ class Chosen(msgspec.Struct, frozen=True, kw_only=True):
         """Whether it is the search's best candidate, and not the float model."""
         return self.found is not None and self.path == self.found.best.path
 
-    def with_float_model(self, prepared: Path) -> "Chosen":
+    def with_float_model(self, prepared: Path) -> "Selection":
         """The float model in its place; what was tried stays known."""
         return replace(
             self,

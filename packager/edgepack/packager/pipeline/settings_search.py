@@ -1,7 +1,7 @@
 """Prepares a profile's model in each combination that is searched, and keeps the cheapest.
 
 1. For each combination: the float passes, then a choice between lowered and float (`choosing`).
-2. Of all of them one is kept (`cheapest`).
+2. Of all of them one is kept (`select_cheapest`).
 """
 
 from pathlib import Path
@@ -13,10 +13,10 @@ from edgepack.packager.graph.held_weights import hold_weights
 from edgepack.packager.graph.model_files import save_model
 from edgepack.packager.passes.context import PassContext
 from edgepack.packager.passes.runner import run_float_passes
-from edgepack.packager.pipeline.candidate_selection import Chooser
-from edgepack.packager.pipeline.prepared_combination import Explored
-from edgepack.packager.pipeline.select_cheapest import cheapest, with_whole_search
-from edgepack.packager.pipeline.selection import Grounds, PreparedFloat
+from edgepack.packager.pipeline.candidate_selection import CandidateSelector
+from edgepack.packager.pipeline.prepared_combination import SearchedCombination
+from edgepack.packager.pipeline.select_cheapest import select_cheapest, with_whole_search
+from edgepack.packager.pipeline.selection import EvaluationInputs, PreparedFloat
 from edgepack.packager.profiles.pass_settings import Lowering
 from edgepack.packager.profiles.schema import Profile
 from edgepack.packager.runtime.evaluator import Evaluator, Venue
@@ -52,27 +52,27 @@ def plan_of(profile: Profile) -> SearchPlan:
     )
 
 
-def explore(
+def search_settings(
     source: SourceModel,
     plan: SearchPlan,
-    grounds: Grounds,
+    evaluation: EvaluationInputs,
     *,
     venue: Venue,
     work_dir: Path,
-) -> Explored:
+) -> SearchedCombination:
     """Prepares every combination and keeps the cheapest; see the steps above.
 
     Args:
         source: The source model.
         plan: What to try.
-        grounds: What candidates are made and judged with.
+        evaluation: What candidates are made and judged with.
         venue: Where the profile can run here.
         work_dir: Folder for everything that is written.
 
     Raises:
         BuildError: A pass failed or a candidate cannot be made or run, in every combination.
     """
-    explored: list[Explored] = []
+    searched: list[SearchedCombination] = []
     skipped: list[str] = []
     failed: list[BuildError] = []
     prepared: dict[bytes, PreparedFloat] = {}
@@ -85,21 +85,21 @@ def explore(
         try:
             plan.limit.check()
             if key not in prepared:
-                prepared[key] = run_passes(source, profile, grounds, folder)
-            chooser = Chooser(
+                prepared[key] = run_passes(source, profile, evaluation, folder)
+            selector = CandidateSelector(
                 prepared=prepared[key],
                 profile=profile,
                 evaluator=evaluator,
-                grounds=grounds,
+                evaluation=evaluation,
                 conditions=Conditions(
                     limit=plan.limit,
                     journal=plan.journal,
-                    context=describe_context(source, grounds.split, profile, grounds.metric),
+                    context=describe_context(source, evaluation.split, profile, evaluation.metric),
                     label=combination.words,
                 ),
                 work_dir=folder,
             )
-            chosen = chooser.choose(Demand())
+            chosen = selector.choose(Demand())
         except OutOfTimeError:
             skipped.append(f"no time was left for {combination.words}")
             continue
@@ -107,18 +107,18 @@ def explore(
             failed.append(error)
             skipped.append(f"{combination.words} cannot be built ({error.problem})")
             continue
-        explored.append(
-            Explored(
+        searched.append(
+            SearchedCombination(
                 combination=combination,
                 evaluator=evaluator,
                 prepared=prepared[key],
                 chosen=chosen,
-                chooser=chooser,
+                selector=selector,
             )
         )
-    if not explored:
+    if not searched:
         raise failed[0]
-    return with_whole_search(cheapest(explored), explored, skipped)
+    return with_whole_search(select_cheapest(searched), searched, skipped)
 
 
 def _float_passes(profile: Profile) -> bytes:
@@ -127,14 +127,14 @@ def _float_passes(profile: Profile) -> bytes:
 
 
 def run_passes(
-    source: SourceModel, profile: Profile, grounds: Grounds, folder: Path
+    source: SourceModel, profile: Profile, evaluation: EvaluationInputs, folder: Path
 ) -> PreparedFloat:
     """The float model after a profile's float passes.
 
     Args:
         source: The source model.
         profile: The profile.
-        grounds: Has the samples that passes may look at.
+        evaluation: Has the samples that passes may look at.
         folder: Where it is written; it must exist.
 
     Raises:
@@ -143,10 +143,10 @@ def run_passes(
     context = PassContext(
         profile_name=profile.name,
         limits=profile.limits,
-        samples=grounds.split.calibration,
+        samples=evaluation.split.calibration,
         work_dir=folder,
     )
-    passed = run_float_passes(source.model, profile, context, grounds.progress)
+    passed = run_float_passes(source.model, profile, context, evaluation.progress)
     path = folder / "prepared.onnx"
     save_model(passed.model, path)
     held = hold_weights(passed.model, folder / "prepared.weights")

@@ -18,8 +18,8 @@ import onnx
 from edgepack.packager.gates.provider_errors import explain_refusal
 from edgepack.packager.graph.model_files import load_model, save_model
 from edgepack.packager.graph.units import Units
-from edgepack.packager.pipeline.prepared_combination import Explored
-from edgepack.packager.pipeline.provider_validation import OnProvider, RefusedThereError
+from edgepack.packager.pipeline.prepared_combination import SearchedCombination
+from edgepack.packager.pipeline.provider_validation import ProviderRefusedError, ProviderValidation
 from edgepack.packager.progress import Progress
 from edgepack.packager.runtime.refusal_bisection import (
     EndOfOpeningsError,
@@ -38,37 +38,40 @@ class Left(msgspec.Struct, frozen=True, kw_only=True):
     """What was prepared anew.
 
     Attributes:
-        explored: With nodes that stay float.
+        searched: With nodes that stay float.
         note: Which, and why.
     """
 
-    explored: Explored
+    searched: SearchedCombination
     note: str
 
 
-def leave_refused(
-    explored: Explored, error: RefusedThereError, on_provider: OnProvider, progress: Progress
+def exclude_unsupported(
+    searched: SearchedCombination,
+    error: ProviderRefusedError,
+    provider_validation: ProviderValidation,
+    progress: Progress,
 ) -> Left:
     """Prepares a model anew, without the nodes for which the provider refuses it.
 
     Args:
-        explored: What it refused.
+        searched: What it refused.
         error: In which words.
-        on_provider: Opens models on it.
+        provider_validation: Opens models on it.
         progress: Told about each opening.
 
     Raises:
         BuildError: The refusal, with the nodes where they were found.
     """
-    openings = _Openings(explored, on_provider, progress)
-    found, profile = openings.find_nodes(), explored.profile
-    further = explored.leave_float(found.nodes) if found.is_enough else None
+    openings = _Openings(searched, provider_validation, progress)
+    found, profile = openings.find_nodes(), searched.profile
+    further = searched.leave_float(found.nodes) if found.is_enough else None
     if further is None:
-        culprit = openings.find_first(error.model)
-        raise explain_refusal(error, error.model, profile, culprit) from error
+        sensitive_node = openings.find_first(error.model)
+        raise explain_refusal(error, error.model, profile, sensitive_node) from error
     verb = "stays" if len(found.nodes) == 1 else "stay"
     return Left(
-        explored=further,
+        searched=further,
         note=f"{', '.join(found.nodes)} {verb} float: quantized, {profile.device.provider} refuses "
         f"the whole graph ({error.problem.rstrip('.')}). {openings.count} openings told which.",
     )
@@ -77,23 +80,28 @@ def leave_refused(
 class _Openings:
     """Opens what was found, changed or in part, as often and as long as may be."""
 
-    def __init__(self, explored: Explored, on_provider: OnProvider, progress: Progress) -> None:
-        self._explored = explored
-        self._on_provider = on_provider
+    def __init__(
+        self,
+        searched: SearchedCombination,
+        provider_validation: ProviderValidation,
+        progress: Progress,
+    ) -> None:
+        self._searched = searched
+        self._provider_validation = provider_validation
         self._progress = progress
         self._end_s = time.monotonic() + _MOST_S
         self.count = 0
 
     def find_nodes(self) -> Found:
         """What must stay float, unless that is all that could be lowered."""
-        chooser, best = self._explored.chooser, self._explored.chosen.found
-        if chooser is None or best is None or not self._explored.chosen.is_lowered:
+        selector, best = self._searched.selector, self._searched.chosen.found
+        if selector is None or best is None or not self._searched.chosen.is_lowered:
             return Found()
         found = find_refused(
-            chooser.names,
-            lambda float_nodes: self._is_taken(lambda: chooser.make_again(best.best, float_nodes)),
+            selector.names,
+            lambda float_nodes: self._is_taken(lambda: selector.make_again(best.best, float_nodes)),
         )
-        return found if len(found.nodes) < len(chooser.names) else Found()
+        return found if len(found.nodes) < len(selector.names) else Found()
 
     def find_first(self, model: Path) -> str:
         """The unit up to which a model is refused, `name (operator)` a node; "" if unknown."""
@@ -119,12 +127,12 @@ class _Openings:
         if self.count >= _MOST_OPENINGS or left_s <= 0:
             raise EndOfOpeningsError
         self.count += 1
-        explored, limit_s = self._explored, min(left_s, _MOST_S_ONE)
-        what = f"{explored.profile.name}: looking for what is refused"
+        searched, limit_s = self._searched, min(left_s, _MOST_S_ONE)
+        what = f"{searched.profile.name}: looking for what is refused"
         self._progress(what, self.count, _MOST_OPENINGS)
         path, start_s = make(), time.monotonic()
-        is_taken = self._on_provider.is_taken(
-            path, explored.profile, explored.evaluator, timeout_s=limit_s
+        is_taken = self._provider_validation.is_taken(
+            path, searched.profile, searched.evaluator, timeout_s=limit_s
         )
         if not is_taken and time.monotonic() - start_s >= limit_s:
             raise EndOfOpeningsError  # it took too long, which is no answer

@@ -156,7 +156,7 @@ def _check_quantize(quantize: Quantize, opset: int) -> Iterator[Contradiction]:
         yield from _check_quark(quantize)
     for key, dtype in (
         ("activations", quantize.activations),
-        ("raised_activations", quantize.raised_activations),
+        ("high_precision_activations", quantize.high_precision_activations),
     ):
         if (
             dtype in WIDE_TYPES
@@ -204,11 +204,11 @@ def _check_quantize(quantize: Quantize, opset: int) -> Iterator[Contradiction]:
 def _check_quark(quantize: Quantize) -> Iterator[Contradiction]:
     """Quark's configurations for AMD's NPUs: XINT8, A8W8, A16W8."""
     is_xint8 = quantize.scales == "power_of_two"
-    if quantize.raised_activations:
+    if quantize.high_precision_activations:
         yield Contradiction(
-            "pass[quantize].raised_activations",
+            "pass[quantize].high_precision_activations",
             "AMD Quark's configurations have one type of activations",
-            "raised_activations = '', or backend = 'edgepack'",
+            "high_precision_activations = '', or backend = 'edgepack'",
         )
     is_symmetric = quantize.activation_symmetric and quantize.weight_symmetric
     if quantize.per_channel or not is_symmetric or quantize.ops != "all":

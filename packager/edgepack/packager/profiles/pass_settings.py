@@ -9,7 +9,7 @@ from edgepack.packager.profiles.section import Section
 
 ActivationType = Literal["uint8", "int8", "uint16", "int16"]
 WeightType = Literal["uint8", "int8"]
-SpelledOut = Literal[
+WorkaroundOp = Literal[
     "Reciprocal",
     "Sigmoid",
     "Softplus",
@@ -92,7 +92,9 @@ class ClampMask(Section, frozen=True, kw_only=True, tag_field="name", tag="clamp
     values: tuple[float, ...] = (-32.0, -64.0, -128.0, -256.0, -1e3, -1e4)
 
 
-class SpellOut(Section, frozen=True, kw_only=True, tag_field="name", tag="spell_out"):
+class ApplyWorkarounds(
+    Section, frozen=True, kw_only=True, tag_field="name", tag="apply_workarounds"
+):
     """Writes operators that the provider computes wrongly as others that compute the same.
 
     Attributes:
@@ -105,7 +107,7 @@ class SpellOut(Section, frozen=True, kw_only=True, tag_field="name", tag="spell_
             linear one has whole sizes; an `AveragePool` counts its padding.
     """
 
-    ops: tuple[SpelledOut, ...] = get_args(SpelledOut)
+    ops: tuple[WorkaroundOp, ...] = get_args(WorkaroundOp)
 
 
 class Quantize(Section, frozen=True, kw_only=True, tag_field="name", tag="quantize"):
@@ -115,9 +117,9 @@ class Quantize(Section, frozen=True, kw_only=True, tag_field="name", tag="quanti
         ops: `compute` quantizes convolutions and matrix products only; `all` every operator
             that works on floats, so that the whole graph stays on an integer-only device.
         activations, weights: Integer types.
-        raised_activations: Integer type of 16 bits that the activations of nodes which cost too
-            much get, before any node returns to float; their weights stay as they are. Empty: none
-            do. It says nothing where `activations` have 16 bits already.
+        high_precision_activations: Integer type of 16 bits that the activations of nodes which cost
+            too much get, before any node returns to float; their weights stay as they are. Empty:
+            none do. It says nothing where `activations` have 16 bits already.
         activation_symmetric: Zero point in the middle of the type's range.
         weight_symmetric: The same for weights.
         per_channel: Operator types whose weights get one scale per output channel; such weights
@@ -127,7 +129,7 @@ class Quantize(Section, frozen=True, kw_only=True, tag_field="name", tag="quanti
         weight_ranges: `minmax`, or `mse`: the range with the least mean squared error.
         output_ops: With `ops = "compute"`: operator types whose *output* is quantized too;
             the others get integers in and give floats out.
-        leave_ops: Operator types that stay float.
+        exclude_ops: Operator types that stay float.
         tie_ops: Operator types whose inputs and outputs must share one scale, beyond those
             that only move data.
         fixed_scales: Whether Sigmoid, Tanh and HardSigmoid get the scales that Qualcomm's NPU
@@ -140,8 +142,9 @@ class Quantize(Section, frozen=True, kw_only=True, tag_field="name", tag="quanti
         smooth_alpha: Share of the outliers that SmoothQuant moves, 0…1.
         bias_correction: `try` also tries candidates whose biases make up for the mean error that
             quantization makes in each channel.
-        weight_feedback: `try` also tries candidates whose weights are rounded one column after the
-            other, later ones making up for the errors of earlier ones on the calibration samples.
+        weight_rounding: `nearest`, or `gptq`: also tries candidates whose weights are rounded one
+            column after the other, later ones making up for the errors of earlier ones on the
+            calibration samples.
         backend: Whose quantizer: `edgepack`, or `quark`: AMD Quark, in an environment of its own.
         backend_timeout_s: Limit of one run of another's quantizer, seconds.
         reduce_range: Leave one bit of the weights unused (x86 CPUs without VNNI saturate).
@@ -155,7 +158,7 @@ class Quantize(Section, frozen=True, kw_only=True, tag_field="name", tag="quanti
     ops: Literal["compute", "all"]
     activations: ActivationType
     weights: WeightType
-    raised_activations: Literal["", "uint16", "int16"] = ""
+    high_precision_activations: Literal["", "uint16", "int16"] = ""
     activation_symmetric: bool = False
     weight_symmetric: bool = True
     per_channel: tuple[str, ...] = ()
@@ -163,14 +166,14 @@ class Quantize(Section, frozen=True, kw_only=True, tag_field="name", tag="quanti
     scales: Literal["float", "power_of_two"] = "float"
     weight_ranges: Literal["minmax", "mse"] = "minmax"
     output_ops: tuple[str, ...] = ()
-    leave_ops: tuple[str, ...] = ()
+    exclude_ops: tuple[str, ...] = ()
     tie_ops: tuple[str, ...] = ()
     fixed_scales: bool = False
     ranges: tuple[str, ...] = ("minmax",)
     prepare: tuple[Literal["smooth", "cross-layer"], ...] = ()
     smooth_alpha: float = 0.5
     bias_correction: Literal["off", "try"] = "off"
-    weight_feedback: Literal["off", "try"] = "off"
+    weight_rounding: Literal["nearest", "gptq"] = "nearest"
     backend: Literal["edgepack", "quark"] = "edgepack"
     backend_timeout_s: float = 1800.0
     reduce_range: bool = False
@@ -190,13 +193,13 @@ class Quantize(Section, frozen=True, kw_only=True, tag_field="name", tag="quanti
     @property
     def can_raise(self) -> bool:
         """Whether nodes can get activations with more bits than the others have."""
-        return bool(self.raised_activations) and self.activations not in WIDE_TYPES
+        return bool(self.high_precision_activations) and self.activations not in WIDE_TYPES
 
     @property
     def takes(self) -> str:
         """What it lowers, in words."""
         if self.ops == "all":
-            return "every operator that has a quantized form, but for leave_ops"
+            return "every operator that has a quantized form, but for exclude_ops"
         return "convolutions and matrix products with constant weights"
 
 
@@ -204,20 +207,20 @@ class Float16(Section, frozen=True, kw_only=True, tag_field="name", tag="float16
     """Half precision: weights and activations of 16-bit floats, inputs and outputs of 32.
 
     Attributes:
-        leave_ops: Operator types that stay 32-bit, beyond those that have no 16-bit form.
+        exclude_ops: Operator types that stay 32-bit, beyond those that have no 16-bit form.
         activation_max: Greatest magnitude that a tensor may have on the calibration samples; what
             goes beyond stays 32-bit. 16-bit floats end at 65504, and other samples go higher.
         max_float_share: Share of nodes that the search may return to 32 bits, 0…1.
     """
 
-    leave_ops: tuple[str, ...] = ()
+    exclude_ops: tuple[str, ...] = ()
     activation_max: float = 32768.0
     max_float_share: float = 0.5
 
     @property
     def takes(self) -> str:
         """What it lowers, in words."""
-        return "every operator that has a 16-bit form, but for leave_ops"
+        return "every operator that has a 16-bit form, but for exclude_ops"
 
 
 class QuantizeDynamic(Section, frozen=True, kw_only=True, tag_field="name", tag="quantize_dynamic"):
@@ -286,7 +289,9 @@ class QuantizeWeights(Section, frozen=True, kw_only=True, tag_field="name", tag=
 Lowering = Quantize | Float16 | QuantizeDynamic | QuantizeWeights
 """Passes that lower the precision: at most one, the last one of a recipe."""
 
-Rewriting = Optimize | FuseTransformer | QnnPreprocess | VitisAiPreprocess | ClampMask | SpellOut
+Rewriting = (
+    Optimize | FuseTransformer | QnnPreprocess | VitisAiPreprocess | ClampMask | ApplyWorkarounds
+)
 """Passes that change the graph, and nothing that it computes."""
 
 Pass = Clean | FixShapes | InferShapes | Rewriting | Lowering

@@ -136,18 +136,18 @@ class Gates(Section, frozen=True, kw_only=True):
             faster), `inaccurate` (no quantized one is
             within the accuracy budget). Empty means never: such a build is refused.
         size_ratio_max: Greatest size as a share of the float model's; 0 means no limit.
-        otherwise: Names of profiles for the same device with more bits: they are looked at where
-            no model of this one holds its budget, or little is saved.
-        suspects: Operator types that the provider was seen to compute wrongly in some graphs: where
-            its outputs are off, the refusal names the model's nodes of these types.
+        alternatives: Names of profiles for the same device with more bits: they are looked at
+            where no model of this one holds its budget, or little is saved.
+        known_wrong_ops: Operator types that the provider was seen to compute wrongly in some
+            graphs: where its outputs are off, the refusal names the model's nodes of these types.
     """
 
     accuracy: AccuracyGate = AccuracyGate()
     placement_min: float = 0.0
     float_instead: tuple[Literal["slower", "inaccurate"], ...] = ()
     size_ratio_max: float = 0.0
-    otherwise: tuple[str, ...] = ()
-    suspects: tuple[str, ...] = ()
+    alternatives: tuple[str, ...] = ()
+    known_wrong_ops: tuple[str, ...] = ()
 
 
 class Profile(Section, frozen=True, kw_only=True):

@@ -16,13 +16,13 @@ from edgepack.packager.progress import Progress
 from edgepack.packager.quantization.back_ends import make_static
 from edgepack.packager.quantization.contract import CandidateMaker
 from edgepack.packager.quantization.dynamic.maker import DynamicQuantizer
-from edgepack.packager.quantization.float16.maker import HalfMaker
+from edgepack.packager.quantization.float16.maker import Float16Maker
 from edgepack.packager.quantization.weight_only.maker import WeightQuantizer
 from edgepack.packager.tensors.sequence import Samples
 
 _MAKERS: Mapping[type, Callable[..., CandidateMaker]] = {
     Quantize: make_static,
-    Float16: HalfMaker,
+    Float16: Float16Maker,
     QuantizeDynamic: DynamicQuantizer,
     QuantizeWeights: WeightQuantizer,
 }

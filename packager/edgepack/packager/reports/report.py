@@ -10,8 +10,8 @@ import msgspec
 from edgepack.bundle.manifest import Accuracy, GoldenTolerance, Placement, Requirements, Toolchain
 from edgepack.packager.metrics.inspection import Inspection
 from edgepack.packager.number_format import format_latency
-from edgepack.packager.runtime.unassigned_nodes import UntakenNode
-from edgepack.packager.search.attempts import Attempt, Culprit
+from edgepack.packager.runtime.unassigned_nodes import UnassignedNode
+from edgepack.packager.search.attempts import Attempt, SensitiveNode
 
 REPORT_FORMAT = 1
 _SAME_SPEED = 0.02
@@ -74,9 +74,9 @@ class VariantReport(msgspec.Struct, frozen=True, kw_only=True):
     attempts: tuple[Attempt, ...]
     notes: tuple[str, ...]
     files: tuple[ReportedFile, ...]
-    culprits: tuple[Culprit, ...] = ()
+    sensitive_nodes: tuple[SensitiveNode, ...] = ()
     inspection: Inspection | None = None
-    left_nodes: tuple[UntakenNode, ...] = ()
+    left_nodes: tuple[UnassignedNode, ...] = ()
     profile_sha256: str = ""
     timing: Timing | None = None
     rehearsal: Rehearsed | None = None
@@ -96,9 +96,9 @@ class RefusedVariant(msgspec.Struct, frozen=True, kw_only=True):
     accuracy: Accuracy
     placement: Placement
     attempts: tuple[Attempt, ...]
-    culprits: tuple[Culprit, ...]
+    sensitive_nodes: tuple[SensitiveNode, ...]
     inspection: Inspection | None
-    left_nodes: tuple[UntakenNode, ...]
+    left_nodes: tuple[UnassignedNode, ...]
     notes: tuple[str, ...]
 
 

@@ -11,7 +11,7 @@ from edgepack.packager.metrics.tensor_ranges import TensorRange
 from edgepack.packager.reports.plot import Point
 from edgepack.packager.reports.reasons import best_attempt, is_float_instead
 from edgepack.packager.reports.report import RefusedVariant, VariantReport
-from edgepack.packager.runtime.unassigned_nodes import UntakenNode
+from edgepack.packager.runtime.unassigned_nodes import UnassignedNode
 from edgepack.packager.search.attempts import Attempt
 
 MOST_LAYERS = 12
@@ -120,7 +120,7 @@ class LeftGroup(msgspec.Struct, frozen=True, kw_only=True):
     names: tuple[str, ...]
 
 
-def group_left(nodes: Sequence[UntakenNode]) -> tuple[LeftGroup, ...]:
+def group_left(nodes: Sequence[UnassignedNode]) -> tuple[LeftGroup, ...]:
     """Nodes that were left, by operator and reason; the largest group first."""
     names: dict[tuple[str, str], list[str]] = {}
     for node in nodes:

@@ -48,24 +48,24 @@ def find_refused(names: Sequence[str], is_taken: Callable[[Collection[str]], boo
         is_taken: Whether the whole graph is, with some nodes float. What it raises as
             `EndOfOpeningsError` ends the search.
     """
-    culprits: list[str] = []
+    sensitive_nodes: list[str] = []
     try:
         if not names or not is_taken(names):  # 1.
             return Found()
-        while len(culprits) < MOST_NODES:
+        while len(sensitive_nodes) < MOST_NODES:
             refused, taken = 0, len(names)  # 2.
             while taken - refused > 1:
                 middle = (refused + taken) // 2
-                if is_taken((*names[:middle], *culprits)):
+                if is_taken((*names[:middle], *sensitive_nodes)):
                     taken = middle
                 else:
                     refused = middle
-            culprits.append(names[taken - 1])
-            if is_taken(culprits):  # 3.
-                return Found(nodes=_in_order(names, culprits), is_enough=True)
+            sensitive_nodes.append(names[taken - 1])
+            if is_taken(sensitive_nodes):  # 3.
+                return Found(nodes=_in_order(names, sensitive_nodes), is_enough=True)
     except EndOfOpeningsError:
         pass
-    return Found(nodes=_in_order(names, culprits))
+    return Found(nodes=_in_order(names, sensitive_nodes))
 
 
 def first_refused(count: int, is_taken: Callable[[int], bool]) -> int | None:

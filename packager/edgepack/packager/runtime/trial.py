@@ -31,7 +31,7 @@ from edgepack.packager.runtime.kept_session import (
 from edgepack.packager.runtime.one_cpu import keep_to_one_cpu
 from edgepack.packager.runtime.provider_process import ProviderProcess, Waiting, in_silence
 from edgepack.packager.runtime.unassigned_nodes import (
-    UntakenNode,
+    UnassignedNode,
     explain_left,
     read_failure,
     stderr_in,
@@ -87,7 +87,7 @@ class TrialAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
     placement: Placement | None = None
     ran: int = 0
-    left: tuple[UntakenNode, ...] = ()
+    left: tuple[UnassignedNode, ...] = ()
     problem: str = ""
     remedy: str = ""
 
@@ -102,7 +102,7 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     placement: Placement
-    left: tuple[UntakenNode, ...] = ()
+    left: tuple[UnassignedNode, ...] = ()
     outputs: tuple[Tensors, ...]
 
 

@@ -30,7 +30,7 @@ _FAILED = re.compile(
 with the CPU alone."""
 
 
-class UntakenNode(msgspec.Struct, frozen=True, kw_only=True):
+class UnassignedNode(msgspec.Struct, frozen=True, kw_only=True):
     """A node that the provider left.
 
     Attributes:
@@ -43,7 +43,7 @@ class UntakenNode(msgspec.Struct, frozen=True, kw_only=True):
     reason: str = ""
 
 
-def explain_left(left: Iterable[LeftNode], log: Path) -> tuple[UntakenNode, ...]:
+def explain_left(left: Iterable[LeftNode], log: Path) -> tuple[UnassignedNode, ...]:
     """Finds the reasons for nodes in a provider's log.
 
     Args:
@@ -56,7 +56,7 @@ def explain_left(left: Iterable[LeftNode], log: Path) -> tuple[UntakenNode, ...]
     with log.open(encoding="utf-8", errors="replace") as lines:
         reasons = read_reasons(lines)
     return tuple(
-        UntakenNode(name=node.name, op=node.op_type, reason=reasons.get(node.name, ""))
+        UnassignedNode(name=node.name, op=node.op_type, reason=reasons.get(node.name, ""))
         for node in list(left)[:MOST_NODES]
     )
 

@@ -33,7 +33,7 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
     latency_ms: float | None = None
 
 
-class Culprit(msgspec.Struct, frozen=True, kw_only=True):
+class SensitiveNode(msgspec.Struct, frozen=True, kw_only=True):
     """A node that costs accuracy.
 
     Attributes:

@@ -123,14 +123,14 @@ class SearchResult(msgspec.Struct, frozen=True, kw_only=True):
         best: The best candidate, within the budget or not.
         attempts: Everything that was tried, in order.
         candidates: The same; models of the small ones are still there.
-        culprits: The nodes that cost the most, worst first; empty when none had to be ranked.
+        sensitive_nodes: The nodes that cost the most, worst first; empty when none was ranked.
         notes: What a person should know of the search itself.
         is_cut_short: Whether its time ended it.
     """
 
     best: Candidate
     attempts: tuple[Attempt, ...]
-    culprits: tuple[NodeCost, ...]
+    sensitive_nodes: tuple[NodeCost, ...]
     candidates: tuple[Candidate, ...] = ()
     notes: tuple[str, ...] = ()
     is_cut_short: bool = False

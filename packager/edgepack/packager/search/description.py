@@ -16,9 +16,9 @@ def describe_search(found: SearchResult | None) -> Tried | None:
         f"{attempt.accuracy:8.4f}  {attempt.size_bytes:>14,} bytes  {attempt.what}"
         for attempt in curve
     ]
-    if found.culprits:
+    if found.sensitive_nodes:
         nodes = ", ".join(
-            f"{cost.name} ({cost.noise:.3f})" for cost in found.culprits[:_NODES_SHOWN]
+            f"{cost.name} ({cost.noise:.3f})" for cost in found.sensitive_nodes[:_NODES_SHOWN]
         )
         lines.append(f"costliest nodes: {nodes}")
     return Tried(words="\n    ".join((*lines, *found.notes)), is_cut_short=found.is_cut_short)

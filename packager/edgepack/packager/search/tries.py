@@ -192,7 +192,7 @@ class Tries:
             best=best,
             attempts=attempts,
             candidates=tuple(self._candidates),
-            culprits=self._ranked,
+            sensitive_nodes=self._ranked,
             notes=(*self._conditions.journal.notes, *notes),
         )
 

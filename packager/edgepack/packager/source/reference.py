@@ -18,7 +18,7 @@ from edgepack.errors import BuildError
 from edgepack.packager.graph.control_flow import deciding_inputs
 from edgepack.packager.graph.model_files import RUNTIME_ERRORS
 from edgepack.packager.graph.renaming import name_nodes
-from edgepack.packager.graph.source_quantization import read_own_quantization
+from edgepack.packager.graph.source_quantization import read_source_quantization
 from edgepack.packager.runtime.model_run import ModelRunner, Outputs, Run
 from edgepack.packager.source.model import SourceModel
 from edgepack.packager.tensors.sequence import Feeds, digest_of
@@ -88,7 +88,7 @@ def open_reference(source: SourceModel, path: Path, *, threads: int = 0) -> Run:
     model = onnx.ModelProto()
     model.CopyFrom(source.model)
     name_nodes(model.graph)
-    is_float = read_own_quantization(model.graph) is None
+    is_float = read_source_quantization(model.graph) is None
     try:
         return ModelRunner(model, path, threads=threads, optimize=is_float).run
     except RUNTIME_ERRORS as error:

@@ -10,7 +10,7 @@ import onnx
 from msgspec.structs import replace
 from onnx import shape_inference
 
-from edgepack.packager.graph.postprocessing import find_selecting_tail, has_selection, nodes_beyond
+from edgepack.packager.graph.postprocessing import find_postprocessing, has_selection, nodes_beyond
 from edgepack.packager.graph.queries import used_names
 from edgepack.packager.graph.shape_inference import infer
 from edgepack.packager.source.model import SourceModel
@@ -18,7 +18,7 @@ from edgepack.packager.tensors.meanings import Meaning, judged_outputs
 from edgepack.packager.wording import counted
 
 
-def watch_tail(source: SourceModel) -> SourceModel:
+def watch_before_postprocessing(source: SourceModel) -> SourceModel:
     """The model with the floats that enter its tail as further outputs, if it has such a tail.
 
     Args:
@@ -38,7 +38,7 @@ def watch_tail(source: SourceModel) -> SourceModel:
     model.CopyFrom(source.model)
     del model.graph.value_info[:]
     model.graph.value_info.extend(inferred.value_info)
-    tail = find_selecting_tail(model.graph)
+    tail = find_postprocessing(model.graph)
     selected = [name for name in tail.outputs if name not in source.meanings] if tail else []
     if tail is None or not selected:
         return source
@@ -62,7 +62,9 @@ def watch_tail(source: SourceModel) -> SourceModel:
     )
 
 
-def tail_names(graph: onnx.GraphProto, meanings: Mapping[str, Meaning]) -> tuple[str, ...]:
+def postprocessing_names(
+    graph: onnx.GraphProto, meanings: Mapping[str, Meaning]
+) -> tuple[str, ...]:
     """Names of the nodes that only serve outputs which are selections; none where none is.
 
     Args:

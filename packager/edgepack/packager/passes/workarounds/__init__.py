@@ -1,1 +1,1 @@
-"""What the pass `spell_out` writes otherwise, a file for each kind."""
+"""What the pass `apply_workarounds` writes otherwise, a file for each kind."""

@@ -26,7 +26,7 @@ _MOST_REPEATED = 16
 _WHOLE = 1e-4
 
 
-def spell_out_linear(graph: onnx.GraphProto, index: GraphIndex) -> int:
+def rewrite_linear_resize(graph: onnx.GraphProto, index: GraphIndex) -> int:
     """Rewrites each linear Resize whose scales give sizes that are not whole; returns how many."""
     gone: set[str] = set()
     new: list[tuple[str, onnx.NodeProto]] = []

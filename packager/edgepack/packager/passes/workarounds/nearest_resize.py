@@ -27,7 +27,7 @@ _PLAIN = {"coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor
 Indices = npt.NDArray[np.int64]
 
 
-def spell_out_nearest(
+def rewrite_nearest_resize(
     graph: onnx.GraphProto, index: GraphIndex, opsets: Mapping[str, int], folder: Path
 ) -> int:
     """Rewrites each nearest Resize that is not plain.

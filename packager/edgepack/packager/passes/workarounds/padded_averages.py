@@ -61,7 +61,7 @@ class _Pool(msgspec.Struct, frozen=True, kw_only=True):
         return not any(pads) or (pads in rightly and not is_narrow)
 
 
-def spell_out_padded(
+def rewrite_padded_average(
     graph: onnx.GraphProto, index: GraphIndex, opsets: Mapping[str, int], folder: Path
 ) -> int:
     """Rewrites each AveragePool of these kinds.

@@ -159,7 +159,7 @@ def type_of(index: GraphIndex, node: onnx.NodeProto, name: str) -> int:
     if element_type is None:
         raise BuildError(
             f"the type of '{name}' is not known",
-            found_in=f"pass spell_out, node {node.name}",
+            found_in=f"pass apply_workarounds, node {node.name}",
             remedy="put the pass after infer_shapes",
         )
     return element_type

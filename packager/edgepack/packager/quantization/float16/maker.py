@@ -15,8 +15,8 @@ from edgepack.packager.profiles.pass_settings import Float16
 from edgepack.packager.progress import Progress
 from edgepack.packager.quantization.calibration import Calibration
 from edgepack.packager.quantization.contract import Built, NodeCost
-from edgepack.packager.quantization.float16.plan import HalfPlanner
-from edgepack.packager.quantization.float16.writer import write_half
+from edgepack.packager.quantization.float16.plan import Float16Planner
+from edgepack.packager.quantization.float16.writer import write_float16
 from edgepack.packager.quantization.one_at_a_time import rank_one_at_a_time
 from edgepack.packager.quantization.savings import with_workloads
 from edgepack.packager.runtime.float16_rounding import open_rounding
@@ -25,7 +25,7 @@ from edgepack.packager.tensors.sequence import Samples
 _METHOD = "float16"
 
 
-class HalfMaker:
+class Float16Maker:
     """One float model with the bounds of its tensors.
 
     Args:
@@ -57,8 +57,8 @@ class HalfMaker:
             "" if entry.domain == "ai.onnx" else entry.domain: entry.version
             for entry in model.opset_import
         }
-        self._planner = HalfPlanner(
-            self._index, opsets, settings.leave_ops, settings.activation_max
+        self._planner = Float16Planner(
+            self._index, opsets, settings.exclude_ops, settings.activation_max
         )
         calibration = Calibration(
             model, self._planner.observable(), samples, work_dir=work_dir, progress=progress
@@ -71,7 +71,7 @@ class HalfMaker:
         kept = set(float_nodes)
         lowered = tuple(name for name in self.names if name not in kept)
         plan = self._planner.plan(lowered, self._observed)
-        return Built(model=write_half(self._model, self._index, plan), lowered=lowered)
+        return Built(model=write_float16(self._model, self._index, plan), lowered=lowered)
 
     def rank(self, method: str, samples: Samples, progress: Progress) -> tuple[NodeCost, ...]:
         """See `CandidateMaker`."""

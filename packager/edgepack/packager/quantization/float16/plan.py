@@ -29,7 +29,7 @@ _MOST_WHOLE_NUMBER = 2048.0
 """16-bit floats hold every whole number up to this."""
 
 
-class HalfPlan(msgspec.Struct, frozen=True, kw_only=True):
+class Float16Plan(msgspec.Struct, frozen=True, kw_only=True):
     """What is 16-bit in one candidate.
 
     Attributes:
@@ -41,13 +41,13 @@ class HalfPlan(msgspec.Struct, frozen=True, kw_only=True):
     tensors: set[str] = msgspec.field(default_factory=set)
 
 
-class HalfPlanner:
+class Float16Planner:
     """Knows what can be 16-bit in one model.
 
     Args:
         index: The model's graph, indexed.
         opsets: Version of each operator set, by domain.
-        leave_ops: Operator types that stay 32-bit.
+        exclude_ops: Operator types that stay 32-bit.
         activation_max: Greatest magnitude of an activation.
     """
 
@@ -55,12 +55,12 @@ class HalfPlanner:
         self,
         index: GraphIndex,
         opsets: Mapping[str, int],
-        leave_ops: Collection[str],
+        exclude_ops: Collection[str],
         activation_max: float,
     ) -> None:
         self._index = index
         self._largest = activation_max
-        self._leave = frozenset(leave_ops)
+        self._leave = frozenset(exclude_ops)
         self._open = {
             position: halvable(node, opsets) for position, node in enumerate(index.graph.node)
         }
@@ -88,7 +88,7 @@ class HalfPlanner:
             ):
                 yield node.name
 
-    def plan(self, chosen: Collection[str], observed: Mapping[str, Observation]) -> HalfPlan:
+    def plan(self, chosen: Collection[str], observed: Mapping[str, Observation]) -> Float16Plan:
         """What is 16-bit when these nodes are.
 
         Args:
@@ -96,15 +96,15 @@ class HalfPlanner:
             observed: Bounds of the tensors of `observable`.
         """
         names = set(chosen)
-        plan = HalfPlan()
+        plan = Float16Plan()
         for position, node in enumerate(self._index.graph.node):
             if node.op_type == "Cast":
-                is_half = self._is_whole_number(node, observed)
+                is_float16 = self._is_whole_number(node, observed)
             elif node.op_type in MOVES_DATA:
-                is_half = self._follows(position, node, plan.tensors)
+                is_float16 = self._follows(position, node, plan.tensors)
             else:
-                is_half = node.name in names
-            if is_half:
+                is_float16 = node.name in names
+            if is_float16:
                 inputs, outputs = self._open[position]
                 plan.nodes[position] = frozenset(
                     i for i in inputs if self._index.is_float(node.input[i])
@@ -157,8 +157,8 @@ class HalfPlanner:
             return False
         first, *others = self._inputs(position) or [""]
         constants = [name for name in (first, *others) if name in self._index.initializers]
-        is_half = first in half or first in self._index.initializers
-        return is_half and all(self._does_constant_fit(name) for name in constants)
+        is_float16 = first in half or first in self._index.initializers
+        return is_float16 and all(self._does_constant_fit(name) for name in constants)
 
     def _is_whole_number(self, node: onnx.NodeProto, observed: Mapping[str, Observation]) -> bool:
         """Whether a Cast gives floats from whole numbers that 16 bits hold."""

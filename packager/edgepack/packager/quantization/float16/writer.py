@@ -7,10 +7,10 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from edgepack.packager.graph.queries import GraphIndex, used_names
-from edgepack.packager.quantization.float16.plan import HalfPlan
+from edgepack.packager.quantization.float16.plan import Float16Plan
 
 
-def write_half(model: onnx.ModelProto, index: GraphIndex, plan: HalfPlan) -> onnx.ModelProto:
+def write_float16(model: onnx.ModelProto, index: GraphIndex, plan: Float16Plan) -> onnx.ModelProto:
     """A model in which the planned nodes compute in 16 bits.
 
     Inputs, outputs and what control flow's bodies read keep their names and types.
@@ -24,7 +24,7 @@ def write_half(model: onnx.ModelProto, index: GraphIndex, plan: HalfPlan) -> onn
 
 
 class _Writer:
-    def __init__(self, model: onnx.ModelProto, index: GraphIndex, plan: HalfPlan) -> None:
+    def __init__(self, model: onnx.ModelProto, index: GraphIndex, plan: Float16Plan) -> None:
         self._model = model
         self._index = index
         self._plan = plan
@@ -32,7 +32,7 @@ class _Writer:
         self._constants: list[onnx.TensorProto] = []
         self._taken = {*index.types, *index.producers, *index.initializers}
         self._fixed = {*index.outputs, *index.body_reads}
-        self._half: dict[str, str] = {}
+        self._float16: dict[str, str] = {}
         self._wide: dict[str, str] = {}
 
     def write(self) -> onnx.ModelProto:
@@ -42,7 +42,7 @@ class _Writer:
             halved = self._plan.nodes.get(position, frozenset())
             for i, name in enumerate(original.input):
                 if node.op_type == "Cast" and name in self._plan.tensors:
-                    node.input[i] = self._half[name]
+                    node.input[i] = self._float16[name]
                 elif self._index.is_float(name) and node.op_type != "Cast":
                     node.input[i] = self._narrow(name) if i in halved else self._widen(name)
             self._nodes.append(node)
@@ -56,33 +56,33 @@ class _Writer:
             if name not in self._plan.tensors:
                 continue
             if name in self._fixed:
-                self._half[name] = node.output[i] = self._fresh(f"{name}/float16")
-                self._cast(self._half[name], name, TensorProto.FLOAT)
+                self._float16[name] = node.output[i] = self._fresh(f"{name}/float16")
+                self._cast(self._float16[name], name, TensorProto.FLOAT)
                 self._wide[name] = name
             else:
-                self._half[name] = name
+                self._float16[name] = name
         if node.op_type == "Cast":
             for attribute in node.attribute:
                 if attribute.name == "to":
                     attribute.i = TensorProto.FLOAT16
 
     def _narrow(self, name: str) -> str:
-        if name not in self._half:
-            self._half[name] = self._fresh(f"{name}/float16")
+        if name not in self._float16:
+            self._float16[name] = self._fresh(f"{name}/float16")
             values = self._index.constant(name)
             if values is None:
-                self._cast(name, self._half[name], TensorProto.FLOAT16)
+                self._cast(name, self._float16[name], TensorProto.FLOAT16)
             else:
                 narrow = np.asarray(values, dtype=np.float32).astype(np.float16)
-                self._constants.append(numpy_helper.from_array(narrow, self._half[name]))
-        return self._half[name]
+                self._constants.append(numpy_helper.from_array(narrow, self._float16[name]))
+        return self._float16[name]
 
     def _widen(self, name: str) -> str:
         if name not in self._plan.tensors:
             return name
         if name not in self._wide:
             self._wide[name] = self._fresh(f"{name}/float32")
-            self._cast(self._half[name], self._wide[name], TensorProto.FLOAT)
+            self._cast(self._float16[name], self._wide[name], TensorProto.FLOAT)
         return self._wide[name]
 
     def _cast(self, given: str, made: str, kind: int) -> None:
@@ -115,8 +115,8 @@ class _Writer:
         known.update((value.name, value) for value in self._index.graph.output)
         known.update((value.name, value) for value in self._index.graph.input)
         for value in self._index.graph.value_info:
-            yield _typed(value, value.name, self._half.get(value.name) == value.name)
-        for name, half in self._half.items():
+            yield _typed(value, value.name, self._float16.get(value.name) == value.name)
+        for name, half in self._float16.items():
             if name in known and half != name:
                 yield _typed(known[name], half, True)
         for name, wide in self._wide.items():
@@ -124,10 +124,10 @@ class _Writer:
                 yield _typed(known[name], wide, False)
 
 
-def _typed(value: onnx.ValueInfoProto, name: str, is_half: bool) -> onnx.ValueInfoProto:
+def _typed(value: onnx.ValueInfoProto, name: str, is_float16: bool) -> onnx.ValueInfoProto:
     typed = onnx.ValueInfoProto()
     typed.CopyFrom(value)
     typed.name = name
-    if is_half:
+    if is_float16:
         typed.type.tensor_type.elem_type = TensorProto.FLOAT16
     return typed

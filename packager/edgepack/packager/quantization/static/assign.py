@@ -70,7 +70,7 @@ class Assignment(msgspec.Struct, frozen=True, kw_only=True):
 def activation_type(settings: Quantize, *, is_raised: bool) -> IntegerType:
     """The integer type of activations."""
     return IntegerType(
-        dtype=settings.raised_activations if is_raised else settings.activations,
+        dtype=settings.high_precision_activations if is_raised else settings.activations,
         symmetric=settings.activation_symmetric,
         power_of_two=settings.scales == "power_of_two",
         min_real_range=settings.min_real_range,

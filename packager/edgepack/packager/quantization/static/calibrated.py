@@ -96,7 +96,7 @@ class CalibratedModel:
         float_nodes, raised_nodes = {*spared.float_nodes}, {*spared.raised}
         if settings.can_raise:
             raised_nodes |= uneven
-            uneven = uneven_tail(index, everything, settings.raised_activations, observed)
+            uneven = uneven_tail(index, everything, settings.high_precision_activations, observed)
         float_nodes |= uneven | self._beside(self._endless(observed))
         plan = make_plan(index, settings, float_nodes, raised_nodes=raised_nodes)
         chosen = self._chosen if index is self.index else ChosenScales(index, settings)

@@ -14,7 +14,11 @@ from edgepack.packager.quantization.static.bias_correction import correct_biases
 from edgepack.packager.quantization.static.calibrated import CalibratedModel, Spared
 from edgepack.packager.quantization.static.plan import Plan
 from edgepack.packager.quantization.static.preparation import applicable, prepare
-from edgepack.packager.quantization.static.quantization_method import Way, list_ways, parse_way
+from edgepack.packager.quantization.static.quantization_method import (
+    QuantizationMethod,
+    list_methods,
+    parse_method,
+)
 from edgepack.packager.quantization.static.ranking import rank_nodes
 from edgepack.packager.quantization.static.weight_rounding import (
     FeedbackRounder,
@@ -56,7 +60,7 @@ class Quantizer:
             model, settings, samples, work_dir=work_dir, progress=progress
         )
         preparations = applicable(self._plain.index, settings.prepare)
-        self._ways = list_ways(settings, preparations)
+        self._ways = list_methods(settings, preparations)
         self._prepared: dict[str, tuple[CalibratedModel, tuple[str, ...]]] = {"": (self._plain, ())}
         self._with_feedback = FeedbackRounder(
             model, self._plain.index, samples, work_dir / "feedback", progress
@@ -96,7 +100,7 @@ class Quantizer:
         self, method: str, float_nodes: Collection[str] = (), raised: Collection[str] = ()
     ) -> Built:
         """The quantized model for one of its methods, with nodes that stay float or are raised."""
-        way = parse_way(method)
+        way = parse_method(method)
         calibrated, notes = self._prepare(way.preparation)
         model, spared = calibrated.model, Spared(float_nodes=float_nodes, raised=raised)
         if way.is_bias_corrected:
@@ -115,7 +119,7 @@ class Quantizer:
             observed=calibrated.observe(way.ranges),
         )
         notes = (*notes, *calibrated.describe_endless(way.ranges))
-        if way.has_feedback:
+        if way.is_gptq:
             notes = (*notes, self._with_feedback.describe(plan))
         if any(node.is_raised for node in plan.nodes):
             notes = (*notes, _describe_raised(plan, self._settings))
@@ -128,7 +132,7 @@ class Quantizer:
     def _rank(
         self, method: str, spared: Spared, samples: Samples, progress: Progress
     ) -> tuple[NodeCost, ...]:
-        way = parse_way(method)
+        way = parse_method(method)
         calibrated, _ = self._prepare(way.preparation)
         self._folder.mkdir(parents=True, exist_ok=True)
         gated = calibrated.gate(
@@ -137,8 +141,8 @@ class Quantizer:
         costs = rank_nodes(gated, samples, progress=progress)
         return with_workloads(costs, workloads(calibrated.index))
 
-    def _rounder(self, way: Way) -> Rounder:
-        return self._with_feedback if way.has_feedback else to_nearest
+    def _rounder(self, way: QuantizationMethod) -> Rounder:
+        return self._with_feedback if way.is_gptq else to_nearest
 
     def _prepare(self, name: str) -> tuple[CalibratedModel, tuple[str, ...]]:
         if name not in self._prepared:
@@ -154,7 +158,7 @@ class Quantizer:
 def _describe_raised(plan: Plan, settings: Quantize) -> str:
     raised = sum(node.is_raised for node in plan.nodes)
     return (
-        f"{raised} of {len(plan.nodes)} quantized nodes have {settings.raised_activations} "
+        f"{raised} of {len(plan.nodes)} quantized nodes have {settings.high_precision_activations} "
         f"activations, the others {settings.activations}; {plan.conversions} tensors are converted "
         "from one to the other. What only moves values goes with the node that makes them."
     )

@@ -43,7 +43,7 @@ class NodePlan(msgspec.Struct, frozen=True, kw_only=True):
             activation * weight; None where it stays float.
         outputs: Outputs that are quantized.
         rectifier: Index of the Relu or Clip that directly follows and belongs to this node.
-        is_raised: Whether its activations have the type of `settings.raised_activations`.
+        is_raised: Whether its activations have the type of `settings.high_precision_activations`.
     """
 
     position: int
@@ -123,7 +123,7 @@ def make_plan(
         index: The float graph with shapes.
         settings: The profile's quantize pass.
         float_nodes: Names of nodes that must stay float.
-        raised_nodes: Names of nodes whose activations have `settings.raised_activations`.
+        raised_nodes: Names of nodes whose activations have `settings.high_precision_activations`.
         apart: Names of nodes whose Relu or Clip is quantized by itself.
 
     Returns:
@@ -162,7 +162,7 @@ def _is_able(index: GraphIndex, node: onnx.NodeProto, settings: Quantize) -> boo
     is_known = node.domain in ("", "ai.onnx") or (
         node.domain == "com.microsoft" and node.op_type in operators.OWN_WITH_INTEGER_FORM
     )
-    if not is_known or node.op_type in settings.leave_ops:
+    if not is_known or node.op_type in settings.exclude_ops:
         return False
     if not node.output or not index.is_float(node.output[0]):
         return False

@@ -17,20 +17,20 @@ _RANGES_WITH_PREPARATION = 2
 """A preparation costs a calibration of its own, so only the profile's first ranges try it."""
 
 
-class Way(msgspec.Struct, frozen=True, kw_only=True):
+class QuantizationMethod(msgspec.Struct, frozen=True, kw_only=True):
     """One way to quantize.
 
     Attributes:
         preparation: What is done to the float model first, or "".
         ranges: The calibration method.
         is_bias_corrected: Whether biases make up for the mean error of each channel.
-        has_feedback: Whether weights are rounded so that they make up for each other's errors.
+        is_gptq: Whether weights are rounded so that they make up for each other's errors.
     """
 
     preparation: str = ""
     ranges: str
     is_bias_corrected: bool = False
-    has_feedback: bool = False
+    is_gptq: bool = False
 
     @property
     def is_plain(self) -> bool:
@@ -39,26 +39,28 @@ class Way(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def words(self) -> str:
-        """The way as people read it; `parse_way` takes them back."""
+        """The way as people read it; `parse_method` takes them back."""
         before = f"{self.preparation}{_JOINT}" if self.preparation else ""
-        after = _WITH_FEEDBACK if self.has_feedback else ""
+        after = _WITH_FEEDBACK if self.is_gptq else ""
         return f"{before}{self.ranges}{after}{_CORRECTED if self.is_bias_corrected else ''}"
 
 
-def parse_way(words: str) -> Way:
-    """The way that `Way.words` told of."""
+def parse_method(words: str) -> QuantizationMethod:
+    """The way that `QuantizationMethod.words` told of."""
     rest = words.removesuffix(_CORRECTED)
     preparation, joint, rounded = rest.rpartition(_JOINT)
     ranges = rounded.removesuffix(_WITH_FEEDBACK)
-    return Way(
+    return QuantizationMethod(
         preparation=preparation if joint else "",
         ranges=ranges,
         is_bias_corrected=rest != words,
-        has_feedback=rounded != ranges,
+        is_gptq=rounded != ranges,
     )
 
 
-def list_ways(settings: Quantize, preparations: Collection[str]) -> tuple[Way, ...]:
+def list_methods(
+    settings: Quantize, preparations: Collection[str]
+) -> tuple[QuantizationMethod, ...]:
     """Every way that a profile asks for, in the order to try: plain ranges first.
 
     Args:
@@ -69,19 +71,21 @@ def list_ways(settings: Quantize, preparations: Collection[str]) -> tuple[Way, .
         The ways, each once.
     """
     few = settings.ranges[:_RANGES_WITH_PREPARATION]
-    ways = [Way(ranges=ranges) for ranges in settings.ranges]
-    if settings.weight_feedback == "try":
-        ways.append(Way(ranges=settings.ranges[0], has_feedback=True))
+    ways = [QuantizationMethod(ranges=ranges) for ranges in settings.ranges]
+    if settings.weight_rounding == "gptq":
+        ways.append(QuantizationMethod(ranges=settings.ranges[0], is_gptq=True))
     ways += [
-        Way(preparation=preparation, ranges=ranges)
+        QuantizationMethod(preparation=preparation, ranges=ranges)
         for preparation in settings.prepare
         if preparation in preparations
         for ranges in few
     ]
     if settings.bias_correction == "try":
         ways += [
-            Way(preparation=way.preparation, ranges=way.ranges, is_bias_corrected=True)
+            QuantizationMethod(
+                preparation=way.preparation, ranges=way.ranges, is_bias_corrected=True
+            )
             for way in ways
-            if way.ranges in few and not way.has_feedback
+            if way.ranges in few and not way.is_gptq
         ]
     return tuple(dict.fromkeys(ways))

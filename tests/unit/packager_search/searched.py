@@ -4,9 +4,9 @@ from pathlib import Path
 
 import onnx
 
-from edgepack.packager.pipeline.prepared_combination import Explored
-from edgepack.packager.pipeline.selection import Grounds
-from edgepack.packager.pipeline.settings_search import SearchPlan, explore
+from edgepack.packager.pipeline.prepared_combination import SearchedCombination
+from edgepack.packager.pipeline.selection import EvaluationInputs
+from edgepack.packager.pipeline.settings_search import SearchPlan, search_settings
 from edgepack.packager.progress import silent
 from edgepack.packager.runtime.evaluator import find_venue
 from edgepack.packager.search.combinations import Combination
@@ -26,7 +26,7 @@ def explore_spread(
     limit: TimeLimit | None = None,
     spread: float = 300.0,
     sample_count: int = 45,
-) -> Explored:
+) -> SearchedCombination:
     """What the search keeps of `spread_model`.
 
     Args:
@@ -52,11 +52,11 @@ def explore_spread(
         limit=limit or TimeLimit(None),
         journal=journal or Journal(None),
     )
-    grounds = Grounds(
+    evaluation = EvaluationInputs(
         split=split,
         float_source=open_reference(source, folder / "reference.onnx"),
         metric=None,
         progress=silent,
     )
     venue = find_venue(combinations[0].profile)
-    return explore(source, plan, grounds, venue=venue, work_dir=folder / "work")
+    return search_settings(source, plan, evaluation, venue=venue, work_dir=folder / "work")
