@@ -5,7 +5,7 @@ from pathlib import Path
 import onnx
 
 from edgepack.packager.config.inputs import InputDeclaration
-from edgepack.packager.pipeline.build import build
+from edgepack.packager.pipeline.build import build_bundle as build
 from edgepack.packager.pipeline.request import BuildRequest
 from edgepack.packager.reports.report import VariantReport
 from edgepack.packager.source.fixed_inputs import Numbers

@@ -34,7 +34,7 @@ max_float_share = 0.2
 _CHILD = """
 import resource, sys
 from pathlib import Path
-from edgepack.packager.pipeline.build import build
+from edgepack.packager.pipeline.build import build_bundle as build
 from edgepack.packager.progress import silent
 from edgepack.packager.pipeline.request import BuildRequest
 

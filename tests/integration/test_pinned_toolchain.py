@@ -4,7 +4,8 @@ import sys
 from pathlib import Path
 
 from edgepack.agent.runtime.facts import read_device_facts
-from edgepack.packager.pipeline.build import BuildResult, build
+from edgepack.packager.pipeline.build import BuildResult
+from edgepack.packager.pipeline.build import build_bundle as build
 from edgepack.packager.pipeline.request import BuildRequest
 from edgepack.packager.progress import silent
 from edgepack.packager.reports.report import VariantReport

@@ -12,7 +12,7 @@ import pytest
 
 from edgepack.bundle.keys import generate_key, write_key_pair
 from edgepack.packager.config.inputs import InputDeclaration, TokenInput
-from edgepack.packager.pipeline.build import build
+from edgepack.packager.pipeline.build import build_bundle as build
 from edgepack.packager.pipeline.request import BuildRequest
 from edgepack.packager.reports.report import VariantReport
 from tests.unit.packager_io.exports import tiny_bert, tiny_detector

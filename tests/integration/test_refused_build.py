@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from edgepack.bundle.keys import generate_key, write_key_pair
 from edgepack.bundle.manifest import MANIFEST_FILE, SIGNATURE_FILE
 from edgepack.errors import BuildError
-from edgepack.packager.pipeline.build import build
+from edgepack.packager.pipeline.build import build_bundle as build
 from edgepack.packager.pipeline.request import BuildRequest
 from edgepack.packager.reports.report import Report
 from tests.simulators.device import Device

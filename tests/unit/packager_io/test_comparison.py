@@ -29,7 +29,7 @@ from edgepack.bundle.manifest import (
 from edgepack.bundle.signature import sign_folder
 from edgepack.errors import BundleError
 from edgepack.packager.cli.compare import compare as command
-from edgepack.packager.comparison.differences import compare
+from edgepack.packager.comparison.differences import compare_sides as compare
 from edgepack.packager.comparison.reading import read_compared
 from edgepack.packager.comparison.result import Difference
 from edgepack.packager.graph.node_precision import node_precision

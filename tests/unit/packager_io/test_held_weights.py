@@ -16,7 +16,7 @@ from edgepack.packager.graph.held_weights import (
     save_for_session,
 )
 from edgepack.packager.graph.model_files import load_model, open_on_cpu, save_model
-from edgepack.packager.pipeline.build import build
+from edgepack.packager.pipeline.build import build_bundle as build
 from edgepack.packager.pipeline.request import BuildRequest
 from edgepack.packager.progress import silent
 from tests.unit.packager_io.models import LAYER_WIDTH, save, two_layers

@@ -12,7 +12,7 @@ import pytest
 
 from edgepack.bundle.keys import generate_key, write_key_pair
 from edgepack.errors import BuildError
-from edgepack.packager.pipeline.build import build
+from edgepack.packager.pipeline.build import build_bundle as build
 from edgepack.packager.pipeline.request import BuildRequest
 from edgepack.packager.source.huggingface.folder import export_folder, is_model_folder
 from edgepack.packager.source.model import load_source

@@ -13,7 +13,7 @@ from edgepack.bundle.verify import verify_folder
 from edgepack.errors import BuildError
 from edgepack.packager.graph import model_files, stored_tensors
 from edgepack.packager.graph.model_files import load_model, open_on_cpu, save_model
-from edgepack.packager.pipeline.build import build
+from edgepack.packager.pipeline.build import build_bundle as build
 from edgepack.packager.pipeline.request import BuildRequest
 from edgepack.packager.source.model import load_source
 from tests.unit.packager_io.models import (

@@ -5,34 +5,49 @@ from typing import Any
 
 from edgepack.packager.bundling.prepared_variant import PreparedVariant
 from edgepack.packager.pipeline.prepare_variant import prepare_variant
+from edgepack.packager.pipeline.resources import Resources
+from edgepack.packager.pipeline.selection import EvaluationInputs, VariantPlan
 from edgepack.packager.profiles.schema import Profile
-from edgepack.packager.progress import silent
-from edgepack.packager.source.model import load_source
+from edgepack.packager.runtime.evaluator import find_venue
+from edgepack.packager.search.combinations import Combination
+from edgepack.packager.source.model import SourceModel, load_source
 from edgepack.packager.source.reference import FloatSource
 from edgepack.packager.tensors.sequence import SampleSplit
 
 
 def prepare(
-    model: Path, profile: Profile, split: SampleSplit, folder: Path, **more: Any
+    model: Path | SourceModel,
+    profile: Profile,
+    split: SampleSplit,
+    folder: Path,
+    *,
+    allow_degraded: bool = False,
+    resources: Resources | None = None,
+    **judged_by: Any,
 ) -> PreparedVariant:
     """What `prepare_variant` makes of a file; held-out samples are tried on its provider.
 
     Args:
-        model: The model file.
+        model: The model, or its file.
         profile: The profile.
         split: Samples.
         folder: For everything that is written.
-        more: Other arguments of `prepare_variant`; by default nothing degraded is allowed.
+        allow_degraded: See `VariantPlan`.
+        resources: None for no limit, no journal and no process.
+        judged_by: A metric or labels, see `EvaluationInputs`.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    source = load_source(model)
-    return prepare_variant(
-        source,
-        profile,
-        split,
-        tried=split.held_out,
+    source = load_source(model) if isinstance(model, Path) else model
+    inputs = EvaluationInputs(
+        source=source,
+        split=split,
+        provider_samples=split.held_out,
         float_source=FloatSource(source, folder / "float-source.onnx"),
-        work_dir=folder,
-        progress=silent,
-        **{"allow_degraded": False, **more},
+        **judged_by,
     )
+    plan = VariantPlan(
+        combinations=(Combination(words="", profile=profile),),
+        venue=find_venue(profile),
+        allow_degraded=allow_degraded,
+    )
+    return prepare_variant(inputs, plan, resources or Resources(), folder)

@@ -4,13 +4,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import onnx
 import pytest
 from msgspec.structs import replace
 
 from edgepack.errors import BuildError
-from edgepack.packager.pipeline import holdout_validation as confirming
+from edgepack.packager.graph.node_precision import node_precision
 from edgepack.packager.pipeline import savings_summary as saving
-from edgepack.packager.pipeline.holdout_verdict import ValidatedCombination, judge_on_holdout
+from edgepack.packager.pipeline import variant_validation
+from edgepack.packager.pipeline.holdout_verdict import HoldoutVerdict, judge_on_holdout
 from tests.unit.packager_passes.products import prepare_products
 
 _NODES = 8
@@ -23,15 +25,15 @@ def let_differ(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[int]]:
     def install(times: int, **verdict: Any) -> list[int]:
         float_nodes: list[int] = []
 
-        def differing(*args: Any) -> ValidatedCombination:
-            validated = judge_on_holdout(*args)
-            found = validated.searched.chosen.found
-            float_nodes.append(len(found.best.float_nodes) if found else 0)
+        def differing(model: Path, *args: Any) -> HoldoutVerdict:
+            judged = judge_on_holdout(model, *args)
+            precision = node_precision(onnx.load(model))
+            float_nodes.append(_NODES - len(precision.quantized) if precision else 0)
             if len(float_nodes) > times:
-                return validated
-            return replace(validated, verdict=replace(validated.verdict, **verdict))
+                return judged
+            return replace(judged, verdict=replace(judged.verdict, **verdict))
 
-        monkeypatch.setattr(confirming, "judge_on_holdout", differing)
+        monkeypatch.setattr(variant_validation, "judge_on_holdout", differing)
         return float_nodes
 
     return install

@@ -52,7 +52,7 @@ def test_of_a_slow_simulator_two_samples_are_told_and_of_a_provider_four_whateve
     judge = CandidateJudge(identity, golden, profile.gates.accuracy, None)
     stand_in = judge.reference.distances([identity(feeds) for feeds in golden])
     there = ProviderValidation(identity, golden, None, silent).run(
-        Path("model.onnx"), profile, Evaluator(profile, venue), stand_in
+        Path("model.onnx"), Evaluator(profile, venue), stand_in
     )
     assert (asked, seen) == ([least], list(range(ran)))
     assert there is not None
@@ -78,7 +78,7 @@ def test_what_is_wrong_in_a_later_sample_alone_is_refused(
     judge = CandidateJudge(identity, golden, profile.gates.accuracy, None)
     stand_in = judge.reference.distances([identity(feeds) for feeds in golden])
     there = ProviderValidation(identity, golden, None, silent).run(
-        path, profile, Evaluator(profile, venue), stand_in
+        path, Evaluator(profile, venue), stand_in
     )
     assert there is not None
     assert there.refusal is not None

@@ -11,11 +11,9 @@ from onnx import helper
 from edgepack.errors import BuildError
 from edgepack.packager.gates.verdict import Verdict
 from edgepack.packager.pipeline.profile_advice import Outlook, advise
-from edgepack.packager.pipeline.settings_search import SearchPlan
+from edgepack.packager.pipeline.resources import Resources
 from edgepack.packager.profiles.reading import resolve_profile
 from edgepack.packager.search.candidates import Candidate, Judged, SearchResult
-from edgepack.packager.search.combinations import Combination
-from edgepack.packager.search.journal import Journal
 from edgepack.packager.search.time_limit import TimeLimit
 from edgepack.packager.tensors.sequence import SampleSplit
 from tests.unit.packager_passes.models import make_model, samples_for, weight
@@ -96,7 +94,7 @@ def test_where_nothing_was_lowered_there_is_nothing_to_compare_with() -> None:
     )
 
 
-def _refuse(folder: Path, plan: SearchPlan | None = None) -> str:
+def _refuse(folder: Path, resources: Resources | None = None) -> str:
     """The refusal of a model of two products, for xint8."""
     model = make_model(
         [
@@ -119,14 +117,13 @@ def _refuse(folder: Path, plan: SearchPlan | None = None) -> str:
             "pass": [{"name": "quantize", "max_float_share": 0.0}],
         },
     )
-    plan = plan and replace(plan, combinations=(Combination(words="", profile=profile),))
     split = SampleSplit(
         calibration=samples.pick(range(15)),
         search=samples.pick(range(15, 30)),
         held_out=samples.pick(range(30, 45)),
     )
     with pytest.raises(BuildError) as caught:
-        prepare(folder / "model.onnx", profile, split, folder / "work", plan=plan)
+        prepare(folder / "model.onnx", profile, split, folder / "work", resources=resources)
     return str(caught.value)
 
 
@@ -143,6 +140,6 @@ def test_a_refusal_tells_what_the_next_profiles_were_seen_to_keep(tmp_path: Path
 def test_no_other_profile_is_looked_at_when_the_time_is_used_up(tmp_path: Path) -> None:
     ticks = iter(range(10_000))
     limit = TimeLimit(1.0, lambda: float(next(ticks)))
-    message = _refuse(tmp_path, SearchPlan(combinations=(), limit=limit, journal=Journal(None)))
+    message = _refuse(tmp_path, Resources(limit=limit))
     assert "--profile vitisai-a16w8 was not looked at: no time was left." in message
     assert "which keeps" not in message

@@ -204,7 +204,7 @@ def test_what_takes_memory_is_over_before_the_provider_runs(
         return inspect(*args, **settings)
 
     monkeypatch.setattr(provider_validation.ProviderValidation, "run", told_run)
-    monkeypatch.setattr("edgepack.packager.pipeline.prepare_variant.inspect", told_look)
+    monkeypatch.setattr("edgepack.packager.pipeline.variant_validation.inspect", told_look)
     variant, _ = prepare(1)
     assert order == ["look", "run"] * 2
     assert variant.inspection is not None

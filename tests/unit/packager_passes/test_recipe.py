@@ -12,6 +12,7 @@ from onnx import helper
 
 from edgepack.errors import BuildError
 from edgepack.packager.bundling.prepared_variant import PreparedVariant
+from edgepack.packager.pipeline.resources import Resources
 from edgepack.packager.profiles.reading import load_profile, resolve_profile
 from edgepack.packager.profiles.schema import Profile
 from edgepack.packager.runtime.provider_process import ProviderProcess
@@ -306,7 +307,7 @@ def test_the_process_of_the_trial_is_kept_for_the_rehearsal_of_the_same_variant(
             load_profile("cpu"),
             _split(samples_for(model, 45)),
             tmp_path / "work",
-            process=process,
+            resources=Resources(process=process),
         )
         assert variant.placement.verified
         assert process.subject == variant.name

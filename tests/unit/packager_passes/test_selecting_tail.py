@@ -13,17 +13,15 @@ from edgepack.packager.gates.accuracy import Reference
 from edgepack.packager.gates.tolerances import derive_tolerances
 from edgepack.packager.graph.model_files import open_on_cpu
 from edgepack.packager.graph.node_precision import node_precision
-from edgepack.packager.pipeline.prepare_variant import prepare_variant
 from edgepack.packager.profiles.reading import load_profile
 from edgepack.packager.profiles.schema import AccuracyGate
-from edgepack.packager.progress import silent
 from edgepack.packager.runtime.model_run import Outputs
 from edgepack.packager.source.model import SourceModel, load_source
-from edgepack.packager.source.reference import FloatSource
 from edgepack.packager.source.watched_outputs import watch_before_postprocessing
 from edgepack.packager.tensors.meanings import Meaning
 from edgepack.packager.tensors.sequence import SampleSplit
 from tests.unit.packager_passes.models import constant, make_model, samples_for, weight
+from tests.unit.packager_passes.preparing import prepare
 
 _BOXES, _SCORES = "all_boxes", "all_scores"
 
@@ -78,16 +76,7 @@ def _prepare(source: SourceModel, profile: str, folder: Path) -> PreparedVariant
         search=samples.pick(range(12, 24)),
         held_out=samples.pick(range(24, 36)),
     )
-    return prepare_variant(
-        source,
-        load_profile(profile),
-        split,
-        tried=split.held_out,
-        float_source=FloatSource(source, folder / "float-source.onnx"),
-        work_dir=folder / "work",
-        progress=silent,
-        allow_degraded=False,
-    )
+    return prepare(source, load_profile(profile), split, folder / "work")
 
 
 def test_the_floats_that_enter_the_tail_are_found_whole(tmp_path: Path) -> None:

@@ -1,13 +1,13 @@
 """A model whose answer 8 bits do not hold, prepared in one or several combinations of settings."""
 
 from pathlib import Path
+from typing import Any
 
 import onnx
 
-from edgepack.packager.pipeline.prepared_combination import SearchedCombination
-from edgepack.packager.pipeline.selection import EvaluationInputs
-from edgepack.packager.pipeline.settings_search import SearchPlan, search_settings
-from edgepack.packager.progress import silent
+from edgepack.packager.pipeline.resources import Resources
+from edgepack.packager.pipeline.selection import EvaluationInputs, SearchedCombination, VariantPlan
+from edgepack.packager.pipeline.settings_search import SettingsSearch
 from edgepack.packager.runtime.evaluator import find_venue
 from edgepack.packager.search.combinations import Combination
 from edgepack.packager.search.journal import Journal
@@ -18,7 +18,14 @@ from edgepack.packager.tensors.sequence import SampleSplit
 from tests.unit.packager_passes.models import samples_for, spread_model
 
 
-def explore_spread(
+def search_spread(
+    folder: Path, combinations: tuple[Combination, ...], **more: Any
+) -> SearchedCombination:
+    """What the search keeps of `spread_model`; see `spread_search`."""
+    return spread_search(folder, combinations, **more).run()
+
+
+def spread_search(
     folder: Path,
     combinations: tuple[Combination, ...],
     *,
@@ -26,8 +33,8 @@ def explore_spread(
     limit: TimeLimit | None = None,
     spread: float = 300.0,
     sample_count: int = 45,
-) -> SearchedCombination:
-    """What the search keeps of `spread_model`.
+) -> SettingsSearch:
+    """The search for `spread_model`, before it ran.
 
     Args:
         folder: Where everything is written; it must not exist.
@@ -47,16 +54,12 @@ def explore_spread(
         search=samples.pick(range(third, 2 * third)),
         held_out=samples.pick(range(2 * third, sample_count)),
     )
-    plan = SearchPlan(
-        combinations=combinations,
-        limit=limit or TimeLimit(None),
-        journal=journal or Journal(None),
-    )
-    evaluation = EvaluationInputs(
+    inputs = EvaluationInputs(
+        source=source,
         split=split,
+        provider_samples=split.held_out,
         float_source=open_reference(source, folder / "reference.onnx"),
-        metric=None,
-        progress=silent,
     )
-    venue = find_venue(combinations[0].profile)
-    return search_settings(source, plan, evaluation, venue=venue, work_dir=folder / "work")
+    plan = VariantPlan(combinations=combinations, venue=find_venue(combinations[0].profile))
+    resources = Resources(limit=limit or TimeLimit(None), journal=journal or Journal(None))
+    return SettingsSearch(inputs, plan, resources, folder / "work")

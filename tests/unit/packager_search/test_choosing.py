@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from edgepack.packager.pipeline.prepared_combination import SearchedCombination
+from edgepack.packager.pipeline.selection import SearchedCombination
 from edgepack.packager.profiles.reading import resolve_profile
 from edgepack.packager.runtime.model_run import Run
 from edgepack.packager.search import race
 from edgepack.packager.search.combinations import Combination
 from edgepack.packager.tensors.sequence import Feeds
-from tests.unit.packager_search.searched import explore_spread
+from tests.unit.packager_search.searched import search_spread
 
 FLOAT_MS = 1.0
 
@@ -51,7 +51,7 @@ def choose(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Choose:
         combinations = tuple(
             Combination(words=words, profile=resolve_profile("cpu", changes)) for words in searched
         )
-        found = explore_spread(tmp_path / "build", combinations, spread=3.0)
+        found = search_spread(tmp_path / "build", combinations, spread=3.0)
         assert next(told, None) is None, "not so often was anything timed"
         return found
 
@@ -60,7 +60,7 @@ def choose(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Choose:
 
 def test_a_quantized_model_that_is_slower_gives_way_to_the_float_one(choose: Choose) -> None:
     searched = choose((2.0, FLOAT_MS))
-    chosen = searched.chosen
+    chosen = searched.selection
     assert not chosen.is_lowered
     assert searched.size_bytes == searched.prepared.size_bytes
     assert chosen.path == searched.prepared.path
@@ -77,7 +77,7 @@ def test_a_quantized_model_that_is_slower_gives_way_to_the_float_one(choose: Cho
 
 
 def test_a_quantized_model_that_is_faster_is_taken_with_both_times(choose: Choose) -> None:
-    chosen = choose((0.5, FLOAT_MS)).chosen
+    chosen = choose((0.5, FLOAT_MS)).selection
     assert chosen.is_lowered
     assert (chosen.latency_ms, chosen.float_latency_ms) == (0.5, FLOAT_MS)
     assert chosen.timed_notes == ()
@@ -85,7 +85,7 @@ def test_a_quantized_model_that_is_faster_is_taken_with_both_times(choose: Choos
 
 
 def test_where_the_profile_wants_no_float_model_a_slower_one_is_told_of(choose: Choose) -> None:
-    chosen = choose((2.0, FLOAT_MS), float_instead=()).chosen
+    chosen = choose((2.0, FLOAT_MS), float_instead=()).selection
     assert chosen.is_lowered
     assert chosen.timed_notes == (
         "It is no faster than the float model on this host (2.00 ms against 1.00 ms, 1 thread), "
@@ -97,8 +97,8 @@ def test_a_first_candidate_that_misses_the_budget_and_is_far_slower_is_not_impro
     choose: Choose,
 ) -> None:
     hopeless = choose((1.6, FLOAT_MS), (1.6, FLOAT_MS), least=0.9999, methods=("minmax", "mse"))
-    assert hopeless.chosen.found is not None
-    assert len(hopeless.chosen.found.attempts) == 1
+    assert hopeless.selection.found is not None
+    assert len(hopeless.selection.found.attempts) == 1
 
 
 def test_one_that_is_hardly_slower_is_improved_and_the_others_are_timed_beside_the_best(
@@ -107,7 +107,7 @@ def test_one_that_is_hardly_slower_is_improved_and_the_others_are_timed_beside_t
     times = ((1.4, FLOAT_MS), (0.5, FLOAT_MS), (1.0, 3.0))
     chosen = choose(
         *times, least=0.9999, methods=("minmax", "mse"), float_instead=("slower",)
-    ).chosen
+    ).selection
     assert chosen.found is not None
     assert len(chosen.found.attempts) > 1
     assert sorted(chosen.latencies_ms.values()) == [0.5, 1.5], "by the best one's own time"
@@ -117,8 +117,8 @@ def test_what_misses_the_budget_gives_way_to_the_float_model_where_the_profile_s
     choose: Choose,
 ) -> None:
     searched = choose((0.5, FLOAT_MS), least=0.9999, float_instead=("inaccurate",))
-    assert searched.chosen.path == searched.prepared.path
-    assert searched.chosen.notes[0].startswith(
+    assert searched.selection.path == searched.prepared.path
+    assert searched.selection.notes[0].startswith(
         "The float model is published: the best quantized one (minmax, 3 nodes quantized) keeps "
         "explained_variance 0."
     )

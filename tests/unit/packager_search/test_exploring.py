@@ -14,8 +14,8 @@ from edgepack.packager.config.build_file import read_config
 from edgepack.packager.gates.checks import Advice
 from edgepack.packager.graph.node_precision import node_precision
 from edgepack.packager.pipeline import candidate_selection as choosing
-from edgepack.packager.pipeline.prepared_combination import SearchedCombination
 from edgepack.packager.pipeline.savings_summary import describe_little
+from edgepack.packager.pipeline.selection import SearchedCombination
 from edgepack.packager.profiles.reading import resolve_profile
 from edgepack.packager.profiles.schema import AccuracyGate, Gates
 from edgepack.packager.quantization.contract import NodeCost
@@ -26,7 +26,7 @@ from edgepack.packager.search.judge import CandidateJudge
 from edgepack.packager.search.time_limit import TimeLimit
 from edgepack.packager.tensors.sequence import Samples
 from tests.unit.packager_passes.models import samples_for, spread_model
-from tests.unit.packager_search.searched import explore_spread
+from tests.unit.packager_search.searched import search_spread, spread_search
 
 
 def _activations(*kinds: str, **quantize: object) -> tuple[Combination, ...]:
@@ -44,12 +44,12 @@ def _activations(*kinds: str, **quantize: object) -> tuple[Combination, ...]:
 def test_the_combination_that_holds_the_budget_is_taken_and_all_attempts_are_told(
     tmp_path: Path,
 ) -> None:
-    taken = explore_spread(tmp_path / "a", _activations("uint8", "uint16"))
+    taken = search_spread(tmp_path / "a", _activations("uint8", "uint16"))
     assert taken.combination.words == "activations uint16"
     assert taken.profile.quantize is not None
     assert taken.profile.quantize.activations == "uint16"
-    assert taken.chosen.found is not None
-    assert [attempt.what for attempt in taken.chosen.found.attempts] == [
+    assert taken.selection.found is not None
+    assert [attempt.what for attempt in taken.selection.found.attempts] == [
         "activations uint8: minmax, 3 nodes quantized",
         "activations uint8: minmax, weights with feedback, 3 nodes quantized",
         "activations uint16: minmax, 3 nodes quantized",
@@ -57,16 +57,16 @@ def test_the_combination_that_holds_the_budget_is_taken_and_all_attempts_are_tol
     assert taken.notes[-1] == (
         "Of 2 combinations, activations uint16 was taken: the cheapest that holds the budget."
     )
-    assert not any("multiplied as floats" in note for note in taken.chosen.notes), (
+    assert not any("multiplied as floats" in note for note in taken.selection.notes), (
         "what ONNX Runtime does on the CPU says nothing of the device"
     )
 
 
 def test_of_combinations_that_cost_the_same_the_one_named_first_is_taken(tmp_path: Path) -> None:
-    assert explore_spread(tmp_path / "a", _activations("uint16", "int16")).combination.words == (
+    assert search_spread(tmp_path / "a", _activations("uint16", "int16")).combination.words == (
         "activations uint16"
     )
-    assert explore_spread(tmp_path / "b", _activations("int16", "uint16")).combination.words == (
+    assert search_spread(tmp_path / "b", _activations("int16", "uint16")).combination.words == (
         "activations int16"
     )
 
@@ -78,15 +78,15 @@ def test_where_no_combination_holds_the_nearest_is_taken_and_that_is_said(tmp_pa
             replace(each, profile=replace(each.profile, gates=Gates(accuracy=gate)))
             for each in _activations(*kinds)
         )
-        taken = explore_spread(tmp_path / kinds[0], combinations)
-        assert not taken.chosen.holds
+        taken = search_spread(tmp_path / kinds[0], combinations)
+        assert not taken.selection.holds
         assert taken.combination.words == "activations uint16", f"tried in this order: {kinds}"
         assert taken.notes[-1].endswith("was taken: none holds the budget.")
 
 
 def test_a_combination_that_no_time_is_left_for_is_told(tmp_path: Path) -> None:
     now = iter([0.0, *[5.0] * 1000])
-    taken = explore_spread(
+    taken = search_spread(
         tmp_path / "a",
         _activations("uint8", "uint16"),
         limit=TimeLimit(1.0, lambda: next(now)),
@@ -97,11 +97,11 @@ def test_a_combination_that_no_time_is_left_for_is_told(tmp_path: Path) -> None:
 
 def test_a_combination_that_cannot_be_built_leaves_the_others(tmp_path: Path) -> None:
     unable = _activations("int16", exclude_ops=["MatMul"])
-    taken = explore_spread(tmp_path / "a", (*unable, *_activations("uint16")))
+    taken = search_spread(tmp_path / "a", (*unable, *_activations("uint16")))
     assert taken.combination.words == "activations uint16"
     assert "activations int16 cannot be built (" in taken.notes[-1]
     with pytest.raises(BuildError, match="no node that it could"):
-        explore_spread(tmp_path / "b", unable)
+        search_spread(tmp_path / "b", unable)
 
 
 def test_where_no_node_can_be_lowered_nothing_is_tried_first(tmp_path: Path) -> None:
@@ -110,12 +110,12 @@ def test_where_no_node_can_be_lowered_nothing_is_tried_first(tmp_path: Path) -> 
         "gates": {"float_instead": ["slower"]},
     }
     combination = Combination(words="", profile=resolve_profile("qnn-htp", changes))
-    taken = explore_spread(tmp_path / "a", (combination,))
-    assert taken.chosen.notes == (
+    search = spread_search(tmp_path / "a", (combination,))
+    taken = search.run()
+    assert taken.selection.notes == (
         "The float model is published: it has no node whose precision could be lowered.",
     )
-    assert taken.selector is not None
-    assert taken.selector.try_first() is None
+    assert search.selector.try_first() is None
 
 
 @pytest.mark.parametrize(("third", "judged_on"), [(15, 30), (40, 64), (70, 64)])
@@ -130,7 +130,7 @@ def test_candidates_are_judged_on_search_samples_then_on_some_of_the_calibration
             super().__init__(float_run, samples, *others)
 
     monkeypatch.setattr(choosing, "CandidateJudge", Remembering)
-    explore_spread(tmp_path / "a", _activations("uint16"), sample_count=3 * third)
+    search_spread(tmp_path / "a", _activations("uint16"), sample_count=3 * third)
     (samples,) = judged
     assert samples.count == judged_on
     every = samples_for(spread_model(300.0), 3 * third)
@@ -142,14 +142,14 @@ def test_candidates_are_judged_on_search_samples_then_on_some_of_the_calibration
 def test_an_explored_profile_is_remembered_and_comes_out_the_same(tmp_path: Path) -> None:
     path = tmp_path / "out.search" / "qnn-htp.jsonl"
     combinations = _activations("uint8", "uint16")
-    first = explore_spread(tmp_path / "a", combinations, journal=Journal(path))
+    first = search_spread(tmp_path / "a", combinations, journal=Journal(path))
     size = path.stat().st_size
     again = Journal(path)
-    second = explore_spread(tmp_path / "b", combinations, journal=again)
+    second = search_spread(tmp_path / "b", combinations, journal=again)
     assert again.recalled > 0
     assert path.stat().st_size == size, "nothing was measured again"
-    assert second.chosen.path.read_bytes() == first.chosen.path.read_bytes()
-    assert second.chosen.notes == first.chosen.notes
+    assert second.selection.path.read_bytes() == first.selection.path.read_bytes()
+    assert second.selection.notes == first.selection.notes
 
 
 def test_edgepack_toml_names_what_is_searched(tmp_path: Path) -> None:
@@ -163,16 +163,16 @@ def test_edgepack_toml_names_what_is_searched(tmp_path: Path) -> None:
 
 def test_what_was_measured_with_other_settings_is_not_remembered(tmp_path: Path) -> None:
     path = tmp_path / "out.search" / "qnn-htp.jsonl"
-    explore_spread(tmp_path / "a", _activations("uint8"), journal=Journal(path))
+    search_spread(tmp_path / "a", _activations("uint8"), journal=Journal(path))
     other = Journal(path)
-    explore_spread(tmp_path / "b", _activations("int8"), journal=other)
+    search_spread(tmp_path / "b", _activations("int8"), journal=other)
     assert other.recalled == 0
 
 
 def test_nodes_that_are_left_float_from_now_on_are_in_what_is_chosen_next(tmp_path: Path) -> None:
-    taken = explore_spread(tmp_path / "a", _activations("uint16"), journal=Journal(tmp_path / "j"))
-    selector, found = taken.selector, taken.chosen.found
-    assert selector is not None
+    search = spread_search(tmp_path / "a", _activations("uint16"), journal=Journal(tmp_path / "j"))
+    taken = search.run()
+    selector, found = search.selector, taken.selection.found
     assert found is not None
     assert list(selector.names) == ["easy_layer", "spread_layer", "pick_layer"]
     assert found.best.words.endswith("3 nodes quantized")
@@ -182,30 +182,31 @@ def test_nodes_that_are_left_float_from_now_on_are_in_what_is_chosen_next(tmp_pa
     assert precision is not None
     assert precision.quantized == {"spread_layer (MatMul)", "pick_layer (MatMul)"}
 
-    left = taken.leave_float(("easy_layer",))
+    left = search.exclude_nodes(taken, ("easy_layer",))
     assert list(selector.names) == ["spread_layer", "pick_layer"]
     assert left is not None
-    assert left.chosen.found is not None
-    assert left.chosen.found.best.words.endswith("2 nodes quantized"), "measured, not remembered"
-    words = [attempt.what for attempt in left.chosen.found.attempts]
-    assert words == [found.best.words, left.chosen.found.best.words], "both are told of"
+    assert left.selection.found is not None
+    assert left.selection.found.best.words.endswith("2 nodes quantized"), "measured, not remembered"
+    words = [attempt.what for attempt in left.selection.found.attempts]
+    assert words == [found.best.words, left.selection.found.best.words], "both are told of"
 
 
 def test_where_nothing_is_lowered_no_node_can_be_left_float(tmp_path: Path) -> None:
     combination = Combination(words="", profile=resolve_profile("fp32", {}))
-    selector = explore_spread(tmp_path / "a", (combination,)).selector
-    assert selector is not None
+    search = spread_search(tmp_path / "a", (combination,))
+    search.run()
+    selector = search.selector
     assert selector.names == ()
     with pytest.raises(ValueError, match="nothing is lowered"):
-        selector.leave_float(("easy_layer",))
+        selector.exclude_nodes(("easy_layer",))
 
 
 def test_a_search_that_was_not_limited_is_never_out_of_time(tmp_path: Path) -> None:
     combination = Combination(words="", profile=resolve_profile("fp32", {}))
     for name, limit, is_over in (("a", None, False), ("b", 0.0, True), ("c", 600.0, False)):
-        taken = explore_spread(tmp_path / name, (combination,), limit=TimeLimit(limit))
-        assert taken.selector is not None
-        assert taken.selector.is_out_of_time is is_over
+        search = spread_search(tmp_path / name, (combination,), limit=TimeLimit(limit))
+        search.run()
+        assert search.selector.is_out_of_time is is_over
 
 
 def _beside_float_of(taken: SearchedCombination, size_bytes: int) -> SearchedCombination:
@@ -218,14 +219,14 @@ def _beside_float_of(taken: SearchedCombination, size_bytes: int) -> SearchedCom
 def test_a_model_that_is_hardly_smaller_than_float_says_so_with_what_to_build_instead(
     tmp_path: Path,
 ) -> None:
-    taken = explore_spread(tmp_path / "a", _activations("uint16"))
-    found = taken.chosen.found
+    taken = search_spread(tmp_path / "a", _activations("uint16"))
+    found = taken.selection.found
     assert found is not None
     assert describe_little(_beside_float_of(taken, taken.size_bytes), None) == (), (
         "no node is float"
     )
     partly = replace(found, best=replace(found.best, float_nodes=("easy_layer",)))
-    taken = replace(taken, chosen=replace(taken.chosen, found=partly))
+    taken = replace(taken, selection=replace(taken.selection, found=partly))
     beside = _beside_float_of(taken, taken.size_bytes)
     (note,) = describe_little(beside, None)
     assert note.endswith("100% of the float model's bytes.")
@@ -235,14 +236,14 @@ def test_a_model_that_is_hardly_smaller_than_float_says_so_with_what_to_build_in
     assert describe_little(_beside_float_of(taken, 2 * taken.size_bytes), None) == ()
     mostly = replace(found.best, float_nodes=tuple("abcdefghi"))
     mostly = replace(mostly, judged=replace(mostly.judged, lowered=1))
-    taken = replace(taken, chosen=replace(taken.chosen, found=replace(found, best=mostly)))
+    taken = replace(taken, selection=replace(taken.selection, found=replace(found, best=mostly)))
     (note,) = describe_little(_beside_float_of(taken, 2 * taken.size_bytes), None)
     assert "90% of the nodes stay float, and it takes 50%" in note
 
 
 def test_a_few_float_nodes_that_compute_nearly_everything_save_little(tmp_path: Path) -> None:
-    taken = explore_spread(tmp_path / "a", _activations("uint16"))
-    found = taken.chosen.found
+    taken = search_spread(tmp_path / "a", _activations("uint16"))
+    found = taken.selection.found
     assert found is not None
     costs = (
         NodeCost(name="easy_layer", noise=0.1, macs=97),
@@ -251,8 +252,8 @@ def test_a_few_float_nodes_that_compute_nearly_everything_save_little(tmp_path: 
 
     def with_float(*names: str) -> SearchedCombination:
         best = replace(found.best, float_nodes=names, judged=replace(found.best.judged, lowered=9))
-        chosen = replace(taken.chosen, found=replace(found, best=best, sensitive_nodes=costs))
-        return _beside_float_of(replace(taken, chosen=chosen), 2 * taken.size_bytes)
+        chosen = replace(taken.selection, found=replace(found, best=best, sensitive_nodes=costs))
+        return _beside_float_of(replace(taken, selection=chosen), 2 * taken.size_bytes)
 
     (note,) = describe_little(with_float("easy_layer"), None)
     assert note == (
@@ -265,8 +266,8 @@ def test_a_few_float_nodes_that_compute_nearly_everything_save_little(tmp_path: 
 def test_what_a_recipe_leaves_float_is_named_where_it_holds_most_of_the_weights(
     tmp_path: Path,
 ) -> None:
-    taken = explore_spread(tmp_path / "a", _activations("uint16"))
-    found = taken.chosen.found
+    taken = search_spread(tmp_path / "a", _activations("uint16"))
+    found = taken.selection.found
     assert found is not None
     weights = numpy_helper.from_array(np.ones((64, 64), np.float32), "weights")
     node = helper.make_node("MatMul", ["x", "weights"], ["y"], name="left")
@@ -274,7 +275,7 @@ def test_what_a_recipe_leaves_float_is_named_where_it_holds_most_of_the_weights(
     path = tmp_path / "left.onnx"
     onnx.save(helper.make_model(helper.make_graph([node], "left", [x], [y], [weights])), path)
     left = replace(found, best=replace(found.best, path=path))
-    taken = replace(taken, chosen=replace(taken.chosen, found=left, path=path))
+    taken = replace(taken, selection=replace(taken.selection, found=left, path=path))
     (note,) = describe_little(_beside_float_of(taken, taken.size_bytes), None)
     assert note.startswith("Little is saved: it takes 100% of the float model's bytes.")
     assert note.endswith("MatMul (100% of the bytes of all weights).")

@@ -1,4 +1,4 @@
-"""A variant that passed its gates, before it lies in a bundle."""
+"""Variants that passed their gates, before they lie in a bundle."""
 
 from pathlib import Path
 
@@ -6,6 +6,8 @@ import msgspec
 
 from edgepack.bundle.manifest import Accuracy, GoldenTolerance, Placement, Requirements, Toolchain
 from edgepack.packager.metrics.inspection import Inspection
+from edgepack.packager.profiles.schema import Profile
+from edgepack.packager.reports.report import RefusedProfile
 from edgepack.packager.runtime.unassigned_nodes import UnassignedNode
 from edgepack.packager.search.attempts import Attempt, SensitiveNode
 
@@ -57,3 +59,17 @@ class PreparedVariant(msgspec.Struct, frozen=True, kw_only=True):
     left_nodes: tuple[UnassignedNode, ...] = ()
     notes: tuple[str, ...] = ()
     timed_notes: tuple[str, ...] = ()
+
+
+class PreparedVariants(msgspec.Struct, frozen=True, kw_only=True):
+    """What was prepared.
+
+    Attributes:
+        variants: In the order of preference.
+        profiles: Each profile that was asked for, with the settings that its variant was made with.
+        refused: Profiles that no variant was made for; only where others are built all the same.
+    """
+
+    variants: tuple[PreparedVariant, ...]
+    profiles: tuple[Profile, ...]
+    refused: tuple[RefusedProfile, ...] = ()

@@ -6,7 +6,7 @@ import sys
 import tempfile
 from pathlib import Path
 from types import FrameType
-from typing import NoReturn
+from typing import Any, NoReturn, cast
 
 import click
 import msgspec
@@ -14,26 +14,14 @@ import msgspec
 from edgepack.bundle.keys import is_open_to_others
 from edgepack.durable import write_file
 from edgepack.errors import BuildError
-from edgepack.packager.bundling.output import (
-    ARCHIVE_SUFFIX,
-    check_name,
-    choose_release,
-    read_output_name,
-)
-from edgepack.packager.cli.option_values import (
-    creation_time,
-    parse_shape,
-    parse_toolchain,
-    search_budget,
-)
+from edgepack.packager.cli.option_values import parse_shape, parse_toolchain
 from edgepack.packager.cli.progress_bar import progress_bar
 from edgepack.packager.cli.summary import print_summary
-from edgepack.packager.config.build_file import CONFIG_FILE, BuildConfig, read_config
+from edgepack.packager.config.build_file import CONFIG_FILE
 from edgepack.packager.config.template import template
-from edgepack.packager.gates.user_metric import load_metric
-from edgepack.packager.pipeline.build import build as build_bundle
-from edgepack.packager.pipeline.request import BuildRequest
-from edgepack.packager.search.combinations import parse_searched, read_searched
+from edgepack.packager.pipeline.build import build_bundle
+from edgepack.packager.pipeline.request import BuildOptions, derive_request
+from edgepack.packager.search.combinations import parse_searched
 from edgepack.packager.search.journal import journal_folder
 from edgepack.packager.source.fixed_inputs import parse_value
 from edgepack.packager.source.huggingface.folder import open_source
@@ -58,7 +46,7 @@ _json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.option("--metric", metavar="MODULE:FUNCTION", help="Your own measure of accuracy.")
 @click.option(
     "--search",
-    "searched",
+    "search",
     multiple=True,
     metavar="KEY=A,B,C",
     help="Values of a profile's setting to try, e.g. quantize.activations=uint8,uint16.",
@@ -99,33 +87,9 @@ _json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 )
 @click.option("--allow-degraded", is_flag=True, help="Publish what misses its budget, marked so.")
 @click.option("--keep-going", is_flag=True, help="Build the other profiles when one refuses.")
-@click.option("--force", is_flag=True, help="Replace a bundle that is there already.")
+@click.option("--force", "replace", is_flag=True, help="Replace a bundle that is there already.")
 @_json
-def build(
-    model: Path,
-    profiles: tuple[str, ...],
-    calibration: str | None,
-    evaluation: str | None,
-    labels: Path | None,
-    metric: str | None,
-    searched: tuple[str, ...],
-    budget: str | None,
-    key: Path | None,
-    output: Path | None,
-    name: str | None,
-    version: str | None,
-    release: int | None,
-    shapes: tuple[str, ...],
-    values: tuple[str, ...],
-    config: Path | None,
-    toolchains: tuple[str, ...],
-    hooks: Path | None,
-    created_at: str | None,
-    allow_degraded: bool,
-    keep_going: bool,
-    force: bool,
-    as_json: bool,
-) -> None:
+def build(model: Path, config: Path | None, as_json: bool, **given: Any) -> None:
     """Make a signed bundle from an ONNX model.
 
     MODEL is an .onnx file, or a local Hugging Face model folder (which needs the extra
@@ -140,51 +104,17 @@ def build(
       edgepack build ocr.onnx --profile cpu --profile qnn-htp \\
           --calibration samples/ --key release.key -o ocr-1.2.0.edgepack
     """
-    settings = _read_settings(config)
-    if key is None:
-        raise BuildError(
-            "a bundle is signed, and no private key was named",
-            remedy="edgepack keys generate -o release, then --key release.key",
-        )
-    named, numbered = read_output_name(output) if output else ("", "")
-    name = check_name(name or settings.model.name or named or model.stem)
-    version = version or settings.model.version or numbered
-    if not version:
-        raise BuildError(
-            "the model has no version",
-            remedy=f"--version 1.0.0, or -o {name}-1.0.0{ARCHIVE_SUFFIX}",
-        )
-    metric = metric or settings.build.metric
-    hooks = hooks or (Path(settings.build.hooks) if settings.build.hooks else None)
-    request = BuildRequest(
-        model=model,
-        output=output or Path(f"{name}-{version}{ARCHIVE_SUFFIX}"),
-        name=name,
-        version=version,
-        release=choose_release(version, settings.model.release if release is None else release),
-        created_at=creation_time(created_at),
-        profiles=profiles or settings.build.profiles,
-        key=key,
-        calibration=calibration or settings.calibration.path,
-        evaluation=evaluation or settings.evaluation.path,
-        shapes={**settings.build.shape, **dict(map(parse_shape, shapes))},
-        values={**settings.build.values, **dict(map(parse_value, values))},
-        declarations=settings.inputs,
-        outputs=settings.outputs,
-        declared_in=str(config or CONFIG_FILE),
-        metric=load_metric(metric) if metric else None,
-        labels=labels or (Path(settings.evaluation.labels) if settings.evaluation.labels else None),
-        searched=(
-            *read_searched(settings.search, str(config or CONFIG_FILE)),
-            *map(parse_searched, searched),
-        ),
-        budget_s=search_budget(budget, settings.build.budget, str(config or CONFIG_FILE)),
-        hooks=hooks,
-        toolchains={**settings.build.toolchain, **dict(map(parse_toolchain, toolchains))},
-        allow_degraded=allow_degraded,
-        keep_going=keep_going,
-        replace=force,
-    )
+    if config is None and Path(CONFIG_FILE).is_file():
+        click.echo(f"using ./{CONFIG_FILE}", err=True)
+        config = Path(CONFIG_FILE)
+    given |= {
+        "config": config,
+        "shapes": dict(map(parse_shape, given["shapes"])),
+        "values": dict(map(parse_value, given["values"])),
+        "toolchains": dict(map(parse_toolchain, given["toolchains"])),
+        "search": tuple(map(parse_searched, given["search"])),
+    }
+    request = derive_request(model, cast(BuildOptions, given))
     if is_open_to_others(request.key):
         click.echo(
             f"warning: other users of this machine may read {request.key}: chmod 600 {request.key}",
@@ -240,15 +170,6 @@ def init(model: Path, output: Path) -> None:
     click.echo(f"Wrote {output}. Complete [inputs] and [calibration], then:")
     named = "" if output == Path(CONFIG_FILE) else f" --config {shlex.quote(str(output))}"
     click.echo(f"  edgepack build {shlex.quote(str(model))}{named} --key release.key")
-
-
-def _read_settings(config: Path | None) -> BuildConfig:
-    if config is not None:
-        return read_config(config)
-    if Path(CONFIG_FILE).is_file():
-        click.echo(f"using ./{CONFIG_FILE}", err=True)
-        return read_config(Path(CONFIG_FILE))
-    return BuildConfig()
 
 
 def _tell_what_is_kept(output: Path) -> None:

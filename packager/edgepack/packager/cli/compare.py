@@ -8,9 +8,8 @@ import msgspec
 
 from edgepack.bundle.manifest import Accuracy
 from edgepack.packager.cli.text_table import print_table
-from edgepack.packager.comparison.differences import compare as compare_sides
+from edgepack.packager.comparison.compare import compare as compare_bundles
 from edgepack.packager.comparison.inside import CLEARLY_DB, InsideComparison
-from edgepack.packager.comparison.reading import read_compared
 from edgepack.packager.comparison.result import (
     Comparison,
     Difference,
@@ -50,7 +49,7 @@ def compare(a: Path, b: Path, as_json: bool) -> None:
       edgepack compare ocr-1.2.0.edgepack ocr-1.3.0.edgepack
       edgepack compare old.edgepack.report.json new.edgepack.report.json --json
     """
-    comparison = compare_sides(read_compared(a), read_compared(b))
+    comparison = compare_bundles(a, b)
     if as_json:
         click.echo(msgspec.json.format(msgspec.json.encode(comparison), indent=2).decode())
         return

@@ -28,7 +28,7 @@ _REPORTS = frozenset({"report.json", "report.html"})
 _NEXT_SETTING = re.compile(r", (?=[a-z0-9_]+ )")
 
 
-def compare(a: Compared, b: Compared) -> Comparison:
+def compare_sides(a: Compared, b: Compared) -> Comparison:
     """Compares two sides; variants and files are matched by name."""
     first = {variant.name: variant for variant in a.variants}
     second = {variant.name: variant for variant in b.variants}

@@ -10,12 +10,13 @@ from msgspec.structs import replace
 from edgepack.bundle.golden import Golden
 from edgepack.errors import BuildError
 from edgepack.packager.gates.labels import LabelledSamples, open_labelled
-from edgepack.packager.pipeline.request import BuildRequest
+from edgepack.packager.pipeline.request import BuildRequest, SampleSource
 from edgepack.packager.profiles.schema import Profile
 from edgepack.packager.progress import Progress
 from edgepack.packager.samples.carried_states import follow_states
 from edgepack.packager.samples.coverage import describe_coverage
 from edgepack.packager.samples.files import OpenedSamples, open_samples
+from edgepack.packager.samples.given_arrays import write_arrays
 from edgepack.packager.samples.golden_selection import choose_golden
 from edgepack.packager.samples.padding import follow_mask
 from edgepack.packager.samples.split import describe, split_samples
@@ -82,8 +83,9 @@ def open_build_samples(
         BuildError: There are none, too few, or they do not fit the model, or the model does not run
             on them.
     """
+    held_out = _read_source(request.evaluation, work / "evaluation")
     calibrating = [profile.name for profile in profiles if profile.lowering is not None]
-    calibration, notes = request.calibration, []
+    calibration, notes = _read_source(request.calibration, work / "calibration"), []
     if not calibration and calibrating:
         raise BuildError(
             f"profile {calibrating[0]!r} calibrates and no samples were given",
@@ -91,15 +93,13 @@ def open_build_samples(
             "images, one .npz, or ONNX test data); --calibration random:100 only to try it out",
         )
     if not calibration:
-        calibration = request.evaluation or RANDOM_WHEN_NONE
+        calibration = held_out or RANDOM_WHEN_NONE
         notes.append(f"No calibration samples were given; {calibration} took their place.")
     opened = _open_given(calibration, request, source, work / "states", progress)
     notes += opened.notes
     evaluation = None
-    if request.evaluation and request.evaluation != calibration:
-        evaluation = _open_given(
-            request.evaluation, request, source, work / "held-out-states", progress
-        )
+    if held_out and held_out != calibration:
+        evaluation = _open_given(held_out, request, source, work / "held-out-states", progress)
         notes += [note for note in evaluation.notes if note not in notes]
     split = split_samples(opened, evaluation)
     notes.append(f"The samples were divided: {describe(split)}.")
@@ -113,14 +113,23 @@ def open_build_samples(
         golden=choose_golden(source, split.held_out, work, progress, float_source),
         float_source=float_source,
         notes=(*source.notes, *notes),
-        labelled=_open_labels(request, source),
+        labelled=_open_labels(request, held_out, source),
     )
 
 
-def _open_labels(request: BuildRequest, source: SourceModel) -> LabelledSamples | None:
+def _read_source(given: SampleSource, folder: Path) -> str:
+    """Where samples lie; those that come as arrays are written to a folder first."""
+    if isinstance(given, str | Path):
+        return str(given)
+    return str(write_arrays(given, folder))
+
+
+def _open_labels(
+    request: BuildRequest, held_out: str, source: SourceModel
+) -> LabelledSamples | None:
     if request.labels is None:
         return None
-    if request.metric is not None or not request.evaluation:
+    if request.metric is not None or not held_out:
         raise BuildError(
             "labels and a metric were given: which decides?"
             if request.metric is not None
@@ -129,7 +138,7 @@ def _open_labels(request: BuildRequest, source: SourceModel) -> LabelledSamples 
             remedy="--evaluation PATH --labels FILE, or --metric alone",
         )
     return open_labelled(
-        request.labels, request.evaluation, source.inputs, request.declarations, source.fixed
+        request.labels, held_out, source.inputs, request.declarations, source.fixed
     )
 
 

@@ -24,9 +24,10 @@ from edgepack.packager.pipeline.selection import (
 )
 from edgepack.packager.profiles.pass_settings import Lowering
 from edgepack.packager.profiles.schema import Profile
+from edgepack.packager.progress import Progress
 from edgepack.packager.quantization.contract import CandidateMaker
 from edgepack.packager.quantization.maker_of_pass import make_maker
-from edgepack.packager.runtime.evaluator import Evaluator
+from edgepack.packager.runtime.evaluator import Evaluator, Venue
 from edgepack.packager.runtime.restored_weights import nodes_with_restored_weights
 from edgepack.packager.search.candidates import Candidate, Demand, SearchResult
 from edgepack.packager.search.judge import MOST_SAMPLES, CandidateJudge
@@ -46,34 +47,35 @@ _TO_OR_WITH = {"quantized": "with", "converted": "to"}
 class CandidateSelector:
     """Quantizes where the profile asks for it, and decides between that and the float model.
 
-    It remembers what it measured, so that choosing again with a larger demand only adds to that.
+    It remembers what it measured, so that selecting again with a stricter target only adds to that.
 
     Args:
         prepared: The float model.
         profile: The profile.
-        evaluator: Where candidates are measured.
-        evaluation: What candidates are made and judged with.
+        venue: Where it can run here.
+        inputs: What candidates are made from and judged by.
         conditions: What the search may take and what it remembers.
         work_dir: Folder for everything that is written.
+        progress: Told about each step.
     """
 
     def __init__(
         self,
-        *,
         prepared: PreparedFloat,
         profile: Profile,
-        evaluator: Evaluator,
-        evaluation: EvaluationInputs,
+        venue: Venue,
+        inputs: EvaluationInputs,
         conditions: Conditions,
         work_dir: Path,
+        progress: Progress,
     ) -> None:
         self._prepared = prepared.path
         self._profile = profile
-        self._evaluator = evaluator
+        self._evaluator = Evaluator(profile, venue)
         self._folder = work_dir
-        self._progress = evaluation.progress
+        self._progress = progress
         self._conditions = conditions
-        self._race = Race(prepared.path, profile, evaluator, evaluation.split.search)
+        self._race = Race(prepared.path, profile, self._evaluator, inputs.split.search)
         self._own = read_source_quantization(prepared.model.graph)
         self._maker: CandidateMaker | None = None
         self._judge: CandidateJudge | None = None
@@ -87,16 +89,16 @@ class CandidateSelector:
         self._maker = make_maker(
             prepared.model,
             profile.lowering,
-            evaluation.split.calibration,
+            inputs.split.calibration,
             work_dir=work_dir / "calibration",
-            progress=conditions.limit.watch(evaluation.progress),
+            progress=conditions.limit.watch(progress),
         )
-        if tail := postprocessing_names(prepared.model.graph, evaluation.split.search.meanings):
+        if tail := postprocessing_names(prepared.model.graph, inputs.split.search.meanings):
             self._maker = KeptFloat(self._maker, tail)
         if self._maker.names:
-            few = _few(evaluation.split.search, evaluation.split.calibration)
+            few = _few(inputs.split.search, inputs.split.calibration)
             self._judge = CandidateJudge(
-                evaluation.float_source, few, profile.gates.accuracy, evaluation.metric
+                inputs.float_source, few, profile.gates.accuracy, inputs.metric
             )
 
     @property
@@ -104,11 +106,11 @@ class CandidateSelector:
         """Whether the time that was given for the search is used up."""
         return self._conditions.limit.left_s == 0.0
 
-    def choose(self, demand: Demand) -> Selection:
+    def select(self, target: Demand) -> Selection:
         """Searches, and decides.
 
         Args:
-            demand: When the search may end.
+            target: When the search may end.
 
         Raises:
             BuildError: See `search`.
@@ -128,7 +130,7 @@ class CandidateSelector:
             settings.max_float_share,
             self._evaluator,
             self._judge,
-            replace(self._conditions, demand=demand),
+            replace(self._conditions, demand=target),
             work_dir=self._folder / f"search-{self._searches}",
             progress=self._progress,
             is_hopeless=self._race.is_hopeless,
@@ -160,7 +162,7 @@ class CandidateSelector:
         save_model(built.model, path)
         return path
 
-    def leave_float(self, nodes: Collection[str]) -> None:
+    def exclude_nodes(self, nodes: Collection[str]) -> None:
         """Keeps nodes float in all that is chosen from now on."""
         if self._maker is None:
             raise ValueError("nothing is lowered")

@@ -1,15 +1,14 @@
 """From a float model and a profile to a variant that passed its gates.
 
-1. The float passes; the model must still compute what the source computes.
-2. Quantization, where the profile asks for it, with a search for accuracy.
-3. Latency, where the provider is here: the float model is published where it is better.
-4. The verdict on held-out samples; a look inside: the error of each tensor, the range of each
-   scale; and a run of golden samples on the provider in a fresh process, where it is here or
-   simulated: compatibility, placement, and the outputs once more (`provider_validation`).
-5. Where verdict or run is a no, the search may go on (`confirming`).
-6. The gates; what they refuse is an error, or marked with `--allow-degraded`. Before accuracy is
-   refused, or where little is saved, a look at other profiles for the device (`other_profiles`).
-7. Compilation ahead of time, where the profile asks for it.
+1. Search: the float passes, after which the model must still compute what the source computes;
+   then, where the profile lowers the precision, candidates for accuracy and speed; the float model
+   is kept where it is better (`settings_search`).
+2. Validate by held-out samples, by a look inside (the error of each tensor, the range of each
+   scale) and by a run on the provider in a fresh process, where it is here or simulated; what is
+   refused is searched on (`holdout_validation`).
+3. Look at other profiles for the device, where this one serves the model badly (`profile_advice`).
+4. The gates: what they refuse is an error, or marked with `--allow-degraded`.
+5. Compile ahead of time, where the profile asks for it.
 """
 
 from collections.abc import Sequence
@@ -19,78 +18,50 @@ from msgspec.structs import replace
 
 from edgepack.packager.bundling.prepared_variant import PreparedVariant
 from edgepack.packager.gates import checks as gates
-from edgepack.packager.gates.labels import LabelledSamples
 from edgepack.packager.gates.tolerances import derive_tolerances
-from edgepack.packager.gates.user_metric import Metric
 from edgepack.packager.gates.verdict_notes import describe_verdict
-from edgepack.packager.metrics.inspection import Inspection, inspect
 from edgepack.packager.passes.compile import CompiledContext, compile_context
-from edgepack.packager.pipeline.holdout_validation import HoldoutValidation
-from edgepack.packager.pipeline.holdout_verdict import HoldoutSet
-from edgepack.packager.pipeline.prepared_combination import SearchedCombination
+from edgepack.packager.pipeline.holdout_validation import search_until_valid
 from edgepack.packager.pipeline.profile_advice import advise, look_at_alternatives
 from edgepack.packager.pipeline.provider_validation import ProviderValidation
 from edgepack.packager.pipeline.refusal import VariantRefusedError
+from edgepack.packager.pipeline.resources import Resources
 from edgepack.packager.pipeline.savings_summary import describe_little, saves_little
-from edgepack.packager.pipeline.selection import EvaluationInputs, Selection
-from edgepack.packager.pipeline.settings_search import SearchPlan, plan_of, search_settings
+from edgepack.packager.pipeline.selection import EvaluationInputs, Selection, VariantPlan
+from edgepack.packager.pipeline.settings_search import SettingsSearch
 from edgepack.packager.pipeline.variant_facts import (
     accuracy_of,
     requirements_of,
     toolchain_of,
     unverified_placement,
 )
+from edgepack.packager.pipeline.variant_validation import (
+    MODEL_FILE,
+    ValidatedCombination,
+    VariantValidator,
+)
 from edgepack.packager.profiles.schema import Profile
 from edgepack.packager.progress import Progress
 from edgepack.packager.reports.report import RefusedVariant
-from edgepack.packager.runtime.evaluator import Venue, find_venue
-from edgepack.packager.runtime.model_run import Run
-from edgepack.packager.runtime.provider_process import ProviderProcess
+from edgepack.packager.runtime.evaluator import Venue
 from edgepack.packager.runtime.venue_notes import describe_venue
 from edgepack.packager.search.attempts import Attempt, SensitiveNode
 from edgepack.packager.search.description import describe_search
-from edgepack.packager.source.model import SourceModel
-from edgepack.packager.tensors.sequence import Samples, SampleSplit
+from edgepack.packager.tensors.sequence import Samples
 
-MODEL_FILE = "model.onnx"
 _MOST_SENSITIVE = 20
 
 
 def prepare_variant(
-    source: SourceModel,
-    profile: Profile,
-    split: SampleSplit,
-    *,
-    tried: Samples,
-    float_source: Run,
-    work_dir: Path,
-    progress: Progress,
-    allow_degraded: bool,
-    process: ProviderProcess | None = None,
-    metric: Metric | None = None,
-    labelled: LabelledSamples | None = None,
-    plan: SearchPlan | None = None,
-    venue: Venue | None = None,
+    inputs: EvaluationInputs, plan: VariantPlan, resources: Resources, work_dir: Path
 ) -> PreparedVariant:
     """Prepares the variant of one profile; see the steps above.
 
     Args:
-        source: The source model, with static shapes where the profile needs them.
-        profile: The profile.
-        split: Samples for ranges, for choosing, and for the verdict.
-        tried: Of those for the verdict some, golden ones first; as many of them as its speed allows
-            run on the provider.
-        float_source: Runs the source model.
+        inputs: What it is made from and judged by.
+        plan: The profile with the settings to search, and where it can run here.
+        resources: The time that is left, the journal, the provider's process, who is told.
         work_dir: Folder for everything that is written; the variant ends up inside.
-        progress: Told about each step.
-        allow_degraded: Publish a variant that gates refuse, marked.
-        process: Runs the variant on its provider, and is kept for its rehearsal; None keeps none.
-        labelled: Held-out samples with labels, which then give the verdict; candidates are still
-            chosen by how near they are to the float model.
-        metric: The user's own metric, which then decides in place of agreement with the float
-            model.
-        plan: What is searched, and with what; the profile as it stands where it is None.
-        venue: Where the profile can run here; None looks.
 
     Returns:
         The variant, its files in `folder`.
@@ -99,90 +70,122 @@ def prepare_variant(
         BuildError: A pass failed, the provider refuses the model, or a gate does: with numbers.
     """
     work_dir.mkdir(parents=True, exist_ok=True)
-    provider_validation = ProviderValidation(float_source, tried, process, progress)
-    venue = venue or find_venue(profile)
-    if venue.is_simulated:  # and nothing is raced here, which a process that loads would disturb
-        provider_validation.load_ahead(profile, venue)
-    plan = plan or plan_of(profile)
-    evaluation = EvaluationInputs(
-        split=split, float_source=float_source, metric=metric, progress=progress
-    )
-    searched = search_settings(source, plan, evaluation, venue=venue, work_dir=work_dir)  # 1. to 3.
-    folder = work_dir / "variant"
-    folder.mkdir(exist_ok=True)
-    final = folder / MODEL_FILE
-    held_out = HoldoutSet(
-        float_source=float_source, samples=split.held_out, metric=metric, labelled=labelled
-    )
+    validated = _search_and_validate(inputs, plan, resources, work_dir)  # 1., 2.
+    advice = _look_for_advice(inputs, validated, resources, work_dir)  # 3.
+    candidate = _describe(inputs, validated, advice)
+    refusals = _find_refusals(inputs, validated, advice)  # 4.
+    if refusals and not plan.allow_degraded:
+        raise _refused(refusals, candidate)
+    profile = validated.searched.profile
+    model = work_dir / "variant" / MODEL_FILE
+    compiled = _compile(
+        model, work_dir, profile, inputs.split.held_out, plan.venue, resources.progress
+    )  # 5.
+    if compiled and resources.process:
+        resources.process.close()  # it never opened the compiled file: a fresh one shall
+    return _as_prepared(inputs, validated, candidate, refusals, compiled, model)
 
-    def look(found: SearchedCombination) -> Inspection | None:
-        return _inspect(found, split.held_out, work_dir, progress)
 
-    confirmation = HoldoutValidation(
-        searched, source, final, held_out, provider_validation, look, progress
+def _search_and_validate(
+    inputs: EvaluationInputs, plan: VariantPlan, resources: Resources, work_dir: Path
+) -> ValidatedCombination:
+    """What the search found and held-out samples validated; what the search holds is freed."""
+    provider_validation = ProviderValidation(
+        inputs.float_source, inputs.provider_samples, resources.process, resources.progress
     )
-    validated = confirmation.confirm()  # 4., 5.
-    searched, verdict, distances = validated.searched, validated.verdict, validated.distances
-    profile, evaluator, chosen = searched.profile, searched.evaluator, searched.chosen
-    size_bytes, judged_count = validated.size_bytes, validated.count
-    ran = validated.ran
-    trial = ran.trial if ran else None
-    advice = None
-    if profile.gates.alternatives and (saves_little(searched) or not verdict.passed):
-        outlooks = look_at_alternatives(source, profile, evaluation, plan, work_dir)
-        advice = advise(outlooks, chosen.found)
-    seen = [distances, *((ran.distances,) if ran else ())]
-    placement = trial.placement if trial else unverified_placement(profile)
-    refusals = [
-        refusal
-        for refusal in (
-            gates.check_accuracy(
-                profile,
-                verdict,
-                judged_count,
-                describe_search(chosen.found),
-                split.uncovered,
-                advice,
-            ),
-            ran.refusal if ran else None,
-            gates.check_placement(profile, placement, trial.left if trial else ()),
-            gates.check_size(profile, size_bytes, source.size_bytes),
-        )
-        if refusal is not None
-    ]
-    accuracy = accuracy_of(verdict, distances, judged_count, evaluator.provider)
-    notes = (
-        *searched.prepared.notes,
-        *chosen.notes,
-        *searched.notes,
-        *describe_little(searched, advice),
-        *validated.notes,
-        *describe_verdict(verdict, judged_count, split.held_out, distances),
-        *describe_venue(evaluator, profile, trial),
+    if plan.venue.is_simulated:  # and nothing is raced here, which a process that loads disturbs
+        provider_validation.load_ahead(plan.profile, plan.venue)
+    search = SettingsSearch(inputs, plan, resources, work_dir)
+    validator = VariantValidator(inputs, provider_validation, work_dir, resources.progress)
+    return search_until_valid(search, search.run(), validator)
+
+
+def _look_for_advice(
+    inputs: EvaluationInputs,
+    validated: ValidatedCombination,
+    resources: Resources,
+    work_dir: Path,
+) -> gates.Advice | None:
+    """What other profiles for the device would do; None where nobody needs to know."""
+    searched = validated.searched
+    if not searched.profile.gates.alternatives:
+        return None
+    if validated.verdict.passed and not saves_little(searched):
+        return None
+    outlooks = look_at_alternatives(inputs, searched.profile, resources, work_dir)
+    return advise(outlooks, searched.selection.found)
+
+
+def _find_refusals(
+    inputs: EvaluationInputs, validated: ValidatedCombination, advice: gates.Advice | None
+) -> tuple[gates.Refusal, ...]:
+    searched, run = validated.searched, validated.provider_run
+    profile, source = searched.profile, inputs.source
+    placement = run.trial.placement if run else unverified_placement(profile)
+    found = (
+        gates.check_accuracy(
+            profile,
+            validated.verdict,
+            validated.count,
+            describe_search(searched.selection.found),
+            inputs.split.uncovered,
+            advice,
+        ),
+        run.refusal if run else None,
+        gates.check_placement(profile, placement, run.trial.left if run else ()),
+        gates.check_size(profile, validated.size_bytes, source.size_bytes),
     )
-    attempts, sensitive_nodes = _tell_search(chosen)
-    refused = RefusedVariant(
-        precision=chosen.precision,
-        size_bytes=size_bytes,
-        accuracy=accuracy,
-        placement=placement,
+    return tuple(refusal for refusal in found if refusal is not None)
+
+
+def _describe(
+    inputs: EvaluationInputs, validated: ValidatedCombination, advice: gates.Advice | None
+) -> RefusedVariant:
+    """What is known of a candidate, whether the gates refuse it or not."""
+    searched, run = validated.searched, validated.provider_run
+    selection, evaluator = searched.selection, searched.evaluator
+    verdict, distances = validated.verdict, validated.distances
+    attempts, sensitive_nodes = _tell_search(selection)
+    held_out = inputs.split.held_out
+    return RefusedVariant(
+        precision=selection.precision,
+        size_bytes=validated.size_bytes,
+        accuracy=accuracy_of(verdict, distances, validated.count, evaluator.provider),
+        placement=run.trial.placement if run else unverified_placement(searched.profile),
         attempts=attempts,
         sensitive_nodes=sensitive_nodes,
         inspection=validated.inspection,
-        left_nodes=trial.left if trial else (),
-        notes=notes,
+        left_nodes=run.trial.left if run else (),
+        notes=(
+            *searched.prepared.notes,
+            *selection.notes,
+            *searched.notes,
+            *describe_little(searched, advice),
+            *validated.notes,
+            *describe_verdict(verdict, validated.count, held_out, distances),
+            *describe_venue(evaluator, searched.profile, run.trial if run else None),
+        ),
     )
-    _refuse(refusals, refused, allow_degraded)  # 6.
-    compiled = _compile(final, work_dir, profile, split.held_out, venue, progress)  # 7.
-    if compiled and process:
-        process.close()  # it never opened the compiled file: a fresh one shall
+
+
+def _as_prepared(
+    inputs: EvaluationInputs,
+    validated: ValidatedCombination,
+    candidate: RefusedVariant,
+    refusals: Sequence[gates.Refusal],
+    compiled: CompiledContext | None,
+    model: Path,
+) -> PreparedVariant:
+    searched, run = validated.searched, validated.provider_run
+    profile, selection = searched.profile, searched.selection
+    seen = [validated.distances, *((run.distances,) if run else ())]
     return PreparedVariant(
         name=profile.name,
-        folder=compiled.folder if compiled else folder,
-        model_file=compiled.model_file if compiled else MODEL_FILE,
+        folder=compiled.folder if compiled else model.parent,
+        model_file=compiled.model_file if compiled else model.name,
         profile=profile.name,
         profile_sha256=profile.sha256,
-        precision=chosen.precision,
+        precision=candidate.precision,
         provider=profile.device.provider,
         device=profile.device.type,
         compatibility_string=compiled.compatibility_string if compiled else "",
@@ -190,52 +193,34 @@ def prepare_variant(
         provider_options=compiled.provider_options if compiled else profile.provider.options,
         requires=requirements_of(profile, compiled),
         toolchain=toolchain_of(compiled),
-        accuracy=accuracy,
-        placement=compiled.placement if compiled else placement,
-        tolerances=derive_tolerances(seen, source.watched),
+        accuracy=candidate.accuracy,
+        placement=compiled.placement if compiled else candidate.placement,
+        tolerances=derive_tolerances(seen, inputs.source.watched),
         degraded=bool(refusals),
-        latency_ms=chosen.latency_ms,
-        float_latency_ms=chosen.float_latency_ms,
-        attempts=attempts,
-        sensitive_nodes=sensitive_nodes,
-        inspection=validated.inspection,
-        left_nodes=trial.left if trial else (),
-        timed_notes=chosen.timed_notes,
+        latency_ms=selection.latency_ms,
+        float_latency_ms=selection.float_latency_ms,
+        attempts=candidate.attempts,
+        sensitive_nodes=candidate.sensitive_nodes,
+        inspection=candidate.inspection,
+        left_nodes=candidate.left_nodes,
+        timed_notes=selection.timed_notes,
         notes=(
-            *notes,
+            *candidate.notes,
             *((compiled.because,) if compiled else ()),
             *(f"Published although: {refusal.problem}." for refusal in refusals),
         ),
     )
 
 
-def _inspect(
-    searched: SearchedCombination, samples: Samples, work_dir: Path, progress: Progress
-) -> Inspection | None:
-    """Looks inside the best lowered candidate, whether it is the one that is published or not."""
-    if searched.chosen.found is None:
-        return None
-    progress("looking at the error of each layer", 0, 0)
-    best = searched.chosen.found.best
-    origin = best.origin.model
-    return inspect(
-        searched.prepared.model if origin is None else origin,
-        best.path,
-        samples,
-        calibrated=best.origin.observed,
-        work_dir=work_dir,
-    )
-
-
-def _tell_search(chosen: Selection) -> tuple[tuple[Attempt, ...], tuple[SensitiveNode, ...]]:
-    found = chosen.found
+def _tell_search(selection: Selection) -> tuple[tuple[Attempt, ...], tuple[SensitiveNode, ...]]:
+    found = selection.found
     if found is None:
         return (), ()
     best = (found.best.words, found.best.verdict.value)
     keys = [(attempt.what, attempt.accuracy) for attempt in found.attempts]
     first = keys.index(best)
     attempts = tuple(
-        replace(attempt, is_best=number == first, latency_ms=chosen.latencies_ms.get(key))
+        replace(attempt, is_best=number == first, latency_ms=selection.latencies_ms.get(key))
         for number, (key, attempt) in enumerate(zip(keys, found.attempts, strict=True))
     )
     return attempts, tuple(
@@ -244,17 +229,14 @@ def _tell_search(chosen: Selection) -> tuple[tuple[Attempt, ...], tuple[Sensitiv
     )
 
 
-def _refuse(
-    refusals: Sequence[gates.Refusal], variant: RefusedVariant, allow_degraded: bool
-) -> None:
-    if refusals and not allow_degraded:
-        first = refusals[0]
-        raise VariantRefusedError(
-            gates.join_problems(refusals),
-            found_in=first.found_in,
-            remedy=first.remedy,
-            variant=variant,
-        )
+def _refused(refusals: Sequence[gates.Refusal], variant: RefusedVariant) -> VariantRefusedError:
+    first = refusals[0]
+    return VariantRefusedError(
+        gates.join_problems(refusals),
+        found_in=first.found_in,
+        remedy=first.remedy,
+        variant=variant,
+    )
 
 
 def _compile(

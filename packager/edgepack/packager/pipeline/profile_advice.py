@@ -15,16 +15,16 @@ from edgepack.errors import BuildError
 from edgepack.packager.gates.checks import Advice
 from edgepack.packager.gates.verdict import Verdict
 from edgepack.packager.pipeline.candidate_selection import CandidateSelector
+from edgepack.packager.pipeline.resources import Resources
 from edgepack.packager.pipeline.selection import EvaluationInputs
-from edgepack.packager.pipeline.settings_search import SearchPlan, run_passes
+from edgepack.packager.pipeline.settings_search import run_passes
 from edgepack.packager.profiles.reading import load_profile
 from edgepack.packager.profiles.schema import Profile
-from edgepack.packager.runtime.evaluator import Evaluator, find_venue
+from edgepack.packager.runtime.evaluator import find_venue
 from edgepack.packager.search.candidates import SearchResult
 from edgepack.packager.search.context import describe_context
 from edgepack.packager.search.time_limit import OutOfTimeError
 from edgepack.packager.search.tries import Conditions
-from edgepack.packager.source.model import SourceModel
 
 _MUCH_LESS = 0.5
 """Share of a profile's loss below which another one will need fewer float nodes."""
@@ -45,26 +45,19 @@ class Outlook(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def look_at_alternatives(
-    source: SourceModel,
-    profile: Profile,
-    evaluation: EvaluationInputs,
-    plan: SearchPlan,
-    work_dir: Path,
+    inputs: EvaluationInputs, profile: Profile, resources: Resources, work_dir: Path
 ) -> tuple[Outlook, ...]:
     """Looks at the profiles that a profile names.
 
     Args:
-        source: The source model.
-        profile: The profile that serves it badly.
-        evaluation: What candidates are made and judged with.
-        plan: Has the time that is left, and what was measured before.
+        inputs: What candidates are made from and judged by.
+        profile: The profile that serves the model badly.
+        resources: The time that is left, and what was measured before.
         work_dir: Folder for everything that is written.
     """
-    context = describe_context(source, evaluation.split, profile, evaluation.metric)
+    context = describe_context(inputs.source, inputs.split, profile, inputs.metric)
     return tuple(
-        _look_at(
-            source, _with_budget(load_profile(name), profile), evaluation, plan, context, work_dir
-        )
+        _look_at(_with_budget(load_profile(name), profile), inputs, resources, context, work_dir)
         for name in profile.gates.alternatives
     )
 
@@ -76,10 +69,9 @@ def _with_budget(other: Profile, profile: Profile) -> Profile:
 
 
 def _look_at(
-    source: SourceModel,
     other: Profile,
-    evaluation: EvaluationInputs,
-    plan: SearchPlan,
+    inputs: EvaluationInputs,
+    resources: Resources,
     context: str,
     work_dir: Path,
 ) -> Outlook:
@@ -88,18 +80,20 @@ def _look_at(
     folder = work_dir / f"instead-{other.name}"
     folder.mkdir(parents=True, exist_ok=True)
     try:
-        plan.limit.check()
+        resources.limit.check()
+        conditions = Conditions(
+            limit=resources.limit,
+            journal=resources.journal,
+            context=f"{context} {other.sha256}",
+        )
         selector = CandidateSelector(
-            prepared=run_passes(source, other, evaluation, folder),
-            profile=other,
-            evaluator=Evaluator(other, find_venue(other)),
-            evaluation=evaluation,
-            conditions=Conditions(
-                limit=plan.limit,
-                journal=plan.journal,
-                context=f"{context} {other.sha256}",
-            ),
-            work_dir=folder,
+            run_passes(inputs, other, folder, resources.progress),
+            other,
+            find_venue(other),
+            inputs,
+            conditions,
+            folder,
+            resources.progress,
         )
         verdict = selector.try_first()
     except OutOfTimeError:

@@ -75,7 +75,6 @@ class ProviderValidation:
     def run(
         self,
         model: Path,
-        profile: Profile,
         evaluator: Evaluator,
         stand_in: Sequence[OutputDistance],
     ) -> ProviderRun | None:
@@ -83,8 +82,7 @@ class ProviderValidation:
 
         Args:
             model: Its file.
-            profile: The profile that it was made for.
-            evaluator: Knows whether the provider can run here.
+            evaluator: Knows the profile, and whether its provider can run here.
             stand_in: By output, on all held-out samples and on the CPU, as the variant stands.
 
         Returns:
@@ -95,6 +93,7 @@ class ProviderValidation:
         """
         if not evaluator.venue.can_run:
             return None
+        profile = evaluator.profile
         least = _FEWEST_SIMULATED if evaluator.venue.is_simulated else _FEWEST_SAMPLES
         what = f"running on {profile.device.provider}"
         self._progress(what, 0, 0)
@@ -124,15 +123,12 @@ class ProviderValidation:
         reference = Reference(expected, profile.gates.accuracy, ran.meanings)
         return reference.distances(trial.outputs)
 
-    def is_taken(
-        self, model: Path, profile: Profile, evaluator: Evaluator, *, timeout_s: float
-    ) -> bool:
+    def is_taken(self, model: Path, evaluator: Evaluator, *, timeout_s: float) -> bool:
         """Whether the provider opens a model and runs one sample, in a process for it alone.
 
         Args:
             model: Its file.
-            profile: The profile that it was made for.
-            evaluator: Knows where the provider runs.
+            evaluator: Knows the profile, and where its provider runs.
             timeout_s: Time limit, seconds.
         """
         if self._process is not None:
@@ -141,7 +137,7 @@ class ProviderValidation:
             try_model(
                 model,
                 self._tried.pick(range(1)),
-                profile_settings(profile),
+                profile_settings(evaluator.profile),
                 timeout_s=timeout_s,
                 command=_child(evaluator.venue),
             )

@@ -1,7 +1,7 @@
-"""A variant that its gates refused, as an error."""
+"""A variant that its gates refused, as an error and in the report."""
 
-from edgepack.errors import BuildError
-from edgepack.packager.reports.report import RefusedVariant
+from edgepack.errors import BuildError, EdgepackError
+from edgepack.packager.reports.report import RefusedProfile, RefusedVariant
 
 
 class VariantRefusedError(BuildError):
@@ -17,3 +17,11 @@ class VariantRefusedError(BuildError):
     ) -> None:
         super().__init__(problem, found_in=found_in, remedy=remedy)
         self.variant = variant
+
+
+def report_refusal(profile: str, error: EdgepackError) -> RefusedProfile:
+    """A profile that no variant was made for, with what was measured before it was refused."""
+    best = error.variant if isinstance(error, VariantRefusedError) else None
+    return RefusedProfile(
+        profile=profile, problem=error.problem, remedy=error.remedy or "", best=best
+    )

@@ -2,14 +2,11 @@
 
 import msgspec
 
-from edgepack.errors import EdgepackError
 from edgepack.packager.bundling.assemble import BundleParts, LaidOut, reported_files
-from edgepack.packager.bundling.prepared_variant import PreparedVariant
+from edgepack.packager.bundling.prepared_variant import PreparedVariant, PreparedVariants
 from edgepack.packager.bundling.rehearse import Rehearsal
 from edgepack.packager.pipeline.build_samples import BuildSamples
-from edgepack.packager.pipeline.refusal import VariantRefusedError
 from edgepack.packager.profiles.reading import describe_passes
-from edgepack.packager.profiles.schema import Profile
 from edgepack.packager.reports.report import (
     ModelReport,
     RefusedProfile,
@@ -28,11 +25,10 @@ def compose_report(
     laid_out: LaidOut,
     source: SourceModel,
     build_samples: BuildSamples,
-    profiles: tuple[Profile, ...],
-    refused: tuple[RefusedProfile, ...],
+    prepared: PreparedVariants,
 ) -> Report:
     """The report without times: what goes into the bundle."""
-    recipes = {profile.name: tuple(describe_passes(profile)) for profile in profiles}
+    recipes = {profile.name: tuple(describe_passes(profile)) for profile in prepared.profiles}
     files = {variant.name: reported_files(variant) for variant in laid_out.variants}
     return Report(
         name=parts.name,
@@ -68,7 +64,7 @@ def compose_report(
             )
             for variant in parts.variants
         ),
-        refused=tuple(map(_untimed_refusal, refused)),
+        refused=tuple(map(_untimed_refusal, prepared.refused)),
         notes=build_samples.notes,
         tools=dict(sorted(parts.tools.items())),
     )
@@ -95,14 +91,6 @@ def compose_refusal(
         refused=refused,
         notes=(*build_samples.notes, *notes),
         tools=tool_versions(),
-    )
-
-
-def report_refusal(profile: str, error: EdgepackError) -> RefusedProfile:
-    """A profile that no variant was made for, with what was measured before it was refused."""
-    best = error.variant if isinstance(error, VariantRefusedError) else None
-    return RefusedProfile(
-        profile=profile, problem=error.problem, remedy=error.remedy or "", best=best
     )
 
 

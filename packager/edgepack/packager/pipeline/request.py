@@ -1,41 +1,107 @@
-"""What a build is asked for."""
+"""What a build is asked for: by options, which the command line has too, and by an `edgepack.toml`.
 
-from collections.abc import Mapping
+An option counts before the file, and the file before the default (`derive_request`).
+"""
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any, TypedDict
 
 import msgspec
 
+from edgepack.errors import BuildError
+from edgepack.packager.bundling.output import (
+    ARCHIVE_SUFFIX,
+    check_name,
+    choose_release,
+    read_output_name,
+)
+from edgepack.packager.config.build_file import BuildConfig, read_config
 from edgepack.packager.config.inputs import InputDeclaration
 from edgepack.packager.config.outputs import OutputDeclaration
-from edgepack.packager.gates.user_metric import Metric
-from edgepack.packager.search.combinations import SearchedKey
+from edgepack.packager.gates.user_metric import Metric, load_metric
+from edgepack.packager.search.combinations import SearchedKey, read_searched
+from edgepack.packager.search.time_limit import parse_duration
 from edgepack.packager.source.fixed_inputs import Numbers
+from edgepack.packager.tensors.sequence import Tensor
+
+SampleSource = str | Path | Iterable[Mapping[str, Tensor]]
+"""Where samples are: a path, `random:N`, or the arrays themselves, one dictionary a sample."""
+
+
+class BuildOptions(TypedDict, total=False):
+    """Options of a build; each may be left out.
+
+    Attributes:
+        output: An archive where it ends in `.edgepack`, else a folder; by default
+            `NAME-VERSION.edgepack` in the current folder.
+        profiles: Hardware profiles, names or paths of TOML files, in the order of preference.
+        key: Private key file (PEM) that signs the bundle.
+        config: An `edgepack.toml`: what it says stands in for the options that are left out.
+        name: Model name; by default from the output's or the model's name.
+        version: Model version, e.g. `1.2.0`; by default from the output's name.
+        release: Release counter; by default 1002000 for version 1.2.0.
+        created_at: RFC 3339 time to record; by default `SOURCE_DATE_EPOCH`, else none, so that
+            equal inputs give equal bytes.
+        calibration: Samples for ranges and for the search: a folder of .npz, .npy or images, one
+            .npz with a leading sample axis, ONNX test data, `random:N`, or an iterable of
+            dictionaries: by input name an array of the input's shape and dtype, one sample each.
+        evaluation: Held-out samples likewise; by default a share of the calibration is held out.
+        labels: File with the class of each evaluation sample, one a line.
+        metric: Your own measure of accuracy: a function or `module:function`. It is called with
+            `run`, which takes the inputs of one inference by name and returns the outputs by name,
+            and returns a number, greater is better.
+        search: Values of the profiles' settings to try, by key:
+            `{"quantize.activations": ["uint8", "uint16"]}`.
+        budget: Time for the search: seconds, or a text like `90s`, `10m`, `1h`; no limit by
+            default.
+        shapes: Shapes to fix, by input name.
+        values: Inputs that become constants of the model, by name.
+        toolchains: By the name of a profile the Python interpreter of an environment that has what
+            its devices have; its variant is tried, compiled and rehearsed there.
+        hooks: Folder of firmware hooks to ship with the model.
+        allow_degraded: Publish a variant that misses its budget, marked as degraded.
+        keep_going: Build the other profiles when one refuses.
+        replace: Replace a bundle that is there already.
+    """
+
+    output: str | Path | None
+    profiles: Sequence[str | Path]
+    key: str | Path | None
+    config: str | Path | None
+    name: str | None
+    version: str | None
+    release: int | None
+    created_at: str | None
+    calibration: SampleSource | None
+    evaluation: SampleSource | None
+    labels: str | Path | None
+    metric: str | Metric | None
+    search: Mapping[str, Any] | Sequence[SearchedKey]
+    budget: str | float | None
+    shapes: Mapping[str, Sequence[int]]
+    values: Mapping[str, Numbers]
+    toolchains: Mapping[str, str]
+    hooks: str | Path | None
+    allow_degraded: bool
+    keep_going: bool
+    replace: bool
 
 
 class BuildRequest(msgspec.Struct, frozen=True, kw_only=True):
     """What is to be built.
 
     Attributes:
-        model: The ONNX file, or a local Hugging Face model folder.
-        output: An archive where it ends in `.edgepack`, else a folder.
-        name, version, release, created_at: See `BundleFacts`.
-        profiles: Names or paths, in the order of preference.
-        key: Private key file, PEM.
-        calibration, evaluation: Paths, `random:N`, or "" for none.
-        shapes: Shapes to fix by input name.
-        values: Inputs that become constants, by name.
+        model: The ONNX file, or the local Hugging Face model folder.
+        output, name, version, release, created_at, profiles, key, calibration, evaluation, shapes,
+            values, metric, labels, hooks, toolchains, allow_degraded, keep_going, replace: See
+            `BuildOptions`; "" and None stand for what is left out.
         declarations, outputs: Declared inputs and outputs by name.
         declared_in: The file they came from.
-        metric: The user's own metric, or None for the profile's.
-        labels: File with the class of each evaluation sample, or None.
         searched: Settings with several values to try.
         budget_s: Seconds that the search may take; None for no limit.
-        hooks: Folder of firmware hooks to ship, or None.
-        toolchains: By the name of a profile the Python interpreter of an environment that has what
-            its devices have; its variant is tried, compiled and rehearsed there.
-        allow_degraded: Publish a variant that misses its budget, marked as degraded.
-        keep_going: Build the other profiles when one refuses.
-        replace: Whether an existing bundle at `output` is replaced.
     """
 
     model: Path
@@ -46,8 +112,8 @@ class BuildRequest(msgspec.Struct, frozen=True, kw_only=True):
     created_at: str = ""
     profiles: tuple[str, ...]
     key: Path
-    calibration: str = ""
-    evaluation: str = ""
+    calibration: SampleSource = ""
+    evaluation: SampleSource = ""
     shapes: Mapping[str, tuple[int, ...]] = msgspec.field(default_factory=dict)
     values: Mapping[str, Numbers] = msgspec.field(default_factory=dict)
     declarations: Mapping[str, InputDeclaration] = msgspec.field(default_factory=dict)
@@ -62,3 +128,115 @@ class BuildRequest(msgspec.Struct, frozen=True, kw_only=True):
     allow_degraded: bool = False
     keep_going: bool = False
     replace: bool = False
+
+
+def derive_request(model: str | Path, options: BuildOptions) -> BuildRequest:
+    """What is to be built, by options, by the file that they name, and by defaults.
+
+    Args:
+        model: The ONNX file, or a local Hugging Face model folder.
+        options: What was given.
+
+    Raises:
+        BuildError: Something is missing, or cannot be.
+    """
+    model, config_path = Path(model), options.get("config")
+    config = read_config(Path(config_path)) if config_path else BuildConfig()
+    declared_in = str(config_path or "")
+    output = _path(options.get("output"))
+    named, numbered = read_output_name(output) if output else ("", "")
+    name = check_name(options.get("name") or config.model.name or named or model.stem)
+    version = options.get("version") or config.model.version or numbered
+    if not version:
+        raise BuildError(
+            "the model has no version",
+            remedy=f"--version 1.0.0, or -o {name}-1.0.0{ARCHIVE_SUFFIX}",
+        )
+    key = _path(options.get("key"))
+    if key is None:
+        raise BuildError(
+            "a bundle is signed, and no private key was named",
+            remedy="edgepack keys generate -o release, then --key release.key",
+        )
+    release, metric = options.get("release"), options.get("metric") or config.build.metric
+    shapes = {**config.build.shape, **options.get("shapes", {})}
+    return BuildRequest(
+        model=model,
+        output=output or Path(f"{name}-{version}{ARCHIVE_SUFFIX}"),
+        name=name,
+        version=version,
+        release=choose_release(version, config.model.release if release is None else release),
+        created_at=_creation_time(options.get("created_at")),
+        profiles=tuple(map(str, options.get("profiles", ()))) or config.build.profiles,
+        key=key,
+        calibration=_samples(options.get("calibration"), config.calibration.path),
+        evaluation=_samples(options.get("evaluation"), config.evaluation.path),
+        shapes={name: tuple(shape) for name, shape in shapes.items()},
+        values={**config.build.values, **options.get("values", {})},
+        declarations=config.inputs,
+        outputs=config.outputs,
+        declared_in=declared_in,
+        metric=load_metric(metric) if isinstance(metric, str) and metric else metric or None,
+        labels=_path(options.get("labels") or config.evaluation.labels),
+        searched=(*read_searched(config.search, declared_in), *_searched(options)),
+        budget_s=_budget_s(options.get("budget"), config.build.budget, declared_in),
+        hooks=_path(options.get("hooks") or config.build.hooks),
+        toolchains={**config.build.toolchain, **options.get("toolchains", {})},
+        allow_degraded=options.get("allow_degraded", False),
+        keep_going=options.get("keep_going", False),
+        replace=options.get("replace", False),
+    )
+
+
+def _path(given: str | Path | None) -> Path | None:
+    return Path(given) if given else None
+
+
+def _samples(given: SampleSource | None, configured: str) -> SampleSource:
+    if isinstance(given, Path):
+        return str(given)
+    return configured if given is None or given == "" else given
+
+
+def _searched(options: BuildOptions) -> Iterable[SearchedKey]:
+    search = options.get("search", ())
+    return read_searched(search, "search") if isinstance(search, Mapping) else search
+
+
+def _budget_s(given: str | float | None, configured: str, path: str) -> float | None:
+    """Seconds that the search may take: the option's, else the file's; None for no limit.
+
+    Raises:
+        BuildError: It is no duration.
+    """
+    if given is None:
+        return parse_duration(configured, f"{path}, [build] budget") if configured else None
+    return parse_duration(given if isinstance(given, str) else f"{given}s", "--budget")
+
+
+def _creation_time(given: str | None) -> str:
+    """The time to record: the option, else `SOURCE_DATE_EPOCH`, else none.
+
+    Raises:
+        BuildError: It is no time.
+    """
+    epoch = os.environ.get("SOURCE_DATE_EPOCH", "")
+    try:
+        if given:
+            time = datetime.fromisoformat(given)
+            if time.tzinfo is None:
+                time = time.replace(tzinfo=UTC)
+            time = time.astimezone(UTC)
+        elif epoch:
+            time = datetime.fromtimestamp(int(epoch), UTC)
+        else:
+            return ""
+    except (ValueError, OverflowError, OSError) as error:
+        raise BuildError(
+            f"'{given or epoch}' is no time",
+            found_in="--created-at" if given else "SOURCE_DATE_EPOCH",
+            remedy="--created-at 2026-11-21T10:00:00Z"
+            if given
+            else "seconds since 1970, or unset it: git log -1 --format=%ct",
+        ) from error
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -5,7 +5,7 @@ from pathlib import Path
 from edgepack.packager.gates.checks import LITTLE_SAVED, Advice
 from edgepack.packager.graph.model_files import load_model
 from edgepack.packager.graph.workload import float_weights
-from edgepack.packager.pipeline.prepared_combination import SearchedCombination
+from edgepack.packager.pipeline.selection import SearchedCombination
 from edgepack.packager.quantization.savings import computing_given_away
 from edgepack.packager.search.candidates import Candidate
 
@@ -19,7 +19,7 @@ _MUCH_OF_THE_WEIGHTS = 0.5
 
 def saves_nothing(searched: SearchedCombination) -> bool:
     """Whether a lowered model has the bytes and the multiply-accumulates of the float one."""
-    found, best = searched.chosen.found, _lowered(searched)
+    found, best = searched.selection.found, _lowered(searched)
     if found is None or best is None:
         return False
     computing = computing_given_away(found.sensitive_nodes, best.float_nodes)
@@ -62,13 +62,13 @@ def describe_little(searched: SearchedCombination, advice: Advice | None) -> tup
 
 def _lowered(searched: SearchedCombination) -> Candidate | None:
     """The candidate that is published; None where the float model is."""
-    found = searched.chosen.found
-    return found.best if found is not None and searched.chosen.is_lowered else None
+    found = searched.selection.found
+    return found.best if found is not None and searched.selection.is_lowered else None
 
 
 def _float_computing(searched: SearchedCombination, best: Candidate) -> float:
     """Share of the multiply-accumulates in float nodes; 0 where lowering makes none cheaper."""
-    found = searched.chosen.found
+    found = searched.selection.found
     costs = found.sensitive_nodes if found is not None else ()
     is_known = any(cost.macs for cost in costs)
     return computing_given_away(costs, best.float_nodes) if is_known else 0.0

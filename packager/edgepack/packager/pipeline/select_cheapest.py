@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from edgepack.packager.gates.verdict import Verdict
-from edgepack.packager.pipeline.prepared_combination import SearchedCombination
+from edgepack.packager.pipeline.selection import SearchedCombination
 from edgepack.packager.search.attempts import Attempt
 
 _SAME_LATENCY = 1.1
@@ -19,14 +19,14 @@ _SAME_SIZE = 1.01
 
 def select_cheapest(searched: Sequence[SearchedCombination]) -> SearchedCombination:
     """Which of one or more combinations is kept; see above."""
-    within = [entry for entry in searched if entry.chosen.holds]
+    within = [entry for entry in searched if entry.selection.holds]
     if not within:
         best = searched[0]
         for entry in searched[1:]:
             if _verdict(entry).beats(_verdict(best)):
                 best = entry
         return best
-    latencies = [entry.chosen.latency_ms for entry in within]
+    latencies = [entry.selection.latency_ms for entry in within]
     known = [latency for latency in latencies if latency is not None]
     if len(known) == len(within):
         within = [
@@ -40,9 +40,9 @@ def select_cheapest(searched: Sequence[SearchedCombination]) -> SearchedCombinat
 
 def _verdict(entry: SearchedCombination) -> Verdict:
     """The verdict on a combination that does not hold, which is always a lowered model's."""
-    if entry.chosen.found is None:
+    if entry.selection.found is None:
         raise ValueError("nothing was searched, so nothing can miss the budget")
-    return entry.chosen.found.best.verdict
+    return entry.selection.found.best.verdict
 
 
 def with_whole_search(
@@ -53,24 +53,28 @@ def with_whole_search(
         return best
     note = (
         f"Of {len(searched) + len(skipped)} combinations, {best.combination.words} was taken: "
-        + ("the cheapest that holds the budget" if best.chosen.holds else "none holds the budget")
+        + (
+            "the cheapest that holds the budget"
+            if best.selection.holds
+            else "none holds the budget"
+        )
         + "".join(f"; {words}" for words in skipped)
         + "."
     )
-    found = best.chosen.found
+    found = best.selection.found
     if found is not None:
         found = replace(found, attempts=_all_attempts(searched))
     latencies_ms = {
-        key: taken for entry in searched for key, taken in entry.chosen.latencies_ms.items()
+        key: taken for entry in searched for key, taken in entry.selection.latencies_ms.items()
     }
-    chosen = replace(best.chosen, found=found, latencies_ms=latencies_ms)
-    return replace(best, chosen=chosen, notes=(note,))
+    selection = replace(best.selection, found=found, latencies_ms=latencies_ms)
+    return replace(best, selection=selection, notes=(note,))
 
 
 def _all_attempts(searched: Sequence[SearchedCombination]) -> tuple[Attempt, ...]:
     return tuple(
         attempt
         for entry in searched
-        if entry.chosen.found is not None
-        for attempt in entry.chosen.found.attempts
+        if entry.selection.found is not None
+        for attempt in entry.selection.found.attempts
     )

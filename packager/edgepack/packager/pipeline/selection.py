@@ -1,4 +1,4 @@
-"""What a choice between a quantized model and the float one rests on, and what it comes to."""
+"""The values of one variant's way through the pipeline: what it is made from, what was selected."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -7,30 +7,61 @@ import msgspec
 import onnx
 from msgspec.structs import replace
 
+from edgepack.packager.gates.labels import LabelledSamples
 from edgepack.packager.gates.user_metric import Metric
 from edgepack.packager.graph.model_files import size_on_disk
-from edgepack.packager.progress import Progress
+from edgepack.packager.profiles.schema import Profile
+from edgepack.packager.runtime.evaluator import Evaluator, Venue
 from edgepack.packager.runtime.model_run import Run
 from edgepack.packager.search.candidates import SearchResult
-from edgepack.packager.tensors.sequence import SampleSplit
+from edgepack.packager.search.combinations import Combination
+from edgepack.packager.source.model import SourceModel
+from edgepack.packager.tensors.sequence import Samples, SampleSplit
 
 FLOAT_PRECISION = "fp32"
 
 
 class EvaluationInputs(msgspec.Struct, frozen=True, kw_only=True):
-    """What every choice of a build rests on, whatever is tried.
+    """What every variant of a build is made from and judged by.
 
     Attributes:
-        split: Samples for ranges and for choosing.
+        source: The source model, with static shapes where a profile needs them.
+        split: Samples for ranges, for choosing, and for the verdict.
+        provider_samples: Of those for the verdict some, golden ones first; as many of them as its
+            speed allows run on the provider.
         float_source: Runs the source model.
-        metric: The user's own metric, or None.
-        progress: Told about each step.
+        metric: The user's own metric, which then decides in place of agreement with the float
+            model; or None.
+        labelled: Held-out samples with labels, which then give the verdict; candidates are still
+            chosen by how near they are to the float model. None where there are none.
     """
 
+    source: SourceModel
     split: SampleSplit
+    provider_samples: Samples
     float_source: Run
-    metric: Metric | None
-    progress: Progress
+    metric: Metric | None = None
+    labelled: LabelledSamples | None = None
+
+
+class VariantPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """What is to be made for one profile.
+
+    Attributes:
+        combinations: The profile with each combination of searched settings, at least one, in the
+            order to try.
+        venue: Where the profile can run here.
+        allow_degraded: Publish a variant that gates refuse, marked.
+    """
+
+    combinations: tuple[Combination, ...]
+    venue: Venue
+    allow_degraded: bool = False
+
+    @property
+    def profile(self) -> Profile:
+        """The profile with the settings that are tried first."""
+        return self.combinations[0].profile
 
 
 class PreparedFloat(msgspec.Struct, frozen=True, kw_only=True):
@@ -80,6 +111,16 @@ class Selection(msgspec.Struct, frozen=True, kw_only=True):
         """Whether it is the search's best candidate, and not the float model."""
         return self.found is not None and self.path == self.found.best.path
 
+    @property
+    def holds(self) -> bool:
+        """Whether it is within the accuracy budget on the search samples."""
+        return self.found is None or not self.is_lowered or self.found.best.verdict.passed
+
+    @property
+    def can_improve(self) -> bool:
+        """Whether a search could find something nearer: it stopped at what was near enough."""
+        return self.is_lowered and self.holds
+
     def with_float_model(self, prepared: Path) -> "Selection":
         """The float model in its place; what was tried stays known."""
         return replace(
@@ -91,12 +132,58 @@ class Selection(msgspec.Struct, frozen=True, kw_only=True):
             latency_ms=self.float_latency_ms,
         )
 
-    @property
-    def may_go_on(self) -> bool:
-        """Whether a search could find something nearer: it stopped at what was near enough."""
-        return self.is_lowered and self.holds
+
+class SearchedCombination(msgspec.Struct, frozen=True, kw_only=True):
+    """One combination of settings with the model that was selected for it.
+
+    Attributes:
+        combination: Its settings.
+        venue: Where its profile can run here.
+        prepared: The float model after its passes.
+        selection: The model that goes on to the gates.
+        notes: Which combination was taken of several.
+    """
+
+    combination: Combination
+    venue: Venue
+    prepared: PreparedFloat
+    selection: Selection
+    notes: tuple[str, ...] = ()
 
     @property
-    def holds(self) -> bool:
-        """Whether it is within the accuracy budget on the search samples."""
-        return self.found is None or not self.is_lowered or self.found.best.verdict.passed
+    def profile(self) -> Profile:
+        """The profile with the combination's values."""
+        return self.combination.profile
+
+    @property
+    def evaluator(self) -> Evaluator:
+        """Where its candidates are measured."""
+        return Evaluator(self.profile, self.venue)
+
+    @property
+    def size_bytes(self) -> int:
+        """Size of the model that goes on to the gates."""
+        found = self.selection.found
+        if found is None or not self.selection.is_lowered:
+            return self.prepared.size_bytes
+        return found.best.judged.size_bytes
+
+    def with_attempts_of(self, further: "SearchedCombination") -> "SearchedCombination":
+        """The same model, with what was tried after it."""
+        found, tried = self.selection.found, further.selection.found
+        if found is None or tried is None:
+            return self
+        found = replace(found, attempts=tried.attempts)
+        return replace(self, selection=replace(self.selection, found=found))
+
+    def with_selection(self, selection: Selection) -> "SearchedCombination":
+        """Another model, with what was tried before it."""
+        before, found = self.selection.found, selection.found
+        if before is not None and found is not None:
+            attempts = tuple(dict.fromkeys((*before.attempts, *found.attempts)))
+            selection = replace(selection, found=replace(found, attempts=attempts))
+        return replace(self, selection=selection)
+
+    def with_float_model(self) -> "SearchedCombination":
+        """The same with the prepared float model in place of the best candidate."""
+        return replace(self, selection=self.selection.with_float_model(self.prepared.path))

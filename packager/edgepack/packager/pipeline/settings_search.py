@@ -1,9 +1,12 @@
-"""Prepares a profile's model in each combination that is searched, and keeps the cheapest.
+"""The search of one profile: its settings in each combination, and the candidates of each.
 
-1. For each combination: the float passes, then a choice between lowered and float (`choosing`).
+1. For each combination: the float passes, then a choice between lowered and float
+   (`candidate_selection`).
 2. Of all of them one is kept (`select_cheapest`).
+3. It may be searched on: for a candidate nearer to the float model, or with nodes that stay float.
 """
 
+from collections.abc import Collection
 from pathlib import Path
 
 import msgspec
@@ -14,111 +17,163 @@ from edgepack.packager.graph.model_files import save_model
 from edgepack.packager.passes.context import PassContext
 from edgepack.packager.passes.runner import run_float_passes
 from edgepack.packager.pipeline.candidate_selection import CandidateSelector
-from edgepack.packager.pipeline.prepared_combination import SearchedCombination
+from edgepack.packager.pipeline.resources import Resources
 from edgepack.packager.pipeline.select_cheapest import select_cheapest, with_whole_search
-from edgepack.packager.pipeline.selection import EvaluationInputs, PreparedFloat
+from edgepack.packager.pipeline.selection import (
+    EvaluationInputs,
+    PreparedFloat,
+    SearchedCombination,
+    VariantPlan,
+)
 from edgepack.packager.profiles.pass_settings import Lowering
 from edgepack.packager.profiles.schema import Profile
-from edgepack.packager.runtime.evaluator import Evaluator, Venue
+from edgepack.packager.progress import Progress
 from edgepack.packager.search.candidates import Demand
 from edgepack.packager.search.combinations import Combination
 from edgepack.packager.search.context import describe_context
-from edgepack.packager.search.journal import Journal
-from edgepack.packager.search.time_limit import OutOfTimeError, TimeLimit
+from edgepack.packager.search.time_limit import OutOfTimeError
 from edgepack.packager.search.tries import Conditions
-from edgepack.packager.source.model import SourceModel
 
 
-class SearchPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """What is searched for one profile, and with what.
+class SettingsSearch:
+    """Searches the settings of one profile, and goes on in the combination that it kept.
 
-    Attributes:
-        combinations: At least one, in the order to try.
-        limit: Ends the search in time.
-        journal: What was measured before.
-    """
-
-    combinations: tuple[Combination, ...]
-    limit: TimeLimit
-    journal: Journal
-
-
-def plan_of(profile: Profile) -> SearchPlan:
-    """A plan that tries a profile as it stands, without a limit and without a journal."""
-    return SearchPlan(
-        combinations=(Combination(words="", profile=profile),),
-        limit=TimeLimit(None),
-        journal=Journal(None),
-    )
-
-
-def search_settings(
-    source: SourceModel,
-    plan: SearchPlan,
-    evaluation: EvaluationInputs,
-    *,
-    venue: Venue,
-    work_dir: Path,
-) -> SearchedCombination:
-    """Prepares every combination and keeps the cheapest; see the steps above.
+    It remembers what it measured; what it returns are values.
 
     Args:
-        source: The source model.
+        inputs: What candidates are made from and judged by.
         plan: What to try.
-        evaluation: What candidates are made and judged with.
-        venue: Where the profile can run here.
+        resources: The time that is left, the journal, and who is told.
         work_dir: Folder for everything that is written.
-
-    Raises:
-        BuildError: A pass failed or a candidate cannot be made or run, in every combination.
     """
-    searched: list[SearchedCombination] = []
-    skipped: list[str] = []
-    failed: list[BuildError] = []
-    prepared: dict[bytes, PreparedFloat] = {}
-    for number, combination in enumerate(plan.combinations, start=1):
-        profile = combination.profile
-        folder = work_dir / f"combination-{number}" if combination.words else work_dir
-        folder.mkdir(parents=True, exist_ok=True)
-        key = _float_passes(profile)
-        evaluator = Evaluator(profile, venue)
-        try:
-            plan.limit.check()
-            if key not in prepared:
-                prepared[key] = run_passes(source, profile, evaluation, folder)
-            selector = CandidateSelector(
-                prepared=prepared[key],
-                profile=profile,
-                evaluator=evaluator,
-                evaluation=evaluation,
-                conditions=Conditions(
-                    limit=plan.limit,
-                    journal=plan.journal,
-                    context=describe_context(source, evaluation.split, profile, evaluation.metric),
-                    label=combination.words,
-                ),
-                work_dir=folder,
+
+    def __init__(
+        self, inputs: EvaluationInputs, plan: VariantPlan, resources: Resources, work_dir: Path
+    ) -> None:
+        self._inputs = inputs
+        self._plan = plan
+        self._resources = resources
+        self._folder = work_dir
+        self._selector: CandidateSelector | None = None
+
+    @property
+    def selector(self) -> CandidateSelector:
+        """Selects among candidates of the combination that was kept.
+
+        Raises:
+            ValueError: Nothing was searched yet.
+        """
+        if self._selector is None:
+            raise ValueError("nothing was searched yet")
+        return self._selector
+
+    def run(self) -> SearchedCombination:
+        """Prepares every combination and keeps the cheapest; see the steps above.
+
+        Raises:
+            BuildError: A pass failed or a candidate cannot be made or run, in every combination.
+        """
+        searched: list[SearchedCombination] = []
+        selectors: list[CandidateSelector] = []
+        skipped: list[str] = []
+        failed: list[BuildError] = []
+        prepared: dict[bytes, PreparedFloat] = {}
+        for number, combination in enumerate(self._plan.combinations, start=1):
+            folder = self._folder / f"combination-{number}" if combination.words else self._folder
+            folder.mkdir(parents=True, exist_ok=True)
+            key = _float_passes(combination.profile)
+            try:
+                self._resources.limit.check()
+                if key not in prepared:
+                    prepared[key] = run_passes(
+                        self._inputs, combination.profile, folder, self._resources.progress
+                    )
+                selector = self._make_selector(combination, prepared[key], folder)
+                selection = selector.select(Demand())
+            except OutOfTimeError:
+                skipped.append(f"no time was left for {combination.words}")
+                continue
+            except BuildError as error:
+                failed.append(error)
+                skipped.append(f"{combination.words} cannot be built ({error.problem})")
+                continue
+            selectors.append(selector)
+            searched.append(
+                SearchedCombination(
+                    combination=combination,
+                    venue=self._plan.venue,
+                    prepared=prepared[key],
+                    selection=selection,
+                )
             )
-            chosen = selector.choose(Demand())
-        except OutOfTimeError:
-            skipped.append(f"no time was left for {combination.words}")
-            continue
-        except BuildError as error:
-            failed.append(error)
-            skipped.append(f"{combination.words} cannot be built ({error.problem})")
-            continue
-        searched.append(
-            SearchedCombination(
-                combination=combination,
-                evaluator=evaluator,
-                prepared=prepared[key],
-                chosen=chosen,
-                selector=selector,
-            )
+        if not searched:
+            raise failed[0]
+        best = select_cheapest(searched)
+        self._selector = next(
+            selector for selector, entry in zip(selectors, searched, strict=True) if entry is best
         )
-    if not searched:
-        raise failed[0]
-    return with_whole_search(select_cheapest(searched), searched, skipped)
+        return with_whole_search(best, searched, skipped)
+
+    def search_further(
+        self, searched: SearchedCombination, target: Demand
+    ) -> SearchedCombination | None:
+        """Searches the combination on, with a stricter target.
+
+        Returns:
+            The same with another model; None where no nearer candidate or no time is left.
+
+        Raises:
+            BuildError: A candidate cannot be made or run.
+        """
+        before = searched.selection.found
+        if before is None:
+            return None
+        try:
+            selection = self.selector.select(target)
+        except OutOfTimeError:
+            return None
+        found = selection.found
+        if found is None or found.best.key == before.best.key:
+            return None
+        return searched.with_selection(selection)
+
+    def exclude_nodes(
+        self, searched: SearchedCombination, nodes: Collection[str]
+    ) -> SearchedCombination | None:
+        """Searches the combination anew, with nodes that stay float.
+
+        Returns:
+            The same with another model; None where no time is left.
+
+        Raises:
+            BuildError: A candidate cannot be made or run.
+        """
+        self.selector.exclude_nodes(nodes)
+        try:
+            return searched.with_selection(self.selector.select(Demand()))
+        except OutOfTimeError:
+            return None
+
+    def _make_selector(
+        self, combination: Combination, prepared: PreparedFloat, folder: Path
+    ) -> CandidateSelector:
+        inputs = self._inputs
+        context = describe_context(inputs.source, inputs.split, combination.profile, inputs.metric)
+        conditions = Conditions(
+            limit=self._resources.limit,
+            journal=self._resources.journal,
+            context=context,
+            label=combination.words,
+        )
+        return CandidateSelector(
+            prepared,
+            combination.profile,
+            self._plan.venue,
+            inputs,
+            conditions,
+            folder,
+            self._resources.progress,
+        )
 
 
 def _float_passes(profile: Profile) -> bytes:
@@ -127,15 +182,15 @@ def _float_passes(profile: Profile) -> bytes:
 
 
 def run_passes(
-    source: SourceModel, profile: Profile, evaluation: EvaluationInputs, folder: Path
+    inputs: EvaluationInputs, profile: Profile, folder: Path, progress: Progress
 ) -> PreparedFloat:
     """The float model after a profile's float passes.
 
     Args:
-        source: The source model.
+        inputs: Has the source model, and the samples that passes may look at.
         profile: The profile.
-        evaluation: Has the samples that passes may look at.
         folder: Where it is written; it must exist.
+        progress: Told about each pass.
 
     Raises:
         BuildError: A pass failed.
@@ -143,10 +198,10 @@ def run_passes(
     context = PassContext(
         profile_name=profile.name,
         limits=profile.limits,
-        samples=evaluation.split.calibration,
+        samples=inputs.split.calibration,
         work_dir=folder,
     )
-    passed = run_float_passes(source.model, profile, context, evaluation.progress)
+    passed = run_float_passes(inputs.source.model, profile, context, progress)
     path = folder / "prepared.onnx"
     save_model(passed.model, path)
     held = hold_weights(passed.model, folder / "prepared.weights")

@@ -2,10 +2,10 @@
 
 A vendor's compiler may refuse all of a graph for one node, in words that name none. The whole build
 would be refused for a node whose float form the provider takes, or leaves to the CPU. So the nodes
-are looked for (`refused_nodes`), the search runs anew with these float, and the report says so; how
-many nodes the provider must take, the placement gate says as always. Where that does not help, the
-refusal names what was found. Nor does it help where nothing else is lowered: what is left would be
-the float model under another name.
+are looked for (`runtime.refusal_bisection`), the search runs anew with these float, and the report
+says so; how many nodes the provider must take, the placement gate says as always. Where that does
+not help, the refusal names what was found. Nor does it help where nothing else is lowered: what is
+left would be the float model under another name.
 """
 
 import time
@@ -18,8 +18,9 @@ import onnx
 from edgepack.packager.gates.provider_errors import explain_refusal
 from edgepack.packager.graph.model_files import load_model, save_model
 from edgepack.packager.graph.units import Units
-from edgepack.packager.pipeline.prepared_combination import SearchedCombination
 from edgepack.packager.pipeline.provider_validation import ProviderRefusedError, ProviderValidation
+from edgepack.packager.pipeline.selection import SearchedCombination
+from edgepack.packager.pipeline.settings_search import SettingsSearch
 from edgepack.packager.progress import Progress
 from edgepack.packager.runtime.refusal_bisection import (
     EndOfOpeningsError,
@@ -47,15 +48,17 @@ class Left(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def exclude_unsupported(
+    search: SettingsSearch,
     searched: SearchedCombination,
     error: ProviderRefusedError,
     provider_validation: ProviderValidation,
     progress: Progress,
 ) -> Left:
-    """Prepares a model anew, without the nodes for which the provider refuses it.
+    """Searches anew, without the nodes for which the provider refuses the model.
 
     Args:
-        searched: What it refused.
+        search: Searches anew.
+        searched: What the provider refused.
         error: In which words.
         provider_validation: Opens models on it.
         progress: Told about each opening.
@@ -63,9 +66,9 @@ def exclude_unsupported(
     Raises:
         BuildError: The refusal, with the nodes where they were found.
     """
-    openings = _Openings(searched, provider_validation, progress)
+    openings = _Openings(search, searched, provider_validation, progress)
     found, profile = openings.find_nodes(), searched.profile
-    further = searched.leave_float(found.nodes) if found.is_enough else None
+    further = search.exclude_nodes(searched, found.nodes) if found.is_enough else None
     if further is None:
         sensitive_node = openings.find_first(error.model)
         raise explain_refusal(error, error.model, profile, sensitive_node) from error
@@ -82,10 +85,12 @@ class _Openings:
 
     def __init__(
         self,
+        search: SettingsSearch,
         searched: SearchedCombination,
         provider_validation: ProviderValidation,
         progress: Progress,
     ) -> None:
+        self._search = search
         self._searched = searched
         self._provider_validation = provider_validation
         self._progress = progress
@@ -94,8 +99,8 @@ class _Openings:
 
     def find_nodes(self) -> Found:
         """What must stay float, unless that is all that could be lowered."""
-        selector, best = self._searched.selector, self._searched.chosen.found
-        if selector is None or best is None or not self._searched.chosen.is_lowered:
+        selector, best = self._search.selector, self._searched.selection.found
+        if best is None or not self._searched.selection.is_lowered:
             return Found()
         found = find_refused(
             selector.names,
@@ -131,9 +136,7 @@ class _Openings:
         what = f"{searched.profile.name}: looking for what is refused"
         self._progress(what, self.count, _MOST_OPENINGS)
         path, start_s = make(), time.monotonic()
-        is_taken = self._provider_validation.is_taken(
-            path, searched.profile, searched.evaluator, timeout_s=limit_s
-        )
+        is_taken = self._provider_validation.is_taken(path, searched.evaluator, timeout_s=limit_s)
         if not is_taken and time.monotonic() - start_s >= limit_s:
             raise EndOfOpeningsError  # it took too long, which is no answer
         return is_taken

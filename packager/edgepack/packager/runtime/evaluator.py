@@ -113,18 +113,21 @@ def profile_settings(profile: Profile) -> ProviderSettings:
     )
 
 
-class Evaluator:
+class Evaluator(msgspec.Struct, frozen=True):
     """Opens candidates where they are measured.
 
-    Args:
+    Attributes:
         profile: The profile.
         venue: Where it can run here.
     """
 
-    def __init__(self, profile: Profile, venue: Venue) -> None:
-        self._profile = profile
-        self.venue = venue
-        self.provider = profile.device.provider if venue.is_native else CPU_PROVIDER
+    profile: Profile
+    venue: Venue
+
+    @property
+    def provider(self) -> str:
+        """The provider that candidates run on: the profile's own where it is here."""
+        return self.profile.device.provider if self.venue.is_native else CPU_PROVIDER
 
     @property
     def is_on_cpu(self) -> bool:
@@ -145,11 +148,11 @@ class Evaluator:
             BuildError: ONNX Runtime refuses the model.
         """
         if not self.venue.is_native:
-            if isinstance(self._profile.lowering, Float16):
+            if isinstance(self.profile.lowering, Float16):
                 return open_rounding(path)
             return open_plain(path)
         try:
-            session = open_model_file(path, profile_settings(self._profile), threads=threads)
+            session = open_model_file(path, profile_settings(self.profile), threads=threads)
         except DeviceError as error:
             raise BuildError(error.problem, found_in=path.name, remedy=error.remedy) from error
         names = {tensor.name for tensor in session.inputs}

@@ -1,0 +1,73 @@
+"""Step 1 of a build: what can be refused before the model is opened."""
+
+from collections.abc import Mapping
+
+import msgspec
+
+from edgepack.bundle.keys import PrivateKey, load_private_key
+from edgepack.errors import BuildError, ProfileError
+from edgepack.packager.bundling.output import check_output
+from edgepack.packager.bundling.shipped_hooks import check_shipped_hooks
+from edgepack.packager.pipeline.request import BuildRequest
+from edgepack.packager.profiles.schema import Profile
+from edgepack.packager.runtime.evaluator import Venue, find_venue
+from edgepack.packager.runtime.pinned_toolchain import PinnedToolchain, pin_toolchains
+from edgepack.packager.search.combinations import Combination, SearchedKey, combine
+
+
+class CheckedRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """What a request names, read and checked.
+
+    Attributes:
+        key: The key that signs.
+        combinations: For each profile what is searched, at least one combination.
+        toolchains: By profile the environment that has what its devices have, if one is named.
+        venues: By profile where it can run here.
+    """
+
+    key: PrivateKey
+    combinations: tuple[tuple[Combination, ...], ...]
+    toolchains: Mapping[str, PinnedToolchain]
+    venues: Mapping[str, Venue]
+
+    @property
+    def profiles(self) -> tuple[Profile, ...]:
+        """Each profile with the settings that are tried first."""
+        return tuple(entries[0].profile for entries in self.combinations)
+
+
+def check_request(request: BuildRequest) -> CheckedRequest:
+    """Reads key, profiles, toolchains and hooks, and refuses what cannot be.
+
+    Raises:
+        EdgepackError: The first thing that keeps a bundle from being made.
+    """
+    check_output(request.output, replace=request.replace)
+    key = load_private_key(request.key)
+    combinations = _load_combinations(request.profiles, request.searched)
+    profiles = [entries[0].profile for entries in combinations]
+    toolchains = pin_toolchains(request.toolchains, tuple(profiles))
+    venues = {
+        profile.name: find_venue(profile, toolchains.get(profile.name)) for profile in profiles
+    }
+    if request.hooks is not None:
+        check_shipped_hooks(request.hooks)
+    return CheckedRequest(key=key, combinations=combinations, toolchains=toolchains, venues=venues)
+
+
+def _load_combinations(
+    names: tuple[str, ...], searched: tuple[SearchedKey, ...]
+) -> tuple[tuple[Combination, ...], ...]:
+    """Each profile in every combination that is searched, all checked."""
+    if not names:
+        raise BuildError(
+            "no profile was named: for which hardware is the bundle?",
+            remedy="--profile cpu  (edgepack profiles list shows all)",
+        )
+    combinations: dict[str, tuple[Combination, ...]] = {}
+    for entries in combine(names, searched):
+        name = entries[0].profile.name
+        if name in combinations:
+            raise ProfileError(f"profile {name!r} is named twice", remedy="name each profile once")
+        combinations[name] = entries
+    return tuple(combinations.values())

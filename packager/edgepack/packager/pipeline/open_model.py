@@ -1,0 +1,54 @@
+"""Step 2 of a build: the source model, and what is declared of it."""
+
+from pathlib import Path
+
+from msgspec.structs import replace
+
+from edgepack.packager.config.inputs import check_declarations
+from edgepack.packager.config.outputs import check_outputs
+from edgepack.packager.graph.held_weights import hold_weights
+from edgepack.packager.pipeline.request import BuildRequest
+from edgepack.packager.profiles.schema import Profile
+from edgepack.packager.progress import Progress
+from edgepack.packager.source.huggingface.folder import open_source
+from edgepack.packager.source.model import SourceModel, static_or_error
+from edgepack.packager.source.watched_outputs import watch_before_postprocessing
+
+
+def open_model(
+    request: BuildRequest, profiles: tuple[Profile, ...], work: Path, progress: Progress
+) -> SourceModel:
+    """Opens the source model and checks what is declared of it.
+
+    Args:
+        request: Names the model, shapes and values to fix, declarations.
+        profiles: Whether any needs static shapes; checked one by one later where others are to be
+            built all the same.
+        work: Folder for what an export writes, and for large weights.
+        progress: Told of an export.
+
+    Raises:
+        BuildError: The model or a declaration is wrong.
+    """
+    source = open_source(request.model, request.shapes, request.values, work, progress)
+    check_declarations(request.declarations, source.inputs, request.declared_in, source.fixed)
+    check_outputs(request.outputs, source.outputs, request.declared_in)
+    if not request.keep_going:
+        for profile in profiles:
+            check_shapes(source, profile)
+    meanings = {name: declared.meaning for name, declared in request.outputs.items()}
+    model = hold_weights(source.model, work / "source.weights")
+    source = replace(source, model=model, meanings=meanings)
+    if request.metric is None and request.labels is None:  # these know what outputs mean
+        source = watch_before_postprocessing(source)
+    return source
+
+
+def check_shapes(source: SourceModel, profile: Profile) -> None:
+    """Refuses a model with open sizes for a profile that needs static shapes.
+
+    Raises:
+        BuildError: It has, and the profile does.
+    """
+    if profile.limits.static_shapes:
+        static_or_error(source, profile.name)

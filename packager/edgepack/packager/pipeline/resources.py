@@ -1,0 +1,32 @@
+"""What is alive while a variant is prepared: no value, but what the steps work with."""
+
+import msgspec
+
+from edgepack.packager.progress import Progress, silent
+from edgepack.packager.runtime.provider_process import ProviderProcess
+from edgepack.packager.search.journal import Journal
+from edgepack.packager.search.time_limit import TimeLimit
+
+
+def _no_limit() -> TimeLimit:
+    return TimeLimit(None)
+
+
+def _no_journal() -> Journal:
+    return Journal(None)
+
+
+class Resources(msgspec.Struct, kw_only=True):
+    """What is alive while a variant is prepared.
+
+    Attributes:
+        limit: Ends the search in time.
+        journal: What was measured before, and what is measured now.
+        process: Runs the variant on its provider, and is kept for its rehearsal; None keeps none.
+        progress: Told about each step.
+    """
+
+    limit: TimeLimit = msgspec.field(default_factory=_no_limit)
+    journal: Journal = msgspec.field(default_factory=_no_journal)
+    process: ProviderProcess | None = None
+    progress: Progress = silent

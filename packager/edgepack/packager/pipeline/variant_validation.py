@@ -1,0 +1,187 @@
+"""Validates what was found: by held-out samples, and by a run on the provider itself.
+
+What is looked at inside a model is looked at before the provider runs it: a simulator takes 200 MB,
+and stays until the rehearsal.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+from msgspec.structs import replace
+
+from edgepack.packager.gates.verdict import Verdict
+from edgepack.packager.graph.model_files import load_model, save_model
+from edgepack.packager.metrics.distance import OutputDistance
+from edgepack.packager.metrics.inspection import Inspection, inspect
+from edgepack.packager.pipeline.holdout_verdict import judge_on_holdout
+from edgepack.packager.pipeline.provider_validation import (
+    ProviderRefusedError,
+    ProviderRun,
+    ProviderValidation,
+)
+from edgepack.packager.pipeline.selection import EvaluationInputs, SearchedCombination
+from edgepack.packager.pipeline.settings_search import SettingsSearch
+from edgepack.packager.pipeline.unsupported_nodes import exclude_unsupported
+from edgepack.packager.progress import Progress
+from edgepack.packager.source.model import SourceModel
+from edgepack.packager.source.watched_outputs import without_watched
+
+MODEL_FILE = "model.onnx"
+
+_MOST_TIMES_REFUSED = 3
+"""How often nodes are left float for a provider that refuses the whole graph."""
+
+
+class ValidatedCombination(msgspec.Struct, frozen=True, kw_only=True):
+    """A model with its verdict, within the budget or not.
+
+    Attributes:
+        searched: What was searched.
+        size_bytes: Size of the model that was written.
+        verdict: The verdict of the held-out samples.
+        count: How many held-out samples gave it.
+        distances: By output, on the held-out samples.
+        provider_run: What came of its run on the provider; None where that cannot run here, or
+            did not yet.
+        inspection: What a look inside showed; None where nothing was lowered.
+        notes: How often the search went on, and why.
+    """
+
+    searched: SearchedCombination
+    size_bytes: int
+    verdict: Verdict
+    count: int
+    distances: Sequence[OutputDistance]
+    provider_run: ProviderRun | None = None
+    inspection: Inspection | None = None
+    notes: tuple[str, ...] = ()
+
+    @property
+    def is_sure(self) -> bool:
+        """Whether the held-out samples pass it, and would without the one that may differ."""
+        return self.verdict.passed and not self.verdict.forgiven
+
+    @property
+    def is_refused_by_provider(self) -> bool:
+        """Whether the provider computes something else than the CPU's stand-in."""
+        return self.provider_run is not None and self.provider_run.refusal is not None
+
+    def with_note(self, note: str) -> "ValidatedCombination":
+        """The same with one more note."""
+        return replace(self, notes=(*self.notes, note))
+
+
+class VariantValidator:
+    """Writes a variant's model and validates it.
+
+    Args:
+        inputs: What it is judged by.
+        provider_validation: Runs it on its provider.
+        work_dir: The variant is written in its folder `variant`.
+        progress: Told about each step.
+    """
+
+    def __init__(
+        self,
+        inputs: EvaluationInputs,
+        provider_validation: ProviderValidation,
+        work_dir: Path,
+        progress: Progress,
+    ) -> None:
+        self._inputs = inputs
+        self._provider_validation = provider_validation
+        self._folder = work_dir
+        self._progress = progress
+        self.model = work_dir / "variant" / MODEL_FILE
+        """The variant's model, without the outputs that are only watched."""
+        self._measured = work_dir / "measured" / MODEL_FILE if inputs.source.watched else self.model
+
+    def validate(
+        self, search: SettingsSearch, searched: SearchedCombination, notes: tuple[str, ...] = ()
+    ) -> ValidatedCombination:
+        """Judges by held-out samples; what these are sure of runs on the provider.
+
+        Args:
+            search: Leaves nodes float that the provider refuses.
+            searched: What was found.
+            notes: What led to it.
+
+        Raises:
+            BuildError: The model cannot be run, or the provider refuses all of it.
+        """
+        validated = self._judge(searched, notes)
+        return self.run_on_provider(search, validated) if validated.is_sure else validated
+
+    def run_on_provider(
+        self, search: SettingsSearch, validated: ValidatedCombination
+    ) -> ValidatedCombination:
+        """Runs it on the provider; nodes for which that refuses the whole graph stay float.
+
+        Raises:
+            BuildError: The provider refuses all of it.
+        """
+        for _ in range(_MOST_TIMES_REFUSED):
+            try:
+                return self._run(validated)
+            except ProviderRefusedError as error:
+                left = exclude_unsupported(
+                    search, validated.searched, error, self._provider_validation, self._progress
+                )
+            validated = self._judge(left.searched, (*validated.notes, left.note))
+        return self._run(validated)
+
+    def inspect(self, searched: SearchedCombination) -> Inspection | None:
+        """Looks inside the best lowered candidate, whether it is the one to publish or not."""
+        if searched.selection.found is None:
+            return None
+        self._progress("looking at the error of each layer", 0, 0)
+        best = searched.selection.found.best
+        origin = best.origin.model
+        return inspect(
+            searched.prepared.model if origin is None else origin,
+            best.path,
+            self._inputs.split.held_out,
+            calibrated=best.origin.observed,
+            work_dir=self._folder,
+        )
+
+    def _judge(self, searched: SearchedCombination, notes: tuple[str, ...]) -> ValidatedCombination:
+        self._provider_validation.load_ahead(searched.profile, searched.venue)
+        size_bytes = _write(
+            searched.selection.path, self._inputs.source, self.model, self._measured
+        )
+        held_out = judge_on_holdout(
+            self._measured, searched.evaluator, self._inputs, self._progress
+        )
+        return ValidatedCombination(
+            searched=searched,
+            size_bytes=size_bytes,
+            verdict=held_out.verdict,
+            count=held_out.count,
+            distances=held_out.distances,
+            notes=notes,
+        )
+
+    def _run(self, validated: ValidatedCombination) -> ValidatedCombination:
+        searched = validated.searched
+        if not searched.venue.can_run:
+            return validated
+        inspection = self.inspect(searched)
+        run = self._provider_validation.run(self._measured, searched.evaluator, validated.distances)
+        return replace(validated, inspection=inspection, provider_run=run)
+
+
+def _write(path: Path, source: SourceModel, final: Path, measured: Path) -> int:
+    """Writes the variant's model, with the source's metadata, which applications read."""
+    model = load_model(path)
+    del model.metadata_props[:]
+    model.metadata_props.extend(sorted(source.model.metadata_props, key=lambda entry: entry.key))
+    model.producer_name = "edgepack"
+    model.producer_version = ""
+    final.parent.mkdir(exist_ok=True)
+    if measured != final:
+        measured.parent.mkdir(exist_ok=True)
+        save_model(model, measured)
+        without_watched(model, source.watched)
+    return save_model(model, final)

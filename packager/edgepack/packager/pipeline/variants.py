@@ -1,0 +1,133 @@
+"""Step 4 of a build: a variant for each profile, one after the other."""
+
+from pathlib import Path
+
+from edgepack.errors import BuildError, DeviceError, EdgepackError, ProfileError
+from edgepack.packager.bundling.prepared_variant import PreparedVariant, PreparedVariants
+from edgepack.packager.pipeline.build_samples import BuildSamples
+from edgepack.packager.pipeline.check_request import CheckedRequest
+from edgepack.packager.pipeline.open_model import check_shapes
+from edgepack.packager.pipeline.prepare_variant import prepare_variant
+from edgepack.packager.pipeline.refusal import report_refusal
+from edgepack.packager.pipeline.report_files import join_remedies, refusal_error, report_refusals
+from edgepack.packager.pipeline.request import BuildRequest
+from edgepack.packager.pipeline.resources import Resources
+from edgepack.packager.pipeline.selection import EvaluationInputs, VariantPlan
+from edgepack.packager.profiles.schema import Profile
+from edgepack.packager.progress import Progress
+from edgepack.packager.reports.own_names import name_in_error, own_names
+from edgepack.packager.reports.report import RefusedProfile
+from edgepack.packager.runtime.provider_process import ProviderProcess
+from edgepack.packager.samples.golden_selection import MOST_SAMPLES
+from edgepack.packager.search.combinations import Combination
+from edgepack.packager.search.journal import Journal, journal_folder
+from edgepack.packager.search.time_limit import share_time
+from edgepack.packager.source.model import SourceModel
+
+
+def prepare_variants(
+    request: BuildRequest,
+    checked: CheckedRequest,
+    source: SourceModel,
+    samples: BuildSamples,
+    work: Path,
+    process: ProviderProcess,
+    progress: Progress,
+) -> PreparedVariants:
+    """Prepares the variant of each profile.
+
+    Args:
+        request: Whether others are built where one refuses, and how long the search may take.
+        checked: The profiles, and where they can run here.
+        source: The source model.
+        samples: What variants are made from and judged by.
+        work: Folder for everything that is written.
+        process: Runs variants on their provider; that of the last one stays.
+        progress: Told about each step.
+
+    Raises:
+        BuildError: A profile refuses, or each one does.
+    """
+    inputs = EvaluationInputs(
+        source=source,
+        split=samples.split,
+        provider_samples=samples.provider_samples(MOST_SAMPLES),
+        float_source=samples.float_source,
+        metric=request.metric,
+        labelled=samples.labelled,
+    )
+    variants: list[PreparedVariant] = []
+    refused: list[RefusedProfile] = []
+    limits = share_time(request.budget_s, len(checked.combinations))
+    for entries in checked.combinations:
+        process.close()  # a simulator holds 200 MB: only the last variant's waits for its rehearsal
+        profile = entries[0].profile
+        plan = VariantPlan(
+            combinations=entries,
+            venue=checked.venues[profile.name],
+            allow_degraded=request.allow_degraded,
+        )
+        resources = Resources(
+            limit=next(limits),
+            journal=Journal(journal_folder(request.output) / f"{profile.name}.jsonl"),
+            process=process,
+            progress=_for_profile(progress, profile.name),
+        )
+        try:
+            check_shapes(source, profile)
+            folder = work / "variants" / profile.name
+            variants.append(prepare_variant(inputs, plan, resources, folder))
+        except (BuildError, DeviceError, ProfileError) as error:
+            name_in_error(error, own_names(source.model.graph))
+            if not request.keep_going:
+                raise _refuse(request, source, samples, plan, error, variants) from error
+            refused.append(report_refusal(profile.name, error))
+    if not variants:
+        raise _refuse_all(request, source, samples, tuple(refused))
+    return PreparedVariants(
+        variants=tuple(variants),
+        profiles=tuple(_profile_of(entries, variants) for entries in checked.combinations),
+        refused=tuple(refused),
+    )
+
+
+def _profile_of(entries: tuple[Combination, ...], variants: list[PreparedVariant]) -> Profile:
+    """A profile with the settings that its variant was made with."""
+    made = {variant.profile_sha256 for variant in variants}
+    taken = (entry.profile for entry in entries if entry.profile.sha256 in made)
+    return next(taken, entries[0].profile)
+
+
+def _refuse(
+    request: BuildRequest,
+    source: SourceModel,
+    samples: BuildSamples,
+    plan: VariantPlan,
+    error: EdgepackError,
+    built: list[PreparedVariant],
+) -> BuildError:
+    """A profile's refusal, which ends the build, with the report of what was tried."""
+    notes = tuple(f"{variant.name} was built, and is not published." for variant in built)
+    refusal = report_refusal(plan.profile.name, error)
+    hint = report_refusals(request, source, samples, (refusal,), notes)
+    return refusal_error(plan.profile, error, hint, several=len(request.profiles) > 1)
+
+
+def _refuse_all(
+    request: BuildRequest,
+    source: SourceModel,
+    samples: BuildSamples,
+    refused: tuple[RefusedProfile, ...],
+) -> BuildError:
+    reasons = "; ".join(f"{entry.profile}: {entry.problem}" for entry in refused)
+    hint = report_refusals(request, source, samples, refused, ())
+    return BuildError(
+        f"no profile could be built: {reasons}", remedy=join_remedies(refused[0].remedy, hint)
+    )
+
+
+def _for_profile(progress: Progress, name: str) -> Progress:
+    def prefixed(what: str, done: int, total: int) -> None:
+        progress(f"{name}: {what}", done, total)
+
+    return prefixed
