@@ -11,8 +11,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from edgepack.agent.pointer import read_pointer, slot_folder
 from edgepack.agent.runtime.opening import open_session
+from edgepack.agent.state.pointer import read_pointer
+from edgepack.agent.state.slots import slot_folder
 from edgepack.agent.update.lifecycle import RESTING
 from edgepack.bundle.keys import PrivateKey, load_public_key
 from edgepack.bundle.verify import verify_folder

@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from edgepack.agent.pointer import ActivePointer, read_pointer
+from edgepack.agent.state.pointer import ActivePointer, read_pointer
 from edgepack.agent.update.journal import Journal, read_journal
 
 DEVICE = "cam-1"

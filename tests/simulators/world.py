@@ -15,13 +15,13 @@ import msgspec
 
 from edgepack.agent.config import AgentConfig, HookConfig, LimitConfig, TrustConfig
 from edgepack.agent.hooks.runner import HookVerdict
-from edgepack.agent.pointer import ActivePointer, pointer_path, read_pointer
-from edgepack.agent.serving.latency import Collected
-from edgepack.agent.update.asking import unpack_missing
+from edgepack.agent.state.pointer import ActivePointer, pointer_path, read_pointer
+from edgepack.agent.state.slots import Slots
+from edgepack.agent.telemetry.collector import Collected
+from edgepack.agent.transfer.need_bitmap import unpack_missing
+from edgepack.agent.update.dependencies import AgentDependencies, Clock, Tools
 from edgepack.agent.update.journal import Journal, JournalStore
 from edgepack.agent.update.lifecycle import RESTING
-from edgepack.agent.update.slots import Slots
-from edgepack.agent.update.surroundings import Clock, Surroundings, Tools
 from edgepack.agent.update.updater import Updater
 from edgepack.bundle.chunks import fixed_chunks, offsets
 from edgepack.bundle.keys import PublicKey
@@ -174,7 +174,7 @@ class World:
             self.faults.moment()
             write(pointer_path(state_dir), msgspec.json.encode(pointer))
 
-        around = Surroundings(
+        deps = AgentDependencies(
             config=AgentConfig(
                 device="cam-1",
                 state_dir=str(self.state_dir),
@@ -197,7 +197,7 @@ class World:
             rng=random.Random(1),
         )
         self.link.needs.clear()
-        self.updater = Updater(around, self._note_move)
+        self.updater = Updater(deps, self._note_move)
         return self.updater
 
     def restart(self) -> None:

@@ -18,10 +18,10 @@ from edgepack.agent.broker.inbox import (
     Inbox,
 )
 from edgepack.agent.broker.report import report_due_s
-from edgepack.agent.broker.telemetry import TelemetryBox
 from edgepack.agent.config import AgentConfig, LimitConfig, TrustConfig
-from edgepack.agent.daemon import Agent
-from edgepack.agent.update.surroundings import Clock
+from edgepack.agent.daemon.agent import Agent
+from edgepack.agent.telemetry.buffer import TelemetryBuffer
+from edgepack.agent.update.dependencies import Clock
 from edgepack.wire import topics
 from edgepack.wire.messages import Event, Message, Reported, encode
 from tests.simulators.world import World
@@ -31,7 +31,7 @@ DESIRED = topics.desired("default", "cam-1")
 
 
 @dataclass
-class MemoryOutlet:
+class MemoryPublisher:
     """Keeps what was published."""
 
     is_connected: bool = True
@@ -62,7 +62,7 @@ class Daemon:
     world: World
     agent: Agent
     inbox: Inbox
-    outlet: MemoryOutlet
+    publisher: MemoryPublisher
 
     def turn(self, *items: Arrived | Connected | Acknowledged) -> None:
         for item in items:
@@ -77,7 +77,7 @@ class Daemon:
             self.world.now += 0.2
 
 
-def make_daemon(world: World, outlet: MemoryOutlet) -> Daemon:
+def make_daemon(world: World, publisher: MemoryPublisher) -> Daemon:
     config = AgentConfig(
         device="cam-1",
         state_dir=str(world.state_dir),
@@ -93,18 +93,18 @@ def make_daemon(world: World, outlet: MemoryOutlet) -> Daemon:
     agent = Agent(
         config,
         inbox,
-        outlet,
-        TelemetryBox(world.state_dir),
+        publisher,
+        TelemetryBuffer(world.state_dir),
         take_updater,  # type: ignore[arg-type]
         boot="b",
         clock=Clock(wall=lambda: world.now, monotonic=lambda: world.now),
     )
-    return Daemon(world=world, agent=agent, inbox=inbox, outlet=outlet)
+    return Daemon(world=world, agent=agent, inbox=inbox, publisher=publisher)
 
 
 @pytest.fixture
 def daemon(world: World) -> Daemon:
-    return make_daemon(world, MemoryOutlet())
+    return make_daemon(world, MemoryPublisher())
 
 
 def test_an_offer_is_taken_reported_and_told_event_by_event(
@@ -114,42 +114,42 @@ def test_an_offer_is_taken_reported_and_told_event_by_event(
     payload = encode(releases.two.desired(2))
     daemon.turn(Arrived(topic=DESIRED, payload=payload))
     daemon.settle()
-    last = daemon.outlet.reports()[-1]
+    last = daemon.publisher.reports()[-1]
     assert last.state == "COMMITTED"
     assert last.active is not None
     assert last.active.bundle == releases.two.ref
     assert last.previous == releases.one.ref
-    counts = [report.count for report in daemon.outlet.reports()]
+    counts = [report.count for report in daemon.publisher.reports()]
     assert counts == sorted(set(counts))
-    assert all(retain for kind, _, retain in daemon.outlet.sent if kind == "reported")
-    assert [e.to_state for e in daemon.outlet.events() if e.sequence == 2][-1] == "COMMITTED"
+    assert all(retain for kind, _, retain in daemon.publisher.sent if kind == "reported")
+    assert [e.to_state for e in daemon.publisher.events() if e.sequence == 2][-1] == "COMMITTED"
 
 
 def test_events_wait_for_a_broker_that_is_away_and_go_when_it_took_them(
     daemon: Daemon, releases: Releases
 ) -> None:
-    daemon.outlet.is_connected = False
+    daemon.publisher.is_connected = False
     daemon.turn(Arrived(topic=DESIRED, payload=encode(releases.two.desired(2))))
     daemon.settle()
-    assert daemon.outlet.sent == []
+    assert daemon.publisher.sent == []
     waiting = len(daemon.world.journal.outbox)
     assert waiting > 8
-    daemon.outlet.is_connected = True
+    daemon.publisher.is_connected = True
     daemon.turn(Connected())
-    assert len(daemon.outlet.events()) == waiting
-    assert daemon.outlet.reports()[-1].state == "COMMITTED"
+    assert len(daemon.publisher.events()) == waiting
+    assert daemon.publisher.reports()[-1].state == "COMMITTED"
     daemon.turn(*(Acknowledged(message_id=number) for number in range(1, waiting + 2)))
     assert daemon.world.journal.outbox == ()
     daemon.turn(Connected())
-    assert len(daemon.outlet.events()) == waiting
+    assert len(daemon.publisher.events()) == waiting
 
 
 def test_a_report_is_sent_again_after_a_while(daemon: Daemon) -> None:
     daemon.turn(Connected())
-    before = len(daemon.outlet.reports())
+    before = len(daemon.publisher.reports())
     daemon.world.now += 61
     daemon.turn()
-    assert len(daemon.outlet.reports()) == before + 1
+    assert len(daemon.publisher.reports()) == before + 1
 
 
 JSON = st.recursive(
@@ -244,7 +244,7 @@ def test_a_flood_of_chunks_neither_grows_without_bound_nor_pushes_out_an_offer()
 
 
 def test_the_state_folder_of_a_daemon_needs_no_latency_folder(tmp_path: Path) -> None:
-    assert TelemetryBox(tmp_path).take() == ()
+    assert TelemetryBuffer(tmp_path).take() == ()
 
 
 def test_news_is_said_once_more_soon_and_at_a_moment_of_the_devices_own() -> None:

@@ -9,11 +9,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from edgepack.agent.update.asking import MAX_QUIET_S, Asking, pack_missing, unpack_missing
-from edgepack.agent.update.download import Download
-from edgepack.agent.update.head_download import HeadDownload
-from edgepack.agent.update.received import Missing
-from edgepack.agent.update.slots import Slots
+from edgepack.agent.state.slots import Slots
+from edgepack.agent.transfer.chunk_status import MissingChunks
+from edgepack.agent.transfer.download import Download
+from edgepack.agent.transfer.manifest_download import ManifestDownload
+from edgepack.agent.transfer.need_bitmap import pack_missing, unpack_missing
+from edgepack.agent.transfer.need_scheduler import MAX_QUIET_S, NeedScheduler
 from edgepack.bundle.manifest import FileEntry, decode_manifest
 from edgepack.wire.messages import MAX_MESSAGE_BYTES, FileRef, encode
 from tests.simulators.world import World
@@ -109,80 +110,80 @@ def test_a_head_that_is_not_the_right_one_is_fetched_again() -> None:
 
     sha256 = hashlib.sha256(content).hexdigest()
     ref = FileRef(path="manifest.json", size_bytes=len(content), sha256=sha256)
-    head = HeadDownload([ref])
-    assert head.accept(sha256, 0, bytes(65536)) == "new"
-    assert head.accept(sha256, 0, content[:65536]) == "duplicate"
-    assert head.accept(sha256, 1, b"short") == "bad"
-    assert head.accept(sha256, 1, content[65536:]) == "bad"  # The first one was a lie.
-    assert head.missing() == (Missing(sha256=sha256, chunk_count=2, chunks=(0, 1)),)
-    assert head.accept(sha256, 1, content[65536:]) == "new"
-    assert head.accept(sha256, 0, content[:65536]) == "new"
-    assert head.content(ref) == content
-    assert head.accept(sha256, 7, b"x") == "unwanted"
+    download = ManifestDownload([ref])
+    assert download.accept(sha256, 0, bytes(65536)) == "new"
+    assert download.accept(sha256, 0, content[:65536]) == "duplicate"
+    assert download.accept(sha256, 1, b"short") == "bad"
+    assert download.accept(sha256, 1, content[65536:]) == "bad"  # The first one was a lie.
+    assert download.missing() == (MissingChunks(sha256=sha256, chunk_count=2, chunks=(0, 1)),)
+    assert download.accept(sha256, 1, content[65536:]) == "new"
+    assert download.accept(sha256, 0, content[:65536]) == "new"
+    assert download.content(ref) == content
+    assert download.accept(sha256, 7, b"x") == "unwanted"
 
 
 @given(count=st.integers(1, 5000), data=st.data())
 def test_a_bitmap_says_exactly_what_is_missing(count: int, data: st.DataObject) -> None:
     chunks = tuple(sorted(data.draw(st.sets(st.integers(0, count - 1)))))
-    packed = pack_missing(Missing(sha256="0" * 64, chunk_count=count, chunks=chunks))
+    packed = pack_missing(MissingChunks(sha256="0" * 64, chunk_count=count, chunks=chunks))
     assert unpack_missing(packed) == chunks
 
 
 def test_no_need_is_longer_than_a_broker_lets_pass() -> None:
     rng = random.Random(3)
     missing = tuple(
-        Missing(
+        MissingChunks(
             sha256=f"{number:064x}",
             chunk_count=100_000,
             chunks=tuple(sorted(rng.sample(range(100_000), 50_000))),
         )
         for number in range(12)
     )
-    needs = Asking(0.0, rng).ask("0" * 64, missing, 0.0)
+    needs = NeedScheduler(0.0, rng).ask("0" * 64, missing, 0.0)
     assert len(needs) > 1
     assert all(len(encode(need)) <= MAX_MESSAGE_BYTES for need in needs)
     assert [file.sha256 for need in needs for file in need.files] == [m.sha256 for m in missing]
 
 
-MISSING = (Missing(sha256="0" * 64, chunk_count=10, chunks=(1, 2, 3)),)
+MISSING = (MissingChunks(sha256="0" * 64, chunk_count=10, chunks=(1, 2, 3)),)
 
 
 def test_a_device_that_gets_no_answer_asks_ever_more_seldom_and_does_not_cry_loss() -> None:
-    asking = Asking(0.0, random.Random(1))
+    scheduler = NeedScheduler(0.0, random.Random(1))
     waits = []
-    now = asking.due_at
+    now = scheduler.due_at
     for _ in range(12):
-        (need,) = asking.ask("0" * 64, MISSING, now)
+        (need,) = scheduler.ask("0" * 64, MISSING, now)
         assert need.lost == 0
-        waits.append(asking.due_at - now)
-        now = asking.due_at
+        waits.append(scheduler.due_at - now)
+        now = scheduler.due_at
     assert waits[0] < 2
     assert all(later > earlier / 1.5 for earlier, later in pairwise(waits))
     assert MAX_QUIET_S <= waits[-1] <= 1.5 * MAX_QUIET_S
 
 
 def test_a_device_waits_for_the_end_of_a_pass_and_then_says_what_was_lost() -> None:
-    asking = Asking(0.0, random.Random(1))
-    asking.ask("0" * 64, MISSING, asking.due_at)
-    asking.note_chunk(5.0, is_new=True)
-    asking.note_chunk(5.5, is_new=False)
-    assert 6.5 <= asking.due_at <= 7.0
-    (need,) = asking.ask("0" * 64, MISSING, 7.0)
+    scheduler = NeedScheduler(0.0, random.Random(1))
+    scheduler.ask("0" * 64, MISSING, scheduler.due_at)
+    scheduler.note_chunk(5.0, is_new=True)
+    scheduler.note_chunk(5.5, is_new=False)
+    assert 6.5 <= scheduler.due_at <= 7.0
+    (need,) = scheduler.ask("0" * 64, MISSING, 7.0)
     assert (need.round, need.received, need.lost) == (2, 1, 3)
 
 
 def test_a_device_asks_anew_when_the_broker_is_back() -> None:
-    asking = Asking(0.0, random.Random(1))
+    scheduler = NeedScheduler(0.0, random.Random(1))
     for now in (1.0, 10.0, 50.0):
-        asking.ask("0" * 64, MISSING, now)
-    asking.note_connected(60.0)
-    assert asking.due_at <= 60.2
-    (need,) = asking.ask("0" * 64, MISSING, 60.2)
+        scheduler.ask("0" * 64, MISSING, now)
+    scheduler.note_connected(60.0)
+    assert scheduler.due_at <= 60.2
+    (need,) = scheduler.ask("0" * 64, MISSING, 60.2)
     assert need.lost == 0
 
 
 def test_devices_of_a_wave_do_not_ask_at_the_same_moment() -> None:
-    first = {Asking(0.0, random.Random(seed)).due_at for seed in range(20)}
+    first = {NeedScheduler(0.0, random.Random(seed)).due_at for seed in range(20)}
     assert len(first) == 20
     assert max(first) <= 0.1
 

@@ -6,7 +6,7 @@ from typing import get_args
 import pytest
 
 from edgepack.agent.config import LimitConfig
-from edgepack.agent.serving.latency import Collected
+from edgepack.agent.telemetry.collector import Collected
 from edgepack.agent.update.lifecycle import RESTING, TABLE, State, follow, mermaid, resume
 from edgepack.wire import histogram
 from edgepack.wire.messages import Telemetry

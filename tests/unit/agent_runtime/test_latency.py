@@ -5,8 +5,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from edgepack.agent.serving.latency import COLLECTED_FILE, LatencyCollector
-from edgepack.agent.serving.spool import SPOOL_FOLDER, Spooled, write_spooled
+from edgepack.agent.telemetry.collector import COLLECTED_FILE, LatencyCollector
+from edgepack.agent.telemetry.spool import SPOOL_FOLDER, Spooled, write_spooled
 from edgepack.wire.histogram import LatencyRecorder
 from edgepack.wire.messages import Histogram, Telemetry
 from tests.simulators.manifests import CPU

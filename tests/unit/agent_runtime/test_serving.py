@@ -9,12 +9,13 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from edgepack.agent.pointer import ActivePointer, slot_folder, write_pointer
 from edgepack.agent.runtime.opening import open_session
 from edgepack.agent.serving import model as serving
-from edgepack.agent.serving import spool
-from edgepack.agent.serving.latency import LatencyCollector
 from edgepack.agent.serving.model import open_model
+from edgepack.agent.state.pointer import ActivePointer, write_pointer
+from edgepack.agent.state.slots import slot_folder
+from edgepack.agent.telemetry import spool
+from edgepack.agent.telemetry.collector import LatencyCollector
 from edgepack.bundle.chunks import entry
 from edgepack.bundle.golden import Golden, write_golden
 from edgepack.bundle.manifest import GOLDEN_FILE, MANIFEST_FILE, encode_manifest

@@ -1,1 +1,1 @@
-"""The agent's side of the wire: the connection, and what goes over it."""
+"""The agent's side of the broker: the connection, what comes, what is reported."""

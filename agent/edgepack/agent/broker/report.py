@@ -2,7 +2,7 @@
 
 import zlib
 
-from edgepack.agent.pointer import ActivePointer
+from edgepack.agent.state.pointer import ActivePointer
 from edgepack.agent.update.journal import Journal
 from edgepack.wire.messages import Active, DeviceFacts, Reported
 

@@ -1,1 +1,1 @@
-"""The active model in use: opened by applications, and the latency of what they ask."""
+"""The active model in use: opened by applications, swapped beneath them as updates come."""

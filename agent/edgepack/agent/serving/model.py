@@ -15,10 +15,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 
-from edgepack.agent.pointer import ActivePointer, pointer_path, read_pointer, slot_folder
 from edgepack.agent.runtime.opening import open_session
 from edgepack.agent.runtime.sessions import Session, SessionTensor, Tensor
-from edgepack.agent.serving.spool import Record
+from edgepack.agent.state.pointer import ActivePointer, pointer_path, read_pointer
+from edgepack.agent.state.slots import slot_folder
+from edgepack.agent.telemetry.spool import Record
 from edgepack.bundle.golden import read_golden
 from edgepack.bundle.manifest import GOLDEN_FILE, MANIFEST_FILE, decode_manifest
 from edgepack.errors import BundleError, DeviceError
@@ -45,7 +46,7 @@ MAX_TROUBLES = 5
 _OPENING_TRIES = 5
 
 
-class Serving:
+class OpenedModel:
     """One opened model. Running inferences hold on to it, so a swap never takes it from them."""
 
     def __init__(self, pointer: ActivePointer, session: Session, record: Record) -> None:
@@ -142,7 +143,7 @@ class Model:
     ) -> None:
         self.close()
 
-    def _open_first(self) -> tuple[tuple[int, ...], Serving]:
+    def _open_first(self) -> tuple[tuple[int, ...], OpenedModel]:
         """Opens the active model; when the pointer moves meanwhile, the newer one."""
         for _ in range(_OPENING_TRIES):
             stamp = self._look()
@@ -168,7 +169,7 @@ class Model:
             return ()
         return (status.st_ino, status.st_mtime_ns, status.st_size)
 
-    def _open(self, pointer: ActivePointer) -> Serving:
+    def _open(self, pointer: ActivePointer) -> OpenedModel:
         """Opens a model and runs it once, so that the first real inference is not the slow one."""
         if pointer.bundle.name != self._name:
             raise DeviceError(
@@ -195,7 +196,7 @@ class Model:
         if key not in self._records:
             digest, name, provider = key
             self._records[key] = Record(digest=digest, variant=name, provider=provider)
-        return Serving(pointer, session, self._records[key])
+        return OpenedModel(pointer, session, self._records[key])
 
     def _watch(self) -> None:
         spooled_at = time.monotonic()

@@ -1,1 +1,1 @@
-"""An update on the device, from the offer to the commit: life cycle, journal, slots, download."""
+"""An update on the device, from the offer to the commit: life cycle, journal, actions."""

@@ -7,16 +7,16 @@ waits for time or messages (`Wait`) and is called again.
 from collections.abc import Callable
 
 from edgepack.agent.hooks.runner import HookVerdict
+from edgepack.agent.transfer.chunk_status import ChunkOutcome
+from edgepack.agent.update.activation import activate, roll_back, settle_commit, soak
+from edgepack.agent.update.context import Step, UpdateContext, Wait
+from edgepack.agent.update.dependencies import AgentDependencies
 from edgepack.agent.update.fetching import fetch_files, judge_offer
 from edgepack.agent.update.lifecycle import State
-from edgepack.agent.update.proving import after_staging, before_staging, probe
-from edgepack.agent.update.received import Received
-from edgepack.agent.update.surroundings import Surroundings
-from edgepack.agent.update.switching import activate, roll_back, settle_commit, soak
-from edgepack.agent.update.work import Step, Wait, Work
+from edgepack.agent.update.probing import after_staging, before_staging, probe
 from edgepack.wire.messages import DeviceFacts
 
-ACTIONS: dict[State, Callable[[Work], Step]] = {
+ACTIONS: dict[State, Callable[[UpdateContext], Step]] = {
     "OFFERED": judge_offer,
     "DOWNLOADING": fetch_files,
     "VERIFIED": before_staging,
@@ -34,22 +34,22 @@ class Actions:
     """Carries out the action of a state.
 
     Args:
-        around: The world.
+        deps: What the update needs of the world.
         note_hook: Is told of every hook that did not say go.
     """
 
-    def __init__(self, around: Surroundings, note_hook: Callable[[HookVerdict], None]) -> None:
-        self._work = Work(around, note_hook)
+    def __init__(self, deps: AgentDependencies, note_hook: Callable[[HookVerdict], None]) -> None:
+        self._context = UpdateContext(deps, note_hook)
 
     @property
     def facts(self) -> DeviceFacts:
         """What the device is, as last read."""
-        return self._work.facts
+        return self._context.facts
 
     @property
     def progress(self) -> float:
         """Share of the bytes that are there, 0..1, while downloading."""
-        download = self._work.scratch.download
+        download = self._context.scratch.download
         return download.progress if download else 0.0
 
     def act(self) -> Step:
@@ -59,23 +59,23 @@ class Actions:
             OSError: The disk is full or broken.
             EdgepackError: What was fetched, or this device, does not allow to go on.
         """
-        action = ACTIONS.get(self._work.journal.state)
-        return action(self._work) if action else Wait(seconds=None)
+        action = ACTIONS.get(self._context.journal.state)
+        return action(self._context) if action else Wait(seconds=None)
 
     def leave(self) -> None:
         """Forgets what an action remembered: the state has changed, or the offer has."""
-        self._work.leave()
+        self._context.leave()
 
     def suspend(self) -> None:
         """Notes on the disk how far a download is; the agent is about to stop."""
-        if self._work.scratch.download:
-            self._work.scratch.download.note()
+        if self._context.scratch.download:
+            self._context.scratch.download.note()
 
-    def accept_chunk(self, sha256: str, index: int, content: bytes) -> Received:
+    def accept_chunk(self, sha256: str, index: int, content: bytes) -> ChunkOutcome:
         """Takes a chunk that came, if anything waits for it."""
-        scratch = self._work.scratch
-        target = scratch.download or scratch.head
-        if target is None or scratch.asking is None or scratch.trouble:
+        scratch = self._context.scratch
+        target = scratch.download or scratch.manifest_download
+        if target is None or scratch.need_scheduler is None or scratch.trouble:
             return "unwanted"
         try:
             received = target.accept(sha256, index, content)
@@ -83,12 +83,12 @@ class Actions:
             scratch.trouble = error
             return "unwanted"
         if received in ("new", "duplicate"):
-            scratch.asking.note_chunk(self._work.now(), is_new=received == "new")
+            scratch.need_scheduler.note_chunk(self._context.now(), is_new=received == "new")
         if received == "new" and not target.lacks(sha256):
-            self._work.around.link.listen(frozenset(one.sha256 for one in target.missing()))
+            self._context.deps.link.listen(frozenset(one.sha256 for one in target.missing()))
         return received
 
     def note_connected(self) -> None:
         """The broker is there again."""
-        if self._work.scratch.asking:
-            self._work.scratch.asking.note_connected(self._work.now())
+        if self._context.scratch.need_scheduler:
+            self._context.scratch.need_scheduler.note_connected(self._context.now())

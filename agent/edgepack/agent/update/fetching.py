@@ -2,10 +2,11 @@
 
 import logging
 
-from edgepack.agent.pointer import read_pointer
 from edgepack.agent.runtime.matching import match_variants
-from edgepack.agent.update.download import Download
-from edgepack.agent.update.head_download import HeadDownload
+from edgepack.agent.state.pointer import read_pointer
+from edgepack.agent.transfer.download import Download
+from edgepack.agent.transfer.manifest_download import ManifestDownload
+from edgepack.agent.update.context import Ended, Step, UpdateContext, Wait
 from edgepack.agent.update.offer import (
     check_identity,
     check_release,
@@ -13,7 +14,6 @@ from edgepack.agent.update.offer import (
     check_time,
     is_active,
 )
-from edgepack.agent.update.work import Ended, Step, Wait, Work
 from edgepack.bundle.manifest import (
     GOLDEN_FILE,
     HOOKS_FOLDER,
@@ -29,7 +29,7 @@ from edgepack.errors import BundleError, DeviceError
 log = logging.getLogger(__name__)
 
 
-def judge_offer(work: Work) -> Step:
+def judge_offer(context: UpdateContext) -> Step:
     """Judges an offer; nothing is written before all is found right.
 
     1. Time, release, and whether there is anything to do.
@@ -39,71 +39,74 @@ def judge_offer(work: Work) -> Step:
     5. A variant fits this device, and there is room.
     6. The hooks have the last word.
     """
-    around, offer = work.around, work.offer
+    deps, offer = context.deps, context.offer
     # 1
-    check_time(offer, around.clock.wall())
-    pointer = read_pointer(around.state_dir)
+    check_time(offer, deps.clock.wall())
+    pointer = read_pointer(deps.state_dir)
     if is_active(offer, pointer):
         return Ended(outcome="already", because="this bundle serves already")
-    check_release(offer, work.journal)
+    check_release(offer, context.journal)
     # 2
-    if held_up := work.run_hooks("offered", "before"):
+    if held_up := context.run_hooks("offered", "before"):
         return held_up
     # 3
-    head = work.scratch.head or _open_head(work)
-    if held_up := work.ask_for(head):
+    manifest_download = context.scratch.manifest_download or _open_manifest_download(context)
+    if held_up := context.request_missing(manifest_download):
         return held_up
-    signature, content = head.content(offer.signature), head.content(offer.manifest)
+    signature, content = (
+        manifest_download.content(offer.signature),
+        manifest_download.content(offer.manifest),
+    )
     # 4
-    signed = verify_envelope(signature, around.keys)
+    signed = verify_envelope(signature, deps.keys)
     manifest = verify_manifest(content, signed)
     check_identity(offer, signed, manifest)
     # 5
-    facts = work.read_facts()
-    config = around.config
+    facts = context.read_facts()
+    config = deps.config
     matches = match_variants(manifest, facts, config.providers, config.trust)
     names = tuple(variant.name for variant in matches.candidates)
     if not names:
         reasons = "; ".join(f"{name}: {why}" for name, why in matches.rejected.items())
         raise DeviceError(f"none of {len(manifest.variants)} variants fits this device: {reasons}")
-    around.slots.keep_only(work.kept(pointer) | {work.digest})
-    download = Download(around.slots, work.digest, wanted_files(manifest, names))
+    deps.slots.keep_only(context.kept(pointer) | {context.digest})
+    download = Download(deps.slots, context.digest, wanted_files(manifest, names))
     check_room(
         max(0, download.size_bytes - download.allocated_bytes()),
-        free_bytes=around.slots.free_bytes(),
+        free_bytes=deps.slots.free_bytes(),
         reserve_bytes=config.limits.disk_reserve_bytes,
     )
     # 6
-    if held_up := work.run_hooks("offered", "after"):
+    if held_up := context.run_hooks("offered", "after"):
         return held_up
-    around.slots.write_file(work.digest, SIGNATURE_FILE, signature)
-    around.slots.write_file(work.digest, MANIFEST_FILE, content)
+    deps.slots.write_file(context.digest, SIGNATURE_FILE, signature)
+    deps.slots.write_file(context.digest, MANIFEST_FILE, content)
     because = f"{len(names)} of {len(manifest.variants)} variants fit: {', '.join(names)}"
     changes = {"candidates": names, "rejected": matches.rejected}
     return Ended(outcome="success", because=because, changes=changes)
 
 
-def fetch_files(work: Work) -> Step:
+def fetch_files(context: UpdateContext) -> Step:
     """Fetches what is missing, and verifies every file once all is there."""
-    scratch = work.scratch
+    scratch = context.scratch
     if scratch.trouble:
-        return _give_up(work, scratch.trouble)
+        return _give_up(context, scratch.trouble)
     try:
-        download = scratch.download or _open_download(work)
-        if held_up := work.ask_for(download):
+        download = scratch.download or _open_download(context)
+        if held_up := context.request_missing(download):
             return held_up
         download.finish()
     except OSError as error:
-        return _give_up(work, error)
-    folder = work.around.slots.folder(work.digest)
+        return _give_up(context, error)
+    folder = context.deps.slots.folder(context.digest)
     try:
-        verify_folder(folder, work.around.keys, complete=False)
+        verify_folder(folder, context.deps.keys, complete=False)
     except BundleError:
         if scratch.was_rechecked:
             raise
         # A disk may have lost what it was told to keep: look at every chunk once.
         log.warning("%s is not what was fetched; looking at every chunk", folder)
-        work.around.slots.forget_held(work.digest)
+        context.deps.slots.forget_held(context.digest)
         scratch.download, scratch.was_rechecked = None, True
         return Wait(seconds=0.0)
     because = f"{download.size_bytes} bytes are there and are what was signed"
@@ -121,42 +124,42 @@ def wanted_files(manifest: Manifest, candidates: tuple[str, ...]) -> tuple[FileE
     return (*shared, *own)
 
 
-def _open_head(work: Work) -> HeadDownload:
-    offer = work.offer
-    head = HeadDownload((offer.manifest, offer.signature))
+def _open_manifest_download(context: UpdateContext) -> ManifestDownload:
+    offer = context.offer
+    manifest_download = ManifestDownload((offer.manifest, offer.signature))
     for ref in (offer.manifest, offer.signature):
-        head.give(ref, work.around.slots.read_file(work.digest, ref.path))
-    work.scratch.head = head
-    if not head.is_complete:
-        work.start_asking(head)
-    return head
+        manifest_download.give(ref, context.deps.slots.read_file(context.digest, ref.path))
+    context.scratch.manifest_download = manifest_download
+    if not manifest_download.is_complete:
+        context.start_requests(manifest_download)
+    return manifest_download
 
 
-def _open_download(work: Work) -> Download:
-    around, digest = work.around, work.digest
-    manifest = work.read_manifest()
+def _open_download(context: UpdateContext) -> Download:
+    deps, digest = context.deps, context.digest
+    manifest = context.read_manifest()
     every = [entry.path for entry in manifest.files]
-    around.slots.remove_strangers(digest, (*every, MANIFEST_FILE, SIGNATURE_FILE))
-    download = Download(around.slots, digest, wanted_files(manifest, work.journal.candidates))
+    deps.slots.remove_strangers(digest, (*every, MANIFEST_FILE, SIGNATURE_FILE))
+    download = Download(deps.slots, digest, wanted_files(manifest, context.journal.candidates))
     download.reserve()
-    work.scratch.download = download
-    download.resume(check=work.scratch.was_rechecked)
+    context.scratch.download = download
+    download.resume(check=context.scratch.was_rechecked)
     if not download.is_complete:
-        copied = download.take_stored(around.slots.stored_chunks(apart_from=digest))
-        log.info("slot=%s reused_bytes=%d", work.digest, copied)
+        copied = download.take_stored(deps.slots.stored_chunks(apart_from=digest))
+        log.info("slot=%s reused_bytes=%d", context.digest, copied)
         download.note()
-    work.start_asking(download)
+    context.start_requests(download)
     return download
 
 
-def _give_up(work: Work, error: OSError) -> Ended:
+def _give_up(context: UpdateContext, error: OSError) -> Ended:
     """The disk is full: what was fetched makes room for the journal."""
-    if work.scratch.download:
-        work.scratch.download.close()
-        work.scratch.download = None
-    kept = work.kept(read_pointer(work.around.state_dir))
-    if work.digest not in kept:
-        work.around.slots.remove(work.digest)
-    free_bytes = work.around.slots.free_bytes()
+    if context.scratch.download:
+        context.scratch.download.close()
+        context.scratch.download = None
+    kept = context.kept(read_pointer(context.deps.state_dir))
+    if context.digest not in kept:
+        context.deps.slots.remove(context.digest)
+    free_bytes = context.deps.slots.free_bytes()
     because = f"the disk failed while downloading: {error.strerror} ({free_bytes} bytes free)"
     return Ended(outcome="failure", because=because)

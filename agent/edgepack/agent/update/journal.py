@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from edgepack.agent.pointer import ActivePointer
+from edgepack.agent.state.pointer import ActivePointer
 from edgepack.agent.update.lifecycle import State
 from edgepack.durable import write_file
 from edgepack.wire.messages import BundleRef, Choice, Desired, Event

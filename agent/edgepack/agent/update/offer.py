@@ -7,7 +7,7 @@ the bundle is not for this device, now.
 import math
 import re
 
-from edgepack.agent.pointer import ActivePointer
+from edgepack.agent.state.pointer import ActivePointer
 from edgepack.agent.update.journal import Journal
 from edgepack.bundle.envelope import MAX_SIGNATURE_BYTES
 from edgepack.bundle.manifest import MANIFEST_FILE, MAX_MANIFEST_BYTES, SIGNATURE_FILE, Manifest

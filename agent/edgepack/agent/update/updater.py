@@ -9,14 +9,14 @@ from collections.abc import Callable
 from typing import Any, Literal
 
 from edgepack.agent.hooks.runner import HookVerdict
-from edgepack.agent.pointer import ActivePointer, read_pointer
+from edgepack.agent.state.pointer import ActivePointer, read_pointer
+from edgepack.agent.transfer.chunk_status import ChunkOutcome
 from edgepack.agent.update.actions import Actions
+from edgepack.agent.update.context import Ended, Wait
+from edgepack.agent.update.dependencies import AgentDependencies
 from edgepack.agent.update.journal import MAX_OUTBOX, Journal
 from edgepack.agent.update.lifecycle import RESTING, TABLE, Row, State, follow, resume
 from edgepack.agent.update.offer import check_local, check_message, check_time
-from edgepack.agent.update.received import Received
-from edgepack.agent.update.surroundings import Surroundings
-from edgepack.agent.update.work import Ended, Wait
 from edgepack.errors import DeviceError, EdgepackError
 from edgepack.wire.messages import Desired, DeviceFacts, Event
 
@@ -27,7 +27,7 @@ DISK_RETRY_S = 5.0
 MAX_TEXT = 2000
 """Characters of a reason that are kept."""
 
-Heard = Literal["taken", "adopted", "known", "refused"]
+OfferOutcome = Literal["taken", "adopted", "known", "refused"]
 """What became of an offer: it will be acted on, it is what the update is about already, it was
 acted on before, it came too late."""
 
@@ -36,20 +36,20 @@ class Updater:
     """The one update that a device has at a time.
 
     Args:
-        around: The world.
+        deps: What the update needs of the world.
         notify: Called after every transition, when the journal says something new.
     """
 
-    def __init__(self, around: Surroundings, notify: Callable[[], None]) -> None:
-        self._around = around
+    def __init__(self, deps: AgentDependencies, notify: Callable[[], None]) -> None:
+        self._deps = deps
         self._notify = notify
-        self._actions = Actions(around, self._note_hook)
+        self._actions = Actions(deps, self._note_hook)
         self._unsaved: Ended | None = None
 
     @property
     def journal(self) -> Journal:
         """The journal as it was last saved."""
-        return self._around.store.journal
+        return self._deps.store.journal
 
     @property
     def facts(self) -> DeviceFacts:
@@ -59,7 +59,7 @@ class Updater:
     @property
     def active(self) -> ActivePointer | None:
         """What serves now."""
-        return read_pointer(self._around.state_dir)
+        return read_pointer(self._deps.state_dir)
 
     @property
     def progress(self) -> float:
@@ -72,7 +72,7 @@ class Updater:
         Raises:
             OSError: The journal cannot be written.
         """
-        self._around.slots.sweep_temporaries()
+        self._deps.slots.sweep_temporaries()
         journal = self.journal
         if journal.state in RESTING and journal.is_settled:
             return
@@ -80,17 +80,17 @@ class Updater:
         after = resume(
             journal.state,
             restarts=restarts,
-            max_restarts=self._around.config.limits.max_restarts,
+            max_restarts=self._deps.config.limits.max_restarts,
         )
         if after.state == journal.state:
-            self._around.store.update(restarts=restarts)
+            self._deps.store.update(restarts=restarts)
             log.info(
                 "bundle=%s resumed=%s restarts=%d", _title(journal.offer), after.state, restarts
             )
         else:
             self._move(after.state, after.because, restarts=restarts)
 
-    def offer(self, desired: Desired) -> Heard:
+    def offer(self, desired: Desired) -> OfferOutcome:
         """Takes an offer from the controller; the newest one wins.
 
         Raises:
@@ -98,11 +98,11 @@ class Updater:
             OSError: The journal cannot be written; nothing was changed.
         """
         check_message(desired)
-        journal, store = self.journal, self._around.store
+        journal, store = self.journal, self._deps.store
         if desired.sequence <= journal.acted_sequence:
             return "known"
         try:
-            check_time(desired, self._around.clock.wall())
+            check_time(desired, self._deps.clock.wall())
         except DeviceError as error:
             self._refuse(desired, error.problem)
             return "refused"
@@ -120,12 +120,12 @@ class Updater:
 
     def note_malformed(self, because: str) -> None:
         """Lets the controller know that an offer could not be read."""
-        self._around.store.add_event(self._event("refused", None, because[:MAX_TEXT]))
+        self._deps.store.add_event(self._event("refused", None, because[:MAX_TEXT]))
         self._notify()
 
     def note_sent(self, event: Event) -> None:
         """The broker has acknowledged an event."""
-        self._around.store.drop_event(event)
+        self._deps.store.drop_event(event)
 
     def install(self, desired: Desired) -> None:
         """Takes an offer from a file on this device.
@@ -141,9 +141,9 @@ class Updater:
                 f"an update is under way: {_title(journal.offer)} is {journal.state}",
                 remedy="edgepack-agent run finishes it",
             )
-        self._around.store.update(pending=desired)
+        self._deps.store.update(pending=desired)
 
-    def accept_chunk(self, sha256: str, index: int, content: bytes) -> Received:
+    def accept_chunk(self, sha256: str, index: int, content: bytes) -> ChunkOutcome:
         """Takes a chunk that came."""
         return self._actions.accept_chunk(sha256, index, content)
 
@@ -254,11 +254,11 @@ class Updater:
 
     def _save(self, event: Event, **changes: Any) -> None:
         outbox = (*self.journal.outbox, event)[-MAX_OUTBOX:]
-        self._around.store.update(outbox=outbox, **changes)
+        self._deps.store.update(outbox=outbox, **changes)
 
     def _note_hook(self, verdict: HookVerdict) -> None:
         log.warning("bundle=%s %s", _title(self.journal.offer), verdict.because)
-        self._around.store.add_event(
+        self._deps.store.add_event(
             self._event("hook", self.journal.offer, verdict.because[:MAX_TEXT])
         )
         self._notify()
@@ -272,7 +272,7 @@ class Updater:
         after: str = "",
     ) -> Event:
         return Event(
-            at=self._around.clock.wall(),
+            at=self._deps.clock.wall(),
             kind=kind,
             bundle=_title(offer),
             from_state=before,

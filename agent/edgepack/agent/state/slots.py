@@ -12,13 +12,18 @@ from pathlib import Path
 
 import msgspec
 
-from edgepack.agent.pointer import SLOTS_FOLDER, slot_folder
 from edgepack.bundle.chunks import chunk_digests, offsets
 from edgepack.bundle.manifest import MANIFEST_FILE, FileEntry, decode_manifest
 from edgepack.durable import flush_folder, write_file
 from edgepack.errors import BundleError
 
+SLOTS_FOLDER = "slots"
 DOWNLOADS_FOLDER = "downloads"
+
+
+def slot_folder(state_dir: Path, digest: str) -> Path:
+    """The folder of the bundle with that digest."""
+    return state_dir / SLOTS_FOLDER / digest
 
 
 class StoredChunk(msgspec.Struct, frozen=True, kw_only=True):

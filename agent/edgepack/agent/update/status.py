@@ -1,12 +1,11 @@
-"""What the agent's state folder says, for a person or a script; the agent need not run."""
+"""What the agent's state folder says of the device; the agent need not run."""
 
-import time
 from pathlib import Path
 
 import msgspec
 
-from edgepack.agent.lock import is_locked
-from edgepack.agent.pointer import ActivePointer, read_pointer
+from edgepack.agent.state.lock import is_locked
+from edgepack.agent.state.pointer import ActivePointer, read_pointer
 from edgepack.agent.update.journal import read_journal
 from edgepack.errors import DeviceError
 from edgepack.wire.messages import BundleRef
@@ -65,38 +64,3 @@ def read_status(state_dir: Path) -> Status:
         active=read_pointer(state_dir),
         previous=journal.previous if journal else None,
     )
-
-
-def describe(status: Status) -> str:
-    """The status as lines for a person."""
-    lines = [f"agent     {'running' if status.is_running else 'not running'}"]
-    active = status.active
-    if active is None:
-        lines.append("active    nothing: no model was installed")
-    else:
-        kept = "" if active.committed else ", not committed yet"
-        since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(active.since))
-        lines.append(f"active    {_title(active.bundle)} since {since}{kept}")
-        lines.append(f"variant   {active.choice.chosen} on {active.choice.provider}")
-        lines.append(f"because   {active.choice.because}")
-        if active.choice.is_fallback:
-            lines.append(f"fallback  {active.choice.wanted} was wanted")
-    if status.previous:
-        lines.append(f"previous  {_title(status.previous)}")
-    lines.append(f"update    {status.state}{_about(status)}")
-    if status.because:
-        lines.append(f"          {status.because}")
-    if status.pending:
-        lines.append(f"next      {_title(status.pending)}")
-    return "\n".join(lines)
-
-
-def _about(status: Status) -> str:
-    if status.target is None:
-        return ""
-    rollout = f" (rollout {status.rollout})" if status.rollout else ""
-    return f": {_title(status.target)}{rollout}"
-
-
-def _title(bundle: BundleRef) -> str:
-    return f"{bundle.name} {bundle.version} (release {bundle.release})"

@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from edgepack.agent.update.asking import unpack_missing
+from edgepack.agent.transfer.need_bitmap import unpack_missing
 from edgepack.agent.update.lifecycle import RESTING
 from edgepack.agent.update.updater import Updater
 from edgepack.bundle.chunks import fixed_chunks, offsets

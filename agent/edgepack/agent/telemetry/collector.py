@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from edgepack.agent.serving.spool import Spooled, read_spooled, spool_folder
+from edgepack.agent.telemetry.spool import Spooled, read_spooled, spool_folder
 from edgepack.durable import write_file
 from edgepack.errors import TransferError
 from edgepack.wire import histogram

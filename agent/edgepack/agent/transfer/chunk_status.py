@@ -4,11 +4,11 @@ from typing import Literal
 
 import msgspec
 
-Received = Literal["new", "duplicate", "unwanted", "bad"]
+ChunkOutcome = Literal["new", "duplicate", "unwanted", "bad"]
 """What became of a chunk: taken, had already, of no file or place that is wanted, damaged."""
 
 
-class Missing(msgspec.Struct, frozen=True, kw_only=True):
+class MissingChunks(msgspec.Struct, frozen=True, kw_only=True):
     """The chunks of one file that are missing.
 
     Attributes:

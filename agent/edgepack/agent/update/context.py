@@ -1,4 +1,4 @@
-"""What the actions of the life cycle share: the journal's values, hooks, asking for chunks."""
+"""What the actions of the life cycle share: the journal's values, hooks, requests for chunks."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -7,13 +7,13 @@ from typing import Any
 import msgspec
 
 from edgepack.agent.hooks.runner import HookVerdict, update_facts
-from edgepack.agent.pointer import ActivePointer
-from edgepack.agent.update.asking import Asking
-from edgepack.agent.update.download import Download
-from edgepack.agent.update.head_download import HeadDownload
+from edgepack.agent.state.pointer import ActivePointer
+from edgepack.agent.transfer.download import Download
+from edgepack.agent.transfer.manifest_download import ManifestDownload
+from edgepack.agent.transfer.need_scheduler import NeedScheduler
+from edgepack.agent.update.dependencies import AgentDependencies
 from edgepack.agent.update.journal import Journal
 from edgepack.agent.update.lifecycle import Outcome
-from edgepack.agent.update.surroundings import Surroundings
 from edgepack.bundle.manifest import HOOKS_FOLDER, MANIFEST_FILE, SIGNATURE_FILE, Manifest
 from edgepack.bundle.signature import verify_envelope
 from edgepack.bundle.verify import verify_manifest
@@ -53,10 +53,10 @@ class Scratch(msgspec.Struct):
     hooks_done: set[tuple[str, str]] = msgspec.field(default_factory=set)
     retry_s: float = FIRST_RETRY_S
     retry_at: float = 0.0
-    head: HeadDownload | None = None
+    manifest_download: ManifestDownload | None = None
     download: Download | None = None
     was_rechecked: bool = False
-    asking: Asking | None = None
+    need_scheduler: NeedScheduler | None = None
     trouble: OSError | None = None
     probes: list[ProbeResult] = msgspec.field(default_factory=list)
     soak_from: float | None = None
@@ -65,16 +65,16 @@ class Scratch(msgspec.Struct):
     manifest: Manifest | None = None
 
 
-class Work:
-    """One update at work.
+class UpdateContext:
+    """One update at context.
 
     Args:
-        around: The world.
+        deps: What the update needs of the world.
         note_hook: Is told of every hook that did not say go.
     """
 
-    def __init__(self, around: Surroundings, note_hook: Callable[[HookVerdict], None]) -> None:
-        self.around = around
+    def __init__(self, deps: AgentDependencies, note_hook: Callable[[HookVerdict], None]) -> None:
+        self.deps = deps
         self.scratch = Scratch()
         self._note_hook = note_hook
         self._facts: DeviceFacts | None = None
@@ -82,7 +82,7 @@ class Work:
     @property
     def journal(self) -> Journal:
         """The journal as it was last saved."""
-        return self.around.store.journal
+        return self.deps.store.journal
 
     @property
     def offer(self) -> Desired:
@@ -108,19 +108,19 @@ class Work:
 
     def read_facts(self) -> DeviceFacts:
         """Reads anew what the device is."""
-        self._facts = self.around.tools.read_facts()
+        self._facts = self.deps.tools.read_facts()
         return self._facts
 
     def now(self) -> float:
         """Monotonic clock, seconds."""
-        return self.around.clock.monotonic()
+        return self.deps.clock.monotonic()
 
     def leave(self) -> None:
         """Forgets what an action remembered: the state has changed, or the offer has."""
         if self.scratch.download:
             self.scratch.download.close()
-        if self.scratch.asking:
-            self.around.link.listen(frozenset())
+        if self.scratch.need_scheduler:
+            self.deps.link.listen(frozenset())
         self.scratch = Scratch()
 
     def kept(self, pointer: ActivePointer | None) -> frozenset[str]:
@@ -138,7 +138,7 @@ class Work:
         """
         if self.scratch.manifest:
             return self.scratch.manifest
-        slots = self.around.slots
+        slots = self.deps.slots
         signature = slots.read_file(self.digest, SIGNATURE_FILE)
         content = slots.read_file(self.digest, MANIFEST_FILE)
         if signature is None or content is None:
@@ -146,34 +146,34 @@ class Work:
                 "manifest or signature disappeared from the slot",
                 found_in=str(slots.folder(self.digest)),
             )
-        manifest = verify_manifest(content, verify_envelope(signature, self.around.keys))
+        manifest = verify_manifest(content, verify_envelope(signature, self.deps.keys))
         self.scratch.manifest = manifest
         return manifest
 
-    def start_asking(self, target: HeadDownload | Download) -> None:
+    def start_requests(self, target: ManifestDownload | Download) -> None:
         """Listens to the files that are not complete, and asks for them soon."""
-        self.scratch.asking = Asking(self.now(), self.around.rng)
-        self.around.link.listen(frozenset(one.sha256 for one in target.missing()))
+        self.scratch.need_scheduler = NeedScheduler(self.now(), self.deps.rng)
+        self.deps.link.listen(frozenset(one.sha256 for one in target.missing()))
 
-    def ask_for(self, target: HeadDownload | Download) -> Wait | None:
+    def request_missing(self, target: ManifestDownload | Download) -> Wait | None:
         """Publishes the need when it is time to; None when nothing is missing.
 
         Raises:
             OSError: The progress of the download cannot be noted.
         """
-        asking = self.scratch.asking
-        if target.is_complete or asking is None:
+        scheduler = self.scratch.need_scheduler
+        if target.is_complete or scheduler is None:
             return None
-        if self.now() >= asking.due_at:
+        if self.now() >= scheduler.due_at:
             if isinstance(target, Download):
                 target.note()
-            for need in asking.ask(self.digest, target.missing(), self.now()):
-                self.around.link.ask(need)
-        return Wait(seconds=max(0.0, asking.due_at - self.now()))
+            for need in scheduler.ask(self.digest, target.missing(), self.now()):
+                self.deps.link.ask(need)
+        return Wait(seconds=max(0.0, scheduler.due_at - self.now()))
 
     def run_hooks(self, stage: str, when: str) -> Ended | Wait | None:
         """Runs the hooks of a stage once; None when they said go."""
-        scratch, around = self.scratch, self.around
+        scratch, deps = self.scratch, self.deps
         if (stage, when) in scratch.hooks_done:
             return None
         if self.now() < scratch.retry_at:
@@ -184,31 +184,31 @@ class Work:
             return None
         if verdict.verdict == "refuse":
             return Ended(outcome="failure", because=verdict.because)
-        wait_s = scratch.retry_s * around.rng.uniform(1.0, 1.2)
+        wait_s = scratch.retry_s * deps.rng.uniform(1.0, 1.2)
         scratch.retry_s = min(MAX_RETRY_S, 2 * scratch.retry_s)
         scratch.retry_at = self.now() + wait_s
         return Wait(seconds=wait_s)
 
     def tell_hooks(self, stage: str, when: str) -> HookVerdict:
         """Runs the hooks of a stage, and notes what did not say go."""
-        verdict = self.around.tools.run_hooks(stage, when, self._hook_folders(), self._hook_facts())
+        verdict = self.deps.tools.run_hooks(stage, when, self._hook_folders(), self._hook_facts())
         if verdict.verdict != "go":
             self._note_hook(verdict)
         return verdict
 
     def _hook_folders(self) -> tuple[Path, ...]:
         """The device's hooks; the bundle's own too, once its files were verified."""
-        folder = self.around.config.hooks.folder
+        folder = self.deps.config.hooks.folder
         own = (Path(folder),) if folder else ()
         if self.journal.state in ("OFFERED", "DOWNLOADING"):
             return own
-        return (*own, self.around.slots.folder(self.digest) / HOOKS_FOLDER)
+        return (*own, self.deps.slots.folder(self.digest) / HOOKS_FOLDER)
 
     def _hook_facts(self) -> dict[str, str]:
-        folder = self.around.slots.folder(self.digest)
+        folder = self.deps.slots.folder(self.digest)
         return update_facts(
-            device=self.around.config.device,
-            state_dir=self.around.state_dir,
+            device=self.deps.config.device,
+            state_dir=self.deps.state_dir,
             bundle=self.offer.bundle,
             bundle_folder=folder if folder.is_dir() else None,
             choice=self.journal.choice,

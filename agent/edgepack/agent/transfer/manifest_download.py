@@ -3,12 +3,12 @@
 import hashlib
 from collections.abc import Iterable
 
-from edgepack.agent.update.received import Missing, Received
+from edgepack.agent.transfer.chunk_status import ChunkOutcome, MissingChunks
 from edgepack.bundle.chunks import fixed_chunks
 from edgepack.wire.messages import FileRef
 
 
-class HeadDownload:
+class ManifestDownload:
     """Manifest and signature, fetched whole before anything is known of their chunks.
 
     They are small, so they are held in memory, and each is checked when it is complete.
@@ -27,7 +27,7 @@ class HeadDownload:
         if content is not None and hashlib.sha256(content).hexdigest() == ref.sha256:
             self._contents[ref.sha256] = content
 
-    def accept(self, sha256: str, index: int, content: bytes) -> Received:
+    def accept(self, sha256: str, index: int, content: bytes) -> ChunkOutcome:
         """Takes a chunk; when the last one makes a file that is not the right one, all go."""
         ref = self._refs.get(sha256)
         if ref is None:
@@ -64,7 +64,7 @@ class HeadDownload:
         """Whether nothing is missing."""
         return len(self._contents) == len(self._refs)
 
-    def missing(self) -> tuple[Missing, ...]:
+    def missing(self) -> tuple[MissingChunks, ...]:
         """What is still to come; empty when all is there."""
         found = []
         for sha256, ref in self._refs.items():
@@ -72,5 +72,5 @@ class HeadDownload:
                 continue
             count = len(fixed_chunks(ref.size_bytes))
             lacking = tuple(i for i in range(count) if i not in self._chunks[sha256])
-            found.append(Missing(sha256=sha256, chunk_count=count, chunks=lacking))
+            found.append(MissingChunks(sha256=sha256, chunk_count=count, chunks=lacking))
         return tuple(found)

@@ -10,10 +10,10 @@ import msgspec
 
 from edgepack.agent.config import AgentConfig
 from edgepack.agent.hooks.runner import HookVerdict
-from edgepack.agent.pointer import ActivePointer, write_pointer
-from edgepack.agent.serving.latency import Collected
+from edgepack.agent.state.pointer import ActivePointer, write_pointer
+from edgepack.agent.state.slots import Slots
+from edgepack.agent.telemetry.collector import Collected
 from edgepack.agent.update.journal import JournalStore
-from edgepack.agent.update.slots import Slots
 from edgepack.bundle.keys import PublicKey
 from edgepack.bundle.manifest import Variant
 from edgepack.wire.messages import DeviceFacts, Need, ProbeResult
@@ -59,7 +59,7 @@ class Tools(msgspec.Struct, frozen=True, kw_only=True):
     write_pointer: Callable[[Path, ActivePointer], None] = write_pointer
 
 
-class Surroundings(msgspec.Struct, frozen=True, kw_only=True):
+class AgentDependencies(msgspec.Struct, frozen=True, kw_only=True):
     """Everything together.
 
     Attributes:

@@ -1,10 +1,10 @@
 """When to say what is missing, and how to say it in messages that a broker lets pass."""
 
 import random
-import zlib
 from collections.abc import Iterable
 
-from edgepack.agent.update.received import Missing
+from edgepack.agent.transfer.chunk_status import MissingChunks
+from edgepack.agent.transfer.need_bitmap import pack_missing
 from edgepack.wire.messages import MAX_MESSAGE_BYTES, Need, NeedFile
 
 FIRST_JITTER_S = 0.1
@@ -18,7 +18,7 @@ _FILE_BYTES = 160
 _BUDGET_BYTES = MAX_MESSAGE_BYTES - 1024
 
 
-class Asking:
+class NeedScheduler:
     """Decides when the device publishes its need; reads no clock, sleeps never.
 
     It asks at the start, after a pass has ended with something missing, and after the broker came
@@ -56,7 +56,7 @@ class Asking:
         self._has_asked = False
         self._due_at = now + self._rng.uniform(0, FIRST_JITTER_S)
 
-    def ask(self, digest: str, missing: tuple[Missing, ...], now: float) -> tuple[Need, ...]:
+    def ask(self, digest: str, missing: tuple[MissingChunks, ...], now: float) -> tuple[Need, ...]:
         """The messages to publish now; the next time is set.
 
         What did not come counts as lost only when something came: a depot that is away loses
@@ -85,19 +85,7 @@ class Asking:
         return tuple(messages)
 
 
-def pack_missing(missing: Missing) -> NeedFile:
-    """The bitmap of one file's missing chunks."""
-    bitmap = bytearray((missing.chunk_count + 7) // 8)
-    for index in missing.chunks:
-        bitmap[index // 8] |= 1 << (index % 8)
-    return NeedFile(
-        sha256=missing.sha256,
-        chunk_count=missing.chunk_count,
-        missing=zlib.compress(bytes(bitmap), 9),
-    )
-
-
-def _batches(missing: Iterable[Missing]) -> Iterable[tuple[NeedFile, ...]]:
+def _batches(missing: Iterable[MissingChunks]) -> Iterable[tuple[NeedFile, ...]]:
     """Files so many to a message that none is too long; at least one, maybe empty, message.
 
     A bitmap over a million chunks (64 GB) does not fit at worst: no file is that long.
@@ -113,9 +101,3 @@ def _batches(missing: Iterable[Missing]) -> Iterable[tuple[NeedFile, ...]]:
         batch.append(packed)
         used += size
     yield tuple(batch)
-
-
-def unpack_missing(need: NeedFile) -> tuple[int, ...]:
-    """The chunk indices in a bitmap that this module packed, ascending."""
-    bitmap = zlib.decompress(need.missing)
-    return tuple(i for i in range(need.chunk_count) if bitmap[i // 8] >> (i % 8) & 1)

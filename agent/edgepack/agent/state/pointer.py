@@ -14,7 +14,6 @@ from edgepack.errors import DeviceError
 from edgepack.wire.messages import BundleRef, Choice
 
 POINTER_FILE = "active.json"
-SLOTS_FOLDER = "slots"
 
 
 class ActivePointer(msgspec.Struct, frozen=True, kw_only=True):
@@ -41,11 +40,6 @@ class ActivePointer(msgspec.Struct, frozen=True, kw_only=True):
 def pointer_path(state_dir: Path) -> Path:
     """Where the pointer is kept."""
     return state_dir / POINTER_FILE
-
-
-def slot_folder(state_dir: Path, digest: str) -> Path:
-    """The folder of the bundle with that digest."""
-    return state_dir / SLOTS_FOLDER / digest
 
 
 def read_pointer(state_dir: Path) -> ActivePointer | None:

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import msgspec
 
-from edgepack.agent.update.received import Missing, Received
-from edgepack.agent.update.slots import Slots, StoredChunk
+from edgepack.agent.state.slots import Slots, StoredChunk
+from edgepack.agent.transfer.chunk_status import ChunkOutcome, MissingChunks
 from edgepack.bundle.archive import is_executable
 from edgepack.bundle.chunks import chunk_digests, offsets
 from edgepack.bundle.manifest import FileEntry
@@ -146,7 +146,7 @@ class Download:
                     copied += self._put(sha256, content)
         return copied
 
-    def accept(self, sha256: str, index: int, content: bytes) -> Received:
+    def accept(self, sha256: str, index: int, content: bytes) -> ChunkOutcome:
         """Takes a chunk that came from outside.
 
         Args:
@@ -179,10 +179,10 @@ class Download:
         """Whether nothing is missing."""
         return self._lacking_bytes == 0
 
-    def missing(self) -> tuple[Missing, ...]:
+    def missing(self) -> tuple[MissingChunks, ...]:
         """What is still to come; empty when all is there."""
         return tuple(
-            Missing(
+            MissingChunks(
                 sha256=entry.sha256,
                 chunk_count=len(self._digests[file]),
                 chunks=tuple(sorted(self._lacking[file])),

@@ -1,23 +1,21 @@
-"""The daemon: one thread that takes what came, goes on with the update, and says how it stands."""
+"""The agent's loop: one thread that takes what came, goes on with the update, and reports."""
 
 import logging
-import secrets
-import signal
 import threading
 from collections import Counter
 from collections.abc import Callable
-from typing import Protocol
 
 from edgepack.agent.broker.inbox import Acknowledged, Arrived, Connected, Inbox, Item
+from edgepack.agent.broker.link import Publisher
 from edgepack.agent.broker.report import make_report, report_due_s
-from edgepack.agent.broker.telemetry import TelemetryBox
 from edgepack.agent.config import AgentConfig
-from edgepack.agent.update.surroundings import Clock
+from edgepack.agent.telemetry.buffer import TelemetryBuffer
+from edgepack.agent.update.dependencies import Clock
 from edgepack.agent.update.updater import Updater
 from edgepack.bundle.metadata import MAX_CHUNK_BYTES
 from edgepack.errors import TransferError
 from edgepack.wire import topics
-from edgepack.wire.messages import Desired, Event, Message, Need, decode
+from edgepack.wire.messages import Desired, Event, decode
 
 log = logging.getLogger(__name__)
 
@@ -28,42 +26,13 @@ BATCH = 64
 _INDEX_BYTES = 4
 
 
-class Outlet(Protocol):
-    """Where messages go: the connection to the broker."""
-
-    @property
-    def is_connected(self) -> bool:
-        """Whether messages can be sent now."""
-
-    def publish(self, kind: topics.UpKind, message: Message, *, retain: bool = False) -> int | None:
-        """Sends a message; returns its id, or None when it was not sent."""
-
-    def listen(self, files: frozenset[str]) -> None:
-        """Wants the broadcast chunks of exactly these files."""
-
-
-class BrokerLink:
-    """The chunk source of an update that comes over the broker."""
-
-    def __init__(self, outlet: Outlet) -> None:
-        self._outlet = outlet
-
-    def listen(self, files: frozenset[str]) -> None:
-        """Subscribes to these files and to no other."""
-        self._outlet.listen(files)
-
-    def ask(self, need: Need) -> None:
-        """Publishes the need; when the broker is away it is asked again once it is back."""
-        self._outlet.publish("need", need)
-
-
 class Agent:
     """Ties the update to the broker.
 
     Args:
         config: The agent's settings.
         inbox: What came.
-        outlet: Where messages go.
+        publisher: Where messages go.
         telemetry: Latency reports to send.
         make_updater: Makes the updater; it gets what to call after every transition.
         clock: The time.
@@ -73,8 +42,8 @@ class Agent:
         self,
         config: AgentConfig,
         inbox: Inbox,
-        outlet: Outlet,
-        telemetry: TelemetryBox,
+        publisher: Publisher,
+        telemetry: TelemetryBuffer,
         make_updater: Callable[[Callable[[], None]], Updater],
         *,
         boot: str,
@@ -82,7 +51,7 @@ class Agent:
     ) -> None:
         self._config = config
         self._inbox = inbox
-        self._outlet = outlet
+        self._publisher = publisher
         self._telemetry = telemetry
         self._clock = clock or Clock()
         self._boot = boot
@@ -92,7 +61,7 @@ class Agent:
         self._reported_progress = 0.0
         self._telemetry_at = self._clock.monotonic() + config.limits.telemetry_interval_s
         self._in_flight: dict[int, Event] = {}
-        self._updater = make_updater(self._tell)
+        self._updater = make_updater(self._report)
         self.dropped: Counter[str] = Counter()
 
     def start(self) -> None:
@@ -110,7 +79,7 @@ class Agent:
         """One turn of the loop: goes on, waits for messages, takes a batch of them."""
         wait_s = self._updater.advance()
         now = self._clock.monotonic()
-        self._tell_in_time(now)
+        self._report_when_due(now)
         until_telemetry_s = max(0.0, self._telemetry_at - now)
         item = self._inbox.get(min(IDLE_S if wait_s is None else wait_s, until_telemetry_s, IDLE_S))
         for _ in range(BATCH):
@@ -124,7 +93,7 @@ class Agent:
     def _take(self, item: Item) -> None:
         match item:
             case Connected():
-                self._tell()
+                self._report()
                 self._updater.note_connected()
             case Acknowledged(message_id=message_id):
                 event = self._in_flight.pop(message_id, None)
@@ -179,24 +148,24 @@ class Agent:
         if count == 10 ** (len(str(count)) - 1):
             log.warning("dropped=%s count=%d detail=%s", reason, count, ascii(detail)[:300])
 
-    def _tell_in_time(self, now: float) -> None:
+    def _report_when_due(self, now: float) -> None:
         """Sends what is due: a report when the download got on or a heartbeat is due, latencies."""
         progress = self._updater.progress
         has_moved = abs(progress - self._reported_progress) >= PROGRESS_STEP
         due_s = report_due_s(self._config.device, is_news=self._is_news)
         if has_moved or now - self._reported_at >= due_s:
-            self._tell()
+            self._report()
             self._is_news = has_moved
         if now >= self._telemetry_at:
             self._telemetry_at = now + self._config.limits.telemetry_interval_s
-            self._tell_latency()
+            self._publish_latency()
 
-    def _tell(self) -> None:
+    def _report(self) -> None:
         """Sends the report, and the events that the broker has not acknowledged."""
         self._reported_at = self._clock.monotonic()
         self._is_news = True
         self._reported_progress = self._updater.progress
-        if not self._outlet.is_connected:
+        if not self._publisher.is_connected:
             return
         self._count += 1
         report = make_report(
@@ -208,16 +177,16 @@ class Agent:
             count=self._count,
             at=self._clock.wall(),
         )
-        self._outlet.publish("reported", report, retain=True)
+        self._publisher.publish("reported", report, retain=True)
         waiting = {id(event) for event in self._in_flight.values()}
         for event in self._updater.journal.outbox:
             if id(event) not in waiting:
-                message_id = self._outlet.publish("event", event)
+                message_id = self._publisher.publish("event", event)
                 if message_id is not None:
                     self._in_flight[message_id] = event
 
-    def _tell_latency(self) -> None:
-        if not self._outlet.is_connected:
+    def _publish_latency(self) -> None:
+        if not self._publisher.is_connected:
             return
         try:
             windows = self._telemetry.take()
@@ -225,21 +194,4 @@ class Agent:
             log.warning("latencies cannot be collected: %s", error)
             return
         for window in windows:
-            self._outlet.publish("telemetry", window)
-
-
-def new_boot() -> str:
-    """A random id for this process."""
-    return secrets.token_hex(8)
-
-
-def stop_on_signals(stop: threading.Event, inbox: Inbox) -> None:
-    """Lets SIGTERM and Ctrl-C end the loop."""
-
-    def end(number: int, _frame: object) -> None:
-        log.info("stopping because of %s", signal.Signals(number).name)
-        stop.set()
-        inbox.wake()
-
-    signal.signal(signal.SIGTERM, end)
-    signal.signal(signal.SIGINT, end)
+            self._publisher.publish("telemetry", window)

@@ -5,14 +5,14 @@ from pathlib import Path
 
 import msgspec
 
-from edgepack.agent.serving.latency import Collected, LatencyCollector
+from edgepack.agent.telemetry.collector import Collected, LatencyCollector
 from edgepack.wire import histogram
 from edgepack.wire.messages import Telemetry
 
 log = logging.getLogger(__name__)
 
 
-class TelemetryBox:
+class TelemetryBuffer:
     """Collects what serving processes saw and adds it up until it is taken to be sent.
 
     A soak looks often and the broker may be away for long: reports on the same model merge, so

@@ -1,0 +1,35 @@
+"""Where the agent's messages go, and where an update over the broker gets its chunks from."""
+
+from typing import Protocol
+
+from edgepack.wire import topics
+from edgepack.wire.messages import Message, Need
+
+
+class Publisher(Protocol):
+    """Where messages go: the connection to the broker."""
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether messages can be sent now."""
+
+    def publish(self, kind: topics.UpKind, message: Message, *, retain: bool = False) -> int | None:
+        """Sends a message; returns its id, or None when it was not sent."""
+
+    def listen(self, files: frozenset[str]) -> None:
+        """Wants the broadcast chunks of exactly these files."""
+
+
+class BrokerLink:
+    """The chunk source of an update that comes over the broker."""
+
+    def __init__(self, publisher: Publisher) -> None:
+        self._publisher = publisher
+
+    def listen(self, files: frozenset[str]) -> None:
+        """Subscribes to these files and to no other."""
+        self._publisher.listen(files)
+
+    def ask(self, need: Need) -> None:
+        """Publishes the need; when the broker is away it is asked again once it is back."""
+        self._publisher.publish("need", need)

@@ -1,0 +1,116 @@
+"""Puts the program together: the one place where the parts of the agent meet."""
+
+import logging
+import random
+import secrets
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+from edgepack.agent.broker.connection import Connection
+from edgepack.agent.broker.inbox import Inbox
+from edgepack.agent.broker.link import BrokerLink
+from edgepack.agent.config import AgentConfig, BrokerConfig
+from edgepack.agent.daemon.agent import Agent
+from edgepack.agent.daemon.signals import stop_on_signals
+from edgepack.agent.hooks.runner import check_hook_folder, run_hooks
+from edgepack.agent.runtime.facts import read_device_facts
+from edgepack.agent.runtime.probe import probe_variant
+from edgepack.agent.runtime.verdicts import Verdicts, circumstances_of
+from edgepack.agent.state.pointer import read_pointer
+from edgepack.agent.state.slots import Slots
+from edgepack.agent.telemetry.buffer import TelemetryBuffer
+from edgepack.agent.update.dependencies import AgentDependencies, Link, Tools
+from edgepack.agent.update.journal import JournalStore
+from edgepack.agent.update.updater import Updater
+from edgepack.bundle.keys import PublicKey, load_public_key
+from edgepack.bundle.manifest import Variant
+from edgepack.errors import DeviceError
+from edgepack.wire.messages import ProbeResult
+
+log = logging.getLogger(__name__)
+
+
+def run_daemon(config: AgentConfig, broker: BrokerConfig) -> None:
+    """Runs the agent until a signal ends it.
+
+    Raises:
+        EdgepackError: The settings name what is not usable, or a fault ended the agent.
+    """
+    boot, inbox, stop = secrets.token_hex(8), Inbox(), threading.Event()
+    telemetry = TelemetryBuffer(Path(config.state_dir))
+    connection = Connection(config, broker, inbox, boot=boot, rng=random.Random())
+    agent = Agent(
+        config,
+        inbox,
+        connection,
+        telemetry,
+        lambda notify: assemble_updater(config, BrokerLink(connection), telemetry, notify),
+        boot=boot,
+    )
+    stop_on_signals(stop, inbox)
+    connection.start()
+    try:
+        agent.run(stop)
+    except Exception as error:
+        # What restarts the agent counts: an update that cannot go on is given up.
+        log.exception("the agent stops")
+        raise DeviceError(f"the agent stopped because of a fault: {error}") from error
+    finally:
+        connection.stop()
+
+
+def assemble_updater(
+    config: AgentConfig, link: Link, telemetry: TelemetryBuffer, notify: Callable[[], None]
+) -> Updater:
+    """Makes the updater with all that it needs of this device.
+
+    Raises:
+        EdgepackError: A key, a hook folder or the pointer is not usable.
+    """
+    state_dir = Path(config.state_dir)
+    if config.hooks.folder:
+        check_hook_folder(Path(config.hooks.folder))
+    verdicts = Verdicts(state_dir)
+    tools = Tools(
+        read_facts=lambda: read_device_facts(config.providers),
+        probe=lambda folder, variant: _probe(folder, variant, config, verdicts),
+        run_hooks=lambda stage, when, folders, facts: run_hooks(
+            stage, when, folders, facts, config.hooks.timeout_s
+        ),
+        collect=telemetry.collect,
+    )
+    deps = AgentDependencies(
+        config=config,
+        keys=load_trusted_keys(config),
+        store=JournalStore(state_dir, read_pointer(state_dir)),
+        slots=Slots(state_dir),
+        tools=tools,
+        link=link,
+    )
+    return Updater(deps, notify)
+
+
+def _probe(folder: Path, variant: Variant, config: AgentConfig, verdicts: Verdicts) -> ProbeResult:
+    """Probes a variant of the bundle in a slot, unless it was right here and nothing changed."""
+    threads = config.providers.threads
+    facts = read_device_facts(config.providers)
+    return verdicts.reach(
+        circumstances_of(folder.name, variant, facts, threads=threads),
+        lambda: probe_variant(folder, variant, config=config.probe, threads=threads),
+    )
+
+
+def load_trusted_keys(config: AgentConfig) -> tuple[PublicKey, ...]:
+    """Loads the keys whose bundles are accepted.
+
+    Raises:
+        EdgepackError: The settings name none, or one cannot be read.
+    """
+    if not config.trust.keys:
+        raise DeviceError(
+            "the settings trust no key, so no bundle could be accepted",
+            found_in="trust.keys",
+            remedy='keys = ["release.pub"] below [trust]',
+        )
+    return tuple(load_public_key(Path(key)) for key in config.trust.keys)

@@ -1,0 +1,156 @@
+"""The commands of `edgepack-agent`; what they run is put together in `assembly`."""
+
+import logging
+import sys
+from pathlib import Path
+
+import click
+import msgspec
+
+from edgepack.agent.cli.assembly import assemble_updater, load_trusted_keys, run_daemon
+from edgepack.agent.cli.describe import describe_facts, describe_status
+from edgepack.agent.config import read_config
+from edgepack.agent.runtime.facts import read_device_facts
+from edgepack.agent.state.lock import lock_state_dir
+from edgepack.agent.telemetry.buffer import TelemetryBuffer
+from edgepack.agent.update.local_install import LocalLink, local_offer
+from edgepack.agent.update.local_install import install as install_locally
+from edgepack.agent.update.status import read_status
+from edgepack.bundle.forms import open_bundle
+from edgepack.bundle.verify import verify_folder
+from edgepack.errors import DeviceError, EdgepackError
+
+DEFAULT_CONFIG = Path("/etc/edgepack/agent.toml")
+
+_config_option = click.option(
+    "--config",
+    "config_path",
+    type=click.Path(path_type=Path, dir_okay=False),
+    envvar="EDGEPACK_AGENT_CONFIG",
+    default=DEFAULT_CONFIG,
+    show_default=True,
+    show_envvar=True,
+    help="The agent's settings.",
+)
+_json_option = click.option("--json", "as_json", is_flag=True, help="Write JSON.")
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="edgepack")
+def cli() -> None:
+    """Run models on this device: take updates, prove them here, report how they do.
+
+    \b
+    Example:
+      edgepack-agent run --config /etc/edgepack/agent.toml
+    """
+
+
+@cli.command()
+@_config_option
+@click.option("--verbose", is_flag=True, help="Log more than transitions.")
+def run(config_path: Path, verbose: bool) -> None:
+    """Run the agent until it is told to stop (SIGTERM or Ctrl-C).
+
+    \b
+    Example:
+      edgepack-agent run --config /etc/edgepack/agent.toml
+    """
+    _log_to_stderr(verbose=verbose)
+    config = read_config(config_path)
+    if config.broker is None:
+        raise DeviceError(
+            "the settings name no broker",
+            found_in=str(config_path),
+            remedy='add a section [broker] with url = "mqtts://…"',
+        )
+    with lock_state_dir(Path(config.state_dir)):
+        run_daemon(config, config.broker)
+
+
+@cli.command()
+@click.argument("bundle", type=click.Path(path_type=Path, exists=True))
+@_config_option
+@click.option(
+    "--soak",
+    "soak_s",
+    type=click.FloatRange(min=0),
+    default=10.0,
+    show_default=True,
+    help="Seconds that the new model must serve without trouble before it is kept.",
+)
+@click.option("--rollback", is_flag=True, help="Go back to the release committed before.")
+@_json_option
+def install(bundle: Path, config_path: Path, soak_s: float, rollback: bool, as_json: bool) -> None:
+    """Install BUNDLE, a folder or an archive, without a network.
+
+    The way is that of a rollout: the same checks, the same probe, the same switch.
+
+    \b
+    Example:
+      edgepack-agent install ocr-1.2.0.edgepack --config agent.toml --soak 0
+    """
+    _log_to_stderr(verbose=False)
+    config = read_config(config_path)
+    state_dir = Path(config.state_dir)
+    with lock_state_dir(state_dir), open_bundle(bundle) as folder:
+        verified = verify_folder(folder, load_trusted_keys(config))
+        link = LocalLink(verified)
+        updater = assemble_updater(config, link, TelemetryBuffer(state_dir), lambda: None)
+        install_locally(updater, link, local_offer(verified, soak_s=soak_s, rollback=rollback))
+    _show_status(state_dir, as_json=as_json)
+
+
+@cli.command()
+@_config_option
+@click.option(
+    "--state-dir",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="The agent's state folder, instead of settings.",
+)
+@_json_option
+def status(config_path: Path, state_dir: Path | None, as_json: bool) -> None:
+    """Show what serves and where the latest update is.
+
+    \b
+    Example:
+      edgepack-agent status --state-dir /var/lib/edgepack --json
+    """
+    _show_status(state_dir or Path(read_config(config_path).state_dir), as_json=as_json)
+
+
+@cli.command()
+@_json_option
+def providers(as_json: bool) -> None:
+    """Show what this device really has: each execution provider, or why it is not there.
+
+    \b
+    Example:
+      edgepack-agent providers
+    """
+    facts = read_device_facts()
+    if as_json:
+        click.echo(msgspec.json.encode(facts))
+        return
+    click.echo(describe_facts(facts))
+
+
+def main() -> None:
+    """Runs the command; errors go to stderr, with exit code 1 (2 for wrong usage)."""
+    try:
+        cli(prog_name="edgepack-agent")
+    except EdgepackError as error:
+        click.echo(f"error: {error}", err=True)
+        sys.exit(1)
+
+
+def _log_to_stderr(*, verbose: bool) -> None:
+    level = logging.DEBUG if verbose else logging.INFO
+    logging.basicConfig(
+        level=level, stream=sys.stderr, format="%(asctime)s %(levelname)s %(message)s"
+    )
+
+
+def _show_status(state_dir: Path, *, as_json: bool) -> None:
+    found = read_status(state_dir)
+    click.echo(msgspec.json.encode(found) if as_json else describe_status(found))

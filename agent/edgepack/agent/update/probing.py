@@ -1,0 +1,46 @@
+"""Proving a bundle on this device: the actions of VERIFIED, STAGED and PROBING."""
+
+from edgepack.agent.runtime.choice import choose
+from edgepack.agent.state.pointer import read_pointer
+from edgepack.agent.update.context import Ended, Step, UpdateContext, Wait
+
+
+def before_staging(context: UpdateContext) -> Step:
+    """Asks the hooks, the bundle's own among them: its files were verified."""
+    if not context.journal.was_staged:
+        context.deps.store.update(was_staged=True)
+    return context.run_hooks("staged", "before") or Ended(
+        outcome="success", because="the hooks let it be staged"
+    )
+
+
+def after_staging(context: UpdateContext) -> Step:
+    """Asks the hooks once more, before hardware is touched."""
+    return context.run_hooks("staged", "after") or Ended(
+        outcome="success", because="staged, to be probed"
+    )
+
+
+def probe(context: UpdateContext) -> Step:
+    """Probes one candidate a call, so that a newer offer need not wait for all."""
+    journal, probes = context.journal, context.scratch.probes
+    manifest = context.read_manifest()
+    folder = context.deps.slots.folder(context.digest)
+    if len(probes) < len(journal.candidates):
+        name = journal.candidates[len(probes)]
+        result = context.deps.tools.probe(folder, manifest.variant(name))
+        probes.append(result)
+        return Wait(seconds=0.0)
+    preference = [variant.name for variant in manifest.variants]
+    choice = choose(
+        probes, journal.rejected, context.facts, context.deps.config.providers, preference
+    )
+    if not choice.chosen:
+        return Ended(outcome="failure", because=choice.because)
+    pointer = read_pointer(context.deps.state_dir)
+    back = pointer if pointer and pointer.digest != context.digest else None
+    return Ended(
+        outcome="success",
+        because=choice.because,
+        changes={"choice": choice, "back": back},
+    )
