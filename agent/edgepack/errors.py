@@ -8,6 +8,16 @@ class EdgepackError(Exception):
         problem: What is wrong, as one sentence without a full stop.
         found_in: Where: a file, a key, a node, a topic.
         remedy: What to do about it, most often a command.
+
+    Example:
+        ```python
+        from edgepack.agent import EdgepackError, open_model
+
+        try:
+            open_model("defects", "/no/such/folder")
+        except EdgepackError as error:
+            print(error.problem, error.found_in, error.remedy, sep="\\n")
+        ```
     """
 
     def __init__(
@@ -28,7 +38,18 @@ class EdgepackError(Exception):
 
 
 class BundleError(EdgepackError):
-    """What we were given is not a bundle that can be trusted or read."""
+    """What we were given is not a bundle that can be trusted or read.
+
+    Example:
+        ```python
+        from edgepack.agent import BundleError, open_model
+
+        try:
+            open_model("defects").close()
+        except BundleError as error:
+            print(f"the installed bundle is damaged: {error}")
+        ```
+    """
 
 
 class SignatureError(BundleError):
@@ -40,7 +61,18 @@ class TransferError(EdgepackError):
 
 
 class DeviceError(EdgepackError):
-    """Where it runs: this device cannot do what was asked of it."""
+    """Where it runs: this device cannot do what was asked of it.
+
+    Example:
+        ```python
+        from edgepack.agent import DeviceError, open_model
+
+        try:
+            open_model("defects", "/no/such/folder")
+        except DeviceError as error:
+            print(f"no model yet: {error.remedy}")
+        ```
+    """
 
 
 class ProfileError(EdgepackError):

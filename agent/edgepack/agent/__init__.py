@@ -1,5 +1,49 @@
-"""The daemon on the device, and the way applications use its model."""
+"""The active model of a device, for the applications on it.
 
-from edgepack.agent.serving.model import open_model
+    from edgepack.agent import open_model
 
-__all__ = ["open_model"]
+    with open_model("line-orientation") as model:
+        outputs = model.run({"x": pixels})
+
+Importing this package loads nothing: a name is loaded when it is first used, and ONNX Runtime with
+the first model that is opened. The agent itself is `edgepack-agent` (`edgepack.agent.cli`).
+"""
+
+from typing import TYPE_CHECKING
+
+from edgepack.lazy_names import load_on_first_use
+
+if TYPE_CHECKING:
+    from edgepack.agent.runtime.sessions import SessionTensor, Tensor
+    from edgepack.agent.serving.model import Model, open_model
+    from edgepack.errors import BundleError, DeviceError, EdgepackError
+    from edgepack.wire.messages import BundleRef, Choice, ProbeResult
+
+__all__ = [
+    "BundleError",
+    "BundleRef",
+    "Choice",
+    "DeviceError",
+    "EdgepackError",
+    "Model",
+    "ProbeResult",
+    "SessionTensor",
+    "Tensor",
+    "open_model",
+]
+
+_MODULES = {
+    "BundleError": "edgepack.errors",
+    "BundleRef": "edgepack.wire.messages",
+    "Choice": "edgepack.wire.messages",
+    "DeviceError": "edgepack.errors",
+    "EdgepackError": "edgepack.errors",
+    "Model": "edgepack.agent.serving.model",
+    "ProbeResult": "edgepack.wire.messages",
+    "SessionTensor": "edgepack.agent.runtime.sessions",
+    "Tensor": "edgepack.agent.runtime.sessions",
+    "open_model": "edgepack.agent.serving.model",
+}
+
+if not TYPE_CHECKING:
+    __getattr__, __dir__ = load_on_first_use(__name__, _MODULES)

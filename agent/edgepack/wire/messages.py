@@ -42,6 +42,17 @@ class BundleRef(msgspec.Struct, frozen=True, kw_only=True):
         release: Release counter.
         digest: Lower-case hex of the signed root digest: what the bundle *is*; the same for the
             same content whoever signed it, and the name of its slot on a device.
+
+    Example:
+        ```python
+        from edgepack.agent import BundleRef, open_model
+
+        def title(bundle: BundleRef) -> str:
+            return f"{bundle.name} {bundle.version} ({bundle.digest[:12]})"
+
+        with open_model("defects") as model:
+            print(title(model.bundle), "serves")
+        ```
     """
 
     name: str
@@ -126,7 +137,20 @@ class ProbeResult(msgspec.Struct, frozen=True, kw_only=True):
         because: The reason when it is not right, or what was seen when it is.
         latency_ms: Median of the timed runs, milliseconds; None when it did not run.
         taken, total: Nodes the provider took, and all nodes; 0 and 0 when not known.
-        worst_nrmse: Greatest error of any output, relative; None when it did not run.
+        worst_nrmse: Greatest root-mean-square error of any output over the root-mean-square of
+            the expected values; None when it did not run.
+
+    Example:
+        ```python
+        from edgepack.agent import ProbeResult, open_model
+
+        def verdict(probe: ProbeResult) -> str:
+            took = "" if probe.latency_ms is None else f" in {probe.latency_ms:.1f} ms"
+            return f"{probe.variant} is {'right' if probe.right else 'wrong'}{took}"
+
+        with open_model("defects") as model:
+            print(*map(verdict, model.choice.probes), sep="\\n")
+        ```
     """
 
     variant: str
@@ -150,6 +174,17 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True):
         is_fallback: Whether `provider` is another than `wanted`.
         probes: Every candidate's result.
         rejected: Variants that were no candidates, with the reason.
+
+    Example:
+        ```python
+        from edgepack.agent import Choice, open_model
+
+        def explain(choice: Choice) -> str:
+            return f"{choice.chosen} on {choice.provider}: {choice.because}"
+
+        with open_model("defects") as model:
+            print(explain(model.choice))
+        ```
     """
 
     wanted: str

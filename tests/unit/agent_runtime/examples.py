@@ -1,14 +1,27 @@
-"""Manifests, facts and tiny models for the tests of the agent's run-time parts."""
+"""Manifests, facts, tiny models and slots for the tests of the agent's run-time parts."""
 
 from pathlib import Path
 
 import numpy as np
 import onnx
+from msgspec.structs import replace
 from onnx import TensorProto, helper, numpy_helper
 
-from edgepack.bundle.manifest import BundleFacts, Manifest, Variant
-from edgepack.wire.messages import DeviceFacts, ProviderFacts
-from tests.simulators.manifests import CPU, DIGEST, QNN
+from edgepack.agent.runtime.opening import open_session
+from edgepack.agent.state.pointer import ActivePointer
+from edgepack.agent.state.slots import slot_folder
+from edgepack.bundle.chunks import entry
+from edgepack.bundle.golden import Golden, write_golden
+from edgepack.bundle.manifest import (
+    GOLDEN_FILE,
+    MANIFEST_FILE,
+    BundleFacts,
+    Manifest,
+    Variant,
+    encode_manifest,
+)
+from edgepack.wire.messages import BundleRef, Choice, DeviceFacts, ProviderFacts
+from tests.simulators.manifests import CPU, DIGEST, QNN, make_variant
 
 
 def make_manifest(*variants: Variant) -> Manifest:
@@ -83,3 +96,29 @@ def save_variant(bundle_folder: Path, variant: Variant, *, scale: float = 1.0) -
     folder = bundle_folder / variant.folder
     folder.mkdir(parents=True, exist_ok=True)
     onnx.save(conv_model(scale), folder / variant.model_file)
+
+
+def install_model(
+    state_dir: Path, release: int, *, scale: float, name: str = "tiny"
+) -> ActivePointer:
+    """Lays out a slot whose model multiplies by `scale`, and returns a pointer to it."""
+    digest = f"{release:064x}"
+    folder = slot_folder(state_dir, digest)
+    variant = make_variant()
+    save_variant(folder, variant, scale=scale)
+    session = open_session(folder, variant)
+    inputs = make_inputs(1)
+    (folder / GOLDEN_FILE).parent.mkdir(exist_ok=True)
+    golden = Golden(inputs=inputs, outputs=tuple(session.run(feeds) for feeds in inputs))
+    write_golden(folder / GOLDEN_FILE, golden)
+    files = (entry(folder, f"{variant.folder}/{variant.model_file}"),)
+    variant = replace(variant, facts=replace(variant.facts, files=files))
+    manifest = make_manifest(variant)
+    manifest = replace(manifest, facts=replace(manifest.facts, files=(entry(folder, GOLDEN_FILE),)))
+    (folder / MANIFEST_FILE).write_bytes(encode_manifest(manifest))
+    return ActivePointer(
+        bundle=BundleRef(name=name, version=f"1.{release}.0", release=release, digest=digest),
+        choice=Choice(wanted="", chosen="cpu", provider=CPU, because="test", is_fallback=False),
+        since=float(release),
+        committed=False,
+    )

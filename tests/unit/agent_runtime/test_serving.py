@@ -7,48 +7,20 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from msgspec.structs import replace
 
-from edgepack.agent.runtime.opening import open_session
 from edgepack.agent.serving import model as serving
 from edgepack.agent.serving.model import open_model
 from edgepack.agent.state.pointer import ActivePointer, write_pointer
 from edgepack.agent.state.slots import slot_folder
 from edgepack.agent.telemetry import spool
 from edgepack.agent.telemetry.collector import LatencyCollector
-from edgepack.bundle.chunks import entry
-from edgepack.bundle.golden import Golden, write_golden
-from edgepack.bundle.manifest import GOLDEN_FILE, MANIFEST_FILE, encode_manifest
+from edgepack.bundle.manifest import MANIFEST_FILE
 from edgepack.errors import DeviceError
-from edgepack.wire.messages import BundleRef, Choice
-from tests.simulators.manifests import CPU, make_variant
-from tests.unit.agent_runtime.examples import make_inputs, make_manifest, save_variant
+from edgepack.wire.messages import Choice
+from tests.simulators.manifests import CPU
+from tests.unit.agent_runtime.examples import install_model, make_inputs
 
 FAST_S = 0.005
-
-
-def install(state_dir: Path, release: int, *, scale: float, name: str = "tiny") -> ActivePointer:
-    """Lays out a slot whose model multiplies by `scale`, and returns a pointer to it."""
-    digest = f"{release:064x}"
-    folder = slot_folder(state_dir, digest)
-    variant = make_variant()
-    save_variant(folder, variant, scale=scale)
-    session = open_session(folder, variant)
-    inputs = make_inputs(1)
-    (folder / GOLDEN_FILE).parent.mkdir(exist_ok=True)
-    golden = Golden(inputs=inputs, outputs=tuple(session.run(feeds) for feeds in inputs))
-    write_golden(folder / GOLDEN_FILE, golden)
-    files = (entry(folder, f"{variant.folder}/{variant.model_file}"),)
-    variant = replace(variant, facts=replace(variant.facts, files=files))
-    manifest = make_manifest(variant)
-    manifest = replace(manifest, facts=replace(manifest.facts, files=(entry(folder, GOLDEN_FILE),)))
-    (folder / MANIFEST_FILE).write_bytes(encode_manifest(manifest))
-    return ActivePointer(
-        bundle=BundleRef(name=name, version=f"1.{release}.0", release=release, digest=digest),
-        choice=Choice(wanted="", chosen="cpu", provider=CPU, because="test", is_fallback=False),
-        since=float(release),
-        committed=False,
-    )
 
 
 def wait_until(condition: Callable[[], bool]) -> None:
@@ -60,7 +32,7 @@ def wait_until(condition: Callable[[], bool]) -> None:
 
 
 def test_the_active_model_runs_and_tells_what_it_is(tmp_path: Path) -> None:
-    write_pointer(tmp_path, install(tmp_path, 1, scale=1.0))
+    write_pointer(tmp_path, install_model(tmp_path, 1, scale=1.0))
     with open_model("tiny", tmp_path, threads=1) as model:
         outputs = model.run(make_inputs(1)[0])
         assert outputs["y"].shape == (1, 4)
@@ -75,7 +47,7 @@ def test_the_active_model_runs_and_tells_what_it_is(tmp_path: Path) -> None:
 def test_the_state_folder_may_come_from_the_environment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write_pointer(tmp_path, install(tmp_path, 1, scale=1.0))
+    write_pointer(tmp_path, install_model(tmp_path, 1, scale=1.0))
     monkeypatch.setenv("EDGEPACK_STATE_DIR", str(tmp_path))
     with open_model("tiny") as model:
         assert model.bundle.release == 1
@@ -88,13 +60,13 @@ def test_without_an_active_model_opening_says_what_to_do(tmp_path: Path) -> None
 
 
 def test_another_model_than_the_active_one_is_not_opened(tmp_path: Path) -> None:
-    write_pointer(tmp_path, install(tmp_path, 1, scale=1.0, name="other"))
+    write_pointer(tmp_path, install_model(tmp_path, 1, scale=1.0, name="other"))
     with pytest.raises(DeviceError, match="the active model is 'other', not 'tiny'"):
         open_model("tiny", tmp_path)
 
 
 def test_a_slot_without_the_chosen_variant_or_without_files_is_an_error(tmp_path: Path) -> None:
-    pointer = install(tmp_path, 1, scale=1.0)
+    pointer = install_model(tmp_path, 1, scale=1.0)
     (slot_folder(tmp_path, pointer.digest) / "model/cpu/model.onnx").unlink()
     write_pointer(tmp_path, pointer)
     with pytest.raises(DeviceError, match="the model file is missing"):
@@ -105,7 +77,7 @@ def test_a_slot_without_the_chosen_variant_or_without_files_is_an_error(tmp_path
 
 
 def test_a_new_pointer_swaps_the_model_and_the_old_slot_may_go(tmp_path: Path) -> None:
-    first = install(tmp_path, 1, scale=1.0)
+    first = install_model(tmp_path, 1, scale=1.0)
     write_pointer(tmp_path, first)
     feeds = make_inputs(1)[0]
     with open_model("tiny", tmp_path, poll_s=FAST_S) as model:
@@ -113,7 +85,7 @@ def test_a_new_pointer_swaps_the_model_and_the_old_slot_may_go(tmp_path: Path) -
         for path in sorted(slot_folder(tmp_path, first.digest).rglob("*"), reverse=True):
             path.unlink() if path.is_file() else path.rmdir()
         assert np.array_equal(model.run(feeds)["y"], before)
-        write_pointer(tmp_path, install(tmp_path, 2, scale=2.0))
+        write_pointer(tmp_path, install_model(tmp_path, 2, scale=2.0))
         wait_until(lambda: model.bundle.release == 2)
         assert model.run(feeds)["y"] == pytest.approx(before * 2, rel=1e-5)
 
@@ -121,15 +93,15 @@ def test_a_new_pointer_swaps_the_model_and_the_old_slot_may_go(tmp_path: Path) -
 def test_a_new_model_that_cannot_be_opened_leaves_the_old_one_serving_and_is_told(
     tmp_path: Path,
 ) -> None:
-    write_pointer(tmp_path, install(tmp_path, 1, scale=1.0))
+    write_pointer(tmp_path, install_model(tmp_path, 1, scale=1.0))
     with open_model("tiny", tmp_path, poll_s=FAST_S) as model:
-        broken = install(tmp_path, 2, scale=2.0)
+        broken = install_model(tmp_path, 2, scale=2.0)
         (slot_folder(tmp_path, broken.digest) / "model/cpu/model.onnx").write_bytes(b"broken")
         write_pointer(tmp_path, broken)
         wait_until(lambda: bool(model.troubles))
         assert model.bundle.release == 1
         assert model.run(make_inputs(1)[0])
-        write_pointer(tmp_path, install(tmp_path, 3, scale=3.0))
+        write_pointer(tmp_path, install_model(tmp_path, 3, scale=3.0))
         wait_until(lambda: model.bundle.release == 3)
     collected = LatencyCollector(tmp_path).collect()
     (trouble,) = collected.troubles
@@ -138,7 +110,7 @@ def test_a_new_model_that_cannot_be_opened_leaves_the_old_one_serving_and_is_tol
 
 
 def test_a_damaged_pointer_leaves_the_model_serving(tmp_path: Path) -> None:
-    write_pointer(tmp_path, install(tmp_path, 1, scale=1.0))
+    write_pointer(tmp_path, install_model(tmp_path, 1, scale=1.0))
     with open_model("tiny", tmp_path, poll_s=FAST_S) as model:
         (tmp_path / "active.json").write_bytes(b"{")
         wait_until(lambda: bool(model.troubles))
@@ -150,7 +122,7 @@ def test_a_damaged_pointer_leaves_the_model_serving(tmp_path: Path) -> None:
 def test_a_commit_of_the_same_model_opens_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pointer = install(tmp_path, 1, scale=1.0)
+    pointer = install_model(tmp_path, 1, scale=1.0)
     write_pointer(tmp_path, pointer)
     with open_model("tiny", tmp_path, poll_s=FAST_S) as model:
         opened: list[Path] = []
@@ -168,11 +140,11 @@ def test_a_commit_of_the_same_model_opens_nothing(
 
 def test_every_inference_is_spooled_by_the_model_that_ran_it(tmp_path: Path) -> None:
     feeds = make_inputs(1)[0]
-    write_pointer(tmp_path, install(tmp_path, 1, scale=1.0))
+    write_pointer(tmp_path, install_model(tmp_path, 1, scale=1.0))
     with open_model("tiny", tmp_path, poll_s=FAST_S) as model:
         for _ in range(5):
             model.run(feeds)
-        write_pointer(tmp_path, install(tmp_path, 2, scale=2.0))
+        write_pointer(tmp_path, install_model(tmp_path, 2, scale=2.0))
         wait_until(lambda: model.bundle.release == 2)
         for _ in range(3):
             model.run(feeds)
@@ -189,7 +161,7 @@ def test_every_inference_is_spooled_by_the_model_that_ran_it(tmp_path: Path) -> 
 def test_an_inference_that_the_provider_fails_is_counted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write_pointer(tmp_path, install(tmp_path, 1, scale=1.0))
+    write_pointer(tmp_path, install_model(tmp_path, 1, scale=1.0))
     with open_model("tiny", tmp_path) as model:
 
         def fail(feeds: object) -> None:
@@ -211,14 +183,14 @@ def test_a_spool_that_cannot_be_written_does_not_disturb_serving(
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr(spool, "write_spooled", refuse)
-    write_pointer(tmp_path, install(tmp_path, 1, scale=1.0))
+    write_pointer(tmp_path, install_model(tmp_path, 1, scale=1.0))
     with open_model("tiny", tmp_path) as model:
         assert model.run(make_inputs(1)[0])
     assert "latencies cannot be handed to the agent" in caplog.text
 
 
 def test_threads_run_through_twenty_swaps_without_a_failed_inference(tmp_path: Path) -> None:
-    pointers = [install(tmp_path, 1, scale=1.0), install(tmp_path, 2, scale=2.0)]
+    pointers = [install_model(tmp_path, 1, scale=1.0), install_model(tmp_path, 2, scale=2.0)]
     write_pointer(tmp_path, pointers[0])
     feeds = make_inputs(1)[0]
     stop = threading.Event()

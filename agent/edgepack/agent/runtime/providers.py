@@ -20,6 +20,7 @@ from edgepack.agent.runtime.provider_table import (
     Plugin,
     known_provider,
 )
+from edgepack.agent.runtime.vendor_telemetry import disable_vendor_telemetry
 from edgepack.errors import DeviceError
 from edgepack.wire.messages import ProviderFacts
 
@@ -42,11 +43,12 @@ _registering = threading.Lock()
 
 
 def load_runtime() -> ModuleType:
-    """The module `onnxruntime`, which an extra brings.
+    """The module `onnxruntime`, which an extra brings, its telemetry switched off.
 
     Raises:
         DeviceError: It is not installed, or cannot be loaded.
     """
+    disable_vendor_telemetry()
     try:
         return importlib.import_module("onnxruntime")
     except ModuleNotFoundError as error:

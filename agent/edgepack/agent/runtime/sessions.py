@@ -16,6 +16,7 @@ from edgepack.bundle.manifest import Placement
 from edgepack.errors import DeviceError
 
 Tensor = npt.NDArray[np.generic]
+"""A numpy array that goes into a model or comes out of it; its dtype and shape are the model's."""
 
 _DTYPES = {
     "tensor(float)": "float32",
@@ -34,12 +35,26 @@ _DTYPES = {
 
 
 class SessionTensor(msgspec.Struct, frozen=True, kw_only=True):
-    """An input or output of a session.
+    """An input or output of a model, as it is opened.
 
     Attributes:
         name: Its name.
-        dtype: numpy's name of its element type.
+        dtype: numpy's name of its element type, e.g. "float32".
         shape: A size, or the name of a free dimension ("" when it has none), per axis.
+
+    Example:
+        ```python
+        import numpy as np
+
+        from edgepack.agent import SessionTensor, open_model
+
+        def zeros(tensor: SessionTensor) -> np.ndarray:
+            sizes = [size if isinstance(size, int) else 1 for size in tensor.shape]
+            return np.zeros(sizes, tensor.dtype)
+
+        with open_model("defects") as model:
+            model.run({tensor.name: zeros(tensor) for tensor in model.inputs})
+        ```
     """
 
     name: str

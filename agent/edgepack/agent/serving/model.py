@@ -56,9 +56,23 @@ class OpenedModel:
 
 
 class Model:
-    """The active model; safe to use from several threads.
+    """The active model of a device; safe to use from several threads.
 
-    Made by `open_model`. Use it as a context manager, or `close` it.
+    Made by `open_model`. Use it as a context manager, or `close` it. An update swaps the model
+    beneath it between two inferences: what it is now, `bundle` and `choice` say.
+
+    Example:
+        ```python
+        import numpy as np
+
+        from edgepack.agent import Model, open_model
+
+        def score(model: Model, image: np.ndarray) -> np.ndarray:
+            return model.run({"x": image})["y"]
+
+        with open_model("defects") as model:
+            print(score(model, np.zeros((1, 3, 8, 8), np.float32)), "by", model.bundle.version)
+        ```
     """
 
     def __init__(self, name: str, state_dir: Path, *, threads: int, poll_s: float) -> None:
@@ -78,15 +92,30 @@ class Model:
     def run(self, feeds: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Runs one inference on the model that is active now.
 
+        How long it took is counted, and told to the fleet by the agent.
+
         Args:
-            feeds: A tensor for every input, of its dtype and shape.
+            feeds: A numpy array for every input, by its name, with the dtype and shape that
+                `inputs` says, e.g. float32 (1, 3, 224, 224). What its numbers mean (layout, scale,
+                labels) is in the bundle: `edgepack inspect` shows it.
 
         Returns:
-            A tensor for every output, by name.
+            A numpy array for every output, by its name, as `outputs` says.
 
         Raises:
             ValueError: The feeds do not fit the inputs, or the model is closed.
-            DeviceError: The provider failed.
+            DeviceError: The provider failed; the model stays open.
+
+        Example:
+            ```python
+            import numpy as np
+
+            from edgepack.agent import open_model
+
+            with open_model("defects") as model:
+                outputs = model.run({"x": np.zeros((1, 3, 8, 8), np.float32)})
+                print({name: array.shape for name, array in outputs.items()})
+            ```
         """
         if self._stop.is_set():
             raise ValueError("the model is closed")
@@ -112,17 +141,17 @@ class Model:
 
     @property
     def inputs(self) -> tuple[SessionTensor, ...]:
-        """Inputs of the model that serves now."""
+        """Inputs of the model that serves now, in its own order."""
         return self._serving.session.inputs
 
     @property
     def outputs(self) -> tuple[SessionTensor, ...]:
-        """Outputs of the model that serves now."""
+        """Outputs of the model that serves now, in its own order."""
         return self._serving.session.outputs
 
     @property
     def troubles(self) -> tuple[str, ...]:
-        """Why newer models could not be followed to, the last few; empty when all went well."""
+        """Why newer models could not be opened here, the last few; empty when all went well."""
         return self._troubles
 
     def close(self) -> None:
@@ -262,16 +291,33 @@ def open_model(
 ) -> Model:
     """Opens the active model of this device and follows it from then on.
 
+    The agent need not run. The first inference is as fast as the others: the model runs once on
+    one of its golden samples before this returns.
+
     Args:
         name: Name of the model, as the bundle states it.
         state_dir: The agent's state folder; None takes it from the environment variable
             `EDGEPACK_STATE_DIR`, else `/var/lib/edgepack`.
         threads: Threads within an operator; 0 leaves it to ONNX Runtime.
-        poll_s: Seconds between looks at the pointer.
+        poll_s: Seconds between looks at which model is active.
+
+    Returns:
+        The model, to be closed when it is no longer needed.
 
     Raises:
         DeviceError: No model is active, another one is, or its provider fails here.
         BundleError: The slot's manifest or golden samples cannot be read.
+
+    Example:
+        ```python
+        import numpy as np
+
+        from edgepack.agent import open_model
+
+        with open_model("defects", threads=1) as model:
+            image = np.zeros((1, 3, 8, 8), np.float32)
+            scores = model.run({"x": image})["y"]
+        ```
     """
     folder = state_dir or os.environ.get(STATE_DIR_VARIABLE) or DEFAULT_STATE_DIR
     return Model(name, Path(folder), threads=threads, poll_s=poll_s)
