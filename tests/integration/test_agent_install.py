@@ -106,7 +106,7 @@ def test_providers_lists_what_is_there_and_why_the_rest_is_not() -> None:
         ('device = "a b"\nstate_dir = "s"\n[trust]\nkeys = []\n', "device id 'a b' must be"),
         ('device = "a"\nstate_dir = "s"\n[trust]\nkeys = []\n', "trust no key"),
         ('device = "a"\nstate_dir = "s"\nspeed = 1\n[trust]\nkeys = []\n', "unknown field `speed`"),
-        ('device = "a"\nstate_dir = "s"\n[trust]\nkeys = ["no.pub"]\n', "cannot read the key"),
+        ('device = "a"\nstate_dir = "s"\n[trust]\nkeys = ["no.pub"]\n', "there is no such key"),
     ],
 )
 def test_settings_that_are_wrong_are_named(

@@ -1,12 +1,9 @@
 """The commands around a bundle: `inspect`, `verify` and `unpack`."""
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import click
-import msgspec
 
 from edgepack.bundle.archive import read_head
 from edgepack.bundle.archive import unpack as unpack_archive
@@ -22,6 +19,7 @@ from edgepack.bundle.manifest import (
 )
 from edgepack.bundle.verify import VerifiedBundle, verify_archive, verify_folder
 from edgepack.errors import BundleError
+from edgepack.json_text import json_text
 
 _bundle = click.argument("bundle", type=click.Path(path_type=Path))
 _json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
@@ -52,13 +50,15 @@ def inspect(bundle: Path, key_paths: tuple[Path, ...], as_json: bool) -> None:
     verified = _verify(bundle, key_paths) if key_paths else None
     manifest = verified.manifest if verified else _read_manifest(bundle)
     if as_json:
-        _print_json(
-            {
-                "verified": verified is not None,
-                "digest": verified.digest if verified else None,
-                "key_id": verified.signed.key_id if verified else None,
-                "manifest": msgspec.to_builtins(manifest),
-            }
+        click.echo(
+            json_text(
+                {
+                    "verified": verified is not None,
+                    "digest": verified.digest if verified else None,
+                    "key_id": verified.signed.key_id if verified else None,
+                    "manifest": manifest,
+                }
+            )
         )
         return
     click.echo(_describe(manifest))
@@ -91,15 +91,17 @@ def verify(bundle: Path, key_paths: tuple[Path, ...], as_json: bool) -> None:
     verified = _verify(locate(bundle), key_paths)
     facts = verified.manifest.facts
     if as_json:
-        _print_json(
-            {
-                "name": facts.name,
-                "version": facts.version,
-                "release": facts.release,
-                "digest": verified.digest,
-                "key_id": verified.signed.key_id,
-                "files": verified.signed.files,
-            }
+        click.echo(
+            json_text(
+                {
+                    "name": facts.name,
+                    "version": facts.version,
+                    "release": facts.release,
+                    "digest": verified.digest,
+                    "key_id": verified.signed.key_id,
+                    "files": verified.signed.files,
+                }
+            )
         )
         return
     click.echo(f"{facts.name} {facts.version}, release {facts.release}: verified")
@@ -163,10 +165,6 @@ def _read_manifest(bundle: Path) -> Manifest:
         check_folder(bundle)
         return decode_manifest(read_bounded(bundle / MANIFEST_FILE, MAX_MANIFEST_BYTES))
     return read_head(bundle).manifest
-
-
-def _print_json(value: dict[str, Any]) -> None:
-    click.echo(json.dumps(value, indent=2, sort_keys=True))
 
 
 def _describe(manifest: Manifest) -> str:

@@ -1,6 +1,5 @@
 """The commands around signing keys: `keys generate` and `keys show`."""
 
-import json
 from pathlib import Path
 
 import click
@@ -15,6 +14,7 @@ from edgepack.bundle.keys import (
     passphrase,
     write_key_pair,
 )
+from edgepack.json_text import json_text
 
 _HELP = {"help_option_names": ["-h", "--help"]}
 
@@ -70,8 +70,7 @@ def show(key: Path, as_json: bool) -> None:
     """
     public = load_public_key(key)
     if as_json:
-        described = {"curve": curve_name(public), "key_id": key_id(public)}
-        click.echo(json.dumps(described, indent=2, sort_keys=True))
+        click.echo(json_text({"curve": curve_name(public), "key_id": key_id(public)}))
         return
     click.echo(f"curve:  {curve_name(public)}")
     click.echo(f"key id: {key_id(public)}")

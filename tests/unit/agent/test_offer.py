@@ -24,7 +24,7 @@ def refusal(world: World, desired: Desired) -> str:
 
 def test_no_variant_for_this_device(world: World, releases: Releases) -> None:
     assert refusal(world, releases.arm.desired(2)) == (
-        "none of 1 variants fits this device: cpu: it is for aarch64, this device is x86_64"
+        "no variant fits this device: cpu: it is for aarch64, this device is x86_64"
     )
 
 

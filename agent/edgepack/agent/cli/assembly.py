@@ -110,7 +110,14 @@ def load_trusted_keys(config: AgentConfig) -> tuple[PublicKey, ...]:
     if not config.trust.keys:
         raise DeviceError(
             "the settings trust no key, so no bundle could be accepted",
-            found_in="trust.keys",
+            found_in="the agent's settings, trust.keys",
             remedy='keys = ["release.pub"] below [trust]',
         )
-    return tuple(load_public_key(Path(key)) for key in config.trust.keys)
+    for path in config.trust.keys:
+        if not Path(path).exists():
+            raise DeviceError(
+                "there is no such key, which the settings trust",
+                found_in=path,
+                remedy="copy the public key of who signs the bundles there, or change trust.keys",
+            )
+    return tuple(load_public_key(Path(path)) for path in config.trust.keys)

@@ -5,7 +5,6 @@ import sys
 from pathlib import Path
 
 import click
-import msgspec
 
 from edgepack.agent.cli.assembly import assemble_updater, load_trusted_keys, run_daemon
 from edgepack.agent.cli.describe import describe_facts, describe_status
@@ -19,6 +18,7 @@ from edgepack.agent.update.status import read_status
 from edgepack.bundle.forms import open_bundle
 from edgepack.bundle.verify import verify_folder
 from edgepack.errors import DeviceError, EdgepackError
+from edgepack.json_text import json_text
 
 DEFAULT_CONFIG = Path("/etc/edgepack/agent.toml")
 
@@ -32,7 +32,7 @@ _config_option = click.option(
     show_envvar=True,
     help="The agent's settings.",
 )
-_json_option = click.option("--json", "as_json", is_flag=True, help="Write JSON.")
+_json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -69,15 +69,16 @@ def run(config_path: Path, verbose: bool) -> None:
 
 
 @cli.command()
-@click.argument("bundle", type=click.Path(path_type=Path, exists=True))
+@click.argument("bundle", type=click.Path(path_type=Path))
 @_config_option
 @click.option(
     "--soak",
     "soak_s",
     type=click.FloatRange(min=0),
+    metavar="SECONDS",
     default=10.0,
     show_default=True,
-    help="Seconds that the new model must serve without trouble before it is kept.",
+    help="How long the new model must serve without trouble before it is kept.",
 )
 @click.option("--rollback", is_flag=True, help="Go back to the release committed before.")
 @_json_option
@@ -122,17 +123,16 @@ def status(config_path: Path, state_dir: Path | None, as_json: bool) -> None:
 @cli.command()
 @_json_option
 def providers(as_json: bool) -> None:
-    """Show what this device really has: each execution provider, or why it is not there.
+    """Show what this device is, and which execution providers it has.
+
+    A provider that is not there is shown with the reason, and with what it comes with.
 
     \b
     Example:
       edgepack-agent providers
     """
     facts = read_device_facts()
-    if as_json:
-        click.echo(msgspec.json.encode(facts))
-        return
-    click.echo(describe_facts(facts))
+    click.echo(json_text(facts) if as_json else describe_facts(facts))
 
 
 def main() -> None:
@@ -153,4 +153,4 @@ def _log_to_stderr(*, verbose: bool) -> None:
 
 def _show_status(state_dir: Path, *, as_json: bool) -> None:
     found = read_status(state_dir)
-    click.echo(msgspec.json.encode(found) if as_json else describe_status(found))
+    click.echo(json_text(found) if as_json else describe_status(found))

@@ -3,7 +3,7 @@
 import time
 
 from edgepack.agent.update.status import Status
-from edgepack.wire.messages import BundleRef, DeviceFacts
+from edgepack.wire.messages import BundleRef, DeviceFacts, ProviderFacts
 
 
 def describe_status(status: Status) -> str:
@@ -43,13 +43,20 @@ def describe_facts(facts: DeviceFacts) -> str:
     lines.append(f"runtime   {'ONNX Runtime ' + facts.runtime if facts.runtime else 'none'}")
     lines += [f"driver    {name} {version}" for name, version in sorted(facts.drivers.items())]
     lines.append("")
-    width = max((len(provider.name) for provider in facts.providers), default=0)
-    for provider in facts.providers:
-        mark = "yes" if provider.available else "no "
-        kind = f" [{', '.join(provider.devices)}]" if provider.devices else ""
-        remedy = f"; what would bring it: {provider.brought_by}" if provider.brought_by else ""
-        lines.append(f"  {mark}  {provider.name:<{width}}{kind}  {provider.because}{remedy}")
+    rows = [_describe_provider(provider) for provider in facts.providers]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for *cells, because in rows:
+        padded = (cell.ljust(width) for cell, width in zip(cells, widths, strict=False))
+        lines.append("  ".join(("", *padded, because)))
     return "\n".join(lines)
+
+
+def _describe_provider(provider: ProviderFacts) -> tuple[str, ...]:
+    mark = "no" if not provider.available else "simulated" if provider.is_simulator else "yes"
+    because = provider.because
+    if provider.brought_by:
+        because += f"; it comes with: {provider.brought_by}"
+    return (mark, provider.name, ", ".join(provider.devices), because)
 
 
 def _about(status: Status) -> str:

@@ -127,11 +127,11 @@ def read_ending(variant: Variant, ending: Ending) -> ProbeResult:
         except msgspec.DecodeError as error:
             result = _wrong(variant, f"the probe's answer cannot be read: {error}")
     logger.info(
-        "probe variant=%s provider=%s right=%s latency_ms=%s because=%s",
+        "probe variant=%s provider=%s verdict=%s latency_ms=%s because=%s",
         result.variant,
         result.provider,
-        result.right,
-        result.latency_ms,
+        "right" if result.right else "wrong",
+        "none" if result.latency_ms is None else f"{result.latency_ms:.3g}",
         result.because,
     )
     return result

@@ -68,7 +68,7 @@ def judge_offer(context: UpdateContext) -> Step:
     names = tuple(variant.name for variant in matches.candidates)
     if not names:
         reasons = "; ".join(f"{name}: {why}" for name, why in matches.rejected.items())
-        raise DeviceError(f"none of {len(manifest.variants)} variants fits this device: {reasons}")
+        raise DeviceError(f"no variant fits this device: {reasons}")
     deps.slots.keep_only(context.kept(pointer) | {context.digest})
     download = Download(deps.slots, context.digest, wanted_files(manifest, names))
     check_room(
@@ -81,7 +81,8 @@ def judge_offer(context: UpdateContext) -> Step:
         return held_up
     deps.slots.write_file(context.digest, SIGNATURE_FILE, signature)
     deps.slots.write_file(context.digest, MANIFEST_FILE, content)
-    because = f"{len(names)} of {len(manifest.variants)} variants fit: {', '.join(names)}"
+    fitting = f"{', '.join(names)} ({len(names)} of {len(manifest.variants)})"
+    because = f"fits this device: {fitting}"
     changes = {"candidates": names, "rejected": matches.rejected}
     return Ended(outcome="success", because=because, changes=changes)
 
