@@ -100,20 +100,32 @@ def test_providers_lists_what_is_there_and_why_the_rest_is_not() -> None:
     assert "CPUExecutionProvider" in run("providers").stdout
 
 
+DEVICE = 'device = "a"\nstate_dir = "s"\n'
+TRUST = "[trust]\nkeys = []\n"
+
+
 @pytest.mark.parametrize(
     ("lines", "said"),
     [
-        ('device = "a b"\nstate_dir = "s"\n[trust]\nkeys = []\n', "device id 'a b' must be"),
-        ('device = "a"\nstate_dir = "s"\n[trust]\nkeys = []\n', "trust no key"),
-        ('device = "a"\nstate_dir = "s"\nspeed = 1\n[trust]\nkeys = []\n', "unknown field `speed`"),
-        ('device = "a"\nstate_dir = "s"\n[trust]\nkeys = ["no.pub"]\n', "there is no such key"),
+        ('device = "a b"\nstate_dir = "s"\n' + TRUST, "device id 'a b' must be"),
+        (DEVICE + TRUST, "trust no key"),
+        (
+            DEVICE + "speed = 1\n" + TRUST,
+            "unknown key 'speed'; allowed here: broker, device, hooks",
+        ),
+        (DEVICE + TRUST + '[probe]\nruns = "2"\n', "probe.runs must be a whole number, and is '2'"),
+        (DEVICE + "broker = 1\n" + TRUST, "broker must be a section, and is 1"),
+        (DEVICE, "try: add a section [trust]"),
+        (DEVICE + '[trust]\nkeys = ["no.pub"]\n', "there is no such key"),
+        ("\N{BYTE ORDER MARK}" + DEVICE + TRUST, "trust no key"),
+        (DEVICE + "\udcff", "the agent's settings are no TOML"),
     ],
 )
 def test_settings_that_are_wrong_are_named(
     tmp_path: Path, release_keys: Keys, lines: str, said: str
 ) -> None:
     config = tmp_path / "agent.toml"
-    config.write_text(lines)
+    config.write_bytes(lines.encode(errors="surrogateescape"))
     bundle = make_bundle(tmp_path / "one", release_keys[0])
     done = run("install", bundle.folder, "--config", config)
     assert done.returncode == 1

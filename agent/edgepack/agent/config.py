@@ -1,10 +1,12 @@
 """The agent's settings: one TOML file, read once at the start."""
 
+import codecs
 from pathlib import Path
 
 import msgspec
 
 from edgepack.errors import DeviceError
+from edgepack.toml_errors import describe_type_error
 from edgepack.wire import topics
 
 
@@ -128,11 +130,22 @@ def read_config(path: Path) -> AgentConfig:
             remedy="edgepack fleet enroll DEVICE writes one, or name it with --config",
         ) from error
     try:
-        config = msgspec.toml.decode(content, type=AgentConfig)
+        settings = msgspec.toml.decode(content.removeprefix(codecs.BOM_UTF8))
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise DeviceError(
+            f"the agent's settings are no TOML: {error}", found_in=str(path)
+        ) from error
+    try:
+        config = msgspec.convert(settings, AgentConfig)
+    except msgspec.ValidationError as error:
+        found = describe_type_error(error, settings, AgentConfig)
+        place = f"{path}, {found.place}" if found.place else str(path)
+        raise DeviceError(found.problem, found_in=place, remedy=found.remedy) from error
+    try:
         topics.check_name(config.device, "device id")
         topics.check_name(config.tenant, "tenant")
-    except (msgspec.DecodeError, ValueError) as error:
-        raise DeviceError(f"the agent's settings are wrong: {error}", found_in=str(path)) from error
+    except ValueError as error:
+        raise DeviceError(str(error), found_in=str(path)) from error
     return _anchor(config, path.resolve().parent)
 
 

@@ -11,7 +11,7 @@ from edgepack.errors import BuildError
 from edgepack.packager.config.inputs import InputDeclaration, Section
 from edgepack.packager.config.outputs import OutputDeclaration
 from edgepack.packager.source.fixed_inputs import Numbers
-from edgepack.packager.toml_errors import describe_type_error
+from edgepack.toml_errors import describe_type_error
 
 CONFIG_FILE = "edgepack.toml"
 

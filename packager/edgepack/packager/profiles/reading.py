@@ -23,7 +23,7 @@ from edgepack.errors import ProfileError
 from edgepack.packager.profiles.checks import check_consistency
 from edgepack.packager.profiles.pass_settings import Pass
 from edgepack.packager.profiles.schema import Profile
-from edgepack.packager.toml_errors import describe_type_error
+from edgepack.toml_errors import describe_type_error
 
 _SHIPPED = "edgepack.profiles"
 _PRECISION_OF_TYPES = re.compile(r"^a\d+w\d+$")

@@ -1,7 +1,8 @@
 """Says in a file's own words what msgspec finds wrong with its types.
 
 msgspec tells `Invalid enum value 'rmse' - at `$.gates.accuracy.metric`` and counts the passes of a
-profile's whole family. A person has one file before them, and wants to know what may stand there.
+profile's whole family. A person has one file before them (a profile, an `edgepack.toml`, an agent's
+settings), and wants to know what may stand there.
 """
 
 import difflib
@@ -83,6 +84,7 @@ def describe_type_error(
         return TypeProblem(place=place, problem=f"{place} is {value!r}; allowed are: {tags}")
     if expected := _EXPECTED.match(what):
         wanted = dict.fromkeys(expected["wanted"].split(" | "))
+        wanted.pop("null", None)  # which TOML does not have
         if "float" in wanted:
             wanted.pop("int", None)  # a whole number is one too
         words = " or ".join(_WORDS.get(kind, kind) for kind in wanted)
@@ -98,6 +100,8 @@ def _where_to_take(field: str, kind: object, root: type[msgspec.Struct]) -> str:
     """What to do about a key that is missing."""
     if tags := _tags(kind):
         return f"{field} = one of: {', '.join(tags)}"
+    if _structs(_field(kind, None, field), None):
+        return f"add a section [{field}]"
     inherited = ', or inherit it: extends = "cpu"' if "profile" in _names(root, None) else ""
     return f"{field} = …{inherited}"
 
