@@ -8,8 +8,6 @@ from pathlib import Path
 from edgepack.bundle.keys import PublicKey, key_id, load_public_key, public_pem
 from edgepack.durable import write_file
 from edgepack.errors import FleetError
-from edgepack.fleet.enrolment.authority import Authority, key_pem, make_key, make_signing_request
-from edgepack.fleet.link import CONTROLLER
 
 
 class DataFolder:
@@ -48,22 +46,10 @@ class DataFolder:
             write_file(path, secrets.token_urlsafe(32).encode(), mode=0o600)
         return path.read_text().strip()
 
-    def authority(self) -> Authority:
-        """The fleet's CA, made once."""
-        return Authority(self.root / "pki", "edgepack fleet")
-
-    def controller_certificate(self) -> tuple[Path, Path]:
-        """Certificate and key of the controller, made once; paths."""
-        certificate, key_file = (
-            self.root / "pki" / f"controller.{kind}" for kind in ("crt", "key")
-        )
-        authority = self.authority()
-        if not certificate.exists() or not key_file.exists():
-            key = make_key()
-            write_file(key_file, key_pem(key), mode=0o600)
-            request = make_signing_request(key, CONTROLLER).decode()
-            write_file(certificate, authority.sign_client(request, CONTROLLER).encode())
-        return certificate, key_file
+    @property
+    def pki(self) -> Path:
+        """Where the fleet's CA lies."""
+        return self.root / "pki"
 
     def trust(self, keys: Sequence[Path]) -> tuple[PublicKey, ...]:
         """Adds public keys to those that are trusted and returns all of them.

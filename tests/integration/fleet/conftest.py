@@ -20,18 +20,15 @@ from edgepack.bundle.keys import generate_key, load_private_key, write_key_pair
 from edgepack.bundle.manifest import BundleFacts, Manifest, encode_manifest
 from edgepack.bundle.signature import sign_folder
 from edgepack.errors import FleetError
-from edgepack.fleet.commands.client import FleetClient, rollout_path
-from edgepack.fleet.documents import (
-    FleetInfo,
-    ReleaseView,
-    RolloutRequest,
-    RolloutView,
-    Selector,
-)
+from edgepack.fleet.client.connection import Connection, connect
+from edgepack.fleet.client.fleet_client import FleetClient
+from edgepack.fleet.documents.fleet import FleetInfo
+from edgepack.fleet.documents.rollouts import RolloutSettings, RolloutView, Selector
 from edgepack.fleet.simulation.simulate import SimulateSettings, simulate
 from tests.simulators.manifests import DIGEST, make_variant
 
 MOSQUITTO = "/usr/sbin/mosquitto"
+SIMULATED = Selector(kind="group", group="simulated")
 
 
 def free_port() -> int:
@@ -127,31 +124,30 @@ class FleetProcess:
 
     @property
     def client(self) -> FleetClient:
-        return FleetClient(self.data, self.url)
+        return FleetClient(self.url, data=self.data)
+
+    @property
+    def connection(self) -> Connection:
+        return connect(self.url, self.data, None)
 
     def wait_until(self, is_so: Callable[[], bool], what: str, timeout_s: float = 60.0) -> None:
         wait_until(is_so, what, timeout_s)
 
     def info(self) -> FleetInfo:
-        return self.client.get("/v1/info", FleetInfo)
+        return self.client.info()
 
     def rollout(self, name: str) -> RolloutView:
-        return self.client.get(rollout_path(name), RolloutView)
+        return self.client.rollout(name)
 
-    def act(self, name: str, action: str) -> RolloutView:
-        return self.client.post(rollout_path(name, f"/{action}"), RolloutView)
-
-    def roll_out(self, archive: Path, **settings: object) -> str:
-        release = self.client.upload("/v1/releases", ReleaseView, archive)
+    def roll_out(self, archive: Path, to: Selector = SIMULATED, **settings: object) -> str:
         asked: dict[str, object] = {
-            "selector": Selector(kind="group", group="simulated"),
             "waves": "1,100%",
             "soak_s": 0.2,
             "deadline_s": 30.0,
             **settings,
         }
-        request = RolloutRequest(digest=release.bundle.digest, **asked)  # type: ignore[arg-type]
-        return self.client.post("/v1/rollouts", RolloutView, request).rollout
+        chosen = RolloutSettings(**asked)  # type: ignore[arg-type]
+        return self.client.start_rollout(self.client.publish(archive), to, chosen).rollout
 
     def wait_for(self, name: str, *states: str, timeout_s: float = 60.0) -> RolloutView:
         wait_until(

@@ -17,15 +17,8 @@ from paho.mqtt.enums import CallbackAPIVersion
 
 from edgepack.bundle.keys import generate_key, write_key_pair
 from edgepack.errors import FleetError
-from edgepack.fleet.commands.client import FleetClient
-from edgepack.fleet.documents import (
-    DeviceView,
-    Enrollment,
-    EnrollRequest,
-    EventView,
-    FleetInfo,
-    ReleaseView,
-)
+from edgepack.fleet.documents.devices import Enrollment, EnrollRequest
+from edgepack.fleet.documents.fleet import EventView, FleetInfo
 from edgepack.wire import topics
 
 Serve = Callable[..., Any]
@@ -68,7 +61,7 @@ def test_malformed_messages_on_every_topic_are_counted_and_the_fleet_serves_on(
     serve: Serve, device: Callable[[str, str], mqtt.Client], kind: topics.UpKind
 ) -> None:
     fleet = serve()
-    fleet.client.post("/v1/devices", Enrollment, EnrollRequest(device="cam-1", group="g"))
+    fleet.connection.post("/v1/devices", Enrollment, EnrollRequest(device="cam-1", group="g"))
     client = device(fleet.info().broker, "cam-1")
     payloads = [b"", b"\xff", b"{}", b"[" * 50_000, b'{"v":99}', os.urandom(100_000)]
     for payload in payloads:
@@ -173,7 +166,7 @@ def test_bundles_that_cannot_be_trusted_are_refused_and_leave_nothing(
         path = tmp_path / "bad.edgepack"
         path.write_bytes(damaged)
         with pytest.raises(FleetError) as refusal:
-            fleet.client.upload("/v1/releases", ReleaseView, path)
+            fleet.client.publish(path)
         assert refusal.value.problem, name
     assert list((fleet.data / "incoming").iterdir()) == []
     assert list((fleet.data / "releases").iterdir()) == []
@@ -191,7 +184,7 @@ def test_a_bundle_by_a_key_that_is_not_trusted_is_refused(
     fleet = FleetProcess(tmp_path / "fleet", *arguments).start()
     try:
         with pytest.raises(FleetError, match="key"):
-            fleet.client.upload("/v1/releases", ReleaseView, make_bundle())
+            fleet.client.publish(make_bundle())
     finally:
         assert fleet.stop() == 0
 
@@ -215,14 +208,14 @@ def test_impossible_rollouts_are_refused_by_the_command_line(
 def test_malformed_requests_are_answered_and_unknown_paths_too(serve: Serve) -> None:
     fleet = serve()
     with pytest.raises(FleetError, match="malformed request"):
-        fleet.client.post("/v1/rollouts", FleetInfo)
+        fleet.connection.post("/v1/rollouts", FleetInfo)
     with pytest.raises(FleetError, match="unknown field"):
-        fleet.client.post("/v1/rollouts", FleetInfo, EnrollRequest(device="a", group="b"))
+        fleet.connection.post("/v1/rollouts", FleetInfo, EnrollRequest(device="a", group="b"))
     with pytest.raises(FleetError, match="HTTP status 404"):
-        fleet.client.get("/v1/nothing", FleetInfo)
+        fleet.connection.get("/v1/nothing", FleetInfo)
     with pytest.raises(FleetError, match="after is no number"):
-        fleet.client.get("/v1/events", tuple[EventView, ...], after="x")
-    assert fleet.client.get("/v1/devices", tuple[DeviceView, ...]) == ()
+        fleet.connection.get("/v1/events", tuple[EventView, ...], after="x")
+    assert fleet.client.devices() == ()
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -231,4 +224,4 @@ def test_a_signal_ends_the_fleet_cleanly(serve: Serve, number: signal.Signals) -
     fleet.process.send_signal(number)
     assert fleet.process.wait(15) == 0
     with pytest.raises(FleetError, match="no fleet answers"):
-        FleetClient(fleet.data, fleet.url).get("/v1/info", FleetInfo)
+        fleet.info()

@@ -14,7 +14,7 @@ import paho.mqtt.client as mqtt
 import pytest
 
 from edgepack.agent.config import AgentConfig, read_config
-from edgepack.fleet.link import BrokerAccess, open_client
+from edgepack.fleet.broker.access import BrokerAccess, open_client
 from edgepack.wire import topics
 
 Serve = Callable[..., Any]

@@ -10,8 +10,7 @@ import pytest
 
 from edgepack.bundle.archive import pack
 from edgepack.bundle.keys import load_private_key
-from edgepack.fleet.documents import DeviceView, Selector
-from edgepack.fleet.enrolment.enroll import enroll_device
+from edgepack.fleet.documents.rollouts import Selector
 from tests.simulators.bundles import make_bundle as make_real_bundle
 
 Serve = Callable[..., Any]
@@ -24,7 +23,7 @@ def start_agent(tmp_path: Path) -> Iterator[Callable[[Any, str], None]]:
 
     def start(fleet: Any, device: str) -> None:
         folder = tmp_path / device
-        enroll_device(fleet.client, device=device, group="cameras", folder=folder)
+        fleet.client.enroll(device, group="cameras", folder=folder)
         command = [sys.executable, "-m", "edgepack.agent.cli", "run"]
         with (folder / "agent.log").open("w") as log:
             agents.append(
@@ -56,7 +55,7 @@ def release(tmp_path: Path, key_prefix: Path) -> Callable[..., Path]:
 
 
 def running(fleet: Any) -> dict[str, str]:
-    found = fleet.client.get("/v1/devices", tuple[DeviceView, ...])
+    found = fleet.client.devices()
     return {d.device: d.active.version if d.active else "" for d in found}
 
 
@@ -69,22 +68,22 @@ def test_real_agents_take_what_is_right_refuse_what_is_wrong_and_go_back_when_to
         start_agent(fleet, device)
     fleet.wait_until(lambda: fleet.info().online == 2, "the agents are online")
 
-    first = fleet.roll_out(release(1), selector=cameras, deadline_s=60.0)
+    first = fleet.roll_out(release(1), to=cameras, deadline_s=60.0)
     view = fleet.wait_for(first, "FINISHED", "PAUSED", timeout_s=120)
     assert view.counts == {"COMMITTED": 2}, view
-    second = fleet.roll_out(release(2), selector=cameras, deadline_s=60.0)
+    second = fleet.roll_out(release(2), to=cameras, deadline_s=60.0)
     fleet.wait_for(second, "FINISHED", timeout_s=120)
     assert running(fleet) == {"cam-1": "1.2.0", "cam-2": "1.2.0"}
 
-    broken = fleet.roll_out(release(3, is_wrong=True), selector=cameras, deadline_s=60.0)
+    broken = fleet.roll_out(release(3, is_wrong=True), to=cameras, deadline_s=60.0)
     view = fleet.wait_for(broken, "PAUSED", timeout_s=120)
     assert view.counts == {"FAILED": 1, "WAITING": 1}
     failed = next(part for part in view.assignments if part.state == "FAILED")
     assert "golden" in failed.because
-    assert fleet.act(broken, "abort").counts == {"FAILED": 1, "WITHDRAWN": 1}
+    assert fleet.client.abort_rollout(broken).counts == {"FAILED": 1, "WITHDRAWN": 1}
     assert running(fleet) == {"cam-1": "1.2.0", "cam-2": "1.2.0"}
 
-    assert fleet.act(second, "abort?recall=all").counts == {"RECALLED": 2}
+    assert fleet.client.abort_rollout(second, rollback=True).counts == {"RECALLED": 2}
     fleet.wait_until(
         lambda: running(fleet) == {"cam-1": "1.1.0", "cam-2": "1.1.0"}, "both went back"
     )

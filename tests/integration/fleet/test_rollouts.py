@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from edgepack.errors import FleetError
-from edgepack.fleet.documents import DeviceView
 
 Serve = Callable[..., Any]
 Simulate = Callable[..., Any]
@@ -57,11 +56,11 @@ def test_resume_accepts_the_failures_seen_and_goes_on(
     simulation(fleet, count=3, fail_rate=1.0)
     name = fleet.roll_out(make_bundle(), waves="1,100%", min_sample=2)
     fleet.wait_for(name, "PAUSED")
-    assert fleet.act(name, "resume").state == "RUNNING"
+    assert fleet.client.resume_rollout(name).state == "RUNNING"
     view = fleet.wait_for(name, "PAUSED")
     assert view.wave == 2
     assert view.counts == {"FAILED": 3}
-    fleet.act(name, "resume")
+    fleet.client.resume_rollout(name)
     assert fleet.wait_for(name, "FINISHED").because.startswith("0 of 3 devices committed, 3 failed")
 
 
@@ -95,7 +94,7 @@ def test_abort_with_rollback_sends_devices_back_to_the_release_before(
     name = fleet.roll_out(make_bundle("2.0.0", 2))
     fleet.wait_for(name, "FINISHED")
     assert versions(fleet) == {"2.0.0"}
-    view = fleet.act(name, "abort?recall=all")
+    view = fleet.client.abort_rollout(name, rollback=True)
     assert view.counts == {"RECALLED": 3}
     assert {part.because for part in view.assignments} == {"told to run digits 1.0.0 again"}
     fleet.wait_until(lambda: versions(fleet) == {"1.0.0"}, "all run 1.0.0 again")
@@ -121,10 +120,10 @@ def test_devices_in_a_running_rollout_are_not_offered_a_second_one(
     name = fleet.roll_out(make_bundle())
     with pytest.raises(FleetError, match=f"is in rollout {name}, which is RUNNING"):
         fleet.roll_out(make_bundle("2.0.0", 2))
-    fleet.act(name, "pause")
-    assert fleet.act(name, "abort").counts == {"WITHDRAWN": 2}
+    fleet.client.pause_rollout(name)
+    assert fleet.client.abort_rollout(name).counts == {"WITHDRAWN": 2}
     with pytest.raises(FleetError, match=f"rollout {name} is ABORTED, so it cannot be told to re"):
-        fleet.act(name, "resume")
+        fleet.client.resume_rollout(name)
 
 
 def test_a_killed_controller_resumes_its_rollouts(
@@ -174,7 +173,7 @@ def test_two_hundred_devices_cost_the_origin_one_bundle(
 
 
 def versions(fleet: Any) -> set[str]:
-    found = fleet.client.get("/v1/devices", tuple[DeviceView, ...])
+    found = fleet.client.devices()
     return {device.active.version for device in found if device.active is not None}
 
 

@@ -8,8 +8,8 @@ from sqlalchemy.orm import Session
 
 from edgepack.errors import FleetError
 from edgepack.fleet.database import devices, records
-from edgepack.fleet.documents import Selector
-from edgepack.fleet.rollout import rollouts, status
+from edgepack.fleet.documents.rollouts import Selector
+from edgepack.fleet.rollouts import execution, status
 from edgepack.wire import topics
 from edgepack.wire.messages import (
     Event,
@@ -107,8 +107,8 @@ def test_abort_tells_undecided_devices_to_stay_with_what_they_ran(world: World) 
     name = world.start()
     world.look()
     with world.store.transaction() as session:
-        publications = rollouts.abort(
-            session, rollouts.find(session, name), because="x", recall="undecided", now=2.0
+        publications = execution.abort(
+            session, execution.find(session, name), because="x", recall="undecided", now=2.0
         )
     world.controller.publish(publications)
     last = world.told("a")[-1]
@@ -125,7 +125,9 @@ def test_a_late_device_gets_the_newest_rollout_that_was_not_aborted(world: World
     world.hear("a", says("COMMITTED", 1, active=OLD))
     second = world.start(NEW)
     with world.store.transaction() as session:
-        rollouts.abort(session, rollouts.find(session, second), because="x", recall="all", now=2.0)
+        execution.abort(
+            session, execution.find(session, second), because="x", recall="all", now=2.0
+        )
     world.enroll("late")
     assert [d.rollout for d in world.told("late")] == [first]
     world.enroll("stranger", group="other")

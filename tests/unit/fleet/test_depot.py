@@ -10,7 +10,7 @@ import pytest
 
 from edgepack.fleet.depot.depot import Depot
 from edgepack.fleet.depot.plan import pack_missing
-from edgepack.fleet.releases import Blob, ReleaseFolder, read_chunks
+from edgepack.fleet.releases.folder import Blob, ReleaseFolder, read_chunks
 from edgepack.wire import topics
 from edgepack.wire.messages import Need, NeedFile
 

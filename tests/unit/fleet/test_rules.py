@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edgepack.errors import FleetError
-from edgepack.fleet.rollout.rules import (
+from edgepack.fleet.documents.rollouts import OnBreach
+from edgepack.fleet.rollouts.rules import (
     DECIDED,
     FAILURES,
     TRANSITIONS,
@@ -19,7 +20,6 @@ from edgepack.fleet.rollout.rules import (
     Decision,
     Finish,
     Offer,
-    OnBreach,
     Rollout,
     RolloutEvent,
     RolloutState,

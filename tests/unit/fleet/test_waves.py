@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edgepack.errors import FleetError
-from edgepack.fleet.rollout.waves import divide_devices, format_waves, parse_waves
+from edgepack.fleet.rollouts.waves import divide_devices, format_waves, parse_waves
 
 
 @pytest.mark.parametrize("text", ["100%", "1,10%,100%", "1,5,50%,100%"])

@@ -5,15 +5,16 @@ from typing import Any
 
 import msgspec
 
-from edgepack.fleet.controller import Controller, Inbox
+from edgepack.fleet.controller.controller import Controller
+from edgepack.fleet.controller.inbox import Inbox
 from edgepack.fleet.database import devices
 from edgepack.fleet.database.schema import ReleaseRow
 from edgepack.fleet.database.store import Store, open_store
 from edgepack.fleet.depot.depot import Depot
-from edgepack.fleet.documents import RolloutRequest, RolloutView, Selector
-from edgepack.fleet.releases import ReleaseFolder
-from edgepack.fleet.rollout import membership, rollouts, status
-from edgepack.fleet.rollout.offers import name_of
+from edgepack.fleet.documents.rollouts import RolloutRequest, RolloutView, Selector
+from edgepack.fleet.releases.folder import ReleaseFolder
+from edgepack.fleet.rollouts import execution, membership, status
+from edgepack.fleet.rollouts.offers import name_of
 from edgepack.wire import topics
 from edgepack.wire.histogram import LatencyRecorder
 from edgepack.wire.messages import (
@@ -85,7 +86,7 @@ class World:
 
     def view(self, name: str) -> RolloutView:
         with self.store.transaction() as session:
-            return status.show_rollout(session, rollouts.find(session, name))
+            return status.show_rollout(session, execution.find(session, name))
 
 
 def release_row(bundle: BundleRef) -> ReleaseRow:

@@ -8,16 +8,15 @@ from typing import TYPE_CHECKING
 import click
 import msgspec
 
+from edgepack.fleet.broker.mosquitto import write_broker_folder
+from edgepack.fleet.client.fleet_client import FleetClient
 from edgepack.fleet.commands import show
-from edgepack.fleet.commands.client import FleetClient
 from edgepack.fleet.commands.options import asks, data_option, json_option, print_result
 from edgepack.fleet.data_folder import DataFolder
-from edgepack.fleet.documents import DeviceView, EventView, FleetInfo
-from edgepack.fleet.enrolment.enroll import enroll_device
-from edgepack.fleet.enrolment.mosquitto import write_broker_folder
+from edgepack.fleet.enrolment.authority import Authority
 
 if TYPE_CHECKING:
-    from edgepack.fleet.actions import Fleet
+    from edgepack.fleet.server.fleet import Fleet
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -81,9 +80,9 @@ def serve(
       edgepack fleet serve --broker mqtts://broker.example:8883
     """
     # Database, web server and broker are loaded for this command only: the others start at once.
-    from edgepack.fleet.broker import LIMITS
-    from edgepack.fleet.serve import ServeSettings
-    from edgepack.fleet.serve import serve as run
+    from edgepack.fleet.broker.embedded import LIMITS
+    from edgepack.fleet.server.serve import ServeSettings
+    from edgepack.fleet.server.serve import serve as run
 
     logging.basicConfig(
         level=logging.INFO if verbose else logging.WARNING,
@@ -129,9 +128,8 @@ def devices(group: str, data: Path, url: str, as_json: bool) -> None:
     Example:
       edgepack fleet devices --group cameras
     """
-    client = FleetClient(data, url)
-    found = client.get("/v1/devices", tuple[DeviceView, ...], group=group)
-    info = client.get("/v1/info", FleetInfo)
+    client = FleetClient(url, data=data)
+    found, info = client.devices(group), client.info()
     print_result(found, as_json, lambda: show.devices_table(found, info, time.time()))
 
 
@@ -144,7 +142,7 @@ def info(data: Path, url: str, as_json: bool) -> None:
     Example:
       edgepack fleet info --json
     """
-    found = FleetClient(data, url).get("/v1/info", FleetInfo)
+    found = FleetClient(url, data=data).info()
     print_result(
         found,
         as_json,
@@ -163,8 +161,7 @@ def events(after: int, limit: int, data: Path, url: str, as_json: bool) -> None:
     Example:
       edgepack fleet events --after 1200 --json
     """
-    client = FleetClient(data, url)
-    found = client.get("/v1/events", tuple[EventView, ...], after=after, limit=limit)
+    found = FleetClient(url, data=data).events(after=after, limit=limit)
     print_result(found, as_json, lambda: show.events_table(found))
 
 
@@ -187,13 +184,9 @@ def enroll(device: str, group: str, output: Path, data: Path, url: str, as_json:
       edgepack fleet enroll cam-7 --group cameras -o cam-7/
       edgepack-agent run --config cam-7/agent.toml
     """
-    client = FleetClient(data, url)
-    enrollment = enroll_device(client, device=device, group=group, folder=output)
-    document = {"device": device, "group": group, "config": str(output / "agent.toml")}
+    found = FleetClient(url, data=data).enroll(device, group=group, folder=output)
     print_result(
-        document,
-        as_json,
-        lambda: f"{enrollment.device} is enrolled in group {group}: {output / 'agent.toml'}",
+        found, as_json, lambda: f"{found.device} is enrolled in group {found.group}: {found.config}"
     )
 
 
@@ -221,8 +214,8 @@ def broker_config(
       mosquitto -c broker/mosquitto.conf
       edgepack fleet serve --broker mqtts://broker.example:8883
     """
-    folder = DataFolder(data)
-    config = write_broker_folder(folder, folder=output, hosts=hosts, port=port, tenant=tenant)
+    authority = Authority(DataFolder(data).pki)
+    config = write_broker_folder(authority, folder=output, hosts=hosts, port=port, tenant=tenant)
     document = {"config": str(config), "broker": f"mqtts://{hosts[0]}:{port}"}
     print_result(
         document,

@@ -9,23 +9,28 @@ import click
 import msgspec
 from rich.console import Console, RenderableType
 
-from edgepack.fleet.commands.client import DEFAULT_URL, URL_VARIABLE
+from edgepack.fleet.client.connection import (
+    DATA_VARIABLE,
+    DEFAULT_URL,
+    TOKEN_VARIABLE,
+    URL_VARIABLE,
+)
 from edgepack.fleet.data_folder import default_root
 
 data_option = click.option(
     "--data",
     type=click.Path(path_type=Path, file_okay=False),
-    envvar="EDGEPACK_FLEET_DATA",
+    envvar=DATA_VARIABLE,
     default=default_root,
     show_default="~/.local/share/edgepack/fleet",
-    help="The fleet's folder. [env: EDGEPACK_FLEET_DATA]",
+    help=f"The fleet's folder. [env: {DATA_VARIABLE}]",
 )
 url_option = click.option(
     "--url",
     envvar=URL_VARIABLE,
     default=DEFAULT_URL,
     show_default=True,
-    help=f"Where the fleet serves. [env: {URL_VARIABLE}; token: --data or EDGEPACK_FLEET_TOKEN]",
+    help=f"Where the fleet serves. [env: {URL_VARIABLE}; token: --data or {TOKEN_VARIABLE}]",
 )
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
@@ -38,7 +43,7 @@ def asks(command: Callable[..., None]) -> Callable[..., None]:
 def print_result(value: Any, as_json: bool, picture: Callable[[], RenderableType]) -> None:
     """Prints a result: as JSON, or as people read it."""
     if as_json:
-        click.echo(msgspec.json.format(msgspec.json.encode(value), indent=2))
+        click.echo(msgspec.json.format(msgspec.json.encode(value, enc_hook=str), indent=2))
     else:
         console().print(picture())
 

@@ -1,9 +1,8 @@
 """The commands `edgepack rollout …`."""
 
 import sys
-import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,16 +10,13 @@ import click
 import msgspec
 from rich.live import Live
 
-from edgepack.bundle.archive import pack
-from edgepack.errors import FleetError
+from edgepack.fleet.client.fleet_client import FleetClient
 from edgepack.fleet.commands import show
-from edgepack.fleet.commands.client import FleetClient, rollout_path
 from edgepack.fleet.commands.options import Share, asks, console, print_result
-from edgepack.fleet.documents import ReleaseView, RolloutRequest, RolloutView, Selector
-from edgepack.fleet.rollout.waves import parse_waves
+from edgepack.fleet.documents.rollouts import RolloutSettings, RolloutView, Selector
+from edgepack.fleet.rollouts.waves import parse_waves
 
-WATCH_S = 0.5
-STOPPED = ("FINISHED", "ABORTED", "PAUSED")
+DEFAULTS = RolloutSettings()
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -41,33 +37,39 @@ def rollout() -> None:
 @click.option("--all", "everybody", is_flag=True, help="To every device.")
 @click.option(
     "--waves",
-    default="1,10%,100%",
+    default=DEFAULTS.waves,
     show_default=True,
     help="Devices addressed in all after each wave.",
 )
 @click.option(
-    "--soak", default=10.0, show_default=True, help="Seconds a model serves before its commit."
+    "--soak",
+    default=DEFAULTS.soak_s,
+    show_default=True,
+    help="Seconds a model serves before its commit.",
 )
 @click.option(
-    "--deadline", default=900.0, show_default=True, help="Seconds until a device counts as silent."
+    "--deadline",
+    default=DEFAULTS.deadline_s,
+    show_default=True,
+    help="Seconds until a device counts as silent.",
 )
 @click.option(
     "--max-failures",
     type=Share(),
-    default="10%",
+    default=f"{DEFAULTS.max_failed_share:.0%}",
     show_default=True,
     help="Share of failed and silent devices of a wave that is let pass.",
 )
 @click.option(
     "--min-sample",
-    default=5,
+    default=DEFAULTS.min_sample,
     show_default=True,
     help="Decided devices before a wave under way is judged.",
 )
 @click.option(
     "--on-breach",
     type=click.Choice(["pause", "abort"]),
-    default="pause",
+    default=DEFAULTS.on_breach,
     show_default=True,
     help="What happens when more fail.",
 )
@@ -94,13 +96,10 @@ def start(
       edgepack rollout start model-1.2.0.edgepack --group cameras
       edgepack rollout start model-1.2.0.edgepack --device cam-7 --soak 60
     """
-    selector = _selector(group, names, everybody)
+    to = _selector(group, names, everybody)
     parse_waves(waves)
-    client = FleetClient(data, url)
-    release = _upload(client, bundle)
-    request = RolloutRequest(
-        digest=release.bundle.digest,
-        selector=selector,
+    client = FleetClient(url, data=data)
+    settings = RolloutSettings(
         waves=waves,
         soak_s=soak,
         deadline_s=deadline,
@@ -108,7 +107,7 @@ def start(
         min_sample=min_sample,
         on_breach=on_breach,
     )
-    view = client.post("/v1/rollouts", RolloutView, request)
+    view = client.start_rollout(client.publish(bundle), to, settings)
     print_result(view, as_json, lambda: _started(view))
 
 
@@ -130,21 +129,6 @@ def _selector(group: str, names: tuple[str, ...], everybody: bool) -> Selector:
     return Selector(kind="all") if everybody else Selector(kind="devices", devices=names)
 
 
-def _upload(client: FleetClient, bundle: Path) -> ReleaseView:
-    if bundle.is_file():
-        return client.upload("/v1/releases", ReleaseView, bundle)
-    if not bundle.is_dir():
-        raise FleetError(
-            "there is no such bundle",
-            found_in=str(bundle),
-            remedy="edgepack build MODEL.onnx --profile cpu --key release.key -o FILE.edgepack",
-        )
-    with tempfile.TemporaryDirectory(prefix="edgepack-") as folder:
-        archive = Path(folder) / "bundle.edgepack"
-        pack(bundle, archive)
-        return client.upload("/v1/releases", ReleaseView, archive)
-
-
 @rollout.command("list")
 @asks
 def list_rollouts(data: Path, url: str, as_json: bool) -> None:
@@ -154,7 +138,7 @@ def list_rollouts(data: Path, url: str, as_json: bool) -> None:
     Example:
       edgepack rollout list
     """
-    found = FleetClient(data, url).get("/v1/rollouts", tuple[RolloutView, ...])
+    found = FleetClient(url, data=data).rollouts()
     print_result(found, as_json, lambda: show.rollouts_table(found))
 
 
@@ -168,7 +152,7 @@ def status(name: str, data: Path, url: str, as_json: bool) -> None:
     Example:
       edgepack rollout status r1
     """
-    view = FleetClient(data, url).get(rollout_path(name), RolloutView)
+    view = FleetClient(url, data=data).rollout(name)
     print_result(view, as_json, lambda: show.rollout_panel(view))
 
 
@@ -182,33 +166,24 @@ def watch(name: str, data: Path, url: str, as_json: bool) -> None:
     Example:
       edgepack rollout watch r1
     """
-    client = FleetClient(data, url)
-
-    def look() -> RolloutView:
-        return client.get(rollout_path(name), RolloutView)
-
-    if sys.stdout.isatty() and not as_json:
-        view = _watch_live(look)
-    else:
-        view = _watch_lines(look, as_json)
+    views = FleetClient(url, data=data).watch_rollout(name)
+    is_live = sys.stdout.isatty() and not as_json
+    view = _watch_live(views) if is_live else _watch_lines(views, as_json)
     if view.state != "FINISHED":
         sys.exit(1)
 
 
-def _watch_live(look: Callable[[], RolloutView]) -> RolloutView:
-    view = look()
+def _watch_live(views: Iterator[RolloutView]) -> RolloutView:
+    view = next(views)
     with Live(show.rollout_panel(view), console=console(), auto_refresh=False) as live:
-        while view.state not in STOPPED:
-            time.sleep(WATCH_S)
-            view = look()
+        for view in views:
             live.update(show.rollout_panel(view), refresh=True)
     return view
 
 
-def _watch_lines(look: Callable[[], RolloutView], as_json: bool) -> RolloutView:
+def _watch_lines(views: Iterator[RolloutView], as_json: bool) -> RolloutView:
     shown: Any = None
-    while True:
-        view = look()
+    for view in views:
         key = (view.state, view.wave, view.counts, view.because)
         if key != shown and as_json:
             click.echo(msgspec.json.encode(msgspec.structs.replace(view, assignments=())))
@@ -218,9 +193,7 @@ def _watch_lines(look: Callable[[], RolloutView], as_json: bool) -> RolloutView:
                 f"wave {view.wave}/{view.wave_count}: {show.counts_line(view)}; {view.because}"
             )
         shown = key
-        if view.state in STOPPED:
-            return view
-        time.sleep(WATCH_S)
+    return view
 
 
 @rollout.command()
@@ -233,7 +206,8 @@ def pause(name: str, data: Path, url: str, as_json: bool) -> None:
     Example:
       edgepack rollout pause r1
     """
-    _act(name, "/pause", data, url, as_json)
+    view = FleetClient(url, data=data).pause_rollout(name)
+    print_result(view, as_json, lambda: show.rollout_panel(view))
 
 
 @rollout.command()
@@ -246,7 +220,8 @@ def resume(name: str, data: Path, url: str, as_json: bool) -> None:
     Example:
       edgepack rollout resume r1
     """
-    _act(name, "/resume", data, url, as_json)
+    view = FleetClient(url, data=data).resume_rollout(name)
+    print_result(view, as_json, lambda: show.rollout_panel(view))
 
 
 @rollout.command()
@@ -262,9 +237,5 @@ def abort(name: str, rollback: bool, data: Path, url: str, as_json: bool) -> Non
     Example:
       edgepack rollout abort r1 --rollback
     """
-    _act(name, f"/abort?recall={'all' if rollback else 'undecided'}", data, url, as_json)
-
-
-def _act(name: str, action: str, data: Path, url: str, as_json: bool) -> None:
-    view = FleetClient(data, url).post(rollout_path(name, action), RolloutView)
+    view = FleetClient(url, data=data).abort_rollout(name, rollback=rollback)
     print_result(view, as_json, lambda: show.rollout_panel(view))

@@ -7,14 +7,9 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from edgepack.fleet.documents import (
-    AssignmentView,
-    DeviceView,
-    EventView,
-    FleetInfo,
-    LatencyView,
-    RolloutView,
-)
+from edgepack.fleet.documents.devices import DeviceView
+from edgepack.fleet.documents.fleet import EventView, FleetInfo
+from edgepack.fleet.documents.rollouts import AssignmentView, LatencyView, RolloutView
 
 _STYLES = {
     "COMMITTED": "green",

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 import msgspec
 
-from edgepack.fleet.commands.client import FleetClient
+from edgepack.fleet.client.fleet_client import FleetClient
 from edgepack.fleet.commands.options import Share, asks
 from edgepack.fleet.simulation.simulate import SimulateSettings
 from edgepack.fleet.simulation.simulate import simulate as run
@@ -58,6 +58,6 @@ def simulate(
         silent_rate=silent_rate,
         seed=seed,
     )
-    states = run(FleetClient(data, url), settings, stopping=stopping, for_s=for_s, show=tell)
+    states = run(FleetClient(url, data=data), settings, stopping=stopping, for_s=for_s, show=tell)
     if as_json:
         click.echo(msgspec.json.encode(states))

@@ -10,8 +10,7 @@ from sqlalchemy.orm import Session
 
 from edgepack.errors import FleetError, TransferError
 from edgepack.fleet.database.schema import DeviceRow
-from edgepack.fleet.documents import DeviceView
-from edgepack.fleet.link import CONTROLLER
+from edgepack.fleet.documents.devices import CONTROLLER, DeviceView
 from edgepack.wire import topics
 from edgepack.wire.messages import Desired, Reported, decode, encode
 
@@ -162,6 +161,15 @@ def list_devices(session: Session, group: str = "") -> tuple[DeviceView, ...]:
     if group:
         query = query.where(DeviceRow.group == group)
     return tuple(_view(row) for row in session.scalars(query))
+
+
+def show_device(session: Session, device: str) -> DeviceView:
+    """One device.
+
+    Raises:
+        FleetError: It is not enrolled.
+    """
+    return _view(find_devices(session, (device,))[0])
 
 
 def _view(row: DeviceRow) -> DeviceView:

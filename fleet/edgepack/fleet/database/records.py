@@ -8,7 +8,8 @@ from sqlalchemy.orm import Session
 
 from edgepack.errors import TransferError
 from edgepack.fleet.database.schema import DeviceRow, EventRow, TelemetryRow
-from edgepack.fleet.documents import EventView, LatencyView
+from edgepack.fleet.documents.fleet import EventView
+from edgepack.fleet.documents.rollouts import LatencyView
 from edgepack.wire.histogram import check, merge, percentile
 from edgepack.wire.messages import Event, Histogram, Telemetry
 

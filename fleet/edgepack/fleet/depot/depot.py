@@ -18,7 +18,7 @@ import msgspec
 from edgepack.errors import EdgepackError
 from edgepack.fleet.depot.pace import Pace, wait_before
 from edgepack.fleet.depot.plan import Lack, Pass, plan_pass, read_missing
-from edgepack.fleet.releases import Blob, ReleaseFolder, read_chunks
+from edgepack.fleet.releases.folder import Blob, ReleaseFolder, read_chunks
 from edgepack.wire import topics
 from edgepack.wire.messages import Need
 

@@ -12,11 +12,13 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from edgepack.durable import write_file
 from edgepack.errors import FleetError
+from edgepack.fleet.documents.devices import CONTROLLER
 
 AUTHORITY_DAYS = 3650
 CERTIFICATE_DAYS = 825
 _CLOCK_SKEW = datetime.timedelta(days=1)  # boards without a battery start with an old clock
 
+NAME = "edgepack fleet"
 CA_FILE, CA_KEY_FILE = "ca.crt", "ca.key"
 
 
@@ -47,14 +49,15 @@ class Authority:
         ca_file: PEM of its certificate, for whoever must trust it.
     """
 
-    def __init__(self, folder: Path, name: str) -> None:
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
         self.ca_file = folder / CA_FILE
         key_file = folder / CA_KEY_FILE
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         if not self.ca_file.exists() or not key_file.exists():
             key = make_key()
             write_file(key_file, key_pem(key), mode=0o600)
-            write_file(self.ca_file, _pem(_make_ca(key, name)))
+            write_file(self.ca_file, _pem(_make_ca(key, NAME)))
         try:
             loaded = serialization.load_pem_private_key(key_file.read_bytes(), None)
             self._certificate = x509.load_pem_x509_certificate(self.ca_file.read_bytes())
@@ -96,6 +99,16 @@ class Authority:
             x509.ExtendedKeyUsage([ExtendedKeyUsageOID.CLIENT_AUTH]), critical=False
         )
         return _pem(builder.sign(self._key, hashes.SHA256())).decode()
+
+    def controller_files(self) -> tuple[Path, Path]:
+        """Certificate and key of the controller, made once beside the CA; paths."""
+        certificate, key_file = (self._folder / f"controller.{kind}" for kind in ("crt", "key"))
+        if not certificate.exists() or not key_file.exists():
+            key = make_key()
+            write_file(key_file, key_pem(key), mode=0o600)
+            request = make_signing_request(key, CONTROLLER).decode()
+            write_file(certificate, self.sign_client(request, CONTROLLER).encode())
+        return certificate, key_file
 
     def sign_server(self, key: ec.EllipticCurvePrivateKey, hosts: Sequence[str]) -> str:
         """A server certificate (PEM) for host names and addresses, at least one."""

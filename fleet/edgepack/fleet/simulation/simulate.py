@@ -17,9 +17,8 @@ import paho.mqtt.client as mqtt
 
 from edgepack.agent.config import AgentConfig, read_config
 from edgepack.errors import EdgepackError, TransferError
-from edgepack.fleet.commands.client import FleetClient
-from edgepack.fleet.enrolment.enroll import CONFIG_FILE, enroll_device
-from edgepack.fleet.link import BrokerAccess, open_client
+from edgepack.fleet.broker.access import BrokerAccess, open_client
+from edgepack.fleet.client.fleet_client import FleetClient
 from edgepack.fleet.simulation.port import Port
 from edgepack.fleet.simulation.simulated_device import SimulatedDevice
 
@@ -143,9 +142,8 @@ def _enrolled(
     client: FleetClient, settings: SimulateSettings, number: int, folder: Path
 ) -> _Connection:
     name = f"{settings.prefix}-{number}"
-    enroll_device(client, device=name, group=settings.group, folder=folder / name)
-    config = read_config(folder / name / CONFIG_FILE)
-    return _Connection(config, settings, f"{settings.seed}/{name}")
+    enrolled = client.enroll(name, group=settings.group, folder=folder / name)
+    return _Connection(read_config(enrolled.config), settings, f"{settings.seed}/{name}")
 
 
 def _run(

@@ -11,26 +11,23 @@ from sqlalchemy import select
 
 from edgepack.bundle.keys import PublicKey, public_pem
 from edgepack.errors import FleetError
-from edgepack.fleet.controller import Controller, Inbox
+from edgepack.fleet.broker.link import Link
+from edgepack.fleet.controller.controller import Controller
+from edgepack.fleet.controller.inbox import Inbox
 from edgepack.fleet.data_folder import DataFolder
 from edgepack.fleet.database import devices, records
 from edgepack.fleet.database.schema import ReleaseRow
 from edgepack.fleet.database.store import Store
 from edgepack.fleet.depot.depot import Depot
-from edgepack.fleet.documents import (
-    DeviceView,
-    Enrollment,
-    EnrollRequest,
-    EventView,
-    FleetInfo,
-    ReleaseView,
-    RolloutRequest,
-    RolloutView,
-)
-from edgepack.fleet.link import Link
-from edgepack.fleet.releases import ReleaseFolder, note_release, place_release
-from edgepack.fleet.rollout import membership, rollouts, status
-from edgepack.fleet.rollout.offers import bundle_ref
+from edgepack.fleet.documents.devices import DeviceView, Enrollment, EnrollRequest
+from edgepack.fleet.documents.fleet import EventView, FleetInfo
+from edgepack.fleet.documents.releases import ReleaseView
+from edgepack.fleet.documents.rollouts import RolloutRequest, RolloutView
+from edgepack.fleet.enrolment.authority import Authority
+from edgepack.fleet.releases.folder import ReleaseFolder
+from edgepack.fleet.releases.publish import note_release, place_release
+from edgepack.fleet.rollouts import execution, membership, status
+from edgepack.fleet.rollouts.offers import bundle_ref
 
 UPLOAD_RESERVE_BYTES = 256 * 1024 * 1024
 
@@ -71,6 +68,15 @@ class Fleet(msgspec.Struct, frozen=True, kw_only=True):
         with self.store.transaction() as session:
             return devices.list_devices(session, group)
 
+    def device(self, device: str) -> DeviceView:
+        """One device.
+
+        Raises:
+            FleetError: No device of that id is enrolled.
+        """
+        with self.store.transaction() as session:
+            return devices.show_device(session, device)
+
     def enroll(self, request: EnrollRequest) -> Enrollment:
         """Takes a device in and says what it needs to know.
 
@@ -85,7 +91,7 @@ class Fleet(msgspec.Struct, frozen=True, kw_only=True):
             )
         certificate = authority = ""
         if self.broker_is_tls:
-            ca = self.folder.authority()
+            ca = Authority(self.folder.pki)
             certificate = ca.sign_client(request.signing_request, request.device)
             authority = ca.pem
         now = time.time()
@@ -136,7 +142,7 @@ class Fleet(msgspec.Struct, frozen=True, kw_only=True):
         """Starts a rollout.
 
         Raises:
-            FleetError: See `edgepack.fleet.rollout.membership.start`.
+            FleetError: See `edgepack.fleet.rollouts.membership.start`.
         """
         with self.store.transaction() as session:
             view = status.show_rollout(session, membership.start(session, request, time.time()))
@@ -151,29 +157,29 @@ class Fleet(msgspec.Struct, frozen=True, kw_only=True):
     def rollout(self, name: str) -> RolloutView:
         """One rollout, with its devices."""
         with self.store.transaction() as session:
-            return status.show_rollout(session, rollouts.find(session, name))
+            return status.show_rollout(session, execution.find(session, name))
 
     def pause(self, name: str) -> RolloutView:
         """Stops offering."""
         with self.store.transaction() as session:
-            rollout = rollouts.find(session, name)
-            rollouts.pause(session, rollout, time.time())
+            rollout = execution.find(session, name)
+            execution.pause(session, rollout, time.time())
             return status.show_rollout(session, rollout)
 
     def resume(self, name: str) -> RolloutView:
         """Goes on after a pause."""
         with self.store.transaction() as session:
-            rollout = rollouts.find(session, name)
-            rollouts.resume(session, rollout, time.time())
+            rollout = execution.find(session, name)
+            execution.resume(session, rollout, time.time())
             view = status.show_rollout(session, rollout)
         self.inbox.wake()
         return view
 
     def abort(self, name: str, recall: str) -> RolloutView:
-        """Ends a rollout; `recall` as in `edgepack.fleet.rollout.rollouts.abort`."""
+        """Ends a rollout; `recall` as in `edgepack.fleet.rollouts.execution.abort`."""
         with self.store.transaction() as session:
-            rollout = rollouts.find(session, name)
-            publications = rollouts.abort(
+            rollout = execution.find(session, name)
+            publications = execution.abort(
                 session, rollout, because="aborted by a person", recall=recall, now=time.time()
             )
             view = status.show_rollout(session, rollout)

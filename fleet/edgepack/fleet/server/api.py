@@ -15,8 +15,10 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from edgepack.errors import EdgepackError, FleetError
-from edgepack.fleet.actions import Fleet
-from edgepack.fleet.documents import EnrollRequest, Refusal, RolloutRequest
+from edgepack.fleet.documents.devices import EnrollRequest
+from edgepack.fleet.documents.fleet import Refusal
+from edgepack.fleet.documents.rollouts import RolloutRequest
+from edgepack.fleet.server.fleet import Fleet
 
 log = logging.getLogger(__name__)
 
@@ -41,6 +43,9 @@ def make_app(fleet: Fleet, token: str) -> Starlette:
     async def devices(request: Request) -> Response:
         group = request.query_params.get("group", "")
         return _json(await run_in_threadpool(fleet.devices, group))
+
+    async def device(request: Request) -> Response:
+        return _json(await run_in_threadpool(fleet.device, request.path_params["device"]))
 
     async def enroll(request: Request) -> Response:
         return _json(await run_in_threadpool(fleet.enroll, await _read(request, EnrollRequest)))
@@ -94,6 +99,7 @@ def make_app(fleet: Fleet, token: str) -> Starlette:
             route("/v1/info", info, "GET"),
             route("/v1/devices", devices, "GET"),
             route("/v1/devices", enroll, "POST"),
+            route("/v1/devices/{device}", device, "GET"),
             route("/v1/releases", releases, "GET"),
             route("/v1/releases", upload, "POST"),
             route("/v1/rollouts", rollouts, "GET"),

@@ -5,9 +5,8 @@ from pathlib import Path
 
 from edgepack.durable import write_file
 from edgepack.errors import FleetError
-from edgepack.fleet.data_folder import DataFolder
-from edgepack.fleet.enrolment.authority import key_pem, make_key
-from edgepack.fleet.link import CONTROLLER
+from edgepack.fleet.documents.devices import CONTROLLER
+from edgepack.fleet.enrolment.authority import Authority, key_pem, make_key
 from edgepack.wire import topics
 from edgepack.wire.messages import MAX_MESSAGE_BYTES
 
@@ -50,12 +49,12 @@ topic readwrite {prefix}/{tenant}/#
 
 
 def write_broker_folder(
-    data: DataFolder, *, folder: Path, hosts: Sequence[str], port: int, tenant: str
+    authority: Authority, *, folder: Path, hosts: Sequence[str], port: int, tenant: str
 ) -> Path:
     """Writes configuration, access rules, CA certificate and a server certificate.
 
     Args:
-        data: The fleet's folder, with its CA.
+        authority: The fleet's CA.
         folder: Where to; made when missing. Its server key is replaced when it is there.
         hosts: Names and addresses that devices reach the broker by.
         port: Where it shall listen.
@@ -67,7 +66,6 @@ def write_broker_folder(
     Raises:
         FleetError: The folder cannot be written.
     """
-    authority = data.authority()
     key = make_key()
     folder = folder.resolve()
     try:

@@ -6,87 +6,33 @@ message that cannot be read or that breaks something is dropped alone, counted a
 """
 
 import logging
-import queue
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable
 
-import msgspec
 from sqlalchemy.orm import Session
 
 from edgepack.errors import TransferError
+from edgepack.fleet.controller.inbox import Inbox, Incoming
 from edgepack.fleet.database import devices, records
 from edgepack.fleet.database.devices import Publication
 from edgepack.fleet.database.schema import DeviceRow
 from edgepack.fleet.database.store import Store
 from edgepack.fleet.depot.depot import Depot
-from edgepack.fleet.rollout import membership, rollouts
+from edgepack.fleet.rollouts import execution, membership
 from edgepack.wire import messages, topics
 
 log = logging.getLogger(__name__)
 
-INBOX_LENGTH = 20_000
-BATCH_LENGTH = 500
+MAX_STRANGERS = 20_000
+"""Devices that are not enrolled and are named in the log, once each."""
 STEP_S = 0.5
 """How often rollouts are looked at, at least."""
 FORGET_S = 3600.0
 MAX_WARNINGS = 5
 """Malformed messages of one batch that are logged; all of them are counted."""
 AUTO_GROUP = "auto"
-
-
-class Incoming(msgspec.Struct, frozen=True, kw_only=True):
-    """A message as it came."""
-
-    topic: str
-    payload: bytes
-
-
-class Inbox:
-    """Takes what comes in from any thread without ever waiting.
-
-    Attributes:
-        counters: Messages by what became of them.
-    """
-
-    def __init__(self) -> None:
-        self._queue: queue.Queue[Incoming | None] = queue.Queue(INBOX_LENGTH)
-        self.counters: Counter[str] = Counter()
-        self.reconnected = threading.Event()
-
-    def receive(self, topic: str, payload: bytes) -> None:
-        """Keeps a message; one too many is dropped (devices repeat what matters)."""
-        try:
-            self._queue.put_nowait(Incoming(topic=topic, payload=payload))
-        except queue.Full:
-            self.counters["overflow"] += 1
-
-    def connected(self) -> None:
-        """Notes that the broker is there (again) and may have forgotten what was retained."""
-        self.reconnected.set()
-        self.wake()
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether nothing waits to be taken."""
-        return self._queue.empty()
-
-    def wake(self) -> None:
-        """Makes the controller look at once."""
-        if self._queue.empty():
-            self._queue.put(None)
-
-    def take(self, timeout_s: float) -> list[Incoming]:
-        """The next messages, in order; waits for the first one at most `timeout_s`."""
-        batch: list[Incoming | None] = []
-        try:
-            batch.append(self._queue.get(timeout=timeout_s))
-            while len(batch) < BATCH_LENGTH:
-                batch.append(self._queue.get_nowait())
-        except queue.Empty:
-            pass
-        return [message for message in batch if message is not None]
 
 
 class Controller:
@@ -160,7 +106,7 @@ class Controller:
         if self._inbox.is_empty or now - self._stepped_at >= STEP_S:
             self._stepped_at = now
             with self._store.transaction() as session:
-                publications = rollouts.step(session, now)
+                publications = execution.step(session, now)
                 if now - self._forgot_at >= FORGET_S:
                     self._forgot_at = now
                     records.forget_old(session, now)
@@ -225,7 +171,7 @@ class Controller:
             if devices.note_report(session, row, reported, now) == "stale":
                 return "stale"
             if reported.online:
-                rollouts.note_report(session, row, reported, now)
+                execution.note_report(session, row, reported, now)
                 if (publication := devices.answer(row, now)) is not None:
                     publications.append(publication)
         elif kind == "need":
@@ -239,7 +185,7 @@ class Controller:
         return kind
 
     def _ignore(self, device: str) -> str:
-        if device not in self._strangers and len(self._strangers) < INBOX_LENGTH:
+        if device not in self._strangers and len(self._strangers) < MAX_STRANGERS:
             self._strangers.add(device)
             log.warning("device=%s ignored because=it is not enrolled", device)
         return "not_enrolled"

@@ -8,8 +8,8 @@ from sqlalchemy.orm import Session
 
 from edgepack.fleet.database import devices, records
 from edgepack.fleet.database.schema import AssignmentRow, DeviceRow, ReleaseRow, RolloutRow
-from edgepack.fleet.documents import AssignmentView, RolloutView, Selector
-from edgepack.fleet.rollout.offers import bundle_ref, name_of
+from edgepack.fleet.documents.rollouts import AssignmentView, RolloutView, Selector
+from edgepack.fleet.rollouts.offers import bundle_ref, name_of
 
 
 def list_rollouts(session: Session) -> tuple[RolloutView, ...]:

@@ -1,30 +1,23 @@
-"""Enrolling a device: registering it, and writing the folder that it is set up from."""
+"""The folder that a device is set up from: its settings, the keys it trusts, its certificate."""
 
 from pathlib import Path
+
+from cryptography.hazmat.primitives.asymmetric import ec
 
 from edgepack.agent.config import read_config
 from edgepack.durable import write_file
 from edgepack.errors import FleetError
-from edgepack.fleet.commands.client import FleetClient
-from edgepack.fleet.documents import Enrollment, EnrollRequest, FleetInfo
-from edgepack.fleet.enrolment.authority import key_pem, make_key, make_signing_request
+from edgepack.fleet.documents.devices import Enrollment
+from edgepack.fleet.enrolment.authority import key_pem
 
 CONFIG_FILE = "agent.toml"
 
 
-def enroll_device(client: FleetClient, *, device: str, group: str, folder: Path) -> Enrollment:
-    """Enrols a device and writes `agent.toml`, trusted keys and, for TLS, its certificate.
-
-    The device's private key is made here and never leaves the folder.
-
-    Args:
-        client: The running fleet.
-        device: Device id.
-        group: Its group.
-        folder: Made when it is missing; to be copied to the device.
+def check_unused(folder: Path) -> None:
+    """Refuses a folder that a device was set up from before.
 
     Raises:
-        FleetError: The folder holds settings already, cannot be written, or the fleet refuses.
+        FleetError: It holds settings.
     """
     config = folder / CONFIG_FILE
     if config.exists():
@@ -33,14 +26,25 @@ def enroll_device(client: FleetClient, *, device: str, group: str, folder: Path)
             found_in=str(config),
             remedy="choose another folder with -o",
         )
-    key = make_key()
-    is_tls = client.get("/v1/info", FleetInfo).broker_is_tls
-    request = make_signing_request(key, device).decode() if is_tls else ""
-    enrollment = client.post(
-        "/v1/devices",
-        Enrollment,
-        EnrollRequest(device=device, group=group, signing_request=request),
-    )
+
+
+def write_device_folder(
+    folder: Path, enrollment: Enrollment, key: ec.EllipticCurvePrivateKey
+) -> Path:
+    """Writes `agent.toml`, trusted keys and, for TLS, the device's key and certificate.
+
+    Args:
+        folder: Made when it is missing; to be copied to the device.
+        enrollment: What the fleet said.
+        key: The device's private key.
+
+    Returns:
+        The settings' path.
+
+    Raises:
+        FleetError: The folder cannot be written.
+    """
+    config = folder / CONFIG_FILE
     try:
         folder.mkdir(parents=True, exist_ok=True)
         trusted = []
@@ -58,7 +62,7 @@ def enroll_device(client: FleetClient, *, device: str, group: str, folder: Path)
             f"cannot write the device's folder: {error.strerror}", found_in=str(folder)
         ) from error
     read_config(config)  # what the agent will read must be readable
-    return enrollment
+    return config
 
 
 def _settings(enrollment: Enrollment, trusted: list[str]) -> str:

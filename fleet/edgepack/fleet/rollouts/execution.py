@@ -15,8 +15,9 @@ from edgepack.errors import FleetError
 from edgepack.fleet.database import records
 from edgepack.fleet.database.devices import Publication
 from edgepack.fleet.database.schema import AssignmentRow, DeviceRow, RolloutRow
-from edgepack.fleet.rollout import rules
-from edgepack.fleet.rollout.offers import name_of, offer, send_back
+from edgepack.fleet.documents.rollouts import OnBreach
+from edgepack.fleet.rollouts import rules
+from edgepack.fleet.rollouts.offers import name_of, offer, send_back
 from edgepack.wire.messages import Reported
 
 log = logging.getLogger(__name__)
@@ -188,7 +189,7 @@ def _for_rules(rollout: RolloutRow) -> rules.Rollout:
         threshold=rules.Threshold(
             max_failed_share=rollout.max_failed_share,
             min_sample=rollout.min_sample,
-            on_breach=msgspec.convert(rollout.on_breach, rules.OnBreach),
+            on_breach=msgspec.convert(rollout.on_breach, OnBreach),
         ),
         accepted_failures=rollout.accepted_failures,
     )

@@ -14,10 +14,10 @@ from edgepack.errors import FleetError
 from edgepack.fleet.database import devices
 from edgepack.fleet.database.devices import Publication
 from edgepack.fleet.database.schema import AssignmentRow, DeviceRow, ReleaseRow, RolloutRow
-from edgepack.fleet.documents import RolloutRequest, Selector
-from edgepack.fleet.rollout.offers import name_of, offer
-from edgepack.fleet.rollout.rollouts import record_change
-from edgepack.fleet.rollout.waves import divide_devices, parse_waves
+from edgepack.fleet.documents.rollouts import RolloutRequest, Selector
+from edgepack.fleet.rollouts.execution import record_change
+from edgepack.fleet.rollouts.offers import name_of, offer
+from edgepack.fleet.rollouts.waves import divide_devices, parse_waves
 
 
 def start(session: Session, request: RolloutRequest, now: float) -> RolloutRow:

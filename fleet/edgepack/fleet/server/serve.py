@@ -13,15 +13,19 @@ import msgspec
 import uvicorn
 
 from edgepack.errors import FleetError
-from edgepack.fleet.actions import Fleet
-from edgepack.fleet.api import make_app
-from edgepack.fleet.broker import EmbeddedBroker
-from edgepack.fleet.controller import Controller, Inbox
+from edgepack.fleet.broker.access import BrokerAccess
+from edgepack.fleet.broker.embedded import EmbeddedBroker
+from edgepack.fleet.broker.link import Link
+from edgepack.fleet.controller.controller import Controller
+from edgepack.fleet.controller.inbox import Inbox
 from edgepack.fleet.data_folder import DataFolder
 from edgepack.fleet.database.store import open_store
 from edgepack.fleet.depot.depot import Depot
-from edgepack.fleet.link import CONTROLLER, BrokerAccess, Link
-from edgepack.fleet.releases import ReleaseFolder
+from edgepack.fleet.documents.devices import CONTROLLER
+from edgepack.fleet.enrolment.authority import Authority
+from edgepack.fleet.releases.folder import ReleaseFolder
+from edgepack.fleet.server.api import make_app
+from edgepack.fleet.server.fleet import Fleet
 from edgepack.wire import topics
 
 log = logging.getLogger(__name__)
@@ -151,9 +155,10 @@ def _broker(settings: ServeSettings, folder: DataFolder, stack: ExitStack) -> Br
         url=settings.broker, username=settings.broker_user, password=settings.broker_password
     )
     if access.is_tls:
-        certificate, key = folder.controller_certificate()
+        authority = Authority(folder.pki)
+        certificate, key = authority.controller_files()
         return msgspec.structs.replace(
-            access, ca_file=folder.authority().ca_file, cert_file=certificate, key_file=key
+            access, ca_file=authority.ca_file, cert_file=certificate, key_file=key
         )
     return access
 

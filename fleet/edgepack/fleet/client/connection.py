@@ -1,4 +1,4 @@
-"""The command line's side of the API, over the standard library alone."""
+"""HTTP to a running fleet, over the standard library alone."""
 
 import contextlib
 import http.client
@@ -7,35 +7,36 @@ import os
 import socket
 from pathlib import Path
 from typing import TypeVar
-from urllib.parse import quote, urlencode, urlsplit
+from urllib.parse import urlencode, urlsplit
 
 import msgspec
 
 from edgepack.errors import FleetError
-from edgepack.fleet.data_folder import token_file
-from edgepack.fleet.documents import Refusal
+from edgepack.fleet.data_folder import default_root, token_file
+from edgepack.fleet.documents.fleet import Refusal
 
 T = TypeVar("T")
 
 URL_VARIABLE, TOKEN_VARIABLE = "EDGEPACK_FLEET_URL", "EDGEPACK_FLEET_TOKEN"
+DATA_VARIABLE = "EDGEPACK_FLEET_DATA"
 DEFAULT_URL = "http://127.0.0.1:8600"
 _TIMEOUT_S = 60.0
 _UPLOAD_TIMEOUT_S = 900.0
 _PIECE_BYTES = 1024 * 1024
 
 
-class FleetClient:
-    """Asks a running fleet.
+class Connection:
+    """Where a fleet serves, and the token that it wants to see; each request is a connection.
 
     Args:
-        data: The fleet's folder, which holds the token; `EDGEPACK_FLEET_TOKEN` goes before it.
         url: Where the fleet serves.
+        token: The API's bearer token.
 
     Raises:
-        FleetError: There is no token, or the URL is none.
+        FleetError: The URL is none.
     """
 
-    def __init__(self, data: Path, url: str) -> None:
+    def __init__(self, url: str, token: str) -> None:
         parts = urlsplit(url)
         if parts.scheme != "http" or not parts.hostname:
             raise FleetError(
@@ -43,7 +44,7 @@ class FleetClient:
             )
         self._url = url
         self._host, self._port = parts.hostname, parts.port or 80
-        self._token = os.environ.get(TOKEN_VARIABLE, "") or _read_token(data)
+        self._token = token
 
     def get(self, path: str, kind: type[T], **query: str | int) -> T:
         """Asks for something.
@@ -99,6 +100,24 @@ class FleetClient:
             ) from error
 
 
+def connect(url: str | None, data: Path | None, token: str | None) -> Connection:
+    """A connection from what was said, else from the environment, else from the defaults.
+
+    Args:
+        url: Where the fleet serves.
+        data: The fleet's folder, which holds the token.
+        token: The token itself.
+
+    Raises:
+        FleetError: There is no token, or the URL is none.
+    """
+    url = url or os.environ.get(URL_VARIABLE) or DEFAULT_URL
+    token = token or os.environ.get(TOKEN_VARIABLE)
+    if not token:
+        token = _read_token(data or Path(os.environ.get(DATA_VARIABLE) or default_root()))
+    return Connection(url, token)
+
+
 def _exchange(
     connection: http.client.HTTPConnection,
     method: str,
@@ -137,8 +156,3 @@ def _read_token(data: Path) -> str:
             remedy=f"edgepack fleet serve makes it; name its folder with --data, "
             f"or set {TOKEN_VARIABLE}",
         ) from error
-
-
-def rollout_path(name: str, action: str = "") -> str:
-    """The path of a rollout, or of something to do with it."""
-    return f"/v1/rollouts/{quote(name, safe='')}{action}"

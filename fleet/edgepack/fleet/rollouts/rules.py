@@ -12,13 +12,13 @@ from typing import Literal
 import msgspec
 
 from edgepack.errors import FleetError
+from edgepack.fleet.documents.rollouts import OnBreach
 
 RolloutState = Literal["RUNNING", "PAUSED", "FINISHED", "ABORTED"]
 RolloutEvent = Literal["resume", "pause", "breach", "finish", "abort"]
 AssignmentState = Literal[
     "WAITING", "OFFERED", "WORKING", "COMMITTED", "FAILED", "SILENT", "WITHDRAWN", "RECALLED"
 ]
-OnBreach = Literal["pause", "abort"]
 
 UNDECIDED: frozenset[AssignmentState] = frozenset({"OFFERED", "WORKING"})
 DECIDED: frozenset[AssignmentState] = frozenset({"COMMITTED", "FAILED", "SILENT"})

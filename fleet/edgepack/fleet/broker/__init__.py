@@ -1,0 +1,1 @@
+"""The MQTT broker: reaching one, running one on this machine, settings for mosquitto."""

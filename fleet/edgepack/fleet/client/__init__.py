@@ -1,0 +1,1 @@
+"""Asking a running fleet, from Python: `FleetClient`."""

@@ -1,0 +1,358 @@
+"""`FleetClient`: what people and programs ask of a running fleet, and tell it to do."""
+
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import quote
+
+import msgspec
+
+from edgepack.bundle.archive import pack
+from edgepack.errors import FleetError
+from edgepack.fleet.client.connection import connect
+from edgepack.fleet.documents.devices import DeviceView, EnrolledDevice, Enrollment, EnrollRequest
+from edgepack.fleet.documents.fleet import EventView, FleetInfo
+from edgepack.fleet.documents.releases import ReleaseView
+from edgepack.fleet.documents.rollouts import (
+    RolloutRequest,
+    RolloutSettings,
+    RolloutView,
+    Selector,
+)
+from edgepack.fleet.enrolment.authority import make_key, make_signing_request
+from edgepack.fleet.enrolment.device_folder import check_unused, write_device_folder
+
+WATCH_S = 0.5
+STOPPED = ("FINISHED", "ABORTED", "PAUSED")
+"""States of a rollout in which nothing happens until a person says so."""
+
+
+class FleetClient:
+    """A running fleet: what can be asked of it, and what it can be told to do.
+
+    All that the commands `edgepack fleet …` and `edgepack rollout …` do goes through it. Every
+    method asks the fleet anew and waits for its answer, 60 s at most (15 min for an upload), so
+    one client serves any number of threads.
+
+    Args:
+        url: Where the fleet serves. When not given: `EDGEPACK_FLEET_URL`, then
+            `http://127.0.0.1:8600`.
+        data: The fleet's folder, for the token that lies in it. When not given:
+            `EDGEPACK_FLEET_DATA`, then `~/.local/share/edgepack/fleet`.
+        token: The API's bearer token. When not given: `EDGEPACK_FLEET_TOKEN`, then the one in
+            the fleet's folder.
+
+    Raises:
+        FleetError: The URL is none, or there is no token. Every method raises it, too: nobody
+            serves there, or the fleet refuses; the message says why and what to try.
+
+    Example:
+        from edgepack.fleet import FleetClient, RolloutSettings, Selector
+
+        fleet = FleetClient()
+        release = fleet.publish("model-1.2.0.edgepack")
+        rollout = fleet.start_rollout(
+            release, Selector(kind="group", group="cameras"), RolloutSettings(soak_s=60)
+        )
+        for rollout in fleet.watch_rollout(rollout.rollout):
+            print(rollout.state, rollout.counts)
+    """
+
+    def __init__(
+        self,
+        url: str | None = None,
+        *,
+        data: str | Path | None = None,
+        token: str | None = None,
+    ) -> None:
+        self._connection = connect(url, Path(data) if data is not None else None, token)
+
+    def info(self) -> FleetInfo:
+        """The fleet at a glance: devices, broker, message counters, bytes sent.
+
+        Returns:
+            The numbers as they are now.
+
+        Raises:
+            FleetError: Nobody serves there, or the token is wrong.
+
+        Example:
+            info = fleet.info()
+            print(f"{info.online} of {info.devices} devices are online")
+        """
+        return self._connection.get("/v1/info", FleetInfo)
+
+    def devices(self, group: str = "") -> tuple[DeviceView, ...]:
+        """The enrolled devices: what each runs, on which provider, and how it fares.
+
+        Args:
+            group: Only the devices of this group; "" means all.
+
+        Returns:
+            By id, `cam-2` before `cam-10`; empty when the group has none.
+
+        Raises:
+            FleetError: Nobody serves there, or the token is wrong.
+
+        Example:
+            away = [view.device for view in fleet.devices("cameras") if not view.online]
+        """
+        return self._connection.get("/v1/devices", tuple[DeviceView, ...], group=group)
+
+    def device(self, device: str) -> DeviceView:
+        """One enrolled device.
+
+        Args:
+            device: Its id.
+
+        Returns:
+            What it runs, on which provider, and how it fares.
+
+        Raises:
+            FleetError: No device of that id is enrolled.
+
+        Example:
+            print(fleet.device("cam-7").state)
+        """
+        return self._connection.get(f"/v1/devices/{quote(device, safe='')}", DeviceView)
+
+    def enroll(self, device: str, *, group: str, folder: str | Path) -> EnrolledDevice:
+        """Takes a device into the fleet and writes the folder that it is set up from.
+
+        The folder gets `agent.toml`, the public keys that the device shall trust and, where the
+        broker speaks TLS, a private key and a certificate. The key is made here and is sent to
+        nobody. A device that is enrolled already moves to `group`.
+
+        Args:
+            device: Its id: letters, digits, `-` and `_`.
+            group: Its group.
+            folder: Made when it is missing; to be copied to the device.
+
+        Returns:
+            What the device was enrolled as, and where its settings lie.
+
+        Raises:
+            FleetError: A name is impossible, the fleet trusts no key yet, or the folder holds
+                settings already or cannot be written.
+
+        Example:
+            print(fleet.enroll("cam-7", group="cameras", folder="cam-7").config)
+        """
+        folder = Path(folder)
+        check_unused(folder)
+        key = make_key()
+        request = make_signing_request(key, device).decode() if self.info().broker_is_tls else ""
+        enrollment = self._connection.post(
+            "/v1/devices",
+            Enrollment,
+            EnrollRequest(device=device, group=group, signing_request=request),
+        )
+        config = write_device_folder(folder, enrollment, key)
+        return EnrolledDevice(device=device, group=group, config=config)
+
+    def releases(self) -> tuple[ReleaseView, ...]:
+        """The releases that the fleet holds.
+
+        Returns:
+            The newest first.
+
+        Raises:
+            FleetError: Nobody serves there, or the token is wrong.
+
+        Example:
+            newest = fleet.releases()[0].bundle.version
+        """
+        return self._connection.get("/v1/releases", tuple[ReleaseView, ...])
+
+    def publish(self, bundle: str | Path) -> ReleaseView:
+        """Gives the fleet a bundle; one that it holds already stays as it is.
+
+        Args:
+            bundle: An `.edgepack` archive, or a bundle's folder.
+
+        Returns:
+            The release, for `start_rollout`.
+
+        Raises:
+            FleetError: There is no such bundle, no key that the fleet trusts signed it, it is
+                damaged, or the fleet's disk has no room for it.
+
+        Example:
+            release = fleet.publish("model-1.2.0.edgepack")
+        """
+        bundle = Path(bundle)
+        if bundle.is_file():
+            return self._connection.upload("/v1/releases", ReleaseView, bundle)
+        if not bundle.is_dir():
+            raise FleetError(
+                "there is no such bundle",
+                found_in=str(bundle),
+                remedy="edgepack build MODEL.onnx --profile cpu --key release.key -o FILE.edgepack",
+            )
+        with tempfile.TemporaryDirectory(prefix="edgepack-") as folder:
+            archive = Path(folder) / "bundle.edgepack"
+            pack(bundle, archive)
+            return self._connection.upload("/v1/releases", ReleaseView, archive)
+
+    def start_rollout(
+        self, release: ReleaseView, to: Selector, settings: RolloutSettings | None = None
+    ) -> RolloutView:
+        """Starts giving a release to devices, wave by wave.
+
+        Args:
+            release: What to roll out, from `publish` or `releases`.
+            to: The devices.
+            settings: Waves, soak, deadline and the failures that are let pass; the defaults of
+                `RolloutSettings` when not given.
+
+        Returns:
+            The rollout with its devices, none of them addressed yet.
+
+        Raises:
+            FleetError: The waves do not grow to 100%, a number makes no sense, no device is
+                selected, or one of them is in a rollout that is not over.
+
+        Example:
+            everybody = Selector(kind="all")
+            fleet.start_rollout(release, everybody, RolloutSettings(waves="1,100%", soak_s=60))
+        """
+        chosen = msgspec.structs.asdict(settings or RolloutSettings())
+        request = RolloutRequest(digest=release.bundle.digest, selector=to, **chosen)
+        return self._connection.post("/v1/rollouts", RolloutView, request)
+
+    def rollouts(self) -> tuple[RolloutView, ...]:
+        """All rollouts, without their devices and latencies.
+
+        Returns:
+            The newest first.
+
+        Raises:
+            FleetError: Nobody serves there, or the token is wrong.
+
+        Example:
+            running = [view.rollout for view in fleet.rollouts() if view.state == "RUNNING"]
+        """
+        return self._connection.get("/v1/rollouts", tuple[RolloutView, ...])
+
+    def rollout(self, rollout: str) -> RolloutView:
+        """One rollout with every device's part in it and the latency of what it rolled out.
+
+        Args:
+            rollout: Its id, such as `r1`.
+
+        Returns:
+            The rollout as it stands.
+
+        Raises:
+            FleetError: There is no such rollout.
+
+        Example:
+            failed = [p.device for p in fleet.rollout("r1").assignments if p.state == "FAILED"]
+        """
+        return self._connection.get(_path(rollout), RolloutView)
+
+    def watch_rollout(self, rollout: str, *, every_s: float = WATCH_S) -> Iterator[RolloutView]:
+        """Follows a rollout until it is finished, aborted or paused.
+
+        Args:
+            rollout: Its id, such as `r1`.
+            every_s: How often the fleet is asked, seconds.
+
+        Yields:
+            The rollout as it stands, then again whenever something of it has changed; last of
+            all as it stopped.
+
+        Raises:
+            FleetError: There is no such rollout, or the fleet does not answer any more.
+
+        Example:
+            *_, last = fleet.watch_rollout("r1")
+            assert last.state == "FINISHED", last.because
+        """
+        seen: RolloutView | None = None
+        while True:
+            view = self.rollout(rollout)
+            if view != seen:
+                yield view
+            if view.state in STOPPED:
+                return
+            seen = view
+            time.sleep(every_s)
+
+    def pause_rollout(self, rollout: str) -> RolloutView:
+        """Offers the release to nobody more; devices that are at it go on.
+
+        Args:
+            rollout: Its id, such as `r1`.
+
+        Returns:
+            The rollout as it stands now.
+
+        Raises:
+            FleetError: There is no such rollout, or it does not run.
+
+        Example:
+            fleet.pause_rollout("r1")
+        """
+        return self._connection.post(_path(rollout, "pause"), RolloutView)
+
+    def resume_rollout(self, rollout: str) -> RolloutView:
+        """Goes on after a pause; the failures so far are accepted, further ones are not.
+
+        Args:
+            rollout: Its id, such as `r1`.
+
+        Returns:
+            The rollout as it stands now.
+
+        Raises:
+            FleetError: There is no such rollout, or it is not paused.
+
+        Example:
+            fleet.resume_rollout("r1")
+        """
+        return self._connection.post(_path(rollout, "resume"), RolloutView)
+
+    def abort_rollout(self, rollout: str, *, rollback: bool = False) -> RolloutView:
+        """Ends a rollout for good; devices that have not decided keep what they ran before.
+
+        Args:
+            rollout: Its id, such as `r1`.
+            rollback: Also sends devices that committed back to what they ran before.
+
+        Returns:
+            The rollout as it stands now.
+
+        Raises:
+            FleetError: There is no such rollout, or it was aborted already.
+
+        Example:
+            fleet.abort_rollout("r1", rollback=True)
+        """
+        recall = "all" if rollback else "undecided"
+        return self._connection.post(_path(rollout, f"abort?recall={recall}"), RolloutView)
+
+    def events(self, *, after: int = 0, limit: int = 100) -> tuple[EventView, ...]:
+        """What happened to devices and rollouts.
+
+        Args:
+            after: Only events with a greater id than this one.
+            limit: At most so many; the fleet gives 1,000 at most.
+
+        Returns:
+            The oldest first; the last one's id is the next `after`.
+
+        Raises:
+            FleetError: Nobody serves there, or the token is wrong.
+
+        Example:
+            for event in fleet.events(after=1200):
+                print(event.device, event.to_state, event.because)
+        """
+        return self._connection.get("/v1/events", tuple[EventView, ...], after=after, limit=limit)
+
+
+def _path(rollout: str, action: str = "") -> str:
+    path = f"/v1/rollouts/{quote(rollout, safe='')}"
+    return f"{path}/{action}" if action else path

@@ -1,0 +1,1 @@
+"""The controller: takes down what devices say, answers them, moves rollouts on."""

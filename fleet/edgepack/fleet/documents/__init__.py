@@ -1,0 +1,1 @@
+"""What the API takes and gives: typed values, JSON on the way."""

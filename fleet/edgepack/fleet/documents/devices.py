@@ -1,0 +1,75 @@
+"""Devices, as the API takes and gives them."""
+
+from pathlib import Path
+
+import msgspec
+
+from edgepack.wire.messages import BundleRef
+
+CONTROLLER = "edgepack-controller"
+"""Client id and, with certificates, user name of the controller; no device may have it."""
+
+
+class EnrollRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A device to enrol.
+
+    Attributes:
+        device: Its id.
+        group: Its group.
+        signing_request: PEM of a certificate signing request; "" when the broker has no TLS.
+    """
+
+    device: str
+    group: str
+    signing_request: str = ""
+
+
+class Enrollment(msgspec.Struct, frozen=True, kw_only=True):
+    """What a device needs to know of its fleet.
+
+    Attributes:
+        device, tenant, broker: Go into its settings.
+        trusted_keys: PEM of the public keys whose bundles it accepts.
+        certificate, authority: PEM of its certificate and of the fleet's CA; "" without TLS.
+    """
+
+    device: str
+    tenant: str
+    broker: str
+    trusted_keys: tuple[str, ...]
+    certificate: str = ""
+    authority: str = ""
+
+
+class EnrolledDevice(msgspec.Struct, frozen=True, kw_only=True):
+    """A device that was taken in, and where its settings were written.
+
+    Attributes:
+        device: Its id.
+        group: Its group.
+        config: Path of the `agent.toml` that its agent reads.
+    """
+
+    device: str
+    group: str
+    config: Path
+
+
+class DeviceView(msgspec.Struct, frozen=True, kw_only=True):
+    """A device as the fleet knows it."""
+
+    device: str
+    group: str
+    online: bool
+    last_seen: float | None
+    hardware_class: str
+    state: str
+    because: str
+    progress: float
+    active: BundleRef | None
+    variant: str
+    provider: str
+    is_fallback: bool
+    choice_because: str
+    wanted: BundleRef | None
+    rollout: str

@@ -1,0 +1,49 @@
+"""The fleet as a whole: its numbers, what happened, and why it refuses."""
+
+import msgspec
+
+
+class FleetInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """The fleet at a glance.
+
+    Attributes:
+        tenant, broker: What it serves, and through which broker.
+        is_connected: Whether the controller is connected to the broker now.
+        broker_is_tls: Whether devices need certificates.
+        devices, online: Enrolled devices, and those that are connected.
+        counters: Messages by what became of them.
+        sent_bytes: Chunk bytes the depot sent by `broadcast` and `repair`.
+        pace_bytes_per_s: The depot's current rate to a single device.
+    """
+
+    tenant: str
+    broker: str
+    is_connected: bool
+    broker_is_tls: bool
+    devices: int
+    online: int
+    counters: dict[str, int]
+    sent_bytes: dict[str, int]
+    pace_bytes_per_s: float
+
+
+class EventView(msgspec.Struct, frozen=True, kw_only=True):
+    """One event; `id` grows, so that a reader can ask for what is newer."""
+
+    id: int
+    at: float
+    device: str
+    kind: str
+    bundle: str
+    from_state: str
+    to_state: str
+    because: str
+    rollout: str
+
+
+class Refusal(msgspec.Struct, frozen=True, kw_only=True):
+    """Why a request was not carried out: an `EdgepackError` on its way to the command line."""
+
+    problem: str
+    found_in: str | None = None
+    remedy: str | None = None

@@ -1,0 +1,116 @@
+"""Rollouts, as the API takes and gives them."""
+
+from typing import Literal
+
+import msgspec
+
+from edgepack.wire.messages import BundleRef
+
+OnBreach = Literal["pause", "abort"]
+"""What happens to a rollout when too many devices failed."""
+
+
+class Selector(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Which devices a rollout is for.
+
+    Attributes:
+        kind: Everybody, a group, or the devices that are named.
+        group: Its name when `kind` is `group`.
+        devices: Their ids when `kind` is `devices`.
+    """
+
+    kind: Literal["all", "group", "devices"]
+    group: str = ""
+    devices: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        if self.kind == "group":
+            return f"group {self.group}"
+        return "all devices" if self.kind == "all" else f"devices {', '.join(self.devices)}"
+
+
+class RolloutSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How a rollout goes about it.
+
+    Attributes:
+        waves: Devices addressed in all after each wave: numbers and percentages, growing, the
+            last one `100%`.
+        soak_s: How long the model serves on a device before it is committed there, seconds.
+        deadline_s: Time a device has from its offer until it counts as silent, seconds; longer
+            than the soak.
+        max_failed_share: 0..1, greatest share of failed and silent devices among the decided
+            ones of a wave that is let pass.
+        min_sample: Decided devices before a wave that is under way is judged.
+        on_breach: What happens when more fail.
+    """
+
+    waves: str = "1,10%,100%"
+    soak_s: float = 10.0
+    deadline_s: float = 900.0
+    max_failed_share: float = 0.1
+    min_sample: int = 5
+    on_breach: OnBreach = "pause"
+
+
+class RolloutRequest(RolloutSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A rollout to start.
+
+    Attributes:
+        digest: The release, as `POST /v1/releases` answered.
+        selector: Its devices.
+    """
+
+    digest: str
+    selector: Selector
+
+
+class AssignmentView(msgspec.Struct, frozen=True, kw_only=True):
+    """One device's part in a rollout."""
+
+    device: str
+    wave: int
+    state: str
+    offered_at: float | None
+    decided_at: float | None
+    because: str
+    device_state: str = ""
+    progress: float = 0.0
+    provider: str = ""
+    variant: str = ""
+
+
+class LatencyView(msgspec.Struct, frozen=True, kw_only=True):
+    """Latency of real inferences, devices of a kind taken together."""
+
+    hardware_class: str
+    provider: str
+    variant: str
+    devices: int
+    inferences: int
+    failures: int
+    p50_ms: float
+    p95_ms: float
+    p99_ms: float
+
+
+class RolloutView(msgspec.Struct, frozen=True, kw_only=True):
+    """A rollout as it stands. `wave` counts from 1; 0 means that none has begun."""
+
+    rollout: str
+    bundle: BundleRef
+    selector: str
+    waves: str
+    wave: int
+    wave_count: int
+    state: str
+    because: str
+    started_at: float
+    changed_at: float
+    soak_s: float
+    deadline_s: float
+    max_failed_share: float
+    min_sample: int
+    on_breach: str
+    counts: dict[str, int]
+    assignments: tuple[AssignmentView, ...] = ()
+    latency: tuple[LatencyView, ...] = ()

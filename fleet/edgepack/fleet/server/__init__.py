@@ -1,0 +1,1 @@
+"""The running fleet: its parts put together, and its HTTP API."""
