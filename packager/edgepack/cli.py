@@ -19,7 +19,7 @@ the processor time of a small build (80 ms), and freed nothing."""
 
 _LINEAR_ALGEBRA = {"OPENBLAS_NUM_THREADS": "1"}
 """NumPy's library computes in one thread. With several the last digits depend on their number, and
-on a busy machine they wait for each other by computing: rounding a detector's weights with feedback
+on a busy machine they wait for each other by computing: rounding a detector's weights by GPTQ
 took 83 s of processor time on two CPUs, and takes 31 s. Who sets the variable is not overruled."""
 
 

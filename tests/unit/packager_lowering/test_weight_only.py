@@ -11,9 +11,9 @@ from onnx import helper, numpy_helper
 from edgepack.packager.graph.queries import index_graph
 from edgepack.packager.profiles.pass_settings import QuantizeWeights
 from edgepack.packager.progress import silent
+from edgepack.packager.quantization.gptq import Moments, round_by_gptq
 from edgepack.packager.quantization.products import Floats, find_products
-from edgepack.packager.quantization.weight_only.blocks import Grid
-from edgepack.packager.quantization.weight_only.gptq import round_with_feedback
+from edgepack.packager.quantization.weight_only.blocks import BlockGrid, BlockWeight
 from edgepack.packager.quantization.weight_only.hqq import refine_grid
 from edgepack.packager.quantization.weight_only.maker import WeightQuantizer
 from edgepack.packager.quantization.weight_only.moments import measure_moments, parts_that_fit
@@ -41,6 +41,11 @@ def _samples(count: int = 16) -> Samples:
     mixing = rng.normal(0, 1, (8, _INPUTS)).astype(np.float32)
     rows = [rng.normal(0, 1, (24, 8)).astype(np.float32) @ mixing for _ in range(count)]
     return Samples(count=count, read=lambda index: {"x": rows[index]}, source="made")
+
+
+def _by_gptq(matrix: Floats, grid: BlockGrid, moments: Moments) -> BlockWeight:
+    codes = round_by_gptq(matrix[None], grid, moments[None])[0]
+    return BlockWeight(codes=codes.astype(np.uint8), grid=grid)
 
 
 def _products() -> onnx.ModelProto:
@@ -148,7 +153,7 @@ def test_half_quadratic_grids_never_cost_more_in_their_own_norm_and_mostly_less(
     plain = make_grid(matrix, bits=4, block_size=32, symmetric=False)
     refined = refine_grid(matrix, plain)
 
-    def norms(grid: Grid) -> Any:
+    def norms(grid: BlockGrid) -> Any:
         error = np.abs(round_to_nearest(matrix, grid).restore() - matrix)
         return (error**0.7).reshape(64, 4, 32).sum(axis=-1)
 
@@ -156,7 +161,7 @@ def test_half_quadratic_grids_never_cost_more_in_their_own_norm_and_mostly_less(
     assert norms(refined).sum() < 0.99 * norms(plain).sum()
 
 
-def test_feedback_makes_the_products_on_the_samples_better_than_rounding_does(
+def test_gptq_makes_the_products_on_the_samples_better_than_rounding_does(
     tmp_path: Path,
 ) -> None:
     model = _products()
@@ -175,14 +180,14 @@ def test_feedback_makes_the_products_on_the_samples_better_than_rounding_does(
         return float(np.linalg.norm(rows @ (restored - matrix).T))
 
     nearest = error(round_to_nearest(matrix, grid).restore())
-    assert error(round_with_feedback(matrix, grid, moments).restore()) < 0.5 * nearest
+    assert error(_by_gptq(matrix, grid, moments).restore()) < 0.5 * nearest
 
 
-def test_inputs_that_never_carry_anything_do_not_stop_the_feedback() -> None:
+def test_inputs_that_never_carry_anything_do_not_stop_gptq() -> None:
     matrix = _floats(weight("w", 8, 32))
     grid = make_grid(matrix, bits=4, block_size=16, symmetric=False)
     silent_inputs = np.zeros((32, 32))
-    got = round_with_feedback(matrix, grid, silent_inputs)
+    got = _by_gptq(matrix, grid, silent_inputs)
     np.testing.assert_array_equal(got.codes, round_to_nearest(matrix, grid).codes)
 
 

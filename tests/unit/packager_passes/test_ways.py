@@ -36,7 +36,7 @@ def _quantizer(model: onnx.ModelProto, settings: Quantize, folder: Path) -> Quan
     [
         "minmax",
         "percentile-99.99",
-        "minmse, weights with feedback",
+        "minmse, weights rounded by GPTQ",
         "smooth + mse",
         "cross-layer + mse, bias corrected",
     ],
@@ -63,13 +63,13 @@ def test_plain_ranges_come_first_and_only_the_first_two_are_combined() -> None:
     assert list_methods(_settings(), ()) == (QuantizationMethod(ranges="minmax"),)
 
 
-def test_feedback_is_tried_after_all_ranges_and_with_the_first_alone() -> None:
+def test_gptq_is_tried_after_all_ranges_and_with_the_first_alone() -> None:
     settings = _settings(ranges=("mse", "minmax"), weight_rounding="gptq", bias_correction="try")
     ways = list_methods(settings, ())
     assert [way.words for way in ways] == [
         "mse",
         "minmax",
-        "mse, weights with feedback",
+        "mse, weights rounded by GPTQ",
         "mse, bias corrected",
         "minmax, bias corrected",
     ]

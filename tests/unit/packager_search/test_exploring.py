@@ -51,7 +51,7 @@ def test_the_combination_that_holds_the_budget_is_taken_and_all_attempts_are_tol
     assert taken.selection.found is not None
     assert [attempt.what for attempt in taken.selection.found.attempts] == [
         "activations uint8: minmax, 3 nodes quantized",
-        "activations uint8: minmax, weights with feedback, 3 nodes quantized",
+        "activations uint8: minmax, weights rounded by GPTQ, 3 nodes quantized",
         "activations uint16: minmax, 3 nodes quantized",
     ]
     assert taken.notes[-1] == (

@@ -1,19 +1,19 @@
-"""Rounds weights to integers, each column making up for the errors of those before it.
+"""GPTQ: weights are rounded column by column, later columns making up for earlier ones' errors.
 
 What counts is the error of the product on the calibration samples, so the columns' second moments
-X^T X weigh it (Frantar et al., "GPTQ", 2022). Columns with the most signal come first. The
-dampening and the lazy update in groups of columns are the paper's.
+X^T X weigh it (Frantar et al., "GPTQ", 2022). Columns with the most signal come first; scales are
+set before, so that they stay where they are whatever the order. The dampening and the lazy update
+in groups of columns are the paper's.
 """
 
-from typing import Any
+from typing import Any, Protocol
 
-import msgspec
 import numpy as np
 import numpy.typing as npt
 
 Floats = npt.NDArray[np.float32]
-Moments = npt.NDArray[np.float32]
-"""Sums of x^T x; in double precision two of them would be the most that a build holds."""
+Moments = npt.NDArray[np.floating[Any]]
+"""Sums of x^T x."""
 
 _DAMPENING = 0.01
 """Share of the mean of the diagonal that is added to it, so that it can be inverted."""
@@ -21,38 +21,29 @@ _DAMPENING = 0.01
 _COLUMNS_AT_ONCE = 128
 
 
-class IntegerGrid(msgspec.Struct, frozen=True, kw_only=True):
-    """The reals that integers stand for: (integer - zero_point) * step.
+class Grid(Protocol):
+    """The reals that integers stand for: (integer - zero point) * step."""
 
-    Attributes:
-        step: float32 (groups, rows).
-        zero_point: float32 (groups, rows).
-        lowest, highest: The integers' bounds.
-    """
+    @property
+    def lowest(self) -> int:
+        """The least integer."""
 
-    step: Floats
-    zero_point: Floats
-    lowest: int
-    highest: int
+    @property
+    def highest(self) -> int:
+        """The greatest integer."""
 
-    def nearest(self, values: Floats) -> Floats:
-        """The nearest integers of reals, (groups, rows) or (groups, rows, columns)."""
-        step, zero_point = self._aligned(values.ndim)
-        integers: Floats = np.clip(np.rint(values / step) + zero_point, self.lowest, self.highest)
-        return integers
+    def of_columns(self, columns: npt.NDArray[np.intp]) -> tuple[Floats, Floats]:
+        """Step and zero point of one column of each group.
 
-    def restore(self, integers: Floats) -> Floats:
-        """The reals of integers."""
-        step, zero_point = self._aligned(integers.ndim)
-        return (integers - zero_point) * step
+        Args:
+            columns: (groups,), the column's number in each group.
 
-    def _aligned(self, ndim: int) -> tuple[Floats, Floats]:
-        if ndim == 2:
-            return self.step, self.zero_point
-        return self.step[..., None], self.zero_point[..., None]
+        Returns:
+            Two times float32 (groups, rows).
+        """
 
 
-def round_with_feedback(weight: Floats, grid: IntegerGrid, moments: Moments) -> Floats:
+def round_by_gptq(weight: Floats, grid: Grid, moments: Moments) -> Floats:
     """Rounds a weight so that its products on the samples stay near.
 
     Args:
@@ -65,21 +56,22 @@ def round_with_feedback(weight: Floats, grid: IntegerGrid, moments: Moments) -> 
     """
     columns = weight.shape[2]
     order = np.argsort(-np.diagonal(moments, axis1=1, axis2=2), axis=1, kind="stable")
-    feedback = feedback_of(_sorted(moments, order))
-    left = np.take_along_axis(weight, order[:, None, :], axis=2).astype(np.float32)
-    integers = np.empty_like(left)
+    inverse = inverse_factor(_sorted(moments, order))
+    left = np.take_along_axis(weight, order[:, None, :], axis=2)
     for start in range(0, columns, _COLUMNS_AT_ONCE):
         end = min(start + _COLUMNS_AT_ONCE, columns)
         errors = np.empty((*left.shape[:2], end - start), dtype=np.float32)
         for i in range(start, end):
-            integers[:, :, i] = grid.nearest(left[:, :, i])
-            missed = left[:, :, i] - grid.restore(integers[:, :, i])
-            error = missed / feedback[:, i, i][:, None]
-            left[:, :, i + 1 : end] -= error[:, :, None] * feedback[:, None, i, i + 1 : end]
+            step, zero_point = grid.of_columns(order[:, i])
+            rounded = np.rint(left[:, :, i] / step) + zero_point
+            integers = np.clip(rounded, grid.lowest, grid.highest)
+            error = (left[:, :, i] - (integers - zero_point) * step) / inverse[:, i, i][:, None]
+            left[:, :, i + 1 : end] -= error[:, :, None] * inverse[:, None, i, i + 1 : end]
             errors[:, :, i - start] = error
-        left[:, :, end:] -= errors @ feedback[:, start:end, end:]
-    result = np.empty_like(integers)
-    np.put_along_axis(result, np.broadcast_to(order[:, None, :], result.shape), integers, axis=2)
+            left[:, :, i] = integers
+        left[:, :, end:] -= errors @ inverse[:, start:end, end:]
+    result = np.empty_like(left)
+    np.put_along_axis(result, np.broadcast_to(order[:, None, :], result.shape), left, axis=2)
     return result
 
 
@@ -102,7 +94,7 @@ def output_error(difference: Floats, moments: Moments) -> float:
     return float(np.sum((wide @ moments) * wide))
 
 
-def feedback_of(moments: npt.NDArray[np.float64]) -> Floats:
+def inverse_factor(moments: npt.NDArray[np.float64]) -> Floats:
     """The upper Cholesky factor of the inverse, for each of a stack of matrices or for one.
 
     It is the inverse of the lower factor of the matrix with its rows and columns reversed, reversed

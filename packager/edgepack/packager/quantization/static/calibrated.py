@@ -13,11 +13,11 @@ from edgepack.packager.progress import Progress
 from edgepack.packager.quantization.calibration import Calibration
 from edgepack.packager.quantization.static.assign import Assignment, assign_scales
 from edgepack.packager.quantization.static.chosen_scales import ChosenScales
+from edgepack.packager.quantization.static.gptq_rounding import Rounder, to_nearest
 from edgepack.packager.quantization.static.high_precision_activations import find_followers
 from edgepack.packager.quantization.static.plan import Plan, make_plan
 from edgepack.packager.quantization.static.switchable_model import GatedModel
 from edgepack.packager.quantization.static.uneven import uneven_tail
-from edgepack.packager.quantization.static.weight_rounding import Rounder, to_nearest
 from edgepack.packager.quantization.static.writer import absorbs_rectifier, write_qdq
 from edgepack.packager.tensors.observations import Observation
 from edgepack.packager.tensors.sequence import Samples

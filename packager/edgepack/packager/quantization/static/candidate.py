@@ -12,6 +12,11 @@ from edgepack.packager.quantization.contract import Built, NodeCost, Origin, Rai
 from edgepack.packager.quantization.savings import with_workloads
 from edgepack.packager.quantization.static.bias_correction import correct_biases
 from edgepack.packager.quantization.static.calibrated import CalibratedModel, Spared
+from edgepack.packager.quantization.static.gptq_rounding import (
+    GptqRounder,
+    Rounder,
+    to_nearest,
+)
 from edgepack.packager.quantization.static.plan import Plan
 from edgepack.packager.quantization.static.preparation import applicable, prepare
 from edgepack.packager.quantization.static.quantization_method import (
@@ -20,11 +25,6 @@ from edgepack.packager.quantization.static.quantization_method import (
     parse_method,
 )
 from edgepack.packager.quantization.static.ranking import rank_nodes
-from edgepack.packager.quantization.static.weight_rounding import (
-    FeedbackRounder,
-    Rounder,
-    to_nearest,
-)
 from edgepack.packager.tensors.sequence import Samples
 
 
@@ -62,9 +62,7 @@ class Quantizer:
         preparations = applicable(self._plain.index, settings.prepare)
         self._ways = list_methods(settings, preparations)
         self._prepared: dict[str, tuple[CalibratedModel, tuple[str, ...]]] = {"": (self._plain, ())}
-        self._with_feedback = FeedbackRounder(
-            model, self._plain.index, samples, work_dir / "feedback", progress
-        )
+        self._gptq = GptqRounder(model, self._plain.index, samples, work_dir / "gptq", progress)
 
     @property
     def methods(self) -> tuple[str, ...]:
@@ -120,7 +118,7 @@ class Quantizer:
         )
         notes = (*notes, *calibrated.describe_endless(way.ranges))
         if way.is_gptq:
-            notes = (*notes, self._with_feedback.describe(plan))
+            notes = (*notes, self._gptq.describe(plan))
         if any(node.is_raised for node in plan.nodes):
             notes = (*notes, _describe_raised(plan, self._settings))
         return Built(model=quantized, lowered=plan.names, notes=notes, origin=origin)
@@ -142,7 +140,7 @@ class Quantizer:
         return with_workloads(costs, workloads(calibrated.index))
 
     def _rounder(self, way: QuantizationMethod) -> Rounder:
-        return self._with_feedback if way.is_gptq else to_nearest
+        return self._gptq if way.is_gptq else to_nearest
 
     def _prepare(self, name: str) -> tuple[CalibratedModel, tuple[str, ...]]:
         if name not in self._prepared:

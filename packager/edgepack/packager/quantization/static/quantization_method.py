@@ -1,6 +1,7 @@
 """The words for a way to quantize statically: `[preparation + ]range[, correction]`.
 
-"minmax", "minmse, weights with feedback", "cross-layer + mse" and "smooth + minmax, bias corrected"
+"minmax", "minmse, weights rounded by GPTQ", "cross-layer + mse" and
+"smooth + minmax, bias corrected"
 are ways.
 """
 
@@ -12,7 +13,7 @@ from edgepack.packager.profiles.pass_settings import Quantize
 
 _JOINT = " + "
 _CORRECTED = ", bias corrected"
-_WITH_FEEDBACK = ", weights with feedback"
+_BY_GPTQ = ", weights rounded by GPTQ"
 _RANGES_WITH_PREPARATION = 2
 """A preparation costs a calibration of its own, so only the profile's first ranges try it."""
 
@@ -41,7 +42,7 @@ class QuantizationMethod(msgspec.Struct, frozen=True, kw_only=True):
     def words(self) -> str:
         """The way as people read it; `parse_method` takes them back."""
         before = f"{self.preparation}{_JOINT}" if self.preparation else ""
-        after = _WITH_FEEDBACK if self.is_gptq else ""
+        after = _BY_GPTQ if self.is_gptq else ""
         return f"{before}{self.ranges}{after}{_CORRECTED if self.is_bias_corrected else ''}"
 
 
@@ -49,7 +50,7 @@ def parse_method(words: str) -> QuantizationMethod:
     """The way that `QuantizationMethod.words` told of."""
     rest = words.removesuffix(_CORRECTED)
     preparation, joint, rounded = rest.rpartition(_JOINT)
-    ranges = rounded.removesuffix(_WITH_FEEDBACK)
+    ranges = rounded.removesuffix(_BY_GPTQ)
     return QuantizationMethod(
         preparation=preparation if joint else "",
         ranges=ranges,

@@ -16,7 +16,7 @@ Codes = npt.NDArray[np.uint8]
 _Scalar = TypeVar("_Scalar", bound=np.generic)
 
 
-class Grid(msgspec.Struct, frozen=True, kw_only=True):
+class BlockGrid(msgspec.Struct, frozen=True, kw_only=True):
     """What codes stand for: `(code - zero_point) * scale`, for each block of a row.
 
     Attributes:
@@ -32,14 +32,24 @@ class Grid(msgspec.Struct, frozen=True, kw_only=True):
     block_size: int
 
     @property
+    def lowest(self) -> int:
+        """The least code."""
+        return 0
+
+    @property
+    def highest(self) -> int:
+        """The greatest code."""
+        return (1 << self.bits) - 1
+
+    @property
     def middle(self) -> int:
         """The zero point of symmetric weights."""
         return 1 << (self.bits - 1)
 
-    def column(self, number: int) -> tuple[Floats, Floats]:
-        """Scales and zero points of one column, float32 (rows,) each."""
-        block = number // self.block_size
-        return self.scales[:, block], self.zero_points[:, block].astype(np.float32)
+    def of_columns(self, columns: npt.NDArray[np.intp]) -> tuple[Floats, Floats]:
+        """Step and zero point of a column, float32 (1, rows) each: see `gptq.Grid`."""
+        blocks = columns // self.block_size
+        return self.scales[:, blocks].T, self.zero_points[:, blocks].T.astype(np.float32)
 
     def round(self, weight: Floats) -> Codes:
         """The nearest codes.
@@ -49,7 +59,7 @@ class Grid(msgspec.Struct, frozen=True, kw_only=True):
         """
         blocked = cut(weight, self.block_size)
         codes = np.rint(blocked / self.scales[..., None]) + self.zero_points[..., None]
-        clipped = np.clip(codes, 0, (1 << self.bits) - 1).astype(np.uint8)
+        clipped = np.clip(codes, self.lowest, self.highest).astype(np.uint8)
         flat: Codes = clipped.reshape(len(weight), -1)[:, : weight.shape[1]]
         return flat
 
@@ -63,7 +73,7 @@ class BlockWeight(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     codes: Codes
-    grid: Grid
+    grid: BlockGrid
 
     def restore(self) -> Floats:
         """The weight that the codes stand for, float32 (rows, columns)."""

@@ -10,7 +10,7 @@ and a block keeps its first grid where that was better.
 import numpy as np
 
 from edgepack.packager.quantization.products import Floats
-from edgepack.packager.quantization.weight_only.blocks import Grid, cut
+from edgepack.packager.quantization.weight_only.blocks import BlockGrid, cut
 
 _NORM = 0.7
 _FIRST_PENALTY = 10.0
@@ -20,7 +20,7 @@ _ROWS_AT_ONCE = 2048
 _LEAST = np.float32(1e-12)
 
 
-def refine_grid(weight: Floats, grid: Grid) -> Grid:
+def refine_grid(weight: Floats, grid: BlockGrid) -> BlockGrid:
     """A grid with a smaller error, or the same.
 
     Args:
@@ -35,9 +35,11 @@ def refine_grid(weight: Floats, grid: Grid) -> Grid:
             cut(weight[rows], grid.block_size),
             grid.scales[rows, :, None],
             grid.zero_points[rows, :, None].astype(np.float32),
-            np.float32((1 << grid.bits) - 1),
+            np.float32(grid.highest),
         )
-    return Grid(scales=scales, zero_points=zero_points, bits=grid.bits, block_size=grid.block_size)
+    return BlockGrid(
+        scales=scales, zero_points=zero_points, bits=grid.bits, block_size=grid.block_size
+    )
 
 
 def _refine(

@@ -17,6 +17,7 @@ from edgepack.packager.graph.workload import Workload, weight_bytes
 from edgepack.packager.profiles.pass_settings import QuantizeWeights
 from edgepack.packager.progress import Progress
 from edgepack.packager.quantization.contract import Built, NodeCost, Raising
+from edgepack.packager.quantization.gptq import round_by_gptq
 from edgepack.packager.quantization.one_at_a_time import rank_one_at_a_time
 from edgepack.packager.quantization.products import (
     Floats,
@@ -32,8 +33,7 @@ from edgepack.packager.quantization.weight_only.block_nodes import (
     stored_parts,
     table_node,
 )
-from edgepack.packager.quantization.weight_only.blocks import BlockWeight, Grid
-from edgepack.packager.quantization.weight_only.gptq import round_with_feedback
+from edgepack.packager.quantization.weight_only.blocks import BlockGrid, BlockWeight
 from edgepack.packager.quantization.weight_only.hqq import refine_grid
 from edgepack.packager.quantization.weight_only.moments import measure_moments, parts_that_fit
 from edgepack.packager.quantization.weight_only.rtn import make_grid, round_to_nearest
@@ -200,9 +200,9 @@ class WeightQuantizer:
                 )
                 self._rounded[self._key(method, place)] = round_to_nearest(weight, grid)
         if method == "gptq":
-            self._round_with_feedback([p for p in missing if isinstance(p, Product)])
+            self._round_by_gptq([p for p in missing if isinstance(p, Product)])
 
-    def _round_with_feedback(self, products: Sequence[Product]) -> None:
+    def _round_by_gptq(self, products: Sequence[Product]) -> None:
         widths = {product.data: product.inputs for product in products}
         for part in parts_that_fit(widths):
             moments = measure_moments(
@@ -218,8 +218,9 @@ class WeightQuantizer:
                     grid = self._grid(
                         weight, bits=self._settings.bits, refine=not self._settings.symmetric
                     )
-                    self._rounded[self._key("gptq", product)] = round_with_feedback(
-                        weight, grid, moments[product.data]
+                    codes = round_by_gptq(weight[None], grid, moments[product.data][None])
+                    self._rounded[self._key("gptq", product)] = BlockWeight(
+                        codes=codes[0].astype(np.uint8), grid=grid
                     )
 
     def _matrix(self, place: Product | Table) -> Floats:
@@ -227,7 +228,7 @@ class WeightQuantizer:
             return place.matrix(self._index)
         return np.asarray(self._index.constant(place.weight), dtype=np.float32)
 
-    def _grid(self, weight: Floats, *, bits: int, refine: bool) -> Grid:
+    def _grid(self, weight: Floats, *, bits: int, refine: bool) -> BlockGrid:
         settings = self._settings
         grid = make_grid(
             weight,

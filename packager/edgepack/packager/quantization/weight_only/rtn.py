@@ -3,12 +3,12 @@
 import numpy as np
 
 from edgepack.packager.quantization.products import Floats
-from edgepack.packager.quantization.weight_only.blocks import BlockWeight, Grid, cut
+from edgepack.packager.quantization.weight_only.blocks import BlockGrid, BlockWeight, cut
 
 _LEAST_SCALE = float(np.finfo(np.float32).tiny)
 
 
-def make_grid(weight: Floats, *, bits: int, block_size: int, symmetric: bool) -> Grid:
+def make_grid(weight: Floats, *, bits: int, block_size: int, symmetric: bool) -> BlockGrid:
     """The grid that reaches every weight of a block, and 0 exactly.
 
     A symmetric one spends its extra code, -2^(bits-1), on the side of the largest weight.
@@ -31,7 +31,7 @@ def make_grid(weight: Floats, *, bits: int, block_size: int, symmetric: bool) ->
         scales = (high - low) / np.float32(2 * middle - 1)
         zero_points = np.rint(-low / np.maximum(scales, _LEAST_SCALE)).astype(np.uint8)
     scales = np.where(np.abs(scales) < _LEAST_SCALE, np.float32(1.0), scales)
-    return Grid(
+    return BlockGrid(
         scales=scales.astype(np.float32),
         zero_points=zero_points,
         bits=bits,
@@ -39,7 +39,7 @@ def make_grid(weight: Floats, *, bits: int, block_size: int, symmetric: bool) ->
     )
 
 
-def round_to_nearest(weight: Floats, grid: Grid) -> BlockWeight:
+def round_to_nearest(weight: Floats, grid: BlockGrid) -> BlockWeight:
     """Every weight by itself to the nearest code.
 
     Args:

@@ -1,4 +1,4 @@
-"""Weights that are rounded with feedback: nearer products, no worse ones, and the same bytes."""
+"""Weights that are rounded by GPTQ: nearer products, no worse ones, and the same bytes."""
 
 from pathlib import Path
 from typing import Any
@@ -12,20 +12,21 @@ from onnx import helper
 from edgepack.packager.graph.queries import index_graph
 from edgepack.packager.profiles.pass_settings import Quantize
 from edgepack.packager.progress import silent
-from edgepack.packager.quantization.gptq import IntegerGrid, round_with_feedback
+from edgepack.packager.quantization.gptq import round_by_gptq
 from edgepack.packager.quantization.static.candidate import Quantizer
-from edgepack.packager.quantization.static.plan import make_plan
-from edgepack.packager.quantization.static.product_inputs import (
+from edgepack.packager.quantization.static.gptq_inputs import (
     Product,
     find_product,
     measure_halves,
     parts_that_fit,
 )
+from edgepack.packager.quantization.static.gptq_rounding import IntegerGrid
+from edgepack.packager.quantization.static.plan import make_plan
 from edgepack.packager.runtime.model_run import ModelRunner, largest_difference
 from edgepack.packager.tensors.sequence import Samples
 from tests.unit.packager_passes.models import make_model, weight
 
-_FEEDBACK = "minmax, weights with feedback"
+_BY_GPTQ = "minmax, weights rounded by GPTQ"
 
 
 def _settings(**changes: object) -> Quantize:
@@ -94,16 +95,16 @@ def _quantizer(model: onnx.ModelProto, samples: Samples, folder: Path) -> Quanti
 
 def test_ranges_are_tried_with_nearest_integers_first(tmp_path: Path) -> None:
     model = _network()
-    assert _quantizer(model, _alike(model, 4), tmp_path).methods == ("minmax", _FEEDBACK)
+    assert _quantizer(model, _alike(model, 4), tmp_path).methods == ("minmax", _BY_GPTQ)
 
 
 def test_outputs_of_samples_that_were_not_seen_come_nearer(tmp_path: Path) -> None:
     model = _network()
     quantizer = _quantizer(model, _alike(model, 16), tmp_path)
     nearest = _noise(quantizer, model, "minmax", tmp_path)
-    assert _noise(quantizer, model, _FEEDBACK, tmp_path) < 0.7 * nearest
-    (note,) = quantizer.build(_FEEDBACK).notes
-    assert note.startswith("Rounding with feedback: the weights of 3 of 3 layers; the squared ")
+    assert _noise(quantizer, model, _BY_GPTQ, tmp_path) < 0.7 * nearest
+    (note,) = quantizer.build(_BY_GPTQ).notes
+    assert note.startswith("Weights rounded by GPTQ: those of 3 of 3 layers; the squared ")
 
 
 def test_nodes_are_ranked_by_the_weights_that_they_would_have(tmp_path: Path) -> None:
@@ -111,7 +112,7 @@ def test_nodes_are_ranked_by_the_weights_that_they_would_have(tmp_path: Path) ->
     samples = _alike(model, 16)
     quantizer = _quantizer(model, samples, tmp_path)
     nearest = {cost.name: cost.noise for cost in quantizer.rank("minmax", samples, silent)}
-    ranked = {cost.name: cost.noise for cost in quantizer.rank(_FEEDBACK, samples, silent)}
+    ranked = {cost.name: cost.noise for cost in quantizer.rank(_BY_GPTQ, samples, silent)}
     assert ranked["whole"] < 0.7 * nearest["whole"]
 
 
@@ -119,9 +120,9 @@ def test_what_is_float_changes_no_other_weight_and_two_builds_are_equal(tmp_path
     model = _network()
     first = _quantizer(model, _alike(model, 4), tmp_path / "a")
     second = _quantizer(model, _alike(model, 4), tmp_path / "b")
-    second.build(_FEEDBACK, ["whole"])
-    wanted = first.build(_FEEDBACK).model
-    assert second.build(_FEEDBACK).model.SerializeToString() == wanted.SerializeToString()
+    second.build(_BY_GPTQ, ["whole"])
+    wanted = first.build(_BY_GPTQ).model
+    assert second.build(_BY_GPTQ).model.SerializeToString() == wanted.SerializeToString()
 
 
 def test_a_layer_that_held_back_samples_speak_against_keeps_its_nearest_integers(
@@ -138,10 +139,10 @@ def test_a_layer_that_held_back_samples_speak_against_keeps_its_nearest_integers
 
     samples = Samples(count=16, read=read, source="made by the test")
     quantizer = _quantizer(model, samples, tmp_path)
-    plain, tried = quantizer.build("minmax"), quantizer.build(_FEEDBACK)
+    plain, tried = quantizer.build("minmax"), quantizer.build(_BY_GPTQ)
     assert tried.model.SerializeToString() == plain.model.SerializeToString()
     assert tried.notes == (
-        "Rounding with feedback: no layer's outputs come nearer on held-back samples.",
+        "Weights rounded by GPTQ: no layer's outputs come nearer on held-back samples.",
     )
 
 
@@ -215,10 +216,10 @@ def test_weights_whose_inputs_have_no_squares_in_32_bits_keep_their_nearest_inte
 ) -> None:
     model = _network()
     quantizer = _quantizer(model, _alike(model, 4, size=1e25), tmp_path)
-    (note,) = quantizer.build(_FEEDBACK).notes
-    assert note == "Rounding with feedback: no layer's outputs come nearer on held-back samples."
+    (note,) = quantizer.build(_BY_GPTQ).notes
+    assert note == "Weights rounded by GPTQ: no layer's outputs come nearer on held-back samples."
     nearest = quantizer.build("minmax").model
-    assert quantizer.build(_FEEDBACK).model.SerializeToString() == nearest.SerializeToString()
+    assert quantizer.build(_BY_GPTQ).model.SerializeToString() == nearest.SerializeToString()
 
 
 def test_columns_without_signal_are_rounded_to_the_nearest() -> None:
@@ -229,5 +230,5 @@ def test_columns_without_signal_are_rounded_to_the_nearest() -> None:
         lowest=-2,
         highest=2,
     )
-    rounded = round_with_feedback(values, grid, np.zeros((1, 3, 3), np.float32))
+    rounded = round_by_gptq(values, grid, np.zeros((1, 3, 3), np.float32))
     assert rounded.tolist() == [[[0.0, -2.0, 2.0]]]

@@ -1,4 +1,4 @@
-"""Rounds the weights of a plan with feedback, as far as that holds on samples it has not seen.
+"""Rounds the weights of a plan by GPTQ, as far as that holds on samples it has not seen.
 
 A weight is rounded on one half of the calibration samples and compared with its nearest integers on
 the other half: only where its products are nearer there, it is rounded so, on both halves.
@@ -9,6 +9,7 @@ from pathlib import Path
 from statistics import median
 from typing import NamedTuple
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 import onnx
@@ -17,20 +18,15 @@ from msgspec.structs import replace
 from edgepack.packager.graph.queries import GraphIndex
 from edgepack.packager.memory import return_freed_memory
 from edgepack.packager.progress import Progress
-from edgepack.packager.quantization.gptq import (
-    IntegerGrid,
-    Moments,
-    output_error,
-    round_with_feedback,
-)
+from edgepack.packager.quantization.gptq import Floats, Moments, output_error, round_by_gptq
 from edgepack.packager.quantization.static.assign import Assignment
-from edgepack.packager.quantization.static.plan import Plan, WeightUse
-from edgepack.packager.quantization.static.product_inputs import (
+from edgepack.packager.quantization.static.gptq_inputs import (
     Product,
     find_product,
     measure_halves,
     parts_that_fit,
 )
+from edgepack.packager.quantization.static.plan import Plan, WeightUse
 from edgepack.packager.quantization.static.scales import FloatArray, Scale, quantize, restore
 from edgepack.packager.tensors.sequence import Samples
 
@@ -45,6 +41,28 @@ def to_nearest(_plan: Plan, scales: Assignment) -> Assignment:
     return scales
 
 
+class IntegerGrid(msgspec.Struct, frozen=True, kw_only=True):
+    """One step and one zero point for each row of each group: see `gptq.Grid`.
+
+    Attributes:
+        step, zero_point: float32 (groups, rows).
+        lowest, highest: The integers' bounds.
+    """
+
+    step: Floats
+    zero_point: Floats
+    lowest: int
+    highest: int
+
+    def of_columns(self, columns: npt.NDArray[np.intp]) -> tuple[Floats, Floats]:
+        """The same for every column."""
+        return self.step, self.zero_point
+
+    def restore(self, integers: Floats) -> Floats:
+        """The reals of integers, (groups, rows, columns)."""
+        return (integers - self.zero_point[..., None]) * self.step[..., None]
+
+
 class _Rounded(NamedTuple):
     """A weight's integers, and the share that is left of its outputs' squared error.
 
@@ -55,7 +73,7 @@ class _Rounded(NamedTuple):
     error_share: float
 
 
-class FeedbackRounder:
+class GptqRounder:
     """Rounds weights when they are first asked for with a scale, and remembers them.
 
     The samples are read once where the moments of all products fit into memory. What a weight is
@@ -87,7 +105,7 @@ class FeedbackRounder:
         self._rounded: dict[tuple[WeightUse, bytes], _Rounded] = {}
 
     def __call__(self, plan: Plan, scales: Assignment) -> Assignment:
-        """The assignment with integers for the weights where feedback pays."""
+        """The assignment with integers for the weights where GPTQ pays."""
         if self._samples.count < 2:
             return scales
         found = (find_product(self._index, node) for node in plan.nodes)
@@ -101,14 +119,14 @@ class FeedbackRounder:
         )
 
     def describe(self, plan: Plan) -> str:
-        """What feedback changed in the weights of a plan, for people."""
+        """What GPTQ changed in the weights of a plan, for people."""
         uses = {node.weight[1] for node in plan.nodes if node.weight is not None}
         entries = [entry for (use, _), entry in self._rounded.items() if use in uses]
         better = [entry.error_share for entry in entries if entry.integers is not None]
         if not better:
-            return "Rounding with feedback: no layer's outputs come nearer on held-back samples."
+            return "Weights rounded by GPTQ: no layer's outputs come nearer on held-back samples."
         return (
-            f"Rounding with feedback: the weights of {len(better)} of {len(entries)} layers; the "
+            f"Weights rounded by GPTQ: those of {len(better)} of {len(entries)} layers; the "
             "squared error that rounding makes in their outputs on held-back samples is "
             f"{median(better):.0%} of what nearest integers make (median)."
         )
@@ -147,13 +165,13 @@ def _round(
     weight = product.to_matrix(values).astype(np.float32)
     grid = _grid(product, scale)
     nearest = product.to_matrix(restore(quantize(values, scale), scale)).astype(np.float32)
-    tried = grid.restore(round_with_feedback(weight, grid, first))
+    tried = grid.restore(round_by_gptq(weight, grid, first))
     before = output_error(nearest - weight, second)
     after = output_error(tried - weight, second)
     if not after < before:
         return _Rounded(None, 1.0)
     first += second
-    integers = round_with_feedback(weight, grid, first)
+    integers = round_by_gptq(weight, grid, first)
     codes = product.from_matrix(integers).astype(scale.kind.numpy)
     return _Rounded(codes, after / before)
 
@@ -163,7 +181,7 @@ def _grid(product: Product, scale: Scale) -> IntegerGrid:
     if scale.axis is not None:
         shape[scale.axis] = -1
 
-    def each(values: npt.NDArray[np.generic]) -> npt.NDArray[np.float32]:
+    def each(values: npt.NDArray[np.generic]) -> Floats:
         full = np.broadcast_to(values.astype(np.float32).reshape(shape), product.shape)
         return np.ascontiguousarray(product.to_matrix(full)[:, :, 0], dtype=np.float32)
 

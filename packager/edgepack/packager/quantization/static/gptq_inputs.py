@@ -1,4 +1,4 @@
-"""The inputs of products with constant weights as matrices, and their second moments over samples.
+"""What GPTQ reads: products with constant weights as matrices, and their inputs' second moments.
 
 A convolution is a matrix product of the windows that it looks at (im2col), one for each group.
 """
