@@ -253,10 +253,11 @@ def test_an_operator_between_conversions_is_quantized_and_one_before_an_output_i
         helper.make_node("DequantizeLinear", ["rq", *scale], ["rd"]),
         helper.make_node("Softmax", ["rd"], ["y"], name="after"),
         helper.make_node("QLinearConv", ["xq"], ["z"], name="integer"),
+        helper.make_node("QAttention", ["xq"], ["a"], name="own", domain="com.microsoft"),
     ]
     found = node_precision(helper.make_model(helper.make_graph(nodes, "g", [], [])))
     assert found is not None
-    assert found.quantized == {"inside (Relu)", "integer (QLinearConv)"}
+    assert found.quantized == {"inside (Relu)", "integer (QLinearConv)", "own (QAttention)"}
     assert found.float_ == {"after (Softmax)"}
     context = [helper.make_node("EPContext", ["x"], ["y"], domain="com.microsoft")]
     assert node_precision(helper.make_model(helper.make_graph(context, "g", [], []))) is None

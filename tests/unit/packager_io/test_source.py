@@ -210,6 +210,17 @@ def test_infinity_in_a_layers_weights_is_refused(tmp_path: Path) -> None:
     assert error.problem == "1 of 10 values of weight 'b3' are infinite"
 
 
+def test_infinity_in_what_an_einsum_multiplies_by_is_refused(tmp_path: Path) -> None:
+    model = small_cnn()
+    factors = numpy_helper.from_array(np.full(10, np.inf, np.float32), "factors")
+    model.graph.initializer.append(factors)
+    inputs, how = ["scores", "factors"], "bi,i->bi"
+    node = helper.make_node("Einsum", inputs, ["products"], name="einsum", equation=how)
+    model.graph.node.append(node)
+    error = refusal_of(save(model, tmp_path / "model.onnx"))
+    assert error.problem == "10 of 10 values of weight 'factors' are infinite"
+
+
 def test_infinity_in_a_mask_is_noted_only(tmp_path: Path) -> None:
     model = small_cnn()
     model.graph.initializer.append(

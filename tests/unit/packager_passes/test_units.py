@@ -8,11 +8,12 @@ import onnxruntime
 import pytest
 from onnx import helper
 
-from edgepack.packager.graph.units import PAIRS, Units
+from edgepack.packager.graph.units import Units
 from edgepack.packager.profiles.reading import load_profile
 from edgepack.packager.progress import silent
 from edgepack.packager.quantization.static.candidate import Quantizer
 from tests.unit.packager_passes.models import cnn, make_model, samples_for, weight
+from tests.unit.packager_passes.qdq_graph import PAIRS
 
 
 def _quantized(folder: Path, raised: tuple[str, ...] = ()) -> onnx.ModelProto:

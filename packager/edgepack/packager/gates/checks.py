@@ -10,6 +10,7 @@ import msgspec
 
 from edgepack.bundle.manifest import Placement
 from edgepack.packager.gates.verdict import Verdict
+from edgepack.packager.graph.operators import facts
 from edgepack.packager.metrics.distance import OutputDistance, OutputKind
 from edgepack.packager.number_format import format_metric
 from edgepack.packager.profiles.schema import Profile
@@ -40,7 +41,6 @@ _MORE_BITS = "a profile with more bits (16-bit activations, fp32)"
 
 _LEFT_SHOWN = 6
 _REASONS_SHOWN = 3
-_CONVERSIONS = ("QuantizeLinear", "DequantizeLinear")
 
 
 class Advice(msgspec.Struct, frozen=True, kw_only=True):
@@ -220,7 +220,7 @@ def check_placement(
     reasons = {
         node.reason: f"{node.name} ({node.op}): {node.reason}"
         for node in reversed(left_nodes)
-        if node.reason and node.op not in _CONVERSIONS
+        if node.reason and facts(node.op).is_conversion != "pair"
     }
     told = list(reversed(reasons.values()))[:_REASONS_SHOWN]
     return Refusal(

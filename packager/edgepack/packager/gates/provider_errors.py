@@ -12,10 +12,10 @@ from edgepack.agent.runtime.providers import known_provider
 from edgepack.errors import BuildError
 from edgepack.packager.gates.checks import Refusal
 from edgepack.packager.graph.model_files import load_model
+from edgepack.packager.graph.operators import facts
 from edgepack.packager.profiles.schema import Profile
 
 _NODES_SHOWN = 3
-_CONVERSIONS = ("QuantizeLinear", "DequantizeLinear")
 
 _OTHER_PROFILE = "another profile for this device"
 
@@ -150,7 +150,7 @@ def _first_readers(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
     tensors = {value.name for value in graph.input}
     for node in graph.node:
         if not tensors.isdisjoint(node.input):
-            if node.op_type in _CONVERSIONS:
+            if facts(node.op_type).is_conversion == "pair":
                 tensors.update(node.output)
             else:
                 yield node

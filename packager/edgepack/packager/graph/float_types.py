@@ -12,7 +12,7 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from edgepack.packager.graph import stored_tensors
-from edgepack.packager.graph.operators import COMPUTE
+from edgepack.packager.graph.operators import facts
 from edgepack.packager.graph.queries import subgraphs
 
 _HALVES = {int(TensorProto.FLOAT16): "float16", int(TensorProto.BFLOAT16): "bfloat16"}
@@ -68,7 +68,7 @@ def replace_bfloat16(model: onnx.ModelProto) -> tuple[str, ...]:
 def _computes_in_double(graph: onnx.GraphProto) -> bool:
     doubles = {t.name for t in graph.initializer if t.data_type == TensorProto.DOUBLE}
     return any(
-        (node.op_type in COMPUTE and doubles & set(node.input))
+        (facts(node.op_type).weights == "product" and doubles & set(node.input))
         or any(_computes_in_double(body) for body in subgraphs(node))
         for node in graph.node
     )

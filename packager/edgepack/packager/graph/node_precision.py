@@ -3,11 +3,8 @@
 import msgspec
 import onnx
 
-from edgepack.packager.graph.operators import COMPUTE
+from edgepack.packager.graph.operators import facts, is_integer_operator
 
-_CONVERSIONS = frozenset({"QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear"})
-_INTEGER_PREFIXES = ("QLinear", "DynamicQuantize", "QGemm", "MatMulNBits")
-_INTEGER_SUFFIX = "Integer"
 _COMPILED = "EPContext"
 
 
@@ -40,12 +37,13 @@ def node_precision(model: onnx.ModelProto) -> NodePrecision | None:
     quantized: set[str] = set()
     float_: set[str] = set()
     for node in graph.node:
-        if node.op_type in _CONVERSIONS:
+        if facts(node.op_type).is_conversion:
             continue
         label = node_label(node)
-        is_quantized = _is_integer(node.op_type) or (
-            any(name in dequantized for name in node.input[: 2 if node.op_type in COMPUTE else 1])
-            and (node.op_type in COMPUTE or any(name in requantized for name in node.output))
+        is_product = facts(node.op_type).weights == "product"
+        is_quantized = is_integer_operator(node.op_type) or (
+            any(name in dequantized for name in node.input[: 2 if is_product else 1])
+            and (is_product or any(name in requantized for name in node.output))
         )
         (quantized if is_quantized else float_).add(label)
     return NodePrecision(quantized=frozenset(quantized), float_=frozenset(float_))
@@ -54,7 +52,3 @@ def node_precision(model: onnx.ModelProto) -> NodePrecision | None:
 def node_label(node: onnx.NodeProto) -> str:
     """How a node is named to people: `name (operator)`."""
     return f"{node.name or node.output[0]} ({node.op_type})"
-
-
-def _is_integer(op_type: str) -> bool:
-    return op_type.startswith(_INTEGER_PREFIXES) or op_type.endswith(_INTEGER_SUFFIX)

@@ -1,69 +1,160 @@
-"""What quantization has to know of operators: roles of inputs, and who must share a scale."""
+"""Facts of operators, each operator once: what all of edgepack knows of them stands in this table.
+
+A provider's own rules stand in its profile, a pass's own with the pass.
+"""
 
 from collections.abc import Mapping
+from typing import Literal
 
-COMPUTE = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})
-"""Operators that dominate the time of a network, and have weights."""
+import msgspec
+import onnx
 
-OWN_WITH_INTEGER_FORM = frozenset({"Gelu"})
-"""Operators of ONNX Runtime's own (com.microsoft) that integer providers read."""
 
-NORMALIZATIONS = frozenset({"LayerNormalization", "InstanceNormalization", "BatchNormalization"})
+class Operator(msgspec.Struct, frozen=True, kw_only=True):
+    """What is known of an operator; the defaults are those of one that the table does not name.
 
-NEVER = frozenset(
-    {
-        *("If", "Loop", "Scan", "Cast", "CastLike", "Shape", "Size", "Constant", "OneHot"),
-        *("QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear", "IsNaN", "IsInf"),
-        *("RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike", "Range"),
-        *("Multinomial", "NonMaxSuppression", "ConstantOfShape", "EyeLike", "Bernoulli"),
-        *("Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "NonZero"),
-        *("ArgMax", "ArgMin", "Dropout", "LSTM", "GRU", "RNN"),
-    }
+    Attributes:
+        weights: What training left in its constants: of a `product` with the bulk of a network's
+            time, of another `layer`, a `norm`'s scale and shift, the rows of a `table`.
+        weight, bias: Positions of the inputs that hold a product's or norm's, if constant.
+        parameters: Positions of inputs that are settings rather than data: never quantized.
+        has_integer_form: False too where its outputs are no floats.
+        has_float16_form: False where an attribute says its type, or it counts.
+        is_read_as_own: Whether integer providers read it from the domain com.microsoft too.
+        one_scale: Whether it only moves values, so that one scale does for input 0 and every
+            output, and providers can leave out the conversion.
+        moves_integers: Which inputs it moves where a model that came quantized has integers there.
+        cuts: Whether exporters cut an output out of a larger tensor with it.
+        indices: Position of the output that tells where values stood.
+        by_value: Whether each value is computed from the values at its place.
+        passes_factor: Whether a positive factor of the input is one of the output.
+        rectifies: Whether it is an activation that saturation can take over where the range ends.
+        takes_rectifier: Whether such a one behind it is computed together with it.
+        selects: Whether it ranks or picks, so that rows of its outputs may change places.
+        draws: Whether it draws random numbers, be it in training only.
+        reads_shape: Whether it reads the sizes of its input and no values.
+        is_conversion: Whether it goes between floats and integers with a scale; of a pair, one.
+        is_control_flow: Whether it has bodies.
+    """
+
+    weights: Literal["", "product", "layer", "norm", "table"] = ""
+    weight: int | None = None
+    bias: int | None = None
+    parameters: tuple[int, ...] = ()
+    has_integer_form: bool = True
+    has_float16_form: bool = True
+    is_read_as_own: bool = False
+    one_scale: bool = False
+    moves_integers: Literal["", "first", "all"] = ""
+    cuts: bool = False
+    indices: int | None = None
+    by_value: bool = False
+    passes_factor: bool = False
+    rectifies: bool = False
+    takes_rectifier: bool = False
+    selects: bool = False
+    draws: bool = False
+    reads_shape: bool = False
+    is_conversion: Literal["", "pair", "dynamic"] = ""
+    is_control_flow: bool = False
+
+
+ROWS: tuple[tuple[str, Operator], ...] = (
+    # Weights
+    (
+        "Conv ConvTranspose Gemm",
+        Operator(weights="product", weight=1, bias=2, takes_rectifier=True),
+    ),
+    ("MatMul", Operator(weights="product", weight=1, takes_rectifier=True)),
+    ("LSTM GRU RNN", Operator(weights="layer", has_integer_form=False)),
+    ("Einsum ConvInteger MatMulInteger QLinearConv QLinearMatMul", Operator(weights="layer")),
+    ("LayerNormalization InstanceNormalization", Operator(weights="norm", weight=1, bias=2)),
+    ("BatchNormalization", Operator(weights="norm", parameters=(1, 2, 3, 4))),
+    # What moves values
+    (
+        "Gather",
+        Operator(weights="table", one_scale=True, moves_integers="first", cuts=True),
+    ),
+    (
+        "Reshape Transpose Squeeze Unsqueeze Flatten Slice Split",
+        Operator(one_scale=True, moves_integers="first", cuts=True),
+    ),
+    (
+        "Expand Tile DepthToSpace SpaceToDepth",
+        Operator(one_scale=True, moves_integers="first"),
+    ),
+    (
+        "MaxPool",
+        Operator(one_scale=True, moves_integers="first", indices=1, passes_factor=True),
+    ),
+    ("GlobalMaxPool", Operator(one_scale=True, passes_factor=True)),
+    ("GatherElements GatherND ReduceMax ReduceMin", Operator(one_scale=True)),
+    ("Identity", Operator(one_scale=True, cuts=True, by_value=True)),
+    ("TopK", Operator(one_scale=True, parameters=(1,), indices=1, selects=True)),
+    ("Pad", Operator(one_scale=True, parameters=(2,))),
+    ("Resize", Operator(one_scale=True, parameters=(1, 2))),
+    ("Upsample", Operator(parameters=(1,))),
+    ("Concat", Operator(moves_integers="all")),
+    # Arithmetic
+    ("Relu", Operator(by_value=True, passes_factor=True, rectifies=True)),
+    ("Clip", Operator(by_value=True, parameters=(1, 2), rectifies=True)),
+    ("LeakyRelu PRelu", Operator(by_value=True, passes_factor=True)),
+    ("AveragePool GlobalAveragePool", Operator(passes_factor=True)),
+    ("Add Sub Mul Div", Operator(by_value=True, takes_rectifier=True)),
+    ("Gelu", Operator(by_value=True, is_read_as_own=True)),
+    ("Abs Celu Cos Elu Erf Exp HardSigmoid HardSwish Log Max Min Mish", Operator(by_value=True)),
+    ("Neg Pow Reciprocal Selu Sigmoid Sin Softplus Softsign Sqrt", Operator(by_value=True)),
+    ("Tanh ThresholdedRelu", Operator(by_value=True)),
+    ("CumSum", Operator(has_float16_form=False)),
+    # What has no integer form
+    (
+        "QuantizeLinear DequantizeLinear",
+        Operator(has_integer_form=False, has_float16_form=False, is_conversion="pair"),
+    ),
+    (
+        "DynamicQuantizeLinear",
+        Operator(has_integer_form=False, has_float16_form=False, is_conversion="dynamic"),
+    ),
+    (
+        "CastLike Constant ConstantOfShape EyeLike OneHot Range",
+        Operator(has_integer_form=False, has_float16_form=False),
+    ),
+    (
+        "Bernoulli Multinomial RandomNormal RandomNormalLike RandomUniform RandomUniformLike",
+        Operator(has_integer_form=False, has_float16_form=False, draws=True),
+    ),
+    ("Dropout", Operator(has_integer_form=False, draws=True)),
+    ("If Loop Scan", Operator(has_integer_form=False, is_control_flow=True)),
+    ("Shape Size", Operator(has_integer_form=False, reads_shape=True)),
+    ("NonMaxSuppression NonZero", Operator(has_integer_form=False, selects=True)),
+    ("Unique", Operator(selects=True)),
+    ("ArgMax ArgMin Cast IsInf IsNaN", Operator(has_integer_form=False)),
+    ("Equal Greater GreaterOrEqual Less LessOrEqual", Operator(has_integer_form=False)),
 )
-"""Operators that have no integer form, or whose outputs are no floats."""
 
-MOVES_DATA = frozenset(
-    {
-        *("MaxPool", "GlobalMaxPool", "Reshape", "Transpose", "Squeeze", "Unsqueeze", "Flatten"),
-        *("Slice", "Split", "Gather", "GatherElements", "GatherND", "Expand", "Tile", "TopK"),
-        *("DepthToSpace", "SpaceToDepth", "Identity", "Pad", "Resize", "ReduceMax", "ReduceMin"),
-    }
+OPERATORS: Mapping[str, Operator] = {name: row for names, row in ROWS for name in names.split()}
+
+_UNNAMED = Operator()
+_INTEGER_PREFIXES = (
+    *("QLinear", "QGemm", "QAttention", "DynamicQuantize", "MatMulInteger", "MatMulNBits"),
 )
-"""Operators that only move values: input 0 and every output share one scale, so that providers
-can leave out the conversion."""
-
-RECTIFIERS = frozenset({"Relu", "Clip"})
-"""Activations that saturation can take over when the output's range ends where they clip."""
-
-RECTIFIED = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul", "Add", "Mul", "Sub", "Div"})
-"""Operators after which a rectifier is computed together with them."""
-
-_PLAIN_INPUTS: Mapping[str, frozenset[int]] = {
-    "Clip": frozenset({1, 2}),
-    "Resize": frozenset({1, 2}),
-    "Upsample": frozenset({1}),
-    "Pad": frozenset({2}),
-    "TopK": frozenset({1}),
-    "BatchNormalization": frozenset({1, 2, 3, 4}),
-}
-"""Inputs that stay as they are, because they are parameters rather than data."""
+_INTEGER_SUFFIX = "Integer"
 
 
-def is_parameter(op_type: str, position: int) -> bool:
-    """Whether an input is a parameter that is never quantized."""
-    return position in _PLAIN_INPUTS.get(op_type, frozenset())
+def facts(op_type: str) -> Operator:
+    """What is known of an operator, by its type."""
+    return OPERATORS.get(op_type, _UNNAMED)
 
 
-def weight_position(op_type: str) -> int | None:
-    """Which input holds weights, if it is constant; None for operators without weights."""
-    return 1 if op_type in COMPUTE or op_type in NORMALIZATIONS else None
+def tells_places(node: onnx.NodeProto) -> bool:
+    """Whether a node gives indices beside values."""
+    indices = facts(node.op_type).indices
+    return indices is not None and len(node.output) > indices
 
 
-def bias_position(op_type: str) -> int | None:
-    """Which input holds a bias; None for operators without one."""
-    if op_type in COMPUTE or op_type in ("LayerNormalization", "InstanceNormalization"):
-        return None if op_type == "MatMul" else 2
-    return None
+def is_integer_operator(op_type: str) -> bool:
+    """Whether an operator computes in integers by itself, as its name says (`QLinearConv` …)."""
+    return op_type.startswith(_INTEGER_PREFIXES) or op_type.endswith(_INTEGER_SUFFIX)
 
 
 def weight_axis(op_type: str, rank: int, *, is_transposed: bool, groups: int) -> int | None:

@@ -10,22 +10,9 @@ from collections.abc import Collection, Iterable
 import msgspec
 import onnx
 
+from edgepack.packager.graph.operators import facts
 from edgepack.packager.graph.queries import GraphIndex, index_graph, subgraphs, used_names
 
-_SELECTS = frozenset({"TopK", "NonMaxSuppression", "NonZero", "Unique"})
-_HAS_WEIGHTS = frozenset(
-    {
-        *("Conv", "ConvTranspose", "ConvInteger", "QLinearConv"),
-        *("Gemm", "MatMul", "MatMulInteger", "QLinearMatMul", "Einsum"),
-        *("LSTM", "GRU", "RNN"),
-    }
-)
-"""Where they read constants; of other domains than the standard's, any operator that does."""
-
-_MOVES = frozenset(
-    {"Gather", "Slice", "Split", "Transpose", "Squeeze", "Unsqueeze", "Flatten", "Identity"}
-)
-_READS_NO_VALUES = frozenset({"Shape", "Size"})
 _FLOATS = frozenset(
     {
         onnx.TensorProto.FLOAT,
@@ -115,7 +102,7 @@ def _selects(node: onnx.NodeProto) -> bool:
 
 def _postprocessing_ops(node: onnx.NodeProto) -> set[str]:
     """Of a node and of the bodies of control flow in it."""
-    found = {node.op_type} & _SELECTS
+    found = {node.op_type} if facts(node.op_type).selects else set()
     for body in subgraphs(node):
         for inner in body.node:
             found |= _postprocessing_ops(inner)
@@ -146,7 +133,9 @@ def _after_weights(index: GraphIndex, constants: Collection[str]) -> set[int]:
 
 
 def _computes(node: onnx.NodeProto, constants: Collection[str]) -> bool:
-    may_compute = node.op_type in _HAS_WEIGHTS or node.domain not in ("", "ai.onnx")
+    """Where it reads constants; of other domains than the standard's, any operator that does."""
+    has_weights = facts(node.op_type).weights in ("product", "layer")
+    may_compute = has_weights or node.domain not in ("", "ai.onnx")
     if may_compute and any(name in constants for name in node.input):
         return True
     return any(
@@ -172,7 +161,7 @@ def _enter(index: GraphIndex, tail: set[int], constants: Collection[str]) -> tup
     waiting = sorted(tail)
     while waiting:
         node = index.graph.node[waiting.pop()]
-        if node.op_type in _READS_NO_VALUES:
+        if facts(node.op_type).reads_shape:
             continue
         for name in _reads(node) - set(constants):
             position = index.producers.get(name)
@@ -190,8 +179,8 @@ def _enter(index: GraphIndex, tail: set[int], constants: Collection[str]) -> tup
 def _whole(index: GraphIndex, name: str, constants: Collection[str]) -> str:
     """What a tensor is cut out of: of one class alone, which may be rare, little can be told."""
     node = index.graph.node[index.producers[name]]
-    moves = node.op_type in _MOVES and all(other in constants for other in node.input[1:] if other)
-    source = node.input[0] if moves or node.op_type == "Reshape" else ""
+    is_told = node.op_type == "Reshape" or all(n in constants for n in node.input[1:] if n)
+    source = node.input[0] if facts(node.op_type).cuts and is_told else ""
     if source not in index.producers or index.types.get(source) not in _FLOATS:
         return name
     return _whole(index, source, constants)

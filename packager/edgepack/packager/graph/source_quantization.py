@@ -13,10 +13,8 @@ import onnx
 from onnx import helper
 
 from edgepack.packager.graph import stored_tensors
+from edgepack.packager.graph.operators import facts, is_integer_operator
 from edgepack.packager.graph.queries import subgraphs
-
-_PAIRS = frozenset({"QuantizeLinear", "DequantizeLinear"})
-_OPERATORS = ("QLinear", "QGemm", "QAttention", "DynamicQuantize", "MatMulNBits", "MatMulInteger")
 
 
 class SourceQuantization(msgspec.Struct, frozen=True, kw_only=True):
@@ -51,12 +49,8 @@ class SourceQuantization(msgspec.Struct, frozen=True, kw_only=True):
 def read_source_quantization(graph: onnx.GraphProto) -> SourceQuantization | None:
     """Reads it from a graph and the bodies in it; None for a model of floats."""
     nodes = list(_nodes(graph))
-    pairs = [node for node in nodes if node.op_type in _PAIRS]
-    operators = {
-        node.op_type
-        for node in nodes
-        if node.op_type.startswith(_OPERATORS) or node.op_type.endswith("Integer")
-    }
+    pairs = [node for node in nodes if facts(node.op_type).is_conversion == "pair"]
+    operators = {node.op_type for node in nodes if is_integer_operator(node.op_type)}
     if not pairs and not operators:
         return None
     constants = dict(_constants(graph))

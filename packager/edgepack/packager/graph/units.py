@@ -8,10 +8,8 @@ from collections.abc import Collection, Iterable
 
 import onnx
 
-from edgepack.packager.graph.operators import RECTIFIERS
+from edgepack.packager.graph.operators import facts
 from edgepack.packager.graph.queries import GraphIndex, index_graph, outer_reads, subgraphs
-
-PAIRS = frozenset({"QuantizeLinear", "DequantizeLinear"})
 
 
 class Units:
@@ -28,7 +26,7 @@ class Units:
         self._index = index_graph(model.graph)
         self._members: list[list[int]] = []
         for position, node in enumerate(model.graph.node):
-            if node.op_type in PAIRS:
+            if _is_pair(node):
                 continue
             if self._members and _belongs(self._index, self._members[-1][-1], position):
                 self._members[-1].append(position)
@@ -91,7 +89,7 @@ class Units:
                 if name in index.outputs or name in index.body_reads:
                     ends[name] = None
                 for reader in index.consumers.get(name, []):
-                    if nodes[reader].op_type not in PAIRS:
+                    if not _is_pair(nodes[reader]):
                         if reader not in chosen:
                             ends[name] = None
                         continue
@@ -109,7 +107,7 @@ class Units:
             for name in nodes[waiting.pop()].output:
                 outputs += [name] if name in index.outputs else []
                 for reader in index.consumers.get(name, []):
-                    if nodes[reader].op_type in PAIRS:
+                    if _is_pair(nodes[reader]):
                         waiting.append(reader)
                     else:
                         readers.add(reader)
@@ -124,7 +122,7 @@ class Units:
         while waiting:
             name = waiting.pop()
             producer = index.producers.get(name)
-            is_pair = producer is not None and index.graph.node[producer].op_type in PAIRS
+            is_pair = producer is not None and _is_pair(index.graph.node[producer])
             if producer is not None and is_pair and producer not in kept:
                 kept.add(producer)
                 waiting.extend(index.graph.node[producer].input)
@@ -156,10 +154,14 @@ def _reads(node: onnx.NodeProto) -> set[str]:
     return {*node.input, *(name for body in subgraphs(node) for name in outer_reads(body))}
 
 
+def _is_pair(node: onnx.NodeProto) -> bool:
+    return facts(node.op_type).is_conversion == "pair"
+
+
 def _belongs(index: GraphIndex, position: int, following: int) -> bool:
     """Whether a node is the rectifier that alone reads another, as it is computed."""
     node, after = index.graph.node[position], index.graph.node[following]
-    if after.op_type not in RECTIFIERS or len(node.output) != 1:
+    if not facts(after.op_type).rectifies or len(node.output) != 1:
         return False
     name = node.output[0]
     return index.consumers.get(name) == [following] and name not in index.outputs

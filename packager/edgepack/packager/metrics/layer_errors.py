@@ -8,11 +8,13 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 
-from edgepack.packager.graph import operators
 from edgepack.packager.graph.node_precision import node_label, node_precision
+from edgepack.packager.graph.operators import facts
 from edgepack.packager.graph.queries import index_graph
 
-_CONVERSIONS = frozenset({"QuantizeLinear", "DequantizeLinear", "Cast", "Identity"})
+_INSERTED = ("Cast", "Identity")
+"""What lowering puts between nodes, beside pairs."""
+
 _FLOATS = (onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16)
 _GREATEST_DB = 100.0
 _LEAST_DB = -40.0
@@ -69,7 +71,8 @@ def shared_layers(reference: onnx.GraphProto, lowered: onnx.ModelProto) -> tuple
     quantized = precision.quantized if precision else frozenset()
     layers = []
     for node in reference.node:
-        if node.op_type in operators.MOVES_DATA or node.op_type in operators.NEVER:
+        known = facts(node.op_type)
+        if known.one_scale or not known.has_integer_form:
             continue
         if not node.output or node.output[0] not in index.producers:
             continue
@@ -77,7 +80,7 @@ def shared_layers(reference: onnx.GraphProto, lowered: onnx.ModelProto) -> tuple
         if tensor in no_tensors or types.get(tensor, onnx.TensorProto.FLOAT) not in _FLOATS:
             continue
         maker = lowered.graph.node[index.producers[tensor]]
-        while maker.op_type in _CONVERSIONS and maker.input[0] in index.producers:
+        while _is_inserted(maker) and maker.input[0] in index.producers:
             maker = lowered.graph.node[index.producers[maker.input[0]]]
         layers.append(
             Layer(
@@ -88,6 +91,10 @@ def shared_layers(reference: onnx.GraphProto, lowered: onnx.ModelProto) -> tuple
             )
         )
     return tuple(layers)
+
+
+def _is_inserted(node: onnx.NodeProto) -> bool:
+    return facts(node.op_type).is_conversion == "pair" or node.op_type in _INSERTED
 
 
 def measure_layer(

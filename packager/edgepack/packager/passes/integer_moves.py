@@ -19,28 +19,9 @@ import onnx
 from onnx import helper
 
 from edgepack.packager.graph.node_chains import replace
+from edgepack.packager.graph.operators import facts, tells_places
 from edgepack.packager.graph.queries import GraphIndex, index_graph
 from edgepack.packager.wording import counted
-
-_MOVES = frozenset(
-    {
-        "Concat",
-        "DepthToSpace",
-        "Expand",
-        "Flatten",
-        "Gather",
-        "MaxPool",
-        "Reshape",
-        "Slice",
-        "SpaceToDepth",
-        "Split",
-        "Squeeze",
-        "Tile",
-        "Transpose",
-        "Unsqueeze",
-    }
-)
-"""Operators that compute nothing of the values: a maximum is one of them."""
 
 _INTEGERS = frozenset({"int8", "uint8", "int16", "uint16"})
 """NumPy's names of the types that both nodes of a pair have."""
@@ -124,7 +105,7 @@ def _scales(graph: onnx.GraphProto, index: GraphIndex) -> dict[str, _Scale]:
     """By tensor of integers; a node that moves some gives what it takes."""
     known: dict[str, _Scale] = {}
     for node in graph.node:
-        if node.op_type in ("QuantizeLinear", "DequantizeLinear"):
+        if facts(node.op_type).is_conversion == "pair":
             scale = _scale_of(node, index)
             if scale is not None:
                 integers = node.output if node.op_type == "QuantizeLinear" else node.input
@@ -162,10 +143,10 @@ def _scale_of(node: onnx.NodeProto, index: GraphIndex) -> _Scale | None:
 
 
 def _is_move(node: onnx.NodeProto) -> bool:
-    is_pool_with_places = node.op_type == "MaxPool" and len(node.output) > 1
-    return node.op_type in _MOVES and not node.domain and not is_pool_with_places
+    return bool(facts(node.op_type).moves_integers) and not node.domain and not tells_places(node)
 
 
 def _read(node: onnx.NodeProto) -> tuple[str, ...]:
     """The tensors that a node moves, without shapes, axes and indices."""
-    return tuple(node.input) if node.op_type == "Concat" else tuple(node.input[:1])
+    is_all = facts(node.op_type).moves_integers == "all"
+    return tuple(node.input if is_all else node.input[:1])

@@ -10,13 +10,12 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
+from edgepack.packager.graph.operators import facts
 from edgepack.packager.graph.shape_inference import infer
 from edgepack.packager.graph.stored_tensors import values
 
 _MOST_VALUES = 64
 """Axes, sizes and single numbers; anything larger is left to the pass that folds constants."""
-
-_READS_SHAPES = ("Shape", "Size")
 
 
 def fold_known_values(
@@ -118,7 +117,7 @@ def _evaluate(
 ) -> np.ndarray[tuple[int, ...], np.dtype[np.generic]] | None:
     if len(node.output) != 1:
         return None
-    if node.op_type in _READS_SHAPES:
+    if facts(node.op_type).reads_shape:
         return _from_shape(node, types.get(node.input[0]))
     if not node.input or any(name and name not in known for name in node.input):
         return None

@@ -15,16 +15,9 @@ import numpy.typing as npt
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
+from edgepack.packager.graph.operators import facts
 from edgepack.packager.graph.queries import GraphIndex, index_graph
 from edgepack.packager.runtime.model_run import ModelRunner
-
-_ONE_INPUT = (
-    *("Abs", "Celu", "Clip", "Cos", "Elu", "Erf", "Exp", "Gelu", "HardSigmoid", "HardSwish"),
-    *("Identity", "LeakyRelu", "Log", "Mish", "Neg", "Reciprocal", "Relu", "Selu", "Sigmoid"),
-    *("Sin", "Softplus", "Softsign", "Sqrt", "Tanh", "ThresholdedRelu"),
-)
-_BY_VALUE = frozenset((*_ONE_INPUT, "Add", "Div", "Max", "Min", "Mul", "PRelu", "Pow", "Sub"))
-"""Operators that compute each value from the values at its place."""
 
 _MOST_NODES = 200
 _ANY_TABLE_BYTES = 256 * 1024
@@ -127,7 +120,7 @@ def _width(
         axis = next((entry.i for entry in node.attribute if entry.name == "axis"), -1)
         return widths[rows[0]] if axis in (-1, rank - 1) and len(rows) == 1 else None
     is_alike = all(len(shape) <= rank and set(shape[:-1]) <= {1} for shape in shapes)
-    if node.op_type not in _BY_VALUE or not is_alike:
+    if not facts(node.op_type).by_value or not is_alike:
         return None
     return max(*(widths[name] for name in rows), *(shape[-1] or 1 for shape in shapes if shape), 1)
 

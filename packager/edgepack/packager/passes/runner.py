@@ -13,6 +13,7 @@ from edgepack.packager.graph.control_flow import (
     option_that_folds,
 )
 from edgepack.packager.graph.model_files import RUNTIME_ERRORS
+from edgepack.packager.graph.operators import facts
 from edgepack.packager.graph.renaming import name_nodes
 from edgepack.packager.graph.source_quantization import read_source_quantization
 from edgepack.packager.passes.apply_workarounds import apply_workarounds
@@ -41,8 +42,6 @@ from edgepack.packager.profiles.schema import Profile
 from edgepack.packager.progress import Progress
 from edgepack.packager.runtime.model_run import ModelRunner, Outputs, largest_difference
 from edgepack.packager.wording import counted
-
-_CONTROL_FLOW = {"If", "Loop", "Scan"}
 
 _PASSES: Mapping[type, Callable[[onnx.ModelProto, Any, PassContext], PassResult]] = {
     Clean: clean,
@@ -183,6 +182,6 @@ def _refuse_forbidden(model: onnx.ModelProto, context: PassContext) -> None:
 
 def _without(found: Sequence[onnx.NodeProto]) -> str:
     types = sorted({node.op_type for node in found})
-    if set(types) <= _CONTROL_FLOW:
+    if all(facts(op_type).is_control_flow for op_type in types):
         return "export the model without control flow"
     return f"export the model without {', '.join(types)}"

@@ -14,7 +14,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from edgepack.packager.graph import stored_tensors
 from edgepack.packager.graph.model_files import load_model, open_on_cpu, save_model
-from edgepack.packager.graph.operators import MOVES_DATA
+from edgepack.packager.graph.operators import facts
 from edgepack.packager.graph.queries import index_graph
 from edgepack.packager.runtime.model_run import Run, run_of
 
@@ -52,7 +52,7 @@ def show_rounding(model: onnx.ModelProto) -> onnx.ModelProto:
                 if attribute.name == "to" and attribute.i == TensorProto.FLOAT16:
                     nodes.append(_cast(f"{node.output[0]}/rounded", node.output[0]))
                     node.output[0] = f"{node.output[0]}/rounded"
-        elif node.op_type not in MOVES_DATA:
+        elif not facts(node.op_type).one_scale:
             for i, name in enumerate(original.output):
                 if types.get(name) == TensorProto.FLOAT16:
                     node.output[i] = f"{name}/exact"

@@ -16,16 +16,10 @@ from onnx import helper, numpy_helper
 
 from edgepack.packager.graph import stored_tensors
 from edgepack.packager.graph.model_files import RUNTIME_ERRORS, quiet_options
+from edgepack.packager.graph.operators import facts
 from edgepack.packager.graph.queries import subgraphs
 from edgepack.packager.graph.shape_inference import infer
 
-_ABOUT_SHAPES = frozenset({"Shape", "Size"})
-_DRAWN = frozenset(
-    {
-        *("RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"),
-        *("Multinomial", "Bernoulli", "Dropout"),
-    }
-)
 _Values = npt.NDArray[np.generic]
 
 
@@ -105,9 +99,9 @@ class _Known:
             graph.initializer.append(constant)
             return not stored_tensors.is_held(constant)
         node = self._producers.get(name)
-        if node is None or node.domain not in ("", "ai.onnx") or node.op_type in _DRAWN:
+        if node is None or node.domain not in ("", "ai.onnx") or facts(node.op_type).draws:
             return False
-        if node.op_type in _ABOUT_SHAPES and node.input[0] in self._shapes:
+        if facts(node.op_type).reads_shape and node.input[0] in self._shapes:
             graph.initializer.append(_about_shape(node, self._shapes[node.input[0]]))
             return True
         if any(subgraphs(node)):

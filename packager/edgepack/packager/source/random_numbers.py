@@ -10,18 +10,10 @@ import numpy as np
 import onnx
 
 from edgepack.errors import BuildError
+from edgepack.packager.graph.operators import facts
 from edgepack.packager.graph.queries import subgraphs
 from edgepack.packager.runtime.model_run import Outputs, largest_difference
 from edgepack.packager.source.model import SourceModel
-
-_DRAWS = frozenset(
-    {
-        *("RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"),
-        *("Multinomial", "Bernoulli"),
-    }
-)
-_TRAINS = frozenset({"Dropout"})
-"""Operators that draw numbers where a model was exported for training."""
 
 _TOLERANCE = 5e-3
 """Share of an output's size by which two runs may differ: what a pass may change is no more."""
@@ -50,7 +42,7 @@ def check_repeatable(source: SourceModel, first: Outputs, second: Outputs) -> No
     makers = [
         f"{node.name or node.output[0]} ({node.op_type})"
         for node in _nodes(source.model.graph)
-        if node.op_type in _DRAWS | _TRAINS
+        if facts(node.op_type).draws
     ]
     shown = ", ".join(makers[:_SHOWN]) + (" …" if len(makers) > _SHOWN else "")
     raise BuildError(

@@ -9,6 +9,7 @@ import onnx
 from edgepack.agent.runtime.opening import open_model_file
 from edgepack.errors import BuildError, DeviceError
 from edgepack.packager.graph import stored_tensors
+from edgepack.packager.graph.operators import facts
 from edgepack.packager.graph.queries import subgraphs
 
 _FLOAT_TYPES = frozenset(
@@ -19,13 +20,6 @@ _FLOAT_TYPES = frozenset(
         onnx.TensorProto.BFLOAT16,
     }
 )
-_COMPUTE_OPERATORS = frozenset(
-    {
-        *("Conv", "ConvTranspose", "Gemm", "MatMul", "LSTM", "GRU", "RNN"),
-        *("BatchNormalization", "LayerNormalization", "InstanceNormalization", "Gather"),
-    }
-)
-
 _MOST_CHARACTERS = 400
 
 
@@ -74,7 +68,7 @@ def check_weights(path: Path, model: onnx.ModelProto) -> tuple[str, ...]:
         name
         for graph in _graphs(model.graph)
         for node in graph.node
-        if node.op_type in _COMPUTE_OPERATORS
+        if facts(node.op_type).weights
         for name in node.input
     }
     notes = []

@@ -8,11 +8,8 @@ import msgspec
 import onnx
 
 from edgepack.packager.graph.node_chains import scalar
+from edgepack.packager.graph.operators import facts, tells_places
 from edgepack.packager.graph.queries import GraphIndex
-
-_PASSES_A_FACTOR = frozenset(
-    {"Relu", "LeakyRelu", "PRelu", "MaxPool", "AveragePool", "GlobalAveragePool", "GlobalMaxPool"}
-)
 
 
 class BoundedClip(msgspec.Struct, frozen=True, kw_only=True):
@@ -95,9 +92,9 @@ def _only_reader(index: GraphIndex, name: str) -> int | None:
 
 
 def _passes_a_factor(index: GraphIndex, node: onnx.NodeProto, name: str) -> bool:
-    if node.op_type not in _PASSES_A_FACTOR or node.domain not in ("", "ai.onnx"):
+    if not facts(node.op_type).passes_factor or node.domain not in ("", "ai.onnx"):
         return False
-    if node.op_type == "MaxPool" and len(node.output) > 1:
+    if tells_places(node):
         return False
     return node.input[0] == name and all(n in index.initializers for n in node.input[1:])
 

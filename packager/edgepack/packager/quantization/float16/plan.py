@@ -10,20 +10,11 @@ import msgspec
 import numpy as np
 import onnx
 
-from edgepack.packager.graph.operators import MOVES_DATA
+from edgepack.packager.graph.operators import facts
 from edgepack.packager.graph.queries import GraphIndex, subgraphs
 from edgepack.packager.quantization.float16.operator_types import halvable
 from edgepack.packager.quantization.float16.range import activation_fits, constant_fits
 from edgepack.packager.tensors.observations import Observation
-
-_STAY = frozenset(
-    {
-        *("QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear", "CastLike", "Constant"),
-        *("ConstantOfShape", "EyeLike", "Range", "RandomNormal", "RandomNormalLike", "OneHot"),
-        *("RandomUniform", "RandomUniformLike", "Multinomial", "Bernoulli", "CumSum"),
-    }
-)
-"""Their type is said by an attribute, or their values are numbers to count with."""
 
 _MOST_WHOLE_NUMBER = 2048.0
 """16-bit floats hold every whole number up to this."""
@@ -73,7 +64,7 @@ class Float16Planner:
             for position, node in enumerate(self._index.graph.node)
             if self._is_open(position)
             for name in (*self._inputs(position), *self._outputs(position))
-            if node.op_type not in MOVES_DATA
+            if not facts(node.op_type).one_scale
         )
         return [name for name in names if name not in self._index.initializers]
 
@@ -81,7 +72,7 @@ class Float16Planner:
         """Names of the nodes that can be 16-bit, in graph order; what only follows is left out."""
         for position, node in enumerate(self._index.graph.node):
             if (
-                node.op_type not in MOVES_DATA
+                not facts(node.op_type).one_scale
                 and node.op_type != "Cast"
                 and self._is_open(position)
                 and self._fits(position, observed)
@@ -100,7 +91,7 @@ class Float16Planner:
         for position, node in enumerate(self._index.graph.node):
             if node.op_type == "Cast":
                 is_float16 = self._is_whole_number(node, observed)
-            elif node.op_type in MOVES_DATA:
+            elif facts(node.op_type).one_scale:
                 is_float16 = self._follows(position, node, plan.tensors)
             else:
                 is_float16 = node.name in names
@@ -119,7 +110,7 @@ class Float16Planner:
         node = self._index.graph.node[position]
         names = [name for name in (*node.input, *node.output) if name]
         return (
-            node.op_type not in _STAY
+            facts(node.op_type).has_float16_form
             and node.op_type not in self._leave
             and not any(True for _ in subgraphs(node))
             and all(name in self._index.types for name in names)

@@ -7,7 +7,7 @@ lose bits on the way to a reader that is raised, or carry bits that nothing has 
 
 from collections.abc import Collection
 
-from edgepack.packager.graph import operators
+from edgepack.packager.graph.operators import facts
 from edgepack.packager.graph.queries import GraphIndex
 
 
@@ -62,21 +62,21 @@ def find_followers(index: GraphIndex, quantized: Collection[int]) -> frozenset[s
 def following_rectifier(index: GraphIndex, position: int) -> int | None:
     """The Relu or Clip that is computed together with a node, as an index; None without one."""
     node = index.graph.node[position]
-    if node.op_type not in operators.RECTIFIED or len(node.output) != 1:
+    if not facts(node.op_type).takes_rectifier or len(node.output) != 1:
         return None
     output = node.output[0]
     readers = index.consumers.get(output, [])
     if len(readers) != 1 or output in index.outputs or output in index.body_reads:
         return None
     reader = index.graph.node[readers[0]]
-    if reader.op_type not in operators.RECTIFIERS or reader.input[0] != output:
+    if not facts(reader.op_type).rectifies or reader.input[0] != output:
         return None
     bounds_are_constant = all(not n or n in index.initializers for n in reader.input[1:])
     return readers[0] if bounds_are_constant else None
 
 
 def _moves(index: GraphIndex, position: int) -> bool:
-    return index.graph.node[position].op_type in operators.MOVES_DATA
+    return facts(index.graph.node[position].op_type).one_scale
 
 
 def _is_read_by(index: GraphIndex, position: int, wanted: Collection[int]) -> bool:

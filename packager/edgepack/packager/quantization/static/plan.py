@@ -159,20 +159,19 @@ def make_plan(
 
 
 def _is_able(index: GraphIndex, node: onnx.NodeProto, settings: Quantize) -> bool:
+    known = operators.facts(node.op_type)
     is_known = node.domain in ("", "ai.onnx") or (
-        node.domain == "com.microsoft" and node.op_type in operators.OWN_WITH_INTEGER_FORM
+        node.domain == "com.microsoft" and known.is_read_as_own
     )
     if not is_known or node.op_type in settings.exclude_ops:
         return False
     if not node.output or not index.is_float(node.output[0]):
         return False
     if settings.ops == "compute":
-        return node.op_type in operators.COMPUTE and _is_plain_product(index, node)
-    if node.op_type in operators.NEVER:
+        return known.weights == "product" and _is_plain_product(index, node)
+    if not known.has_integer_form:
         return False
-    data = [
-        n for i, n in enumerate(node.input) if n and not operators.is_parameter(node.op_type, i)
-    ]
+    data = [n for i, n in enumerate(node.input) if n and i not in known.parameters]
     return any(index.is_float(name) for name in data)
 
 
@@ -196,6 +195,7 @@ def _plan_node(
     index: GraphIndex, position: int, settings: Quantize, rectifier: int | None, is_raised: bool
 ) -> NodePlan:
     node = index.graph.node[position]
+    known = operators.facts(node.op_type)
     weight = _weight_of(index, node, settings)
     bias = _bias_of(index, node, weight) if settings.bias == "int32" else None
     special = {entry[0] for entry in (weight, bias) if entry is not None}
@@ -205,8 +205,8 @@ def _plan_node(
         if name
         and i not in special
         and index.is_float(name)
-        and not operators.is_parameter(node.op_type, i)
-        and i != operators.bias_position(node.op_type)
+        and i not in known.parameters
+        and i != known.bias
     )
     last = index.graph.node[rectifier] if rectifier is not None else node
     outputs = tuple(
@@ -237,13 +237,11 @@ def _is_output_quantized(
 def _weight_of(
     index: GraphIndex, node: onnx.NodeProto, settings: Quantize
 ) -> tuple[int, WeightUse] | None:
-    position = operators.weight_position(node.op_type)
+    position = operators.facts(node.op_type).weight
     if position is None or position >= len(node.input):
         return None
     name = node.input[position]
     if name not in index.initializers or not index.is_float(name):
-        return None
-    if node.op_type == "BatchNormalization":
         return None
     axis = None
     if node.op_type in settings.per_channel:
@@ -259,7 +257,7 @@ def _weight_of(
 def _bias_of(
     index: GraphIndex, node: onnx.NodeProto, weight: tuple[int, WeightUse] | None
 ) -> tuple[int, str] | None:
-    position = operators.bias_position(node.op_type)
+    position = operators.facts(node.op_type).bias
     if position is None or position >= len(node.input) or weight is None:
         return None
     name = node.input[position]
@@ -289,7 +287,7 @@ def _tie(
             continue
         if node.op_type in settings.tie_ops:
             members = (*node.input, *node.output)
-        elif node.op_type in operators.MOVES_DATA:
+        elif operators.facts(node.op_type).one_scale:
             members = (node.input[0], *node.output)
         else:
             continue

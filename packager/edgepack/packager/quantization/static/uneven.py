@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from edgepack.packager.graph.operators import MOVES_DATA
+from edgepack.packager.graph.operators import facts
 from edgepack.packager.graph.queries import GraphIndex
 from edgepack.packager.quantization.static.plan import Plan
 from edgepack.packager.tensors.observations import Observation
@@ -63,7 +63,7 @@ def _moves_to_outputs(index: GraphIndex, position: int) -> frozenset[int] | None
             if tensor in index.body_reads:
                 return None
             for reader in index.consumers.get(tensor, []):
-                if index.graph.node[reader].op_type not in MOVES_DATA:
+                if not facts(index.graph.node[reader].op_type).one_scale:
                     return None
                 if reader not in after:
                     after.add(reader)
