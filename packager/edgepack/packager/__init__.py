@@ -19,8 +19,10 @@ Example:
     ```
 """
 
-import importlib
 from typing import TYPE_CHECKING
+
+from edgepack.agent.runtime.vendor_telemetry import disable_vendor_telemetry
+from edgepack.lazy_names import load_on_first_use
 
 if TYPE_CHECKING:
     from edgepack.packager.comparison.compare import compare
@@ -46,27 +48,20 @@ __all__ = [
 ]
 
 _MODULES = {
-    "BuildOptions": "pipeline.request",
-    "BuildResult": "pipeline.build",
-    "Comparison": "comparison.result",
-    "Profile": "profiles.schema",
-    "RefusedProfile": "reports.report",
-    "Report": "reports.report",
-    "VariantReport": "reports.report",
-    "build": "pipeline.build",
-    "compare": "comparison.compare",
-    "list_profiles": "profiles.reading",
-    "load_profile": "profiles.reading",
+    "BuildOptions": "edgepack.packager.pipeline.request",
+    "BuildResult": "edgepack.packager.pipeline.build",
+    "Comparison": "edgepack.packager.comparison.result",
+    "Profile": "edgepack.packager.profiles.schema",
+    "RefusedProfile": "edgepack.packager.reports.report",
+    "Report": "edgepack.packager.reports.report",
+    "VariantReport": "edgepack.packager.reports.report",
+    "build": "edgepack.packager.pipeline.build",
+    "compare": "edgepack.packager.comparison.compare",
+    "list_profiles": "edgepack.packager.profiles.reading",
+    "load_profile": "edgepack.packager.profiles.reading",
 }
 
+if not TYPE_CHECKING:
+    __getattr__, __dir__ = load_on_first_use(__name__, _MODULES)
 
-def __getattr__(name: str) -> object:
-    if name not in _MODULES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    found: object = getattr(importlib.import_module(f"{__name__}.{_MODULES[name]}"), name)
-    globals()[name] = found
-    return found
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+disable_vendor_telemetry()  # before any module below loads ONNX Runtime

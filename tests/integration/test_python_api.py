@@ -1,0 +1,122 @@
+"""`edgepack.packager` in Python: what the command line does, with arrays and functions too."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+
+from edgepack.bundle.keys import generate_key, write_key_pair
+from edgepack.errors import BuildError
+from edgepack.packager import BuildResult, build, compare, load_profile
+from edgepack.packager.cli.build import build as build_command
+from edgepack.packager.pipeline.request import BuildOptions
+from edgepack.packager.runtime.model_run import Run
+from edgepack.packager.tensors.sequence import Tensor
+from tests.unit.packager_io.models import save, small_cnn
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a model and a key."""
+    made = tmp_path_factory.mktemp("api")
+    save(small_cnn(), made / "net.onnx")
+    write_key_pair(generate_key(), made / "release")
+    return made
+
+
+def _arrays(count: int) -> Iterator[dict[str, Tensor]]:
+    generator = np.random.default_rng(7)
+    for _ in range(count):
+        yield {"images": generator.standard_normal((1, 3, 8, 8)).astype(np.float32)}
+
+
+def _build(folder: Path, output: str, **options: Any) -> BuildResult:
+    return build(
+        folder / "net.onnx",
+        **{
+            "profiles": ["cpu"],
+            "key": folder / "release.key",
+            "output": folder / output,
+            "calibration": _arrays(48),
+            **options,
+        },
+    )
+
+
+def test_arrays_give_the_bytes_that_files_of_the_same_arrays_give(folder: Path) -> None:
+    (folder / "samples").mkdir()
+    for number, sample in enumerate(_arrays(48)):
+        np.savez(folder / "samples" / f"{number:04d}.npz", images=sample["images"])
+    told: list[tuple[object, ...]] = []
+    first = _build(folder, "net-1.0.0", progress=lambda *words: told.append(words))
+    second = _build(folder, "net-1.0.1", calibration=folder / "samples", version="1.0.0")
+    assert told, "progress was told of"
+    assert first.variants.keys() == second.variants.keys() == {"cpu"}
+    assert first.variants["cpu"].accuracy == second.variants["cpu"].accuracy
+    assert first.refused == ()
+    comparison = compare(first.output, second.output)
+    assert comparison.equal_for_devices
+
+
+def test_a_metric_may_be_a_function(folder: Path) -> None:
+    asked: list[int] = []
+
+    def score(run: Run) -> float:
+        asked.append(len(list(map(run, _arrays(3)))))
+        return 0.5
+
+    result = _build(folder, "metric-1.0.0", metric=score)
+    assert asked
+    assert result.variants["cpu"].accuracy.float_value == 0.5
+    assert "score" in result.variants["cpu"].accuracy.metric
+
+
+def test_a_profile_that_refuses_is_in_the_result_where_others_are_built(folder: Path) -> None:
+    strict = folder / "strict.toml"
+    strict.write_text(
+        '[profile]\nname = "strict"\nextends = "qnn-htp"\n[gates]\nsize_ratio_max = 0.0001\n'
+    )
+    result = _build(folder, "two-1.0.0", profiles=[strict, "cpu"], keep_going=True)
+    assert [entry.profile for entry in result.refused] == ["strict"]
+    assert set(result.variants) == {"cpu"}
+    assert load_profile(str(strict)).gates.size_ratio_max == 0.0001
+
+
+@pytest.mark.parametrize(
+    ("samples", "problem"),
+    [
+        ([], "the iterable of samples is empty"),
+        ([np.zeros(3)], "sample 0 is a ndarray, not arrays by input name"),
+        ([{"images": np.array([object()])}], "sample 0 has no numbers for input 'images'"),
+    ],
+)
+def test_samples_that_are_no_arrays_are_refused_by_number(
+    samples: list[Any], problem: str, folder: Path
+) -> None:
+    with pytest.raises(BuildError) as caught:
+        _build(folder, "bad-1.0.0", calibration=samples)
+    assert caught.value.problem == problem
+    assert caught.value.remedy
+    assert not (folder / "bad-1.0.0").exists()
+
+
+def test_a_file_stands_in_for_options_that_are_left_out(folder: Path) -> None:
+    config = folder / "edgepack.toml"
+    config.write_text('[model]\nname = "named"\nversion = "3.2.1"\n[build]\nprofiles = ["fp32"]\n')
+    result = _build(folder, "of-a-file", config=config, profiles=[], version="4.0.0")
+    assert (result.report.name, result.report.version) == ("named", "4.0.0")
+    assert set(result.variants) == {"fp32"}
+
+
+def test_the_command_line_has_every_option_of_the_function() -> None:
+    names = {parameter.name for parameter in build_command.params}
+    assert names - {"model", "as_json"} == set(BuildOptions.__annotations__)
+
+
+def test_a_result_is_plain_data(folder: Path) -> None:
+    result = _build(folder, "plain-1.0.0", profiles=["fp32"], budget=60)
+    assert msgspec.json.decode(msgspec.json.encode(result.report))["name"] == "plain"
+    assert result.report_json.read_bytes()
