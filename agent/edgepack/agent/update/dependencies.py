@@ -60,7 +60,7 @@ class Tools(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AgentDependencies(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything together.
+    """What the agent's update works with, put together in `cli.assembly`.
 
     Attributes:
         config: The agent's settings.
