@@ -2,6 +2,8 @@
 
 Everything is read anew each time, from where the kernel tells it. The root of the file system
 is passed in, so that a test can lay out any board as a folder.
+
+    python -m edgepack.agent.runtime.facts   (`DeviceFacts` on stdout, a line of JSON, for a parent)
 """
 
 import importlib.metadata
@@ -12,6 +14,7 @@ from pathlib import Path
 import msgspec
 
 from edgepack.agent.config import ProviderConfig
+from edgepack.agent.runtime.child import redirect_stdout
 from edgepack.agent.runtime.providers import load_runtime, read_providers, read_sdks
 from edgepack.errors import DeviceError
 from edgepack.wire.messages import DeviceFacts
@@ -199,3 +202,13 @@ def _read_drivers(root: Path, modules: tuple[str, ...], kernel: str) -> dict[str
         if versions:
             drivers[name] = versions[0]  # With several chips, the oldest decides.
     return drivers
+
+
+def main() -> None:
+    """The child of a process that asks what this environment has."""
+    with redirect_stdout() as answer:
+        answer.write(msgspec.json.encode(read_device_facts()) + b"\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -17,7 +17,7 @@ from edgepack.errors import BuildError
 from edgepack.packager.profiles.schema import Profile
 from edgepack.wire.messages import DeviceFacts
 
-_FACTS = ("edgepack.agent.cli", "providers", "--json")
+_FACTS = "edgepack.agent.runtime.facts"
 """What a device says of itself."""
 
 _TIMEOUT_S = 120.0
@@ -83,7 +83,7 @@ def _ask(profile: str, named: str) -> PinnedToolchain:
             found_in=where,
             remedy="the path of an environment's interpreter, such as device/bin/python",
         )
-    ending = run_child((*_command(python, _FACTS[0]), *_FACTS[1:]), b"", timeout_s=_TIMEOUT_S)
+    ending = run_child(_command(python, _FACTS), b"", timeout_s=_TIMEOUT_S)
     ours = version("edgepack")
     install = f"{named} -m pip install 'edgepack[…]=={ours}', with the extra of its provider"
     if ending.answer is None:
