@@ -53,7 +53,7 @@ class FleetClient:
         fleet = FleetClient()
         release = fleet.publish("model-1.2.0.edgepack")
         rollout = fleet.start_rollout(
-            release, Selector(kind="group", group="cameras"), RolloutSettings(soak_s=60)
+            release, Selector(kind="group", group="cameras"), RolloutSettings(soak_s=2)
         )
         for rollout in fleet.watch_rollout(rollout.rollout):
             print(rollout.state, rollout.counts)
@@ -179,7 +179,7 @@ class FleetClient:
                 damaged, or the fleet's disk has no room for it.
 
         Example:
-            release = fleet.publish("model-1.2.0.edgepack")
+            release = fleet.publish("model-1.3.0.edgepack")
         """
         bundle = Path(bundle)
         if bundle.is_file():
@@ -293,7 +293,7 @@ class FleetClient:
             FleetError: There is no such rollout, or it does not run.
 
         Example:
-            fleet.pause_rollout("r1")
+            fleet.pause_rollout("r2")
         """
         return self._connection.post(_path(rollout, "pause"), RolloutView)
 
@@ -310,7 +310,7 @@ class FleetClient:
             FleetError: There is no such rollout, or it is not paused.
 
         Example:
-            fleet.resume_rollout("r1")
+            fleet.resume_rollout("r2")
         """
         return self._connection.post(_path(rollout, "resume"), RolloutView)
 
@@ -328,7 +328,7 @@ class FleetClient:
             FleetError: There is no such rollout, or it was aborted already.
 
         Example:
-            fleet.abort_rollout("r1", rollback=True)
+            fleet.abort_rollout("r2", rollback=True)
         """
         recall = "all" if rollback else "undecided"
         return self._connection.post(_path(rollout, f"abort?recall={recall}"), RolloutView)
@@ -347,7 +347,7 @@ class FleetClient:
             FleetError: Nobody serves there, or the token is wrong.
 
         Example:
-            for event in fleet.events(after=1200):
+            for event in fleet.events(after=12):
                 print(event.device, event.to_state, event.because)
         """
         return self._connection.get("/v1/events", tuple[EventView, ...], after=after, limit=limit)

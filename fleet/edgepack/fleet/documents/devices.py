@@ -56,7 +56,26 @@ class EnrolledDevice(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DeviceView(msgspec.Struct, frozen=True, kw_only=True):
-    """A device as the fleet knows it."""
+    """A device as the fleet knows it.
+
+    Attributes:
+        device: Its id.
+        group: Its group.
+        online: Whether it is connected to the broker now.
+        last_seen: When it last reported, seconds since the epoch (UTC); None before its first
+            report.
+        hardware_class: What like devices have in common, as it said; "" before its first report.
+        state: Life cycle state of what it was told to run, or `IDLE`; "" before its first report.
+        because: Its reason for that state.
+        progress: 0..1 of the bytes while it downloads.
+        active: The bundle that serves on it now; None while none does.
+        variant: The variant of that bundle that it chose; "" while none serves.
+        provider: The execution provider that the variant runs on; "" while none serves.
+        is_fallback: Whether that is another provider than the device was meant to use.
+        choice_because: The device's reason for its choice.
+        wanted: The bundle that it was last told to run; None when nothing is wanted of it.
+        rollout: Id of the rollout that told it; "" when none did.
+    """
 
     device: str
     group: str

@@ -28,7 +28,18 @@ class FleetInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EventView(msgspec.Struct, frozen=True, kw_only=True):
-    """One event; `id` grows, so that a reader can ask for what is newer."""
+    """One thing that happened, to a device or to a rollout.
+
+    Attributes:
+        id: Grows from event to event, so that a reader can ask for what is newer.
+        at: When, seconds since the epoch (UTC), by the clock of whom it happened to.
+        device: Whom it happened to; "" for a rollout.
+        kind: `rollout`, or what the device called it: `transition`, `refused`, `hook`, `warning`.
+        bundle: Root digest of the bundle it was about; "" for none.
+        from_state, to_state: The transition; "" where there was none.
+        because: The reason in one sentence.
+        rollout: Id of the rollout; "" where there was none.
+    """
 
     id: int
     at: float
@@ -42,7 +53,7 @@ class EventView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Refusal(msgspec.Struct, frozen=True, kw_only=True):
-    """Why a request was not carried out: an `EdgepackError` on its way to the command line."""
+    """Why a request was not carried out: an `EdgepackError` on its way to who asked."""
 
     problem: str
     found_in: str | None = None

@@ -65,7 +65,21 @@ class RolloutRequest(RolloutSettings, frozen=True, kw_only=True, forbid_unknown_
 
 
 class AssignmentView(msgspec.Struct, frozen=True, kw_only=True):
-    """One device's part in a rollout."""
+    """One device's part in a rollout.
+
+    Attributes:
+        device: Its id.
+        wave: The wave it is in, from 1.
+        state: `WAITING`, `OFFERED`, `WORKING`, `COMMITTED`, `FAILED`, `SILENT`, `WITHDRAWN` or
+            `RECALLED`.
+        offered_at, decided_at: When it was offered the release and when its part was decided,
+            seconds since the epoch (UTC); None before.
+        because: The reason in one sentence.
+        device_state: The life cycle state that the device itself says; "" when its report is not
+            of this rollout.
+        progress: 0..1 of the bytes while it downloads.
+        provider, variant: What serves on it now; "" while nothing does.
+    """
 
     device: str
     wave: int
@@ -80,7 +94,16 @@ class AssignmentView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LatencyView(msgspec.Struct, frozen=True, kw_only=True):
-    """Latency of real inferences, devices of a kind taken together."""
+    """Latency of real inferences, devices of a kind taken together.
+
+    Attributes:
+        hardware_class, provider, variant: The kind: what like devices have in common, and what
+            ran on them.
+        devices: How many of them told their latency.
+        inferences: Inferences that were timed.
+        failures: Inferences that raised.
+        p50_ms, p95_ms, p99_ms: Percentiles over all their inferences, milliseconds.
+    """
 
     hardware_class: str
     provider: str
@@ -94,7 +117,24 @@ class LatencyView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RolloutView(msgspec.Struct, frozen=True, kw_only=True):
-    """A rollout as it stands. `wave` counts from 1; 0 means that none has begun."""
+    """A rollout as it stands.
+
+    Attributes:
+        rollout: Its id, such as `r1`.
+        bundle: What it rolls out.
+        selector: Its devices, in words.
+        waves: As they were asked for, such as `1,10%,100%`.
+        wave: The wave that is under way, from 1; 0 means that none has begun.
+        wave_count: How many waves its devices make.
+        state: `RUNNING`, `PAUSED`, `FINISHED` or `ABORTED`.
+        because: The reason in one sentence.
+        started_at, changed_at: When it was started and last changed its state or wave, seconds
+            since the epoch (UTC).
+        soak_s, deadline_s, max_failed_share, min_sample, on_breach: See `RolloutSettings`.
+        counts: Devices by the state of their part.
+        assignments: Every device's part, by wave and id; empty in a list of rollouts.
+        latency: What its release's real inferences took; empty in a list of rollouts.
+    """
 
     rollout: str
     bundle: BundleRef

@@ -1,0 +1,131 @@
+"""`FleetClient` against a real fleet: a program does what a person does."""
+
+import inspect
+import textwrap
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from edgepack.bundle.archive import unpack
+from edgepack.errors import FleetError
+from edgepack.fleet import FleetClient, RolloutSettings, Selector
+
+Serve = Callable[..., Any]
+Simulate = Callable[..., Any]
+MakeBundle = Callable[..., Path]
+
+CAMERAS = Selector(kind="group", group="cameras")
+QUICK = RolloutSettings(waves="1,100%", soak_s=0.2, deadline_s=60.0)
+
+
+def test_a_program_rolls_a_bundle_out_watches_it_and_takes_it_back(
+    serve: Serve, simulation: Simulate, make_bundle: MakeBundle, tmp_path: Path
+) -> None:
+    served = serve()
+    fleet = FleetClient(served.url, data=served.data)
+    simulation(served, count=3, group="cameras", prefix="cam")
+    assert [view.device for view in fleet.devices("cameras")] == ["cam-1", "cam-2", "cam-3"]
+    assert fleet.devices("doors") == ()
+
+    first = fleet.publish(make_bundle("1.0.0", 1))
+    *_, last = fleet.watch_rollout(fleet.start_rollout(first, CAMERAS, QUICK).rollout)
+    assert (last.state, last.counts) == ("FINISHED", {"COMMITTED": 3})
+
+    folder = tmp_path / "digits-2.0.0"
+    unpack(make_bundle("2.0.0", 2), folder)
+    second = fleet.publish(folder)
+    assert fleet.releases() == (second, first)
+    started = fleet.start_rollout(second, CAMERAS, QUICK)
+    assert [part.state for part in started.assignments] == ["WAITING"] * 3
+    seen = list(fleet.watch_rollout(started.rollout, every_s=0.05))
+    assert seen[-1].state == "FINISHED"
+    assert all(before != after for before, after in pairwise(seen))
+    active = fleet.device("cam-2").active
+    assert active is not None
+    assert active.version == "2.0.0"
+
+    taken_back = fleet.abort_rollout(started.rollout, rollback=True)
+    assert taken_back.counts == {"RECALLED": 3}
+    served.wait_until(
+        lambda: {view.active.version for view in fleet.devices() if view.active} == {"1.0.0"},
+        "all run 1.0.0 again",
+    )
+    assert [view.state for view in fleet.rollouts()] == ["ABORTED", "FINISHED"]
+    told = [event for event in fleet.events(limit=1000) if event.rollout == "r2"]
+    of_rollout = [event.to_state for event in told if event.kind == "rollout"]
+    assert of_rollout == ["RUNNING", "RUNNING", "RUNNING", "FINISHED", "ABORTED"]
+    committed = {event.device for event in told if event.to_state == "COMMITTED"}
+    assert {"cam-1", "cam-2", "cam-3"} <= committed
+    newest = fleet.events(limit=1000)[-1].id
+    assert fleet.events(after=newest) == ()
+
+
+def test_a_rollout_is_paused_and_resumed_by_a_program(
+    serve: Serve, simulation: Simulate, make_bundle: MakeBundle
+) -> None:
+    served = serve()
+    fleet = served.client
+    simulation(served, count=2, group="cameras")
+    slow = RolloutSettings(waves="100%", soak_s=3.0, deadline_s=60.0)
+    rollout = fleet.start_rollout(fleet.publish(make_bundle()), CAMERAS, slow).rollout
+    assert fleet.pause_rollout(rollout).because == "paused by a person"
+    assert [view.state for view in fleet.watch_rollout(rollout)] == ["PAUSED"]
+    assert fleet.resume_rollout(rollout).because == "resumed by a person, 0 failures accepted"
+    assert fleet.rollout(rollout).state == "RUNNING"
+
+
+def test_what_a_fleet_refuses_reaches_a_program_as_the_error_that_a_person_reads(
+    serve: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    served = serve()
+    fleet = FleetClient(served.url, data=served.data)
+    with pytest.raises(FleetError, match="not enrolled: nobody") as refusal:
+        fleet.device("nobody")
+    assert refusal.value.remedy == "edgepack fleet enroll nobody --group GROUP -o FOLDER"
+    with pytest.raises(FleetError, match="there is no such bundle"):
+        fleet.publish(tmp_path / "none.edgepack")
+    with pytest.raises(FleetError, match="there is no rollout r9"):
+        next(fleet.watch_rollout("r9"))
+    enrolled = fleet.enroll("cam-1", group="cameras", folder=str(tmp_path / "cam-1"))
+    assert enrolled.config == tmp_path / "cam-1" / "agent.toml"
+    with pytest.raises(FleetError, match="holds a device's settings already"):
+        fleet.enroll("cam-1", group="cameras", folder=tmp_path / "cam-1")
+    monkeypatch.setenv("EDGEPACK_FLEET_URL", served.url)
+    with pytest.raises(FleetError, match="does not know this token"):
+        FleetClient(token="wrong").info()
+    monkeypatch.setenv("EDGEPACK_FLEET_DATA", str(served.data))
+    assert FleetClient().info().devices == 1
+
+
+METHODS = [name for name in vars(FleetClient) if not name.startswith("_")]
+
+
+def example(of: Any) -> str:
+    return textwrap.dedent((inspect.getdoc(of) or "").partition("Example:\n")[2])
+
+
+def test_the_examples_in_the_documentation_run_from_top_to_bottom(
+    serve: Serve,
+    simulation: Simulate,
+    make_bundle: MakeBundle,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    served = serve()
+    simulation(served, count=7, group="cameras", prefix="cam")
+    monkeypatch.chdir(tmp_path)
+    make_bundle("1.2.0", 1).rename("model-1.2.0.edgepack")
+    make_bundle("1.3.0", 2).rename("model-1.3.0.edgepack")
+    monkeypatch.setenv("EDGEPACK_FLEET_URL", served.url)
+    monkeypatch.setenv("EDGEPACK_FLEET_DATA", str(served.data))
+    names: dict[str, Any] = {}
+    for of in (FleetClient, *(getattr(FleetClient, name) for name in METHODS)):
+        exec(compile(example(of), of.__qualname__, "exec"), names)
+    printed = capsys.readouterr().out
+    assert "FINISHED {'COMMITTED': 7}" in printed
+    assert "7 of 7 devices are online" in printed
+    assert [view.state for view in names["fleet"].rollouts()] == ["ABORTED", "FINISHED"]
