@@ -1,5 +1,7 @@
 """The errors edgepack raises, each with what is wrong, where it was found and what to do."""
 
+from edgepack.text import printable
+
 
 class EdgepackError(Exception):
     """What every error of edgepack is; shown to a person as up to three lines.
@@ -34,7 +36,7 @@ class EdgepackError(Exception):
             lines.append(f"  found in: {self.found_in}")
         if self.remedy:
             lines.append(f"  try: {self.remedy}")
-        return "\n".join(lines)
+        return "\n".join(printable(line) for text in lines for line in text.split("\n"))
 
 
 class BundleError(EdgepackError):

@@ -62,7 +62,52 @@ def test_a_rollout_is_started_watched_and_shown(
     listed = edgepack(fleet, "fleet", "devices", "--group", "simulated").stdout
     assert listed.count("digits 1.0.0") == 3
     assert "3 devices, 3 online" in listed
-    assert "sent_bytes" in edgepack(fleet, "fleet", "info").stdout
+    info = edgepack(fleet, "fleet", "info").stdout
+    assert "{" not in info
+    assert "devices   3, 3 online" in info
+    assert "MB by broadcast" in info
+    releases = edgepack(fleet, "fleet", "releases").stdout.splitlines()
+    assert releases[1].split()[:3] == ["digits", "1.0.0", "1"]
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        *(("fleet", word) for word in ("devices", "info", "events", "releases")),
+        *(("rollout", word) for word in ("list", "status r1", "watch r1")),
+        ("rollout", "abort r1"),
+    ],
+)
+def test_every_command_prints_its_json_alike(finished_fleet: Any, command: tuple[str, str]) -> None:
+    group, words = command
+    printed = edgepack(finished_fleet, group, *words.split(), "--json").stdout
+    assert printed == json.dumps(json.loads(printed), indent=2, ensure_ascii=False) + "\n"
+
+
+def test_a_single_device_and_wave_are_not_several(finished_fleet: Any) -> None:
+    assert "1 device, 1 online" in edgepack(finished_fleet, "fleet", "devices").stdout
+    assert "wave 1 of 1: 1 device" in edgepack(finished_fleet, "fleet", "events").stdout
+    assert "1 of 1 device committed" in edgepack(finished_fleet, "rollout", "status", "r1").stdout
+
+
+@pytest.mark.parametrize("act", ["pause", "resume"])
+def test_a_finished_rollout_told_to_go_on_or_stop_advises_nothing_worse(
+    finished_fleet: Any, act: str
+) -> None:
+    done = edgepack(finished_fleet, "rollout", act, "r1")
+    assert done.stderr.splitlines() == [
+        f"error: rollout r1 is FINISHED, so it cannot be told to {act}",
+        "  try: edgepack rollout status r1",
+    ]
+
+
+@pytest.fixture
+def finished_fleet(serve: Serve, simulation: Simulate, make_bundle: MakeBundle) -> Any:
+    """A fleet of one device with a rollout that is over."""
+    fleet = serve()
+    simulation(fleet, count=1)
+    fleet.wait_for(fleet.roll_out(make_bundle(), waves="100%"), "FINISHED")
+    return fleet
 
 
 def test_watch_says_with_its_exit_code_that_a_rollout_paused(

@@ -126,7 +126,7 @@ def test_nothing_leads_out_of_an_aborted_rollout() -> None:
             (
                 Breach(
                     action="pause",
-                    because="1 of 1 decided devices of wave 1 failed or stayed silent (100%), "
+                    because="1 of 1 decided device of wave 1 failed or stayed silent (100%), "
                     "more than 10%",
                 ),
             ),
@@ -167,7 +167,7 @@ def test_nothing_leads_out_of_an_aborted_rollout() -> None:
                 TimeOut(devices=("d0",)),
                 Breach(
                     action="pause",
-                    because="1 of 1 decided devices of wave 1 failed or stayed silent (100%), "
+                    because="1 of 1 decided device of wave 1 failed or stayed silent (100%), "
                     "more than 10%",
                 ),
             ),

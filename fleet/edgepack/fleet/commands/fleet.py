@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
-import msgspec
 
 from edgepack.fleet.broker.mosquitto import write_broker_folder
 from edgepack.fleet.client.fleet_client import FleetClient
 from edgepack.fleet.commands import show
-from edgepack.fleet.commands.options import asks, data_option, json_option, print_result
+from edgepack.fleet.commands.options import asks, data_option, json_option
+from edgepack.fleet.commands.printing import LogFormatter, print_result
 from edgepack.fleet.data_folder import DataFolder
 from edgepack.fleet.enrolment.authority import Authority
 
@@ -84,10 +84,9 @@ def serve(
     from edgepack.fleet.server.serve import ServeSettings
     from edgepack.fleet.server.serve import serve as run
 
-    logging.basicConfig(
-        level=logging.INFO if verbose else logging.WARNING,
-        format="%(asctime)s %(levelname)s %(name)s %(message)s",
-    )
+    handler = logging.StreamHandler()
+    handler.setFormatter(LogFormatter())
+    logging.basicConfig(level=logging.INFO if verbose else logging.WARNING, handlers=[handler])
     password = ""
     if broker_password_file is not None:
         password = broker_password_file.read_text().partition("\n")[0]
@@ -130,7 +129,7 @@ def devices(group: str, data: Path, url: str, as_json: bool) -> None:
     """
     client = FleetClient(url, data=data)
     found, info = client.devices(group), client.info()
-    print_result(found, as_json, lambda: show.devices_table(found, info, time.time()))
+    print_result(found, as_json, lambda shown: show.devices_table(shown, info, time.time()))
 
 
 @fleet.command()
@@ -143,11 +142,20 @@ def info(data: Path, url: str, as_json: bool) -> None:
       edgepack fleet info --json
     """
     found = FleetClient(url, data=data).info()
-    print_result(
-        found,
-        as_json,
-        lambda: "\n".join(f"{name}: {value}" for name, value in msgspec.to_builtins(found).items()),
-    )
+    print_result(found, as_json, show.info_table)
+
+
+@fleet.command()
+@asks
+def releases(data: Path, url: str, as_json: bool) -> None:
+    """List the releases that the fleet holds, the newest first.
+
+    \b
+    Example:
+      edgepack fleet releases
+    """
+    found = FleetClient(url, data=data).releases()
+    print_result(found, as_json, lambda shown: show.releases_table(shown, time.time()))
 
 
 @fleet.command()
@@ -162,7 +170,7 @@ def events(after: int, limit: int, data: Path, url: str, as_json: bool) -> None:
       edgepack fleet events --after 1200 --json
     """
     found = FleetClient(url, data=data).events(after=after, limit=limit)
-    print_result(found, as_json, lambda: show.events_table(found))
+    print_result(found, as_json, lambda shown: show.events_table(shown, time.time()))
 
 
 @fleet.command()
@@ -186,7 +194,9 @@ def enroll(device: str, group: str, output: Path, data: Path, url: str, as_json:
     """
     found = FleetClient(url, data=data).enroll(device, group=group, folder=output)
     print_result(
-        found, as_json, lambda: f"{found.device} is enrolled in group {found.group}: {found.config}"
+        found,
+        as_json,
+        lambda shown: f"{shown.device} is enrolled in group {shown.group}: {shown.config}",
     )
 
 
@@ -220,5 +230,5 @@ def broker_config(
     print_result(
         document,
         as_json,
-        lambda: f"mosquitto -c {config}\nedgepack fleet serve --broker {document['broker']}",
+        lambda _: f"mosquitto -c {config}\nedgepack fleet serve --broker {document['broker']}",
     )

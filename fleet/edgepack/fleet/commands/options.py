@@ -1,13 +1,10 @@
-"""What the fleet's commands have in common: options, and printing a result."""
+"""Options that the fleet's commands have in common."""
 
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import click
-import msgspec
-from rich.console import Console, RenderableType
 
 from edgepack.fleet.client.connection import (
     DATA_VARIABLE,
@@ -38,20 +35,6 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON."
 def asks(command: Callable[..., None]) -> Callable[..., None]:
     """Options of every command that asks a running fleet."""
     return data_option(url_option(json_option(command)))
-
-
-def print_result(value: Any, as_json: bool, picture: Callable[[], RenderableType]) -> None:
-    """Prints a result: as JSON, or as people read it."""
-    if as_json:
-        click.echo(msgspec.json.format(msgspec.json.encode(value, enc_hook=str), indent=2))
-    else:
-        console().print(picture())
-
-
-def console() -> Console:
-    """The terminal, or whatever stdout is."""
-    # Without a terminal nothing is folded at 80 columns: the lines go to a file or a pipe.
-    return Console(highlight=False, width=None if sys.stdout.isatty() else 200)
 
 
 class Share(click.ParamType[float]):

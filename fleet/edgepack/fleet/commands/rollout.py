@@ -8,13 +8,16 @@ from typing import Any
 
 import click
 import msgspec
+from rich.console import RenderableType
 from rich.live import Live
 
 from edgepack.fleet.client.fleet_client import FleetClient
 from edgepack.fleet.commands import show
-from edgepack.fleet.commands.options import Share, asks, console, print_result
+from edgepack.fleet.commands.options import Share, asks
+from edgepack.fleet.commands.printing import console, print_json, print_result, printable_document
 from edgepack.fleet.documents.rollouts import RolloutSettings, RolloutView, Selector
 from edgepack.fleet.rollouts.waves import parse_waves
+from edgepack.text import counted
 
 DEFAULTS = RolloutSettings()
 
@@ -108,15 +111,13 @@ def start(
         on_breach=on_breach,
     )
     view = client.start_rollout(client.publish(bundle), to, settings)
-    print_result(view, as_json, lambda: _started(view))
+    print_result(view, as_json, _started)
 
 
 def _started(view: RolloutView) -> str:
-    count = len(view.assignments)
+    devices, waves = counted(len(view.assignments), "device"), counted(view.wave_count, "wave")
     return (
-        f"{view.rollout}: {view.bundle.name} {view.bundle.version} goes to {count} "
-        f"{'device' if count == 1 else 'devices'} in {view.wave_count} "
-        f"{'wave' if view.wave_count == 1 else 'waves'}\n"
+        f"{view.rollout}: {view.bundle.name} {view.bundle.version} goes to {devices} in {waves}\n"
         f"edgepack rollout watch {view.rollout}"
     )
 
@@ -139,7 +140,7 @@ def list_rollouts(data: Path, url: str, as_json: bool) -> None:
       edgepack rollout list
     """
     found = FleetClient(url, data=data).rollouts()
-    print_result(found, as_json, lambda: show.rollouts_table(found))
+    print_result(found, as_json, show.rollouts_table)
 
 
 @rollout.command()
@@ -153,7 +154,7 @@ def status(name: str, data: Path, url: str, as_json: bool) -> None:
       edgepack rollout status r1
     """
     view = FleetClient(url, data=data).rollout(name)
-    print_result(view, as_json, lambda: show.rollout_panel(view))
+    print_result(view, as_json, show.rollout_panel)
 
 
 @rollout.command()
@@ -175,10 +176,14 @@ def watch(name: str, data: Path, url: str, as_json: bool) -> None:
 
 def _watch_live(views: Iterator[RolloutView]) -> RolloutView:
     view = next(views)
-    with Live(show.rollout_panel(view), console=console(), auto_refresh=False) as live:
+    with Live(_panel(view), console=console(), auto_refresh=False) as live:
         for view in views:
-            live.update(show.rollout_panel(view), refresh=True)
+            live.update(_panel(view), refresh=True)
     return view
+
+
+def _panel(view: RolloutView) -> RenderableType:
+    return show.rollout_panel(printable_document(view))
 
 
 def _watch_lines(views: Iterator[RolloutView], as_json: bool) -> RolloutView:
@@ -186,12 +191,9 @@ def _watch_lines(views: Iterator[RolloutView], as_json: bool) -> RolloutView:
     for view in views:
         key = (view.state, view.wave, view.counts, view.because)
         if key != shown and as_json:
-            click.echo(msgspec.json.encode(msgspec.structs.replace(view, assignments=())))
+            print_json(msgspec.structs.replace(view, assignments=()))
         elif key != shown:
-            click.echo(
-                f"{show.stamp(time.time())} {view.rollout} {view.state} "
-                f"wave {view.wave}/{view.wave_count}: {show.counts_line(view)}; {view.because}"
-            )
+            click.echo(show.rollout_line(printable_document(view), time.time()))
         shown = key
     return view
 
@@ -207,7 +209,7 @@ def pause(name: str, data: Path, url: str, as_json: bool) -> None:
       edgepack rollout pause r1
     """
     view = FleetClient(url, data=data).pause_rollout(name)
-    print_result(view, as_json, lambda: show.rollout_panel(view))
+    print_result(view, as_json, show.rollout_panel)
 
 
 @rollout.command()
@@ -221,7 +223,7 @@ def resume(name: str, data: Path, url: str, as_json: bool) -> None:
       edgepack rollout resume r1
     """
     view = FleetClient(url, data=data).resume_rollout(name)
-    print_result(view, as_json, lambda: show.rollout_panel(view))
+    print_result(view, as_json, show.rollout_panel)
 
 
 @rollout.command()
@@ -238,4 +240,4 @@ def abort(name: str, rollback: bool, data: Path, url: str, as_json: bool) -> Non
       edgepack rollout abort r1 --rollback
     """
     view = FleetClient(url, data=data).abort_rollout(name, rollback=rollback)
-    print_result(view, as_json, lambda: show.rollout_panel(view))
+    print_result(view, as_json, show.rollout_panel)

@@ -1,7 +1,7 @@
 """What the fleet's commands print: tables and lines, from the API's documents."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from rich.console import Group, RenderableType
 from rich.table import Table
@@ -9,7 +9,9 @@ from rich.text import Text
 
 from edgepack.fleet.documents.devices import DeviceView
 from edgepack.fleet.documents.fleet import EventView, FleetInfo
+from edgepack.fleet.documents.releases import ReleaseView
 from edgepack.fleet.documents.rollouts import AssignmentView, LatencyView, RolloutView
+from edgepack.text import counted
 
 _STYLES = {
     "COMMITTED": "green",
@@ -39,7 +41,7 @@ MAX_ROWS = 40
 
 def devices_table(devices: Sequence[DeviceView], info: FleetInfo, now: float) -> RenderableType:
     """The fleet's devices."""
-    table = Table(box=None, header_style="bold")
+    table = Table(box=None, header_style="bold", pad_edge=False)
     for name in ("device", "group", "seen", "runs", "provider", "state", "because"):
         table.add_column(name, overflow="fold" if name == "because" else "ellipsis")
     for device in devices:
@@ -60,13 +62,58 @@ def devices_table(devices: Sequence[DeviceView], info: FleetInfo, now: float) ->
         )
     link = "connected" if info.is_connected else "NOT CONNECTED"
     return Group(
-        table, Text(f"{info.devices} devices, {info.online} online; broker {info.broker} {link}")
+        table,
+        Text(
+            f"{counted(info.devices, 'device')}, {info.online} online; broker {info.broker} {link}"
+        ),
     )
+
+
+def info_table(info: FleetInfo) -> RenderableType:
+    """The fleet at a glance."""
+    table = Table(box=None, show_header=False, pad_edge=False)
+    table.add_column(style="bold")
+    table.add_column(overflow="fold")
+    sent = ", ".join(f"{megabytes(size)} by {way}" for way, size in info.sent_bytes.items())
+    taken = ", ".join(f"{number} {kind}" for kind, number in sorted(info.counters.items()))
+    link = "connected" if info.is_connected else "NOT CONNECTED"
+    for name, value in (
+        ("fleet", info.tenant),
+        ("broker", f"{info.broker}, {link}"),
+        ("devices", f"{info.devices}, {info.online} online"),
+        ("sent", sent),
+        ("pace", f"{megabytes(info.pace_bytes_per_s)}/s to one device"),
+        ("messages", taken or "none yet"),
+    ):
+        table.add_row(name, Text(value))
+    return table
+
+
+def releases_table(releases: Sequence[ReleaseView], now: float) -> RenderableType:
+    """The releases, one line each."""
+    if not releases:
+        return "no release yet: edgepack rollout start BUNDLE publishes one"
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    for name in ("name", "version", "release", "digest", "size", "published"):
+        table.add_column(name, justify="right" if name in ("release", "size") else "left")
+    for release in releases:
+        bundle = release.bundle
+        table.add_row(
+            Text(bundle.name),
+            Text(bundle.version),
+            str(bundle.release),
+            Text(bundle.digest[:12]),
+            megabytes(release.size_bytes),
+            ago(release.added_at, now),
+        )
+    return table
 
 
 def rollouts_table(rollouts: Sequence[RolloutView]) -> RenderableType:
     """All rollouts, one line each."""
-    table = Table(box=None, header_style="bold")
+    if not rollouts:
+        return "no rollout yet: edgepack rollout start BUNDLE --group GROUP"
+    table = Table(box=None, header_style="bold", pad_edge=False)
     for name in ("rollout", "bundle", "for", "wave", "state", "devices", "because"):
         table.add_column(name, overflow="fold")
     for rollout in rollouts:
@@ -82,15 +129,17 @@ def rollouts_table(rollouts: Sequence[RolloutView]) -> RenderableType:
     return table
 
 
-def events_table(events: Sequence[EventView]) -> RenderableType:
+def events_table(events: Sequence[EventView], now: float) -> RenderableType:
     """Events, one line each."""
-    table = Table(box=None, header_style="bold")
+    if not events:
+        return "no events"
+    table = Table(box=None, header_style="bold", pad_edge=False)
     for name in ("id", "at", "rollout", "device", "from", "to", "because"):
         table.add_column(name, overflow="fold")
     for event in events:
         table.add_row(
             str(event.id),
-            stamp(event.at),
+            stamp(event.at, now),
             Text(event.rollout),
             Text(event.device or "–"),
             Text(event.from_state),
@@ -116,7 +165,7 @@ def rollout_panel(rollout: RolloutView) -> RenderableType:
 
 
 def _assignments_table(assignments: Sequence[AssignmentView]) -> RenderableType:
-    table = Table(box=None, header_style="bold")
+    table = Table(box=None, header_style="bold", pad_edge=False)
     for name in ("device", "wave", "part", "device says", "because"):
         table.add_column(name, overflow="fold" if name == "because" else "ellipsis")
     # Those that need a look come first when there are too many for a screen.
@@ -134,7 +183,7 @@ def _assignments_table(assignments: Sequence[AssignmentView]) -> RenderableType:
 
 
 def _latency_table(latency: Sequence[LatencyView]) -> RenderableType:
-    table = Table(box=None, header_style="bold")
+    table = Table(box=None, header_style="bold", pad_edge=False)
     table.add_column("hardware")
     table.add_column("provider")
     table.add_column("variant")
@@ -156,7 +205,21 @@ def _latency_table(latency: Sequence[LatencyView]) -> RenderableType:
 def counts_line(rollout: RolloutView) -> str:
     """Devices by state, in words."""
     counts = rollout.counts
-    return ", ".join(f"{counts[s]} {s.lower()}" for s in _ORDER if counts.get(s))
+    states = (*_ORDER, *sorted(counts.keys() - set(_ORDER)))
+    return ", ".join(f"{counts[s]} {s.lower()}" for s in states if counts.get(s))
+
+
+def rollout_line(rollout: RolloutView, now: float) -> str:
+    """A rollout on one line, with the time of day."""
+    return (
+        f"{stamp(now, now)} {rollout.rollout} {rollout.state} "
+        f"wave {rollout.wave}/{rollout.wave_count}: {counts_line(rollout)}; {rollout.because}"
+    )
+
+
+def states_line(states: Mapping[str, int]) -> str:
+    """Simulated devices by state."""
+    return ", ".join(f"{number} {state}" for state, number in states.items())
 
 
 def styled(state: str) -> Text:
@@ -180,6 +243,16 @@ def ago(moment: float | None, now: float) -> str:
     return f"{seconds} s ago"
 
 
-def stamp(moment: float) -> str:
-    """A time of day."""
-    return time.strftime("%H:%M:%S", time.localtime(moment))
+def stamp(moment: float, now: float) -> str:
+    """A time of day, with its date when that is another than today's."""
+    try:
+        then = time.localtime(moment)
+    except (OverflowError, ValueError, OSError):
+        return "never"  # a device may say any number
+    is_today = then[:3] == time.localtime(now)[:3]
+    return time.strftime("%H:%M:%S" if is_today else "%Y-%m-%d %H:%M:%S", then)
+
+
+def megabytes(size_bytes: float) -> str:
+    """A size, for people."""
+    return f"{size_bytes / 1e6:.1f} MB"

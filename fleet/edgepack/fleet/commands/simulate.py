@@ -5,10 +5,11 @@ import threading
 from pathlib import Path
 
 import click
-import msgspec
 
 from edgepack.fleet.client.fleet_client import FleetClient
+from edgepack.fleet.commands import show
 from edgepack.fleet.commands.options import Share, asks
+from edgepack.fleet.commands.printing import print_result
 from edgepack.fleet.simulation.simulate import SimulateSettings
 from edgepack.fleet.simulation.simulate import simulate as run
 
@@ -48,7 +49,7 @@ def simulate(
         signal.signal(number, lambda *_: stopping.set())
 
     def tell(states: dict[str, int]) -> None:
-        click.echo(", ".join(f"{n} {state}" for state, n in states.items()), err=True)
+        click.echo(show.states_line(states), err=True)
 
     settings = SimulateSettings(
         count=count,
@@ -59,5 +60,4 @@ def simulate(
         seed=seed,
     )
     states = run(FleetClient(url, data=data), settings, stopping=stopping, for_s=for_s, show=tell)
-    if as_json:
-        click.echo(msgspec.json.encode(states))
+    print_result(states, as_json, show.states_line)

@@ -11,6 +11,7 @@ from sqlalchemy.orm import Session
 from edgepack.errors import FleetError, TransferError
 from edgepack.fleet.database.schema import DeviceRow
 from edgepack.fleet.documents.devices import CONTROLLER, DeviceView
+from edgepack.text import natural_order
 from edgepack.wire import topics
 from edgepack.wire.messages import Desired, Reported, decode, encode
 
@@ -157,10 +158,11 @@ def count_devices(session: Session) -> tuple[int, int]:
 
 def list_devices(session: Session, group: str = "") -> tuple[DeviceView, ...]:
     """All devices, or those of a group, by id."""
-    query = select(DeviceRow).order_by(DeviceRow.id)
+    query = select(DeviceRow)
     if group:
         query = query.where(DeviceRow.group == group)
-    return tuple(_view(row) for row in session.scalars(query))
+    rows = sorted(session.scalars(query), key=lambda row: natural_order(row.id))
+    return tuple(_view(row) for row in rows)
 
 
 def show_device(session: Session, device: str) -> DeviceView:

@@ -129,8 +129,6 @@ class Depot:
         except EdgepackError as error:
             self.counters["needs_malformed"] += 1
             log.warning("device=%s need dropped because=%s", request.device, error.problem)
-        else:
-            self.counters["needs"] += 1
 
     def _send_all(self) -> None:
         self.pace = self.pace.adjusted()

@@ -18,6 +18,7 @@ from edgepack.fleet.database.schema import AssignmentRow, DeviceRow, RolloutRow
 from edgepack.fleet.documents.rollouts import OnBreach
 from edgepack.fleet.rollouts import rules
 from edgepack.fleet.rollouts.offers import name_of, offer, send_back
+from edgepack.text import counted
 from edgepack.wire.messages import Reported
 
 log = logging.getLogger(__name__)
@@ -68,7 +69,9 @@ def _carry_out(
         case rules.Offer(wave=wave, devices=names):
             if wave != rollout.wave:
                 rollout.wave, rollout.accepted_failures, rollout.changed_at = wave, 0, now
-                because = f"wave {wave + 1} of {rollout.wave_count}: {len(names)} devices"
+                because = (
+                    f"wave {wave + 1} of {rollout.wave_count}: {counted(len(names), 'device')}"
+                )
                 record_change(session, rollout, rollout.state, because, now)
             return tuple(offer(session, rollout, rows[name], now) for name in names)
         case rules.Breach(action="abort", because=because):
@@ -91,7 +94,13 @@ def resume(session: Session, rollout: RolloutRow, now: float) -> None:
         row.wave == rollout.wave and row.state in rules.FAILURES
         for row in _assignments(session, rollout)
     )
-    _change(session, rollout, "resume", f"resumed by a person, {failed} failures accepted", now)
+    _change(
+        session,
+        rollout,
+        "resume",
+        f"resumed by a person, {counted(failed, 'failure')} accepted",
+        now,
+    )
     rollout.accepted_failures = failed
 
 

@@ -118,7 +118,7 @@ def _check_free(session: Session, rows: Sequence[DeviceRow]) -> None:
             other = name_of(number)
             raise FleetError(
                 f"device {row.id} is in rollout {other}, which is {state}",
-                remedy=f"edgepack rollout watch {other}, or edgepack rollout abort {other}",
+                remedy=f"edgepack rollout status {other}; start this one when that is over",
             )
 
 

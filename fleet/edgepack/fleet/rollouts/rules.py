@@ -13,6 +13,7 @@ import msgspec
 
 from edgepack.errors import FleetError
 from edgepack.fleet.documents.rollouts import OnBreach
+from edgepack.text import counted
 
 RolloutState = Literal["RUNNING", "PAUSED", "FINISHED", "ABORTED"]
 RolloutEvent = Literal["resume", "pause", "breach", "finish", "abort"]
@@ -35,7 +36,6 @@ TRANSITIONS: dict[tuple[RolloutState, RolloutEvent], RolloutState] = {
     ("PAUSED", "abort"): "ABORTED",
     ("FINISHED", "abort"): "ABORTED",  # taken back afterwards; devices that join get it no more
 }
-_FOR_PEOPLE: frozenset[RolloutEvent] = frozenset({"pause", "resume", "abort"})
 
 # What a device's life cycle state means for its assignment (see `edgepack.agent`).
 MEANING: dict[str, AssignmentState] = {
@@ -141,10 +141,9 @@ def transition(state: RolloutState, event: RolloutEvent, rollout: str) -> Rollou
     """
     after = TRANSITIONS.get((state, event))
     if after is None:
-        possible = sorted(e for s, e in TRANSITIONS if s == state and e in _FOR_PEOPLE)
         raise FleetError(
             f"rollout {rollout} is {state}, so it cannot be told to {event}",
-            remedy=f"edgepack rollout {possible[0]} {rollout}" if possible else None,
+            remedy=f"edgepack rollout status {rollout}",  # to look never makes it worse
         )
     return after
 
@@ -196,7 +195,10 @@ def decide(rollout: Rollout, assignments: Sequence[Assignment], now: float) -> t
         return (*decisions, Offer(wave=wave, devices=following))
     failed = sum(a.state in FAILURES for a in assignments)
     done = sum(a.state == "COMMITTED" for a in assignments)
-    because = f"{done} of {len(assignments)} devices committed, {failed} failed or stayed silent"
+    because = (
+        f"{done} of {counted(len(assignments), 'device')} committed, "
+        f"{failed} failed or stayed silent"
+    )
     return (*decisions, Finish(because=because))
 
 
@@ -212,8 +214,8 @@ def judge(rollout: Rollout, assignments: Sequence[Assignment]) -> Breach | None:
     if failed <= rollout.accepted_failures or failed / len(decided) <= rule.max_failed_share:
         return None
     because = (
-        f"{failed} of {len(decided)} decided devices of wave {rollout.wave + 1} failed or stayed "
-        f"silent ({failed / len(decided):.0%}), more than {rule.max_failed_share:.0%}"
+        f"{failed} of {counted(len(decided), 'decided device')} of wave {rollout.wave + 1} failed "
+        f"or stayed silent ({failed / len(decided):.0%}), more than {rule.max_failed_share:.0%}"
     )
     return Breach(action=rule.on_breach, because=because)
 

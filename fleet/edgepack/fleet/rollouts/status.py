@@ -10,6 +10,7 @@ from edgepack.fleet.database import devices, records
 from edgepack.fleet.database.schema import AssignmentRow, DeviceRow, ReleaseRow, RolloutRow
 from edgepack.fleet.documents.rollouts import AssignmentView, RolloutView, Selector
 from edgepack.fleet.rollouts.offers import bundle_ref, name_of
+from edgepack.text import natural_order
 
 
 def list_rollouts(session: Session) -> tuple[RolloutView, ...]:
@@ -24,9 +25,9 @@ def show_rollout(session: Session, rollout: RolloutRow) -> RolloutView:
         select(AssignmentRow, DeviceRow)
         .join(DeviceRow, AssignmentRow.device == DeviceRow.id)
         .where(AssignmentRow.rollout == rollout.number)
-        .order_by(AssignmentRow.wave, AssignmentRow.device)
     )
-    assignments = tuple(_part(row, device) for row, device in session.execute(query))
+    parts = (_part(row, device) for row, device in session.execute(query))
+    assignments = tuple(sorted(parts, key=lambda part: (part.wave, natural_order(part.device))))
     return msgspec.structs.replace(
         _view(session, rollout),
         assignments=assignments,

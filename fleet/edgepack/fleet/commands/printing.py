@@ -1,0 +1,86 @@
+"""How the fleet's commands print: documents as JSON or for people, and the log of `serve`."""
+
+import json
+import logging
+import re
+import sys
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import click
+import msgspec
+from rich.console import Console, RenderableType
+
+from edgepack.text import printable
+
+T = TypeVar("T")
+
+_STEERING = re.compile(r"[\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]")
+"""What JSON may hold as it is, and a terminal may obey: C1 controls, directions of writing."""
+
+_WHOLE_LINES = 4000
+
+
+def print_result(value: T, as_json: bool, picture: Callable[[T], RenderableType]) -> None:
+    """Prints a result: as JSON, or as people read it.
+
+    Args:
+        value: A document, or a tuple of documents.
+        as_json: Which of the two.
+        picture: Makes what people read from the document, in which no text steers the terminal.
+    """
+    if as_json:
+        print_json(value)
+    else:
+        shown = picture(printable_document(value))
+        if isinstance(shown, str):
+            click.echo(shown)
+        else:
+            console().print(shown)
+
+
+def print_json(value: Any) -> None:
+    """Prints a document as indented JSON; several in a row are several documents."""
+    text = msgspec.json.format(msgspec.json.encode(value, enc_hook=str), indent=2).decode()
+    click.echo(_STEERING.sub(lambda found: json.dumps(found[0])[1:-1], text))
+
+
+def printable_document(value: T) -> T:
+    """A struct, or a tuple or dictionary of such, with all its texts as `printable` gives them."""
+    shown: T = _printable(value)
+    return shown
+
+
+def _printable(value: Any) -> Any:
+    match value:
+        case str():
+            return printable(value)
+        case tuple():
+            return tuple(_printable(item) for item in value)
+        case dict():
+            return {_printable(key): _printable(item) for key, item in value.items()}
+        case msgspec.Struct():
+            texts = {name: _printable(getattr(value, name)) for name in value.__struct_fields__}
+            return msgspec.structs.replace(value, **texts)
+    return value
+
+
+def console() -> Console:
+    """The terminal, or whatever stdout is."""
+    # Without a terminal nothing is folded: the lines go to a file or a pipe. What documents hold
+    # is no markup.
+    width = None if sys.stdout.isatty() else _WHOLE_LINES
+    return Console(highlight=False, markup=False, emoji=False, width=width)
+
+
+class LogFormatter(logging.Formatter):
+    """One line a record, whatever a device put into it; tracebacks below."""
+
+    def __init__(self) -> None:
+        super().__init__("%(asctime)s %(levelname)s %(name)s %(message)s")
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 (logging's own name)
+        return printable(super().formatMessage(record))
+
+    def formatException(self, ei: Any) -> str:  # noqa: N802 (logging's own name)
+        return "\n".join(printable(line) for line in super().formatException(ei).split("\n"))

@@ -1,0 +1,148 @@
+"""What a device says of itself is printed, and steers no terminal."""
+
+import json
+import logging
+from typing import Any
+
+import msgspec
+import pytest
+
+from edgepack.fleet.commands import show
+from edgepack.fleet.commands.printing import LogFormatter, print_result
+from edgepack.fleet.database import devices
+from edgepack.fleet.documents.fleet import EventView, FleetInfo
+from edgepack.fleet.documents.rollouts import AssignmentView, LatencyView, RolloutView
+from edgepack.wire.messages import BundleRef
+from tests.unit.fleet.world import World, says
+
+HOSTILE = "\x1b[2J\x9b31m\u202e\r\nroot# "
+INFO = FleetInfo(
+    tenant="t",
+    broker="mqtt://127.0.0.1:1883",
+    is_connected=True,
+    broker_is_tls=False,
+    devices=1,
+    online=1,
+    counters={},
+    sent_bytes={"broadcast": 0, "repair": 0},
+    pace_bytes_per_s=8e6,
+)
+EVENT = EventView(
+    id=1,
+    at=1e308,
+    device="cam-1",
+    kind=HOSTILE,
+    bundle=HOSTILE,
+    from_state=HOSTILE,
+    to_state=HOSTILE,
+    because=HOSTILE,
+    rollout=HOSTILE,
+)
+ROLLOUT = RolloutView(
+    rollout="r1",
+    bundle=BundleRef(name=HOSTILE, version=HOSTILE, release=1, digest="aa"),
+    selector="all devices",
+    waves="100%",
+    wave=1,
+    wave_count=1,
+    state="RUNNING",
+    because=HOSTILE,
+    started_at=1.0,
+    changed_at=1.0,
+    soak_s=1.0,
+    deadline_s=2.0,
+    max_failed_share=0.1,
+    min_sample=5,
+    on_breach="pause",
+    counts={"WORKING": 1, HOSTILE: 1},
+    assignments=(
+        AssignmentView(
+            device="cam-1",
+            wave=1,
+            state="WORKING",
+            offered_at=None,
+            decided_at=None,
+            because=HOSTILE,
+            device_state=HOSTILE,
+            provider=HOSTILE,
+            variant=HOSTILE,
+        ),
+    ),
+    latency=(
+        LatencyView(
+            hardware_class=HOSTILE,
+            provider=HOSTILE,
+            variant=HOSTILE,
+            devices=1,
+            inferences=1,
+            failures=0,
+            p50_ms=1.0,
+            p95_ms=1.0,
+            p99_ms=1.0,
+        ),
+    ),
+)
+
+
+def hostile_devices(world: World) -> Any:
+    world.enroll("cam-1")
+    world.hear("cam-1", says(HOSTILE, because=HOSTILE, active=ROLLOUT.bundle))
+    with world.store.transaction() as session:
+        return devices.list_devices(session)
+
+
+@pytest.mark.parametrize("kind", ["devices", "events", "rollout", "rollouts"])
+@pytest.mark.parametrize("as_json", [False, True])
+def test_escapes_of_devices_reach_no_terminal(
+    world: World, capsys: pytest.CaptureFixture[str], kind: str, as_json: bool
+) -> None:
+    value, picture = {
+        "devices": (hostile_devices(world), lambda v: show.devices_table(v, INFO, 2.0)),
+        "events": ((EVENT,), lambda v: show.events_table(v, 2.0)),
+        "rollout": (ROLLOUT, show.rollout_panel),
+        "rollouts": ((ROLLOUT,), show.rollouts_table),
+    }[kind]
+    print_result(value, as_json, picture)
+    printed = capsys.readouterr().out
+    assert "root#" in printed
+    assert all(line.isprintable() for line in printed.split("\n"))
+    assert not any(line.strip().startswith("root#") for line in printed.split("\n"))
+    if as_json:
+        assert json.loads(printed) == json.loads(msgspec.json.encode(value))
+
+
+def test_the_log_of_serve_keeps_one_line_a_record() -> None:
+    record = logging.LogRecord("x", logging.WARNING, "f", 1, "topic=%s dropped", (HOSTILE,), None)
+    assert LogFormatter().format(record).isprintable()
+
+
+def test_a_log_keeps_its_traceback_below() -> None:
+    try:
+        int(HOSTILE)
+    except ValueError as error:
+        info = (type(error), error, error.__traceback__)
+    record = logging.LogRecord("x", logging.ERROR, "f", 1, "broken", (), info)
+    lines = LogFormatter().format(record).split("\n")
+    assert len(lines) > 2
+    assert all(line.isprintable() for line in lines)
+
+
+def test_the_fleets_numbers_are_sentences_for_people(capsys: pytest.CaptureFixture[str]) -> None:
+    print_result(
+        msgspec.structs.replace(INFO, counters={"need": 3, "event": 1}), False, show.info_table
+    )
+    assert [line.strip() for line in capsys.readouterr().out.splitlines()] == [
+        "fleet     t",
+        "broker    mqtt://127.0.0.1:1883, connected",
+        "devices   1, 1 online",
+        "sent      0.0 MB by broadcast, 0.0 MB by repair",
+        "pace      8.0 MB/s to one device",
+        "messages  1 event, 3 need",
+    ]
+
+
+def test_devices_are_listed_in_the_order_of_their_numbers(world: World) -> None:
+    for name in ("sim-10", "sim-2", "sim-1"):
+        world.enroll(name)
+    name = world.start()
+    assert [part.device for part in world.view(name).assignments] == ["sim-1", "sim-2", "sim-10"]
