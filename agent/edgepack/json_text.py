@@ -1,8 +1,18 @@
 """What `--json` prints, the same in every command."""
 
+import json
+import re
+
 import msgspec
+
+_STEERING = re.compile(r"[\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]")
+"""What JSON may hold as it is and a terminal may obey: C1 controls, directions of writing."""
 
 
 def json_text(value: object) -> str:
-    """A value as JSON: indented by two, its keys in the order in which they are declared."""
-    return msgspec.json.format(msgspec.json.encode(value), indent=2).decode()
+    """A value as JSON: indented by two, its keys in the order in which they are declared.
+
+    A path is its text, and what could steer a terminal is written as JSON's own escape.
+    """
+    text = msgspec.json.format(msgspec.json.encode(value, enc_hook=str), indent=2).decode()
+    return _STEERING.sub(lambda found: json.dumps(found[0])[1:-1], text)

@@ -4,10 +4,12 @@ What stands in `__all__` is what programs may rely on. Each name is loaded when 
 that importing this package costs nothing.
 """
 
-from importlib import import_module
 from typing import TYPE_CHECKING
 
+from edgepack.lazy_names import load_on_first_use
+
 if TYPE_CHECKING:
+    from edgepack.errors import EdgepackError, FleetError
     from edgepack.fleet.client.fleet_client import FleetClient
     from edgepack.fleet.documents.devices import DeviceView, EnrolledDevice
     from edgepack.fleet.documents.fleet import EventView, FleetInfo
@@ -19,13 +21,17 @@ if TYPE_CHECKING:
         RolloutView,
         Selector,
     )
+    from edgepack.wire.messages import BundleRef
 
 _MODULES = {
     "AssignmentView": "edgepack.fleet.documents.rollouts",
+    "BundleRef": "edgepack.wire.messages",
     "DeviceView": "edgepack.fleet.documents.devices",
+    "EdgepackError": "edgepack.errors",
     "EnrolledDevice": "edgepack.fleet.documents.devices",
     "EventView": "edgepack.fleet.documents.fleet",
     "FleetClient": "edgepack.fleet.client.fleet_client",
+    "FleetError": "edgepack.errors",
     "FleetInfo": "edgepack.fleet.documents.fleet",
     "LatencyView": "edgepack.fleet.documents.rollouts",
     "ReleaseView": "edgepack.fleet.documents.releases",
@@ -35,10 +41,13 @@ _MODULES = {
 }
 __all__ = [
     "AssignmentView",
+    "BundleRef",
     "DeviceView",
+    "EdgepackError",
     "EnrolledDevice",
     "EventView",
     "FleetClient",
+    "FleetError",
     "FleetInfo",
     "LatencyView",
     "ReleaseView",
@@ -48,13 +57,5 @@ __all__ = [
 ]
 
 
-if not TYPE_CHECKING:  # a checker must see that a misspelt name is none
-
-    def __getattr__(name: str) -> object:
-        if name not in _MODULES:
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        return getattr(import_module(_MODULES[name]), name)
-
-
-def __dir__() -> list[str]:
-    return __all__
+if not TYPE_CHECKING:
+    __getattr__, __dir__ = load_on_first_use(__name__, _MODULES)

@@ -1,8 +1,6 @@
 """How the fleet's commands print: documents as JSON or for people, and the log of `serve`."""
 
-import json
 import logging
-import re
 import sys
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -11,12 +9,11 @@ import click
 import msgspec
 from rich.console import Console, RenderableType
 
+from edgepack.json_text import json_text
 from edgepack.text import printable
 
 T = TypeVar("T")
 
-_STEERING = re.compile(r"[\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]")
-"""What JSON may hold as it is, and a terminal may obey: C1 controls, directions of writing."""
 
 _WHOLE_LINES = 4000
 
@@ -30,19 +27,13 @@ def print_result(value: T, as_json: bool, picture: Callable[[T], RenderableType]
         picture: Makes what people read from the document, in which no text steers the terminal.
     """
     if as_json:
-        print_json(value)
+        click.echo(json_text(value))
     else:
         shown = picture(printable_document(value))
         if isinstance(shown, str):
             click.echo(shown)
         else:
             console().print(shown)
-
-
-def print_json(value: Any) -> None:
-    """Prints a document as indented JSON; several in a row are several documents."""
-    text = msgspec.json.format(msgspec.json.encode(value, enc_hook=str), indent=2).decode()
-    click.echo(_STEERING.sub(lambda found: json.dumps(found[0])[1:-1], text))
 
 
 def printable_document(value: T) -> T:

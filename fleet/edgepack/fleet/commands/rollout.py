@@ -14,9 +14,10 @@ from rich.live import Live
 from edgepack.fleet.client.fleet_client import FleetClient
 from edgepack.fleet.commands import show
 from edgepack.fleet.commands.options import Share, asks
-from edgepack.fleet.commands.printing import console, print_json, print_result, printable_document
+from edgepack.fleet.commands.printing import console, print_result, printable_document
 from edgepack.fleet.documents.rollouts import RolloutSettings, RolloutView, Selector
 from edgepack.fleet.rollouts.waves import parse_waves
+from edgepack.json_text import json_text
 from edgepack.text import counted
 
 DEFAULTS = RolloutSettings()
@@ -191,7 +192,7 @@ def _watch_lines(views: Iterator[RolloutView], as_json: bool) -> RolloutView:
     for view in views:
         key = (view.state, view.wave, view.counts, view.because)
         if key != shown and as_json:
-            print_json(msgspec.structs.replace(view, assignments=()))
+            click.echo(json_text(msgspec.structs.replace(view, assignments=())))
         elif key != shown:
             click.echo(show.rollout_line(printable_document(view), time.time()))
         shown = key
