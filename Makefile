@@ -25,9 +25,12 @@ check: $(READY)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python docs/reference.py --check
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
+# The site, in site/. It loads nothing from another host.
 docs: $(READY)
 	$(BIN)/python docs/reference.py
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 bench: bench-packager
 
@@ -42,7 +45,7 @@ scan-operators: $(READY)
 	$(BIN)/python -m benchmarks.operators
 
 clean:
-	rm -rf $(VENV) $(OPENVINO_VENV) .venv-peers .venv-export .demo .bench
+	rm -rf $(VENV) $(OPENVINO_VENV) .venv-peers .venv-export .demo .bench site
 
 $(READY): $(INPUTS)
 	@echo "Setting up $(VENV) (once) …"
@@ -50,7 +53,7 @@ $(READY): $(INPUTS)
 		|| { echo "edgepack needs Python 3.11 or newer; name one with PYTHON=…"; exit 1; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade 'pip>=25.1'
-	@$(BIN)/python $(PIP_INSTALL) --editable '.[qnn,host,fleet,images]' --group test --group check --group demo
+	@$(BIN)/python $(PIP_INSTALL) --editable '.[qnn,host,fleet,images]' --group test --group check --group demo --group docs
 	@$(BIN)/python $(PIP_INSTALL) --no-deps rapidocr-onnxruntime
 	@touch $@
 

@@ -1,4 +1,4 @@
-"""Writes `docs/reference.md` from the programs' own `--help`; `--check` only compares.
+"""Writes `docs/reference/commands.md` from the programs' own `--help`; `--check` only compares.
 
 python docs/reference.py [--check]
 """
@@ -12,11 +12,11 @@ import click
 from edgepack.agent.cli import cli as agent
 from edgepack.cli import cli as host
 
-PAGE = Path(__file__).with_name("reference.md")
+PAGE = Path(__file__).parent / "reference" / "commands.md"
 HEAD = """# Commands
 
-Made from `--help` by `make docs`; `make check` compares. Every command that reports something takes
-`--json`. Exit codes: 0 done, 1 refused or failed, 2 wrong usage.
+Every command and option, made from `--help` by `make docs`. Every command that reports something
+takes `--json`. Exit codes: 0 done, 1 refused or failed, 2 wrong usage ([more](exit-codes.md)).
 """
 
 
@@ -37,7 +37,7 @@ def main() -> None:
     if "--check" not in sys.argv:
         PAGE.write_text(text)
     elif not PAGE.exists() or PAGE.read_text() != text:
-        sys.exit("docs/reference.md is out of step with --help: run 'make docs'")
+        sys.exit("docs/reference/commands.md is out of step with --help: run 'make docs'")
 
 
 if __name__ == "__main__":

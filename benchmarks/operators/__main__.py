@@ -51,7 +51,7 @@ _KNOWN = (
     "Conv Mish",
 )
 """What QNN's simulator (onnxruntime-qnn 2.7.0) computes wrongly and no pass rewrites; see
-docs/profiles.md."""
+docs/targets/qnn-htp.md."""
 
 
 class _KeptProcess(ProviderProcess):

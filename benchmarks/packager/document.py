@@ -22,7 +22,7 @@ def _sections(results: Results) -> Iterator[str]:
     yield (
         "Written by `make bench-packager` (`python -m benchmarks.packager --write-docs`) from "
         f"[`{results.host.kind}.json`]({results.host.kind}.json), which holds every measurement. "
-        "The tasks are described in [`benchmarks/tasks`](../../benchmarks/tasks/README.md)."
+        "The tasks are described in `benchmarks/tasks/README.md`."
     )
     yield _how(results)
     yield _describe(results.host)

@@ -1,11 +1,11 @@
-"""Where the results stand in the project: two files a kind of CPU, and README.md's tables."""
+"""Where the results stand: two files a kind of CPU, their index, and a table in README.md."""
 
 from collections.abc import Iterable, Sequence
 
 import msgspec
 
 from benchmarks.packager.document import document
-from benchmarks.packager.readme import put_into
+from benchmarks.packager.readme import put_into, summary, tables
 from benchmarks.packager.records import Results, encode_results
 from benchmarks.tasks.places import ROOT
 from edgepack.durable import write_file
@@ -13,7 +13,11 @@ from edgepack.durable import write_file
 PAGES = ROOT / "docs" / "benchmarks"
 """Holds `KIND.json`, every measurement, and `KIND.md`, the same to read; see `Host.kind`."""
 
+INDEX = PAGES / "README.md"
+"""Holds the tables of all kinds."""
+
 README = ROOT / "README.md"
+"""Holds a summary of them."""
 
 
 def read_pages() -> list[Results]:
@@ -24,16 +28,16 @@ def read_pages() -> list[Results]:
 
 
 def in_order(pages: Iterable[Results]) -> list[Results]:
-    """Results in the order in which README.md shows them."""
+    """Results in the order in which the index shows them."""
     return sorted(pages, key=lambda results: (not results.host.has_vnni, results.host.kind))
 
 
 def write_pages(pages: Sequence[Results]) -> None:
-    """Writes the pages of every kind of CPU that is given, and the tables of all of them."""
+    """Writes the pages of every kind of CPU that is given, their index, and README.md's table."""
     PAGES.mkdir(exist_ok=True)
     for results in pages:
         path = PAGES / results.host.kind
         write_file(path.with_suffix(".json"), encode_results(results))
         write_file(path.with_suffix(".md"), document(results).encode())
-    text = put_into(README.read_text(encoding="utf-8"), in_order(pages))
-    write_file(README, text.encode())
+    for page, text in ((INDEX, tables(in_order(pages))), (README, summary(in_order(pages)))):
+        write_file(page, put_into(page.read_text(encoding="utf-8"), text).encode())

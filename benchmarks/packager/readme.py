@@ -1,18 +1,37 @@
-"""The part of README.md that is the benchmark's output."""
+"""What README.md and the index of the benchmark pages say of the measurements."""
 
 from collections.abc import Iterator, Sequence
+from statistics import median
 
 from benchmarks.packager.calibration_table import count_calibrators
-from benchmarks.packager.contestants import CONTESTANTS, NPU_TARGETS, TARGETS, is_told_the_metric
+from benchmarks.packager.contestants import (
+    CONTESTANTS,
+    NPU_TARGETS,
+    OWN,
+    TARGETS,
+    is_told_the_metric,
+)
 from benchmarks.packager.goals import count_goals
 from benchmarks.packager.host import Host
-from benchmarks.packager.records import Results
-from benchmarks.packager.table import KEPT_SHARE, overview
+from benchmarks.packager.records import Record, Results
+from benchmarks.packager.table import KEPT_SHARE, is_kept, overview, speed
 
 BEGIN = "<!-- benchmarks: written by `make bench-packager` -->"
 END = "<!-- /benchmarks -->"
 
 _NONE_KNOWN = "0 of 0"
+_MISSING = "–"
+
+_TITLES = {
+    OWN: "edgepack",
+    "ort": "ONNX Runtime",
+    "optimum": "optimum-onnx",
+    "neural_compressor": "onnx-neural-compressor",
+    "nncf": "NNCF",
+    "olive": "Olive",
+    "quark": "Quark",
+}
+"""Peers in the order of the summary's columns."""
 
 _TOLD = (
     "`told the metric` chooses by the task's own metric over labelled samples that no number here "
@@ -20,12 +39,8 @@ _TOLD = (
 )
 
 
-def put_into(page: str, measured: Sequence[Results]) -> str:
-    """The page with everything between the two marks replaced.
-
-    Args:
-        page: README.md.
-        measured: What was measured, on one or more kinds of CPU, in the order to show it.
+def put_into(page: str, text: str) -> str:
+    """The page with everything between the two marks replaced by the text.
 
     Raises:
         ValueError: The marks are not there, each once and in order.
@@ -33,14 +48,53 @@ def put_into(page: str, measured: Sequence[Results]) -> str:
     before, begin, rest = page.partition(BEGIN)
     _, end, after = rest.partition(END)
     if not (begin and end) or BEGIN in rest or END in after:
-        raise ValueError(f"README.md must hold {BEGIN} and, after it, {END}, each once")
-    return f"{before}{BEGIN}\n\n{_block(measured)}\n\n{END}{after}"
+        raise ValueError(f"the page must hold {BEGIN} and, after it, {END}, each once")
+    return f"{before}{BEGIN}\n\n{text}\n\n{END}{after}"
 
 
-def _block(measured: Sequence[Results]) -> str:
+def summary(measured: Sequence[Results]) -> str:
+    """The part of README.md: a row for each target, a column for each tool.
+
+    Args:
+        measured: What was measured, on one or more kinds of CPU, in the order to show it.
+    """
+    fullest = {
+        target: _fullest(shown, target)
+        for target in TARGETS
+        if (shown := [results for results in measured if _rows(results, target)])
+    }
+    cells = {
+        (target, peer): _best(target, peer, results)
+        for target, results in fullest.items()
+        for peer in _TITLES
+    }
+    peers = [peer for peer in _TITLES if any(cells[target, peer] for target in fullest)]
+    lines = [
+        f"| target | {' | '.join(_TITLES[peer] for peer in peers)} |",
+        f"| --- |{' --- |' * len(peers)}",
+    ]
+    for target in fullest:
+        row = " | ".join(cells[target, peer] or _MISSING for peer in peers)
+        lines.append(f"| {TARGETS[target]} | {row} |")
+    about = (
+        "How many real models keep "
+        f"{KEPT_SHARE:.0%} of the float model's metric, by the best setting of each tool, with the "
+        "same calibration data; in brackets the median speed of those that do, beside the float "
+        f"model on one thread of {_describe(measured[0].host)}. Speeds of NPU models on a CPU say "
+        "nothing, so none are shown. All models, settings and kinds of CPU: "
+        "[benchmarks](docs/benchmarks/README.md)."
+    )
+    return "\n".join([about, "", *lines])
+
+
+def tables(measured: Sequence[Results]) -> str:
+    """The part of the index: every setting of every tool on every model.
+
+    Args:
+        measured: See `summary`.
+    """
     pages = ", ".join(
-        f"[{_describe(results.host)}](docs/benchmarks/{results.host.kind}.md)"
-        for results in measured
+        f"[{_describe(results.host)}]({results.host.kind}.md)" for results in measured
     )
     is_any_told = any(
         is_told_the_metric(record.subject.setting)
@@ -64,11 +118,40 @@ def _describe(host: Host) -> str:
     return f"{host.cpu}, {'with' if host.has_vnni else 'without'} VNNI"
 
 
+def _fullest(shown: Sequence[Results], target: str) -> Results:
+    """The results that have most of a target; of equal ones the first."""
+    return max(shown, key=lambda results: _rows(results, target))
+
+
+def _best(target: str, peer: str, results: Results) -> str:
+    """E.g. `5 of 7 (1.68x)`: the setting that keeps the most, of those the fastest."""
+    floats = {record.subject.task: record for record in results.float_records}
+    found: list[tuple[int, float]] = []
+    for entry in CONTESTANTS:
+        if (entry.target, entry.peer) != (target, peer) or is_told_the_metric(entry.setting):
+            continue
+        records = [r for r in results.records if _identity(r) == (peer, entry.setting)]
+        kept = [r for r in records if is_kept(r, floats[r.subject.task])]
+        speeds = [speed(r, results.race_of(r.subject.task)) or 0.0 for r in kept]
+        if records:
+            found.append((len(kept), median(speeds) if speeds else 0.0))
+    if not found:
+        return ""
+    count, typical = max(found)
+    told = f" ({typical:.2f}x)" if count and target not in NPU_TARGETS else ""
+    text = f"{count} of {len(floats)}{told}"
+    return f"**{text}**" if peer == OWN else text
+
+
+def _identity(record: Record) -> tuple[str, str]:
+    return record.subject.peer, record.subject.setting
+
+
 def _tables(measured: Sequence[Results]) -> Iterator[str]:
     for target in TARGETS:
         shown = [results for results in measured if _rows(results, target)]
         if target in NPU_TARGETS:  # the most complete one tells all
-            shown = sorted(shown, key=lambda results: -_rows(results, target))[:1]
+            shown = [_fullest(shown, target)] if shown else []
         for results in shown:
             told = "" if target in NPU_TARGETS else f" ({_describe(results.host)})"
             yield overview(results, target, told=told)
@@ -76,8 +159,7 @@ def _tables(measured: Sequence[Results]) -> Iterator[str]:
 
 def _rows(results: Results, target: str) -> int:
     of_target = {(entry.peer, entry.setting) for entry in CONTESTANTS if entry.target == target}
-    subjects = [record.subject for record in results.records]
-    return sum((subject.peer, subject.setting) in of_target for subject in subjects)
+    return sum(_identity(record) in of_target for record in results.records)
 
 
 def _counts(measured: Sequence[Results]) -> str:

@@ -93,7 +93,8 @@ def test_every_profile_for_one_chip_compiles_for_it(profile: str, tmp_path: Path
 def test_the_profile_of_ones_own_that_the_documentation_shows_is_built_and_runs(
     tmp_path: Path,
 ) -> None:
-    page = (Path(__file__).parents[2] / "docs" / "profiles.md").read_text(encoding="utf-8")
+    docs = Path(__file__).parents[2] / "docs"
+    page = (docs / "how-to" / "profile.md").read_text(encoding="utf-8")
     example = re.search(r"```toml\n(\[profile\].*?)```", page, re.DOTALL)
     assert example is not None
     path = tmp_path / "camera-npu.toml"

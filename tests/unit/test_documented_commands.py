@@ -17,7 +17,7 @@ PROGRAMS = {"edgepack": host, "edgepack-agent": agent}
 
 def _command_lines() -> Iterator[tuple[str, str]]:
     for page in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]:
-        if page.name == "reference.md":
+        if page.name == "commands.md":
             continue
         for block in _code_blocks(page.read_text()):
             for line in block.replace("\\\n", " ").splitlines():

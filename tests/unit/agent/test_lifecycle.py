@@ -303,5 +303,5 @@ def test_a_newer_offer_of_the_same_bundle_is_adopted(world: World, releases: Rel
 
 
 def test_the_page_shows_the_diagram_of_the_table() -> None:
-    page = Path(__file__).parents[3] / "docs" / "agent.md"
+    page = Path(__file__).parents[3] / "docs" / "explanation" / "life-cycle.md"
     assert mermaid() in page.read_text(), "run: python -m edgepack.agent.update.lifecycle"

@@ -7,7 +7,7 @@ from benchmarks.packager.costs import cost_cells
 from benchmarks.packager.document import document
 from benchmarks.packager.host import Host
 from benchmarks.packager.judge import Verdict
-from benchmarks.packager.readme import BEGIN, END, put_into
+from benchmarks.packager.readme import tables
 from benchmarks.packager.records import Cost, Outcome, Record, Results, Subject
 from benchmarks.packager.table import failures
 
@@ -137,10 +137,10 @@ def test_calibrators_are_told_beside_the_run_before_them_and_rivals_beside_their
     assert count_calibrators(results) == count
     assert failures(results) == "- edgepack entropy, digits: crashed. Oops: no room"
     assert calibration_costs(results) in document(results)
-    assert f"| {' | '.join(count)} |" in put_into(f"{BEGIN}{END}", [results])
+    assert f"| {' | '.join(count)} |" in tables([results])
 
 
 def test_pages_without_measured_calibrators_say_nothing_of_them() -> None:
     results = _results(_record("edgepack", "cpu", reference=_REFERENCE))
     assert "Calibration alone" not in document(results)
-    assert "calibrator" not in put_into(f"{BEGIN}{END}", [results])
+    assert "calibrator" not in tables([results])

@@ -15,8 +15,8 @@ from benchmarks.packager.host import Host, parse_busy_s, parse_host
 from benchmarks.packager.judge import Verdict
 from benchmarks.packager.making import outcome_of
 from benchmarks.packager.measured_child import Measured
-from benchmarks.packager.pages import PAGES, README, in_order, read_pages
-from benchmarks.packager.readme import BEGIN, END, put_into
+from benchmarks.packager.pages import INDEX, PAGES, README, in_order, read_pages
+from benchmarks.packager.readme import BEGIN, END, put_into, summary, tables
 from benchmarks.packager.records import Outcome, Race, Record, Results, Store, Subject, cache_key
 from benchmarks.packager.table import details, failures, kept_share, overview
 from benchmarks.packager.timing import medians_in_turn_ms
@@ -197,9 +197,9 @@ def test_goals_are_counted_and_costs_of_different_hours_are_marked() -> None:
         (without, "0 of 0"),
         ("memory ≤ 1.5x MinMax", "2 of 2"),
     ]
-    page = put_into(f"{BEGIN}{END}", [results])
-    assert "| keeps 99 % or refuses | 1 of 2 |" in page
-    assert f"| {without} | not measured |" in page
+    text = tables([results])
+    assert "| keeps 99 % or refuses | 1 of 2 |" in text
+    assert f"| {without} | not measured |" in text
 
 
 def test_the_time_of_a_search_is_told_and_neither_held_nor_missed() -> None:
@@ -212,48 +212,65 @@ def test_the_time_of_a_search_is_told_and_neither_held_nor_missed() -> None:
     assert "edgepack cpu (precision a8w8, 12 candidates)" in details(results, "digits")
 
 
-def test_the_readme_keeps_its_own_words_around_the_measured_ones() -> None:
-    results = _results(_record("edgepack", "cpu", 0.985, 0.5))
-    page = put_into(f"# mine\n{BEGIN}\nstale words\n{END}\nmore\n", [results])
-    assert page.startswith(f"# mine\n{BEGIN}\n")
-    assert page.endswith(f"{END}\nmore\n")
-    assert "| edgepack cpu | **0.985 (2.00x)** |" in page
-    assert "stale words" not in page
-    assert "QNN HTP" not in page, "a target that nobody was measured for takes no room"
-    assert put_into(page, [results]) == page
+def test_a_page_keeps_its_own_words_around_the_measured_ones() -> None:
+    page = put_into(f"# mine\n{BEGIN}\nstale words\n{END}\nmore\n", "measured")
+    assert page == f"# mine\n{BEGIN}\n\nmeasured\n\n{END}\nmore\n"
+    assert put_into(page, "measured") == page
 
 
 @pytest.mark.parametrize("page", ["none", f"{END}{BEGIN}", f"{BEGIN}{END}{BEGIN}{END}"])
-def test_a_readme_without_its_marks_is_no_place_for_a_table(page: str) -> None:
-    with pytest.raises(ValueError, match=r"README\.md must hold"):
-        put_into(page, [_results()])
+def test_a_page_without_its_marks_is_no_place_for_a_table(page: str) -> None:
+    with pytest.raises(ValueError, match=r"the page must hold"):
+        put_into(page, "measured")
 
 
-def test_a_readme_shows_both_kinds_of_cpu_and_of_an_npu_the_fuller_table() -> None:
+def test_the_index_shows_both_kinds_of_cpu_and_of_an_npu_the_fuller_table() -> None:
     npu = _record("edgepack", "qnn-htp", 0.98)
     few = _results(_record("edgepack", "cpu-vnni", 0.99, 0.5), npu, flags=("avx512_vnni",))
     more = _results(_record("edgepack", "cpu", 0.98, 0.9), npu, _record("quark", "a16w8", 0.97))
-    page = put_into(f"{BEGIN}{END}", [few, more])
-    heads = [line.split(" | ")[0] for line in page.splitlines() if line.endswith("digits |")]
+    text = tables([few, more])
+    heads = [line.split(" | ")[0] for line in text.splitlines() if line.endswith("digits |")]
     assert heads == [
         "| CPU, 8-bit (a CPU, with VNNI)",
         "| CPU, 8-bit (a CPU, without VNNI)",
         "| QNN HTP, A16W8",
     ]
-    assert "| Quark A16W8 | 0.970 (1.00x) |" in page
-    assert "docs/benchmarks/avx512_vnni.md" in page
-    assert "docs/benchmarks/avx2.md" in page
+    assert "| edgepack cpu-vnni | **0.990 (2.00x)** |" in text
+    assert "| Quark A16W8 | 0.970 (1.00x) |" in text
+    assert "(avx512_vnni.md)" in text
+    assert "(avx2.md)" in text
+    assert "OpenVINO" not in text, "a target that nobody was measured for takes no room"
     assert in_order([more, few]) == [few, more]
+
+
+def test_the_summary_counts_what_the_best_setting_of_each_tool_keeps() -> None:
+    results = _results(
+        _record("edgepack", "cpu", 0.99, 0.5),
+        _record("ort", "static-default", 0.5, 0.1),
+        _record("ort", "dynamic", 0.99, 2.0),
+        _record("olive", "static", 0.5, 0.1),
+        _record("edgepack", "qnn-htp", 0.985, 0.1),
+        _record("quark", "a16w8", 0.97, 0.1),
+    )
+    lines = summary([results]).splitlines()[2:]
+    assert lines == [
+        "| target | edgepack | ONNX Runtime | Olive | Quark |",
+        "| --- | --- | --- | --- | --- |",
+        "| CPU, 8-bit | **1 of 1 (2.00x)** | 1 of 1 (0.50x) | 0 of 1 | – |",
+        "| QNN HTP, A16W8 | **1 of 1** | – | – | 0 of 1 |",
+    ]
 
 
 def test_all_pages_are_in_step_with_the_measurements() -> None:
     remedy = "python -m benchmarks.packager --render"
-    pages, readme = read_pages(), README.read_text(encoding="utf-8")
+    pages = read_pages()
     assert pages
     for results in pages:
         text = (PAGES / f"{results.host.kind}.md").read_text(encoding="utf-8")
         assert text == document(results), remedy
-    assert put_into(readme, pages) == readme, remedy
+    for path, text in ((README, summary(pages)), (INDEX, tables(pages))):
+        page = path.read_text(encoding="utf-8")
+        assert put_into(page, text) == page, remedy
 
 
 def test_a_setting_for_other_cpus_is_not_measured_on_this_one() -> None:

@@ -1,4 +1,4 @@
-"""Every `install` line of docs/hooks.md installs, and what it installs runs."""
+"""Every `install` line of the page on hooks installs, and what it installs runs."""
 
 import re
 import shlex
@@ -9,11 +9,11 @@ import pytest
 from edgepack.firmware_hooks.__main__ import main
 from edgepack.firmware_hooks.install import HOOKS
 
-PAGE = Path(__file__).parents[3] / "docs" / "hooks.md"
+PAGE = Path(__file__).parents[3] / "docs" / "how-to" / "hooks.md"
 LINES = [
     shlex.split(line)
     for line in re.findall(
-        r"^    python -m edgepack\.firmware_hooks (install [a-z].*)$",
+        r"^\$ python -m edgepack\.firmware_hooks (install [a-z].*)$",
         PAGE.read_text().replace("\\\n", " "),
         re.M,
     )

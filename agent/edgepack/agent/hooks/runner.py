@@ -99,7 +99,7 @@ def update_facts(
     choice: Choice | None = None,
     because: str = "",
 ) -> dict[str, str]:
-    """The facts that hooks get of an update; docs/hooks.md lists them.
+    """The facts that hooks get of an update; docs/reference/hooks.md lists them.
 
     Args:
         device: Device id.

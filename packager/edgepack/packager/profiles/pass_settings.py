@@ -1,6 +1,6 @@
 """What a profile may say of each pass; `[[pass]]` entries have these keys and no others.
 
-The lists of settings here are the reference: `docs/profiles.md` tells what they are for.
+The lists of settings here are the reference: `docs/reference/passes.md` tells what they are for.
 """
 
 from typing import Literal, get_args

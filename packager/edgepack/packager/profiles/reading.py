@@ -114,7 +114,7 @@ def _read_family(name_or_path: str, children: tuple[str, ...]) -> tuple[str, dic
         raise ProfileError(
             f"a profile is no TOML: {error}",
             found_in=source,
-            remedy="compare it with the example in docs/profiles.md, or edgepack profiles show",
+            remedy="compare it with docs/how-to/profile.md, or edgepack profiles show",
         ) from error
     _refuse_repeated_passes(own.get("pass"), source)
     about = own.get("profile")

@@ -1,6 +1,6 @@
 """What a profile may say, as typed values; the TOML files have these keys and no others.
 
-A list of settings here is the reference: `docs/profiles.md` tells what they are for.
+A list of settings here is the reference: `docs/reference/profile-keys.md` tells what they are for.
 """
 
 from typing import Literal

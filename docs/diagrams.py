@@ -1,0 +1,38 @@
+"""Draws the site's Mermaid diagrams as it is built, so that no page loads a script for them.
+
+A hook of MkDocs; see `hooks` in mkdocs.yml. A drawing takes ten seconds, so it is kept in `.cache`.
+"""
+
+import hashlib
+import html
+import re
+from importlib.metadata import version
+from pathlib import Path
+
+import mermaidx
+
+CACHE = Path(".cache/diagrams")
+_FENCE = re.compile(r'<pre class="diagram"><code>(.*?)</code></pre>', re.DOTALL)
+_SETTINGS = {"htmlLabels": False, "flowchart": {"htmlLabels": False}}
+"""Labels as text of the drawing: as HTML in it they would be cut where a reader's font is wider."""
+
+
+def on_page_content(content: str, **_: object) -> str:
+    """The page with each diagram in place of its source."""
+    return _FENCE.sub(lambda fence: draw(html.unescape(fence[1])), content)
+
+
+def draw(source: str) -> str:
+    """A diagram as a figure of HTML.
+
+    Args:
+        source: Mermaid.
+    """
+    identity = f"{version('mermaidx')} {_SETTINGS} {source}"
+    kept = CACHE / f"{hashlib.sha256(identity.encode()).hexdigest()}.svg"
+    if not kept.exists():
+        # A semicolon ends a statement of Mermaid; in a label it is written by its number.
+        diagram = mermaidx.render(source.replace(";", "#59;"), theme="neutral", config=_SETTINGS)
+        CACHE.mkdir(parents=True, exist_ok=True)
+        kept.write_text(diagram.svg(), encoding="utf-8")
+    return f'<figure class="diagram">{kept.read_text(encoding="utf-8")}</figure>'
