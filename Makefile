@@ -10,6 +10,9 @@ READY := $(VENV)/.ready
 OPENVINO_READY := $(OPENVINO_VENV)/.ready
 INPUTS := pyproject.toml constraints.txt
 
+# ONNX Runtime tells its vendor nothing of what is run here.
+export ORT_DISABLE_TELEMETRY := 1
+
 .PHONY: demo test check bench bench-packager scan-operators docs clean
 
 demo: $(READY)

@@ -74,12 +74,7 @@ def test_every_profile_for_one_chip_compiles_for_it(profile: str, tmp_path: Path
     path, samples = _quantized(profile, "residual_cnn", tmp_path)
     settings = load_profile(profile)
     compiled = compile_context(
-        path,
-        tmp_path / "compiled",
-        feeds=samples.read(0),
-        soc_model=settings.compile.soc_model,
-        htp_arch=settings.compile.htp_arch,
-        provider_options=settings.provider.options,
+        path, tmp_path / "compiled", samples.read(0), settings.compile, settings.provider
     )
     assert compiled.chip.soc in settings.device.soc
     assert compiled.compiled_for == f"v{settings.compile.htp_arch} ({compiled.chip.soc})"

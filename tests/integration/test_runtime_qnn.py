@@ -15,6 +15,7 @@ from edgepack.bundle.golden import Golden, write_golden
 from edgepack.bundle.manifest import GOLDEN_FILE
 from edgepack.errors import BuildError
 from edgepack.packager.passes.compile import compile_context
+from edgepack.packager.profiles.schema import Compile, Provider
 from tests.simulators.manifests import QNN, make_variant
 from tests.unit.agent_runtime.examples import conv_model, make_inputs
 
@@ -82,9 +83,9 @@ def test_a_context_is_compiled_loaded_again_and_gives_the_same_outputs(
     compiled = compile_context(
         quantized,
         tmp_path / "v68",
-        feeds=feeds,
-        htp_arch="68",
-        provider_options={"htp_arch": "73", "htp_performance_mode": "burst"},
+        feeds,
+        Compile(htp_arch="68"),
+        Provider(options={"htp_arch": "73", "htp_performance_mode": "burst"}),
     )
     assert compiled.files == ("model.onnx", "model_qnn.bin")
     assert compiled.compiled_for == "v68 (SM8350)"
@@ -109,7 +110,9 @@ def test_a_context_is_compiled_loaded_again_and_gives_the_same_outputs(
 
 def test_the_same_model_gives_the_same_context_bytes(quantized: Path, tmp_path: Path) -> None:
     contexts = [
-        compile_context(quantized, tmp_path / name, feeds=make_inputs(1)[0], soc_model="60")
+        compile_context(
+            quantized, tmp_path / name, make_inputs(1)[0], Compile(soc_model="60"), Provider()
+        )
         for name in ("one", "two")
     ]
     for name in contexts[0].files:
@@ -120,7 +123,9 @@ def test_the_same_model_gives_the_same_context_bytes(quantized: Path, tmp_path: 
 def test_a_chip_without_its_own_option_is_compiled_for_by_its_number(
     quantized: Path, tmp_path: Path
 ) -> None:
-    compiled = compile_context(quantized, tmp_path / "v79", feeds=make_inputs(1)[0], htp_arch="v79")
+    compiled = compile_context(
+        quantized, tmp_path / "v79", make_inputs(1)[0], Compile(htp_arch="v79"), Provider()
+    )
     assert compiled.compiled_for == "v79 (SM8750)"
     assert "htp_arch" not in compiled.provider_options
     assert compiled.ran_here or "was not verified" in compiled.because
@@ -131,14 +136,16 @@ def test_without_the_plug_in_compiling_says_what_to_install(
 ) -> None:
     monkeypatch.setattr("edgepack.packager.passes.compile.is_installed", lambda plugin: False)
     with pytest.raises(BuildError, match="needs QNNExecutionProvider, which is not") as caught:
-        compile_context(quantized, tmp_path / "out", feeds={}, htp_arch="68")
+        compile_context(quantized, tmp_path / "out", {}, Compile(htp_arch="68"), Provider())
     assert caught.value.remedy == "pip install 'edgepack[qnn]'"
 
 
 def test_a_model_that_is_no_model_is_a_build_error(tmp_path: Path) -> None:
     (tmp_path / "bad.onnx").write_bytes(b"not a model")
     with pytest.raises(BuildError, match="cannot open the model") as caught:
-        compile_context(tmp_path / "bad.onnx", tmp_path / "out", feeds={}, htp_arch="68")
+        compile_context(
+            tmp_path / "bad.onnx", tmp_path / "out", {}, Compile(htp_arch="68"), Provider()
+        )
     assert "bad.onnx for v68 (Snapdragon 888)" in str(caught.value)
 
 
@@ -157,8 +164,8 @@ def test_a_compiler_that_crashes_hangs_or_babbles_is_a_build_error(
         compile_context(
             quantized,
             tmp_path / "out",
-            feeds=make_inputs(1)[0],
-            htp_arch="68",
-            timeout_s=1.0,
+            make_inputs(1)[0],
+            Compile(htp_arch="68", timeout_s=1.0),
+            Provider(),
             command=(sys.executable, "-c", code),
         )

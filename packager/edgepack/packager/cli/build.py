@@ -9,11 +9,11 @@ from types import FrameType
 from typing import Any, NoReturn, cast
 
 import click
-import msgspec
 
 from edgepack.bundle.keys import is_open_to_others
 from edgepack.durable import write_file
 from edgepack.errors import BuildError
+from edgepack.json_text import json_text
 from edgepack.packager.cli.option_values import parse_shape, parse_toolchain
 from edgepack.packager.cli.progress_bar import progress_bar
 from edgepack.packager.cli.summary import print_summary
@@ -131,12 +131,12 @@ def build(model: Path, config: Path | None, as_json: bool, **given: Any) -> None
         raise
     if as_json:
         document = {
-            "output": str(result.output),
+            "output": result.output,
             "digest": result.digest,
-            "report_html": str(result.report_html),
-            "report": msgspec.to_builtins(result.report),
+            "report_html": result.report_html,
+            "report": result.report,
         }
-        click.echo(msgspec.json.format(msgspec.json.encode(document), indent=2).decode())
+        click.echo(json_text(document))
         return
     print_summary(result)
 

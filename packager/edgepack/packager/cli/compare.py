@@ -4,9 +4,9 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import click
-import msgspec
 
 from edgepack.bundle.manifest import Accuracy
+from edgepack.json_text import json_text
 from edgepack.packager.cli.text_table import print_table
 from edgepack.packager.comparison.compare import compare as compare_bundles
 from edgepack.packager.comparison.inside import CLEARLY_DB, InsideComparison
@@ -51,7 +51,7 @@ def compare(a: Path, b: Path, as_json: bool) -> None:
     """
     comparison = compare_bundles(a, b)
     if as_json:
-        click.echo(msgspec.json.format(msgspec.json.encode(comparison), indent=2).decode())
+        click.echo(json_text(comparison))
         return
     _print(comparison)
 

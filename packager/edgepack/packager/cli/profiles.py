@@ -3,6 +3,7 @@
 import click
 import msgspec
 
+from edgepack.json_text import json_text
 from edgepack.packager.profiles.reading import (
     describe_passes,
     in_words,
@@ -106,4 +107,4 @@ def _describe(profile: Profile) -> list[str]:
 
 
 def _print_json(value: object) -> None:
-    click.echo(msgspec.json.format(msgspec.json.encode(value), indent=2).decode())
+    click.echo(json_text(value))

@@ -29,20 +29,20 @@ class _Known(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         words: Regular expression that finds it in the provider's message.
         meaning: What is known of it.
-        suspects: Operator types that it was seen with.
-        without_suspects: What to do with the suspects; ends with their names.
-        suspects_at_input: Operator types that it was seen with where they read the model's input.
-        before_suspects: What to do with those; ends with their names.
-        otherwise: What to do in any case.
+        ops: Operator types that it was seen with.
+        without_ops: What to do with those; ends with their names.
+        ops_at_input: Operator types that it was seen with where they read the model's input.
+        before_ops: What to do with those; ends with their names.
+        in_any_case: What to do in any case.
     """
 
     words: str
     meaning: str
-    suspects: frozenset[str]
-    without_suspects: str
-    suspects_at_input: frozenset[str]
-    before_suspects: str
-    otherwise: str
+    ops: frozenset[str]
+    without_ops: str
+    ops_at_input: frozenset[str]
+    before_ops: str
+    in_any_case: str
 
 
 _REFUSALS = (
@@ -52,17 +52,17 @@ _REFUSALS = (
         words=r"finalize QNN graph.*MEM_ALLOC",
         meaning="the chip's own memory does not suffice for a part of the graph, or it has no form "
         "of that; QNN does not say of which, and memory of this machine is not meant",
-        suspects=frozenset({"LSTM", "GRU", "RNN"}),
-        without_suspects="export the model with products and sums in place of the operators that "
+        ops=frozenset({"LSTM", "GRU", "RNN"}),
+        without_ops="export the model with products and sums in place of the operators that "
         "this was seen with:",
         # The same library refuses whole graphs so where a comparison, or a 16-bit PRelu, is what
         # the model's input goes to first; behind any other operator both are taken.
-        suspects_at_input=frozenset(
+        ops_at_input=frozenset(
             {"Greater", "GreaterOrEqual", "Less", "LessOrEqual", "Equal", "PRelu"}
         ),
-        before_suspects="export the model with another operator between its input and what this "
+        before_ops="export the model with another operator between its input and what this "
         "was seen with there:",
-        otherwise="a profile for a newer chip of the same maker (edgepack profiles list)",
+        in_any_case="a profile for a newer chip of the same maker (edgepack profiles list)",
     ),
 )
 
@@ -89,25 +89,25 @@ def explain_refusal(
         remedy = f"export the model without {named['op']}, or {_OTHER_PROFILE}"
         return BuildError(error.problem, found_in=error.found_in, remedy=remedy)
     found_in = f"{model.name}{_chip(profile)}"
-    meaning, remedies = known.meaning if known else "", [known.otherwise] if known else []
+    meaning, remedies = known.meaning if known else "", [known.in_any_case] if known else []
     if sensitive_node:
         meaning = f"it refuses the graph up to {sensitive_node}, and takes what comes before"
         found_in = f"{found_in}: {sensitive_node}"
         remedies = [f"export the model without {sensitive_node} or in another form", _OTHER_PROFILE]
     if known is not None:
-        remedies += _without_suspects(known, load_model(model).graph)
+        remedies += _without_known_ops(known, load_model(model).graph)
     return BuildError(
         f"{error.problem.rstrip('.')}: {meaning}", found_in=found_in, remedy=", or ".join(remedies)
     )
 
 
-def _without_suspects(known: _Known, graph: onnx.GraphProto) -> list[str]:
+def _without_known_ops(known: _Known, graph: onnx.GraphProto) -> list[str]:
     """What to do with the nodes of a graph that such a refusal was seen with."""
-    suspects = [node for node in graph.node if node.op_type in known.suspects]
-    at_input = [node for node in _first_readers(graph) if node.op_type in known.suspects_at_input]
+    seen = [node for node in graph.node if node.op_type in known.ops]
+    at_input = [node for node in _first_readers(graph) if node.op_type in known.ops_at_input]
     return [
         f"{words} {', '.join(f'{node.name} ({node.op_type})' for node in nodes[:_NODES_SHOWN])}"
-        for words, nodes in ((known.without_suspects, suspects), (known.before_suspects, at_input))
+        for words, nodes in ((known.without_ops, seen), (known.before_ops, at_input))
         if nodes
     ]
 

@@ -30,6 +30,7 @@ from edgepack.bundle.manifest import Placement
 from edgepack.errors import BuildError
 from edgepack.packager.passes.compile_child import QNN, CompileAnswer, CompileRequest
 from edgepack.packager.profiles.chips import ARCH_OPTION_TAKES, Chip, find_chip
+from edgepack.packager.profiles.schema import Compile, Provider
 from edgepack.packager.runtime.pinned_toolchain import PinnedToolchain
 
 MODULE = "edgepack.packager.passes.compile_child"
@@ -94,14 +95,10 @@ class CompiledContext(msgspec.Struct, frozen=True, kw_only=True):
 def compile_context(
     model_path: Path,
     out_dir: Path,
-    *,
     feeds: Mapping[str, Tensor],
-    soc_model: str = "",
-    htp_arch: str = "",
-    provider_options: Mapping[str, str] | None = None,
-    compile_options: Mapping[str, str] | None = None,
-    session_options: Mapping[str, str] | None = None,
-    timeout_s: float = 300.0,
+    settings: Compile,
+    provider: Provider,
+    *,
     toolchain: PinnedToolchain | None = None,
     command: Sequence[str] = CHILD,
 ) -> CompiledContext:
@@ -116,11 +113,8 @@ def compile_context(
         model_path: The quantized model, with static shapes.
         out_dir: Empty or absent folder for the context.
         feeds: One sample, for the comparison.
-        soc_model, htp_arch: The chip, by either or both.
-        provider_options: Options that the variant has on the device.
-        compile_options: Further options that count only while compiling.
-        session_options: Session settings of the variant.
-        timeout_s: Limit of each child, seconds.
+        settings: The chip, options that count only while compiling, and the limit of each child.
+        provider: Options that the variant has on the device.
         toolchain: The environment whose SDK compiles, a device's; None for this one.
         command: The child here.
 
@@ -128,7 +122,7 @@ def compile_context(
         BuildError: The chip is unknown, the compiler fails, hangs or crashes, or the context
             gives other outputs than the model.
     """
-    chip = find_chip(soc_model=soc_model, htp_arch=htp_arch)  # 1
+    chip = find_chip(soc_model=settings.soc_model, htp_arch=settings.htp_arch)  # 1
     known = known_provider(QNN)
     if known.plugin is None or not (toolchain or is_installed(known.plugin)):
         raise BuildError(
@@ -140,7 +134,7 @@ def compile_context(
         raise ValueError(f"{out_dir} is not empty")
     out_dir.mkdir(parents=True, exist_ok=True)
     child = toolchain.command(MODULE) if toolchain else command
-    options = _chip_options(chip, known.plugin, provider_options or {})
+    options = _chip_options(chip, known.plugin, provider.options)
     request = CompileRequest(
         step="compile",
         model=str(model_path.resolve()),
@@ -148,10 +142,10 @@ def compile_context(
         settings=ProviderSettings(
             provider=QNN,
             device="npu",
-            provider_options={**options, **_ONLY_HERE, **(compile_options or {})},
-            session_options=session_options or {},
+            provider_options={**options, **_ONLY_HERE, **settings.options},
+            session_options=provider.session,
         ),
-        timeout_s=timeout_s,
+        timeout_s=settings.timeout_s,
     )
     where = f"{model_path.name} for v{chip.htp_arch} ({chip.known_as})"
     compiled = _ask(request, where, child)  # 2

@@ -254,12 +254,8 @@ def _compile(
     return compile_context(
         model,
         work_dir / "compiled",
-        feeds=samples.read(0),
-        soc_model=settings.soc_model,
-        htp_arch=settings.htp_arch,
-        provider_options=profile.provider.options,
-        compile_options=settings.options,
-        session_options=profile.provider.session,
-        timeout_s=settings.timeout_s,
+        samples.read(0),
+        settings,
+        profile.provider,
         toolchain=venue.toolchain,
     )
