@@ -12,7 +12,7 @@ from edgepack.bundle.keys import generate_key, write_key_pair
 from edgepack.errors import BuildError
 from edgepack.packager import BuildResult, build, compare, load_profile
 from edgepack.packager.cli.build import build as build_command
-from edgepack.packager.pipeline.request import BuildOptions
+from edgepack.packager.pipeline.request import BuildOptions, derive_request
 from edgepack.packager.runtime.model_run import Run
 from edgepack.packager.tensors.sequence import Tensor
 from tests.unit.packager_io.models import save, small_cnn
@@ -109,6 +109,31 @@ def test_a_file_stands_in_for_options_that_are_left_out(folder: Path) -> None:
     result = _build(folder, "of-a-file", config=config, profiles=[], version="4.0.0")
     assert (result.report.name, result.report.version) == ("named", "4.0.0")
     assert set(result.variants) == {"fp32"}
+
+
+@pytest.mark.parametrize(
+    ("output", "options", "problem"),
+    [
+        ("named-2.0.0", {}, "the output's name says version 2.0.0, and .* says 3.2.1"),
+        ("other-3.2.1", {}, "the output's name says name other, and .* says named"),
+        ("named-2.0.0", {"version": "4.0.0"}, ""),
+        ("named-3.2.1", {}, ""),
+        ("anything", {}, ""),
+    ],
+)
+def test_an_output_name_that_contradicts_the_file_is_refused(
+    output: str, options: BuildOptions, problem: str, tmp_path: Path
+) -> None:
+    config = tmp_path / "edgepack.toml"
+    config.write_text('[model]\nname = "named"\nversion = "3.2.1"\n')
+    given: BuildOptions = {"output": tmp_path / output, "config": config, "key": "k", **options}
+    if not problem:
+        request = derive_request("m.onnx", given)
+        assert (request.name, request.version) == ("named", options.get("version", "3.2.1"))
+        return
+    with pytest.raises(BuildError, match=problem) as caught:
+        derive_request("m.onnx", given)
+    assert "counts before both" in (caught.value.remedy or "")
 
 
 def test_the_command_line_has_every_option_of_the_function() -> None:

@@ -145,8 +145,10 @@ def derive_request(model: str | Path, options: BuildOptions) -> BuildRequest:
     declared_in = str(config_path or "")
     output = _path(options.get("output"))
     named, numbered = read_output_name(output) if output else ("", "")
-    name = check_name(options.get("name") or config.model.name or named or model.stem)
-    version = options.get("version") or config.model.version or numbered
+    told = config.model
+    name = options.get("name") or _agreed("name", told.name, named, config_path) or model.stem
+    name = check_name(name)
+    version = options.get("version") or _agreed("version", told.version, numbered, config_path)
     if not version:
         raise BuildError(
             "the model has no version",
@@ -186,6 +188,21 @@ def derive_request(model: str | Path, options: BuildOptions) -> BuildRequest:
         keep_going=options.get("keep_going", False),
         replace=options.get("replace", False),
     )
+
+
+def _agreed(what: str, configured: str, in_output: str, path: str | Path | None) -> str:
+    """What the file says and the output's name says, where both say the same or one of them.
+
+    Raises:
+        BuildError: They contradict each other: nobody could tell which release it is.
+    """
+    if configured and in_output and configured != in_output:
+        raise BuildError(
+            f"the output's name says {what} {in_output}, and {path} says {configured}",
+            found_in=f"{path}, [model] {what}",
+            remedy=f"correct one of them; or --{what} {in_output}, which counts before both",
+        )
+    return configured or in_output
 
 
 def _path(given: str | Path | None) -> Path | None:
