@@ -325,8 +325,8 @@ def test_profiles_are_listed_and_shown(material: Path) -> None:
     assert {"fp32", "cpu", "qnn-htp"} <= {entry["name"] for entry in listed}
     shown = _run(material, "profiles", "show", "qnn-htp")
     assert shown.returncode == 0, shown.stderr
-    assert "QNNExecutionProvider on npu" in shown.stdout
-    assert "shapes      fixed" in shown.stdout
+    assert "QNNExecutionProvider, npu" in shown.stdout
+    assert "shapes that are fixed" in shown.stdout
 
 
 def test_a_model_that_is_not_onnx_is_refused(material: Path, tmp_path: Path) -> None:

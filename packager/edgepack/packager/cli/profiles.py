@@ -5,12 +5,9 @@ import msgspec
 
 from edgepack.json_text import json_text
 from edgepack.packager.profiles.reading import (
-    describe_passes,
-    in_words,
     list_profiles,
     load_profile,
 )
-from edgepack.packager.profiles.schema import Profile
 
 _HELP = {"help_option_names": ["-h", "--help"]}
 _json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
@@ -71,39 +68,9 @@ def show(name: str, as_json: bool) -> None:
     if as_json:
         _print_json(msgspec.to_builtins(profile))
         return
-    click.echo("\n".join(_describe(profile)))
+    from edgepack.packager.cli.profile_page import print_profile
 
-
-def _describe(profile: Profile) -> list[str]:
-    device = profile.device
-    match = [
-        f"{key} {value if isinstance(value, str) else ', '.join(value)}"
-        for key, value in (
-            ("arch", device.arch),
-            ("cpu features", device.cpu_features),
-            ("soc", device.soc),
-            ("onnxruntime", device.runtime),
-            ("drivers", [f"{name} {wanted}" for name, wanted in device.drivers.items()]),
-        )
-        if value
-    ]
-    options = [f"{key} = {value}" for key, value in profile.provider.options.items()]
-    session = [f"{key} = {value}" for key, value in profile.provider.session.items()]
-    gates = msgspec.to_builtins(profile.gates)
-    lines = [
-        f"{profile.name}: {profile.about.summary}",
-        f"  precision   {profile.about.precision}",
-        f"  provider    {device.provider} on {device.type}",
-        f"  devices     {'; '.join(match) or 'any'}",
-        f"  options     {'; '.join(options) or 'none'}",
-        f"  session     {'; '.join(session) or 'none'}",
-        f"  shapes      {'fixed' if profile.limits.static_shapes else 'may be open'}",
-        "  recipe",
-        *(f"    {line}" for line in describe_passes(profile)),
-        f"  compiled    {'ahead of time' if profile.compile.enabled else 'on the device'}",
-        "  gates",
-    ]
-    return [*lines, *(f"    {key}: {in_words(value)}" for key, value in gates.items())]
+    print_profile(profile, name)
 
 
 def _print_json(value: object) -> None:

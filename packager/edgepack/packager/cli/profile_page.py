@@ -1,0 +1,53 @@
+"""What `edgepack profiles show` prints: a page that a person reads from top to bottom."""
+
+import shlex
+import shutil
+import textwrap
+from collections.abc import Iterable, Iterator
+
+import click
+
+from edgepack.packager.profiles.description import describe_gates, describe_recipe, describe_target
+from edgepack.packager.profiles.schema import Profile
+
+_WIDEST = 100
+"""Columns; longer lines are hard to read."""
+
+
+def print_profile(profile: Profile, given: str) -> None:
+    """Prints a profile, as wide as the terminal.
+
+    Args:
+        profile: The profile.
+        given: How it was named.
+    """
+    about = profile.about
+    click.echo(f"{click.style(profile.name, bold=True)} ({about.precision})\n{about.summary}")
+    for heading, facts in (
+        ("", describe_target(profile)),
+        ("What is done to a model, in this order", describe_recipe(profile)),
+        ("What it must hold to be published", describe_gates(profile.gates)),
+    ):
+        click.echo(f"\n{click.style(heading, bold=True)}" if heading else "")
+        for line in _laid_out(facts):
+            click.echo(line)
+    click.echo(f"\nEvery setting by its key: edgepack profiles show {shlex.quote(given)} --json")
+
+
+def _laid_out(facts: Iterable[tuple[str, str]]) -> Iterator[str]:
+    """Lines in two columns; a label that repeats is said once."""
+    rows = list(facts)
+    width = min(shutil.get_terminal_size().columns, _WIDEST)
+    column = 2 + max(len(label) for label, _ in rows) + 2
+    said = ""
+    for label, text in rows:
+        first = f"  {label if label != said else ''}".ljust(column)
+        yield from textwrap.wrap(
+            text,
+            width,
+            initial_indent=first,
+            subsequent_indent=" " * column,
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
+        said = label
