@@ -25,6 +25,13 @@ def test_the_written_template_is_read_again_and_fits_the_model(tmp_path: Path) -
     check_declarations(config.inputs, specs, "edgepack.toml")
 
 
+def test_the_input_that_was_meant_is_proposed_as_toml_wants_it() -> None:
+    dotted = TensorSpec(name="serving/images:0", dtype="float32", shape=(1, 3, 8, 8))
+    with pytest.raises(BuildError) as refused:
+        check_declarations({"images": ImageInput()}, (dotted,), "edgepack.toml")
+    assert refused.value.remedy == '[inputs."serving/images:0"]'
+
+
 def test_an_unknown_key_is_named(tmp_path: Path) -> None:
     path = tmp_path / "edgepack.toml"
     path.write_text("[model]\nnmae = 'x'\n")

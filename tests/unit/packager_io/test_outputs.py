@@ -78,6 +78,14 @@ def test_a_meaning_that_an_output_cannot_have_is_refused(
     assert refused.value.found_in == f"edgepack.toml, outputs.{name}"
 
 
+def test_the_name_that_was_meant_is_proposed_as_toml_wants_it() -> None:
+    dotted = TensorSpec(name="head/face.0", dtype="float32", shape=(1, 64))
+    with pytest.raises(BuildError) as refused:
+        check_outputs({"head/face": _declared("embedding")}, (dotted, _AGE), "edgepack.toml")
+    assert refused.value.remedy == '[outputs."head/face.0"]'
+    assert refused.value.found_in == 'edgepack.toml, outputs."head/face"'
+
+
 def test_one_output_at_least_must_count() -> None:
     with pytest.raises(BuildError, match="every output is ignored: nothing is left to judge"):
         check_outputs({"face": _declared("ignored")}, (_FACE,), "edgepack.toml")

@@ -104,17 +104,39 @@ def test_a_refused_decision_says_what_to_do_where_the_output_holds_no_scores() -
     assert said in refusal.remedy
 
 
-def test_a_profile_that_lowers_nothing_is_not_told_to_leave_more_float() -> None:
+@pytest.mark.parametrize(
+    ("name", "offered"),
+    [
+        ("fp32", ""),
+        ("vitisai-bf16", ""),
+        ("cpu", "a profile with more bits (16-bit activations, fp32); more calibration samples, "),
+        ("cpu-int4", "a profile with more bits (8-bit weights, fp32); more calibration samples, "),
+        ("qnn-htp", "--profile fp32, which lowers nothing and runs on a device's CPU; more calib"),
+        ("tensorrt-fp16", "--profile fp32, which lowers nothing and runs on a device's CPU; max_f"),
+    ],
+)
+def test_a_refusal_offers_only_what_keeps_more_than_the_profile_does(
+    name: str, offered: str
+) -> None:
     expected: list[Outputs] = [{"y": np.array([[float(number)]])} for number in range(20)]
-    refused = []
-    for name in ("fp32", "cpu"):
-        profile = load_profile(name)
-        verdict = Reference(expected, profile.gates.accuracy).judge(expected[::-1])
-        refusal = check_accuracy(profile, verdict, 20, None)
-        assert refusal is not None
-        refused.append(refusal.remedy)
-    assert "max_float_share" not in refused[0]
-    assert refused[0].startswith("a profile with more bits")
+    profile = load_profile(name)
+    verdict = Reference(expected, profile.gates.accuracy).judge(expected[::-1])
+    refusal = check_accuracy(profile, verdict, 20, None)
+    assert refusal is not None
+    assert refusal.remedy.startswith(offered or "a lower budget in [gates.accuracy]")
+    assert ("max_float_share" in refusal.remedy) == bool(offered)
+
+
+def test_an_output_s_name_is_quoted_where_toml_asks_for_it() -> None:
+    rng = np.random.default_rng(0)
+    faces = [rng.normal(0, 20, (1, 64)) for _ in range(20)]
+    expected: list[Outputs] = [{"head/face.0": face} for face in faces]
+    got: list[Outputs] = [{"head/face.0": -face} for face in faces]
+    profile = load_profile("cpu")
+    verdict = Reference(expected, profile.gates.accuracy).judge(got)
+    refusal = check_accuracy(profile, verdict, 20, None)
+    assert refusal is not None
+    assert '[outputs."head/face.0"] with kind' in refusal.remedy
 
 
 def _profile(*, placement_min: float = 0.0, size_ratio_max: float = 0.0) -> Profile:

@@ -46,12 +46,12 @@ def test_every_shipped_provider_has_a_list() -> None:
         (
             {"session": {"session.disable_cpu_fallback": "1"}},
             "a session knows no option 'session.disable_cpu_fallback'",
-            "provider.session.session.disable_cpu_fallback",
+            'provider.session."session.disable_cpu_fallback"',
         ),
         (
             {"session": {"session.graph_optimization_level": "most"}},
             "session.graph_optimization_level is 'most'; allowed are: disable_all, basic",
-            "provider.session.session.graph_optimization_level",
+            'provider.session."session.graph_optimization_level"',
         ),
     ],
 )
@@ -69,6 +69,14 @@ def test_a_mistyped_option_is_told_the_nearest() -> None:
     with pytest.raises(ProfileError) as refused:
         resolve_profile("qnn-htp", {"provider": {"options": {"htp_performence_mode": "burst"}}})
     assert str(refused.value.remedy).startswith("htp_performance_mode, or unchecked = [")
+
+
+def test_a_name_with_dots_is_proposed_in_quotes() -> None:
+    with pytest.raises(ProfileError) as refused:
+        resolve_profile(
+            "qnn-htp", {"provider": {"session": {"session.disable_cpu_ep_falback": "1"}}}
+        )
+    assert str(refused.value.remedy).startswith('"session.disable_cpu_ep_fallback", or unchecked')
 
 
 def test_options_for_compiling_are_looked_at_too() -> None:

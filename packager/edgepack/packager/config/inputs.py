@@ -13,6 +13,7 @@ import msgspec
 from edgepack.errors import BuildError
 from edgepack.packager.source.fixed_inputs import FixedInput
 from edgepack.packager.tensors.spec import TensorSpec
+from edgepack.packager.wording import toml_key
 
 _RGB_CHANNELS = 3
 
@@ -94,13 +95,13 @@ def check_declarations(
     for name, declaration in declarations.items():
         if name in constant:
             continue
-        where = f"{path}, inputs.{name}"
+        where = f"{path}, inputs.{toml_key(name)}"
         if name not in by_name:
             near = difflib.get_close_matches(name, by_name, n=1, cutoff=0.4)
             raise BuildError(
                 f"the model has no input {name!r}; it has {', '.join(by_name)}",
                 found_in=where,
-                remedy=f"[inputs.{near[0] if near else next(iter(by_name))}]",
+                remedy=f"[inputs.{toml_key(near[0] if near else next(iter(by_name)))}]",
             )
         spec = by_name[name]
         if isinstance(declaration, ImageInput):
@@ -131,7 +132,7 @@ def image_size(declaration: ImageInput, spec: TensorSpec) -> tuple[int, int]:
     if isinstance(height, str) or isinstance(width, str):
         raise BuildError(
             f"the size of image input {spec.name!r} is open in the model ({spec})",
-            found_in=f"inputs.{spec.name}",
+            found_in=f"inputs.{toml_key(spec.name)}",
             remedy="declare size = [height, width], or fix it with --shape",
         )
     return height, width

@@ -12,6 +12,7 @@ from edgepack.errors import BuildError
 from edgepack.packager.config.inputs import Section
 from edgepack.packager.tensors.meanings import Meaning
 from edgepack.packager.tensors.spec import TensorSpec
+from edgepack.packager.wording import toml_key
 
 
 class OutputDeclaration(Section, frozen=True, kw_only=True):
@@ -47,13 +48,13 @@ def check_outputs(
     """
     by_name = {spec.name: spec for spec in outputs}
     for name, declaration in declarations.items():
-        where = f"{path}, outputs.{name}"
+        where = f"{path}, outputs.{toml_key(name)}"
         if name not in by_name:
             near = difflib.get_close_matches(name, by_name, n=1, cutoff=0.4)
             raise BuildError(
                 f"the model has no output {name!r}; it has {', '.join(by_name)}",
                 found_in=where,
-                remedy=f"[outputs.{near[0] if near else next(iter(by_name))}]",
+                remedy=f"[outputs.{toml_key(near[0] if near else next(iter(by_name)))}]",
             )
         if declaration.kind in ("scores", "embedding"):
             _check_row(declaration.kind, by_name[name], where)

@@ -13,6 +13,13 @@ from edgepack.packager.gates.verdict import Verdict
 from edgepack.packager.graph.operators import facts
 from edgepack.packager.metrics.distance import OutputDistance, OutputKind
 from edgepack.packager.number_format import format_metric
+from edgepack.packager.profiles.pass_settings import (
+    WIDE_TYPES,
+    Float16,
+    Lowering,
+    Quantize,
+    QuantizeWeights,
+)
 from edgepack.packager.profiles.schema import Profile
 from edgepack.packager.runtime.unassigned_nodes import UnassignedNode
 from edgepack.packager.wording import counted, toml_key
@@ -36,8 +43,6 @@ sample; a detector that the simulator computes wrongly was, by 8 to 14 %."""
 TRIAL_ROOM_OF_FEW = 0.1
 """The same as a share of the output's size on the samples that ran, which may say less than others:
 an error that is small beside the loudest sample's may be all that they say."""
-
-_MORE_BITS = "a profile with more bits (16-bit activations, fp32)"
 
 _LEFT_SHOWN = 6
 _REASONS_SHOWN = 3
@@ -106,9 +111,7 @@ def check_accuracy(
     """
     if verdict.passed:
         return None
-    share = 1.0 if profile.lowering is None else profile.lowering.max_float_share
-    other = _MORE_BITS if advice is None else advice.instead
-    more = f"max_float_share above {share:g}, " if share < 1.0 else ""
+    other = _more_bits(profile.lowering) if advice is None else advice.instead
     return Refusal(
         gate="accuracy",
         problem=f"profile '{profile.name}' keeps {_kept(verdict)}, and the "
@@ -125,9 +128,31 @@ def check_accuracy(
         or None,
         remedy=f"{_TIME if tried is not None and tried.is_cut_short else ''}"
         f"{_without_selection(verdict)}{f'{other}; ' if other else ''}"
-        f"more calibration samples, {_if_no_scores(verdict)}{more}"
-        "or a lower budget in [gates.accuracy] of a profile "
+        f"{_if_no_scores(verdict)}{_in_the_recipe(profile.lowering)}"
+        "a lower budget in [gates.accuracy] of a profile "
         "of your own; --allow-degraded builds it marked",
+    )
+
+
+def _more_bits(lowering: Lowering | None) -> str:
+    """Profiles that keep more than this one; "" where it lowers nothing."""
+    if lowering is None:
+        return ""
+    if isinstance(lowering, Quantize) and lowering.activations not in WIDE_TYPES:
+        return "a profile with more bits (16-bit activations, fp32)"
+    if isinstance(lowering, QuantizeWeights) and lowering.bits == 4:
+        return "a profile with more bits (8-bit weights, fp32)"
+    return "--profile fp32, which lowers nothing and runs on a device's CPU"
+
+
+def _in_the_recipe(lowering: Lowering | None) -> str:
+    """What else a recipe that lowers the precision offers; ends where an alternative follows."""
+    if lowering is None:
+        return ""
+    learns = isinstance(lowering, Quantize | QuantizeWeights)
+    share = lowering.max_float_share
+    return ("more calibration samples, " if learns else "") + (
+        f"max_float_share above {share:g}, or " if share < 1.0 else "or "
     )
 
 
@@ -192,12 +217,21 @@ def check_trial(
             problem=f"{provider} computes output '{got.name}' with an error of {there:.1%} of its "
             f"size, the CPU's stand-in with at most {here:.1%}",
             found_in=f"{profile.name}, run on {provider} here",
-            remedy="another profile for this device whose types are not "
-            f"{profile.about.precision}, or one of your own with the operators that "
-            f"{provider} computes wrongly in exclude_ops of its quantize pass; "
-            "--allow-degraded builds it marked",
+            remedy=f"{_other_types(profile)}; --allow-degraded builds it marked",
         )
     return None
+
+
+def _other_types(profile: Profile) -> str:
+    """What to build in place of what a provider computes wrongly."""
+    other = f"another profile for this device whose types are not {profile.about.precision}"
+    if not isinstance(profile.lowering, Quantize | Float16):
+        return other
+    tag = profile.lowering.__struct_config__.tag
+    return (
+        f"{other}, or one of your own with the operators that {profile.device.provider} computes "
+        f"wrongly in exclude_ops of its {tag} pass"
+    )
 
 
 def check_placement(
@@ -243,7 +277,8 @@ def check_size(profile: Profile, size_bytes: int, float_size_bytes: int) -> Refu
         problem=f"the variant takes {size_bytes:,} bytes, {size_bytes / float_size_bytes:.0%} of "
         f"the float model's, and profile '{profile.name}' allows {limit:.0%}",
         found_in="gates.size_ratio_max",
-        remedy="raise it in a profile of your own, or lower max_float_share",
+        remedy="raise it in a profile of your own"
+        + (", or lower max_float_share" if profile.lowering else ""),
     )
 
 

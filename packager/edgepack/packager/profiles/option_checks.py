@@ -17,6 +17,7 @@ import msgspec
 from edgepack.packager.profiles.optimization_checks import Contradiction
 from edgepack.packager.profiles.schema import Profile
 from edgepack.packager.profiles.section import Section
+from edgepack.packager.wording import toml_key
 
 _FOLDER = "options"
 _SESSION = "session"
@@ -74,13 +75,15 @@ def _check(
             near = difflib.get_close_matches(name, known, n=1)
             some = ", ".join(list(known)[:_MOST_NAMED]) or "none"
             yield Contradiction(
-                f"{place}.{name}",
+                f"{place}.{toml_key(name)}",
                 f"{whose} knows no option '{name}'" + ("" if near else f"; known are: {some}"),
-                f"{near[0]}, or {newer}" if near else f"remove it, or {newer}",
+                f"{toml_key(near[0])}, or {newer}" if near else f"remove it, or {newer}",
             )
         elif allowed := _refusal(value, kind):
             yield Contradiction(
-                f"{place}.{name}", f"{name} is '{value}'; {allowed}", f"one of these, or {newer}"
+                f"{place}.{toml_key(name)}",
+                f"{name} is '{value}'; {allowed}",
+                f"one of these, or {newer}",
             )
 
 

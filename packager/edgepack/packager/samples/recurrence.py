@@ -19,6 +19,7 @@ from edgepack.packager.config.inputs import InputDeclaration, RawInput
 from edgepack.packager.runtime.model_run import Run
 from edgepack.packager.tensors.sequence import Feeds, State
 from edgepack.packager.tensors.spec import TensorSpec
+from edgepack.packager.wording import toml_key
 
 _BEFORE = frozenset({"in", "input", "past", "prev", "previous", "init", "initial", "old", "0", "i"})
 _AFTER = frozenset(
@@ -96,7 +97,7 @@ def find_states(
     ]
     notes += [
         f"Input '{name}' may be a state ({' or '.join(map(repr, partners[name]))} could feed it): "
-        f'[inputs.{name}] kind = "raw", from = "OUTPUT" in edgepack.toml would settle it.'
+        f'[inputs.{toml_key(name)}] kind = "raw", from = "OUTPUT" in edgepack.toml would settle it.'
         for name in unclear
     ]
     return FoundStates(states=states, notes=tuple(notes))

@@ -1,5 +1,6 @@
 """Input shapes: reading them, and fixing the open dimensions that a caller gave sizes for."""
 
+import shlex
 from collections.abc import Iterable, Mapping
 
 import onnx
@@ -64,7 +65,7 @@ def describe_open_dimensions(spec: TensorSpec) -> str:
 
 def suggest_option(spec: TensorSpec) -> str:
     """An option that would fix this input, with likely sizes."""
-    return f"--shape {spec.name}={','.join(map(str, likely_sizes(spec)))}"
+    return f"--shape {shlex.quote(spec.name)}={','.join(map(str, likely_sizes(spec)))}"
 
 
 def likely_sizes(spec: TensorSpec) -> tuple[int, ...]:
