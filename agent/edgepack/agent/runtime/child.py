@@ -19,6 +19,8 @@ from typing import BinaryIO
 
 import msgspec
 
+from edgepack.agent.runtime.runtime_words import without_colour
+
 _STDERR_TAIL_BYTES = 4096
 _PR_SET_PDEATHSIG = 1
 """Of Linux's prctl(2)."""
@@ -98,7 +100,8 @@ def _last_line(errors: BinaryIO) -> str:
     """What the child said last on stderr, as the end of a sentence."""
     size = errors.seek(0, os.SEEK_END)
     errors.seek(max(0, size - _STDERR_TAIL_BYTES))
-    lines = [line.strip() for line in errors.read().decode("utf-8", "replace").splitlines()]
+    text = errors.read().decode("utf-8", "replace")
+    lines = [without_colour(line.strip()).strip() for line in text.splitlines()]
     last = next((line for line in reversed(lines) if line), "")
     return f": {last[:300]}" if last else ""
 

@@ -33,6 +33,8 @@ _LEVELS = {
 
 _ERRORS_ONLY = 3
 VERBOSE = 0
+FATAL_ONLY = 4
+"""For a process whose stderr a person reads: errors are raised all the same."""
 """Log severities of ONNX Runtime; verbose, providers tell why they leave a node."""
 
 
@@ -98,7 +100,8 @@ def open_model_file(
         path: The model; external data and context binaries lie beside it.
         settings: On what, and how.
         threads: Threads within an operator; 0 leaves it to ONNX Runtime.
-        log_severity: What ONNX Runtime writes to stderr: `VERBOSE`, or by default errors.
+        log_severity: What ONNX Runtime writes to stderr: `VERBOSE`, `FATAL_ONLY`, by default
+            errors.
 
     Raises:
         ValueError: A session option has a value that does not exist.

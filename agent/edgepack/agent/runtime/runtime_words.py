@@ -11,10 +11,17 @@ _REMEDIES = (
 """What to try by what ONNX Runtime complains of; the first that fits is said."""
 
 
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+_LOG_PREAMBLE = re.compile(r"^\S+ \S+ \[[A-Z]:onnxruntime:[^\]]*\] ")
 _OWN_SOURCE = re.compile(r"/onnxruntime_src/\S+:\d+ [^()]*\([^()]*\)(?: const)?(?: \[.*?\])? ?")
 _PREAMBLE = re.compile(
     r"^\[ONNXRuntimeError\] : \d+ : \w+ : (?:Load model from .*? failed: ?)?(?:Fatal error: )?"
 )
+
+
+def without_colour(line: str) -> str:
+    """A line of ONNX Runtime's log, which it colours whoever reads it, as plain words."""
+    return _LOG_PREAMBLE.sub("", _COLOUR.sub("", line))
 
 
 def first_line(error: Exception) -> str:
@@ -23,7 +30,7 @@ def first_line(error: Exception) -> str:
     Without its preamble: codes, the path of the file (often one that will not be there when a
     person reads this) and places in its own source.
     """
-    text = _PREAMBLE.sub("", _OWN_SOURCE.sub("", str(error).strip()))
+    text = _PREAMBLE.sub("", _OWN_SOURCE.sub("", _COLOUR.sub("", str(error)).strip()))
     return (text.splitlines() or [type(error).__name__])[0][:300]
 
 

@@ -195,9 +195,9 @@ def open_on_cpu(
 
 
 def quiet_options(*, threads: int = 0) -> onnxruntime.SessionOptions:
-    """Session options that print errors only."""
+    """Session options that print nothing short of a crash: errors are raised too, and told once."""
     options = onnxruntime.SessionOptions()
-    options.log_severity_level = 3
+    options.log_severity_level = 4
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
     # Threads that wait for work spin otherwise, a third of the processor time of small models.

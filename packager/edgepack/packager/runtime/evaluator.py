@@ -13,7 +13,7 @@ import msgspec
 from msgspec.structs import replace
 
 from edgepack.agent.runtime.facts import read_device_facts
-from edgepack.agent.runtime.opening import ProviderSettings, open_model_file
+from edgepack.agent.runtime.opening import FATAL_ONLY, ProviderSettings, open_model_file
 from edgepack.agent.runtime.provider_table import CPU_PROVIDER
 from edgepack.errors import BuildError, DeviceError
 from edgepack.packager.graph.model_files import open_on_cpu
@@ -152,7 +152,9 @@ class Evaluator(msgspec.Struct, frozen=True):
                 return open_rounding(path)
             return open_plain(path)
         try:
-            session = open_model_file(path, profile_settings(self.profile), threads=threads)
+            session = open_model_file(
+                path, profile_settings(self.profile), threads=threads, log_severity=FATAL_ONLY
+            )
         except DeviceError as error:
             raise BuildError(error.problem, found_in=path.name, remedy=error.remedy) from error
         names = {tensor.name for tensor in session.inputs}

@@ -17,6 +17,7 @@ from pathlib import Path
 import msgspec
 
 from edgepack.agent.runtime.placement import LeftNode
+from edgepack.agent.runtime.runtime_words import without_colour
 
 MOST_NODES = 200
 _NODE = re.compile(r"^\s+Operator type: \S+ Node name: (.*) Node index: \d+\s*$")
@@ -24,7 +25,7 @@ _REASON = re.compile(r"^\s+REASON : (.*?)\s*$")
 _LONGEST_REASON = 300
 _FAILED = re.compile(
     r"GetCapability\(\) for \S+ failed with error: (?:\[ONNXRuntimeError\] : \d+ : \w+ : )?(.*?)"
-    r"(?:\x1b\[m)?\s*$"
+    r"\s*$"
 )
 """How ONNX Runtime logs that a plug-in could not even say which nodes it takes; it then goes on
 with the CPU alone."""
@@ -65,7 +66,7 @@ def read_failure(log: Path) -> str:
     """Why a provider could not say which nodes it takes; "" where it could."""
     with log.open(encoding="utf-8", errors="replace") as lines:
         for line in lines:
-            if found := _FAILED.search(line):
+            if found := _FAILED.search(without_colour(line)):
                 return found.group(1)[:_LONGEST_REASON]
     return ""
 
@@ -75,7 +76,8 @@ def read_reasons(lines: Iterable[str]) -> dict[str, str]:
     reasons: dict[str, str] = {}
     named: list[str] = []
     for line in lines:
-        node, reason = _NODE.match(line), _REASON.match(line)
+        plain = without_colour(line)
+        node, reason = _NODE.match(plain), _REASON.match(plain)
         if node:
             named.append(node.group(1))
         elif reason:

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 from msgspec.structs import replace
 
-from edgepack.agent.runtime.opening import open_model_file
+from edgepack.agent.runtime.opening import FATAL_ONLY, open_model_file
 from edgepack.packager.config.inputs import InputDeclaration
 from edgepack.packager.progress import Progress
 from edgepack.packager.runtime.model_run import Run
@@ -48,7 +48,7 @@ def follow_states(
     found = find_states(source.inputs, source.outputs, declarations, declared_in)
     if not found.states:
         return replace(opened, notes=(*opened.notes, *found.notes))
-    session = open_model_file(source.path, threads=1)
+    session = open_model_file(source.path, threads=1, log_severity=FATAL_ONLY)
     constants = {entry.name: entry.value for entry in source.fixed}
 
     def run(feeds: Feeds) -> Feeds:

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 
-from edgepack.agent.runtime.opening import open_model_file
+from edgepack.agent.runtime.opening import FATAL_ONLY, open_model_file
 from edgepack.errors import BuildError, DeviceError
 from edgepack.packager.graph import stored_tensors
 from edgepack.packager.graph.operators import facts
@@ -40,7 +40,7 @@ def check_graph(path: Path) -> tuple[str, ...]:
     except onnx.checker.ValidationError as error:
         objection = _objection(str(error))
         try:
-            open_model_file(path).close()
+            open_model_file(path, log_severity=FATAL_ONLY).close()
         except DeviceError as refusal:
             raise BuildError(
                 f"the ONNX checker refuses the model: {objection}",

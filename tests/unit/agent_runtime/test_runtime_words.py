@@ -1,0 +1,23 @@
+"""ONNX Runtime's words, as they come into messages."""
+
+from edgepack.agent.runtime.child import run_child
+from edgepack.agent.runtime.runtime_words import first_line
+from tests.simulators.children import child
+
+_LINE = (
+    "\x1b[1;31m2026-11-22 23:47:19.110310856 [E:onnxruntime:, sequential_executor.cc:677 "
+    "ExecuteKernel] Non-zero status code returned while running Gather node.\x1b[m"
+)
+
+
+def test_the_last_words_of_a_child_come_without_colour_and_places_in_the_source() -> None:
+    dying = f"import sys; sys.stderr.write({_LINE!r} + '\\n\\x1b[m\\n'); sys.exit(3)"
+    ending = run_child(child(dying), b"", timeout_s=60.0)
+    assert ending.because == (
+        "ended with exit code 3: Non-zero status code returned while running Gather node."
+    )
+
+
+def test_an_error_s_words_come_without_colour() -> None:
+    error = RuntimeError("[ONNXRuntimeError] : 1 : FAIL : \x1b[1;31mno such device\x1b[m\nmore")
+    assert first_line(error) == "no such device"
