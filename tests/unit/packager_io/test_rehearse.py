@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
+from msgspec.structs import replace
 
 from edgepack.agent.runtime.facts import read_device_facts
 from edgepack.bundle.keys import PrivateKey
@@ -93,6 +94,20 @@ def test_a_variant_with_a_toolchain_is_probed_in_that(tmp_path: Path, key: Priva
     assert caught.value.found_in == (
         f"model/cpu/model.onnx on CPUExecutionProvider of its toolchain, {pinned.words}"
     )
+
+
+def test_a_simulator_s_time_is_not_kept(tmp_path: Path, key: PrivateKey) -> None:
+    facts = read_device_facts()
+    simulated = tuple(replace(provider, is_simulator=True) for provider in facts.providers)
+    pinned = PinnedToolchain(python=sys.executable, facts=replace(facts, providers=simulated))
+    bundle = make_bundle(tmp_path / "bundle", key, variants=("cpu", "fp32"))
+    with ProviderProcess() as process:
+        rehearsal = rehearse(
+            bundle.folder, key.public_key(), process, silent, toolchains={"cpu": pinned}
+        )
+    there, here = (rehearsal.by_variant[name] for name in ("cpu", "fp32"))
+    assert (there.ran, there.is_simulator, there.latency_ms) == (True, True, None)
+    assert here.latency_ms
 
 
 def test_a_variant_that_gives_no_outputs_is_not_told_of_tolerances(

@@ -142,11 +142,12 @@ def _rehearsed(
 ) -> Rehearsed:
     there = f"in its toolchain, {toolchain.words}" if toolchain else "here"
     providers = (toolchain.facts if toolchain else facts).providers
+    is_simulator = any(it.is_simulator for it in providers if it.name == probe.provider)
     return Rehearsed(
         ran=True,
         because=f"Ran {there}: {probe.because}",
-        latency_ms=probe.latency_ms,
-        is_simulator=any(it.is_simulator for it in providers if it.name == probe.provider),
+        latency_ms=None if is_simulator else probe.latency_ms,
+        is_simulator=is_simulator,
     )
 
 

@@ -38,8 +38,9 @@ class Rehearsed(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         ran: Whether it could run on this machine at all.
         because: What was seen, or why it was not run.
-        latency_ms: Median of the probe's runs, milliseconds; None where it did not run.
-        is_simulator: Whether a simulator ran it, whose time says nothing.
+        latency_ms: Median of the probe's runs, milliseconds; None where it did not run, or a
+            simulator did, whose time says nothing.
+        is_simulator: Whether a simulator ran it.
     """
 
     ran: bool
