@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from edgepack.packager.config.inputs import ImageInput
+from edgepack.packager.tensors.spec import TensorSpec
 from tests.unit.packager_io.opened_samples import open_given, refusal_of
 
 
@@ -51,6 +52,43 @@ def test_a_picture_of_more_than_8_bits_is_refused_and_not_cut_off(
         "from 0 to 255"
     )
     assert "save .npy or .npz files" in (error.remedy or "")
+
+
+def _pictures(folder: Path, count: int) -> None:
+    image = pytest.importorskip("PIL.Image", reason="Pillow is not installed")
+    for number in range(count):
+        image.new("RGB", (8, 8), (number, 0, 0)).save(folder / f"{number}.png")
+
+
+def test_images_are_stacked_for_a_model_that_takes_several_at_once(tmp_path: Path) -> None:
+    _pictures(tmp_path, 11)
+    spec = TensorSpec(name="images", dtype="float32", shape=(4, 3, 8, 8))
+    opened = open_given(tmp_path, spec, declarations={"images": ImageInput(scale=1.0)})
+    stacks = [feeds["images"] for feeds in opened.samples]
+    assert [stack[:, 0, 0, 0].tolist() for stack in stacks] == [[0, 1, 2, 3], [4, 5, 6, 7]]
+    assert opened.notes[:2] == (
+        "The model takes 4 images at once: so many in a row are one sample.",
+        "8 of 11 images are used: the rest fills no whole sample.",
+    )
+
+
+def test_fewer_images_than_a_model_takes_at_once_are_refused_with_the_number(
+    tmp_path: Path,
+) -> None:
+    _pictures(tmp_path, 3)
+    spec = TensorSpec(name="images", dtype="float32", shape=(10, 3, 8, 8))
+    error = refusal_of(tmp_path, spec, declarations={"images": ImageInput()})
+    assert error.problem == "the model takes 10 images at once, and there are 3"
+    assert error.found_in == str(tmp_path)
+    assert (error.remedy or "").startswith("give 10 images or more, or export the model with an")
+
+
+def test_an_image_that_needs_a_declaration_is_named_as_toml_wants_it(tmp_path: Path) -> None:
+    _pictures(tmp_path, 1)
+    spec = TensorSpec(name="serving/images:0", dtype="float32", shape=(1, 3, 8, 8))
+    assert '[inputs."serving/images:0"] with kind = "image"' in (
+        refusal_of(tmp_path, spec).remedy or ""
+    )
 
 
 def test_a_pipe_among_pictures_is_refused_and_not_waited_for(tmp_path: Path) -> None:

@@ -167,6 +167,11 @@ def _shape_remedy(found: tuple[int, ...], spec: TensorSpec) -> str:
             ):
                 return f"it looks like {layouts}: save array.transpose{order}"
     if len(found) == len(spec.shape) and found[1:] == spec.shape[1:]:
+        if isinstance(spec.shape[0], int) and spec.shape[0] > 1:
+            return (
+                f"the model takes {spec.shape[0]} at once: np.concatenate so many into each file, "
+                "or export it with an open batch axis"
+            )
         return (
             f"the first axis is {found[0]}: one file of a folder is one sample; "
             "give a stack as one .npz file"
@@ -222,6 +227,17 @@ def _check_values(
                 f"{count:,} of {array.size:,} values of a sample are {what}",
                 found_in=where,
                 remedy="remove the file, or repair its preprocessing",
+            )
+    if spec.lookup is not None:
+        rows, numbers = spec.lookup.rows, array.astype(np.int64)
+        beyond = (numbers < -rows) | (numbers >= rows)
+        if beyond.any():
+            place = ",".join(map(str, np.argwhere(beyond)[0]))
+            raise BuildError(
+                f"a sample holds {array[beyond][0]} at [{place}], which {spec.lookup.node} looks "
+                f"up in a table of {rows:,} rows",
+                found_in=where,
+                remedy="make the samples with the tokenizer that the model was trained with",
             )
     if isinstance(declaration, TokenInput) and array.size:
         low, high = int(array.min()), int(array.max())

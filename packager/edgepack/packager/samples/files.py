@@ -96,14 +96,15 @@ def open_samples(
     return OpenedSamples(
         samples=Samples(count=len(kept), read=read, source=where),
         digests=tuple(kept),
-        notes=tuple(
-            _notes(
+        notes=(
+            *raw.notes,
+            *_notes(
                 path.name,
                 total=raw.count,
                 different=len(kept),
                 constant=[name for name, yes in constant.items() if yes],
                 conversions=list(conversions),
-            )
+            ),
         ),
     )
 

@@ -12,6 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
+import numpy as np
+from msgspec.structs import replace
 
 from edgepack.errors import BuildError
 from edgepack.packager.config.inputs import ImageInput, InputDeclaration
@@ -26,6 +28,7 @@ from edgepack.packager.samples.images import IMAGE_SUFFIXES, read_image
 from edgepack.packager.source.fixed_inputs import FixedInput
 from edgepack.packager.tensors.sequence import Tensor
 from edgepack.packager.tensors.spec import TensorSpec
+from edgepack.packager.wording import toml_key
 
 FORMS = (
     "a folder of .npz or .npy files, one .npz with a leading sample axis, ONNX test data "
@@ -40,11 +43,13 @@ class RawSamples(msgspec.Struct, frozen=True, kw_only=True):
         count: How many.
         read: Arrays of sample `i` by input name.
         label: File (and place in it) of sample `i`, for messages.
+        notes: What a person should know of them, one sentence each.
     """
 
     count: int
     read: Callable[[int], dict[str, Tensor]]
     label: Callable[[int], str]
+    notes: tuple[str, ...] = ()
 
 
 def open_files(
@@ -75,7 +80,7 @@ def open_files(
     def read(index: int) -> dict[str, Tensor]:
         return without_fixed(raw.read(index), fixed, raw.label(index))
 
-    return RawSamples(count=raw.count, read=read, label=raw.label)
+    return replace(raw, read=read)
 
 
 def _open(
@@ -229,18 +234,40 @@ def _images(
             "would decide what the model sees",
             found_in=str(files[0].parent),
             remedy="edgepack init MODEL writes an edgepack.toml; complete its "
-            f'[inputs.{name}] with kind = "image"',
+            f'[inputs.{toml_key(name)}] with kind = "image"',
         )
+    batch = inputs[0].shape[0]
+    at_once = batch if isinstance(batch, int) else 1
+    count, left = divmod(len(files), at_once)
+    if not count:
+        raise BuildError(
+            f"the model takes {at_once} images at once, and there are {len(files)}",
+            found_in=str(files[0].parent),
+            remedy=f"give {at_once} images or more, or export the model with an open batch axis",
+        )
+    notes = []
+    if at_once > 1:
+        notes.append(f"The model takes {at_once} images at once: so many in a row are one sample.")
+    if left:
+        used = f"{len(files) - left} of {len(files)} images"
+        notes.append(f"{used} are used: the rest fills no whole sample.")
+
+    def read(index: int) -> dict[str, Tensor]:
+        chosen = files[index * at_once : (index + 1) * at_once]
+        return {name: _read_pictures(chosen, declaration, inputs[0])}
+
     return RawSamples(
-        count=len(files),
-        read=lambda index: {name: _read_picture(files[index], declaration, inputs[0])},
-        label=lambda index: str(files[index]),
+        count=count,
+        read=read,
+        label=lambda index: str(files[index * at_once]),
+        notes=tuple(notes),
     )
 
 
-def _read_picture(path: Path, declaration: ImageInput, spec: TensorSpec) -> Tensor:
-    refuse_special(path)
-    return read_image(path, declaration, spec)
+def _read_pictures(paths: list[Path], declaration: ImageInput, spec: TensorSpec) -> Tensor:
+    for path in paths:
+        refuse_special(path)
+    return np.concatenate([read_image(path, declaration, spec) for path in paths])
 
 
 def _first_names(files: list[Path]) -> str:

@@ -21,6 +21,7 @@ import msgspec
 import numpy as np
 import onnx
 from google.protobuf.message import DecodeError
+from msgspec.structs import replace
 
 from edgepack.errors import BuildError
 from edgepack.packager.graph import external_data
@@ -37,6 +38,7 @@ from edgepack.packager.source import (
 )
 from edgepack.packager.source.fixed_inputs import FixedInput, Numbers, describe_fixed, fix_values
 from edgepack.packager.source.known_branches import take_known_branches
+from edgepack.packager.source.lookups import find_lookups
 from edgepack.packager.tensors.meanings import Meaning
 from edgepack.packager.tensors.spec import TensorSpec
 
@@ -122,13 +124,16 @@ def load_source(
     )
     inputs = required_inputs(model)
     _check_ranks(path, inputs)
+    lookups = find_lookups(model.graph)
     files = (path, *external)
     return SourceModel(
         path=path,
         model=model,
         sha256=_digest(files),
         size_bytes=sum(file.stat().st_size for file in files),
-        inputs=tuple(_spec(path, value, "input") for value in inputs),
+        inputs=tuple(
+            replace(_spec(path, value, "input"), lookup=lookups.get(value.name)) for value in inputs
+        ),
         outputs=tuple(_spec(path, value, "output") for value in model.graph.output),
         opset=opset,
         fixed=fixed,

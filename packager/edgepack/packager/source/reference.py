@@ -9,6 +9,7 @@ same samples: what was given once is remembered.
 """
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import onnx
@@ -22,6 +23,8 @@ from edgepack.packager.graph.source_quantization import read_source_quantization
 from edgepack.packager.runtime.model_run import ModelRunner, Outputs, Run
 from edgepack.packager.source.model import SourceModel
 from edgepack.packager.tensors.sequence import Feeds, digest_of
+
+_RUN_ERRORS: tuple[type[Exception], ...] = (ValueError, *RUNTIME_ERRORS)
 
 _REMEMBERED_BYTES = 32_000_000
 """What is remembered of outputs: all of a hundred samples of most models."""
@@ -80,7 +83,8 @@ def open_reference(source: SourceModel, path: Path, *, threads: int = 0) -> Run:
         threads: Intra-op threads; 0 leaves it to ONNX Runtime.
 
     Returns:
-        A function that runs one inference.
+        A function that runs one inference; it raises a `BuildError` that says what was fed where
+        ONNX Runtime cannot run it.
 
     Raises:
         BuildError: ONNX Runtime cannot load it.
@@ -90,13 +94,33 @@ def open_reference(source: SourceModel, path: Path, *, threads: int = 0) -> Run:
     name_nodes(model.graph)
     is_float = read_source_quantization(model.graph) is None
     try:
-        return ModelRunner(model, path, threads=threads, optimize=is_float).run
+        run = ModelRunner(model, path, threads=threads, optimize=is_float).run
     except RUNTIME_ERRORS as error:
         raise BuildError(
             f"ONNX Runtime cannot load the model: {first_line(error)}",
             found_in=str(source.path),
             remedy=_remedy(model.graph, str(error)),
         ) from error
+
+    def run_or_tell(feeds: Feeds) -> Outputs:
+        try:
+            return run(feeds)
+        except _RUN_ERRORS as error:
+            raise BuildError(
+                f"the float model does not run on a sample: {first_line(error)}",
+                found_in=f"{source.path}, fed with {'; '.join(_describe(feeds))}",
+                remedy="run it in ONNX Runtime on that sample, and export it so that it does, or "
+                "remove the sample",
+            ) from error
+
+    return run_or_tell
+
+
+def _describe(feeds: Feeds) -> Iterator[str]:
+    for name, array in feeds.items():
+        shape = ",".join(map(str, array.shape))
+        values = f", {array.min():.6g} … {array.max():.6g}" if array.size else ""
+        yield f"{name}: {array.dtype.name}[{shape}]{values}"
 
 
 def _remedy(graph: onnx.GraphProto, words: str) -> str:

@@ -3,6 +3,18 @@
 import msgspec
 
 
+class Lookup(msgspec.Struct, frozen=True, kw_only=True):
+    """A table whose rows an input names; negative numbers count from its end.
+
+    Attributes:
+        rows: How many it has.
+        node: Which node reads it, in words.
+    """
+
+    rows: int
+    node: str
+
+
 class TensorSpec(msgspec.Struct, frozen=True, kw_only=True):
     """Name, element type and shape of an input or output.
 
@@ -11,11 +23,13 @@ class TensorSpec(msgspec.Struct, frozen=True, kw_only=True):
         dtype: NumPy's name (`float32`, `int64`, `bool`).
         shape: One entry an axis: an int where it is fixed, else the symbol's name, or `?`
             where the model names none.
+        lookup: The table whose rows its values name, if they do.
     """
 
     name: str
     dtype: str
     shape: tuple[str | int, ...]
+    lookup: Lookup | None = None
 
     @property
     def is_static(self) -> bool:

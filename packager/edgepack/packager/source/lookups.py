@@ -1,0 +1,46 @@
+"""Which inputs say what rows of a table are taken: tokens, positions, classes.
+
+A token beyond the vocabulary ends an inference in words of the runtime that name a node. Known
+from the graph, it is found as the samples are read, and the file is named.
+"""
+
+from collections.abc import Mapping
+
+import onnx
+
+from edgepack.packager.tensors.spec import Lookup
+
+_KEEPS_EVERY_VALUE = frozenset(
+    {
+        *("Cast", "Identity", "Reshape", "Squeeze", "Unsqueeze", "Flatten", "Transpose"),
+        *("Expand", "Tile"),
+    }
+)
+_KEEPS_ROWS = frozenset({"Cast", "Identity", "DequantizeLinear"})
+
+
+def find_lookups(graph: onnx.GraphProto) -> Mapping[str, Lookup]:
+    """By input, the smallest constant table that a Gather reads by it.
+
+    Args:
+        graph: The main graph, its nodes in order; bodies of control flow may never run.
+    """
+    origin = {value.name: value.name for value in graph.input}
+    tables = {tensor.name: tuple(tensor.dims) for tensor in graph.initializer}
+    found: dict[str, Lookup] = {}
+    for node in graph.node:
+        first = node.input[0] if node.input else ""
+        if node.op_type == "Constant":
+            for attribute in node.attribute:
+                tables[node.output[0]] = tuple(attribute.t.dims)
+        if node.op_type in _KEEPS_ROWS and first in tables:
+            tables[node.output[0]] = tables[first]
+        if node.op_type in _KEEPS_EVERY_VALUE and first in origin:
+            origin[node.output[0]] = origin[first]
+        if node.op_type == "Gather" and tables.get(first) and node.input[1] in origin:
+            axis = next((entry.i for entry in node.attribute), 0)
+            rows, name = tables[first][axis], origin[node.input[1]]
+            if name not in found or rows < found[name].rows:
+                node_words = f"Gather {node.name!r}" if node.name else "a Gather"
+                found[name] = Lookup(rows=rows, node=node_words)
+    return found
