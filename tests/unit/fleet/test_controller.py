@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from sqlalchemy.orm import Session
 
 from edgepack.errors import FleetError
@@ -15,6 +16,7 @@ from edgepack.wire.messages import (
     Event,
     Need,
 )
+from tests.simulators.world import make_facts
 from tests.unit.fleet.world import NEW, OLD, World, says, telemetry_window
 
 
@@ -177,6 +179,19 @@ def test_a_window_that_comes_twice_counts_once_and_histograms_are_merged(world: 
         (row,) = records.latency_of(session, NEW.digest)
     assert (row.devices, row.inferences) == (2, 6)
     assert row.p50_ms == pytest.approx(2.0, rel=0.03)
+
+
+def test_a_simulator_s_times_are_marked_and_kept_apart(world: World) -> None:
+    for device, is_simulator in (("a", True), ("b", False)):
+        world.enroll(device)
+        facts = make_facts()
+        providers = tuple(replace(it, is_simulator=is_simulator) for it in facts.providers)
+        world.hear(device, replace(says("IDLE"), facts=replace(facts, providers=providers)))
+        window = replace(telemetry_window(), provider=providers[0].name)
+        world.hear(device, window, "telemetry")
+    with world.store.transaction() as session:
+        found = records.latency_of(session, NEW.digest)
+    assert [(row.is_simulator, row.devices) for row in found] == [(False, 1), (True, 1)]
 
 
 def test_needs_go_to_the_depot_and_an_unknown_release_is_counted(world: World) -> None:

@@ -141,6 +141,39 @@ def test_the_fleets_numbers_are_sentences_for_people(capsys: pytest.CaptureFixtu
     ]
 
 
+def test_a_simulator_s_times_are_not_printed_beside_real_ones(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    real = LatencyView(
+        hardware_class="x86_64/avx2/Xeon",
+        provider="CPUExecutionProvider",
+        variant="cpu",
+        devices=2,
+        inferences=304,
+        failures=0,
+        p50_ms=1.25,
+        p95_ms=9.2,
+        p99_ms=18.22,
+    )
+    simulated = msgspec.structs.replace(
+        real,
+        provider="QNNExecutionProvider",
+        variant="qnn-htp",
+        devices=1,
+        inferences=9,
+        p50_ms=819.22,
+        is_simulator=True,
+    )
+    rollout = msgspec.structs.replace(ROLLOUT, latency=(real, simulated))
+    print_result(rollout, False, show.rollout_panel)
+    printed = capsys.readouterr().out
+    assert "1.25" in printed
+    assert "819.22" not in printed
+    assert printed.splitlines()[-1].strip() == (
+        "QNN is simulated on 1 device, and its times say nothing: 9 inferences of qnn-htp, 0 failed"
+    )
+
+
 def test_devices_are_listed_in_the_order_of_their_numbers(world: World) -> None:
     for name in ("sim-10", "sim-2", "sim-1"):
         world.enroll(name)

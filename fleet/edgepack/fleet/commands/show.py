@@ -159,8 +159,18 @@ def rollout_panel(rollout: RolloutView) -> RenderableType:
         f"{counts_line(rollout)}; {rollout.because}",
     )
     parts: list[RenderableType] = [head, _assignments_table(rollout.assignments)]
-    if rollout.latency:
-        parts.append(_latency_table(rollout.latency))
+    measured = [row for row in rollout.latency if not row.is_simulator]
+    if measured:
+        parts.append(_latency_table(measured))
+    parts += [
+        Text(
+            f"{short_provider(row.provider)} is simulated on {counted(row.devices, 'device')}, and "
+            f"its times say nothing: {counted(row.inferences, 'inference')} of {row.variant}, "
+            f"{row.failures} failed"
+        )
+        for row in rollout.latency
+        if row.is_simulator
+    ]
     return Group(*parts)
 
 

@@ -94,6 +94,19 @@ def note_report(
     return "new"
 
 
+def simulated_providers(session: Session) -> dict[str, frozenset[str]]:
+    """By device the providers that it only simulates; devices without any are not there."""
+    is_told = DeviceRow.reported.contains('"is_simulator":true')
+    found = {}
+    for device, reported in session.execute(
+        select(DeviceRow.id, DeviceRow.reported).where(is_told)
+    ):
+        facts = decode((reported or "").encode(), Reported).facts
+        providers = facts.providers if facts else ()
+        found[device] = frozenset(it.name for it in providers if it.is_simulator)
+    return found
+
+
 def answer(row: DeviceRow, now: float) -> Publication | None:
     """What to tell a device whose report differs from what is wanted; None when it does not."""
     if row.desired is None or row.reported_sequence == row.desired_sequence:

@@ -7,6 +7,7 @@ from sqlalchemy import delete, select
 from sqlalchemy.orm import Session
 
 from edgepack.errors import TransferError
+from edgepack.fleet.database.devices import simulated_providers
 from edgepack.fleet.database.schema import DeviceRow, EventRow, TelemetryRow
 from edgepack.fleet.documents.fleet import EventView
 from edgepack.fleet.documents.rollouts import LatencyView
@@ -123,20 +124,23 @@ def add_telemetry(session: Session, device: DeviceRow, telemetry: Telemetry, now
 
 def latency_of(session: Session, digest: str) -> tuple[LatencyView, ...]:
     """Latency of a release by hardware class, provider and variant; histograms are merged."""
-    kinds: dict[tuple[str, str, str], list[TelemetryRow]] = defaultdict(list)
+    simulated = simulated_providers(session)
+    kinds: dict[tuple[bool, str, str, str], list[TelemetryRow]] = defaultdict(list)
     for row in session.scalars(select(TelemetryRow).where(TelemetryRow.digest == digest)):
-        kinds[row.hardware_class, row.provider, row.variant].append(row)
+        is_simulator = row.provider in simulated.get(row.device, ())
+        kinds[is_simulator, row.hardware_class, row.provider, row.variant].append(row)
     return tuple(_latency_view(kind, rows) for kind, rows in sorted(kinds.items()))
 
 
-def _latency_view(kind: tuple[str, str, str], rows: list[TelemetryRow]) -> LatencyView:
+def _latency_view(kind: tuple[bool, str, str, str], rows: list[TelemetryRow]) -> LatencyView:
     histograms = [msgspec.json.decode(row.histogram, type=Histogram) for row in rows]
     whole = merge(histograms)
     p50_ms, p95_ms, p99_ms = (percentile(whole, q) if whole.count else 0.0 for q in (50, 95, 99))
     return LatencyView(
-        hardware_class=kind[0],
-        provider=kind[1],
-        variant=kind[2],
+        is_simulator=kind[0],
+        hardware_class=kind[1],
+        provider=kind[2],
+        variant=kind[3],
         devices=len({row.device for row in rows}),
         inferences=whole.count,
         failures=sum(row.failures for row in rows),

@@ -103,6 +103,7 @@ class LatencyView(msgspec.Struct, frozen=True, kw_only=True):
         inferences: Inferences that were timed.
         failures: Inferences that raised.
         p50_ms, p95_ms, p99_ms: Percentiles over all their inferences, milliseconds.
+        is_simulator: Whether a simulator of the provider ran them, whose times say nothing.
     """
 
     hardware_class: str
@@ -114,6 +115,7 @@ class LatencyView(msgspec.Struct, frozen=True, kw_only=True):
     p50_ms: float
     p95_ms: float
     p99_ms: float
+    is_simulator: bool = False
 
 
 class RolloutView(msgspec.Struct, frozen=True, kw_only=True):

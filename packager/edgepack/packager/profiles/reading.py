@@ -258,7 +258,9 @@ def _raise_unknown(
     raise ProfileError(
         f"a profile has the unknown {what} '{key}'; allowed here: {', '.join(allowed)}",
         found_in=f"{source}, {place}",
-        remedy=f"{near[0]}" if near else f"remove it; `edgepack profiles show` prints a {what} set",
+        remedy=f"{near[0]}"
+        if near
+        else "remove it; edgepack profiles show NAME --json prints them all",
     )
 
 
