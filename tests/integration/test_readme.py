@@ -1,0 +1,105 @@
+"""README's five minutes and the tutorials, run from top to bottom as they stand there.
+
+A block of shell is run. A block of another language whose first line is `# NAME` is saved as NAME,
+as the reader is told to.
+"""
+
+import contextlib
+import os
+import re
+import shlex
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+FLEET_PORTS = (1883, 8600)
+"""What `edgepack fleet serve` takes where it is not told otherwise, as in the tutorial."""
+
+pytestmark = pytest.mark.timeout(1200)
+
+
+def script_of(page: str) -> str:
+    """A page's blocks as one shell script."""
+    lines = ["set -euo pipefail"]
+    for language, block in re.findall(r"^```(\w+)\n(.*?)^```$", page, re.M | re.S):
+        named = re.match(r"# (\S+\.\w+)\n", block)
+        if language == "sh":
+            lines.append(block)
+        elif named:
+            lines.append(f"cat > {named[1]} <<'END OF FILE'\n{block}END OF FILE")
+    return "\n".join(lines)
+
+
+def run_page(page: str, folder: Path) -> str:
+    """Runs a page's blocks in a folder; returns what they printed."""
+    here = {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    pinned = {"PIP_CONSTRAINT": str(ROOT / "constraints.txt")}
+    shell = subprocess.Popen(
+        ["bash", "-c", script_of(page)],
+        cwd=folder,
+        env={**os.environ, **here, **pinned, "EDGEPACK_REPOSITORY": str(ROOT)},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        printed, _ = shell.communicate()
+    finally:
+        with contextlib.suppress(ProcessLookupError):  # what a page starts ends with it
+            os.killpg(shell.pid, signal.SIGKILL)
+    assert shell.returncode == 0, printed[-4000:]
+    return printed
+
+
+@pytest.fixture(scope="module")
+def clone(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A fresh clone in which README's five minutes were run."""
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    (section,) = re.findall(r"<!-- five minutes.*?-->(.*?)<!-- /five minutes -->", readme, re.S)
+    folder = tmp_path_factory.mktemp("readme")
+    printed = run_page(section, folder)
+    assert printed.endswith("turned by 90 degrees\n"), printed[-2000:]
+    assert "page 1.0.0, release 1000000: verified" in printed
+    return folder / "edgepack"
+
+
+@pytest.fixture(scope="module")
+def tutorial(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """A fresh clone in which the first tutorial was run, and what that printed."""
+    folder = tmp_path_factory.mktemp("tutorial") / "edgepack"
+    subprocess.run(["git", "clone", "--quiet", str(ROOT), str(folder)], check=True)
+    return folder, run_page(_page("first-bundle"), folder)
+
+
+def test_the_five_minutes_of_the_readme_end_with_a_served_inference(clone: Path) -> None:
+    assert (clone / "page-1.0.0.edgepack.report.html").is_file()
+    assert (clone / "device" / "active.json").is_file()
+
+
+def test_the_first_tutorial_prints_what_it_says(tutorial: tuple[Path, str]) -> None:
+    _, printed = tutorial
+    assert printed.endswith("turned by 90 degrees\n")
+    assert re.search(r"qnn-htp +\d\.\d\d MB +1\.0000 +399/401 +simulator\n", printed), printed
+
+
+def test_the_second_tutorial_rolls_the_bundle_out(tutorial: tuple[Path, str]) -> None:
+    for port in FLEET_PORTS:
+        with socket.socket() as probe:
+            if probe.connect_ex(("127.0.0.1", port)) == 0:
+                pytest.skip(f"port {port}, which the tutorial serves at, is taken here")
+    folder, _ = tutorial
+    activate = f"```sh\n. {shlex.quote(str(folder / '.venv/bin/activate'))}\n```\n"
+    printed = run_page(activate + _page("first-fleet"), folder)
+    assert re.search(r"cam-7 .*page 1\.0\.0", printed), printed
+    assert printed.endswith("turned by 90 degrees\n")
+
+
+def _page(name: str) -> str:
+    return (ROOT / "docs" / "tutorial" / f"{name}.md").read_text(encoding="utf-8")
