@@ -1,6 +1,7 @@
 """`FleetClient` against a real fleet: a program does what a person does."""
 
 import inspect
+import re
 import textwrap
 from collections.abc import Callable
 from itertools import pairwise
@@ -104,7 +105,8 @@ METHODS = [name for name in vars(FleetClient) if not name.startswith("_")]
 
 
 def example(of: Any) -> str:
-    return textwrap.dedent((inspect.getdoc(of) or "").partition("Example:\n")[2])
+    (code,) = re.findall(r"```python\n(.*?)\n *```", inspect.getdoc(of) or "", re.S)
+    return textwrap.dedent(code)
 
 
 def test_the_examples_in_the_documentation_run_from_top_to_bottom(

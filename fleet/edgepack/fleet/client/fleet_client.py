@@ -48,6 +48,7 @@ class FleetClient:
             serves there, or the fleet refuses; the message says why and what to try.
 
     Example:
+        ```python
         from edgepack.fleet import FleetClient, RolloutSettings, Selector
 
         fleet = FleetClient()
@@ -57,6 +58,7 @@ class FleetClient:
         )
         for rollout in fleet.watch_rollout(rollout.rollout):
             print(rollout.state, rollout.counts)
+        ```
     """
 
     def __init__(
@@ -78,8 +80,10 @@ class FleetClient:
             FleetError: Nobody serves there, or the token is wrong.
 
         Example:
+            ```python
             info = fleet.info()
             print(f"{info.online} of {info.devices} devices are online")
+            ```
         """
         return self._connection.get("/v1/info", FleetInfo)
 
@@ -96,7 +100,9 @@ class FleetClient:
             FleetError: Nobody serves there, or the token is wrong.
 
         Example:
+            ```python
             away = [view.device for view in fleet.devices("cameras") if not view.online]
+            ```
         """
         return self._connection.get("/v1/devices", tuple[DeviceView, ...], group=group)
 
@@ -113,7 +119,9 @@ class FleetClient:
             FleetError: No device of that id is enrolled.
 
         Example:
+            ```python
             print(fleet.device("cam-7").state)
+            ```
         """
         return self._connection.get(f"/v1/devices/{quote(device, safe='')}", DeviceView)
 
@@ -137,7 +145,9 @@ class FleetClient:
                 settings already or cannot be written.
 
         Example:
+            ```python
             print(fleet.enroll("cam-7", group="cameras", folder="cam-7").config)
+            ```
         """
         folder = Path(folder)
         check_unused(folder)
@@ -161,7 +171,9 @@ class FleetClient:
             FleetError: Nobody serves there, or the token is wrong.
 
         Example:
+            ```python
             newest = fleet.releases()[0].bundle.version
+            ```
         """
         return self._connection.get("/v1/releases", tuple[ReleaseView, ...])
 
@@ -179,7 +191,9 @@ class FleetClient:
                 damaged, or the fleet's disk has no room for it.
 
         Example:
+            ```python
             release = fleet.publish("model-1.3.0.edgepack")
+            ```
         """
         bundle = Path(bundle)
         if bundle.is_file():
@@ -214,8 +228,10 @@ class FleetClient:
                 selected, or one of them is in a rollout that is not over.
 
         Example:
+            ```python
             everybody = Selector(kind="all")
             fleet.start_rollout(release, everybody, RolloutSettings(waves="1,100%", soak_s=60))
+            ```
         """
         chosen = msgspec.structs.asdict(settings or RolloutSettings())
         request = RolloutRequest(digest=release.bundle.digest, selector=to, **chosen)
@@ -231,7 +247,9 @@ class FleetClient:
             FleetError: Nobody serves there, or the token is wrong.
 
         Example:
+            ```python
             running = [view.rollout for view in fleet.rollouts() if view.state == "RUNNING"]
+            ```
         """
         return self._connection.get("/v1/rollouts", tuple[RolloutView, ...])
 
@@ -248,7 +266,9 @@ class FleetClient:
             FleetError: There is no such rollout.
 
         Example:
+            ```python
             failed = [p.device for p in fleet.rollout("r1").assignments if p.state == "FAILED"]
+            ```
         """
         return self._connection.get(_path(rollout), RolloutView)
 
@@ -267,8 +287,10 @@ class FleetClient:
             FleetError: There is no such rollout, or the fleet does not answer any more.
 
         Example:
+            ```python
             *_, last = fleet.watch_rollout("r1")
             assert last.state == "FINISHED", last.because
+            ```
         """
         seen: RolloutView | None = None
         while True:
@@ -293,7 +315,9 @@ class FleetClient:
             FleetError: There is no such rollout, or it does not run.
 
         Example:
+            ```python
             fleet.pause_rollout("r2")
+            ```
         """
         return self._connection.post(_path(rollout, "pause"), RolloutView)
 
@@ -310,7 +334,9 @@ class FleetClient:
             FleetError: There is no such rollout, or it is not paused.
 
         Example:
+            ```python
             fleet.resume_rollout("r2")
+            ```
         """
         return self._connection.post(_path(rollout, "resume"), RolloutView)
 
@@ -328,7 +354,9 @@ class FleetClient:
             FleetError: There is no such rollout, or it was aborted already.
 
         Example:
+            ```python
             fleet.abort_rollout("r2", rollback=True)
+            ```
         """
         recall = "all" if rollback else "undecided"
         return self._connection.post(_path(rollout, f"abort?recall={recall}"), RolloutView)
@@ -347,8 +375,10 @@ class FleetClient:
             FleetError: Nobody serves there, or the token is wrong.
 
         Example:
+            ```python
             for event in fleet.events(after=12):
                 print(event.device, event.to_state, event.because)
+            ```
         """
         return self._connection.get("/v1/events", tuple[EventView, ...], after=after, limit=limit)
 
