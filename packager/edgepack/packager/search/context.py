@@ -3,7 +3,7 @@
 import contextlib
 import hashlib
 import inspect
-from pathlib import Path
+import linecache
 
 import msgspec
 
@@ -47,7 +47,8 @@ def _describe_metric(metric: Metric | None) -> str:
     if metric is None:
         return ""
     file = _source_file(metric)
-    code = hashlib.sha256(Path(file).read_bytes()).hexdigest() if file else ""
+    text = "".join(linecache.getlines(file)) if file else ""  # a notebook's cell is no file
+    code = hashlib.sha256(text.encode()).hexdigest() if text else ""
     return f"{metric_name(metric)} {code}"
 
 
