@@ -1,8 +1,5 @@
 """`FleetClient` against a real fleet: a program does what a person does."""
 
-import inspect
-import re
-import textwrap
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
@@ -10,9 +7,12 @@ from typing import Any
 
 import pytest
 
+from edgepack.agent.state.pointer import write_pointer
 from edgepack.bundle.archive import unpack
 from edgepack.errors import FleetError
 from edgepack.fleet import FleetClient, RolloutSettings, Selector
+from tests.integration.api_pages import run_examples
+from tests.unit.agent_runtime.examples import install_model
 
 Serve = Callable[..., Any]
 Simulate = Callable[..., Any]
@@ -101,15 +101,7 @@ def test_what_a_fleet_refuses_reaches_a_program_as_the_error_that_a_person_reads
     assert FleetClient().info().devices == 1
 
 
-METHODS = [name for name in vars(FleetClient) if not name.startswith("_")]
-
-
-def example(of: Any) -> str:
-    (code,) = re.findall(r"```python\n(.*?)\n *```", inspect.getdoc(of) or "", re.S)
-    return textwrap.dedent(code)
-
-
-def test_the_examples_in_the_documentation_run_from_top_to_bottom(
+def test_the_page_of_the_python_api_runs_from_top_to_bottom(
     serve: Serve,
     simulation: Simulate,
     make_bundle: MakeBundle,
@@ -124,9 +116,9 @@ def test_the_examples_in_the_documentation_run_from_top_to_bottom(
     make_bundle("1.3.0", 2).rename("model-1.3.0.edgepack")
     monkeypatch.setenv("EDGEPACK_FLEET_URL", served.url)
     monkeypatch.setenv("EDGEPACK_FLEET_DATA", str(served.data))
-    names: dict[str, Any] = {}
-    for of in (FleetClient, *(getattr(FleetClient, name) for name in METHODS)):
-        exec(compile(example(of), of.__qualname__, "exec"), names)
+    write_pointer(tmp_path, install_model(tmp_path, 1, scale=1.0, name="defects"))
+    monkeypatch.setenv("EDGEPACK_STATE_DIR", str(tmp_path))
+    names = run_examples("fleet")
     printed = capsys.readouterr().out
     assert "FINISHED {'COMMITTED': 7}" in printed
     assert "7 of 7 devices are online" in printed

@@ -1,0 +1,55 @@
+"""The examples on a page of the Python API, those of docstrings and the page's own."""
+
+import inspect
+import re
+import textwrap
+from collections.abc import Iterator
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+PAGES = Path(__file__).parents[2] / "docs" / "reference"
+_SECTION = re.compile(r"^::: (edgepack\.\w+)\.(\w+)$", re.M)
+_CODE = re.compile(r"^ *```python\n(.*?)\n *```", re.M | re.S)
+
+
+def examples(package: str) -> dict[str, list[str]]:
+    """The examples of each name that the package's page has a section for, in the page's order.
+
+    Args:
+        package: `packager`, `agent` or `fleet`.
+    """
+    page = (PAGES / f"api-{package}.md").read_text(encoding="utf-8")
+    sections = _SECTION.split(page)[1:]
+    found: dict[str, list[str]] = {}
+    for module, name, text in zip(*[iter(sections)] * 3, strict=True):
+        documented = _docstrings(getattr(import_module(module), name))
+        found[name] = [code for part in (*documented, text) for code in _blocks(part)]
+    return found
+
+
+def run_examples(package: str) -> dict[str, Any]:
+    """Runs a page from top to bottom as one program; returns the names that it made."""
+    names: dict[str, Any] = {"__name__": "__main__"}
+    for name, blocks in examples(package).items():
+        for block in blocks:
+            exec(compile(block, f"example of {package}.{name}", "exec"), names)
+    return names
+
+
+def _docstrings(item: Any) -> Iterator[str]:
+    """What is written of an item, and of its public members in their order."""
+    yield inspect.getdoc(item) or ""
+    if inspect.isclass(item):
+        for name, member in vars(item).items():
+            if not name.startswith("_") and (inspect.isfunction(member) or _is_property(member)):
+                yield inspect.getdoc(member) or ""
+
+
+def _is_property(member: object) -> bool:
+    return isinstance(member, property)
+
+
+def _blocks(text: str) -> Iterator[str]:
+    for code in _CODE.findall(text):
+        yield textwrap.dedent(code)

@@ -1,0 +1,65 @@
+"""Every public name has its section on a page of the site, with an example that is run."""
+
+import shutil
+from importlib import import_module
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from edgepack.agent.state.pointer import write_pointer
+from edgepack.bundle.keys import generate_key, write_key_pair
+from edgepack.packager import build
+from tests.integration.api_pages import examples, run_examples
+from tests.integration.test_quantize_qnn import DIGITS
+from tests.unit.agent_runtime.examples import install_model
+
+PACKAGES = ("packager", "agent", "fleet")
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_a_page_has_the_public_names_and_no_others(package: str) -> None:
+    assert set(examples(package)) == set(import_module(f"edgepack.{package}").__all__)
+
+
+@pytest.mark.parametrize(
+    ("package", "name"),
+    [(package, name) for package in PACKAGES for name in examples(package)],
+)
+def test_every_public_name_has_an_example_on_its_page(package: str, name: str) -> None:
+    found = examples(package)[name]
+    assert any(name in code for code in found), f"the page has no example that uses {name}"
+
+
+def test_the_packagers_page_runs_from_top_to_bottom(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    shutil.copy(DIGITS, "model.onnx")
+    write_key_pair(generate_key(), Path("release"))
+    Path("samples").mkdir()
+    for number in range(60):
+        image = np.random.default_rng(number).random((1, 1, 32, 32), np.float32)
+        np.savez(f"samples/{number:02}.npz", x=image)
+    for version in ("1.2.0", "1.3.0"):
+        build(
+            "model.onnx",
+            profiles=["fp32"],
+            calibration="samples/",
+            key="release.key",
+            output=f"ocr-{version}.edgepack",
+        )
+    names = run_examples("packager")
+    assert set(names["result"].variants) == {"cpu", "qnn-htp"}
+    assert names["mine"].variants["cpu"].accuracy.metric == "__main__:my_metric"
+    assert names["refused"].profile == "strict"
+    assert names["update"].equal_for_devices
+    assert "a device fetches 0 of" in capsys.readouterr().out
+
+
+def test_the_agents_page_runs_from_top_to_bottom(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_pointer(tmp_path, install_model(tmp_path, 1, scale=1.0, name="defects"))
+    monkeypatch.setenv("EDGEPACK_STATE_DIR", str(tmp_path))
+    assert run_examples("agent")["outputs"]["y"].shape
