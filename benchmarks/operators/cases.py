@@ -255,6 +255,7 @@ _OF_POSITIVE: Mapping[str, Draw] = {
     "Log": _of("Log"),
     "Log of 1 + x": _after(_of("Add", 1.0), _of("Log")),
     "Reciprocal": _of("Reciprocal"),
+    "Reciprocal of little": _after(_of("Mul", 0.1), _of("Reciprocal")),
     "Pow 1.5": _of("Pow", 1.5),
     "1 / Sqrt": lambda g, x: g("Div", 1.0, g("Sqrt", x)),
     "share of the sum": lambda g, x: g("Div", x, g("ReduceSum", x, _ints(-1))),

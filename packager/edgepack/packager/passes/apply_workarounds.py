@@ -1,30 +1,19 @@
 """Pass `apply_workarounds`: what a provider computes wrongly becomes what it computes right.
 
-Which, and how wrong, stands in the modules that rewrite them: `single_op`, `op_pair`,
-`nearest_resize`, `linear_resize` and `padded_averages`.
+Which, how wrong and where it was seen stands in `workarounds.table`.
 """
 
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
 
 import onnx
 
-from edgepack.packager.graph.queries import GraphIndex, index_graph
+from edgepack.packager.graph.node_chains import replace
+from edgepack.packager.graph.queries import index_graph
 from edgepack.packager.passes.context import PassContext, PassResult
-from edgepack.packager.passes.workarounds.linear_resize import rewrite_linear_resize
-from edgepack.packager.passes.workarounds.nearest_resize import rewrite_nearest_resize
-from edgepack.packager.passes.workarounds.op_pair import (
-    flatten_softplus,
-    flatten_tanh,
-    part_sigmoids,
-)
-from edgepack.packager.passes.workarounds.padded_averages import rewrite_padded_average
-from edgepack.packager.passes.workarounds.single_op import (
-    divide,
-    lengthen_tables,
-    name_zeros,
-    raise_e,
-    sum_last,
-)
+from edgepack.packager.passes.workarounds.site import Site
+from edgepack.packager.passes.workarounds.table import WORKAROUNDS, Workaround
 from edgepack.packager.profiles.pass_settings import ApplyWorkarounds
 
 
@@ -35,8 +24,8 @@ def apply_workarounds(
 
     Args:
         model: The model, with shapes; changed in place.
-        settings: Which operators.
-        context: Where models of one node are written.
+        settings: Which operators, and the defects of what.
+        context: The provider, and where models of one node are written.
 
     Returns:
         The model, and how many nodes were replaced.
@@ -46,45 +35,26 @@ def apply_workarounds(
     """
     opsets = {entry.domain: entry.version for entry in model.opset_import}
     folder = context.work_dir / "apply_workarounds"
-    rewrites: dict[str, tuple[Callable[[onnx.GraphProto, GraphIndex], int], str]] = {
-        "Reciprocal": (divide, "Reciprocal became Div, which the provider computes right."),
-        "Sigmoid": (
-            part_sigmoids,
-            "Sigmoid were set apart from the convolutions that they meet, on maps of a size on "
-            "which the provider computes the two wrongly together.",
-        ),
-        "Softplus": (
-            flatten_softplus,
-            "Softplus of convolutions are taken of one row, on maps of such a size.",
-        ),
-        "Tanh": (
-            flatten_tanh,
-            "Tanh of 16 rows are taken of one row, which the provider computes right beside "
-            "products.",
-        ),
-        "Pow": (raise_e, "Pow of a constant base became Exp, which the provider computes right."),
-        "CumSum": (sum_last, "CumSum were turned to the last axis, where the provider is right."),
-        "Gather": (
-            lengthen_tables,
-            "Gather read a table that stands twice: the provider reads its last row wrongly.",
-        ),
-        "Pad": (name_zeros, "Pad name the zero that they are filled with."),
-        "Resize": (
-            lambda graph, index: (
-                rewrite_nearest_resize(graph, index, opsets, folder)
-                + rewrite_linear_resize(graph, index_graph(graph))
-            ),
-            "Resize were written so that the provider takes their rows and columns.",
-        ),
-        "AveragePool": (
-            lambda graph, index: rewrite_padded_average(graph, index, opsets, folder),
-            "AveragePool have padding written out that the provider counts wrongly.",
-        ),
-    }
-    notes = []
+    counts: Counter[str] = Counter()
     for op in settings.ops:
-        rewrite, words = rewrites[op]
-        count = rewrite(model.graph, index_graph(model.graph))
-        if count:
-            notes.append(f"{count} {words}")
-    return PassResult(model=model, notes=tuple(notes))
+        for row in WORKAROUNDS:
+            is_there = row.seen.provider == context.provider and row.seen.on in settings.seen_on
+            if row.op == op and is_there:
+                counts[row.note] += _apply(model.graph, row, opsets, folder)
+    notes = tuple(f"{count} {note}" for note, count in counts.items() if count)
+    return PassResult(model=model, notes=notes)
+
+
+def _apply(graph: onnx.GraphProto, row: Workaround, opsets: Mapping[str, int], folder: Path) -> int:
+    """Replaces the nodes that a row is about; returns how many."""
+    index = index_graph(graph)
+    sites = [
+        Site(node=node, index=index, opsets=opsets, folder=folder)
+        for node in graph.node
+        if node.op_type == (row.replaces or row.op) and node.domain in ("", "ai.onnx")
+    ]
+    for site in sites:
+        row.rewrite(site)
+    replaced = {site.node.name for site in sites if site.made}
+    replace(graph, replaced, [(site.node.name, made) for site in sites for made in site.made])
+    return len(replaced)

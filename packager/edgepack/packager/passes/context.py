@@ -17,12 +17,15 @@ class PassContext(msgspec.Struct, frozen=True, kw_only=True):
         limits: What the provider can read.
         samples: Calibration samples, to check that a pass changes no output.
         work_dir: Folder for temporary files.
+        provider: The execution provider whose defects are worked around; `run_float_passes` takes
+            the profile's.
     """
 
     profile_name: str
     limits: Limits
     samples: Samples
     work_dir: Path
+    provider: str = ""
 
 
 class PassResult(msgspec.Struct, frozen=True, kw_only=True):

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import onnx
+from msgspec.structs import replace
 
 from edgepack.agent.runtime.runtime_words import first_line
 from edgepack.errors import BuildError
@@ -82,6 +83,7 @@ def run_float_passes(
     source = onnx.ModelProto()
     source.CopyFrom(model)
     name_nodes(source.graph)  # ONNX Runtime refuses equal names, which exporters do write
+    context = replace(context, provider=profile.device.provider)
     look = _Look(source, context)
     try:
         passed = _apply(source, profile, context, progress, look=None)

@@ -21,6 +21,7 @@ WorkaroundOp = Literal[
     "Resize",
     "AveragePool",
 ]
+SeenOn = Literal["simulator", "chip"]
 WIDE_TYPES = ("uint16", "int16")
 """Types of activations that have 16 bits."""
 
@@ -97,17 +98,18 @@ class ApplyWorkarounds(
 ):
     """Writes operators that the provider computes wrongly as others that compute the same.
 
+    What is known stands in `passes/workarounds/table.py`; all of it was seen on the simulator of
+    Qualcomm's HTP. It is worked around for chips too: the variant that a device gets is the one
+    that runs on the simulator during the build, where gates refuse what is off.
+
     Attributes:
-        ops: Which: `Reciprocal` becomes a division; a `Sigmoid` that opens and shuts what a
-            convolution gives gets it apart from that convolution; a `Softplus` of a convolution,
-            and a `Tanh` of 16 rows, are made of one row; a `Pow` of a constant base becomes Exp; a
-            `CumSum` runs along the last axis; a narrow table that a `Gather` reads by computed
-            indices stands there twice; a `Pad` names the zero that it is filled with; a
-            nearest `Resize` takes its rows and columns by `asymmetric` and `floor` or a Gather, a
-            linear one has whole sizes; an `AveragePool` counts its padding.
+        ops: Whose defects.
+        seen_on: Where they were seen. `["chip"]` leaves what only a simulator was seen to do, and
+            a build may be refused by what that computes.
     """
 
     ops: tuple[WorkaroundOp, ...] = get_args(WorkaroundOp)
+    seen_on: tuple[SeenOn, ...] = get_args(SeenOn)
 
 
 class Quantize(Section, frozen=True, kw_only=True, tag_field="name", tag="quantize"):

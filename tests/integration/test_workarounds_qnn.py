@@ -1,5 +1,6 @@
 """What is written otherwise for the HTP simulator is wrong there as it was, and right as it is."""
 
+import importlib.metadata
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -10,8 +11,10 @@ import pytest
 from onnx import helper
 
 from edgepack.errors import BuildError
+from edgepack.packager.graph.source_quantization import read_source_quantization
 from edgepack.packager.passes.apply_workarounds import apply_workarounds
 from edgepack.packager.passes.context import PassContext
+from edgepack.packager.passes.workarounds.table import WORKAROUNDS
 from edgepack.packager.profiles.pass_settings import ApplyWorkarounds
 from edgepack.packager.profiles.reading import load_profile, resolve_profile
 from edgepack.packager.profiles.schema import Profile
@@ -38,14 +41,25 @@ def _error_there(
     profile: Profile = _PROFILE,
     samples: Samples | None = None,
 ) -> float:
-    """How far a quantized model is off on the simulator, beside the CPU."""
+    """How far a model, quantized, is off on the simulator, beside the CPU."""
     folder.mkdir()
     samples = samples or samples_for(model, 4)
     context = PassContext(
-        profile_name="mine", limits=profile.limits, samples=samples, work_dir=folder
+        profile_name="mine",
+        limits=profile.limits,
+        samples=samples,
+        work_dir=folder,
+        provider=profile.device.provider,
     )
-    written = apply_workarounds(model, settings, context).model
-    path, trial = try_quantized(written, profile, samples, folder, count=1)
+    copy = onnx.ModelProto()
+    copy.CopyFrom(model)
+    written = apply_workarounds(copy, settings, context).model
+    if read_source_quantization(model.graph):
+        path = folder / "model.onnx"
+        onnx.save(written, path)
+        trial = try_model(path, samples.pick(range(1)), profile_settings(profile), timeout_s=300.0)
+    else:
+        path, trial = try_quantized(written, profile, samples, folder, count=1)
     assert set(trial.placement.left) <= {"QuantizeLinear", "DequantizeLinear"}
     want = open_plain(path)(samples.read(0))["y"].astype(np.float64)
     got = trial.outputs[0]["y"].astype(np.float64)
@@ -67,15 +81,6 @@ def test_a_convolution_times_its_sigmoid_is_right_on_maps_of_other_sizes(
     rows: int, tmp_path: Path
 ) -> None:
     assert _error_there(_silu(rows), ApplyWorkarounds(ops=()), tmp_path / "as-it-was") < 0.001
-
-
-@pytest.mark.parametrize("rows", [9, 10, 11, 12])
-def test_a_convolution_times_its_sigmoid_is_right_where_they_are_set_apart(
-    rows: int, tmp_path: Path
-) -> None:
-    was = _error_there(_silu(rows), ApplyWorkarounds(ops=()), tmp_path / "as-it-was")
-    assert was > _WRONG, "the simulator computes it rightly now: the rule is needed no longer"
-    assert _error_there(_silu(rows), ApplyWorkarounds(), tmp_path / "set-apart") < 0.001
 
 
 def _resize(
@@ -137,47 +142,18 @@ def _lookup() -> onnx.ModelProto:
     return make_model(nodes, {"x": [1, 48, 4]}, {"y": [1, 48, 16]}, weights)
 
 
-_HALF = {"coordinate_transformation_mode": "half_pixel", "nearest_mode": "floor"}
-_PLAIN = {"coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
-_CORNERS = {"coordinate_transformation_mode": "align_corners", "nearest_mode": "ceil"}
+def _reciprocal() -> onnx.ModelProto:
+    shape = [1, 4, 16]
+    nodes = [
+        _node("Sigmoid", ["x"], ["s"], name="positive"),
+        _node("Mul", ["s", "fifth"], ["f"], name="little"),
+        _node("Reciprocal", ["f"], ["y"], name="reciprocal"),
+    ]
+    return make_model(nodes, {"x": shape}, {"y": shape}, [constant("fifth", 0.2)])
 
 
-@pytest.mark.parametrize(
-    ("model", "profile"),
-    [
-        pytest.param(_resize(9, (2.0, 2.0), **_HALF), _PROFILE, id="half pixels, floor"),
-        pytest.param(_resize(9, (2.0, 2.0), **_CORNERS), _NARROW, id="corners, ceil"),
-        pytest.param(_resize(9, (0.4, 0.75), **_PLAIN), _PROFILE, id="sizes that are not whole"),
-        pytest.param(_resize(13, (0.5, 1.5), "linear"), _PROFILE, id="linear, half of 13 rows"),
-        pytest.param(
-            _pool([1, 8, 8, 8], [1, 8, 4, 4], strides=[2, 2], ceil_mode=1), _NARROW, id="ceil mode"
-        ),
-        pytest.param(
-            _pool([1, 1, 8, 8], [1, 1, 8, 8], pads=[1, 1, 1, 1]), _PROFILE, id="one channel"
-        ),
-        pytest.param(_tanh(), _PROFILE, id="Tanh of 16 rows"),
-        pytest.param(_softplus(), _PROFILE, id="Softplus of a convolution"),
-        pytest.param(_power(), _PROFILE, id="power of a constant"),
-        pytest.param(_sum(), _NARROW, id="CumSum along rows, 8 bits"),
-        pytest.param(_lookup(), _PROFILE, id="last row of a table"),
-    ],
-)
-def test_what_the_simulator_computes_wrongly_is_right_as_it_is_spelled_out(
-    model: onnx.ModelProto, profile: Profile, tmp_path: Path
-) -> None:
-    copy = onnx.ModelProto()
-    copy.CopyFrom(model)
-    was = _error_there(copy, ApplyWorkarounds(ops=()), tmp_path / "as-it-was", profile=profile)
-    assert was > _WRONG, "the simulator computes it rightly now: the rule is needed no longer"
-    assert _error_there(model, ApplyWorkarounds(), tmp_path / "spelled-out", profile=profile) < 0.03
-
-
-@pytest.mark.parametrize(
-    ("settings", "is_right"), [(ApplyWorkarounds(ops=()), False), (ApplyWorkarounds(), True)]
-)
-def test_integers_that_come_quantized_are_padded_with_zero(
-    settings: ApplyWorkarounds, is_right: bool, tmp_path: Path
-) -> None:
+def _pad() -> onnx.ModelProto:
+    """Of integers, in a model that comes quantized."""
     pair = ["s", "z"]
     nodes = [
         _node("QuantizeLinear", ["x", *pair], ["q"], name="q"),
@@ -191,17 +167,45 @@ def test_integers_that_come_quantized_are_padded_with_zero(
         constant("z", -128, np.int8),
         constant("pads", [0, 0, 2, 2, 0, 0, 2, 2], np.int64),
     ]
-    model = make_model(nodes, {"x": [1, 4, 8, 8]}, {"y": [1, 4, 12, 12]}, constants)
-    samples = samples_for(model, 1)
-    context = PassContext(
-        profile_name="mine", limits=_NARROW.limits, samples=samples, work_dir=tmp_path
-    )
-    path = tmp_path / "variant" / "model.onnx"
-    path.parent.mkdir()
-    onnx.save(apply_workarounds(model, settings, context).model, path)
-    got = try_model(path, samples, profile_settings(_NARROW), timeout_s=300.0).outputs[0]["y"]
-    want = open_plain(path)(samples.read(0))["y"]
-    assert np.allclose(got, want, atol=0.03) == is_right
+    return make_model(nodes, {"x": [1, 4, 8, 8]}, {"y": [1, 4, 12, 12]}, constants)
+
+
+_HALF = {"coordinate_transformation_mode": "half_pixel", "nearest_mode": "floor"}
+_PLAIN = {"coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
+_CORNERS = {"coordinate_transformation_mode": "align_corners", "nearest_mode": "ceil"}
+_STRIDED = _pool([1, 8, 8, 8], [1, 8, 4, 4], strides=[2, 2], ceil_mode=1)
+_NARROW_MAP = _pool([1, 1, 8, 8], [1, 1, 8, 8], pads=[1, 1, 1, 1])
+_WRONG_THERE = {
+    "Reciprocal of little": (_reciprocal(), _PROFILE),
+    **{f"SiLU of {rows} rows": (_silu(rows), _PROFILE) for rows in (9, 10, 11, 12)},
+    "Softplus of a convolution": (_softplus(), _PROFILE),
+    "Tanh of 16 rows": (_tanh(), _PROFILE),
+    "Pow of a constant base": (_power(), _PROFILE),
+    "CumSum along rows": (_sum(), _NARROW),
+    "Gather of the last row": (_lookup(), _PROFILE),
+    "Pad of integers": (_pad(), _NARROW),
+    "Resize nearest by half pixels": (_resize(9, (2.0, 2.0), **_HALF), _PROFILE),
+    "Resize nearest by corners": (_resize(9, (2.0, 2.0), **_CORNERS), _NARROW),
+    "Resize nearest to sizes that are not whole": (_resize(9, (0.4, 0.75), **_PLAIN), _PROFILE),
+    "Resize linear to half of 13 rows": (_resize(13, (0.5, 1.5), "linear"), _PROFILE),
+    "AveragePool in ceil mode": (_STRIDED, _NARROW),
+    "AveragePool of one channel": (_NARROW_MAP, _PROFILE),
+}
+
+
+@pytest.mark.parametrize(("model", "profile"), _WRONG_THERE.values(), ids=_WRONG_THERE.keys())
+def test_a_workaround_is_needed_and_right(
+    model: onnx.ModelProto, profile: Profile, tmp_path: Path
+) -> None:
+    was = _error_there(model, ApplyWorkarounds(ops=()), tmp_path / "as-it-was", profile=profile)
+    assert was > _WRONG, "the simulator computes it rightly now: the row is needed no longer"
+    assert _error_there(model, ApplyWorkarounds(), tmp_path / "written", profile=profile) < 0.03
+
+
+def test_the_table_names_the_release_that_the_tests_here_run_on() -> None:
+    release = f"onnxruntime-qnn {importlib.metadata.version('onnxruntime-qnn')}"
+    rows = [row for row in WORKAROUNDS if row.seen.provider == _PROFILE.device.provider]
+    assert {row.op for row in rows if release not in row.seen.releases} == set()
 
 
 @pytest.mark.parametrize(("op", "low", "high"), [("HardSigmoid", -2.0, 0.0), ("Log", 0.3, 3.0)])
@@ -222,7 +226,7 @@ def test_outputs_with_16_bits_are_right_with_the_scales_that_the_simulator_compu
     assert _error_there(model, ApplyWorkarounds(), tmp_path / "fixed", samples=samples) < 0.001
 
 
-def test_what_is_wrong_and_not_spelled_out_is_refused_with_the_operators_name(
+def test_what_is_wrong_and_has_no_workaround_is_refused_with_the_operators_name(
     tmp_path: Path,
 ) -> None:
     nodes = [

@@ -1,19 +1,23 @@
 """Operators that a provider computes wrongly are written as others that compute the same."""
 
+import subprocess
+import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import onnx
 import pytest
+from msgspec.structs import replace
 from onnx import helper, numpy_helper
 
 from edgepack.errors import BuildError
 from edgepack.packager.graph.queries import index_graph
 from edgepack.packager.passes.apply_workarounds import apply_workarounds
 from edgepack.packager.passes.context import PassContext
-from edgepack.packager.profiles.pass_settings import ApplyWorkarounds
+from edgepack.packager.passes.workarounds.table import WORKAROUNDS
+from edgepack.packager.profiles.pass_settings import ApplyWorkarounds, WorkaroundOp
 from edgepack.packager.profiles.reading import load_profile
 from edgepack.packager.profiles.schema import Limits
 from edgepack.packager.runtime.model_run import ModelRunner, Outputs
@@ -23,7 +27,13 @@ from tests.unit.packager_passes.models import make_model, samples_for, weight
 
 def _context(folder: Path) -> PassContext:
     samples = Samples(count=0, read=lambda index: {}, source="none")
-    return PassContext(profile_name="mine", limits=Limits(), samples=samples, work_dir=folder)
+    return PassContext(
+        profile_name="mine",
+        limits=Limits(),
+        samples=samples,
+        work_dir=folder,
+        provider="QNNExecutionProvider",
+    )
 
 
 def _two_reciprocals() -> onnx.ModelProto:
@@ -345,6 +355,38 @@ def test_without_inferred_types_it_says_which_pass_must_come_first(tmp_path: Pat
     with pytest.raises(BuildError, match="the type of 'sum' is not known") as refused:
         apply_workarounds(model, ApplyWorkarounds(), _context(tmp_path))
     assert refused.value.remedy == "put the pass after infer_shapes"
+
+
+@pytest.mark.parametrize(
+    ("settings", "provider", "is_rewritten"),
+    [
+        (ApplyWorkarounds(), "QNNExecutionProvider", True),
+        (ApplyWorkarounds(seen_on=("simulator",)), "QNNExecutionProvider", True),
+        (ApplyWorkarounds(seen_on=("chip",)), "QNNExecutionProvider", False),
+        (ApplyWorkarounds(ops=("Pow",)), "QNNExecutionProvider", False),
+        (ApplyWorkarounds(ops=()), "QNNExecutionProvider", False),
+        (ApplyWorkarounds(), "OpenVINOExecutionProvider", False),
+    ],
+)
+def test_only_what_a_profile_asks_for_and_was_seen_of_its_provider_is_worked_around(
+    settings: ApplyWorkarounds, provider: str, is_rewritten: bool, tmp_path: Path
+) -> None:
+    context = replace(_context(tmp_path), provider=provider)
+    result = apply_workarounds(_two_reciprocals(), settings, context)
+    assert bool(result.notes) == is_rewritten
+    assert ("Div" in [node.op_type for node in result.model.graph.node]) == is_rewritten
+
+
+def test_every_operator_that_a_profile_may_name_has_a_row_and_none_has_another_name() -> None:
+    assert tuple(dict.fromkeys(row.op for row in WORKAROUNDS)) == get_args(WorkaroundOp)
+
+
+def test_every_row_names_a_test_that_fails_when_it_is_no_longer_needed() -> None:
+    root = Path(__file__).parents[3]
+    files = {row.test.partition("::")[0] for row in WORKAROUNDS}
+    command = [sys.executable, "-m", "pytest", "--collect-only", "-q", *files]
+    collected = subprocess.run(command, cwd=root, check=True, capture_output=True, text=True)
+    assert {row.test for row in WORKAROUNDS} <= set(collected.stdout.splitlines())
 
 
 @pytest.mark.parametrize("name", ["qnn-htp", "qnn-htp-a8w8", "qnn-htp-v73"])

@@ -1,0 +1,175 @@
+"""The node that a workaround replaces, and what it puts there."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+import onnx
+from onnx import helper, numpy_helper
+
+from edgepack.errors import BuildError
+from edgepack.packager.graph.queries import GraphIndex
+from edgepack.packager.runtime.model_run import ModelRunner
+
+_IR_VERSION = 8
+
+
+class Site(msgspec.Struct, frozen=True, kw_only=True):
+    """A node, the graph around it, and the nodes that replace it: none where it stays.
+
+    Attributes:
+        node: The node; not changed.
+        index: The graph as it was before any node was replaced. What is declared is added.
+        opsets: Version of each domain.
+        folder: Where models of one node are written.
+        made: What replaces the node, in order.
+    """
+
+    node: onnx.NodeProto
+    index: GraphIndex
+    opsets: Mapping[str, int]
+    folder: Path
+    made: list[onnx.NodeProto] = msgspec.field(default_factory=list)
+
+    @property
+    def attributes(self) -> Mapping[str, Any]:
+        """The node's, by name; words are bytes."""
+        return {entry.name: helper.get_attribute_value(entry) for entry in self.node.attribute}
+
+    def sizes(self, name: str) -> tuple[int, ...] | None:
+        """A tensor's shape; None where an axis is open or nothing is known."""
+        shape = self.index.shapes.get(name, (None,))
+        known = tuple(size for size in shape if size is not None)
+        return known if len(known) == len(shape) else None
+
+    def type_of(self, name: str) -> int:
+        """A tensor's type.
+
+        Raises:
+            BuildError: It is not known.
+        """
+        element_type = self.index.types.get(name)
+        if element_type is None:
+            raise BuildError(
+                f"the type of '{name}' is not known",
+                found_in=f"pass apply_workarounds, node {self.node.name}",
+                remedy="put the pass after infer_shapes",
+            )
+        return element_type
+
+    def constant(self, word: str, values: npt.ArrayLike) -> str:
+        """A constant of the node's own; whole numbers are int64."""
+        return self.shared(f"{self.node.name}/{word}", values)
+
+    def shared(self, name: str, values: npt.ArrayLike) -> str:
+        """A constant that several nodes may read; made once."""
+        if name not in self.index.initializers:
+            tensor = numpy_helper.from_array(np.asarray(values), name)
+            self.index.initializers[name] = tensor
+            self.index.graph.initializer.append(tensor)
+        return name
+
+    def one(self, name: str) -> str:
+        """A constant 1 of the type that a tensor has."""
+        element_type = self.type_of(name)
+        dtype = helper.tensor_dtype_to_np_dtype(element_type)
+        return self.shared(f"edgepack/one/{element_type}", np.ones((), dtype))
+
+    def put(
+        self,
+        op_type: str,
+        inputs: Sequence[str],
+        word: str,
+        *,
+        shape: Sequence[int | None] | None = None,
+        output: str = "",
+        **attributes: Any,
+    ) -> str:
+        """Puts a node in the place, and returns the tensor that it makes.
+
+        Args:
+            op_type: Its operator.
+            inputs: What it reads.
+            word: Names it, after the node that is replaced, and what it makes.
+            shape: Of what it makes, which has the type of its first input. None where it makes
+                what the replaced node made.
+            output: Another name for what it makes.
+            attributes: Of its operator.
+        """
+        name = f"{self.node.name}/{word}"
+        made = output or name if shape is not None else self.node.output[0]
+        node = helper.make_node(op_type, inputs, [made], name=name, **attributes)
+        return self._add(node, shape)
+
+    def put_changed(
+        self,
+        *,
+        op_type: str = "",
+        inputs: Sequence[str] | None = None,
+        attributes: Mapping[str, Any] | None = None,
+        word: str = "",
+        shape: Sequence[int | None] | None = None,
+    ) -> str:
+        """Puts the node itself there again, changed; arguments as of `put` and `changed`."""
+        node = self.changed(inputs, attributes)
+        node.op_type = op_type or node.op_type
+        if shape is not None:
+            node.output[:] = [f"{node.name}/{word}"]
+        return self._add(node, shape)
+
+    def changed(
+        self, inputs: Sequence[str] | None = None, attributes: Mapping[str, Any] | None = None
+    ) -> onnx.NodeProto:
+        """A copy of the node.
+
+        Args:
+            inputs: What it reads; None for what it read.
+            attributes: Those that it has instead; None as a value takes one away.
+        """
+        node, new = onnx.NodeProto(), attributes or {}
+        node.CopyFrom(self.node)
+        node.input[:] = self.node.input if inputs is None else inputs
+        del node.attribute[:]
+        node.attribute.extend(entry for entry in self.node.attribute if entry.name not in new)
+        given = ((name, value) for name, value in new.items() if value is not None)
+        node.attribute.extend(helper.make_attribute(name, value) for name, value in given)
+        return node
+
+    def run(
+        self, node: onnx.NodeProto, feeds: Mapping[str, npt.NDArray[np.generic]]
+    ) -> npt.NDArray[np.float64]:
+        """What a node by itself makes of tensors, as ONNX Runtime computes it.
+
+        Args:
+            node: The node; its first output is returned.
+            feeds: A tensor for every input that it has.
+        """
+        (first, *_) = feeds.values()
+        graph = helper.make_graph(
+            [node],
+            "alone",
+            [_describe(name, value.dtype) for name, value in feeds.items()],
+            [_describe(node.output[0], first.dtype)],
+        )
+        imports = [helper.make_opsetid(domain, version) for domain, version in self.opsets.items()]
+        model = helper.make_model(graph, opset_imports=imports, ir_version=_IR_VERSION)
+        self.folder.mkdir(parents=True, exist_ok=True)
+        outputs = ModelRunner(model, self.folder / "alone.onnx").run(dict(feeds))
+        return outputs[node.output[0]].astype(np.float64)
+
+    def _add(self, node: onnx.NodeProto, shape: Sequence[int | None] | None) -> str:
+        made = str(node.output[0])
+        if shape is not None:
+            element_type = self.type_of(node.input[0])
+            self.index.types[made] = element_type
+            value = helper.make_tensor_value_info(made, element_type, shape)
+            self.index.graph.value_info.append(value)
+        self.made.append(node)
+        return made
+
+
+def _describe(name: str, dtype: np.dtype[np.generic]) -> onnx.ValueInfoProto:
+    return helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(dtype), None)
