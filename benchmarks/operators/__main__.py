@@ -24,7 +24,9 @@ from edgepack.packager.profiles.pass_settings import WIDE_TYPES
 from edgepack.packager.profiles.reading import resolve_profile
 from edgepack.packager.profiles.schema import Profile
 from edgepack.packager.progress import silent
-from edgepack.packager.quantization.static.candidate import Quantizer
+from edgepack.packager.quantization.contract import CandidateSpec
+from edgepack.packager.quantization.method import QuantizationMethod
+from edgepack.packager.quantization.static.candidate_maker import StaticCandidateMaker
 from edgepack.packager.runtime.evaluator import open_plain, profile_settings
 from edgepack.packager.runtime.provider_process import ProviderProcess
 from edgepack.packager.runtime.trial import Trial, try_model
@@ -150,10 +152,12 @@ def _quantize(model: onnx.ModelProto, profile: Profile, samples: Samples, folder
         profile_name=profile.name, limits=profile.limits, samples=samples, work_dir=folder
     )
     prepared = run_float_passes(model, profile, context, silent).model
-    quantizer = Quantizer(prepared, profile.quantize, samples, work_dir=folder, progress=silent)
+    quantizer = StaticCandidateMaker(
+        prepared, profile.quantize, samples, work_dir=folder, progress=silent
+    )
     path = folder / "variant" / "model.onnx"
     path.parent.mkdir()
-    save_model(quantizer.build("minmax").model, path)
+    save_model(quantizer.build(CandidateSpec(method=QuantizationMethod(base="minmax"))).model, path)
     return path
 
 

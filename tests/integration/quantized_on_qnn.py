@@ -7,10 +7,11 @@ import onnx
 from edgepack.packager.graph.model_files import save_model
 from edgepack.packager.profiles.schema import Profile
 from edgepack.packager.progress import silent
-from edgepack.packager.quantization.static.candidate import Quantizer
+from edgepack.packager.quantization.static.candidate_maker import StaticCandidateMaker
 from edgepack.packager.runtime.evaluator import profile_settings
 from edgepack.packager.runtime.trial import Trial, try_model
 from edgepack.packager.tensors.sequence import Samples
+from tests.unit.packager_passes.candidate_specs import spec
 
 
 def try_quantized(
@@ -32,8 +33,8 @@ def try_quantized(
     assert settings is not None
     path = folder / "variant" / "model.onnx"
     path.parent.mkdir(parents=True)
-    quantizer = Quantizer(model, settings, samples, work_dir=folder, progress=silent)
-    save_model(quantizer.build("minmax").model, path)
+    quantizer = StaticCandidateMaker(model, settings, samples, work_dir=folder, progress=silent)
+    save_model(quantizer.build(spec("minmax")).model, path)
     trial = try_model(
         path,
         samples.pick(range(count)),

@@ -22,7 +22,9 @@ from edgepack.packager.graph.model_files import load_model
 from edgepack.packager.config.inputs import ImageInput
 from edgepack.packager.profiles.pass_settings import Quantize
 from edgepack.packager.progress import silent
-from edgepack.packager.quantization.static.candidate import Quantizer
+from edgepack.packager.quantization.contract import CandidateSpec
+from edgepack.packager.quantization.method import QuantizationMethod
+from edgepack.packager.quantization.static.candidate_maker import StaticCandidateMaker
 from edgepack.packager.samples.files import open_samples
 from edgepack.packager.source.model import load_source
 
@@ -30,9 +32,9 @@ path, images = Path(sys.argv[1]), sys.argv[2]
 declared = {"images": ImageInput(layout="NCHW", size=(224, 224), scale=1 / 255)}
 samples = open_samples(images, load_source(path).inputs, declared, silent).samples
 settings = Quantize(ops="compute", activations="uint8", weights="int8", ranges=("entropy",))
-Quantizer(
+StaticCandidateMaker(
     load_model(path), settings, samples, work_dir=path.with_suffix(""), progress=silent
-).build("entropy")
+).build(CandidateSpec(method=QuantizationMethod(base="entropy")))
 print(samples.count, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
 """
 

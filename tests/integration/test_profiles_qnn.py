@@ -15,10 +15,11 @@ from edgepack.packager.passes.context import PassContext
 from edgepack.packager.passes.runner import run_float_passes
 from edgepack.packager.profiles.reading import list_profiles, load_profile
 from edgepack.packager.progress import silent
-from edgepack.packager.quantization.static.candidate import Quantizer
+from edgepack.packager.quantization.static.candidate_maker import StaticCandidateMaker
 from edgepack.packager.runtime.evaluator import open_plain, profile_settings
 from edgepack.packager.tensors.sequence import Samples, SampleSplit
 from tests.integration.test_quantize_qnn import DIGITS, part
+from tests.unit.packager_passes.candidate_specs import spec
 from tests.unit.packager_passes.models import samples_for
 from tests.unit.packager_passes.preparing import prepare
 from tests.unit.packager_passes.target_models import TARGETS
@@ -40,9 +41,11 @@ def _quantized(profile_name: str, target: str, folder: Path) -> tuple[Path, Samp
     prepared = run_float_passes(given.model, profile, context, silent).model
     settings = profile.quantize
     assert settings is not None
-    quantizer = Quantizer(prepared, settings, given.samples, work_dir=folder, progress=silent)
+    quantizer = StaticCandidateMaker(
+        prepared, settings, given.samples, work_dir=folder, progress=silent
+    )
     path = folder / "model.onnx"
-    save_model(quantizer.build("minmax", ()).model, path)
+    save_model(quantizer.build(spec("minmax")).model, path)
     return path, given.samples
 
 

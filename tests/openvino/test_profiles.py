@@ -11,8 +11,9 @@ from edgepack.packager.passes.context import PassContext
 from edgepack.packager.passes.runner import run_float_passes
 from edgepack.packager.profiles.reading import load_profile
 from edgepack.packager.progress import silent
-from edgepack.packager.quantization.static.candidate import Quantizer
+from edgepack.packager.quantization.static.candidate_maker import StaticCandidateMaker
 from edgepack.packager.runtime.evaluator import profile_settings
+from tests.unit.packager_passes.candidate_specs import spec
 from tests.unit.packager_passes.target_models import TARGETS
 
 pytestmark = pytest.mark.openvino
@@ -29,8 +30,10 @@ def test_openvino_takes_every_node_and_computes_what_the_cpu_provider_does(
     prepared = run_float_passes(given.model, profile, context, silent).model
     settings = profile.quantize
     assert settings is not None
-    quantizer = Quantizer(prepared, settings, given.samples, work_dir=tmp_path, progress=silent)
-    for name, model in (("float", given.model), ("int8", quantizer.build("minmax", ()).model)):
+    quantizer = StaticCandidateMaker(
+        prepared, settings, given.samples, work_dir=tmp_path, progress=silent
+    )
+    for name, model in (("float", given.model), ("int8", quantizer.build(spec("minmax")).model)):
         save_model(model, tmp_path / f"{name}.onnx")
     session = open_model_file(
         tmp_path / "int8.onnx",

@@ -203,12 +203,12 @@ def test_a_refusal_for_another_reason_than_accuracy_tells_that_reason() -> None:
 
 def test_nodes_of_16_bits_are_counted_as_such_where_they_are_what_costly_nodes_become() -> None:
     first, second = make_variant().attempts
-    raised = tuple(
-        msgspec.structs.replace(attempt, float_nodes=0, raised_nodes=count)
+    attempts = tuple(
+        msgspec.structs.replace(attempt, float_nodes=0, high_precision_nodes=count)
         for attempt, count in ((first, 0), (second, 2))
     )
-    page = render_report(make_report(make_variant(attempts=raised)))
-    assert "Raised nodes</th>" in page
+    page = render_report(make_report(make_variant(attempts=attempts)))
+    assert "High precision</th>" in page
     assert "Float nodes</th>" not in page
     assert '<td class="n">2</td>' in page
     assert "Float nodes</th>" in render_report(make_report())

@@ -11,13 +11,14 @@ from onnx import TensorProto, helper
 
 from edgepack.packager.profiles.pass_settings import QuantizeDynamic
 from edgepack.packager.progress import silent
-from edgepack.packager.quantization.dynamic.maker import DynamicQuantizer
+from edgepack.packager.quantization.dynamic.candidate_maker import DynamicCandidateMaker
 from edgepack.packager.runtime.model_run import ModelRunner, largest_difference
+from tests.unit.packager_passes.candidate_specs import spec
 from tests.unit.packager_passes.models import constant, make_model, samples_for, weight
 
 
-def _maker(model: onnx.ModelProto, folder: Path, **settings: Any) -> DynamicQuantizer:
-    return DynamicQuantizer(
+def _maker(model: onnx.ModelProto, folder: Path, **settings: Any) -> DynamicCandidateMaker:
+    return DynamicCandidateMaker(
         model,
         QuantizeDynamic(**settings),
         samples_for(model, 2),
@@ -62,7 +63,7 @@ def test_products_are_computed_in_integers_near_to_float(
     settings: dict[str, Any], tmp_path: Path
 ) -> None:
     model = _products()
-    built = _maker(model, tmp_path, **settings).build("dynamic", ())
+    built = _maker(model, tmp_path, **settings).build(spec("dynamic"))
     kinds = Counter(node.op_type for node in built.model.graph.node)
     assert kinds["MatMulInteger"] == 3
     assert kinds["DynamicQuantizeLinear"] == 2, "one for each tensor, however many read it"
@@ -99,7 +100,7 @@ def test_lstms_are_computed_in_integers_near_to_float(
         {"sequence": [5, 1, 1, 16], "h": [1, 1, 16], "c": [1, 1, 16]},
         list(tensors.values()),
     )
-    built = _maker(model, tmp_path, per_channel=per_channel, **settings).build("dynamic", ())
+    built = _maker(model, tmp_path, per_channel=per_channel, **settings).build(spec("dynamic"))
     assert [node.op_type for node in built.model.graph.node] == ["DynamicQuantizeLSTM"]
     assert _error(model, built.model, tmp_path) < 0.05
 
@@ -137,7 +138,7 @@ def test_products_in_bodies_are_quantized_and_keep_apart(tmp_path: Path) -> None
     model = _branches()
     maker = _maker(model, tmp_path)
     assert set(maker.names) == {"if/then_branch/same_1", "if/else_branch/same_0"}
-    built = maker.build("dynamic", ()).model
+    built = maker.build(spec("dynamic")).model
     branches = {entry.name: entry.g for entry in built.graph.node[0].attribute}
     for branch in branches.values():
         assert "MatMulInteger" in {node.op_type for node in branch.node}
@@ -148,6 +149,6 @@ def test_products_in_bodies_are_quantized_and_keep_apart(tmp_path: Path) -> None
 
 def test_one_branch_can_stay_float(tmp_path: Path) -> None:
     model = _branches()
-    built = _maker(model, tmp_path).build("dynamic", ("if/then_branch/same_1",))
+    built = _maker(model, tmp_path).build(spec("dynamic", ("if/then_branch/same_1",)))
     assert built.lowered == ("if/else_branch/same_0",)
     assert _error(model, built.model, tmp_path) == 0.0

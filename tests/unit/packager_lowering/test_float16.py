@@ -13,11 +13,12 @@ from edgepack.packager.graph.model_files import save_model
 from edgepack.packager.graph.shape_inference import add_shapes
 from edgepack.packager.profiles.pass_settings import Float16
 from edgepack.packager.progress import silent
-from edgepack.packager.quantization.float16.maker import Float16Maker
+from edgepack.packager.quantization.float16.candidate_maker import Float16CandidateMaker
 from edgepack.packager.quantization.float16.range import constant_fits
 from edgepack.packager.runtime.float16_rounding import open_rounding
 from edgepack.packager.runtime.model_run import ModelRunner, largest_difference
 from edgepack.packager.tensors.sequence import Feeds, Samples
+from tests.unit.packager_passes.candidate_specs import spec
 from tests.unit.packager_passes.models import (
     attention,
     cnn,
@@ -30,7 +31,7 @@ from tests.unit.packager_passes.models import (
 
 def _maker(
     model: onnx.ModelProto, folder: Path, *, scale: float = 1.0, **settings: Any
-) -> Float16Maker:
+) -> Float16CandidateMaker:
     given = samples_for(model, 4)
     samples = Samples(
         count=4,
@@ -40,7 +41,9 @@ def _maker(
         },
         source="made",
     )
-    return Float16Maker(model, Float16(**settings), samples, work_dir=folder, progress=silent)
+    return Float16CandidateMaker(
+        model, Float16(**settings), samples, work_dir=folder, progress=silent
+    )
 
 
 def _types(model: onnx.ModelProto) -> dict[str, int]:
@@ -53,7 +56,7 @@ def test_the_whole_graph_is_16_bit_with_one_conversion_at_each_end(
 ) -> None:
     model = make()
     maker = _maker(model, tmp_path)
-    built = maker.build("float16", ())
+    built = maker.build(spec("float16"))
     onnx.checker.check_model(built.model, full_check=True)
     assert built.lowered == maker.names
     assert Counter(node.op_type for node in built.model.graph.node)["Cast"] == 2
@@ -92,14 +95,14 @@ def test_what_overflows_on_the_samples_stays_32_bit_and_so_do_its_readers(tmp_pa
     assert _maker(_square(), tmp_path).names == ("square", "shrink", "relu")
     large = _maker(_square(), tmp_path, scale=1000.0)
     assert large.names == ("relu",)
-    built = large.build("float16", ()).model
+    built = large.build(spec("float16")).model
     assert _types(built)["squared"] == TensorProto.FLOAT
 
 
 def test_the_stand_in_overflows_where_a_16_bit_device_does_and_plain_cpu_does_not(
     tmp_path: Path,
 ) -> None:
-    built = _maker(_square(), tmp_path).build("float16", ()).model
+    built = _maker(_square(), tmp_path).build(spec("float16")).model
     feeds: Feeds = {"x": np.array([1.0, 2.0, 3.0, 1000.0], dtype=np.float32)}
     assert ModelRunner(built, tmp_path / "plain.onnx").run(feeds)["y"][3] == 1000.0
     save_model(built, tmp_path / "half.onnx")
@@ -146,7 +149,7 @@ def test_moving_data_between_32_bit_nodes_needs_no_conversion(tmp_path: Path) ->
         {"y": [8, 8]},
         [weight("w", 8, 8), weight("v", 4, 8)],
     )
-    built = _maker(model, tmp_path).build("float16", ("first", "second"))
+    built = _maker(model, tmp_path).build(spec("float16", ("first", "second")))
     assert built.lowered == ()
     assert [entry.op_type for entry in built.model.graph.node] == ["MatMul", "Transpose", "MatMul"]
 
@@ -174,7 +177,7 @@ def test_bodies_of_control_flow_and_tensors_that_they_read_stay_32_bit(tmp_path:
         [constant("two", 2.0), constant("yes", True, np.bool_)],
     )
     add_shapes(model)
-    built = _maker(model, tmp_path).build("float16", ()).model
+    built = _maker(model, tmp_path).build(spec("float16")).model
     onnx.checker.check_model(built, full_check=True)
     feeds: Feeds = {"x": np.array([-1.0, 0.5, 2.0, 3.0], dtype=np.float32)}
     got = ModelRunner(built, tmp_path / "half.onnx").run(feeds)["y"]
@@ -192,7 +195,7 @@ def test_names_that_are_taken_are_not_made_again(tmp_path: Path) -> None:
         {"y": [4]},
         [],
     )
-    built = _maker(model, tmp_path).build("float16", ()).model
+    built = _maker(model, tmp_path).build(spec("float16")).model
     made = [name for entry in built.graph.node for name in entry.output]
     assert len(made) == len(set(made))
     ModelRunner(built, tmp_path / "half.onnx").run(samples_for(model, 1).read(0))

@@ -12,14 +12,16 @@ from edgepack.packager.graph.queries import index_graph
 from edgepack.packager.profiles.pass_settings import QuantizeWeights
 from edgepack.packager.progress import silent
 from edgepack.packager.quantization.gptq import Moments, round_by_gptq
+from edgepack.packager.quantization.method import QuantizationMethod
 from edgepack.packager.quantization.products import Floats, find_products
 from edgepack.packager.quantization.weight_only.blocks import BlockGrid, BlockWeight
+from edgepack.packager.quantization.weight_only.candidate_maker import WeightOnlyCandidateMaker
 from edgepack.packager.quantization.weight_only.hqq import refine_grid
-from edgepack.packager.quantization.weight_only.maker import WeightQuantizer
 from edgepack.packager.quantization.weight_only.moments import measure_moments, parts_that_fit
 from edgepack.packager.quantization.weight_only.rtn import make_grid, round_to_nearest
 from edgepack.packager.runtime.model_run import ModelRunner
 from edgepack.packager.tensors.sequence import Samples
+from tests.unit.packager_passes.candidate_specs import spec
 from tests.unit.packager_passes.models import constant, make_model, weight
 
 _INPUTS = 72
@@ -62,8 +64,8 @@ def _products() -> onnx.ModelProto:
     )
 
 
-def _maker(model: onnx.ModelProto, folder: Path, **settings: Any) -> WeightQuantizer:
-    return WeightQuantizer(
+def _maker(model: onnx.ModelProto, folder: Path, **settings: Any) -> WeightOnlyCandidateMaker:
+    return WeightOnlyCandidateMaker(
         model, QuantizeWeights(**settings), _samples(), work_dir=folder, progress=silent
     )
 
@@ -97,7 +99,7 @@ def test_onnx_runtime_computes_with_the_weights_that_the_codes_stand_for(
 ) -> None:
     model = _products()
     settings: dict[str, Any] = {"bits": bits, "block_size": block_size, "symmetric": symmetric}
-    built = _maker(model, tmp_path, methods=("rtn",), **settings).build("rtn", ())
+    built = _maker(model, tmp_path, methods=("rtn",), **settings).build(spec("rtn"))
     assert built.lowered == ("first", "last")
     assert [node.op_type for node in built.model.graph.node if node.name in built.lowered] == [
         "MatMulNBits",
@@ -117,7 +119,7 @@ def test_tables_are_gathered_from_codes(bits: int, tmp_path: Path) -> None:
         {"y": [3, 40]},
         [weight("table", 90, 40), constant("rows", [5, 0, 89], np.int64)],
     )
-    built = _maker(model, tmp_path, bits=bits).build("rtn", ())
+    built = _maker(model, tmp_path, bits=bits).build(spec("rtn"))
     (node,) = built.model.graph.node
     assert node.op_type == "GatherBlockQuantized"
     table = _floats(model.graph.initializer[0])
@@ -199,14 +201,14 @@ def test_moments_are_taken_in_parts_that_fit() -> None:
 @pytest.mark.parametrize("method", ["rtn", "hqq", "gptq"])
 def test_nodes_return_to_float_and_bytes_are_the_same_twice(method: str, tmp_path: Path) -> None:
     model = _products()
-    built = _maker(model, tmp_path).build(method, ("last",))
+    built = _maker(model, tmp_path).build(spec(method, ("last",)))
     assert built.lowered == ("first",)
     assert {node.name: node.op_type for node in built.model.graph.node} == {
         "first": "MatMulNBits",
         "relu": "Relu",
         "last": "Gemm",
     }
-    again = _maker(model, tmp_path / "again").build(method, ("last",))
+    again = _maker(model, tmp_path / "again").build(spec(method, ("last",)))
     assert built.model.SerializeToString(deterministic=True) == again.model.SerializeToString(
         deterministic=True
     )
@@ -214,7 +216,7 @@ def test_nodes_return_to_float_and_bytes_are_the_same_twice(method: str, tmp_pat
 
 def test_ranking_measures_each_node_alone(tmp_path: Path) -> None:
     model = _products()
-    ranked = _maker(model, tmp_path).rank("rtn", _samples(2), silent)
+    ranked = _maker(model, tmp_path).rank(QuantizationMethod(base="rtn"), _samples(2), silent)
     assert {cost.name for cost in ranked} == {"first", "last"}
     assert ranked[0].noise >= ranked[1].noise > 0.0
 

@@ -7,13 +7,15 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 import pytest
+from msgspec.structs import replace
 from onnx import helper
 
 from edgepack.packager.graph.queries import index_graph
 from edgepack.packager.profiles.pass_settings import Quantize
 from edgepack.packager.progress import silent
+from edgepack.packager.quantization.contract import CandidateSpec
 from edgepack.packager.quantization.gptq import round_by_gptq
-from edgepack.packager.quantization.static.candidate import Quantizer
+from edgepack.packager.quantization.static.candidate_maker import StaticCandidateMaker
 from edgepack.packager.quantization.static.gptq_inputs import (
     Product,
     find_product,
@@ -24,9 +26,11 @@ from edgepack.packager.quantization.static.gptq_rounding import IntegerGrid
 from edgepack.packager.quantization.static.plan import make_plan
 from edgepack.packager.runtime.model_run import ModelRunner, largest_difference
 from edgepack.packager.tensors.sequence import Samples
+from tests.unit.packager_passes.candidate_specs import spec
 from tests.unit.packager_passes.models import make_model, weight
 
-_BY_GPTQ = "minmax, weights rounded by GPTQ"
+_NEAREST = spec("minmax")
+_BY_GPTQ = spec("minmax", has_gptq_weights=True)
 
 
 def _settings(**changes: object) -> Quantize:
@@ -80,28 +84,33 @@ def _product(model: onnx.ModelProto) -> Product:
     return product
 
 
-def _noise(quantizer: Quantizer, model: onnx.ModelProto, method: str, folder: Path) -> float:
+def _noise(
+    quantizer: StaticCandidateMaker, model: onnx.ModelProto, candidate: CandidateSpec, folder: Path
+) -> float:
     unseen = _alike(model, 8, seed=1, size=0.5)  # within the ranges, so that only weights err
-    built = quantizer.build(method).model
+    built = quantizer.build(candidate).model
     return largest_difference(
         ModelRunner(model, folder / "float.onnx").run_all(unseen),
         ModelRunner(built, folder / "lowered.onnx", optimize=False).run_all(unseen),
     )
 
 
-def _quantizer(model: onnx.ModelProto, samples: Samples, folder: Path) -> Quantizer:
-    return Quantizer(model, _settings(), samples, work_dir=folder, progress=silent)
+def _quantizer(model: onnx.ModelProto, samples: Samples, folder: Path) -> StaticCandidateMaker:
+    return StaticCandidateMaker(model, _settings(), samples, work_dir=folder, progress=silent)
 
 
 def test_ranges_are_tried_with_nearest_integers_first(tmp_path: Path) -> None:
     model = _network()
-    assert _quantizer(model, _alike(model, 4), tmp_path).methods == ("minmax", _BY_GPTQ)
+    assert _quantizer(model, _alike(model, 4), tmp_path).methods == (
+        _NEAREST.method,
+        _BY_GPTQ.method,
+    )
 
 
 def test_outputs_of_samples_that_were_not_seen_come_nearer(tmp_path: Path) -> None:
     model = _network()
     quantizer = _quantizer(model, _alike(model, 16), tmp_path)
-    nearest = _noise(quantizer, model, "minmax", tmp_path)
+    nearest = _noise(quantizer, model, _NEAREST, tmp_path)
     assert _noise(quantizer, model, _BY_GPTQ, tmp_path) < 0.7 * nearest
     (note,) = quantizer.build(_BY_GPTQ).notes
     assert note.startswith("Weights rounded by GPTQ: those of 3 of 3 layers; the squared ")
@@ -111,8 +120,8 @@ def test_nodes_are_ranked_by_the_weights_that_they_would_have(tmp_path: Path) ->
     model = _network()
     samples = _alike(model, 16)
     quantizer = _quantizer(model, samples, tmp_path)
-    nearest = {cost.name: cost.noise for cost in quantizer.rank("minmax", samples, silent)}
-    ranked = {cost.name: cost.noise for cost in quantizer.rank(_BY_GPTQ, samples, silent)}
+    nearest = {cost.name: cost.noise for cost in quantizer.rank(_NEAREST.method, samples, silent)}
+    ranked = {cost.name: cost.noise for cost in quantizer.rank(_BY_GPTQ.method, samples, silent)}
     assert ranked["whole"] < 0.7 * nearest["whole"]
 
 
@@ -120,7 +129,7 @@ def test_what_is_float_changes_no_other_weight_and_two_builds_are_equal(tmp_path
     model = _network()
     first = _quantizer(model, _alike(model, 4), tmp_path / "a")
     second = _quantizer(model, _alike(model, 4), tmp_path / "b")
-    second.build(_BY_GPTQ, ["whole"])
+    second.build(replace(_BY_GPTQ, float_nodes=("whole",)))
     wanted = first.build(_BY_GPTQ).model
     assert second.build(_BY_GPTQ).model.SerializeToString() == wanted.SerializeToString()
 
@@ -139,7 +148,7 @@ def test_a_layer_that_held_back_samples_speak_against_keeps_its_nearest_integers
 
     samples = Samples(count=16, read=read, source="made by the test")
     quantizer = _quantizer(model, samples, tmp_path)
-    plain, tried = quantizer.build("minmax"), quantizer.build(_BY_GPTQ)
+    plain, tried = quantizer.build(_NEAREST), quantizer.build(_BY_GPTQ)
     assert tried.model.SerializeToString() == plain.model.SerializeToString()
     assert tried.notes == (
         "Weights rounded by GPTQ: no layer's outputs come nearer on held-back samples.",
@@ -218,7 +227,7 @@ def test_weights_whose_inputs_have_no_squares_in_32_bits_keep_their_nearest_inte
     quantizer = _quantizer(model, _alike(model, 4, size=1e25), tmp_path)
     (note,) = quantizer.build(_BY_GPTQ).notes
     assert note == "Weights rounded by GPTQ: no layer's outputs come nearer on held-back samples."
-    nearest = quantizer.build("minmax").model
+    nearest = quantizer.build(_NEAREST).model
     assert quantizer.build(_BY_GPTQ).model.SerializeToString() == nearest.SerializeToString()
 
 

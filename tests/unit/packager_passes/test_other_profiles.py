@@ -16,6 +16,7 @@ from edgepack.packager.profiles.reading import resolve_profile
 from edgepack.packager.search.candidates import Candidate, Judged, SearchResult
 from edgepack.packager.search.time_limit import TimeLimit
 from edgepack.packager.tensors.sequence import SampleSplit
+from tests.unit.packager_passes.candidate_specs import spec
 from tests.unit.packager_passes.models import make_model, samples_for, weight
 from tests.unit.packager_passes.preparing import prepare
 
@@ -37,15 +38,14 @@ def _found(value: float) -> SearchResult:
     """What a search tried: with every node lowered it keeps so much, with one float all of it."""
     whole = Candidate(
         label="",
-        method="minmse",
-        float_nodes=(),
-        raised=(),
-        raised_word="",
+        spec=spec("minmse"),
+        high_precision_words="",
         path=Path("none"),
         judged=Judged(verdict=_verdict(value), size_bytes=1, lowered=2),
     )
-    spared = replace(whole, float_nodes=("a",), judged=replace(whole.judged, verdict=_verdict(1.0)))
-    return SearchResult(best=spared, attempts=(), sensitive_nodes=(), candidates=(whole, spared))
+    judged = replace(whole.judged, verdict=_verdict(1.0))
+    partly = replace(whole, spec=spec("minmse", ("a",)), judged=judged)
+    return SearchResult(best=partly, attempts=(), sensitive_nodes=(), candidates=(whole, partly))
 
 
 def test_a_profile_is_advised_with_the_reason_that_a_look_at_it_gave() -> None:

@@ -17,7 +17,8 @@ from edgepack.packager.passes.runner import run_float_passes
 from edgepack.packager.profiles.reading import list_profiles, load_profile
 from edgepack.packager.profiles.schema import Profile
 from edgepack.packager.progress import silent
-from edgepack.packager.quantization.static.candidate import Quantizer
+from edgepack.packager.quantization.static.candidate_maker import StaticCandidateMaker
+from tests.unit.packager_passes.candidate_specs import spec
 from tests.unit.packager_passes.qdq_graph import PAIRS, Pair, QdqGraph
 from tests.unit.packager_passes.target_models import TARGETS
 
@@ -174,8 +175,10 @@ def _make(name: str, target: str, folder: Path) -> Made:
     prepared = run_float_passes(given.model, profile, context, silent).model
     settings = profile.quantize
     assert settings is not None, f"{name} does not quantize, and QUANTIZING says that it does"
-    quantizer = Quantizer(prepared, settings, given.samples, work_dir=folder, progress=silent)
-    built = quantizer.build(settings.ranges[0], ())
+    quantizer = StaticCandidateMaker(
+        prepared, settings, given.samples, work_dir=folder, progress=silent
+    )
+    built = quantizer.build(spec(settings.ranges[0]))
     onnx.checker.check_model(built.model, full_check=True)
     return Made(
         profile=profile,

@@ -16,10 +16,11 @@ from edgepack.packager.graph.model_files import save_model
 from edgepack.packager.metrics.distance import OutputDistance, OutputKind, measure_distance
 from edgepack.packager.profiles.reading import list_profiles, load_profile
 from edgepack.packager.progress import silent
-from edgepack.packager.quantization.static.candidate import Quantizer
+from edgepack.packager.quantization.static.candidate_maker import StaticCandidateMaker
 from edgepack.packager.runtime.evaluator import open_plain
 from edgepack.packager.runtime.trial import try_model
 from edgepack.packager.tensors.sequence import Tensor
+from tests.unit.packager_passes.candidate_specs import spec
 from tests.unit.packager_passes.models import constant, make_model, samples_for, weight
 
 QNN_PROFILES = [
@@ -55,9 +56,9 @@ def left_float(folder: Path) -> Path:
     settings = load_profile("qnn-htp").quantize
     assert settings is not None
     samples = samples_for(model, 8)
-    quantizer = Quantizer(model, settings, samples, work_dir=folder, progress=silent)
+    quantizer = StaticCandidateMaker(model, settings, samples, work_dir=folder, progress=silent)
     path = folder / "model.onnx"
-    save_model(quantizer.build("minmax", {"uneven", "relu"}).model, path)
+    save_model(quantizer.build(spec("minmax", {"uneven", "relu"})).model, path)
     return path
 
 

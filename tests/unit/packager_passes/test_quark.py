@@ -10,9 +10,10 @@ from edgepack.errors import BuildError, ProfileError
 from edgepack.packager.profiles.pass_settings import Quantize
 from edgepack.packager.profiles.reading import load_profile, resolve_profile
 from edgepack.packager.progress import silent
-from edgepack.packager.quantization.maker_of_pass import make_maker
+from edgepack.packager.quantization.candidate_makers import make_candidate_maker
+from edgepack.packager.quantization.quark.candidate_maker import QuarkCandidateMaker, quark_config
 from edgepack.packager.quantization.quark.environment import VARIABLE, find_quark
-from edgepack.packager.quantization.quark.maker import QuarkQuantizer, quark_config
+from tests.unit.packager_passes.candidate_specs import spec
 from tests.unit.packager_passes.target_models import residual_cnn
 
 COPY = """
@@ -45,12 +46,12 @@ def _write(path: Path, code: str) -> None:
     path.chmod(0o755)
 
 
-def _maker(folder: Path, **changes: object) -> QuarkQuantizer:
+def _maker(folder: Path, **changes: object) -> QuarkCandidateMaker:
     target = residual_cnn()
-    maker = make_maker(
+    maker = make_candidate_maker(
         target.model, _settings(**changes), target.samples, work_dir=folder, progress=silent
     )
-    assert isinstance(maker, QuarkQuantizer)
+    assert isinstance(maker, QuarkCandidateMaker)
     return maker
 
 
@@ -60,8 +61,8 @@ def test_quark_gets_the_model_every_sample_and_the_nodes_that_stay_float(
     told = tmp_path / "told.json"
     _write(stand_in, COPY.format(told=told))
     maker = _maker(tmp_path / "work")
-    assert maker.methods == ("quark XINT8",)
-    built = maker.build("quark XINT8", ("stem", "classify"))
+    assert [method.id for method in maker.methods] == ["quark-XINT8"]
+    built = maker.build(spec("quark-XINT8", ("stem", "classify")))
     assert '"config": "XINT8"' in told.read_text()
     assert '"exclude": ["classify", "stem"]' in told.read_text()
     assert '"000007.npz"' in told.read_text()
@@ -74,7 +75,7 @@ def test_nodes_are_ranked_by_our_own_quantization_of_the_same_types(
     stand_in: Path, tmp_path: Path
 ) -> None:
     maker = _maker(tmp_path)
-    ranked = maker.rank("quark XINT8", residual_cnn().samples, silent)
+    ranked = maker.rank(maker.methods[0], residual_cnn().samples, silent)
     assert {cost.name for cost in ranked} == set(maker.names)
 
 
@@ -93,7 +94,7 @@ def test_what_goes_wrong_with_quark_is_a_build_error(
     _write(stand_in, code)
     maker = _maker(tmp_path / "work", backend_timeout_s=1.0)
     with pytest.raises(BuildError, match=problem) as caught:
-        maker.build("quark XINT8", ())
+        maker.build(spec("quark-XINT8"))
     assert str(stand_in) in str(caught.value)
 
 

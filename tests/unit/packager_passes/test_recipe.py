@@ -149,7 +149,7 @@ def test_nodes_that_lose_too_much_get_16_bits_where_the_profile_says_so(build: B
     assert any(re.search(r"Quantized with .*of 3 nodes 16-bit", note) for note in variant.notes)
     assert any("nodes have int16 activations, the others int8" in note for note in variant.notes)
     (best,) = [attempt for attempt in variant.attempts if attempt.is_best]
-    assert best.raised_nodes
+    assert best.high_precision_nodes
     assert best.float_nodes == 0
 
 

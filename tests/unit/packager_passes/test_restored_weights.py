@@ -10,8 +10,9 @@ from onnx import helper, numpy_helper
 from edgepack.packager.graph.model_files import save_model
 from edgepack.packager.profiles.pass_settings import Quantize
 from edgepack.packager.progress import silent
-from edgepack.packager.quantization.static.candidate import Quantizer
+from edgepack.packager.quantization.static.candidate_maker import StaticCandidateMaker
 from edgepack.packager.runtime.restored_weights import nodes_with_restored_weights
+from tests.unit.packager_passes.candidate_specs import spec
 from tests.unit.packager_passes.models import make_model, samples_for, weight
 
 
@@ -32,11 +33,11 @@ def test_a_product_that_has_no_integer_form_is_named_and_no_file_stays(
 ) -> None:
     settings = Quantize(ops="compute", activations="uint8", weights="int8")
     model = _gemm(*bias_shape)
-    quantizer = Quantizer(
+    quantizer = StaticCandidateMaker(
         model, settings, samples_for(model, 8), work_dir=tmp_path / "work", progress=silent
     )
     folder = tmp_path / "model"
     folder.mkdir()
-    save_model(quantizer.build("minmax").model, folder / "model.onnx")
+    save_model(quantizer.build(spec("minmax")).model, folder / "model.onnx")
     assert nodes_with_restored_weights(folder / "model.onnx") == expected
     assert [file.name for file in folder.iterdir()] == ["model.onnx"]

@@ -12,7 +12,8 @@ from edgepack.packager.graph.model_files import quiet_options, save_model
 from edgepack.packager.passes.optimize import optimize
 from edgepack.packager.profiles.pass_settings import Optimize, Quantize
 from edgepack.packager.progress import silent
-from edgepack.packager.quantization.static.candidate import Quantizer
+from edgepack.packager.quantization.static.candidate_maker import StaticCandidateMaker
+from tests.unit.packager_passes.candidate_specs import spec
 from tests.unit.packager_passes.models import constant, make_model, samples_for, weight
 from tests.unit.packager_passes.passing import context_of, copy_of, difference, kinds_of
 
@@ -55,10 +56,10 @@ def test_a_product_with_a_bias_is_computed_in_integers_whatever_the_biass_rank(
     assert difference(model, after, tmp_path) < 1e-6, "who else reads the bias reads what it was"
 
     settings = Quantize(ops="compute", activations="uint8", weights="int8", per_channel=("Gemm",))
-    quantizer = Quantizer(
+    quantizer = StaticCandidateMaker(
         after, settings, samples_for(after, 8), work_dir=tmp_path, progress=silent
     )
-    assert "QGemm" in _fused_kinds(quantizer.build("minmax").model, tmp_path)
+    assert "QGemm" in _fused_kinds(quantizer.build(spec("minmax")).model, tmp_path)
 
 
 @pytest.mark.parametrize("beta", [1.0, 0.5, 0.0])

@@ -11,7 +11,8 @@ from onnx import helper, numpy_helper
 from edgepack.packager.profiles.pass_settings import Quantize
 from edgepack.packager.profiles.reading import load_profile, resolve_profile
 from edgepack.packager.progress import silent
-from edgepack.packager.quantization.static.candidate import Quantizer
+from edgepack.packager.quantization.static.candidate_maker import StaticCandidateMaker
+from tests.unit.packager_passes.candidate_specs import spec
 from tests.unit.packager_passes.models import (
     attention,
     cnn,
@@ -36,11 +37,13 @@ def _quantized(
     settings: Quantize,
     folder: Path,
     *,
-    method: str = "minmax",
+    ranges: str = "minmax",
     float_nodes: tuple[str, ...] = (),
 ) -> onnx.ModelProto:
-    quantizer = Quantizer(model, settings, samples_for(model, 8), work_dir=folder, progress=silent)
-    result = quantizer.build(method, float_nodes).model
+    quantizer = StaticCandidateMaker(
+        model, settings, samples_for(model, 8), work_dir=folder, progress=silent
+    )
+    result = quantizer.build(spec(ranges, float_nodes)).model
     onnx.checker.check_model(result, full_check=True)
     return result
 
@@ -142,7 +145,7 @@ def test_biases_are_int32_with_the_product_of_both_scales(profile: str, tmp_path
 
 
 def test_power_of_two_profiles_have_no_other_scale_and_one_scale_a_tensor(tmp_path: Path) -> None:
-    result = _quantized(cnn(), _settings("vitisai-xint8"), tmp_path, method="mse")
+    result = _quantized(cnn(), _settings("vitisai-xint8"), tmp_path, ranges="mse")
     constants = _constants(result)
     scales = {node.input[1] for node in _nodes(result, "DequantizeLinear")}
     assert scales
@@ -367,7 +370,7 @@ def test_recurrent_layers_stay_float(tmp_path: Path) -> None:
 def test_the_same_inputs_give_the_same_bytes(tmp_path: Path) -> None:
     for profile in QUANTIZING:
         first, second = (
-            _quantized(cnn(), _settings(profile), tmp_path, method="mse") for _ in range(2)
+            _quantized(cnn(), _settings(profile), tmp_path, ranges="mse") for _ in range(2)
         )
         assert first.SerializeToString(deterministic=True) == second.SerializeToString(
             deterministic=True
@@ -408,7 +411,7 @@ def test_a_product_that_scales_what_it_computes_is_no_product_of_integers(
     plain = helper.make_node("MatMul", ["h", "v"], ["y"], name="plain")
     weights = [weight("w", 8, 4), weight("b", 4), weight("v", 4, 4)]
     model = make_model([gemm, plain], {"x": [1, 8]}, {"y": [1, 4]}, weights)
-    quantizer = Quantizer(
+    quantizer = StaticCandidateMaker(
         model, _settings("cpu"), samples_for(model, 8), work_dir=tmp_path, progress=silent
     )
     assert quantizer.names == (("plain",) if scaled else ("gemm", "plain"))

@@ -12,8 +12,9 @@ from edgepack.packager.gates.accuracy import Reference
 from edgepack.packager.metrics.noise import NoiseMeter
 from edgepack.packager.profiles.pass_settings import Quantize
 from edgepack.packager.profiles.schema import AccuracyGate
-from edgepack.packager.quantization.static.calibrated import CalibratedModel, Spared
+from edgepack.packager.quantization.static.calibrated_model import CalibratedModel
 from edgepack.packager.runtime.model_run import ModelRunner, Outputs
+from tests.unit.packager_passes.candidate_specs import spec
 from tests.unit.packager_passes.models import constant, make_model, samples_for, weight
 
 _WHOLE_GRAPH = Quantize(ops="all", activations="uint8", weights="uint8")
@@ -80,7 +81,7 @@ def test_a_join_of_boxes_and_scores_stays_float_in_8_bits(tmp_path: Path) -> Non
     calibrated = CalibratedModel(
         model, _WHOLE_GRAPH, samples, work_dir=tmp_path / "calibration", progress=lambda *_: None
     )
-    quantized, plan = calibrated.quantize("minmax", Spared(), model)
+    quantized, plan = calibrated.quantize(spec("minmax"), model)
     assert set(plan.names) == {"boxes", "scale", "scores", "sigmoid"}
     expected = ModelRunner(model, tmp_path / "float.onnx").run_all(samples)
     got = ModelRunner(quantized, tmp_path / "quantized.onnx", optimize=False).run_all(samples)
@@ -97,7 +98,7 @@ def test_a_join_that_16_bits_hold_is_quantized(tmp_path: Path) -> None:
         work_dir=tmp_path / "calibration",
         progress=lambda *_: None,
     )
-    _, plan = calibrated.quantize("minmax", Spared(), model)
+    _, plan = calibrated.quantize(spec("minmax"), model)
     assert {"join", "turn"} <= set(plan.names)
 
 

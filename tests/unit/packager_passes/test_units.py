@@ -11,17 +11,20 @@ from onnx import helper
 from edgepack.packager.graph.units import Units
 from edgepack.packager.profiles.reading import load_profile
 from edgepack.packager.progress import silent
-from edgepack.packager.quantization.static.candidate import Quantizer
+from edgepack.packager.quantization.static.candidate_maker import StaticCandidateMaker
+from tests.unit.packager_passes.candidate_specs import spec
 from tests.unit.packager_passes.models import cnn, make_model, samples_for, weight
 from tests.unit.packager_passes.qdq_graph import PAIRS
 
 
-def _quantized(folder: Path, raised: tuple[str, ...] = ()) -> onnx.ModelProto:
+def _quantized(folder: Path, high_precision_nodes: tuple[str, ...] = ()) -> onnx.ModelProto:
     model = cnn()
     settings = load_profile("qnn-htp-a8w8").quantize
     assert settings is not None
-    quantizer = Quantizer(model, settings, samples_for(model, 4), work_dir=folder, progress=silent)
-    return quantizer.build("minmax", (), raised).model
+    quantizer = StaticCandidateMaker(
+        model, settings, samples_for(model, 4), work_dir=folder, progress=silent
+    )
+    return quantizer.build(spec("minmax", (), high_precision_nodes)).model
 
 
 def _run(model: onnx.ModelProto, wanted: str = "") -> dict[str, np.ndarray]:
@@ -38,12 +41,12 @@ def _run(model: onnx.ModelProto, wanted: str = "") -> dict[str, np.ndarray]:
     return dict(zip(names, session.run(None, feeds), strict=True))
 
 
-@pytest.mark.parametrize("is_raised", [False, True])
+@pytest.mark.parametrize("is_high_precision", [False, True])
 def test_every_part_from_the_inputs_on_computes_what_the_whole_one_does(
-    tmp_path: Path, is_raised: bool
+    tmp_path: Path, is_high_precision: bool
 ) -> None:
     computed = [node.name for node in cnn().graph.node]
-    model = _quantized(tmp_path, tuple(computed[1::3]) if is_raised else ())
+    model = _quantized(tmp_path, tuple(computed[1::3]) if is_high_precision else ())
     units = Units(model)
     assert units.count > 4
     for end in range(1, units.count + 1):

@@ -12,7 +12,8 @@ from edgepack.packager.passes.vitisai_preprocess import vitisai_preprocess
 from edgepack.packager.profiles.pass_settings import QnnPreprocess, Quantize, VitisAiPreprocess
 from edgepack.packager.profiles.reading import load_profile
 from edgepack.packager.progress import silent
-from edgepack.packager.quantization.static.candidate import Quantizer
+from edgepack.packager.quantization.static.candidate_maker import StaticCandidateMaker
+from tests.unit.packager_passes.candidate_specs import spec
 from tests.unit.packager_passes.models import constant, make_model, samples_for
 from tests.unit.packager_passes.passing import context_of, copy_of, difference, kinds_of
 
@@ -102,9 +103,9 @@ def test_gelu_of_onnx_runtimes_own_is_quantized_too(tmp_path: Path) -> None:
     model.opset_import.add(domain="com.microsoft", version=1)
     settings = load_profile("qnn-htp-a8w8").quantize
     assert isinstance(settings, Quantize)
-    built = Quantizer(
+    built = StaticCandidateMaker(
         model, settings, samples_for(model, 4), work_dir=tmp_path, progress=silent
-    ).build("minmax")
+    ).build(spec("minmax"))
     assert built.lowered == ("relu",)
 
 

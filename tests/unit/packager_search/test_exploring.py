@@ -18,8 +18,9 @@ from edgepack.packager.pipeline.savings_summary import describe_little
 from edgepack.packager.pipeline.selection import SearchedCombination
 from edgepack.packager.profiles.reading import resolve_profile
 from edgepack.packager.profiles.schema import AccuracyGate, Gates
-from edgepack.packager.quantization.contract import NodeCost
+from edgepack.packager.quantization.contract import NodeSensitivity
 from edgepack.packager.runtime.model_run import Run
+from edgepack.packager.search.candidates import Candidate
 from edgepack.packager.search.combinations import Combination, combine, read_searched
 from edgepack.packager.search.journal import Journal
 from edgepack.packager.search.judge import CandidateJudge
@@ -209,6 +210,10 @@ def test_a_search_that_was_not_limited_is_never_out_of_time(tmp_path: Path) -> N
         assert search.selector.is_out_of_time is is_over
 
 
+def _with_float(candidate: Candidate, *names: str) -> Candidate:
+    return replace(candidate, spec=replace(candidate.spec, float_nodes=names))
+
+
 def _beside_float_of(taken: SearchedCombination, size_bytes: int) -> SearchedCombination:
     """The same, had the float model been of this size."""
     path = taken.prepared.path.with_name(f"{size_bytes}-bytes.onnx")
@@ -225,7 +230,7 @@ def test_a_model_that_is_hardly_smaller_than_float_says_so_with_what_to_build_in
     assert describe_little(_beside_float_of(taken, taken.size_bytes), None) == (), (
         "no node is float"
     )
-    partly = replace(found, best=replace(found.best, float_nodes=("easy_layer",)))
+    partly = replace(found, best=_with_float(found.best, "easy_layer"))
     taken = replace(taken, selection=replace(taken.selection, found=partly))
     beside = _beside_float_of(taken, taken.size_bytes)
     (note,) = describe_little(beside, None)
@@ -234,7 +239,7 @@ def test_a_model_that_is_hardly_smaller_than_float_says_so_with_what_to_build_in
     told, learnt = describe_little(beside, advice)
     assert (told, learnt) == (f"{note} Instead: --profile other, which helps.", *advice.learnt)
     assert describe_little(_beside_float_of(taken, 2 * taken.size_bytes), None) == ()
-    mostly = replace(found.best, float_nodes=tuple("abcdefghi"))
+    mostly = _with_float(found.best, *"abcdefghi")
     mostly = replace(mostly, judged=replace(mostly.judged, lowered=1))
     taken = replace(taken, selection=replace(taken.selection, found=replace(found, best=mostly)))
     (note,) = describe_little(_beside_float_of(taken, 2 * taken.size_bytes), None)
@@ -246,12 +251,13 @@ def test_a_few_float_nodes_that_compute_nearly_everything_save_little(tmp_path: 
     found = taken.selection.found
     assert found is not None
     costs = (
-        NodeCost(name="easy_layer", noise=0.1, macs=97),
-        NodeCost(name="spread_layer", noise=0.1, macs=3),
+        NodeSensitivity(name="easy_layer", noise=0.1, macs=97),
+        NodeSensitivity(name="spread_layer", noise=0.1, macs=3),
     )
 
     def with_float(*names: str) -> SearchedCombination:
-        best = replace(found.best, float_nodes=names, judged=replace(found.best.judged, lowered=9))
+        best = _with_float(found.best, *names)
+        best = replace(best, judged=replace(best.judged, lowered=9))
         chosen = replace(taken.selection, found=replace(found, best=best, sensitive_nodes=costs))
         return _beside_float_of(replace(taken, selection=chosen), 2 * taken.size_bytes)
 

@@ -18,10 +18,11 @@ from edgepack.packager.graph.shape_inference import add_shapes
 from edgepack.packager.profiles.pass_settings import Quantize
 from edgepack.packager.progress import silent
 from edgepack.packager.quantization.static import switchable_model as gated_model
-from edgepack.packager.quantization.static.calibrated import NOTHING_SPARED, CalibratedModel
+from edgepack.packager.quantization.static.calibrated_model import CalibratedModel
 from edgepack.packager.quantization.static.switchable_model import GatedModel
 from edgepack.packager.quantization.static.switchable_quantizers import GATES, add_gates
 from edgepack.packager.tensors.sequence import Samples
+from tests.unit.packager_passes.candidate_specs import spec
 from tests.unit.packager_passes.models import make_model, samples_for, weight
 
 _SETTINGS = Quantize(ops="all", activations="uint8", weights="int8")
@@ -51,11 +52,11 @@ def _gate(tmp_path: Path, samples: Samples) -> tuple[GatedModel, CalibratedModel
     calibrated = CalibratedModel(
         _branched(), _SETTINGS, samples, work_dir=tmp_path, progress=silent
     )
-    return calibrated.gate("minmax", tmp_path / "gated.onnx"), calibrated
+    return calibrated.gate(spec("minmax"), tmp_path / "gated.onnx"), calibrated
 
 
 def _in_one(calibrated: CalibratedModel, path: Path) -> Any:
-    plan, scales = calibrated.plan("minmax", NOTHING_SPARED, calibrated.index)
+    plan, scales = calibrated.plan(spec("minmax"), calibrated.index)
     with WeightsFile(path.with_suffix(".weights")) as rounded:
         gating = add_gates(calibrated.model, calibrated.index, plan, scales, rounded)
     save_model(gating.model, path)

@@ -22,10 +22,10 @@ class _Mortal(ToyMaker):
         super().__init__(_ERRORS, _METHODS)
         self._dies_at = dies_at
 
-    def build(self, method, float_nodes):  # type: ignore[no-untyped-def]
+    def build(self, spec):  # type: ignore[no-untyped-def]
         if len(self.built) + 1 == self._dies_at:
             raise _KilledError
-        return super().build(method, float_nodes)
+        return super().build(spec)
 
 
 @pytest.mark.parametrize("dies_at", [2, 3, 4, 5])
@@ -46,7 +46,7 @@ def test_a_killed_search_measures_nothing_twice_and_ends_with_the_same_bytes(
     assert found.sensitive_nodes == expected.sensitive_nodes
     before = 0 if dies_at == 2 else dies_at - 1  # the first is written with the second
     again = [entry for entry in maker.built if entry in whole.built[:before]]
-    assert again in ([], [(found.best.method, found.best.float_nodes)])
+    assert again in ([], [(found.best.method.id, found.best.float_nodes)])
 
 
 def test_a_finished_search_is_repeated_without_measuring_anything(tmp_path: Path) -> None:
@@ -55,7 +55,7 @@ def test_a_finished_search_is_repeated_without_measuring_anything(tmp_path: Path
     size = path.stat().st_size
     maker = ToyMaker(_ERRORS, _METHODS)
     second = search_toy(maker, tmp_path / "second", journal=Journal(path))
-    assert maker.built == [(first.best.method, first.best.float_nodes)], "only to have the file"
+    assert maker.built == [(first.best.method.id, first.best.float_nodes)], "only to have the file"
     assert maker.ranked == []
     assert second.best.path.read_bytes() == first.best.path.read_bytes()
     assert path.stat().st_size == size
@@ -89,7 +89,7 @@ def test_a_damaged_line_is_passed_over_and_measured_again(tmp_path: Path, damage
     path = tmp_path / "out.search" / "toy.jsonl"
     first = search_toy(ToyMaker(_ERRORS, _METHODS), tmp_path / "first", journal=Journal(path))
     lines = path.read_bytes().splitlines()
-    lines[0] = damage(lines[0])
+    lines[1] = damage(lines[1])
     path.write_bytes(b"\n".join(lines))  # and the last one without its end
 
     journal = Journal(path)
@@ -102,3 +102,31 @@ def test_a_damaged_line_is_passed_over_and_measured_again(tmp_path: Path, damage
     assert second.best.path.read_bytes() == first.best.path.read_bytes()
     assert Journal(path).damaged_lines == 1, "what was added stands on a line of its own"
     assert any("1 damaged line of" in note for note in second.notes)
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        pytest.param(b'{"journal_version":1}', id="older"),
+        pytest.param(b'{"journal_version":99}', id="newer"),
+        pytest.param(b'{"sha256":"","entry":{}}', id="without one"),
+        pytest.param(b"\xff", id="damaged"),
+    ],
+)
+def test_a_journal_of_another_version_is_left_as_it_is_and_not_used(
+    tmp_path: Path, header: bytes
+) -> None:
+    path = tmp_path / "out.search" / "toy.jsonl"
+    first = ToyMaker(_ERRORS, _METHODS)
+    search_toy(first, tmp_path / "first", journal=Journal(path))
+    _, *lines = path.read_bytes().splitlines(keepends=True)
+    content = b"".join((header, b"\n", *lines))
+    path.write_bytes(content)
+
+    second = ToyMaker(_ERRORS, _METHODS)
+    found = search_toy(second, tmp_path / "second", journal=Journal(path))
+
+    assert second.built == first.built
+    assert path.read_bytes() == content
+    (note,) = found.notes
+    assert note.startswith(f"The search's journal {path} is of another version: ")

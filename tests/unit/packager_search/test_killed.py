@@ -19,10 +19,10 @@ from tests.unit.packager_search.toys import ToyMaker, search_toy
 from tests.unit.packager_search.test_killed import _ERRORS, _KILLED_AT
 
 class Killed(ToyMaker):
-    def build(self, method, float_nodes):
+    def build(self, spec):
         if len(self.built) + 1 == _KILLED_AT:
             os.kill(os.getpid(), signal.SIGKILL)
-        return super().build(method, float_nodes)
+        return super().build(spec)
 
 folder = Path(sys.argv[1])
 maker = Killed(_ERRORS, {"plain": 1.0})

@@ -9,9 +9,10 @@ from onnx import helper
 
 from edgepack.packager.profiles.pass_settings import Quantize
 from edgepack.packager.progress import silent
-from edgepack.packager.quantization.static.calibrated import CalibratedModel
+from edgepack.packager.quantization.static.calibrated_model import CalibratedModel
 from edgepack.packager.quantization.static.ranking import rank_nodes
 from edgepack.packager.tensors.sequence import Feeds, Samples
+from tests.unit.packager_passes.candidate_specs import spec
 from tests.unit.packager_passes.models import make_model, samples_for, weight
 
 
@@ -34,7 +35,7 @@ def test_the_costliest_node_comes_first_and_is_measured_on_the_most_samples(tmp_
     samples = samples_for(model, 12)
     settings = Quantize(ops="compute", activations="uint8", weights="int8")
     calibrated = CalibratedModel(model, settings, samples, work_dir=tmp_path, progress=silent)
-    gated = calibrated.gate("minmax", tmp_path / "gated.onnx")
+    gated = calibrated.gate(spec("minmax"), tmp_path / "gated.onnx")
     runs: Counter[str] = Counter()
 
     class _Counting:
@@ -78,7 +79,7 @@ def test_what_spoils_a_detectors_scores_comes_before_what_moves_its_boxes_a_litt
     settings = Quantize(ops="compute", activations="uint8", weights="int8")
     calibrated = CalibratedModel(model, settings, samples, work_dir=tmp_path, progress=silent)
     ranked = rank_nodes(
-        calibrated.gate("minmax", tmp_path / "gated.onnx"), samples, progress=silent
+        calibrated.gate(spec("minmax"), tmp_path / "gated.onnx"), samples, progress=silent
     )
     assert [cost.name for cost in ranked] == ["score_head", "box_head"]
     assert ranked[0].noise > 3 * ranked[1].noise
@@ -100,7 +101,7 @@ def test_samples_on_which_a_detector_finds_nothing_do_not_rank_its_nodes(tmp_pat
     samples = Samples(count=12, read=read, source="test")
     settings = Quantize(ops="all", activations="uint8", weights="int8")
     calibrated = CalibratedModel(model, settings, samples, work_dir=tmp_path, progress=silent)
-    gated = calibrated.gate("minmax", tmp_path / "gated.onnx")
+    gated = calibrated.gate(spec("minmax"), tmp_path / "gated.onnx")
     measured: list[float] = []
 
     class _Watching:

@@ -1,4 +1,4 @@
-"""What nodes keep and compute decides which are spared, and which candidate is the best."""
+"""What nodes keep and compute decides which are promoted, and which candidate is the best."""
 
 import re
 from pathlib import Path
@@ -14,26 +14,28 @@ from edgepack.packager.profiles.pass_settings import QuantizeWeights
 from edgepack.packager.profiles.reading import load_profile
 from edgepack.packager.profiles.schema import AccuracyGate
 from edgepack.packager.progress import silent
-from edgepack.packager.quantization.contract import NodeCost
+from edgepack.packager.quantization.contract import NodeSensitivity
+from edgepack.packager.quantization.method import QuantizationMethod
 from edgepack.packager.quantization.savings import (
-    computing_given_away,
     describe_share,
-    given_away,
-    in_sparing_order,
+    lost_computing,
+    lost_savings,
+    promotion_order,
     worth_lowering,
 )
-from edgepack.packager.quantization.weight_only.maker import WeightQuantizer
+from edgepack.packager.quantization.weight_only.candidate_maker import WeightOnlyCandidateMaker
 from edgepack.packager.runtime.evaluator import Evaluator, Venue
 from edgepack.packager.runtime.model_run import ModelRunner
 from edgepack.packager.search.candidates import SearchResult
+from edgepack.packager.search.conditions import SearchConditions
 from edgepack.packager.search.journal import Journal
 from edgepack.packager.search.judge import CandidateJudge
 from edgepack.packager.search.search import search
 from edgepack.packager.search.time_limit import TimeLimit
-from edgepack.packager.search.tries import Conditions
 from edgepack.packager.tensors.sequence import Samples
+from tests.unit.packager_passes.candidate_specs import spec
 from tests.unit.packager_passes.models import make_model, weight
-from tests.unit.packager_search.toys import ToyMaker, search_toy, toy_tries
+from tests.unit.packager_search.toys import ToyMaker, search_toy, toy_trials
 
 _ROWS, _WIDTH = 1500, 64
 
@@ -57,13 +59,13 @@ def _encoder() -> onnx.ModelProto:
     )
 
 
-def _search_weights(folder: Path, raised_bits: int, share: float) -> SearchResult:
+def _search_weights(folder: Path, high_precision_bits: int, share: float) -> SearchResult:
     model = _encoder()
     rng = np.random.default_rng(0)
     ids = [rng.integers(0, _ROWS, (1, 8)).astype(np.float32) for _ in range(12)]
     samples = Samples(count=12, read=lambda index: {"numbers": ids[index]}, source="made")
-    settings = QuantizeWeights(methods=("rtn",), raised_bits=raised_bits)  # type: ignore[arg-type]
-    maker = WeightQuantizer(model, settings, samples, work_dir=folder, progress=silent)
+    settings = QuantizeWeights(methods=("rtn",), high_precision_bits=high_precision_bits)  # type: ignore[arg-type]
+    maker = WeightOnlyCandidateMaker(model, settings, samples, work_dir=folder, progress=silent)
     here = Venue(is_native=False, is_simulated=False, because="a test")
     gate = AccuracyGate(metric="explained_variance", explained_variance_min=share)
     float_run = ModelRunner(model, folder / "float.onnx").run
@@ -72,7 +74,7 @@ def _search_weights(folder: Path, raised_bits: int, share: float) -> SearchResul
         0.5,
         Evaluator(load_profile("cpu-int4"), here),
         CandidateJudge(float_run, samples, gate, None),
-        Conditions(limit=TimeLimit(None), journal=Journal(None)),
+        SearchConditions(limit=TimeLimit(None), journal=Journal(None)),
         work_dir=folder,
         progress=silent,
         is_hopeless=lambda run: False,
@@ -89,7 +91,7 @@ def _bits(path: Path) -> dict[str, int]:
 
 
 def test_a_large_table_keeps_four_bits_where_small_matrices_cost_as_much(tmp_path: Path) -> None:
-    found = _search_weights(tmp_path, raised_bits=8, share=0.98)
+    found = _search_weights(tmp_path, high_precision_bits=8, share=0.98)
     assert found.best.verdict.passed
     bits = _bits(found.best.path)
     assert bits["lookup"] == 4
@@ -101,7 +103,7 @@ def test_a_large_table_keeps_four_bits_where_small_matrices_cost_as_much(tmp_pat
 
 
 def test_weights_return_to_float_only_when_eight_bits_are_not_enough(tmp_path: Path) -> None:
-    found = _search_weights(tmp_path, raised_bits=8, share=0.99992)
+    found = _search_weights(tmp_path, high_precision_bits=8, share=0.99992)
     words = [attempt.what for attempt in found.attempts]
     assert any("4 of 4 nodes 8-bit (100% of the weights' bytes)" in what for what in words)
     assert found.best.float_nodes, "8 bits for all lose more than such a budget allows"
@@ -111,23 +113,23 @@ def test_weights_return_to_float_only_when_eight_bits_are_not_enough(tmp_path: P
 
 
 def test_without_more_bits_the_matrices_stay_float_and_the_table_does_not(tmp_path: Path) -> None:
-    found = _search_weights(tmp_path, raised_bits=0, share=0.98)
+    found = _search_weights(tmp_path, high_precision_bits=0, share=0.98)
     assert found.best.verdict.passed
     assert set(found.best.float_nodes) <= {"m0", "m1", "m2"}
-    assert found.attempts[-1].raised_nodes is None
+    assert found.attempts[-1].high_precision_nodes is None
 
 
 def test_of_candidates_within_the_budget_the_one_that_saves_most_is_best(tmp_path: Path) -> None:
     errors = {"large": 0.12, "small": 0.11, "tiny": 0.01}
     loads = {"large": Workload(macs=900), "small": Workload(macs=90), "tiny": Workload(macs=10)}
-    tries = toy_tries(ToyMaker(errors, {"plain": 1.0}, loads=loads), tmp_path / "work")
-    tries.rank("plain")
-    one = tries.add("plain", ("large",), "one large node")
-    two = tries.add("plain", ("small", "tiny"), "two that compute less")
-    assert tries.is_settled(one)
-    assert tries.is_settled(two)
+    trials = toy_trials(ToyMaker(errors, {"plain": 1.0}, loads=loads), tmp_path / "work")
+    trials.rank(QuantizationMethod(base="plain"))
+    one = trials.add(spec("plain", ("large",)), "one large node")
+    two = trials.add(spec("plain", ("small", "tiny")), "two that compute less")
+    assert trials.is_on_target(one)
+    assert trials.is_on_target(two)
     assert one.words == "plain, 1 of 3 nodes float (90% of the multiply-accumulates)"
-    assert tries.best is two
+    assert trials.best is two
 
 
 def test_the_most_saving_nodes_are_lowered_again_first(tmp_path: Path) -> None:
@@ -146,23 +148,25 @@ def test_the_most_saving_nodes_are_lowered_again_first(tmp_path: Path) -> None:
     assert "a" in found.best.float_nodes
 
 
-def test_weights_are_spared_by_noise_power_for_a_byte_and_computing_nodes_by_noise() -> None:
-    table = NodeCost(name="table", noise=0.06, weight_bytes=1000)
-    matrix = NodeCost(name="matrix", noise=0.03, weight_bytes=10)
-    assert in_sparing_order((table, matrix)) == (matrix, table)
-    large = NodeCost(name="large", noise=0.06, weight_bytes=1000, macs=5000)
-    small = NodeCost(name="small", noise=0.03, weight_bytes=10, macs=50)
-    assert in_sparing_order((large, small)) == (large, small)
+def test_weights_are_promoted_by_noise_power_for_a_byte_and_computing_nodes_by_noise() -> None:
+    table = NodeSensitivity(name="table", noise=0.06, weight_bytes=1000)
+    matrix = NodeSensitivity(name="matrix", noise=0.03, weight_bytes=10)
+    assert promotion_order((table, matrix)) == ("matrix", "table")
+    large = NodeSensitivity(name="large", noise=0.06, weight_bytes=1000, macs=5000)
+    small = NodeSensitivity(name="small", noise=0.03, weight_bytes=10, macs=50)
+    assert promotion_order((large, small)) == ("large", "small")
 
 
-def test_spared_nodes_give_away_their_bytes_or_what_they_compute_and_their_edges() -> None:
-    weights = [NodeCost(name=n, noise=0.1, weight_bytes=b) for n, b in (("a", 30), ("b", 10))]
-    assert given_away(weights, ("a",)) == pytest.approx(0.75)
-    computing = [NodeCost(name=n, noise=0.1, macs=m) for n, m in (("a", 30), ("b", 10))]
-    assert given_away(computing, ("a",)) == pytest.approx((0.75 + 0.5) / 2)
-    unknown = [NodeCost(name=n, noise=0.1) for n in "abcd"]
-    assert given_away(unknown, ("a",)) == pytest.approx(0.25)
-    assert given_away((), ()) == 0.0
+def test_promoted_nodes_lose_their_bytes_or_what_they_compute_and_their_edges() -> None:
+    weights = [
+        NodeSensitivity(name=n, noise=0.1, weight_bytes=b) for n, b in (("a", 30), ("b", 10))
+    ]
+    assert lost_savings(weights, ("a",)) == pytest.approx(0.75)
+    computing = [NodeSensitivity(name=n, noise=0.1, macs=m) for n, m in (("a", 30), ("b", 10))]
+    assert lost_savings(computing, ("a",)) == pytest.approx((0.75 + 0.5) / 2)
+    unknown = [NodeSensitivity(name=n, noise=0.1) for n in "abcd"]
+    assert lost_savings(unknown, ("a",)) == pytest.approx(0.25)
+    assert lost_savings((), ()) == 0.0
     assert describe_share(computing, ("a",)) == "75% of the multiply-accumulates"
     assert describe_share(weights, ("a", "b")) == "100% of the weights' bytes"
     assert describe_share(unknown, ("a",)) == ""
@@ -209,20 +213,24 @@ def test_each_step_of_an_lstm_multiplies_by_both_of_its_weights() -> None:
 
 
 def test_bytes_that_hardly_count_are_not_worth_a_candidate_and_every_computing_node_is() -> None:
-    weights = [NodeCost(name=n, noise=0.1, weight_bytes=b) for n, b in (("a", 999), ("b", 1))]
+    weights = [
+        NodeSensitivity(name=n, noise=0.1, weight_bytes=b) for n, b in (("a", 999), ("b", 1))
+    ]
     assert worth_lowering(weights, ("a", "b")) == ("a",)
-    computing = [NodeCost(name=n, noise=0.1, macs=m) for n, m in (("a", 999), ("b", 1))]
+    computing = [NodeSensitivity(name=n, noise=0.1, macs=m) for n, m in (("a", 999), ("b", 1))]
     assert worth_lowering(computing, ("a", "b")) == ("a", "b")
-    quiet = [NodeCost(name=n, noise=e, macs=10) for n, e in (("a", 0.1), ("b", 0.01))]
+    quiet = [NodeSensitivity(name=n, noise=e, macs=10) for n, e in (("a", 0.1), ("b", 0.01))]
     assert worth_lowering(quiet, ("a", "b")) == ("b", "a")
-    assert worth_lowering(quiet, ("b", "a")) == ("b", "a"), "whichever was spared first"
+    assert worth_lowering(quiet, ("b", "a")) == ("b", "a"), "whichever was promoted first"
 
 
-def test_of_computing_that_is_given_away_all_is_where_nothing_is_made_cheaper() -> None:
-    costs = [NodeCost(name=name, noise=0.1, macs=macs) for name, macs in (("a", 30), ("b", 10))]
-    moving = [NodeCost(name="c", noise=0.1)]
-    assert computing_given_away([*costs, *moving], ("b",)) == 0.25
-    assert computing_given_away([*costs, *moving], ("a", "b")) == 1.0, "c moves values only"
-    assert computing_given_away([*costs, *moving], ("c",)) == 0.0
-    assert computing_given_away(moving, ("c",)) == 1.0
-    assert computing_given_away([], ()) == 0.0, "no node had to be ranked, and none is spared"
+def test_all_computing_is_lost_where_nothing_is_made_cheaper() -> None:
+    costs = [
+        NodeSensitivity(name=name, noise=0.1, macs=macs) for name, macs in (("a", 30), ("b", 10))
+    ]
+    moving = [NodeSensitivity(name="c", noise=0.1)]
+    assert lost_computing([*costs, *moving], ("b",)) == 0.25
+    assert lost_computing([*costs, *moving], ("a", "b")) == 1.0, "c moves values only"
+    assert lost_computing([*costs, *moving], ("c",)) == 0.0
+    assert lost_computing(moving, ("c",)) == 1.0
+    assert lost_computing([], ()) == 0.0, "no node had to be ranked, and none is promoted"

@@ -7,9 +7,9 @@ import pytest
 from msgspec.structs import replace
 
 from edgepack.packager.runtime.model_run import Outputs, Run
-from edgepack.packager.search import tries
-from edgepack.packager.search.candidates import Demand
+from edgepack.packager.search import candidate_measurer
 from edgepack.packager.search.journal import Journal
+from edgepack.packager.search.search_target import SearchTarget
 from edgepack.packager.search.time_limit import OutOfTimeError, TimeLimit
 from tests.unit.packager_search.toys import ToyMaker, search_toy
 
@@ -41,7 +41,7 @@ def test_methods_are_tried_before_any_node_returns_to_float(tmp_path: Path) -> N
     found = search_toy(maker, tmp_path / "work")
     assert maker.built == [("plain", ()), ("better", ())]
     assert maker.ranked == []
-    assert found.best.method == "better"
+    assert found.best.method.id == "better"
     assert found.best.verdict.passed
 
 
@@ -83,27 +83,27 @@ _SIXTEEN = {"a": 0.1, "b": 0.1, "c": 0.0, "d": 0.1, "e": 0.0, "f": 0.0}
 
 
 def test_nodes_get_16_bits_before_any_stays_float(tmp_path: Path) -> None:
-    maker = ToyMaker(_ERRORS, {"plain": 1.0}, raised=_SIXTEEN)
+    maker = ToyMaker(_ERRORS, {"plain": 1.0}, sixteen=_SIXTEEN)
     found = search_toy(maker, tmp_path / "work")
     assert found.best.words == "plain, 2 of 6 nodes 16-bit"
-    assert set(found.best.raised) == {"b", "d"}
-    counts = [attempt.raised_nodes for attempt in found.attempts]
+    assert set(found.best.high_precision_nodes) == {"b", "d"}
+    counts = [attempt.high_precision_nodes for attempt in found.attempts]
     assert counts[:4] == [0, 6, 1, 2], "whether it helps at all is asked first"
     assert {attempt.float_nodes for attempt in found.attempts} == {0}
     assert not any("float" in attempt.because for attempt in found.attempts)
     assert found.attempts[2].because == "the 1 costliest node 16-bit"
 
 
-def test_what_16_bits_do_not_help_stays_float_and_no_more_is_raised_than_must_be(
+def test_what_16_bits_do_not_help_stays_float_and_no_more_is_high_precision_than_must_be(
     tmp_path: Path,
 ) -> None:
-    maker = ToyMaker(_ERRORS, {"plain": 1.0}, raised={**_SIXTEEN, "d": 1.0})
+    maker = ToyMaker(_ERRORS, {"plain": 1.0}, sixteen={**_SIXTEEN, "d": 1.0})
     found = search_toy(maker, tmp_path / "work", max_float_share=0.5)
     assert found.best.float_nodes == ("d",), "its weights are to blame"
     assert found.best.words == "plain, 1 of 6 nodes float, 1 16-bit"
-    assert maker.ranked == ["plain", "plain, raised"]
+    assert maker.ranked == ["plain", "plain in high precision"]
     assert found.sensitive_nodes[0].name == "d"
-    counts = [(attempt.float_nodes, attempt.raised_nodes) for attempt in found.attempts]
+    counts = [(attempt.float_nodes, attempt.high_precision_nodes) for attempt in found.attempts]
     assert counts[:3] == [(0, 0), (0, 6), (1, 5)]
 
 
@@ -117,9 +117,9 @@ class _Misleading(ToyMaker):
 
 
 def test_a_node_that_is_not_needed_among_the_16_bit_ones_is_lowered_again(tmp_path: Path) -> None:
-    maker = _Misleading(_ERRORS, {"plain": 1.0}, raised=_SIXTEEN)
+    maker = _Misleading(_ERRORS, {"plain": 1.0}, sixteen=_SIXTEEN)
     found = search_toy(maker, tmp_path / "work")
-    assert (found.best.float_nodes, set(found.best.raised)) == ((), {"b", "d"})
+    assert (found.best.float_nodes, set(found.best.high_precision_nodes)) == ((), {"b", "d"})
     assert any("without a among the 16-bit nodes" in entry.because for entry in found.attempts)
 
 
@@ -141,9 +141,9 @@ def test_what_its_maker_says_of_the_best_candidate_is_known_whether_measured_or_
     tmp_path: Path,
 ) -> None:
     class _Telling(ToyMaker):
-        def build(self, method, float_nodes):  # type: ignore[no-untyped-def]
-            note = f"{method} with {len(float_nodes)} nodes float"
-            return replace(super().build(method, float_nodes), notes=(note,))
+        def build(self, spec):  # type: ignore[no-untyped-def]
+            note = f"{spec.method.id} with {len(spec.float_nodes)} nodes float"
+            return replace(super().build(spec), notes=(note,))
 
     journal = Journal(tmp_path / "journal")
     for folder in ("measured", "recalled"):
@@ -156,7 +156,7 @@ def test_what_its_maker_says_of_the_best_candidate_is_known_whether_measured_or_
 def test_of_large_candidates_only_the_best_stays_on_the_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tries, "_KEPT_BYTES", 0)
+    monkeypatch.setattr(candidate_measurer, "_KEPT_BYTES", 0)
     found = search_toy(ToyMaker(_ERRORS, {"plain": 1.0}), tmp_path / "work")
     folders = [path for path in (tmp_path / "work").iterdir() if path.is_dir()]
     assert folders == [found.best.path.parent]
@@ -172,7 +172,7 @@ def test_when_the_time_is_used_up_the_best_until_then_is_taken_and_said(tmp_path
     maker = ToyMaker(_ERRORS, {"plain": 1.0, "worse": 2.0, "better": 0.1})
     found = search_toy(maker, tmp_path / "work", limit=TimeLimit(3.0, _Clock()))
     assert ("better", ()) not in maker.built
-    assert found.best.method == "plain"
+    assert found.best.method.id == "plain"
     (note,) = found.notes
     assert "3 s were used up" in note
     assert "does not hold the budget" in note
@@ -226,13 +226,13 @@ _FAR_OFF = {"a": 0.02, "b": 3.0, "c": 0.02, "d": 4.0, "e": 0.02, "f": 0.02, "g":
 class _Deceiving(ToyMaker):
     """`flattering` makes the two worst nodes less bad, and all others far worse."""
 
-    def build(self, method, float_nodes):  # type: ignore[no-untyped-def]
-        if method == "flattering":
+    def build(self, spec):  # type: ignore[no-untyped-def]
+        if spec.method.id == "flattering":
             errors = {name: 0.5 * e if e > 1.0 else 10.0 * e for name, e in _FAR_OFF.items()}
-            self.built.append((method, tuple(float_nodes)))
-            inner = ToyMaker(errors, {method: 1.0})
-            return inner.build(method, float_nodes)
-        return super().build(method, float_nodes)
+            self.built.append((spec.method.id, spec.float_nodes))
+            inner = ToyMaker(errors, {"flattering": 1.0})
+            return inner.build(replace(spec, high_precision_nodes=()))
+        return super().build(spec)
 
 
 def test_far_from_the_budget_methods_are_compared_with_the_worst_nodes_float(
@@ -251,19 +251,19 @@ def test_more_bits_are_worth_a_try_where_one_of_two_methods_holds_with_them(
     tmp_path: Path,
 ) -> None:
     sixteen = dict.fromkeys(_FAR_OFF, 0.01)
-    maker = _Deceiving(_FAR_OFF, {"honest": 1.0, "flattering": 1.0}, raised=sixteen)
+    maker = _Deceiving(_FAR_OFF, {"honest": 1.0, "flattering": 1.0}, sixteen=sixteen)
     found = search_toy(maker, tmp_path / "work")
     asked = [entry.what for entry in found.attempts if "may be enough" in entry.because]
     assert asked == ["flattering, 8 of 8 nodes 16-bit", "honest, 8 of 8 nodes 16-bit"]
-    assert (found.best.method, found.best.float_nodes) == ("honest", ())
-    assert set(found.best.raised) == {"b", "d"}
+    assert (found.best.method.id, found.best.float_nodes) == ("honest", ())
+    assert set(found.best.high_precision_nodes) == {"b", "d"}
 
 
 def test_where_nothing_holds_the_most_accurate_of_all_is_the_best(tmp_path: Path) -> None:
     maker = ToyMaker(_ERRORS, {"plain": 2.0, "better": 1.5, "worse": 1.8})
     found = search_toy(maker, tmp_path / "work", max_float_share=0.0)
     assert not found.best.verdict.passed
-    assert found.best.method == "better"
+    assert found.best.method.id == "better"
 
 
 def test_costly_methods_wait_until_the_plain_ones_fail_with_float_nodes(tmp_path: Path) -> None:
@@ -275,7 +275,7 @@ def test_costly_methods_wait_until_the_plain_ones_fail_with_float_nodes(tmp_path
     tried = [method for method, _ in short.built]
     assert tried == sorted(tried), "the plain method first, with nodes float, then the prepared one"
     assert short.built[tried.index("prepared")] == ("prepared", ("a", "b", "c", "d"))
-    assert found.best.method == "prepared"
+    assert found.best.method.id == "prepared"
     assert found.best.verdict.passed
 
 
@@ -299,29 +299,29 @@ def test_what_is_worse_than_a_near_candidate_is_not_run_to_the_end(tmp_path: Pat
 
 def test_a_larger_reserve_returns_more_nodes_to_float(tmp_path: Path) -> None:
     maker = ToyMaker({"a": 0.13, "b": 0.005, "c": 0.05}, {"plain": 1.0})
-    content = search_toy(maker, tmp_path / "content", demand=Demand(reserve=0.0))
-    strict = search_toy(maker, tmp_path / "strict", demand=Demand(reserve=0.9))
+    content = search_toy(maker, tmp_path / "content", target=SearchTarget(reserve=0.0))
+    strict = search_toy(maker, tmp_path / "strict", target=SearchTarget(reserve=0.9))
     assert content.best.float_nodes == ()
     assert "a" in strict.best.float_nodes
     assert strict.best.verdict.spare >= 0.9
-    quiet = Demand(reserve=0.0, noise_max=0.5 * strict.best.verdict.noise)
-    assert search_toy(maker, tmp_path / "quiet", demand=quiet).best.verdict.noise <= quiet.noise_max
+    quiet = SearchTarget(reserve=0.0, noise_max=0.5 * strict.best.verdict.noise)
+    assert search_toy(maker, tmp_path / "quiet", target=quiet).best.verdict.noise <= quiet.noise_max
 
 
-def test_a_demand_that_cannot_be_met_is_eased_to_half_of_what_can_be_gained(
+def test_a_target_that_cannot_be_met_is_relaxed_to_half_of_what_can_be_gained(
     tmp_path: Path,
 ) -> None:
     errors = {name: 0.015 if name in "abef" else 0.0 for name in "abcdefgh"}
     maker, limited = ToyMaker(errors, {"plain": 1.0}), 0.375
-    refused = search_toy(maker, tmp_path / "refused", demand=Demand(reserve=0.0)).best
+    refused = search_toy(maker, tmp_path / "refused", target=SearchTarget(reserve=0.0)).best
     assert refused.float_nodes == ()
-    demand = Demand(reserve=0.6, noise_max=0.1 * refused.verdict.noise)
-    most = search_toy(maker, tmp_path / "most", demand=demand, max_float_share=limited).best
-    assert not demand.is_met(most.verdict)
+    target = SearchTarget(reserve=0.6, noise_max=0.1 * refused.verdict.noise)
+    most = search_toy(maker, tmp_path / "most", target=target, max_float_share=limited).best
+    assert not target.is_met(most.verdict)
     assert len(most.float_nodes) == 3
-    eased = demand.eased(refused.verdict, most.verdict)
-    found = search_toy(maker, tmp_path / "eased", demand=eased, max_float_share=limited).best
-    assert eased.is_met(found.verdict)
+    relaxed = target.relaxed(refused.verdict, most.verdict)
+    found = search_toy(maker, tmp_path / "relaxed", target=relaxed, max_float_share=limited).best
+    assert relaxed.is_met(found.verdict)
     assert len(found.float_nodes) == 2
-    modest = Demand(reserve=0.1, noise_max=0.9 * refused.verdict.noise)
-    assert modest.eased(refused.verdict, most.verdict) == modest
+    modest = SearchTarget(reserve=0.1, noise_max=0.9 * refused.verdict.noise)
+    assert modest.relaxed(refused.verdict, most.verdict) == modest

@@ -1,6 +1,6 @@
-"""A maker whose candidates lose a known amount for each node and method: the search's simulator."""
+"""Candidates that lose a known amount for each node and method: the search's simulator."""
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -12,16 +12,24 @@ from edgepack.packager.graph.workload import Workload
 from edgepack.packager.profiles.reading import load_profile
 from edgepack.packager.profiles.schema import AccuracyGate
 from edgepack.packager.progress import Progress, silent
-from edgepack.packager.quantization.contract import Built, NodeCost, Raising
+from edgepack.packager.quantization.contract import (
+    BuiltCandidate,
+    CandidateSpec,
+    HighPrecision,
+    NodeSensitivity,
+)
+from edgepack.packager.quantization.method import QuantizationMethod
 from edgepack.packager.quantization.savings import with_workloads
 from edgepack.packager.runtime.evaluator import Evaluator, Venue, open_plain
 from edgepack.packager.runtime.model_run import Run
-from edgepack.packager.search.candidates import Demand, SearchResult
+from edgepack.packager.search.candidate_trials import CandidateTrials
+from edgepack.packager.search.candidates import SearchResult
+from edgepack.packager.search.conditions import SearchConditions
 from edgepack.packager.search.journal import Journal
 from edgepack.packager.search.judge import CandidateJudge
 from edgepack.packager.search.search import search
+from edgepack.packager.search.search_target import SearchTarget
 from edgepack.packager.search.time_limit import TimeLimit
-from edgepack.packager.search.tries import Conditions, Tries
 from edgepack.packager.tensors.sequence import Samples
 
 _WIDTH = 64
@@ -46,13 +54,13 @@ def toy_model(errors: Mapping[str, float]) -> onnx.ModelProto:
 
 
 class ToyMaker:
-    """Makes candidates of the toy model.
+    """Makes candidates of the toy model; in `built` is what was made, and in `ranked` by what.
 
     Args:
         errors: What lowering each node costs.
         methods: By method a factor on the errors.
         costly: The same for methods that are tried later.
-        raised: By node the share of its error that is left with 16 bits; None: none get them.
+        sixteen: By node the share of its error that is left with 16 bits; None: none get them.
         loads: By node what it keeps and computes; None: nothing is known.
     """
 
@@ -63,67 +71,52 @@ class ToyMaker:
         errors: Mapping[str, float],
         methods: Mapping[str, float],
         costly: Mapping[str, float] | None = None,
-        raised: Mapping[str, float] | None = None,
+        sixteen: Mapping[str, float] | None = None,
         loads: Mapping[str, Workload] | None = None,
     ) -> None:
         self._loads = loads or {}
         self._errors = errors
         self._factors = {**methods, **(costly or {})}
-        self.methods = tuple(methods)
-        self.costly_methods = tuple(costly or {})
+        self._left = sixteen or {}
+        self.methods = tuple(QuantizationMethod(base=name) for name in methods)
+        self.costly_methods = tuple(QuantizationMethod(base=name) for name in costly or {})
         self.names = tuple(errors)
-        self.raising: Raising | None = None
-        if raised is not None:
-            self._left = raised
-            self.raising = Raising(
-                word="16-bit",
-                names=self.names,
-                build=self._build_raised,
-                rank=self._rank_raised,
+        self.high_precision: HighPrecision | None = None
+        if sixteen is not None:
+            self.high_precision = HighPrecision(
+                words="16-bit", names=self.names, rank=self._rank_in_high_precision
             )
         self.built: list[tuple[str, tuple[str, ...]]] = []
         self.ranked: list[str] = []
 
-    def build(self, method: str, float_nodes: Collection[str]) -> Built:
-        self.built.append((method, tuple(float_nodes)))
-        factor = self._factors[method]
-        model = toy_model(
-            {
-                name: 0.0 if name in float_nodes else factor * error
-                for name, error in self._errors.items()
-            }
-        )
-        lowered = tuple(name for name in self.names if name not in float_nodes)
-        return Built(model=model, lowered=lowered)
-
-    def _build_raised(
-        self, method: str, float_nodes: Collection[str], raised: Collection[str]
-    ) -> Built:
-        full = dict(self._errors)
-        self._errors = {
-            name: error * (self._left[name] if name in raised else 1.0)
-            for name, error in full.items()
-        }
-        built = self.build(method, float_nodes)
-        self._errors = full
-        return built
-
-    def _rank_raised(
-        self, method: str, samples: Samples, progress: Progress
-    ) -> tuple[NodeCost, ...]:
-        self.ranked.append(f"{method}, raised")
-        costs = [
-            NodeCost(name=name, noise=error * self._left[name])
+    def build(self, spec: CandidateSpec) -> BuiltCandidate:
+        self.built.append((spec.method.id, spec.float_nodes))
+        factor = self._factors[spec.method.id]
+        lowered = tuple(name for name in self.names if name not in spec.float_nodes)
+        errors = {
+            name: factor * error * (self._left[name] if name in spec.high_precision_nodes else 1.0)
             for name, error in self._errors.items()
-        ]
-        return tuple(sorted(costs, key=lambda cost: (-cost.noise, cost.name)))
+        }
+        model = toy_model({name: errors[name] if name in lowered else 0.0 for name in self.names})
+        return BuiltCandidate(model=model, lowered=lowered)
 
-    def rank(self, method: str, samples: Samples, progress: Progress) -> tuple[NodeCost, ...]:
-        self.ranked.append(method)
-        costs = [NodeCost(name=name, noise=error) for name, error in self._errors.items()]
-        progress("ranking nodes", len(costs), len(costs))
-        ranked = sorted(costs, key=lambda cost: (-cost.noise, cost.name))
-        return with_workloads(ranked, self._loads)
+    def rank(
+        self, method: QuantizationMethod, samples: Samples, progress: Progress
+    ) -> tuple[NodeSensitivity, ...]:
+        self.ranked.append(method.id)
+        progress("ranking nodes", len(self.names), len(self.names))
+        return with_workloads(_ranked(self._errors), self._loads)
+
+    def _rank_in_high_precision(
+        self, method: QuantizationMethod, samples: Samples, progress: Progress
+    ) -> tuple[NodeSensitivity, ...]:
+        self.ranked.append(f"{method.id} in high precision")
+        return _ranked({name: error * self._left[name] for name, error in self._errors.items()})
+
+
+def _ranked(errors: Mapping[str, float]) -> tuple[NodeSensitivity, ...]:
+    nodes = [NodeSensitivity(name=name, noise=error) for name, error in errors.items()]
+    return tuple(sorted(nodes, key=lambda node: (-node.noise, node.name)))
 
 
 def search_toy(
@@ -134,7 +127,7 @@ def search_toy(
     limit: TimeLimit | None = None,
     context: str = "toy",
     max_float_share: float = 1.0,
-    demand: Demand | None = None,
+    target: SearchTarget | None = None,
     progress: Progress = silent,
     sample_count: int = 12,
     is_hopeless: Callable[[Run], bool] = lambda run: False,
@@ -146,11 +139,11 @@ def search_toy(
         max_float_share,
         _evaluator(),
         _judge(maker, folder, sample_count),
-        Conditions(
+        SearchConditions(
             limit=limit or TimeLimit(None),
             journal=journal or Journal(None),
             context=context,
-            demand=demand or Demand(),
+            target=target or SearchTarget(),
         ),
         work_dir=folder,
         progress=progress,
@@ -158,14 +151,14 @@ def search_toy(
     )
 
 
-def toy_tries(maker: ToyMaker, folder: Path) -> Tries:
+def toy_trials(maker: ToyMaker, folder: Path) -> CandidateTrials:
     """No candidates yet, judged as `search_toy` does."""
     folder.mkdir(parents=True)
-    return Tries(
+    return CandidateTrials(
         maker,
         _evaluator(),
         _judge(maker, folder),
-        Conditions(limit=TimeLimit(None), journal=Journal(None)),
+        SearchConditions(limit=TimeLimit(None), journal=Journal(None)),
         work_dir=folder,
         progress=silent,
     )

@@ -25,16 +25,18 @@ from edgepack.packager.pipeline.selection import (
 from edgepack.packager.profiles.pass_settings import Lowering
 from edgepack.packager.profiles.schema import Profile
 from edgepack.packager.progress import Progress
-from edgepack.packager.quantization.contract import CandidateMaker
-from edgepack.packager.quantization.maker_of_pass import make_maker
+from edgepack.packager.quantization.candidate_makers import make_candidate_maker
+from edgepack.packager.quantization.contract import CandidateMaker, CandidateSpec
 from edgepack.packager.runtime.evaluator import Evaluator, Venue
 from edgepack.packager.runtime.restored_weights import nodes_with_restored_weights
-from edgepack.packager.search.candidates import Candidate, Demand, SearchResult
+from edgepack.packager.search.candidate_trials import CandidateTrials
+from edgepack.packager.search.candidates import Candidate, SearchResult
+from edgepack.packager.search.conditions import SearchConditions
 from edgepack.packager.search.judge import MOST_SAMPLES, CandidateJudge
 from edgepack.packager.search.kept_float import KeptFloat
 from edgepack.packager.search.race import Race
 from edgepack.packager.search.search import search
-from edgepack.packager.search.tries import Conditions, Tries
+from edgepack.packager.search.search_target import SearchTarget
 from edgepack.packager.source.watched_outputs import postprocessing_names
 from edgepack.packager.tensors.sequence import Samples
 from edgepack.packager.wording import counted
@@ -65,7 +67,7 @@ class CandidateSelector:
         profile: Profile,
         venue: Venue,
         inputs: EvaluationInputs,
-        conditions: Conditions,
+        conditions: SearchConditions,
         work_dir: Path,
         progress: Progress,
     ) -> None:
@@ -86,7 +88,7 @@ class CandidateSelector:
             return
         if profile.lowering is None:
             return
-        self._maker = make_maker(
+        self._maker = make_candidate_maker(
             prepared.model,
             profile.lowering,
             inputs.split.calibration,
@@ -106,7 +108,7 @@ class CandidateSelector:
         """Whether the time that was given for the search is used up."""
         return self._conditions.limit.left_s == 0.0
 
-    def select(self, target: Demand) -> Selection:
+    def select(self, target: SearchTarget) -> Selection:
         """Searches, and decides.
 
         Args:
@@ -130,7 +132,7 @@ class CandidateSelector:
             settings.max_float_share,
             self._evaluator,
             self._judge,
-            replace(self._conditions, demand=target),
+            replace(self._conditions, target=target),
             work_dir=self._folder / f"search-{self._searches}",
             progress=self._progress,
             is_hopeless=self._race.is_hopeless,
@@ -152,11 +154,7 @@ class CandidateSelector:
         if self._maker is None:
             raise ValueError("nothing is lowered")
         together = tuple(dict.fromkeys((*candidate.float_nodes, *float_nodes)))
-        raising = self._maker.raising
-        if candidate.raised and raising is not None:
-            built = raising.build(candidate.method, together, candidate.raised)
-        else:
-            built = self._maker.build(candidate.method, together)
+        built = self._maker.build(replace(candidate.spec, float_nodes=together))
         path = self._folder / "again" / "model.onnx"
         path.parent.mkdir(exist_ok=True)
         save_model(built.model, path)
@@ -179,7 +177,7 @@ class CandidateSelector:
         """
         if self._maker is None or self._judge is None:
             return None
-        tries = Tries(
+        trials = CandidateTrials(
             self._maker,
             self._evaluator,
             self._judge,
@@ -187,7 +185,8 @@ class CandidateSelector:
             work_dir=self._folder / "first",
             progress=self._progress,
         )
-        return tries.add(self._maker.methods[0], (), "whether it may do").verdict
+        first = CandidateSpec(method=self._maker.methods[0])
+        return trials.add(first, "whether it may do").verdict
 
     def _decide(self, found: SearchResult) -> Selection:
         """Between the best candidate and the float model."""

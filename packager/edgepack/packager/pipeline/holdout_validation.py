@@ -2,7 +2,7 @@
 
 The search chooses by few samples, and the best of many candidates is partly the luckiest one. So
 held-out samples judge it, and what they refuse is searched on with a stricter target (a small miss
-makes a slightly stricter one: `larger_demand`), at most three times. What passes only because one
+makes a slightly stricter one: `search_target`), at most three times. What passes only because one
 of few samples may differ is searched on too, at most twice: one of 29 may stand for one in a
 hundred or for one in ten. Certainty is not bought with all that quantization saves: where a surer
 candidate has the bytes and the multiply-accumulates of the float model, the one before is kept.
@@ -22,13 +22,17 @@ from edgepack.packager.pipeline.savings_summary import saves_nothing
 from edgepack.packager.pipeline.selection import SearchedCombination
 from edgepack.packager.pipeline.settings_search import SettingsSearch
 from edgepack.packager.pipeline.variant_validation import ValidatedCombination, VariantValidator
-from edgepack.packager.search.candidates import Demand
-from edgepack.packager.search.larger_demand import MOST_TIMES, Larger, larger_demand
+from edgepack.packager.search.search_target import (
+    MOST_TIMES,
+    SearchTarget,
+    StricterTarget,
+    stricter_target,
+)
 
 _TURNS_TO_BE_SURE = 2
 """The last turn is for what is refused: what passes, surely or not, is taken."""
 
-_EASED = "None does: half of what the most accurate candidate gains is taken for enough."
+_RELAXED = "None does: half of what the most accurate candidate gains is taken for enough."
 
 
 def search_until_valid(
@@ -48,14 +52,14 @@ def search_until_valid(
         BuildError: A candidate cannot be made or run.
     """
     validated = validator.validate(search, searched)
-    target: Larger | None = None
+    stricter: StricterTarget | None = None
     for turn in range(MOST_TIMES):
         objection = _objection(turn, validated)
         if not objection:
             break
-        target = _stricter_target(turn, validated, target)
-        validated = validated.with_note(_describe_target(objection, target))
-        further = _search_further(search, validated, turn, target)
+        stricter = _stricter_target(turn, validated, stricter)
+        validated = validated.with_note(_describe_target(objection, stricter))
+        further = _search_further(search, validated, turn, stricter)
         if further is None:
             validated = validated.with_note(_describe_standstill(search))
             break
@@ -114,33 +118,35 @@ def _objection(turn: int, validated: ValidatedCombination) -> str:
     return f"On its provider {words} is off ({run.refusal.problem})"
 
 
-def _stricter_target(turn: int, validated: ValidatedCombination, before: Larger | None) -> Larger:
+def _stricter_target(
+    turn: int, validated: ValidatedCombination, before: StricterTarget | None
+) -> StricterTarget:
     found = validated.searched.selection.found
     if found is None:
         raise ValueError("nothing was lowered, so nothing can be nearer")
     missed = None if validated.verdict.passed else validated.verdict
-    return larger_demand(turn, found.best.verdict, missed, before)
+    return stricter_target(turn, found.best.verdict, missed, before)
 
 
 def _search_further(
-    search: SettingsSearch, refused: ValidatedCombination, turn: int, target: Larger
+    search: SettingsSearch, refused: ValidatedCombination, turn: int, stricter: StricterTarget
 ) -> tuple[SearchedCombination, tuple[str, ...]] | None:
     """What a stricter target finds, with notes; None where that is nothing new."""
-    further = search.search_further(refused.searched, target.demand)
+    further = search.search_further(refused.searched, stricter.target)
     if further is None:
         return None
     if turn < _TURNS_TO_BE_SURE:
-        eased = _ease(search, refused.searched, further, target.demand)
-        if eased is not None:
-            return eased, (_EASED,)
+        relaxed = _relax(search, refused.searched, further, stricter.target)
+        if relaxed is not None:
+            return relaxed, (_RELAXED,)
     return further, ()
 
 
-def _ease(
+def _relax(
     search: SettingsSearch,
     refused: SearchedCombination,
     further: SearchedCombination,
-    target: Demand,
+    target: SearchTarget,
 ) -> SearchedCombination | None:
     """Between a refused candidate and the most accurate one, where nothing meets the target."""
     before, after = refused.selection.found, further.selection.found
@@ -149,14 +155,14 @@ def _ease(
     best = after.best.verdict
     if target.is_met(best) or not best.passed:
         return None
-    return search.search_further(further, target.eased(before.best.verdict, best))
+    return search.search_further(further, target.relaxed(before.best.verdict, best))
 
 
-def _describe_target(objection: str, target: Larger) -> str:
+def _describe_target(objection: str, stricter: StricterTarget) -> str:
     return (
-        f"{objection}: the search went on for a candidate that leaves {target.demand.reserve:.0%} "
-        f"of the budget and makes {target.share:.0%} of its error"
-        f"{', in proportion to the miss' if target.is_in_proportion else ''}."
+        f"{objection}: the search went on for a candidate that leaves "
+        f"{stricter.target.reserve:.0%} of the budget and makes {stricter.share:.0%} of its error"
+        f"{', in proportion to the miss' if stricter.is_in_proportion else ''}."
     )
 
 

@@ -22,9 +22,9 @@ from edgepack.packager.profiles.reading import load_profile
 from edgepack.packager.profiles.schema import Profile
 from edgepack.packager.runtime.evaluator import find_venue
 from edgepack.packager.search.candidates import SearchResult
+from edgepack.packager.search.conditions import SearchConditions
 from edgepack.packager.search.context import describe_context
 from edgepack.packager.search.time_limit import OutOfTimeError
-from edgepack.packager.search.tries import Conditions
 
 _MUCH_LESS = 0.5
 """Share of a profile's loss below which another one will need fewer float nodes."""
@@ -81,7 +81,7 @@ def _look_at(
     folder.mkdir(parents=True, exist_ok=True)
     try:
         resources.limit.check()
-        conditions = Conditions(
+        conditions = SearchConditions(
             limit=resources.limit,
             journal=resources.journal,
             context=f"{context} {other.sha256}",
@@ -149,10 +149,10 @@ def _value(own: Verdict, *, beside: Verdict) -> str:
 
 
 def _all_lowered(found: SearchResult | None) -> Verdict | None:
-    """The best verdict on a candidate without a node that is spared."""
+    """The best verdict on a candidate without a promoted node."""
     whole = [
         candidate.verdict
         for candidate in (found.candidates if found else ())
-        if not candidate.float_nodes and not candidate.raised
+        if not candidate.float_nodes and not candidate.high_precision_nodes
     ]
     return max(whole, key=lambda verdict: verdict.spare, default=None)

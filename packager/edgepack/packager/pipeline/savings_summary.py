@@ -6,7 +6,7 @@ from edgepack.packager.gates.checks import LITTLE_SAVED, Advice
 from edgepack.packager.graph.model_files import load_model
 from edgepack.packager.graph.workload import float_weights
 from edgepack.packager.pipeline.selection import SearchedCombination
-from edgepack.packager.quantization.savings import computing_given_away
+from edgepack.packager.quantization.savings import lost_computing
 from edgepack.packager.search.candidates import Candidate
 
 _NOTHING_SAVED = 0.99
@@ -22,7 +22,7 @@ def saves_nothing(searched: SearchedCombination) -> bool:
     found, best = searched.selection.found, _lowered(searched)
     if found is None or best is None:
         return False
-    computing = computing_given_away(found.sensitive_nodes, best.float_nodes)
+    computing = lost_computing(found.sensitive_nodes, best.float_nodes)
     return min(_size_share(searched), computing) >= _NOTHING_SAVED
 
 
@@ -69,9 +69,9 @@ def _lowered(searched: SearchedCombination) -> Candidate | None:
 def _float_computing(searched: SearchedCombination, best: Candidate) -> float:
     """Share of the multiply-accumulates in float nodes; 0 where lowering makes none cheaper."""
     found = searched.selection.found
-    costs = found.sensitive_nodes if found is not None else ()
-    is_known = any(cost.macs for cost in costs)
-    return computing_given_away(costs, best.float_nodes) if is_known else 0.0
+    nodes = found.sensitive_nodes if found is not None else ()
+    is_known = any(node.macs for node in nodes)
+    return lost_computing(nodes, best.float_nodes) if is_known else 0.0
 
 
 def _size_share(searched: SearchedCombination) -> float:

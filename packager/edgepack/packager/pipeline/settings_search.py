@@ -28,11 +28,11 @@ from edgepack.packager.pipeline.selection import (
 from edgepack.packager.profiles.pass_settings import Lowering
 from edgepack.packager.profiles.schema import Profile
 from edgepack.packager.progress import Progress
-from edgepack.packager.search.candidates import Demand
 from edgepack.packager.search.combinations import Combination
+from edgepack.packager.search.conditions import SearchConditions
 from edgepack.packager.search.context import describe_context
+from edgepack.packager.search.search_target import SearchTarget
 from edgepack.packager.search.time_limit import OutOfTimeError
-from edgepack.packager.search.tries import Conditions
 
 
 class SettingsSearch:
@@ -89,7 +89,7 @@ class SettingsSearch:
                         self._inputs, combination.profile, folder, self._resources.progress
                     )
                 selector = self._make_selector(combination, prepared[key], folder)
-                selection = selector.select(Demand())
+                selection = selector.select(SearchTarget())
             except OutOfTimeError:
                 skipped.append(f"no time was left for {combination.words}")
                 continue
@@ -115,7 +115,7 @@ class SettingsSearch:
         return with_whole_search(best, searched, skipped)
 
     def search_further(
-        self, searched: SearchedCombination, target: Demand
+        self, searched: SearchedCombination, target: SearchTarget
     ) -> SearchedCombination | None:
         """Searches the combination on, with a stricter target.
 
@@ -150,7 +150,7 @@ class SettingsSearch:
         """
         self.selector.exclude_nodes(nodes)
         try:
-            return searched.with_selection(self.selector.select(Demand()))
+            return searched.with_selection(self.selector.select(SearchTarget()))
         except OutOfTimeError:
             return None
 
@@ -159,7 +159,7 @@ class SettingsSearch:
     ) -> CandidateSelector:
         inputs = self._inputs
         context = describe_context(inputs.source, inputs.split, combination.profile, inputs.metric)
-        conditions = Conditions(
+        conditions = SearchConditions(
             limit=self._resources.limit,
             journal=self._resources.journal,
             context=context,

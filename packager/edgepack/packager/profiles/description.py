@@ -146,10 +146,10 @@ def _unused_bit(reduce_range: bool) -> str:
 
 def _first_help(entry: Lowering) -> str:
     """What nodes that cost too much get before they stay float."""
-    if isinstance(entry, Quantize) and entry.can_raise:
+    if isinstance(entry, Quantize) and entry.has_high_precision:
         return f"nodes that cost too much get {entry.high_precision_activations} activations; "
-    if isinstance(entry, QuantizeWeights) and entry.can_raise:
-        return f"nodes that cost too much get weights of {entry.raised_bits} bits; "
+    if isinstance(entry, QuantizeWeights) and entry.has_high_precision:
+        return f"nodes that cost too much get weights of {entry.high_precision_bits} bits; "
     return ""
 
 

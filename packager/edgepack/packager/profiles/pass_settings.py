@@ -193,7 +193,7 @@ class Quantize(Section, frozen=True, kw_only=True, tag_field="name", tag="quanti
         return "a{}w{}".format(*bits)
 
     @property
-    def can_raise(self) -> bool:
+    def has_high_precision(self) -> bool:
         """Whether nodes can get activations with more bits than the others have."""
         return bool(self.high_precision_activations) and self.activations not in WIDE_TYPES
 
@@ -257,8 +257,8 @@ class QuantizeWeights(Section, frozen=True, kw_only=True, tag_field="name", tag=
             with zero points that shrink the error (half-quadratic), `gptq` with later weights
             making up for earlier ones' errors on the calibration samples.
         bits: Bits of a weight.
-        raised_bits: Bits of the weights of nodes that cost too much, before any node returns to
-            float; 0: none get more. It says nothing where `bits` are 8 already.
+        high_precision_bits: Bits of the weights of nodes that cost too much, before any node
+            returns to float; 0: none get more. It says nothing where `bits` are 8 already.
         block_size: Weights along the inner axis that share a scale.
         symmetric: Zero point in the middle of the type's range; `hqq` needs it free.
         embeddings: Whether tables that Gather reads are quantized too, by `rtn`.
@@ -269,7 +269,7 @@ class QuantizeWeights(Section, frozen=True, kw_only=True, tag_field="name", tag=
 
     methods: tuple[Literal["rtn", "hqq", "gptq"], ...] = ("rtn", "hqq", "gptq")
     bits: Literal[4, 8] = 4
-    raised_bits: Literal[0, 8] = 0
+    high_precision_bits: Literal[0, 8] = 0
     block_size: Literal[16, 32, 64, 128, 256] = 32
     symmetric: bool = False
     embeddings: bool = True
@@ -283,9 +283,9 @@ class QuantizeWeights(Section, frozen=True, kw_only=True, tag_field="name", tag=
         return f"MatMul and Gemm with constant weights{tables} of 1,024 numbers or more"
 
     @property
-    def can_raise(self) -> bool:
+    def has_high_precision(self) -> bool:
         """Whether nodes can get weights with more bits than the others have."""
-        return self.raised_bits > self.bits
+        return self.high_precision_bits > self.bits
 
 
 Lowering = Quantize | Float16 | QuantizeDynamic | QuantizeWeights

@@ -1,17 +1,39 @@
-"""What the search needs of a lowering: candidates by method and by nodes that are spared.
+"""What the search needs of a lowering: candidates by method and by the precision of their nodes.
 
-The search knows nothing of integers, halves or blocks of weights; whoever lowers a model does.
+The search knows nothing of integers, 16-bit floats or blocks of weights; candidate makers do.
 """
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from typing import Protocol
 
 import msgspec
 import onnx
 
 from edgepack.packager.progress import Progress
+from edgepack.packager.quantization.method import QuantizationMethod
 from edgepack.packager.tensors.observations import Observation
 from edgepack.packager.tensors.sequence import Samples
+
+
+class CandidateSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """Which candidate to make.
+
+    Attributes:
+        method: How it is made.
+        float_nodes: Nodes that stay float.
+        high_precision_nodes: Nodes that get more bits than the others; what is among the float
+            ones too is float.
+    """
+
+    method: QuantizationMethod
+    float_nodes: tuple[str, ...] = ()
+    high_precision_nodes: tuple[str, ...] = ()
+
+    @property
+    def key(self) -> str:
+        """The same for the same candidate, whatever the order of the nodes; journals keep it."""
+        nodes = (sorted(self.float_nodes), sorted(self.high_precision_nodes))
+        return msgspec.json.encode([self.method.id, *nodes]).decode()
 
 
 class Origin(msgspec.Struct, frozen=True, kw_only=True):
@@ -27,7 +49,7 @@ class Origin(msgspec.Struct, frozen=True, kw_only=True):
     observed: Mapping[str, Observation] = msgspec.field(default_factory=dict)
 
 
-class Built(msgspec.Struct, frozen=True, kw_only=True):
+class BuiltCandidate(msgspec.Struct, frozen=True, kw_only=True):
     """A candidate in memory.
 
     Attributes:
@@ -43,8 +65,8 @@ class Built(msgspec.Struct, frozen=True, kw_only=True):
     origin: Origin = Origin()
 
 
-class NodeCost(msgspec.Struct, frozen=True, kw_only=True):
-    """What lowering one node alone costs, and what it is good for.
+class NodeSensitivity(msgspec.Struct, frozen=True, kw_only=True):
+    """What lowering one node alone costs, and what it saves.
 
     Attributes:
         name: The node.
@@ -60,23 +82,25 @@ class NodeCost(msgspec.Struct, frozen=True, kw_only=True):
     macs: int = 0
 
 
-class Raising(msgspec.Struct, frozen=True, kw_only=True):
-    """How a maker gives nodes more bits than the others have, in place of float.
+Rank = Callable[[QuantizationMethod, Samples, Progress], tuple[NodeSensitivity, ...]]
+"""See `CandidateMaker.rank`."""
+
+
+class HighPrecision(msgspec.Struct, frozen=True, kw_only=True):
+    """What a maker can give nodes in place of float: more bits than the others have.
 
     Activations get 16 in place of 8 while weights stay as they are, or weights 8 in place of 4.
 
     Attributes:
-        word: What a raised node is, as people are told: "16-bit".
-        names: The nodes that can be raised by themselves, in graph order.
-        build: Makes a candidate of a method, the nodes that stay float, and those that are raised.
-        rank: As `CandidateMaker.rank`, with all of `names` raised: what is to blame for what is
-            lost even so.
+        words: What such a node is, as people are told: "16-bit".
+        names: The nodes that can get it by themselves, in graph order.
+        rank: As `CandidateMaker.rank`, with all of `names` in high precision: what is to blame for
+            what is lost even so.
     """
 
-    word: str
+    words: str
     names: tuple[str, ...]
-    build: Callable[[str, Collection[str], Collection[str]], Built]
-    rank: Callable[[str, Samples, Progress], tuple[NodeCost, ...]]
+    rank: Rank
 
 
 class CandidateMaker(Protocol):
@@ -87,30 +111,32 @@ class CandidateMaker(Protocol):
         """What it does to nodes, as people are told: "quantized", "converted"."""
 
     @property
-    def methods(self) -> tuple[str, ...]:
-        """Ways to make a candidate, in the order to try; words that people are shown."""
+    def methods(self) -> tuple[QuantizationMethod, ...]:
+        """Methods in the order to try."""
 
     @property
-    def costly_methods(self) -> tuple[str, ...]:
-        """Further ways, which take much longer to make; for where the others are not enough."""
+    def costly_methods(self) -> tuple[QuantizationMethod, ...]:
+        """Further ones, which take much longer; for where the others are not enough."""
 
     @property
-    def raising(self) -> Raising | None:
-        """How nodes get more bits, where that is to be tried before any stays float."""
+    def high_precision(self) -> HighPrecision | None:
+        """More bits for some nodes, where that is to be tried before any stays float."""
 
     @property
     def names(self) -> tuple[str, ...]:
         """Every node that can be lowered, in graph order."""
 
-    def build(self, method: str, float_nodes: Collection[str]) -> Built:
+    def build(self, spec: CandidateSpec) -> BuiltCandidate:
         """Makes one candidate.
 
         Args:
-            method: One of `methods` or `costly_methods`.
-            float_nodes: Nodes of `names` that stay float.
+            spec: With one of `methods` or `costly_methods`, float nodes of `names`, and high
+                precision for nodes of `high_precision.names`.
         """
 
-    def rank(self, method: str, samples: Samples, progress: Progress) -> tuple[NodeCost, ...]:
+    def rank(
+        self, method: QuantizationMethod, samples: Samples, progress: Progress
+    ) -> tuple[NodeSensitivity, ...]:
         """Measures what lowering each node alone costs.
 
         Args:

@@ -4,16 +4,17 @@ For lowerings that a gate inside the graph cannot switch: each node's model is b
 run. That is seconds for each, so where there are many nodes neighbours are measured together.
 """
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
 import onnx
+from msgspec.structs import replace
 
 from edgepack.packager.graph.model_files import save_model
 from edgepack.packager.metrics.noise import NoiseMeter
 from edgepack.packager.progress import Progress
-from edgepack.packager.quantization.contract import NodeCost
+from edgepack.packager.quantization.contract import BuiltCandidate, CandidateSpec, NodeSensitivity
 from edgepack.packager.runtime.model_run import Outputs, Run
 from edgepack.packager.samples.padding import without_padding
 from edgepack.packager.tensors.sequence import Samples
@@ -26,19 +27,21 @@ _MOST_RUNS = 300
 def rank_one_at_a_time(
     float_model: onnx.ModelProto,
     names: Sequence[str],
-    build: Callable[[Collection[str]], onnx.ModelProto],
+    spec: CandidateSpec,
+    build: Callable[[CandidateSpec], BuiltCandidate],
     open_: Callable[[Path], Run],
     samples: Samples,
     *,
     work_dir: Path,
     progress: Progress,
-) -> tuple[NodeCost, ...]:
+) -> tuple[NodeSensitivity, ...]:
     """Orders nodes by what they cost, worst first.
 
     Args:
         float_model: The float model.
         names: The nodes that can be lowered, in graph order.
-        build: Makes a model for the nodes that stay float.
+        spec: How each is lowered; the others stay float.
+        build: Makes a candidate.
         open_: Opens a model where it is measured.
         samples: Samples to measure on; the first few are read.
         work_dir: Folder for the models.
@@ -59,10 +62,11 @@ def rank_one_at_a_time(
         return [without_padding(run(feeds), feeds, samples.mask) for feeds in chosen]
 
     meter = NoiseMeter(outputs(float_model), samples.meanings)
-    costs: list[NodeCost] = []
+    ranked: list[NodeSensitivity] = []
     for number, group in enumerate(groups, start=1):
-        others = [name for name in names if name not in group]
-        noise = meter.mean_noise(outputs(build(others))) / len(group)
-        costs.extend(NodeCost(name=str(name), noise=noise) for name in group)
+        others = tuple(name for name in names if name not in group)
+        alone = build(replace(spec, float_nodes=others)).model
+        noise = meter.mean_noise(outputs(alone)) / len(group)
+        ranked.extend(NodeSensitivity(name=str(name), noise=noise) for name in group)
         progress("ranking nodes", number, len(groups))
-    return tuple(sorted(costs, key=lambda cost: (-cost.noise, cost.name)))
+    return tuple(sorted(ranked, key=lambda node: (-node.noise, node.name)))

@@ -16,7 +16,7 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
         because: Why it was tried, or why it was left.
         float_nodes: How many nodes stayed float that could have been lowered; None where nodes
             are not counted.
-        raised_nodes: How many nodes were given more bits so as not to stay float; None where a node
+        high_precision_nodes: How many got more bits so as not to stay float; None where a node
             that costs too much stays float.
         is_best: Whether it is the one that went on to the gates.
         latency_ms: Median on the build host, milliseconds; None where it was not measured. Never
@@ -28,7 +28,7 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
     size_bytes: int
     because: str
     float_nodes: int | None = None
-    raised_nodes: int | None = None
+    high_precision_nodes: int | None = None
     is_best: bool = False
     latency_ms: float | None = None
 

@@ -18,7 +18,7 @@ def describe_search(found: SearchResult | None) -> Tried | None:
     ]
     if found.sensitive_nodes:
         nodes = ", ".join(
-            f"{cost.name} ({cost.noise:.3f})" for cost in found.sensitive_nodes[:_NODES_SHOWN]
+            f"{node.name} ({node.noise:.3f})" for node in found.sensitive_nodes[:_NODES_SHOWN]
         )
         lines.append(f"costliest nodes: {nodes}")
     return Tried(words="\n    ".join((*lines, *found.notes)), is_cut_short=found.is_cut_short)

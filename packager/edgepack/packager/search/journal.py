@@ -1,8 +1,9 @@
 """What a search has measured, on disk: an interrupted search goes on where it was.
 
-One line of JSON for each measurement, with a checksum of its own and with the digest of everything
-that the measurement depends on (`context`): model, samples, profile, tools, processor. Lines of
-another context are left alone and not read. A line that is cut short or changed is passed over.
+The first line says the version: a journal of another one is left as it is, and not used. Then one
+line of JSON for each measurement, with a checksum of its own and with the digest of everything that
+the measurement depends on (`context`): model, samples, profile, tools, processor. Lines of another
+context are left alone and not read. A line that is cut short or changed is passed over.
 
 Nothing is written before the second measurement: a search that ends with its first candidate
 leaves no file.
@@ -15,10 +16,17 @@ from typing import TypeVar
 
 import msgspec
 
-from edgepack.durable import flush_folder
+from edgepack.durable import write_file
 from edgepack.packager.wording import counted
 
 _T = TypeVar("_T")
+
+_VERSION = 2
+"""Raised when keys or values mean something else. The first one had no line of its own."""
+
+
+class _Header(msgspec.Struct, frozen=True, kw_only=True):
+    journal_version: int
 
 
 class _Entry(msgspec.Struct, frozen=True, kw_only=True):
@@ -41,6 +49,7 @@ class Journal:
 
     def __init__(self, path: Path | None) -> None:
         self._path = path
+        self._is_of_another_version = False
         self._known: dict[tuple[str, str], bytes] = {}
         self._waiting: list[bytes] = []
         self._is_started = False
@@ -48,7 +57,6 @@ class Journal:
         self.recalled = 0
         if path is not None and path.exists():
             self._read(path.read_bytes())
-            self._is_started = True
 
     def recall(self, context: str, key: str, kind: type[_T]) -> _T | None:
         """A measurement that was made before; None where there is none."""
@@ -57,7 +65,7 @@ class Journal:
             return None
         try:
             value = msgspec.json.decode(raw, type=kind)
-        except msgspec.ValidationError:  # written by another version
+        except msgspec.ValidationError:  # it means something else
             return None
         self.recalled += 1
         return value
@@ -66,7 +74,7 @@ class Journal:
         """Writes a measurement; it is on disk when this returns (but for the first one)."""
         raw = msgspec.json.encode(value)
         self._known[context, key] = raw
-        if self._path is None:
+        if self._path is None or self._is_of_another_version:
             return
         entry = msgspec.json.encode(_Entry(context=context, key=key, value=msgspec.Raw(raw)))
         line = _Line(sha256=hashlib.sha256(entry).hexdigest(), entry=msgspec.Raw(entry))
@@ -77,6 +85,11 @@ class Journal:
     @property
     def notes(self) -> tuple[str, ...]:
         """What a person should know of the file."""
+        if self._is_of_another_version:
+            return (
+                f"The search's journal {self._path} is of another version: nothing of it was "
+                "used, and nothing was added. Delete it to have measurements kept again.",
+            )
         if not self.damaged_lines:
             return ()
         return (
@@ -85,21 +98,27 @@ class Journal:
         )
 
     def _flush(self, path: Path) -> None:
-        is_new = not path.exists()
-        path.parent.mkdir(exist_ok=True)
-        with path.open("ab") as file:
-            if file.tell() and not _ends_with_newline(path):
-                file.write(b"\n")  # the line before was cut short
-            file.write(b"".join(self._waiting))
-            file.flush()
-            os.fsync(file.fileno())
-        if is_new:
-            flush_folder(path.parent)
+        if self._is_started:
+            with path.open("ab") as file:
+                if not _ends_with_newline(path):
+                    file.write(b"\n")  # the line before was cut short
+                file.write(b"".join(self._waiting))
+                file.flush()
+                os.fsync(file.fileno())
+        else:
+            path.parent.mkdir(exist_ok=True)
+            header = msgspec.json.encode(_Header(journal_version=_VERSION)) + b"\n"
+            write_file(path, b"".join((header, *self._waiting)))
         self._waiting.clear()
         self._is_started = True
 
     def _read(self, content: bytes) -> None:
-        for text in content.splitlines():
+        header, *lines = content.splitlines() or (b"",)
+        self._is_started = _version_of(header) == _VERSION
+        self._is_of_another_version = not self._is_started
+        if self._is_of_another_version:
+            return
+        for text in lines:
             try:
                 line = msgspec.json.decode(text, type=_Line)
                 entry = msgspec.json.decode(line.entry, type=_Entry)
@@ -110,6 +129,13 @@ class Journal:
                 self.damaged_lines += 1
                 continue
             self._known[entry.context, entry.key] = bytes(entry.value)
+
+
+def _version_of(header: bytes) -> int | None:
+    try:
+        return msgspec.json.decode(header, type=_Header).journal_version
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None
 
 
 def _ends_with_newline(path: Path) -> bool:

@@ -1,9 +1,19 @@
-"""A maker whose candidates keep some nodes float, whatever is tried."""
+"""A candidate maker whose candidates keep some nodes float, whatever is tried."""
 
 from collections.abc import Collection
 
+from msgspec.structs import replace
+
 from edgepack.packager.progress import Progress
-from edgepack.packager.quantization.contract import Built, CandidateMaker, NodeCost, Raising
+from edgepack.packager.quantization.contract import (
+    BuiltCandidate,
+    CandidateMaker,
+    CandidateSpec,
+    HighPrecision,
+    NodeSensitivity,
+    Rank,
+)
+from edgepack.packager.quantization.method import QuantizationMethod
 from edgepack.packager.tensors.sequence import Samples
 
 
@@ -25,48 +35,48 @@ class KeptFloat:
         return self._maker.verb
 
     @property
-    def methods(self) -> tuple[str, ...]:
+    def methods(self) -> tuple[QuantizationMethod, ...]:
         """See `CandidateMaker`."""
         return self._maker.methods
 
     @property
-    def costly_methods(self) -> tuple[str, ...]:
+    def costly_methods(self) -> tuple[QuantizationMethod, ...]:
         """See `CandidateMaker`."""
         return self._maker.costly_methods
 
     @property
     def names(self) -> tuple[str, ...]:
         """The other nodes that can be lowered, in graph order."""
-        return tuple(name for name in self._maker.names if name not in self._kept)
+        return self._without_kept(self._maker.names)
 
     @property
-    def raising(self) -> Raising | None:
+    def high_precision(self) -> HighPrecision | None:
         """How the other nodes get more bits."""
-        raising = self._maker.raising
-        if raising is None:
+        given = self._maker.high_precision
+        if given is None:
             return None
-        return Raising(
-            word=raising.word,
-            names=tuple(name for name in raising.names if name not in self._kept),
-            build=lambda method, float_nodes, raised: raising.build(
-                method, self._with_kept(float_nodes), raised
-            ),
-            rank=lambda method, samples, progress: self._without_kept(
-                raising.rank(method, samples, progress)
-            ),
-        )
+        return replace(given, names=self._without_kept(given.names), rank=self._ranked(given.rank))
 
-    def build(self, method: str, float_nodes: Collection[str]) -> Built:
+    def build(self, spec: CandidateSpec) -> BuiltCandidate:
         """See `CandidateMaker`."""
-        return self._maker.build(method, self._with_kept(float_nodes))
-
-    def rank(self, method: str, samples: Samples, progress: Progress) -> tuple[NodeCost, ...]:
-        """See `CandidateMaker`."""
-        return self._without_kept(self._maker.rank(method, samples, progress))
-
-    def _with_kept(self, float_nodes: Collection[str]) -> tuple[str, ...]:
         kept = [name for name in self._maker.names if name in self._kept]
-        return tuple(dict.fromkeys((*float_nodes, *kept)))
+        together = tuple(dict.fromkeys((*spec.float_nodes, *kept)))
+        return self._maker.build(replace(spec, float_nodes=together))
 
-    def _without_kept(self, costs: tuple[NodeCost, ...]) -> tuple[NodeCost, ...]:
-        return tuple(cost for cost in costs if cost.name not in self._kept)
+    def rank(
+        self, method: QuantizationMethod, samples: Samples, progress: Progress
+    ) -> tuple[NodeSensitivity, ...]:
+        """See `CandidateMaker`."""
+        return self._ranked(self._maker.rank)(method, samples, progress)
+
+    def _ranked(self, rank: Rank) -> Rank:
+        def of_the_others(
+            method: QuantizationMethod, samples: Samples, progress: Progress
+        ) -> tuple[NodeSensitivity, ...]:
+            ranked = rank(method, samples, progress)
+            return tuple(node for node in ranked if node.name not in self._kept)
+
+        return of_the_others
+
+    def _without_kept(self, names: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(name for name in names if name not in self._kept)

@@ -9,8 +9,8 @@ from msgspec.structs import replace
 
 from edgepack.packager.graph.queries import GraphIndex
 from edgepack.packager.profiles.pass_settings import Quantize
-from edgepack.packager.quantization.static.chosen_scales import ChosenScales
 from edgepack.packager.quantization.static.plan import NodePlan, Plan, WeightUse
+from edgepack.packager.quantization.static.scale_cache import ScaleCache
 from edgepack.packager.quantization.static.scales import (
     IntegerType,
     Scale,
@@ -42,20 +42,20 @@ class Assignment(msgspec.Struct, frozen=True, kw_only=True):
     """Scales of a plan.
 
     Attributes:
-        activations: By tensor, for the nodes that are not raised.
-        raised: By tensor, for those that are; a tensor that both kinds use has two scales.
+        activations: By tensor, for the nodes of usual precision.
+        high_precision: By tensor, for the others; a tensor that both kinds use has two scales.
         weights: By use; widened where a bias would not fit otherwise.
         integers: By use, of weights that are not rounded to the nearest integer.
     """
 
     activations: dict[str, Scale]
-    raised: dict[str, Scale]
+    high_precision: dict[str, Scale]
     weights: dict[WeightUse, Scale]
     integers: Mapping[WeightUse, npt.NDArray[np.integer]] = msgspec.field(default_factory=dict)
 
     def of(self, node: NodePlan, name: str) -> Scale:
         """The scale that a node uses for a tensor."""
-        return (self.raised if node.is_raised else self.activations)[name]
+        return (self.high_precision if node.is_high_precision else self.activations)[name]
 
     def round_weight(
         self, use: WeightUse, values: npt.NDArray[np.generic]
@@ -67,10 +67,10 @@ class Assignment(msgspec.Struct, frozen=True, kw_only=True):
         return quantize(values.astype(np.float32), self.weights[use])
 
 
-def activation_type(settings: Quantize, *, is_raised: bool) -> IntegerType:
+def activation_type(settings: Quantize, *, is_high_precision: bool) -> IntegerType:
     """The integer type of activations."""
     return IntegerType(
-        dtype=settings.high_precision_activations if is_raised else settings.activations,
+        dtype=settings.high_precision_activations if is_high_precision else settings.activations,
         symmetric=settings.activation_symmetric,
         power_of_two=settings.scales == "power_of_two",
         min_real_range=settings.min_real_range,
@@ -95,7 +95,7 @@ def assign_scales(
     settings: Quantize,
     observed: Mapping[str, Observation],
     method: str,
-    chosen: ChosenScales,
+    cache: ScaleCache,
 ) -> Assignment:
     """Chooses the scale of every activation and weight of a plan.
 
@@ -105,30 +105,30 @@ def assign_scales(
         settings: The profile's quantize pass.
         observed: What calibration saw, for every activation that is no constant.
         method: The calibration method.
-        chosen: Remembers the scales of this graph's tensors.
+        cache: Remembers the scales of this graph's tensors.
 
     Returns:
         The scales.
     """
 
-    def assign(is_raised: bool) -> dict[str, Scale]:
-        kind = activation_type(settings, is_raised=is_raised)
-        nodes = [node for node in plan.nodes if node.is_raised == is_raised]
+    def assign(is_high_precision: bool) -> dict[str, Scale]:
+        kind = activation_type(settings, is_high_precision=is_high_precision)
+        nodes = [node for node in plan.nodes if node.is_high_precision == is_high_precision]
         scales = {
-            name: chosen.of_activation(name, method, observed.get(name), kind)
+            name: cache.of_activation(name, method, observed.get(name), kind)
             for node in nodes
             for name in node.tensors
         }
         fixed = _fixed_scales(index, nodes, kind, scales) if settings.fixed_scales else {}
         scales |= fixed
-        for group in plan.tied_raised if is_raised else plan.tied:
+        for group in plan.tied_high_precision if is_high_precision else plan.tied:
             given = [fixed[name] for name in group if name in fixed]
             shared = given[0] if given else _cover([scales[name] for name in group], kind)
             scales |= dict.fromkeys(group, shared)
         return scales
 
-    unweighted = Assignment(activations=assign(False), raised=assign(True), weights={})
-    return replace(unweighted, weights=_assign_weights(plan, settings, unweighted, chosen))
+    unweighted = Assignment(activations=assign(False), high_precision=assign(True), weights={})
+    return replace(unweighted, weights=_assign_weights(plan, settings, unweighted, cache))
 
 
 def _fixed_scales(
@@ -165,7 +165,7 @@ def _cover(scales: list[Scale], kind: IntegerType) -> Scale:
 
 
 def _assign_weights(
-    plan: Plan, settings: Quantize, scales: Assignment, chosen: ChosenScales
+    plan: Plan, settings: Quantize, scales: Assignment, cache: ScaleCache
 ) -> dict[WeightUse, Scale]:
     weights: dict[WeightUse, Scale] = {}
     for node in plan.nodes:
@@ -174,8 +174,8 @@ def _assign_weights(
         use = node.weight[1]
         if use not in weights:
             kind = weight_type(settings, is_per_channel=use.axis is not None)
-            weights[use] = chosen.of_weight(use, kind)
+            weights[use] = cache.of_weight(use, kind)
         if node.bias is not None:
             data = scales.of(node, node.activations[0][1])
-            weights[use] = widen_for_bias(weights[use], data, chosen.floats(node.bias[1]))
+            weights[use] = widen_for_bias(weights[use], data, cache.floats(node.bias[1]))
     return weights

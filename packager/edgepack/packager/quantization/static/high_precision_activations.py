@@ -1,8 +1,8 @@
-"""Which nodes go along when others are raised: their activations get more bits than the rest.
+"""Which nodes get high precision with those that are asked for: activations of more bits.
 
 A tensor has the type that its producer writes; a reader of the other type gets a conversion. So
 what only moves values does that in the type in which it gets them: a conversion in front would
-lose bits on the way to a reader that is raised, or carry bits that nothing has filled.
+lose bits on the way to a reader of high precision, or carry bits that nothing has filled.
 """
 
 from collections.abc import Collection
@@ -12,45 +12,45 @@ from edgepack.packager.graph.queries import GraphIndex
 
 
 def with_followers(
-    index: GraphIndex, quantized: Collection[int], raised_nodes: Collection[str]
+    index: GraphIndex, quantized: Collection[int], high_precision_nodes: Collection[str]
 ) -> frozenset[int]:
-    """The nodes that are raised: those named, and those that go along.
+    """The nodes of high precision: those named, and those that follow them.
 
-    The Relu or Clip of a raised node goes with it. What only moves values goes with the node that
-    makes them; where that is not quantized, with a reader that is raised.
+    The Relu or Clip of a node follows it. What only moves values follows the node that makes them;
+    where that is not quantized, a reader of high precision.
 
     Args:
         index: The float graph.
         quantized: Indices of the nodes that are quantized.
-        raised_nodes: The names.
+        high_precision_nodes: The names.
 
     Returns:
         Indices of nodes.
     """
-    if not raised_nodes:
+    if not high_precision_nodes:
         return frozenset()
     movers = [p for p in sorted(quantized) if _moves(index, p)]
-    named = {p for p in quantized if index.graph.node[p].name in raised_nodes}
-    raised = named - set(movers)
-    rectifiers = {following_rectifier(index, position) for position in raised}
-    raised |= {p for p in rectifiers if p is not None and p in quantized}
-    computed = frozenset(raised)
+    named = {p for p in quantized if index.graph.node[p].name in high_precision_nodes}
+    found = named - set(movers)
+    rectifiers = {following_rectifier(index, position) for position in found}
+    found |= {p for p in rectifiers if p is not None and p in quantized}
+    computed = frozenset(found)
     for position in movers:
         source = index.graph.node[position].input[0]
         producer = index.producers.get(source)
         if producer is not None and producer in quantized:
-            is_raised = producer in raised
+            is_high = producer in found
         elif source in index.initializers:
-            is_raised = position in named  # a table takes twice the bytes
+            is_high = position in named  # a table takes twice the bytes
         else:
-            is_raised = position in named or _is_read_by(index, position, computed)
-        if is_raised:
-            raised.add(position)
-    return frozenset(raised)
+            is_high = position in named or _is_read_by(index, position, computed)
+        if is_high:
+            found.add(position)
+    return frozenset(found)
 
 
 def find_followers(index: GraphIndex, quantized: Collection[int]) -> frozenset[str]:
-    """Names of nodes that are never raised by themselves: they move what quantized ones make."""
+    """Names of nodes that always follow another one: they move what quantized nodes make."""
     return frozenset(
         index.graph.node[position].name
         for position in quantized

@@ -43,7 +43,8 @@ class NodePlan(msgspec.Struct, frozen=True, kw_only=True):
             activation * weight; None where it stays float.
         outputs: Outputs that are quantized.
         rectifier: Index of the Relu or Clip that directly follows and belongs to this node.
-        is_raised: Whether its activations have the type of `settings.high_precision_activations`.
+        is_high_precision: Whether its activations have the type of
+            `settings.high_precision_activations`.
     """
 
     position: int
@@ -53,7 +54,7 @@ class NodePlan(msgspec.Struct, frozen=True, kw_only=True):
     bias: tuple[int, str] | None
     outputs: tuple[str, ...]
     rectifier: int | None
-    is_raised: bool = False
+    is_high_precision: bool = False
 
     @property
     def tensors(self) -> tuple[str, ...]:
@@ -66,14 +67,14 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         nodes: Plans of the quantized nodes, in graph order.
-        tied: Groups of tensors that share one scale, each sorted; of the nodes that are not raised.
-        tied_raised: The same of those that are.
+        tied: Groups of tensors that share one scale, each sorted; of the nodes of usual precision.
+        tied_high_precision: The same of those of high precision.
         kept: Nodes that could have been quantized but stay float, by name.
     """
 
     nodes: tuple[NodePlan, ...]
     tied: tuple[tuple[str, ...], ...]
-    tied_raised: tuple[tuple[str, ...], ...]
+    tied_high_precision: tuple[tuple[str, ...], ...]
     kept: tuple[str, ...]
 
     @property
@@ -90,13 +91,13 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def conversions(self) -> int:
         """How many tensors are read in another type than the one they are made in."""
-        types = {name: node.is_raised for node in self.nodes for name in node.outputs}
+        types = {name: node.is_high_precision for node in self.nodes for name in node.outputs}
         return len(
             {
                 name
                 for node in self.nodes
                 for _, name in node.activations
-                if types.get(name, node.is_raised) != node.is_raised
+                if types.get(name, node.is_high_precision) != node.is_high_precision
             }
         )
 
@@ -111,19 +112,20 @@ def make_plan(
     settings: Quantize,
     float_nodes: Collection[str],
     *,
-    raised_nodes: Collection[str] = (),
+    high_precision_nodes: Collection[str] = (),
     apart: Collection[str] = (),
 ) -> Plan:
     """Plans the quantization of a graph.
 
     The Relu or Clip of a node that stays float stays float with it: quantized by itself it would
-    round twice what was to be left alone. So it is with a raised node, see also `raising`.
+    round twice what was to be left alone. So it is with a node of high precision.
 
     Args:
         index: The float graph with shapes.
         settings: The profile's quantize pass.
         float_nodes: Names of nodes that must stay float.
-        raised_nodes: Names of nodes whose activations have `settings.high_precision_activations`.
+        high_precision_nodes: Names of nodes whose activations have
+            `settings.high_precision_activations`.
         apart: Names of nodes whose Relu or Clip is quantized by itself.
 
     Returns:
@@ -145,15 +147,17 @@ def make_plan(
         and (following := following_rectifier(index, position)) is not None
         and (settings.ops == "compute" or following in chosen)
     }
-    raised = with_followers(index, chosen, raised_nodes)
+    high_precision = with_followers(index, chosen, high_precision_nodes)
     plans = tuple(
-        _plan_node(index, position, settings, rectifiers.get(position), position in raised)
+        _plan_node(index, position, settings, rectifiers.get(position), position in high_precision)
         for position in sorted(chosen - set(rectifiers.values()))
     )
     return Plan(
         nodes=plans,
-        tied=_tie(index, [plan for plan in plans if not plan.is_raised], settings),
-        tied_raised=_tie(index, [plan for plan in plans if plan.is_raised], settings),
+        tied=_tie(index, [plan for plan in plans if not plan.is_high_precision], settings),
+        tied_high_precision=_tie(
+            index, [plan for plan in plans if plan.is_high_precision], settings
+        ),
         kept=tuple(index.graph.node[p].name for p in able if p not in chosen),
     )
 
@@ -192,7 +196,11 @@ def _attribute(node: onnx.NodeProto, name: str, default: float) -> float:
 
 
 def _plan_node(
-    index: GraphIndex, position: int, settings: Quantize, rectifier: int | None, is_raised: bool
+    index: GraphIndex,
+    position: int,
+    settings: Quantize,
+    rectifier: int | None,
+    is_high_precision: bool,
 ) -> NodePlan:
     node = index.graph.node[position]
     known = operators.facts(node.op_type)
@@ -222,7 +230,7 @@ def _plan_node(
         bias=bias,
         outputs=outputs,
         rectifier=rectifier,
-        is_raised=is_raised,
+        is_high_precision=is_high_precision,
     )
 
 

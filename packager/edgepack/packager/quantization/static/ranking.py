@@ -7,7 +7,7 @@ import numpy as np
 from edgepack.packager.metrics.chains import run_samples
 from edgepack.packager.metrics.noise import NoiseMeter, in_telling_order
 from edgepack.packager.progress import Progress
-from edgepack.packager.quantization.contract import NodeCost
+from edgepack.packager.quantization.contract import NodeSensitivity
 from edgepack.packager.quantization.static.switchable_model import GatedModel
 from edgepack.packager.tensors.sequence import Samples
 
@@ -18,7 +18,9 @@ _MOST_LOOKED_AT = 32
 """Samples among which those are looked for that tell the most: one float inference each."""
 
 
-def rank_nodes(gated: GatedModel, samples: Samples, *, progress: Progress) -> tuple[NodeCost, ...]:
+def rank_nodes(
+    gated: GatedModel, samples: Samples, *, progress: Progress
+) -> tuple[NodeSensitivity, ...]:
     """Orders nodes by what they cost, worst first.
 
     All nodes are measured on a few samples, the costlier half of them on as many more, and so on:
@@ -66,6 +68,6 @@ def rank_nodes(gated: GatedModel, samples: Samples, *, progress: Progress) -> tu
         return -len(noises[number]), -float(np.mean(noises[number])), gated.names[number]
 
     return tuple(
-        NodeCost(name=gated.names[number], noise=float(np.mean(noises[number])))
+        NodeSensitivity(name=gated.names[number], noise=float(np.mean(noises[number])))
         for number in sorted(noises, key=place)
     )

@@ -77,7 +77,9 @@ class _Writer:
         self._index = index
         self._plan = plan
         self._scales = scales
-        self._domain = _domain(settings, opset_of(model), has_raised=bool(scales.raised))
+        self._domain = _domain(
+            settings, opset_of(model), has_high_precision=bool(scales.high_precision)
+        )
         self._nodes: list[onnx.NodeProto] = []
         self._initializers: list[onnx.TensorProto] = []
         self._written: dict[tuple[object, ...], str] = {}
@@ -137,12 +139,12 @@ class _Writer:
 
     def _activation(self, plan: NodePlan, name: str) -> str:
         maker = self._makers.get(name)
-        if maker is not None and maker.is_raised == plan.is_raised:
+        if maker is not None and maker.is_high_precision == plan.is_high_precision:
             return name  # its producer is followed by Q and DQ
-        key = ("activation", name, plan.is_raised)
+        key = ("activation", name, plan.is_high_precision)
         if key not in self._written:
             scale = self._scales.of(plan, name)
-            is_plain = maker is None and not plan.is_raised
+            is_plain = maker is None and not plan.is_high_precision
             label = name if is_plain else f"{name}/{scale.kind.dtype}"
             constant = self._index.constant(name)
             if constant is not None:
@@ -261,8 +263,8 @@ class _Writer:
         return result
 
 
-def _domain(settings: Quantize, opset: int, *, has_raised: bool) -> str:
-    wide = settings.activations in ("uint16", "int16") or has_raised
+def _domain(settings: Quantize, opset: int, *, has_high_precision: bool) -> str:
+    wide = settings.activations in ("uint16", "int16") or has_high_precision
     if settings.qdq_domain == "auto":
         return _CONTRIB if wide and opset < _FIRST_OPSET_WITH_16_BIT else ""
     return _CONTRIB if settings.qdq_domain == "microsoft" else ""

@@ -4,7 +4,6 @@ Which tensors would is measured on the calibration samples. Inputs, outputs and 
 control flow read stay 32-bit.
 """
 
-from collections.abc import Collection
 from pathlib import Path
 
 import onnx
@@ -14,18 +13,17 @@ from edgepack.packager.graph.workload import workloads
 from edgepack.packager.profiles.pass_settings import Float16
 from edgepack.packager.progress import Progress
 from edgepack.packager.quantization.calibration import Calibration
-from edgepack.packager.quantization.contract import Built, NodeCost
+from edgepack.packager.quantization.contract import BuiltCandidate, CandidateSpec, NodeSensitivity
 from edgepack.packager.quantization.float16.plan import Float16Planner
 from edgepack.packager.quantization.float16.writer import write_float16
+from edgepack.packager.quantization.method import QuantizationMethod
 from edgepack.packager.quantization.one_at_a_time import rank_one_at_a_time
 from edgepack.packager.quantization.savings import with_workloads
 from edgepack.packager.runtime.float16_rounding import open_rounding
 from edgepack.packager.tensors.sequence import Samples
 
-_METHOD = "float16"
 
-
-class Float16Maker:
+class Float16CandidateMaker:
     """One float model with the bounds of its tensors.
 
     Args:
@@ -37,9 +35,9 @@ class Float16Maker:
     """
 
     verb = "converted"
-    methods: tuple[str, ...] = (_METHOD,)
-    costly_methods: tuple[str, ...] = ()
-    raising: None = None
+    methods = (QuantizationMethod(base="float16"),)
+    costly_methods: tuple[QuantizationMethod, ...] = ()
+    high_precision: None = None
 
     def __init__(
         self,
@@ -66,22 +64,26 @@ class Float16Maker:
         self._observed = calibration.bounds()
         self.names = tuple(self._planner.choices(self._observed))
 
-    def build(self, method: str, float_nodes: Collection[str]) -> Built:
+    def build(self, spec: CandidateSpec) -> BuiltCandidate:
         """See `CandidateMaker`."""
-        kept = set(float_nodes)
+        kept = set(spec.float_nodes)
         lowered = tuple(name for name in self.names if name not in kept)
         plan = self._planner.plan(lowered, self._observed)
-        return Built(model=write_float16(self._model, self._index, plan), lowered=lowered)
+        model = write_float16(self._model, self._index, plan)
+        return BuiltCandidate(model=model, lowered=lowered)
 
-    def rank(self, method: str, samples: Samples, progress: Progress) -> tuple[NodeCost, ...]:
+    def rank(
+        self, method: QuantizationMethod, samples: Samples, progress: Progress
+    ) -> tuple[NodeSensitivity, ...]:
         """See `CandidateMaker`."""
-        costs = rank_one_at_a_time(
+        ranked = rank_one_at_a_time(
             self._model,
             self.names,
-            lambda float_nodes: self.build(method, float_nodes).model,
+            CandidateSpec(method=method),
+            self.build,
             open_rounding,
             samples,
             work_dir=self._folder,
             progress=progress,
         )
-        return with_workloads(costs, workloads(self._index))
+        return with_workloads(ranked, workloads(self._index))

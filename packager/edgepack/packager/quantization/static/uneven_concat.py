@@ -1,8 +1,8 @@
 """Joins of very different values at the end of a model, which one scale cannot hold.
 
 A detector ends in a Concat of boxes (0…640) and scores (0…1). In 8 bits a step of the joined
-tensor is 2.5: every score becomes zero (onnxruntime#14233). Such a join is spared, and so is
-what follows it; all that computes lies before it.
+tensor is 2.5: every score becomes zero (onnxruntime#14233). Such a join is not quantized with
+the others, nor is what follows it; all that computes lies before it.
 """
 
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ _FEWEST_STEPS = 8
 """Steps of the joined scale that the smallest joined tensor must span at least."""
 
 
-def uneven_tail(
+def find_uneven_concats(
     index: GraphIndex, plan: Plan, activations: str, observed: Mapping[str, Observation]
 ) -> frozenset[str]:
     """Names of quantized nodes that join uneven values, and of those after them.

@@ -1,4 +1,4 @@
-"""How much nearer to the float model a candidate must be after one was refused.
+"""What a candidate must reach for a search to end, and how much more after one was refused.
 
 Where the held-out samples miss the budget by little, little more is asked for. What a candidate
 loses of what the budget allows is `1 - spare`. If it loses `h` on the held-out samples and `s` on
@@ -16,7 +16,30 @@ import math
 import msgspec
 
 from edgepack.packager.gates.verdict import Verdict
-from edgepack.packager.search.candidates import Demand
+
+
+class SearchTarget(msgspec.Struct, frozen=True, kw_only=True):
+    """What a candidate must reach for the search to end.
+
+    Attributes:
+        reserve: Share of the budget that it should leave, so that it holds on other samples too.
+        noise_max: Greatest mean nrmse of its outputs. Where few decisions are counted, nearly
+            every candidate reaches all of them, and only this tells them apart.
+    """
+
+    reserve: float = 0.2
+    noise_max: float = math.inf
+
+    def is_met(self, verdict: Verdict) -> bool:
+        """Whether a candidate with this verdict will do."""
+        return verdict.passed and verdict.spare >= self.reserve and verdict.noise <= self.noise_max
+
+    def relaxed(self, refused: Verdict, best: Verdict) -> "SearchTarget":
+        """Half of what the best candidate gains on a refused one, where no more can be met."""
+        return SearchTarget(
+            reserve=min(self.reserve, (refused.spare + best.spare) / 2),
+            noise_max=max(self.noise_max, (refused.noise + best.noise) / 2),
+        )
 
 
 class _Step(msgspec.Struct, frozen=True, kw_only=True):
@@ -45,23 +68,23 @@ MOST_TIMES = len(_STEPS) + 1
 """How often a search may go on."""
 
 
-class Larger(msgspec.Struct, frozen=True, kw_only=True):
-    """A demand, and how it came about.
+class StricterTarget(msgspec.Struct, frozen=True, kw_only=True):
+    """A target after a refusal, and how it came about.
 
     Attributes:
-        demand: What is asked for.
+        target: What is asked for.
         share: Its greatest error, as a share of the refused candidate's.
         is_in_proportion: Whether it is less than the fixed step.
     """
 
-    demand: Demand
+    target: SearchTarget
     share: float
     is_in_proportion: bool = False
 
 
-def larger_demand(
-    turn: int, found: Verdict, missed: Verdict | None, before: Larger | None
-) -> Larger:
+def stricter_target(
+    turn: int, found: Verdict, missed: Verdict | None, before: StricterTarget | None
+) -> StricterTarget:
     """What the next candidate must reach.
 
     Args:
@@ -81,8 +104,8 @@ def larger_demand(
         factor = (1.0 - step.margin) / lost
         share = max(share, math.sqrt(factor))
         reserve = min(reserve, 1.0 - (1.0 - found.spare) * factor)
-    return Larger(
-        demand=Demand(reserve=reserve, noise_max=share * found.noise),
+    return StricterTarget(
+        target=SearchTarget(reserve=reserve, noise_max=share * found.noise),
         share=share,
         is_in_proportion=share > step.share,
     )

@@ -11,10 +11,12 @@ from edgepack.packager.metrics.noise import NoiseMeter
 from edgepack.packager.profiles.pass_settings import Quantize
 from edgepack.packager.profiles.reading import resolve_profile
 from edgepack.packager.progress import silent
-from edgepack.packager.quantization.static.calibrated import CalibratedModel, Spared
-from edgepack.packager.quantization.static.candidate import Quantizer
+from edgepack.packager.quantization.method import QuantizationMethod
+from edgepack.packager.quantization.static.calibrated_model import CalibratedModel
+from edgepack.packager.quantization.static.candidate_maker import StaticCandidateMaker
 from edgepack.packager.runtime.model_run import ModelRunner
 from edgepack.packager.tensors.sequence import Samples
+from tests.unit.packager_passes.candidate_specs import spec
 from tests.unit.packager_passes.models import (
     cnn,
     constant,
@@ -35,17 +37,19 @@ def _settings(**changes: object) -> Quantize:
     return settings
 
 
-def _quantizer(model: onnx.ModelProto, folder: Path, **changes: object) -> Quantizer:
-    return Quantizer(
+def _quantizer(model: onnx.ModelProto, folder: Path, **changes: object) -> StaticCandidateMaker:
+    return StaticCandidateMaker(
         model, _settings(**changes), samples_for(model, 8), work_dir=folder, progress=silent
     )
 
 
-def _raise(
+def _with_high_precision(
     model: onnx.ModelProto, folder: Path, *names: str, **changes: object
 ) -> tuple[QdqGraph, dict[str, str]]:
     """The quantized graph, and by node the one type of all that it reads and writes."""
-    result = _quantizer(model, folder, **changes).build("minmax", raised=names).model
+    result = (
+        _quantizer(model, folder, **changes).build(spec("minmax", high_precision_nodes=names)).model
+    )
     onnx.checker.check_model(result, full_check=True)
     graph = QdqGraph(result)
     return graph, {
@@ -73,8 +77,8 @@ def _type_of(graph: QdqGraph, entry: onnx.NodeProto) -> str:
     return (read | written).pop()
 
 
-def test_a_raised_node_reads_and_writes_16_bits_and_the_others_8(tmp_path: Path) -> None:
-    graph, types = _raise(cnn(), tmp_path, "conv2")
+def test_a_node_of_high_precision_reads_and_writes_16_bits_and_the_others_8(tmp_path: Path) -> None:
+    graph, types = _with_high_precision(cnn(), tmp_path, "conv2")
     assert {name for name, kind in types.items() if kind == "uint16"} == {"conv2"}
     (conv,) = [entry for entry in graph.named("Conv") if entry.name == "conv2"]
     weights, bias = graph.stored(conv.input[1]), graph.stored(conv.input[2])
@@ -86,16 +90,18 @@ def test_a_raised_node_reads_and_writes_16_bits_and_the_others_8(tmp_path: Path)
     np.testing.assert_array_equal(bias.scale, data.scale * weights.scale)
 
 
-def test_where_none_is_raised_nothing_differs_from_8_bits(tmp_path: Path) -> None:
-    eight = _quantizer(cnn(), tmp_path / "8", high_precision_activations="").build("minmax").model
-    mixed = _quantizer(cnn(), tmp_path / "16").build("minmax").model
+def test_where_none_is_high_precision_nothing_differs_from_8_bits(tmp_path: Path) -> None:
+    eight = (
+        _quantizer(cnn(), tmp_path / "8", high_precision_activations="").build(spec("minmax")).model
+    )
+    mixed = _quantizer(cnn(), tmp_path / "16").build(spec("minmax")).model
     assert mixed == eight
 
 
 def test_where_types_meet_one_dequantize_feeds_one_quantize_and_nothing_else(
     tmp_path: Path,
 ) -> None:
-    graph, _ = _raise(cnn(), tmp_path, "conv2", "deconv")
+    graph, _ = _with_high_precision(cnn(), tmp_path, "conv2", "deconv")
     conversions = [
         pair.node
         for pair in graph.quantizers
@@ -120,21 +126,21 @@ def test_an_input_that_both_kinds_read_is_quantized_from_the_floats_for_each(
         {"y": [1, 4]},
         [weight("w", 4, 4), weight("v", 4, 4, seed=1)],
     )
-    graph, types = _raise(model, tmp_path, "fine")
+    graph, types = _with_high_precision(model, tmp_path, "fine")
     assert types == {"fine": "uint16", "coarse": "uint8", "add": "uint8"}
     first = [graph.pair(reader).zero_point.dtype.name for reader in graph.readers("x")]
     assert sorted(first) == ["uint16", "uint8"]
 
 
 def test_what_only_moves_values_goes_with_the_node_that_makes_them(tmp_path: Path) -> None:
-    _, types = _raise(cnn(), tmp_path / "producer", "conv1")
+    _, types = _with_high_precision(cnn(), tmp_path / "producer", "conv1")
     assert types["conv1"] == types["pool"] == "uint16"
     assert types["conv2"] == "uint8"
-    _, types = _raise(cnn(), tmp_path / "mover", "pool")
+    _, types = _with_high_precision(cnn(), tmp_path / "mover", "pool")
     assert set(types.values()) == {"uint8"}, "8 bits are not more when 16 carry them"
 
 
-def test_what_moves_an_input_goes_with_a_raised_reader(tmp_path: Path) -> None:
+def test_what_moves_an_input_goes_with_a_reader_of_high_precision(tmp_path: Path) -> None:
     model = make_model(
         [
             node("Transpose", ["x"], ["t"], name="turn", perm=[1, 0]),
@@ -145,11 +151,11 @@ def test_what_moves_an_input_goes_with_a_raised_reader(tmp_path: Path) -> None:
         {"y": [1, 4]},
         [constant("shape", [1, 8], np.int64), weight("w", 8, 4)],
     )
-    _, types = _raise(model, tmp_path, "product")
+    _, types = _with_high_precision(model, tmp_path, "product")
     assert set(types.values()) == {"uint16"}
 
 
-def test_the_rectifier_of_a_raised_node_is_raised_with_it(tmp_path: Path) -> None:
+def test_the_rectifier_of_a_node_gets_high_precision_with_it(tmp_path: Path) -> None:
     model = make_model(
         [
             node("Conv", ["x", "w"], ["c"], name="conv"),
@@ -165,13 +171,13 @@ def test_the_rectifier_of_a_raised_node_is_raised_with_it(tmp_path: Path) -> Non
             constant("high", 1e-5),  # below the least range, so that saturation cannot do it
         ],
     )
-    _, types = _raise(model, tmp_path, "conv")
+    _, types = _with_high_precision(model, tmp_path, "conv")
     assert types == {"conv": "uint16", "clip": "uint16", "next": "uint8"}
 
 
-def test_a_raised_sigmoid_has_qualcomms_scale_and_one_of_8_bits_its_own(tmp_path: Path) -> None:
+def test_a_16_bit_sigmoid_has_qualcomms_scale_and_one_of_8_bits_its_own(tmp_path: Path) -> None:
     for names, fixed in ((("sigmoid",), True), ((), False)):
-        graph, _ = _raise(cnn(), tmp_path / str(fixed), *names)
+        graph, _ = _with_high_precision(cnn(), tmp_path / str(fixed), *names)
         (entry,) = graph.named("Sigmoid")
         (reader,) = graph.readers(entry.output[0])
         assert (float(graph.pair(reader).scale) == 1 / 65536) == fixed
@@ -183,7 +189,7 @@ def test_all_pairs_are_in_the_domain_that_has_16_bits(
 ) -> None:
     model = cnn()
     model.opset_import[0].version = opset
-    graph, _ = _raise(model, tmp_path, "conv2")
+    graph, _ = _with_high_precision(model, tmp_path, "conv2")
     assert {pair.node.domain for pair in (*graph.quantizers, *graph.dequantizers)} == {domain}
 
 
@@ -193,14 +199,18 @@ def test_16_bits_hold_what_8_lose(tmp_path: Path) -> None:
     expected = ModelRunner(model, tmp_path / "float.onnx").run_all(samples)
     errors = []
     for names in ((), ("spread_layer", "pick_layer")):
-        result = _quantizer(model, tmp_path / "calibration").build("minmax", raised=names).model
+        result = (
+            _quantizer(model, tmp_path / "calibration")
+            .build(spec("minmax", high_precision_nodes=names))
+            .model
+        )
         runner = ModelRunner(result, tmp_path / "quantized.onnx", optimize=False)
         got = runner.run_all(samples)
         errors.append(NoiseMeter(expected).mean_noise(got))
     assert errors[1] < errors[0] / 5
 
 
-def test_an_uneven_join_is_raised_where_16_bits_hold_it(tmp_path: Path) -> None:
+def test_an_uneven_join_is_high_precision_where_16_bits_hold_it(tmp_path: Path) -> None:
     model = make_model(
         [
             node("Mul", ["x", "large"], ["boxes"], name="boxes"),
@@ -211,31 +221,31 @@ def test_an_uneven_join_is_raised_where_16_bits_hold_it(tmp_path: Path) -> None:
         {"y": [4, 4]},
         [constant("large", 300.0)],
     )
-    _, types = _raise(model, tmp_path)
+    _, types = _with_high_precision(model, tmp_path)
     assert types == {"boxes": "uint8", "scores": "uint8", "join": "uint16"}
 
 
-def test_only_nodes_that_can_be_raised_by_themselves_are_offered(tmp_path: Path) -> None:
+def test_only_nodes_that_follow_no_other_are_offered(tmp_path: Path) -> None:
     quantizer = _quantizer(cnn(), tmp_path)
-    assert quantizer.raising is not None
-    assert set(quantizer.raising.names) == set(quantizer.names) - {"pool", "flatten"}
-    assert _quantizer(cnn(), tmp_path, high_precision_activations="").raising is None
+    assert quantizer.high_precision is not None
+    assert set(quantizer.high_precision.names) == set(quantizer.names) - {"pool", "flatten"}
+    assert _quantizer(cnn(), tmp_path, high_precision_activations="").high_precision is None
 
 
-def test_raised_nodes_cost_what_their_weights_cost(tmp_path: Path) -> None:
+def test_nodes_of_high_precision_cost_what_their_weights_cost(tmp_path: Path) -> None:
     model = spread_model(50)
     quantizer = _quantizer(model, tmp_path)
-    assert quantizer.raising is not None
-    samples = samples_for(model, 4)
-    eight = {cost.name: cost.noise for cost in quantizer.rank("minmax", samples, silent)}
-    costs = quantizer.raising.rank("minmax", samples, silent)
+    assert quantizer.high_precision is not None
+    samples, minmax = samples_for(model, 4), QuantizationMethod(base="minmax")
+    eight = {cost.name: cost.noise for cost in quantizer.rank(minmax, samples, silent)}
+    costs = quantizer.high_precision.rank(minmax, samples, silent)
     sixteen = {cost.name: cost.noise for cost in costs}
     assert sixteen["pick_layer"] < eight["pick_layer"] / 100, "its weights are 0 and 1"
     assert sixteen["spread_layer"] > 0.005, "its weights are 1 and 50"
 
 
-def test_a_node_that_is_both_float_and_raised_is_float(tmp_path: Path) -> None:
-    built = _quantizer(cnn(), tmp_path).build("minmax", ("conv2",), ("conv2", "sigmoid"))
+def test_a_node_that_is_asked_for_as_float_and_in_high_precision_is_float(tmp_path: Path) -> None:
+    built = _quantizer(cnn(), tmp_path).build(spec("minmax", ("conv2",), ("conv2", "sigmoid")))
     graph = QdqGraph(built.model)
     (conv,) = [entry for entry in graph.named("Conv") if entry.name == "conv2"]
     assert conv.input[1] == "w2"
@@ -243,7 +253,7 @@ def test_a_node_that_is_both_float_and_raised_is_float(tmp_path: Path) -> None:
 
 
 def test_a_note_counts_the_16_bit_nodes_and_those_that_go_along(tmp_path: Path) -> None:
-    built = _quantizer(cnn(), tmp_path).build("minmax", raised=("conv1",))
+    built = _quantizer(cnn(), tmp_path).build(spec("minmax", high_precision_nodes=("conv1",)))
     assert built.notes == (
         "2 of 9 quantized nodes have uint16 activations, the others uint8; 1 tensors are converted "
         "from one to the other. What only moves values goes with the node that makes them.",
@@ -251,8 +261,8 @@ def test_a_note_counts_the_16_bit_nodes_and_those_that_go_along(tmp_path: Path) 
     assert "conv1" in built.lowered
 
 
-def test_where_activations_have_16_bits_already_none_can_be_raised(tmp_path: Path) -> None:
-    assert _quantizer(cnn(), tmp_path, activations="uint16").raising is None
+def test_where_activations_have_16_bits_already_no_node_gets_more(tmp_path: Path) -> None:
+    assert _quantizer(cnn(), tmp_path, activations="uint16").high_precision is None
 
 
 def test_a_table_that_is_looked_up_stays_as_small_as_it_is(tmp_path: Path) -> None:
@@ -274,6 +284,6 @@ def test_a_table_that_is_looked_up_stays_as_small_as_it_is(tmp_path: Path) -> No
     calibrated = CalibratedModel(
         model, _settings(), samples, work_dir=tmp_path / "calibration", progress=silent
     )
-    result, _ = calibrated.quantize("minmax", Spared(raised=("product",)), model)
+    result, _ = calibrated.quantize(spec("minmax", (), ("product",)), model)
     stored = {tensor.name: tensor.data_type for tensor in result.graph.initializer}
     assert stored["table/q"] == onnx.TensorProto.UINT8

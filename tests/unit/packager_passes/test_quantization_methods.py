@@ -1,4 +1,4 @@
-"""Ways to quantize: their words, their order, and what they do to a real model."""
+"""Methods of static quantization: ids, words and order, and what they do to a real model."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,14 +11,12 @@ from onnx import helper, numpy_helper
 
 from edgepack.packager.profiles.pass_settings import Quantize
 from edgepack.packager.progress import silent
+from edgepack.packager.quantization.method import QuantizationMethod
 from edgepack.packager.quantization.static.bias_correction import correct_biases
-from edgepack.packager.quantization.static.candidate import Quantizer
-from edgepack.packager.quantization.static.quantization_method import (
-    QuantizationMethod,
-    list_methods,
-    parse_method,
-)
+from edgepack.packager.quantization.static.candidate_maker import StaticCandidateMaker
+from edgepack.packager.quantization.static.methods import costly_methods, plain_methods
 from edgepack.packager.runtime.model_run import ModelRunner, Outputs
+from tests.unit.packager_passes.candidate_specs import spec
 from tests.unit.packager_passes.models import attention, cnn, make_model, samples_for, weight
 
 
@@ -27,60 +25,72 @@ def _settings(**changes: object) -> Quantize:
     return Quantize(**(plain | changes))  # type: ignore[arg-type]
 
 
-def _quantizer(model: onnx.ModelProto, settings: Quantize, folder: Path) -> Quantizer:
-    return Quantizer(model, settings, samples_for(model, 8), work_dir=folder, progress=silent)
+def _quantizer(model: onnx.ModelProto, settings: Quantize, folder: Path) -> StaticCandidateMaker:
+    return StaticCandidateMaker(
+        model, settings, samples_for(model, 8), work_dir=folder, progress=silent
+    )
 
 
 @pytest.mark.parametrize(
-    "words",
+    ("method", "identity", "words"),
     [
-        "minmax",
-        "percentile-99.99",
-        "minmse, weights rounded by GPTQ",
-        "smooth + mse",
-        "cross-layer + mse, bias corrected",
+        (QuantizationMethod(base="percentile-99.99"), "percentile-99.99", "percentile-99.99"),
+        (
+            QuantizationMethod(base="minmse", has_gptq_weights=True),
+            "minmse+gptq",
+            "minmse, weights rounded by GPTQ",
+        ),
+        (
+            QuantizationMethod(preparation="smooth", base="mse"),
+            "smooth+mse",
+            "smooth + mse",
+        ),
+        (
+            QuantizationMethod(preparation="cross-layer", base="mse", has_corrected_biases=True),
+            "cross-layer+mse+bias-corrected",
+            "cross-layer + mse, bias corrected",
+        ),
     ],
 )
-def test_the_words_of_a_way_are_read_back(words: str) -> None:
-    assert parse_method(words).words == words
+def test_journals_keep_a_methods_id_and_people_read_its_words(
+    method: QuantizationMethod, identity: str, words: str
+) -> None:
+    assert method.id == identity
+    assert method.words == words
 
 
-def test_plain_ranges_come_first_and_only_the_first_two_are_combined() -> None:
+def _ids(methods: Sequence[QuantizationMethod]) -> list[str]:
+    return [method.id for method in methods]
+
+
+def test_every_range_is_plain_and_only_the_first_two_are_combined() -> None:
     settings = _settings(
         ranges=("mse", "minmax", "entropy"), prepare=("cross-layer",), bias_correction="try"
     )
-    assert [way.words for way in list_methods(settings, ("cross-layer",))] == [
-        "mse",
-        "minmax",
-        "entropy",
-        "cross-layer + mse",
-        "cross-layer + minmax",
-        "mse, bias corrected",
-        "minmax, bias corrected",
-        "cross-layer + mse, bias corrected",
-        "cross-layer + minmax, bias corrected",
+    assert _ids(plain_methods(settings)) == ["mse", "minmax", "entropy"]
+    assert _ids(costly_methods(settings, ("cross-layer",))) == [
+        "cross-layer+mse",
+        "cross-layer+minmax",
+        "mse+bias-corrected",
+        "minmax+bias-corrected",
+        "cross-layer+mse+bias-corrected",
+        "cross-layer+minmax+bias-corrected",
     ]
-    assert list_methods(_settings(), ()) == (QuantizationMethod(ranges="minmax"),)
+    assert plain_methods(_settings()) == (QuantizationMethod(base="minmax"),)
+    assert costly_methods(_settings(), ()) == ()
 
 
 def test_gptq_is_tried_after_all_ranges_and_with_the_first_alone() -> None:
     settings = _settings(ranges=("mse", "minmax"), weight_rounding="gptq", bias_correction="try")
-    ways = list_methods(settings, ())
-    assert [way.words for way in ways] == [
-        "mse",
-        "minmax",
-        "mse, weights rounded by GPTQ",
-        "mse, bias corrected",
-        "minmax, bias corrected",
-    ]
-    assert [way.is_plain for way in ways] == [True, True, True, False, False]
+    assert _ids(plain_methods(settings)) == ["mse", "minmax", "mse+gptq"]
+    assert _ids(costly_methods(settings, ())) == ["mse+bias-corrected", "minmax+bias-corrected"]
 
 
 def test_a_preparation_is_offered_only_where_the_model_gives_occasion(tmp_path: Path) -> None:
     settings = _settings(prepare=("smooth", "cross-layer"))
     quantizer = _quantizer(attention(), settings, tmp_path)
-    assert quantizer.methods == ("minmax",)
-    assert quantizer.costly_methods == ("smooth + minmax",)
+    assert _ids(quantizer.methods) == ["minmax"]
+    assert _ids(quantizer.costly_methods) == ["smooth+minmax"]
 
 
 def _outlier_model() -> onnx.ModelProto:
@@ -118,8 +128,8 @@ def _errors(right: Sequence[Outputs], wrong: Sequence[Outputs]) -> npt.NDArray[n
 def test_smoothing_makes_outliers_cost_less_and_says_what_it_did(tmp_path: Path) -> None:
     model = _outlier_model()
     quantizer = _quantizer(model, _settings(prepare=("smooth",)), tmp_path)
-    plain = quantizer.build("minmax")
-    smoothed = quantizer.build("smooth + minmax")
+    plain = quantizer.build(spec("minmax"))
+    smoothed = quantizer.build(spec("minmax", preparation="smooth"))
     assert smoothed.lowered == plain.lowered == ("product",)
     assert plain.notes == ()
     assert smoothed.notes[0].startswith("SmoothQuant (alpha 0.5): 1 of 1 inputs")
@@ -146,8 +156,10 @@ def _cascade() -> onnx.ModelProto:
 def test_equalized_layers_lose_less_with_one_scale_a_tensor(tmp_path: Path) -> None:
     model = _cascade()
     quantizer = _quantizer(model, _settings(prepare=("cross-layer",)), tmp_path)
-    plain = _error(model, quantizer.build("minmax").model, tmp_path)
-    equalized = _error(model, quantizer.build("cross-layer + minmax").model, tmp_path)
+    plain = _error(model, quantizer.build(spec("minmax")).model, tmp_path)
+    equalized = _error(
+        model, quantizer.build(spec("minmax", preparation="cross-layer")).model, tmp_path
+    )
     assert equalized < 0.5 * plain
 
 
@@ -158,8 +170,8 @@ def test_corrected_biases_take_the_mean_error_away(tmp_path: Path) -> None:
     samples = samples_for(model, 8)
     right = ModelRunner(model, tmp_path / "right.onnx").run_all(samples)
     shifts = []
-    for method in ("minmax", "minmax, bias corrected"):
-        built = quantizer.build(method)
+    for is_corrected in (False, True):
+        built = quantizer.build(spec("minmax", has_corrected_biases=is_corrected))
         got = ModelRunner(built.model, tmp_path / "got.onnx", optimize=False).run_all(samples)
         shifts.append(float(np.abs(_errors(right, got).mean(axis=(0, 1, 3, 4))).max()))
     assert shifts[1] < 0.3 * shifts[0]
@@ -186,8 +198,8 @@ def test_what_earlier_layers_passed_on_is_not_corrected_once_more_in_each_later_
 ) -> None:
     model = _deep_chain(24)
     quantizer = _quantizer(model, _settings(bias_correction="try"), tmp_path)
-    plain = _error(model, quantizer.build("minmax").model, tmp_path)
-    corrected = quantizer.build("minmax, bias corrected")
+    plain = _error(model, quantizer.build(spec("minmax")).model, tmp_path)
+    corrected = quantizer.build(spec("minmax", has_corrected_biases=True))
     assert _error(model, corrected.model, tmp_path) < plain
     assert corrected.notes[0].startswith("Bias correction: ")
 
@@ -205,11 +217,11 @@ def test_a_model_that_quantization_does_not_shift_keeps_its_biases(tmp_path: Pat
     assert note.startswith("Bias correction: 0 channels of 0 layers, of 26 channels of 3")
 
 
-def test_two_builds_of_one_way_are_equal_byte_by_byte(tmp_path: Path) -> None:
+def test_two_builds_by_one_method_are_equal_byte_by_byte(tmp_path: Path) -> None:
     made = [
         _quantizer(
             cnn(), _settings(prepare=("cross-layer",), bias_correction="try"), tmp_path
-        ).build("minmax, bias corrected")
+        ).build(spec("minmax", has_corrected_biases=True))
         for _ in range(2)
     ]
     assert made[0].model.SerializeToString() == made[1].model.SerializeToString()

@@ -5,7 +5,7 @@ import math
 import pytest
 
 from edgepack.packager.gates.verdict import Verdict
-from edgepack.packager.search.larger_demand import MOST_TIMES, larger_demand
+from edgepack.packager.search.search_target import MOST_TIMES, stricter_target
 
 
 def _verdict(spare: float, noise: float = 0.05) -> Verdict:
@@ -22,17 +22,17 @@ def _verdict(spare: float, noise: float = 0.05) -> Verdict:
 
 
 def test_a_small_miss_asks_for_little_more() -> None:
-    larger = larger_demand(0, _verdict(0.2), _verdict(-0.005), None)
-    assert larger.is_in_proportion
-    assert larger.share == pytest.approx(math.sqrt(0.9 / 1.005))
-    assert larger.demand.noise_max == pytest.approx(0.05 * larger.share)
-    assert larger.demand.reserve == pytest.approx(1.0 - 0.8 * 0.9 / 1.005)
+    stricter = stricter_target(0, _verdict(0.2), _verdict(-0.005), None)
+    assert stricter.is_in_proportion
+    assert stricter.share == pytest.approx(math.sqrt(0.9 / 1.005))
+    assert stricter.target.noise_max == pytest.approx(0.05 * stricter.share)
+    assert stricter.target.reserve == pytest.approx(1.0 - 0.8 * 0.9 / 1.005)
 
 
-def test_what_meets_the_demand_is_expected_to_leave_a_tenth_of_the_held_out_budget() -> None:
+def test_what_meets_the_target_is_expected_to_leave_a_tenth_of_the_held_out_budget() -> None:
     search, missed = _verdict(0.2), _verdict(-0.25)
-    larger = larger_demand(0, search, missed, None)
-    shrunk = (1.0 - larger.demand.reserve) / (1.0 - search.spare)
+    stricter = stricter_target(0, search, missed, None)
+    shrunk = (1.0 - stricter.target.reserve) / (1.0 - search.spare)
     assert 1.0 - (1.0 - missed.spare) * shrunk == pytest.approx(0.1)
 
 
@@ -41,12 +41,12 @@ def test_the_larger_the_miss_the_more_is_asked_for_and_never_more_than_the_fixed
     turn: int,
 ) -> None:
     search = _verdict(0.3)
-    fixed = larger_demand(turn, search, None, None)
-    asked = [larger_demand(turn, search, _verdict(spare), None) for spare in (0.0, -0.3, -1, -9)]
+    fixed = stricter_target(turn, search, None, None)
+    asked = [stricter_target(turn, search, _verdict(spare), None) for spare in (0.0, -0.3, -1, -9)]
     shares = [one.share for one in asked]
     assert shares == sorted(shares, reverse=True)
     assert all(fixed.share <= share < 1.0 for share in shares)
-    assert all(one.demand.reserve <= fixed.demand.reserve for one in asked)
+    assert all(one.target.reserve <= fixed.target.reserve for one in asked)
     assert asked[-1] == fixed
     assert not fixed.is_in_proportion
 
@@ -55,14 +55,14 @@ def test_a_second_small_miss_asks_for_a_larger_margin_and_the_last_time_for_half
     None
 ):
     search, missed = _verdict(0.6), _verdict(-0.005)
-    first = larger_demand(0, search, missed, None)
-    second = larger_demand(1, search, missed, first)
-    last = larger_demand(2, search, missed, second)
+    first = stricter_target(0, search, missed, None)
+    second = stricter_target(1, search, missed, first)
+    last = stricter_target(2, search, missed, second)
     assert first.share > second.share > last.share
-    assert (last.share, last.demand.reserve) == (0.5, 0.9)
+    assert (last.share, last.target.reserve) == (0.5, 0.9)
 
 
 def test_after_fixed_steps_the_last_one_is_the_smaller() -> None:
     search, missed = _verdict(0.6), _verdict(-9.0)
-    second = larger_demand(1, search, missed, larger_demand(0, search, missed, None))
-    assert larger_demand(2, search, missed, second).share == 0.7
+    second = stricter_target(1, search, missed, stricter_target(0, search, missed, None))
+    assert stricter_target(2, search, missed, second).share == 0.7

@@ -3,7 +3,6 @@
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
-import msgspec
 import onnx
 
 from edgepack.packager.graph.queries import GraphIndex, index_graph
@@ -11,33 +10,19 @@ from edgepack.packager.profiles.calibration_methods import needs_histogram
 from edgepack.packager.profiles.pass_settings import Quantize
 from edgepack.packager.progress import Progress
 from edgepack.packager.quantization.calibration import Calibration
+from edgepack.packager.quantization.contract import CandidateSpec
 from edgepack.packager.quantization.static.assign import Assignment, assign_scales
-from edgepack.packager.quantization.static.chosen_scales import ChosenScales
 from edgepack.packager.quantization.static.gptq_rounding import Rounder, to_nearest
 from edgepack.packager.quantization.static.high_precision_activations import find_followers
 from edgepack.packager.quantization.static.plan import Plan, make_plan
+from edgepack.packager.quantization.static.scale_cache import ScaleCache
 from edgepack.packager.quantization.static.switchable_model import GatedModel
-from edgepack.packager.quantization.static.uneven import uneven_tail
+from edgepack.packager.quantization.static.uneven_concat import find_uneven_concats
 from edgepack.packager.quantization.static.writer import absorbs_rectifier, write_qdq
 from edgepack.packager.tensors.observations import Observation
 from edgepack.packager.tensors.sequence import Samples
 
 _SHOWN = 3
-
-
-class Spared(msgspec.Struct, frozen=True, kw_only=True):
-    """Nodes that are not quantized as the others are.
-
-    Attributes:
-        float_nodes: Names of those that stay float.
-        raised: Names of those that are raised; what stays float is not.
-    """
-
-    float_nodes: Collection[str] = ()
-    raised: Collection[str] = ()
-
-
-NOTHING_SPARED = Spared()
 
 
 class CalibratedModel:
@@ -63,7 +48,7 @@ class CalibratedModel:
         self.model = model
         self.index = index_graph(model.graph)
         self._settings = settings
-        self._chosen = ChosenScales(self.index, settings)
+        self._scales = ScaleCache(self.index, settings)
         everything = make_plan(self.index, settings, ())
         self.names = everything.names
         self.followers = find_followers(self.index, everything.positions)
@@ -77,30 +62,32 @@ class CalibratedModel:
             progress=progress,
         )
 
-    def plan(self, ranges: str, spared: Spared, index: GraphIndex) -> tuple[Plan, Assignment]:
+    def plan(self, spec: CandidateSpec, index: GraphIndex) -> tuple[Plan, Assignment]:
         """What is quantized, and with which scales.
 
         A rectifier that saturation cannot take over must be quantized by itself where every
-        operator has to be an integer one. What joins values of very different size at the end
-        is spared too, see `uneven_tail`, and so is what reads or makes infinite values.
+        operator has to be an integer one. What joins values of very different size at the end gets
+        high precision or stays float, see `find_uneven_concats`; what reads or makes infinite
+        values stays float.
 
         Args:
-            ranges: How observed values become ranges.
-            spared: Nodes that stay float, and that are raised.
+            spec: The calibration method, float nodes, and nodes of high precision.
             index: The graph to plan for: the model's own, or one with other constants.
         """
-        settings = self._settings
+        settings, ranges = self._settings, spec.method.base
         observed = self.observe(ranges)
         everything = make_plan(index, settings, ())
-        uneven = uneven_tail(index, everything, settings.activations, observed)
-        float_nodes, raised_nodes = {*spared.float_nodes}, {*spared.raised}
-        if settings.can_raise:
-            raised_nodes |= uneven
-            uneven = uneven_tail(index, everything, settings.high_precision_activations, observed)
-        float_nodes |= uneven | self._beside(self._endless(observed))
-        plan = make_plan(index, settings, float_nodes, raised_nodes=raised_nodes)
-        chosen = self._chosen if index is self.index else ChosenScales(index, settings)
-        scales = assign_scales(index, plan, settings, observed, ranges, chosen)
+        uneven = find_uneven_concats(index, everything, settings.activations, observed)
+        float_nodes, high_precision = {*spec.float_nodes}, {*spec.high_precision_nodes}
+        if settings.has_high_precision:
+            high_precision |= uneven
+            uneven = find_uneven_concats(
+                index, everything, settings.high_precision_activations, observed
+            )
+        float_nodes |= uneven | self._beside(self._infinite(observed))
+        plan = make_plan(index, settings, float_nodes, high_precision_nodes=high_precision)
+        cache = self._scales if index is self.index else ScaleCache(index, settings)
+        scales = assign_scales(index, plan, settings, observed, ranges, cache)
         if settings.ops == "compute" or settings.activation_symmetric:
             return plan, scales
         apart = [
@@ -110,42 +97,36 @@ class CalibratedModel:
         ]
         if not apart:
             return plan, scales
-        plan = make_plan(index, settings, float_nodes, raised_nodes=raised_nodes, apart=apart)
-        return plan, assign_scales(index, plan, settings, observed, ranges, chosen)
+        plan = make_plan(
+            index, settings, float_nodes, high_precision_nodes=high_precision, apart=apart
+        )
+        return plan, assign_scales(index, plan, settings, observed, ranges, cache)
 
     def quantize(
         self,
-        ranges: str,
-        spared: Spared,
+        spec: CandidateSpec,
         model: onnx.ModelProto,
         rounder: Rounder = to_nearest,
     ) -> tuple[onnx.ModelProto, Plan]:
         """The quantized model, and what is quantized in it.
 
         Args:
-            ranges: How observed values become ranges.
-            spared: Nodes that stay float, and that are raised.
+            spec: See `plan`.
             model: The float model: the calibrated one, or one that differs in constants only.
             rounder: How its weights are rounded.
         """
         index = self.index if model is self.model else index_graph(model.graph)
-        plan, scales = self.plan(ranges, spared, index)
+        plan, scales = self.plan(spec, index)
         return write_qdq(model, index, plan, rounder(plan, scales), self._settings), plan
 
-    def gate(
-        self,
-        ranges: str,
-        path: Path,
-        spared: Spared = NOTHING_SPARED,
-        rounder: Rounder = to_nearest,
-    ) -> GatedModel:
+    def gate(self, spec: CandidateSpec, path: Path, rounder: Rounder = to_nearest) -> GatedModel:
         """The model with every node's quantization behind a gate; `path` is where it is written."""
-        plan, scales = self.plan(ranges, spared, self.index)
+        plan, scales = self.plan(spec, self.index)
         return GatedModel(self.model, self.index, plan, rounder(plan, scales), path)
 
-    def describe_endless(self, ranges: str) -> tuple[str, ...]:
+    def describe_infinite(self, ranges: str) -> tuple[str, ...]:
         """A note on nodes that stay float since no scale holds what they read or make."""
-        tensors = self._endless(self.observe(ranges))
+        tensors = self._infinite(self.observe(ranges))
         nodes = self._beside(tensors)
         if not nodes:
             return ()
@@ -155,7 +136,7 @@ class CalibratedModel:
             f"holds ({shown}).",
         )
 
-    def _endless(self, observed: Mapping[str, Observation]) -> tuple[str, ...]:
+    def _infinite(self, observed: Mapping[str, Observation]) -> tuple[str, ...]:
         """Tensors that are infinite somewhere, in graph order."""
         return tuple(name for name, seen in observed.items() if not seen.is_finite)
 

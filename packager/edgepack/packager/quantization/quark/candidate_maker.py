@@ -6,7 +6,6 @@ Quark takes a minute.
 """
 
 import json
-from collections.abc import Collection
 from pathlib import Path
 
 import msgspec
@@ -18,9 +17,10 @@ from edgepack.errors import BuildError
 from edgepack.packager.graph.model_files import load_model, save_model
 from edgepack.packager.profiles.pass_settings import Quantize
 from edgepack.packager.progress import Progress
-from edgepack.packager.quantization.contract import Built, NodeCost
+from edgepack.packager.quantization.contract import BuiltCandidate, CandidateSpec, NodeSensitivity
+from edgepack.packager.quantization.method import QuantizationMethod
 from edgepack.packager.quantization.quark.environment import find_quark
-from edgepack.packager.quantization.static.candidate import Quantizer
+from edgepack.packager.quantization.static.candidate_maker import StaticCandidateMaker
 from edgepack.packager.tensors.sequence import Samples
 
 _CHILD = Path(__file__).with_name("child.py")
@@ -32,7 +32,7 @@ class _Answer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     version: str
 
 
-class QuarkQuantizer:
+class QuarkCandidateMaker:
     """One float model, quantized by Quark.
 
     Args:
@@ -58,7 +58,9 @@ class QuarkQuantizer:
         progress: Progress,
     ) -> None:
         self._python = find_quark()
-        self._own = Quantizer(model, settings, samples, work_dir=work_dir, progress=progress)
+        self._own = StaticCandidateMaker(
+            model, settings, samples, work_dir=work_dir, progress=progress
+        )
         self._model = model
         self._samples = samples
         self._limit_s = settings.backend_timeout_s
@@ -67,17 +69,17 @@ class QuarkQuantizer:
         self._config = quark_config(settings)
 
     @property
-    def methods(self) -> tuple[str, ...]:
+    def methods(self) -> tuple[QuantizationMethod, ...]:
         """Quark's configuration."""
-        return (f"quark {self._config}",)
+        return (QuantizationMethod(base=f"quark-{self._config}"),)
 
     @property
-    def costly_methods(self) -> tuple[str, ...]:
+    def costly_methods(self) -> tuple[QuantizationMethod, ...]:
         """None: Quark prepares by itself."""
         return ()
 
     @property
-    def raising(self) -> None:
+    def high_precision(self) -> None:
         """Quark's configurations have one type of activations."""
 
     @property
@@ -85,7 +87,7 @@ class QuarkQuantizer:
         """Every node that can be quantized, in graph order."""
         return self._own.names
 
-    def build(self, method: str, float_nodes: Collection[str]) -> Built:
+    def build(self, spec: CandidateSpec) -> BuiltCandidate:
         """Runs Quark once."""
         source, output, samples = self._write_inputs()
         request = {
@@ -93,19 +95,21 @@ class QuarkQuantizer:
             "output": str(output),
             "samples": str(samples),
             "config": self._config,
-            "exclude": sorted(float_nodes),
+            "exclude": sorted(spec.float_nodes),
         }
         self._progress(f"AMD Quark, {self._config}", 0, 0)
         command = (self._python, str(_CHILD))
         ending = run_child(command, json.dumps(request).encode(), timeout_s=self._limit_s)
         answer = _read(ending.answer, ending.because, self._python)
-        return Built(
+        return BuiltCandidate(
             model=load_model(output),
-            lowered=tuple(name for name in self.names if name not in set(float_nodes)),
+            lowered=tuple(name for name in self.names if name not in set(spec.float_nodes)),
             notes=(f"Quantized by AMD Quark {answer.version}, {self._config}.",),
         )
 
-    def rank(self, method: str, samples: Samples, progress: Progress) -> tuple[NodeCost, ...]:
+    def rank(
+        self, method: QuantizationMethod, samples: Samples, progress: Progress
+    ) -> tuple[NodeSensitivity, ...]:
         """Measures with our own quantizer what quantizing each node alone costs."""
         return self._own.rank(self._own.methods[0], samples, progress)
 

@@ -1,12 +1,12 @@
 """Makes candidates whose weights have few bits in blocks, and whose activations stay float.
 
 MatMul and Gemm by a constant matrix become com.microsoft's MatMulNBits, and Gather from a constant
-table GatherBlockQuantized. Products inside control flow's bodies stay float. Nodes that are raised
-have 8 bits, rounded to the nearest: that is so near that no method is worth its time.
+table GatherBlockQuantized. Products inside control flow's bodies stay float. Nodes of high
+precision have 8 bits, rounded to the nearest: that is so near that no method is worth its time.
 """
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -16,8 +16,14 @@ from edgepack.packager.graph.queries import index_graph, used_names
 from edgepack.packager.graph.workload import Workload, weight_bytes
 from edgepack.packager.profiles.pass_settings import QuantizeWeights
 from edgepack.packager.progress import Progress
-from edgepack.packager.quantization.contract import Built, NodeCost, Raising
+from edgepack.packager.quantization.contract import (
+    BuiltCandidate,
+    CandidateSpec,
+    HighPrecision,
+    NodeSensitivity,
+)
 from edgepack.packager.quantization.gptq import round_by_gptq
+from edgepack.packager.quantization.method import QuantizationMethod
 from edgepack.packager.quantization.one_at_a_time import rank_one_at_a_time
 from edgepack.packager.quantization.products import (
     Floats,
@@ -43,13 +49,11 @@ from edgepack.packager.tensors.sequence import Samples
 _LEAST_ELEMENTS = 1024
 """Smaller weights stay float: their scales and nodes would take what the bits save."""
 
-_RAISED = "8-bit"
-"""How weights of raised nodes are rounded, beside the methods."""
-
-_RAISED_BITS = 8
+_HIGH_PRECISION = "8-bit"
+"""How weights of high precision are rounded, beside the methods."""
 
 
-class WeightQuantizer:
+class WeightOnlyCandidateMaker:
     """One float model with the weights that were rounded so far.
 
     Args:
@@ -71,8 +75,8 @@ class WeightQuantizer:
         work_dir: Path,
         progress: Progress,
     ) -> None:
-        self.methods: tuple[str, ...] = settings.methods
-        self.costly_methods: tuple[str, ...] = ()
+        self.methods = tuple(QuantizationMethod(base=name) for name in settings.methods)
+        self.costly_methods: tuple[QuantizationMethod, ...] = ()
         self._model = model
         self._settings = settings
         self._samples = samples
@@ -91,35 +95,43 @@ class WeightQuantizer:
             if math.prod(self._index.initializers[place.weight].dims) >= _LEAST_ELEMENTS
         }
         self.names = tuple(self._places)
-        self.raising: Raising | None = None
-        if settings.can_raise:
-            self.raising = Raising(
-                word="8-bit",
-                names=self.names,
-                build=self.build,
-                rank=lambda method, samples, progress: self._rank(_RAISED, samples, progress),
+        self.high_precision: HighPrecision | None = None
+        if settings.has_high_precision:
+            self.high_precision = HighPrecision(
+                words=_HIGH_PRECISION, names=self.names, rank=self._rank_in_high_precision
             )
         self._rounded: dict[str, BlockWeight] = {}
 
-    def build(
-        self, method: str, float_nodes: Collection[str], raised: Collection[str] = ()
-    ) -> Built:
-        """See `CandidateMaker` and `Raising`."""
-        kept, wide = set(float_nodes), set(raised)
-        methods = {
-            name: _RAISED if name in wide else method for name in self.names if name not in kept
-        }
-        return Built(model=self._write(methods), lowered=tuple(methods))
-
-    def rank(self, method: str, samples: Samples, progress: Progress) -> tuple[NodeCost, ...]:
+    def build(self, spec: CandidateSpec) -> BuiltCandidate:
         """See `CandidateMaker`."""
-        return self._rank(method, samples, progress)
+        kept, high_precision = set(spec.float_nodes), set(spec.high_precision_nodes)
+        roundings = {
+            name: _HIGH_PRECISION if name in high_precision else spec.method.base
+            for name in self.names
+            if name not in kept
+        }
+        return BuiltCandidate(model=self._write(roundings), lowered=tuple(roundings))
 
-    def _rank(self, method: str, samples: Samples, progress: Progress) -> tuple[NodeCost, ...]:
-        costs = rank_one_at_a_time(
+    def rank(
+        self, method: QuantizationMethod, samples: Samples, progress: Progress
+    ) -> tuple[NodeSensitivity, ...]:
+        """See `CandidateMaker`."""
+        return self._rank(CandidateSpec(method=method), samples, progress)
+
+    def _rank_in_high_precision(
+        self, method: QuantizationMethod, samples: Samples, progress: Progress
+    ) -> tuple[NodeSensitivity, ...]:
+        spec = CandidateSpec(method=method, high_precision_nodes=self.names)
+        return self._rank(spec, samples, progress)
+
+    def _rank(
+        self, spec: CandidateSpec, samples: Samples, progress: Progress
+    ) -> tuple[NodeSensitivity, ...]:
+        ranked = rank_one_at_a_time(
             self._model,
             self.names,
-            lambda float_nodes: self.build(method, float_nodes).model,
+            spec,
+            self.build,
             open_plain,
             samples,
             work_dir=self._folder,
@@ -130,19 +142,21 @@ class WeightQuantizer:
             name: Workload(weight_bytes=weight_bytes(nodes[place.position], constants))
             for name, place in self._places.items()
         }
-        return with_workloads(costs, loads)
+        return with_workloads(ranked, loads)
 
-    def _write(self, methods: Mapping[str, str]) -> onnx.ModelProto:
-        """The model with some nodes rounded, each by its method; the others stay float."""
-        for method in dict.fromkeys(methods.values()):
-            self._round(method, [self._places[n] for n, way in methods.items() if way == method])
+    def _write(self, roundings: Mapping[str, str]) -> onnx.ModelProto:
+        """The model with some nodes rounded, each in its way; the others stay float."""
+        for rounding in dict.fromkeys(roundings.values()):
+            self._round(
+                rounding, [self._places[n] for n, own in roundings.items() if own == rounding]
+            )
         nodes = list(self._index.graph.node)
         stored: dict[str, onnx.TensorProto] = {}
         replaced: dict[int, list[onnx.NodeProto]] = {}
-        for name, method in methods.items():
+        for name, rounding in roundings.items():
             place = self._places[name]
             output = nodes[place.position].output[0]
-            key = self._key(method, place)
+            key = self._key(rounding, place)
             weight = self._rounded[key]
             parts = stored_parts(
                 key,
@@ -179,27 +193,29 @@ class WeightQuantizer:
             result.opset_import.add(domain=CONTRIB, version=1)
         return result
 
-    def _key(self, method: str, place: Product | Table) -> str:
+    def _key(self, rounding: str, place: Product | Table) -> str:
         """Names a rounded weight: nodes that share one do, unless their inputs matter."""
         if isinstance(place, Table):
-            return f"{place.weight}/rows/{_RAISED}" if method == _RAISED else f"{place.weight}/rows"
-        if method == "gptq":
+            rows = f"{place.weight}/rows"
+            return f"{rows}/{_HIGH_PRECISION}" if rounding == _HIGH_PRECISION else rows
+        if rounding == "gptq":
             return f"{place.name}/gptq"
         turned = "transposed" if place.is_transposed else "plain"
-        return f"{place.weight}/{turned}/{place.factor:g}/{method}"
+        return f"{place.weight}/{turned}/{place.factor:g}/{rounding}"
 
-    def _round(self, method: str, places: Sequence[Product | Table]) -> None:
-        missing = [place for place in places if self._key(method, place) not in self._rounded]
+    def _round(self, rounding: str, places: Sequence[Product | Table]) -> None:
+        missing = [place for place in places if self._key(rounding, place) not in self._rounded]
+        settings, is_high_precision = self._settings, rounding == _HIGH_PRECISION
         for place in missing:
-            if isinstance(place, Table) or method != "gptq":
+            if isinstance(place, Table) or rounding != "gptq":
                 weight = self._matrix(place)
                 grid = self._grid(
                     weight,
-                    bits=_RAISED_BITS if method == _RAISED else self._settings.bits,
-                    refine=method == "hqq" and isinstance(place, Product),
+                    bits=settings.high_precision_bits if is_high_precision else settings.bits,
+                    refine=rounding == "hqq" and isinstance(place, Product),
                 )
-                self._rounded[self._key(method, place)] = round_to_nearest(weight, grid)
-        if method == "gptq":
+                self._rounded[self._key(rounding, place)] = round_to_nearest(weight, grid)
+        if rounding == "gptq":
             self._round_by_gptq([p for p in missing if isinstance(p, Product)])
 
     def _round_by_gptq(self, products: Sequence[Product]) -> None:

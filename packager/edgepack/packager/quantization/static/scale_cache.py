@@ -13,7 +13,7 @@ from edgepack.packager.quantization.static.scales import IntegerType, Scale, sca
 from edgepack.packager.tensors.observations import NOTHING_SEEN, Observation
 
 
-class ChosenScales:
+class ScaleCache:
     """Chooses scales, and remembers them.
 
     Args:

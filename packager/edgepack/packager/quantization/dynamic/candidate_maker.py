@@ -3,7 +3,7 @@
 Nodes in the bodies of control flow are among them. The calibration samples are not read.
 """
 
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import onnx
@@ -11,19 +11,18 @@ import onnx
 from edgepack.packager.graph.workload import Workload, weight_bytes
 from edgepack.packager.profiles.pass_settings import QuantizeDynamic
 from edgepack.packager.progress import Progress
-from edgepack.packager.quantization.contract import Built, NodeCost
+from edgepack.packager.quantization.contract import BuiltCandidate, CandidateSpec, NodeSensitivity
 from edgepack.packager.quantization.dynamic.nodes import CONTRIB, DynamicWriter, is_lstm
 from edgepack.packager.quantization.dynamic.scopes import Scope, drop_unread_constants, scopes
+from edgepack.packager.quantization.method import QuantizationMethod
 from edgepack.packager.quantization.one_at_a_time import rank_one_at_a_time
 from edgepack.packager.quantization.products import as_product
 from edgepack.packager.quantization.savings import with_workloads
 from edgepack.packager.runtime.evaluator import open_plain
 from edgepack.packager.tensors.sequence import Samples
 
-_METHOD = "dynamic"
 
-
-class DynamicQuantizer:
+class DynamicCandidateMaker:
     """One float model.
 
     Args:
@@ -35,9 +34,9 @@ class DynamicQuantizer:
     """
 
     verb = "quantized"
-    methods: tuple[str, ...] = (_METHOD,)
-    costly_methods: tuple[str, ...] = ()
-    raising: None = None
+    methods = (QuantizationMethod(base="dynamic"),)
+    costly_methods: tuple[QuantizationMethod, ...] = ()
+    high_precision: None = None
 
     def __init__(
         self,
@@ -61,9 +60,9 @@ class DynamicQuantizer:
         }
         self.names = tuple(self._loads)
 
-    def build(self, method: str, float_nodes: Collection[str]) -> Built:
+    def build(self, spec: CandidateSpec) -> BuiltCandidate:
         """See `CandidateMaker`."""
-        kept = set(float_nodes)
+        kept = set(spec.float_nodes)
         lowered = tuple(name for name in self.names if name not in kept)
         result = onnx.ModelProto()
         result.CopyFrom(self._model)
@@ -73,20 +72,23 @@ class DynamicQuantizer:
         drop_unread_constants(result)
         if lowered and CONTRIB not in {entry.domain for entry in result.opset_import}:
             result.opset_import.add(domain=CONTRIB, version=1)
-        return Built(model=result, lowered=lowered)
+        return BuiltCandidate(model=result, lowered=lowered)
 
-    def rank(self, method: str, samples: Samples, progress: Progress) -> tuple[NodeCost, ...]:
+    def rank(
+        self, method: QuantizationMethod, samples: Samples, progress: Progress
+    ) -> tuple[NodeSensitivity, ...]:
         """See `CandidateMaker`."""
-        costs = rank_one_at_a_time(
+        ranked = rank_one_at_a_time(
             self._model,
             self.names,
-            lambda float_nodes: self.build(method, float_nodes).model,
+            CandidateSpec(method=method),
+            self.build,
             open_plain,
             samples,
             work_dir=self._folder,
             progress=progress,
         )
-        return with_workloads(costs, self._loads)
+        return with_workloads(ranked, self._loads)
 
     def _lowerable(self, scope: Scope) -> Iterator[int]:
         for position, node in enumerate(scope.graph.node):

@@ -1,0 +1,151 @@
+"""Makes statically quantized candidates of one model, by every method that its profile asks for."""
+
+from pathlib import Path
+
+import onnx
+
+from edgepack.packager.graph.workload import workloads
+from edgepack.packager.profiles.pass_settings import Quantize
+from edgepack.packager.progress import Progress
+from edgepack.packager.quantization.contract import (
+    BuiltCandidate,
+    CandidateSpec,
+    HighPrecision,
+    NodeSensitivity,
+    Origin,
+)
+from edgepack.packager.quantization.method import QuantizationMethod
+from edgepack.packager.quantization.savings import with_workloads
+from edgepack.packager.quantization.static.bias_correction import correct_biases
+from edgepack.packager.quantization.static.calibrated_model import CalibratedModel
+from edgepack.packager.quantization.static.gptq_rounding import GptqRounder, Rounder, to_nearest
+from edgepack.packager.quantization.static.methods import costly_methods, plain_methods
+from edgepack.packager.quantization.static.plan import Plan
+from edgepack.packager.quantization.static.preparation import applicable, prepare
+from edgepack.packager.quantization.static.ranking import rank_nodes
+from edgepack.packager.tensors.sequence import Samples
+
+
+class StaticCandidateMaker:
+    """One float model, and what its profile would have done to it before quantization.
+
+    The model is prepared and calibrated once for each preparation, when that is first tried.
+
+    Args:
+        model: The float model, clean and with shapes.
+        settings: The profile's quantize pass.
+        samples: Calibration samples.
+        work_dir: Folder for instrumented models.
+        progress: Told about calibration.
+    """
+
+    verb = "quantized"
+
+    def __init__(
+        self,
+        model: onnx.ModelProto,
+        settings: Quantize,
+        samples: Samples,
+        *,
+        work_dir: Path,
+        progress: Progress,
+    ) -> None:
+        self._settings = settings
+        self._samples = samples
+        self._folder = work_dir
+        self._progress = progress
+        self._plain = CalibratedModel(
+            model, settings, samples, work_dir=work_dir, progress=progress
+        )
+        self.methods = plain_methods(settings)
+        preparations = applicable(self._plain.index, settings.prepare)
+        self.costly_methods = costly_methods(settings, preparations)
+        self._prepared: dict[str, tuple[CalibratedModel, tuple[str, ...]]] = {"": (self._plain, ())}
+        self._gptq = GptqRounder(model, self._plain.index, samples, work_dir / "gptq", progress)
+
+    @property
+    def high_precision(self) -> HighPrecision | None:
+        """Activations of 16 bits, where the profile names a type for that."""
+        if not self._settings.has_high_precision:
+            return None
+        followers = self._plain.followers
+        return HighPrecision(
+            words="16-bit",
+            names=tuple(name for name in self.names if name not in followers),
+            rank=self._rank_in_high_precision,
+        )
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Every node that can be quantized, in graph order."""
+        return self._plain.names
+
+    def build(self, spec: CandidateSpec) -> BuiltCandidate:
+        """See `CandidateMaker`."""
+        method = spec.method
+        calibrated, notes = self._prepare(method.preparation)
+        model = calibrated.model
+        if method.has_corrected_biases:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            model, note = correct_biases(
+                model,
+                lambda changed: calibrated.quantize(spec, changed)[0],
+                [name for name in calibrated.names if name not in spec.float_nodes],
+                self._samples,
+                self._folder,
+            )
+            notes = (*notes, note)
+        quantized, plan = calibrated.quantize(spec, model, self._rounder(method))
+        origin = Origin(
+            model=calibrated.model if method.preparation else None,
+            observed=calibrated.observe(method.base),
+        )
+        notes = (*notes, *calibrated.describe_infinite(method.base))
+        if method.has_gptq_weights:
+            notes = (*notes, self._gptq.describe(plan))
+        if any(node.is_high_precision for node in plan.nodes):
+            notes = (*notes, _describe_high_precision(plan, self._settings))
+        return BuiltCandidate(model=quantized, lowered=plan.names, notes=notes, origin=origin)
+
+    def rank(
+        self, method: QuantizationMethod, samples: Samples, progress: Progress
+    ) -> tuple[NodeSensitivity, ...]:
+        """See `CandidateMaker`. Biases stay as they are."""
+        return self._rank(CandidateSpec(method=method), samples, progress)
+
+    def _rank_in_high_precision(
+        self, method: QuantizationMethod, samples: Samples, progress: Progress
+    ) -> tuple[NodeSensitivity, ...]:
+        spec = CandidateSpec(method=method, high_precision_nodes=self.names)
+        return self._rank(spec, samples, progress)
+
+    def _rank(
+        self, spec: CandidateSpec, samples: Samples, progress: Progress
+    ) -> tuple[NodeSensitivity, ...]:
+        calibrated, _ = self._prepare(spec.method.preparation)
+        self._folder.mkdir(parents=True, exist_ok=True)
+        gated = calibrated.gate(spec, self._folder / "ranking.onnx", self._rounder(spec.method))
+        ranked = rank_nodes(gated, samples, progress=progress)
+        return with_workloads(ranked, workloads(calibrated.index))
+
+    def _rounder(self, method: QuantizationMethod) -> Rounder:
+        return self._gptq if method.has_gptq_weights else to_nearest
+
+    def _prepare(self, name: str) -> tuple[CalibratedModel, tuple[str, ...]]:
+        if name not in self._prepared:
+            folder = self._folder / name
+            model, note = prepare(name, self._plain.model, self._settings, self._samples, folder)
+            calibrated = CalibratedModel(
+                model, self._settings, self._samples, work_dir=folder, progress=self._progress
+            )
+            self._prepared[name] = (calibrated, (note,))
+        return self._prepared[name]
+
+
+def _describe_high_precision(plan: Plan, settings: Quantize) -> str:
+    count = sum(node.is_high_precision for node in plan.nodes)
+    return (
+        f"{count} of {len(plan.nodes)} quantized nodes have {settings.high_precision_activations} "
+        f"activations, the others {settings.activations}; {plan.conversions} tensors are converted "
+        "from one to the other. What only moves values goes with the node that makes them."
+    )

@@ -1,0 +1,135 @@
+"""Makes and measures candidates, each in a folder of its own; what was measured is recalled."""
+
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+from msgspec.structs import replace
+
+from edgepack.packager.graph.model_files import save_model
+from edgepack.packager.progress import Progress
+from edgepack.packager.quantization.contract import (
+    CandidateMaker,
+    CandidateSpec,
+    HighPrecision,
+    NodeSensitivity,
+)
+from edgepack.packager.quantization.method import QuantizationMethod
+from edgepack.packager.runtime.evaluator import Evaluator
+from edgepack.packager.runtime.model_run import Run
+from edgepack.packager.search.candidates import Candidate, Judged
+from edgepack.packager.search.conditions import SearchConditions
+from edgepack.packager.search.judge import CandidateJudge
+
+_KEPT_BYTES = 64_000_000
+"""Candidates of small models stay on disk, where they can be timed in the end."""
+
+
+class CandidateMeasurer:
+    """Makes and measures the candidates of one search.
+
+    Args:
+        maker: Makes candidates.
+        evaluator: Opens candidates where they are measured.
+        judge: Judges them.
+        conditions: See `SearchConditions`.
+        work_dir: Folder for the candidates.
+    """
+
+    def __init__(
+        self,
+        maker: CandidateMaker,
+        evaluator: Evaluator,
+        judge: CandidateJudge,
+        conditions: SearchConditions,
+        *,
+        work_dir: Path,
+    ) -> None:
+        self._maker = maker
+        self._evaluator = evaluator
+        self._judge = judge
+        self._conditions = conditions
+        self._folder = work_dir
+
+    def measure(self, number: int, spec: CandidateSpec, *, at_least: float) -> Candidate:
+        """One candidate, judged now or before.
+
+        Args:
+            number: Its number in this search, from 1.
+            spec: How it is made.
+            at_least: See `CandidateJudge.judge`.
+
+        Raises:
+            OutOfTimeError: The time is used up in the middle of it.
+            BuildError: ONNX Runtime refuses it.
+        """
+        high_precision = self._maker.high_precision
+        path = self._folder / f"candidate-{number}" / "model.onnx"
+        journal, context = self._conditions.journal, self._conditions.context
+        judged, built = journal.recall(context, spec.key, Judged), None
+        if judged is None:
+            built = self._maker.build(spec)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            size_bytes = save_model(built.model, path)
+            verdict = self._judge.judge(
+                self._evaluator.open(path),
+                at_least=at_least,
+                before_each=self._conditions.limit.check,
+            )
+            judged = Judged(verdict=verdict, size_bytes=size_bytes, lowered=len(built.lowered))
+            journal.keep(context, spec.key, judged)
+        candidate = Candidate(
+            label=self._conditions.label,
+            verb=self._maker.verb,
+            spec=spec,
+            high_precision_words=high_precision.words if high_precision else "",
+            path=path,
+            judged=judged,
+        )
+        return replace(candidate, origin=built.origin, notes=built.notes) if built else candidate
+
+    def rank(
+        self, method: QuantizationMethod, high_precision: HighPrecision | None, progress: Progress
+    ) -> tuple[NodeSensitivity, ...]:
+        """What each node costs, worst first, measured now or before.
+
+        Args:
+            method: How candidates are made.
+            high_precision: Given where all nodes have that.
+            progress: Told about each node.
+        """
+        journal, context = self._conditions.journal, self._conditions.context
+        precision = "lowered" if high_precision is None else "high-precision"
+        key = msgspec.json.encode(["rank", method.id, precision]).decode()
+        known = journal.recall(context, key, tuple[NodeSensitivity, ...])
+        if known is None:
+            rank = self._maker.rank if high_precision is None else high_precision.rank
+            known = rank(method, self._judge.samples, progress)
+            journal.keep(context, key, known)
+        return known
+
+    def open(self, candidate: Candidate) -> Run:
+        """A candidate, ready to run."""
+        return self._evaluator.open(self.with_model(candidate).path)
+
+    def with_model(self, candidate: Candidate) -> Candidate:
+        """The candidate with its model on disk: making it again gives the same bytes."""
+        if candidate.path.exists():
+            return candidate
+        built = self._maker.build(candidate.spec)
+        candidate.path.parent.mkdir(parents=True, exist_ok=True)
+        save_model(built.model, candidate.path)
+        return replace(candidate, origin=built.origin, notes=built.notes)
+
+
+def discard_large(candidates: Sequence[Candidate], best: Candidate) -> None:
+    """Leaves the best model on disk, and the first others: large ones would fill it."""
+    left_bytes = _KEPT_BYTES
+    for candidate in candidates:
+        folder = candidate.path.parent
+        if folder == best.path.parent or not folder.exists():
+            continue
+        left_bytes -= candidate.judged.size_bytes
+        if left_bytes < 0:
+            shutil.rmtree(folder)

@@ -1,0 +1,172 @@
+"""The candidates of one search so far, and the best of them."""
+
+from pathlib import Path
+
+from msgspec.structs import replace
+
+from edgepack.packager.progress import Progress
+from edgepack.packager.quantization.contract import (
+    CandidateMaker,
+    CandidateSpec,
+    HighPrecision,
+    NodeSensitivity,
+)
+from edgepack.packager.quantization.method import QuantizationMethod
+from edgepack.packager.quantization.savings import lost_savings
+from edgepack.packager.runtime.evaluator import Evaluator
+from edgepack.packager.runtime.model_run import Run
+from edgepack.packager.search.attempts import Attempt
+from edgepack.packager.search.candidate_measurer import CandidateMeasurer, discard_large
+from edgepack.packager.search.candidates import Candidate, SearchResult
+from edgepack.packager.search.conditions import SearchConditions
+from edgepack.packager.search.judge import NEAR_SPARE, CandidateJudge
+from edgepack.packager.search.time_limit import describe_duration
+
+
+class CandidateTrials:
+    """Candidates so far; the best is the one to keep: within the budget, and saving the most.
+
+    Args:
+        maker: Makes candidates.
+        evaluator: Opens candidates where they are measured.
+        judge: Judges them.
+        conditions: See `SearchConditions`.
+        work_dir: Folder for the candidates.
+        progress: Told about each candidate.
+    """
+
+    def __init__(
+        self,
+        maker: CandidateMaker,
+        evaluator: Evaluator,
+        judge: CandidateJudge,
+        conditions: SearchConditions,
+        *,
+        work_dir: Path,
+        progress: Progress,
+    ) -> None:
+        self._measurer = CandidateMeasurer(maker, evaluator, judge, conditions, work_dir=work_dir)
+        self._high_precision = maker.high_precision
+        self._conditions = conditions
+        self._progress = progress
+        self._candidates: list[Candidate] = []
+        self._reasons: list[str] = []
+        self._ranked: tuple[NodeSensitivity, ...] = ()
+
+    def add(self, spec: CandidateSpec, because: str) -> Candidate:
+        """Makes, runs and judges one candidate, unless it was judged before.
+
+        Args:
+            spec: How it is made.
+            because: Why it is tried.
+
+        Raises:
+            OutOfTimeError: The time is used up, be it in the middle of a candidate, and there is
+                another already.
+            BuildError: ONNX Runtime refuses it.
+        """
+        self._conditions.limit.check()
+        for known in self._candidates:
+            if known.key == spec.key:
+                return known
+        number = len(self._candidates) + 1
+        measured = self._measurer.measure(number, spec, at_least=self._least_spare)
+        candidate = replace(measured, sensitivities=self._ranked)
+        self._candidates.append(candidate)
+        self._reasons.append(because)
+        discard_large(self._candidates, self.best)
+        self._conditions.limit.enforce()
+        self._progress(self._describe(candidate), number, 0)
+        return candidate
+
+    def rank(
+        self, method: QuantizationMethod, high_precision: HighPrecision | None = None
+    ) -> tuple[NodeSensitivity, ...]:
+        """What each node costs, worst first; see `CandidateMeasurer.rank`."""
+        self._ranked = self._measurer.rank(method, high_precision, self._progress)
+        return self._ranked
+
+    @property
+    def ranked(self) -> tuple[NodeSensitivity, ...]:
+        """What each node costs and saves, as it was measured last; empty before."""
+        return self._ranked
+
+    @property
+    def high_precision_words(self) -> str:
+        """What a node of high precision is; "" where none can be."""
+        return self._high_precision.words if self._high_precision else ""
+
+    def open(self, candidate: Candidate) -> Run:
+        """A candidate, ready to run."""
+        return self._measurer.open(candidate)
+
+    def is_on_target(self, candidate: Candidate) -> bool:
+        """Whether a candidate is all that the search was for."""
+        return self._conditions.target.is_met(candidate.verdict)
+
+    @property
+    def best(self) -> Candidate:
+        """Of those on target the one that loses the least savings; else the most accurate one."""
+        on_target = [candidate for candidate in self._candidates if self.is_on_target(candidate)]
+        if on_target:
+            return min(on_target, key=self._lost_savings)
+        best = self._candidates[0]
+        for candidate in self._candidates[1:]:
+            if candidate.verdict.beats(best.verdict):
+                best = candidate
+        return best
+
+    def _lost_savings(self, candidate: Candidate) -> tuple[float, float]:
+        """By nodes that are float, then by those with more bits."""
+        return (
+            lost_savings(self._ranked, candidate.float_nodes),
+            lost_savings(self._ranked, candidate.high_precision_nodes),
+        )
+
+    @property
+    def _least_spare(self) -> float:
+        """Of a candidate that is not within the budget, and worse than the best, nothing counts."""
+        return NEAR_SPARE if self.is_empty else max(NEAR_SPARE, min(0.0, self.best.verdict.spare))
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing was judged yet."""
+        return not self._candidates
+
+    def result(self, notes: tuple[str, ...] = ()) -> SearchResult:
+        """What to hand back; the best candidate is made where its numbers were recalled."""
+        attempts = tuple(
+            Attempt(
+                what=candidate.words,
+                accuracy=candidate.verdict.value,
+                size_bytes=candidate.judged.size_bytes,
+                because=_reason(because, candidate),
+                float_nodes=len(candidate.float_nodes),
+                high_precision_nodes=(
+                    len(candidate.high_precision_nodes) if self._high_precision else None
+                ),
+            )
+            for candidate, because in zip(self._candidates, self._reasons, strict=True)
+        )
+        with self._conditions.limit.paused():
+            best = self._measurer.with_model(self.best)
+        return SearchResult(
+            best=best,
+            attempts=attempts,
+            candidates=tuple(self._candidates),
+            sensitive_nodes=self._ranked,
+            notes=(*self._conditions.journal.notes, *notes),
+        )
+
+    def _describe(self, candidate: Candidate) -> str:
+        verdict, best = candidate.verdict, self.best
+        words = f"trying {candidate.words}: {verdict.metric} {verdict.value:.4f}"
+        if best is not candidate:
+            words += f" (best so far: {best.words}, {best.verdict.value:.4f})"
+        left_s = self._conditions.limit.left_s
+        return words if left_s is None else f"{words}, {describe_duration(round(left_s))} left"
+
+
+def _reason(because: str, candidate: Candidate) -> str:
+    after = candidate.verdict.given_up_after
+    return because if after is None else f"{because}; given up after {after} samples"

@@ -1,0 +1,25 @@
+"""What a search may take, what it remembers, and when it may end."""
+
+import msgspec
+
+from edgepack.packager.search.journal import Journal
+from edgepack.packager.search.search_target import SearchTarget
+from edgepack.packager.search.time_limit import TimeLimit
+
+
+class SearchConditions(msgspec.Struct, frozen=True, kw_only=True):
+    """What a search may take, what it remembers, and when it may end.
+
+    Attributes:
+        limit: Ends the search in time.
+        journal: Keeps what was measured.
+        context: Digest of all that the measurements depend on.
+        label: See `Candidate`.
+        target: When the search may end.
+    """
+
+    limit: TimeLimit
+    journal: Journal
+    context: str = ""
+    label: str = ""
+    target: SearchTarget = msgspec.field(default_factory=SearchTarget)
