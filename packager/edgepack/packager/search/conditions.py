@@ -7,7 +7,7 @@ from edgepack.packager.search.search_target import SearchTarget
 from edgepack.packager.search.time_limit import TimeLimit
 
 
-class SearchConditions(msgspec.Struct, frozen=True, kw_only=True):
+class SearchConditions(msgspec.Struct, kw_only=True):
     """What a search may take, what it remembers, and when it may end.
 
     Attributes:
