@@ -253,6 +253,14 @@ def test_a_point_far_below_the_budget_is_drawn_at_the_edge() -> None:
     assert "inf" not in drawn
 
 
+def test_what_is_drawn_at_the_edge_has_its_place_in_the_legend() -> None:
+    first, second = make_variant().attempts
+    far = make_variant(attempts=(msgspec.structs.replace(first, accuracy=0.2), second))
+    near = make_variant(attempts=(msgspec.structs.replace(first, accuracy=0.985), second))
+    assert "far below the scale, drawn at its edge" in render_report(make_report(far))
+    assert "far below the scale" not in render_report(make_report(near))
+
+
 def test_the_speed_is_told_beside_the_float_model_s() -> None:
     timed = make_variant(timing=Timing(latency_ms=2.0, float_latency_ms=3.0))
     assert speed_text(timed) == "1.50× the float model's speed"

@@ -73,6 +73,7 @@ def _template() -> jinja2.Template:
         notable_ranges=views.notable_ranges,
         outlier_count=views.outlier_count,
         outlier_factor=OUTLIER_FACTOR,
+        is_off_scale=plot.is_off_scale,
         plot=plot.plot,
         range_bar=bars.range_bar,
         shared_prefix=views.shared_prefix,

@@ -12,20 +12,17 @@ from markupsafe import Markup, escape
 
 from edgepack.bundle.manifest import Accuracy
 from edgepack.packager.number_format import format_metric
+from edgepack.packager.reports.plot_labels import HEIGHT, Box, Marker, place_labels, text_box
 
 _WIDTH, _HEIGHT = 380, 250
 _LEFT, _RIGHT, _TOP, _BOTTOM = 50, 366, 14, 208
 _FOCUS = 3.0
 """Of what lies below the budget, a plot shows this many times what lies above it."""
 
-_LABEL_PLACES: tuple[tuple[float, float, str], ...] = (
-    (9, 4, "start"),
-    (-9, 4, "end"),
-    (0, -10, "middle"),
-    (0, 18, "middle"),
-)
 _TICK_ROOM = 12
-_LABEL_HEIGHT, _LABEL_WIDTH = 11, 8
+_RADIUS, _RING_RADIUS = 6.0, 11.0
+_BASELINE = 10.0
+"""From the top of a text's box to its baseline."""
 
 
 class Point(msgspec.Struct, frozen=True, kw_only=True):
@@ -57,7 +54,7 @@ def plot(
 ) -> Markup:
     """Accuracy against a cost, with the budget as a line.
 
-    What lies far below the budget is drawn at the bottom edge, with an arrow.
+    What lies far below the budget is drawn at the bottom edge, as an arrow.
 
     Args:
         points: At least one.
@@ -98,15 +95,32 @@ def plot(
     parts.append(_text((_LEFT + _RIGHT) / 2, _HEIGHT - 8, x_words, "middle"))
     y = _BOTTOM - (budget - low) / (high - low) * (_BOTTOM - _TOP)
     parts.append(_line(_LEFT, y, _RIGHT, y, "budget"))
-    parts.append(_text(_LEFT + 4, y - 5, f"budget {format_metric(budget)}", "start", "budget"))
-    taken = [(_LEFT + 4.0, y - 14, _LEFT + 84.0, y)]
-    taken += [(x - 5, y - 5, x + 5, y + 5) for x, y in map(place, points)]
-    for point in sorted(points, key=lambda point: not point.is_winner):
-        x, y = place(point)
-        parts.append(_marker(point, x, y, is_below=point.accuracy < low))
-        parts.append(_label(point, x, y, taken))
+    markers = [
+        Marker(words=point.label or "float", box=_marker_box(point, *place(point)), is_alone=alone)
+        for alone, point in sorted(
+            ((point.is_winner or not point.label, point) for point in points),
+            key=lambda entry: not entry[0],
+        )
+    ]
+    named = f"budget {format_metric(budget)}"
+    box = _budget_box(named, y, markers)
+    parts.append(_text(box.left, box.top + _BASELINE, named, "start", "budget"))
+    taken = (box, Box(_LEFT, y - 1, _RIGHT, y + 1))
+    labels = list(place_labels(markers, taken, Box(_LEFT, 0, _WIDTH, _BOTTOM)))
+    parts += [_line(*label.line, "leader") for label in labels if label.line]
+    parts += [_marker(point, *place(point), is_below=point.accuracy < low) for point in points]
+    parts += [
+        _text(label.box.middle[0], label.box.top + _BASELINE, label.words, "middle", "label")
+        for label in labels
+    ]
     parts.append(Markup("</svg>"))
     return Markup("").join(parts)
+
+
+def is_off_scale(points: Sequence[Point], values: Sequence[float], accuracy: Accuracy) -> bool:
+    """Whether the plot of them draws any at its edge; see `plot`."""
+    low, _ = _focus([*values, accuracy.float_value], accuracy.budget)
+    return any(point.accuracy < low for point in points)
 
 
 def _focus(values: Sequence[float], budget: float) -> tuple[float, float]:
@@ -160,23 +174,18 @@ def _marker(point: Point, x: float, y: float, *, is_below: bool) -> Markup:
     return escape(ring) + shape + title + Markup("</circle>")
 
 
-def _label(
-    point: Point, x: float, y: float, taken: list[tuple[float, float, float, float]]
-) -> Markup:
-    """The point's label where it covers nothing; none where there is no such place."""
-    words = point.label or "float"
-    width = _LABEL_WIDTH * len(words)
-    for dx, dy, anchor in _LABEL_PLACES:
-        if point.is_winner:
-            dx, dy = dx * 1.5, dy if anchor in ("start", "end") else dy * 1.4
-        left = x + dx - {"start": 0.0, "middle": width / 2, "end": float(width)}[anchor]
-        box = (left, y + dy - _LABEL_HEIGHT, left + width, y + dy)
-        is_inside = box[0] > _LEFT and box[2] < _RIGHT + 10 and box[3] < _BOTTOM
-        if is_inside and not any(_overlap(box, other) for other in taken):
-            taken.append(box)
-            return _text(x + dx, y + dy, words, anchor, "label")
-    return Markup("")
+def _marker_box(point: Point, x: float, y: float) -> Box:
+    radius = _RING_RADIUS if point.is_winner else _RADIUS
+    return Box(x - radius, y - radius, x + radius, y + radius)
 
 
-def _overlap(a: tuple[float, float, float, float], b: tuple[float, float, float, float]) -> bool:
-    return a[0] < b[2] and b[0] < a[2] and a[1] < b[3] and b[1] < a[3]
+def _budget_box(words: str, y: float, markers: Sequence[Marker]) -> Box:
+    """Where the budget's line is named: at either end, above or below, clear of the markers."""
+    boxes = [
+        text_box(words, left, top)
+        for top in (y - HEIGHT - 2, y + 2)
+        for left in (_LEFT + 4, _RIGHT - text_box(words, 0, 0).right)
+        if top + HEIGHT < _BOTTOM
+    ]
+    free = (box for box in boxes if not any(box.overlaps(marker.box) for marker in markers))
+    return next(free, boxes[0])
