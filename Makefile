@@ -13,7 +13,7 @@ INPUTS := pyproject.toml constraints.txt
 # ONNX Runtime tells its vendor nothing of what is run here.
 export ORT_DISABLE_TELEMETRY := 1
 
-.PHONY: demo test check bench bench-packager scan-operators docs clean
+.PHONY: demo test check bench bench-packager scan-operators docs screenshots clean
 
 demo: $(READY)
 	@$(BIN)/python -m examples.demo
@@ -34,6 +34,10 @@ check: $(READY)
 docs: $(READY)
 	$(BIN)/python docs/reference.py
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
+# The pictures of README and site, as a browser shows them; chromium must be there.
+screenshots: $(READY)
+	$(BIN)/python -m docs.screenshots
 
 bench: bench-packager
 

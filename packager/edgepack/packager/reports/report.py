@@ -55,7 +55,7 @@ class VariantReport(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         size_bytes: All its files together.
         recipe: The profile's passes in words.
-        culprits, inspection, left_nodes, profile_sha256: See `PreparedVariant`.
+        sensitive_nodes, inspection, left_nodes, profile_sha256: See `PreparedVariant`.
         timing, rehearsal: Only in the report beside the bundle.
     """
 
@@ -87,8 +87,8 @@ class RefusedVariant(msgspec.Struct, frozen=True, kw_only=True):
     """What is known of a variant that its gates refused, for the report.
 
     Attributes:
-        precision, accuracy, placement, attempts, culprits, inspection, left_nodes, notes: See
-            `PreparedVariant`.
+        precision, accuracy, placement, attempts, sensitive_nodes, inspection, left_nodes, notes:
+            See `PreparedVariant`.
         size_bytes: Size of its model.
     """
 
