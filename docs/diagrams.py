@@ -31,8 +31,7 @@ def draw(source: str) -> str:
     identity = f"{version('mermaidx')} {_SETTINGS} {source}"
     kept = CACHE / f"{hashlib.sha256(identity.encode()).hexdigest()}.svg"
     if not kept.exists():
-        # A semicolon ends a statement of Mermaid; in a label it is written by its number.
-        diagram = mermaidx.render(source.replace(";", "#59;"), theme="neutral", config=_SETTINGS)
+        diagram = mermaidx.render(source, theme="neutral", config=_SETTINGS)
         CACHE.mkdir(parents=True, exist_ok=True)
         kept.write_text(diagram.svg(), encoding="utf-8")
     return f'<figure class="diagram">{kept.read_text(encoding="utf-8")}</figure>'

@@ -168,10 +168,10 @@ def resume(state: State, *, restarts: int, max_restarts: int) -> Resumption:
 
 
 def mermaid() -> str:
-    """The table as a Mermaid state diagram."""
+    """The table as a Mermaid state diagram; a semicolon would end a label there."""
     lines = ["stateDiagram-v2", "    [*] --> IDLE"]
     for state, row in TABLE.items():
-        lines.append(f"    {state} : {state}<br/>{row.action}")
+        lines.append(f"    {state} : {state}<br/>{row.action.replace(';', ',')}")
         if row.success:
             lines.append(f"    {state} --> {row.success}")
         if row.failure:
