@@ -25,6 +25,7 @@ from edgepack.fleet.client.fleet_client import FleetClient
 from edgepack.fleet.documents.fleet import FleetInfo
 from edgepack.fleet.documents.rollouts import RolloutSettings, RolloutView, Selector
 from edgepack.fleet.simulation.simulate import SimulateSettings, simulate
+from tests.integration.fleet.postgresql import INSTALLED, PostgreSQL
 from tests.simulators.manifests import DIGEST, make_variant
 
 MOSQUITTO = "/usr/sbin/mosquitto"
@@ -257,6 +258,15 @@ def run_mosquitto(config: Path, port: int) -> subprocess.Popen[bytes]:
 
     wait_until(listens, "mosquitto listens", 10)
     return process
+
+
+@pytest.fixture(scope="session")
+def postgresql() -> Iterator[PostgreSQL]:
+    if not INSTALLED:
+        pytest.skip("PostgreSQL is not installed (Debian package postgresql)")
+    server = PostgreSQL(free_port()).start()
+    yield server
+    server.remove()
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Rollouts from end to end, on the embedded broker and on mosquitto."""
+"""Rollouts from end to end: on SQLite and the embedded broker, on PostgreSQL and mosquitto."""
 
 import os
 import signal
@@ -15,17 +15,20 @@ Simulate = Callable[..., Any]
 MakeBundle = Callable[..., Path]
 
 
-@pytest.fixture(params=["embedded", "mosquitto"])
-def broker_arguments(request: pytest.FixtureRequest) -> tuple[str, ...]:
-    if request.param == "embedded":
-        return ()
-    return ("--broker", request.getfixturevalue("mosquitto").url)
+@pytest.fixture(params=["SQLite, embedded broker", "PostgreSQL, mosquitto"])
+def begin(request: pytest.FixtureRequest, serve: Serve) -> Callable[[], Any]:
+    """Serves a fleet, a small one or a grown one."""
+    if request.param.startswith("SQLite"):
+        return serve
+    database = request.getfixturevalue("postgresql").empty_database()
+    broker = request.getfixturevalue("mosquitto").url
+    return lambda: serve("--database", database, "--broker", broker)
 
 
 def test_two_waves_complete_and_every_device_commits(
-    serve: Serve, simulation: Simulate, make_bundle: MakeBundle, broker_arguments: tuple[str, ...]
+    begin: Serve, simulation: Simulate, make_bundle: MakeBundle
 ) -> None:
-    fleet = serve(*broker_arguments)
+    fleet = begin()
     simulation(fleet, count=6)
     name = fleet.roll_out(make_bundle(), waves="2,100%")
     view = fleet.wait_for(name, "FINISHED")
@@ -38,9 +41,9 @@ def test_two_waves_complete_and_every_device_commits(
 
 
 def test_failing_devices_pause_it_and_the_second_wave_never_begins(
-    serve: Serve, simulation: Simulate, make_bundle: MakeBundle
+    begin: Serve, simulation: Simulate, make_bundle: MakeBundle
 ) -> None:
-    fleet = serve()
+    fleet = begin()
     simulation(fleet, count=5, fail_rate=1.0)
     name = fleet.roll_out(make_bundle(), waves="2,100%")
     view = fleet.wait_for(name, "PAUSED")
@@ -50,9 +53,9 @@ def test_failing_devices_pause_it_and_the_second_wave_never_begins(
 
 
 def test_resume_accepts_the_failures_seen_and_goes_on(
-    serve: Serve, simulation: Simulate, make_bundle: MakeBundle
+    begin: Serve, simulation: Simulate, make_bundle: MakeBundle
 ) -> None:
-    fleet = serve()
+    fleet = begin()
     simulation(fleet, count=3, fail_rate=1.0)
     name = fleet.roll_out(make_bundle(), waves="1,100%", min_sample=2)
     fleet.wait_for(name, "PAUSED")
@@ -65,18 +68,18 @@ def test_resume_accepts_the_failures_seen_and_goes_on(
 
 
 def test_a_breach_can_abort_and_waiting_devices_are_withdrawn(
-    serve: Serve, simulation: Simulate, make_bundle: MakeBundle
+    begin: Serve, simulation: Simulate, make_bundle: MakeBundle
 ) -> None:
-    fleet = serve()
+    fleet = begin()
     simulation(fleet, count=3, fail_rate=1.0)
     name = fleet.roll_out(make_bundle(), on_breach="abort")
     assert fleet.wait_for(name, "ABORTED").counts == {"FAILED": 1, "WITHDRAWN": 2}
 
 
 def test_a_silent_device_times_out_and_counts_as_failed(
-    serve: Serve, simulation: Simulate, make_bundle: MakeBundle
+    begin: Serve, simulation: Simulate, make_bundle: MakeBundle
 ) -> None:
-    fleet = serve()
+    fleet = begin()
     simulation(fleet, count=2, silent_rate=1.0)
     name = fleet.roll_out(make_bundle(), deadline_s=1.5)
     view = fleet.wait_for(name, "PAUSED")
@@ -86,9 +89,9 @@ def test_a_silent_device_times_out_and_counts_as_failed(
 
 
 def test_abort_with_rollback_sends_devices_back_to_the_release_before(
-    serve: Serve, simulation: Simulate, make_bundle: MakeBundle
+    begin: Serve, simulation: Simulate, make_bundle: MakeBundle
 ) -> None:
-    fleet = serve()
+    fleet = begin()
     simulation(fleet, count=3)
     fleet.wait_for(fleet.roll_out(make_bundle("1.0.0", 1)), "FINISHED")
     name = fleet.roll_out(make_bundle("2.0.0", 2))
@@ -101,9 +104,9 @@ def test_abort_with_rollback_sends_devices_back_to_the_release_before(
 
 
 def test_a_device_that_joins_later_gets_what_its_group_got(
-    serve: Serve, simulation: Simulate, make_bundle: MakeBundle
+    begin: Serve, simulation: Simulate, make_bundle: MakeBundle
 ) -> None:
-    fleet = serve()
+    fleet = begin()
     simulation(fleet, count=2)
     name = fleet.roll_out(make_bundle())
     fleet.wait_for(name, "FINISHED")
@@ -113,9 +116,9 @@ def test_a_device_that_joins_later_gets_what_its_group_got(
 
 
 def test_devices_in_a_running_rollout_are_not_offered_a_second_one(
-    serve: Serve, simulation: Simulate, make_bundle: MakeBundle
+    begin: Serve, simulation: Simulate, make_bundle: MakeBundle
 ) -> None:
-    fleet = serve()
+    fleet = begin()
     simulation(fleet, count=2, silent_rate=1.0)
     name = fleet.roll_out(make_bundle())
     with pytest.raises(FleetError, match=f"is in rollout {name}, which is RUNNING"):
@@ -152,9 +155,9 @@ def test_a_killed_fleet_with_the_embedded_broker_resumes_too(
 
 
 def test_two_hundred_devices_cost_the_origin_one_bundle(
-    serve: Serve, simulation: Simulate, make_bundle: MakeBundle, broker_arguments: tuple[str, ...]
+    begin: Serve, simulation: Simulate, make_bundle: MakeBundle
 ) -> None:
-    fleet = serve(*broker_arguments)
+    fleet = begin()
     simulation(fleet, count=200)
     size_bytes = 3_000_000
     name = fleet.roll_out(make_bundle(size_bytes=size_bytes), waves="100%", deadline_s=200.0)

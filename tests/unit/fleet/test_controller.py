@@ -1,6 +1,5 @@
 """The controller on a real database, without a broker: what it takes down and answers."""
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -34,12 +33,12 @@ def test_a_rollout_offers_and_a_commit_finishes_it(world: World) -> None:
     assert world.view(name).state == "FINISHED"
 
 
-def test_a_restarted_controller_goes_on_from_the_database(world: World, tmp_path: Path) -> None:
+def test_a_restarted_controller_goes_on_from_the_database(world: World) -> None:
     world.enroll("a")
     name = world.start()
     world.look()
     world.store.close()
-    again = World(tmp_path)
+    again = world.reopened()
     again.inbox.connected()
     again.controller.turn()
     assert [d.sequence for d in again.told("a")] == [1], "what the broker may have forgotten"
@@ -156,7 +155,8 @@ def test_a_late_device_joins_the_last_wave_of_a_running_rollout(world: World) ->
         ({"soak_s": 60.0, "deadline_s": 60.0}, "no device can soak 60 s within 60 s"),
         ({"soak_s": -1.0}, "a soak takes 0 seconds or more"),
         ({"max_failed_share": 1.5}, "the greatest share of failures is 0% to 100%"),
-        ({"min_sample": 0}, "a sample has at least 1 device"),
+        ({"min_sample": 0}, "a sample has 1 to 1,000,000 devices"),
+        ({"min_sample": 10**30}, "a sample has 1 to 1,000,000 devices"),
         ({"waves": "10%"}, "the last wave must reach every device"),
     ],
 )
@@ -175,9 +175,8 @@ def test_a_window_that_comes_twice_counts_once_and_histograms_are_merged(world: 
         world.enroll(device)
         world.hear(device, telemetry_window(), "telemetry")
     world.hear("a", telemetry_window(), "telemetry")
-    with world.store.transaction() as session:
-        (row,) = records.latency_of(session, NEW.digest)
-    assert (row.devices, row.inferences) == (2, 6)
+    (row,) = world.view(world.start()).latency
+    assert (row.devices, row.inferences, row.is_simulator) == (2, 6, False)
     assert row.p50_ms == pytest.approx(2.0, rel=0.03)
 
 
@@ -189,9 +188,34 @@ def test_a_simulator_s_times_are_marked_and_kept_apart(world: World) -> None:
         world.hear(device, replace(says("IDLE"), facts=replace(facts, providers=providers)))
         window = replace(telemetry_window(), provider=providers[0].name)
         world.hear(device, window, "telemetry")
-    with world.store.transaction() as session:
-        found = records.latency_of(session, NEW.digest)
+    found = world.view(world.start()).latency
     assert [(row.is_simulator, row.devices) for row in found] == [(False, 1), (True, 1)]
+
+
+def test_latency_is_of_the_rollouts_own_devices(world: World) -> None:
+    for device, group in (("a", "g"), ("b", "h")):
+        world.enroll(device, group)
+        world.hear(device, telemetry_window(), "telemetry")
+    (row,) = world.view(world.start()).latency
+    assert row.devices == 1
+
+
+def test_text_that_no_database_holds_is_kept_without_it(world: World) -> None:
+    world.enroll("a")
+    world.hear("a", Event(at=1.0, kind="warning", bundle="x", because="a\0b"), "event")
+    with world.store.reading() as session:
+        (event,) = records.events_after(session, 0, 10)
+    assert event.because == "a\ufffdb"
+    assert world.inbox.counters == {"event": 1}
+
+
+def test_numbers_beyond_32_bits_are_kept(world: World) -> None:
+    world.enroll("a")
+    world.hear("a", says("IDLE", 2**52, count=2**52))
+    name = world.start()
+    world.look()
+    assert world.told("a")[-1].sequence == 2**52 + 1
+    assert world.view(name).counts == {"OFFERED": 1}
 
 
 def test_needs_go_to_the_depot_and_an_unknown_release_is_counted(world: World) -> None:

@@ -31,13 +31,15 @@ from edgepack.wire.messages import (
 
 OLD = BundleRef(name="digits", version="1.0.0", release=1, digest="01" * 32)
 NEW = BundleRef(name="digits", version="2.0.0", release=2, digest="02" * 32)
+PROVIDER = "CPUExecutionProvider"
 
 
 class World:
     """A controller, its database, and what it published."""
 
-    def __init__(self, folder: Path, *, auto_enroll: bool = False) -> None:
-        self.store: Store = open_store(f"sqlite:///{folder / 'fleet.db'}")
+    def __init__(self, folder: Path, *, url: str = "", auto_enroll: bool = False) -> None:
+        self._folder, self._url = folder, url or f"sqlite:///{folder / 'fleet.db'}"
+        self.store: Store = open_store(self._url)
         self.inbox = Inbox()
         self.published: list[tuple[str, bytes]] = []
         self.depot = Depot(
@@ -54,6 +56,11 @@ class World:
         with self.store.transaction() as session:
             if session.get(ReleaseRow, NEW.digest) is None:
                 session.add_all([release_row(OLD), release_row(NEW)])
+
+    def reopened(self) -> "World":
+        """Another controller on the same database, after this one ended."""
+        self.store.close()
+        return World(self._folder, url=self._url)
 
     def enroll(self, device: str, group: str = "g") -> None:
         with self.store.transaction() as session:
@@ -115,7 +122,7 @@ def says(
     online: bool = True,
     because: str = "",
 ) -> Reported:
-    choice = Choice(wanted="", chosen="cpu", provider="CPU", because="", is_fallback=False)
+    choice = Choice(wanted="", chosen="cpu", provider=PROVIDER, because="", is_fallback=False)
     return Reported(
         online=online,
         at=1.0,
@@ -135,7 +142,7 @@ def telemetry_window() -> Telemetry:
     return Telemetry(
         digest=NEW.digest,
         variant="cpu",
-        provider="CPUExecutionProvider",
+        provider=PROVIDER,
         window_start=5.0,
         window_s=30.0,
         latency=recorder.snapshot(),

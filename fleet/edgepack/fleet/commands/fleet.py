@@ -32,7 +32,12 @@ def fleet() -> None:
 
 @fleet.command()
 @data_option
-@click.option("--database", default="", help="SQLAlchemy URL; SQLite in the folder when not given.")
+@click.option(
+    "--database",
+    envvar="EDGEPACK_FLEET_DATABASE",
+    default="",
+    help="postgresql:// URL; SQLite in the folder when not given. [env: EDGEPACK_FLEET_DATABASE]",
+)
 @click.option(
     "--broker", default="", help="mqtt:// or mqtts:// URL; an embedded broker when not given."
 )

@@ -48,8 +48,9 @@ def devices_table(devices: Sequence[DeviceView], info: FleetInfo, now: float) ->
         seen = "online" if device.online else ago(device.last_seen, now)
         runs = f"{device.active.name} {device.active.version}" if device.active else "–"
         provider = short_provider(device.provider)
-        if device.is_fallback:
-            provider += " (fallback)"
+        notes = {"simulated": device.is_simulator, "fallback": device.is_fallback}
+        if any(notes.values()):
+            provider += f" ({', '.join(note for note, holds in notes.items() if holds)})"
         because = device.because or (device.choice_because if device.is_fallback else "")
         table.add_row(
             Text(device.device),

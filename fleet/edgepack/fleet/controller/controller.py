@@ -18,7 +18,7 @@ from edgepack.fleet.controller.inbox import Inbox, Incoming
 from edgepack.fleet.database import devices, records
 from edgepack.fleet.database.devices import Publication
 from edgepack.fleet.database.schema import DeviceRow
-from edgepack.fleet.database.store import Store
+from edgepack.fleet.database.store import DatabaseAwayError, Store
 from edgepack.fleet.depot.depot import Depot
 from edgepack.fleet.rollouts import execution, membership
 from edgepack.wire import messages, topics
@@ -66,6 +66,7 @@ class Controller:
         self._strangers: set[str] = set()
         self._stopping = threading.Event()
         self._stepped_at = self._forgot_at = 0.0
+        self._batch: list[Incoming] = []
         self._thread = threading.Thread(target=self._run, name="controller", daemon=True)
 
     def start(self) -> None:
@@ -88,19 +89,30 @@ class Controller:
         while not self._stopping.is_set():
             try:
                 self.turn()
+            except DatabaseAwayError as error:
+                log.warning("the controller waits because=%s", error.problem)
+                self._stopping.wait(1.0)
             except Exception:  # the outermost loop of this thread: the controller goes on
                 log.exception("the controller stumbled")
                 self._stopping.wait(1.0)
 
     def turn(self) -> None:
-        """Handles what came in, moves rollouts on, and publishes what follows."""
-        batch = self._inbox.take(STEP_S)
+        """Handles what came in, moves rollouts on, and publishes what follows.
+
+        Raises:
+            DatabaseAwayError: The database does not answer; the messages in hand are kept.
+        """
+        self._batch = self._batch or self._inbox.take(STEP_S)
         try:
-            self._handle(batch)
+            self._handle(self._batch)
+        except DatabaseAwayError:
+            raise
         except Exception:  # one message broke the batch: find it, and drop it alone
-            log.exception("a batch of %d messages is taken one by one", len(batch))
-            for message in batch:
-                self._handle_alone(message)
+            log.exception("a batch of %d messages is taken one by one", len(self._batch))
+            while self._batch:
+                self._handle_alone(self._batch[0])
+                del self._batch[0]
+        self._batch = []
         now = time.time()
         # Under a flood of messages rollouts are looked at now and then, otherwise at once.
         if self._inbox.is_empty or now - self._stepped_at >= STEP_S:
@@ -113,13 +125,15 @@ class Controller:
             self.publish(publications)
         if self._inbox.reconnected.is_set():
             self._inbox.reconnected.clear()
-            with self._store.transaction() as session:
+            with self._store.reading() as session:
                 publications = devices.all_unsettled(session)
             self.publish(publications)
 
     def _handle_alone(self, message: Incoming) -> None:
         try:
             self._handle([message])
+        except DatabaseAwayError:
+            raise
         except Exception:  # whatever a device sent, the controller goes on
             self._inbox.counters["broken"] += 1
             log.exception("topic=%s message dropped", message.topic[:200])

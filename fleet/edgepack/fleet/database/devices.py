@@ -94,19 +94,6 @@ def note_report(
     return "new"
 
 
-def simulated_providers(session: Session) -> dict[str, frozenset[str]]:
-    """By device the providers that it only simulates; devices without any are not there."""
-    is_told = DeviceRow.reported.contains('"is_simulator":true')
-    found = {}
-    for device, reported in session.execute(
-        select(DeviceRow.id, DeviceRow.reported).where(is_told)
-    ):
-        facts = decode((reported or "").encode(), Reported).facts
-        providers = facts.providers if facts else ()
-        found[device] = frozenset(it.name for it in providers if it.is_simulator)
-    return found
-
-
 def answer(row: DeviceRow, now: float) -> Publication | None:
     """What to tell a device whose report differs from what is wanted; None when it does not."""
     if row.desired is None or row.reported_sequence == row.desired_sequence:
@@ -162,6 +149,12 @@ def last_report(row: DeviceRow) -> Reported | None:
     return decode(row.reported.encode(), Reported) if row.reported else None
 
 
+def simulated_providers(reported: Reported | None) -> frozenset[str]:
+    """The providers that only simulate their hardware on a device, by what it said."""
+    facts = reported.facts if reported else None
+    return frozenset(p.name for p in facts.providers if p.is_simulator) if facts else frozenset()
+
+
 def count_devices(session: Session) -> tuple[int, int]:
     """Enrolled devices, and those online."""
     enrolled = session.scalar(select(func.count()).select_from(DeviceRow)) or 0
@@ -203,6 +196,7 @@ def _view(row: DeviceRow) -> DeviceView:
         active=active.bundle if active else None,
         variant=active.choice.chosen if active else "",
         provider=active.choice.provider if active else "",
+        is_simulator=active is not None and active.choice.provider in simulated_providers(reported),
         is_fallback=active.choice.is_fallback if active else False,
         choice_because=active.choice.because if active else "",
         wanted=wanted.bundle if wanted else None,

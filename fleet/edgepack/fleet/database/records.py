@@ -1,14 +1,21 @@
 """What happened and how fast it was: events and latency windows in the database."""
 
 from collections import defaultdict
+from typing import NamedTuple
 
 import msgspec
 from sqlalchemy import delete, select
 from sqlalchemy.orm import Session
 
 from edgepack.errors import TransferError
-from edgepack.fleet.database.devices import simulated_providers
-from edgepack.fleet.database.schema import DeviceRow, EventRow, TelemetryRow
+from edgepack.fleet.database.devices import last_report, simulated_providers
+from edgepack.fleet.database.schema import (
+    AssignmentRow,
+    DeviceRow,
+    EventRow,
+    RolloutRow,
+    TelemetryRow,
+)
 from edgepack.fleet.documents.fleet import EventView
 from edgepack.fleet.documents.rollouts import LatencyView
 from edgepack.wire.histogram import check, merge, percentile
@@ -112,6 +119,7 @@ def add_telemetry(session: Session, device: DeviceRow, telemetry: Telemetry, now
             digest=telemetry.digest,
             variant=telemetry.variant,
             provider=telemetry.provider,
+            is_simulator=telemetry.provider in simulated_providers(last_report(device)),
             hardware_class=device.hardware_class,
             window_start=telemetry.window_start,
             window_s=telemetry.window_s,
@@ -122,25 +130,35 @@ def add_telemetry(session: Session, device: DeviceRow, telemetry: Telemetry, now
     )
 
 
-def latency_of(session: Session, digest: str) -> tuple[LatencyView, ...]:
-    """Latency of a release by hardware class, provider and variant; histograms are merged."""
-    simulated = simulated_providers(session)
-    kinds: dict[tuple[bool, str, str, str], list[TelemetryRow]] = defaultdict(list)
-    for row in session.scalars(select(TelemetryRow).where(TelemetryRow.digest == digest)):
-        is_simulator = row.provider in simulated.get(row.device, ())
-        kinds[is_simulator, row.hardware_class, row.provider, row.variant].append(row)
+def latency_of(session: Session, rollout: RolloutRow) -> tuple[LatencyView, ...]:
+    """Latency of a rollout's release on its devices; the histograms of a kind are merged.
+
+    Simulated providers come last: their times say nothing of real ones.
+    """
+    kinds: dict[_Kind, list[TelemetryRow]] = defaultdict(list)
+    query = (
+        select(TelemetryRow)
+        .join(AssignmentRow, AssignmentRow.device == TelemetryRow.device)
+        .where(AssignmentRow.rollout == rollout.number, TelemetryRow.digest == rollout.digest)
+    )
+    for row in session.scalars(query):
+        kinds[_Kind(row.is_simulator, row.hardware_class, row.provider, row.variant)].append(row)
     return tuple(_latency_view(kind, rows) for kind, rows in sorted(kinds.items()))
 
 
-def _latency_view(kind: tuple[bool, str, str, str], rows: list[TelemetryRow]) -> LatencyView:
+class _Kind(NamedTuple):
+    is_simulator: bool
+    hardware_class: str
+    provider: str
+    variant: str
+
+
+def _latency_view(kind: _Kind, rows: list[TelemetryRow]) -> LatencyView:
     histograms = [msgspec.json.decode(row.histogram, type=Histogram) for row in rows]
     whole = merge(histograms)
     p50_ms, p95_ms, p99_ms = (percentile(whole, q) if whole.count else 0.0 for q in (50, 95, 99))
     return LatencyView(
-        is_simulator=kind[0],
-        hardware_class=kind[1],
-        provider=kind[2],
-        variant=kind[3],
+        **kind._asdict(),
         devices=len({row.device for row in rows}),
         inferences=whole.count,
         failures=sum(row.failures for row in rows),

@@ -1,17 +1,58 @@
-"""The fleet's tables. What devices are told and what they said stands here, nowhere else."""
+"""The fleet's tables. What devices are told and what they said stands here, nowhere else.
 
-from sqlalchemy import ForeignKey, Index, Text, UniqueConstraint
+The database itself is made and changed by `migrations/` alone; a test compares the two.
+"""
+
+from sqlalchemy import (
+    BigInteger,
+    Dialect,
+    Double,
+    ForeignKey,
+    Index,
+    Integer,
+    String,
+    Text,
+    TypeDecorator,
+    UniqueConstraint,
+    false,
+)
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
-SCHEMA_VERSION = 1
+
+class StoredText(TypeDecorator[str]):
+    """Text of any content: what a database cannot hold (NUL, half a character) becomes `\\ufffd`.
+
+    Devices may say it; a batch of messages must not fail for it.
+    """
+
+    impl = String
+    cache_ok = True
+
+    def process_bind_param(self, value: str | None, dialect: Dialect) -> str | None:
+        if value is None:
+            return None
+        return value.replace("\0", "\ufffd").encode(errors="replace").decode()
+
+
+class StoredLongText(StoredText):
+    """The same, for documents and sentences."""
+
+    impl = Text
+    cache_ok = True
+
+
+LONG = BigInteger().with_variant(Integer, "sqlite")
+"""A number that outgrows 32 bits; SQLite's integers have 64 anyway."""
 
 
 class Base(DeclarativeBase):
     """What all tables belong to."""
 
+    type_annotation_map = {str: StoredText, float: Double}  # noqa: RUF012 (SQLAlchemy's own name)
+
 
 class SchemaRow(Base):
-    """One row: the version of these tables."""
+    """One row, for programs from before migrations: they refuse a database that is not 1."""
 
     __tablename__ = "schema_version"
     version: Mapped[int] = mapped_column(primary_key=True)
@@ -31,12 +72,12 @@ class DeviceRow(Base):
     online: Mapped[bool] = mapped_column(default=False)
     last_seen: Mapped[float | None] = mapped_column(default=None)
     boot: Mapped[str] = mapped_column(default="")
-    report_count: Mapped[int] = mapped_column(default=0)
-    reported: Mapped[str | None] = mapped_column(Text, default=None)
-    reported_sequence: Mapped[int] = mapped_column(default=0)
+    report_count: Mapped[int] = mapped_column(LONG, default=0)
+    reported: Mapped[str | None] = mapped_column(StoredLongText, default=None)
+    reported_sequence: Mapped[int] = mapped_column(LONG, default=0)
     hardware_class: Mapped[str] = mapped_column(default="")
-    desired: Mapped[str | None] = mapped_column(Text, default=None)
-    desired_sequence: Mapped[int] = mapped_column(default=0)
+    desired: Mapped[str | None] = mapped_column(StoredLongText, default=None)
+    desired_sequence: Mapped[int] = mapped_column(LONG, default=0)
     desired_sent_at: Mapped[float] = mapped_column(default=0.0)
 
 
@@ -47,13 +88,13 @@ class ReleaseRow(Base):
     digest: Mapped[str] = mapped_column(primary_key=True)
     name: Mapped[str]
     version: Mapped[str]
-    release: Mapped[int]
+    release: Mapped[int] = mapped_column(LONG)
     folder: Mapped[str]
-    size_bytes: Mapped[int]
+    size_bytes: Mapped[int] = mapped_column(LONG)
     manifest_sha256: Mapped[str]
-    manifest_bytes: Mapped[int]
+    manifest_bytes: Mapped[int] = mapped_column(LONG)
     signature_sha256: Mapped[str]
-    signature_bytes: Mapped[int]
+    signature_bytes: Mapped[int] = mapped_column(LONG)
     added_at: Mapped[float]
 
 
@@ -63,18 +104,18 @@ class RolloutRow(Base):
     __tablename__ = "rollouts"
     number: Mapped[int] = mapped_column(primary_key=True, autoincrement=True)
     digest: Mapped[str] = mapped_column(ForeignKey("releases.digest"))
-    selector: Mapped[str] = mapped_column(Text)
+    selector: Mapped[str] = mapped_column(StoredLongText)
     waves: Mapped[str]
     wave: Mapped[int] = mapped_column(default=-1)
     wave_count: Mapped[int]
     soak_s: Mapped[float]
     deadline_s: Mapped[float]
     max_failed_share: Mapped[float]
-    min_sample: Mapped[int]
+    min_sample: Mapped[int] = mapped_column(LONG)
     on_breach: Mapped[str]
     accepted_failures: Mapped[int] = mapped_column(default=0)
     state: Mapped[str] = mapped_column(index=True)
-    because: Mapped[str] = mapped_column(Text)
+    because: Mapped[str] = mapped_column(StoredLongText)
     started_at: Mapped[float]
     changed_at: Mapped[float]
 
@@ -87,10 +128,10 @@ class AssignmentRow(Base):
     device: Mapped[str] = mapped_column(ForeignKey("devices.id"), primary_key=True)
     wave: Mapped[int]
     state: Mapped[str]
-    sequence: Mapped[int | None] = mapped_column(default=None)
+    sequence: Mapped[int | None] = mapped_column(LONG, default=None)
     offered_at: Mapped[float | None] = mapped_column(default=None)
     decided_at: Mapped[float | None] = mapped_column(default=None)
-    because: Mapped[str] = mapped_column(Text, default="")
+    because: Mapped[str] = mapped_column(StoredLongText, default="")
     before_digest: Mapped[str] = mapped_column(default="")
     __table_args__ = (Index("assignments_by_device", "device", "sequence"),)
 
@@ -99,7 +140,7 @@ class EventRow(Base):
     """One thing that happened: to a device, as it said, or to a rollout (`device` is empty)."""
 
     __tablename__ = "events"
-    id: Mapped[int] = mapped_column(primary_key=True, autoincrement=True)
+    id: Mapped[int] = mapped_column(LONG, primary_key=True, autoincrement=True)
     at: Mapped[float]
     received_at: Mapped[float] = mapped_column(index=True)
     device: Mapped[str]
@@ -107,7 +148,7 @@ class EventRow(Base):
     bundle: Mapped[str]
     from_state: Mapped[str]
     to_state: Mapped[str]
-    because: Mapped[str] = mapped_column(Text)
+    because: Mapped[str] = mapped_column(StoredLongText)
     rollout: Mapped[str]
 
 
@@ -115,15 +156,16 @@ class TelemetryRow(Base):
     """Latencies of one window of one device; a message that comes twice counts once."""
 
     __tablename__ = "telemetry"
-    id: Mapped[int] = mapped_column(primary_key=True, autoincrement=True)
+    id: Mapped[int] = mapped_column(LONG, primary_key=True, autoincrement=True)
     device: Mapped[str]
     digest: Mapped[str] = mapped_column(index=True)
     variant: Mapped[str]
     provider: Mapped[str]
+    is_simulator: Mapped[bool] = mapped_column(server_default=false())
     hardware_class: Mapped[str]
     window_start: Mapped[float]
     window_s: Mapped[float]
     received_at: Mapped[float] = mapped_column(index=True)
-    failures: Mapped[int]
-    histogram: Mapped[str] = mapped_column(Text)
+    failures: Mapped[int] = mapped_column(LONG)
+    histogram: Mapped[str] = mapped_column(StoredLongText)
     __table_args__ = (UniqueConstraint("device", "digest", "variant", "provider", "window_start"),)

@@ -1,97 +1,176 @@
-"""The database: opening it, and transactions that one thread at a time holds."""
+"""The database: opening it, one writer at a time, and readers that wait for nobody."""
 
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from sqlalchemy import create_engine, event, select
+from sqlalchemy import URL, Connection, create_engine, event, text
 from sqlalchemy.engine import Engine, make_url
-from sqlalchemy.exc import ArgumentError, NoSuchModuleError, SQLAlchemyError
+from sqlalchemy.exc import ArgumentError, DBAPIError, SQLAlchemyError
 from sqlalchemy.orm import Session
 
 from edgepack.errors import FleetError
-from edgepack.fleet.database.schema import SCHEMA_VERSION, Base, SchemaRow
+from edgepack.fleet.database.migrate import migrate
+
+_MIGRATING = 0x65646765
+"""Of PostgreSQL's advisory locks, the one that a migration holds."""
+_CONNECT_TIMEOUT_S = 10
+
+
+class DatabaseAwayError(FleetError):
+    """The database server does not answer; what was asked can be asked again."""
 
 
 class Store:
     """A database with the fleet's tables.
 
     One process writes; its threads take turns. A transaction is durable when it returns, and
-    nobody is told anything before that: persist, then act.
+    nobody is told anything before that: persist, then act. Readers see the last durable state.
     """
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, shown_url: str) -> None:
+        self._shown_url = shown_url
         self._engine = engine
+        self._reading = engine.execution_options(**_READING[engine.dialect.name])
         self._turn = threading.RLock()
 
     @contextmanager
     def transaction(self) -> Iterator[Session]:
-        """A session that is committed at the end, or rolled back when the body raises."""
+        """A session that is committed at the end, or rolled back when the body raises.
+
+        Raises:
+            DatabaseAwayError: The database server does not answer.
+        """
         with (
             self._turn,
+            self._answering(),
             Session(self._engine, expire_on_commit=False) as session,
             session.begin(),
         ):
             yield session
+
+    @contextmanager
+    def reading(self) -> Iterator[Session]:
+        """A session that sees one state from beginning to end and can change nothing.
+
+        Raises:
+            DatabaseAwayError: The database server does not answer.
+        """
+        with self._answering(), Session(self._reading, expire_on_commit=False) as session:
+            yield session
+
+    @contextmanager
+    def _answering(self) -> Iterator[None]:
+        try:
+            yield
+        except DBAPIError as error:
+            # Without a statement it was the connecting that failed.
+            if error.connection_invalidated or error.statement is None:
+                raise DatabaseAwayError(
+                    f"the database does not answer: {_reason(error)}", found_in=self._shown_url
+                ) from error
+            raise
 
     def close(self) -> None:
         """Gives all connections back."""
         self._engine.dispose()
 
 
+_READING: dict[str, dict[str, Any]] = {
+    "sqlite": {"is_reading": True},
+    "postgresql": {"isolation_level": "REPEATABLE READ", "postgresql_readonly": True},
+}
+
+
 def open_store(url: str) -> Store:
-    """Opens a database and makes the tables that it lacks.
+    """Opens a database and brings its tables to this edgepack's version.
 
     Args:
-        url: SQLAlchemy's: `sqlite:///fleet.db`, `postgresql+psycopg://…`.
+        url: `sqlite:////folder/fleet.db` or `postgresql://user:password@host/database`.
 
     Raises:
-        FleetError: The URL is malformed, its driver is missing, the database cannot be reached,
-            or its tables are of another version of edgepack.
+        FleetError: The URL is malformed or of another kind of database, the driver is missing,
+            the database cannot be reached, or a newer edgepack changed it.
     """
+    parsed = _parse(url)
+    shown = parsed.render_as_string(hide_password=True)
+    is_sqlite = parsed.get_backend_name() == "sqlite"
     try:
-        parsed = make_url(url)
-        shown = parsed.render_as_string(hide_password=True)
-        engine = create_engine(parsed)
-    except (ArgumentError, NoSuchModuleError) as error:
-        raise FleetError(
-            f"no database URL: {error}", remedy="--database sqlite:////var/lib/edgepack/fleet.db"
-        ) from error
+        engine = _sqlite_engine(parsed) if is_sqlite else _postgresql_engine(parsed)
     except ModuleNotFoundError as error:
         raise FleetError(
             f"the database driver {error.name} is not installed",
             found_in=shown,
-            remedy=f"pip install {error.name}",
+            remedy="pip install 'edgepack[postgresql]'",
         ) from error
-    if engine.dialect.name == "sqlite":
-        _prepare_sqlite(engine)
     try:
-        Base.metadata.create_all(engine)
-        with Session(engine) as session, session.begin():
-            version = session.scalar(select(SchemaRow.version))
-            if version is None:
-                version = SCHEMA_VERSION
-                session.add(SchemaRow(version=version))
+        _prepare(engine, shown)
     except SQLAlchemyError as error:
-        cause = getattr(error, "orig", None) or error
-        raise FleetError(f"cannot open the database: {cause}", found_in=shown) from error
-    if version != SCHEMA_VERSION:
+        raise FleetError(f"cannot open the database: {_reason(error)}", found_in=shown) from error
+    return Store(engine, shown)
+
+
+def _prepare(engine: Engine, shown_url: str) -> None:
+    try:
+        with engine.begin() as connection:
+            if engine.dialect.name == "postgresql":
+                connection.execute(text(f"SELECT pg_advisory_xact_lock({_MIGRATING})"))
+            migrate(connection, shown_url)
+        if engine.dialect.name == "sqlite":
+            _use_write_ahead_log(engine)
+    except BaseException:
+        engine.dispose()
+        raise
+
+
+def _parse(url: str) -> URL:
+    example = "--database postgresql://fleet@localhost/fleet"
+    try:
+        parsed = make_url(url)
+        backend = parsed.get_backend_name()
+    except ArgumentError as error:
+        raise FleetError(f"no database URL: {error}", remedy=example) from error
+    if backend not in _READING:
         raise FleetError(
-            f"the database has tables of version {version}, this edgepack needs {SCHEMA_VERSION}",
-            found_in=shown,
-            remedy="use the edgepack that made it, or name a new one with --database",
+            f"a fleet keeps its data in SQLite or PostgreSQL, not in {backend}", remedy=example
         )
-    return Store(engine)
+    return parsed.set(drivername="sqlite" if backend == "sqlite" else "postgresql+psycopg")
 
 
-def _prepare_sqlite(engine: Engine) -> None:
+def _postgresql_engine(url: URL) -> Engine:
+    # A server that was restarted is noticed before a connection is used.
+    options = {"connect_timeout": _CONNECT_TIMEOUT_S}
+    return create_engine(url, pool_pre_ping=True, connect_args=options)
+
+
+def _sqlite_engine(url: URL) -> Engine:
+    engine = create_engine(url)
+
     @event.listens_for(engine, "connect")
     def on_connect(connection: Any, _: Any) -> None:
-        cursor = connection.cursor()
-        # Readers and the writer do not wait for each other; a commit survives a power cut.
-        cursor.execute("PRAGMA journal_mode=WAL")
-        cursor.execute("PRAGMA synchronous=FULL")
-        cursor.execute("PRAGMA foreign_keys=ON")
-        cursor.execute("PRAGMA busy_timeout=10000")
-        cursor.close()
+        connection.isolation_level = None  # transactions begin below, also for changes of tables
+        for pragma in ("synchronous=FULL", "foreign_keys=ON", "busy_timeout=10000"):
+            connection.execute(f"PRAGMA {pragma}")
+
+    @event.listens_for(engine, "begin")
+    def on_begin(connection: Connection) -> None:
+        is_reading = connection.get_execution_options().get("is_reading", False)
+        connection.exec_driver_sql(f"PRAGMA query_only={is_reading:d}")
+        connection.exec_driver_sql("BEGIN" if is_reading else "BEGIN IMMEDIATE")
+
+    return engine
+
+
+def _use_write_ahead_log(engine: Engine) -> None:
+    """From now on and for good: readers and the writer do not wait for each other."""
+    connection = engine.raw_connection()
+    try:
+        connection.cursor().execute("PRAGMA journal_mode=WAL")
+    finally:
+        connection.close()
+
+
+def _reason(error: SQLAlchemyError) -> str:
+    """The driver's own words, the first line of them."""
+    return str(getattr(error, "orig", None) or error).partition("\n")[0]

@@ -71,6 +71,7 @@ class DeviceView(msgspec.Struct, frozen=True, kw_only=True):
         active: The bundle that serves on it now; None while none does.
         variant: The variant of that bundle that it chose; "" while none serves.
         provider: The execution provider that the variant runs on; "" while none serves.
+        is_simulator: Whether that provider only simulates its hardware there.
         is_fallback: Whether that is another provider than the device was meant to use.
         choice_because: The device's reason for its choice.
         wanted: The bundle that it was last told to run; None when nothing is wanted of it.
@@ -88,6 +89,7 @@ class DeviceView(msgspec.Struct, frozen=True, kw_only=True):
     active: BundleRef | None
     variant: str
     provider: str
+    is_simulator: bool
     is_fallback: bool
     choice_because: str
     wanted: BundleRef | None

@@ -19,6 +19,8 @@ from edgepack.fleet.rollouts.execution import record_change
 from edgepack.fleet.rollouts.offers import name_of, offer
 from edgepack.fleet.rollouts.waves import divide_devices, parse_waves
 
+MAX_SAMPLE = 1_000_000
+
 
 def start(session: Session, request: RolloutRequest, now: float) -> RolloutRow:
     """Makes a rollout and puts its devices into waves; the first one begins with the next step.
@@ -70,8 +72,9 @@ def _check_numbers(request: RolloutRequest) -> None:
     problem = remedy = ""
     if not 0 <= request.max_failed_share <= 1:
         problem, remedy = "the greatest share of failures is 0% to 100%", "--max-failures 10%"
-    elif request.min_sample < 1:
-        problem, remedy = "a sample has at least 1 device", "--min-sample 5"
+    elif not 1 <= request.min_sample <= MAX_SAMPLE:
+        problem = f"a sample has 1 to {MAX_SAMPLE:,} devices"
+        remedy = "--min-sample 5"
     elif request.soak_s < 0:
         problem, remedy = "a soak takes 0 seconds or more", "--soak 60"
     elif request.deadline_s <= request.soak_s:

@@ -31,7 +31,7 @@ def show_rollout(session: Session, rollout: RolloutRow) -> RolloutView:
     return msgspec.structs.replace(
         _view(session, rollout),
         assignments=assignments,
-        latency=records.latency_of(session, rollout.digest),
+        latency=records.latency_of(session, rollout),
     )
 
 

@@ -49,7 +49,7 @@ class Fleet(msgspec.Struct, frozen=True, kw_only=True):
 
     def info(self) -> FleetInfo:
         """The fleet at a glance."""
-        with self.store.transaction() as session:
+        with self.store.reading() as session:
             enrolled, online = devices.count_devices(session)
         return FleetInfo(
             tenant=self.tenant,
@@ -65,7 +65,7 @@ class Fleet(msgspec.Struct, frozen=True, kw_only=True):
 
     def devices(self, group: str) -> tuple[DeviceView, ...]:
         """All devices, or those of a group."""
-        with self.store.transaction() as session:
+        with self.store.reading() as session:
             return devices.list_devices(session, group)
 
     def device(self, device: str) -> DeviceView:
@@ -74,7 +74,7 @@ class Fleet(msgspec.Struct, frozen=True, kw_only=True):
         Raises:
             FleetError: No device of that id is enrolled.
         """
-        with self.store.transaction() as session:
+        with self.store.reading() as session:
             return devices.show_device(session, device)
 
     def enroll(self, request: EnrollRequest) -> Enrollment:
@@ -134,7 +134,7 @@ class Fleet(msgspec.Struct, frozen=True, kw_only=True):
 
     def list_releases(self) -> tuple[ReleaseView, ...]:
         """All releases, the newest first."""
-        with self.store.transaction() as session:
+        with self.store.reading() as session:
             rows = session.scalars(select(ReleaseRow).order_by(ReleaseRow.added_at.desc()))
             return tuple(_release_view(row) for row in rows)
 
@@ -151,12 +151,12 @@ class Fleet(msgspec.Struct, frozen=True, kw_only=True):
 
     def list_rollouts(self) -> tuple[RolloutView, ...]:
         """All rollouts, the newest first."""
-        with self.store.transaction() as session:
+        with self.store.reading() as session:
             return status.list_rollouts(session)
 
     def rollout(self, name: str) -> RolloutView:
         """One rollout, with its devices."""
-        with self.store.transaction() as session:
+        with self.store.reading() as session:
             return status.show_rollout(session, execution.find(session, name))
 
     def pause(self, name: str) -> RolloutView:
@@ -188,7 +188,7 @@ class Fleet(msgspec.Struct, frozen=True, kw_only=True):
 
     def events(self, after: int, limit: int) -> tuple[EventView, ...]:
         """Events newer than `after`, oldest first."""
-        with self.store.transaction() as session:
+        with self.store.reading() as session:
             return records.events_after(session, after, limit)
 
 

@@ -36,7 +36,7 @@ class ServeSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         data: The fleet's folder.
-        database: SQLAlchemy URL; "" means SQLite in the folder.
+        database: See `open_store`; "" means SQLite in the folder.
         broker: URL of a broker; "" means the embedded one.
         broker_port: Port of the embedded one.
         broker_user, broker_password: For brokers with passwords.

@@ -23,6 +23,7 @@ from edgepack.wire.messages import (
     DeviceFacts,
     Event,
     Message,
+    ProviderFacts,
     Reported,
     Telemetry,
     decode,
@@ -33,6 +34,12 @@ STEP_S = 0.1
 INFERENCES = 200
 HARDWARE = (("sim-arm-a76", 9.0), ("sim-x86-vnni", 4.0), ("sim-hexagon-v73", 1.5))
 """Hardware classes and their median latency, ms."""
+PROVIDER = ProviderFacts(
+    name="CPUExecutionProvider",
+    available=True,
+    because="edgepack simulate runs no model",
+    is_simulator=True,
+)
 
 Fate = Literal["commit", "fail", "silent"]
 
@@ -165,7 +172,7 @@ class SimulatedDevice:
         choice = Choice(
             wanted="",
             chosen="simulated",
-            provider="CPUExecutionProvider",
+            provider=PROVIDER.name,
             because="simulated",
             is_fallback=False,
         )
@@ -242,6 +249,6 @@ def _facts(hardware: str) -> DeviceFacts:
         python="3.11",
         agent_version="simulated",
         runtime="simulated",
-        providers=(),
+        providers=(PROVIDER,),
         hardware_class=hardware,
     )

@@ -1,0 +1,158 @@
+"""A fleet on a real PostgreSQL: the controller's own tests, and what only a server can do."""
+
+import sqlite3
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from alembic import command
+from alembic.autogenerate import compare_metadata
+from alembic.config import Config
+from alembic.runtime.migration import MigrationContext
+from sqlalchemy import MetaData, create_engine, text
+from sqlalchemy.engine import make_url
+from sqlalchemy.exc import DBAPIError
+
+from edgepack.errors import FleetError
+from edgepack.fleet.database import devices, migrate, records
+from edgepack.fleet.database.schema import Base
+from edgepack.fleet.database.store import Store, open_store
+from edgepack.fleet.rollouts import status
+from tests.integration.fleet.postgresql import PostgreSQL
+from tests.unit.fleet.test_controller import *  # noqa: F403 (the same tests, with the world below)
+from tests.unit.fleet.world import World
+
+SCHEMA_1 = Path(__file__).parents[2] / "compat" / "databases" / "schema-1.sql"
+
+
+@pytest.fixture
+def url(postgresql: PostgreSQL) -> str:
+    return postgresql.empty_database()
+
+
+@pytest.fixture
+def world(tmp_path: Path, url: str) -> Iterator[World]:
+    world = World(tmp_path, url=url)
+    yield world
+    world.store.close()
+
+
+@pytest.fixture
+def store(url: str) -> Iterator[Store]:
+    store = open_store(url)
+    yield store
+    store.close()
+
+
+def driven(url: str) -> Any:
+    return make_url(url).set(drivername="postgresql+psycopg")
+
+
+def test_the_migrations_make_the_tables_that_the_code_knows(url: str) -> None:
+    open_store(url).close()
+    engine = create_engine(driven(url))
+    with engine.connect() as connection:
+        context = MigrationContext.configure(connection, opts={"compare_server_default": True})
+        assert compare_metadata(context, Base.metadata) == []
+    engine.dispose()
+
+
+def test_a_database_of_the_first_tables_is_migrated_with_its_contents(url: str) -> None:
+    fill_with_the_first_tables(url)
+    store = open_store(url)
+    with store.reading() as session:
+        found = devices.list_devices(session)
+        assert [(view.device, view.state) for view in found] == [
+            ("cam-1", "COMMITTED"),
+            ("cam-2", "SOAKING"),
+        ]
+        assert len(records.events_after(session, 0, 1000)) == 21
+        assert [view.counts for view in status.list_rollouts(session)] == [
+            {"WAITING": 1, "WORKING": 1},
+            {"COMMITTED": 2},
+        ]
+    store.close()
+
+
+def fill_with_the_first_tables(url: str) -> None:
+    engine = create_engine(driven(url))
+    config = Config()
+    config.set_main_option("script_location", str(migrate.SCRIPTS))
+    dump = sqlite3.connect(":memory:")
+    dump.executescript(SCHEMA_1.read_text())
+    dump.row_factory = sqlite3.Row
+    with engine.begin() as connection:
+        config.attributes["connection"] = connection
+        command.upgrade(config, "0001")
+        tables = MetaData()
+        tables.reflect(connection)
+        for table in tables.sorted_tables:
+            if table.name not in ("alembic_version", "schema_version"):
+                rows = [dict(row) for row in dump.execute(f"SELECT * FROM {table.name}")]
+                for row in rows:
+                    if "online" in row:
+                        row["online"] = bool(row["online"])
+                connection.execute(table.insert(), rows)
+        connection.execute(text("DROP TABLE alembic_version"))
+    dump.close()
+    engine.dispose()
+
+
+def test_a_newer_database_is_refused_and_left_as_it_is(url: str) -> None:
+    open_store(url).close()
+    engine = create_engine(driven(url))
+    with engine.begin() as connection:
+        connection.execute(text("UPDATE alembic_version SET version_num = '0042'"))
+    with pytest.raises(FleetError, match="of a newer edgepack: its tables are of version 0042"):
+        open_store(url)
+    with engine.connect() as connection:
+        assert connection.scalar(text("SELECT version_num FROM alembic_version")) == "0042"
+    engine.dispose()
+
+
+def test_two_that_open_a_new_database_at_once_make_its_tables_once(url: str) -> None:
+    stores: list[Store] = []
+    threads = [threading.Thread(target=lambda: stores.append(open_store(url))) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert len(stores) == 4
+    for store in stores:
+        store.close()
+
+
+def test_readers_do_not_wait_for_the_writer_and_can_change_nothing(store: Store) -> None:
+    with store.transaction() as session:
+        devices.enroll(session, device="a", group="g", now=1.0)
+        session.flush()
+        with store.reading() as other:
+            assert devices.count_devices(other) == (0, 0)
+    with pytest.raises(DBAPIError, match="read-only transaction"), store.reading() as session:
+        devices.enroll(session, device="b", group="g", now=1.0)
+
+
+def test_a_server_that_is_away_for_a_while_costs_a_rollout_nothing(
+    serve: Callable[..., Any],
+    simulation: Callable[..., Any],
+    make_bundle: Callable[..., Path],
+    mosquitto: Any,
+    postgresql: PostgreSQL,
+    url: str,
+) -> None:
+    fleet = serve("--database", url, "--broker", mosquitto.url)
+    simulation(fleet, count=3)
+    name = fleet.roll_out(make_bundle(), waves="100%", soak_s=0.5)
+    fleet.wait_until(lambda: "WORKING" in fleet.rollout(name).counts, "it is under way")
+    postgresql.stop()
+    try:
+        with pytest.raises(FleetError, match="the database does not answer"):
+            fleet.rollout(name)
+        log = fleet.data.parent / "serve.log"
+        fleet.wait_until(lambda: "the controller waits because=" in log.read_text(), "it waits")
+    finally:
+        postgresql.start()
+    assert fleet.wait_for(name, "FINISHED").counts == {"COMMITTED": 3}
+    assert "broken" not in fleet.info().counters
