@@ -103,6 +103,11 @@ def test_a_circle_around_a_third_package_is_found() -> None:
             "the quantizers share one contract, and do not know each other",
         ),
         (
+            "fleet/edgepack/fleet/documents/devices.py",
+            "edgepack.fleet.rollouts.waves",
+            "the folders of the fleet are layers",
+        ),
+        (
             "agent/edgepack/wire/topics.py",
             "edgepack.agent.runtime.facts",
             "imports go one way: host -> agent -> wire -> bundle",
