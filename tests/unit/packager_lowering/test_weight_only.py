@@ -12,7 +12,6 @@ from edgepack.packager.graph.queries import index_graph
 from edgepack.packager.profiles.pass_settings import QuantizeWeights
 from edgepack.packager.progress import silent
 from edgepack.packager.quantization.gptq import Moments, round_by_gptq
-from edgepack.packager.quantization.method import QuantizationMethod
 from edgepack.packager.quantization.products import Floats, find_products
 from edgepack.packager.quantization.weight_only.blocks import BlockGrid, BlockWeight
 from edgepack.packager.quantization.weight_only.candidate_maker import WeightOnlyCandidateMaker
@@ -216,7 +215,7 @@ def test_nodes_return_to_float_and_bytes_are_the_same_twice(method: str, tmp_pat
 
 def test_ranking_measures_each_node_alone(tmp_path: Path) -> None:
     model = _products()
-    ranked = _maker(model, tmp_path).rank(QuantizationMethod(base="rtn"), _samples(2), silent)
+    ranked = _maker(model, tmp_path).rank(spec("rtn"), _samples(2), silent)
     assert {cost.name for cost in ranked} == {"first", "last"}
     assert ranked[0].noise >= ranked[1].noise > 0.0
 

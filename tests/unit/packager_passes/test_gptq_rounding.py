@@ -120,8 +120,8 @@ def test_nodes_are_ranked_by_the_weights_that_they_would_have(tmp_path: Path) ->
     model = _network()
     samples = _alike(model, 16)
     quantizer = _quantizer(model, samples, tmp_path)
-    nearest = {cost.name: cost.noise for cost in quantizer.rank(_NEAREST.method, samples, silent)}
-    ranked = {cost.name: cost.noise for cost in quantizer.rank(_BY_GPTQ.method, samples, silent)}
+    nearest = {cost.name: cost.noise for cost in quantizer.rank(_NEAREST, samples, silent)}
+    ranked = {cost.name: cost.noise for cost in quantizer.rank(_BY_GPTQ, samples, silent)}
     assert ranked["whole"] < 0.7 * nearest["whole"]
 
 

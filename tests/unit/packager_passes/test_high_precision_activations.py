@@ -11,7 +11,6 @@ from edgepack.packager.metrics.noise import NoiseMeter
 from edgepack.packager.profiles.pass_settings import Quantize
 from edgepack.packager.profiles.reading import resolve_profile
 from edgepack.packager.progress import silent
-from edgepack.packager.quantization.method import QuantizationMethod
 from edgepack.packager.quantization.static.calibrated_model import CalibratedModel
 from edgepack.packager.quantization.static.candidate_maker import StaticCandidateMaker
 from edgepack.packager.runtime.model_run import ModelRunner
@@ -236,9 +235,9 @@ def test_nodes_of_high_precision_cost_what_their_weights_cost(tmp_path: Path) ->
     model = spread_model(50)
     quantizer = _quantizer(model, tmp_path)
     assert quantizer.high_precision is not None
-    samples, minmax = samples_for(model, 4), QuantizationMethod(base="minmax")
-    eight = {cost.name: cost.noise for cost in quantizer.rank(minmax, samples, silent)}
-    costs = quantizer.high_precision.rank(minmax, samples, silent)
+    samples = samples_for(model, 4)
+    eight = {cost.name: cost.noise for cost in quantizer.rank(spec("minmax"), samples, silent)}
+    costs = quantizer.rank(spec("minmax", (), quantizer.names), samples, silent)
     sixteen = {cost.name: cost.noise for cost in costs}
     assert sixteen["pick_layer"] < eight["pick_layer"] / 100, "its weights are 0 and 1"
     assert sixteen["spread_layer"] > 0.005, "its weights are 1 and 50"

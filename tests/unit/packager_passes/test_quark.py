@@ -75,7 +75,7 @@ def test_nodes_are_ranked_by_our_own_quantization_of_the_same_types(
     stand_in: Path, tmp_path: Path
 ) -> None:
     maker = _maker(tmp_path)
-    ranked = maker.rank(maker.methods[0], residual_cnn().samples, silent)
+    ranked = maker.rank(spec("quark-XINT8"), residual_cnn().samples, silent)
     assert {cost.name for cost in ranked} == set(maker.names)
 
 

@@ -35,15 +35,15 @@ def test_the_costliest_node_comes_first_and_is_measured_on_the_most_samples(tmp_
     samples = samples_for(model, 12)
     settings = Quantize(ops="compute", activations="uint8", weights="int8")
     calibrated = CalibratedModel(model, settings, samples, work_dir=tmp_path, progress=silent)
-    gated = calibrated.gate(spec("minmax"), tmp_path / "gated.onnx")
+    switchable = calibrated.make_switchable(spec("minmax"), tmp_path / "switchable.onnx")
     runs: Counter[str] = Counter()
 
     class _Counting:
-        names = gated.names
+        names = switchable.names
 
         def run(self, feeds: Feeds, quantized: np.ndarray) -> dict[str, np.ndarray]:
-            runs.update(name for name, on in zip(gated.names, quantized, strict=True) if on)
-            return gated.run(feeds, quantized)
+            runs.update(name for name, on in zip(switchable.names, quantized, strict=True) if on)
+            return switchable.run(feeds, quantized)
 
     ranked = rank_nodes(_Counting(), samples, progress=silent)  # type: ignore[arg-type]
 
@@ -52,7 +52,7 @@ def test_the_costliest_node_comes_first_and_is_measured_on_the_most_samples(tmp_
     assert {cost.name for cost in ranked} == {"n0", "n1", "n2", "n3"}
     assert sorted(runs.values()) == [2, 2, 4, 8], "2 samples for all, 4 for half, 8 for a quarter"
     assert runs[first] == 8
-    assert rank_nodes(gated, samples, progress=silent) == ranked
+    assert rank_nodes(switchable, samples, progress=silent) == ranked
 
 
 def test_what_spoils_a_detectors_scores_comes_before_what_moves_its_boxes_a_little(
@@ -79,7 +79,9 @@ def test_what_spoils_a_detectors_scores_comes_before_what_moves_its_boxes_a_litt
     settings = Quantize(ops="compute", activations="uint8", weights="int8")
     calibrated = CalibratedModel(model, settings, samples, work_dir=tmp_path, progress=silent)
     ranked = rank_nodes(
-        calibrated.gate(spec("minmax"), tmp_path / "gated.onnx"), samples, progress=silent
+        calibrated.make_switchable(spec("minmax"), tmp_path / "switchable.onnx"),
+        samples,
+        progress=silent,
     )
     assert [cost.name for cost in ranked] == ["score_head", "box_head"]
     assert ranked[0].noise > 3 * ranked[1].noise
@@ -101,16 +103,16 @@ def test_samples_on_which_a_detector_finds_nothing_do_not_rank_its_nodes(tmp_pat
     samples = Samples(count=12, read=read, source="test")
     settings = Quantize(ops="all", activations="uint8", weights="int8")
     calibrated = CalibratedModel(model, settings, samples, work_dir=tmp_path, progress=silent)
-    gated = calibrated.gate(spec("minmax"), tmp_path / "gated.onnx")
+    switchable = calibrated.make_switchable(spec("minmax"), tmp_path / "switchable.onnx")
     measured: list[float] = []
 
     class _Watching:
-        names = gated.names
+        names = switchable.names
 
         def run(self, feeds: Feeds, quantized: np.ndarray) -> dict[str, np.ndarray]:
             if quantized.any():
                 measured.append(float(np.abs(feeds["x"]).max()))
-            return gated.run(feeds, quantized)
+            return switchable.run(feeds, quantized)
 
     rank_nodes(_Watching(), samples, progress=silent)  # type: ignore[arg-type]
     assert min(measured[0], measured[2]) > 0.1, (

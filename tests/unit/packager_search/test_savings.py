@@ -15,7 +15,6 @@ from edgepack.packager.profiles.reading import load_profile
 from edgepack.packager.profiles.schema import AccuracyGate
 from edgepack.packager.progress import silent
 from edgepack.packager.quantization.contract import NodeSensitivity
-from edgepack.packager.quantization.method import QuantizationMethod
 from edgepack.packager.quantization.savings import (
     describe_share,
     lost_computing,
@@ -123,7 +122,7 @@ def test_of_candidates_within_the_budget_the_one_that_saves_most_is_best(tmp_pat
     errors = {"large": 0.12, "small": 0.11, "tiny": 0.01}
     loads = {"large": Workload(macs=900), "small": Workload(macs=90), "tiny": Workload(macs=10)}
     trials = toy_trials(ToyMaker(errors, {"plain": 1.0}, loads=loads), tmp_path / "work")
-    trials.rank(QuantizationMethod(base="plain"))
+    trials.rank(spec("plain"))
     one = trials.add(spec("plain", ("large",)), "one large node")
     two = trials.add(spec("plain", ("small", "tiny")), "two that compute less")
     assert trials.is_on_target(one)
@@ -137,8 +136,8 @@ def test_the_most_saving_nodes_are_lowered_again_first(tmp_path: Path) -> None:
     loads = {name: Workload(macs=1000 if name == "c" else 10) for name in errors}
 
     class _Misleading(ToyMaker):
-        def rank(self, method, samples, progress):  # type: ignore[no-untyped-def]
-            costs = {cost.name: cost for cost in super().rank(method, samples, progress)}
+        def rank(self, spec, samples, progress):  # type: ignore[no-untyped-def]
+            costs = {cost.name: cost for cost in super().rank(spec, samples, progress)}
             return tuple(costs[name] for name in "bcdaef")
 
     found = search_toy(_Misleading(errors, {"plain": 1.0}, loads=loads), tmp_path / "work")

@@ -110,8 +110,8 @@ def test_what_16_bits_do_not_help_stays_float_and_no_more_is_high_precision_than
 class _Misleading(ToyMaker):
     """Ranks two harmless nodes before one of the two that lose most."""
 
-    def rank(self, method, samples, progress):  # type: ignore[no-untyped-def]
-        costs = super().rank(method, samples, progress)
+    def rank(self, spec, samples, progress):  # type: ignore[no-untyped-def]
+        costs = super().rank(spec, samples, progress)
         by_name = {cost.name: cost for cost in costs}
         return tuple(by_name[name] for name in "bcadef")
 

@@ -83,40 +83,35 @@ class ToyMaker:
         self.names = tuple(errors)
         self.high_precision: HighPrecision | None = None
         if sixteen is not None:
-            self.high_precision = HighPrecision(
-                words="16-bit", names=self.names, rank=self._rank_in_high_precision
-            )
+            self.high_precision = HighPrecision(words="16-bit", names=self.names)
         self.built: list[tuple[str, tuple[str, ...]]] = []
         self.ranked: list[str] = []
 
     def build(self, spec: CandidateSpec) -> BuiltCandidate:
         self.built.append((spec.method.id, spec.float_nodes))
-        factor = self._factors[spec.method.id]
+        factor, errors = self._factors[spec.method.id], self._errors_of(spec)
         lowered = tuple(name for name in self.names if name not in spec.float_nodes)
-        errors = {
-            name: factor * error * (self._left[name] if name in spec.high_precision_nodes else 1.0)
-            for name, error in self._errors.items()
-        }
-        model = toy_model({name: errors[name] if name in lowered else 0.0 for name in self.names})
+        model = toy_model(
+            {name: factor * errors[name] if name in lowered else 0.0 for name in self.names}
+        )
         return BuiltCandidate(model=model, lowered=lowered)
 
     def rank(
-        self, method: QuantizationMethod, samples: Samples, progress: Progress
+        self, spec: CandidateSpec, samples: Samples, progress: Progress
     ) -> tuple[NodeSensitivity, ...]:
-        self.ranked.append(method.id)
-        progress("ranking nodes", len(self.names), len(self.names))
-        return with_workloads(_ranked(self._errors), self._loads)
+        self.ranked.append(
+            f"{spec.method.id} in high precision" if spec.high_precision_nodes else spec.method.id
+        )
+        nodes = [NodeSensitivity(name=n, noise=e) for n, e in self._errors_of(spec).items()]
+        progress("ranking nodes", len(nodes), len(nodes))
+        ranked = sorted(nodes, key=lambda node: (-node.noise, node.name))
+        return with_workloads(ranked, self._loads)
 
-    def _rank_in_high_precision(
-        self, method: QuantizationMethod, samples: Samples, progress: Progress
-    ) -> tuple[NodeSensitivity, ...]:
-        self.ranked.append(f"{method.id} in high precision")
-        return _ranked({name: error * self._left[name] for name, error in self._errors.items()})
-
-
-def _ranked(errors: Mapping[str, float]) -> tuple[NodeSensitivity, ...]:
-    nodes = [NodeSensitivity(name=name, noise=error) for name, error in errors.items()]
-    return tuple(sorted(nodes, key=lambda node: (-node.noise, node.name)))
+    def _errors_of(self, spec: CandidateSpec) -> dict[str, float]:
+        return {
+            name: error * (self._left[name] if name in spec.high_precision_nodes else 1.0)
+            for name, error in self._errors.items()
+        }
 
 
 def search_toy(

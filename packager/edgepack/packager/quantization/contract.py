@@ -3,7 +3,7 @@
 The search knows nothing of integers, 16-bit floats or blocks of weights; candidate makers do.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Protocol
 
 import msgspec
@@ -82,10 +82,6 @@ class NodeSensitivity(msgspec.Struct, frozen=True, kw_only=True):
     macs: int = 0
 
 
-Rank = Callable[[QuantizationMethod, Samples, Progress], tuple[NodeSensitivity, ...]]
-"""See `CandidateMaker.rank`."""
-
-
 class HighPrecision(msgspec.Struct, frozen=True, kw_only=True):
     """What a maker can give nodes in place of float: more bits than the others have.
 
@@ -94,13 +90,10 @@ class HighPrecision(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         words: What such a node is, as people are told: "16-bit".
         names: The nodes that can get it by themselves, in graph order.
-        rank: As `CandidateMaker.rank`, with all of `names` in high precision: what is to blame for
-            what is lost even so.
     """
 
     words: str
     names: tuple[str, ...]
-    rank: Rank
 
 
 class CandidateMaker(Protocol):
@@ -135,12 +128,12 @@ class CandidateMaker(Protocol):
         """
 
     def rank(
-        self, method: QuantizationMethod, samples: Samples, progress: Progress
+        self, spec: CandidateSpec, samples: Samples, progress: Progress
     ) -> tuple[NodeSensitivity, ...]:
         """Measures what lowering each node alone costs.
 
         Args:
-            method: One of `methods` or `costly_methods`.
+            spec: The method, and the nodes that get more bits when they are lowered; no float ones.
             samples: Samples to measure on; as many are read as the cost allows.
             progress: Told about each node.
 

@@ -1,7 +1,7 @@
 """What lowering each node alone costs, measured on a model built for it.
 
-For lowerings that a gate inside the graph cannot switch: each node's model is built, opened and
-run. That is seconds for each, so where there are many nodes neighbours are measured together.
+For lowerings that no switch inside the graph turns on and off: each node's model is built, opened
+and run. That is seconds for each, so where there are many nodes neighbours are measured together.
 """
 
 from collections.abc import Callable, Sequence

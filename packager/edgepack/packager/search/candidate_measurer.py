@@ -4,18 +4,16 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
-import msgspec
 from msgspec.structs import replace
 
 from edgepack.packager.graph.model_files import save_model
 from edgepack.packager.progress import Progress
 from edgepack.packager.quantization.contract import (
+    BuiltCandidate,
     CandidateMaker,
     CandidateSpec,
-    HighPrecision,
     NodeSensitivity,
 )
-from edgepack.packager.quantization.method import QuantizationMethod
 from edgepack.packager.runtime.evaluator import Evaluator
 from edgepack.packager.runtime.model_run import Run
 from edgepack.packager.search.candidates import Candidate, Judged
@@ -64,48 +62,29 @@ class CandidateMeasurer:
             OutOfTimeError: The time is used up in the middle of it.
             BuildError: ONNX Runtime refuses it.
         """
-        high_precision = self._maker.high_precision
         path = self._folder / f"candidate-{number}" / "model.onnx"
         journal, context = self._conditions.journal, self._conditions.context
-        judged, built = journal.recall(context, spec.key, Judged), None
-        if judged is None:
-            built = self._maker.build(spec)
-            path.parent.mkdir(parents=True, exist_ok=True)
-            size_bytes = save_model(built.model, path)
-            verdict = self._judge.judge(
-                self._evaluator.open(path),
-                at_least=at_least,
-                before_each=self._conditions.limit.check,
-            )
-            judged = Judged(verdict=verdict, size_bytes=size_bytes, lowered=len(built.lowered))
-            journal.keep(context, spec.key, judged)
-        candidate = Candidate(
-            label=self._conditions.label,
-            verb=self._maker.verb,
-            spec=spec,
-            high_precision_words=high_precision.words if high_precision else "",
-            path=path,
-            judged=judged,
+        judged = journal.recall(context, spec.key, Judged)
+        if judged is not None:
+            return self._candidate(spec, path, judged)
+        built, size_bytes = self._save(spec, path)
+        verdict = self._judge.judge(
+            self._evaluator.open(path),
+            at_least=at_least,
+            before_each=self._conditions.limit.check,
         )
-        return replace(candidate, origin=built.origin, notes=built.notes) if built else candidate
+        judged = Judged(verdict=verdict, size_bytes=size_bytes, lowered=len(built.lowered))
+        journal.keep(context, spec.key, judged)
+        made = self._candidate(spec, path, judged)
+        return replace(made, origin=built.origin, notes=built.notes)
 
-    def rank(
-        self, method: QuantizationMethod, high_precision: HighPrecision | None, progress: Progress
-    ) -> tuple[NodeSensitivity, ...]:
-        """What each node costs, worst first, measured now or before.
-
-        Args:
-            method: How candidates are made.
-            high_precision: Given where all nodes have that.
-            progress: Told about each node.
-        """
+    def rank(self, spec: CandidateSpec, progress: Progress) -> tuple[NodeSensitivity, ...]:
+        """What each node costs, worst first, measured now or before; see `CandidateMaker.rank`."""
         journal, context = self._conditions.journal, self._conditions.context
-        precision = "lowered" if high_precision is None else "high-precision"
-        key = msgspec.json.encode(["rank", method.id, precision]).decode()
+        key = f"rank {spec.key}"
         known = journal.recall(context, key, tuple[NodeSensitivity, ...])
         if known is None:
-            rank = self._maker.rank if high_precision is None else high_precision.rank
-            known = rank(method, self._judge.samples, progress)
+            known = self._maker.rank(spec, self._judge.samples, progress)
             journal.keep(context, key, known)
         return known
 
@@ -117,10 +96,24 @@ class CandidateMeasurer:
         """The candidate with its model on disk: making it again gives the same bytes."""
         if candidate.path.exists():
             return candidate
-        built = self._maker.build(candidate.spec)
-        candidate.path.parent.mkdir(parents=True, exist_ok=True)
-        save_model(built.model, candidate.path)
+        built, _ = self._save(candidate.spec, candidate.path)
         return replace(candidate, origin=built.origin, notes=built.notes)
+
+    def _save(self, spec: CandidateSpec, path: Path) -> tuple[BuiltCandidate, int]:
+        built = self._maker.build(spec)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return built, save_model(built.model, path)
+
+    def _candidate(self, spec: CandidateSpec, path: Path, judged: Judged) -> Candidate:
+        high_precision = self._maker.high_precision
+        return Candidate(
+            label=self._conditions.label,
+            verb=self._maker.verb,
+            spec=spec,
+            high_precision_words=high_precision.words if high_precision else "",
+            path=path,
+            judged=judged,
+        )
 
 
 def discard_large(candidates: Sequence[Candidate], best: Candidate) -> None:

@@ -5,13 +5,7 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from edgepack.packager.progress import Progress
-from edgepack.packager.quantization.contract import (
-    CandidateMaker,
-    CandidateSpec,
-    HighPrecision,
-    NodeSensitivity,
-)
-from edgepack.packager.quantization.method import QuantizationMethod
+from edgepack.packager.quantization.contract import CandidateMaker, CandidateSpec, NodeSensitivity
 from edgepack.packager.quantization.savings import lost_savings
 from edgepack.packager.runtime.evaluator import Evaluator
 from edgepack.packager.runtime.model_run import Run
@@ -79,11 +73,9 @@ class CandidateTrials:
         self._progress(self._describe(candidate), number, 0)
         return candidate
 
-    def rank(
-        self, method: QuantizationMethod, high_precision: HighPrecision | None = None
-    ) -> tuple[NodeSensitivity, ...]:
-        """What each node costs, worst first; see `CandidateMeasurer.rank`."""
-        self._ranked = self._measurer.rank(method, high_precision, self._progress)
+    def rank(self, spec: CandidateSpec) -> tuple[NodeSensitivity, ...]:
+        """What each node costs, worst first; see `CandidateMaker.rank`."""
+        self._ranked = self._measurer.rank(spec, self._progress)
         return self._ranked
 
     @property

@@ -11,7 +11,6 @@ from edgepack.packager.quantization.contract import (
     CandidateSpec,
     HighPrecision,
     NodeSensitivity,
-    Rank,
 )
 from edgepack.packager.quantization.method import QuantizationMethod
 from edgepack.packager.tensors.sequence import Samples
@@ -55,7 +54,7 @@ class KeptFloat:
         given = self._maker.high_precision
         if given is None:
             return None
-        return replace(given, names=self._without_kept(given.names), rank=self._ranked(given.rank))
+        return replace(given, names=self._without_kept(given.names))
 
     def build(self, spec: CandidateSpec) -> BuiltCandidate:
         """See `CandidateMaker`."""
@@ -64,19 +63,14 @@ class KeptFloat:
         return self._maker.build(replace(spec, float_nodes=together))
 
     def rank(
-        self, method: QuantizationMethod, samples: Samples, progress: Progress
+        self, spec: CandidateSpec, samples: Samples, progress: Progress
     ) -> tuple[NodeSensitivity, ...]:
-        """See `CandidateMaker`."""
-        return self._ranked(self._maker.rank)(method, samples, progress)
-
-    def _ranked(self, rank: Rank) -> Rank:
-        def of_the_others(
-            method: QuantizationMethod, samples: Samples, progress: Progress
-        ) -> tuple[NodeSensitivity, ...]:
-            ranked = rank(method, samples, progress)
-            return tuple(node for node in ranked if node.name not in self._kept)
-
-        return of_the_others
+        """See `CandidateMaker`; the kept nodes are ranked like the others, and left out then."""
+        if spec.high_precision_nodes:
+            together = (*spec.high_precision_nodes, *self._kept)
+            spec = replace(spec, high_precision_nodes=together)
+        ranked = self._maker.rank(spec, samples, progress)
+        return tuple(node for node in ranked if node.name not in self._kept)
 
     def _without_kept(self, names: tuple[str, ...]) -> tuple[str, ...]:
         return tuple(name for name in names if name not in self._kept)

@@ -1,7 +1,6 @@
 """Promotes nodes, to float or to more bits than the others, until a candidate is on target."""
 
-from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from edgepack.packager.quantization.contract import CandidateSpec
 from edgepack.packager.quantization.method import QuantizationMethod
@@ -13,35 +12,38 @@ _COMPARED_SHARE = 0.25
 """Share of the nodes that may be promoted, of those that are where methods compare."""
 
 
-class Promotion(ABC):
+class Promotion:
     """Nodes that may be promoted, and to what.
 
     Args:
         trials: The candidates so far.
         names: The nodes, those first that it buys most to promote.
+        words: What a promoted node is.
+        specify: The candidate of a method with some of the nodes promoted.
     """
 
-    def __init__(self, trials: CandidateTrials, names: tuple[str, ...]) -> None:
+    def __init__(
+        self,
+        trials: CandidateTrials,
+        names: tuple[str, ...],
+        words: str,
+        specify: Callable[[QuantizationMethod, tuple[str, ...]], CandidateSpec],
+    ) -> None:
         self._trials = trials
         self.names = names
-
-    @property
-    @abstractmethod
-    def words(self) -> str:
-        """What a promoted node is."""
-
-    @abstractmethod
-    def spec(self, method: QuantizationMethod, chosen: tuple[str, ...]) -> CandidateSpec:
-        """A candidate with these nodes promoted."""
+        self._words = words
+        self._specify = specify
 
     def add(self, method: QuantizationMethod, count: int, because: str) -> Candidate:
         """The candidate with so many of the nodes promoted."""
-        return self._trials.add(self.spec(method, self.names[:count]), because)
+        return self._trials.add(self._specify(method, self.names[:count]), because)
 
     def may_be_enough(self, *methods: QuantizationMethod) -> bool:
         """Whether some method is within the budget, if barely, with all of the nodes promoted."""
         count = len(self.names)
-        because = f"whether {counted(count, f'{self.words} node')}, all there can be, may be enough"
+        because = (
+            f"whether {counted(count, f'{self._words} node')}, all there can be, may be enough"
+        )
         return any(
             self.add(method, count, because).verdict.passed for method in dict.fromkeys(methods)
         )
@@ -59,14 +61,14 @@ class Promotion(ABC):
         for more in (count, *_doubling(len(self.names))):
             if more <= failed:
                 continue
-            words = f"the {counted(more, 'costliest node')} {self.words}"
+            words = f"the {counted(more, 'costliest node')} {self._words}"
             if self._trials.is_on_target(self.add(method, more, words)):
                 self.reduce(method, failed, more)
                 return
             failed = more
 
     def _compare(self, methods: tuple[QuantizationMethod, ...], count: int) -> QuantizationMethod:
-        because = f"methods compared, the {counted(count, 'costliest node')} {self.words}"
+        because = f"methods compared, the {counted(count, 'costliest node')} {self._words}"
         best = self.add(methods[0], count, because)
         for method in methods[1:]:
             candidate = self.add(method, count, because)
@@ -79,63 +81,39 @@ class Promotion(ABC):
         trials = self._trials
         while trials.is_on_target(trials.best) and passed - failed > max(1, failed // 4):
             middle = (passed + failed) // 2
-            candidate = self.add(method, middle, f"fewer {self.words} nodes may do")
+            candidate = self.add(method, middle, f"fewer {self._words} nodes may do")
             if trials.is_on_target(candidate):
                 passed = middle
             else:
                 failed = middle
 
 
-class FloatPromotion(Promotion):
-    """Promotes nodes to float.
-
-    Args:
-        trials, names: See `Promotion`.
-        high_precision_nodes: Nodes that have high precision all the same.
-    """
-
-    words = "float"
-
-    def __init__(
-        self,
-        trials: CandidateTrials,
-        names: tuple[str, ...],
-        high_precision_nodes: tuple[str, ...] = (),
-    ) -> None:
-        super().__init__(trials, names)
-        self._high_precision_nodes = high_precision_nodes
-
-    def spec(self, method: QuantizationMethod, chosen: tuple[str, ...]) -> CandidateSpec:
-        """See `Promotion`."""
-        return CandidateSpec(
-            method=method, float_nodes=chosen, high_precision_nodes=self._high_precision_nodes
-        )
+def to_float(
+    trials: CandidateTrials, names: tuple[str, ...], high_precision_nodes: tuple[str, ...] = ()
+) -> Promotion:
+    """Nodes that may be promoted to float, where others have high precision all the same."""
+    return Promotion(
+        trials,
+        names,
+        "float",
+        lambda method, chosen: CandidateSpec(
+            method=method, float_nodes=chosen, high_precision_nodes=high_precision_nodes
+        ),
+    )
 
 
-class HighPrecisionPromotion(Promotion):
-    """Promotes nodes to high precision.
-
-    Args:
-        trials, names: See `Promotion`.
-        float_nodes: Nodes that are float all the same.
-    """
-
-    def __init__(
-        self, trials: CandidateTrials, names: tuple[str, ...], float_nodes: tuple[str, ...] = ()
-    ) -> None:
-        super().__init__(trials, names)
-        self._float_nodes = float_nodes
-
-    @property
-    def words(self) -> str:
-        """See `Promotion`."""
-        return self._trials.high_precision_words
-
-    def spec(self, method: QuantizationMethod, chosen: tuple[str, ...]) -> CandidateSpec:
-        """See `Promotion`."""
-        return CandidateSpec(
-            method=method, float_nodes=self._float_nodes, high_precision_nodes=chosen
-        )
+def to_high_precision(
+    trials: CandidateTrials, names: tuple[str, ...], float_nodes: tuple[str, ...] = ()
+) -> Promotion:
+    """Nodes that may be promoted to high precision, where others are float all the same."""
+    return Promotion(
+        trials,
+        names,
+        trials.high_precision_words,
+        lambda method, chosen: CandidateSpec(
+            method=method, float_nodes=float_nodes, high_precision_nodes=chosen
+        ),
+    )
 
 
 def _doubling(limit: int) -> Iterator[int]:

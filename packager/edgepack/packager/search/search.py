@@ -34,7 +34,7 @@ from edgepack.packager.search.candidate_trials import CandidateTrials
 from edgepack.packager.search.candidates import SearchResult
 from edgepack.packager.search.conditions import SearchConditions
 from edgepack.packager.search.judge import NEAR_SPARE, CandidateJudge
-from edgepack.packager.search.promotion import FloatPromotion, HighPrecisionPromotion, Promotion
+from edgepack.packager.search.promotion import Promotion, to_float, to_high_precision
 from edgepack.packager.search.time_limit import OutOfTimeError, describe_duration
 
 _MOST_LOWERED_AGAIN = 6
@@ -116,12 +116,12 @@ def _recall_or_ask(
 def _improve(trials: CandidateTrials, maker: CandidateMaker, max_float_share: float) -> None:
     """Steps 2 to 5."""
     is_near = trials.best.verdict.spare >= NEAR_SPARE
-    if is_near and _try_costly_methods(trials, maker, FloatPromotion(trials, ())):
+    if is_near and _try_costly_methods(trials, maker, to_float(trials, ())):
         return
-    to_float = _promote_worst(trials, maker, max_float_share, is_near)
+    floats = _promote_worst(trials, maker, max_float_share, is_near)
     if not is_near and not trials.is_on_target(trials.best):
-        _try_costly_methods(trials, maker, to_float)
-        to_float.reduce(trials.best.method, 0, len(to_float.names))
+        _try_costly_methods(trials, maker, floats)
+        floats.reduce(trials.best.method, 0, len(floats.names))
     _reduce_high_precision(trials)
     _lower_again(trials)
 
@@ -140,25 +140,25 @@ def _try_costly_methods(
 
 def _promote_worst(
     trials: CandidateTrials, maker: CandidateMaker, max_float_share: float, is_near: bool
-) -> FloatPromotion:
+) -> Promotion:
     """Steps 2 and 3; which nodes may stay float at the end of them."""
-    method, high_precision = trials.best.method, maker.high_precision
-    names = promotion_order(trials.rank(method))
+    spec = CandidateSpec(method=trials.best.method)
+    names = promotion_order(trials.rank(spec))
     most_float = int(len(names) * max_float_share)
-    to_float = FloatPromotion(trials, names[:most_float])
-    if high_precision is not None:
-        able = set(high_precision.names)
+    floats = to_float(trials, names[:most_float])
+    if maker.high_precision is not None:
+        able = set(maker.high_precision.names)
         promoted = tuple(name for name in names if name in able)
-        to_more_bits = HighPrecisionPromotion(trials, promoted)
-        if to_more_bits.may_be_enough(method, maker.methods[0]):
-            to_more_bits.promote((method,) if is_near else maker.methods)
+        more_bits = to_high_precision(trials, promoted)
+        if more_bits.may_be_enough(spec.method, maker.methods[0]):
+            more_bits.promote((spec.method,) if is_near else maker.methods)
         if trials.is_on_target(trials.best):
-            return to_float
-        method = trials.best.method
-        names = promotion_order(trials.rank(method, high_precision))
-        to_float = FloatPromotion(trials, names[:most_float], high_precision_nodes=promoted)
-    to_float.promote((method,) if is_near else maker.methods)
-    return to_float
+            return floats
+        spec = CandidateSpec(method=trials.best.method, high_precision_nodes=maker.names)
+        names = promotion_order(trials.rank(spec))
+        floats = to_float(trials, names[:most_float], high_precision_nodes=promoted)
+    floats.promote((spec.method,) if is_near else maker.methods)
+    return floats
 
 
 def _reduce_high_precision(trials: CandidateTrials) -> None:
@@ -166,8 +166,7 @@ def _reduce_high_precision(trials: CandidateTrials) -> None:
     best = trials.best
     promoted = best.spec.high_precision_nodes
     if trials.is_on_target(best) and promoted and best.float_nodes:
-        promotion = HighPrecisionPromotion(trials, promoted, best.float_nodes)
-        promotion.reduce(best.method, 0, len(promoted))
+        to_high_precision(trials, promoted, best.float_nodes).reduce(best.method, 0, len(promoted))
 
 
 def _lower_again(trials: CandidateTrials) -> None:

@@ -75,13 +75,13 @@ class DynamicCandidateMaker:
         return BuiltCandidate(model=result, lowered=lowered)
 
     def rank(
-        self, method: QuantizationMethod, samples: Samples, progress: Progress
+        self, spec: CandidateSpec, samples: Samples, progress: Progress
     ) -> tuple[NodeSensitivity, ...]:
         """See `CandidateMaker`."""
         ranked = rank_one_at_a_time(
             self._model,
             self.names,
-            CandidateSpec(method=method),
+            spec,
             self.build,
             open_plain,
             samples,

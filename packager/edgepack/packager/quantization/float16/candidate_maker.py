@@ -73,13 +73,13 @@ class Float16CandidateMaker:
         return BuiltCandidate(model=model, lowered=lowered)
 
     def rank(
-        self, method: QuantizationMethod, samples: Samples, progress: Progress
+        self, spec: CandidateSpec, samples: Samples, progress: Progress
     ) -> tuple[NodeSensitivity, ...]:
         """See `CandidateMaker`."""
         ranked = rank_one_at_a_time(
             self._model,
             self.names,
-            CandidateSpec(method=method),
+            spec,
             self.build,
             open_rounding,
             samples,

@@ -108,10 +108,10 @@ class QuarkCandidateMaker:
         )
 
     def rank(
-        self, method: QuantizationMethod, samples: Samples, progress: Progress
+        self, spec: CandidateSpec, samples: Samples, progress: Progress
     ) -> tuple[NodeSensitivity, ...]:
         """Measures with our own quantizer what quantizing each node alone costs."""
-        return self._own.rank(self._own.methods[0], samples, progress)
+        return self._own.rank(CandidateSpec(method=self._own.methods[0]), samples, progress)
 
     def _write_inputs(self) -> tuple[Path, Path, Path]:
         source, samples = self._folder / "float.onnx", self._folder / "samples"

@@ -16,7 +16,7 @@ from edgepack.packager.quantization.static.gptq_rounding import Rounder, to_near
 from edgepack.packager.quantization.static.high_precision_activations import find_followers
 from edgepack.packager.quantization.static.plan import Plan, make_plan
 from edgepack.packager.quantization.static.scale_cache import ScaleCache
-from edgepack.packager.quantization.static.switchable_model import GatedModel
+from edgepack.packager.quantization.static.switchable_model import SwitchableModel
 from edgepack.packager.quantization.static.uneven_concat import find_uneven_concats
 from edgepack.packager.quantization.static.writer import absorbs_rectifier, write_qdq
 from edgepack.packager.tensors.observations import Observation
@@ -119,10 +119,12 @@ class CalibratedModel:
         plan, scales = self.plan(spec, index)
         return write_qdq(model, index, plan, rounder(plan, scales), self._settings), plan
 
-    def gate(self, spec: CandidateSpec, path: Path, rounder: Rounder = to_nearest) -> GatedModel:
-        """The model with every node's quantization behind a gate; `path` is where it is written."""
+    def make_switchable(
+        self, spec: CandidateSpec, path: Path, rounder: Rounder = to_nearest
+    ) -> SwitchableModel:
+        """The model with a switch for every node's quantization; `path` is where it is written."""
         plan, scales = self.plan(spec, self.index)
-        return GatedModel(self.model, self.index, plan, rounder(plan, scales), path)
+        return SwitchableModel(self.model, self.index, plan, rounder(plan, scales), path)
 
     def describe_infinite(self, ranges: str) -> tuple[str, ...]:
         """A note on nodes that stay float since no scale holds what they read or make."""

@@ -72,7 +72,6 @@ class StaticCandidateMaker:
         return HighPrecision(
             words="16-bit",
             names=tuple(name for name in self.names if name not in followers),
-            rank=self._rank_in_high_precision,
         )
 
     @property
@@ -108,24 +107,15 @@ class StaticCandidateMaker:
         return BuiltCandidate(model=quantized, lowered=plan.names, notes=notes, origin=origin)
 
     def rank(
-        self, method: QuantizationMethod, samples: Samples, progress: Progress
-    ) -> tuple[NodeSensitivity, ...]:
-        """See `CandidateMaker`. Biases stay as they are."""
-        return self._rank(CandidateSpec(method=method), samples, progress)
-
-    def _rank_in_high_precision(
-        self, method: QuantizationMethod, samples: Samples, progress: Progress
-    ) -> tuple[NodeSensitivity, ...]:
-        spec = CandidateSpec(method=method, high_precision_nodes=self.names)
-        return self._rank(spec, samples, progress)
-
-    def _rank(
         self, spec: CandidateSpec, samples: Samples, progress: Progress
     ) -> tuple[NodeSensitivity, ...]:
+        """See `CandidateMaker`. Biases stay as they are."""
         calibrated, _ = self._prepare(spec.method.preparation)
         self._folder.mkdir(parents=True, exist_ok=True)
-        gated = calibrated.gate(spec, self._folder / "ranking.onnx", self._rounder(spec.method))
-        ranked = rank_nodes(gated, samples, progress=progress)
+        switchable = calibrated.make_switchable(
+            spec, self._folder / "ranking.onnx", self._rounder(spec.method)
+        )
+        ranked = rank_nodes(switchable, samples, progress=progress)
         return with_workloads(ranked, workloads(calibrated.index))
 
     def _rounder(self, method: QuantizationMethod) -> Rounder:

@@ -8,7 +8,7 @@ from edgepack.packager.metrics.chains import run_samples
 from edgepack.packager.metrics.noise import NoiseMeter, in_telling_order
 from edgepack.packager.progress import Progress
 from edgepack.packager.quantization.contract import NodeSensitivity
-from edgepack.packager.quantization.static.switchable_model import GatedModel
+from edgepack.packager.quantization.static.switchable_model import SwitchableModel
 from edgepack.packager.tensors.sequence import Samples
 
 _MOST_FIRST_RUNS = 300
@@ -19,7 +19,7 @@ _MOST_LOOKED_AT = 32
 
 
 def rank_nodes(
-    gated: GatedModel, samples: Samples, *, progress: Progress
+    model: SwitchableModel, samples: Samples, *, progress: Progress
 ) -> tuple[NodeSensitivity, ...]:
     """Orders nodes by what they cost, worst first.
 
@@ -32,18 +32,18 @@ def rank_nodes(
     ones are not like them. Samples with states stay in the order of time.
 
     Args:
-        gated: The model with gates.
+        model: The model with switches.
         samples: Samples to measure on.
         progress: Told about each node.
 
     Returns:
         One entry a node; those that were measured on more samples come first.
     """
-    count = len(gated.names)
+    count = len(model.names)
     none = np.zeros(count, dtype=np.bool_)
     if not samples.states:
         looked_at = samples.pick(range(min(samples.count, _MOST_LOOKED_AT)))
-        said = run_samples(partial(gated.run, quantized=none), looked_at)
+        said = run_samples(partial(model.run, quantized=none), looked_at)
         telling = in_telling_order(said, samples.meanings)
         turns = zip(telling, range(looked_at.count), strict=True)
         samples = looked_at.pick(tuple(dict.fromkeys(index for both in turns for index in both)))
@@ -52,22 +52,22 @@ def rank_nodes(
     seen, batch = 0, min(_FIRST_SAMPLES, max(1, _MOST_FIRST_RUNS // (count + 1)))
     while leaders and seen < min(_MOST_SAMPLES, samples.count):
         chosen = samples.pick(range(seen, min(seen + batch, samples.count)))
-        expected = run_samples(partial(gated.run, quantized=none), chosen)
+        expected = run_samples(partial(model.run, quantized=none), chosen)
         meter = NoiseMeter(expected, samples.meanings)
         for done, number in enumerate(leaders, start=1):
-            gates = none.copy()
-            gates[number] = True
-            got = run_samples(partial(gated.run, quantized=gates), chosen)
+            alone = none.copy()
+            alone[number] = True
+            got = run_samples(partial(model.run, quantized=alone), chosen)
             noises[number] += [meter.mean_noise(got)] * chosen.count
             progress("ranking nodes", done, len(leaders))
         seen, batch = seen + chosen.count, seen + chosen.count
-        leaders.sort(key=lambda number: (-np.mean(noises[number]), gated.names[number]))
+        leaders.sort(key=lambda number: (-np.mean(noises[number]), model.names[number]))
         leaders = leaders[: len(leaders) // 2]
 
     def place(number: int) -> tuple[int, float, str]:
-        return -len(noises[number]), -float(np.mean(noises[number])), gated.names[number]
+        return -len(noises[number]), -float(np.mean(noises[number])), model.names[number]
 
     return tuple(
-        NodeSensitivity(name=gated.names[number], noise=float(np.mean(noises[number])))
+        NodeSensitivity(name=model.names[number], noise=float(np.mean(noises[number])))
         for number in sorted(noises, key=place)
     )

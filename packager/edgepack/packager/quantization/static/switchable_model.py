@@ -21,7 +21,11 @@ from edgepack.packager.graph.pieces import cut
 from edgepack.packager.graph.queries import GraphIndex
 from edgepack.packager.quantization.static.assign import Assignment
 from edgepack.packager.quantization.static.plan import Plan
-from edgepack.packager.quantization.static.switchable_quantizers import GATES, Gating, add_gates
+from edgepack.packager.quantization.static.switchable_quantizers import (
+    SWITCHES,
+    SwitchableGraph,
+    add_switches,
+)
 from edgepack.packager.runtime.model_run import Outputs
 from edgepack.packager.tensors.sequence import Feeds, Tensor, digest_of
 
@@ -39,8 +43,8 @@ _MOST_KEPT_BYTES = 128_000_000
 """What they may hold together."""
 
 
-class GatedModel:
-    """A model whose nodes' quantization is switched by a vector of gates.
+class SwitchableModel:
+    """A model whose nodes' quantization is switched by a vector of switches.
 
     Args:
         model: The float model.
@@ -60,9 +64,9 @@ class GatedModel:
     ) -> None:
         self.names = tuple(node.name for node in plan.nodes)
         with WeightsFile(path.with_suffix(".weights")) as rounded:
-            gating = add_gates(model, index, plan, scales, rounded)
-        self._pieces = _open(gating, index, path)
-        self._outputs = [value.name for value in gating.model.graph.output]
+            switchable = add_switches(model, index, plan, scales, rounded)
+        self._pieces = _open(switchable, index, path)
+        self._outputs = [value.name for value in switchable.model.graph.output]
         self._kept = _KeptRuns()
 
     def run(self, feeds: Feeds, quantized: npt.NDArray[np.bool_]) -> Outputs:
@@ -74,10 +78,10 @@ class GatedModel:
         """
         key = digest_of(feeds)
         kept = self._kept.of(key)
-        values: dict[str, Tensor] = {**feeds, GATES: quantized}
+        values: dict[str, Tensor] = {**feeds, SWITCHES: quantized}
         differs: set[str] = set()
         for piece in self._pieces:
-            is_float = not quantized[piece.gates].any() and differs.isdisjoint(piece.inputs)
+            is_float = not quantized[piece.switches].any() and differs.isdisjoint(piece.inputs)
             if kept is not None and is_float:
                 values |= {name: kept[name] for name in piece.outputs}
             else:
@@ -93,12 +97,12 @@ class _OpenPiece(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         session: Runs it.
-        gates: Numbers of the gates in it.
-        inputs, outputs: Names of what it reads and makes; of the inputs not `GATES`.
+        switches: Numbers of the switches in it.
+        inputs, outputs: Names of what it reads and makes; of the inputs not `SWITCHES`.
     """
 
     session: onnxruntime.InferenceSession
-    gates: list[int]
+    switches: list[int]
     inputs: frozenset[str]
     outputs: tuple[str, ...]
 
@@ -128,14 +132,14 @@ class _KeptRuns:
         return sum(value.nbytes for values in self._runs.values() for value in values.values())
 
 
-def _open(gating: Gating, index: GraphIndex, path: Path) -> list[_OpenPiece]:
+def _open(switchable: SwitchableGraph, index: GraphIndex, path: Path) -> list[_OpenPiece]:
     """Pieces with as many switched nodes each, as far as that is possible."""
-    switches = gating.switches
+    switches = switchable.switches
     count = min(_MOST_PIECES, max(1, len(switches) // _FEWEST_NODES))
     firsts = [switches[number * len(switches) // count][0] for number in range(1, count)]
     starts = (0, *firsts)
-    pieces = cut(gating.model, starts, index.types)
-    bounds = [*starts[: len(pieces)], len(gating.model.graph.node)]
+    pieces = cut(switchable.model, starts, index.types)
+    bounds = [*starts[: len(pieces)], len(switchable.model.graph.node)]
     opened = []
     for number, piece in enumerate(pieces):
         file = path if len(pieces) == 1 else path.with_stem(f"{path.stem}-{number}")
@@ -143,13 +147,13 @@ def _open(gating: Gating, index: GraphIndex, path: Path) -> list[_OpenPiece]:
         opened.append(
             _OpenPiece(
                 session=open_on_cpu(file, optimize=False),
-                gates=_gates_between(switches, bounds[number], bounds[number + 1]),
-                inputs=frozenset(piece.inputs) - {GATES},
+                switches=_switches_between(switches, bounds[number], bounds[number + 1]),
+                inputs=frozenset(piece.inputs) - {SWITCHES},
                 outputs=piece.outputs,
             )
         )
     return opened
 
 
-def _gates_between(switches: Sequence[tuple[int, int]], start: int, end: int) -> list[int]:
-    return [gate for position, gate in switches if start <= position < end]
+def _switches_between(switches: Sequence[tuple[int, int]], start: int, end: int) -> list[int]:
+    return [number for position, number in switches if start <= position < end]

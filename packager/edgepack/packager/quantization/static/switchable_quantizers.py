@@ -3,7 +3,7 @@
 Each node that a plan quantizes becomes an `If` with the node as it is in one branch, and in the
 other the node with its inputs, weights and outputs rounded. So any subset of nodes can be tried by
 an inference, without building or loading anything, and costs no more than what it rounds.
-`gated_model` runs it.
+`switchable_model` runs it.
 """
 
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ from edgepack.packager.quantization.static.assign import Assignment
 from edgepack.packager.quantization.static.plan import NodePlan, Plan, WeightUse
 from edgepack.packager.quantization.static.scales import Scale, quantize, restore
 
-GATES = "edgepack/gates"
+SWITCHES = "edgepack/switches"
 """Graph input that switches the nodes."""
 
 _CONTRIB = "com.microsoft"
@@ -28,27 +28,27 @@ _ROUNDED = "/if-rounded"
 _PLAIN = "/if-plain"
 
 
-class Gating(msgspec.Struct, frozen=True, kw_only=True):
-    """A model with gates, and where they are.
+class SwitchableGraph(msgspec.Struct, frozen=True, kw_only=True):
+    """A model with switches, and where they are.
 
     Attributes:
-        model: The model; its input `GATES` is bool (nodes,), in the order of the plan.
+        model: The model; its input `SWITCHES` is bool (nodes,), in the order of the plan.
         switches: For each node that is switched the index of the first node that it became, and
-            the number of its gate; ascending.
+            the number of its switch; ascending.
     """
 
     model: onnx.ModelProto
     switches: tuple[tuple[int, int], ...]
 
 
-def add_gates(
+def add_switches(
     model: onnx.ModelProto,
     index: GraphIndex,
     plan: Plan,
     scales: Assignment,
     rounded: WeightsFile,
-) -> Gating:
-    """Puts every node's quantization behind a gate.
+) -> SwitchableGraph:
+    """Puts every node's quantization behind a switch.
 
     Args:
         model: The float model; not changed.
@@ -57,10 +57,10 @@ def add_gates(
         scales: With which scales.
         rounded: Takes the rounded weights.
     """
-    return _Gating(model, index, plan, scales, rounded).build()
+    return _Writer(model, index, plan, scales, rounded).write()
 
 
-class _Gating:
+class _Writer:
     def __init__(
         self,
         model: onnx.ModelProto,
@@ -76,7 +76,7 @@ class _Gating:
         self._weights = rounded
         self._initializers: dict[str, onnx.TensorProto] = {}
 
-    def build(self) -> Gating:
+    def write(self) -> SwitchableGraph:
         nodes: list[onnx.NodeProto] = []
         switches: list[tuple[int, int]] = []
         reading = {plan.position: plan for plan in self._plan.nodes}
@@ -94,7 +94,7 @@ class _Gating:
             rounded = self._rounded(node, read, written)
             switches.append((len(nodes), numbers[owner.name]))
             nodes += _switch(node, numbers[owner.name], rounded)
-        return Gating(model=self._assemble(nodes), switches=tuple(switches))
+        return SwitchableGraph(model=self._assemble(nodes), switches=tuple(switches))
 
     def _rounded(
         self, original: onnx.NodeProto, read: NodePlan | None, written: NodePlan | None
@@ -169,10 +169,12 @@ class _Gating:
         result.graph.initializer.extend(self._initializers.values())
         for number in range(len(self._plan.nodes)):
             position = numpy_helper.from_array(np.array(number, dtype=np.int64))
-            position.name = f"{GATES}/{number}/position"
+            position.name = f"{SWITCHES}/{number}/position"
             result.graph.initializer.append(position)
-        gates = helper.make_tensor_value_info(GATES, TensorProto.BOOL, [len(self._plan.nodes)])
-        result.graph.input.append(gates)
+        switched = helper.make_tensor_value_info(
+            SWITCHES, TensorProto.BOOL, [len(self._plan.nodes)]
+        )
+        result.graph.input.append(switched)
         if _CONTRIB not in {entry.domain for entry in result.opset_import}:
             result.opset_import.add(domain=_CONTRIB, version=1)
         return result
@@ -181,15 +183,15 @@ class _Gating:
 def _switch(
     node: onnx.NodeProto, number: int, rounded: Sequence[onnx.NodeProto]
 ) -> list[onnx.NodeProto]:
-    """Takes the rounded nodes where the gate is open, and the node as it is where not."""
+    """Takes the rounded nodes where its switch is on, and the node as it is where not."""
     plain = onnx.NodeProto()
     plain.CopyFrom(node)
     outputs = [name for name in node.output if name]
     for i, name in enumerate(node.output):
         plain.output[i] = f"{name}{_PLAIN}" if name else ""
-    name = f"{outputs[0]}/gate"
+    name = f"{outputs[0]}/switch"
     return [
-        helper.make_node("Gather", [GATES, f"{GATES}/{number}/position"], [name], name),
+        helper.make_node("Gather", [SWITCHES, f"{SWITCHES}/{number}/position"], [name], name),
         helper.make_node(
             "If",
             [name],

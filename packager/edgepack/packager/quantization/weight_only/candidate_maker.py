@@ -97,9 +97,7 @@ class WeightOnlyCandidateMaker:
         self.names = tuple(self._places)
         self.high_precision: HighPrecision | None = None
         if settings.has_high_precision:
-            self.high_precision = HighPrecision(
-                words=_HIGH_PRECISION, names=self.names, rank=self._rank_in_high_precision
-            )
+            self.high_precision = HighPrecision(words=_HIGH_PRECISION, names=self.names)
         self._rounded: dict[str, BlockWeight] = {}
 
     def build(self, spec: CandidateSpec) -> BuiltCandidate:
@@ -113,20 +111,9 @@ class WeightOnlyCandidateMaker:
         return BuiltCandidate(model=self._write(roundings), lowered=tuple(roundings))
 
     def rank(
-        self, method: QuantizationMethod, samples: Samples, progress: Progress
-    ) -> tuple[NodeSensitivity, ...]:
-        """See `CandidateMaker`."""
-        return self._rank(CandidateSpec(method=method), samples, progress)
-
-    def _rank_in_high_precision(
-        self, method: QuantizationMethod, samples: Samples, progress: Progress
-    ) -> tuple[NodeSensitivity, ...]:
-        spec = CandidateSpec(method=method, high_precision_nodes=self.names)
-        return self._rank(spec, samples, progress)
-
-    def _rank(
         self, spec: CandidateSpec, samples: Samples, progress: Progress
     ) -> tuple[NodeSensitivity, ...]:
+        """See `CandidateMaker`."""
         ranked = rank_one_at_a_time(
             self._model,
             self.names,

@@ -17,10 +17,10 @@ from edgepack.packager.graph.queries import index_graph
 from edgepack.packager.graph.shape_inference import add_shapes
 from edgepack.packager.profiles.pass_settings import Quantize
 from edgepack.packager.progress import silent
-from edgepack.packager.quantization.static import switchable_model as gated_model
+from edgepack.packager.quantization.static import switchable_model as switchable_model
 from edgepack.packager.quantization.static.calibrated_model import CalibratedModel
-from edgepack.packager.quantization.static.switchable_model import GatedModel
-from edgepack.packager.quantization.static.switchable_quantizers import GATES, add_gates
+from edgepack.packager.quantization.static.switchable_model import SwitchableModel
+from edgepack.packager.quantization.static.switchable_quantizers import SWITCHES, add_switches
 from edgepack.packager.tensors.sequence import Samples
 from tests.unit.packager_passes.candidate_specs import spec
 from tests.unit.packager_passes.models import make_model, samples_for, weight
@@ -48,33 +48,33 @@ def _product(value: str, weights: str, output: str) -> onnx.NodeProto:
     return helper.make_node("MatMul", [value, weights], [output], name=output)
 
 
-def _gate(tmp_path: Path, samples: Samples) -> tuple[GatedModel, CalibratedModel]:
+def _switchable(tmp_path: Path, samples: Samples) -> tuple[SwitchableModel, CalibratedModel]:
     calibrated = CalibratedModel(
         _branched(), _SETTINGS, samples, work_dir=tmp_path, progress=silent
     )
-    return calibrated.gate(spec("minmax"), tmp_path / "gated.onnx"), calibrated
+    return calibrated.make_switchable(spec("minmax"), tmp_path / "switchable.onnx"), calibrated
 
 
 def _in_one(calibrated: CalibratedModel, path: Path) -> Any:
     plan, scales = calibrated.plan(spec("minmax"), calibrated.index)
     with WeightsFile(path.with_suffix(".weights")) as rounded:
-        gating = add_gates(calibrated.model, calibrated.index, plan, scales, rounded)
-    save_model(gating.model, path)
+        switchable = add_switches(calibrated.model, calibrated.index, plan, scales, rounded)
+    save_model(switchable.model, path)
     return open_on_cpu(path, optimize=False)
 
 
 def test_every_subset_of_nodes_gives_what_the_whole_model_gives(tmp_path: Path) -> None:
     samples = samples_for(_branched(), 4)
-    gated, calibrated = _gate(tmp_path, samples)
+    switchable, calibrated = _switchable(tmp_path, samples)
     whole = _in_one(calibrated, tmp_path / "whole.onnx")
-    count = len(gated.names)
-    assert len(gated._pieces) > 1, "or there is nothing to be seen here"
+    count = len(switchable.names)
+    assert len(switchable._pieces) > 1, "or there is nothing to be seen here"
     subsets = [(), *((number,) for number in range(count)), (0, count - 1), tuple(range(count))]
     for feeds in samples:
         for subset in subsets:
             gates = np.isin(np.arange(count), subset)
-            got = gated.run(feeds, gates)
-            expected = whole.run(["a", "b"], {**feeds, GATES: gates})
+            got = switchable.run(feeds, gates)
+            expected = whole.run(["a", "b"], {**feeds, SWITCHES: gates})
             np.testing.assert_array_equal(got["a"], expected[0])
             np.testing.assert_array_equal(got["b"], expected[1])
 
@@ -82,36 +82,36 @@ def test_every_subset_of_nodes_gives_what_the_whole_model_gives(tmp_path: Path) 
 def test_pieces_that_compute_what_the_float_model_does_are_not_run_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(gated_model, "_FEWEST_NODES", 1)
+    monkeypatch.setattr(switchable_model, "_FEWEST_NODES", 1)
     samples = samples_for(_branched(), 6)
-    gated, _ = _gate(tmp_path, samples)
+    switchable, _ = _switchable(tmp_path, samples)
     ran: list[int] = []
     watched = [
         replace(piece, session=_Watched(piece.session, ran, number))
-        for number, piece in enumerate(gated._pieces)
+        for number, piece in enumerate(switchable._pieces)
     ]
-    monkeypatch.setattr(gated, "_pieces", watched)
-    assert len(gated._pieces) == 8
-    none = np.zeros(len(gated.names), dtype=np.bool_)
+    monkeypatch.setattr(switchable, "_pieces", watched)
+    assert len(switchable._pieces) == 8
+    none = np.zeros(len(switchable.names), dtype=np.bool_)
 
     def runs(feeds: dict[str, Any], *names: str) -> list[int]:
         ran.clear()
-        gated.run(feeds, np.isin(gated.names, names))
+        switchable.run(feeds, np.isin(switchable.names, names))
         return list(ran)
 
     feeds, other = samples.read(0), samples.read(1)
     assert runs(feeds, "t3") == list(range(8)), "nothing is known of this sample yet"
-    gated.run(feeds, none)
+    switchable.run(feeds, none)
     assert runs(feeds) == []
     assert runs(feeds, "t3") == [3, 4, 5, 6, 7]
     assert runs(feeds, "a/hidden") == [4, 5], "the other head reads nothing of this one"
     assert runs(other, "a/hidden") == list(range(8)), "another sample is another matter"
     for number in (1, 2, 3, 0, 4):
-        gated.run(samples.read(number), none)
+        switchable.run(samples.read(number), none)
     assert runs(feeds) == [], "of the last four it was the last but one"
     assert runs(other) == list(range(8)), "it was the fifth before"
-    monkeypatch.setattr(gated_model, "_MOST_KEPT_BYTES", 1)
-    gated.run(other, none)
+    monkeypatch.setattr(switchable_model, "_MOST_KEPT_BYTES", 1)
+    switchable.run(other, none)
     assert runs(other, "b") == list(range(8)), "what does not fit is not kept"
 
 
