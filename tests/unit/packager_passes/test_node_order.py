@@ -1,9 +1,9 @@
-"""Nodes are put behind what they read, and stay where they are where they stand right."""
+"""Nodes are put behind what they read, and new names reach all that means the same tensor."""
 
 from onnx import parser
 
 from edgepack.packager.graph.node_order import sort_nodes
-from edgepack.packager.graph.renaming import rename_reads
+from edgepack.packager.graph.renaming import rename_tensors
 
 _HEADER = '<ir_version: 8, opset_import: ["": 17]> g (float[1] x, bool c) => (float[1] y) '
 
@@ -48,8 +48,21 @@ def test_a_new_name_does_not_reach_what_a_body_calls_the_same() -> None:
         "else_branch = e () => (float[1] z) { z = Exp(a) }>"
     )
     graph = parser.parse_model(_HEADER + f"{{ a = Abs(x) b = Abs(x) {choice} }}").graph
-    rename_reads(graph, {"a": "new"})
+    rename_tensors(graph, {"a": "new"})
     bodies = {it.name: it.g for it in graph.node[2].attribute}
     then, other = bodies["then_branch"], bodies["else_branch"]
     assert [then.node[0].input[0], then.node[0].output[0], then.output[0].name] == ["b", "a", "a"]
     assert other.node[0].input[0] == "new"
+
+
+def test_a_new_name_does_not_reach_a_weight_that_a_body_calls_the_same() -> None:
+    choice = (
+        "y = If (c) <then_branch = t () => (float[1] p) <float[1] a = {2}> { p = Add(b, a) }, "
+        "else_branch = e () => (float[1] z) { z = Exp(a) }>"
+    )
+    graph = parser.parse_model(_HEADER + f"{{ a = Abs(x) b = Abs(x) {choice} }}").graph
+    rename_tensors(graph, {"a": "new", "b": "other"})
+    bodies = {it.name: it.g for it in graph.node[2].attribute}
+    then = bodies["then_branch"]
+    assert (list(then.node[0].input), then.initializer[0].name) == (["other", "a"], "a")
+    assert [name for node in graph.node[:2] for name in node.output] == ["new", "other"]

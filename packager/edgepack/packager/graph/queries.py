@@ -46,7 +46,7 @@ def own_names(graph: onnx.GraphProto) -> set[str]:
     names = {value.name for value in graph.input}
     names.update(tensor.name for tensor in graph.initializer)
     names.update(sparse.values.name for sparse in graph.sparse_initializer)
-    names.update(name for node in graph.node for name in node.output)
+    names.update(name for node in graph.node for name in node.output if name)
     return names
 
 

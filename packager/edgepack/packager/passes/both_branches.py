@@ -10,8 +10,9 @@ import onnx
 from onnx import helper, shape_inference
 
 from edgepack.packager.graph.control_flow import option_that_folds
+from edgepack.packager.graph.queries import own_names
+from edgepack.packager.graph.renaming import rename_tensors
 from edgepack.packager.graph.shape_inference import infer
-from edgepack.packager.source.known_branches import rename_tensors
 from edgepack.packager.tensors.sequence import Samples
 
 _Type = tuple[int, tuple[int, ...]]
@@ -87,17 +88,10 @@ def _take_apart(body: onnx.GraphProto, prefix: str, graph: onnx.GraphProto) -> l
     Returns:
         Names of what the body gives.
     """
-    own = {tensor.name for tensor in body.initializer}
-    own |= {tensor.values.name for tensor in body.sparse_initializer}
-    own |= {name for node in body.node for name in node.output if name}
-    renamed = {name: f"{prefix}/{name}" for name in own}
+    renamed = {name: f"{prefix}/{name}" for name in own_names(body)}
     rename_tensors(body, renamed)
     for number, node in enumerate(body.node):
         node.name = f"{prefix}/{node.name or number}"
-    for tensor in body.initializer:
-        tensor.name = renamed[tensor.name]
-    for sparse in body.sparse_initializer:
-        sparse.values.name = renamed[sparse.values.name]
     graph.initializer.extend(body.initializer)
     graph.sparse_initializer.extend(body.sparse_initializer)
     return [renamed.get(value.name, value.name) for value in body.output]

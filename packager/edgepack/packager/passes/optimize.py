@@ -26,7 +26,7 @@ from edgepack.packager.graph.model_files import (
     opset_of,
     quiet_options,
 )
-from edgepack.packager.graph.renaming import name_nodes, rename_reads
+from edgepack.packager.graph.renaming import name_nodes, rename_tensors
 from edgepack.packager.graph.shape_inference import add_missing_shapes, add_shapes
 from edgepack.packager.passes.clean import drop_unused
 from edgepack.packager.passes.context import PassContext, PassResult
@@ -159,9 +159,7 @@ def _rename_new_constants(before: onnx.ModelProto, graph: onnx.GraphProto) -> No
     had |= {tensor.name for tensor in before.graph.initializer}
     free = (name for n in numbers_from() if (name := f"edgepack/folded_{n}") not in had)
     renamed = {tensor.name: next(free) for tensor in graph.initializer if tensor.name not in had}
-    for tensor in graph.initializer:
-        tensor.name = renamed.get(tensor.name, tensor.name)
-    rename_reads(graph, renamed)
+    rename_tensors(graph, renamed)
 
 
 def _restore_opset(model: onnx.ModelProto, opset: int) -> None:

@@ -9,7 +9,7 @@ import re
 
 import onnx
 
-from edgepack.packager.graph.renaming import rename_reads
+from edgepack.packager.graph.renaming import rename_tensors
 
 _OURS = re.compile(r"(/\w+)+")
 """What edgepack puts behind a name."""
@@ -35,14 +35,9 @@ def set_names_apart(graph: onnx.GraphProto) -> None:
             if entry not in fixed and entry not in renamed:
                 renamed[entry] = _new_name(entry, names)
     for node in graph.node:
-        node.output[:] = [renamed.get(name, name) for name in node.output]
         if _wholes(node.name, names):
             node.name = _new_name(node.name, names)
-    for tensor in graph.initializer:
-        tensor.name = renamed.get(tensor.name, tensor.name)
-    for value in graph.value_info:
-        value.name = renamed.get(value.name, value.name)
-    rename_reads(graph, renamed)
+    rename_tensors(graph, renamed)
 
 
 def _wholes(name: str, names: set[str]) -> list[str]:

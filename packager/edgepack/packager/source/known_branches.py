@@ -17,7 +17,8 @@ from onnx import helper, numpy_helper
 from edgepack.packager.graph import stored_tensors
 from edgepack.packager.graph.model_files import RUNTIME_ERRORS, quiet_options
 from edgepack.packager.graph.operators import facts
-from edgepack.packager.graph.queries import subgraphs
+from edgepack.packager.graph.queries import own_names, subgraphs
+from edgepack.packager.graph.renaming import rename_tensors
 from edgepack.packager.graph.shape_inference import infer
 
 _Values = npt.NDArray[np.generic]
@@ -44,23 +45,6 @@ def take_known_branches(model: onnx.ModelProto) -> int:
         else:
             break
     return count
-
-
-def rename_tensors(graph: onnx.GraphProto, renamed: Mapping[str, str]) -> None:
-    """Renames tensors where nodes make or read them, in the bodies inside too.
-
-    Args:
-        graph: Changed in place; its own inputs, outputs and initializers keep their names.
-        renamed: New names by old ones.
-    """
-    for node in graph.node:
-        for names in (node.input, node.output):
-            for index, name in enumerate(names):
-                names[index] = renamed.get(name, name)
-        for body in subgraphs(node):
-            rename_tensors(body, renamed)
-            for value in body.output:
-                value.name = renamed.get(value.name, value.name)
 
 
 class _Known:
@@ -140,16 +124,9 @@ def _replace(graph: onnx.GraphProto, position: int, *, taken: bool, number: int)
     node = graph.node[position]
     wanted = "then_branch" if taken else "else_branch"
     branch = next(attribute.g for attribute in node.attribute if attribute.name == wanted)
-    own = {tensor.name for tensor in (*branch.initializer,)}
-    own |= {tensor.values.name for tensor in branch.sparse_initializer}
-    own |= {name for inner in branch.node for name in inner.output if name}
     taken_names = _all_names(graph, without=node)
-    renamed = {name: f"{name}/branch_{number}" for name in own if name in taken_names}
+    renamed = {name: f"{name}/branch_{number}" for name in own_names(branch) & taken_names}
     rename_tensors(branch, renamed)
-    for tensor in branch.initializer:
-        tensor.name = renamed.get(tensor.name, tensor.name)
-    for sparse in branch.sparse_initializer:
-        sparse.values.name = renamed.get(sparse.values.name, sparse.values.name)
     given = [
         helper.make_node(
             "Identity", [renamed.get(value.name, value.name)], [name], name=f"{node.name}_{name}"
