@@ -55,7 +55,10 @@ _COMMANDS = {
 _PROVIDERS = {"onnxruntime": "cpu"}
 """Packages that no command's extra brings: a host chooses its provider."""
 
-_NEEDED = ("onnx", "rich", "jinja2", "sqlalchemy", "starlette", "uvicorn", "iotcore")
+_NEEDED = (
+    *("onnx", "onnx_ir", "onnxscript", "rich", "jinja2"),
+    *("sqlalchemy", "starlette", "uvicorn", "iotcore"),
+)
 
 
 class LazyGroup(click.Group):

@@ -31,13 +31,17 @@ def _model(
 
 
 def _run(model: onnx.ModelProto) -> np.ndarray:
+    return _run_all(model)[0]
+
+
+def _run_all(model: onnx.ModelProto) -> list[np.ndarray]:
     rng = np.random.default_rng(0)
     session = ort.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
     feeds = {
         entry.name: rng.normal(0, 1, entry.shape).astype(np.float32)
         for entry in session.get_inputs()
     }
-    return np.asarray(session.run(None, feeds)[0])
+    return [np.asarray(output) for output in session.run(None, feeds)]
 
 
 @pytest.mark.parametrize(
@@ -96,6 +100,23 @@ def test_no_part_is_split_off_that_holds_nothing() -> None:
     assert len(halves.output) == 2, "the halves that turn, and no rest"
 
 
+def test_a_second_output_is_written_out_too() -> None:
+    model = _model("Attention", [[1, 2, 3, 4]] * 3, 23)
+    model.graph.node[0].output.extend(["", "", "scores"])
+    model.graph.output.append(helper.make_tensor_value_info("scores", 1, [1, 2, 3, 3]))
+    older = onnx.ModelProto()
+    older.CopyFrom(model)
+    change_opset(older, 21)
+    for before, after in zip(_run_all(model), _run_all(older), strict=True):
+        assert np.allclose(before, after, atol=1e-6)
+
+
+def test_nothing_is_computed_that_changes_nothing() -> None:
+    model = _model("RMSNormalization", [[2, 3], [3]], 23)
+    change_opset(model, 17)
+    assert not {"Cast", "CastLike", "Identity"} & {node.op_type for node in model.graph.node}
+
+
 def test_names_stay_apart_where_an_operator_occurs_twice() -> None:
     model = _model("Gelu", [[2, 3]], 20)
     again = helper.make_node("Gelu", ["result"], ["twice"], name="again")
@@ -111,6 +132,15 @@ def test_an_operator_without_a_definition_is_refused_by_name() -> None:
     model = _model("TensorScatter", [[2, 3, 4], [2, 1, 4]], 24)
     with pytest.raises(UnchangeableError, match=r"opset 21 has no TensorScatter \(node 'node'\)"):
         change_opset(model, 21)
+
+
+def test_an_operator_whose_definition_has_control_flow_is_refused_by_name() -> None:
+    model = _model("AffineGrid", [[1, 2, 3]], 20)
+    size = numpy_helper.from_array(np.array([1, 1, 4, 4]), "size")
+    model.graph.node[0].input.append("size")
+    model.graph.initializer.append(size)
+    with pytest.raises(UnchangeableError, match=r"opset 17 has no AffineGrid \(node 'node'\)"):
+        change_opset(model, 17)
 
 
 def test_weights_of_a_type_that_an_older_set_lacks_are_refused_by_name() -> None:

@@ -90,9 +90,10 @@ def _write_out(node: onnx.NodeProto, step: Step, graph: Reach) -> list[onnx.Node
     nodes = write_out(node, step.start, graph.types)
     if nodes is None:
         raise UnchangeableError(f"opset {step.target} has no {node.op_type} ({label(node)})")
-    written = onnx.GraphProto(node=nodes)
-    make_constants_plain(written)
+    outputs = [onnx.ValueInfoProto(name=name) for name in node.output if name]
+    written = onnx.GraphProto(name="written", node=nodes, output=outputs)
     known = fold_known_values(written, graph.types, step.start)
+    make_constants_plain(written)
     graph.added.extend(written.initializer)
     inner = replace(
         graph,

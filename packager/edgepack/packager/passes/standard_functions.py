@@ -9,6 +9,8 @@ from collections.abc import Mapping
 import onnx
 from onnx import defs, helper, inliner
 
+from edgepack.packager.graph.queries import subgraphs
+
 
 def write_out(
     node: onnx.NodeProto, opset: int, types: Mapping[str, onnx.TypeProto]
@@ -22,7 +24,8 @@ def write_out(
 
     Returns:
         Nodes of the same operator set, their inner tensors named after the node's first output;
-        None where a type is missing or the standard has no definition for these types.
+        None where a type is missing, or the standard has no definition for these types, or one
+        with control flow.
     """
     names = dict.fromkeys(name for name in node.input if name)
     if any(name not in types for name in names):
@@ -46,7 +49,7 @@ def write_out(
     except RuntimeError:
         return None
     nodes = list(written.graph.node)
-    if any(entry.op_type == node.op_type for entry in nodes):
+    if any(entry.op_type == node.op_type or any(subgraphs(entry)) for entry in nodes):
         return None
     outside = {*names, *node.output, ""}
     for entry in nodes:
