@@ -4,7 +4,8 @@ import platform
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 
-_TOOLS = ("edgepack", "onnx", "numpy", "onnxruntime", "onnxruntime-openvino", "onnxruntime-qnn")
+_RUNTIMES = ("onnxruntime", "onnxruntime-openvino", "onnxruntime-qnn")
+_TOOLS = ("edgepack", "onnx", "onnxscript", "numpy", *_RUNTIMES)
 
 
 def tool_versions() -> dict[str, str]:
