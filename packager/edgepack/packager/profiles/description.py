@@ -33,7 +33,7 @@ _PASSES: Mapping[type, str] = {
     QnnPreprocess: "chains that Qualcomm's NPU has one operator for become that operator",
     VitisAiPreprocess: "chains that AMD's NPUs have one operator for become that operator",
     ClampMask: "minus infinity in a mask becomes the first of {values} that changes no output",
-    ApplyWorkarounds: "what the provider computes wrongly is written in another way: {ops}",
+    ApplyWorkarounds: "what was seen to be wrong ({seen_on}) is written in another way: {ops}",
 }
 _PREPARATIONS = {"smooth": "SmoothQuant", "cross-layer": "equalization of layers in a row"}
 _METHODS = {"rtn": "to the nearest", "hqq": "HQQ", "gptq": "GPTQ"}
