@@ -10,7 +10,7 @@ from edgepack.errors import BuildError
 from edgepack.packager.gates.accuracy import Reference
 from edgepack.packager.gates.tolerances import derive_tolerances
 from edgepack.packager.gates.user_metric import evaluate_metric, judge_metric
-from edgepack.packager.metrics.distance import OutputKind
+from edgepack.packager.metrics.kinds import OutputKind
 from edgepack.packager.metrics.output_kinds import kinds_of_outputs
 from edgepack.packager.profiles.schema import AccuracyGate
 from edgepack.packager.runtime.model_run import Outputs, Run
@@ -51,9 +51,9 @@ def test_outputs_are_told_apart_by_what_they_hold() -> None:
         "scores": OutputKind.DECISION,
         "probabilities": OutputKind.DECISION,
         "characters": OutputKind.SEQUENCE,
-        "embedding": OutputKind.VALUES,
-        "hidden": OutputKind.VALUES,
-        "speech": OutputKind.VALUES,
+        "embedding": OutputKind.NUMBERS,
+        "hidden": OutputKind.NUMBERS,
+        "speech": OutputKind.NUMBERS,
         "label": OutputKind.EXACT,
     }
 
@@ -68,7 +68,7 @@ def test_a_distribution_may_hold_zeros_and_a_unit_vector_may_be_rounded() -> Non
     assert kinds_of_outputs([sample], GATE) == {
         "sure": OutputKind.DECISION,
         "rounded below zero": OutputKind.DECISION,
-        "embedding": OutputKind.VALUES,
+        "embedding": OutputKind.NUMBERS,
         "longer": OutputKind.DECISION,
     }
 
@@ -76,10 +76,12 @@ def test_a_distribution_may_hold_zeros_and_a_unit_vector_may_be_rounded() -> Non
 def test_a_single_number_decides_nothing_whatever_is_said_of_it() -> None:
     samples: list[Outputs] = [{"speech": np.asarray(value, np.float32)} for value in (0.1, 0.9)]
     assert Reference(samples, GATE, {"speech": Meaning.SCORES}).kinds == {
-        "speech": OutputKind.VALUES
+        "speech": OutputKind.NUMBERS
     }
     nothing: list[Outputs] = [{"found": np.zeros((1, 0), np.float32)}] * 2
-    assert Reference(nothing, GATE, {"found": Meaning.SCORES}).kinds == {"found": OutputKind.VALUES}
+    assert Reference(nothing, GATE, {"found": Meaning.SCORES}).kinds == {
+        "found": OutputKind.NUMBERS
+    }
 
 
 def test_rows_without_a_clear_winner_hold_no_scores() -> None:
@@ -95,8 +97,8 @@ def test_rows_without_a_clear_winner_hold_no_scores() -> None:
     ]
     reference = Reference(expected, GATE)
     assert reference.kinds == {
-        "ratings": OutputKind.VALUES,
-        "face": OutputKind.VALUES,
+        "ratings": OutputKind.NUMBERS,
+        "face": OutputKind.NUMBERS,
         "logits": OutputKind.DECISION,
     }
     remarks = reference.judge(expected).remarks
@@ -138,8 +140,8 @@ def test_a_score_that_finds_nothing_in_any_sample_is_told() -> None:
 def test_too_few_rows_do_not_tell_whether_winners_are_clear() -> None:
     rows = _outputs(40, (1, 10), scale=0.5)
     assert Reference(_named(rows[:7]), GATE).kinds == {"y": OutputKind.DECISION}
-    assert Reference(_named(rows[:8]), GATE).kinds == {"y": OutputKind.VALUES}
-    assert Reference(_named(rows), GATE).kinds == {"y": OutputKind.VALUES}
+    assert Reference(_named(rows[:8]), GATE).kinds == {"y": OutputKind.NUMBERS}
+    assert Reference(_named(rows), GATE).kinds == {"y": OutputKind.NUMBERS}
 
 
 def test_rows_are_told_apart_whichever_axis_counts_them() -> None:
@@ -149,7 +151,7 @@ def test_rows_are_told_apart_whichever_axis_counts_them() -> None:
         for first, some in zip(map(_softmax, _outputs(20, (50, 1, 4))), points, strict=True)
     ]
     kinds = Reference(expected, GATE).kinds
-    assert kinds == {"time first": OutputKind.SEQUENCE, "points": OutputKind.VALUES}
+    assert kinds == {"time first": OutputKind.SEQUENCE, "points": OutputKind.NUMBERS}
 
 
 def _lines(rng: np.random.Generator, classes: int = 12) -> np.ndarray:
@@ -176,10 +178,10 @@ def test_rows_of_values_with_clear_winners_keep_these_too() -> None:
     assert reference.judge(_named(loud)).metric == "explained_variance", "the values count too"
     assert reference.judge(_named(values)).passed
     few = Reference(_named(values[:7]), GATE)
-    assert few.kinds == {"y": OutputKind.VALUES}, "seven samples do not tell"
+    assert few.kinds == {"y": OutputKind.NUMBERS}, "seven samples do not tell"
 
 
-@pytest.mark.parametrize(("classes", "kind"), [(8, OutputKind.WINNERS), (7, OutputKind.VALUES)])
+@pytest.mark.parametrize(("classes", "kind"), [(8, OutputKind.WINNERS), (7, OutputKind.NUMBERS)])
 def test_rows_of_few_columns_are_coordinates_as_often_as_classes(
     classes: int, kind: OutputKind
 ) -> None:
@@ -210,7 +212,7 @@ def test_rows_of_other_values_hold_no_winners(
 ) -> None:
     rng = np.random.default_rng(0)
     values = [rows(rng).astype(np.float32) for _ in range(20)]
-    assert Reference(_named(values), GATE).kinds == {"y": OutputKind.VALUES}
+    assert Reference(_named(values), GATE).kinds == {"y": OutputKind.NUMBERS}
 
 
 def test_equal_outputs_pass_with_everything_to_spare() -> None:

@@ -8,7 +8,8 @@ import pytest
 from edgepack.packager.gates.accuracy import Reference
 from edgepack.packager.gates.verdict_notes import describe_verdict
 from edgepack.packager.metrics.confidence import kept_low, share_low
-from edgepack.packager.metrics.distance import OutputDistance, OutputKind, measure_distance
+from edgepack.packager.metrics.distance import OutputDistance, measure_distance
+from edgepack.packager.metrics.kinds import OutputKind
 from edgepack.packager.profiles.schema import AccuracyGate
 from edgepack.packager.runtime.model_run import Outputs
 from edgepack.packager.tensors.sequence import Samples, State

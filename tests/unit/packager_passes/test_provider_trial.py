@@ -13,7 +13,8 @@ from edgepack.agent.runtime.opening import ON_CPU, ProviderSettings, open_model_
 from edgepack.errors import BuildError
 from edgepack.packager.gates import checks as gates
 from edgepack.packager.graph.model_files import save_model
-from edgepack.packager.metrics.distance import OutputDistance, OutputKind, measure_distance
+from edgepack.packager.metrics.distance import OutputDistance, measure_distance
+from edgepack.packager.metrics.kinds import OutputKind
 from edgepack.packager.profiles.reading import list_profiles, load_profile
 from edgepack.packager.progress import silent
 from edgepack.packager.quantization.static.candidate_maker import StaticCandidateMaker

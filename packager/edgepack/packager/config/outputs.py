@@ -1,6 +1,6 @@
 """What a model's outputs mean: `[outputs]` of an `edgepack.toml`.
 
-The float model's own values tell most of it (`judging.output_kinds`); not that a row of numbers is
+The float model's own values tell most of it (`metrics.output_kinds`); not that a row of numbers is
 an embedding which the application brings to unit length, or that nobody reads an output.
 """
 

@@ -1,26 +1,15 @@
 """How near a variant stays to the float model, and whether that is near enough.
 
-What an output means decides how it is judged (`OutputKind`), and the float model's own outputs
-tell: a distribution (not negative, sums to 1 over the last axis) or a row of scores is a
-*decision*, judged by whether the same index wins; anything else is *values*, judged by the share
-of their variance from sample to sample that is kept (cosine similarity and signal-to-noise look
-fine while a speech detector loses its speech: they count what is the same in every sample). Where
-a sample holds many decisions (the characters of a text line, the classes of a picture's points),
-each of them counts. Integers are decisions that the model has taken already.
-
-Agreement tells something only where decisions differ. Where a model that always gives the commonest
-one would pass, a row of scores is judged as values: it may well be two quantities of unlike size.
-Of a distribution the probabilities are judged then: somebody holds them against a threshold.
-And only where they are clear: rows in which no winner stands out are quantities side by side, or
-vectors, and values too. Several rows of values with a clear winner in nearly each may be what a
-text recognizer says of characters: they must keep both, their variance and their winners.
+What an output means decides by which metrics (`metrics.kinds`). Values are judged by the share of
+their variance from sample to sample that is kept: cosine similarity and signal-to-noise look fine
+while a speech detector loses its speech, since they count what is the same in every sample.
 
 Vectors (embeddings, a transformer's hidden states) are compared with each other by whoever uses
 them. Errors of single rows average out then, an error that a whole sample shares moves it among
-its neighbours. So values that hold vectors must also keep their *neighbourhood*: how samples differ
-from each other, rows averaged. With sentence embeddings and noise of either kind, recall@1 stayed
-at 99.6 % with 20 % of the rows' variance lost to noise of single rows, and fell to 98.4 % with 1 %
-lost to noise that a sample's rows share, which is 4.4 % of the neighbourhood.
+its neighbours: so they must keep their *neighbourhood*, how samples differ from each other, rows
+averaged. With sentence embeddings and noise of either kind, recall@1 stayed at 99.6 % with 20 % of
+the rows' variance lost to noise of single rows, and fell to 98.4 % with 1 % lost to noise that a
+sample's rows share, which is 4.4 % of the neighbourhood.
 """
 
 import copy
@@ -33,7 +22,8 @@ import numpy.typing as npt
 
 from edgepack.packager.gates.verdict import Verdict
 from edgepack.packager.metrics.between_samples import variances_between
-from edgepack.packager.metrics.distance import OutputDistance, OutputKind, measure_distance
+from edgepack.packager.metrics.distance import OutputDistance, measure_distance
+from edgepack.packager.metrics.kinds import ASKED, KINDS, METRICS, MetricName, OutputKind
 from edgepack.packager.metrics.output_kinds import describe_scores, kinds_of_outputs, with_one_miss
 from edgepack.packager.metrics.parts import Part, find_parts
 from edgepack.packager.profiles.schema import AccuracyGate
@@ -46,9 +36,6 @@ _WHOLE_METRICS = ("cosine", "sqnr_db")
 
 _SURE = 2.0
 """Times the distance to the bound of 95 % that nearly no value lies off: 3.3 standard errors."""
-
-_FLOAT_SQNR_DB = 100.0
-"""What float rounding itself leaves, or better: beyond it nothing is gained."""
 
 
 class Reference:
@@ -96,7 +83,7 @@ class Reference:
             if distance.name not in found
             for entry in self._judge_output(distance)
         ]
-        entries += [self._judge_part(distance) for distance in of_parts]
+        entries += [self._judge_by("explained_variance", part, output="") for part in of_parts]
         divided = {part.output for part in self._parts}
         apart = [
             *of_parts,
@@ -153,38 +140,27 @@ class Reference:
 
     def _judge_output(self, distance: OutputDistance) -> list["_Entry"]:
         """What must hold of one output."""
-        gate = self._gate
-        if distance.kind is OutputKind.SELECTED:
-            return []  # what it is computed from is judged
-        if distance.kind is OutputKind.WINNERS:
-            return [*self._judge_values(distance), self._judge_rows(distance)]
-        if distance.kind.is_values:
-            return self._judge_values(distance)
-        if distance.kind is OutputKind.SEQUENCE or self._holds_many_integers(distance):
-            return [self._judge_rows(distance)]
-        return [
-            _Entry(
-                output=distance.name,
-                metric="top1_agreement",
-                value=distance.agreement,
-                budget=with_one_miss(gate.top1_agreement_min, self._count),
-                low=distance.agreement_low,
-                forgiven=distance.agreement < gate.top1_agreement_min,
-            )
-        ]
+        kind = KINDS[distance.kind]
+        wanted = kind.metrics
+        if kind.are_numbers:
+            wanted = ASKED.get(self._gate.metric, wanted)
+        known = [name for name in wanted if getattr(distance, METRICS[name].value) is not None]
+        if wanted and not known:
+            known = ["explained_variance"]
+        return [self._judge_by(name, distance, output=distance.name) for name in known]
 
-    def _judge_rows(self, distance: OutputDistance) -> "_Entry":
+    def _judge_by(self, name: MetricName, distance: OutputDistance, *, output: str) -> "_Entry":
+        """What must hold of one output by one metric, which names the output itself if need be."""
+        metric = METRICS[name]
+        value, least = getattr(distance, metric.value), getattr(self._gate, metric.budget)
         return _Entry(
-            output=distance.name,
-            metric="sequence_agreement",
-            value=distance.row_agreement or 0.0,
-            budget=self._gate.sequence_agreement_min,
-            low=distance.row_agreement_low,
-        )
-
-    def _holds_many_integers(self, distance: OutputDistance) -> bool:
-        return distance.kind is OutputKind.EXACT and any(
-            outputs[distance.name].size > 1 for outputs in self.expected
+            output=output,
+            metric=name if output else f"{name} ({distance.name})",
+            value=min(value, metric.best),
+            budget=with_one_miss(least, self._count) if metric.may_miss_one else least,
+            best=metric.best,
+            low=getattr(distance, metric.low) if metric.low else None,
+            forgiven=metric.may_miss_one and value < least,
         )
 
     def _distance_of(self, part: Part, got: Sequence[Outputs]) -> OutputDistance:
@@ -195,71 +171,6 @@ class Reference:
             [part.of(outputs[part.output]) for outputs in got],
             part.read_in(self.expected),
         )
-
-    def _judge_part(self, distance: OutputDistance) -> "_Entry":
-        """What must hold of some channels of an output, whatever the others' size."""
-        return _Entry(
-            metric=f"explained_variance ({distance.name})",
-            value=distance.explained_variance,
-            budget=self._gate.explained_variance_min,
-            low=distance.explained_variance_low,
-        )
-
-    def _judge_values(self, distance: OutputDistance) -> list["_Entry"]:
-        gate = self._gate
-        if gate.metric == "cosine":
-            return [
-                _Entry(
-                    output=distance.name,
-                    metric="cosine",
-                    value=distance.cosine,
-                    budget=gate.cosine_min,
-                )
-            ]
-        if gate.metric == "sqnr_db":
-            value = min(distance.sqnr_db, _FLOAT_SQNR_DB)
-            return [
-                _Entry(
-                    output=distance.name,
-                    metric="sqnr_db",
-                    value=value,
-                    budget=gate.sqnr_db_min,
-                    best=_FLOAT_SQNR_DB,
-                )
-            ]
-        entries = []
-        metric = self._metric_of(distance)
-        if metric != "neighbourhood" or distance.neighbourhood is None:
-            entries.append(
-                _Entry(
-                    output=distance.name,
-                    metric="explained_variance",
-                    value=distance.explained_variance,
-                    budget=gate.explained_variance_min,
-                    low=distance.explained_variance_low,
-                )
-            )
-        if metric != "explained_variance" and distance.neighbourhood is not None:
-            entries.append(
-                _Entry(
-                    output=distance.name,
-                    metric="neighbourhood",
-                    value=distance.neighbourhood,
-                    budget=gate.neighbourhood_min,
-                    low=distance.neighbourhood_low,
-                )
-            )
-        return entries
-
-    def _metric_of(self, distance: OutputDistance) -> str:
-        """Which metric of values holds for an output, by its meaning if not by the profile."""
-        if self._gate.metric == "auto" and self._meanings.get(distance.name) is Meaning.VALUES:
-            return "explained_variance"
-        if distance.kind is OutputKind.PROBABILITIES:
-            return "explained_variance"
-        if self._gate.metric == "auto" and distance.kind is OutputKind.EMBEDDING:
-            return "neighbourhood"
-        return self._gate.metric
 
 
 class _Entry(msgspec.Struct, frozen=True, kw_only=True):

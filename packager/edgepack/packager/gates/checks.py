@@ -11,7 +11,8 @@ import msgspec
 from edgepack.bundle.manifest import Placement
 from edgepack.packager.gates.verdict import Verdict
 from edgepack.packager.graph.operators import facts
-from edgepack.packager.metrics.distance import OutputDistance, OutputKind
+from edgepack.packager.metrics.distance import OutputDistance
+from edgepack.packager.metrics.kinds import KINDS, OutputKind
 from edgepack.packager.number_format import format_metric
 from edgepack.packager.profiles.pass_settings import (
     WIDE_TYPES,
@@ -166,7 +167,7 @@ def _without_selection(verdict: Verdict) -> str:
     differ = [
         f"'{entry.name}'"
         for entry in verdict.distances
-        if entry.kind is OutputKind.EXACT and entry.agreement < 1.0
+        if KINDS[entry.kind].rows == "equal" and entry.agreement < 1.0
     ]
     if not differ:
         return ""

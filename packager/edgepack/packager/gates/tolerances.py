@@ -12,7 +12,8 @@ both.
 from collections.abc import Collection, Sequence
 
 from edgepack.bundle.manifest import GoldenTolerance
-from edgepack.packager.metrics.distance import OutputDistance, OutputKind
+from edgepack.packager.metrics.distance import OutputDistance
+from edgepack.packager.metrics.kinds import OutputKind
 
 _TIMES = 2.0
 _LOOSEST_COSINE = 0.5

@@ -4,7 +4,8 @@ from collections.abc import Sequence
 
 from edgepack.packager.gates.verdict import Verdict
 from edgepack.packager.metrics.chains import describe_chains
-from edgepack.packager.metrics.distance import OutputDistance, OutputKind
+from edgepack.packager.metrics.distance import OutputDistance
+from edgepack.packager.metrics.kinds import OutputKind
 from edgepack.packager.number_format import format_metric
 from edgepack.packager.tensors.sequence import Samples
 from edgepack.packager.wording import counted

@@ -3,7 +3,6 @@
 Where the float model's value is NaN (padding, see `samples.padding`) nothing is compared.
 """
 
-import enum
 import math
 from collections.abc import Sequence
 
@@ -14,37 +13,8 @@ import numpy.typing as npt
 from edgepack.bundle.overlap import overlap
 from edgepack.packager.metrics.between_samples import neighbourhood_kept, variances_between
 from edgepack.packager.metrics.confidence import kept_low, share_low
+from edgepack.packager.metrics.kinds import KINDS, OutputKind
 from edgepack.packager.metrics.stacking import as_rows, stacks
-
-_NARROWEST_VECTOR = 16
-"""Values from which on a row counts as a vector that others may be compared with."""
-
-_ROW_VARIANCE = 2 * 0.02
-"""What the variance of a row of probabilities counts as at least. Where 2 % of it may be lost, two
-of them may be off by .02, however little they move in these samples."""
-
-
-class OutputKind(enum.Enum):
-    """What an output means."""
-
-    DECISION = "decision"
-    SEQUENCE = "sequence"
-    VALUES = "values"
-    EXACT = "exact"
-    EMBEDDING = "embedding"
-    PROBABILITIES = "probabilities"
-    WINNERS = "winners"
-    SELECTED = "selected"
-
-    @property
-    def is_values(self) -> bool:
-        """Whether the numbers themselves count, and not what they decide."""
-        return self not in (
-            OutputKind.DECISION,
-            OutputKind.SEQUENCE,
-            OutputKind.EXACT,
-            OutputKind.SELECTED,
-        )
 
 
 class OutputDistance(msgspec.Struct, frozen=True, kw_only=True):
@@ -135,15 +105,16 @@ def measure_distance(
     per_sample = list(zip(dots, sizes, norms, errors, strict=True))
     whole = _ratios(sum(dots), sum(sizes), sum(norms), sum(errors))
     each = [_ratios(*entry) for entry in per_sample]
-    is_values = kind.is_values
+    known = KINDS[kind]
     variances = variances or variances_between(expected, read)
-    if kind is OutputKind.PROBABILITIES:
+    if known.least_variance:
         variances = _at_least(
-            variances, [_ROW_VARIANCE * value.size / value.shape[-1] for value in expected]
+            variances, [known.least_variance * value.size / value.shape[-1] for value in expected]
         )
-    narrowest = 2 if kind is OutputKind.EMBEDDING else _NARROWEST_VECTOR
-    neighbourhood = neighbourhood_kept(expected, got, narrowest) if is_values else None
-    agreement = 1.0 if is_values else rows_differ.count(0.0) / len(expected)
+    neighbourhood = None
+    if known.are_numbers:
+        neighbourhood = neighbourhood_kept(expected, got, known.narrowest)
+    agreement = 1.0 if known.are_numbers else rows_differ.count(0.0) / len(expected)
     row_agreement = 1.0 - sum(rows_differ) / max(sum(rows), 1.0)
     worst_overlap = None
     if kind is OutputKind.SELECTED:
@@ -154,7 +125,7 @@ def measure_distance(
         name=name,
         kind=kind,
         agreement=agreement,
-        row_agreement=None if is_values and kind is not OutputKind.WINNERS else row_agreement,
+        row_agreement=None if known.are_numbers and not known.rows else row_agreement,
         worst_overlap=worst_overlap,
         explained_variance=1.0 - sum(errors) / sum(variances) if sum(errors) else 1.0,
         neighbourhood=None if neighbourhood is None else neighbourhood[0],
@@ -233,9 +204,9 @@ def _same_decisions(
     kind: OutputKind, want: npt.NDArray[np.generic], have: npt.NDArray[np.generic]
 ) -> npt.NDArray[np.bool_]:
     """Of each decision in a sample whether it is the same; none where nothing can be compared."""
-    if kind is not OutputKind.WINNERS and (kind.is_values or kind is OutputKind.SELECTED):
+    if not KINDS[kind].rows:
         return np.asarray([want.shape == have.shape])
-    if kind is OutputKind.EXACT:
+    if KINDS[kind].rows == "equal":
         same = want == have if want.shape == have.shape else np.zeros(max(want.size, 1))
         return np.atleast_1d(same).ravel().astype(np.bool_)
     in_use = ~np.isnan(want).any(axis=-1).ravel()

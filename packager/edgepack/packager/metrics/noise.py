@@ -9,11 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from edgepack.packager.metrics.between_samples import variances_between
-from edgepack.packager.metrics.distance import (
-    OutputKind,
-    measure_distance,
-    relative_error,
-)
+from edgepack.packager.metrics.distance import measure_distance, relative_error
+from edgepack.packager.metrics.kinds import KINDS, OutputKind
 from edgepack.packager.metrics.output_kinds import kinds_of_outputs
 from edgepack.packager.metrics.parts import Part, find_parts
 from edgepack.packager.profiles.schema import AccuracyGate
@@ -110,7 +107,7 @@ def _views(expected: Sequence[Outputs], meanings: Mapping[str, Meaning]) -> list
     views += [
         _View(of=itemgetter(name), values=tuple(outputs[name] for outputs in expected))
         for name, kind in kinds.items()
-        if kind is not OutputKind.EXACT and name not in divided
+        if KINDS[kind].rows != "equal" and name not in divided
     ]
     return views
 

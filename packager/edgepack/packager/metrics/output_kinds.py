@@ -1,4 +1,10 @@
-"""What each output of a model means, by what the float model gives; see `accuracy`."""
+"""What each output of a model means: as it is declared, or as the float model's values propose.
+
+A distribution (not negative, sums to 1 over the last axis) or a row of scores is a decision, where
+decisions differ and winners are clear; anything else is numbers. Where a model that always gives
+the commonest decision would pass, agreement says nothing: the row may well be two quantities of
+unlike size. Where no winner stands out, it is quantities side by side, or a vector.
+"""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -6,7 +12,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from edgepack.packager.metrics.distance import OutputKind
+from edgepack.packager.metrics.kinds import KINDS, OutputKind
 from edgepack.packager.metrics.parts import find_parts
 from edgepack.packager.profiles.schema import AccuracyGate
 from edgepack.packager.runtime.model_run import Outputs
@@ -33,14 +39,6 @@ spectrum .8, hidden states 0."""
 _FEWEST_CLASSES = 8
 """Rows with fewer columns are coordinates as often as classes."""
 
-_KINDS = {
-    Meaning.EMBEDDING: OutputKind.EMBEDDING,
-    Meaning.VALUES: OutputKind.VALUES,
-    Meaning.SELECTED: OutputKind.SELECTED,
-}
-
-_VALUE_METRICS = ("explained_variance", "neighbourhood", "cosine", "sqnr_db")
-
 
 def kinds_of_outputs(
     expected: Sequence[Outputs], gate: AccuracyGate, meanings: Mapping[str, Meaning] = NOTHING_KNOWN
@@ -55,27 +53,50 @@ def kinds_of_outputs(
     """
     kinds = {}
     for name, given in expected[0].items():
-        values = [outputs[name] for outputs in expected if outputs[name].size]
-        first = values[0] if values else given  # an empty one tells nothing
-        known = meanings.get(name)
-        if known is Meaning.IGNORED:
+        if meanings.get(name) is Meaning.IGNORED:
             continue
-        if known in _KINDS:
-            kinds[name] = _KINDS[known]
-        elif known is Meaning.SCORES and values and first.ndim:
-            kinds[name] = _decision_or_sequence(first)
-        elif first.dtype.kind != "f":
-            kinds[name] = OutputKind.EXACT
-        elif gate.metric in _VALUE_METRICS or not values or first.ndim == 0 or first.shape[-1] < 2:
-            kinds[name] = OutputKind.VALUES
-        elif gate.metric == "top1_agreement":
-            kinds[name] = _decision_or_sequence(first)
-        elif _are_decisions(values):
-            kinds[name] = _kind_of_scores(values, gate)
-        else:
-            has_winners = gate.metric == "auto" and _have_winners(name, values, gate)
-            kinds[name] = OutputKind.WINNERS if has_winners else OutputKind.VALUES
+        values = [outputs[name] for outputs in expected if outputs[name].size]
+        declared = _declared(meanings.get(name), values)
+        kinds[name] = declared or _propose(name, given, values, gate)
     return kinds
+
+
+def _declared(
+    meaning: Meaning | None, values: Sequence[npt.NDArray[np.generic]]
+) -> OutputKind | None:
+    """What is declared; None where nothing is, or scores of what holds no row of them."""
+    if meaning is Meaning.SCORES:
+        return _decision_or_sequence(values[0]) if values and values[0].ndim else None
+    named = (kind for kind, row in KINDS.items() if row.declared is meaning)
+    return next(named, None) if meaning else None
+
+
+def _propose(
+    name: str,
+    given: npt.NDArray[np.generic],
+    values: Sequence[npt.NDArray[np.generic]],
+    gate: AccuracyGate,
+) -> OutputKind:
+    """What an output seems to mean.
+
+    Args:
+        name: The output.
+        given: What the first sample gives, which may be empty.
+        values: What the samples give that give anything.
+        gate: See `kinds_of_outputs`.
+    """
+    first = values[0] if values else given  # an empty one tells nothing
+    if first.dtype.kind != "f":
+        is_many = any(value.size > 1 for value in values)
+        return OutputKind.INTEGERS if is_many else OutputKind.EXACT
+    is_row = bool(values) and first.ndim > 0 and first.shape[-1] > 1
+    if gate.metric not in ("auto", "top1_agreement") or not is_row:
+        return OutputKind.NUMBERS
+    if gate.metric == "top1_agreement":
+        return _decision_or_sequence(first)
+    if _are_decisions(values):
+        return _kind_of_scores(values, gate)
+    return OutputKind.WINNERS if _have_winners(name, values, gate) else OutputKind.NUMBERS
 
 
 def _are_decisions(values: Sequence[npt.NDArray[np.generic]]) -> bool:
@@ -95,7 +116,7 @@ def _kind_of_scores(values: Sequence[npt.NDArray[np.generic]], gate: AccuracyGat
     is_alike = says_nothing(values, kind, gate)
     if all(_is_distribution(value) for value in values):
         return OutputKind.PROBABILITIES if is_alike else kind
-    return OutputKind.VALUES if is_alike or _clearness(values) < _CLEAR else kind
+    return OutputKind.NUMBERS if is_alike or _clearness(values) < _CLEAR else kind
 
 
 def _have_winners(name: str, values: Sequence[npt.NDArray[np.generic]], gate: AccuracyGate) -> bool:
@@ -110,7 +131,7 @@ def _have_winners(name: str, values: Sequence[npt.NDArray[np.generic]], gate: Ac
         return False
     if _clearness(values) < _CLEAR_IN_ROWS or says_nothing(values, OutputKind.SEQUENCE, gate):
         return False
-    return not find_parts([{name: value} for value in values], {name: OutputKind.VALUES})
+    return not find_parts([{name: value} for value in values], {name: OutputKind.NUMBERS})
 
 
 def _clearness(values: Sequence[npt.NDArray[np.generic]]) -> float:
@@ -178,8 +199,8 @@ def describe_scores(
                 f"judged is which one is highest. [outputs.{toml_key(name)}] with kind = 'values' "
                 "in edgepack.toml if they are quantities side by side."
             )
-        is_guessed = kind is OutputKind.VALUES and gate.metric == "auto" and name not in meanings
-        if kind is OutputKind.VALUES and values and (quiet := _describe_quiet(name, values)):
+        is_guessed = kind is OutputKind.NUMBERS and gate.metric == "auto" and name not in meanings
+        if KINDS[kind].may_score and values and (quiet := _describe_quiet(name, values)):
             remarks.append(quiet)
         is_row = bool(values) and values[0].dtype.kind == "f" and values[0].shape[:-1] == (1,)
         if not (is_row or kind is OutputKind.PROBABILITIES) or values[0].size < 2:

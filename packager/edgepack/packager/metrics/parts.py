@@ -21,7 +21,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from edgepack.packager.metrics.distance import OutputKind
+from edgepack.packager.metrics.kinds import KINDS, OutputKind
 from edgepack.packager.runtime.model_run import Outputs
 from edgepack.packager.tensors.sequence import Tensor
 
@@ -120,12 +120,12 @@ def find_parts(expected: Sequence[Outputs], kinds: Mapping[str, OutputKind]) -> 
 
     Args:
         expected: The float model's outputs, one dict a sample.
-        kinds: What each output means; only values are looked at.
+        kinds: What each output means; only those are looked at that may hold scores.
     """
     found: list[Part] = []
     for name, kind in kinds.items():
         values = [outputs[name] for outputs in expected]
-        if kind is not OutputKind.VALUES or values[0].ndim < 3:
+        if not KINDS[kind].may_score or values[0].ndim < 3:
             continue
         axes = (1, values[0].ndim - 1) if values[0].ndim == 3 else (1,)
         for axis in axes:
@@ -137,7 +137,7 @@ def find_parts(expected: Sequence[Outputs], kinds: Mapping[str, OutputKind]) -> 
     apart = {
         name: [outputs[name] for outputs in expected]
         for name, kind in kinds.items()
-        if kind is OutputKind.VALUES and name not in divided
+        if KINDS[kind].may_score and name not in divided
     }
     return (*found, *_boxes_apart(apart))
 

@@ -4,7 +4,8 @@ from collections.abc import Sequence
 
 from edgepack.bundle.manifest import Accuracy, Placement, Requirements, Toolchain
 from edgepack.packager.gates.verdict import Verdict
-from edgepack.packager.metrics.distance import OutputDistance, OutputKind
+from edgepack.packager.metrics.distance import OutputDistance
+from edgepack.packager.metrics.kinds import OutputKind
 from edgepack.packager.passes.compile import CompiledContext
 from edgepack.packager.profiles.schema import Profile
 from edgepack.packager.runtime.tool_versions import tool_versions
