@@ -54,7 +54,6 @@ class Journal:
         self._waiting: list[bytes] = []
         self._is_started = False
         self.damaged_lines = 0
-        self.recalled = 0
         if path is not None and path.exists():
             self._read(path.read_bytes())
 
@@ -64,11 +63,9 @@ class Journal:
         if raw is None:
             return None
         try:
-            value = msgspec.json.decode(raw, type=kind)
+            return msgspec.json.decode(raw, type=kind)
         except msgspec.ValidationError:  # it means something else
             return None
-        self.recalled += 1
-        return value
 
     def keep(self, context: str, key: str, value: object) -> None:
         """Writes a measurement; it is on disk when this returns (but for the first one)."""
