@@ -7,6 +7,7 @@ import onnx
 from edgepack.packager.config.inputs import InputDeclaration
 from edgepack.packager.pipeline.build import build_bundle as build
 from edgepack.packager.pipeline.request import BuildRequest
+from edgepack.packager.progress import silent
 from edgepack.packager.reports.report import VariantReport
 from edgepack.packager.source.fixed_inputs import Numbers
 
@@ -67,7 +68,7 @@ class Builder:
                 declarations=declarations or {},
                 replace=True,
             ),
-            lambda what, done, total: None,
+            silent,
         )
         self.notes = result.report.notes
         built = onnx.load(output / "model" / "loose" / "model.onnx")

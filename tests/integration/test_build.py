@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -243,7 +244,7 @@ def test_bad_input_is_one_clear_error_and_leaves_nothing(
 ) -> None:
     done = _build(material, str(tmp_path / "small-1.0.0.edgepack"), *words)
     assert done.returncode == 1
-    assert done.stderr.startswith("error: ")
+    assert "\nerror: " in f"\n{done.stderr}"
     assert message in done.stderr
     assert "Traceback" not in done.stderr
     assert list(tmp_path.iterdir()) == []
@@ -315,9 +316,19 @@ def test_a_full_disk_is_told_and_leaves_nothing(material: Path, tmp_path: Path) 
         check=False,
     )
     assert done.returncode == 1
-    assert done.stderr.startswith("error: ")
+    assert "\nerror: " in f"\n{done.stderr}"
     assert "File too large" in done.stderr
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_piped_build_tells_each_step_once_with_the_time_it_took(material: Path) -> None:
+    done = _build(material, "told-1.0.0.edgepack", "--profile", "cpu", "--force")
+    assert done.returncode == 0, done.stderr
+    lines = done.stderr.splitlines()
+    assert all(re.match(r" *\d+\.\d s  \S", line) for line in lines), lines
+    assert any(re.search(r"s  cpu: candidate 1: minmax, ", line) for line in lines)
+    assert any("cpu: held-out samples: " in line for line in lines)
+    assert "cpu: cpu" not in done.stderr
 
 
 def test_profiles_are_listed_and_shown(material: Path) -> None:

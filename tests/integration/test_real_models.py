@@ -14,6 +14,7 @@ from edgepack.bundle.keys import generate_key, write_key_pair
 from edgepack.packager.config.inputs import InputDeclaration, TokenInput
 from edgepack.packager.pipeline.build import build_bundle as build
 from edgepack.packager.pipeline.request import BuildRequest
+from edgepack.packager.progress import silent
 from edgepack.packager.reports.report import VariantReport
 from tests.unit.packager_io.exports import tiny_bert, tiny_detector
 
@@ -77,7 +78,7 @@ def build_loosely(
         shapes=shapes,
         declarations=declarations or {},
     )
-    result = build(request, lambda what, done, total: None)
+    result = build(request, silent)
     return {variant.name.removeprefix("my-"): variant for variant in result.report.variants}
 
 

@@ -90,7 +90,7 @@ def test_a_disk_that_fills_up_anywhere_leaves_the_old_bundle(
             check=False,
         )
         assert done.returncode == 1, f"{limit_kib} KiB: {done.stdout}"
-        assert done.stderr.startswith("error: "), done.stderr
+        assert "\nerror: " in f"\n{done.stderr}", done.stderr
         assert "File too large" in done.stderr
         assert "Traceback" not in done.stderr
         assert [path.name for path in folder.iterdir()] == [output.name], f"{limit_kib} KiB"

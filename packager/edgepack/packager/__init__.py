@@ -31,11 +31,13 @@ if TYPE_CHECKING:
     from edgepack.packager.pipeline.request import BuildOptions
     from edgepack.packager.profiles.reading import list_profiles, load_profile
     from edgepack.packager.profiles.schema import Profile
+    from edgepack.packager.progress import BuildStep
     from edgepack.packager.reports.report import RefusedProfile, Report, VariantReport
 
 __all__ = [
     "BuildOptions",
     "BuildResult",
+    "BuildStep",
     "Comparison",
     "Profile",
     "RefusedProfile",
@@ -50,6 +52,7 @@ __all__ = [
 _MODULES = {
     "BuildOptions": "edgepack.packager.pipeline.request",
     "BuildResult": "edgepack.packager.pipeline.build",
+    "BuildStep": "edgepack.packager.progress",
     "Comparison": "edgepack.packager.comparison.result",
     "Profile": "edgepack.packager.profiles.schema",
     "RefusedProfile": "edgepack.packager.reports.report",

@@ -1,14 +1,62 @@
-"""How long work tells how far it is; whoever runs it decides how to show that."""
+"""What a build does, told as it happens; whoever runs it decides how to show that."""
 
-from typing import Protocol
+from collections.abc import Callable
 
-
-class Progress(Protocol):
-    """Receives what is being done and how far it is."""
-
-    def __call__(self, what: str, done: int, total: int) -> None:
-        """Says that `done` of `total` steps of `what` are done; total 0 means unknown."""
+import msgspec
+from msgspec.structs import replace
 
 
-def silent(what: str, done: int, total: int) -> None:
+class BuildStep(msgspec.Struct, frozen=True, kw_only=True):
+    """What is being done, and how far it is.
+
+    Attributes:
+        what: The step; it goes on until another one is told. "" where this is a part of the step
+            that goes on.
+        detail: Which part of the step; "" where it has none.
+        done, total: How many pieces are done, and how many there are; total 0 means unknown.
+        profile: For which profile; "" where it is for all.
+        outcome: What came of the step, told at its end; "" before, and where that says nothing.
+        candidates: How many candidates the search has measured.
+        best: The best of them so far, in words; "" where none was.
+        left_s: Seconds that are left for the search; None without a limit.
+    """
+
+    what: str = ""
+    detail: str = ""
+    done: int = 0
+    total: int = 0
+    profile: str = ""
+    outcome: str = ""
+    candidates: int = 0
+    best: str = ""
+    left_s: float | None = None
+
+    def __str__(self) -> str:
+        """E.g. `cpu: candidate 3, ranking nodes, 12 of 40`."""
+        pieces = f"{self.done} of {self.total}" if self.total else ""
+        told = ", ".join(part for part in (self.what, self.detail, pieces) if part)
+        outcome = f": {self.outcome}" if self.outcome else ""
+        return f"{self.profile}: {told}{outcome}" if self.profile else f"{told}{outcome}"
+
+
+Progress = Callable[[BuildStep], None]
+"""Told each step, and how far it is."""
+
+
+def silent(step: BuildStep) -> None:
     """Shows nothing."""
+
+
+def for_profile(progress: Progress, name: str) -> Progress:
+    """Tells that steps are for a profile."""
+    return lambda step: progress(replace(step, profile=name))
+
+
+def within(progress: Progress, what: str) -> Progress:
+    """Tells steps as parts of one that goes on all the while."""
+
+    def told(step: BuildStep) -> None:
+        detail = ", ".join(part for part in (step.what, step.detail) if part)
+        progress(replace(step, what=what, detail=detail, outcome="", candidates=0, best=""))
+
+    return told

@@ -14,6 +14,7 @@ from edgepack.bundle.keys import generate_key, write_key_pair
 from edgepack.errors import BuildError
 from edgepack.packager.pipeline.build import build_bundle as build
 from edgepack.packager.pipeline.request import BuildRequest
+from edgepack.packager.progress import silent
 from edgepack.packager.source.huggingface.folder import export_folder, is_model_folder
 from edgepack.packager.source.model import load_source
 from tests.unit.packager_io.models import save, small_cnn
@@ -36,10 +37,6 @@ def _folder(path: Path, **config: object) -> Path:
     settings = {"model_type": "bert", "architectures": ["BertModel"], **config}
     (path / "config.json").write_text(json.dumps(settings))
     return path
-
-
-def _quiet(what: str, done: int, total: int) -> None:
-    """No progress."""
 
 
 @pytest.fixture
@@ -80,7 +77,7 @@ def test_without_the_extra_the_error_names_it(
 
     monkeypatch.setattr(metadata, "version", absent)
     with pytest.raises(BuildError) as caught:
-        export_folder(_folder(tmp_path / "bert"), tmp_path / "out", _quiet)
+        export_folder(_folder(tmp_path / "bert"), tmp_path / "out", silent)
     assert caught.value.problem == (
         "'bert' is a Hugging Face model folder: exporting it needs the package optimum-onnx, "
         "which is not installed"
@@ -93,7 +90,7 @@ def test_without_the_extra_the_error_names_it(
 def test_the_real_child_answers_with_a_problem(tmp_path: Path) -> None:
     folder = _folder(tmp_path / "odd", architectures=["NoSuchModel"])
     with pytest.raises(BuildError, match=r"optimum-onnx cannot export NoSuchModel: .+") as caught:
-        export_folder(folder, tmp_path / "out", _quiet)
+        export_folder(folder, tmp_path / "out", silent)
     assert "the process" not in caught.value.problem, "it answered, it did not crash"
 
 
@@ -121,7 +118,7 @@ def test_a_build_from_a_folder_asks_for_the_extra_and_leaves_nothing(
         key=private,
     )
     with pytest.raises(BuildError, match="'bert' is a Hugging Face model folder"):
-        build(request, _quiet)
+        build(request, silent)
     assert list(out.iterdir()) == []
 
 
@@ -129,7 +126,7 @@ def test_a_build_from_a_folder_asks_for_the_extra_and_leaves_nothing(
 def test_the_exported_model_is_an_ordinary_source(tmp_path: Path) -> None:
     folder, output = _folder(tmp_path / "bert"), tmp_path / "out"
     command = _child(tmp_path, "model.onnx", task="feature-extraction")
-    model, note = export_folder(folder, output, _quiet, command=command)
+    model, note = export_folder(folder, output, silent, command=command)
     assert load_source(model).inputs[0].name == "images"
     assert note == (
         "Exported from the Hugging Face folder bert: BertModel, task feature-extraction, opset "
@@ -144,7 +141,7 @@ def test_the_exported_model_is_an_ordinary_source(tmp_path: Path) -> None:
 def test_what_the_exporter_objects_to_is_told(tmp_path: Path) -> None:
     command = _child(tmp_path, problem="Trying to export a foo model, not supported")
     with pytest.raises(BuildError) as caught:
-        export_folder(_folder(tmp_path / "foo"), tmp_path / "out", _quiet, command=command)
+        export_folder(_folder(tmp_path / "foo"), tmp_path / "out", silent, command=command)
     assert caught.value.problem == (
         "optimum-onnx cannot export BertModel: Trying to export a foo model, not supported"
     )
@@ -156,14 +153,14 @@ def test_what_the_exporter_objects_to_is_told(tmp_path: Path) -> None:
 def test_a_child_that_crashes_is_told(tmp_path: Path) -> None:
     command = (sys.executable, "-c", "import os; os.abort()")
     with pytest.raises(BuildError, match="the process crashed with SIGABRT"):
-        export_folder(_folder(tmp_path / "bert"), tmp_path / "out", _quiet, command=command)
+        export_folder(_folder(tmp_path / "bert"), tmp_path / "out", silent, command=command)
 
 
 @pytest.mark.usefixtures("_has_the_extra")
 def test_a_folder_that_exports_as_several_models_names_them(tmp_path: Path) -> None:
     command = _child(tmp_path, "encoder_model.onnx", "decoder_model.onnx", task="text2text")
     with pytest.raises(BuildError) as caught:
-        export_folder(_folder(tmp_path / "t5"), tmp_path / "out", _quiet, command=command)
+        export_folder(_folder(tmp_path / "t5"), tmp_path / "out", silent, command=command)
     assert caught.value.problem == (
         "the folder exports as 2 models: decoder_model.onnx, encoder_model.onnx; a bundle "
         "carries one"
@@ -174,5 +171,5 @@ def test_a_folder_without_one_architecture_is_refused(tmp_path: Path) -> None:
     for number, architectures in enumerate((None, [], ["A", "B"])):
         folder = _folder(tmp_path / str(number), architectures=architectures)
         with pytest.raises(BuildError, match="does not name one architecture") as caught:
-            export_folder(folder, tmp_path / "out", _quiet)
+            export_folder(folder, tmp_path / "out", silent)
         assert caught.value.found_in == f"{folder / 'config.json'}, architectures"

@@ -15,6 +15,7 @@ from edgepack.packager.graph import model_files, stored_tensors
 from edgepack.packager.graph.model_files import load_model, open_on_cpu, save_model
 from edgepack.packager.pipeline.build import build_bundle as build
 from edgepack.packager.pipeline.request import BuildRequest
+from edgepack.packager.progress import silent
 from edgepack.packager.source.model import load_source
 from tests.unit.packager_io.models import (
     LAYER_WIDTH,
@@ -133,7 +134,7 @@ def _build(folder: Path, model: Path, profile: str) -> Path:
         calibration="random:8",
         allow_degraded=True,
     )
-    build(request, lambda what, done, total: None)
+    build(request, silent)
     assert verify_folder(output, [load_public_key(public)]).manifest.facts.name == "layers"
     return output / "model"
 

@@ -185,7 +185,8 @@ def test_the_float_model_is_published_where_no_quantized_one_is_right(build: Bui
     variant = build(spread_model(1e4), profile)
     assert variant.precision == "fp32"
     assert variant.accuracy.value == 1.0
-    assert any("The float model is published: the best quantized" in n for n in variant.notes)
+    assert variant.float_because.startswith("none of 4 candidates keeps the budget of 0.9667 (the")
+    assert f"The float model is published: {variant.float_because}." in variant.notes
 
 
 def test_a_model_with_nothing_to_quantize_is_refused_or_stays_float(build: Build) -> None:

@@ -1,5 +1,6 @@
 """Which model goes on to the gates by its time: a quantized one, or the float model."""
 
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -76,6 +77,17 @@ def test_a_quantized_model_that_is_slower_gives_way_to_the_float_one(choose: Cho
     assert list(chosen.latencies_ms.values()) == [2.0], "the report tells what it would have taken"
 
 
+def test_what_is_slower_and_misses_the_budget_is_told_of_for_both(choose: Choose) -> None:
+    selection = choose((1.4, FLOAT_MS), (1.4, FLOAT_MS), least=0.9999).selection
+    assert re.fullmatch(
+        r"the one candidate does not keep the budget of 0\.9999 \(minmax, 3 nodes quantized: "
+        r"explained_variance 0\.\d+\); and on this host's CPUExecutionProvider the quantized one "
+        r"is no faster, at \d+% of its bytes",
+        selection.float_because,
+    )
+    assert selection.notes[0] == f"The float model is published: {selection.float_because}."
+
+
 def test_a_quantized_model_that_is_faster_is_taken_with_both_times(choose: Choose) -> None:
     chosen = choose((0.5, FLOAT_MS)).selection
     assert chosen.is_lowered
@@ -119,8 +131,8 @@ def test_what_misses_the_budget_gives_way_to_the_float_model_where_the_profile_s
     searched = choose((0.5, FLOAT_MS), least=0.9999, float_instead=("inaccurate",))
     assert searched.selection.path == searched.prepared.path
     assert searched.selection.notes[0].startswith(
-        "The float model is published: the best quantized one (minmax, 3 nodes quantized) keeps "
-        "explained_variance 0."
+        "The float model is published: the one candidate does not keep the budget of 0.9999 "
+        "(minmax, 3 nodes quantized: explained_variance 0."
     )
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from edgepack.packager.progress import BuildStep
 from edgepack.packager.runtime.provider_process import CHILD, ProviderProcess, tell_waiting
 from tests.simulators.children import (
     LONGER_AND_LONGER_S,
@@ -138,12 +139,14 @@ def test_while_a_child_lets_wait_it_is_told_for_how_long(tmp_path: Path) -> None
 
 
 def test_who_waits_sees_after_a_while_what_for_and_how_much_time_is_left() -> None:
-    shown: list[tuple[str, int, int]] = []
-    waiting = tell_waiting(lambda *told: shown.append(told), "qnn-htp: running on QNN", 600.0)
+    shown: list[BuildStep] = []
+    waiting = tell_waiting(shown.append, 600.0)
     for waited_s in (1.0, 4.9, 5.0, 90.2):
         waiting(waited_s)
-    words = "qnn-htp: running on QNN: still waited for; seconds used of those after which it is "
-    assert shown == [(f"{words}ended", 5, 600), (f"{words}ended", 90, 600)]
+    assert shown == [
+        BuildStep(detail="waited 5 s for an answer, of 600 at most"),
+        BuildStep(detail="waited 90 s for an answer, of 600 at most"),
+    ]
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the kernel of Linux ends such a child")

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
+from edgepack.packager.progress import BuildStep
 from edgepack.packager.runtime.model_run import Outputs, Run
 from edgepack.packager.search import candidate_measurer
 from edgepack.packager.search.journal import Journal
@@ -208,16 +209,20 @@ def test_a_further_search_without_time_makes_nothing(tmp_path: Path) -> None:
 
 
 def test_progress_tells_the_best_so_far_and_the_time_that_is_left(tmp_path: Path) -> None:
-    told: list[str] = []
+    told: list[BuildStep] = []
     search_toy(
         ToyMaker(_ERRORS, {"plain": 1.0, "worse": 2.0}),
         tmp_path / "work",
         limit=TimeLimit(600.0, lambda: 0.0),
-        progress=lambda what, done, total: told.append(what),
+        progress=told.append,
     )
-    second = next(text for text in told if text.startswith("trying worse"))
-    assert "(best so far: plain, 6 nodes quantized, " in second
-    assert second.endswith("10 min left")
+    assert {step.left_s for step in told} == {600.0}
+    begun, measured = (step for step in told if step.what == "candidate 2")
+    assert (begun.outcome, begun.candidates) == ("", 1)
+    assert measured.outcome.startswith("worse, 6 nodes quantized, explained_variance ")
+    assert measured.candidates == 2
+    assert begun.best == measured.best, "the first one is still the best"
+    assert begun.best.endswith(" < 0.98")
 
 
 _FAR_OFF = {"a": 0.02, "b": 3.0, "c": 0.02, "d": 4.0, "e": 0.02, "f": 0.02, "g": 0.02, "h": 0.02}

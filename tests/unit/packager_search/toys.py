@@ -11,7 +11,7 @@ from edgepack.packager.graph.model_files import save_model
 from edgepack.packager.graph.workload import Workload
 from edgepack.packager.profiles.reading import load_profile
 from edgepack.packager.profiles.schema import AccuracyGate
-from edgepack.packager.progress import Progress, silent
+from edgepack.packager.progress import BuildStep, Progress, silent
 from edgepack.packager.quantization.contract import (
     BuiltCandidate,
     CandidateSpec,
@@ -103,7 +103,7 @@ class ToyMaker:
             f"{spec.method.id} in high precision" if spec.high_precision_nodes else spec.method.id
         )
         nodes = [NodeSensitivity(name=n, noise=e) for n, e in self._errors_of(spec).items()]
-        progress("ranking nodes", len(nodes), len(nodes))
+        progress(BuildStep(what="ranking nodes", done=len(nodes), total=len(nodes)))
         ranked = sorted(nodes, key=lambda node: (-node.noise, node.name))
         return with_workloads(ranked, self._loads)
 

@@ -32,6 +32,7 @@ class PreparedVariant(msgspec.Struct, frozen=True, kw_only=True):
         notes: Decisions a person should know of, one sentence each; no times, which would make
             two builds of the same inputs differ.
         timed_notes: The same with times; never part of the bundle's bytes.
+        float_because: Why it is the float model in place of a quantized one; "" where it is not.
     """
 
     name: str
@@ -59,6 +60,7 @@ class PreparedVariant(msgspec.Struct, frozen=True, kw_only=True):
     left_nodes: tuple[UnassignedNode, ...] = ()
     notes: tuple[str, ...] = ()
     timed_notes: tuple[str, ...] = ()
+    float_because: str = ""
 
 
 class PreparedVariants(msgspec.Struct, frozen=True, kw_only=True):

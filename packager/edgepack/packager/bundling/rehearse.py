@@ -22,7 +22,7 @@ from edgepack.bundle.keys import PublicKey
 from edgepack.bundle.manifest import Manifest, Variant
 from edgepack.bundle.verify import verify_folder
 from edgepack.errors import BuildError
-from edgepack.packager.progress import Progress
+from edgepack.packager.progress import BuildStep, Progress, for_profile
 from edgepack.packager.reports.report import Rehearsed
 from edgepack.packager.runtime.pinned_toolchain import PinnedToolchain
 from edgepack.packager.runtime.provider_process import (
@@ -88,10 +88,10 @@ def rehearse(
     here = {variant.name: variant for variant in matches.candidates}
     probes: dict[str, ProbeResult] = {}
     todo = sorted((here | elsewhere).values(), key=lambda it: it.name != process.subject)
-    for done, variant in enumerate(todo):
-        progress(f"rehearsing {variant.name}", done, len(todo))
+    for variant in todo:
+        progress(BuildStep(what="rehearsing", profile=variant.name))
         toolchain = pinned.get(variant.name)
-        waiting = tell_waiting(progress, f"rehearsing {variant.name}", _TIMEOUT_S)
+        waiting = tell_waiting(for_profile(progress, variant.name), _TIMEOUT_S)
         result = _probe(folder, variant, process, toolchain, waiting)
         if not result.right:
             there = f" of its toolchain, {toolchain.words}" if toolchain else ""
@@ -101,7 +101,6 @@ def rehearse(
                 remedy=f"a device would refuse it too: {_remedy(result)}",
             )
         probes[variant.name] = result
-        progress(f"rehearsing {variant.name}", done + 1, len(todo))
     # 4
     order = [variant.name for variant in verified.manifest.variants]
     candidates = [probes[name] for name in here]

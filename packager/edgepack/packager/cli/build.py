@@ -15,7 +15,7 @@ from edgepack.durable import write_file
 from edgepack.errors import BuildError
 from edgepack.json_text import json_text
 from edgepack.packager.cli.option_values import parse_shape, parse_toolchain
-from edgepack.packager.cli.progress_bar import progress_bar
+from edgepack.packager.cli.progress_bar import show_progress
 from edgepack.packager.cli.summary import print_summary
 from edgepack.packager.config.build_file import CONFIG_FILE
 from edgepack.packager.config.template import template
@@ -124,7 +124,7 @@ def build(model: Path, config: Path | None, as_json: bool, **given: Any) -> None
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, _stop)
     try:
-        with progress_bar() as progress:
+        with show_progress() as progress:
             result = build_bundle(request, progress)
     except SystemExit:
         _tell_what_is_kept(request.output)
@@ -155,7 +155,7 @@ def init(model: Path, output: Path) -> None:
     Example:
       edgepack init ocr.onnx
     """
-    with progress_bar() as progress, tempfile.TemporaryDirectory(prefix="edgepack-") as work:
+    with show_progress() as progress, tempfile.TemporaryDirectory(prefix="edgepack-") as work:
         inputs = open_source(model, {}, {}, Path(work), progress).inputs
     text = template(model.name, inputs)
     if output.exists():

@@ -1,46 +1,93 @@
-"""Progress on stderr: a bar where it is a terminal, nothing where it is not."""
+"""Progress on stderr: one bar where it is a terminal, lines where it is not."""
 
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
-from edgepack.packager.progress import Progress, silent
+import click
+from msgspec.structs import replace
+
+from edgepack.packager.cli.progress_lines import progress_lines
+from edgepack.packager.progress import BuildStep, Progress
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 
 @contextmanager
-def progress_bar() -> Iterator[Progress]:
-    """Shows what is being done as one line that is gone at the end."""
+def show_progress() -> Iterator[Progress]:
+    """Shows what is being done, in the way that suits where stderr goes."""
     if not sys.stderr.isatty():
-        yield silent
+        with progress_lines(lambda line: click.echo(line, err=True)) as lines:
+            yield lines
         return
-    # rich is slow to import, and nothing else in a build needs it.
-    from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        SpinnerColumn,
-        TextColumn,
-        TimeElapsedColumn,
-    )
-    from rich.progress import Progress as Bars
+    from rich.console import Console  # it is slow to import, and nothing else in a build needs it
 
+    with progress_bar(Console(stderr=True)) as bar:
+        yield bar
+
+
+@contextmanager
+def progress_bar(console: "Console") -> Iterator[Progress]:
+    """One line that is gone at the end: step, candidates, the best so far, the time."""
+    from rich.progress import BarColumn, ProgressColumn, SpinnerColumn, Task, TextColumn
+    from rich.progress import Progress as Bars
+    from rich.table import Column
+    from rich.text import Text
+
+    class Time(ProgressColumn):
+        """What is left for the search, where it is limited; else what was taken."""
+
+        def render(self, task: Task) -> Text:
+            ends_at = task.fields["ends_at"]
+            if ends_at is None:
+                return Text(_clock(task.elapsed or 0.0))
+            return Text(f"{_clock(max(0.0, ends_at - time.monotonic()))} left")
+
+    one_line = Column(ratio=1, no_wrap=True, overflow="ellipsis")
     columns = (
         SpinnerColumn(),
-        TextColumn("{task.description}"),
-        BarColumn(bar_width=24),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
+        TextColumn("{task.description}", markup=False, table_column=one_line),
+        BarColumn(bar_width=8),
+        TextColumn("{task.fields[search]}", markup=False),
+        Time(),
     )
-    with Bars(*columns, console=Console(stderr=True), transient=True) as bars:
-        task = bars.add_task("starting", total=None)
-        shown = ""
+    with Bars(*columns, console=console, transient=True, expand=True) as bars:
+        task = bars.add_task("starting", total=None, search="", ends_at=None)
+        shown, ends_at = BuildStep(), None
 
-        def show(what: str, done: int, total: int) -> None:
-            nonlocal shown
-            if what != shown:
-                shown = what
-                bars.reset(task, description=what, total=total or None, completed=done)
-            else:
-                bars.update(task, completed=done, total=total or None)
+        def show(step: BuildStep) -> None:
+            nonlocal shown, ends_at
+            before, shown = shown, _together(shown, step)
+            if step.left_s is not None:
+                ends_at = time.monotonic() + step.left_s
+            elif shown.profile != before.profile:
+                ends_at = None
+            words = str(replace(shown, total=0, outcome=""))
+            best = f"{shown.candidates} tried, best {shown.best}" if shown.best else ""
+            bars.update(
+                task,
+                description=words,
+                completed=shown.done,
+                total=shown.total or None,
+                search=best,
+                ends_at=ends_at,
+            )
 
         yield show
+
+
+def _together(before: BuildStep, step: BuildStep) -> BuildStep:
+    """A step with what was told of it, and of its profile's search, before."""
+    if not step.what:
+        step = replace(step, what=before.what, profile=before.profile)
+    if step.profile != before.profile:
+        return step
+    candidates, best = step.candidates or before.candidates, step.best or before.best
+    return replace(step, candidates=candidates, best=best)
+
+
+def _clock(seconds: float) -> str:
+    return f"{int(seconds) // 60}:{int(seconds) % 60:02}"

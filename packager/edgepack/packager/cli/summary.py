@@ -1,6 +1,9 @@
 """What a build prints for a person."""
 
 import shlex
+import shutil
+import sys
+import textwrap
 from collections.abc import Iterable
 
 import click
@@ -13,6 +16,7 @@ from edgepack.packager.number_format import (
     format_size_change,
 )
 from edgepack.packager.pipeline.build import BuildResult
+from edgepack.packager.reports.reasons import sum_up
 from edgepack.packager.reports.report import VariantReport, latency_text
 
 _HEADINGS = ("profile", "size", "accuracy kept", "nodes", "latency")
@@ -20,28 +24,45 @@ _RIGHT = ("size", "nodes", "latency")
 
 
 def print_summary(result: BuildResult) -> None:
-    """The table of variants, what a person should know, and the next command."""
+    """The report's verdict, the variants, what a person should know, and the next command."""
     report = result.report
     title = click.style(f"{report.name} {report.version}", bold=True)
     click.echo(
-        f"\n{title} (release {report.release}), "
-        f"float model {format_bytes(report.model.size_bytes)}\n"
+        f"\n{title} (release {report.release}), float model {format_bytes(report.model.size_bytes)}"
     )
+    click.echo(f"{_wrapped(sum_up(report))}\n")
     rows = [_row(variant, report.model.size_bytes) for variant in report.variants]
     print_table(_HEADINGS, rows, right=_RIGHT)
     click.echo()
     for refused in report.refused:
         mark = click.style("refused", fg="yellow")
-        click.echo(f"{mark} {refused.profile}: {refused.problem}")
+        click.echo(
+            _wrapped(f"refused {refused.profile}: {refused.problem}").replace("refused", mark, 1)
+        )
         if refused.remedy:
-            click.echo(f"  try: {refused.remedy}")
+            click.echo(_wrapped(f"  try: {refused.remedy}"))
     for note in _notes(result):
-        click.echo(f"{click.style('-', dim=True)} {note}")
-    click.echo(f"\nIn this environment: {report.choice}")
+        click.echo(_wrapped(f"- {note}"))
+    click.echo(f"\n{_wrapped(f'In this environment: {report.choice}')}")
     bundle = click.style(str(result.output), bold=True)
     click.echo(f"bundle  {bundle}  sha256:{result.digest[:16]}…")
     click.echo(f"report  {result.report_html}")
     click.echo(f"next    edgepack rollout start {shlex.quote(str(result.output))} --group GROUP")
+
+
+def _wrapped(words: str) -> str:
+    """Words as wide as the terminal; a piped line stays whole, for those who search it."""
+    if not sys.stdout.isatty():
+        return words
+    width = shutil.get_terminal_size().columns
+    lines = textwrap.wrap(
+        words,
+        width,
+        subsequent_indent="  ",
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+    return "\n".join(lines)
 
 
 def _row(variant: VariantReport, source_bytes: int) -> tuple[tuple[str, str], ...]:

@@ -40,7 +40,7 @@ from edgepack.packager.profiles.pass_settings import (
     VitisAiPreprocess,
 )
 from edgepack.packager.profiles.schema import Profile
-from edgepack.packager.progress import Progress
+from edgepack.packager.progress import BuildStep, Progress
 from edgepack.packager.runtime.model_run import ModelRunner, Outputs, largest_difference
 from edgepack.packager.wording import counted
 
@@ -110,7 +110,7 @@ def _apply(
     entries = [entry for entry in profile.passes if not isinstance(entry, Lowering)]
     for number, entry in enumerate(entries, start=1):
         name = str(type(entry).__struct_config__.tag)
-        progress(f"{profile.name}: {name}", number, len(entries))
+        progress(BuildStep(what="float passes", detail=name, done=number, total=len(entries)))
         result = _PASSES[type(entry)](current, entry, context)
         current = result.model
         notes.extend(result.notes)

@@ -31,7 +31,7 @@ from edgepack.packager.pipeline.report_composition import add_times, compose_rep
 from edgepack.packager.pipeline.report_files import write_report
 from edgepack.packager.pipeline.request import BuildOptions, BuildRequest, derive_request
 from edgepack.packager.pipeline.variants import prepare_variants
-from edgepack.packager.progress import Progress, silent
+from edgepack.packager.progress import BuildStep, Progress, silent
 from edgepack.packager.reports.own_names import name_in_report, own_names
 from edgepack.packager.reports.report import RefusedProfile, Report, VariantReport
 from edgepack.packager.runtime.provider_process import ProviderProcess
@@ -122,6 +122,7 @@ def _build(request: BuildRequest, progress: Progress) -> BuildResult:
         source = open_model(request, checked.profiles, work, progress)  # 2
         samples = open_build_samples(request, source, checked.profiles, work, progress)  # 3
         prepared = prepare_variants(request, checked, source, samples, work, process, progress)  # 4
+        progress(BuildStep(what="writing the bundle"))
         bundle = _write_bundle(request, checked, source, samples, prepared, work)  # 5
         public_key = checked.key.public_key()
         rehearsal = rehearse(bundle.folder, public_key, process, progress, checked.toolchains)  # 6

@@ -21,10 +21,11 @@ from edgepack.packager.pipeline.selection import (
     EvaluationInputs,
     PreparedFloat,
     Selection,
+    describe_float_instead,
 )
 from edgepack.packager.profiles.pass_settings import Lowering
 from edgepack.packager.profiles.schema import Profile
-from edgepack.packager.progress import Progress
+from edgepack.packager.progress import BuildStep, Progress
 from edgepack.packager.quantization.candidate_makers import make_candidate_maker
 from edgepack.packager.quantization.contract import CandidateMaker, CandidateSpec
 from edgepack.packager.runtime.evaluator import Evaluator, Venue
@@ -192,6 +193,7 @@ class CandidateSelector:
         """Between the best candidate and the float model."""
         prepared, profile = self._prepared, self._profile
         best = found.best
+        self._progress(BuildStep(what="timing it beside the float model"))
         times = self._race.run(best.path)
         if times is not None:
             self._latencies_ms[best.words, best.verdict.value] = times[0]
@@ -202,24 +204,20 @@ class CandidateSelector:
             and "slower" in profile.gates.float_instead
             and gates.is_not_worth_it(*times, size_share)
         ):
-            note = (
-                f"The float model is published: on this host's {self._evaluator.provider} the "
-                f"quantized one is no faster, at {size_share:.0%} of its bytes."
+            because = (
+                f"on this host's {self._evaluator.provider} the quantized one is no faster, at "
+                f"{size_share:.0%} of its bytes"
             )
+            if not best.verdict.passed:
+                because = f"{_describe_miss(found)}; and {because}"
             timed = (
                 f"The quantized model takes {format_milliseconds(times[0])}, the float one "
                 f"{format_milliseconds(times[1])} (1 thread)."
             )
-            notes = (note, *found.notes)
-            float_model = _float_model(prepared, FLOAT_PRECISION, found, notes, times[1])
+            float_model = _float_instead(prepared, found, because, times[1])
             return replace(float_model, latencies_ms=self._latencies_ms, timed_notes=(timed,))
         if not best.verdict.passed and "inaccurate" in profile.gates.float_instead:
-            note = (
-                f"The float model is published: the best quantized one ({best.words}) keeps "
-                f"{best.verdict.metric} {format_metric(best.verdict.value)}, the budget is "
-                f"{format_metric(best.verdict.budget)}."
-            )
-            return _float_model(prepared, FLOAT_PRECISION, found, (note, *found.notes))
+            return _float_instead(prepared, found, _describe_miss(found))
         timed_notes = []
         if times is not None and times[0] > times[1]:
             timed_notes.append(
@@ -273,6 +271,25 @@ def _float_model(
     )
 
 
+def _float_instead(
+    path: Path, found: SearchResult, because: str, latency_ms: float | None = None
+) -> Selection:
+    """The float model in place of a quantized one."""
+    notes = (describe_float_instead(because), *found.notes)
+    float_model = _float_model(path, FLOAT_PRECISION, found, notes, latency_ms)
+    return replace(float_model, float_because=because)
+
+
+def _describe_miss(found: SearchResult) -> str:
+    """That no candidate is within the budget, and how near the best came."""
+    best, count = found.best, len(found.attempts)
+    value, budget = format_metric(best.verdict.value), format_metric(best.verdict.budget)
+    came_to = f"{best.words}: {best.verdict.metric} {value}"
+    if count == 1:
+        return f"the one candidate does not keep the budget of {budget} ({came_to})"
+    return f"none of {count} candidates keeps the budget of {budget} (the best, {came_to})"
+
+
 def _nothing_to_lower(prepared: Path, profile: Profile, settings: Lowering) -> Selection:
     tag = str(type(settings).__struct_config__.tag)
     if not profile.gates.float_instead:
@@ -282,8 +299,9 @@ def _nothing_to_lower(prepared: Path, profile: Profile, settings: Lowering) -> S
             found_in=f"pass {tag}",
             remedy="--profile fp32, or one that lowers other operators (edgepack profiles list)",
         )
-    note = "The float model is published: it has no node whose precision could be lowered."
-    return _float_model(prepared, FLOAT_PRECISION, None, (note,))
+    because = "it has no node whose precision could be lowered"
+    float_model = _float_model(prepared, FLOAT_PRECISION, None, (describe_float_instead(because),))
+    return replace(float_model, float_because=because)
 
 
 def _few(first: Samples, then: Samples) -> Samples:

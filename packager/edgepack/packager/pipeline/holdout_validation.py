@@ -19,7 +19,7 @@ from msgspec.structs import replace
 
 from edgepack.packager.number_format import format_metric
 from edgepack.packager.pipeline.savings_summary import saves_nothing
-from edgepack.packager.pipeline.selection import SearchedCombination
+from edgepack.packager.pipeline.selection import SearchedCombination, describe_float_instead
 from edgepack.packager.pipeline.settings_search import SettingsSearch
 from edgepack.packager.pipeline.variant_validation import ValidatedCombination, VariantValidator
 from edgepack.packager.search.search_target import (
@@ -84,10 +84,9 @@ def _finish(
     if not _passes(validated) and searched.selection.is_lowered and may_be_float:
         by_provider = validated.is_refused_by_provider
         who = "its provider refuses" if by_provider else "the held-out samples refuse"
-        note = f"The float model is published: {who} every quantized one."
-        validated = validator.validate(
-            search, searched.with_float_model(), (*validated.notes, note)
-        )
+        because = f"{who} every quantized one"
+        notes = (*validated.notes, describe_float_instead(because))
+        validated = validator.validate(search, searched.with_float_model(because), notes)
     if validated.provider_run is None:
         validated = validator.run_on_provider(search, validated)
     if validated.inspection is None:

@@ -8,8 +8,9 @@ import msgspec
 from edgepack.packager.gates.labels import judge_by_labels
 from edgepack.packager.gates.verdict import Verdict
 from edgepack.packager.metrics.distance import OutputDistance
+from edgepack.packager.number_format import format_metric
 from edgepack.packager.pipeline.selection import EvaluationInputs
-from edgepack.packager.progress import Progress
+from edgepack.packager.progress import BuildStep, Progress
 from edgepack.packager.runtime.evaluator import Evaluator
 from edgepack.packager.search.judge import CandidateJudge
 
@@ -44,7 +45,7 @@ def judge_on_holdout(
     """
     samples, gate = inputs.split.held_out, evaluator.profile.gates.accuracy
     judge = CandidateJudge(inputs.float_source, samples, gate, inputs.metric)
-    progress(f"{evaluator.profile.name}: held-out samples", 0, samples.count)
+    progress(BuildStep(what="held-out samples"))
     run = evaluator.open(model)
     got = [run(feeds) for feeds in samples]
     count = samples.count
@@ -55,4 +56,6 @@ def judge_on_holdout(
         verdict = judge.judge(run)
     else:
         verdict = judge.judge_single(got)
+    outcome = f"{verdict.what} {format_metric(verdict.value)}, the budget is "
+    progress(BuildStep(what="held-out samples", outcome=outcome + format_metric(verdict.budget)))
     return HoldoutVerdict(verdict=verdict, count=count, distances=judge.reference.distances(got))

@@ -41,7 +41,7 @@ from edgepack.packager.pipeline.variant_validation import (
     VariantValidator,
 )
 from edgepack.packager.profiles.schema import Profile
-from edgepack.packager.progress import Progress
+from edgepack.packager.progress import BuildStep, Progress
 from edgepack.packager.reports.report import RefusedVariant
 from edgepack.packager.runtime.evaluator import Venue
 from edgepack.packager.runtime.venue_notes import describe_venue
@@ -204,6 +204,7 @@ def _as_prepared(
         inspection=candidate.inspection,
         left_nodes=candidate.left_nodes,
         timed_notes=selection.timed_notes,
+        float_because=selection.float_because,
         notes=(
             *candidate.notes,
             *((compiled.because,) if compiled else ()),
@@ -250,7 +251,7 @@ def _compile(
     settings = profile.compile
     if not settings.enabled:
         return None
-    progress(f"{profile.name}: compiling for {settings.soc_model or settings.htp_arch}", 0, 0)
+    progress(BuildStep(what=f"compiling for {settings.soc_model or settings.htp_arch}"))
     return compile_context(
         model,
         work_dir / "compiled",

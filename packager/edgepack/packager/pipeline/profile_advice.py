@@ -20,6 +20,7 @@ from edgepack.packager.pipeline.selection import EvaluationInputs
 from edgepack.packager.pipeline.settings_search import run_passes
 from edgepack.packager.profiles.reading import load_profile
 from edgepack.packager.profiles.schema import Profile
+from edgepack.packager.progress import within
 from edgepack.packager.runtime.evaluator import find_venue
 from edgepack.packager.search.candidates import SearchResult
 from edgepack.packager.search.conditions import SearchConditions
@@ -79,6 +80,7 @@ def _look_at(
         return Outlook(name=other.name)
     folder = work_dir / f"instead-{other.name}"
     folder.mkdir(parents=True, exist_ok=True)
+    progress = within(resources.progress, f"looking at {other.name}")
     try:
         resources.limit.check()
         conditions = SearchConditions(
@@ -87,13 +89,13 @@ def _look_at(
             context=f"{context} {other.sha256}",
         )
         selector = CandidateSelector(
-            run_passes(inputs, other, folder, resources.progress),
+            run_passes(inputs, other, folder, progress),
             other,
             find_venue(other),
             inputs,
             conditions,
             folder,
-            resources.progress,
+            progress,
         )
         verdict = selector.try_first()
     except OutOfTimeError:

@@ -13,7 +13,7 @@ from edgepack.packager.gates.accuracy import Reference
 from edgepack.packager.gates.provider_errors import name_known_wrong_ops
 from edgepack.packager.metrics.distance import OutputDistance
 from edgepack.packager.profiles.schema import Profile
-from edgepack.packager.progress import Progress
+from edgepack.packager.progress import BuildStep, Progress
 from edgepack.packager.runtime.evaluator import Evaluator, Venue, profile_settings
 from edgepack.packager.runtime.model_run import Run
 from edgepack.packager.runtime.provider_process import MODULE, ProviderProcess, tell_waiting
@@ -95,8 +95,7 @@ class ProviderValidation:
             return None
         profile = evaluator.profile
         least = _FEWEST_SIMULATED if evaluator.venue.is_simulated else _FEWEST_SAMPLES
-        what = f"running on {profile.device.provider}"
-        self._progress(what, 0, 0)
+        self._progress(BuildStep(what=f"running on {profile.device.provider}"))
         try:
             trial = try_model(
                 model,
@@ -107,7 +106,7 @@ class ProviderValidation:
                 process=self._process,
                 variant=profile.name,
                 command=_child(evaluator.venue),
-                waiting=tell_waiting(self._progress, what, _TIMEOUT_S),
+                waiting=tell_waiting(self._progress, _TIMEOUT_S),
             )
         except BuildError as error:
             raise ProviderRefusedError(error, model) from error

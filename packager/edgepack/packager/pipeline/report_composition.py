@@ -59,6 +59,7 @@ def compose_report(
                 inspection=variant.inspection,
                 left_nodes=variant.left_nodes,
                 profile_sha256=variant.profile_sha256,
+                float_because=variant.float_because,
                 notes=variant.notes,
                 files=files[variant.name],
             )

@@ -64,6 +64,11 @@ class VariantPlan(msgspec.Struct, frozen=True, kw_only=True):
         return self.combinations[0].profile
 
 
+def describe_float_instead(because: str) -> str:
+    """A note that the float model is published, and why."""
+    return f"The float model is published: {because}."
+
+
 class PreparedFloat(msgspec.Struct, frozen=True, kw_only=True):
     """The float model after its passes.
 
@@ -92,6 +97,7 @@ class Selection(msgspec.Struct, frozen=True, kw_only=True):
         found: What the search tried; None where nothing was quantized.
         notes: Decisions on the way, without times.
         timed_notes: The same with times.
+        float_because: Why it is the float model in place of a quantized one; "" where it is not.
         latency_ms, float_latency_ms: Medians; None where its provider is not here.
         latencies_ms: Medians of the best candidate, whether it is this model or not, and of others,
             by their words and their accuracy: words alone may come twice.
@@ -105,6 +111,7 @@ class Selection(msgspec.Struct, frozen=True, kw_only=True):
     float_latency_ms: float | None
     latencies_ms: Mapping[tuple[str, float], float] = msgspec.field(default_factory=dict)
     timed_notes: tuple[str, ...] = ()
+    float_because: str = ""
 
     @property
     def is_lowered(self) -> bool:
@@ -121,8 +128,8 @@ class Selection(msgspec.Struct, frozen=True, kw_only=True):
         """Whether a search could find something nearer: it stopped at what was near enough."""
         return self.is_lowered and self.holds
 
-    def with_float_model(self, prepared: Path) -> "Selection":
-        """The float model in its place; what was tried stays known."""
+    def with_float_model(self, prepared: Path, because: str) -> "Selection":
+        """The float model in its place, and why; what was tried stays known."""
         return replace(
             self,
             path=prepared,
@@ -130,6 +137,7 @@ class Selection(msgspec.Struct, frozen=True, kw_only=True):
             notes=(),
             timed_notes=(),
             latency_ms=self.float_latency_ms,
+            float_because=because,
         )
 
 
@@ -184,6 +192,7 @@ class SearchedCombination(msgspec.Struct, frozen=True, kw_only=True):
             selection = replace(selection, found=replace(found, attempts=attempts))
         return replace(self, selection=selection)
 
-    def with_float_model(self) -> "SearchedCombination":
-        """The same with the prepared float model in place of the best candidate."""
-        return replace(self, selection=self.selection.with_float_model(self.prepared.path))
+    def with_float_model(self, because: str) -> "SearchedCombination":
+        """The same with the prepared float model in place of the best candidate, and why."""
+        selection = self.selection.with_float_model(self.prepared.path, because)
+        return replace(self, selection=selection)

@@ -21,7 +21,7 @@ from edgepack.packager.graph.units import Units
 from edgepack.packager.pipeline.provider_validation import ProviderRefusedError, ProviderValidation
 from edgepack.packager.pipeline.selection import SearchedCombination
 from edgepack.packager.pipeline.settings_search import SettingsSearch
-from edgepack.packager.progress import Progress
+from edgepack.packager.progress import BuildStep, Progress
 from edgepack.packager.runtime.refusal_bisection import (
     EndOfOpeningsError,
     Found,
@@ -133,8 +133,8 @@ class _Openings:
             raise EndOfOpeningsError
         self.count += 1
         searched, limit_s = self._searched, min(left_s, _MOST_S_ONE)
-        what = f"{searched.profile.name}: looking for what is refused"
-        self._progress(what, self.count, _MOST_OPENINGS)
+        what = "looking for what is refused"
+        self._progress(BuildStep(what=what, done=self.count, total=_MOST_OPENINGS))
         path, start_s = make(), time.monotonic()
         is_taken = self._provider_validation.is_taken(path, searched.evaluator, timeout_s=limit_s)
         if not is_taken and time.monotonic() - start_s >= limit_s:

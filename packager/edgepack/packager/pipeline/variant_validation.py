@@ -23,7 +23,7 @@ from edgepack.packager.pipeline.provider_validation import (
 from edgepack.packager.pipeline.selection import EvaluationInputs, SearchedCombination
 from edgepack.packager.pipeline.settings_search import SettingsSearch
 from edgepack.packager.pipeline.unsupported_nodes import exclude_unsupported
-from edgepack.packager.progress import Progress
+from edgepack.packager.progress import BuildStep, Progress
 from edgepack.packager.source.model import SourceModel
 from edgepack.packager.source.watched_outputs import without_watched
 
@@ -135,7 +135,7 @@ class VariantValidator:
         """Looks inside the best lowered candidate, whether it is the one to publish or not."""
         if searched.selection.found is None:
             return None
-        self._progress("looking at the error of each layer", 0, 0)
+        self._progress(BuildStep(what="looking at the error of each layer"))
         best = searched.selection.found.best
         origin = best.origin.model
         return inspect(

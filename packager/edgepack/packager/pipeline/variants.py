@@ -14,7 +14,7 @@ from edgepack.packager.pipeline.request import BuildRequest
 from edgepack.packager.pipeline.resources import Resources
 from edgepack.packager.pipeline.selection import EvaluationInputs, VariantPlan
 from edgepack.packager.profiles.schema import Profile
-from edgepack.packager.progress import Progress
+from edgepack.packager.progress import Progress, for_profile
 from edgepack.packager.reports.own_names import name_in_error, own_names
 from edgepack.packager.reports.report import RefusedProfile
 from edgepack.packager.runtime.provider_process import ProviderProcess
@@ -71,7 +71,7 @@ def prepare_variants(
             limit=next(limits),
             journal=Journal(journal_folder(request.output) / f"{profile.name}.jsonl"),
             process=process,
-            progress=_for_profile(progress, profile.name),
+            progress=for_profile(progress, profile.name),
         )
         try:
             check_shapes(source, profile)
@@ -124,10 +124,3 @@ def _refuse_all(
     return BuildError(
         f"no profile could be built: {reasons}", remedy=join_remedies(refused[0].remedy, hint)
     )
-
-
-def _for_profile(progress: Progress, name: str) -> Progress:
-    def prefixed(what: str, done: int, total: int) -> None:
-        progress(f"{name}: {what}", done, total)
-
-    return prefixed

@@ -22,7 +22,7 @@ from edgepack.errors import BuildError
 from edgepack.packager.graph.held_weights import save_for_session
 from edgepack.packager.graph.model_files import RUNTIME_ERRORS, open_on_cpu
 from edgepack.packager.graph.subsampling import PHASE, add_subsamples
-from edgepack.packager.progress import Progress
+from edgepack.packager.progress import BuildStep, Progress
 from edgepack.packager.tensors.observations import (
     BINS,
     NOTHING_SEEN,
@@ -106,7 +106,7 @@ class Calibration:
             self._refuse_nan(np.isnan(least) | np.isnan(greatest), number)
             low = np.where(is_empty, low, np.minimum(low, least))
             high = np.where(is_empty, high, np.maximum(high, greatest))
-            self._progress("calibrating", number, self._samples.count)
+            self._tell("calibrating", number)
         return {
             name: Observation(low=float(low[i]), high=float(high[i]))
             if low[i] <= high[i]
@@ -127,8 +127,11 @@ class Calibration:
             observed = self._run(session, names, {**feeds, **phase}, number)
             for name, values in zip(tensors, observed, strict=True):
                 count_into(counts[name], values, bounds[name].low, bounds[name].high)
-            self._progress("histograms", number, self._samples.count)
+            self._tell("histograms", number)
         return {name: replace(seen, counts=counts.get(name)) for name, seen in bounds.items()}
+
+    def _tell(self, what: str, number: int) -> None:
+        self._progress(BuildStep(detail=what, done=number, total=self._samples.count))
 
     def _open(self, model: onnx.ModelProto, name: str) -> onnxruntime.InferenceSession:
         self._folder.mkdir(parents=True, exist_ok=True)

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from edgepack.packager.graph.model_files import save_model
 from edgepack.packager.metrics.noise import NoiseMeter
-from edgepack.packager.progress import Progress
+from edgepack.packager.progress import BuildStep, Progress
 from edgepack.packager.quantization.contract import BuiltCandidate, CandidateSpec, NodeSensitivity
 from edgepack.packager.runtime.model_run import Outputs, Run
 from edgepack.packager.samples.padding import without_padding
@@ -68,5 +68,5 @@ def rank_one_at_a_time(
         alone = build(replace(spec, float_nodes=others)).model
         noise = meter.mean_noise(outputs(alone)) / len(group)
         ranked.extend(NodeSensitivity(name=str(name), noise=noise) for name in group)
-        progress("ranking nodes", number, len(groups))
+        progress(BuildStep(what="ranking nodes", done=number, total=len(groups)))
     return tuple(sorted(ranked, key=lambda node: (-node.noise, node.name)))

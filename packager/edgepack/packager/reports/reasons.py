@@ -22,6 +22,9 @@ def sum_up(report: Report) -> str:
     if degraded:
         are = "is" if degraded == 1 else "are"
         text += f" {counted(degraded, 'variant')} {are} published degraded."
+    in_place = [variant.name for variant in report.variants if is_float_instead(variant)]
+    if in_place:
+        text += f" For {', '.join(in_place)} the float model is published."
     if refused:
         text += f" {refused} profile{' was' if refused == 1 else 's were'} refused."
     return text.strip()
@@ -30,22 +33,13 @@ def sum_up(report: Report) -> str:
 def explain(variant: VariantReport) -> str:
     """Why this variant won."""
     attempts = variant.attempts
+    if variant.float_because:
+        return f"The float model is published: {variant.float_because}."
     if not attempts:
         if variant.precision == FLOAT_PRECISION:
             return "Nothing was lowered, so there was nothing to choose."
         return "The profile lowers it in one way, so there was nothing to choose."
     best = best_attempt(attempts)
-    if is_float_instead(variant):
-        if best is not None and best.accuracy >= variant.accuracy.budget:
-            return (
-                f"The float model is published: the best candidate ({best.what}) keeps the budget, "
-                "but is slower on the machine that built it."
-            )
-        most = max(attempt.accuracy for attempt in attempts)
-        return (
-            f"The float model is published: none of {_count(attempts)} keeps the budget of "
-            f"{format_metric(variant.accuracy.budget)}, the best came to {format_metric(most)}."
-        )
     if best is None:
         return f"It is the best of {_count(attempts)}."
     if variant.degraded:
@@ -84,8 +78,8 @@ def best_attempt(attempts: tuple[Attempt, ...]) -> Attempt | None:
 
 
 def is_float_instead(variant: VariantReport) -> bool:
-    """Whether candidates were tried and the float model was published in their place."""
-    return bool(variant.attempts) and variant.precision == FLOAT_PRECISION
+    """Whether the float model is published in place of a quantized one."""
+    return bool(variant.float_because)
 
 
 def _words(attempt: Attempt) -> str:

@@ -56,6 +56,7 @@ class VariantReport(msgspec.Struct, frozen=True, kw_only=True):
         size_bytes: All its files together.
         recipe: The profile's passes in words.
         sensitive_nodes, inspection, left_nodes, profile_sha256: See `PreparedVariant`.
+        float_because: Why it is the float model in place of a quantized one; "" where it is not.
         timing, rehearsal: Only in the report beside the bundle.
     """
 
@@ -79,6 +80,7 @@ class VariantReport(msgspec.Struct, frozen=True, kw_only=True):
     inspection: Inspection | None = None
     left_nodes: tuple[UnassignedNode, ...] = ()
     profile_sha256: str = ""
+    float_because: str = ""
     timing: Timing | None = None
     rehearsal: Rehearsed | None = None
 

@@ -17,7 +17,7 @@ from typing import BinaryIO, Self
 
 from edgepack.agent.runtime.child import Ending, describe_end, end_group
 from edgepack.packager.memory import return_freed_memory
-from edgepack.packager.progress import Progress
+from edgepack.packager.progress import BuildStep, Progress
 
 MODULE = "edgepack.packager.runtime.trial"
 CHILD = (sys.executable, "-m", MODULE)
@@ -36,13 +36,13 @@ def in_silence(waited_s: float) -> None:
     """Tells nobody."""
 
 
-def tell_waiting(progress: Progress, what: str, timeout_s: float) -> Waiting:
-    """Shows, after a while, what is waited for and how much of its time is used up."""
+def tell_waiting(progress: Progress, timeout_s: float) -> Waiting:
+    """Tells, after a while, how long the step that goes on has waited, and how long it may."""
 
     def waiting(waited_s: float) -> None:
         if waited_s >= _TOLD_FROM_S:
-            words = f"{what}: still waited for; seconds used of those after which it is ended"
-            progress(words, int(waited_s), int(timeout_s))
+            words = f"waited {waited_s:.0f} s for an answer, of {timeout_s:g} at most"
+            progress(BuildStep(detail=words))
 
     return waiting
 

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from edgepack.agent.runtime.opening import FATAL_ONLY, open_model_file
 from edgepack.packager.config.inputs import InputDeclaration
-from edgepack.packager.progress import Progress
+from edgepack.packager.progress import BuildStep, Progress
 from edgepack.packager.runtime.model_run import Run
 from edgepack.packager.samples.files import OpenedSamples
 from edgepack.packager.samples.recurrence import confirm_states, find_states
@@ -100,7 +100,7 @@ def carry_states(
             kept[name][index] = value
         outputs = run({**feeds, **carried})
         carried = {state.input: outputs[state.output] for state in given}
-        progress("carrying states", index + 1, samples.count)
+        progress(BuildStep(what="carrying states", done=index + 1, total=samples.count))
 
     def read(index: int) -> Feeds:
         own: dict[str, Tensor] = {name: np.array(values[index]) for name, values in kept.items()}

@@ -8,7 +8,7 @@ import numpy as np
 
 from edgepack.errors import BuildError
 from edgepack.packager.config.inputs import InputDeclaration, TokenInput
-from edgepack.packager.progress import Progress
+from edgepack.packager.progress import BuildStep, Progress
 from edgepack.packager.samples.checks import fit_sample
 from edgepack.packager.samples.formats import open_files
 from edgepack.packager.source.fixed_inputs import FixedInput
@@ -83,7 +83,8 @@ def open_samples(
             constant[name] &= not array.size or bool((array == array.flat[0]).all())
         if kept.setdefault(digest_of(fitted.feeds), index) == index:
             remembered.add(index, fitted.feeds)
-        progress(f"checking samples in {path.name}", index + 1, raw.count)
+        what = f"checking samples in {path.name}"
+        progress(BuildStep(what=what, done=index + 1, total=raw.count))
 
     numbers = tuple(kept.values())
 

@@ -8,7 +8,7 @@ import numpy.typing as npt
 
 from edgepack.bundle.golden import Golden
 from edgepack.errors import BuildError
-from edgepack.packager.progress import Progress
+from edgepack.packager.progress import BuildStep, Progress
 from edgepack.packager.source.model import SourceModel
 from edgepack.packager.source.random_numbers import check_repeatable
 from edgepack.packager.source.reference import FloatSource, open_reference
@@ -61,7 +61,7 @@ def choose_golden(
             check_repeatable(source, given, run(inputs[-1]))
         float_source.remember(inputs[-1], given)
         outputs.append({n: value for n, value in given.items() if n not in source.watched})
-        progress("running the float model", index + 1, count)
+        progress(BuildStep(what="running the float model", done=index + 1, total=count))
     sizes = _sizes(outputs)
     chosen = _spread([_position(output, sizes) for output in outputs], MOST_SAMPLES)
     kept: list[int] = []

@@ -4,7 +4,9 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from edgepack.packager.progress import Progress
+from edgepack.packager.gates.verdict import Verdict
+from edgepack.packager.number_format import format_metric
+from edgepack.packager.progress import BuildStep, Progress
 from edgepack.packager.quantization.contract import CandidateMaker, CandidateSpec, NodeSensitivity
 from edgepack.packager.quantization.savings import lost_savings
 from edgepack.packager.runtime.evaluator import Evaluator
@@ -14,7 +16,6 @@ from edgepack.packager.search.candidate_measurer import CandidateMeasurer, disca
 from edgepack.packager.search.candidates import Candidate, SearchResult
 from edgepack.packager.search.conditions import SearchConditions
 from edgepack.packager.search.judge import NEAR_SPARE, CandidateJudge
-from edgepack.packager.search.time_limit import describe_duration
 
 
 class CandidateTrials:
@@ -64,13 +65,14 @@ class CandidateTrials:
             if known.key == spec.key:
                 return known
         number = len(self._candidates) + 1
+        self._tell(number)
         measured = self._measurer.measure(number, spec, at_least=self._least_spare)
         candidate = replace(measured, sensitivities=self._ranked)
         self._candidates.append(candidate)
         self._reasons.append(because)
         discard_large(self._candidates, self.best)
         self._conditions.limit.enforce()
-        self._progress(self._describe(candidate), number, 0)
+        self._tell(number, candidate)
         return candidate
 
     def rank(self, spec: CandidateSpec) -> tuple[NodeSensitivity, ...]:
@@ -150,13 +152,25 @@ class CandidateTrials:
             notes=(*self._conditions.journal.notes, *notes),
         )
 
-    def _describe(self, candidate: Candidate) -> str:
-        verdict, best = candidate.verdict, self.best
-        words = f"trying {candidate.words}: {verdict.metric} {verdict.value:.4f}"
-        if best is not candidate:
-            words += f" (best so far: {best.words}, {best.verdict.value:.4f})"
-        left_s = self._conditions.limit.left_s
-        return words if left_s is None else f"{words}, {describe_duration(round(left_s))} left"
+    def _tell(self, number: int, measured: Candidate | None = None) -> None:
+        """Tells that a candidate is tried, or what came of it."""
+        outcome = ""
+        if measured is not None:
+            verdict = measured.verdict
+            outcome = f"{measured.words}, {verdict.metric} {format_metric(verdict.value)}"
+        self._progress(
+            BuildStep(
+                what=f"candidate {number}",
+                outcome=outcome,
+                candidates=len(self._candidates),
+                best="" if self.is_empty else _beside_budget(self.best.verdict),
+            )
+        )
+
+
+def _beside_budget(verdict: Verdict) -> str:
+    sign = "≥" if verdict.value >= verdict.budget else "<"
+    return f"{format_metric(verdict.value)} {sign} {verdict.budget:.4g}"
 
 
 def _reason(because: str, candidate: Candidate) -> str:

@@ -5,8 +5,10 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from msgspec.structs import replace
+
 from edgepack.errors import BuildError
-from edgepack.packager.progress import Progress
+from edgepack.packager.progress import BuildStep, Progress
 
 _SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0}
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)([smh])")
@@ -84,8 +86,8 @@ class TimeLimit:
     def watch(self, progress: Progress) -> Progress:
         """A `progress` that checks the limit each time it is told something."""
 
-        def watched(what: str, done: int, total: int) -> None:
-            progress(what, done, total)
+        def watched(step: BuildStep) -> None:
+            progress(replace(step, left_s=self.left_s))
             self.check()
 
         return watched

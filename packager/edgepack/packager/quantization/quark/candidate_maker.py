@@ -16,7 +16,7 @@ from edgepack.agent.runtime.child import run_child
 from edgepack.errors import BuildError
 from edgepack.packager.graph.model_files import load_model, save_model
 from edgepack.packager.profiles.pass_settings import Quantize
-from edgepack.packager.progress import Progress
+from edgepack.packager.progress import BuildStep, Progress
 from edgepack.packager.quantization.contract import BuiltCandidate, CandidateSpec, NodeSensitivity
 from edgepack.packager.quantization.method import QuantizationMethod
 from edgepack.packager.quantization.quark.environment import find_quark
@@ -97,7 +97,7 @@ class QuarkCandidateMaker:
             "config": self._config,
             "exclude": sorted(spec.float_nodes),
         }
-        self._progress(f"AMD Quark, {self._config}", 0, 0)
+        self._progress(BuildStep(detail=f"AMD Quark, {self._config}"))
         command = (self._python, str(_CHILD))
         ending = run_child(command, json.dumps(request).encode(), timeout_s=self._limit_s)
         answer = _read(ending.answer, ending.because, self._python)

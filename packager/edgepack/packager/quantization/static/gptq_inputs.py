@@ -15,7 +15,7 @@ from onnx import helper
 
 from edgepack.packager.graph.queries import GraphIndex
 from edgepack.packager.memory import divide_by_size
-from edgepack.packager.progress import Progress
+from edgepack.packager.progress import BuildStep, Progress
 from edgepack.packager.quantization.gptq import Floats, Moments
 from edgepack.packager.quantization.static.plan import NodePlan, WeightUse
 from edgepack.packager.runtime.model_run import ModelRunner
@@ -144,7 +144,7 @@ def measure_halves(
             rows = product.rows(values[product.node.input[0]].astype(np.float32))
             with np.errstate(over="ignore", invalid="ignore"):  # whoever reads them looks
                 halves[number % 2][...] += np.matmul(rows.transpose(0, 2, 1), rows)
-        progress("inputs of products", number + 1, samples.count)
+        progress(BuildStep(detail="inputs of products", done=number + 1, total=samples.count))
     return [(halves[0], halves[1]) for halves in found]
 
 

@@ -6,7 +6,7 @@ import numpy as np
 
 from edgepack.packager.metrics.chains import run_samples
 from edgepack.packager.metrics.noise import NoiseMeter, in_telling_order
-from edgepack.packager.progress import Progress
+from edgepack.packager.progress import BuildStep, Progress
 from edgepack.packager.quantization.contract import NodeSensitivity
 from edgepack.packager.quantization.static.switchable_model import SwitchableModel
 from edgepack.packager.tensors.sequence import Samples
@@ -59,7 +59,7 @@ def rank_nodes(
             alone[number] = True
             got = run_samples(partial(model.run, quantized=alone), chosen)
             noises[number] += [meter.mean_noise(got)] * chosen.count
-            progress("ranking nodes", done, len(leaders))
+            progress(BuildStep(what="ranking nodes", done=done, total=len(leaders)))
         seen, batch = seen + chosen.count, seen + chosen.count
         leaders.sort(key=lambda number: (-np.mean(noises[number]), model.names[number]))
         leaders = leaders[: len(leaders) // 2]

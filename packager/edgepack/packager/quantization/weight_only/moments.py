@@ -18,7 +18,7 @@ from edgepack.errors import BuildError
 from edgepack.packager.graph.held_weights import save_for_session
 from edgepack.packager.graph.model_files import RUNTIME_ERRORS, open_on_cpu
 from edgepack.packager.memory import divide_by_size
-from edgepack.packager.progress import Progress
+from edgepack.packager.progress import BuildStep, Progress
 from edgepack.packager.tensors.sequence import Samples
 
 Moments = Mapping[str, npt.NDArray[np.float64]]
@@ -85,7 +85,7 @@ def measure_moments(
                     remedy="check the sample; if it is right, the float model overflows there",
                 )
             total[name] += value
-        progress("second moments", number, samples.count)
+        progress(BuildStep(detail="second moments", done=number, total=samples.count))
     return total
 
 

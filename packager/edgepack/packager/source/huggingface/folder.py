@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from edgepack.agent.runtime.child import run_child
 from edgepack.errors import BuildError
-from edgepack.packager.progress import Progress
+from edgepack.packager.progress import BuildStep, Progress
 from edgepack.packager.source.fixed_inputs import Numbers
 from edgepack.packager.source.model import SourceModel, load_source
 
@@ -90,7 +90,7 @@ def export_folder(
     """
     architecture = _architecture(folder)
     versions = _versions(folder)
-    progress(f"exporting {folder.name} to ONNX", 0, 0)
+    progress(BuildStep(what=f"exporting {folder.name} to ONNX"))
     request = {
         "folder": str(folder.resolve()),
         "output": str(output.resolve()),
