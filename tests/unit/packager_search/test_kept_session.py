@@ -80,19 +80,22 @@ def test_inputs_that_ran_are_answered_with_what_they_gave_and_new_ones_run(
 
 
 class _TimedSession(Session):
-    """Each inference takes so many milliseconds, by its own account."""
+    """Each inference takes so many milliseconds of processor time."""
 
     def __init__(self, taken_ms: float) -> None:
         self.inputs = ()
         self._taken_ms = taken_ms
+        self.now_s = 100.0
 
     def run_timed(self, feeds: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], float]:
+        self.now_s += self._taken_ms / 1000
         return dict(feeds), self._taken_ms
 
 
 @pytest.mark.parametrize(("taken_ms", "ran"), [(10.0, 8), (300.0, 4), (5000.0, 2)])
 def test_samples_beyond_the_least_run_as_long_as_there_is_time(taken_ms: float, ran: int) -> None:
-    session = RememberingSession(_TimedSession(taken_ms))
+    timed = _TimedSession(taken_ms)
+    session = RememberingSession(timed, clock=lambda: timed.now_s)
     outputs = session.run_first([{} for _ in range(8)], least=2, more_s=1.0)
     assert len(outputs) == ran
 

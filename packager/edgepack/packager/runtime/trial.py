@@ -43,7 +43,7 @@ _FEEDS, _OUTPUTS, _LOG = "feeds.npz", "outputs.npz", "log.txt"
 """What parent and child exchange."""
 
 MORE_S = 1.0
-"""Samples beyond those that must run are begun for this long, seconds."""
+"""Samples beyond those that must run are begun for this long, seconds of processor time."""
 
 
 class TrialRequest(msgspec.Struct, frozen=True, kw_only=True):
