@@ -129,8 +129,8 @@ def tell_broken_release(fleet: Fleet) -> None:
 def _all_must_run(version: str, fleet: Fleet) -> None:
     devices = fleet.devices()
     for device in devices:
-        active = device["active"]
-        if active is None or active["version"] != version:
+        active = [model["active"] for model in device["models"] if model["active"]]
+        if [bundle["version"] for bundle in active] != [version]:
             raise DemoError(f"{device['device']} runs {active}, not {version}")
     if len(devices) != len(DEVICES):
         raise DemoError(f"{len(devices)} devices are enrolled, not {len(DEVICES)}")

@@ -14,6 +14,7 @@ import time
 from pathlib import Path
 
 from edgepack.agent import open_model
+from edgepack.agent.state.pointer import active_models
 from edgepack.durable import write_file
 from edgepack.errors import DeviceError
 from examples.demo.lines import text_lines
@@ -29,7 +30,7 @@ def main(state_dir: Path, count_file: Path) -> None:
     lines = list(text_lines(64, seed=7))
     asked = right = failed = 0
     versions: list[str] = []
-    while not (state_dir / "active.json").exists():
+    while MODEL not in active_models(state_dir):
         if stop.wait(0.1):
             return
     with open_model(MODEL, state_dir=state_dir) as model:

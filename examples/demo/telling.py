@@ -25,9 +25,10 @@ def show_command(words: tuple[str, ...]) -> None:
 def show_choices(devices: list[dict[str, Any]]) -> None:
     """Why each device runs what it runs."""
     for device in devices:
-        mark = click.style("  (fallback)", fg="yellow") if device["is_fallback"] else ""
-        click.echo(f"{device['device']}: {device['variant']} on {device['provider']}{mark}")
-        click.echo(f"    because {device['choice_because']}")
+        for model in device["models"]:
+            mark = click.style("  (fallback)", fg="yellow") if model["is_fallback"] else ""
+            click.echo(f"{device['device']}: {model['variant']} on {model['provider']}{mark}")
+            click.echo(f"    because {model['choice_because']}")
 
 
 def show_applications(counts: dict[str, dict[str, Any]]) -> None:

@@ -38,9 +38,10 @@ def test_a_database_from_before_migrations_keeps_all_that_it_knew(path: Path) ->
         store = open_store(f"sqlite:///{path}")
         with store.reading() as session:
             found = devices.list_devices(session)
-            running = [(view.device, view.active.version) for view in found if view.active]
+            models = [(view.device, model) for view in found for model in view.models]
+            running = [(name, model.active.version) for name, model in models if model.active]
             assert running == [("cam-1", "1.0.0"), ("cam-2", "1.0.0")]
-            assert [view.state for view in found] == ["COMMITTED", "SOAKING"]
+            assert [model.state for _, model in models] == ["COMMITTED", "SOAKING"]
             assert len(records.events_after(session, 0, 1000)) == 21
             rollouts = status.list_rollouts(session)
             assert [(view.rollout, view.state, view.counts) for view in rollouts] == [

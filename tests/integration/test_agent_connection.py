@@ -130,7 +130,8 @@ def test_the_last_will_marks_a_killed_agent_offline(
     controller = Controller(mosquitto_broker.port)
     device = Device(tmp_path / "device", mosquitto_broker.url, release_keys[1])
     with running(device):
-        boot = controller.wait_for(lambda report: report.state == "IDLE").boot
+        controller.wait_for(lambda report: report.state == "IDLE")
+        boot = controller.reports[-1].boot
     until = time.monotonic() + 15
     while controller.reports[-1].online:
         assert time.monotonic() < until

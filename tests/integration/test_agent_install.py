@@ -48,9 +48,10 @@ def test_bundles_are_installed_proved_refused_and_gone_back_from(
     done = run("install", archive, *config, "--json")
     assert done.returncode == 0, done.stderr
     status = json.loads(done.stdout)
-    assert status["active"]["bundle"]["release"] == 2
-    assert status["active"]["committed"] is True
-    assert status["previous"]["release"] == 1
+    tiny = status["models"]["tiny"]
+    assert tiny["active"]["bundle"]["release"] == 2
+    assert tiny["active"]["committed"] is True
+    assert tiny["previous"]["release"] == 1
 
     done = run("install", wrong.folder, *config)
     assert done.returncode == 1
@@ -67,6 +68,64 @@ def test_bundles_are_installed_proved_refused_and_gone_back_from(
     assert done.returncode == 0
     assert "active    tiny 1.1.0" in done.stdout
     assert "agent     not running" in done.stdout
+
+
+def test_models_are_listed_gone_back_with_and_removed_by_name(
+    tmp_path: Path, device: Device, release_keys: Keys
+) -> None:
+    config = ("--config", device.config)
+    for name, release in (("tiny", 1), ("tiny", 2), ("other", 1)):
+        bundle = make_bundle(
+            tmp_path / f"{name}-{release}", release_keys[0], name=name, release=release
+        )
+        done = run("install", bundle.folder, *config, "--soak", "0")
+        assert done.returncode == 0, done.stderr
+    assert "model     other" in done.stdout
+    assert "model     tiny" in done.stdout
+
+    done = run("rollback", "tiny", *config)
+    assert done.returncode == 0, done.stderr
+    assert "active    tiny 1.1.0 (release 1)" in done.stdout
+    assert "previous  tiny 1.2.0 (release 2)" in done.stdout
+
+    done = run("rollback", "other", *config)
+    assert done.returncode == 1
+    assert "error: 'other' has no release to go back to" in done.stderr
+
+    done = run("remove", "tiny", *config, "--json")
+    assert done.returncode == 0, done.stderr
+    models = json.loads(done.stdout)["models"]
+    assert models["tiny"]["state"] == "REMOVED"
+    assert models["tiny"]["active"] is None
+    assert models["other"]["active"]["bundle"]["release"] == 1
+    assert len(list((device.state_dir / "slots").iterdir())) == 1
+
+    done = run("remove", "tiny", *config)
+    assert done.returncode == 1
+    assert "error: there is no model 'tiny' on this device" in done.stderr
+    assert "found in: installed: other" in done.stderr
+
+    done = run("install", tmp_path / "tiny-1", *config)
+    assert done.returncode == 1
+    assert "release 1 is offered, release 2 was committed here" in done.stderr
+
+
+def test_an_install_that_was_killed_while_it_soaked_gives_way_to_the_next(
+    tmp_path: Path, device: Device, release_keys: Keys
+) -> None:
+    one, two = (make_bundle(tmp_path / f"r{n}", release_keys[0], release=n) for n in (1, 2))
+    words = ("install", one.folder, "--config", device.config, "--soak", "3600")
+    process = subprocess.Popen(
+        [sys.executable, "-m", "edgepack.agent.cli", *words], stderr=subprocess.PIPE, text=True
+    )
+    assert process.stderr is not None
+    with process.stderr as said:
+        assert any("to=SOAKING" in line for line in said)
+        process.kill()
+    process.wait(10)
+    done = run("install", two.folder, "--config", device.config, "--soak", "0")
+    assert done.returncode == 0, done.stderr
+    assert "active    tiny 1.2.0 (release 2)" in done.stdout
 
 
 def test_a_tampered_bundle_is_refused_before_anything_is_written(

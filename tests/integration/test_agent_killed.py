@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 
 from edgepack.agent.runtime.opening import open_session
-from edgepack.agent.state.pointer import read_pointer
 from edgepack.agent.state.slots import slot_folder
 from edgepack.agent.update.lifecycle import RESTING
 from edgepack.bundle.keys import PrivateKey, load_public_key
@@ -37,7 +36,7 @@ def controller(mosquitto_broker: Broker) -> Iterator[Controller]:
 
 def check_serving(device: Device, public_key: Path, allowed: set[str]) -> str:
     """The pointer leads to a slot that is verified and whole, and its model runs."""
-    pointer = read_pointer(device.state_dir)
+    pointer = device.pointer()
     assert pointer is not None, "no model serves"
     assert pointer.digest in allowed
     folder = slot_folder(device.state_dir, pointer.digest)

@@ -50,8 +50,10 @@ def test_an_update_arrives_is_proved_and_is_reported(
         controller.hold(bundle)
     device.start()
     idle = controller.wait_for(lambda report: report.state == "IDLE")
-    assert idle.facts is not None
     assert idle.active is None
+    heard = controller.last()
+    assert heard is not None
+    assert heard.facts is not None
 
     controller.offer(DEVICE, first.desired(1, soak_s=0.1))
     done = controller.wait_for(lambda report: report.state == "COMMITTED")

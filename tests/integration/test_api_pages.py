@@ -7,11 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from edgepack.agent.state.pointer import write_pointer
 from edgepack.bundle.keys import generate_key, write_key_pair
 from edgepack.packager import build
 from tests.integration.api_pages import examples, run_examples
 from tests.integration.test_quantize_qnn import DIGITS
+from tests.simulators.pointers import write_pointer
 from tests.unit.agent_runtime.examples import install_model
 
 PACKAGES = ("packager", "agent", "fleet")

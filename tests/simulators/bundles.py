@@ -23,7 +23,7 @@ from edgepack.bundle.manifest import (
     encode_manifest,
 )
 from edgepack.bundle.signature import sign_folder
-from edgepack.wire.messages import BundleRef, Desired, FileRef
+from edgepack.wire.messages import BundleRef, Desired, FileRef, RunModel
 from tests.simulators.manifests import CPU, make_variant
 
 WIDTH = 256
@@ -39,15 +39,15 @@ class ExampleBundle:
     manifest: FileRef
     signature: FileRef
 
-    def desired(
+    def order(
         self,
         sequence: int,
         *,
         soak_s: float = 0.0,
         rollback: bool = False,
         expires_at: float | None = None,
-    ) -> Desired:
-        return Desired(
+    ) -> RunModel:
+        return RunModel(
             sequence=sequence,
             rollout=f"r{sequence}",
             bundle=self.ref,
@@ -58,6 +58,10 @@ class ExampleBundle:
             issued_at=0.0,
             expires_at=expires_at,
         )
+
+    def desired(self, sequence: int, *, soak_s: float = 0.0) -> Desired:
+        order = self.order(sequence, soak_s=soak_s)
+        return Desired(sequence=sequence, models={self.ref.name: order})
 
 
 def make_bundle(

@@ -18,6 +18,7 @@ from edgepack.wire.messages import (
     Event,
     Need,
     Reported,
+    ReportedModel,
     Telemetry,
     decode,
     encode,
@@ -83,17 +84,22 @@ class Controller:
     def last(self) -> Reported | None:
         return self.reports[-1] if self.reports else None
 
-    def wait_for(self, is_so: Callable[[Reported], bool], timeout_s: float = 30) -> Reported:
-        """Waits for a report, from the latest one on."""
+    def wait_for(
+        self, is_so: Callable[[ReportedModel], bool], timeout_s: float = 30, *, model: str = "tiny"
+    ) -> ReportedModel:
+        """Waits for what a report says of a model, from the latest one on."""
         until = time.monotonic() + timeout_s
         while time.monotonic() < until:
             last = self.last()
-            if last is not None and last.online and is_so(last):
-                return last
+            if last is not None and last.online:
+                said = last.models.get(model, ReportedModel())
+                if is_so(said):
+                    return said
             time.sleep(0.01)
         last = self.last()
-        said = f"{last.state}: {last.because}" if last else "nothing"
-        raise AssertionError(f"no such report within {timeout_s:g} s; the last one was {said}")
+        raise AssertionError(
+            f"no such report within {timeout_s:g} s; the last one was {last and last.models}"
+        )
 
     def close(self) -> None:
         with self._condition:

@@ -79,11 +79,11 @@ class Device:
         assert self._process is not None
         return self._process.wait(20)
 
-    def pointer(self) -> ActivePointer | None:
-        return read_pointer(self.state_dir)
+    def pointer(self, name: str = "tiny") -> ActivePointer | None:
+        return read_pointer(self.state_dir, name)
 
-    def journal(self) -> Journal | None:
-        return read_journal(self.state_dir)
+    def journal(self, name: str = "tiny") -> Journal | None:
+        return read_journal(self.state_dir, name)
 
     def said(self) -> str:
         return self.log.read_text() if self.log.exists() else ""

@@ -15,18 +15,19 @@ import msgspec
 
 from edgepack.agent.config import AgentConfig, HookConfig, LimitConfig, TrustConfig
 from edgepack.agent.hooks.runner import HookVerdict
-from edgepack.agent.state.pointer import ActivePointer, pointer_path, read_pointer
+from edgepack.agent.state.pointer import POINTER_FILE, ActivePointer, read_pointer
 from edgepack.agent.state.slots import Slots
 from edgepack.agent.telemetry.collector import Collected
 from edgepack.agent.transfer.need_bitmap import unpack_missing
 from edgepack.agent.update.dependencies import AgentDependencies, Clock, Tools
-from edgepack.agent.update.journal import Journal, JournalStore
-from edgepack.agent.update.lifecycle import RESTING
+from edgepack.agent.update.journal import Journal
+from edgepack.agent.update.models import Models
 from edgepack.agent.update.updater import Updater
 from edgepack.bundle.chunks import fixed_chunks, offsets
 from edgepack.bundle.keys import PublicKey
 from edgepack.bundle.manifest import MANIFEST_FILE, Variant, decode_manifest
 from edgepack.durable import write_file
+from edgepack.halt import Halt
 from edgepack.wire.messages import (
     DeviceFacts,
     Event,
@@ -102,7 +103,7 @@ class DepotLink:
         self.asked += 1
         self.needs.append(need)
 
-    def deliver(self, updater: Updater) -> int:
+    def deliver(self, updater: Updater | Models) -> int:
         """Sends what was asked for; returns the number of chunks."""
         needs, self.needs = self.needs, []
         sent = 0
@@ -151,9 +152,15 @@ class World:
     probed: Counter[str] = field(default_factory=Counter)
     seen: list[str] = field(default_factory=list)
     on_move: Callable[[str], None] = lambda _state: None
+    model: str = "tiny"
 
     def __post_init__(self) -> None:
-        self.updater = self.boot()
+        self.models = self.boot()
+
+    @property
+    def updater(self) -> Updater:
+        """The update of the model that most tests are about."""
+        return self.models.open(self.model)
 
     @property
     def journal(self) -> Journal:
@@ -161,18 +168,23 @@ class World:
 
     @property
     def pointer(self) -> ActivePointer | None:
-        return read_pointer(self.state_dir)
+        return read_pointer(self.state_dir, self.model)
+
+    def has_heard(self, sequence: int) -> bool:
+        """Whether an order has reached the journal."""
+        orders = (self.journal.offer, self.journal.pending)
+        return any(order is not None and order.sequence >= sequence for order in orders)
 
     def events(self, kind: str) -> list[Event]:
         return [event for event in self.journal.outbox if event.kind == kind]
 
-    def boot(self) -> Updater:
+    def boot(self) -> Models:
         """A new agent process on the same disk."""
-        write = self.faults.write
 
-        def switch(state_dir: Path, pointer: ActivePointer) -> None:
-            self.faults.moment()
-            write(pointer_path(state_dir), msgspec.json.encode(pointer))
+        def write(path: Path, content: bytes) -> None:
+            if path.name == POINTER_FILE:
+                self.faults.moment()
+            self.faults.write(path, content)
 
         deps = AgentDependencies(
             config=AgentConfig(
@@ -183,22 +195,21 @@ class World:
                 limits=self.limits,
             ),
             keys=self.keys,
-            store=JournalStore(self.state_dir, read_pointer(self.state_dir), write=write),
             slots=Slots(self.state_dir, write=write),
             tools=Tools(
                 read_facts=lambda: self.facts,
                 probe=self._probe,
                 run_hooks=self._run_hooks,
                 collect=self._collect,
-                write_pointer=switch,
             ),
+            write=write,
             link=self.link,
             clock=Clock(wall=lambda: self.now, monotonic=lambda: self.now),
             rng=random.Random(1),
         )
         self.link.needs.clear()
-        self.updater = Updater(deps, self._note_move)
-        return self.updater
+        self.models = Models(deps, self._note_move)
+        return self.models
 
     def restart(self) -> None:
         self.boot().start()
@@ -206,14 +217,14 @@ class World:
     def settle(self, *, max_turns: int = 400) -> str:
         """Lets the device work until its update is over; time passes as it asks for."""
         for _ in range(max_turns):
-            wait_s = self.updater.advance()
-            if self.link.deliver(self.updater):
+            wait_s = self.models.advance()
+            if self.link.deliver(self.models):
                 continue
-            journal = self.journal
-            if journal.state in RESTING and journal.is_settled and not journal.pending:
-                return journal.state
+            if all(updater.is_at_rest for updater in self.models):
+                return self.journal.state
             self.now += 0.5 if wait_s is None else max(wait_s, 0.001)
-        raise AssertionError(f"the update did not end: {self.journal.state}")
+        states = {updater.name: updater.journal.state for updater in self.models}
+        raise AssertionError(f"the updates did not end: {states}")
 
     def settle_through_power_cuts(self) -> str:
         """The same; when the power is cut the device starts again, which may be cut as well."""
@@ -233,12 +244,12 @@ class World:
             assert (folder / MANIFEST_FILE).is_file()
 
     def _note_move(self) -> None:
-        state = self.updater.journal.state
+        state = self.journal.state
         if not self.seen or self.seen[-1] != state:
             self.seen.append(state)
             self.on_move(state)
 
-    def _probe(self, folder: Path, variant: Variant) -> ProbeResult:
+    def _probe(self, folder: Path, variant: Variant, _halt: Halt) -> ProbeResult:
         self.faults.moment()
         assert (folder / variant.folder / variant.model_file).is_file()
         self.probed[variant.name] += 1
@@ -252,7 +263,12 @@ class World:
         )
 
     def _run_hooks(
-        self, stage: str, when: str, folders: Sequence[Path], facts: Mapping[str, str]
+        self,
+        stage: str,
+        when: str,
+        folders: Sequence[Path],
+        facts: Mapping[str, str],
+        _halt: Halt,
     ) -> HookVerdict:
         self.faults.moment()
         name = f"{stage}.{when}"
@@ -266,7 +282,7 @@ class World:
         self.faults.moment()
         if self.journal.state == "SOAKING" and self.collected:
             return self.collected.pop(0)
-        return Collected(telemetry=(), troubles=(), dropped=())
+        return Collected()
 
 
 def make_facts(*, arch: str = "x86_64") -> DeviceFacts:

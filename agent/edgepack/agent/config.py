@@ -85,12 +85,15 @@ class LimitConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """What the agent may use.
 
     Attributes:
-        disk_reserve_bytes: Free space that an update must leave.
+        disk_reserve_bytes: Free space that updates must leave.
+        memory_bytes: What the weights of all models may take together, a release that is coming
+            beside the one that serves; 0 sets no limit.
         telemetry_interval_s: Seconds between latency reports.
         max_restarts: Times one update may be resumed after a restart before it is given up.
     """
 
     disk_reserve_bytes: int = 64 * 1024 * 1024
+    memory_bytes: int = 0
     telemetry_interval_s: float = 30.0
     max_restarts: int = 10
 
@@ -101,7 +104,7 @@ class AgentConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     Attributes:
         device: Device id: MQTT user name and client id, the certificate's common name.
         tenant: Tenant of the fleet.
-        state_dir: Folder for journal, slots and the pointer to the active model.
+        state_dir: Folder for slots, and the journals and pointers of the models.
     """
 
     device: str

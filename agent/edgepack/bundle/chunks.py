@@ -3,7 +3,7 @@
 import hashlib
 import os
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import BinaryIO
@@ -48,8 +48,12 @@ def read_bounded(path: Path, limit_bytes: int) -> bytes:
     return content
 
 
-def digest_file(path: Path) -> str:
+def digest_file(path: Path, checkpoint: Callable[[], None] = lambda: None) -> str:
     """SHA-256 of a file's bytes, lower-case hex, read piece by piece.
+
+    Args:
+        path: The file.
+        checkpoint: Called before each piece; what it raises ends the reading.
 
     Raises:
         BundleError: It is no regular file, or cannot be read.
@@ -57,6 +61,7 @@ def digest_file(path: Path) -> str:
     digest = hashlib.sha256()
     with open_regular(path) as file:
         while piece := file.read(_READ_BYTES):
+            checkpoint()
             digest.update(piece)
     return digest.hexdigest()
 

@@ -1,7 +1,7 @@
 """Deciding whether a folder is a bundle that a trusted key signed, whole and unchanged."""
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import msgspec
@@ -43,7 +43,11 @@ class VerifiedBundle(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def verify_folder(
-    folder: Path, keys: Sequence[PublicKey], *, complete: bool = True
+    folder: Path,
+    keys: Sequence[PublicKey],
+    *,
+    complete: bool = True,
+    checkpoint: Callable[[], None] = lambda: None,
 ) -> VerifiedBundle:
     """Checks a bundle's folder from the signature down to every byte.
 
@@ -60,6 +64,7 @@ def verify_folder(
         keys: The keys that are trusted; any one of them suffices.
         complete: False for a device, which fetches only what it needs: a variant may then be
             absent as a whole, and so may the reports. What is there is checked all the same.
+        checkpoint: Called often; what it raises ends the check.
 
     Raises:
         SignatureError: The signature does not hold, or a file does not fit it.
@@ -94,7 +99,9 @@ def verify_folder(
                 found_in=str(folder / path),
                 remedy=_FETCH_AGAIN,
             )
-        _check_digest(path, digest_file(folder / path), signed, found_in=str(folder / path))
+        _check_digest(
+            path, digest_file(folder / path, checkpoint), signed, found_in=str(folder / path)
+        )
     return VerifiedBundle(manifest=manifest, signed=signed, digest=signed.digest, folder=folder)
 
 

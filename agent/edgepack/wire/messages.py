@@ -1,17 +1,20 @@
 """The messages on the wire, as typed values; JSON on the way.
 
-Every message has a version `v`. Unknown fields are ignored on reading, so that a newer peer may
-say more; a message that does not fit its type is dropped with a reason by whoever reads it.
-Times are seconds since the epoch (UTC) as floats.
+Every message has a version (`edgepack.versions`): an older one is migrated, unknown fields of a
+newer one are passed over. What names a state or a kind is text, shown as it came: a newer peer may
+know more of them. A message that does not fit its type is dropped with a reason by whoever reads
+it. Times are seconds since the epoch (UTC) as floats.
 """
 
-from typing import Literal, TypeVar
+from typing import TypeVar
 
 import msgspec
 
 from edgepack.errors import TransferError
+from edgepack.versions import Format, NewerVersionError, Version
+from edgepack.wire.first_version import MIGRATIONS
 
-WIRE_VERSION = 1
+WIRE_VERSION = Version(2, 0)
 MAX_MESSAGE_BYTES = 120 * 1024
 """A message with its header stays below this, so that a broker limit of 128 KiB holds."""
 
@@ -19,7 +22,8 @@ MAX_MESSAGE_BYTES = 120 * 1024
 class Message(msgspec.Struct, frozen=True, kw_only=True):
     """What all messages have."""
 
-    v: int = WIRE_VERSION
+    v: int = WIRE_VERSION.major
+    minor: int = WIRE_VERSION.minor
 
 
 class FileRef(msgspec.Struct, frozen=True, kw_only=True):
@@ -61,11 +65,12 @@ class BundleRef(msgspec.Struct, frozen=True, kw_only=True):
     digest: str
 
 
-class Desired(Message, frozen=True, kw_only=True):
-    """Controller to device: be this.
+class RunModel(msgspec.Struct, frozen=True, kw_only=True, tag_field="do", tag="run"):
+    """What a device shall do with a model: run this bundle.
 
     Attributes:
-        sequence: Grows with every change; a device ignores a lower one than it acted on.
+        sequence: That of the document in which this was said first; of two things said of one
+            model the one with the higher sequence is the newer.
         rollout: Id of the rollout that asks, shown in reports.
         bundle: The bundle to run.
         manifest: Its `manifest.json`.
@@ -85,6 +90,37 @@ class Desired(Message, frozen=True, kw_only=True):
     rollback: bool = False
     issued_at: float
     expires_at: float | None = None
+
+
+class RemoveModel(msgspec.Struct, frozen=True, kw_only=True, tag_field="do", tag="remove"):
+    """What a device shall do with a model: be rid of it. A tombstone.
+
+    Attributes:
+        sequence: See `RunModel`.
+        rollout: Who asks, shown in reports.
+        issued_at: When the controller said so.
+    """
+
+    sequence: int
+    rollout: str = ""
+    issued_at: float
+
+
+ModelOrder = RunModel | RemoveModel
+
+
+class Desired(Message, frozen=True, kw_only=True):
+    """Controller to device: all models that it shall run.
+
+    A model that is not named stays as it is: removal is said, never inferred.
+
+    Attributes:
+        sequence: Grows with every change; the device says in its report which one it heard last.
+        models: By name: what to do with it.
+    """
+
+    sequence: int
+    models: dict[str, ModelOrder]
 
 
 class ProviderFacts(msgspec.Struct, frozen=True, kw_only=True):
@@ -204,30 +240,20 @@ class Active(msgspec.Struct, frozen=True, kw_only=True):
     since: float
 
 
-class Reported(Message, frozen=True, kw_only=True):
-    """Device to controller, retained: the mirror of its journal.
+class ReportedModel(msgspec.Struct, frozen=True, kw_only=True):
+    """One model of a device: the mirror of its journal.
 
     Attributes:
-        online: False only in the last will.
-        at: When it was said, by the device's clock.
-        boot: Random id of this agent process; with `count` it orders reports of one process.
-        count: Grows with every report of this process.
-        facts: What the device is; None in the last will.
-        state: Life cycle state of the bundle in `target`, or `IDLE`.
+        state: Its life cycle state.
         because: Reason of the last transition.
-        sequence: Sequence of the `Desired` that the state speaks of; 0 when none.
+        sequence: Sequence of the order that the state speaks of; 0 when none, or a local one.
         rollout: Its rollout id.
         target: The bundle that the state speaks of.
         active: What serves now.
-        previous: The committed release before it, kept for a rollback.
+        previous: The release that was committed before it, kept for a rollback.
         progress: 0..1 of the bytes while downloading.
     """
 
-    online: bool
-    at: float
-    boot: str = ""
-    count: int = 0
-    facts: DeviceFacts | None = None
     state: str = "IDLE"
     because: str = ""
     sequence: int = 0
@@ -236,6 +262,30 @@ class Reported(Message, frozen=True, kw_only=True):
     active: Active | None = None
     previous: BundleRef | None = None
     progress: float = 0.0
+
+
+class Reported(Message, frozen=True, kw_only=True):
+    """Device to controller, retained: what it is, and each of its models.
+
+    Attributes:
+        online: False only in the last will.
+        at: When it was said, by the device's clock.
+        boot: Random id of this agent process; with `count` it orders reports of one process.
+        count: Grows with every report of this process.
+        facts: What the device is; None in the last will.
+        sequence: Sequence of the `Desired` that it heard last; 0 when none since it started.
+        models: By name; a model that was removed stays here as REMOVED.
+        warnings: What is wrong with the device and needs a person, one sentence each.
+    """
+
+    online: bool
+    at: float
+    boot: str = ""
+    count: int = 0
+    facts: DeviceFacts | None = None
+    sequence: int = 0
+    models: dict[str, ReportedModel] = {}
+    warnings: tuple[str, ...] = ()
 
 
 class NeedFile(msgspec.Struct, frozen=True, kw_only=True):
@@ -310,10 +360,21 @@ class Telemetry(Message, frozen=True, kw_only=True):
 
 
 class Event(Message, frozen=True, kw_only=True):
-    """Device to controller: one life cycle transition, or a refusal worth knowing."""
+    """Device to controller: one life cycle transition, or a refusal worth knowing.
+
+    Attributes:
+        at: When, by the device's clock.
+        kind: `transition`, `refused`, `hook` or `warning`; a newer device may know more.
+        model: The model that it is about; "" when it is about the device.
+        bundle: The bundle's title.
+        from_state, to_state: Of a transition.
+        because: Why.
+        rollout, sequence: Of the order that it speaks of.
+    """
 
     at: float
-    kind: Literal["transition", "refused", "hook", "warning"]
+    kind: str
+    model: str = ""
     bundle: str
     from_state: str = ""
     to_state: str = ""
@@ -334,15 +395,20 @@ def decode(payload: bytes, kind: type[M]) -> M:
     """Reads a message.
 
     Raises:
-        TransferError: The bytes are no JSON, do not fit the type, or are of another version.
+        TransferError: The bytes are no JSON, do not fit the type, or are of a newer major version.
     """
     try:
+        # Most messages are of this very version: they are decoded once.
         message = msgspec.json.decode(payload, type=kind)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise TransferError(f"malformed {kind.__name__} message: {error}") from error
-    if message.v != WIRE_VERSION:
-        raise TransferError(
-            f"{kind.__name__} message has version {message.v}, this is {WIRE_VERSION}",
-            remedy="update the older side of agent and controller",
-        )
-    return message
+        if message.v == WIRE_VERSION.major:
+            return message
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        pass  # An older or newer one need not fit; what is wrong with it is found below.
+    title = kind.__name__
+    form = Format(f"{title} message", kind, WIRE_VERSION, migrations={1: MIGRATIONS[title]})
+    try:
+        return form.decode(payload).value
+    except NewerVersionError as error:
+        raise TransferError(error.problem, remedy=error.remedy) from error
+    except ValueError as error:
+        raise TransferError(f"malformed {title} message: {error}") from error

@@ -11,7 +11,7 @@ from edgepack.lazy_names import load_on_first_use
 if TYPE_CHECKING:
     from edgepack.errors import EdgepackError, FleetError
     from edgepack.fleet.client.fleet_client import FleetClient
-    from edgepack.fleet.documents.devices import DeviceView, EnrolledDevice
+    from edgepack.fleet.documents.devices import DeviceView, EnrolledDevice, ModelView
     from edgepack.fleet.documents.fleet import EventView, FleetInfo
     from edgepack.fleet.documents.releases import ReleaseView
     from edgepack.fleet.documents.rollouts import (
@@ -29,6 +29,7 @@ _MODULES = {
     "DeviceView": "edgepack.fleet.documents.devices",
     "EdgepackError": "edgepack.errors",
     "EnrolledDevice": "edgepack.fleet.documents.devices",
+    "ModelView": "edgepack.fleet.documents.devices",
     "EventView": "edgepack.fleet.documents.fleet",
     "FleetClient": "edgepack.fleet.client.fleet_client",
     "FleetError": "edgepack.errors",
@@ -50,6 +51,7 @@ __all__ = [
     "FleetError",
     "FleetInfo",
     "LatencyView",
+    "ModelView",
     "ReleaseView",
     "RolloutSettings",
     "RolloutView",

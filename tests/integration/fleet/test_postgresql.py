@@ -64,7 +64,7 @@ def test_a_database_of_the_first_tables_is_migrated_with_its_contents(url: str) 
     store = open_store(url)
     with store.reading() as session:
         found = devices.list_devices(session)
-        assert [(view.device, view.state) for view in found] == [
+        assert [(view.device, model.state) for view in found for model in view.models] == [
             ("cam-1", "COMMITTED"),
             ("cam-2", "SOAKING"),
         ]

@@ -56,7 +56,10 @@ def release(tmp_path: Path, key_prefix: Path) -> Callable[..., Path]:
 
 def running(fleet: Any) -> dict[str, str]:
     found = fleet.client.devices()
-    return {d.device: d.active.version if d.active else "" for d in found}
+    return {
+        device.device: next((m.active.version for m in device.models if m.active), "")
+        for device in found
+    }
 
 
 def test_real_agents_take_what_is_right_refuse_what_is_wrong_and_go_back_when_told(

@@ -177,7 +177,7 @@ def test_two_hundred_devices_cost_the_origin_one_bundle(
 
 def versions(fleet: Any) -> set[str]:
     found = fleet.client.devices()
-    return {device.active.version for device in found if device.active is not None}
+    return {model.active.version for device in found for model in device.models if model.active}
 
 
 def test_an_embedded_broker_that_dies_is_started_again_and_the_rollout_goes_on(

@@ -62,14 +62,14 @@ def fresh(tmp_path: Path, releases: Releases) -> World:
         releases.foreign,
     ):
         world.link.hold(bundle)
-    world.updater.start()
+    world.models.start()
     return world
 
 
 @pytest.fixture
 def world(fresh: World, releases: Releases) -> World:
     """A device that serves release 1."""
-    fresh.updater.offer(releases.one.desired(1))
+    fresh.updater.offer(releases.one.order(1))
     assert fresh.settle() == "COMMITTED"
     fresh.seen.clear()
     fresh.hooks_run.clear()

@@ -1,6 +1,7 @@
 """What the daemon does with messages, good and bad, without a broker."""
 
 import struct
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -22,6 +23,7 @@ from edgepack.agent.config import AgentConfig, LimitConfig, TrustConfig
 from edgepack.agent.daemon.agent import Agent
 from edgepack.agent.telemetry.buffer import TelemetryBuffer
 from edgepack.agent.update.dependencies import Clock
+from edgepack.agent.update.models import Models
 from edgepack.wire import topics
 from edgepack.wire.messages import Event, Message, Reported, encode
 from tests.simulators.world import World
@@ -73,7 +75,7 @@ class Daemon:
     def settle(self) -> None:
         for _ in range(60):
             self.turn()
-            self.world.link.deliver(self.world.updater)
+            self.world.link.deliver(self.world.models)
             self.world.now += 0.2
 
 
@@ -86,16 +88,16 @@ def make_daemon(world: World, publisher: MemoryPublisher) -> Daemon:
     )
     inbox = Inbox()
 
-    def take_updater(notify: object) -> object:
-        world.on_move = lambda _state: notify()  # type: ignore[operator]
-        return world.updater
+    def take_models(notify: Callable[[], None]) -> Models:
+        world.on_move = lambda _state: notify()
+        return world.models
 
     agent = Agent(
         config,
         inbox,
         publisher,
         TelemetryBuffer(world.state_dir),
-        take_updater,  # type: ignore[arg-type]
+        take_models,
         boot="b",
         clock=Clock(wall=lambda: world.now, monotonic=lambda: world.now),
     )
@@ -114,7 +116,9 @@ def test_an_offer_is_taken_reported_and_told_event_by_event(
     payload = encode(releases.two.desired(2))
     daemon.turn(Arrived(topic=DESIRED, payload=payload))
     daemon.settle()
-    last = daemon.publisher.reports()[-1]
+    report = daemon.publisher.reports()[-1]
+    assert report.sequence == 2
+    last = report.models["tiny"]
     assert last.state == "COMMITTED"
     assert last.active is not None
     assert last.active.bundle == releases.two.ref
@@ -137,7 +141,7 @@ def test_events_wait_for_a_broker_that_is_away_and_go_when_it_took_them(
     daemon.publisher.is_connected = True
     daemon.turn(Connected())
     assert len(daemon.publisher.events()) == waiting
-    assert daemon.publisher.reports()[-1].state == "COMMITTED"
+    assert daemon.publisher.reports()[-1].models["tiny"].state == "COMMITTED"
     daemon.turn(*(Acknowledged(message_id=number) for number in range(1, waiting + 2)))
     assert daemon.world.journal.outbox == ()
     daemon.turn(Connected())
@@ -192,9 +196,9 @@ def test_an_offer_with_one_field_replaced_is_judged_and_never_crashes(
     data: st.DataObject, daemon: Daemon, releases: Releases
 ) -> None:
     offer = msgspec.to_builtins(releases.two.desired(2))
-    target = offer
-    if data.draw(st.booleans()):
-        target = offer[data.draw(st.sampled_from(["bundle", "manifest", "signature"]))]
+    order = offer["models"]["tiny"]
+    nested = [order[key] for key in ("bundle", "manifest", "signature")]
+    target = data.draw(st.sampled_from([offer, order, *nested]))
     target[data.draw(st.sampled_from(sorted(target)))] = data.draw(
         st.none() | st.integers(-(2**70), 2**70) | st.text(max_size=80) | st.lists(st.integers())
     )
@@ -211,7 +215,7 @@ def test_what_is_dropped_is_counted_by_its_reason(
     for payload in (b"", b"\0\0\0\0", struct.pack(">I", 3) + bytes(121 * 1024)):
         daemon.turn(Arrived(topic=chunk, payload=payload))
     for _ in range(12):
-        daemon.turn(Arrived(topic=DESIRED, payload=b"{}"))
+        daemon.turn(Arrived(topic=DESIRED, payload=b'{"v": 2}'))
     daemon.turn(Arrived(topic="elsewhere", payload=b""))
     assert daemon.agent.dropped == {
         "chunk without content": 2,
@@ -222,7 +226,8 @@ def test_what_is_dropped_is_counted_by_its_reason(
     said = [m for m in caplog.messages if "dropped=malformed offer" in m]
     assert len(said) == 2  # The first and the tenth.
     assert "missing required field" in said[0]
-    refused = [event for event in daemon.world.journal.outbox if event.kind == "refused"]
+    daemon.turn(Connected())
+    refused = [event for event in daemon.publisher.events() if event.kind == "refused"]
     assert "malformed Desired message" in refused[0].because
 
 

@@ -6,25 +6,30 @@ from typing import get_args
 import pytest
 
 from edgepack.agent.config import LimitConfig
-from edgepack.agent.telemetry.collector import Collected
+from edgepack.agent.telemetry.collector import Collected, Trouble
 from edgepack.agent.update.lifecycle import RESTING, TABLE, State, follow, mermaid, resume
 from edgepack.wire import histogram
-from edgepack.wire.messages import Telemetry
+from edgepack.wire.messages import BundleRef, RemoveModel, Telemetry
 from tests.simulators.world import PowerCutError, World, hook_says
 from tests.unit.agent.conftest import Releases
 
 RUNNING: tuple[State, ...] = tuple(state for state in TABLE if state not in RESTING)
-BEFORE_THE_SWITCH = ("DOWNLOADING", "VERIFIED", "STAGED", "PROBING")
+CANNOT_FAIL = ("ROLLING_BACK", "REMOVING")
+UPDATING: tuple[State, ...] = tuple(state for state in RUNNING if state != "REMOVING")
 
 
 def serves(world: World) -> int | None:
     return world.pointer.bundle.release if world.pointer else None
 
 
+def previous(world: World) -> BundleRef | None:
+    return world.journal.previous.bundle if world.journal.previous else None
+
+
 def test_every_state_has_a_row_and_leads_only_to_states() -> None:
     assert set(TABLE) == set(get_args(State))
     for row in TABLE.values():
-        for after in (row.success, row.failure, row.restart, row.newer, row.already):
+        for after in (row.success, row.failure, row.restart, row.newer, row.already, row.removal):
             assert after is None or after in TABLE
 
 
@@ -35,7 +40,7 @@ def test_every_running_state_ends_in_a_resting_one_whatever_happens() -> None:
             for _ in range(len(TABLE)):
                 if at in RESTING:
                     break
-                # ROLLING_BACK cannot fail: it is tried until it succeeds.
+                # What cannot fail is tried until it succeeds.
                 at = follow(at, "success" if TABLE[at].failure is None else outcome)
             assert at in RESTING
 
@@ -50,10 +55,10 @@ def test_an_outcome_that_a_state_cannot_have_is_a_bug() -> None:
 
 
 @pytest.mark.parametrize("state", RUNNING)
-def test_too_many_restarts_end_an_update_but_never_a_rollback(state: State) -> None:
+def test_too_many_restarts_end_an_update_but_never_a_rollback_or_removal(state: State) -> None:
     after = resume(state, restarts=11, max_restarts=10)
-    if state == "ROLLING_BACK":
-        assert after.state == "ROLLING_BACK"
+    if state in CANNOT_FAIL:
+        assert after.state == state
     else:
         assert after.state == TABLE[state].failure
         assert "restarted 11 times" in after.because
@@ -66,12 +71,14 @@ def test_the_diagram_shows_every_state_and_every_failure() -> None:
         assert f"{state} : {state}" in drawn
         if row.failure:
             assert f"{state} --> {row.failure} : failure" in drawn
+        if row.removal:
+            assert f"{state} --> {row.removal} : told to go" in drawn
 
 
 def test_an_update_walks_the_table_and_calls_the_hooks_in_order(
     world: World, releases: Releases
 ) -> None:
-    world.updater.offer(releases.two.desired(2, soak_s=3.0))
+    world.updater.offer(releases.two.order(2, soak_s=3.0))
     assert world.settle() == "COMMITTED"
     assert world.seen == [
         "OFFERED",
@@ -94,7 +101,7 @@ def test_an_update_walks_the_table_and_calls_the_hooks_in_order(
     assert serves(world) == 2
     assert world.pointer is not None
     assert world.pointer.committed
-    assert world.journal.previous == releases.one.ref
+    assert previous(world) == releases.one.ref
 
 
 FAILURES = {
@@ -113,7 +120,7 @@ def test_a_hook_that_refuses_ends_the_update_and_the_old_model_serves(
     world: World, releases: Releases, hook: str
 ) -> None:
     world.hook_answers[hook] = [hook_says("refuse", "hook x refused: NPU firmware 1.2 < 1.4")]
-    world.updater.offer(releases.two.desired(2))
+    world.updater.offer(releases.two.order(2))
     end, passed = FAILURES[hook]
     assert world.settle() == end
     assert all(state in world.seen for state in passed)
@@ -134,7 +141,7 @@ def test_a_hook_cannot_undo_what_is_decided(world: World, releases: Releases, ho
     if hook.startswith("rolled_back"):
         world.hook_answers["activating.after"] = [hook_says("refuse")]
         end = "ROLLED_BACK"
-    world.updater.offer(releases.two.desired(2))
+    world.updater.offer(releases.two.order(2))
     assert world.settle() == end
     assert serves(world) == (2 if end == "COMMITTED" else 1)
     assert hook in world.hooks_run
@@ -145,7 +152,7 @@ def test_what_staged_hooks_set_up_rolled_back_hooks_can_undo(
     world: World, releases: Releases, refusing: str
 ) -> None:
     world.hook_answers[refusing] = [hook_says("refuse")]
-    world.updater.offer(releases.two.desired(2))
+    world.updater.offer(releases.two.order(2))
     assert world.settle() == "ROLLED_BACK"
     assert world.hooks_run[-2:] == ["rolled_back.before", "rolled_back.after"]
 
@@ -153,7 +160,7 @@ def test_what_staged_hooks_set_up_rolled_back_hooks_can_undo(
 @pytest.mark.parametrize("hook", [*FAILURES, "committed.after"])
 def test_a_hook_that_asks_for_time_gets_it(world: World, releases: Releases, hook: str) -> None:
     world.hook_answers[hook] = [hook_says("retry"), hook_says("retry"), hook_says("go")]
-    world.updater.offer(releases.two.desired(2))
+    world.updater.offer(releases.two.order(2))
     began = world.now
     assert world.settle() == "COMMITTED"
     assert world.hooks_run.count(hook) == 3
@@ -165,11 +172,11 @@ def test_a_variant_that_is_wrong_here_is_passed_over_and_none_right_rolls_back(
     world: World, releases: Releases
 ) -> None:
     world.wrong = {"cpu"}
-    world.updater.offer(releases.two.desired(2))
+    world.updater.offer(releases.two.order(2))
     assert world.settle() == "COMMITTED"
     assert world.pointer is not None
     assert world.pointer.choice.chosen == "cpu-vnni"
-    world.updater.offer(releases.three.desired(3))
+    world.updater.offer(releases.three.order(3))
     assert world.settle() == "ROLLED_BACK"
     assert "cosine 0.2, at least 0.99 is needed" in world.journal.because
     assert serves(world) == 2
@@ -188,14 +195,14 @@ def windows(releases: Releases, *, failures: int, inferences: int) -> Collected:
         latency=latency.snapshot(),
         failures=failures,
     )
-    return Collected(telemetry=(told,), troubles=(), dropped=())
+    return Collected(telemetry=(told,))
 
 
 def test_real_inferences_that_fail_while_it_soaks_roll_it_back(
     world: World, releases: Releases
 ) -> None:
     world.collected = [windows(releases, failures=3, inferences=97)]
-    world.updater.offer(releases.two.desired(2, soak_s=60))
+    world.updater.offer(releases.two.order(2, soak_s=60))
     assert world.settle() == "ROLLED_BACK"
     assert world.journal.because == (
         "3 of 100 real inferences failed while it soaked, more than 1%"
@@ -205,13 +212,15 @@ def test_real_inferences_that_fail_while_it_soaks_roll_it_back(
 
 def test_a_rare_failure_while_it_soaks_is_borne(world: World, releases: Releases) -> None:
     world.collected = [windows(releases, failures=1, inferences=199)]
-    world.updater.offer(releases.two.desired(2, soak_s=60))
+    world.updater.offer(releases.two.order(2, soak_s=60))
     assert world.settle() == "COMMITTED"
 
 
 def test_a_process_that_cannot_serve_it_rolls_it_back(world: World, releases: Releases) -> None:
-    world.collected = [Collected(telemetry=(), troubles=("version 1 keeps serving",), dropped=())]
-    world.updater.offer(releases.two.desired(2, soak_s=60))
+    world.collected = [
+        Collected(troubles=(Trouble(model="tiny", because="version 1 keeps serving"),))
+    ]
+    world.updater.offer(releases.two.order(2, soak_s=60))
     assert world.settle() == "ROLLED_BACK"
     assert "version 1 keeps serving" in world.journal.because
 
@@ -225,7 +234,7 @@ def test_a_model_that_disappears_while_it_soaks_is_rolled_back(
             (slot / "model" / "cpu" / "model.onnx").unlink()
 
     world.on_move = vanish
-    world.updater.offer(releases.two.desired(2, soak_s=1))
+    world.updater.offer(releases.two.order(2, soak_s=1))
     assert world.settle() == "ROLLED_BACK"
     assert "disappeared from its slot" in world.journal.because
     assert serves(world) == 1
@@ -235,13 +244,13 @@ def test_the_first_model_of_a_device_that_fails_is_taken_away(
     fresh: World, releases: Releases
 ) -> None:
     fresh.hook_answers["activating.after"] = [hook_says("refuse")]
-    fresh.updater.offer(releases.one.desired(1))
+    fresh.updater.offer(releases.one.order(1))
     assert fresh.settle() == "ROLLED_BACK"
     assert fresh.pointer is None
     assert list((fresh.state_dir / "slots").iterdir()) == []
 
 
-@pytest.mark.parametrize("state", RUNNING)
+@pytest.mark.parametrize("state", UPDATING)
 def test_an_agent_that_dies_again_and_again_in_one_state_gives_the_update_up(
     world: World, releases: Releases, state: State
 ) -> None:
@@ -255,7 +264,7 @@ def test_an_agent_that_dies_again_and_again_in_one_state_gives_the_update_up(
     world.on_move = die
     if state == "ROLLING_BACK":
         world.hook_answers["activating.after"] = [hook_says("refuse")]
-    world.updater.offer(releases.two.desired(2))
+    world.updater.offer(releases.two.order(2))
     with pytest.raises(PowerCutError):
         world.settle()
     for _ in range(3):
@@ -269,33 +278,89 @@ def test_an_agent_that_dies_again_and_again_in_one_state_gives_the_update_up(
     assert serves(world) == 1
 
 
-@pytest.mark.parametrize("state", RUNNING)
+@pytest.mark.parametrize("state", UPDATING)
 def test_a_newer_offer_wins_in_every_state(world: World, releases: Releases, state: State) -> None:
     def offer_newer(reached: str) -> None:
         if reached == state:
             world.on_move = lambda _state: None
-            world.updater.offer(releases.three.desired(3))
+            world.updater.offer(releases.three.order(3))
 
     world.on_move = offer_newer
     if state == "ROLLING_BACK":
         world.hook_answers["activating.after"] = [hook_says("refuse"), hook_says("go")]
-    world.updater.offer(releases.two.desired(2, soak_s=5))
+    world.updater.offer(releases.two.order(2, soak_s=5))
     assert world.settle() == "COMMITTED"
     assert serves(world) == 3
-    assert world.journal.previous == releases.one.ref
+    assert previous(world) == releases.one.ref
     assert world.journal.acted_sequence == 3
     ends = [event.to_state for event in world.events("transition") if event.sequence == 2]
     assert ends[-1] == ("REJECTED" if state == "OFFERED" else "ROLLED_BACK")
+
+
+@pytest.mark.parametrize("state", [*UPDATING, "COMMITTED", "REJECTED"])
+def test_a_model_that_is_told_to_go_goes_from_every_state(
+    world: World, releases: Releases, state: State
+) -> None:
+    def tell(reached: str) -> None:
+        if reached == state:
+            world.on_move = lambda _state: None
+            world.updater.offer(RemoveModel(sequence=3, issued_at=0.0))
+
+    world.on_move = tell
+    if state in ("ROLLING_BACK", "REJECTED"):
+        hook = "activating.after" if state == "ROLLING_BACK" else "offered.before"
+        world.hook_answers[hook] = [hook_says("refuse"), hook_says("go")]
+    world.updater.offer(releases.two.order(2, soak_s=5))
+    assert world.settle() == "REMOVED"
+    assert world.pointer is None
+    assert list((world.state_dir / "slots").iterdir()) == []
+    assert world.journal.acted_sequence == 3
+    # It may come back, but not in an older release than was committed here.
+    world.updater.offer(releases.two.order(4))
+    assert world.settle() == "COMMITTED"
+    world.updater.offer(releases.one.order(5))
+    assert world.settle() == "REJECTED"
+
+
+def test_a_removal_that_is_interrupted_goes_on(world: World) -> None:
+    def die(reached: str) -> None:
+        if reached == "REMOVING":
+            raise PowerCutError
+
+    world.on_move = die
+    world.updater.offer(RemoveModel(sequence=2, issued_at=0.0))
+    with pytest.raises(PowerCutError):
+        world.settle()
+    world.on_move = lambda _state: None
+    world.restart()
+    assert world.settle() == "REMOVED"
+    assert world.pointer is None
+
+
+def test_an_offer_while_a_model_goes_is_taken_when_it_has_gone(
+    world: World, releases: Releases
+) -> None:
+    def offer(reached: str) -> None:
+        if reached == "REMOVING":
+            world.on_move = lambda _state: None
+            world.updater.offer(releases.three.order(3))
+
+    world.on_move = offer
+    world.updater.offer(RemoveModel(sequence=2, issued_at=0.0))
+    assert world.settle() == "COMMITTED"
+    assert "REMOVED" in world.seen
+    assert serves(world) == 3
+    assert previous(world) is None
 
 
 def test_a_newer_offer_of_the_same_bundle_is_adopted(world: World, releases: Releases) -> None:
     def offer_again(reached: str) -> None:
         if reached == "STAGED":
             world.on_move = lambda _state: None
-            assert world.updater.offer(releases.two.desired(7)) == "adopted"
+            assert world.updater.offer(releases.two.order(7)) == "adopted"
 
     world.on_move = offer_again
-    world.updater.offer(releases.two.desired(2))
+    world.updater.offer(releases.two.order(2))
     assert world.settle() == "COMMITTED"
     assert world.journal.offer is not None
     assert world.journal.offer.sequence == 7

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import edgepack.agent
-from edgepack.agent.state.pointer import write_pointer
+from tests.simulators.pointers import write_pointer
 from tests.unit.agent_runtime.examples import install_model
 
 DOCUMENTED = {

@@ -10,7 +10,7 @@ import pytest
 
 from edgepack.agent.serving import model as serving
 from edgepack.agent.serving.model import open_model
-from edgepack.agent.state.pointer import ActivePointer, write_pointer
+from edgepack.agent.state.pointer import ActivePointer, pointer_path
 from edgepack.agent.state.slots import slot_folder
 from edgepack.agent.telemetry import spool
 from edgepack.agent.telemetry.collector import LatencyCollector
@@ -18,6 +18,7 @@ from edgepack.bundle.manifest import MANIFEST_FILE
 from edgepack.errors import DeviceError
 from edgepack.wire.messages import Choice
 from tests.simulators.manifests import CPU
+from tests.simulators.pointers import write_pointer
 from tests.unit.agent_runtime.examples import install_model, make_inputs
 
 FAST_S = 0.005
@@ -54,15 +55,34 @@ def test_the_state_folder_may_come_from_the_environment(
 
 
 def test_without_an_active_model_opening_says_what_to_do(tmp_path: Path) -> None:
-    with pytest.raises(DeviceError, match="no model is active on this device") as caught:
+    with pytest.raises(DeviceError, match="no model 'tiny' is active on this device") as caught:
         open_model("tiny", tmp_path)
     assert "edgepack-agent install" in str(caught.value)
 
 
-def test_another_model_than_the_active_one_is_not_opened(tmp_path: Path) -> None:
+def test_a_model_that_is_not_here_is_not_opened_and_the_others_are_named(tmp_path: Path) -> None:
     write_pointer(tmp_path, install_model(tmp_path, 1, scale=1.0, name="other"))
-    with pytest.raises(DeviceError, match="the active model is 'other', not 'tiny'"):
+    with pytest.raises(DeviceError, match="no model 'tiny' is active") as caught:
         open_model("tiny", tmp_path)
+    assert "which has other" in str(caught.value)
+
+
+def test_a_name_that_no_model_can_have_is_no_way_out_of_the_folder(tmp_path: Path) -> None:
+    with pytest.raises(DeviceError, match=r"'\.\./tiny' is no name of a model"):
+        open_model("../tiny", tmp_path)
+
+
+def test_several_models_are_open_at_once_and_each_follows_its_own_pointer(tmp_path: Path) -> None:
+    for name, scale in (("tiny", 1.0), ("other", 10.0)):
+        write_pointer(tmp_path, install_model(tmp_path, 1, scale=scale, name=name))
+    with (
+        open_model("tiny", tmp_path, poll_s=FAST_S) as tiny,
+        open_model("other", tmp_path, poll_s=FAST_S) as other,
+    ):
+        write_pointer(tmp_path, install_model(tmp_path, 2, scale=2.0, name="other"))
+        wait_until(lambda: other.bundle.release == 2)
+        assert tiny.bundle.release == 1
+        assert other.run(make_inputs(1)[0])
 
 
 def test_a_slot_without_the_chosen_variant_or_without_files_is_an_error(tmp_path: Path) -> None:
@@ -105,17 +125,18 @@ def test_a_new_model_that_cannot_be_opened_leaves_the_old_one_serving_and_is_tol
         wait_until(lambda: model.bundle.release == 3)
     collected = LatencyCollector(tmp_path).collect()
     (trouble,) = collected.troubles
-    assert trouble.startswith("version 1.1.0 keeps serving, the new one failed: ")
-    assert "cannot open the model" in trouble
+    assert trouble.model == "tiny"
+    assert trouble.because.startswith("version 1.1.0 keeps serving, the new one failed: ")
+    assert "cannot open the model" in trouble.because
 
 
 def test_a_damaged_pointer_leaves_the_model_serving(tmp_path: Path) -> None:
     write_pointer(tmp_path, install_model(tmp_path, 1, scale=1.0))
     with open_model("tiny", tmp_path, poll_s=FAST_S) as model:
-        (tmp_path / "active.json").write_bytes(b"{")
+        pointer_path(tmp_path, "tiny").write_bytes(b"{")
         wait_until(lambda: bool(model.troubles))
         assert "the pointer to the active model is damaged" in model.troubles[0]
-        (tmp_path / "active.json").unlink()
+        pointer_path(tmp_path, "tiny").unlink()
         assert model.run(make_inputs(1)[0])
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from edgepack.agent.runtime.vendor_telemetry import VARIABLE
-from edgepack.agent.state.pointer import write_pointer
+from tests.simulators.pointers import write_pointer
 from tests.unit.agent_runtime.examples import install_model
 
 AGENT = Path(__file__).parents[3] / "agent"

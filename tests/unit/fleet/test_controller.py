@@ -10,7 +10,6 @@ from edgepack.errors import FleetError
 from edgepack.fleet.database import devices, records
 from edgepack.fleet.documents.rollouts import Selector
 from edgepack.fleet.rollouts import execution, status
-from edgepack.wire import topics
 from edgepack.wire.messages import (
     Event,
     Need,
@@ -23,7 +22,7 @@ def test_a_rollout_offers_and_a_commit_finishes_it(world: World) -> None:
     world.enroll("a")
     name = world.start()
     world.look()
-    (desired,) = world.told("a")
+    (desired,) = world.orders("a")
     assert desired.bundle == NEW
     assert desired.sequence == 1
     assert desired.rollout == name
@@ -75,7 +74,7 @@ def test_a_report_that_was_overtaken_changes_nothing(world: World) -> None:
     world.hear("a", says("DOWNLOADING", 1, count=4))
     assert world.inbox.counters["stale"] == 1
     with world.store.transaction() as session:
-        assert devices.list_devices(session)[0].state == "COMMITTED"
+        assert devices.list_devices(session)[0].models[0].state == "COMMITTED"
     assert world.view(name).counts == {"COMMITTED": 1}
 
 
@@ -112,9 +111,9 @@ def test_abort_tells_undecided_devices_to_stay_with_what_they_ran(world: World) 
             session, execution.find(session, name), because="x", recall="undecided", now=2.0
         )
     world.controller.publish(publications)
-    last = world.told("a")[-1]
+    last = world.orders("a")[-1]
     assert (last.bundle, last.rollback, last.sequence) == (OLD, True, 2)
-    assert world.published[-1] == (topics.desired("t", "b"), b""), "nothing is wanted of b any more"
+    assert world.told("b")[-1].models == {}, "nothing is wanted of b any more"
     world.hear("b", says("COMMITTED", 1, active=NEW))
     assert world.view(name).counts == {"WITHDRAWN": 2}, "what was withdrawn stays so"
 
@@ -130,7 +129,7 @@ def test_a_late_device_gets_the_newest_rollout_that_was_not_aborted(world: World
             session, execution.find(session, second), because="x", recall="all", now=2.0
         )
     world.enroll("late")
-    assert [d.rollout for d in world.told("late")] == [first]
+    assert [d.rollout for d in world.orders("late")] == [first]
     world.enroll("stranger", group="other")
     assert world.told("stranger") == []
 
@@ -141,7 +140,7 @@ def test_a_late_device_joins_the_last_wave_of_a_running_rollout(world: World) ->
     world.look()
     world.enroll("late")
     world.look()
-    assert [d.rollout for d in world.told("late")] == [name]
+    assert [d.rollout for d in world.orders("late")] == [name]
     world.hear("a", says("COMMITTED", 1, active=NEW))
     assert world.view(name).state == "RUNNING", "it waits for the late one"
 
@@ -245,7 +244,7 @@ def test_a_device_that_changes_its_group_stays_in_the_rollout_that_it_is_in(worl
     world.look()
     world.enroll("a", group="h")
     world.look()
-    assert [d.rollout for d in world.told("a")] == [first]
+    assert [d.rollout for d in world.orders("a")] == [first]
     assert len(world.view(second).assignments) == 1
 
 

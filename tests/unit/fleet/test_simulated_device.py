@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
+from msgspec.structs import replace
 
 from edgepack.bundle.chunks import fixed_chunks, offsets
 from edgepack.bundle.manifest import MANIFEST_FILE, decode_manifest
@@ -14,7 +15,7 @@ from edgepack.fleet.depot.plan import read_missing
 from edgepack.fleet.simulation.port import Port
 from edgepack.fleet.simulation.simulated_device import SimulatedDevice
 from edgepack.wire import topics
-from edgepack.wire.messages import Desired, FileRef, Need, Reported, decode, encode
+from edgepack.wire.messages import Desired, FileRef, Need, Reported, ReportedModel, decode, encode
 from tests.simulators.bundles import ExampleBundle, make_bundle
 
 
@@ -45,7 +46,7 @@ class OneDevice:
         if topic == topics.up("t", "sim-1", "need"):
             self.needs.append(decode(payload, Need))
         elif topic == topics.up("t", "sim-1", "reported"):
-            reported = decode(payload, Reported)
+            reported = decode(payload, Reported).models.get("tiny", ReportedModel())
             self.because = reported.because
             if self.states[-1:] != [reported.state]:
                 self.states.append(reported.state)
@@ -144,14 +145,8 @@ def test_a_manifest_that_cannot_be_read_is_refused_and_nothing_more_is_asked_for
 ) -> None:
     junk = b'{"schema_version": "9.9"}'
     ref = FileRef(path=MANIFEST_FILE, size_bytes=len(junk), sha256=hashlib.sha256(junk).hexdigest())
-    desired = Desired(
-        sequence=1,
-        rollout="r1",
-        bundle=bundle.ref,
-        manifest=ref,
-        signature=bundle.signature,
-        issued_at=0.0,
-    )
+    order = replace(bundle.order(1), manifest=ref)
+    desired = Desired(sequence=1, models={"tiny": order})
     it = OneDevice(bundle)
     it.offer(desired)
     it.pass_time(0.3)

@@ -24,6 +24,8 @@ from edgepack.wire.messages import (
     Desired,
     Message,
     Reported,
+    ReportedModel,
+    RunModel,
     Telemetry,
     decode,
     encode,
@@ -91,6 +93,11 @@ class World:
         topic = topics.desired("t", device)
         return [decode(payload, Desired) for t, payload in self.published if t == topic and payload]
 
+    def orders(self, device: str) -> list[RunModel]:
+        """What the device was told of its one model."""
+        told = (desired.models.get(NEW.name) for desired in self.told(device))
+        return [order for order in told if isinstance(order, RunModel)]
+
     def view(self, name: str) -> RolloutView:
         with self.store.transaction() as session:
             return status.show_rollout(session, execution.find(session, name))
@@ -123,15 +130,14 @@ def says(
     because: str = "",
 ) -> Reported:
     choice = Choice(wanted="", chosen="cpu", provider=PROVIDER, because="", is_fallback=False)
-    return Reported(
-        online=online,
-        at=1.0,
-        boot=boot,
-        count=count,
+    said = ReportedModel(
         state=state,
         because=because,
         sequence=sequence,
         active=Active(bundle=active, choice=choice, since=1.0) if active else None,
+    )
+    return Reported(
+        online=online, at=1.0, boot=boot, count=count, sequence=sequence, models={NEW.name: said}
     )
 
 

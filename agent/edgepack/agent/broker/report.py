@@ -1,13 +1,27 @@
-"""The device's report: its journal and pointer, as the controller sees them, and when. Pure."""
+"""The device's report: its journals and pointers, as the controller sees them, and when."""
 
 import zlib
 
-from edgepack.agent.state.pointer import ActivePointer
-from edgepack.agent.update.journal import Journal
-from edgepack.wire.messages import Active, DeviceFacts, Reported
+import msgspec
+
+from edgepack.agent.update.models import Models
+from edgepack.agent.update.updater import Updater
+from edgepack.wire.messages import (
+    MAX_MESSAGE_BYTES,
+    Active,
+    Reported,
+    ReportedModel,
+    RunModel,
+    encode,
+)
 
 HEARTBEAT_S = 60.0
 """The report is sent so often at least."""
+UNREADABLE = "UNREADABLE"
+"""State of a model whose files a newer edgepack wrote: it is left alone."""
+MAX_WARNINGS = 20
+_BUDGET_BYTES = MAX_MESSAGE_BYTES - 1024
+_BRIEF_TEXT = 200
 
 
 def report_due_s(device: str, *, is_news: bool) -> float:
@@ -22,43 +36,58 @@ def report_due_s(device: str, *, is_news: bool) -> float:
     return 10.0 + zlib.crc32(device.encode()) % 1000 / 100
 
 
-def make_report(
-    journal: Journal,
-    pointer: ActivePointer | None,
-    facts: DeviceFacts,
-    *,
-    progress: float,
-    boot: str,
-    count: int,
-    at: float,
-) -> Reported:
-    """Mirrors the journal.
-
-    Args:
-        journal: The journal as it was last saved.
-        pointer: What serves.
-        facts: What the device is.
-        progress: Share of the bytes that are there, 0..1.
-        boot: Random id of this process.
-        count: Number of this report.
-        at: Seconds since the epoch.
-    """
+def report_model(updater: Updater) -> ReportedModel:
+    """One model, as its journal and pointer have it."""
+    journal, pointer = updater.journal, updater.active
     offer = journal.offer
     active = None
     if pointer is not None:
         active = Active(bundle=pointer.bundle, choice=pointer.choice, since=pointer.since)
-    return Reported(
+    return ReportedModel(
+        state=UNREADABLE if updater.is_sealed else journal.state,
+        because=updater.trouble if updater.is_sealed else journal.because,
+        sequence=offer.sequence if offer else 0,
+        rollout=offer.rollout if offer else "",
+        target=offer.bundle if isinstance(offer, RunModel) else None,
+        active=active,
+        previous=journal.previous.bundle if journal.previous else None,
+        progress=updater.progress,
+    )
+
+
+def make_report(models: Models, *, sequence: int, boot: str, count: int, at: float) -> Reported:
+    """Mirrors the journals.
+
+    Args:
+        models: The models.
+        sequence: Sequence of the `Desired` that was heard last.
+        boot: Random id of this process.
+        count: Number of this report.
+        at: Seconds since the epoch.
+    """
+    report = Reported(
         online=True,
         at=at,
         boot=boot,
         count=count,
-        facts=facts,
-        state=journal.state,
-        because=journal.because,
-        sequence=offer.sequence if offer else 0,
-        rollout=offer.rollout if offer else "",
-        target=offer.bundle if offer else None,
-        active=active,
-        previous=journal.previous,
-        progress=progress,
+        facts=models.facts,
+        sequence=sequence,
+        models={updater.name: report_model(updater) for updater in models},
+        warnings=models.troubles[:MAX_WARNINGS],
     )
+    if len(encode(report)) <= _BUDGET_BYTES:
+        return report
+    brief = {name: _without_probes(model) for name, model in report.models.items()}
+    return msgspec.structs.replace(report, models=brief)
+
+
+def _without_probes(model: ReportedModel) -> ReportedModel:
+    """A model without what led to its choice: many of them must fit into one message."""
+    because = model.because[:_BRIEF_TEXT]
+    active = model.active
+    if active is not None:
+        choice = msgspec.structs.replace(
+            active.choice, probes=(), rejected={}, because=active.choice.because[:_BRIEF_TEXT]
+        )
+        active = msgspec.structs.replace(active, choice=choice)
+    return msgspec.structs.replace(model, because=because, active=active)

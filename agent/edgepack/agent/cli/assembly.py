@@ -17,18 +17,21 @@ from edgepack.agent.hooks.runner import check_hook_folder, run_hooks
 from edgepack.agent.runtime.facts import read_device_facts
 from edgepack.agent.runtime.probe import probe_variant
 from edgepack.agent.runtime.verdicts import Verdicts, circumstances_of
-from edgepack.agent.state.pointer import read_pointer
 from edgepack.agent.state.slots import Slots
 from edgepack.agent.telemetry.buffer import TelemetryBuffer
 from edgepack.agent.update.dependencies import AgentDependencies, Link, Tools
-from edgepack.agent.update.journal import JournalStore
-from edgepack.agent.update.updater import Updater
+from edgepack.agent.update.models import Models
+from edgepack.agent.update.work import Bench, InlineBench, ThreadBench
 from edgepack.bundle.keys import PublicKey, load_public_key
 from edgepack.bundle.manifest import Variant
 from edgepack.errors import DeviceError
+from edgepack.halt import Halt
 from edgepack.wire.messages import ProbeResult
 
 log = logging.getLogger(__name__)
+
+BENCH_STOP_S = 2.0
+"""How long a stopping agent waits for a probe or a hook that it killed."""
 
 
 def run_daemon(config: AgentConfig, broker: BrokerConfig) -> None:
@@ -38,14 +41,16 @@ def run_daemon(config: AgentConfig, broker: BrokerConfig) -> None:
         EdgepackError: The settings name what is not usable, or a fault ended the agent.
     """
     boot, inbox, stop = secrets.token_hex(8), Inbox(), threading.Event()
-    telemetry = TelemetryBuffer(Path(config.state_dir))
+    telemetry, bench = TelemetryBuffer(Path(config.state_dir)), ThreadBench(inbox.wake)
     connection = Connection(config, broker, inbox, boot=boot, rng=random.Random())
     agent = Agent(
         config,
         inbox,
         connection,
         telemetry,
-        lambda notify: assemble_updater(config, BrokerLink(connection), telemetry, notify),
+        lambda notify: assemble_models(
+            config, BrokerLink(connection), telemetry, notify, bench=bench
+        ),
         boot=boot,
     )
     stop_on_signals(stop, inbox)
@@ -57,16 +62,23 @@ def run_daemon(config: AgentConfig, broker: BrokerConfig) -> None:
         log.exception("the agent stops")
         raise DeviceError(f"the agent stopped because of a fault: {error}") from error
     finally:
+        if not bench.stop(BENCH_STOP_S):
+            log.warning("what was done beside the loop did not end within %g s", BENCH_STOP_S)
         connection.stop()
 
 
-def assemble_updater(
-    config: AgentConfig, link: Link, telemetry: TelemetryBuffer, notify: Callable[[], None]
-) -> Updater:
-    """Makes the updater with all that it needs of this device.
+def assemble_models(
+    config: AgentConfig,
+    link: Link,
+    telemetry: TelemetryBuffer,
+    notify: Callable[[], None] = lambda: None,
+    *,
+    bench: Bench | None = None,
+) -> Models:
+    """Makes the models with all that they need of this device.
 
     Raises:
-        EdgepackError: A key, a hook folder or the pointer is not usable.
+        EdgepackError: A key or a hook folder is not usable.
     """
     state_dir = Path(config.state_dir)
     if config.hooks.folder:
@@ -74,30 +86,32 @@ def assemble_updater(
     verdicts = Verdicts(state_dir)
     tools = Tools(
         read_facts=lambda: read_device_facts(config.providers),
-        probe=lambda folder, variant: _probe(folder, variant, config, verdicts),
-        run_hooks=lambda stage, when, folders, facts: run_hooks(
-            stage, when, folders, facts, config.hooks.timeout_s
+        probe=lambda folder, variant, halt: _probe(folder, variant, config, verdicts, halt),
+        run_hooks=lambda stage, when, folders, facts, halt: run_hooks(
+            stage, when, folders, facts, config.hooks.timeout_s, halt=halt
         ),
         collect=telemetry.collect,
     )
     deps = AgentDependencies(
         config=config,
         keys=load_trusted_keys(config),
-        store=JournalStore(state_dir, read_pointer(state_dir)),
         slots=Slots(state_dir),
         tools=tools,
         link=link,
+        bench=bench or InlineBench(),
     )
-    return Updater(deps, notify)
+    return Models(deps, notify)
 
 
-def _probe(folder: Path, variant: Variant, config: AgentConfig, verdicts: Verdicts) -> ProbeResult:
+def _probe(
+    folder: Path, variant: Variant, config: AgentConfig, verdicts: Verdicts, halt: Halt
+) -> ProbeResult:
     """Probes a variant of the bundle in a slot, unless it was right here and nothing changed."""
     threads = config.providers.threads
     facts = read_device_facts(config.providers)
     return verdicts.reach(
         circumstances_of(folder.name, variant, facts, threads=threads),
-        lambda: probe_variant(folder, variant, config=config.probe, threads=threads),
+        lambda: probe_variant(folder, variant, config=config.probe, threads=threads, halt=halt),
     )
 
 

@@ -2,18 +2,27 @@
 
 import logging
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import click
 
-from edgepack.agent.cli.assembly import assemble_updater, load_trusted_keys, run_daemon
+from edgepack.agent.cli.assembly import assemble_models, load_trusted_keys, run_daemon
 from edgepack.agent.cli.describe import describe_facts, describe_status
-from edgepack.agent.config import read_config
+from edgepack.agent.config import AgentConfig, read_config
 from edgepack.agent.runtime.facts import read_device_facts
 from edgepack.agent.state.lock import lock_state_dir
+from edgepack.agent.state.slots import slot_folder
 from edgepack.agent.telemetry.buffer import TelemetryBuffer
-from edgepack.agent.update.local_install import LocalLink, local_offer
-from edgepack.agent.update.local_install import install as install_locally
+from edgepack.agent.update.local_install import (
+    LocalLink,
+    carry_out,
+    local_offer,
+    removal,
+    rollback_offer,
+)
+from edgepack.agent.update.models import Models
 from edgepack.agent.update.status import read_status
 from edgepack.bundle.forms import open_bundle
 from edgepack.bundle.verify import verify_folder
@@ -85,21 +94,56 @@ def run(config_path: Path, verbose: bool) -> None:
 def install(bundle: Path, config_path: Path, soak_s: float, rollback: bool, as_json: bool) -> None:
     """Install BUNDLE, a folder or an archive, without a network.
 
-    The way is that of a rollout: the same checks, the same probe, the same switch.
+    The way is that of a rollout: the same checks, the same probe, the same switch. The other models
+    of this device stay as they are.
 
     \b
     Example:
       edgepack-agent install ocr-1.2.0.edgepack --config agent.toml --soak 0
     """
-    _log_to_stderr(verbose=False)
-    config = read_config(config_path)
-    state_dir = Path(config.state_dir)
-    with lock_state_dir(state_dir), open_bundle(bundle) as folder:
+    with _stopped_agent(config_path) as config, open_bundle(bundle) as folder:
         verified = verify_folder(folder, load_trusted_keys(config))
         link = LocalLink(verified)
-        updater = assemble_updater(config, link, TelemetryBuffer(state_dir), lambda: None)
-        install_locally(updater, link, local_offer(verified, soak_s=soak_s, rollback=rollback))
+        offer = local_offer(verified, soak_s=soak_s, rollback=rollback)
+        carry_out(_models(config, link), link, offer.bundle.name, offer)
+    _show_status(Path(config.state_dir), as_json=as_json)
+
+
+@cli.command()
+@click.argument("name")
+@_config_option
+@_json_option
+def rollback(name: str, config_path: Path, as_json: bool) -> None:
+    """Go back to the release of model NAME that was committed before, from its slot.
+
+    \b
+    Example:
+      edgepack-agent rollback ocr --config agent.toml
+    """
+    with _stopped_agent(config_path) as config:
+        link, state_dir = LocalLink(), Path(config.state_dir)
+        models = _models(config, link)
+        offer = rollback_offer(models, name, lambda digest: slot_folder(state_dir, digest))
+        carry_out(models, link, name, offer)
     _show_status(state_dir, as_json=as_json)
+
+
+@cli.command()
+@click.argument("name")
+@_config_option
+@_json_option
+def remove(name: str, config_path: Path, as_json: bool) -> None:
+    """Remove model NAME with its files; an older release of it stays refused.
+
+    \b
+    Example:
+      edgepack-agent remove ocr --config agent.toml
+    """
+    with _stopped_agent(config_path) as config:
+        link = LocalLink()
+        models = _models(config, link)
+        carry_out(models, link, name, removal(models, name))
+    _show_status(Path(config.state_dir), as_json=as_json)
 
 
 @cli.command()
@@ -111,7 +155,7 @@ def install(bundle: Path, config_path: Path, soak_s: float, rollback: bool, as_j
 )
 @_json_option
 def status(config_path: Path, state_dir: Path | None, as_json: bool) -> None:
-    """Show what serves and where the latest update is.
+    """Show each model: what serves, and where its latest update is.
 
     \b
     Example:
@@ -142,6 +186,21 @@ def main() -> None:
     except EdgepackError as error:
         click.echo(f"error: {error}", err=True)
         sys.exit(1)
+
+
+@contextmanager
+def _stopped_agent(config_path: Path) -> Iterator[AgentConfig]:
+    """The settings of an agent that does not run, and does not while this lasts."""
+    _log_to_stderr(verbose=False)
+    config = read_config(config_path)
+    with lock_state_dir(Path(config.state_dir)):
+        yield config
+
+
+def _models(config: AgentConfig, link: LocalLink) -> Models:
+    models = assemble_models(config, link, TelemetryBuffer(Path(config.state_dir)))
+    models.start()
+    return models
 
 
 def _log_to_stderr(*, verbose: bool) -> None:

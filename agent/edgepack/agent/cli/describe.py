@@ -1,33 +1,44 @@
 """What the commands find, as lines for a person."""
 
 import time
+from collections.abc import Iterator
 
-from edgepack.agent.update.status import Status
+from edgepack.agent.update.status import ModelStatus, Status
 from edgepack.wire.messages import BundleRef, DeviceFacts, ProviderFacts
 
 
 def describe_status(status: Status) -> str:
     """The status as lines for a person."""
     lines = [f"agent     {'running' if status.is_running else 'not running'}"]
-    active = status.active
-    if active is None:
-        lines.append("active    nothing: no model was installed")
+    if not status.models:
+        lines.append("models    none: no model was installed")
+    for name, model in status.models.items():
+        lines += ["", *_describe_model(name, model)]
+    return "\n".join(lines)
+
+
+def _describe_model(name: str, model: ModelStatus) -> Iterator[str]:
+    yield f"model     {name}"
+    active = model.active
+    if model.trouble:
+        yield f"active    cannot be read: {model.trouble}"
+    elif active is None:
+        yield "active    nothing"
     else:
         kept = "" if active.committed else ", not committed yet"
         since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(active.since))
-        lines.append(f"active    {_title(active.bundle)} since {since}{kept}")
-        lines.append(f"variant   {active.choice.chosen} on {active.choice.provider}")
-        lines.append(f"because   {active.choice.because}")
+        yield f"active    {_title(active.bundle)} since {since}{kept}"
+        yield f"variant   {active.choice.chosen} on {active.choice.provider}"
+        yield f"because   {active.choice.because}"
         if active.choice.is_fallback:
-            lines.append(f"fallback  {active.choice.wanted} was wanted")
-    if status.previous:
-        lines.append(f"previous  {_title(status.previous)}")
-    lines.append(f"update    {status.state}{_about(status)}")
-    if status.because:
-        lines.append(f"          {status.because}")
-    if status.pending:
-        lines.append(f"next      {_title(status.pending)}")
-    return "\n".join(lines)
+            yield f"fallback  {active.choice.wanted} was wanted"
+    if model.previous:
+        yield f"previous  {_title(model.previous)}"
+    yield f"update    {model.state}{_about(model)}"
+    if model.because:
+        yield f"          {model.because}"
+    if model.pending:
+        yield f"next      {_title(model.pending)}"
 
 
 def describe_facts(facts: DeviceFacts) -> str:
@@ -59,11 +70,11 @@ def _describe_provider(provider: ProviderFacts) -> tuple[str, ...]:
     return (mark, provider.name, ", ".join(provider.devices), because)
 
 
-def _about(status: Status) -> str:
-    if status.target is None:
+def _about(model: ModelStatus) -> str:
+    if model.target is None:
         return ""
-    rollout = f" (rollout {status.rollout})" if status.rollout else ""
-    return f": {_title(status.target)}{rollout}"
+    rollout = f" (rollout {model.rollout})" if model.rollout else ""
+    return f": {_title(model.target)}{rollout}"
 
 
 def _title(bundle: BundleRef) -> str:

@@ -1,9 +1,10 @@
-"""The agent's loop: one thread that takes what came, goes on with the update, and reports."""
+"""The agent's loop: one thread that takes what came, goes on with the updates, and reports."""
 
 import logging
 import threading
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable
+from itertools import chain
 
 from edgepack.agent.broker.inbox import Acknowledged, Arrived, Connected, Inbox, Item
 from edgepack.agent.broker.link import Publisher
@@ -11,7 +12,8 @@ from edgepack.agent.broker.report import make_report, report_due_s
 from edgepack.agent.config import AgentConfig
 from edgepack.agent.telemetry.buffer import TelemetryBuffer
 from edgepack.agent.update.dependencies import Clock
-from edgepack.agent.update.updater import Updater
+from edgepack.agent.update.models import Models
+from edgepack.agent.update.updater import MAX_TEXT
 from edgepack.bundle.metadata import MAX_CHUNK_BYTES
 from edgepack.errors import TransferError
 from edgepack.wire import topics
@@ -22,19 +24,21 @@ log = logging.getLogger(__name__)
 PROGRESS_STEP = 0.1
 IDLE_S = 5.0
 BATCH = 64
-"""Messages taken before the update goes on."""
+"""Messages taken before the updates go on."""
+MAX_OWN_EVENTS = 16
+"""Events that are about no model and wait for the broker; the oldest go first."""
 _INDEX_BYTES = 4
 
 
 class Agent:
-    """Ties the update to the broker.
+    """Ties the models to the broker.
 
     Args:
         config: The agent's settings.
         inbox: What came.
         publisher: Where messages go.
         telemetry: Latency reports to send.
-        make_updater: Makes the updater; it gets what to call after every transition.
+        make_models: Makes the models; it gets what to call after every transition.
         clock: The time.
     """
 
@@ -44,7 +48,7 @@ class Agent:
         inbox: Inbox,
         publisher: Publisher,
         telemetry: TelemetryBuffer,
-        make_updater: Callable[[Callable[[], None]], Updater],
+        make_models: Callable[[Callable[[], None]], Models],
         *,
         boot: str,
         clock: Clock | None = None,
@@ -58,26 +62,28 @@ class Agent:
         self._count = 0
         self._reported_at = 0.0
         self._is_news = True
+        self._heard_sequence = 0
         self._reported_progress = 0.0
         self._telemetry_at = self._clock.monotonic() + config.limits.telemetry_interval_s
+        self._unheard: deque[Event] = deque(maxlen=MAX_OWN_EVENTS)
         self._in_flight: dict[int, Event] = {}
-        self._updater = make_updater(self._report)
+        self._models = make_models(self._report)
         self.dropped: Counter[str] = Counter()
 
     def start(self) -> None:
-        """Goes on with what the journal says."""
-        self._updater.start()
+        """Goes on with what the journals say."""
+        self._models.start()
 
     def run(self, stop: threading.Event) -> None:
         """Works until it is told to stop."""
         self.start()
         while not stop.is_set():
             self.turn()
-        self._updater.suspend()
+        self._models.suspend()
 
     def turn(self) -> None:
         """One turn of the loop: goes on, waits for messages, takes a batch of them."""
-        wait_s = self._updater.advance()
+        wait_s = self._models.advance()
         now = self._clock.monotonic()
         self._report_when_due(now)
         until_telemetry_s = max(0.0, self._telemetry_at - now)
@@ -94,11 +100,11 @@ class Agent:
         match item:
             case Connected():
                 self._report()
-                self._updater.note_connected()
+                self._models.note_connected()
             case Acknowledged(message_id=message_id):
                 event = self._in_flight.pop(message_id, None)
                 if event is not None:
-                    self._updater.note_sent(event)
+                    self._note_sent(event)
             case Arrived(topic=topic, payload=payload):
                 self._take_message(topic, payload)
 
@@ -114,18 +120,37 @@ class Agent:
 
     def _take_offer(self, payload: bytes) -> None:
         if not payload:
-            return  # A retained offer was taken away: there is nothing to want.
+            return  # What was retained was taken away: there is nothing to want.
         try:
             desired = decode(payload, Desired)
-            heard = self._updater.offer(desired)
+            self._heard_sequence = desired.sequence
+            heard = self._models.take(desired)
         except TransferError as error:
             self._drop("malformed offer", error.problem)
-            self._updater.note_malformed(error.problem)
+            self._unheard.append(
+                Event(
+                    at=self._clock.wall(),
+                    kind="refused",
+                    bundle="none",
+                    because=error.problem[:MAX_TEXT],
+                )
+            )
+            self._report()
         except OSError as error:
             # It is said again: the controller answers the next report.
+            self._heard_sequence = 0
             self._drop("offer not kept", str(error))
         else:
-            log.debug("offer sequence=%d %s", desired.sequence, heard)
+            log.debug("desired sequence=%d %s", desired.sequence, heard)
+            if set(heard.values()) <= {"known"}:
+                self._report()
+
+    def _note_sent(self, event: Event) -> None:
+        """The broker has acknowledged an event."""
+        if event.model in self._models:
+            self._models[event.model].note_sent(event)
+        elif event in self._unheard:
+            self._unheard.remove(event)
 
     def _take_chunk(self, sha256: str, payload: bytes) -> None:
         content = payload[_INDEX_BYTES:]
@@ -135,7 +160,7 @@ class Agent:
             self._drop("chunk too long", sha256)
         else:
             index = int.from_bytes(payload[:_INDEX_BYTES], "big")
-            received = self._updater.accept_chunk(sha256, index, content)
+            received = self._models.accept_chunk(sha256, index, content)
             if received == "bad":
                 self._drop("bad chunk", f"{sha256} chunk {index}")
             elif received == "unwanted":
@@ -149,8 +174,8 @@ class Agent:
             log.warning("dropped=%s count=%d detail=%s", reason, count, ascii(detail)[:300])
 
     def _report_when_due(self, now: float) -> None:
-        """Sends what is due: a report when the download got on or a heartbeat is due, latencies."""
-        progress = self._updater.progress
+        """Sends what is due: a report when a download got on or a heartbeat is due, latencies."""
+        progress = self._progress()
         has_moved = abs(progress - self._reported_progress) >= PROGRESS_STEP
         due_s = report_due_s(self._config.device, is_news=self._is_news)
         if has_moved or now - self._reported_at >= due_s:
@@ -160,26 +185,29 @@ class Agent:
             self._telemetry_at = now + self._config.limits.telemetry_interval_s
             self._publish_latency()
 
+    def _progress(self) -> float:
+        """Of all downloads together; it moves when any of them does."""
+        return sum(updater.progress for updater in self._models)
+
     def _report(self) -> None:
         """Sends the report, and the events that the broker has not acknowledged."""
         self._reported_at = self._clock.monotonic()
         self._is_news = True
-        self._reported_progress = self._updater.progress
+        self._reported_progress = self._progress()
         if not self._publisher.is_connected:
             return
         self._count += 1
         report = make_report(
-            self._updater.journal,
-            self._updater.active,
-            self._updater.facts,
-            progress=self._reported_progress,
+            self._models,
+            sequence=self._heard_sequence,
             boot=self._boot,
             count=self._count,
             at=self._clock.wall(),
         )
         self._publisher.publish("reported", report, retain=True)
         waiting = {id(event) for event in self._in_flight.values()}
-        for event in self._updater.journal.outbox:
+        outboxes = (updater.journal.outbox for updater in self._models)
+        for event in chain(*outboxes, tuple(self._unheard)):
             if id(event) not in waiting:
                 message_id = self._publisher.publish("event", event)
                 if message_id is not None:

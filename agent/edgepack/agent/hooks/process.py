@@ -11,6 +11,8 @@ from typing import IO
 
 import msgspec
 
+from edgepack.halt import NEVER, Halt
+
 _POLL_S = 0.02
 _READ_BYTES = 64 * 1024
 
@@ -59,7 +61,12 @@ class _Output:
 
 
 def run_process(
-    program: Path, environment: dict[str, str], *, timeout_s: float, output_limit_bytes: int
+    program: Path,
+    environment: dict[str, str],
+    *,
+    timeout_s: float,
+    output_limit_bytes: int,
+    halt: Halt = NEVER,
 ) -> EndedHook:
     """Runs a program in a process group of its own and ends the whole group with it.
 
@@ -71,9 +78,11 @@ def run_process(
         environment: Its whole environment.
         timeout_s: Time after which it is killed.
         output_limit_bytes: How much of its output is kept; the rest is read and dropped.
+        halt: Kills it before its time.
 
     Raises:
         OSError: It could not be started.
+        HaltedError: It was killed because of `halt`.
     """
     process = subprocess.Popen(
         [str(program)],
@@ -88,7 +97,7 @@ def run_process(
     assert process.stdout is not None  # PIPE was asked for
     with process.stdout as pipe:
         try:
-            ended_in_time = _read_until_exit(process.pid, pipe, output, timeout_s)
+            ended_in_time = _read_until_exit(process.pid, pipe, output, timeout_s, halt)
         finally:
             # The program is not reaped yet, so its group's number cannot belong to others.
             with contextlib.suppress(ProcessLookupError):
@@ -104,13 +113,16 @@ def run_process(
     return EndedHook(exit_code=code, signal_name="", timed_out=False, output=output.text())
 
 
-def _read_until_exit(pid: int, pipe: IO[bytes], output: _Output, timeout_s: float) -> bool:
+def _read_until_exit(
+    pid: int, pipe: IO[bytes], output: _Output, timeout_s: float, halt: Halt
+) -> bool:
     """Reads output until the process has ended; False when its time is over first."""
     deadline = time.monotonic() + timeout_s
     os.set_blocking(pipe.fileno(), False)
     with selectors.DefaultSelector() as selector:
         selector.register(pipe, selectors.EVENT_READ)
         while os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
+            halt.check()
             if time.monotonic() >= deadline:
                 return False
             for _ready in selector.select(_POLL_S):

@@ -17,6 +17,7 @@ import msgspec
 from edgepack.agent.hooks.files import HOOK_PATH, find_hooks, why_not_runnable
 from edgepack.agent.hooks.process import EndedHook, run_process
 from edgepack.errors import DeviceError
+from edgepack.halt import NEVER, Halt
 from edgepack.wire.messages import BundleRef, Choice
 
 log = logging.getLogger(__name__)
@@ -51,7 +52,13 @@ class HookVerdict(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def run_hooks(
-    stage: str, when: str, folders: Sequence[Path], facts: Mapping[str, str], timeout_s: float
+    stage: str,
+    when: str,
+    folders: Sequence[Path],
+    facts: Mapping[str, str],
+    timeout_s: float,
+    *,
+    halt: Halt = NEVER,
 ) -> HookVerdict:
     """Runs the hooks of one stage, folder by folder and in name order, until one does not say go.
 
@@ -61,6 +68,7 @@ def run_hooks(
         folders: Hook folders: the device's own, then the bundle's; a missing one has no hooks.
         facts: What a hook may know; `{"bundle_name": "ocr"}` becomes `EDGEPACK_BUNDLE_NAME=ocr`.
         timeout_s: Time limit of each hook.
+        halt: Kills the hook that runs, and begins no other.
 
     Returns:
         The verdict. What is wrong with a hook or its folder is a refusal that says so, since a
@@ -68,6 +76,7 @@ def run_hooks(
 
     Raises:
         ValueError: `stage`, `when` or the name of a fact is none.
+        HaltedError: Because of `halt`.
     """
     if stage not in STAGES or when not in WHENS:
         raise ValueError(f"no hook stage {stage}.{when}; stages: {', '.join(STAGES)}")
@@ -79,7 +88,7 @@ def run_hooks(
         except DeviceError as error:
             return _refusal(str(error.found_in), error.problem)
         for hook in hooks:
-            verdict = _run_one(hook, environment, timeout_s)
+            verdict = _run_one(hook, environment, timeout_s, halt)
             log.info("hook=%s verdict=%s because=%s", hook, verdict.verdict, verdict.because)
             if verdict.verdict != "go":
                 return verdict
@@ -160,12 +169,16 @@ def _environment(stage: str, when: str, facts: Mapping[str, str]) -> dict[str, s
     return environment
 
 
-def _run_one(hook: Path, environment: dict[str, str], timeout_s: float) -> HookVerdict:
+def _run_one(hook: Path, environment: dict[str, str], timeout_s: float, halt: Halt) -> HookVerdict:
     if problem := why_not_runnable(hook):
         return _refusal(str(hook), f"hook {hook.name} {problem}")
     try:
         ended = run_process(
-            hook, environment, timeout_s=timeout_s, output_limit_bytes=OUTPUT_LIMIT_BYTES
+            hook,
+            environment,
+            timeout_s=timeout_s,
+            output_limit_bytes=OUTPUT_LIMIT_BYTES,
+            halt=halt,
         )
     except OSError as error:
         return _refusal(str(hook), f"hook {hook.name} could not be started: {error}")

@@ -14,17 +14,20 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Sequence
 from typing import BinaryIO
 
 import msgspec
 
 from edgepack.agent.runtime.runtime_words import without_colour
+from edgepack.halt import NEVER, Halt
 
 _STDERR_TAIL_BYTES = 4096
 _PR_SET_PDEATHSIG = 1
 """Of Linux's prctl(2)."""
 
+_POLL_S = 0.02
 _GRACE_S = 5.0
 """A child whose parent is gone ends itself this long after its limit."""
 
@@ -41,37 +44,58 @@ class Ending(msgspec.Struct, frozen=True, kw_only=True):
     because: str
 
 
-def run_child(command: Sequence[str], request: bytes, *, timeout_s: float) -> Ending:
+def run_child(
+    command: Sequence[str], request: bytes, *, timeout_s: float, halt: Halt = NEVER
+) -> Ending:
     """Runs a child to its end, or ends it at its limit with all that it started.
+
+    Its answer goes to a file, not a pipe: whoever else holds a pipe open, such as a process that it
+    left behind, would make its reader wait.
 
     Args:
         command: Program and arguments.
         request: Bytes for its stdin.
         timeout_s: Limit in seconds, from its start.
+        halt: Ends it before its limit.
 
     Returns:
         Its answer: the last line of its stdout; or why there is none.
+
+    Raises:
+        HaltedError: It was ended because of `halt`.
     """
-    with tempfile.TemporaryFile() as errors:
+    with (
+        tempfile.TemporaryFile() as asked,
+        tempfile.TemporaryFile() as answered,
+        tempfile.TemporaryFile() as errors,
+    ):
+        asked.write(request)
+        asked.seek(0)
         child = subprocess.Popen(
-            command,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=errors,
-            start_new_session=True,
+            command, stdin=asked, stdout=answered, stderr=errors, start_new_session=True
         )
         try:
-            output, _ = child.communicate(request, timeout=timeout_s)
-        except subprocess.TimeoutExpired:
+            has_ended = _wait(child, timeout_s, halt)
+        finally:
             end_group(child)
+        if not has_ended:
             return Ending(answer=None, because=f"no answer within {timeout_s:g} s")
-        except BaseException:
-            end_group(child)
-            raise
-        lines = output.splitlines()
+        answered.seek(0)
+        lines = answered.read().splitlines()
         if child.returncode or not lines:
             return Ending(answer=None, because=describe_end(child.returncode, errors))
     return Ending(answer=lines[-1], because="")
+
+
+def _wait(child: "subprocess.Popen[bytes]", timeout_s: float, halt: Halt) -> bool:
+    """Waits until a child has ended, which stays unreaped; False when its time is over first."""
+    deadline = time.monotonic() + timeout_s
+    while os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
+        halt.check()
+        if time.monotonic() >= deadline:
+            return False
+        halt.wait(_POLL_S)
+    return True
 
 
 def end_group(child: "subprocess.Popen[bytes]") -> None:

@@ -23,6 +23,7 @@ from edgepack.agent.runtime.sessions import Tensor
 from edgepack.bundle.golden import Golden, compare_outputs, read_golden
 from edgepack.bundle.manifest import GOLDEN_FILE, Placement, Variant
 from edgepack.errors import EdgepackError
+from edgepack.halt import NEVER, Halt
 from edgepack.wire.messages import ProbeResult
 
 logger = logging.getLogger(__name__)
@@ -87,6 +88,7 @@ def probe_variant(
     config: ProbeConfig,
     threads: int = 0,
     command: Sequence[str] = CHILD,
+    halt: Halt = NEVER,
 ) -> ProbeResult:
     """Runs a candidate's golden samples in a child process and judges what came out.
 
@@ -96,9 +98,13 @@ def probe_variant(
         config: Time limit and number of timed runs.
         threads: Threads within an operator; 0 leaves it to ONNX Runtime.
         command: The child.
+        halt: Ends it early.
 
     Returns:
         The verdict. Whatever goes wrong with the candidate is one, never an exception.
+
+    Raises:
+        HaltedError: Because of `halt`.
     """
     request = ProbeRequest(
         bundle_folder=str(bundle_folder),
@@ -108,7 +114,7 @@ def probe_variant(
         runs=config.runs,
         threads=threads,
     )
-    ending = run_child(command, msgspec.json.encode(request), timeout_s=config.timeout_s)
+    ending = run_child(command, msgspec.json.encode(request), timeout_s=config.timeout_s, halt=halt)
     return read_ending(variant, ending)
 
 

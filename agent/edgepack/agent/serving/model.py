@@ -1,4 +1,4 @@
-"""The active model, for an application: opened by name, swapped beneath it as updates come.
+"""A model, for an application: opened by name, swapped beneath it as updates come.
 
     with open_model("line-orientation") as model:
         outputs = model.run({"x": pixels})
@@ -17,7 +17,12 @@ from types import TracebackType
 
 from edgepack.agent.runtime.opening import open_session
 from edgepack.agent.runtime.sessions import Session, SessionTensor, Tensor
-from edgepack.agent.state.pointer import ActivePointer, pointer_path, read_pointer
+from edgepack.agent.state.pointer import (
+    ActivePointer,
+    active_models,
+    pointer_path,
+    read_pointer,
+)
 from edgepack.agent.state.slots import slot_folder
 from edgepack.agent.telemetry.spool import Record
 from edgepack.bundle.golden import read_golden
@@ -78,6 +83,7 @@ class Model:
     def __init__(self, name: str, state_dir: Path, *, threads: int, poll_s: float) -> None:
         self._name = name
         self._state_dir = state_dir
+        self._pointer_path = _pointer_path(state_dir, name)
         self._threads = threads
         self._poll_s = poll_s
         self._records: dict[tuple[str, str, str], Record] = {}
@@ -176,13 +182,9 @@ class Model:
         """Opens the active model; when the pointer moves meanwhile, the newer one."""
         for _ in range(_OPENING_TRIES):
             stamp = self._look()
-            pointer = read_pointer(self._state_dir)
+            pointer = read_pointer(self._state_dir, self._name)
             if pointer is None:
-                raise DeviceError(
-                    "no model is active on this device",
-                    found_in=str(pointer_path(self._state_dir)),
-                    remedy="edgepack-agent install BUNDLE, or wait for a rollout",
-                )
+                raise self._is_not_here()
             try:
                 return stamp, self._open(pointer)
             except (DeviceError, BundleError):
@@ -190,22 +192,24 @@ class Model:
                     raise
         raise DeviceError(f"the active model changed {_OPENING_TRIES} times while it was opened")
 
+    def _is_not_here(self) -> DeviceError:
+        active = ", ".join(active_models(self._state_dir))
+        return DeviceError(
+            f"no model '{self._name}' is active on this device",
+            found_in=f"{self._state_dir}, which has {active or 'no model'}",
+            remedy="edgepack-agent install BUNDLE, or wait for a rollout",
+        )
+
     def _look(self) -> tuple[int, ...]:
         """What tells one pointer file from the next; empty when there is none."""
         try:
-            status = pointer_path(self._state_dir).stat()
+            status = self._pointer_path.stat()
         except FileNotFoundError:
             return ()
         return (status.st_ino, status.st_mtime_ns, status.st_size)
 
     def _open(self, pointer: ActivePointer) -> OpenedModel:
         """Opens a model and runs it once, so that the first real inference is not the slow one."""
-        if pointer.bundle.name != self._name:
-            raise DeviceError(
-                f"the active model is '{pointer.bundle.name}', not '{self._name}'",
-                found_in=str(pointer_path(self._state_dir)),
-                remedy=f"open_model('{pointer.bundle.name}')",
-            )
         folder = slot_folder(self._state_dir, pointer.digest)
         try:
             manifest = decode_manifest((folder / MANIFEST_FILE).read_bytes())
@@ -224,7 +228,9 @@ class Model:
         key = (pointer.digest, pointer.choice.chosen, pointer.choice.provider)
         if key not in self._records:
             digest, name, provider = key
-            self._records[key] = Record(digest=digest, variant=name, provider=provider)
+            self._records[key] = Record(
+                model=self._name, digest=digest, variant=name, provider=provider
+            )
         return OpenedModel(pointer, session, self._records[key])
 
     def _watch(self) -> None:
@@ -248,7 +254,7 @@ class Model:
         self._stamp, self._retry_at = stamp, 0.0
         old = self._serving.pointer
         try:
-            new = read_pointer(self._state_dir)
+            new = read_pointer(self._state_dir, self._name)
             if new is None:
                 return
             if (new.digest, new.choice.chosen) != (old.digest, old.choice.chosen):
@@ -282,6 +288,13 @@ class Model:
             self._spool_fails = True
 
 
+def _pointer_path(state_dir: Path, name: str) -> Path:
+    try:
+        return pointer_path(state_dir, name)
+    except ValueError as error:
+        raise DeviceError(str(error), remedy="edgepack-agent status lists the models") from error
+
+
 def open_model(
     name: str,
     state_dir: Path | str | None = None,
@@ -289,7 +302,10 @@ def open_model(
     threads: int = 0,
     poll_s: float = POLL_S,
 ) -> Model:
-    """Opens the active model of this device and follows it from then on.
+    """Opens a model of this device and follows its releases from then on.
+
+    One process may open several models, and several processes the same one. The name is never left
+    out: what works while a device has one model would fail on the day that it gets a second.
 
     The agent need not run. The first inference is as fast as the others: the model runs once on
     one of its golden samples before this returns.
@@ -305,7 +321,7 @@ def open_model(
         The model, to be closed when it is no longer needed.
 
     Raises:
-        DeviceError: No model is active, another one is, or its provider fails here.
+        DeviceError: No model of that name is active, or its provider fails here.
         BundleError: The slot's manifest or golden samples cannot be read.
 
     Example:

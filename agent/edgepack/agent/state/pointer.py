@@ -1,16 +1,19 @@
-"""The pointer to the model that serves: one small file, switched in one atomic step.
+"""The pointer to the release of a model that serves: one small file, switched in one atomic step.
 
-`active.json` in the state folder is read by everything that serves the model, and written by
-the agent alone. A reader finds the old pointer or the new one, never a mixture and, once a
-model was installed, never none.
+`models/<name>/active.json` in the state folder is read by everything that serves the model, and
+written by the agent alone. A reader finds the old pointer or the new one, never a mixture and, once
+a model was installed, never none.
 """
 
 from pathlib import Path
 
 import msgspec
 
+from edgepack.agent.state.models import model_folder, model_names
+from edgepack.agent.state.state_file import StateFile, Write, read_regular
 from edgepack.durable import flush_folder, write_file
 from edgepack.errors import DeviceError
+from edgepack.versions import Format, NewerVersionError, Version
 from edgepack.wire.messages import BundleRef, Choice
 
 POINTER_FILE = "active.json"
@@ -37,52 +40,104 @@ class ActivePointer(msgspec.Struct, frozen=True, kw_only=True):
         return self.bundle.digest
 
 
-def pointer_path(state_dir: Path) -> Path:
-    """Where the pointer is kept."""
-    return state_dir / POINTER_FILE
+POINTER = Format(
+    "pointer to the active model",
+    ActivePointer,
+    Version(2, 0),
+    migrations={1: lambda document: document},
+)
 
 
-def read_pointer(state_dir: Path) -> ActivePointer | None:
-    """The model that serves now; None when none was ever installed.
+def pointer_path(state_dir: Path, name: str) -> Path:
+    """Where the pointer of a model is kept.
 
     Raises:
-        DeviceError: The file is there and cannot be read; the agent writes no such file.
+        ValueError: No model can have that name.
     """
-    path = pointer_path(state_dir)
+    return model_folder(state_dir, name) / POINTER_FILE
+
+
+def read_pointer(state_dir: Path, name: str) -> ActivePointer | None:
+    """For whoever serves the model: what serves now; None when it is not installed.
+
+    Raises:
+        DeviceError: The file is there and cannot be read; the agent mends it when it starts.
+    """
+    path = pointer_path(state_dir, name)
     try:
-        content = path.read_bytes()
-    except FileNotFoundError:
-        return None
+        content = read_regular(path)
+        return POINTER.decode(content).value if content is not None else None
+    except NewerVersionError as error:
+        raise DeviceError(error.problem, found_in=str(path), remedy=error.remedy) from error
     except OSError as error:
         raise DeviceError(
             f"cannot read the pointer to the active model: {error.strerror}",
             found_in=str(path),
             remedy="run as a user who may read the agent's state folder",
         ) from error
-    try:
-        return msgspec.json.decode(content, type=ActivePointer)
-    except msgspec.DecodeError as error:
+    except ValueError as error:
         raise DeviceError(
             f"the pointer to the active model is damaged: {error}",
             found_in=str(path),
-            remedy="edgepack-agent install BUNDLE writes it anew",
+            remedy="start the agent, which mends it, or edgepack-agent install BUNDLE",
         ) from error
 
 
-def write_pointer(state_dir: Path, pointer: ActivePointer) -> None:
-    """Switches to another model, or marks the one that serves as committed: THE switch.
+def active_models(state_dir: Path) -> tuple[str, ...]:
+    """Names of the models that serve on this device."""
+    return tuple(name for name in model_names(state_dir) if pointer_path(state_dir, name).is_file())
 
-    Raises:
-        OSError: It could not be written; the old pointer still stands.
+
+class PointerFile:
+    """The pointer of one model, for the agent: it is mended from what the agent knows.
+
+    Args:
+        state_dir: The agent's state folder.
+        name: The model.
+        write: Writes a small file durably.
     """
-    write_file(pointer_path(state_dir), msgspec.json.encode(pointer))
 
+    def __init__(self, state_dir: Path, name: str, *, write: Write = write_file) -> None:
+        self._file = StateFile(pointer_path(state_dir, name), POINTER, write=write)
+        self._last: ActivePointer | None = None
 
-def remove_pointer(state_dir: Path) -> None:
-    """Takes the pointer away: the first model of a device failed, so none serves.
+    @property
+    def trouble(self) -> str:
+        """What was found wrong with the file, one sentence; "" when all is well."""
+        return self._file.trouble
 
-    Raises:
-        OSError: It could not be removed.
-    """
-    pointer_path(state_dir).unlink(missing_ok=True)
-    flush_folder(state_dir)
+    @property
+    def is_sealed(self) -> bool:
+        """Whether a newer edgepack wrote it, so that it must be left alone."""
+        return self._file.is_sealed
+
+    def read(self) -> ActivePointer | None:
+        """What serves; a pointer that was damaged while the agent ran is written anew."""
+        if self._file.is_sealed:
+            return None
+        before = self._file.trouble
+        found = self._file.load()
+        if found is None and self._file.trouble != before and self._last is not None:
+            self.write(self._last)
+        else:
+            self._last = found
+        return self._last
+
+    def write(self, pointer: ActivePointer) -> None:
+        """Switches to another release, or marks the one that serves as committed: THE switch.
+
+        Raises:
+            OSError: It could not be written; the old pointer still stands.
+        """
+        self._file.save(pointer)
+        self._last = pointer
+
+    def remove(self) -> None:
+        """Takes the pointer away: nothing of this model serves any more.
+
+        Raises:
+            OSError: It could not be removed.
+        """
+        self._file.path.unlink(missing_ok=True)
+        flush_folder(self._file.path.parent)
+        self._last = None

@@ -67,6 +67,14 @@ class Slots:
         """The bundles that have a slot."""
         return frozenset(path.name for path in (self._state_dir / SLOTS_FOLDER).iterdir())
 
+    def allocated_bytes(self, digest: str) -> int:
+        """Disk that a slot takes."""
+        found = 0
+        for path in self.folder(digest).rglob("*"):
+            with contextlib.suppress(OSError):
+                found += path.lstat().st_blocks * 512
+        return found
+
     def free_bytes(self) -> int:
         """Free space for this user on the disk of the slots."""
         found = os.statvfs(self._state_dir)

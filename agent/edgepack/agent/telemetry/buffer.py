@@ -5,15 +5,20 @@ from pathlib import Path
 
 import msgspec
 
-from edgepack.agent.telemetry.collector import Collected, LatencyCollector
+from edgepack.agent.telemetry.collector import Collected, LatencyCollector, Trouble
 from edgepack.wire import histogram
 from edgepack.wire.messages import Telemetry
 
 log = logging.getLogger(__name__)
 
 
+MAX_TROUBLES = 100
+
+_Key = tuple[str, str, str]
+
+
 class TelemetryBuffer:
-    """Collects what serving processes saw and adds it up until it is taken to be sent.
+    """Collects what serving processes saw, for the fleet and for whoever watches a soak.
 
     A soak looks often and the broker may be away for long: reports on the same model merge, so
     the box stays small.
@@ -24,21 +29,20 @@ class TelemetryBuffer:
 
     def __init__(self, state_dir: Path) -> None:
         self._collector = LatencyCollector(state_dir)
-        self._waiting: dict[tuple[str, str, str], Telemetry] = {}
+        self._unsent: dict[_Key, Telemetry] = {}
+        self._unseen: dict[_Key, Telemetry] = {}
+        self._troubles: tuple[Trouble, ...] = ()
 
     def collect(self) -> Collected:
-        """Takes what is new; it also waits to be sent.
+        """What came since this was called last, whether it was sent meanwhile or not.
 
         Raises:
             OSError: What was collected cannot be remembered.
         """
-        collected = self._collector.collect()
-        for one in collected.telemetry:
-            key = (one.digest, one.variant, one.provider)
-            waiting = self._waiting.get(key)
-            self._waiting[key] = _add(waiting, one) if waiting else one
-        for trouble in collected.troubles:
-            log.warning("a serving process says: %s", trouble)
+        self._gather()
+        collected = Collected(telemetry=tuple(self._unseen.values()), troubles=self._troubles)
+        self._unseen.clear()
+        self._troubles = ()
         return collected
 
     def take(self) -> tuple[Telemetry, ...]:
@@ -47,10 +51,20 @@ class TelemetryBuffer:
         Raises:
             OSError: What was collected cannot be remembered.
         """
-        self.collect()
-        waiting = tuple(self._waiting.values())
-        self._waiting.clear()
+        self._gather()
+        waiting = tuple(self._unsent.values())
+        self._unsent.clear()
         return waiting
+
+    def _gather(self) -> None:
+        collected = self._collector.collect()
+        for one in collected.telemetry:
+            for box in (self._unsent, self._unseen):
+                key = (one.digest, one.variant, one.provider)
+                box[key] = _add(box[key], one) if key in box else one
+        for trouble in collected.troubles:
+            log.warning("model=%s a serving process says: %s", trouble.model, trouble.because)
+        self._troubles = (*self._troubles, *collected.troubles)[-MAX_TROUBLES:]
 
 
 def _add(earlier: Telemetry, later: Telemetry) -> Telemetry:

@@ -26,18 +26,38 @@ FORGET_S = 7 * 24 * 3600.0
 whose id means nothing to the agent, may write it again."""
 
 
+class Trouble(msgspec.Struct, frozen=True, kw_only=True):
+    """Why a process could not follow a model to a newer release.
+
+    Attributes:
+        model: Its name; "" when an older process said it.
+        because: One sentence.
+    """
+
+    model: str
+    because: str
+
+
 class Collected(msgspec.Struct, frozen=True, kw_only=True):
     """What came since the last collection.
 
     Attributes:
-        telemetry: One message for every model, variant and provider that ran.
-        troubles: What processes had to say, one sentence each; see `Spooled`.
+        telemetry: One message for every bundle, variant and provider that ran.
+        troubles: What processes had to say; see `Spooled`.
         dropped: Spool files that could not be read, with the reason.
     """
 
-    telemetry: tuple[Telemetry, ...]
-    troubles: tuple[str, ...]
-    dropped: tuple[str, ...]
+    telemetry: tuple[Telemetry, ...] = ()
+    troubles: tuple[Trouble, ...] = ()
+    dropped: tuple[str, ...] = ()
+
+    def joined(self, later: "Collected") -> "Collected":
+        """What came in both."""
+        return Collected(
+            telemetry=self.telemetry + later.telemetry,
+            troubles=self.troubles + later.troubles,
+            dropped=self.dropped + later.dropped,
+        )
 
 
 def _is_running(pid: int) -> bool:
@@ -67,7 +87,7 @@ class LatencyCollector:
             OSError: What was collected cannot be remembered; nothing is handed out then.
         """
         fresh: dict[tuple[str, str, str], list[Telemetry]] = {}
-        troubles: list[str] = []
+        troubles: list[Trouble] = []
         dropped: list[str] = []
         finished: list[Path] = []
         known = dict(self._known)
@@ -84,7 +104,12 @@ class LatencyCollector:
             earlier = known.get(path.name)
             is_same = earlier is not None and earlier.token == spooled.token
             seen = set(earlier.troubles) if earlier is not None and is_same else set()
-            troubles += [one for one in spooled.troubles if one not in seen | set(troubles)]
+            said = (
+                Trouble(model=spooled.model, because=one)
+                for one in spooled.troubles
+                if one not in seen
+            )
+            troubles += [one for one in said if one not in troubles]
             known[path.name] = spooled
             if part.latency.count or part.failures:
                 fresh.setdefault((part.digest, part.variant, part.provider), []).append(part)

@@ -29,6 +29,7 @@ class Spooled(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         token: Random id of the process's record: another one under the same file name is new.
         pid: The process.
+        model: The model's name; "" when an older process wrote this.
         digest, variant, provider: What ran.
         since, written_at: When counting began, and when this was written; seconds since the epoch.
         latency: Of all its inferences so far.
@@ -39,6 +40,7 @@ class Spooled(msgspec.Struct, frozen=True, kw_only=True):
 
     token: str
     pid: int
+    model: str = ""
     digest: str
     variant: str
     provider: str
@@ -94,8 +96,9 @@ def read_spooled(path: Path) -> Spooled:
 class Record:
     """What inferences of one model took in this process, and whether the spool knows it."""
 
-    def __init__(self, *, digest: str, variant: str, provider: str) -> None:
+    def __init__(self, *, model: str, digest: str, variant: str, provider: str) -> None:
         self.token = secrets.token_hex(8)
+        self.model = model
         self.digest = digest
         self.variant = variant
         self.provider = provider
@@ -115,6 +118,7 @@ class Record:
         return Spooled(
             token=self.token,
             pid=os.getpid(),
+            model=self.model,
             digest=self.digest,
             variant=self.variant,
             provider=self.provider,

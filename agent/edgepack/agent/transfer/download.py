@@ -20,6 +20,7 @@ from edgepack.agent.transfer.chunk_status import ChunkOutcome, MissingChunks
 from edgepack.bundle.archive import is_executable
 from edgepack.bundle.chunks import chunk_digests, offsets
 from edgepack.bundle.manifest import FileEntry
+from edgepack.halt import NEVER, Halt
 
 NOTE_EVERY_BYTES = 8 * 1024 * 1024
 """Bytes after which the note is written anew; what a power cut costs to fetch again at most."""
@@ -102,12 +103,16 @@ class Download:
                 os.posix_fallocate(descriptor, 0, entry.size_bytes)
             os.fsync(descriptor)
 
-    def resume(self, *, check: bool) -> None:
+    def resume(self, *, check: bool, halt: Halt = NEVER) -> None:
         """Finds out which chunks are there already.
 
         Args:
             check: Read every chunk and believe nothing; otherwise the note is believed, and only
                 a slot without one is read.
+            halt: Ends it early.
+
+        Raises:
+            HaltedError: It was told to end.
         """
         held = self._slots.read_held(self._digest)
         for file, entry in enumerate(self._files):
@@ -115,18 +120,19 @@ class Download:
             if noted is not None and not check:
                 self._lacking[file] -= _read_bitmap(noted, len(self._digests[file]))
                 continue
-            self._lacking[file] = {
-                index
-                for index in range(len(self._digests[file]))
-                if not self._is_there(file, index)
-            }
+            lacking = set()
+            for index in range(len(self._digests[file])):
+                halt.check()
+                if not self._is_there(file, index):
+                    lacking.add(index)
+            self._lacking[file] = lacking
         self._lacking_bytes = sum(
             self._files[file].chunks.sizes[index]
             for file, lacking in enumerate(self._lacking)
             for index in lacking
         )
 
-    def take_stored(self, stored: dict[bytes, StoredChunk]) -> int:
+    def take_stored(self, stored: dict[bytes, StoredChunk], *, halt: Halt = NEVER) -> int:
         """Copies the chunks that the device has elsewhere.
 
         Returns:
@@ -134,10 +140,12 @@ class Download:
 
         Raises:
             OSError: The disk is full.
+            HaltedError: It was told to end.
         """
         copied = 0
         for file, lacking in enumerate(self._lacking):
             for index in sorted(lacking):
+                halt.check()
                 sha256 = self._digests[file][index]
                 if index not in lacking or sha256 not in stored:
                     continue

@@ -1,16 +1,15 @@
 """What the agent does in each state of the life cycle: one function a state.
 
 Each action can run again from its beginning: after a restart it does. It ends (`Ended`), or it
-waits for time or messages (`Wait`) and is called again.
+waits for time, messages or long work (`Wait`) and is called again.
 """
 
 from collections.abc import Callable
 
-from edgepack.agent.hooks.runner import HookVerdict
 from edgepack.agent.transfer.chunk_status import ChunkOutcome
-from edgepack.agent.update.activation import activate, roll_back, settle_commit, soak
-from edgepack.agent.update.context import Step, UpdateContext, Wait
-from edgepack.agent.update.dependencies import AgentDependencies
+from edgepack.agent.update.activation import activate, remove, roll_back, settle_commit, soak
+from edgepack.agent.update.context import NotYetError, Step, UpdateContext, Wait
+from edgepack.agent.update.dependencies import AgentDependencies, ModelParts
 from edgepack.agent.update.fetching import fetch_files, judge_offer
 from edgepack.agent.update.lifecycle import State
 from edgepack.agent.update.probing import after_staging, before_staging, probe
@@ -26,6 +25,7 @@ ACTIONS: dict[State, Callable[[UpdateContext], Step]] = {
     "SOAKING": soak,
     "COMMITTED": settle_commit,
     "ROLLING_BACK": roll_back,
+    "REMOVING": remove,
 }
 """The states that are not here only wait for an offer."""
 
@@ -34,12 +34,15 @@ class Actions:
     """Carries out the action of a state.
 
     Args:
-        deps: What the update needs of the world.
-        note_hook: Is told of every hook that did not say go.
+        deps: What all updates need of the world.
+        model: What this one needs.
+        note: Is told of every hook that did not say go, and of what is wrong: kind and reason.
     """
 
-    def __init__(self, deps: AgentDependencies, note_hook: Callable[[HookVerdict], None]) -> None:
-        self._context = UpdateContext(deps, note_hook)
+    def __init__(
+        self, deps: AgentDependencies, model: ModelParts, note: Callable[[str, str], None]
+    ) -> None:
+        self._context = UpdateContext(deps, model, note)
 
     @property
     def facts(self) -> DeviceFacts:
@@ -49,8 +52,8 @@ class Actions:
     @property
     def progress(self) -> float:
         """Share of the bytes that are there, 0..1, while downloading."""
-        download = self._context.scratch.download
-        return download.progress if download else 0.0
+        scratch = self._context.scratch
+        return scratch.download.progress if scratch.download and scratch.is_open else 0.0
 
     def act(self) -> Step:
         """Runs the action of the journal's state, or goes on with it.
@@ -60,7 +63,12 @@ class Actions:
             EdgepackError: What was fetched, or this device, does not allow to go on.
         """
         action = ACTIONS.get(self._context.journal.state)
-        return action(self._context) if action else Wait(seconds=None)
+        if action is None or not self._context.is_clear():
+            return Wait(seconds=None)
+        try:
+            return action(self._context)
+        except NotYetError:
+            return Wait(seconds=None)
 
     def leave(self) -> None:
         """Forgets what an action remembered: the state has changed, or the offer has."""
@@ -68,13 +76,14 @@ class Actions:
 
     def suspend(self) -> None:
         """Notes on the disk how far a download is; the agent is about to stop."""
-        if self._context.scratch.download:
-            self._context.scratch.download.note()
+        scratch = self._context.scratch
+        if scratch.download and scratch.is_open:
+            scratch.download.note()
 
     def accept_chunk(self, sha256: str, index: int, content: bytes) -> ChunkOutcome:
         """Takes a chunk that came, if anything waits for it."""
         scratch = self._context.scratch
-        target = scratch.download or scratch.manifest_download
+        target = scratch.download if scratch.is_open else scratch.manifest_download
         if target is None or scratch.need_scheduler is None or scratch.trouble:
             return "unwanted"
         try:
@@ -85,8 +94,12 @@ class Actions:
         if received in ("new", "duplicate"):
             scratch.need_scheduler.note_chunk(self._context.now(), is_new=received == "new")
         if received == "new" and not target.lacks(sha256):
-            self._context.deps.link.listen(frozenset(one.sha256 for one in target.missing()))
+            self._context.model.link.listen(frozenset(one.sha256 for one in target.missing()))
         return received
+
+    def own_slots(self) -> frozenset[str]:
+        """Slots that this model needs, that of an update under way not among them."""
+        return self._context.own_slots()
 
     def note_connected(self) -> None:
         """The broker is there again."""

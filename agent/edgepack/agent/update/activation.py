@@ -1,10 +1,11 @@
-"""Switching to a model, keeping it or going back: ACTIVATING, SOAKING, COMMITTED, ROLLING_BACK."""
+"""Switching to a release, keeping it, going back, or removing the model: the actions of
+ACTIVATING, SOAKING, COMMITTED, ROLLING_BACK and REMOVING."""
 
 from pathlib import Path
 
 import msgspec
 
-from edgepack.agent.state.pointer import ActivePointer, read_pointer, remove_pointer
+from edgepack.agent.state.pointer import ActivePointer
 from edgepack.agent.update.context import Ended, Step, UpdateContext, Wait
 from edgepack.agent.update.soak import why_unfit
 from edgepack.errors import DeviceError
@@ -15,22 +16,21 @@ SOAK_LOOK_S = 0.5
 
 def activate(context: UpdateContext) -> Step:
     """Switches the pointer between the hooks."""
-    deps, choice = context.deps, context.journal.choice
+    model, choice = context.model, context.journal.choice
     if choice is None:
         raise DeviceError("the journal has no choice of a variant to activate")
     if held_up := context.run_hooks("activating", "before"):
         return held_up
-    pointer = read_pointer(deps.state_dir)
+    pointer = model.pointer.read()
     if pointer is None or pointer.digest != context.digest or pointer.choice != choice:
-        deps.tools.collect()  # What was said before the switch is not about the new model.
-        deps.tools.write_pointer(
-            deps.state_dir,
+        model.collect()  # What was said before the switch is not about the new release.
+        model.pointer.write(
             ActivePointer(
                 bundle=context.offer.bundle,
                 choice=choice,
-                since=deps.clock.wall(),
+                since=context.deps.clock.wall(),
                 committed=False,
-            ),
+            )
         )
     if held_up := context.run_hooks("activating", "after"):
         return held_up
@@ -43,9 +43,9 @@ def soak(context: UpdateContext) -> Step:
     scratch, offer = context.scratch, context.offer
     if scratch.soak_from is None:
         scratch.soak_from = context.now()
-    collected = context.deps.tools.collect()
+    collected = context.model.collect()
     scratch.windows += collected.telemetry
-    scratch.troubles += collected.troubles
+    scratch.troubles += [trouble.because for trouble in collected.troubles]
     because = _why_gone(context) or why_unfit(scratch.windows, scratch.troubles, context.digest)
     if because:
         return Ended(outcome="failure", because=because)
@@ -54,60 +54,76 @@ def soak(context: UpdateContext) -> Step:
         return Wait(seconds=min(left_s, SOAK_LOOK_S))
     if held_up := context.run_hooks("committed", "before"):
         return held_up
-    bundle, journal = offer.bundle, context.journal
-    highest = max(bundle.release, journal.highest_releases.get(bundle.name, 0))
+    journal = context.journal
     return Ended(
         outcome="success",
         because=f"soaked for {offer.soak_s:g} s without trouble",
-        changes={
-            "previous": journal.back.bundle if journal.back else journal.previous,
-            "highest_releases": journal.highest_releases | {bundle.name: highest},
-        },
+        changes={"previous": journal.back or journal.previous},
     )
 
 
 def settle_commit(context: UpdateContext) -> Step:
-    """Makes the commit final; a hook can delay nothing but itself."""
-    deps, journal = context.deps, context.journal
+    """Makes the commit final; a hook can delay nothing but itself.
+
+    The release counter rises first: what is marked as committed is counted.
+    """
+    deps, model, journal = context.deps, context.model, context.journal
     if journal.is_settled:
         return Wait(seconds=None)
-    pointer = read_pointer(deps.state_dir)
+    bundle = context.offer.bundle
+    model.counters.raise_to(bundle.name, bundle.release)
+    pointer = model.pointer.read()
     if pointer and pointer.digest == context.digest and not pointer.committed:
         pointer = msgspec.structs.replace(pointer, committed=True)
-        deps.tools.write_pointer(deps.state_dir, pointer)
-    deps.slots.keep_only(context.kept(pointer))
+        model.pointer.write(pointer)
+    if pointer != journal.committed:
+        journal = model.store.update(committed=pointer)
+    context.clear_slots()
     deps.slots.forget_held(context.digest)
     if journal.choice is not None:
         held_up = context.run_hooks("committed", "after")
         if isinstance(held_up, Wait) and journal.pending is None:
             return held_up
-    deps.store.update(is_settled=True)
+    model.store.update(is_settled=True)
     return Wait(seconds=None)
 
 
 def roll_back(context: UpdateContext) -> Step:
     """Puts back what served before; no hook can keep it from that."""
-    deps, journal = context.deps, context.journal
+    deps, model, journal = context.deps, context.model, context.journal
     if journal.was_staged:
-        context.tell_hooks("rolled_back", "before")
-    pointer = read_pointer(deps.state_dir)
+        context.tell_hooks_once("rolled_back", "before")
+    pointer = model.pointer.read()
     was_chosen = journal.choice is not None
     if was_chosen and pointer and pointer.digest == context.digest and not pointer.committed:
         if journal.back is None:
-            remove_pointer(deps.state_dir)
-            pointer = None
+            model.pointer.remove()
         else:
-            pointer = msgspec.structs.replace(journal.back, since=deps.clock.wall())
-            deps.tools.write_pointer(deps.state_dir, pointer)
-    if context.digest not in context.kept(pointer):
+            model.pointer.write(msgspec.structs.replace(journal.back, since=deps.clock.wall()))
+    if context.digest not in context.own_slots():
         deps.slots.remove(context.digest)
     if journal.was_staged:
-        context.tell_hooks("rolled_back", "after")
+        context.tell_hooks_once("rolled_back", "after")
     return Ended(outcome="success", because=journal.because)
 
 
+def remove(context: UpdateContext) -> Step:
+    """Takes the model off this device; its release counter stays."""
+    journal = context.journal
+    context.model.pointer.remove()
+    nothing = {"choice": None, "back": None, "committed": None, "previous": None}
+    context.model.store.update(**nothing)
+    context.clear_slots()
+    sequence = journal.offer.sequence if journal.offer else 0
+    return Ended(
+        outcome="success",
+        because=journal.because,
+        changes={"acted_sequence": max(journal.acted_sequence, sequence)},
+    )
+
+
 def _why_gone(context: UpdateContext) -> str:
-    pointer = read_pointer(context.deps.state_dir)
+    pointer = context.model.pointer.read()
     if pointer is None or pointer.digest != context.digest:
         return "the pointer does not lead to the model that soaks any more"
     variant = context.read_manifest().variant(pointer.choice.chosen)

@@ -1,4 +1,4 @@
-"""What the actions of the life cycle share: the journal's values, hooks, requests for chunks."""
+"""What the actions of the life cycle share: the journal's values, long work, hooks, requests."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -7,18 +7,18 @@ from typing import Any
 import msgspec
 
 from edgepack.agent.hooks.runner import HookVerdict, update_facts
-from edgepack.agent.state.pointer import ActivePointer
 from edgepack.agent.transfer.download import Download
 from edgepack.agent.transfer.manifest_download import ManifestDownload
 from edgepack.agent.transfer.need_scheduler import NeedScheduler
-from edgepack.agent.update.dependencies import AgentDependencies
+from edgepack.agent.update.dependencies import AgentDependencies, ModelParts
 from edgepack.agent.update.journal import Journal
 from edgepack.agent.update.lifecycle import Outcome
+from edgepack.agent.update.work import Job, Work
 from edgepack.bundle.manifest import HOOKS_FOLDER, MANIFEST_FILE, SIGNATURE_FILE, Manifest
 from edgepack.bundle.signature import verify_envelope
 from edgepack.bundle.verify import verify_manifest
 from edgepack.errors import DeviceError
-from edgepack.wire.messages import Desired, DeviceFacts, ProbeResult, Telemetry
+from edgepack.wire.messages import DeviceFacts, ProbeResult, RunModel, Telemetry
 
 FIRST_RETRY_S = 5.0
 MAX_RETRY_S = 600.0
@@ -47,14 +47,23 @@ class Wait(msgspec.Struct, frozen=True, kw_only=True):
 Step = Ended | Wait
 
 
-class Scratch(msgspec.Struct):
-    """What an action remembers while the state lasts."""
+class NotYetError(Exception):
+    """Long work is not done; the action is called again when it is."""
 
+
+class Scratch(msgspec.Struct):
+    """What an action remembers while the state lasts.
+
+    A download that is not open yet, or not any more, belongs to the work beside the loop.
+    """
+
+    jobs: dict[str, Job] = msgspec.field(default_factory=dict)
     hooks_done: set[tuple[str, str]] = msgspec.field(default_factory=set)
     retry_s: float = FIRST_RETRY_S
     retry_at: float = 0.0
     manifest_download: ManifestDownload | None = None
     download: Download | None = None
+    is_open: bool = False
     was_rechecked: bool = False
     need_scheduler: NeedScheduler | None = None
     trouble: OSError | None = None
@@ -66,33 +75,38 @@ class Scratch(msgspec.Struct):
 
 
 class UpdateContext:
-    """One update at context.
+    """One model's update at work.
 
     Args:
-        deps: What the update needs of the world.
-        note_hook: Is told of every hook that did not say go.
+        deps: What all updates need of the world.
+        model: What this one needs.
+        note: Is told of every hook that did not say go, and of what is wrong: kind and reason.
     """
 
-    def __init__(self, deps: AgentDependencies, note_hook: Callable[[HookVerdict], None]) -> None:
+    def __init__(
+        self, deps: AgentDependencies, model: ModelParts, note: Callable[[str, str], None]
+    ) -> None:
         self.deps = deps
+        self.model = model
+        self.note = note
         self.scratch = Scratch()
-        self._note_hook = note_hook
+        self._left: list[Scratch] = []
         self._facts: DeviceFacts | None = None
 
     @property
     def journal(self) -> Journal:
         """The journal as it was last saved."""
-        return self.deps.store.journal
+        return self.model.store.journal
 
     @property
-    def offer(self) -> Desired:
+    def offer(self) -> RunModel:
         """What the update is about.
 
         Raises:
             DeviceError: There is nothing, although the state says so.
         """
         offer = self.journal.offer
-        if offer is None:
+        if not isinstance(offer, RunModel):
             raise DeviceError(f"the journal is in {self.journal.state} without an offer")
         return offer
 
@@ -115,19 +129,58 @@ class UpdateContext:
         """Monotonic clock, seconds."""
         return self.deps.clock.monotonic()
 
-    def leave(self) -> None:
-        """Forgets what an action remembered: the state has changed, or the offer has."""
-        if self.scratch.download:
-            self.scratch.download.close()
-        if self.scratch.need_scheduler:
-            self.deps.link.listen(frozenset())
-        self.scratch = Scratch()
+    def beside(self, title: str, work: Work) -> Any:
+        """The result of long work, which is begun when this is called first.
 
-    def kept(self, pointer: ActivePointer | None) -> frozenset[str]:
-        """Slots that no update may touch: what serves, and the ways back."""
+        Args:
+            title: Tells it from other work of the same state.
+            work: What to do, outside of the loop's thread.
+
+        Raises:
+            NotYetError: It is not done.
+        """
+        job = self.scratch.jobs.get(title)
+        if job is None:
+            job = self.scratch.jobs[title] = self.deps.bench.begin(work)
+        if not job.is_done:
+            raise NotYetError
+        del self.scratch.jobs[title]
+        return job.result()
+
+    def leave(self) -> None:
+        """Forgets what an action remembered: the state has changed, or the offer has.
+
+        What works beside is told to end; the next action waits until it has.
+        """
+        for job in self.scratch.jobs.values():
+            job.halt.set()
+        if self.scratch.need_scheduler:
+            self.model.link.listen(frozenset())
+        self._left.append(self.scratch)
+        self.scratch = Scratch()
+        self.is_clear()
+
+    def is_clear(self) -> bool:
+        """Whether no work of an earlier state goes on."""
+        for left in tuple(self._left):
+            if all(job.is_done for job in left.jobs.values()):
+                if left.download:
+                    left.download.close()
+                self._left.remove(left)
+        return not self._left
+
+    def own_slots(self) -> frozenset[str]:
+        """Slots of this model that no update may touch: what serves, and the ways back."""
         journal = self.journal
-        kept = {ref.digest for ref in (journal.previous,) if ref}
-        return frozenset(kept | {p.digest for p in (pointer, journal.back) if p})
+        ways = (self.model.pointer.read(), journal.committed, journal.previous, journal.back)
+        return frozenset(pointer.digest for pointer in ways if pointer)
+
+    def clear_slots(self, *, also_kept: frozenset[str] = frozenset()) -> None:
+        """Removes every slot that no model of this device points to."""
+        others = self.model.others.kept()
+        if others is None:
+            return  # A model whose journal is not read here may need any of them.
+        self.deps.slots.keep_only(self.own_slots() | others | also_kept)
 
     def read_manifest(self) -> Manifest:
         """The manifest of the update's slot, verified anew in every state.
@@ -153,7 +206,7 @@ class UpdateContext:
     def start_requests(self, target: ManifestDownload | Download) -> None:
         """Listens to the files that are not complete, and asks for them soon."""
         self.scratch.need_scheduler = NeedScheduler(self.now(), self.deps.rng)
-        self.deps.link.listen(frozenset(one.sha256 for one in target.missing()))
+        self.model.link.listen(frozenset(one.sha256 for one in target.missing()))
 
     def request_missing(self, target: ManifestDownload | Download) -> Wait | None:
         """Publishes the need when it is time to; None when nothing is missing.
@@ -168,7 +221,7 @@ class UpdateContext:
             if isinstance(target, Download):
                 target.note()
             for need in scheduler.ask(self.digest, target.missing(), self.now()):
-                self.deps.link.ask(need)
+                self.model.link.ask(need)
         return Wait(seconds=max(0.0, scheduler.due_at - self.now()))
 
     def run_hooks(self, stage: str, when: str) -> Ended | Wait | None:
@@ -191,10 +244,20 @@ class UpdateContext:
 
     def tell_hooks(self, stage: str, when: str) -> HookVerdict:
         """Runs the hooks of a stage, and notes what did not say go."""
-        verdict = self.deps.tools.run_hooks(stage, when, self._hook_folders(), self._hook_facts())
+        folders, facts = self._hook_folders(), self._hook_facts()
+        verdict: HookVerdict = self.beside(
+            f"hooks {stage}.{when}",
+            lambda halt: self.deps.tools.run_hooks(stage, when, folders, facts, halt),
+        )
         if verdict.verdict != "go":
-            self._note_hook(verdict)
+            self.note("hook", verdict.because)
         return verdict
+
+    def tell_hooks_once(self, stage: str, when: str) -> None:
+        """Runs the hooks of a stage that can decide nothing any more."""
+        if (stage, when) not in self.scratch.hooks_done:
+            self.tell_hooks(stage, when)
+            self.scratch.hooks_done.add((stage, when))
 
     def _hook_folders(self) -> tuple[Path, ...]:
         """The device's hooks; the bundle's own too, once its files were verified."""

@@ -1,4 +1,4 @@
-"""What an update needs of the world, passed in so that a test can stand in for any of it."""
+"""What updates need of the world, passed in so that a test can stand in for any of it."""
 
 import random
 import time
@@ -10,12 +10,17 @@ import msgspec
 
 from edgepack.agent.config import AgentConfig
 from edgepack.agent.hooks.runner import HookVerdict
-from edgepack.agent.state.pointer import ActivePointer, write_pointer
+from edgepack.agent.state.pointer import PointerFile
+from edgepack.agent.state.release_counters import ReleaseCounters
 from edgepack.agent.state.slots import Slots
+from edgepack.agent.state.state_file import Write
 from edgepack.agent.telemetry.collector import Collected
 from edgepack.agent.update.journal import JournalStore
+from edgepack.agent.update.work import Bench, InlineBench
 from edgepack.bundle.keys import PublicKey
 from edgepack.bundle.manifest import Variant
+from edgepack.durable import write_file
+from edgepack.halt import Halt
 from edgepack.wire.messages import DeviceFacts, Need, ProbeResult
 
 
@@ -46,38 +51,38 @@ class Tools(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         read_facts: Reads what the device is.
-        probe: Runs the golden inputs on one candidate: bundle folder, variant.
-        run_hooks: Runs the hooks of a stage: stage, before or after, folders, facts.
+        probe: Runs the golden inputs on one candidate: bundle folder, variant; may be halted.
+        run_hooks: Runs the hooks of a stage: stage, before or after, folders, facts; may be halted.
         collect: Takes what serving processes saw since it was called last.
-        write_pointer: THE switch.
     """
 
     read_facts: Callable[[], DeviceFacts]
-    probe: Callable[[Path, Variant], ProbeResult]
-    run_hooks: Callable[[str, str, Sequence[Path], Mapping[str, str]], HookVerdict]
+    probe: Callable[[Path, Variant, Halt], ProbeResult]
+    run_hooks: Callable[[str, str, Sequence[Path], Mapping[str, str], Halt], HookVerdict]
     collect: Callable[[], Collected]
-    write_pointer: Callable[[Path, ActivePointer], None] = write_pointer
 
 
 class AgentDependencies(msgspec.Struct, frozen=True, kw_only=True):
-    """What the agent's update works with, put together in `cli.assembly`.
+    """What all updates of a device work with, put together in `cli.assembly`.
 
     Attributes:
         config: The agent's settings.
         keys: Public keys whose bundles are accepted.
-        store: The journal.
         slots: The slots.
         tools: What touches the hardware.
         link: Where chunks come from.
+        bench: Where long work is done.
+        write: Writes a small file durably.
         clock, rng: Time and randomness.
     """
 
     config: AgentConfig
     keys: tuple[PublicKey, ...]
-    store: JournalStore
     slots: Slots
     tools: Tools
     link: Link
+    bench: Bench = msgspec.field(default_factory=InlineBench)
+    write: Write = write_file
     clock: Clock = msgspec.field(default_factory=Clock)
     rng: random.Random = msgspec.field(default_factory=random.Random)
 
@@ -85,3 +90,41 @@ class AgentDependencies(msgspec.Struct, frozen=True, kw_only=True):
     def state_dir(self) -> Path:
         """The agent's state folder."""
         return Path(self.config.state_dir)
+
+
+class Neighbours(Protocol):
+    """What the update of one model must know of the device's others."""
+
+    def kept(self) -> frozenset[str] | None:
+        """Slots that they need; None when one of them cannot say."""
+
+    def promised_bytes(self) -> int:
+        """Disk that was promised to their updates and is not taken yet."""
+
+    def memory_bytes(self) -> dict[str, int]:
+        """What of each of them serves takes in memory, by name."""
+
+    def coming_bytes(self) -> int:
+        """What the releases take in memory that their updates bring."""
+
+
+class ModelParts(msgspec.Struct, frozen=True, kw_only=True):
+    """What the update of one model works with.
+
+    Attributes:
+        name: The model.
+        store: Its journal.
+        pointer: Its pointer.
+        link: Where its chunks come from.
+        counters: The release counters of the device.
+        collect: Takes what processes that serve this model saw since it was called last.
+        others: The device's other models.
+    """
+
+    name: str
+    store: JournalStore
+    pointer: PointerFile
+    link: Link
+    counters: ReleaseCounters
+    collect: Callable[[], Collected]
+    others: Neighbours

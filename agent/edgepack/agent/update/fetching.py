@@ -1,19 +1,23 @@
 """Judging an offer and fetching its files: the actions of OFFERED and DOWNLOADING."""
 
 import logging
+from collections.abc import Sequence
+from pathlib import Path
 
 from edgepack.agent.runtime.matching import match_variants
-from edgepack.agent.state.pointer import read_pointer
 from edgepack.agent.transfer.download import Download
 from edgepack.agent.transfer.manifest_download import ManifestDownload
 from edgepack.agent.update.context import Ended, Step, UpdateContext, Wait
+from edgepack.agent.update.footprint import serving_bytes, variant_bytes
 from edgepack.agent.update.offer import (
     check_identity,
+    check_memory,
     check_release,
     check_room,
     check_time,
     is_active,
 )
+from edgepack.bundle.keys import PublicKey
 from edgepack.bundle.manifest import (
     GOLDEN_FILE,
     HOOKS_FOLDER,
@@ -25,8 +29,11 @@ from edgepack.bundle.manifest import (
 from edgepack.bundle.signature import verify_envelope
 from edgepack.bundle.verify import verify_folder, verify_manifest
 from edgepack.errors import BundleError, DeviceError
+from edgepack.halt import Halt
 
 log = logging.getLogger(__name__)
+
+MEMORY_WAIT_S = 1.0
 
 
 def judge_offer(context: UpdateContext) -> Step:
@@ -36,16 +43,19 @@ def judge_offer(context: UpdateContext) -> Step:
     2. The device's hooks may refuse before anything is fetched.
     3. Manifest and signature come, from a slot that has them or from outside.
     4. A trusted key signed them, and they are what was offered.
-    5. A variant fits this device, and there is room.
+    5. A variant fits this device, and there is room for it beside all other models.
     6. The hooks have the last word.
     """
-    deps, offer = context.deps, context.offer
+    deps, model, offer = context.deps, context.model, context.offer
     # 1
     check_time(offer, deps.clock.wall())
-    pointer = read_pointer(deps.state_dir)
-    if is_active(offer, pointer):
-        return Ended(outcome="already", because="this bundle serves already")
-    check_release(offer, context.journal)
+    pointer = model.pointer.read()
+    if pointer is not None and is_active(offer, pointer):
+        sequence = max(offer.sequence, context.journal.acted_sequence)
+        because = "this bundle serves already"
+        return Ended(outcome="already", because=because, changes={"acted_sequence": sequence})
+    previous = context.journal.previous
+    check_release(offer, model.counters.highest(model.name), previous.bundle if previous else None)
     # 2
     if held_up := context.run_hooks("offered", "before"):
         return held_up
@@ -69,12 +79,22 @@ def judge_offer(context: UpdateContext) -> Step:
     if not names:
         reasons = "; ".join(f"{name}: {why}" for name, why in matches.rejected.items())
         raise DeviceError(f"no variant fits this device: {reasons}")
-    deps.slots.keep_only(context.kept(pointer) | {context.digest})
+    memory_bytes = max(variant_bytes(manifest.variant(name)) for name in names)
+    spare_bytes = check_memory(
+        memory_bytes,
+        serving_bytes=serving_bytes(deps.slots, pointer),
+        others=model.others.memory_bytes(),
+        limit_bytes=config.limits.memory_bytes,
+    )
+    if spare_bytes < model.others.coming_bytes():
+        return Wait(seconds=MEMORY_WAIT_S)  # It fits once other updates have ended.
+    context.clear_slots(also_kept=frozenset({context.digest}))
     download = Download(deps.slots, context.digest, wanted_files(manifest, names))
     check_room(
         max(0, download.size_bytes - download.allocated_bytes()),
         free_bytes=deps.slots.free_bytes(),
         reserve_bytes=config.limits.disk_reserve_bytes,
+        promised_bytes=model.others.promised_bytes(),
     )
     # 6
     if held_up := context.run_hooks("offered", "after"):
@@ -82,33 +102,42 @@ def judge_offer(context: UpdateContext) -> Step:
     deps.slots.write_file(context.digest, SIGNATURE_FILE, signature)
     deps.slots.write_file(context.digest, MANIFEST_FILE, content)
     fitting = f"{', '.join(names)} ({len(names)} of {len(manifest.variants)})"
-    because = f"fits this device: {fitting}"
-    changes = {"candidates": names, "rejected": matches.rejected}
-    return Ended(outcome="success", because=because, changes=changes)
+    return Ended(
+        outcome="success",
+        because=f"fits this device: {fitting}",
+        changes={
+            "candidates": names,
+            "rejected": matches.rejected,
+            "size_bytes": download.size_bytes,
+            "memory_bytes": memory_bytes,
+            "acted_sequence": max(offer.sequence, context.journal.acted_sequence),
+        },
+    )
 
 
 def fetch_files(context: UpdateContext) -> Step:
     """Fetches what is missing, and verifies every file once all is there."""
-    scratch = context.scratch
+    scratch, deps = context.scratch, context.deps
     if scratch.trouble:
         return _give_up(context, scratch.trouble)
+    folder = deps.slots.folder(context.digest)
     try:
-        download = scratch.download or _open_download(context)
+        download = _open_download(context)
         if held_up := context.request_missing(download):
             return held_up
-        download.finish()
     except OSError as error:
         return _give_up(context, error)
-    folder = context.deps.slots.folder(context.digest)
     try:
-        verify_folder(folder, context.deps.keys, complete=False)
+        context.beside("finish", lambda halt: _finish(download, folder, deps.keys, halt))
+    except OSError as error:
+        return _give_up(context, error)
     except BundleError:
         if scratch.was_rechecked:
             raise
         # A disk may have lost what it was told to keep: look at every chunk once.
         log.warning("%s is not what was fetched; looking at every chunk", folder)
-        context.deps.slots.forget_held(context.digest)
-        scratch.download, scratch.was_rechecked = None, True
+        deps.slots.forget_held(context.digest)
+        scratch.download, scratch.is_open, scratch.was_rechecked = None, False, True
         return Wait(seconds=0.0)
     because = f"{download.size_bytes} bytes are there and are what was signed"
     return Ended(outcome="success", because=because)
@@ -137,20 +166,40 @@ def _open_manifest_download(context: UpdateContext) -> ManifestDownload:
 
 
 def _open_download(context: UpdateContext) -> Download:
-    deps, digest = context.deps, context.digest
+    """Makes the files at their full size, and finds out what is there already, beside the loop.
+
+    Raises:
+        OSError: The disk is full.
+    """
+    deps, digest, scratch = context.deps, context.digest, context.scratch
+    if scratch.download is not None and scratch.is_open:
+        return scratch.download
     manifest = context.read_manifest()
-    every = [entry.path for entry in manifest.files]
-    deps.slots.remove_strangers(digest, (*every, MANIFEST_FILE, SIGNATURE_FILE))
-    download = Download(deps.slots, digest, wanted_files(manifest, context.journal.candidates))
-    download.reserve()
-    context.scratch.download = download
-    download.resume(check=context.scratch.was_rechecked)
-    if not download.is_complete:
-        copied = download.take_stored(deps.slots.stored_chunks(apart_from=digest))
-        log.info("slot=%s reused_bytes=%d", context.digest, copied)
-        download.note()
+    if scratch.download is None:
+        files = wanted_files(manifest, context.journal.candidates)
+        scratch.download = Download(deps.slots, digest, files)
+    download, is_checked = scratch.download, scratch.was_rechecked
+    known = (*(entry.path for entry in manifest.files), MANIFEST_FILE, SIGNATURE_FILE)
+
+    def prepare(halt: Halt) -> None:
+        deps.slots.remove_strangers(digest, known)
+        download.reserve()
+        download.resume(check=is_checked, halt=halt)
+        if not download.is_complete:
+            stored = deps.slots.stored_chunks(apart_from=digest)
+            copied = download.take_stored(stored, halt=halt)
+            log.info("slot=%s reused_bytes=%d", digest, copied)
+            download.note()
+
+    context.beside("open", prepare)
+    scratch.is_open = True
     context.start_requests(download)
     return download
+
+
+def _finish(download: Download, folder: Path, keys: Sequence[PublicKey], halt: Halt) -> None:
+    download.finish()
+    verify_folder(folder, keys, complete=False, checkpoint=halt.check)
 
 
 def _give_up(context: UpdateContext, error: OSError) -> Ended:
@@ -158,8 +207,7 @@ def _give_up(context: UpdateContext, error: OSError) -> Ended:
     if context.scratch.download:
         context.scratch.download.close()
         context.scratch.download = None
-    kept = context.kept(read_pointer(context.deps.state_dir))
-    if context.digest not in kept:
+    if context.digest not in context.own_slots():
         context.deps.slots.remove(context.digest)
     free_bytes = context.deps.slots.free_bytes()
     because = f"the disk failed while downloading: {error.strerror} ({free_bytes} bytes free)"

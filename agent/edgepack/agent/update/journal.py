@@ -1,31 +1,34 @@
-"""The journal: the one truth about an update, kept so that a power cut cannot damage it.
+"""The journal of a model: the one truth about its update, kept so that a power cut cannot damage
+it.
 
-`journal.json` in the state folder says which state the update is in and what the next step needs.
-It is written before the step is taken. MQTT mirrors it.
+`models/<name>/journal.json` in the state folder says which state the update is in and what the next
+step needs. It is written before the step is taken. MQTT mirrors it.
 """
 
 import logging
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from edgepack.agent.state.models import model_folder
 from edgepack.agent.state.pointer import ActivePointer
-from edgepack.agent.update.lifecycle import State
+from edgepack.agent.state.state_file import StateFile, Write, read_regular
+from edgepack.agent.update.lifecycle import TABLE, State
 from edgepack.durable import write_file
-from edgepack.wire.messages import BundleRef, Choice, Desired, Event
+from edgepack.versions import Format, NewerVersionError, Version
+from edgepack.wire.first_version import migrate_order
+from edgepack.wire.messages import Choice, Event, ModelOrder
 
 log = logging.getLogger(__name__)
 
 JOURNAL_FILE = "journal.json"
-DAMAGED_FILE = "journal.damaged.json"
 MAX_OUTBOX = 64
 """Events kept for a broker that is away; the oldest go first. `Reported` mirrors the rest."""
 
 
 class Journal(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known of the current update and of those before it.
+    """What is known of the current update of a model and of those before it.
 
     Attributes:
         state: Where the update is.
@@ -33,59 +36,94 @@ class Journal(msgspec.Struct, frozen=True, kw_only=True):
         is_settled: Whether the action of a resting state was done.
         offer: What the state speaks of; None when there never was an offer.
         pending: A newer offer that waits until the current update has ended.
-        acted_sequence: Highest sequence that was acted on or refused.
+        acted_sequence: Highest sequence of an order whose bundle was verified, or that was done.
         restarts: Restarts during the current update.
         candidates: Names of the variants to fetch and probe, in order of preference.
         rejected: The other variants, each with its reason.
+        size_bytes: What the files of the candidates take on the disk.
+        memory_bytes: What the largest candidate takes in memory.
         was_staged: Whether hooks of `staged` were asked, which those of `rolled_back` may undo.
         choice: Result of probing; None before.
         back: What served before the switch, to go back to; None when nothing did.
-        previous: The release that was committed before the one that serves.
-        highest_releases: Highest release counter ever committed, by model name.
+        committed: What was committed last; None when nothing was, or it was removed.
+        previous: What was committed before that.
         outbox: Events that the broker has not acknowledged.
     """
 
     state: State = "IDLE"
     because: str = ""
     is_settled: bool = True
-    offer: Desired | None = None
-    pending: Desired | None = None
+    offer: ModelOrder | None = None
+    pending: ModelOrder | None = None
     acted_sequence: int = 0
     restarts: int = 0
     candidates: tuple[str, ...] = ()
     rejected: dict[str, str] = {}
+    size_bytes: int = 0
+    memory_bytes: int = 0
     was_staged: bool = False
     choice: Choice | None = None
     back: ActivePointer | None = None
-    previous: BundleRef | None = None
-    highest_releases: dict[str, int] = {}
+    committed: ActivePointer | None = None
+    previous: ActivePointer | None = None
     outbox: tuple[Event, ...] = ()
 
 
+class _AnyState(Journal, frozen=True, kw_only=True):
+    """The same, in a state that this edgepack may not know."""
+
+    state: str = "IDLE"  # type: ignore[assignment]
+
+
+def _from_first(journal: dict[str, Any]) -> dict[str, Any]:
+    """A journal of a device that ran one model.
+
+    Its `previous` had no choice of a variant, which only `back` has; its release counters went to
+    a file of their own (`first_layout`).
+    """
+    made = dict(journal)
+    for key in ("offer", "pending"):
+        if made.get(key):
+            made[key] = migrate_order(made[key])
+    made.pop("highest_releases", None)
+    back, previous = made.get("back"), made.get("previous")
+    is_the_same = back and previous and back["bundle"]["digest"] == previous["digest"]
+    made["previous"] = back if is_the_same else None
+    return made
+
+
+JOURNAL = Format("journal", _AnyState, Version(2, 0), migrations={1: _from_first})
+
+
 class JournalStore:
-    """Keeps the journal on the disk and its last saved value at hand.
+    """Keeps the journal of one model on the disk and its last saved value at hand.
 
     Args:
         state_dir: The agent's state folder; must exist.
-        pointer: What serves, for a journal that was lost.
+        name: The model.
         write: Writes a small file durably.
     """
 
-    def __init__(
-        self,
-        state_dir: Path,
-        pointer: ActivePointer | None,
-        *,
-        write: Callable[[Path, bytes], None] = write_file,
-    ) -> None:
-        self._path = state_dir / JOURNAL_FILE
-        self._write = write
-        self._journal = self._load(pointer)
+    def __init__(self, state_dir: Path, name: str, *, write: Write = write_file) -> None:
+        folder = model_folder(state_dir, name)
+        folder.mkdir(parents=True, exist_ok=True)
+        self._file = StateFile[_AnyState](folder / JOURNAL_FILE, JOURNAL, write=write)
+        self._journal = self._load()
 
     @property
     def journal(self) -> Journal:
         """The journal as it was last saved."""
         return self._journal
+
+    @property
+    def trouble(self) -> str:
+        """What was found wrong with the file, one sentence; "" when all is well."""
+        return self._file.trouble
+
+    @property
+    def is_sealed(self) -> bool:
+        """Whether a newer edgepack wrote it, so that the model must be left alone."""
+        return self._file.is_sealed
 
     def update(self, **changes: Any) -> Journal:
         """Saves the journal with some fields changed, and only then believes them.
@@ -94,7 +132,7 @@ class JournalStore:
             OSError: It could not be written; nothing has changed.
         """
         journal = msgspec.structs.replace(self._journal, **changes)
-        self._write(self._path, msgspec.json.encode(journal))
+        self._file.save(journal)  # type: ignore[arg-type]
         self._journal = journal
         return journal
 
@@ -108,24 +146,32 @@ class JournalStore:
         outbox = tuple(kept for kept in self._journal.outbox if kept is not event)
         self._journal = msgspec.structs.replace(self._journal, outbox=outbox)
 
-    def _load(self, pointer: ActivePointer | None) -> Journal:
-        try:
-            return msgspec.json.decode(self._path.read_bytes(), type=Journal)
-        except FileNotFoundError:
-            pass
-        except msgspec.DecodeError as error:
-            # Nobody may be near this device to mend a file: what serves is known from the
-            # pointer, and what is wanted will be said again.
-            aside = self._path.with_name(DAMAGED_FILE)
-            self._path.replace(aside)
-            log.warning("the journal was damaged (%s); moved to %s, starting anew", error, aside)
-        known = {pointer.bundle.name: pointer.bundle.release} if pointer else {}
-        return Journal(highest_releases=known)
+    def _load(self) -> Journal:
+        # Nobody may be near this device to mend a file: what serves is known from the pointer, and
+        # what is wanted will be said again.
+        found = self._file.load()
+        if found is None:
+            return Journal()
+        if found.state not in TABLE:
+            self._file.reject(f"it is in a state {found.state!a:.40} that is not known here")
+            return Journal()
+        if found.state not in ("IDLE", "REMOVED") and found.offer is None:
+            self._file.reject(f"it is in {found.state} without an offer")
+            return Journal()
+        return _known(found)
 
 
-def read_journal(state_dir: Path) -> Journal | None:
-    """The journal for a reader that is not the agent; None when there is none or it is damaged."""
+def _known(found: _AnyState) -> Journal:
+    return Journal(**msgspec.structs.asdict(found))
+
+
+def read_journal(state_dir: Path, name: str) -> Journal | None:
+    """The journal for a reader that is not the agent; None when there is none that it can read."""
     try:
-        return msgspec.json.decode((state_dir / JOURNAL_FILE).read_bytes(), type=Journal)
-    except (FileNotFoundError, msgspec.DecodeError):
+        content = read_regular(model_folder(state_dir, name) / JOURNAL_FILE)
+        if content is None:
+            return None
+        found = JOURNAL.decode(content).value
+    except (OSError, ValueError, NewerVersionError):
         return None
+    return _known(found) if found.state in TABLE else None

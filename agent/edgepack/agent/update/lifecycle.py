@@ -1,4 +1,4 @@
-"""The life cycle of an update, as a table: what each state does and where it leads.
+"""The life cycle of a model's updates, as a table: what each state does and where it leads.
 
 Pure. `updater` carries out the actions; nothing else decides what follows what.
 
@@ -22,6 +22,8 @@ State = Literal[
     "ROLLING_BACK",
     "ROLLED_BACK",
     "REJECTED",
+    "REMOVING",
+    "REMOVED",
 ]
 
 Outcome = Literal["success", "failure", "already"]
@@ -37,6 +39,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
         restart: The state in which a restarted agent goes on.
         newer: The state that follows when a newer offer waits; None lets the action end first.
         already: The state that follows when there is nothing to do.
+        removal: The state that follows when what waits is that the model shall go.
     """
 
     action: str
@@ -45,6 +48,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     restart: State
     newer: State | None = None
     already: State | None = None
+    removal: State | None = None
 
 
 TABLE: dict[State, Row] = {
@@ -52,6 +56,7 @@ TABLE: dict[State, Row] = {
         action="wait for an offer",
         restart="IDLE",
         newer="OFFERED",
+        removal="REMOVING",
     ),
     "OFFERED": Row(
         action="fetch manifest and signature, judge them, ask the hooks",
@@ -107,6 +112,7 @@ TABLE: dict[State, Row] = {
         action="mark the pointer, remove old slots, run the hooks committed.after",
         restart="COMMITTED",
         newer="OFFERED",
+        removal="REMOVING",
     ),
     "ROLLING_BACK": Row(
         action="switch the pointer back if it was switched, remove the slot",
@@ -117,11 +123,24 @@ TABLE: dict[State, Row] = {
         action="the model from before serves; wait for an offer",
         restart="ROLLED_BACK",
         newer="OFFERED",
+        removal="REMOVING",
     ),
     "REJECTED": Row(
         action="nothing was changed; wait for an offer",
         restart="REJECTED",
         newer="OFFERED",
+        removal="REMOVING",
+    ),
+    "REMOVING": Row(
+        action="take the pointer away, remove the slots that nothing else points to",
+        success="REMOVED",
+        restart="REMOVING",
+    ),
+    "REMOVED": Row(
+        action="the model is gone; wait for an offer",
+        restart="REMOVED",
+        newer="OFFERED",
+        removal="REMOVING",
     ),
 }
 
@@ -180,6 +199,8 @@ def mermaid() -> str:
             lines.append(f"    {state} --> {row.already} : serves already")
         if row.newer and row.newer != row.failure:
             lines.append(f"    {state} --> {row.newer} : newer offer")
+        if row.removal:
+            lines.append(f"    {state} --> {row.removal} : told to go")
     return "\n".join(lines)
 
 

@@ -1,4 +1,4 @@
-"""Installing from a bundle that lies on this device: the same life cycle, without a network."""
+"""Installing, going back and removing without a network: the same life cycle as over the broker."""
 
 import hashlib
 import time
@@ -6,13 +6,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 from edgepack.agent.transfer.need_bitmap import unpack_missing
-from edgepack.agent.update.lifecycle import RESTING
-from edgepack.agent.update.updater import Updater
+from edgepack.agent.update.models import Models
+from edgepack.agent.update.updater import title
 from edgepack.bundle.chunks import fixed_chunks, offsets
 from edgepack.bundle.manifest import MANIFEST_FILE, SIGNATURE_FILE
 from edgepack.bundle.verify import VerifiedBundle
 from edgepack.errors import DeviceError
-from edgepack.wire.messages import BundleRef, Desired, FileRef, Need
+from edgepack.wire.messages import BundleRef, FileRef, ModelOrder, Need, RemoveModel, RunModel
 
 MAX_WAIT_S = 0.5
 
@@ -21,13 +21,14 @@ class LocalLink:
     """Answers needs from a bundle's folder, as a depot does from its store.
 
     Args:
-        bundle: The verified bundle, complete.
+        bundle: The verified bundle, complete; None when everything is in a slot.
     """
 
-    def __init__(self, bundle: VerifiedBundle) -> None:
-        self._folder = bundle.folder
+    def __init__(self, bundle: VerifiedBundle | None = None) -> None:
         self._starts: dict[str, tuple[Path, tuple[int, ...]]] = {}
         self._needs: list[Need] = []
+        if bundle is None:
+            return
         for path in (MANIFEST_FILE, SIGNATURE_FILE):
             ref = file_ref(bundle.folder, path)
             starts = (*fixed_chunks(ref.size_bytes), ref.size_bytes)
@@ -52,6 +53,11 @@ class LocalLink:
         needs, self._needs = self._needs, []
         for need in needs:
             for wanted in need.files:
+                if wanted.sha256 not in self._starts:
+                    raise DeviceError(
+                        "files of the release are missing from its slot, and there is no network",
+                        remedy="edgepack-agent install BUNDLE",
+                    )
                 path, starts = self._starts[wanted.sha256]
                 with path.open("rb") as file:
                     for index in unpack_missing(wanted):
@@ -61,46 +67,94 @@ class LocalLink:
         return bool(needs)
 
 
-def local_offer(bundle: VerifiedBundle, *, soak_s: float, rollback: bool) -> Desired:
+def local_offer(bundle: VerifiedBundle, *, soak_s: float, rollback: bool) -> RunModel:
     """The offer that stands for a bundle on this device."""
     facts = bundle.manifest.facts
-    return Desired(
+    ref = BundleRef(
+        name=facts.name, version=facts.version, release=facts.release, digest=bundle.digest
+    )
+    return _offer(ref, bundle.folder, soak_s=soak_s, rollback=rollback)
+
+
+def rollback_offer(models: Models, name: str, folder_of: Callable[[str], Path]) -> RunModel:
+    """The offer that stands for the release of a model that was committed before.
+
+    Args:
+        models: The models of the device.
+        name: The model.
+        folder_of: Where the slot of a digest is.
+
+    Raises:
+        DeviceError: There is no such model, or no release to go back to.
+    """
+    _check_known(models, name)
+    previous = models[name].journal.previous
+    if previous is None:
+        raise DeviceError(
+            f"'{name}' has no release to go back to",
+            remedy="edgepack-agent install BUNDLE, with the bundle of the release",
+        )
+    try:
+        return _offer(previous.bundle, folder_of(previous.digest), soak_s=0.0, rollback=True)
+    except OSError as error:
+        raise DeviceError(
+            f"the slot of {title(previous.bundle)} cannot be read: {error.strerror}",
+            found_in=str(folder_of(previous.digest)),
+            remedy="edgepack-agent install BUNDLE --rollback, with the bundle of the release",
+        ) from error
+
+
+def removal(models: Models, name: str) -> RemoveModel:
+    """The order that stands for removing a model.
+
+    Raises:
+        DeviceError: There is no such model.
+    """
+    _check_known(models, name)
+    return RemoveModel(sequence=0, issued_at=time.time())
+
+
+def carry_out(models: Models, link: LocalLink, name: str, order: ModelOrder) -> None:
+    """Carries an order to its end; the device's other models stay as they are.
+
+    Raises:
+        DeviceError: It came to another end; the reason says why, and what serves is unchanged.
+    """
+    updater = models.install(name, order)
+    while not updater.is_at_rest:
+        wait_s = updater.advance()
+        if not link.deliver(updater.accept_chunk):
+            time.sleep(MAX_WAIT_S if wait_s is None else min(wait_s, MAX_WAIT_S))
+    journal, wanted = updater.journal, "COMMITTED" if isinstance(order, RunModel) else "REMOVED"
+    if journal.state != wanted:
+        asked = f"'{title(order.bundle)}'" if isinstance(order, RunModel) else f"'{name}'"
+        done = "installed" if isinstance(order, RunModel) else "removed"
+        active = updater.active.bundle if updater.active else None
+        keeps = f"{title(active)} keeps serving" if active else "no release of it serves"
+        raise DeviceError(f"{asked} was not {done} ({journal.state}): {journal.because}; {keeps}")
+
+
+def _check_known(models: Models, name: str) -> None:
+    installed = [one.name for one in models if one.active or one.journal.previous]
+    if name not in installed:
+        raise DeviceError(
+            f"there is no model '{name}' on this device",
+            found_in=f"installed: {', '.join(installed) or 'none'}",
+            remedy="edgepack-agent status lists them",
+        )
+
+
+def _offer(bundle: BundleRef, folder: Path, *, soak_s: float, rollback: bool) -> RunModel:
+    return RunModel(
         sequence=0,
         rollout="",
-        bundle=BundleRef(
-            name=facts.name, version=facts.version, release=facts.release, digest=bundle.digest
-        ),
-        manifest=file_ref(bundle.folder, MANIFEST_FILE),
-        signature=file_ref(bundle.folder, SIGNATURE_FILE),
+        bundle=bundle,
+        manifest=file_ref(folder, MANIFEST_FILE),
+        signature=file_ref(folder, SIGNATURE_FILE),
         soak_s=soak_s,
         rollback=rollback,
         issued_at=time.time(),
     )
-
-
-def install(updater: Updater, link: LocalLink, offer: Desired) -> None:
-    """Carries an offer to its end.
-
-    Raises:
-        DeviceError: It was not committed; the reason says why, and what serves is unchanged.
-    """
-    updater.start()
-    updater.install(offer)
-    while True:
-        wait_s = updater.advance()
-        if link.deliver(updater.accept_chunk):
-            continue
-        journal = updater.journal
-        if journal.state in RESTING and journal.is_settled and journal.pending is None:
-            break
-        time.sleep(MAX_WAIT_S if wait_s is None else min(wait_s, MAX_WAIT_S))
-    if journal.state != "COMMITTED":
-        title = f"{offer.bundle.name}-{offer.bundle.version}"
-        active = updater.active.bundle if updater.active else None
-        keeps = f"{active.name}-{active.version} keeps serving" if active else "no model serves"
-        raise DeviceError(
-            f"'{title}' was not installed ({journal.state}): {journal.because}; {keeps}"
-        )
 
 
 def file_ref(folder: Path, path: str) -> FileRef:

@@ -6,52 +6,65 @@ the bundle is not for this device, now.
 
 import math
 import re
+from collections.abc import Mapping
 
+from edgepack.agent.state.models import MODEL_NAME
 from edgepack.agent.state.pointer import ActivePointer
-from edgepack.agent.update.journal import Journal
 from edgepack.bundle.envelope import MAX_SIGNATURE_BYTES
 from edgepack.bundle.manifest import MANIFEST_FILE, MAX_MANIFEST_BYTES, SIGNATURE_FILE, Manifest
 from edgepack.bundle.signature import SignedList
 from edgepack.errors import DeviceError, TransferError
-from edgepack.wire.messages import BundleRef, Desired, FileRef
+from edgepack.wire.messages import BundleRef, FileRef, ModelOrder, RunModel
 
 MAX_SEQUENCE = 2**53
+MAX_STEP = 2**32
+"""A sequence is higher than the one before by so much at most: no message, however it came to be
+believed, uses up the numbers that those after it need."""
 MAX_SOAK_S = 30 * 24 * 3600.0
 _DIGEST = re.compile(r"[0-9a-f]{64}")
-_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,99}")
 _WORD = re.compile(r"[ -~]{0,100}")
 
 
-def check_message(desired: Desired) -> None:
-    """Checks that every field of an offer can be what it says; a digest becomes a folder's name.
+def check_order(name: str, order: ModelOrder, *, acted_sequence: int) -> None:
+    """Checks that every field of an order can be what it says; a digest becomes a folder's name.
+
+    Args:
+        name: The model that it is about.
+        order: What was said of it.
+        acted_sequence: The highest sequence that was acted on.
 
     Raises:
         TransferError: One cannot.
     """
-    _check(0 < desired.sequence <= MAX_SEQUENCE, "sequence", desired.sequence)
-    _check_content(desired)
+    highest = min(MAX_SEQUENCE, acted_sequence + MAX_STEP)
+    _check(0 < order.sequence <= highest, "sequence", order.sequence)
+    _check_content(name, order)
 
 
-def check_local(desired: Desired) -> None:
-    """The same for an offer from a file on this device, which has no sequence.
+def check_local(name: str, order: ModelOrder) -> None:
+    """The same for an order that was given on this device, which has no sequence.
 
     Raises:
         TransferError: A field cannot be what it says.
     """
-    _check(desired.sequence == 0, "sequence", desired.sequence)
-    _check_content(desired)
+    _check(order.sequence == 0, "sequence", order.sequence)
+    _check_content(name, order)
 
 
-def _check_content(desired: Desired) -> None:
-    _check(_WORD.fullmatch(desired.rollout), "rollout", desired.rollout)
-    _check(_NAME.fullmatch(desired.bundle.name), "bundle.name", desired.bundle.name)
-    _check(_WORD.fullmatch(desired.bundle.version), "bundle.version", desired.bundle.version)
-    _check(0 <= desired.bundle.release <= MAX_SEQUENCE, "bundle.release", desired.bundle.release)
-    _check(_DIGEST.fullmatch(desired.bundle.digest), "bundle.digest", desired.bundle.digest)
-    _check_file(desired.manifest, MANIFEST_FILE, MAX_MANIFEST_BYTES)
-    _check_file(desired.signature, SIGNATURE_FILE, MAX_SIGNATURE_BYTES)
-    _check(0 <= desired.soak_s <= MAX_SOAK_S, "soak_s", desired.soak_s)
-    expires_at = desired.expires_at
+def _check_content(name: str, order: ModelOrder) -> None:
+    _check(MODEL_NAME.fullmatch(name), "name", name)
+    _check(_WORD.fullmatch(order.rollout), "rollout", order.rollout)
+    if not isinstance(order, RunModel):
+        return
+    bundle = order.bundle
+    _check(bundle.name == name, "bundle.name", bundle.name)
+    _check(_WORD.fullmatch(bundle.version), "bundle.version", bundle.version)
+    _check(0 <= bundle.release <= MAX_SEQUENCE, "bundle.release", bundle.release)
+    _check(_DIGEST.fullmatch(bundle.digest), "bundle.digest", bundle.digest)
+    _check_file(order.manifest, MANIFEST_FILE, MAX_MANIFEST_BYTES)
+    _check_file(order.signature, SIGNATURE_FILE, MAX_SIGNATURE_BYTES)
+    _check(0 <= order.soak_s <= MAX_SOAK_S, "soak_s", order.soak_s)
+    expires_at = order.expires_at
     _check(expires_at is None or math.isfinite(expires_at), "expires_at", expires_at)
 
 
@@ -67,45 +80,49 @@ def _check(holds: object, field: str, value: object) -> None:
         raise TransferError(f"the offer makes no sense: {field} is {shown}")
 
 
-def check_time(desired: Desired, now: float) -> None:
+def check_time(offer: RunModel, now: float) -> None:
     """Refuses an offer that must not be started any more.
 
     Raises:
         DeviceError: It has expired.
     """
-    if desired.expires_at is not None and now > desired.expires_at:
-        raise DeviceError(f"the offer expired {now - desired.expires_at:.0f} s ago")
+    if offer.expires_at is not None and now > offer.expires_at:
+        raise DeviceError(f"the offer expired {now - offer.expires_at:.0f} s ago")
 
 
-def check_release(desired: Desired, journal: Journal) -> None:
+def check_release(offer: RunModel, highest: int, previous: BundleRef | None) -> None:
     """Refuses an older release than was ever committed, save the way back to the one before.
+
+    Args:
+        offer: What is offered.
+        highest: The highest release of the model that was committed here.
+        previous: The release that was committed before the one that serves.
 
     Raises:
         DeviceError: The release is older.
     """
-    bundle = desired.bundle
-    highest = journal.highest_releases.get(bundle.name, 0)
+    bundle = offer.bundle
     if bundle.release >= highest:
         return
-    if not desired.rollback:
+    if not offer.rollback:
         raise DeviceError(
             f"older release: {bundle.name} release {bundle.release} is offered, "
             f"release {highest} was committed here"
         )
-    if journal.previous is None or journal.previous.digest != bundle.digest:
-        kept = f"release {journal.previous.release}" if journal.previous else "none"
+    if previous is None or previous.digest != bundle.digest:
+        kept = f"release {previous.release}" if previous else "none"
         raise DeviceError(
             f"older release: going back to {bundle.name} release {bundle.release} is asked for, "
             f"but the one committed before is {kept}"
         )
 
 
-def is_active(desired: Desired, pointer: ActivePointer | None) -> bool:
+def is_active(offer: RunModel, pointer: ActivePointer | None) -> bool:
     """Whether the offered bundle serves already, for good."""
-    return pointer is not None and pointer.committed and pointer.digest == desired.bundle.digest
+    return pointer is not None and pointer.committed and pointer.digest == offer.bundle.digest
 
 
-def check_identity(desired: Desired, signed: SignedList, manifest: Manifest) -> None:
+def check_identity(offer: RunModel, signed: SignedList, manifest: Manifest) -> None:
     """Refuses a bundle that is signed, but is not the one that was offered.
 
     Raises:
@@ -116,22 +133,61 @@ def check_identity(desired: Desired, signed: SignedList, manifest: Manifest) -> 
         name=facts.name, version=facts.version, release=facts.release, digest=signed.digest
     )
     for field in ("digest", "name", "version", "release"):
-        is_value, was_offered = getattr(found, field), getattr(desired.bundle, field)
+        is_value, was_offered = getattr(found, field), getattr(offer.bundle, field)
         if is_value != was_offered:
             raise DeviceError(
                 f"the signed bundle has {field} {is_value!a}, {was_offered!a} was offered"
             )
 
 
-def check_room(needed_bytes: int, *, free_bytes: int, reserve_bytes: int) -> None:
+def check_room(
+    needed_bytes: int, *, free_bytes: int, reserve_bytes: int, promised_bytes: int
+) -> None:
     """Refuses an update that would take the disk below its reserve.
+
+    Args:
+        needed_bytes: What it will take.
+        free_bytes: What the disk has.
+        reserve_bytes: What must stay free.
+        promised_bytes: What updates of other models will take of that.
 
     Raises:
         DeviceError: There is no room.
     """
-    short = needed_bytes + reserve_bytes - free_bytes
+    short = needed_bytes + promised_bytes + reserve_bytes - free_bytes
     if short > 0 and needed_bytes > 0:
+        promised = f", {promised_bytes} are promised to other models" if promised_bytes else ""
         raise DeviceError(
-            f"no room: the update needs {needed_bytes} bytes, {free_bytes} are free and "
+            f"no room: the update needs {needed_bytes} bytes, {free_bytes} are free{promised} and "
             f"{reserve_bytes} must stay free; {short} bytes are missing"
         )
+
+
+def check_memory(
+    needed_bytes: int, *, serving_bytes: int, others: Mapping[str, int], limit_bytes: int
+) -> float:
+    """Refuses a release that would not fit into memory beside all other models.
+
+    Args:
+        needed_bytes: What its largest candidate takes.
+        serving_bytes: What the release of the same model takes that serves meanwhile.
+        others: What each other model takes, by name.
+        limit_bytes: What all may take together; 0 means any amount.
+
+    Returns:
+        What is left for releases that come to other models meanwhile.
+
+    Raises:
+        DeviceError: There is no room.
+    """
+    total = needed_bytes + serving_bytes + sum(others.values())
+    if limit_bytes and total > limit_bytes:
+        parts = [f"{size} of {name}" for name, size in sorted(others.items()) if size]
+        if serving_bytes:
+            parts.insert(0, f"{serving_bytes} of the release that it replaces")
+        beside = f" beside {', '.join(parts)}" if parts else ""
+        raise DeviceError(
+            f"no memory: the model needs {needed_bytes} bytes{beside}; {limit_bytes} bytes are "
+            f"allowed, {total - limit_bytes} are missing"
+        )
+    return limit_bytes - total if limit_bytes else math.inf

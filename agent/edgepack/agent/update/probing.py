@@ -1,14 +1,13 @@
 """Proving a bundle on this device: the actions of VERIFIED, STAGED and PROBING."""
 
 from edgepack.agent.runtime.choice import choose
-from edgepack.agent.state.pointer import read_pointer
 from edgepack.agent.update.context import Ended, Step, UpdateContext, Wait
 
 
 def before_staging(context: UpdateContext) -> Step:
     """Asks the hooks, the bundle's own among them: its files were verified."""
     if not context.journal.was_staged:
-        context.deps.store.update(was_staged=True)
+        context.model.store.update(was_staged=True)
     return context.run_hooks("staged", "before") or Ended(
         outcome="success", because="the hooks let it be staged"
     )
@@ -28,8 +27,12 @@ def probe(context: UpdateContext) -> Step:
     folder = context.deps.slots.folder(context.digest)
     if len(probes) < len(journal.candidates):
         name = journal.candidates[len(probes)]
-        result = context.deps.tools.probe(folder, manifest.variant(name))
-        probes.append(result)
+        variant = manifest.variant(name)
+        probes.append(
+            context.beside(
+                f"probe {name}", lambda halt: context.deps.tools.probe(folder, variant, halt)
+            )
+        )
         return Wait(seconds=0.0)
     preference = [variant.name for variant in manifest.variants]
     choice = choose(
@@ -37,7 +40,7 @@ def probe(context: UpdateContext) -> Step:
     )
     if not choice.chosen:
         return Ended(outcome="failure", because=choice.because)
-    pointer = read_pointer(context.deps.state_dir)
+    pointer = context.model.pointer.read()
     back = pointer if pointer and pointer.digest != context.digest else None
     return Ended(
         outcome="success",

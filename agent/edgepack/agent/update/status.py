@@ -5,27 +5,27 @@ from pathlib import Path
 import msgspec
 
 from edgepack.agent.state.lock import is_locked
+from edgepack.agent.state.models import model_names
 from edgepack.agent.state.pointer import ActivePointer, read_pointer
 from edgepack.agent.update.journal import read_journal
 from edgepack.errors import DeviceError
-from edgepack.wire.messages import BundleRef
+from edgepack.wire.messages import BundleRef, RunModel
 
 
-class Status(msgspec.Struct, frozen=True, kw_only=True):
-    """A device at a glance.
+class ModelStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """A model at a glance.
 
     Attributes:
-        is_running: Whether an agent holds the state folder.
-        state, because: Where the latest update is, and why.
+        state, because: Where its latest update is, and why.
         target: The bundle that the state speaks of.
-        rollout, sequence: The offer it came with; 0 and "" when it came from a file.
+        rollout, sequence: The order it came with; 0 and "" when it was given on this device.
         pending: A newer offer that waits.
         restarts: Restarts during the latest update.
         active: What serves now.
         previous: The release that was committed before.
+        trouble: Why its pointer cannot be read; "" when it can.
     """
 
-    is_running: bool
     state: str
     because: str
     target: BundleRef | None
@@ -35,13 +35,26 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     restarts: int
     active: ActivePointer | None
     previous: BundleRef | None
+    trouble: str
+
+
+class Status(msgspec.Struct, frozen=True, kw_only=True):
+    """A device at a glance.
+
+    Attributes:
+        is_running: Whether an agent holds the state folder.
+        models: By name.
+    """
+
+    is_running: bool
+    models: dict[str, ModelStatus]
 
 
 def read_status(state_dir: Path) -> Status:
     """Reads the status.
 
     Raises:
-        DeviceError: There is no such folder, or its pointer is damaged.
+        DeviceError: There is no such folder.
     """
     if not state_dir.is_dir():
         raise DeviceError(
@@ -49,18 +62,30 @@ def read_status(state_dir: Path) -> Status:
             found_in=str(state_dir),
             remedy="name the agent's settings with --config, or its folder with --state-dir",
         )
-    journal = read_journal(state_dir)
-    offer = journal.offer if journal else None
-    pending = journal.pending if journal else None
     return Status(
         is_running=is_locked(state_dir),
+        models={name: _read_model(state_dir, name) for name in model_names(state_dir)},
+    )
+
+
+def _read_model(state_dir: Path, name: str) -> ModelStatus:
+    journal = read_journal(state_dir, name)
+    offer = journal.offer if journal else None
+    pending = journal.pending if journal else None
+    active, trouble = None, ""
+    try:
+        active = read_pointer(state_dir, name)
+    except DeviceError as error:
+        trouble = error.problem
+    return ModelStatus(
         state=journal.state if journal else "IDLE",
         because=journal.because if journal else "",
-        target=offer.bundle if offer else None,
+        target=offer.bundle if isinstance(offer, RunModel) else None,
         rollout=offer.rollout if offer else "",
         sequence=offer.sequence if offer else 0,
-        pending=pending.bundle if pending else None,
+        pending=pending.bundle if isinstance(pending, RunModel) else None,
         restarts=journal.restarts if journal else 0,
-        active=read_pointer(state_dir),
-        previous=journal.previous if journal else None,
+        active=active,
+        previous=journal.previous.bundle if journal and journal.previous else None,
+        trouble=trouble,
     )

@@ -1,4 +1,5 @@
-"""An update from offer to commit: takes offers, walks the life cycle table, keeps the journal.
+"""The updates of one model, from offer to commit: takes offers, walks the life cycle table, keeps
+the journal.
 
 The state is saved, then acted upon; an action that a restart or a full disk interrupts runs again.
 What the actions do is in `actions`, what follows what in `lifecycle`.
@@ -8,17 +9,24 @@ import logging
 from collections.abc import Callable
 from typing import Any, Literal
 
-from edgepack.agent.hooks.runner import HookVerdict
-from edgepack.agent.state.pointer import ActivePointer, read_pointer
+from edgepack.agent.state.pointer import ActivePointer
 from edgepack.agent.transfer.chunk_status import ChunkOutcome
 from edgepack.agent.update.actions import Actions
 from edgepack.agent.update.context import Ended, Wait
-from edgepack.agent.update.dependencies import AgentDependencies
+from edgepack.agent.update.dependencies import AgentDependencies, ModelParts
+from edgepack.agent.update.footprint import serving_bytes
 from edgepack.agent.update.journal import MAX_OUTBOX, Journal
 from edgepack.agent.update.lifecycle import RESTING, TABLE, Row, State, follow, resume
-from edgepack.agent.update.offer import check_local, check_message, check_time
+from edgepack.agent.update.offer import check_local, check_order, check_time
 from edgepack.errors import DeviceError, EdgepackError
-from edgepack.wire.messages import Desired, DeviceFacts, Event
+from edgepack.wire.messages import (
+    BundleRef,
+    DeviceFacts,
+    Event,
+    ModelOrder,
+    RemoveModel,
+    RunModel,
+)
 
 log = logging.getLogger(__name__)
 
@@ -33,23 +41,33 @@ acted on before, it came too late."""
 
 
 class Updater:
-    """The one update that a device has at a time.
+    """The one update that a model has at a time.
 
     Args:
-        deps: What the update needs of the world.
+        deps: What all updates need of the world.
+        model: What this one needs.
         notify: Called after every transition, when the journal says something new.
     """
 
-    def __init__(self, deps: AgentDependencies, notify: Callable[[], None]) -> None:
+    def __init__(
+        self, deps: AgentDependencies, model: ModelParts, notify: Callable[[], None]
+    ) -> None:
         self._deps = deps
+        self._model = model
         self._notify = notify
-        self._actions = Actions(deps, self._note_hook)
+        self._actions = Actions(deps, model, self._note)
         self._unsaved: Ended | None = None
+        self._refused: ModelOrder | None = None
+
+    @property
+    def name(self) -> str:
+        """The model."""
+        return self._model.name
 
     @property
     def journal(self) -> Journal:
         """The journal as it was last saved."""
-        return self._deps.store.journal
+        return self._model.store.journal
 
     @property
     def facts(self) -> DeviceFacts:
@@ -59,12 +77,54 @@ class Updater:
     @property
     def active(self) -> ActivePointer | None:
         """What serves now."""
-        return read_pointer(self._deps.state_dir)
+        return self._model.pointer.read()
 
     @property
     def progress(self) -> float:
         """Share of the bytes that are there, 0..1, while downloading."""
         return self._actions.progress
+
+    @property
+    def trouble(self) -> str:
+        """What is wrong with the model's files here, one sentence; "" when all is well."""
+        return self._model.store.trouble or self._model.pointer.trouble
+
+    @property
+    def is_sealed(self) -> bool:
+        """Whether a newer edgepack wrote its files, so that it must be left alone."""
+        return self._model.store.is_sealed or self._model.pointer.is_sealed
+
+    @property
+    def is_at_rest(self) -> bool:
+        """Whether nothing is under way, and nothing waits."""
+        journal = self.journal
+        return journal.state in RESTING and journal.is_settled and journal.pending is None
+
+    def kept_slots(self) -> frozenset[str] | None:
+        """Slots that this model needs; None when that cannot be known."""
+        if self.is_sealed:
+            return None
+        offer = self.journal.offer
+        is_running = self.journal.state not in RESTING and isinstance(offer, RunModel)
+        under_way = {offer.bundle.digest} if is_running and isinstance(offer, RunModel) else set()
+        return self._actions.own_slots() | under_way
+
+    def promised_bytes(self) -> int:
+        """Disk that was promised to the update under way and is not taken yet."""
+        journal = self.journal
+        if journal.state != "DOWNLOADING" or not isinstance(journal.offer, RunModel):
+            return 0
+        taken = self._deps.slots.allocated_bytes(journal.offer.bundle.digest)
+        return max(0, journal.size_bytes - taken)
+
+    def memory_bytes(self) -> int:
+        """What the release takes in memory that serves."""
+        return serving_bytes(self._deps.slots, self.active)
+
+    def coming_bytes(self) -> int:
+        """What the release takes in memory that an update brings beside it."""
+        is_coming = self.journal.state not in (*RESTING, "OFFERED", "REMOVING")
+        return self.journal.memory_bytes if is_coming else 0
 
     def start(self) -> None:
         """Goes on where the journal says, after the agent was started.
@@ -72,7 +132,9 @@ class Updater:
         Raises:
             OSError: The journal cannot be written.
         """
-        self._deps.slots.sweep_temporaries()
+        if self.is_sealed:
+            return
+        self._mend()
         journal = self.journal
         if journal.state in RESTING and journal.is_settled:
             return
@@ -83,65 +145,84 @@ class Updater:
             max_restarts=self._deps.config.limits.max_restarts,
         )
         if after.state == journal.state:
-            self._deps.store.update(restarts=restarts)
+            self._model.store.update(restarts=restarts)
             log.info(
-                "bundle=%s resumed=%s restarts=%d", _title(journal.offer), after.state, restarts
+                "bundle=%s resumed=%s restarts=%d",
+                self._title(journal.offer),
+                after.state,
+                restarts,
             )
         else:
             self._move(after.state, after.because, restarts=restarts)
 
-    def offer(self, desired: Desired) -> OfferOutcome:
-        """Takes an offer from the controller; the newest one wins.
+    def _mend(self) -> None:
+        """Puts journal and pointer in step again, when one of them was lost."""
+        journal, pointer = self.journal, self._model.pointer
+        serving = pointer.read()
+        if serving is None and journal.committed and pointer.trouble:
+            pointer.write(journal.committed)
+        elif serving and serving.committed and journal.committed is None:
+            self._model.store.update(committed=serving)
+
+    def offer(self, order: ModelOrder) -> OfferOutcome:
+        """Takes an order from the controller; the newest one wins.
+
+        What it says is not remembered before its bundle was verified, but as what is judged now.
 
         Raises:
             TransferError: The message makes no sense; nothing was changed.
             OSError: The journal cannot be written; nothing was changed.
         """
-        check_message(desired)
-        journal, store = self.journal, self._deps.store
-        if desired.sequence <= journal.acted_sequence:
-            return "known"
-        try:
-            check_time(desired, self._deps.clock.wall())
-        except DeviceError as error:
-            self._refuse(desired, error.problem)
+        journal, store = self.journal, self._model.store
+        check_order(self.name, order, acted_sequence=journal.acted_sequence)
+        if self.is_sealed:
+            self._refuse(order, self.trouble)
             return "refused"
+        if order in (journal.pending, self._refused):
+            return "known"
+        if order == journal.offer:
+            if journal.pending is not None:
+                store.update(pending=None)  # What was said in between was taken back.
+            return "known"
+        if order.sequence <= journal.acted_sequence:
+            return "known"
+        if isinstance(order, RunModel):
+            try:
+                check_time(order, self._deps.clock.wall())
+            except DeviceError as error:
+                self._refuse(order, error.problem)
+                return "refused"
+        return self._take(order)
+
+    def install(self, order: ModelOrder) -> OfferOutcome:
+        """Takes an order from a person on this device; what was under way gives way to it.
+
+        Raises:
+            DeviceError: A newer edgepack wrote what is here of this model.
+            TransferError: The order makes no sense.
+        """
+        check_local(self.name, order)
+        if self.is_sealed:
+            raise DeviceError(self.trouble, remedy="update edgepack on this device")
+        return self._take(order)
+
+    def _take(self, order: ModelOrder) -> OfferOutcome:
+        journal, store = self.journal, self._model.store
         current = journal.offer
         is_running = journal.state not in RESTING and journal.state != "ROLLING_BACK"
-        if current and is_running and current.bundle == desired.bundle:
-            store.update(offer=desired, pending=None, acted_sequence=desired.sequence)
+        if is_running and current and _is_same(current, order):
+            store.update(offer=order, pending=None)
             if journal.state == "OFFERED":
                 self._actions.leave()
-            log.info("bundle=%s adopted sequence=%d", _title(desired), desired.sequence)
+            log.info("bundle=%s adopted sequence=%d", self._title(order), order.sequence)
             self._notify()
             return "adopted"
-        store.update(pending=desired, acted_sequence=desired.sequence)
+        store.update(pending=order)
         return "taken"
-
-    def note_malformed(self, because: str) -> None:
-        """Lets the controller know that an offer could not be read."""
-        self._deps.store.add_event(self._event("refused", None, because[:MAX_TEXT]))
-        self._notify()
 
     def note_sent(self, event: Event) -> None:
         """The broker has acknowledged an event."""
-        self._deps.store.drop_event(event)
-
-    def install(self, desired: Desired) -> None:
-        """Takes an offer from a file on this device.
-
-        Raises:
-            DeviceError: An update is under way.
-            TransferError: The offer makes no sense.
-        """
-        check_local(desired)
-        journal = self.journal
-        if journal.state not in RESTING or journal.pending:
-            raise DeviceError(
-                f"an update is under way: {_title(journal.offer)} is {journal.state}",
-                remedy="edgepack-agent run finishes it",
-            )
-        self._deps.store.update(pending=desired)
+        self._model.store.drop_event(event)
 
     def accept_chunk(self, sha256: str, index: int, content: bytes) -> ChunkOutcome:
         """Takes a chunk that came."""
@@ -164,7 +245,7 @@ class Updater:
         Returns:
             Seconds after which to call again at the latest; None when only a message can help.
         """
-        while True:
+        while not self.is_sealed:
             try:
                 wait = self._step()
             except OSError as error:
@@ -177,6 +258,7 @@ class Updater:
                 return DISK_RETRY_S
             if wait is not None:
                 return wait.seconds
+        return None
 
     def _step(self) -> Wait | None:
         """One step of the table; None when the next one can follow at once."""
@@ -184,10 +266,10 @@ class Updater:
         row = TABLE[journal.state]
         pending = journal.pending
         if pending and row.newer == "OFFERED" and journal.is_settled:
-            self._begin(pending)
+            self._begin(pending, row)
             return None
         if pending and row.newer and row.newer != "OFFERED":
-            self._move(row.newer, f"superseded by sequence {pending.sequence}")
+            self._move(row.newer, f"superseded by {self._title(pending)}")
             return None
         step = self._unsaved or self._act(row)
         if isinstance(step, Wait):
@@ -209,35 +291,32 @@ class Updater:
                 raise
             return Ended(outcome="failure", because=_one_line(error))
 
-    def _begin(self, desired: Desired) -> None:
+    def _begin(self, order: ModelOrder, row: Row) -> None:
+        asked = "offered" if isinstance(order, RunModel) else "told to go"
+        by = f"by {order.rollout}" if order.rollout else "on this device"
+        after: State = "OFFERED" if isinstance(order, RunModel) else row.removal or "REMOVING"
         self._move(
-            "OFFERED",
-            f"offered by {desired.rollout}" if desired.rollout else "offered on this device",
-            offer=desired,
+            after,
+            f"{asked} {by}",
+            offer=order,
             pending=None,
             restarts=0,
             candidates=(),
             rejected={},
+            size_bytes=0,
+            memory_bytes=0,
             was_staged=False,
             choice=None,
             back=None,
         )
 
-    def _refuse(self, desired: Desired, because: str) -> None:
-        """Refuses an offer at the door; an update that is under way goes on."""
-        if self.journal.state in RESTING and self.journal.is_settled:
-            self._move(
-                "REJECTED",
-                because,
-                offer=desired,
-                acted_sequence=desired.sequence,
-                was_staged=False,
-                choice=None,
-                back=None,
-            )
+    def _refuse(self, order: ModelOrder, because: str) -> None:
+        """Refuses an order at the door; an update that is under way goes on."""
+        self._refused = order
+        if self.is_at_rest and not self.is_sealed:
+            self._move("REJECTED", because, offer=order, was_staged=False, choice=None, back=None)
             return
-        event = self._event("refused", desired, because)
-        self._save(event, acted_sequence=desired.sequence)
+        self._model.store.add_event(self._event("refused", order, because))
         self._notify()
 
     def _move(self, state: State, because: str, **changes: Any) -> None:
@@ -246,27 +325,29 @@ class Updater:
         offer = changes.get("offer", self.journal.offer)
         because = because[:MAX_TEXT]
         event = self._event("transition", offer, because, before, state)
-        self._save(event, state=state, because=because, is_settled=state != "COMMITTED", **changes)
+        outbox = (*self.journal.outbox, event)[-MAX_OUTBOX:]
+        self._model.store.update(
+            outbox=outbox,
+            state=state,
+            because=because,
+            is_settled=state != "COMMITTED",
+            **changes,
+        )
         self._unsaved = None
         self._actions.leave()
-        log.info("bundle=%s from=%s to=%s because=%s", _title(offer), before, state, because)
+        log.info("bundle=%s from=%s to=%s because=%s", self._title(offer), before, state, because)
         self._notify()
 
-    def _save(self, event: Event, **changes: Any) -> None:
-        outbox = (*self.journal.outbox, event)[-MAX_OUTBOX:]
-        self._deps.store.update(outbox=outbox, **changes)
-
-    def _note_hook(self, verdict: HookVerdict) -> None:
-        log.warning("bundle=%s %s", _title(self.journal.offer), verdict.because)
-        self._deps.store.add_event(
-            self._event("hook", self.journal.offer, verdict.because[:MAX_TEXT])
-        )
+    def _note(self, kind: str, because: str) -> None:
+        offer = self.journal.offer
+        log.warning("bundle=%s %s", self._title(offer), because)
+        self._model.store.add_event(self._event(kind, offer, because[:MAX_TEXT]))
         self._notify()
 
     def _event(
         self,
-        kind: Literal["transition", "refused", "hook"],
-        offer: Desired | None,
+        kind: str,
+        offer: ModelOrder | None,
         because: str,
         before: str = "",
         after: str = "",
@@ -274,7 +355,8 @@ class Updater:
         return Event(
             at=self._deps.clock.wall(),
             kind=kind,
-            bundle=_title(offer),
+            model=self.name,
+            bundle=self._title(offer),
             from_state=before,
             to_state=after,
             because=because,
@@ -282,9 +364,20 @@ class Updater:
             sequence=offer.sequence if offer else 0,
         )
 
+    def _title(self, offer: ModelOrder | None) -> str:
+        return title(offer.bundle) if isinstance(offer, RunModel) else self.name
 
-def _title(offer: Desired | None) -> str:
-    return f"{offer.bundle.name}-{offer.bundle.version}" if offer else "none"
+
+def title(bundle: BundleRef) -> str:
+    """A bundle's name as logs and events say it."""
+    return f"{bundle.name}-{bundle.version}"
+
+
+def _is_same(current: ModelOrder, order: ModelOrder) -> bool:
+    """Whether both ask for the same in the end."""
+    if isinstance(current, RunModel) and isinstance(order, RunModel):
+        return current.bundle == order.bundle
+    return isinstance(current, RemoveModel) and isinstance(order, RemoveModel)
 
 
 def _one_line(error: EdgepackError) -> str:

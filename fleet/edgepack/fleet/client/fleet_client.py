@@ -120,7 +120,7 @@ class FleetClient:
 
         Example:
             ```python
-            print(fleet.device("cam-7").state)
+            print(*(model.state for model in fleet.device("cam-7").models))
             ```
         """
         return self._connection.get(f"/v1/devices/{quote(device, safe='')}", DeviceView)

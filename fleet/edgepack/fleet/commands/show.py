@@ -7,7 +7,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from edgepack.fleet.documents.devices import DeviceView
+from edgepack.fleet.documents.devices import DeviceView, ModelView
 from edgepack.fleet.documents.fleet import EventView, FleetInfo
 from edgepack.fleet.documents.releases import ReleaseView
 from edgepack.fleet.documents.rollouts import AssignmentView, LatencyView, RolloutView
@@ -46,21 +46,16 @@ def devices_table(devices: Sequence[DeviceView], info: FleetInfo, now: float) ->
         table.add_column(name, overflow="fold" if name == "because" else "ellipsis")
     for device in devices:
         seen = "online" if device.online else ago(device.last_seen, now)
-        runs = f"{device.active.name} {device.active.version}" if device.active else "–"
-        provider = short_provider(device.provider)
-        notes = {"simulated": device.is_simulator, "fallback": device.is_fallback}
-        if any(notes.values()):
-            provider += f" ({', '.join(note for note, holds in notes.items() if holds)})"
-        because = device.because or (device.choice_because if device.is_fallback else "")
-        table.add_row(
+        cells = [
             Text(device.device),
             Text(device.group),
             Text(seen, "green" if device.online else "dim"),
-            Text(runs),
-            Text(provider),
-            styled(device.state),
-            Text(because),
-        )
+        ]
+        for model in device.models:
+            table.add_row(*cells, *_model_cells(model))
+            cells = [Text("")] * len(cells)  # The next line is of the same device.
+        if not device.models:
+            table.add_row(*cells, Text("–"))
     link = "connected" if info.is_connected else "NOT CONNECTED"
     return Group(
         table,
@@ -68,6 +63,16 @@ def devices_table(devices: Sequence[DeviceView], info: FleetInfo, now: float) ->
             f"{counted(info.devices, 'device')}, {info.online} online; broker {info.broker} {link}"
         ),
     )
+
+
+def _model_cells(model: ModelView) -> tuple[Text, ...]:
+    runs = f"{model.active.name} {model.active.version}" if model.active else "–"
+    provider = short_provider(model.provider)
+    notes = {"simulated": model.is_simulator, "fallback": model.is_fallback}
+    if any(notes.values()):
+        provider += f" ({', '.join(note for note, holds in notes.items() if holds)})"
+    because = model.because or (model.choice_because if model.is_fallback else "")
+    return Text(runs), Text(provider), styled(model.state), Text(because)
 
 
 def info_table(info: FleetInfo) -> RenderableType:

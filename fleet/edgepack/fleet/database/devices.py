@@ -10,10 +10,18 @@ from sqlalchemy.orm import Session
 
 from edgepack.errors import FleetError, TransferError
 from edgepack.fleet.database.schema import DeviceRow
-from edgepack.fleet.documents.devices import CONTROLLER, DeviceView
+from edgepack.fleet.documents.devices import CONTROLLER, DeviceView, ModelView
 from edgepack.text import natural_order
 from edgepack.wire import topics
-from edgepack.wire.messages import Desired, Reported, decode, encode
+from edgepack.wire.messages import (
+    Desired,
+    ModelOrder,
+    Reported,
+    ReportedModel,
+    RunModel,
+    decode,
+    encode,
+)
 
 log = logging.getLogger(__name__)
 
@@ -27,7 +35,7 @@ class Publication(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         device: Whose.
-        payload: Encoded message; empty takes a retained one away.
+        payload: Encoded message.
     """
 
     device: str
@@ -72,8 +80,12 @@ def note_report(
     Raises:
         TransferError: The sequence is no number that a controller gave.
     """
-    if not 0 <= reported.sequence <= MAX_SEQUENCE or not 0 <= reported.count <= MAX_SEQUENCE:
-        raise TransferError(f"reported sequence {reported.sequence} was never given")
+    said = (reported.sequence, *(model.sequence for model in reported.models.values()))
+    for sequence in said:
+        if not 0 <= sequence <= MAX_SEQUENCE:
+            raise TransferError(f"reported sequence {sequence} was never given")
+    if not 0 <= reported.count <= MAX_SEQUENCE:
+        raise TransferError(f"reported count {reported.count} is none")
     if not reported.online:
         if reported.boot and row.boot and reported.boot != row.boot:
             return "stale"
@@ -95,41 +107,57 @@ def note_report(
 
 
 def answer(row: DeviceRow, now: float) -> Publication | None:
-    """What to tell a device whose report differs from what is wanted; None when it does not."""
-    if row.desired is None or row.reported_sequence == row.desired_sequence:
+    """What to tell a device that did not hear the newest word; None when it did."""
+    desired = wanted(row)
+    if desired is None or row.reported_sequence == row.desired_sequence:
         return None
     if now - row.desired_sent_at < ANSWER_AGAIN_AFTER_S:
         return None
     if row.reported_sequence > row.desired_sequence:
-        # It acted on a sequence that this database does not know of (it was restored from an
-        # older copy): speak above it, or the device would not listen.
-        wanted = msgspec.structs.replace(
-            decode(row.desired.encode(), Desired), sequence=row.reported_sequence + 1
-        )
-        row.desired_sequence = wanted.sequence
-        row.desired = encode(wanted).decode()
+        # It heard a sequence that this database does not know of (it was restored from an older
+        # copy): speak above it, or the device would not listen.
+        sequence = next_sequence(row)
+        models = {
+            name: msgspec.structs.replace(order, sequence=sequence)
+            for name, order in desired.models.items()
+        }
+        return _publish(row, Desired(sequence=sequence, models=models), now)
     row.desired_sent_at = now
-    return Publication(device=row.id, payload=row.desired.encode())
+    return Publication(device=row.id, payload=encode(desired))
 
 
-def tell(row: DeviceRow, desired: Desired, now: float) -> Publication:
-    """Makes a message what is wanted of a device from now on."""
-    row.desired = encode(desired).decode()
+def tell(row: DeviceRow, name: str, order: ModelOrder, now: float) -> Publication:
+    """Says what is wanted of one model of a device from now on; its others stay as they are."""
+    before = wanted(row)
+    models = (before.models if before else {}) | {name: order}
+    return _publish(row, Desired(sequence=order.sequence, models=models), now)
+
+
+def tell_nothing(row: DeviceRow, name: str, now: float) -> Publication:
+    """Wants nothing of a model any more: the device keeps of it what it has."""
+    before = wanted(row)
+    models = {key: order for key, order in before.models.items() if key != name} if before else {}
+    return _publish(row, Desired(sequence=next_sequence(row), models=models), now)
+
+
+def _publish(row: DeviceRow, desired: Desired, now: float) -> Publication:
+    payload = encode(desired)
+    row.desired = payload.decode()
     row.desired_sequence = desired.sequence
     row.desired_sent_at = now
-    return Publication(device=row.id, payload=row.desired.encode())
+    return Publication(device=row.id, payload=payload)
 
 
-def tell_nothing(row: DeviceRow) -> Publication:
-    """Wants nothing of a device any more: a retained message is taken away."""
-    row.desired = None
-    row.desired_sequence += 1
-    return Publication(device=row.id, payload=b"")
+def wanted(row: DeviceRow) -> Desired | None:
+    """All that was last wanted of a device; None when nothing ever was."""
+    return decode(row.desired.encode(), Desired) if row.desired else None
 
 
 def next_sequence(row: DeviceRow) -> int:
-    """Above all that the device was told or acted on."""
-    return max(row.desired_sequence, row.reported_sequence) + 1
+    """Above all that the device was told, heard or acted on."""
+    reported = last_report(row)
+    acted = [model.sequence for model in reported.models.values()] if reported else []
+    return max(row.desired_sequence, row.reported_sequence, *acted, 0) + 1
 
 
 def all_unsettled(session: Session) -> tuple[Publication, ...]:
@@ -181,26 +209,42 @@ def show_device(session: Session, device: str) -> DeviceView:
 
 
 def _view(row: DeviceRow) -> DeviceView:
-    reported = last_report(row)
-    active = reported.active if reported else None
-    wanted = decode(row.desired.encode(), Desired) if row.desired else None
+    reported, desired = last_report(row), wanted(row)
+    said = reported.models if reported else {}
+    orders = desired.models if desired else {}
     return DeviceView(
         device=row.id,
         group=row.group,
         online=row.online,
         last_seen=row.last_seen,
         hardware_class=row.hardware_class,
-        state=reported.state if reported else "",
-        because=reported.because if reported else "",
-        progress=reported.progress if reported else 0.0,
+        models=tuple(
+            _view_model(name, said.get(name), orders.get(name), simulated_providers(reported))
+            for name in sorted(said.keys() | orders.keys())
+        ),
+    )
+
+
+def _view_model(
+    name: str,
+    said: ReportedModel | None,
+    order: ModelOrder | None,
+    simulated: frozenset[str],
+) -> ModelView:
+    active = said.active if said else None
+    return ModelView(
+        name=name,
+        state=said.state if said else "",
+        because=said.because if said else "",
+        progress=said.progress if said else 0.0,
         active=active.bundle if active else None,
         variant=active.choice.chosen if active else "",
         provider=active.choice.provider if active else "",
-        is_simulator=active is not None and active.choice.provider in simulated_providers(reported),
+        is_simulator=active is not None and active.choice.provider in simulated,
         is_fallback=active.choice.is_fallback if active else False,
         choice_because=active.choice.because if active else "",
-        wanted=wanted.bundle if wanted else None,
-        rollout=wanted.rollout if wanted else "",
+        wanted=order.bundle if isinstance(order, RunModel) else None,
+        rollout=order.rollout if order else "",
     )
 
 

@@ -55,17 +55,13 @@ class EnrolledDevice(msgspec.Struct, frozen=True, kw_only=True):
     config: Path
 
 
-class DeviceView(msgspec.Struct, frozen=True, kw_only=True):
-    """A device as the fleet knows it.
+class ModelView(msgspec.Struct, frozen=True, kw_only=True):
+    """One model of a device as the fleet knows it.
 
     Attributes:
-        device: Its id.
-        group: Its group.
-        online: Whether it is connected to the broker now.
-        last_seen: When it last reported, seconds since the epoch (UTC); None before its first
-            report.
-        hardware_class: What like devices have in common, as it said; "" before its first report.
-        state: Life cycle state of what it was told to run, or `IDLE`; "" before its first report.
+        name: Its name.
+        state: Life cycle state of what the device was told of it, or `IDLE`; "" before the device
+            said anything of it.
         because: Its reason for that state.
         progress: 0..1 of the bytes while it downloads.
         active: The bundle that serves on it now; None while none does.
@@ -78,11 +74,7 @@ class DeviceView(msgspec.Struct, frozen=True, kw_only=True):
         rollout: Id of the rollout that told it; "" when none did.
     """
 
-    device: str
-    group: str
-    online: bool
-    last_seen: float | None
-    hardware_class: str
+    name: str
     state: str
     because: str
     progress: float
@@ -94,3 +86,24 @@ class DeviceView(msgspec.Struct, frozen=True, kw_only=True):
     choice_because: str
     wanted: BundleRef | None
     rollout: str
+
+
+class DeviceView(msgspec.Struct, frozen=True, kw_only=True):
+    """A device as the fleet knows it.
+
+    Attributes:
+        device: Its id.
+        group: Its group.
+        online: Whether it is connected to the broker now.
+        last_seen: When it last reported, seconds since the epoch (UTC); None before its first
+            report.
+        hardware_class: What like devices have in common, as it said; "" before its first report.
+        models: Its models, by name: those it reports, and those it was told of.
+    """
+
+    device: str
+    group: str
+    online: bool
+    last_seen: float | None
+    hardware_class: str
+    models: tuple[ModelView, ...] = ()

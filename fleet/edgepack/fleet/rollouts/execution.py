@@ -19,7 +19,7 @@ from edgepack.fleet.documents.rollouts import OnBreach
 from edgepack.fleet.rollouts import rules
 from edgepack.fleet.rollouts.offers import name_of, offer, send_back
 from edgepack.text import counted
-from edgepack.wire.messages import Reported
+from edgepack.wire.messages import Reported, ReportedModel
 
 log = logging.getLogger(__name__)
 
@@ -131,24 +131,30 @@ def abort(
 
 
 def note_report(session: Session, device: DeviceRow, reported: Reported, now: float) -> None:
-    """Moves the assignment that a report speaks of."""
+    """Moves the assignments that a report speaks of: one for each model at most."""
+    for model in reported.models.values():
+        if model.sequence:
+            _note_model(session, device, model, now)
+
+
+def _note_model(session: Session, device: DeviceRow, said: ReportedModel, now: float) -> None:
     row = session.scalar(
         select(AssignmentRow).where(
-            AssignmentRow.device == device.id, AssignmentRow.sequence == reported.sequence
+            AssignmentRow.device == device.id, AssignmentRow.sequence == said.sequence
         )
     )
     # What was withdrawn or decided stays so; only a silent device may still speak up.
     if row is None or (row.state not in rules.UNDECIDED and row.state != "SILENT"):
         return
-    meaning = rules.MEANING.get(reported.state)
-    if meaning is None and reported.state == "IDLE" and reported.active is not None:
+    meaning = rules.MEANING.get(said.state)
+    if meaning is None and said.state == "IDLE" and said.active is not None:
         rollout = session.get_one(RolloutRow, row.rollout)
-        if reported.active.bundle.digest == rollout.digest:
+        if said.active.bundle.digest == rollout.digest:
             meaning = "COMMITTED"
     if meaning is None or (meaning == "WORKING" and row.state == "SILENT"):
         return
     row.state = meaning
-    row.because = reported.because[: records.MAX_TEXT]
+    row.because = said.because[: records.MAX_TEXT]
     if meaning in rules.DECIDED:
         row.decided_at = now
 

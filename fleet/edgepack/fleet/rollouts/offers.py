@@ -7,7 +7,7 @@ from edgepack.bundle.manifest import MANIFEST_FILE, SIGNATURE_FILE
 from edgepack.fleet.database import devices
 from edgepack.fleet.database.devices import Publication
 from edgepack.fleet.database.schema import AssignmentRow, DeviceRow, ReleaseRow, RolloutRow
-from edgepack.wire.messages import BundleRef, Desired, FileRef
+from edgepack.wire.messages import BundleRef, FileRef, RunModel
 
 
 def name_of(number: int) -> str:
@@ -20,11 +20,12 @@ def offer(session: Session, rollout: RolloutRow, row: AssignmentRow, now: float)
     device = session.get_one(DeviceRow, row.device)
     release = session.get_one(ReleaseRow, rollout.digest)
     reported = devices.last_report(device)
-    before = reported.active.bundle if reported and reported.active else None
+    said = reported.models.get(release.name) if reported else None
+    before = said.active.bundle if said and said.active else None
     row.state, row.offered_at = "OFFERED", now
     row.sequence = devices.next_sequence(device)
     row.before_digest = before.digest if before else ""
-    return devices.tell(device, _desired(rollout, release, row.sequence, now), now)
+    return devices.tell(device, release.name, _order(rollout, release, row.sequence, now), now)
 
 
 def send_back(
@@ -36,15 +37,16 @@ def send_back(
     before = session.get(ReleaseRow, row.before_digest) if row.before_digest else None
     if before is None or before.digest == rollout.digest:
         row.because = "the fleet holds no release that the device ran before; it keeps what it has"
-        return devices.tell_nothing(device)
+        release = session.get_one(ReleaseRow, rollout.digest)
+        return devices.tell_nothing(device, release.name, now)
     row.because = f"told to run {before.name} {before.version} again"
     sequence = devices.next_sequence(device)
-    desired = _desired(rollout, before, sequence, now)
-    return devices.tell(device, msgspec.structs.replace(desired, rollback=True), now)
+    order = _order(rollout, before, sequence, now)
+    return devices.tell(device, before.name, msgspec.structs.replace(order, rollback=True), now)
 
 
-def _desired(rollout: RolloutRow, release: ReleaseRow, sequence: int, now: float) -> Desired:
-    return Desired(
+def _order(rollout: RolloutRow, release: ReleaseRow, sequence: int, now: float) -> RunModel:
+    return RunModel(
         sequence=sequence,
         rollout=name_of(rollout.number),
         bundle=bundle_ref(release),

@@ -26,7 +26,8 @@ def show_rollout(session: Session, rollout: RolloutRow) -> RolloutView:
         .join(DeviceRow, AssignmentRow.device == DeviceRow.id)
         .where(AssignmentRow.rollout == rollout.number)
     )
-    parts = (_part(row, device) for row, device in session.execute(query))
+    name = session.get_one(ReleaseRow, rollout.digest).name
+    parts = (_part(row, device, name) for row, device in session.execute(query))
     assignments = tuple(sorted(parts, key=lambda part: (part.wave, natural_order(part.device))))
     return msgspec.structs.replace(
         _view(session, rollout),
@@ -57,10 +58,11 @@ def _view(session: Session, row: RolloutRow) -> RolloutView:
     )
 
 
-def _part(row: AssignmentRow, device: DeviceRow) -> AssignmentView:
+def _part(row: AssignmentRow, device: DeviceRow, name: str) -> AssignmentView:
     reported = devices.last_report(device)
-    is_of_this = reported is not None and reported.sequence == row.sequence
-    active = reported.active if reported else None
+    said = reported.models.get(name) if reported else None
+    is_of_this = said is not None and said.sequence == row.sequence
+    active = said.active if said else None
     return AssignmentView(
         device=row.device,
         wave=row.wave + 1,
@@ -68,8 +70,8 @@ def _part(row: AssignmentRow, device: DeviceRow) -> AssignmentView:
         offered_at=row.offered_at,
         decided_at=row.decided_at,
         because=row.because,
-        device_state=reported.state if reported and is_of_this else "",
-        progress=reported.progress if reported and is_of_this else 0.0,
+        device_state=said.state if said and is_of_this else "",
+        progress=said.progress if said and is_of_this else 0.0,
         provider=active.choice.provider if active else "",
         variant=active.choice.chosen if active else "",
     )

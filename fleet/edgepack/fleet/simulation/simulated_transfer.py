@@ -16,7 +16,7 @@ from edgepack.errors import EdgepackError
 from edgepack.fleet.depot.plan import pack_missing
 from edgepack.fleet.simulation.port import Port
 from edgepack.wire import topics
-from edgepack.wire.messages import Desired, FileRef, Need, NeedFile, encode
+from edgepack.wire.messages import FileRef, Need, NeedFile, RunModel, encode
 
 ASK_AGAIN_S = 1.0
 """So long without a chunk, a device asks for what is missing; doubled by jitter at most."""
@@ -60,16 +60,16 @@ class SimulatedTransfer:
         self._port = port
         self._rng = rng
         self._clock = clock
-        self._desired: Desired | None = None
+        self._order: RunModel | None = None
         self._files: dict[str, _Wanted] = {}
         self._manifest: Manifest | None = None
         self._round = self._received = self._lost = 0
         self._ask_at: float | None = None
 
-    def start(self, desired: Desired) -> None:
+    def start(self, order: RunModel) -> None:
         """Wants the manifest and the signature of a bundle, and then what the manifest names."""
-        self._desired, self._manifest = desired, None
-        for ref in (desired.manifest, desired.signature):
+        self._order, self._manifest = order, None
+        for ref in (order.manifest, order.signature):
             self._want_whole(ref)
         self._ask_soon(ASK_FIRST_S)
 
@@ -127,7 +127,7 @@ class SimulatedTransfer:
             if hashlib.sha256(file.content).hexdigest() != file.sha256:
                 file.missing = set(range(file.count))
                 return False
-            if self._desired is not None and file.sha256 == self._desired.manifest.sha256:
+            if self._order is not None and file.sha256 == self._order.manifest.sha256:
                 self._manifest = self._read(bytes(file.content))
         del self._files[file.sha256]
         self._port.unsubscribe(topics.broadcast(self._tenant, file.sha256))
@@ -174,7 +174,7 @@ class SimulatedTransfer:
         self._ask_at = self._clock() + after_s * self._rng.uniform(0.2, 1.0 if after_s < 1 else 2.0)
 
     def _need(self) -> None:
-        if self._desired is None:
+        if self._order is None:
             return
         self._round += 1
         files = tuple(
@@ -186,7 +186,7 @@ class SimulatedTransfer:
             for file in self._files.values()
         )
         need = Need(
-            digest=self._desired.bundle.digest,
+            digest=self._order.bundle.digest,
             files=files,
             round=self._round,
             received=self._received,

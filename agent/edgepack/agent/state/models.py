@@ -1,0 +1,28 @@
+"""Where the models of a device lie: a folder for each, named after it."""
+
+import re
+from pathlib import Path
+
+MODELS_FOLDER = "models"
+MODEL_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,99}")
+"""Names that a bundle can have; each is safe as a folder's name."""
+
+
+def model_folder(state_dir: Path, name: str) -> Path:
+    """The folder of a model's journal and pointer.
+
+    Raises:
+        ValueError: No model can have that name.
+    """
+    if not MODEL_NAME.fullmatch(name):
+        raise ValueError(f"{name!a:.120} is no name of a model")
+    return state_dir / MODELS_FOLDER / name
+
+
+def model_names(state_dir: Path) -> tuple[str, ...]:
+    """The models that have a folder, in order."""
+    try:
+        found = [path.name for path in (state_dir / MODELS_FOLDER).iterdir() if path.is_dir()]
+    except (FileNotFoundError, NotADirectoryError):
+        return ()
+    return tuple(sorted(name for name in found if MODEL_NAME.fullmatch(name)))

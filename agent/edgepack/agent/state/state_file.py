@@ -1,0 +1,128 @@
+"""One small versioned file of the state folder; whatever lies in its place, the agent goes on.
+
+What is damaged is put aside under another name, for a person to look at. What a newer edgepack
+wrote is left as it is: nothing is read from it, and nothing is written over it.
+"""
+
+import errno
+import logging
+import os
+import shutil
+import stat
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+import msgspec
+
+from edgepack.durable import flush_folder, write_file
+from edgepack.versions import Format, NewerVersionError
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T", bound=msgspec.Struct)
+Write = Callable[[Path, bytes], None]
+"""Writes a small file durably."""
+
+MAX_BYTES = 16 * 1024 * 1024
+DAMAGED = ".damaged"
+
+
+def read_regular(path: Path, *, limit_bytes: int = MAX_BYTES) -> bytes | None:
+    """The content of a regular file; None when nothing is there.
+
+    A pipe in its place does not make the reader wait.
+
+    Raises:
+        OSError: Something else lies there, it is too long, or it cannot be read.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return None
+    with os.fdopen(descriptor, "rb", closefd=True, buffering=0) as file:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise OSError(errno.EINVAL, "it is no regular file", str(path))
+        content = bytearray()
+        while piece := file.read(limit_bytes + 1 - len(content)):
+            content += piece
+    if len(content) > limit_bytes:
+        raise OSError(errno.EFBIG, f"it has more than {limit_bytes} bytes", str(path))
+    return bytes(content)
+
+
+def put_aside(path: Path) -> Path:
+    """Renames whatever lies there, file or folder, so that its name is free.
+
+    Raises:
+        OSError: It cannot be renamed.
+    """
+    aside = path.with_name(path.name + DAMAGED)
+    if aside.is_dir() and not aside.is_symlink():
+        shutil.rmtree(aside)
+    else:
+        aside.unlink(missing_ok=True)
+    path.rename(aside)
+    flush_folder(path.parent)
+    return aside
+
+
+class StateFile(Generic[T]):
+    """One file.
+
+    Args:
+        path: Where it is.
+        form: What it holds.
+        write: Writes it durably.
+
+    Attributes:
+        path: Where it is.
+        trouble: What was found wrong with it, one sentence; "" when all is well.
+        is_sealed: Whether a newer edgepack wrote it, so that it must be left alone.
+    """
+
+    def __init__(self, path: Path, form: Format[T], *, write: Write = write_file) -> None:
+        self.path = path
+        self.trouble = ""
+        self.is_sealed = False
+        self._form = form
+        self._write = write
+        self._unknown: dict[str, Any] = {}
+
+    def load(self) -> T | None:
+        """What it holds; None when there is none, or none that can be used: `trouble` says why."""
+        try:
+            content = read_regular(self.path)
+            if content is None:
+                return None
+            document = self._form.decode(content)
+        except NewerVersionError as error:
+            self.is_sealed = True
+            self.trouble = f"{error.problem}; it is left as it is"
+            log.warning("%s: %s", self.path, self.trouble)
+            return None
+        except (OSError, ValueError) as error:
+            self.reject(error.strerror or str(error) if isinstance(error, OSError) else str(error))
+            return None
+        self._unknown = document.unknown
+        return document.value
+
+    def reject(self, because: str) -> None:
+        """Puts the file aside: it cannot be used."""
+        title = self._form.title
+        try:
+            aside = put_aside(self.path)
+            self.trouble = f"the {title} was damaged ({because}) and put aside as {aside.name}"
+        except OSError as error:
+            self.trouble = f"the {title} is damaged ({because}) and cannot be put aside: {error}"
+        log.warning("%s: %s", self.path, self.trouble)
+
+    def save(self, value: T) -> None:
+        """Writes it; what was unknown in it stays.
+
+        Raises:
+            OSError: It could not be written; the old content still stands.
+        """
+        if self.is_sealed:
+            raise OSError(errno.EPERM, self.trouble, str(self.path))
+        self._write(self.path, self._form.encode(value, self._unknown))

@@ -1,0 +1,251 @@
+"""The models of a device: an update for each, and what they share."""
+
+import logging
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+
+import msgspec
+
+from edgepack.agent.state.models import MODEL_NAME, model_folder, model_names
+from edgepack.agent.state.pointer import PointerFile
+from edgepack.agent.state.release_counters import ReleaseCounters
+from edgepack.agent.telemetry.collector import Collected
+from edgepack.agent.transfer.chunk_status import ChunkOutcome
+from edgepack.agent.update.dependencies import AgentDependencies, ModelParts
+from edgepack.agent.update.first_layout import migrate_first_layout
+from edgepack.agent.update.journal import JournalStore
+from edgepack.agent.update.updater import OfferOutcome, Updater
+from edgepack.errors import TransferError
+from edgepack.wire.messages import Desired, DeviceFacts, ModelOrder, Need, RunModel
+
+log = logging.getLogger(__name__)
+
+MAX_MODELS = 64
+"""Models of one device; a report of all of them stays below what a broker lets pass."""
+
+
+class Models:
+    """All models of a device.
+
+    Args:
+        deps: What their updates need of the world.
+        notify: Called after every transition of any of them.
+    """
+
+    def __init__(self, deps: AgentDependencies, notify: Callable[[], None]) -> None:
+        self._deps = deps
+        self._notify = notify
+        self._wanted_files: dict[str, frozenset[str]] = {}
+        self._seen: dict[str, Collected] = {}
+        self._updaters: dict[str, Updater] = {}
+        self._facts: DeviceFacts | None = None
+        migrate_first_layout(deps.state_dir, write=deps.write)
+        found = model_names(deps.state_dir)
+        pointers = {name: PointerFile(deps.state_dir, name, write=deps.write) for name in found}
+        serving = {name: pointer.read() for name, pointer in pointers.items()}
+        known = {
+            name: active.bundle.release
+            for name, active in serving.items()
+            if active and active.committed
+        }
+        self._counters = ReleaseCounters(deps.state_dir, known, write=deps.write)
+        for name in found:
+            self._updaters[name] = self._make(name, pointers[name])
+
+    def __iter__(self) -> Iterator[Updater]:
+        return iter(tuple(self._updaters.values()))
+
+    def __getitem__(self, name: str) -> Updater:
+        return self._updaters[name]
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._updaters
+
+    @property
+    def facts(self) -> DeviceFacts:
+        """What the device is, as last read."""
+        for updater in self:
+            return updater.facts
+        if self._facts is None:
+            self._facts = self._deps.tools.read_facts()
+        return self._facts
+
+    @property
+    def troubles(self) -> tuple[str, ...]:
+        """What is wrong with the state folder, one sentence each."""
+        of_models = (f"{one.name}: {one.trouble}" for one in self if one.trouble)
+        return (*filter(None, (self._counters.trouble,)), *of_models)
+
+    def start(self) -> None:
+        """Goes on where the journals say, after the agent was started.
+
+        Raises:
+            OSError: A journal cannot be written.
+        """
+        self._deps.slots.sweep_temporaries()
+        for updater in self:
+            updater.start()
+
+    def take(self, desired: Desired) -> dict[str, OfferOutcome]:
+        """Takes what the controller wants; a model that it does not name stays as it is.
+
+        Returns:
+            What became of each order, by model.
+
+        Raises:
+            TransferError: An order makes no sense; the others were taken.
+            OSError: A journal cannot be written; it is to be said again.
+        """
+        outcomes: dict[str, OfferOutcome] = {}
+        problems = []
+        for name, order in desired.models.items():
+            try:
+                if not isinstance(order, RunModel) and name not in self._updaters:
+                    outcomes[name] = "known"  # It is not here, so it need not go.
+                else:
+                    outcomes[name] = self.open(name).offer(order)
+            except TransferError as error:
+                problems.append(f"{name[:100]!a}: {error.problem}")
+        if problems:
+            raise TransferError("; ".join(problems))
+        return outcomes
+
+    def install(self, name: str, order: ModelOrder) -> Updater:
+        """Takes an order from a person on this device; see `Updater.install`."""
+        updater = self.open(name)
+        updater.install(order)
+        return updater
+
+    def open(self, name: str) -> Updater:
+        """The update of a model, which may be new here.
+
+        Raises:
+            TransferError: It cannot be a model's name, or there are too many models.
+            OSError: Its folder cannot be made.
+        """
+        if name not in self._updaters:
+            if not MODEL_NAME.fullmatch(name):
+                raise TransferError(f"{name[:100]!a} is no name of a model")
+            if len(self._updaters) >= MAX_MODELS:
+                self._forget_one(name)
+            folder = model_folder(self._deps.state_dir, name)
+            folder.mkdir(parents=True, exist_ok=True)
+            pointer = PointerFile(self._deps.state_dir, name, write=self._deps.write)
+            self._updaters[name] = self._make(name, pointer)
+        return self._updaters[name]
+
+    def accept_chunk(self, sha256: str, index: int, content: bytes) -> ChunkOutcome:
+        """Takes a chunk that came; several models may want the same file."""
+        outcomes = {one.accept_chunk(sha256, index, content) for one in self}
+        for outcome in ("new", "duplicate", "bad"):
+            if outcome in outcomes:
+                return outcome
+        return "unwanted"
+
+    def note_connected(self) -> None:
+        """The broker is there again; what it was asked for is asked anew."""
+        for updater in self:
+            updater.note_connected()
+
+    def suspend(self) -> None:
+        """Notes how far downloads are, before the agent stops."""
+        for updater in self:
+            updater.suspend()
+
+    def advance(self) -> float | None:
+        """Goes on with every update as far as possible now.
+
+        Returns:
+            Seconds after which to call again at the latest; None when only a message can help.
+        """
+        waits = [updater.advance() for updater in self]
+        return min((wait for wait in waits if wait is not None), default=None)
+
+    def _make(self, name: str, pointer: PointerFile) -> Updater:
+        model = ModelParts(
+            name=name,
+            store=JournalStore(self._deps.state_dir, name, write=self._deps.write),
+            pointer=pointer,
+            link=_ModelLink(name, self),
+            counters=self._counters,
+            collect=lambda: self._collect(name),
+            others=_Others(name, self._updaters),
+        )
+        return Updater(self._deps, model, self._notify)
+
+    def _forget_one(self, newcomer: str) -> None:
+        """Makes room for another model: one goes of which nothing was ever proven, or is left."""
+        for updater in self:
+            if updater.is_at_rest and updater.active is None and not updater.is_sealed:
+                del self._updaters[updater.name]
+                shutil.rmtree(model_folder(self._deps.state_dir, updater.name), ignore_errors=True)
+                return
+        raise TransferError(
+            f"{newcomer} would be one model too many: this device runs {MAX_MODELS}"
+        )
+
+    def _collect(self, name: str) -> Collected:
+        """Takes what processes that serve a model saw; what others saw waits for them."""
+        found = self._deps.tools.collect()
+        mine = self._seen.pop(name, Collected())
+        for updater in self:
+            if updater.name != name and updater.journal.state == "SOAKING":
+                kept = self._seen.get(updater.name, Collected())
+                self._seen[updater.name] = kept.joined(found)
+        both = mine.joined(found)
+        troubles = tuple(one for one in both.troubles if one.model in ("", name))
+        return msgspec.structs.replace(both, troubles=troubles)
+
+    def listen(self, name: str, files: frozenset[str]) -> None:
+        """Subscribes to what all models want, once one of them wants something else."""
+        self._wanted_files[name] = files
+        self._deps.link.listen(frozenset().union(*self._wanted_files.values()))
+
+    def ask(self, need: Need) -> None:
+        """Says what is missing."""
+        self._deps.link.ask(need)
+
+
+class _ModelLink:
+    """Where the chunks of one model come from."""
+
+    def __init__(self, name: str, models: Models) -> None:
+        self._name = name
+        self._models = models
+
+    def listen(self, files: frozenset[str]) -> None:
+        """Wants the broadcast chunks of exactly these files."""
+        self._models.listen(self._name, files)
+
+    def ask(self, need: Need) -> None:
+        """Says what is missing."""
+        self._models.ask(need)
+
+
+class _Others:
+    """All models of a device but one, as that one sees them."""
+
+    def __init__(self, name: str, updaters: Mapping[str, Updater]) -> None:
+        self._name = name
+        self._updaters = updaters
+
+    def _each(self) -> Iterator[Updater]:
+        return (one for name, one in self._updaters.items() if name != self._name)
+
+    def kept(self) -> frozenset[str] | None:
+        """Slots that they need; None when one of them cannot say."""
+        slots = [one.kept_slots() for one in self._each()]
+        known = [kept for kept in slots if kept is not None]
+        return frozenset().union(*known) if len(known) == len(slots) else None
+
+    def promised_bytes(self) -> int:
+        """Disk that was promised to their updates and is not taken yet."""
+        return sum(one.promised_bytes() for one in self._each())
+
+    def memory_bytes(self) -> dict[str, int]:
+        """What of each of them serves takes in memory, by name."""
+        return {one.name: one.memory_bytes() for one in self._each()}
+
+    def coming_bytes(self) -> int:
+        """What the releases take in memory that their updates bring."""
+        return sum(one.coming_bytes() for one in self._each())

@@ -1,0 +1,109 @@
+"""Long work beside the agent's loop: one piece at a time, that can be told to end.
+
+An action hands over what may take long (reading gigabytes, a probe, a hook) and is called again
+once that is done. The loop never waits for it, so it hears newer offers meanwhile.
+"""
+
+import queue
+import threading
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from edgepack.halt import Halt
+
+Work = Callable[[Halt], Any]
+
+
+class Job:
+    """One piece of work."""
+
+    def __init__(self, work: Work) -> None:
+        self.halt = Halt()
+        self._work = work
+        self._done = threading.Event()
+        self._result: Any = None
+        self._error: BaseException | None = None
+
+    def do(self) -> None:
+        """Does the work, in whatever thread this is."""
+        try:
+            self.halt.check()
+            self._result = self._work(self.halt)
+        except BaseException as error:  # noqa: BLE001 - it is raised where the result is asked for
+            self._error = error
+        finally:
+            self._done.set()
+
+    @property
+    def is_done(self) -> bool:
+        """Whether it ended, in whatever way."""
+        return self._done.is_set()
+
+    def wait(self, timeout_s: float) -> bool:
+        """Waits until it is done; False when it is not by then."""
+        return self._done.wait(timeout_s)
+
+    def result(self) -> Any:
+        """What came of it; raises what it raised."""
+        if self._error is not None:
+            raise self._error
+        return self._result
+
+
+class Bench(Protocol):
+    """Where work is done."""
+
+    def begin(self, work: Work) -> Job:
+        """Takes a piece of work; it may be done already when this returns."""
+
+
+class InlineBench:
+    """Does the work at once; for a command that has nothing else to do, and for tests."""
+
+    def begin(self, work: Work) -> Job:
+        """Does it."""
+        job = Job(work)
+        job.do()
+        return job
+
+
+class ThreadBench:
+    """A thread that does one piece of work after the other.
+
+    Args:
+        wake: Called when a piece is done.
+    """
+
+    def __init__(self, wake: Callable[[], None]) -> None:
+        self._wake = wake
+        self._queue: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
+        self._current: Job | None = None
+        self._stopped = False
+        self._thread = threading.Thread(target=self._run, name="bench", daemon=True)
+        self._thread.start()
+
+    def begin(self, work: Work) -> Job:
+        """Takes a piece of work; it is done when those before it are."""
+        job = Job(work)
+        if self._stopped:
+            job.halt.set()
+        self._queue.put(job)
+        return job
+
+    def stop(self, timeout_s: float) -> bool:
+        """Halts what is done now and all that waits; False when that did not end in time."""
+        self._stopped = True
+        current = self._current
+        if current is not None:
+            current.halt.set()
+        self._queue.put(None)
+        self._thread.join(timeout_s)
+        return not self._thread.is_alive()
+
+    def _run(self) -> None:
+        while (job := self._queue.get()) is not None:
+            self._current = job
+            if self._stopped:
+                job.halt.set()
+            job.do()
+            self._wake()

@@ -1,0 +1,208 @@
+"""One model of a simulated device: it is fetched, soaks and commits, or fails, or falls silent."""
+
+import random
+from collections.abc import Callable
+from typing import Literal
+
+from edgepack.errors import EdgepackError
+from edgepack.fleet.simulation.port import Port
+from edgepack.fleet.simulation.simulated_transfer import SimulatedTransfer
+from edgepack.wire import topics
+from edgepack.wire.histogram import LatencyRecorder
+from edgepack.wire.messages import (
+    Active,
+    BundleRef,
+    Choice,
+    Event,
+    Message,
+    ModelOrder,
+    ProviderFacts,
+    RemoveModel,
+    ReportedModel,
+    RunModel,
+    Telemetry,
+)
+
+STEP_S = 0.1
+INFERENCES = 200
+
+PROVIDER = ProviderFacts(
+    name="CPUExecutionProvider",
+    available=True,
+    because="edgepack simulate runs no model",
+    is_simulator=True,
+)
+
+Fate = Literal["commit", "fail", "silent"]
+
+
+class SimulatedModel:
+    """One model.
+
+    Args:
+        name: Its name.
+        device, tenant, port, rng, fail_rate, silent_rate, clock: See `SimulatedDevice`.
+        median_ms: Of the latencies that it pretends.
+        say: Sends a message of the device.
+        report: Sends the device's report.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        device: str,
+        tenant: str,
+        port: Port,
+        rng: random.Random,
+        fail_rate: float,
+        silent_rate: float,
+        median_ms: float,
+        clock: Callable[[], float],
+        say: Callable[[topics.UpKind, Message], None],
+        report: Callable[[], None],
+    ) -> None:
+        self.state = "IDLE"
+        self._name = name
+        self._rng = rng
+        self._fail_rate, self._silent_rate = fail_rate, silent_rate
+        self._median_ms = median_ms
+        self._clock = clock
+        self._say, self._report = say, report
+        self._because = ""
+        self._order: ModelOrder | None = None
+        self._fate: Fate = "commit"
+        self._transfer = SimulatedTransfer(
+            device=device, tenant=tenant, port=port, rng=rng, clock=clock
+        )
+        self._held: set[str] = set()
+        self._active: Active | None = None
+        self._next_at: float | None = None
+        self._told_at = 0.0
+
+    def take(self, order: ModelOrder) -> Literal["taken", "known", "silent"]:
+        """Takes what is wanted of this model, unless it was heard before."""
+        if self._order is not None and order.sequence <= self._order.sequence:
+            return "silent" if self._fate == "silent" else "known"
+        self._order = order
+        self._transfer.drop()
+        self._next_at = None
+        if isinstance(order, RemoveModel):
+            self._fate, self._active = "commit", None
+            self._held.clear()
+            self._become("REMOVED", "")
+        elif order.bundle.digest in self._held:
+            self._fate = "commit"
+            self._activate(order.bundle)
+            self._become("COMMITTED", "it is held already")
+        else:
+            chance = self._rng.random()
+            silent = chance < self._silent_rate
+            fails = chance < self._silent_rate + self._fail_rate
+            self._fate = "silent" if silent else "fail" if fails else "commit"
+            if silent:
+                return "silent"
+            self._become("DOWNLOADING", "")
+            self._transfer.start(order)
+        return "taken"
+
+    def received(self, topic: str, payload: bytes) -> None:
+        """Takes a chunk that came, if it is one of this model's."""
+        try:
+            is_complete = self._transfer.take(topic, payload)
+        except EdgepackError as error:
+            self._become("REJECTED", error.problem)
+            return
+        if is_complete:
+            self._become("VERIFIED", "")
+            self._next_at = self._clock() + STEP_S
+
+    def resume(self) -> None:
+        """Goes on after the connection was opened anew."""
+        self._transfer.resume()
+
+    def tick(self) -> None:
+        """Does what time has come for."""
+        self._transfer.tick()
+        if self._next_at is not None and self._clock() >= self._next_at:
+            self._advance()
+
+    def reported(self) -> ReportedModel:
+        """What the device's report says of it."""
+        order = self._order if self._fate != "silent" else None
+        return ReportedModel(
+            state=self.state,
+            because=self._because,
+            sequence=order.sequence if order else 0,
+            rollout=order.rollout if order else "",
+            target=order.bundle if isinstance(order, RunModel) else None,
+            active=self._active,
+        )
+
+    def tell_latency(self) -> None:
+        """Says how long inferences took that nobody asked for."""
+        if self._active is None or self._fate == "silent":
+            return
+        now = self._clock()
+        start, self._told_at = max(self._told_at, self._active.since), now
+        recorder = LatencyRecorder()
+        for _ in range(INFERENCES):
+            recorder.record(self._rng.lognormvariate(0.0, 0.2) * self._median_ms)
+        telemetry = Telemetry(
+            digest=self._active.bundle.digest,
+            variant=self._active.choice.chosen,
+            provider=self._active.choice.provider,
+            window_start=start,
+            window_s=now - start,
+            latency=recorder.snapshot(),
+        )
+        self._say("telemetry", telemetry)
+
+    def _advance(self) -> None:
+        order = self._order
+        if not isinstance(order, RunModel):
+            return
+        self._next_at = self._clock() + STEP_S
+        match self.state:
+            case "VERIFIED":
+                self._become("PROBING", "")
+            case "PROBING" if self._fate == "fail":
+                self._next_at = None
+                self._become("ROLLED_BACK", "golden outputs differ: nrmse 0.83 > 0.05 (simulated)")
+            case "PROBING":
+                self._become("SOAKING", "")
+                self._next_at = self._clock() + order.soak_s
+            case "SOAKING":
+                self._next_at = None
+                self._activate(order.bundle)
+                self._become("COMMITTED", f"served {order.soak_s:g} s without trouble")
+                self.tell_latency()
+
+    def _activate(self, bundle: BundleRef) -> None:
+        choice = Choice(
+            wanted="",
+            chosen="simulated",
+            provider=PROVIDER.name,
+            because="simulated",
+            is_fallback=False,
+        )
+        self._active = Active(bundle=bundle, choice=choice, since=self._clock())
+        self._held.add(bundle.digest)
+
+    def _become(self, state: str, because: str) -> None:
+        before, self.state, self._because = self.state, state, because
+        self._report()
+        order = self._order
+        if order is not None:
+            event = Event(
+                at=self._clock(),
+                kind="transition",
+                model=self._name,
+                bundle=order.bundle.digest if isinstance(order, RunModel) else self._name,
+                from_state=before,
+                to_state=state,
+                because=because,
+                rollout=order.rollout,
+                sequence=order.sequence,
+            )
+            self._say("event", event)
