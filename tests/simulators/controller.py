@@ -45,6 +45,8 @@ class Controller:
         """Wait before each chunk."""
         self.answers = True
         """Whether needs are answered."""
+        self.answers_only: set[str] | None = None
+        """The only files that are sent; None sends all."""
         self.spoil: Callable[[int, bytes], bytes] = lambda _index, content: content
         """What happens to a chunk on its way."""
         self._files: dict[str, tuple[Path, tuple[int, ...]]] = {}
@@ -144,6 +146,8 @@ class Controller:
 
     def _answer(self, device: str, need: Need) -> None:
         for wanted in need.files:
+            if self.answers_only is not None and wanted.sha256 not in self.answers_only:
+                continue
             path, starts = self._files[wanted.sha256]
             assert wanted.chunk_count == len(starts) - 1
             bitmap = zlib.decompress(wanted.missing)

@@ -1,5 +1,6 @@
 """A real agent as a process, that can be stopped politely or killed."""
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -20,10 +21,17 @@ class Device:
         broker_url: The broker.
         key: PEM file of the public key that it trusts.
         broker_lines: Further lines of the section [broker].
+        hooks: The device's hook folder.
     """
 
     def __init__(
-        self, folder: Path, broker_url: str, key: Path, *, broker_lines: tuple[str, ...] = ()
+        self,
+        folder: Path,
+        broker_url: str,
+        key: Path,
+        *,
+        broker_lines: tuple[str, ...] = (),
+        hooks: Path | None = None,
     ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.state_dir = folder / "state"
@@ -44,6 +52,7 @@ class Device:
             "disk_reserve_bytes = 1000000",
             "telemetry_interval_s = 0.5",
             "max_restarts = 1000",
+            *((f'[hooks]\nfolder = "{hooks}"',) if hooks else ()),
         ]
         self.config.write_text("\n".join(lines) + "\n")
         self._process: subprocess.Popen[bytes] | None = None
@@ -53,7 +62,8 @@ class Device:
         return self._process is not None and self._process.poll() is None
 
     def start(self) -> None:
-        environment = os.environ | {"OMP_NUM_THREADS": "1"}
+        marked = {"OMP_NUM_THREADS": "1", "EDGEPACK_TEST_MARK": str(self.state_dir)}
+        environment = os.environ | marked
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "edgepack.agent.cli", "run", "--config", self.config],
@@ -78,6 +88,16 @@ class Device:
         """Waits until the agent ends by itself; returns the exit code."""
         assert self._process is not None
         return self._process.wait(20)
+
+    def processes(self) -> list[int]:
+        """Processes that it started and that live: those whose environment names its folder."""
+        mark = str(self.state_dir).encode()
+        found = []
+        for path in Path("/proc").glob("[0-9]*/environ"):
+            with contextlib.suppress(OSError):
+                if mark in path.read_bytes():
+                    found.append(int(path.parent.name))
+        return found
 
     def pointer(self, name: str = "tiny") -> ActivePointer | None:
         return read_pointer(self.state_dir, name)

@@ -34,8 +34,9 @@ LAST_DELAY_S = (20, 40)
 """The longest wait between attempts differs from device to device, so that a fleet does not
 come back all at once."""
 WARN_EVERY_S = 60.0
-LEAVE_S = 2.0
-"""How long a stopping agent waits for its farewell to be taken."""
+LEAVE_S = 1.0
+"""How long a stopping agent waits for its farewell to be taken, and then for paho's thread, which
+may be in the middle of a handshake with a broker that says nothing."""
 
 _PORTS = {"mqtt": 1883, "mqtts": 8883}
 _CREDENTIALS = "the broker refuses this device's user name, password or certificate"
@@ -124,7 +125,9 @@ class Connection:
             except (RuntimeError, ValueError) as error:
                 log.debug("the farewell was not sent: %s", error)
         self._client.disconnect()
-        self._client.loop_stop()
+        leaving = threading.Thread(target=self._client.loop_stop, name="leaving", daemon=True)
+        leaving.start()
+        leaving.join(LEAVE_S)
 
     def publish(self, kind: topics.UpKind, message: Message, *, retain: bool = False) -> int | None:
         """Sends a message with QoS 1.

@@ -14,6 +14,7 @@ from edgepack.agent.config import AgentConfig, BrokerConfig
 from edgepack.agent.daemon.agent import Agent
 from edgepack.agent.daemon.signals import stop_on_signals
 from edgepack.agent.hooks.runner import check_hook_folder, run_hooks
+from edgepack.agent.hooks.strays import adopt_strays, end_strays
 from edgepack.agent.runtime.facts import read_device_facts
 from edgepack.agent.runtime.probe import probe_variant
 from edgepack.agent.runtime.verdicts import Verdicts, circumstances_of
@@ -30,7 +31,7 @@ from edgepack.wire.messages import ProbeResult
 
 log = logging.getLogger(__name__)
 
-BENCH_STOP_S = 2.0
+BENCH_STOP_S = 1.5
 """How long a stopping agent waits for a probe or a hook that it killed."""
 
 
@@ -41,7 +42,9 @@ def run_daemon(config: AgentConfig, broker: BrokerConfig) -> None:
         EdgepackError: The settings name what is not usable, or a fault ended the agent.
     """
     boot, inbox, stop = secrets.token_hex(8), Inbox(), threading.Event()
-    telemetry, bench = TelemetryBuffer(Path(config.state_dir)), ThreadBench(inbox.wake)
+    telemetry = TelemetryBuffer(Path(config.state_dir))
+    adopt_strays()
+    bench = ThreadBench(inbox.wake, tidy=end_strays)
     connection = Connection(config, broker, inbox, boot=boot, rng=random.Random())
     agent = Agent(
         config,

@@ -24,15 +24,15 @@ class Job:
         self._result: Any = None
         self._error: BaseException | None = None
 
-    def do(self) -> None:
-        """Does the work, in whatever thread this is."""
+    def do(self, tidy: Callable[[], object] = lambda: None) -> None:
+        """Does the work, in whatever thread this is, and tidies up after it."""
         try:
             self.halt.check()
             self._result = self._work(self.halt)
         except BaseException as error:  # noqa: BLE001 - it is raised where the result is asked for
             self._error = error
-        finally:
-            self._done.set()
+        tidy()
+        self._done.set()
 
     @property
     def is_done(self) -> bool:
@@ -72,10 +72,14 @@ class ThreadBench:
 
     Args:
         wake: Called when a piece is done.
+        tidy: Called after each piece, in the thread that did it.
     """
 
-    def __init__(self, wake: Callable[[], None]) -> None:
+    def __init__(
+        self, wake: Callable[[], None], *, tidy: Callable[[], object] = lambda: None
+    ) -> None:
         self._wake = wake
+        self._tidy = tidy
         self._queue: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
         self._current: Job | None = None
         self._stopped = False
@@ -105,5 +109,5 @@ class ThreadBench:
             self._current = job
             if self._stopped:
                 job.halt.set()
-            job.do()
+            job.do(self._tidy)
             self._wake()

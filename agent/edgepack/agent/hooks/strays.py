@@ -1,0 +1,50 @@
+"""Processes that a hook or a probe left behind: they become the agent's children, and end.
+
+A process that made a session of its own outlives the group that it came from. On Linux the agent
+asks to be given such orphans, so it can find them.
+"""
+
+import contextlib
+import ctypes
+import os
+import signal
+import sys
+from pathlib import Path
+
+_PR_SET_CHILD_SUBREAPER = 36
+"""Of Linux's prctl(2)."""
+_ROUNDS = 50
+
+
+def adopt_strays() -> None:
+    """Has the kernel make orphans of this process's descendants its own children (Linux)."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def end_strays() -> int:
+    """Kills and reaps every child of this process; called while it has none of its own.
+
+    Returns:
+        How many there were.
+    """
+    ended = 0
+    for _ in range(_ROUNDS):  # What a killed one had started comes next.
+        children = _children()
+        if not children:
+            break
+        for pid in children:
+            with contextlib.suppress(ProcessLookupError, ChildProcessError):
+                os.kill(pid, signal.SIGKILL)
+                os.waitpid(pid, 0)
+                ended += 1
+    return ended
+
+
+def _children() -> list[int]:
+    """Children of every thread of this process."""
+    found: list[int] = []
+    for task in Path("/proc/self/task").glob("*/children"):
+        with contextlib.suppress(OSError):
+            found += map(int, task.read_text().split())
+    return found
