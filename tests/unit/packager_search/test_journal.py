@@ -1,10 +1,15 @@
 """An interrupted search goes on where it was, and ends as if it had not been interrupted."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from edgepack.packager.progress import BuildStep, Progress, silent
+from edgepack.packager.quantization.contract import CandidateSpec, Measured, NodeSensitivity
 from edgepack.packager.search.journal import Journal
+from edgepack.packager.search.time_limit import TimeLimit
+from edgepack.packager.tensors.sequence import Samples
 from tests.unit.packager_search.toys import ToyMaker, search_toy
 
 _ERRORS = {"a": 0.02, "b": 0.3, "c": 0.02, "d": 0.4, "e": 0.02, "f": 0.02}
@@ -75,6 +80,86 @@ def test_a_search_of_one_candidate_leaves_no_file(tmp_path: Path) -> None:
     path = tmp_path / "out.search" / "toy.jsonl"
     search_toy(ToyMaker({"a": 0.01}, {"plain": 1.0}), tmp_path / "work", journal=Journal(path))
     assert not path.parent.exists()
+
+
+def test_a_search_that_its_time_ends_keeps_its_only_candidate(tmp_path: Path) -> None:
+    path = tmp_path / "out.search" / "toy.jsonl"
+    maker = ToyMaker({"a": 3.0}, {"plain": 1.0, "better": 0.1})
+    limit = TimeLimit(90.0, lambda: 100.0 if maker.built else 0.0)
+    search_toy(maker, tmp_path / "work", journal=Journal(path), limit=limit)
+    assert maker.built == [("plain", ())]
+
+    again = ToyMaker({"a": 3.0}, {"plain": 1.0, "better": 0.1})
+    told: list[BuildStep] = []
+    search_toy(again, tmp_path / "again", journal=Journal(path), progress=told.append)
+    outcomes = [step.outcome for step in told if step.outcome]
+    assert outcomes[0].startswith("better, "), "what was known is not told again"
+
+
+def test_a_search_that_is_stopped_keeps_its_only_candidate(tmp_path: Path) -> None:
+    path = tmp_path / "out.search" / "toy.jsonl"
+    before: list[str] = []
+
+    def stop(step: BuildStep) -> None:
+        if step.outcome:
+            before.append(step.outcome)
+            raise SystemExit(143)
+
+    with pytest.raises(SystemExit):
+        search_toy(
+            ToyMaker({"a": 3.0}, {"plain": 1.0}),
+            tmp_path / "work",
+            journal=Journal(path),
+            progress=stop,
+        )
+    told: list[BuildStep] = []
+    search_toy(
+        ToyMaker({"a": 3.0}, {"plain": 1.0}),
+        tmp_path / "again",
+        journal=Journal(path),
+        progress=told.append,
+    )
+    assert before[0].startswith("plain, ")
+    assert before[0] not in [step.outcome for step in told]
+
+
+def test_a_ranking_that_is_ended_goes_on_where_it_was(tmp_path: Path) -> None:
+    path = tmp_path / "out.search" / "toy.jsonl"
+    maker = _SlowToRank({"a": 3.0, "b": 2.0, "c": 4.0}, {"plain": 1.0})
+    limit = TimeLimit(90.0, lambda: 100.0 if len(maker.runs) == 2 else 0.0)
+    search_toy(maker, tmp_path / "work", journal=Journal(path), limit=limit)
+    assert maker.runs == ["a", "b"]
+    again = _SlowToRank({"a": 3.0, "b": 2.0, "c": 4.0}, {"plain": 1.0})
+    found = search_toy(again, tmp_path / "again", journal=Journal(path))
+    assert again.runs == ["c"]
+    whole = search_toy(
+        _SlowToRank({"a": 3.0, "b": 2.0, "c": 4.0}, {"plain": 1.0}), tmp_path / "whole"
+    )
+    assert found.sensitive_nodes == whole.sensitive_nodes
+
+
+class _SlowToRank(ToyMaker):
+    """Ranks node by node, and tells after each."""
+
+    def __init__(self, *settings: Any) -> None:
+        super().__init__(*settings)
+        self.runs: list[str] = []
+
+    def rank(
+        self,
+        spec: CandidateSpec,
+        samples: Samples,
+        progress: Progress,
+        measured: Measured | None = None,
+    ) -> tuple[NodeSensitivity, ...]:
+        known = {} if measured is None else measured
+        ranked = super().rank(spec, samples, silent)
+        for node in sorted(ranked, key=lambda node: node.name):
+            if node.name not in known:
+                self.runs.append(node.name)
+                known[node.name] = node.noise
+            progress(BuildStep(what="ranking nodes"))
+        return ranked
 
 
 @pytest.mark.parametrize(

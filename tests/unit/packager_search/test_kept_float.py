@@ -25,9 +25,9 @@ class _Recording(ToyMaker):
         self.specs.append(spec)
         return super().build(spec)
 
-    def rank(self, spec, samples, progress):  # type: ignore[no-untyped-def]
+    def rank(self, spec, samples, progress, measured=None):  # type: ignore[no-untyped-def]
         self.specs.append(spec)
-        return super().rank(spec, samples, progress)
+        return super().rank(spec, samples, progress, measured)
 
 
 def test_a_search_does_not_see_kept_nodes_and_every_candidate_has_them_float() -> None:

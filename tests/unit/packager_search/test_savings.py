@@ -136,8 +136,8 @@ def test_the_most_saving_nodes_are_lowered_again_first(tmp_path: Path) -> None:
     loads = {name: Workload(macs=1000 if name == "c" else 10) for name in errors}
 
     class _Misleading(ToyMaker):
-        def rank(self, spec, samples, progress):  # type: ignore[no-untyped-def]
-            costs = {cost.name: cost for cost in super().rank(spec, samples, progress)}
+        def rank(self, spec, samples, progress, measured=None):  # type: ignore[no-untyped-def]
+            costs = {cost.name: cost for cost in super().rank(spec, samples, progress, measured)}
             return tuple(costs[name] for name in "bcdaef")
 
     found = search_toy(_Misleading(errors, {"plain": 1.0}, loads=loads), tmp_path / "work")

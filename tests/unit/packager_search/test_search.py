@@ -111,8 +111,8 @@ def test_what_16_bits_do_not_help_stays_float_and_no_more_is_high_precision_than
 class _Misleading(ToyMaker):
     """Ranks two harmless nodes before one of the two that lose most."""
 
-    def rank(self, spec, samples, progress):  # type: ignore[no-untyped-def]
-        costs = super().rank(spec, samples, progress)
+    def rank(self, spec, samples, progress, measured=None):  # type: ignore[no-untyped-def]
+        costs = super().rank(spec, samples, progress, measured)
         by_name = {cost.name: cost for cost in costs}
         return tuple(by_name[name] for name in "bcadef")
 
@@ -175,7 +175,7 @@ def test_when_the_time_is_used_up_the_best_until_then_is_taken_and_said(tmp_path
     assert ("better", ()) not in maker.built
     assert found.best.method.id == "plain"
     (note,) = found.notes
-    assert "3 s were used up" in note
+    assert "its share of 3 s was used up" in note
     assert "does not hold the budget" in note
     assert found.is_cut_short
     assert not search_toy(maker, tmp_path / "whole").is_cut_short
@@ -189,7 +189,7 @@ def test_time_that_is_used_up_in_the_middle_of_a_candidate_ends_it_there(tmp_pat
     assert [attempt.what for attempt in found.attempts] == ["plain, 6 nodes quantized"]
     assert found.best.path.exists()
     (note,) = found.notes
-    assert "90 s were used up" in note
+    assert "its share of 90 s was used up" in note
 
 
 def test_the_first_candidate_is_finished_whatever_it_takes(tmp_path: Path) -> None:

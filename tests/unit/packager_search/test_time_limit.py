@@ -21,12 +21,41 @@ def test_what_is_no_duration_is_refused_with_an_example(text: str) -> None:
     assert "10m" in str(caught.value.remedy)
 
 
+class _Clock:
+    """Goes on as a test says."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
 def test_a_search_that_ends_early_leaves_its_time_to_the_next() -> None:
-    now = [0.0]
-    limits = share_time(100.0, 2, lambda: now[0])
-    assert next(limits).limit_s == 50.0
-    now[0] = 10.0
-    assert next(limits).limit_s == 90.0
+    clock = _Clock()
+    limits = share_time(100.0, 2, clock)
+    first = next(limits)
+    assert first.limit_s == pytest.approx((100.0 - 3 * 4.0) / 2), "4 % each for what comes after"
+    clock.now_s = 10.0
+    first.check()
+    assert next(limits).limit_s == pytest.approx(90.0), "nothing came after the first one's search"
+
+
+def test_what_comes_after_a_search_is_left_time_for_as_long_as_it_took_before() -> None:
+    clock = _Clock()
+    limits = share_time(180.0, 3, clock, started_s=-20.0)
+    first = next(limits)
+    clock.now_s = 30.0
+    first.check()
+    clock.now_s = 45.0
+    second = next(limits)
+    assert second.limit_s == pytest.approx((160.0 - 45.0 - 3 * 15.0) / 2)
+    clock.now_s = 80.0
+    second.check()
+    clock.now_s = 150.0
+    third = next(limits)
+    assert third.limit_s == 0.0, "nothing is left to search by"
+    assert (third.shared_s, third.left_s) == (180.0, 0.0)
 
 
 def test_without_a_budget_nothing_is_limited() -> None:

@@ -16,6 +16,7 @@ from edgepack.packager.quantization.contract import (
     BuiltCandidate,
     CandidateSpec,
     HighPrecision,
+    Measured,
     NodeSensitivity,
 )
 from edgepack.packager.quantization.method import QuantizationMethod
@@ -97,7 +98,11 @@ class ToyMaker:
         return BuiltCandidate(model=model, lowered=lowered)
 
     def rank(
-        self, spec: CandidateSpec, samples: Samples, progress: Progress
+        self,
+        spec: CandidateSpec,
+        samples: Samples,
+        progress: Progress,
+        measured: Measured | None = None,
     ) -> tuple[NodeSensitivity, ...]:
         self.ranked.append(
             f"{spec.method.id} in high precision" if spec.high_precision_nodes else spec.method.id

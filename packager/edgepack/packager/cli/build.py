@@ -51,7 +51,7 @@ _json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
     metavar="KEY=A,B,C",
     help="Values of a profile's setting to try, e.g. quantize.activations=uint8,uint16.",
 )
-@click.option("--budget", metavar="TIME", help="Time for the search, e.g. 90s, 10m, 1h.")
+@click.option("--budget", metavar="TIME", help="Time for the build, e.g. 90s, 10m, 1h.")
 @click.option("--key", type=_path, envvar="EDGEPACK_KEY", help="Private key that signs.")
 @click.option(
     "-o", "--output", type=_path, help="Bundle: NAME.edgepack (one file), or a folder's name."

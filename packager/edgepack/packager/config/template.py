@@ -52,7 +52,7 @@ profiles = ["cpu"]        # edgepack profiles list
 # metric = "mymetric:score"   # your own measure instead of the profile's: module:function
 # hooks = "hooks"         # firmware hooks to ship with the model
 # toolchain = { openvino-cpu = "intel/bin/python" }  # where its variant is tried, as on its devices
-# budget = "10m"          # time for the search (s, m or h); the best until then is taken
+# budget = "10m"          # time for the build (s, m or h); the best until then is taken
 
 # [outputs.NAME]          # what an output means, where its values do not tell
 # kind = "embedding"      # or "scores", "values", "ignored"

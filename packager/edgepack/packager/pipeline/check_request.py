@@ -1,5 +1,6 @@
 """Step 1 of a build: what can be refused before the model is opened."""
 
+import time
 from collections.abc import Mapping
 
 import msgspec
@@ -23,12 +24,14 @@ class CheckedRequest(msgspec.Struct, frozen=True, kw_only=True):
         combinations: For each profile what is searched, at least one combination.
         toolchains: By profile the environment that has what its devices have, if one is named.
         venues: By profile where it can run here.
+        started_s: When the build began, by `time.monotonic`.
     """
 
     key: PrivateKey
     combinations: tuple[tuple[Combination, ...], ...]
     toolchains: Mapping[str, PinnedToolchain]
     venues: Mapping[str, Venue]
+    started_s: float
 
     @property
     def profiles(self) -> tuple[Profile, ...]:
@@ -42,6 +45,7 @@ def check_request(request: BuildRequest) -> CheckedRequest:
     Raises:
         EdgepackError: The first thing that keeps a bundle from being made.
     """
+    started_s = time.monotonic()
     check_output(request.output, replace=request.replace)
     key = load_private_key(request.key)
     combinations = _load_combinations(request.profiles, request.searched)
@@ -52,7 +56,13 @@ def check_request(request: BuildRequest) -> CheckedRequest:
     }
     if request.hooks is not None:
         check_shipped_hooks(request.hooks)
-    return CheckedRequest(key=key, combinations=combinations, toolchains=toolchains, venues=venues)
+    return CheckedRequest(
+        key=key,
+        combinations=combinations,
+        toolchains=toolchains,
+        venues=venues,
+        started_s=started_s,
+    )
 
 
 def _load_combinations(

@@ -55,7 +55,7 @@ class BuildOptions(TypedDict, total=False):
             and returns a number, greater is better.
         search: Values of the profiles' settings to try, by key:
             `{"quantize.activations": ["uint8", "uint16"]}`.
-        budget: Time for the search: seconds, or a text like `90s`, `10m`, `1h`; no limit by
+        budget: Time for the build: seconds, or a text like `90s`, `10m`, `1h`; no limit by
             default.
         shapes: Shapes to fix, by input name.
         values: Inputs that become constants of the model, by name.
@@ -101,7 +101,7 @@ class BuildRequest(msgspec.Struct, frozen=True, kw_only=True):
         declarations, outputs: Declared inputs and outputs by name.
         declared_in: The file they came from.
         searched: Settings with several values to try.
-        budget_s: Seconds that the search may take; None for no limit.
+        budget_s: Seconds that the build may take; None for no limit.
     """
 
     model: Path

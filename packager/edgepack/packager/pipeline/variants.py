@@ -58,7 +58,7 @@ def prepare_variants(
     )
     variants: list[PreparedVariant] = []
     refused: list[RefusedProfile] = []
-    limits = share_time(request.budget_s, len(checked.combinations))
+    limits = share_time(request.budget_s, len(checked.combinations), started_s=checked.started_s)
     for entries in checked.combinations:
         process.close()  # a simulator holds 200 MB: only the last variant's waits for its rehearsal
         profile = entries[0].profile

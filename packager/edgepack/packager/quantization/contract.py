@@ -3,7 +3,7 @@
 The search knows nothing of integers, 16-bit floats or blocks of weights; candidate makers do.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, MutableMapping
 from typing import Protocol
 
 import msgspec
@@ -96,6 +96,10 @@ class HighPrecision(msgspec.Struct, frozen=True, kw_only=True):
     names: tuple[str, ...]
 
 
+Measured = MutableMapping[str, float]
+"""What a ranking measured, by nodes and samples: one that was ended goes on from there."""
+
+
 class CandidateMaker(Protocol):
     """Makes candidates of one float model."""
 
@@ -128,7 +132,11 @@ class CandidateMaker(Protocol):
         """
 
     def rank(
-        self, spec: CandidateSpec, samples: Samples, progress: Progress
+        self,
+        spec: CandidateSpec,
+        samples: Samples,
+        progress: Progress,
+        measured: Measured | None = None,
     ) -> tuple[NodeSensitivity, ...]:
         """Measures what lowering each node alone costs.
 
@@ -136,6 +144,7 @@ class CandidateMaker(Protocol):
             spec: The method, and the nodes that get more bits when they are lowered; no float ones.
             samples: Samples to measure on; as many are read as the cost allows.
             progress: Told about each node.
+            measured: What the same ranking measured before it was ended; added to.
 
         Returns:
             One entry a node, worst first; equal ones by name.

@@ -14,7 +14,12 @@ from msgspec.structs import replace
 from edgepack.packager.graph.model_files import save_model
 from edgepack.packager.metrics.noise import NoiseMeter
 from edgepack.packager.progress import BuildStep, Progress
-from edgepack.packager.quantization.contract import BuiltCandidate, CandidateSpec, NodeSensitivity
+from edgepack.packager.quantization.contract import (
+    BuiltCandidate,
+    CandidateSpec,
+    Measured,
+    NodeSensitivity,
+)
 from edgepack.packager.runtime.model_run import Outputs, Run
 from edgepack.packager.samples.padding import without_padding
 from edgepack.packager.tensors.sequence import Samples
@@ -34,6 +39,7 @@ def rank_one_at_a_time(
     *,
     work_dir: Path,
     progress: Progress,
+    measured: Measured | None = None,
 ) -> tuple[NodeSensitivity, ...]:
     """Orders nodes by what they cost, worst first.
 
@@ -46,6 +52,7 @@ def rank_one_at_a_time(
         samples: Samples to measure on; the first few are read.
         work_dir: Folder for the models.
         progress: Told about each model.
+        measured: See `CandidateMaker.rank`.
 
     Returns:
         One entry a node; nodes that were measured together share their cost.
@@ -63,10 +70,13 @@ def rank_one_at_a_time(
 
     meter = NoiseMeter(outputs(float_model), samples.meanings)
     ranked: list[NodeSensitivity] = []
+    known = {} if measured is None else measured
     for number, group in enumerate(groups, start=1):
-        others = tuple(name for name in names if name not in group)
-        alone = build(replace(spec, float_nodes=others)).model
-        noise = meter.mean_noise(outputs(alone)) / len(group)
-        ranked.extend(NodeSensitivity(name=str(name), noise=noise) for name in group)
+        key = str(group[0])
+        if key not in known:
+            others = tuple(name for name in names if name not in group)
+            alone = build(replace(spec, float_nodes=others)).model
+            known[key] = meter.mean_noise(outputs(alone)) / len(group)
+        ranked.extend(NodeSensitivity(name=str(name), noise=known[key]) for name in group)
         progress(BuildStep(what="ranking nodes", done=number, total=len(groups)))
     return tuple(sorted(ranked, key=lambda node: (-node.noise, node.name)))

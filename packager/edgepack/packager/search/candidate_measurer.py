@@ -83,10 +83,17 @@ class CandidateMeasurer:
         journal, context = self._conditions.journal, self._conditions.context
         key = f"rank {spec.key}"
         known = journal.recall(context, key, tuple[NodeSensitivity, ...])
-        if known is None:
-            known = self._maker.rank(spec, self._judge.samples, progress)
-            journal.keep(context, key, known)
-        return known
+        if known is not None:
+            return known
+        begun = journal.recall(context, f"begun {key}", dict[str, float]) or {}
+        try:
+            ranked = self._maker.rank(spec, self._judge.samples, progress, begun)
+        except BaseException:  # the time is used up, or somebody stops the build
+            if begun:
+                journal.keep(context, f"begun {key}", begun)
+            raise
+        journal.keep(context, key, ranked)
+        return ranked
 
     def open(self, candidate: Candidate) -> Run:
         """A candidate, ready to run."""

@@ -67,12 +67,13 @@ class CandidateTrials:
         number = len(self._candidates) + 1
         self._tell(number)
         measured = self._measurer.measure(number, spec, at_least=self._least_spare)
+        is_recalled = not measured.path.exists()  # it was never made
         candidate = replace(measured, sensitivities=self._ranked)
         self._candidates.append(candidate)
         self._reasons.append(because)
         discard_large(self._candidates, self.best)
         self._conditions.limit.enforce()
-        self._tell(number, candidate)
+        self._tell(number, None if is_recalled else candidate)
         return candidate
 
     def rank(self, spec: CandidateSpec) -> tuple[NodeSensitivity, ...]:
@@ -153,7 +154,7 @@ class CandidateTrials:
         )
 
     def _tell(self, number: int, measured: Candidate | None = None) -> None:
-        """Tells that a candidate is tried, or what came of it."""
+        """Tells that a candidate is tried, or what came of one that was not known before."""
         outcome = ""
         if measured is not None:
             verdict = measured.verdict

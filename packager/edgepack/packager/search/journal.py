@@ -79,6 +79,11 @@ class Journal:
         if self._is_started or len(self._waiting) > 1:
             self._flush(self._path)
 
+    def write_out(self) -> None:
+        """Writes what waits for a second measurement: there will be none."""
+        if self._path is not None and self._waiting:
+            self._flush(self._path)
+
     @property
     def notes(self) -> tuple[str, ...]:
         """What a person should know of the file."""

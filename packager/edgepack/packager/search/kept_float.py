@@ -10,6 +10,7 @@ from edgepack.packager.quantization.contract import (
     CandidateMaker,
     CandidateSpec,
     HighPrecision,
+    Measured,
     NodeSensitivity,
 )
 from edgepack.packager.quantization.method import QuantizationMethod
@@ -63,13 +64,17 @@ class KeptFloat:
         return self._maker.build(replace(spec, float_nodes=together))
 
     def rank(
-        self, spec: CandidateSpec, samples: Samples, progress: Progress
+        self,
+        spec: CandidateSpec,
+        samples: Samples,
+        progress: Progress,
+        measured: Measured | None = None,
     ) -> tuple[NodeSensitivity, ...]:
         """See `CandidateMaker`; the kept nodes are ranked like the others, and left out then."""
         if spec.high_precision_nodes:
             together = (*spec.high_precision_nodes, *self._kept)
             spec = replace(spec, high_precision_nodes=together)
-        ranked = self._maker.rank(spec, samples, progress)
+        ranked = self._maker.rank(spec, samples, progress, measured)
         return tuple(node for node in ranked if node.name not in self._kept)
 
     def _without_kept(self, names: tuple[str, ...]) -> tuple[str, ...]:

@@ -80,9 +80,13 @@ def search(
         if not _try_plain_methods(trials, maker, conditions, is_hopeless):
             _improve(trials, maker, max_float_share)
     except OutOfTimeError:
+        conditions.journal.write_out()
         if trials.is_empty:
             raise
         return replace(trials.result((_describe_end(conditions, trials),)), is_cut_short=True)
+    except (SystemExit, KeyboardInterrupt):
+        conditions.journal.write_out()
+        raise
     return trials.result()
 
 
@@ -189,9 +193,9 @@ def _lower_again(trials: CandidateTrials) -> None:
 
 
 def _describe_end(conditions: SearchConditions, trials: CandidateTrials) -> str:
-    limit = describe_duration(conditions.limit.limit_s or 0.0)
+    limit = describe_duration(conditions.limit.shared_s or 0.0)
     holds = "holds the budget" if trials.is_on_target(trials.best) else "does not hold the budget"
     return (
-        f"The search ended when its {limit} were used up; the best candidate until then, "
+        f"The search ended when its share of {limit} was used up; the best candidate until then, "
         f"{trials.best.words}, {holds}."
     )

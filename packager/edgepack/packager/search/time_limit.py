@@ -11,6 +11,9 @@ from edgepack.errors import BuildError
 from edgepack.packager.progress import BuildStep, Progress
 
 _SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0}
+_AFTER_SEARCH = 0.04
+"""Share of a build's time that what follows a profile's search is taken for before it was seen."""
+
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)([smh])")
 
 
@@ -48,12 +51,23 @@ class TimeLimit:
     Args:
         limit_s: Seconds from now; None for no limit.
         clock: Returns seconds; only differences count.
+        shared_s: What it is a share of, seconds; None where it is all.
+
+    Attributes:
+        looked_at_s: When it was last looked at, by its clock: where the search ended.
     """
 
-    def __init__(self, limit_s: float | None, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        limit_s: float | None,
+        clock: Callable[[], float] = time.monotonic,
+        shared_s: float | None = None,
+    ) -> None:
         self.limit_s = limit_s
+        self.shared_s = limit_s if shared_s is None else shared_s
+        self.looked_at_s = clock()
         self._clock = clock
-        self._end = None if limit_s is None else clock() + limit_s
+        self._end = None if limit_s is None else self.looked_at_s + limit_s
         self._is_enforced = False
 
     @property
@@ -71,7 +85,8 @@ class TimeLimit:
         Raises:
             OutOfTimeError: It is, and the limit is enforced.
         """
-        if self._is_enforced and self.left_s == 0.0:
+        self.looked_at_s = self._clock()
+        if self._is_enforced and self._end is not None and self.looked_at_s >= self._end:
             raise OutOfTimeError
 
     @contextmanager
@@ -94,19 +109,34 @@ class TimeLimit:
 
 
 def share_time(
-    limit_s: float | None, count: int, clock: Callable[[], float] = time.monotonic
+    limit_s: float | None,
+    count: int,
+    clock: Callable[[], float] = time.monotonic,
+    started_s: float | None = None,
 ) -> Iterator[TimeLimit]:
-    """Limits for searches that come one after the other: each may take its share of what is left.
+    """Limits for the searches of a build, one after the other, so that the build ends in time.
+
+    Each may take its share of what is left, less what comes after the searches: as much as it took
+    the profiles before, for each profile that is left and for the rehearsal of all.
 
     Args:
-        limit_s: Seconds for all of them; None for no limit.
+        limit_s: Seconds for the build; None for no limit.
         count: How many searches.
         clock: See `TimeLimit`.
+        started_s: When the build began, by that clock; None for now.
     """
-    whole = TimeLimit(limit_s, clock)
-    for left in range(count, 0, -1):
-        left_s = whole.left_s
-        yield TimeLimit(None if left_s is None else left_s / left, clock)
+    if limit_s is None:
+        yield from (TimeLimit(None, clock) for _ in range(count))
+        return
+    end_s = (clock() if started_s is None else started_s) + limit_s
+    after_s = _AFTER_SEARCH * limit_s
+    for number in range(count):
+        left = count - number
+        spare_s = end_s - clock() - (left + 1) * after_s
+        limit = TimeLimit(max(0.0, spare_s / left), clock, shared_s=limit_s)
+        yield limit
+        took_s = clock() - limit.looked_at_s
+        after_s = took_s if number == 0 else max(after_s, took_s)
 
 
 def describe_duration(seconds: float) -> str:

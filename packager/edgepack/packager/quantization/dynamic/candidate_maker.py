@@ -11,7 +11,12 @@ import onnx
 from edgepack.packager.graph.workload import Workload, weight_bytes
 from edgepack.packager.profiles.pass_settings import QuantizeDynamic
 from edgepack.packager.progress import Progress
-from edgepack.packager.quantization.contract import BuiltCandidate, CandidateSpec, NodeSensitivity
+from edgepack.packager.quantization.contract import (
+    BuiltCandidate,
+    CandidateSpec,
+    Measured,
+    NodeSensitivity,
+)
 from edgepack.packager.quantization.dynamic.nodes import CONTRIB, DynamicWriter, is_lstm
 from edgepack.packager.quantization.dynamic.scopes import Scope, drop_unread_constants, scopes
 from edgepack.packager.quantization.method import QuantizationMethod
@@ -75,7 +80,11 @@ class DynamicCandidateMaker:
         return BuiltCandidate(model=result, lowered=lowered)
 
     def rank(
-        self, spec: CandidateSpec, samples: Samples, progress: Progress
+        self,
+        spec: CandidateSpec,
+        samples: Samples,
+        progress: Progress,
+        measured: Measured | None = None,
     ) -> tuple[NodeSensitivity, ...]:
         """See `CandidateMaker`."""
         ranked = rank_one_at_a_time(
@@ -87,6 +96,7 @@ class DynamicCandidateMaker:
             samples,
             work_dir=self._folder,
             progress=progress,
+            measured=measured,
         )
         return with_workloads(ranked, self._loads)
 

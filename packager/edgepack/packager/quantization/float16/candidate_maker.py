@@ -13,7 +13,12 @@ from edgepack.packager.graph.workload import workloads
 from edgepack.packager.profiles.pass_settings import Float16
 from edgepack.packager.progress import Progress
 from edgepack.packager.quantization.calibration import Calibration
-from edgepack.packager.quantization.contract import BuiltCandidate, CandidateSpec, NodeSensitivity
+from edgepack.packager.quantization.contract import (
+    BuiltCandidate,
+    CandidateSpec,
+    Measured,
+    NodeSensitivity,
+)
 from edgepack.packager.quantization.float16.plan import Float16Planner
 from edgepack.packager.quantization.float16.writer import write_float16
 from edgepack.packager.quantization.method import QuantizationMethod
@@ -73,7 +78,11 @@ class Float16CandidateMaker:
         return BuiltCandidate(model=model, lowered=lowered)
 
     def rank(
-        self, spec: CandidateSpec, samples: Samples, progress: Progress
+        self,
+        spec: CandidateSpec,
+        samples: Samples,
+        progress: Progress,
+        measured: Measured | None = None,
     ) -> tuple[NodeSensitivity, ...]:
         """See `CandidateMaker`."""
         ranked = rank_one_at_a_time(
@@ -85,5 +94,6 @@ class Float16CandidateMaker:
             samples,
             work_dir=self._folder,
             progress=progress,
+            measured=measured,
         )
         return with_workloads(ranked, workloads(self._index))

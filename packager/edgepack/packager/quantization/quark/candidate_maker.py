@@ -17,7 +17,12 @@ from edgepack.errors import BuildError
 from edgepack.packager.graph.model_files import load_model, save_model
 from edgepack.packager.profiles.pass_settings import Quantize
 from edgepack.packager.progress import BuildStep, Progress
-from edgepack.packager.quantization.contract import BuiltCandidate, CandidateSpec, NodeSensitivity
+from edgepack.packager.quantization.contract import (
+    BuiltCandidate,
+    CandidateSpec,
+    Measured,
+    NodeSensitivity,
+)
 from edgepack.packager.quantization.method import QuantizationMethod
 from edgepack.packager.quantization.quark.environment import find_quark
 from edgepack.packager.quantization.static.candidate_maker import StaticCandidateMaker
@@ -108,10 +113,16 @@ class QuarkCandidateMaker:
         )
 
     def rank(
-        self, spec: CandidateSpec, samples: Samples, progress: Progress
+        self,
+        spec: CandidateSpec,
+        samples: Samples,
+        progress: Progress,
+        measured: Measured | None = None,
     ) -> tuple[NodeSensitivity, ...]:
         """Measures with our own quantizer what quantizing each node alone costs."""
-        return self._own.rank(CandidateSpec(method=self._own.methods[0]), samples, progress)
+        return self._own.rank(
+            CandidateSpec(method=self._own.methods[0]), samples, progress, measured
+        )
 
     def _write_inputs(self) -> tuple[Path, Path, Path]:
         source, samples = self._folder / "float.onnx", self._folder / "samples"

@@ -11,6 +11,7 @@ from edgepack.packager.quantization.contract import (
     BuiltCandidate,
     CandidateSpec,
     HighPrecision,
+    Measured,
     NodeSensitivity,
     Origin,
 )
@@ -107,7 +108,11 @@ class StaticCandidateMaker:
         return BuiltCandidate(model=quantized, lowered=plan.names, notes=notes, origin=origin)
 
     def rank(
-        self, spec: CandidateSpec, samples: Samples, progress: Progress
+        self,
+        spec: CandidateSpec,
+        samples: Samples,
+        progress: Progress,
+        measured: Measured | None = None,
     ) -> tuple[NodeSensitivity, ...]:
         """See `CandidateMaker`. Biases stay as they are."""
         calibrated, _ = self._prepare(spec.method.preparation)
@@ -115,7 +120,7 @@ class StaticCandidateMaker:
         switchable = calibrated.make_switchable(
             spec, self._folder / "ranking.onnx", self._rounder(spec.method)
         )
-        ranked = rank_nodes(switchable, samples, progress=progress)
+        ranked = rank_nodes(switchable, samples, progress=progress, measured=measured)
         return with_workloads(ranked, workloads(calibrated.index))
 
     def _rounder(self, method: QuantizationMethod) -> Rounder:

@@ -7,7 +7,7 @@ import numpy as np
 from edgepack.packager.metrics.chains import run_samples
 from edgepack.packager.metrics.noise import NoiseMeter, in_telling_order
 from edgepack.packager.progress import BuildStep, Progress
-from edgepack.packager.quantization.contract import NodeSensitivity
+from edgepack.packager.quantization.contract import Measured, NodeSensitivity
 from edgepack.packager.quantization.static.switchable_model import SwitchableModel
 from edgepack.packager.tensors.sequence import Samples
 
@@ -19,7 +19,11 @@ _MOST_LOOKED_AT = 32
 
 
 def rank_nodes(
-    model: SwitchableModel, samples: Samples, *, progress: Progress
+    model: SwitchableModel,
+    samples: Samples,
+    *,
+    progress: Progress,
+    measured: Measured | None = None,
 ) -> tuple[NodeSensitivity, ...]:
     """Orders nodes by what they cost, worst first.
 
@@ -35,12 +39,14 @@ def rank_nodes(
         model: The model with switches.
         samples: Samples to measure on.
         progress: Told about each node.
+        measured: See `CandidateMaker.rank`.
 
     Returns:
         One entry a node; those that were measured on more samples come first.
     """
     count = len(model.names)
     none = np.zeros(count, dtype=np.bool_)
+    known = {} if measured is None else measured
     if not samples.states:
         looked_at = samples.pick(range(min(samples.count, _MOST_LOOKED_AT)))
         said = run_samples(partial(model.run, quantized=none), looked_at)
@@ -55,10 +61,13 @@ def rank_nodes(
         expected = run_samples(partial(model.run, quantized=none), chosen)
         meter = NoiseMeter(expected, samples.meanings)
         for done, number in enumerate(leaders, start=1):
-            alone = none.copy()
-            alone[number] = True
-            got = run_samples(partial(model.run, quantized=alone), chosen)
-            noises[number] += [meter.mean_noise(got)] * chosen.count
+            key = f"{model.names[number]} from {seen}"
+            if key not in known:
+                alone = none.copy()
+                alone[number] = True
+                got = run_samples(partial(model.run, quantized=alone), chosen)
+                known[key] = meter.mean_noise(got)
+            noises[number] += [known[key]] * chosen.count
             progress(BuildStep(what="ranking nodes", done=done, total=len(leaders)))
         seen, batch = seen + chosen.count, seen + chosen.count
         leaders.sort(key=lambda number: (-np.mean(noises[number]), model.names[number]))

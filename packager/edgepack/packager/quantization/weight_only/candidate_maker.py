@@ -20,6 +20,7 @@ from edgepack.packager.quantization.contract import (
     BuiltCandidate,
     CandidateSpec,
     HighPrecision,
+    Measured,
     NodeSensitivity,
 )
 from edgepack.packager.quantization.gptq import round_by_gptq
@@ -111,7 +112,11 @@ class WeightOnlyCandidateMaker:
         return BuiltCandidate(model=self._write(roundings), lowered=tuple(roundings))
 
     def rank(
-        self, spec: CandidateSpec, samples: Samples, progress: Progress
+        self,
+        spec: CandidateSpec,
+        samples: Samples,
+        progress: Progress,
+        measured: Measured | None = None,
     ) -> tuple[NodeSensitivity, ...]:
         """See `CandidateMaker`."""
         ranked = rank_one_at_a_time(
@@ -123,6 +128,7 @@ class WeightOnlyCandidateMaker:
             samples,
             work_dir=self._folder,
             progress=progress,
+            measured=measured,
         )
         nodes, constants = self._index.graph.node, self._index.initializers
         loads = {
