@@ -5,6 +5,7 @@ from pathlib import Path
 
 import click
 
+from edgepack.bundle.accuracy_words import describe_accuracy
 from edgepack.bundle.archive import read_head
 from edgepack.bundle.archive import unpack as unpack_archive
 from edgepack.bundle.chunks import read_bounded
@@ -206,7 +207,7 @@ def _row(variant: Variant) -> tuple[str, ...]:
         variant.device,
         facts.precision + (" (degraded)" if facts.degraded else ""),
         _size(sum(entry.size_bytes for entry in facts.files)),
-        f"{facts.accuracy.metric} {facts.accuracy.value:.4f}",
+        describe_accuracy(facts.accuracy),
         placed if facts.placement.verified else f"{placed} (not run)",
         ", ".join(needs) or "anything",
     )

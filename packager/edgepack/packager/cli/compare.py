@@ -5,6 +5,7 @@ from pathlib import Path
 
 import click
 
+from edgepack.bundle.accuracy_words import DETECTION_F1, describe_accuracy
 from edgepack.bundle.manifest import Accuracy
 from edgepack.json_text import json_text
 from edgepack.packager.cli.text_table import print_table
@@ -119,6 +120,8 @@ def _pair(variant: VariantComparison, tell: Callable[[VariantSide], str]) -> str
 
 
 def _accuracy(accuracy: Accuracy) -> str:
+    if accuracy.metric == DETECTION_F1:
+        return f"{describe_accuracy(accuracy)} (≥ {format_metric(accuracy.budget)})"
     return f"{accuracy.metric} {format_metric(accuracy.value)} (≥ {format_metric(accuracy.budget)})"
 
 

@@ -10,9 +10,18 @@ from typing import Literal
 
 from edgepack.errors import BuildError
 from edgepack.packager.config.inputs import Section
+from edgepack.packager.tensors.detections import (
+    LAYOUTS,
+    Activation,
+    BoxOrder,
+    DetectionHead,
+    LayoutName,
+)
 from edgepack.packager.tensors.meanings import Meaning
 from edgepack.packager.tensors.spec import TensorSpec
 from edgepack.packager.wording import toml_key
+
+_ROLES = ("scores", "labels", "sizes", "offsets")
 
 
 class OutputDeclaration(Section, frozen=True, kw_only=True):
@@ -21,15 +30,55 @@ class OutputDeclaration(Section, frozen=True, kw_only=True):
     Attributes:
         kind: `scores`: of each row the highest wins; `embedding`: a vector that is compared with
             other samples'; `values`: numbers that count each for itself, such as boxes, quantities
-            and probabilities that are held against a threshold; `ignored`: nobody reads it.
+            and probabilities that are held against a threshold; `detections`: boxes, judged by
+            what is found; `ignored`: nobody reads it.
+        layout: Of detections, how boxes and scores lie; where it is left out, the graph tells it.
+        scores, labels, sizes, offsets: Of a layout of several outputs, the others' names.
+        classes: Number of classes, where more follows a place's scores than they.
+        order: Which four numbers make a box, where the layout and the values do not tell.
+        activation: What makes a score of what is given, likewise.
     """
 
-    kind: Literal["scores", "embedding", "values", "ignored"]
+    kind: Literal["scores", "embedding", "values", "detections", "ignored"]
+    layout: LayoutName | None = None
+    scores: str = ""
+    labels: str = ""
+    sizes: str = ""
+    offsets: str = ""
+    classes: int = 0
+    order: BoxOrder = ""
+    activation: Activation = ""
 
     @property
-    def meaning(self) -> Meaning:
-        """The same for those who judge."""
-        return Meaning(self.kind)
+    def meaning(self) -> Meaning | None:
+        """The same for those who judge; None for detections, which several outputs may tell."""
+        return None if self.kind == "detections" else Meaning(self.kind)
+
+    @property
+    def beside(self) -> dict[str, str]:
+        """The other outputs of detections, by role."""
+        roles = {role: getattr(self, role) for role in _ROLES}
+        return {role: name for role, name in roles.items() if name}
+
+
+def declared_head(declarations: Mapping[str, OutputDeclaration]) -> DetectionHead | None:
+    """The outputs that tell boxes, where a person says how; None where nobody does.
+
+    Args:
+        declarations: By output name, checked.
+    """
+    for name, declared in declarations.items():
+        if declared.layout is not None:
+            beside = [declared.beside[role] for role in LAYOUTS[declared.layout].roles[1:]]
+            return DetectionHead(
+                layout=declared.layout,
+                outputs=(name, *beside),
+                classes=declared.classes,
+                order=declared.order,
+                activation=declared.activation,
+                told_by="[outputs]",
+            )
+    return None
 
 
 def check_outputs(
@@ -58,12 +107,45 @@ def check_outputs(
             )
         if declaration.kind in ("scores", "embedding"):
             _check_row(declaration.kind, by_name[name], where)
+        _check_detections(declaration, by_name, where)
     kinds = [declarations[name].kind if name in declarations else "" for name in by_name]
     if set(kinds) == {"ignored"}:
         raise BuildError(
             "every output is ignored: nothing is left to judge a variant by",
             found_in=f"{path}, outputs",
             remedy='kind = "scores", "embedding" or "values" for at least one, or leave one out',
+        )
+
+
+def _check_detections(
+    declaration: OutputDeclaration, outputs: Mapping[str, TensorSpec], where: str
+) -> None:
+    if declaration.kind != "detections":
+        if declaration != OutputDeclaration(kind=declaration.kind):
+            raise BuildError(
+                f"kind {declaration.kind!r} is given keys that only detections have",
+                found_in=where,
+                remedy='kind = "detections", or leave the others out',
+            )
+        return
+    layout = declaration.layout
+    if layout is None:
+        return
+    roles = LAYOUTS[layout].roles[1:]
+    if sorted(declaration.beside) != sorted(roles):
+        raise BuildError(
+            f"layout {layout!r} holds {LAYOUTS[layout].words}, and "
+            f"{' and '.join(declaration.beside) or 'no other output'} "
+            f"{'are' if len(declaration.beside) > 1 else 'is'} named",
+            found_in=where,
+            remedy=", ".join(f'{role} = "OUTPUT"' for role in roles) or "leave the others out",
+        )
+    unknown = [name for name in declaration.beside.values() if name not in outputs]
+    if unknown:
+        raise BuildError(
+            f"the model has no output {unknown[0]!r}; it has {', '.join(outputs)}",
+            found_in=where,
+            remedy="the name of one of them",
         )
 
 

@@ -10,6 +10,9 @@ its neighbours: so they must keep their *neighbourhood*, how samples differ from
 averaged. With sentence embeddings and noise of either kind, recall@1 stayed at 99.6 % with 20 % of
 the rows' variance lost to noise of single rows, and fell to 98.4 % with 1 % lost to noise that a
 sample's rows share, which is 4.4 % of the neighbourhood.
+
+What counts of a detector is what it finds. Its boxes are compared with the float model's own
+(`detections`), and the outputs that tell them are not judged otherwise.
 """
 
 import copy
@@ -20,14 +23,18 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from edgepack.bundle.accuracy_words import DETECTION_F1
+from edgepack.packager.gates.detections import DetectionReference
 from edgepack.packager.gates.verdict import Verdict
 from edgepack.packager.metrics.between_samples import variances_between
+from edgepack.packager.metrics.detections.agreement import DetectionAgreement
 from edgepack.packager.metrics.distance import OutputDistance, measure_distance
 from edgepack.packager.metrics.kinds import ASKED, KINDS, METRICS, MetricName, OutputKind
 from edgepack.packager.metrics.output_kinds import describe_scores, kinds_of_outputs, with_one_miss
 from edgepack.packager.metrics.parts import Part, find_parts
 from edgepack.packager.profiles.schema import AccuracyGate
 from edgepack.packager.runtime.model_run import Outputs
+from edgepack.packager.tensors.detections import DetectionHead
 from edgepack.packager.tensors.meanings import NOTHING_KNOWN, Meaning
 from edgepack.packager.tensors.sequence import Tensor
 
@@ -45,6 +52,7 @@ class Reference:
         expected: The float model's outputs, one dict a sample.
         gate: The budgets.
         meanings: What outputs mean, of those where it is known.
+        detection_head: The outputs that tell boxes, settled; None where none do.
     """
 
     def __init__(
@@ -52,6 +60,7 @@ class Reference:
         expected: Sequence[Outputs],
         gate: AccuracyGate,
         meanings: Mapping[str, Meaning] = NOTHING_KNOWN,
+        detection_head: DetectionHead | None = None,
     ) -> None:
         self.expected = tuple(expected)
         self._gate = gate
@@ -60,16 +69,24 @@ class Reference:
         self.kinds = kinds_of_outputs(self.expected, gate, meanings)
         self._variances: dict[str, list[float]] = {}
         self._parts = () if gate.metric in _WHOLE_METRICS else find_parts(self.expected, self.kinds)
+        self._detections: DetectionReference | None = None
+        if detection_head is not None and gate.metric == "auto":
+            self._detections = DetectionReference(detection_head, self.expected)
+        self._boxes = self._detections.boxes if self._detections else 0
 
     @cached_property
     def _remarks(self) -> tuple[str, ...]:
-        return describe_scores(self.expected, self.kinds, self._gate, self._meanings)
+        told = self._detections.head.outputs if self._detections else ()
+        kinds = {name: kind for name, kind in self.kinds.items() if name not in told}
+        return describe_scores(self.expected, kinds, self._gate, self._meanings)
 
     def of(self, indices: Sequence[int]) -> "Reference":
         """The same with some of the outputs only, and with the budgets of all of them."""
         shortened = copy.copy(self)
         shortened.expected = tuple(self.expected[index] for index in indices)
         shortened._variances = {}
+        if self._detections:
+            shortened._detections = self._detections.of(indices)
         return shortened
 
     def judge(self, got: Sequence[Outputs]) -> Verdict:
@@ -77,13 +94,21 @@ class Reference:
         distances = self.distances(got)
         of_parts = [self._distance_of(part, got) for part in self._parts]
         found = {part.output for part in self._parts if part.is_found}
+        agreement = self._detections.measure(got) if self._detections else None
+        told = self._detections.head.outputs if self._detections and agreement else ()
         entries = [
             entry
             for distance in distances
-            if distance.name not in found
+            if distance.name not in found and distance.name not in told
             for entry in self._judge_output(distance)
         ]
-        entries += [self._judge_by("explained_variance", part, output="") for part in of_parts]
+        entries += [
+            self._judge_by("explained_variance", distance, output="")
+            for part, distance in zip(self._parts, of_parts, strict=True)
+            if part.output not in told
+        ]
+        if agreement is not None:
+            entries.append(self._judge_boxes(agreement))
         divided = {part.output for part in self._parts}
         apart = [
             *of_parts,
@@ -111,6 +136,7 @@ class Reference:
             forgiven=any(entry.forgiven for entry in entries),
             output=worst.output if len(self.kinds) > 1 else "",
             remarks=self._remarks,
+            agreement=agreement,
         )
 
     def distances(self, got: Sequence[Outputs]) -> tuple[OutputDistance, ...]:
@@ -161,6 +187,17 @@ class Reference:
             best=metric.best,
             low=getattr(distance, metric.low) if metric.low else None,
             forgiven=metric.may_miss_one and value < least,
+        )
+
+    def _judge_boxes(self, agreement: DetectionAgreement) -> "_Entry":
+        """Of few boxes one may always be missing, or be one too many."""
+        least = self._gate.detection_f1_min
+        return _Entry(
+            metric=DETECTION_F1,
+            value=agreement.f1,
+            budget=min(least, 1.0 - 1.0 / max(2 * self._boxes - 1, 1)),
+            low=agreement.f1_low,
+            forgiven=agreement.f1 < least,
         )
 
     def _distance_of(self, part: Part, got: Sequence[Outputs]) -> OutputDistance:

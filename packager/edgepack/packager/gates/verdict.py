@@ -2,6 +2,7 @@
 
 import msgspec
 
+from edgepack.packager.metrics.detections.agreement import DetectionAgreement
 from edgepack.packager.metrics.distance import OutputDistance
 
 
@@ -28,6 +29,7 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
             are; None where all ran.
         output: Which output decided; empty where there is one, or `metric` says it.
         remarks: What a person should know of how it was judged.
+        agreement: Of a detector, how its boxes agree with the float model's.
     """
 
     metric: str
@@ -44,6 +46,7 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     given_up_after: int | None = None
     output: str = ""
     remarks: tuple[str, ...] = ()
+    agreement: DetectionAgreement | None = None
 
     @property
     def what(self) -> str:

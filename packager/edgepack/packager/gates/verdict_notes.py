@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from edgepack.packager.gates.detections import describe_agreement
 from edgepack.packager.gates.verdict import Verdict
 from edgepack.packager.metrics.chains import describe_chains
 from edgepack.packager.metrics.distance import OutputDistance
@@ -23,6 +24,10 @@ def describe_verdict(
         distances: Of single inferences on them.
     """
     notes = list(verdict.remarks)
+    if verdict.agreement is not None:
+        words = describe_agreement(verdict.agreement, verdict.budget)
+        boxes = counted(verdict.agreement.boxes, "box", "boxes")
+        notes.append(f"It {words}, of {boxes} in the held-out samples.")
     if verdict.low is not None:
         found, low = format_metric(verdict.value), format_metric(max(verdict.low, 0.0))
         notes.append(

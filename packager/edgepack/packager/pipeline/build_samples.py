@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from edgepack.bundle.golden import Golden
 from edgepack.errors import BuildError
 from edgepack.packager.gates.labels import LabelledSamples, open_labelled
+from edgepack.packager.pipeline.detections import find_objects, finds
 from edgepack.packager.pipeline.request import BuildRequest, SampleSource
 from edgepack.packager.profiles.schema import Profile
 from edgepack.packager.progress import Progress
@@ -22,6 +23,7 @@ from edgepack.packager.samples.padding import follow_mask
 from edgepack.packager.samples.split import describe, split_samples
 from edgepack.packager.source.model import SourceModel
 from edgepack.packager.source.reference import FloatSource
+from edgepack.packager.tensors.detections import DetectionHead
 from edgepack.packager.tensors.sequence import Samples, SampleSplit, digest_of
 
 RANDOM_WHEN_NONE = "random:16"
@@ -101,19 +103,33 @@ def open_build_samples(
     if held_out and held_out != calibration:
         evaluation = _open_given(held_out, request, source, work / "held-out-states", progress)
         notes += [note for note in evaluation.notes if note not in notes]
-    split = split_samples(opened, evaluation)
+    float_source = FloatSource(source, work / "source.onnx")
+    objects = find_objects(source, opened.samples, float_source, progress)
+    notes += objects.notes
+    split = split_samples(opened, evaluation, [count > 0 for count in objects.counts])
+    split = _with_head(split, objects.head)
     notes.append(f"The samples were divided: {describe(split)}.")
     uncovered = describe_coverage(split, source.inputs, request.declarations)
     split = replace(split, uncovered=uncovered)
     notes += uncovered
-    float_source = FloatSource(source, work / "source.onnx")
     return BuildSamples(
         opened=opened,
         split=split,
-        golden=choose_golden(source, split.held_out, work, progress, float_source),
+        golden=choose_golden(
+            source, split.held_out, work, progress, float_source, finds(objects.head)
+        ),
         float_source=float_source,
         notes=(*source.notes, *notes),
         labelled=_open_labels(request, held_out, source),
+    )
+
+
+def _with_head(split: SampleSplit, head: DetectionHead | None) -> SampleSplit:
+    return replace(
+        split,
+        calibration=replace(split.calibration, detection_head=head),
+        search=replace(split.search, detection_head=head),
+        held_out=replace(split.held_out, detection_head=head),
     )
 
 

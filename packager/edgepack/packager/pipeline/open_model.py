@@ -7,6 +7,7 @@ from msgspec.structs import replace
 from edgepack.packager.config.inputs import check_declarations
 from edgepack.packager.config.outputs import check_outputs
 from edgepack.packager.graph.held_weights import hold_weights
+from edgepack.packager.pipeline.detections import with_detection_head
 from edgepack.packager.pipeline.request import BuildRequest
 from edgepack.packager.profiles.schema import Profile
 from edgepack.packager.progress import Progress
@@ -36,11 +37,16 @@ def open_model(
     if not request.keep_going:
         for profile in profiles:
             check_shapes(source, profile)
-    meanings = {name: declared.meaning for name, declared in request.outputs.items()}
+    meanings = {
+        name: declared.meaning
+        for name, declared in request.outputs.items()
+        if declared.meaning is not None
+    }
     model = hold_weights(source.model, work / "source.weights")
     source = replace(source, model=model, meanings=meanings)
     if request.metric is None and request.labels is None:  # these know what outputs mean
         source = watch_before_postprocessing(source)
+        source = with_detection_head(source, request.outputs, request.declared_in)
     return source
 
 

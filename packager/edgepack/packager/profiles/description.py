@@ -191,6 +191,8 @@ def _describe_accuracy(gate: AccuracyGate) -> Iterator[str]:
     }
     if gate.metric == "auto":
         yield f"Scores keep {kept['top1_agreement']}."
+        boxes = f"F1 {gate.detection_f1_min:g} of the float model's own boxes"
+        yield f"What a detector finds keeps {boxes}."
         yield f"Other outputs keep {kept['explained_variance']}; vectors {kept['neighbourhood']}."
     else:
         yield f"Every output keeps {kept[gate.metric]}."

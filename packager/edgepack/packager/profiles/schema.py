@@ -107,6 +107,8 @@ class AccuracyGate(Section, frozen=True, kw_only=True):
         sequence_agreement_min: Least share of decisions that agree, where a sample holds many
             (text lines). In trials a text recognizer lost 1.3 % of its lines for each 1 %.
         explained_variance_min: Least share of the variance between samples that is kept.
+        detection_f1_min: Of a detector: least F1 of its boxes against the float model's own, at
+            whatever score an application takes them.
         neighbourhood_min: Least share that is kept of how vectors differ from sample to sample.
         cosine_min: Least cosine similarity.
         sqnr_db_min: Least signal to quantization noise, decibels.
@@ -119,6 +121,7 @@ class AccuracyGate(Section, frozen=True, kw_only=True):
     top1_agreement_min: float = 0.98
     sequence_agreement_min: float = 0.985
     explained_variance_min: float = 0.98
+    detection_f1_min: float = 0.99
     neighbourhood_min: float = 0.98
     cosine_min: float = 0.99
     sqnr_db_min: float = 20.0

@@ -1,6 +1,6 @@
 """Which held-out samples travel in the bundle as golden inputs, with the float model's outputs."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -29,10 +29,12 @@ def choose_golden(
     work_dir: Path,
     progress: Progress,
     float_source: FloatSource,
+    tells: Callable[[Feeds], bool] = lambda outputs: True,
 ) -> Golden:
     """Picks samples whose outputs lie far from each other, and runs the source model on them.
 
-    The first candidate is taken; then, greedily, whichever is farthest from all that were chosen.
+    Candidates that tell nothing are left out, unless none tells anything. The first of the others
+    is taken; then, greedily, whichever is farthest from all that were chosen.
     The same samples always give the same choice.
 
     Args:
@@ -41,6 +43,7 @@ def choose_golden(
         work_dir: Folder for the model that runs.
         progress: Told of each candidate that ran.
         float_source: Remembers what the candidates gave.
+        tells: Whether outputs have what the model is to find.
 
     Returns:
         1 … 8 samples, of at most 2 MB together unless one alone is larger, in the order of choice:
@@ -54,6 +57,7 @@ def choose_golden(
     count = min(held_out.count, _CANDIDATES)
     inputs: list[Feeds] = []
     outputs: list[Feeds] = []
+    telling: list[int] = []
     for index in range(count):
         inputs.append(held_out.read(index))
         given = run(inputs[-1])
@@ -61,7 +65,10 @@ def choose_golden(
             check_repeatable(source, given, run(inputs[-1]))
         float_source.remember(inputs[-1], given)
         outputs.append({n: value for n, value in given.items() if n not in source.watched})
+        telling += [index] if tells(given) else []
         progress(BuildStep(what="running the float model", done=index + 1, total=count))
+    inputs = [inputs[index] for index in telling or range(count)]
+    outputs = [outputs[index] for index in telling or range(count)]
     sizes = _sizes(outputs)
     chosen = _spread([_position(output, sizes) for output in outputs], MOST_SAMPLES)
     kept: list[int] = []

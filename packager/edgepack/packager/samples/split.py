@@ -18,7 +18,9 @@ _SEARCH_SHARE_OF_CALIBRATION = 0.25
 _SEED = b"edgepack split 1\0"
 
 
-def split_samples(given: OpenedSamples, evaluation: OpenedSamples | None) -> SampleSplit:
+def split_samples(
+    given: OpenedSamples, evaluation: OpenedSamples | None, tells: Sequence[bool] = ()
+) -> SampleSplit:
     """Divides by a hash of each sample's content: the same samples always fall the same way.
 
     Neither the order nor the names of the files matter, and a sample added later moves few
@@ -27,6 +29,8 @@ def split_samples(given: OpenedSamples, evaluation: OpenedSamples | None) -> Sam
     Args:
         given: The calibration samples.
         evaluation: Held-out samples, when they were given separately.
+        tells: Which of the calibration samples have something to find, if it is looked for: each
+            part gets its share of them.
 
     Returns:
         Three parts, none of them empty, none sharing a sample.
@@ -35,8 +39,8 @@ def split_samples(given: OpenedSamples, evaluation: OpenedSamples | None) -> Sam
         BuildError: There are too few different samples.
     """
     if evaluation is not None:
-        return _with_evaluation(given, evaluation)
-    order = _shuffled(given)
+        return _with_evaluation(given, evaluation, tells)
+    order = _mix(_shuffled(given), tells)
     count = len(order)
     if count < 3:
         raise BuildError(
@@ -67,9 +71,12 @@ def describe(split: SampleSplit) -> str:
     )
 
 
-def _with_evaluation(given: OpenedSamples, evaluation: OpenedSamples) -> SampleSplit:
+def _with_evaluation(
+    given: OpenedSamples, evaluation: OpenedSamples, tells: Sequence[bool]
+) -> SampleSplit:
     held_out = set(evaluation.digests)
     order = [index for index in _shuffled(given) if given.digests[index] not in held_out]
+    order = _mix(order, tells)
     if len(order) < 2:
         raise BuildError(
             "at least 2 calibration samples must be left that are not among the held-out ones; "
@@ -89,6 +96,17 @@ def _with_evaluation(given: OpenedSamples, evaluation: OpenedSamples) -> SampleS
 def _shuffled(given: OpenedSamples) -> list[int]:
     keys = [hashlib.sha256(_SEED + digest).digest() for digest in given.digests]
     return sorted(range(len(keys)), key=keys.__getitem__)
+
+
+def _mix(order: list[int], tells: Sequence[bool]) -> list[int]:
+    """Samples that tell something evenly among the others; else as they were."""
+    if not tells:
+        return order
+    places: dict[int, float] = {}
+    for kind in (True, False):
+        group = [index for index in order if tells[index] is kind]
+        places |= {index: (n + 0.5) / len(group) for n, index in enumerate(group)}
+    return sorted(order, key=places.__getitem__)
 
 
 def _digest(given: OpenedSamples, calibration: Sequence[int], search: Sequence[int]) -> str:

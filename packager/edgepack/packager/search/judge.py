@@ -50,14 +50,13 @@ class CandidateJudge:
         self.samples = samples
         self._gate = gate
         self._metric = metric
-        self.reference = Reference([float_run(feeds) for feeds in samples], gate, samples.meanings)
+        meanings, head = samples.meanings, samples.detection_head
+        self.reference = Reference([float_run(feeds) for feeds in samples], gate, meanings, head)
         self._in_use = self.reference
         if samples.states:
-            self._in_use = Reference(run_samples(float_run, samples), gate, samples.meanings)
+            self._in_use = Reference(run_samples(float_run, samples), gate, meanings)
         elif samples.mask is not None:
-            self._in_use = Reference(
-                self._without_padding(self.reference.expected), gate, samples.meanings
-            )
+            self._in_use = Reference(self._without_padding(self.reference.expected), gate, meanings)
         self._float_value = evaluate_metric(metric, float_run) if metric else 1.0
 
     def judge(

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 from msgspec.structs import replace
 
+from edgepack.packager.tensors.detections import DetectionHead
 from edgepack.packager.tensors.meanings import Meaning
 
 Tensor = npt.NDArray[np.generic]
@@ -58,6 +59,7 @@ class Samples(msgspec.Struct, frozen=True, kw_only=True):
         states: Inputs that are fed from outputs; none where each sample stands for itself.
         mask: What tells padding; None where nothing is.
         meanings: What outputs mean, by name, of those where it is known.
+        detection_head: The outputs that tell boxes; None where none do.
     """
 
     count: int
@@ -66,6 +68,7 @@ class Samples(msgspec.Struct, frozen=True, kw_only=True):
     states: tuple[State, ...] = ()
     mask: Mask | None = None
     meanings: Mapping[str, Meaning] = msgspec.field(default_factory=dict)
+    detection_head: DetectionHead | None = None
 
     def __iter__(self) -> Iterator[Feeds]:
         return (self.read(index) for index in range(self.count))

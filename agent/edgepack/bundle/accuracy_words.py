@@ -1,0 +1,29 @@
+"""What was measured of a variant, in a few words for a table."""
+
+from edgepack.bundle.metadata import Accuracy
+
+DETECTION_F1 = "detection_f1"
+BOX_BIAS = "box_bias"
+BOX_BIAS_LOW = "box_bias_low"
+BOX_BIAS_HIGH = "box_bias_high"
+BOX_THRESHOLD = "box_threshold"
+"""Of a detector, in `Accuracy.details`: how many more or fewer boxes (negative) it finds than the
+float model as a share, the bounds of that (95 %), and the score that boxes were counted at."""
+
+
+def describe_accuracy(accuracy: Accuracy) -> str:
+    """The metric with its value: `cosine 0.9951`, `F1 of boxes 0.9934, 1.2 % fewer at .25`."""
+    if accuracy.metric != DETECTION_F1:
+        return f"{accuracy.metric} {accuracy.value:.4f}"
+    words = f"F1 of boxes {accuracy.value:.4f}"
+    bias, threshold = (accuracy.details.get(key) for key in (BOX_BIAS, BOX_THRESHOLD))
+    if bias is None or threshold is None:
+        return words
+    return f"{words}, {describe_box_bias(bias)} at {f'{threshold:g}'.removeprefix('0')}"
+
+
+def describe_box_bias(bias: float) -> str:
+    """How many more or fewer boxes: `1.2 % fewer`."""
+    if not round(bias, 3):
+        return "as many"
+    return f"{abs(bias):.1%}".replace("%", " %") + (" fewer" if bias < 0.0 else " more")

@@ -1,0 +1,335 @@
+"""Which outputs of a model are a detector's boxes, told from what stands before them.
+
+Each row of `_ROWS` knows one layout (`tensors.detections.LAYOUTS`) by sizes and operators: as many
+places as the grids of a pyramid have cells, four numbers a place beside scores, a map of
+probabilities behind two transposed convolutions. What looks like boxes and fits no row is asked
+for.
+"""
+
+import ast
+import itertools
+import math
+from collections.abc import Callable, Collection, Iterator, Mapping
+
+import msgspec
+import onnx
+
+from edgepack.packager.graph.operators import facts
+from edgepack.packager.graph.queries import GraphIndex, index_graph
+from edgepack.packager.tensors.detections import DetectionHead
+
+_FLOATS = (onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16, onnx.TensorProto.DOUBLE)
+_BYTE = onnx.TensorProto.UINT8
+_COORDINATES = 4
+_PYRAMIDS = ((8, 16, 32), (8, 16, 32, 64), (4, 8, 16, 32), (16, 32))
+_MOST_ANCHORS = 3
+_FEWEST_PLACES = 100
+"""Of a detector: an output of fewer rows of four is as often something else."""
+
+_MOST_QUERIES = 1000
+_SUPPRESSED_ROWS = (6, 7)
+"""Corners, score and class; before them the picture's number in YOLOv7's exports."""
+
+
+Sizes = tuple[int | None, ...]
+
+
+class FoundHead(msgspec.Struct, frozen=True, kw_only=True):
+    """What a graph tells of its boxes.
+
+    Attributes:
+        head: The head; None where no row fits.
+        unknown: Outputs that look like boxes and fit no row.
+    """
+
+    head: DetectionHead | None = None
+    unknown: tuple[str, ...] = ()
+
+
+class _View(msgspec.Struct, frozen=True, kw_only=True):
+    """A graph as the rows look at it.
+
+    Attributes:
+        index: The graph, with its shapes.
+        outputs: Sizes of its float outputs.
+        size: Height and width of the picture; None where they are open.
+        metadata: What the exporter noted.
+    """
+
+    index: GraphIndex
+    outputs: Mapping[str, Sizes]
+    size: tuple[int, int] | None
+    metadata: Mapping[str, str]
+
+    @property
+    def single(self) -> str:
+        """The only output; "" where there are several."""
+        return next(iter(self.outputs)) if len(self.outputs) == 1 else ""
+
+    def behind(self, name: str) -> Iterator[onnx.NodeProto]:
+        """The nodes that a tensor comes from, the nearest first, along their first inputs."""
+        while (position := self.index.producers.get(name)) is not None:
+            node = self.index.graph.node[position]
+            yield node
+            name = node.input[0] if node.input else ""
+
+    def maker(self, name: str) -> str:
+        """The operator that gives a tensor's values, whatever moves them afterwards."""
+        return next((node.op_type for node in self.behind(name) if not _moves(node)), "")
+
+    def pyramids(self) -> Iterator[int]:
+        """Cells of the usual pyramids of grids over the picture."""
+        if self.size is not None:
+            height, width = self.size
+            for strides in _PYRAMIDS:
+                yield sum(math.ceil(height / s) * math.ceil(width / s) for s in strides)
+
+
+def find_detection_head(
+    graph: onnx.GraphProto, metadata: Mapping[str, str], ignored: Collection[str] = ()
+) -> FoundHead:
+    """Finds the outputs that are a detector's boxes.
+
+    Args:
+        graph: The graph with its shapes.
+        metadata: What the exporter noted in the model.
+        ignored: Outputs whose meaning is known.
+    """
+    index = index_graph(graph)
+    outputs = {
+        name: index.shapes[name]
+        for name in index.outputs
+        if index.types.get(name) in _FLOATS and name in index.shapes and name not in ignored
+    }
+    view = _View(index=index, outputs=outputs, size=_picture(index), metadata=metadata)
+    if not _takes_picture(index):
+        return FoundHead()
+    for find in _ROWS:
+        head = find(view)
+        if head is not None:
+            return FoundHead(head=head)
+    return FoundHead(unknown=tuple(name for name in outputs if _may_be_boxes(view, name)))
+
+
+def picture_size(graph: onnx.GraphProto) -> tuple[int, int] | None:
+    """Height and width of the picture that a graph takes; None where they are open."""
+    return _picture(index_graph(graph))
+
+
+def _takes_picture(index: GraphIndex) -> bool:
+    return any(
+        len(index.shapes.get(name, ())) == _COORDINATES
+        for name in index.inputs
+        if name not in index.initializers and index.types.get(name) in (*_FLOATS, _BYTE)
+    )
+
+
+def _picture(index: GraphIndex) -> tuple[int, int] | None:
+    for name in index.inputs:
+        shape = index.shapes.get(name, ())
+        if name in index.initializers or len(shape) != _COORDINATES:
+            continue
+        height, width = shape[1:3] if shape[3] in (1, 3, 4) else shape[2:]
+        return None if height is None or width is None else (height, width)
+    return None
+
+
+def _moves(node: onnx.NodeProto) -> bool:
+    return facts(node.op_type).one_scale or node.op_type == "Concat"
+
+
+def _noted_by_ultralytics(view: _View) -> DetectionHead | None:
+    """Ultralytics' exporter notes task and classes; segmentation adds 32 terms a place."""
+    if view.metadata.get("task") not in ("detect", "segment", "pose"):
+        return None
+    classes = _count_names(view.metadata.get("names", ""))
+    for name, shape in view.outputs.items():
+        if len(shape) != _COORDINATES - 1:
+            continue
+        known = [size for size in shape[1:] if size is not None]
+        if shape[-1] in _SUPPRESSED_ROWS and (shape[1] or 0) <= _MOST_QUERIES:
+            return DetectionHead(layout="suppressed", outputs=(name,), told_by="metadata")
+        if classes and known and min(known) >= _COORDINATES + classes:
+            return DetectionHead(
+                layout="yolo", outputs=(name,), classes=classes, told_by="metadata"
+            )
+    return None
+
+
+def _count_names(names: str) -> int:
+    try:
+        return len(ast.literal_eval(names))
+    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
+        return 0
+
+
+def _text_map(view: _View) -> DetectionHead | None:
+    """One map of probabilities, brought to the picture's size by transposed convolutions."""
+    shape = view.outputs.get(name := view.single, ())
+    if len(shape) != _COORDINATES or shape[1] not in (1, None):
+        return None
+    ops = [node.op_type for node in view.behind(name)]
+    told = [op for op in ops if op not in ("Identity", "Add", "BatchNormalization", "Relu")]
+    if told[:3] != ["Sigmoid", "ConvTranspose", "ConvTranspose"]:
+        return None
+    return DetectionHead(layout="text-map", outputs=(name,))
+
+
+def _suppressed(view: _View) -> DetectionHead | None:
+    for name, shape in view.outputs.items():
+        is_rows = len(shape) in (2, 3) and shape[-1] in _SUPPRESSED_ROWS
+        is_few = is_rows and shape[-2] != 1 and (shape[-2] or 0) <= _MOST_QUERIES
+        if is_few and _is_joined(view, name) and _is_selected(view, name):
+            return DetectionHead(layout="suppressed", outputs=(name,))
+    return None
+
+
+def _is_joined(view: _View, name: str) -> bool:
+    """Whether a tensor is put together of several: what ranks alone gives one kind of number."""
+    moves = itertools.takewhile(_moves, view.behind(name))
+    return any(node.op_type == "Concat" for node in moves)
+
+
+def _labelled(view: _View) -> DetectionHead | None:
+    """Boxes, scores and whole numbers of classes that a selection gives."""
+    index = view.index
+    chosen = [name for name in index.outputs if _is_selected(view, name)]
+    boxes = [
+        name
+        for name in chosen
+        if name in view.outputs and index.shapes[name][-1:] == (_COORDINATES,)
+    ]
+    if len(boxes) != 1:
+        return None
+    rank = len(index.shapes[boxes[0]]) - 1
+    beside = [name for name in chosen if len(index.shapes.get(name, ())) == rank]
+    scores = [name for name in beside if name in view.outputs]
+    labels = [name for name in beside if name not in view.outputs]
+    if len(scores) != 1 or len(labels) != 1:
+        return None
+    return DetectionHead(layout="labelled", outputs=(boxes[0], scores[0], labels[0]))
+
+
+def _is_selected(view: _View, name: str) -> bool:
+    waiting, seen = [name], set[str]()
+    while waiting:
+        position = view.index.producers.get(waiting.pop())
+        node = None if position is None else view.index.graph.node[position]
+        if node is None or node.output[0] in seen or facts(node.op_type).weights == "product":
+            continue
+        if facts(node.op_type).selects:
+            return True
+        seen.add(node.output[0])
+        waiting += [entry for entry in node.input if entry]
+    return False
+
+
+def _centernet(view: _View) -> DetectionHead | None:
+    """A map of centres beside two maps of pairs, cell by cell."""
+    maps = {name: shape for name, shape in view.outputs.items() if len(shape) == _COORDINATES}
+    for name, shape in maps.items():
+        pairs = [
+            other
+            for other, sizes in maps.items()
+            if other != name and sizes[1] == 2 and sizes[2:] == shape[2:]
+        ]
+        is_alone = shape[1] is not None and (shape[1] != 2 or len(pairs) > 2)
+        if is_alone and len(pairs) >= 2 and view.maker(name) == "Sigmoid":
+            return DetectionHead(layout="centernet", outputs=(name, *pairs[:2]))
+    return None
+
+
+def _yolo(view: _View) -> DetectionHead | None:
+    """As many places as a pyramid of grids has cells, each with a box and scores."""
+    for name, shape in view.outputs.items():
+        if len(shape) != _COORDINATES - 1 or None in shape[1:]:
+            continue
+        channels, places = sorted(size for size in shape[1:] if size is not None)
+        anchors = [places // cells for cells in view.pyramids() if places % cells == 0]
+        if channels <= _COORDINATES or not any(1 <= n <= _MOST_ANCHORS for n in anchors):
+            continue
+        head = DetectionHead(layout="yolo", outputs=(name,), size=view.size)
+        if shape[1] == channels:
+            return head
+        if channels == _COORDINATES + 1:
+            continue
+        if 1 in anchors and _is_raw(view, name):
+            return msgspec.structs.replace(head, layout="yolox")
+        return msgspec.structs.replace(head, layout="yolo-objectness")
+    return None
+
+
+def _is_raw(view: _View, name: str) -> bool:
+    """Whether nothing but moves and sigmoids lies between a tensor and its convolutions."""
+    waiting, seen = [name], set[str]()
+    while waiting:
+        position = view.index.producers.get(waiting.pop())
+        node = None if position is None else view.index.graph.node[position]
+        if node is None or node.output[0] in seen or node.op_type in ("Conv", "Constant"):
+            continue
+        if not _moves(node) and node.op_type != "Sigmoid":
+            return False
+        seen.add(node.output[0])
+        waiting.append(node.input[0])
+        waiting += node.input if node.op_type == "Concat" else ()
+    return True
+
+
+def _boxes_beside_scores(view: _View) -> DetectionHead | None:
+    """Four numbers a place in one output, scores of the same places in another.
+
+    Boxes that a sigmoid gives are a transformer's, as shares of the picture.
+    """
+    boxes = [name for name in view.outputs if _looks_like_boxes(view, name)]
+    if len(boxes) != 1:
+        return None
+    places = view.outputs[boxes[0]][1]
+    scores = [
+        name
+        for name, shape in view.outputs.items()
+        if name != boxes[0] and len(shape) == _COORDINATES - 1 and places in shape[1:]
+    ]
+    if len(scores) != 1 or places is None:
+        return None
+    is_query = places <= _MOST_QUERIES and view.maker(boxes[0]) == "Sigmoid"
+    return DetectionHead(layout="detr" if is_query else "ssd", outputs=(boxes[0], scores[0]))
+
+
+def _may_be_boxes(view: _View, name: str) -> bool:
+    """Four numbers a place, or one level of a pyramid that is given level by level."""
+    shape = view.outputs[name]
+    cells = {
+        (math.ceil(height / stride), math.ceil(width / stride))
+        for height, width in [view.size or (0, 0)]
+        for stride in _PYRAMIDS[0]
+    }
+    levels = [other for other in view.outputs.values() if _is_level(other, cells)]
+    return _looks_like_boxes(view, name) or (
+        len(levels) >= len(_PYRAMIDS[0]) and _is_level(shape, cells)
+    )
+
+
+def _is_level(shape: Sizes, cells: Collection[tuple[int, int]]) -> bool:
+    is_map = len(shape) >= _COORDINATES and (shape[-2:] in cells or shape[-3:-1] in cells)
+    is_rows = len(shape) == _COORDINATES - 1 and any(
+        math.prod(cell) in shape[1:] for cell in cells if math.prod(cell) > 1
+    )
+    return is_map or is_rows
+
+
+def _looks_like_boxes(view: _View, name: str) -> bool:
+    shape = view.outputs[name]
+    is_rows = len(shape) == _COORDINATES - 1 and shape[-1] == _COORDINATES
+    return is_rows and (shape[1] or 0) >= _FEWEST_PLACES
+
+
+_ROWS: tuple[Callable[[_View], DetectionHead | None], ...] = (
+    _noted_by_ultralytics,
+    _suppressed,
+    _labelled,
+    _text_map,
+    _centernet,
+    _boxes_beside_scores,
+    _yolo,
+)
+"""The first that fits is taken."""

@@ -1,0 +1,170 @@
+"""How well a variant finds what the float model finds: F1 of boxes, and whether it finds fewer.
+
+Nobody knows at what score an application takes a box for found. So the float model's boxes and the
+variant's are compared at each threshold of a range. The F1 that counts is the lower one of the
+range's two halves: an average over all of it hides a model that loses its faint objects alone, a
+single threshold jumps with each box that is just above it. Where the float model finds in the upper
+half less than half of what it finds at the lowest threshold, that half is nobody's.
+
+Noise lifts as many faint boxes over a threshold as it drops below it, and applications are as well
+off with the ones as with the others: of a detector whose weights were given 1 % of noise, 98.7 % of
+the boxes above a threshold were the same, and it was right as often as before. So a box that comes
+is set off against one that goes, where both models have both at nearly the same score. What counts
+is what is missing or new, what lies elsewhere, and what comes or goes on balance: bias moves all
+scores one way. How many more or fewer boxes that makes is told beside F1. Where it
+is sure at any one threshold, F1 is no more than what such a bias leaves of it.
+"""
+
+import math
+from collections.abc import Sequence
+
+import msgspec
+import numpy as np
+
+from edgepack.packager.metrics.confidence import kept_low
+from edgepack.packager.metrics.detections.boxes import Boxes, Floats, pair
+from edgepack.packager.tensors.detections import MARGIN, Layout
+
+_FEWEST = 0.5
+"""Of the float model's boxes at the lowest threshold; see above."""
+
+_Z = 1.96
+"""Standard normal quantile of 97.5 %."""
+
+
+class DetectionAgreement(msgspec.Struct, frozen=True, kw_only=True):
+    """A variant's boxes against the float model's, over all samples.
+
+    Attributes:
+        f1: Twice the pairs over all boxes of both, see above.
+        f1_low: Its lower bound for samples like these, one-sided, 95 %.
+        boxes: What the float model finds at `named`.
+        bias: How many more or fewer (negative) the variant finds there, as a share.
+        bias_low, bias_high: Its bounds for samples like these, 95 %.
+        named: The threshold at which boxes are counted.
+        score_shift: Mean difference of the scores of pairs.
+    """
+
+    f1: float
+    f1_low: float
+    boxes: int
+    bias: float
+    bias_low: float
+    bias_high: float
+    named: float
+    score_shift: float
+
+
+class Counts(msgspec.Struct, frozen=True, kw_only=True):
+    """Boxes of one sample at each threshold: (thresholds,) each.
+
+    Attributes:
+        expected, got: The float model's and the variant's.
+        paired: Those that both find.
+        come, gone: Pairs at nearly the same score of which only the variant's, or only the float
+            model's reaches the threshold.
+        shifts: Differences of the scores of pairs, any number.
+    """
+
+    expected: Floats
+    got: Floats
+    paired: Floats
+    come: Floats
+    gone: Floats
+    shifts: Floats
+
+
+def count_boxes(expected: Boxes, got: Boxes, layout: Layout) -> Counts:
+    """Compares the boxes of one sample."""
+    steps = np.array(layout.thresholds)[:, None]
+    first, second = pair(expected, got)
+    was, now = expected.scores[first], got.scores[second]
+    is_near = np.abs(was - now) <= MARGIN
+    return Counts(
+        expected=(expected.scores >= steps).sum(axis=1).astype(np.float64),
+        got=(got.scores >= steps).sum(axis=1).astype(np.float64),
+        paired=(np.minimum(was, now) >= steps).sum(axis=1).astype(np.float64),
+        come=(is_near & (was < steps) & (now >= steps)).sum(axis=1).astype(np.float64),
+        gone=(is_near & (was >= steps) & (now < steps)).sum(axis=1).astype(np.float64),
+        shifts=now - was,
+    )
+
+
+def measure_agreement(counts: Sequence[Counts], layout: Layout) -> DetectionAgreement | None:
+    """The agreement over all samples; None where the float model finds nothing in any of them.
+
+    Samples in which neither finds anything say nothing.
+    """
+    counts = [entry for entry in counts if entry.expected.any() or entry.got.any()]
+    if not counts:
+        return None
+    expected = np.stack([entry.expected for entry in counts])
+    got = np.stack([entry.got for entry in counts])
+    paired = np.stack([entry.paired for entry in counts])
+    place = layout.thresholds.index(layout.named)
+    if not expected[:, place].any():
+        return None
+    whole = expected + got
+    lost = whole - 2.0 * paired - 2.0 * _set_off(counts)
+    halves = _halves(expected)
+    shares = [float(lost[:, half].sum() / whole[:, half].sum()) for half in halves]
+    worst = halves[int(np.argmax(shares))]
+    bias, room = _bias(expected[:, place], got[:, place])
+    in_use = range(halves[-1].stop)
+    left = min(_f1_left_by(*_bias(expected[:, k], got[:, k])) for k in in_use)
+    f1 = 1.0 - max(shares)
+    return DetectionAgreement(
+        f1=min(f1, left),
+        f1_low=min(
+            left,
+            kept_low(lost[:, worst].sum(axis=1).tolist(), whole[:, worst].sum(axis=1).tolist()),
+        ),
+        boxes=int(expected[:, place].sum()),
+        bias=bias,
+        bias_low=bias - room,
+        bias_high=bias + room,
+        named=layout.named,
+        score_shift=float(np.concatenate([entry.shifts for entry in counts]).mean())
+        if any(len(entry.shifts) for entry in counts)
+        else 0.0,
+    )
+
+
+def _f1_left_by(bias: float, room: float) -> float:
+    """F1 of boxes that are the same but for those that are surely missing, or one too many."""
+    sure = max(abs(bias) - room, 0.0)
+    return 1.0 - sure / (2.0 + math.copysign(sure, bias))
+
+
+def _halves(expected: Floats) -> list[slice]:
+    """The halves of a range of thresholds, which share the middle one, that applications use."""
+    count = expected.shape[1]
+    upper = slice(count // 2, count)
+    is_used = expected[:, upper].sum(axis=0).mean() >= _FEWEST * expected[:, 0].sum()
+    return [slice(0, count // 2 + 1), *([upper] if is_used else [])]
+
+
+def _set_off(counts: Sequence[Counts]) -> Floats:
+    """Pairs that come or go, as far as others do the contrary, spread over the samples they are of.
+
+    (samples, thresholds): half of a pair for one that comes and half for one that goes.
+    """
+    come = np.stack([entry.come for entry in counts])
+    gone = np.stack([entry.gone for entry in counts])
+    least = np.minimum(come.sum(axis=0), gone.sum(axis=0))
+    shares = [
+        np.divide(least, kind.sum(axis=0), out=np.zeros_like(least), where=least > 0.0) * kind
+        for kind in (come, gone)
+    ]
+    return np.asarray((shares[0] + shares[1]) / 2.0)
+
+
+def _bias(expected: Floats, got: Floats) -> tuple[float, float]:
+    """More or fewer boxes as a share, and how far that may be off (Cochran's ratio estimator)."""
+    total = max(float(expected.sum()), 1.0)
+    bias = float(got.sum() - expected.sum()) / total
+    count = len(expected)
+    if count < 2:
+        return bias, 1.0  # of one sample nothing is known
+    spread = float(((got - expected - bias * expected) ** 2).sum()) / (count - 1)
+    return bias, _Z * math.sqrt(spread * count) / total

@@ -1,0 +1,333 @@
+"""Boxes out of a detector's outputs: a function for each layout of `LAYOUTS`.
+
+What the graph does not tell is read off the float model's own values once (`settle`), and holds for
+every candidate: whether scores are logits, which class means nothing, which numbers make a box.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+from msgspec.structs import replace
+
+from edgepack.packager.metrics.detections.boxes import NONE, Boxes, Floats, suppress
+from edgepack.packager.metrics.detections.regions import find_regions
+from edgepack.packager.runtime.model_run import Outputs
+from edgepack.packager.tensors.detections import (
+    Activation,
+    BoxOrder,
+    DetectionHead,
+    LayoutName,
+)
+
+_COORDINATES = 4
+_STRIDES = ((8, 16, 32), (8, 16, 32, 64))
+_IN_ORDER = 0.95
+"""Share of the boxes found whose corners are in order, if they are corners: or sizes positive."""
+
+_MOST_FOUND = 0.25
+"""Share of the places at which a detector finds something, before suppression."""
+
+_LOGARITHMS_BELOW = 6.0
+"""Sizes of a map, in its cells, are logarithms where none is larger: e⁶ is more than a map has."""
+
+Tensor = npt.NDArray[Any]
+
+Given = Mapping[str, Tensor]
+"""Arrays of one picture by role."""
+
+
+class _Places(msgspec.Struct, frozen=True, kw_only=True):
+    """What the places of one picture say.
+
+    Attributes:
+        boxes: (places, 4), as the head orders them.
+        scores: (places, classes), before the activation.
+        objectness: (places,), likewise; None where there is none.
+    """
+
+    boxes: Tensor
+    scores: Tensor
+    objectness: Tensor | None = None
+
+
+def find_boxes(head: DetectionHead, outputs: Outputs) -> Boxes:
+    """The boxes of one sample, from a little below the layout's lowest threshold on.
+
+    Args:
+        head: A settled head.
+        outputs: What the model gave. What makes no sense, such as NaN, finds nothing.
+    """
+    found = []
+    with np.errstate(over="ignore", invalid="ignore"):
+        for number, given in enumerate(_pictures(head, outputs)):
+            boxes = _DECODERS.get(head.layout, _of_places)(head, given)
+            is_found = (boxes.scores >= head.facts.least) & _are_finite(boxes)
+            boxes = boxes.pick(is_found)
+            if not head.facts.is_suppressed:
+                boxes = suppress(boxes)
+            found.append(replace(boxes, classes=boxes.classes + (number << 32)))
+    if len(found) == 1:
+        return found[0]
+    return Boxes(
+        corners=np.concatenate([NONE.corners, *(boxes.corners for boxes in found)]),
+        scores=np.concatenate([NONE.scores, *(boxes.scores for boxes in found)]),
+        classes=np.concatenate([NONE.classes, *(boxes.classes for boxes in found)]),
+    )
+
+
+def settle(head: DetectionHead, expected: Sequence[Outputs]) -> DetectionHead | None:
+    """The head with all that decoding needs to know.
+
+    Args:
+        head: As the graph, its metadata or a person told it.
+        expected: The float model's outputs, one dict a sample.
+
+    Returns:
+        None where the outputs are no such head: sizes that do not fit, or boxes that are told
+        against anchors which nobody names.
+    """
+    head = replace(
+        head,
+        order=head.order or head.facts.order,
+        activation=head.activation or head.facts.activation,
+    )
+    pictures = [given for outputs in expected for given in _pictures(head, outputs)]
+    try:
+        if not head.activation:
+            head = _settle_scores(head, pictures)
+        return _settle_order(head, pictures)
+    except (IndexError, ValueError):
+        return None
+
+
+def _pictures(head: DetectionHead, outputs: Outputs) -> Iterator[Given]:
+    """The outputs of each picture of a batch."""
+    arrays = [outputs[name] for name in head.outputs]
+    if arrays[0].ndim <= head.facts.rank:
+        yield dict(zip(head.facts.roles, arrays, strict=True))
+        return
+    for picture in zip(*arrays, strict=True):
+        yield dict(zip(head.facts.roles, picture, strict=True))
+
+
+def _settle_scores(head: DetectionHead, pictures: Sequence[Given]) -> DetectionHead:
+    """Whether scores are probabilities or logits, and which class is none."""
+    if head.layout == "centernet":
+        values = [given["centres"] for given in pictures]
+        return replace(head, activation=_activation(values))
+    places = [_PLACES[head.layout](head, given) for given in pictures]
+    scores = np.concatenate([place.scores for place in places])
+    activation = _activation([scores])
+    if place_objectness := [p.objectness for p in places if p.objectness is not None]:
+        return replace(head, activation=_activation([scores, *place_objectness]))
+    is_shared = bool(np.allclose(scores.sum(axis=1), 1.0, atol=1e-3))
+    if head.facts.roles == ("boxes",) or scores.shape[1] < 2:
+        return replace(head, activation=activation)
+    winner, wins = np.unique(scores.argmax(axis=1), return_counts=True)
+    is_common = 2 * wins.max() > len(scores) and np.median(scores.max(axis=1)) > 0.0
+    if not is_common or (activation == "none" and not is_shared):
+        return replace(head, activation=activation)
+    background = int(winner[wins.argmax()])
+    return replace(
+        head,
+        activation="none" if activation == "none" else "softmax",
+        background=background,
+    )
+
+
+def _activation(values: Sequence[Tensor]) -> Activation:
+    is_within = all(float(v.min()) >= 0.0 and float(v.max()) <= 1.0 for v in values if v.size)
+    return "none" if is_within else "sigmoid"
+
+
+def _settle_order(head: DetectionHead, pictures: Sequence[Given]) -> DetectionHead | None:
+    """Whether a place gives corners, or a centre and sizes; None where it gives neither.
+
+    Nor is it a head that finds something at most places.
+    """
+    if head.layout not in _PLACES:
+        return head
+    found, count = [NONE.corners], 0
+    for given in pictures:
+        places = _PLACES[head.layout](head, given)
+        found.append(places.boxes[_best(head, places)[1] >= head.facts.thresholds[0]])
+        count += len(places.boxes)
+    boxes = np.concatenate(found)
+    if not head.facts.is_suppressed and len(boxes) > _MOST_FOUND * count:
+        return None
+    orders: dict[BoxOrder, Tensor] = {
+        "xyxy": np.all(boxes[:, 2:] > boxes[:, :2], axis=1),
+        "cxcywh": np.all(boxes[:, 2:] > 0.0, axis=1),
+    }
+    for order, is_right in orders.items():
+        if head.order in ("", order) and (not len(boxes) or is_right.mean() >= _IN_ORDER):
+            return replace(head, order=order)
+    return None
+
+
+def _of_places(head: DetectionHead, given: Given) -> Boxes:
+    places = _PLACES[head.layout](head, given)
+    classes, scores = _best(head, places)
+    is_found = scores >= head.facts.least
+    boxes = places.boxes[is_found].astype(np.float64)
+    return Boxes(
+        corners=boxes if head.order == "xyxy" else _corners(boxes),
+        scores=scores[is_found].astype(np.float64),
+        classes=classes[is_found],
+    )
+
+
+def _best(head: DetectionHead, places: _Places) -> tuple[npt.NDArray[np.int64], Floats]:
+    """The class with the highest score of each place, and that score as a probability."""
+    scores = places.scores
+    if head.activation == "softmax":
+        powers = np.exp(scores - scores.max(axis=1, keepdims=True))
+        scores = powers / powers.sum(axis=1, keepdims=True)
+    if head.background >= 0:
+        scores = np.delete(scores, head.background, axis=1)
+    classes = scores.argmax(axis=1)
+    best = np.take_along_axis(scores, classes[:, None], axis=1)[:, 0]
+    if head.activation == "sigmoid":
+        best = _sigmoid(best)
+    if places.objectness is not None:
+        share = places.objectness
+        best = best * (_sigmoid(share) if head.activation == "sigmoid" else share)
+    return classes, best
+
+
+def _sigmoid(logits: Tensor) -> Floats:
+    return np.asarray(1.0 / (1.0 + np.exp(-logits)))
+
+
+def _corners(boxes: Floats) -> Floats:
+    half = boxes[:, 2:] / 2.0
+    return np.concatenate([boxes[:, :2] - half, boxes[:, :2] + half], axis=1)
+
+
+def _are_finite(boxes: Boxes) -> npt.NDArray[np.bool_]:
+    return np.asarray(np.isfinite(boxes.corners).all(axis=1))
+
+
+def _rows(array: Tensor) -> Tensor:
+    """Places as rows: there are more of them than channels."""
+    return array.T if array.shape[0] < array.shape[1] else array
+
+
+def _yolo(head: DetectionHead, given: Given) -> _Places:
+    rows = _rows(given["boxes"])
+    end = _COORDINATES + (head.classes or rows.shape[1] - _COORDINATES)
+    return _Places(boxes=rows[:, :_COORDINATES], scores=rows[:, _COORDINATES:end])
+
+
+def _yolo_objectness(head: DetectionHead, given: Given) -> _Places:
+    rows = _rows(given["boxes"])
+    first = _COORDINATES + 1
+    end = first + (head.classes or rows.shape[1] - first)
+    return _Places(
+        boxes=rows[:, :_COORDINATES],
+        scores=rows[:, first:end],
+        objectness=rows[:, _COORDINATES],
+    )
+
+
+def _yolox(head: DetectionHead, given: Given) -> _Places:
+    places = _yolo_objectness(head, given)
+    cells, strides = _grid(head, len(places.boxes))
+    boxes = places.boxes.astype(np.float64)
+    boxes = np.concatenate([boxes[:, :2] + cells, np.exp(boxes[:, 2:])], axis=1) * strides
+    return replace(places, boxes=boxes)
+
+
+def _grid(head: DetectionHead, count: int) -> tuple[Floats, Floats]:
+    """Column and row of each cell, and its size in pixels.
+
+    Raises:
+        ValueError: No usual grid has as many cells.
+    """
+    height, width = head.size or (0, 0)
+    for strides in _STRIDES:
+        sizes = [(-(-height // stride), -(-width // stride)) for stride in strides]
+        if sum(rows * columns for rows, columns in sizes) == count:
+            cells = [np.indices(size).reshape(2, -1)[::-1].T for size in sizes]
+            steps = np.repeat(strides, [len(entry) for entry in cells])
+            return np.concatenate(cells).astype(np.float64), steps[:, None].astype(np.float64)
+    raise ValueError(f"no grid has {count} cells")
+
+
+def _boxes_and_scores(head: DetectionHead, given: Given) -> _Places:
+    boxes, scores = given["boxes"].reshape(-1, _COORDINATES), given["scores"]
+    scores = scores.reshape(scores.shape[0], -1)
+    if scores.shape[0] != len(boxes):
+        scores = scores.T
+    if len(scores) != len(boxes):
+        raise ValueError(f"{len(boxes)} boxes and {len(scores)} scores")
+    return _Places(boxes=boxes, scores=scores)
+
+
+def _suppressed(head: DetectionHead, given: Given) -> Boxes:
+    rows = given["boxes"]
+    if rows.shape[-1] == _COORDINATES + 3:  # the picture's number, corners, class, score
+        rows = rows[:, (1, 2, 3, 4, 6, 5)]
+    return Boxes(
+        corners=rows[:, :_COORDINATES].astype(np.float64),
+        scores=rows[:, _COORDINATES].astype(np.float64),
+        classes=np.nan_to_num(rows[:, _COORDINATES + 1]).round().astype(np.int64),
+    )
+
+
+def _labelled(head: DetectionHead, given: Given) -> Boxes:
+    return Boxes(
+        corners=given["boxes"].reshape(-1, _COORDINATES).astype(np.float64),
+        scores=given["scores"].ravel().astype(np.float64),
+        classes=given["labels"].ravel().astype(np.int64),
+    )
+
+
+def _centernet(head: DetectionHead, given: Given) -> Boxes:
+    """Peaks of the map of centres; sizes and offsets are in its cells."""
+    centres = given["centres"].astype(np.float64)
+    if head.activation == "sigmoid":
+        centres = _sigmoid(centres)
+    around = np.pad(centres, ((0, 0), (1, 1), (1, 1)))
+    windows = np.lib.stride_tricks.sliding_window_view(around, (3, 3), axis=(1, 2))
+    is_peak = (centres >= windows.max(axis=(-1, -2))) & (centres >= head.facts.least)
+    classes, rows, columns = np.nonzero(is_peak)
+    sizes = given["sizes"][:, rows, columns].T.astype(np.float64)
+    if sizes.max(initial=0.0) < _LOGARITHMS_BELOW:
+        sizes = np.exp(sizes)
+    offsets = given["offsets"][:, rows, columns].T
+    middles = np.stack([columns, rows], axis=1) + offsets
+    return Boxes(
+        corners=_corners(np.concatenate([middles, sizes], axis=1)),
+        scores=centres[classes, rows, columns],
+        classes=classes,
+    )
+
+
+def _text_map(head: DetectionHead, given: Given) -> Boxes:
+    given_map = given["map"]
+    return find_regions(given_map.reshape(given_map.shape[-2:]).astype(np.float64))
+
+
+_PLACES: Mapping[LayoutName, Callable[[DetectionHead, Given], _Places]] = MappingProxyType(
+    {
+        "yolo": _yolo,
+        "yolo-objectness": _yolo_objectness,
+        "yolox": _yolox,
+        "ssd": _boxes_and_scores,
+        "detr": _boxes_and_scores,
+    }
+)
+
+_DECODERS: Mapping[LayoutName, Callable[[DetectionHead, Given], Boxes]] = MappingProxyType(
+    {
+        "suppressed": _suppressed,
+        "labelled": _labelled,
+        "centernet": _centernet,
+        "text-map": _text_map,
+    }
+)

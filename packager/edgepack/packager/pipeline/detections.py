@@ -1,0 +1,161 @@
+"""Whether a model is a detector, how it tells its boxes, and which samples have any."""
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+
+import msgspec
+from msgspec.structs import replace
+from onnx import shape_inference
+
+from edgepack.errors import BuildError
+from edgepack.packager.config.outputs import OutputDeclaration, declared_head
+from edgepack.packager.graph.detection_heads import find_detection_head, picture_size
+from edgepack.packager.graph.shape_inference import infer
+from edgepack.packager.metrics.detections.decoding import find_boxes, settle
+from edgepack.packager.progress import BuildStep, Progress
+from edgepack.packager.runtime.model_run import Outputs, Run
+from edgepack.packager.source.model import SourceModel
+from edgepack.packager.tensors.detections import LAYOUTS, DetectionHead
+from edgepack.packager.tensors.sequence import Samples
+from edgepack.packager.wording import counted, toml_key
+
+_LOOKED_AT = 16
+"""Samples by which it is told what the graph leaves open."""
+
+
+class FoundObjects(msgspec.Struct, frozen=True, kw_only=True):
+    """What the float model finds in samples.
+
+    Attributes:
+        head: Where it tells its boxes, settled; None where it is no detector.
+        counts: Boxes in each sample, at the threshold that a report names; empty likewise.
+        notes: How variants are judged, and how many samples tell something.
+    """
+
+    head: DetectionHead | None = None
+    counts: tuple[int, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+def with_detection_head(
+    source: SourceModel, declarations: Mapping[str, OutputDeclaration], path: str
+) -> SourceModel:
+    """The model with the outputs that tell its boxes, if the graph or a person says which.
+
+    Args:
+        source: The model.
+        declarations: Declared outputs; what is declared to be something else is none.
+        path: The file they were read from, for messages.
+
+    Raises:
+        BuildError: Detections are declared without a layout, and the graph does not tell it.
+    """
+    declared = declared_head(declarations)
+    wanted = [name for name, entry in declarations.items() if entry.kind == "detections"]
+    try:
+        graph = infer(source.model)
+    except shape_inference.InferenceError:
+        return source if declared is None else replace(source, detection_head=declared)
+    if declared is not None:
+        return replace(source, detection_head=replace(declared, size=picture_size(graph)))
+    metadata = {entry.key: entry.value for entry in source.model.metadata_props}
+    others = [name for name in declarations if name not in wanted]
+    found = find_detection_head(graph, metadata, others)
+    if wanted and (found.head is None or found.head.outputs[0] != wanted[0]):
+        raise BuildError(
+            f"output {wanted[0]!r} is declared to tell detections, and the graph does not say how",
+            found_in=f"{path}, outputs.{toml_key(wanted[0])}",
+            remedy=f"layout = one of {', '.join(LAYOUTS)}",
+        )
+    notes = source.notes if not found.unknown else (*source.notes, describe_unknown(found.unknown))
+    return replace(source, detection_head=found.head, notes=notes)
+
+
+def describe_unknown(names: Collection[str]) -> str:
+    """Asks for what the graph does not tell."""
+    first = toml_key(next(iter(names)))
+    listed = ", ".join(f"'{name}'" for name in names)
+    one = len(names) == 1
+    return (
+        f"{'Output' if one else 'Outputs'} {listed} {'looks' if one else 'look'} like a "
+        f"detector's, and nothing tells how boxes lie in {'it' if one else 'them'}: judged is how "
+        "much of the values' variance is kept, which passes variants that lose objects. "
+        f"[outputs.{first}] with kind = 'detections' and layout = one of {', '.join(LAYOUTS)} in "
+        "edgepack.toml if one fits, else a --metric of your own."
+    )
+
+
+def find_objects(
+    source: SourceModel, samples: Samples, float_run: Run, progress: Progress
+) -> FoundObjects:
+    """Runs the float model on every sample, and looks for boxes.
+
+    Args:
+        source: The model.
+        samples: All samples that were given to calibrate and to choose with.
+        float_run: Runs the float model.
+        progress: Told of each sample.
+
+    Raises:
+        BuildError: A person declared a layout that the outputs do not have.
+    """
+    head = source.detection_head
+    if head is None:
+        return FoundObjects()
+    few = [samples.count * n // _LOOKED_AT for n in range(_LOOKED_AT)]
+    settled = settle(head, [float_run(samples.read(index)) for index in dict.fromkeys(few)])
+    if settled is None and head.told_by == "[outputs]":
+        raise BuildError(
+            f"the outputs {', '.join(head.outputs)} do not hold {head.facts.words}",
+            found_in=f"[outputs.{toml_key(head.outputs[0])}], layout = {head.layout!r}",
+            remedy=f"another layout, one of {', '.join(LAYOUTS)}; boxes that are told against "
+            "anchors must be decoded in the graph, or judged by a --metric of your own",
+        )
+    if settled is None:
+        return FoundObjects(notes=(describe_unknown(head.outputs),))
+    counts = []
+    for number, feeds in enumerate(samples):
+        boxes = find_boxes(settled, float_run(feeds))
+        counts.append(int((boxes.scores >= settled.facts.named).sum()))
+        progress(BuildStep(what="looking for objects", done=number + 1, total=samples.count))
+    return FoundObjects(head=settled, counts=tuple(counts), notes=tuple(_describe(settled, counts)))
+
+
+def finds(head: DetectionHead | None) -> Callable[[Outputs], bool]:
+    """Whether the float model's outputs have boxes; of what is no detector, always."""
+
+    def has_boxes(outputs: Outputs) -> bool:
+        if head is None:
+            return True
+        return bool((find_boxes(head, outputs).scores >= head.facts.named).any())
+
+    return has_boxes
+
+
+def _describe(head: DetectionHead, counts: Sequence[int]) -> list[str]:
+    listed = ", ".join(f"'{name}'" for name in head.outputs)
+    found, empty = sum(counts), counts.count(0)
+    at = f"at threshold {head.facts.named:g}".replace("0.", ".")
+    notes = [
+        f"A detector: {listed} {'tells' if len(head.outputs) == 1 else 'tell'} "
+        f"{head.facts.words} ({_TOLD[head.told_by]}). A variant is judged by F1 of its boxes "
+        "against the float model's own."
+    ]
+    if not found:
+        notes.append(
+            f"The float model finds nothing {at} in any of {counted(len(counts), 'sample')}: "
+            "judged is how much of its outputs' variance is kept, which says little. Give samples "
+            "of what it is to find."
+        )
+    elif empty:
+        notes.append(
+            f"The float model finds {counted(found, 'box', 'boxes')} {at}, and nothing in {empty} "
+            f"of {counted(len(counts), 'sample')}, which say nothing of boxes."
+        )
+    return notes
+
+
+_TOLD = {
+    "graph": "told by the graph",
+    "metadata": "told by the model's metadata",
+    "[outputs]": "declared in [outputs]",
+}

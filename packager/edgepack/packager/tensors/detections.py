@@ -1,0 +1,143 @@
+"""How a detector lays out what it finds: one row a layout, and which outputs of a model have it."""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Literal
+
+import msgspec
+
+LayoutName = Literal[
+    "yolo",
+    "yolo-objectness",
+    "yolox",
+    "suppressed",
+    "ssd",
+    "detr",
+    "labelled",
+    "centernet",
+    "text-map",
+]
+BoxOrder = Literal["", "xyxy", "cxcywh"]
+Activation = Literal["", "none", "sigmoid", "softmax"]
+
+MARGIN = 0.1
+"""How far a score may be off and still be nearly the same."""
+
+_THRESHOLDS = (0.25, 0.3, 0.35, 0.4, 0.45, 0.5, 0.55, 0.6, 0.65, 0.7, 0.75)
+_TEXT_THRESHOLDS = (0.4, 0.45, 0.5, 0.55, 0.6, 0.65, 0.7)
+
+
+class Layout(msgspec.Struct, frozen=True, kw_only=True):
+    """How boxes and scores lie in a detector's outputs.
+
+    Attributes:
+        words: What it is, for a person.
+        roles: What each of its outputs holds; the first is the one that is declared.
+        rank: Axes of the first of them, of one picture.
+        order: Which numbers make a box; "" where the float model's values tell.
+        activation: What makes a score of what is given; "" where they tell.
+        is_suppressed: Whether the boxes of one object were reduced to one already.
+        thresholds: Scores that applications hold boxes against, ascending.
+        named: The threshold that a report counts boxes at.
+    """
+
+    words: str
+    roles: tuple[str, ...] = ("boxes",)
+    rank: int = 2
+    order: BoxOrder = ""
+    activation: Activation = ""
+    is_suppressed: bool = False
+    thresholds: tuple[float, ...] = _THRESHOLDS
+    named: float = 0.25
+
+    @property
+    def least(self) -> float:
+        """The score from which on boxes are looked at: they may come over the lowest threshold."""
+        return self.thresholds[0] - MARGIN
+
+
+LAYOUTS: Mapping[LayoutName, Layout] = MappingProxyType(
+    {
+        "yolo": Layout(
+            words="centre, size and class scores of each place (YOLOv8, YOLO11)", order="cxcywh"
+        ),
+        "yolo-objectness": Layout(
+            words="centre, size, objectness and class scores of each place (YOLOv5, YOLOv7)",
+            order="cxcywh",
+        ),
+        "yolox": Layout(
+            words="steps from a grid, logarithms of sizes, objectness and class scores of each "
+            "place (YOLOX)",
+            order="cxcywh",
+        ),
+        "suppressed": Layout(
+            words="corners, score and class of what is left after suppression (YOLOv10, end to "
+            "end exports)",
+            order="xyxy",
+            activation="none",
+            is_suppressed=True,
+        ),
+        "ssd": Layout(words="boxes, and scores by class, of each place", roles=("boxes", "scores")),
+        "detr": Layout(
+            words="boxes, and scores by class, of each query (DETR, RT-DETR)",
+            roles=("boxes", "scores"),
+            order="cxcywh",
+            is_suppressed=True,
+        ),
+        "labelled": Layout(
+            words="corners, score and class as three outputs, after suppression (torchvision)",
+            roles=("boxes", "scores", "labels"),
+            order="xyxy",
+            activation="none",
+            is_suppressed=True,
+        ),
+        "centernet": Layout(
+            words="a map of centres by class, one of sizes and one of offsets (CenterNet)",
+            roles=("centres", "sizes", "offsets"),
+            rank=3,
+            order="cxcywh",
+        ),
+        "text-map": Layout(
+            words="a map of probabilities whose regions are boxes (DBNet and other text detectors)",
+            roles=("map",),
+            rank=3,
+            order="xyxy",
+            activation="none",
+            is_suppressed=True,
+            thresholds=_TEXT_THRESHOLDS,
+            named=0.5,
+        ),
+    }
+)
+
+
+class DetectionHead(msgspec.Struct, frozen=True, kw_only=True):
+    """The outputs of a model that tell boxes, and how.
+
+    Attributes:
+        layout: Their layout.
+        outputs: Names, in the order of the layout's roles.
+        size: Height and width of the picture, where they are fixed.
+        classes: Number of classes; 0 where it follows from the sizes.
+        order, activation: As the layout's; "" until the float model's values tell.
+        background: Class that means nothing found; -1 where there is none.
+        told_by: What told the layout: the graph, its metadata, or a person.
+    """
+
+    layout: LayoutName
+    outputs: tuple[str, ...]
+    size: tuple[int, int] | None = None
+    classes: int = 0
+    order: BoxOrder = ""
+    activation: Activation = ""
+    background: int = -1
+    told_by: Literal["graph", "metadata", "[outputs]"] = "graph"
+
+    @property
+    def facts(self) -> Layout:
+        """The row of its layout."""
+        return LAYOUTS[self.layout]
+
+    def output(self, role: str) -> str:
+        """The output that has a role."""
+        return self.outputs[self.facts.roles.index(role)]

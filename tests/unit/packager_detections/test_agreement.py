@@ -1,0 +1,155 @@
+"""F1 of a variant's boxes against the float model's: what it refuses, and what it lets pass."""
+
+import numpy as np
+import pytest
+
+from edgepack.packager.gates.accuracy import Reference
+from edgepack.packager.gates.checks import check_accuracy
+from edgepack.packager.gates.verdict import Verdict
+from edgepack.packager.gates.verdict_notes import describe_verdict
+from edgepack.packager.profiles.reading import load_profile
+from edgepack.packager.profiles.schema import AccuracyGate
+from edgepack.packager.tensors.sequence import Samples
+from tests.unit.packager_detections.drawn_objects import (
+    YOLO,
+    Floats,
+    as_yolo,
+    draw_scenes,
+    with_scores,
+)
+
+_SCORES = [0.95, 0.95, 0.95, 0.9, 0.9, 0.9, 0.85, 0.85, 0.8, 0.8, 0.8, 0.7, 0.6, 0.45, 0.3]
+_SCENES = draw_scenes(40, _SCORES)
+
+
+def _judge(
+    got: list[Floats], expected: list[Floats] = _SCENES, gate: AccuracyGate | None = None
+) -> Verdict:
+    reference = Reference(
+        [as_yolo(scene) for scene in expected], gate or AccuracyGate(), detection_head=YOLO
+    )
+    return reference.judge([as_yolo(scene) for scene in got])
+
+
+def _without_faint(scenes: list[Floats], share: float = 1.0) -> list[Floats]:
+    """Of objects with scores below .4 only the others: their scores fall next to nothing."""
+    rng = np.random.default_rng(1)
+    return [
+        with_scores(scene, np.where((scene[:, 4] < 0.4) & (rng.random(len(scene)) < share), -1, 0))
+        for scene in scenes
+    ]
+
+
+def test_the_float_model_keeps_all_of_its_own_boxes() -> None:
+    verdict = _judge(_SCENES)
+    assert (verdict.metric, verdict.value, verdict.budget) == ("detection_f1", 1.0, 0.99)
+    assert verdict.agreement is not None
+    assert verdict.agreement.boxes == 15 * 40
+    assert verdict.agreement.bias == 0.0
+
+
+def test_a_model_that_loses_only_its_faint_objects_is_refused_with_the_numbers() -> None:
+    verdict = _judge(_without_faint(_SCENES))
+    assert not verdict.passed
+    assert verdict.agreement is not None
+    assert verdict.agreement.bias == pytest.approx(-1 / 15)
+    refusal = check_accuracy(load_profile("cpu"), verdict, 40, None)
+    assert refusal is not None
+    assert "keeps F1 0.9" in refusal.problem
+    assert "of the float model's boxes (6.7 % fewer boxes at threshold .25" in refusal.problem
+
+
+def test_the_variance_alone_lets_the_same_model_pass() -> None:
+    by_values = _judge(_without_faint(_SCENES), gate=AccuracyGate(metric="explained_variance"))
+    assert by_values.passed
+
+
+def test_a_bias_that_is_sure_at_one_threshold_is_refused_though_all_others_are_well() -> None:
+    scenes = draw_scenes(200, _SCORES)
+    verdict = _judge(_without_faint(scenes, share=0.5), scenes)
+    assert verdict.agreement is not None
+    assert verdict.agreement.bias_high < -0.02
+    assert verdict.value == pytest.approx(1 + verdict.agreement.bias_high / 2, abs=1e-3)
+    assert not verdict.passed
+
+
+def test_scores_that_all_fall_a_little_are_refused_and_those_that_fall_and_rise_are_not() -> None:
+    """Bias loses objects everywhere; noise of the same size exchanges a few."""
+    spread = draw_scenes(200, list(np.linspace(0.2, 0.95, 16)))
+    rng = np.random.default_rng(2)
+    by_noise = _judge([with_scores(s, rng.normal(0, 0.03, len(s))) for s in spread], spread)
+    by_bias = _judge([with_scores(s, -0.03) for s in spread], spread)
+    assert by_noise.value > 0.99
+    assert by_bias.value < 0.985
+    assert by_noise.agreement is not None
+    assert by_bias.agreement is not None
+    assert by_noise.agreement.bias_low < 0.0 < by_noise.agreement.bias_high
+    assert by_bias.agreement.bias_high < 0.0
+
+
+def test_a_score_that_falls_far_is_a_loss_whatever_rises_elsewhere() -> None:
+    changed = [with_scores(scene, np.array([-0.8, *[0] * 13, 0.6])) for scene in _SCENES]
+    assert _judge(changed).value < 0.95
+
+
+def test_boxes_that_lie_elsewhere_or_of_another_class_are_not_the_same() -> None:
+    moved = [scene + np.array([12, 0, 0, 0, 0, 0]) for scene in _SCENES]
+    renamed = [np.column_stack([scene[:, :5], 2 - scene[:, 5]]) for scene in _SCENES]
+    assert _judge(moved).value < 0.5
+    assert _judge(renamed).value < 0.7
+    assert _judge([scene + np.array([1, 0, 0, 0, 0, 0]) for scene in _SCENES]).passed
+
+
+def test_boxes_that_the_float_model_does_not_find_count_too() -> None:
+    rng = np.random.default_rng(3)
+    more = [
+        np.vstack([scene, [20.0 + 280 * rng.random(), 310, 16, 16, 0.6, 1]]) for scene in _SCENES
+    ]
+    verdict = _judge(more)
+    assert not verdict.passed
+    assert verdict.agreement is not None
+    assert verdict.agreement.bias == pytest.approx(1 / 15)
+
+
+def test_samples_without_objects_say_nothing() -> None:
+    empty = draw_scenes(40, [])
+    with_empty = _judge([*_without_faint(_SCENES, 0.2), *empty], [*_SCENES, *empty])
+    assert with_empty.value == _judge(_without_faint(_SCENES, 0.2)).value
+
+
+def test_where_the_float_model_finds_nothing_at_all_values_are_judged() -> None:
+    faint = draw_scenes(10, [0.1])
+    verdict = _judge(faint, faint)
+    assert verdict.agreement is None
+    assert verdict.metric.startswith("explained_variance")
+
+
+def test_of_few_boxes_one_may_be_missing() -> None:
+    few = draw_scenes(6, [0.9, 0.8])
+    lost = [few[0][1:], *few[1:]]
+    verdict = _judge(lost, few)
+    assert verdict.passed
+    assert verdict.forgiven
+    assert not _judge([few[0][1:], few[1][1:], *few[2:]], few).passed
+
+
+def test_a_candidate_that_loses_much_is_given_up_after_some_samples() -> None:
+    reference = Reference([as_yolo(s) for s in _SCENES], AccuracyGate(), detection_head=YOLO)
+    some = reference.of(range(0, 40, 4))
+    lost = [as_yolo(scene) for scene in _without_faint(_SCENES)[::4]]
+    assert some.judge(lost).agreement is not None
+    assert not some.judge(lost).passed
+
+
+def test_the_report_says_it_in_words() -> None:
+    verdict = _judge(_without_faint(_SCENES, share=0.1))
+    samples = Samples(count=40, read=lambda _: {}, source="drawn")
+    words = describe_verdict(verdict, 40, samples, verdict.distances)[0]
+    assert words.startswith("It keeps F1 0.99")
+    assert "of the float model's boxes (budget 0.9900), " in words
+    assert " % fewer boxes at threshold .25 (95 %: " in words
+    assert words.endswith("of 600 boxes in the held-out samples.")
+
+
+def test_a_user_who_names_a_metric_is_judged_by_it() -> None:
+    assert _judge(_SCENES, gate=AccuracyGate(metric="cosine")).metric.startswith("cosine")
