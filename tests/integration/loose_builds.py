@@ -17,6 +17,7 @@ float_instead = []
 [gates.accuracy]
 top1_agreement_min = 0.5
 explained_variance_min = 0.5
+detection_f1_min = 0.01
 """
 """Nearly any accuracy will do."""
 

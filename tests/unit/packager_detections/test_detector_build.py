@@ -1,0 +1,126 @@
+"""A whole build of a detector, and the text detector that the demo takes."""
+
+import importlib.util
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from click.testing import CliRunner
+from onnx import TensorProto, helper, numpy_helper
+
+from edgepack.bundle.cli import inspect
+from edgepack.bundle.golden import read_golden
+from edgepack.bundle.keys import generate_key, write_key_pair
+from edgepack.errors import BuildError
+from edgepack.packager import build
+from edgepack.packager.metrics.detections.decoding import find_boxes
+from edgepack.packager.pipeline.detections import with_detection_head
+from edgepack.packager.source.model import load_source
+from edgepack.packager.tensors.detections import DetectionHead
+
+_SIDE = 64
+_HEAD = DetectionHead(layout="text-map", outputs=("map",), order="xyxy", activation="none")
+
+
+def _bright_things() -> onnx.ModelProto:
+    """A map of what is bright: means of 4 x 4 pixels, and a sigmoid of them, brought to size."""
+    weights = {
+        "mean": np.full((4, 1, 4, 4), 1 / 16, np.float32),
+        "twice": np.stack(
+            [np.stack([np.full((2, 2), i == j) for j in range(4)]) for i in range(4)]
+        ),
+        "once": np.full((4, 1, 2, 2), 3.0, np.float32),
+        "bias": np.array([-6.0], np.float32),
+    }
+    nodes = [
+        helper.make_node("Conv", ["picture", "mean"], ["a"], strides=[4, 4]),
+        helper.make_node("ConvTranspose", ["a", "twice"], ["b"], strides=[2, 2]),
+        helper.make_node("Relu", ["b"], ["c"]),
+        helper.make_node("ConvTranspose", ["c", "once", "bias"], ["d"], strides=[2, 2]),
+        helper.make_node("Sigmoid", ["d"], ["map"]),
+    ]
+    picture = helper.make_tensor_value_info("picture", TensorProto.FLOAT, [1, 1, _SIDE, _SIDE])
+    found = helper.make_tensor_value_info("map", TensorProto.FLOAT, [1, 1, _SIDE, _SIDE])
+    stored = [numpy_helper.from_array(v.astype(np.float32), name) for name, v in weights.items()]
+    graph = helper.make_graph(nodes, "bright", [picture], [found], stored)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+def _pictures(count: int) -> list[dict[str, np.ndarray]]:
+    """Some bright squares in each but every fourth."""
+    pictures = []
+    for number in range(count):
+        rng = np.random.default_rng(number)
+        picture = rng.uniform(0, 0.05, (1, 1, _SIDE, _SIDE)).astype(np.float32)
+        for place in rng.permutation(9)[: 3 if number % 4 else 0]:
+            top, left = 20 * (place // 3) + 4, 20 * (place % 3) + 4
+            picture[0, 0, top : top + 12, left : left + 12] += rng.uniform(0.5, 0.95)
+        pictures.append({"picture": picture})
+    return pictures
+
+
+def test_a_detector_is_built_judged_and_shown_by_its_boxes(tmp_path: Path) -> None:
+    onnx.save(_bright_things(), tmp_path / "bright.onnx")
+    write_key_pair(generate_key(), tmp_path / "release")
+    result = build(
+        tmp_path / "bright.onnx",
+        profiles=["cpu"],
+        calibration=_pictures(60),
+        key=tmp_path / "release.key",
+        output=tmp_path / "bright-1.0.0",
+    )
+    accuracy = result.variants["cpu"].accuracy
+    assert accuracy.metric == "detection_f1"
+    assert accuracy.value >= accuracy.budget
+    assert accuracy.details["box_threshold"] == 0.5
+    notes = " ".join((*result.report.notes, *result.variants["cpu"].notes))
+    assert "A detector: 'map' tells a map of probabilities" in notes
+    assert "and nothing in 15 of 60 samples, which say nothing of boxes" in notes
+    assert "of the float model's boxes (budget " in notes
+    golden = read_golden(result.output / "golden" / "golden.npz")
+    assert all(len(find_boxes(_HEAD, dict(outputs))) for outputs in golden.outputs)
+    shown = CliRunner().invoke(inspect, [str(result.output)])
+    assert "F1 of boxes " in shown.output
+
+
+def test_a_detector_that_finds_nothing_in_any_sample_is_judged_by_its_values(
+    tmp_path: Path,
+) -> None:
+    onnx.save(_bright_things(), tmp_path / "bright.onnx")
+    write_key_pair(generate_key(), tmp_path / "release")
+    result = build(
+        tmp_path / "bright.onnx",
+        profiles=["fp32"],
+        calibration=[picture for n, picture in enumerate(_pictures(40)) if n % 4 == 0],
+        key=tmp_path / "release.key",
+        output=tmp_path / "bright-1.0.0",
+    )
+    assert result.variants["fp32"].accuracy.metric == "explained_variance"
+    assert any("finds nothing at threshold .5 in any" in note for note in result.report.notes)
+
+
+def test_a_text_detector_that_people_use_is_told_by_its_graph(tmp_path: Path) -> None:
+    spec = importlib.util.find_spec("rapidocr_onnxruntime")
+    if spec is None or spec.origin is None:
+        pytest.skip("rapidocr_onnxruntime is not installed")
+    path = Path(spec.origin).parent / "models" / "ch_PP-OCRv4_det_infer.onnx"
+    source = load_source(path, {"x": (1, 3, 320, 320)})
+    head = with_detection_head(source, {}, "").detection_head
+    assert head == DetectionHead(layout="text-map", outputs=("sigmoid_0.tmp_0",))
+
+
+def test_a_detector_by_its_own_metric_needs_no_layout(tmp_path: Path) -> None:
+    """Whoever measures the task itself is not asked how boxes lie, nor judged by them."""
+    onnx.save(_bright_things(), tmp_path / "bright.onnx")
+    write_key_pair(generate_key(), tmp_path / "release")
+    with pytest.raises(BuildError) as refused:
+        build(
+            tmp_path / "bright.onnx",
+            profiles=["fp32"],
+            calibration=_pictures(12),
+            key=tmp_path / "release.key",
+            output=tmp_path / "bright-1.0.0",
+            metric=lambda run: -1.0,
+        )
+    assert "gives the float model -1" in refused.value.problem
