@@ -80,7 +80,7 @@ def tutorial(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
 
 def test_the_five_minutes_of_the_readme_end_with_a_served_inference(clone: Path) -> None:
     assert (clone / "page-1.0.0.edgepack.report.html").is_file()
-    assert (clone / "device" / "active.json").is_file()
+    assert (clone / "device/models/page/active.json").is_file()
 
 
 def test_the_first_tutorial_prints_what_it_says(tutorial: tuple[Path, str]) -> None:
