@@ -19,6 +19,8 @@ T = TypeVar("T", bound=msgspec.Struct)
 Migration = Callable[[dict[str, Any]], dict[str, Any]]
 """Makes the document of the next version from one of its own."""
 
+BARE = "bare"
+"""Key of what a first document held that was no object, when it is migrated."""
 FIRST = 1
 """A document that names no version was written before documents had any."""
 
@@ -106,9 +108,7 @@ class Format(Generic[T]):
             NewerVersionError: Its major version is newer.
             ValueError: It is not what its version holds.
         """
-        if not isinstance(found, dict):
-            raise ValueError("it is no object")  # noqa: TRY004 - as damaged as any other
-        document = self.migrate(found)
+        document = self.migrate(found if isinstance(found, dict) else {BARE: found})
         try:
             value = msgspec.convert(document, self._kind, str_keys=True)
         except (msgspec.ValidationError, RecursionError) as error:

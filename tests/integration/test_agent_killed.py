@@ -1,5 +1,6 @@
 """`kill -9` of a real agent at 50 random moments of its updates."""
 
+import json
 import os
 import random
 import signal
@@ -16,6 +17,7 @@ from edgepack.agent.state.slots import slot_folder
 from edgepack.agent.update.lifecycle import RESTING
 from edgepack.bundle.keys import PrivateKey, load_public_key
 from edgepack.bundle.verify import verify_folder
+from edgepack.wire.messages import Desired, ModelOrder
 from tests.simulators.broker import Broker
 from tests.simulators.bundles import WIDTH, make_bundle
 from tests.simulators.controller import Controller
@@ -34,9 +36,9 @@ def controller(mosquitto_broker: Broker) -> Iterator[Controller]:
     controller.close()
 
 
-def check_serving(device: Device, public_key: Path, allowed: set[str]) -> str:
+def check_serving(device: Device, public_key: Path, allowed: set[str], name: str = "tiny") -> str:
     """The pointer leads to a slot that is verified and whole, and its model runs."""
-    pointer = device.pointer()
+    pointer = device.pointer(name)
     assert pointer is not None, "no model serves"
     assert pointer.digest in allowed
     folder = slot_folder(device.state_dir, pointer.digest)
@@ -116,6 +118,74 @@ def test_fifty_kills_leave_the_old_or_the_new_model_serving_and_every_update_com
     assert sum(killed_in[state] for state in killed_in if state not in RESTING) >= KILLS // 2
     slots = list((device.state_dir / "slots").iterdir())
     assert {slot.name for slot in slots} == {old, new}
+
+
+@pytest.mark.timeout(400)
+def test_kills_at_random_moments_of_two_updates_at_once_lose_neither(
+    tmp_path: Path,
+    mosquitto_broker: Broker,
+    controller: Controller,
+    release_keys: tuple[PrivateKey, Path],
+) -> None:
+    key, public_key = release_keys
+    device = Device(tmp_path / "device", mosquitto_broker.url, public_key)
+    nursery = Nursery(device.config, device.log)
+    rng = random.Random(SEED)
+    names = ("ocr", "tiny")
+    kills, release, process = 0, 0, 0
+    killed_in: Counter[str] = Counter()
+    served: dict[str, set[str]] = {name: set() for name in names}
+
+    def offer_next() -> None:
+        nonlocal release
+        release += 1
+        orders: dict[str, ModelOrder] = {}
+        for name in names:
+            bundle = make_bundle(tmp_path / f"{name}-{release}", key, name=name, release=release)
+            controller.hold(bundle)
+            orders[name] = bundle.order(release, soak_s=0.2)
+            served[name].add(bundle.ref.digest)
+        controller.offer(DEVICE, Desired(sequence=release, models=orders))
+
+    def wait_committed() -> None:
+        for name in names:
+            controller.wait_for(
+                lambda model: model.sequence == release and model.state == "COMMITTED",
+                60,
+                model=name,
+            )
+
+    try:
+        offer_next()
+        process = nursery.start()
+        wait_committed()
+        began = time.monotonic()
+        offer_next()
+        wait_committed()
+        length_s = time.monotonic() - began
+        while kills < KILLS // 2:
+            offer_next()
+            for _ in range(KILLS_AN_UPDATE):
+                time.sleep(rng.uniform(0, length_s))
+                os.kill(process, signal.SIGKILL)
+                process_was, process = process, 0
+                kills += 1
+                wait_gone(process_was)
+                journals = {name: device.journal(name) for name in names}
+                for name, journal in journals.items():
+                    assert journal is not None
+                    killed_in[journal.state] += 1
+                    check_serving(device, public_key, served[name], name)
+                process = nursery.start()
+            wait_committed()
+    finally:
+        if process:
+            os.kill(process, signal.SIGTERM)
+        nursery.close()
+    assert "Traceback" not in device.said()
+    assert sum(killed_in[state] for state in killed_in if state not in RESTING) >= KILLS // 4
+    counters = json.loads((device.state_dir / "releases.json").read_text())["highest"]
+    assert counters == dict.fromkeys(names, release)
 
 
 def wait_gone(process: int) -> None:

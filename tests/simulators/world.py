@@ -130,7 +130,8 @@ class World:
         limits: Its limits.
         hook_answers: By `<stage>.<when>`: what its hooks say, in turn; the last one stays.
         wrong: Variants whose probe is wrong here.
-        collected: What serving processes say next.
+        collected: What serving processes say next, while a model soaks.
+        said_at_rest: What they say next while none does.
         facts: What it is.
         faults: What goes wrong.
     """
@@ -143,6 +144,7 @@ class World:
     hook_answers: dict[str, list[HookVerdict]] = field(default_factory=dict)
     wrong: set[str] = field(default_factory=set)
     collected: list[Collected] = field(default_factory=list)
+    said_at_rest: list[Collected] = field(default_factory=list)
     facts: DeviceFacts = field(default_factory=lambda: make_facts())
     faults: Faults = field(default_factory=Faults)
     link: DepotLink = field(default_factory=DepotLink)
@@ -280,9 +282,8 @@ class World:
 
     def _collect(self) -> Collected:
         self.faults.moment()
-        if self.journal.state == "SOAKING" and self.collected:
-            return self.collected.pop(0)
-        return Collected()
+        said = self.collected if self.journal.state == "SOAKING" else self.said_at_rest
+        return said.pop(0) if said else Collected()
 
 
 def make_facts(*, arch: str = "x86_64") -> DeviceFacts:

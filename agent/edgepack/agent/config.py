@@ -2,12 +2,17 @@
 
 import codecs
 from pathlib import Path
+from typing import Any, get_args
 
 import msgspec
 
 from edgepack.errors import DeviceError
 from edgepack.toml_errors import describe_type_error
+from edgepack.versions import Version, version_of
 from edgepack.wire import topics
+
+SETTINGS = Version(1, 0)
+"""Version of the settings' form: `v` and, where a newer edgepack added keys, `minor`."""
 
 
 class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -89,12 +94,15 @@ class LimitConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         memory_bytes: What the weights of all models may take together, a release that is coming
             beside the one that serves; 0 sets no limit.
         telemetry_interval_s: Seconds between latency reports.
+        check_interval_s: Seconds after which the files of what serves are read once more, to find
+            those that a disk has changed; 0 means never.
         max_restarts: Times one update may be resumed after a restart before it is given up.
     """
 
     disk_reserve_bytes: int = 64 * 1024 * 1024
     memory_bytes: int = 0
     telemetry_interval_s: float = 30.0
+    check_interval_s: float = 24 * 3600.0
     max_restarts: int = 10
 
 
@@ -102,11 +110,13 @@ class AgentConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """All settings of an agent.
 
     Attributes:
+        v: Version of this file's form (`edgepack.versions`).
         device: Device id: MQTT user name and client id, the certificate's common name.
         tenant: Tenant of the fleet.
         state_dir: Folder for slots, and the journals and pointers of the models.
     """
 
+    v: int = SETTINGS.major
     device: str
     tenant: str = "default"
     state_dir: str
@@ -138,6 +148,7 @@ def read_config(path: Path) -> AgentConfig:
         raise DeviceError(
             f"the agent's settings are no TOML: {error}", found_in=str(path)
         ) from error
+    settings = _of_this_version(settings, path)
     try:
         config = msgspec.convert(settings, AgentConfig)
     except msgspec.ValidationError as error:
@@ -150,6 +161,45 @@ def read_config(path: Path) -> AgentConfig:
     except ValueError as error:
         raise DeviceError(str(error), found_in=str(path)) from error
     return _anchor(config, path.resolve().parent)
+
+
+def _of_this_version(settings: dict[str, Any], path: Path) -> dict[str, Any]:
+    """Settings without the keys that only a newer minor version has.
+
+    Raises:
+        DeviceError: They are of a newer major version, or name none.
+    """
+    try:
+        found = version_of(settings)
+    except ValueError as error:
+        raise DeviceError(str(error), found_in=f"{path}, v") from error
+    if found.major > SETTINGS.major:
+        raise DeviceError(
+            f"the agent's settings are of version {found}, this edgepack reads {SETTINGS}",
+            found_in=str(path),
+            remedy="update edgepack on this device",
+        )
+    if found <= SETTINGS:
+        return {key: value for key, value in settings.items() if key != "minor"}
+    return _known_keys(settings, AgentConfig)
+
+
+def _known_keys(settings: dict[str, Any], kind: Any) -> dict[str, Any]:
+    known = {}
+    for field in msgspec.structs.fields(kind):
+        if field.encode_name in settings:
+            value = settings[field.encode_name]
+            section = next(
+                (
+                    one
+                    for one in (field.type, *get_args(field.type))
+                    if hasattr(one, "__struct_fields__")
+                ),
+                None,
+            )
+            is_section = section is not None and isinstance(value, dict)
+            known[field.encode_name] = _known_keys(value, section) if is_section else value
+    return known
 
 
 def _anchor(config: AgentConfig, folder: Path) -> AgentConfig:

@@ -1,12 +1,14 @@
-"""A device with a committed model, and a newer bundle to offer it; nothing but files and time."""
+"""Devices with committed models, and newer bundles to offer them; nothing but files and time."""
 
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from edgepack.bundle.keys import PrivateKey, PublicKey, generate_key, load_private_key
 from edgepack.bundle.manifest import Requirements
+from edgepack.wire.messages import Desired, RunModel
 from tests.simulators.bundles import ExampleBundle, make_bundle
 from tests.simulators.world import World
 
@@ -75,3 +77,66 @@ def world(fresh: World, releases: Releases) -> World:
     fresh.hooks_run.clear()
     fresh.probed.clear()
     return fresh
+
+
+NAMES = ("det", "ocr", "tiny")
+
+
+@dataclass(frozen=True)
+class Shelf:
+    """Two releases of each model, and another model."""
+
+    first: dict[str, ExampleBundle]
+    second: dict[str, ExampleBundle]
+    other: ExampleBundle
+
+    def desired(self, sequence: int, release: int = 1, *, soak_s: float = 0.0) -> Desired:
+        bundles = self.first if release == 1 else self.second
+        orders = {name: bundle.order(sequence, soak_s=soak_s) for name, bundle in bundles.items()}
+        return Desired(sequence=sequence, models=dict(orders))
+
+    def lie(self, name: str) -> RunModel:
+        """An order for a model of that name that no bundle is of."""
+        order = self.second["det"].order(2, expires_at=1.0)
+        return replace(order, bundle=replace(order.bundle, name=name))
+
+
+@pytest.fixture(scope="session")
+def shelf(tmp_path_factory: pytest.TempPathFactory, releases: Releases) -> Shelf:
+    folder, key = tmp_path_factory.mktemp("shelf"), releases.key
+
+    def make(release: int) -> dict[str, ExampleBundle]:
+        return {
+            name: make_bundle(
+                folder / f"{name}-{release}", releases.key, name=name, release=release
+            )
+            for name in NAMES
+        }
+
+    other = make_bundle(folder / "other", key, name="other")
+    return Shelf(first=make(1), second=make(2), other=other)
+
+
+@pytest.fixture
+def device(tmp_path: Path, releases: Releases, shelf: Shelf) -> World:
+    """A device that runs the first release of all three."""
+    world = World(state_dir=tmp_path, keys=(releases.public_key,))
+    for bundle in (*shelf.first.values(), *shelf.second.values(), shelf.other):
+        world.link.hold(bundle)
+    world.models.start()
+    world.models.take(shelf.desired(1))
+    world.settle()
+    assert served(world) == {"det": 1, "ocr": 1, "tiny": 1}
+    return world
+
+
+def served(world: World) -> dict[str, int]:
+    return {one.name: one.active.bundle.release for one in world.models if one.active}
+
+
+def states(world: World) -> dict[str, str]:
+    return {one.name: one.journal.state for one in world.models}
+
+
+def slots(world: World) -> set[str]:
+    return {path.name for path in (world.state_dir / "slots").iterdir()}

@@ -1,5 +1,6 @@
 """Manifests, facts, tiny models and slots for the tests of the agent's run-time parts."""
 
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +11,7 @@ from onnx import TensorProto, helper, numpy_helper
 from edgepack.agent.runtime.opening import open_session
 from edgepack.agent.state.pointer import ActivePointer
 from edgepack.agent.state.slots import slot_folder
-from edgepack.bundle.chunks import entry
+from edgepack.bundle.chunks import digest_file, entry
 from edgepack.bundle.golden import Golden, write_golden
 from edgepack.bundle.manifest import (
     GOLDEN_FILE,
@@ -20,6 +21,8 @@ from edgepack.bundle.manifest import (
     Variant,
     encode_manifest,
 )
+from edgepack.bundle.signature import root_digest
+from edgepack.bundle.tree import list_files
 from edgepack.wire.messages import BundleRef, Choice, DeviceFacts, ProviderFacts
 from tests.simulators.manifests import CPU, DIGEST, QNN, make_variant
 
@@ -102,8 +105,7 @@ def install_model(
     state_dir: Path, release: int, *, scale: float, name: str = "tiny"
 ) -> ActivePointer:
     """Lays out a slot whose model multiplies by `scale`, and returns a pointer to it."""
-    digest = f"{release:064x}"
-    folder = slot_folder(state_dir, digest)
+    folder = slot_folder(state_dir, f"{name}-{release}")
     variant = make_variant()
     save_variant(folder, variant, scale=scale)
     session = open_session(folder, variant)
@@ -116,6 +118,10 @@ def install_model(
     manifest = make_manifest(variant)
     manifest = replace(manifest, facts=replace(manifest.facts, files=(entry(folder, GOLDEN_FILE),)))
     (folder / MANIFEST_FILE).write_bytes(encode_manifest(manifest))
+    digest = root_digest({path: digest_file(folder / path) for path in list_files(folder)})
+    target = slot_folder(state_dir, digest)
+    shutil.rmtree(target, ignore_errors=True)
+    folder.rename(target)
     return ActivePointer(
         bundle=BundleRef(name=name, version=f"1.{release}.0", release=release, digest=digest),
         choice=Choice(wanted="", chosen="cpu", provider=CPU, because="test", is_fallback=False),

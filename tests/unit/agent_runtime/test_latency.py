@@ -124,7 +124,7 @@ def test_a_trouble_is_told_once(tmp_path: Path, collector: LatencyCollector) -> 
     [
         (b"", "malformed spool file"),
         (b"[" * 100_000, "malformed spool file"),
-        (b"x" * 300_000, "longer than 262144 bytes"),
+        (b"x" * 300_000, "more than 262144 bytes"),
         (b'{"token": 1}', "malformed spool file"),
     ],
 )

@@ -12,8 +12,9 @@ from pathlib import Path
 
 import msgspec
 
+from edgepack.agent.state.state_file import StateFile
 from edgepack.bundle.manifest import Variant
-from edgepack.durable import write_file
+from edgepack.versions import BARE, Format, Version
 from edgepack.wire.messages import DeviceFacts, ProbeResult
 
 logger = logging.getLogger(__name__)
@@ -49,6 +50,20 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     result: ProbeResult
 
 
+class _Kept(msgspec.Struct, frozen=True, kw_only=True):
+    """The file's content."""
+
+    verdicts: tuple[Verdict, ...]
+
+
+VERDICTS = Format(
+    "list of verdicts",
+    _Kept,
+    Version(2, 0),
+    migrations={1: lambda document: {"verdicts": document[BARE]}},
+)
+
+
 def circumstances_of(
     digest: str, variant: Variant, facts: DeviceFacts, *, threads: int
 ) -> Circumstances:
@@ -74,8 +89,9 @@ class Verdicts:
     """
 
     def __init__(self, state_dir: Path) -> None:
-        self._path = state_dir / VERDICTS_FILE
-        self._kept = self._read()
+        self._file = StateFile(state_dir / VERDICTS_FILE, VERDICTS)
+        found = self._file.load()
+        self._kept = found.verdicts if found else ()
 
     def reach(self, circumstances: Circumstances, probe: Callable[[], ProbeResult]) -> ProbeResult:
         """The verdict reached before in the same circumstances, else the probe's, kept.
@@ -111,13 +127,5 @@ class Verdicts:
         others = [one for one in self._kept if one.circumstances != circumstances]
         kept = Verdict(circumstances=circumstances, result=result)
         self._kept = (*others, kept)[-MAX_VERDICTS:]
-        write_file(self._path, msgspec.json.encode(self._kept))
-
-    def _read(self) -> tuple[Verdict, ...]:
-        try:
-            return msgspec.json.decode(self._path.read_bytes(), type=tuple[Verdict, ...])
-        except FileNotFoundError:
-            return ()
-        except msgspec.DecodeError as error:
-            logger.warning("kept verdicts cannot be read, probing anew: %s", error)
-            return ()
+        if not self._file.is_sealed:
+            self._file.save(_Kept(verdicts=self._kept))

@@ -26,7 +26,8 @@ from edgepack.agent.state.pointer import (
 from edgepack.agent.state.slots import slot_folder
 from edgepack.agent.telemetry.spool import Record
 from edgepack.bundle.golden import read_golden
-from edgepack.bundle.manifest import GOLDEN_FILE, MANIFEST_FILE, decode_manifest
+from edgepack.bundle.manifest import GOLDEN_FILE
+from edgepack.bundle.verify import verify_slot
 from edgepack.errors import BundleError, DeviceError
 from edgepack.wire.messages import BundleRef, Choice
 
@@ -187,8 +188,11 @@ class Model:
                 raise self._is_not_here()
             try:
                 return stamp, self._open(pointer)
-            except (DeviceError, BundleError):
+            except (DeviceError, BundleError) as error:
                 if self._look() == stamp:
+                    # The agent looks at the slot when it hears this, and mends it.
+                    self._troubles = (f"it cannot be opened: {error.problem}",)
+                    self._spool(is_final=True)
                     raise
         raise DeviceError(f"the active model changed {_OPENING_TRIES} times while it was opened")
 
@@ -211,26 +215,16 @@ class Model:
     def _open(self, pointer: ActivePointer) -> OpenedModel:
         """Opens a model and runs it once, so that the first real inference is not the slow one."""
         folder = slot_folder(self._state_dir, pointer.digest)
-        try:
-            manifest = decode_manifest((folder / MANIFEST_FILE).read_bytes())
-            variant = manifest.variant(pointer.choice.chosen)
-        except OSError as error:
-            raise DeviceError(
-                f"the slot of the active model cannot be read: {error.strerror}",
-                found_in=str(folder),
-            ) from error
-        except KeyError as error:
-            raise DeviceError(
-                f"the bundle has no variant '{pointer.choice.chosen}'", found_in=str(folder)
-            ) from error
-        session = open_session(folder, variant, threads=self._threads)
-        session.run(read_golden(folder / GOLDEN_FILE).inputs[0])
         key = (pointer.digest, pointer.choice.chosen, pointer.choice.provider)
         if key not in self._records:
             digest, name, provider = key
             self._records[key] = Record(
                 model=self._name, digest=digest, variant=name, provider=provider
             )
+        manifest = verify_slot(folder, pointer.digest, pointer.choice.chosen)
+        variant = manifest.variant(pointer.choice.chosen)
+        session = open_session(folder, variant, threads=self._threads)
+        session.run(read_golden(folder / GOLDEN_FILE).inputs[0])
         return OpenedModel(pointer, session, self._records[key])
 
     def _watch(self) -> None:
@@ -322,7 +316,7 @@ def open_model(
 
     Raises:
         DeviceError: No model of that name is active, or its provider fails here.
-        BundleError: The slot's manifest or golden samples cannot be read.
+        BundleError: The files of the model are not what was installed.
 
     Example:
         ```python

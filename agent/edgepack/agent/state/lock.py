@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from edgepack.agent.state.state_file import put_aside
 from edgepack.errors import DeviceError
 
 LOCK_FILE = "agent.lock"
@@ -23,6 +24,8 @@ def lock_state_dir(state_dir: Path) -> Iterator[None]:
     path = state_dir / LOCK_FILE
     try:
         state_dir.mkdir(parents=True, exist_ok=True)
+        if path.is_dir():
+            put_aside(path)
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     except OSError as error:
         raise DeviceError(

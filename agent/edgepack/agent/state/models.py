@@ -3,6 +3,8 @@
 import re
 from pathlib import Path
 
+from edgepack.agent.state.state_file import put_aside
+
 MODELS_FOLDER = "models"
 MODEL_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,99}")
 """Names that a bundle can have; each is safe as a folder's name."""
@@ -17,6 +19,21 @@ def model_folder(state_dir: Path, name: str) -> Path:
     if not MODEL_NAME.fullmatch(name):
         raise ValueError(f"{name!a:.120} is no name of a model")
     return state_dir / MODELS_FOLDER / name
+
+
+def make_model_folder(state_dir: Path, name: str) -> Path:
+    """Makes the folder of a model; what else lies in its place is put aside.
+
+    Raises:
+        ValueError: No model can have that name.
+        OSError: It cannot be made.
+    """
+    folder = model_folder(state_dir, name)
+    for path in (folder.parent, folder):
+        if path.exists() and not path.is_dir():
+            put_aside(path)
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
 
 
 def model_names(state_dir: Path) -> tuple[str, ...]:

@@ -6,16 +6,17 @@
 
 import contextlib
 import os
-import shutil
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import msgspec
 
+from edgepack.agent.state.state_file import Write, put_aside, read_regular, remove
 from edgepack.bundle.chunks import chunk_digests, offsets
 from edgepack.bundle.manifest import MANIFEST_FILE, FileEntry, decode_manifest
 from edgepack.durable import flush_folder, write_file
 from edgepack.errors import BundleError
+from edgepack.versions import Format, NewerVersionError, Version
 
 SLOTS_FOLDER = "slots"
 DOWNLOADS_FOLDER = "downloads"
@@ -24,6 +25,24 @@ DOWNLOADS_FOLDER = "downloads"
 def slot_folder(state_dir: Path, digest: str) -> Path:
     """The folder of the bundle with that digest."""
     return state_dir / SLOTS_FOLDER / digest
+
+
+class Note(msgspec.Struct, frozen=True, kw_only=True):
+    """Which chunks of a partial slot are there: bitmaps by file digest, least bit first."""
+
+    held: dict[str, bytes]
+
+
+NOTE = Format(
+    "note of a download",
+    Note,
+    Version(2, 0),
+    migrations={
+        1: lambda document: {
+            "held": {name: bits for name, bits in document.items() if name not in ("v", "minor")}
+        }
+    },
+)
 
 
 class StoredChunk(msgspec.Struct, frozen=True, kw_only=True):
@@ -51,13 +70,14 @@ class Slots:
         write: Writes small files durably.
     """
 
-    def __init__(
-        self, state_dir: Path, *, write: Callable[[Path, bytes], None] = write_file
-    ) -> None:
+    def __init__(self, state_dir: Path, *, write: Write = write_file) -> None:
         self._state_dir = state_dir
         self._write = write
         for name in (SLOTS_FOLDER, DOWNLOADS_FOLDER):
-            (state_dir / name).mkdir(exist_ok=True)
+            folder = state_dir / name
+            if not folder.is_dir() and folder.exists():
+                put_aside(folder)
+            folder.mkdir(exist_ok=True)
 
     def folder(self, digest: str) -> Path:
         """The slot of a bundle, whether it is there or not."""
@@ -100,10 +120,10 @@ class Slots:
     def read_held(self, digest: str) -> dict[str, bytes]:
         """Which chunks of a partial slot are there: bitmaps by file digest, least bit first."""
         try:
-            content = self._held_path(digest).read_bytes()
-            return msgspec.json.decode(content, type=dict[str, bytes])
-        except (FileNotFoundError, msgspec.DecodeError):
-            return {}
+            content = read_regular(self._held_path(digest))
+            return NOTE.decode(content).value.held if content is not None else {}
+        except (OSError, ValueError, NewerVersionError):
+            return {}  # Then every chunk is looked at, and the note is written anew.
 
     def write_held(self, digest: str, held: dict[str, bytes]) -> None:
         """Notes which chunks are there; the chunks themselves must be on the disk before.
@@ -111,17 +131,21 @@ class Slots:
         Raises:
             OSError: The disk is full; the older note still stands.
         """
-        self._write(self._held_path(digest), msgspec.json.encode(held))
+        path = self._held_path(digest)
+        if not path.is_file():
+            remove(path)
+        self._write(path, NOTE.encode(Note(held=held)))
 
     def forget_held(self, digest: str) -> None:
         """Removes the note about a partial slot."""
-        self._held_path(digest).unlink(missing_ok=True)
+        remove(self._held_path(digest))
         flush_folder(self._state_dir / DOWNLOADS_FOLDER)
 
     def remove(self, digest: str) -> None:
         """Removes a slot; the note goes first, so that it never speaks of chunks that are gone."""
         self.forget_held(digest)
-        shutil.rmtree(self.folder(digest), ignore_errors=True)
+        with contextlib.suppress(OSError):
+            remove(self.folder(digest))
 
     def keep_only(self, digests: Iterable[str]) -> tuple[str, ...]:
         """Removes every other slot, and what killed writers left behind.
@@ -135,7 +159,7 @@ class Slots:
             self.remove(digest)
         for note in (self._state_dir / DOWNLOADS_FOLDER).iterdir():
             if note.stem not in kept:
-                note.unlink(missing_ok=True)
+                remove(note)
         return removed
 
     def sweep_temporaries(self) -> None:

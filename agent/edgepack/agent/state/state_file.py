@@ -58,13 +58,22 @@ def put_aside(path: Path) -> Path:
         OSError: It cannot be renamed.
     """
     aside = path.with_name(path.name + DAMAGED)
-    if aside.is_dir() and not aside.is_symlink():
-        shutil.rmtree(aside)
-    else:
-        aside.unlink(missing_ok=True)
+    remove(aside)
     path.rename(aside)
     flush_folder(path.parent)
     return aside
+
+
+def remove(path: Path) -> None:
+    """Removes whatever lies there, file or folder.
+
+    Raises:
+        OSError: It cannot be removed.
+    """
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
 
 
 class StateFile(Generic[T]):

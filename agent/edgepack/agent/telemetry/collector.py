@@ -11,9 +11,10 @@ from pathlib import Path
 
 import msgspec
 
+from edgepack.agent.state.state_file import StateFile, remove
 from edgepack.agent.telemetry.spool import Spooled, read_spooled, spool_folder
-from edgepack.durable import write_file
 from edgepack.errors import TransferError
+from edgepack.versions import Format, NewerVersionError, Version
 from edgepack.wire import histogram
 from edgepack.wire.messages import Telemetry
 
@@ -60,6 +61,24 @@ class Collected(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
+class _Known(msgspec.Struct, frozen=True, kw_only=True):
+    """What was collected of each spool file, by its name."""
+
+    files: dict[str, Spooled]
+
+
+KNOWN = Format(
+    "list of what was collected",
+    _Known,
+    Version(2, 0),
+    migrations={
+        1: lambda document: {
+            "files": {name: file for name, file in document.items() if name not in ("v", "minor")}
+        }
+    },
+)
+
+
 def _is_running(pid: int) -> bool:
     return Path(f"/proc/{pid}").exists()
 
@@ -75,7 +94,9 @@ class LatencyCollector:
     def __init__(self, state_dir: Path, *, is_running: Callable[[int], bool] = _is_running) -> None:
         self._state_dir = state_dir
         self._is_running = is_running
-        self._known = self._recall()
+        self._file = StateFile(state_dir / COLLECTED_FILE, KNOWN)
+        found = self._file.load()
+        self._known = found.files if found else {}
 
     def collect(self) -> Collected:
         """Reads the spool, and hands out what is new.
@@ -95,8 +116,12 @@ class LatencyCollector:
             try:
                 spooled = read_spooled(path)
                 part = _since(known.get(path.name), spooled)
+            except NewerVersionError as error:
+                dropped.append(f"{path.name}: {error.problem}")
+                continue
             except (TransferError, OSError) as error:
-                reason = f"{path.name}: {getattr(error, 'problem', error)}"
+                problem = error.problem if isinstance(error, TransferError) else error.strerror
+                reason = f"{path.name}: {problem}"
                 logger.warning("spool file dropped: %s", reason)
                 dropped.append(reason)
                 finished.append(path)
@@ -117,22 +142,12 @@ class LatencyCollector:
                 finished.append(path)
         self._remember(known)
         for path in finished:
-            path.unlink(missing_ok=True)
+            remove(path)
         return Collected(
             telemetry=tuple(_merge(parts) for parts in fresh.values()),
             troubles=tuple(troubles),
             dropped=tuple(dropped),
         )
-
-    def _recall(self) -> dict[str, Spooled]:
-        try:
-            content = (self._state_dir / COLLECTED_FILE).read_bytes()
-            return msgspec.json.decode(content, type=dict[str, Spooled])
-        except FileNotFoundError:
-            return {}
-        except msgspec.DecodeError as error:
-            logger.warning("what was collected before cannot be read, counting anew: %s", error)
-            return {}
 
     def _remember(self, known: dict[str, Spooled]) -> None:
         newest = max((spooled.written_at for spooled in known.values()), default=0.0)
@@ -142,9 +157,9 @@ class LatencyCollector:
             for name, spooled in known.items()
             if newest - spooled.written_at < FORGET_S or (folder / name).exists()
         }
-        if kept != self._known:
-            write_file(self._state_dir / COLLECTED_FILE, msgspec.json.encode(kept))
-            self._known = kept
+        if kept != self._known and not self._file.is_sealed:
+            self._file.save(_Known(files=kept))
+        self._known = kept
 
 
 def _since(earlier: Spooled | None, spooled: Spooled) -> Telemetry:

@@ -13,8 +13,10 @@ from pathlib import Path
 
 import msgspec
 
+from edgepack.agent.state.state_file import read_regular
 from edgepack.durable import write_file
 from edgepack.errors import TransferError
+from edgepack.versions import Format, Version
 from edgepack.wire import histogram
 from edgepack.wire.histogram import LatencyRecorder
 from edgepack.wire.messages import Histogram
@@ -52,6 +54,9 @@ class Spooled(msgspec.Struct, frozen=True, kw_only=True):
     troubles: tuple[str, ...] = ()
 
 
+SPOOLED = Format("latency file", Spooled, Version(1, 1))
+
+
 def spool_folder(state_dir: Path) -> Path:
     """Where spool files lie."""
     return state_dir / SPOOL_FOLDER
@@ -66,7 +71,7 @@ def write_spooled(state_dir: Path, spooled: Spooled) -> Path:
     folder = spool_folder(state_dir)
     folder.mkdir(exist_ok=True)
     path = folder / f"{spooled.pid}-{spooled.digest[:16]}-{spooled.token}.json"
-    write_file(path, msgspec.json.encode(spooled))
+    write_file(path, SPOOLED.encode(spooled))
     return path
 
 
@@ -74,18 +79,14 @@ def read_spooled(path: Path) -> Spooled:
     """Reads a spool file; any process of the device may have written it, so it is judged.
 
     Raises:
-        TransferError: It is too long, malformed, or its numbers contradict each other.
-        OSError: It cannot be read.
+        TransferError: It is malformed, or its numbers contradict each other.
+        NewerVersionError: A newer edgepack wrote it.
+        OSError: It is too long, no file, or cannot be read.
     """
-    with path.open("rb") as file:
-        content = file.read(MAX_SPOOL_BYTES + 1)
-    if len(content) > MAX_SPOOL_BYTES:
-        raise TransferError(
-            f"spool file is longer than {MAX_SPOOL_BYTES} bytes", found_in=str(path)
-        )
+    content = read_regular(path, limit_bytes=MAX_SPOOL_BYTES)
     try:
-        spooled = msgspec.json.decode(content, type=Spooled)
-    except (msgspec.DecodeError, RecursionError) as error:
+        spooled = SPOOLED.decode(content or b"").value
+    except ValueError as error:
         raise TransferError(f"malformed spool file: {error}", found_in=str(path)) from error
     histogram.check(spooled.latency)
     if spooled.failures < 0 or spooled.pid <= 0:

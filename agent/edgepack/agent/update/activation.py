@@ -54,11 +54,11 @@ def soak(context: UpdateContext) -> Step:
         return Wait(seconds=min(left_s, SOAK_LOOK_S))
     if held_up := context.run_hooks("committed", "before"):
         return held_up
-    journal = context.journal
+    back, previous = context.journal.back, context.journal.previous
     return Ended(
         outcome="success",
         because=f"soaked for {offer.soak_s:g} s without trouble",
-        changes={"previous": journal.back or journal.previous},
+        changes={"previous": back if back and back.digest != context.digest else previous},
     )
 
 
@@ -70,14 +70,14 @@ def settle_commit(context: UpdateContext) -> Step:
     deps, model, journal = context.deps, context.model, context.journal
     if journal.is_settled:
         return Wait(seconds=None)
-    bundle = context.offer.bundle
-    model.counters.raise_to(bundle.name, bundle.release)
     pointer = model.pointer.read()
+    if pointer and pointer.digest == context.digest:
+        model.counters.raise_to(model.name, pointer.bundle.release)
     if pointer and pointer.digest == context.digest and not pointer.committed:
         pointer = msgspec.structs.replace(pointer, committed=True)
         model.pointer.write(pointer)
-    if pointer != journal.committed:
-        journal = model.store.update(committed=pointer)
+    if pointer != journal.committed or journal.committed_by != context.offer:
+        journal = model.store.update(committed=pointer, committed_by=context.offer)
     context.clear_slots()
     deps.slots.forget_held(context.digest)
     if journal.choice is not None:
@@ -111,8 +111,8 @@ def remove(context: UpdateContext) -> Step:
     """Takes the model off this device; its release counter stays."""
     journal = context.journal
     context.model.pointer.remove()
-    nothing = {"choice": None, "back": None, "committed": None, "previous": None}
-    context.model.store.update(**nothing)
+    ways = ("choice", "back", "committed", "committed_by", "previous")
+    context.model.store.update(**dict.fromkeys(ways))
     context.clear_slots()
     sequence = journal.offer.sequence if journal.offer else 0
     return Ended(

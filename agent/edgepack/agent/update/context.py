@@ -72,6 +72,7 @@ class Scratch(msgspec.Struct):
     windows: list[Telemetry] = msgspec.field(default_factory=list)
     troubles: list[str] = msgspec.field(default_factory=list)
     manifest: Manifest | None = None
+    rot: dict[str, str] = msgspec.field(default_factory=dict)
 
 
 class UpdateContext:

@@ -8,6 +8,7 @@ from edgepack.agent.runtime.matching import match_variants
 from edgepack.agent.transfer.download import Download
 from edgepack.agent.transfer.manifest_download import ManifestDownload
 from edgepack.agent.update.context import Ended, Step, UpdateContext, Wait
+from edgepack.agent.update.damage import find_rot, serve_last_good
 from edgepack.agent.update.footprint import serving_bytes, variant_bytes
 from edgepack.agent.update.offer import (
     check_identity,
@@ -50,12 +51,19 @@ def judge_offer(context: UpdateContext) -> Step:
     # 1
     check_time(offer, deps.clock.wall())
     pointer = model.pointer.read()
+    committed, previous = context.journal.committed, context.journal.previous
     if pointer is not None and is_active(offer, pointer):
-        sequence = max(offer.sequence, context.journal.acted_sequence)
-        because = "this bundle serves already"
-        return Ended(outcome="already", because=because, changes={"acted_sequence": sequence})
-    previous = context.journal.previous
-    check_release(offer, model.counters.highest(model.name), previous.bundle if previous else None)
+        if not find_rot(context, pointer.digest):
+            sequence = max(offer.sequence, context.journal.acted_sequence)
+            because = "this bundle serves already"
+            return Ended(outcome="already", because=because, changes={"acted_sequence": sequence})
+        pointer = serve_last_good(context, pointer)
+    check_release(
+        offer,
+        model.counters.highest(model.name),
+        committed=committed.bundle if committed else None,
+        previous=previous.bundle if previous else None,
+    )
     # 2
     if held_up := context.run_hooks("offered", "before"):
         return held_up

@@ -11,14 +11,14 @@ from typing import Any
 
 import msgspec
 
-from edgepack.agent.state.models import model_folder
+from edgepack.agent.state.models import make_model_folder, model_folder
 from edgepack.agent.state.pointer import ActivePointer
 from edgepack.agent.state.state_file import StateFile, Write, read_regular
 from edgepack.agent.update.lifecycle import TABLE, State
 from edgepack.durable import write_file
 from edgepack.versions import Format, NewerVersionError, Version
 from edgepack.wire.first_version import migrate_order
-from edgepack.wire.messages import Choice, Event, ModelOrder
+from edgepack.wire.messages import Choice, Event, ModelOrder, RunModel
 
 log = logging.getLogger(__name__)
 
@@ -46,6 +46,7 @@ class Journal(msgspec.Struct, frozen=True, kw_only=True):
         choice: Result of probing; None before.
         back: What served before the switch, to go back to; None when nothing did.
         committed: What was committed last; None when nothing was, or it was removed.
+        committed_by: The order that brought it, to fetch it again when its files rot.
         previous: What was committed before that.
         outbox: Events that the broker has not acknowledged.
     """
@@ -65,6 +66,7 @@ class Journal(msgspec.Struct, frozen=True, kw_only=True):
     choice: Choice | None = None
     back: ActivePointer | None = None
     committed: ActivePointer | None = None
+    committed_by: RunModel | None = None
     previous: ActivePointer | None = None
     outbox: tuple[Event, ...] = ()
 
@@ -105,8 +107,7 @@ class JournalStore:
     """
 
     def __init__(self, state_dir: Path, name: str, *, write: Write = write_file) -> None:
-        folder = model_folder(state_dir, name)
-        folder.mkdir(parents=True, exist_ok=True)
+        folder = make_model_folder(state_dir, name)
         self._file = StateFile[_AnyState](folder / JOURNAL_FILE, JOURNAL, write=write)
         self._journal = self._load()
 

@@ -6,11 +6,17 @@ from collections.abc import Callable, Iterator, Mapping
 
 import msgspec
 
-from edgepack.agent.state.models import MODEL_NAME, model_folder, model_names
+from edgepack.agent.state.models import (
+    MODEL_NAME,
+    make_model_folder,
+    model_folder,
+    model_names,
+)
 from edgepack.agent.state.pointer import PointerFile
 from edgepack.agent.state.release_counters import ReleaseCounters
 from edgepack.agent.telemetry.collector import Collected
 from edgepack.agent.transfer.chunk_status import ChunkOutcome
+from edgepack.agent.update.care import Care
 from edgepack.agent.update.dependencies import AgentDependencies, ModelParts
 from edgepack.agent.update.first_layout import migrate_first_layout
 from edgepack.agent.update.journal import JournalStore
@@ -51,6 +57,13 @@ class Models:
         self._counters = ReleaseCounters(deps.state_dir, known, write=deps.write)
         for name in found:
             self._updaters[name] = self._make(name, pointers[name])
+        self._care = Care(
+            deps.bench,
+            deps.slots,
+            deps.tools.collect,
+            interval_s=deps.config.limits.check_interval_s,
+            now=deps.clock.monotonic(),
+        )
 
     def __iter__(self) -> Iterator[Updater]:
         return iter(tuple(self._updaters.values()))
@@ -128,8 +141,7 @@ class Models:
                 raise TransferError(f"{name[:100]!a} is no name of a model")
             if len(self._updaters) >= MAX_MODELS:
                 self._forget_one(name)
-            folder = model_folder(self._deps.state_dir, name)
-            folder.mkdir(parents=True, exist_ok=True)
+            make_model_folder(self._deps.state_dir, name)
             pointer = PointerFile(self._deps.state_dir, name, write=self._deps.write)
             self._updaters[name] = self._make(name, pointer)
         return self._updaters[name]
@@ -158,7 +170,12 @@ class Models:
         Returns:
             Seconds after which to call again at the latest; None when only a message can help.
         """
-        waits = [updater.advance() for updater in self]
+        updaters = tuple(self)
+        waits = [updater.advance() for updater in updaters]
+        try:
+            waits.append(self._care.turn(updaters, self._deps.clock.monotonic()))
+        except OSError as error:
+            log.warning("slots cannot be looked after: %s", error)
         return min((wait for wait in waits if wait is not None), default=None)
 
     def _make(self, name: str, pointer: PointerFile) -> Updater:

@@ -90,19 +90,22 @@ def check_time(offer: RunModel, now: float) -> None:
         raise DeviceError(f"the offer expired {now - offer.expires_at:.0f} s ago")
 
 
-def check_release(offer: RunModel, highest: int, previous: BundleRef | None) -> None:
+def check_release(
+    offer: RunModel, highest: int, *, committed: BundleRef | None, previous: BundleRef | None
+) -> None:
     """Refuses an older release than was ever committed, save the way back to the one before.
 
     Args:
         offer: What is offered.
         highest: The highest release of the model that was committed here.
-        previous: The release that was committed before the one that serves.
+        committed: The release that is committed now, which may come again: its files may rot.
+        previous: The release that was committed before it.
 
     Raises:
         DeviceError: The release is older.
     """
     bundle = offer.bundle
-    if bundle.release >= highest:
+    if bundle.release >= highest or (committed and committed.digest == bundle.digest):
         return
     if not offer.rollback:
         raise DeviceError(
@@ -118,8 +121,9 @@ def check_release(offer: RunModel, highest: int, previous: BundleRef | None) -> 
 
 
 def is_active(offer: RunModel, pointer: ActivePointer | None) -> bool:
-    """Whether the offered bundle serves already, for good."""
-    return pointer is not None and pointer.committed and pointer.digest == offer.bundle.digest
+    """Whether the offered bundle serves already, for good; one of that digest with another name,
+    version or release is a lie, to be refused as such."""
+    return pointer is not None and pointer.committed and pointer.bundle == offer.bundle
 
 
 def check_identity(offer: RunModel, signed: SignedList, manifest: Manifest) -> None:

@@ -41,7 +41,9 @@ def probe(context: UpdateContext) -> Step:
     if not choice.chosen:
         return Ended(outcome="failure", because=choice.because)
     pointer = context.model.pointer.read()
-    back = pointer if pointer and pointer.digest != context.digest else None
+    # A bundle that serves is fetched again when its files have changed.
+    is_way_back = pointer is not None and (pointer.committed or pointer.digest != context.digest)
+    back = pointer if is_way_back else None
     return Ended(
         outcome="success",
         because=choice.because,

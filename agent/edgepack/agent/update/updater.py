@@ -9,6 +9,8 @@ import logging
 from collections.abc import Callable
 from typing import Any, Literal
 
+import msgspec
+
 from edgepack.agent.state.pointer import ActivePointer
 from edgepack.agent.transfer.chunk_status import ChunkOutcome
 from edgepack.agent.update.actions import Actions
@@ -159,7 +161,7 @@ class Updater:
         """Puts journal and pointer in step again, when one of them was lost."""
         journal, pointer = self.journal, self._model.pointer
         serving = pointer.read()
-        if serving is None and journal.committed and pointer.trouble:
+        if serving is None and journal.committed and journal.state != "REMOVING":
             pointer.write(journal.committed)
         elif serving and serving.committed and journal.committed is None:
             self._model.store.update(committed=serving)
@@ -205,6 +207,17 @@ class Updater:
         if self.is_sealed:
             raise DeviceError(self.trouble, remedy="update edgepack on this device")
         return self._take(order)
+
+    def look_again(self) -> None:
+        """Has what serves judged once more, because it was found damaged.
+
+        Raises:
+            OSError: The journal cannot be written.
+        """
+        journal, active = self.journal, self.active
+        order = journal.committed_by
+        if self.is_at_rest and order and active and order.bundle.digest == active.digest:
+            self._model.store.update(pending=msgspec.structs.replace(order, expires_at=None))
 
     def _take(self, order: ModelOrder) -> OfferOutcome:
         journal, store = self.journal, self._model.store

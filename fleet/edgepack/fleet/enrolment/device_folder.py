@@ -4,7 +4,7 @@ from pathlib import Path
 
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from edgepack.agent.config import read_config
+from edgepack.agent.config import SETTINGS, read_config
 from edgepack.durable import write_file
 from edgepack.errors import FleetError
 from edgepack.fleet.documents.devices import Enrollment
@@ -68,6 +68,7 @@ def write_device_folder(
 def _settings(enrollment: Enrollment, trusted: list[str]) -> str:
     lines = [
         "# Settings of edgepack-agent on this device. Paths are relative to this file.",
+        f"v = {SETTINGS.major}",
         f'device = "{enrollment.device}"',
         f'tenant = "{enrollment.tenant}"',
         'state_dir = "state"',

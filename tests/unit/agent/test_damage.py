@@ -1,0 +1,266 @@
+"""Whatever lies in the state folder, the agent starts, says so, and serves what is proven."""
+
+import json
+import os
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from edgepack.agent.broker.report import make_report
+from edgepack.agent.telemetry.collector import Collected, Trouble
+from edgepack.wire.messages import Desired
+from tests.simulators.bundles import ExampleBundle
+from tests.simulators.world import World
+from tests.unit.agent.conftest import Shelf, served, states
+
+FILES = (
+    "models/ocr/journal.json",
+    "models/ocr/active.json",
+    "releases.json",
+    "verdicts.json",
+    "latency-collected.json",
+    "downloads/x.json",
+    "latency/1-a-b.json",
+)
+
+
+def spoil(path: Path, how: str) -> None:
+    path.parent.mkdir(exist_ok=True)
+    content = path.read_bytes() if path.exists() else b'{"v": 2}'
+    path.unlink(missing_ok=True)
+    match how:
+        case "one bad byte":
+            path.write_bytes(content[:5] + b"\xff" + content[6:])
+        case "truncated":
+            path.write_bytes(content[: len(content) // 2])
+        case "empty":
+            path.write_bytes(b"")
+        case "another document":
+            path.write_bytes(b"[17]")
+        case "a pipe":
+            os.mkfifo(path)
+        case "a folder":
+            (path / "inner").mkdir(parents=True)
+        case "a link to nothing":
+            path.symlink_to("nowhere")
+
+
+@pytest.mark.parametrize("file", FILES)
+@pytest.mark.parametrize(
+    "how",
+    [
+        *("one bad byte", "truncated", "empty", "another document"),
+        *("a pipe", "a folder", "a link to nothing"),
+    ],
+)
+def test_a_file_that_cannot_be_read_keeps_nothing_from_serving_or_being_updated(
+    device: World, shelf: Shelf, file: str, how: str
+) -> None:
+    spoil(device.state_dir / file, how)
+    device.restart()
+    device.settle()
+    assert served(device) == {"det": 1, "ocr": 1, "tiny": 1}
+    device.models.take(shelf.desired(2, release=2))
+    device.settle()
+    assert served(device) == {"det": 2, "ocr": 2, "tiny": 2}
+
+
+@pytest.mark.parametrize("how", ["one bad byte", "truncated", "empty", "a pipe", "a folder"])
+@pytest.mark.parametrize("file", FILES[:3])
+def test_damage_is_reported_put_aside_and_lets_no_older_release_in(
+    device: World, shelf: Shelf, file: str, how: str
+) -> None:
+    device.models.take(shelf.desired(2, release=2))
+    device.settle()
+    spoil(device.state_dir / file, how)
+    device.restart()
+    device.settle()
+    (warning,) = make_report(device.models, sequence=0, boot="b", count=1, at=0).warnings
+    assert "was damaged (" in warning
+    aside = device.state_dir / f"{file}.damaged"
+    assert aside.exists()
+    assert f"put aside as {aside.name}" in warning
+    for sequence, name in enumerate(("det", "ocr", "tiny"), 3):
+        order = shelf.first[name].order(sequence)
+        device.models.take(Desired(sequence=sequence, models={name: order}))
+    device.settle()
+    assert set(states(device).values()) == {"REJECTED"}
+    assert served(device) == {"det": 2, "ocr": 2, "tiny": 2}
+
+
+JOURNALS = {
+    "a state that is not known": lambda content: content | {"state": "DREAMING"},
+    "a state without its offer": lambda content: content | {"state": "STAGED", "offer": None},
+}
+
+
+@pytest.mark.parametrize("kind", JOURNALS)
+def test_a_journal_that_says_what_cannot_be_is_put_aside(
+    device: World, shelf: Shelf, kind: str
+) -> None:
+    path = device.state_dir / "models" / "ocr" / "journal.json"
+    path.write_bytes(json.dumps(JOURNALS[kind](json.loads(path.read_bytes()))).encode())
+    device.restart()
+    device.settle()
+    assert served(device)["ocr"] == 1
+    assert "ocr: the journal was damaged" in device.models.troubles[0]
+    device.models.take(shelf.desired(2, release=2))
+    device.settle()
+    assert served(device) == {"det": 2, "ocr": 2, "tiny": 2}
+
+
+@pytest.mark.parametrize("file", FILES[:3])
+def test_what_a_newer_edgepack_wrote_is_left_as_it_is(
+    device: World, shelf: Shelf, file: str
+) -> None:
+    path = device.state_dir / file
+    newer = json.dumps({"v": 99, "mood": "good"}).encode()
+    pointer = (device.state_dir / "models/ocr/active.json").read_bytes()
+    path.write_bytes(newer)
+    device.restart()
+    device.models.take(shelf.desired(2, release=2))
+    device.settle()
+    assert path.read_bytes() == newer
+    assert "is of version 99.0, this edgepack reads" in device.models.troubles[0]
+    if file == "releases.json":
+        assert set(states(device).values()) == {"REJECTED"}
+        assert "list of release counters is of version 99.0" in device.journal.because
+    else:
+        report = make_report(device.models, sequence=0, boot="b", count=1, at=0)
+        assert report.models["ocr"].state == "UNREADABLE"
+        assert served(device) | {"ocr": 0} == {"det": 2, "ocr": 0, "tiny": 2}
+        assert device.models["ocr"].journal.outbox[-1].kind == "refused"
+    if not file.endswith("active.json"):
+        assert (device.state_dir / "models/ocr/active.json").read_bytes() == pointer
+    # It may need any slot, so none was removed.
+    assert (device.state_dir / "slots" / shelf.first["ocr"].ref.digest).is_dir()
+
+
+@pytest.mark.parametrize("file", FILES[:3])
+def test_what_is_unknown_in_a_newer_minor_version_is_read_and_kept(
+    device: World, shelf: Shelf, file: str
+) -> None:
+    path = device.state_dir / file
+    grown = json.loads(path.read_bytes()) | {"minor": 7, "mood": {"is": "good"}}
+    path.write_bytes(json.dumps(grown).encode())
+    device.restart()
+    device.models.take(shelf.desired(2, release=2))
+    device.settle()
+    assert served(device) == {"det": 2, "ocr": 2, "tiny": 2}
+    found = json.loads(path.read_bytes())
+    assert found != grown
+    assert (found["minor"], found["mood"]) == (7, {"is": "good"})
+
+
+def test_a_removed_journal_lowers_nothing(device: World, shelf: Shelf) -> None:
+    device.models.take(shelf.desired(2, release=2))
+    device.settle()
+    (device.state_dir / "models" / "ocr" / "journal.json").unlink()
+    device.restart()
+    device.models.take(shelf.desired(3))
+    device.settle()
+    assert states(device)["ocr"] == "REJECTED"
+    assert served(device) == {"det": 2, "ocr": 2, "tiny": 2}
+
+
+def test_a_folder_or_a_file_in_place_of_another_is_put_aside(device: World, shelf: Shelf) -> None:
+    for name in ("det", "tiny"):
+        folder = device.state_dir / "models" / name
+        folder.rename(device.state_dir / f"away-{name}")
+    (device.state_dir / "models" / "det").write_text("no folder")
+    device.restart()
+    device.models.take(shelf.desired(2, release=2))
+    device.settle()
+    assert served(device) == {"det": 2, "ocr": 2, "tiny": 2}
+    assert (device.state_dir / "models" / "det.damaged").is_file()
+
+
+def rot(world: World, bundle: ExampleBundle) -> Path:
+    path = world.state_dir / "slots" / bundle.ref.digest / "model" / "cpu" / "model.onnx"
+    content = bytearray(path.read_bytes())
+    content[300_000:300_100] = bytes(100)
+    path.write_bytes(content)
+    return path
+
+
+def test_weights_that_changed_are_noticed_when_the_same_bundle_is_offered_again(
+    device: World, shelf: Shelf
+) -> None:
+    device.models.take(shelf.desired(2, release=2))
+    device.settle()
+    path = rot(device, shelf.second["ocr"])
+    seen: list[int] = []
+    device.model = "ocr"
+    device.on_move = lambda _state: seen.append(served(device)["ocr"])
+    device.models.take(Desired(sequence=3, models={"ocr": shelf.second["ocr"].order(3)}))
+    device.settle()
+    assert seen[-1] == 2
+    assert 1 in seen, "the last good release served meanwhile"
+    good = shelf.second["ocr"].folder / "model" / "cpu" / "model.onnx"
+    assert path.read_bytes() == good.read_bytes()
+    warned = [one for one in device.journal.outbox if one.kind == "warning"]
+    assert "'model/cpu/model.onnx' is not what was installed" in warned[0].because
+    assert device.journal.previous is not None
+    assert device.journal.previous.bundle.release == 1
+
+
+@pytest.mark.parametrize("release", [1, 2])
+def test_weights_that_changed_are_noticed_without_being_asked_and_fetched_again(
+    device: World, shelf: Shelf, release: int
+) -> None:
+    """With a release to fall back on, and without."""
+    if release == 2:
+        device.models.take(shelf.desired(2, release=2))
+        device.settle()
+    bundles = shelf.first if release == 1 else shelf.second
+    path = rot(device, bundles["ocr"])
+    for _ in range(3):
+        device.now += 24 * 3600
+        device.models.advance()
+    assert not device.models["ocr"].is_at_rest
+    device.settle()
+    assert served(device)["ocr"] == release
+    assert path.read_bytes() == (bundles["ocr"].folder / "model/cpu/model.onnx").read_bytes()
+    assert states(device) == dict.fromkeys(("det", "ocr", "tiny"), "COMMITTED")
+
+
+def test_what_a_process_could_not_open_is_looked_at_soon(device: World, shelf: Shelf) -> None:
+    path = rot(device, shelf.first["ocr"])
+    said = Collected(troubles=(Trouble(model="ocr", because="it cannot be opened"),))
+    device.said_at_rest = [said]
+    device.now += 10
+    device.models.advance()
+    device.settle()
+    assert path.read_bytes() == (shelf.first["ocr"].folder / "model/cpu/model.onnx").read_bytes()
+
+
+def test_rot_of_a_release_that_nobody_sends_again_leaves_something_serving(
+    device: World, shelf: Shelf
+) -> None:
+    device.models.take(shelf.desired(2, release=2))
+    device.settle()
+    for bundle in shelf.second.values():  # Else its chunks came from the other slots.
+        rot(device, bundle)
+    device.link.spoil = lambda _index, _content: None
+    device.models["ocr"].look_again()
+    for _ in range(50):
+        device.models.advance()
+        device.now += 1
+    assert served(device)["ocr"] == 1
+    assert states(device)["ocr"] == "DOWNLOADING"
+
+
+def test_an_unsigned_lie_about_what_serves_raises_no_release_counter(
+    device: World, shelf: Shelf
+) -> None:
+    order = shelf.first["ocr"].order(2)
+    lie = msgspec.structs.replace(
+        order, bundle=msgspec.structs.replace(order.bundle, version="9", release=9)
+    )
+    device.models.take(Desired(sequence=2, models={"ocr": lie}))
+    device.settle()
+    assert states(device)["ocr"] == "REJECTED"
+    assert served(device)["ocr"] == 1
+    counters = json.loads((device.state_dir / "releases.json").read_text())["highest"]
+    assert counters["ocr"] == 1
