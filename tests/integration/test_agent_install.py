@@ -190,3 +190,17 @@ def test_settings_that_are_wrong_are_named(
     assert done.returncode == 1
     assert said in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_a_state_folder_that_cannot_be_written_is_named_without_a_traceback(
+    tmp_path: Path, device: Device, release_keys: Keys
+) -> None:
+    bundle = make_bundle(tmp_path / "one", release_keys[0])
+    device.state_dir.mkdir()
+    (device.state_dir / "slots").symlink_to("/proc/self/fd")  # No folder can be made there.
+    (device.state_dir / "downloads").mkdir()
+    (device.state_dir / "models").symlink_to("/proc/self/fd")
+    done = run("install", bundle.folder, "--config", device.config)
+    assert done.returncode == 1
+    assert "Traceback" not in done.stderr
+    assert "error: the agent's state cannot be written: " in done.stderr

@@ -24,6 +24,7 @@ from edgepack.agent.daemon.agent import Agent
 from edgepack.agent.telemetry.buffer import TelemetryBuffer
 from edgepack.agent.update.dependencies import Clock
 from edgepack.agent.update.models import Models
+from edgepack.errors import DeviceError
 from edgepack.wire import topics
 from edgepack.wire.messages import Event, Message, Reported, encode
 from tests.simulators.world import World
@@ -37,6 +38,7 @@ class MemoryPublisher:
     """Keeps what was published."""
 
     is_connected: bool = True
+    is_alive: bool = True
     sent: list[tuple[str, Message, bool]] = field(default_factory=list)
     files: frozenset[str] = frozenset()
 
@@ -154,6 +156,14 @@ def test_a_report_is_sent_again_after_a_while(daemon: Daemon) -> None:
     daemon.world.now += 61
     daemon.turn()
     assert len(daemon.publisher.reports()) == before + 1
+
+
+def test_an_agent_that_would_hear_nothing_any_more_ends_to_be_started_again(
+    daemon: Daemon,
+) -> None:
+    daemon.publisher.is_alive = False
+    with pytest.raises(DeviceError, match="the thread that talks to the broker has ended"):
+        daemon.turn()
 
 
 JSON = st.recursive(

@@ -196,3 +196,18 @@ def test_the_note_of_a_download_is_not_believed_when_it_is_damaged(
     assert slots.read_held("0" * 64) == {"x": b"\x01"}
     (tmp_path / "downloads" / f"{'0' * 64}.json").write_bytes(b"{")
     assert slots.read_held("0" * 64) == {}
+
+
+def test_removing_slots_leaves_a_note_alone_that_is_being_written(tmp_path: Path) -> None:
+    slots = Slots(tmp_path)
+    for digest in ("old", "new"):
+        slots.write_held(digest, {})
+    being_written = tmp_path / "downloads" / ".new.json.abc"
+    being_written.touch()
+    slots.keep_only({"new"})
+    assert {path.name for path in (tmp_path / "downloads").iterdir()} == {
+        "new.json",
+        being_written.name,
+    }
+    slots.sweep_temporaries()
+    assert not being_written.exists()

@@ -18,6 +18,7 @@ from urllib.parse import urlsplit
 
 import paho.mqtt.client as mqtt
 from paho.mqtt.enums import CallbackAPIVersion
+from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 from paho.mqtt.reasoncodes import ReasonCode
 
@@ -37,6 +38,8 @@ WARN_EVERY_S = 60.0
 LEAVE_S = 1.0
 """How long a stopping agent waits for its farewell to be taken, and then for paho's thread, which
 may be in the middle of a handshake with a broker that says nothing."""
+
+MAX_PACKET_BYTES = 256 * 1024
 
 _PORTS = {"mqtt": 1883, "mqtts": 8883}
 _CREDENTIALS = "the broker refuses this device's user name, password or certificate"
@@ -105,6 +108,12 @@ class Connection:
         """Whether messages can be sent now."""
         return bool(self._client.is_connected())
 
+    @property
+    def is_alive(self) -> bool:
+        """Whether paho's thread runs; one that ended leaves an agent that hears nothing."""
+        name = f"paho-mqtt-client-{self._device}"
+        return any(thread.name == name for thread in threading.enumerate())
+
     def start(self) -> None:
         """Connects in the background, and again whenever the broker is lost."""
         self._client.connect_async(
@@ -112,6 +121,7 @@ class Connection:
             self._port,
             keepalive=self._keepalive_s,
             clean_start=mqtt.MQTT_CLEAN_START_FIRST_ONLY,
+            properties=_bounded(),
         )
         self._client.loop_start()
 
@@ -228,6 +238,13 @@ class Connection:
         if because != before or now - at >= WARN_EVERY_S:
             log.warning("broker %s: %s; trying on", self._title, because)
             self._warned = (because, now)
+
+
+def _bounded() -> Properties:
+    """Asks the broker for no message longer than any that is meant for a device."""
+    bounded = Properties(PacketTypes.CONNECT)  # type: ignore[no-untyped-call]
+    bounded.MaximumPacketSize = MAX_PACKET_BYTES
+    return bounded
 
 
 def parse_broker_url(url: str) -> tuple[str, int, bool]:

@@ -13,6 +13,10 @@ class Publisher(Protocol):
     def is_connected(self) -> bool:
         """Whether messages can be sent now."""
 
+    @property
+    def is_alive(self) -> bool:
+        """Whether the connection is looked after, be it there or not."""
+
     def publish(self, kind: topics.UpKind, message: Message, *, retain: bool = False) -> int | None:
         """Sends a message; returns its id, or None when it was not sent."""
 

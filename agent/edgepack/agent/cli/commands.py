@@ -194,7 +194,14 @@ def _stopped_agent(config_path: Path) -> Iterator[AgentConfig]:
     _log_to_stderr(verbose=False)
     config = read_config(config_path)
     with lock_state_dir(Path(config.state_dir)):
-        yield config
+        try:
+            yield config
+        except OSError as error:
+            raise DeviceError(
+                f"the agent's state cannot be written: {error.strerror or error}",
+                found_in=str(error.filename or config.state_dir),
+                remedy="make room on the disk; what serves is unchanged",
+            ) from error
 
 
 def _models(config: AgentConfig, link: LocalLink) -> Models:

@@ -15,7 +15,7 @@ from edgepack.agent.update.dependencies import Clock
 from edgepack.agent.update.models import Models
 from edgepack.agent.update.updater import MAX_TEXT
 from edgepack.bundle.metadata import MAX_CHUNK_BYTES
-from edgepack.errors import TransferError
+from edgepack.errors import DeviceError, TransferError
 from edgepack.wire import topics
 from edgepack.wire.messages import Desired, Event, decode
 
@@ -82,7 +82,13 @@ class Agent:
         self._models.suspend()
 
     def turn(self) -> None:
-        """One turn of the loop: goes on, waits for messages, takes a batch of them."""
+        """One turn of the loop: goes on, waits for messages, takes a batch of them.
+
+        Raises:
+            DeviceError: Nobody looks after the connection any more; a restart mends that.
+        """
+        if not self._publisher.is_alive:
+            raise DeviceError("the thread that talks to the broker has ended")
         wait_s = self._models.advance()
         now = self._clock.monotonic()
         self._report_when_due(now)

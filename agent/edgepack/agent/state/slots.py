@@ -148,7 +148,9 @@ class Slots:
             remove(self.folder(digest))
 
     def keep_only(self, digests: Iterable[str]) -> tuple[str, ...]:
-        """Removes every other slot, and what killed writers left behind.
+        """Removes every other slot, with the notes of what it still lacked.
+
+        A note that is being written has another name until it is done, and is left alone.
 
         Returns:
             What was removed.
@@ -158,7 +160,7 @@ class Slots:
         for digest in removed:
             self.remove(digest)
         for note in (self._state_dir / DOWNLOADS_FOLDER).iterdir():
-            if note.stem not in kept:
+            if note.stem not in kept and not note.name.startswith("."):
                 remove(note)
         return removed
 

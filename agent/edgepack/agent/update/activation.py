@@ -9,6 +9,7 @@ from edgepack.agent.state.pointer import ActivePointer
 from edgepack.agent.update.context import Ended, Step, UpdateContext, Wait
 from edgepack.agent.update.soak import why_unfit
 from edgepack.errors import DeviceError
+from edgepack.text import counted
 
 SOAK_LOOK_S = 0.5
 """How often a soaking model is looked at."""
@@ -57,7 +58,7 @@ def soak(context: UpdateContext) -> Step:
     back, previous = context.journal.back, context.journal.previous
     return Ended(
         outcome="success",
-        because=f"soaked for {offer.soak_s:g} s without trouble",
+        because=f"soaked for {offer.soak_s:g} s without trouble, {_seen(context)}",
         changes={"previous": back if back and back.digest != context.digest else previous},
     )
 
@@ -120,6 +121,16 @@ def remove(context: UpdateContext) -> Step:
         because=journal.because,
         changes={"acted_sequence": max(journal.acted_sequence, sequence)},
     )
+
+
+def _seen(context: UpdateContext) -> str:
+    """How much the soak rests on; a model that nobody used has proven little."""
+    count = sum(
+        window.latency.count
+        for window in context.scratch.windows
+        if window.digest == context.digest
+    )
+    return f"{counted(count, 'inference')} seen" if count else "no inference was seen"
 
 
 def _why_gone(context: UpdateContext) -> str:
