@@ -1,5 +1,6 @@
 """A real agent as a process, a real broker, real models: updates over MQTT."""
 
+import json
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -8,6 +9,7 @@ import pytest
 
 from edgepack.bundle.keys import PrivateKey
 from edgepack.wire import topics
+from edgepack.wire.messages import WIRE_VERSION, encode
 from tests.simulators.broker import Broker
 from tests.simulators.bundles import make_bundle
 from tests.simulators.controller import TENANT, Controller
@@ -162,3 +164,42 @@ def test_malformed_messages_on_every_topic_are_dropped_and_the_agent_goes_on(
     assert "dropped=unknown topic" in device.said()
     assert "Traceback" not in device.said()
     assert any(event.kind == "refused" for event in controller.events)
+
+
+def test_a_controller_of_a_newer_minor_version_finishes_an_update(
+    tmp_path: Path,
+    controller: Controller,
+    device: Device,
+    release_keys: tuple[PrivateKey, Path],
+) -> None:
+    bundle = make_bundle(tmp_path / "one", release_keys[0])
+    controller.hold(bundle)
+    device.start()
+    desired = json.loads(encode(bundle.desired(1)))
+    desired |= {"minor": WIRE_VERSION.minor + 1, "mood": "good"}
+    desired["models"]["tiny"] |= {"mood": {"is": "good"}}
+    payload = json.dumps(desired).encode()
+    controller.send(topics.desired(TENANT, DEVICE), payload, retain=True)
+    controller.wait_for(lambda report: report.state == "COMMITTED")
+    assert "dropped" not in device.said()
+
+
+def test_a_controller_of_a_newer_major_version_is_refused_and_what_serves_stays(
+    tmp_path: Path,
+    controller: Controller,
+    device: Device,
+    release_keys: tuple[PrivateKey, Path],
+) -> None:
+    bundle = make_bundle(tmp_path / "one", release_keys[0])
+    controller.hold(bundle)
+    device.start()
+    controller.offer(DEVICE, bundle.desired(1))
+    controller.wait_for(lambda report: report.state == "COMMITTED")
+    newer = json.dumps({"v": WIRE_VERSION.major + 1, "models": []}).encode()
+    controller.send(topics.desired(TENANT, DEVICE), newer)
+    wait_until(
+        lambda: any("is of version 3.0" in event.because for event in controller.events),
+        "the refusal is told",
+    )
+    said = controller.wait_for(lambda report: report.active is not None)
+    assert said.state == "COMMITTED"

@@ -62,6 +62,7 @@ class Scratch(msgspec.Struct):
     retry_s: float = FIRST_RETRY_S
     retry_at: float = 0.0
     manifest_download: ManifestDownload | None = None
+    is_judged: bool = False
     download: Download | None = None
     is_open: bool = False
     was_rechecked: bool = False

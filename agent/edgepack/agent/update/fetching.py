@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from edgepack.agent.runtime.matching import match_variants
+from edgepack.agent.state.pointer import ActivePointer
 from edgepack.agent.transfer.download import Download
 from edgepack.agent.transfer.manifest_download import ManifestDownload
 from edgepack.agent.update.context import Ended, Step, UpdateContext, Wait
@@ -75,11 +76,32 @@ def judge_offer(context: UpdateContext) -> Step:
         manifest_download.content(offer.signature),
         manifest_download.content(offer.manifest),
     )
-    # 4
+    # 4, 5, 6: the hooks may think for long, so others may have taken the room meanwhile.
+    scratch = context.scratch
+    if not scratch.is_judged:
+        if context.now() < scratch.retry_at:
+            return Wait(seconds=scratch.retry_at - context.now())
+        scratch.is_judged = _judge_bundle(context, signature, content, pointer) is not None
+    if scratch.is_judged:
+        if held_up := context.run_hooks("offered", "after"):
+            return held_up
+        judged = _judge_bundle(context, signature, content, pointer)
+        if judged is not None:
+            deps.slots.write_file(context.digest, SIGNATURE_FILE, signature)
+            deps.slots.write_file(context.digest, MANIFEST_FILE, content)
+            return judged
+    scratch.is_judged, scratch.retry_at = False, context.now() + MEMORY_WAIT_S
+    return Wait(seconds=MEMORY_WAIT_S)
+
+
+def _judge_bundle(
+    context: UpdateContext, signature: bytes, content: bytes, pointer: ActivePointer | None
+) -> Ended | None:
+    """Steps 4 and 5 of `judge_offer`; None when there is room once other updates have ended."""
+    deps, model, offer = context.deps, context.model, context.offer
     signed = verify_envelope(signature, deps.keys)
     manifest = verify_manifest(content, signed)
     check_identity(offer, signed, manifest)
-    # 5
     facts = context.read_facts()
     config = deps.config
     matches = match_variants(manifest, facts, config.providers, config.trust)
@@ -95,7 +117,7 @@ def judge_offer(context: UpdateContext) -> Step:
         limit_bytes=config.limits.memory_bytes,
     )
     if spare_bytes < model.others.coming_bytes():
-        return Wait(seconds=MEMORY_WAIT_S)  # It fits once other updates have ended.
+        return None
     context.clear_slots(also_kept=frozenset({context.digest}))
     download = Download(deps.slots, context.digest, wanted_files(manifest, names))
     check_room(
@@ -104,11 +126,6 @@ def judge_offer(context: UpdateContext) -> Step:
         reserve_bytes=config.limits.disk_reserve_bytes,
         promised_bytes=model.others.promised_bytes(),
     )
-    # 6
-    if held_up := context.run_hooks("offered", "after"):
-        return held_up
-    deps.slots.write_file(context.digest, SIGNATURE_FILE, signature)
-    deps.slots.write_file(context.digest, MANIFEST_FILE, content)
     fitting = f"{', '.join(names)} ({len(names)} of {len(manifest.variants)})"
     return Ended(
         outcome="success",
