@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from edgepack.fleet.client.fleet_client import FleetClient
     from edgepack.fleet.documents.devices import DeviceView, EnrolledDevice, ModelView
     from edgepack.fleet.documents.fleet import EventView, FleetInfo
+    from edgepack.fleet.documents.previews import PreviewPart, RolloutPreview
     from edgepack.fleet.documents.releases import ReleaseView
     from edgepack.fleet.documents.rollouts import (
         AssignmentView,
@@ -35,7 +36,9 @@ _MODULES = {
     "FleetError": "edgepack.errors",
     "FleetInfo": "edgepack.fleet.documents.fleet",
     "LatencyView": "edgepack.fleet.documents.rollouts",
+    "PreviewPart": "edgepack.fleet.documents.previews",
     "ReleaseView": "edgepack.fleet.documents.releases",
+    "RolloutPreview": "edgepack.fleet.documents.previews",
     "RolloutSettings": "edgepack.fleet.documents.rollouts",
     "RolloutView": "edgepack.fleet.documents.rollouts",
     "Selector": "edgepack.fleet.documents.rollouts",
@@ -52,7 +55,9 @@ __all__ = [
     "FleetInfo",
     "LatencyView",
     "ModelView",
+    "PreviewPart",
     "ReleaseView",
+    "RolloutPreview",
     "RolloutSettings",
     "RolloutView",
     "Selector",

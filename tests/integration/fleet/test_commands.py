@@ -14,6 +14,7 @@ import paho.mqtt.client as mqtt
 import pytest
 
 from edgepack.agent.config import AgentConfig, read_config
+from edgepack.errors import FleetError
 from edgepack.fleet.broker.access import BrokerAccess, open_client
 from edgepack.wire import topics
 
@@ -108,6 +109,76 @@ def finished_fleet(serve: Serve, simulation: Simulate, make_bundle: MakeBundle) 
     simulation(fleet, count=1)
     fleet.wait_for(fleet.roll_out(make_bundle(), waves="100%"), "FINISHED")
     return fleet
+
+
+def test_a_dry_run_says_what_a_rollout_would_mean_and_does_nothing(
+    finished_fleet: Any, make_bundle: MakeBundle
+) -> None:
+    start = ("rollout", "start", str(make_bundle("2.0.0", 2)), "--all", "--dry-run")
+    done = edgepack(finished_fleet, *start)
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert lines[0].endswith(") for all devices: 1 device in 1 wave (1)")
+    assert lines[1].split(maxsplit=2) == ["replaces", "1", "digits 1.0.0: sim-1"]
+    assert json.loads(edgepack(finished_fleet, *start, "--json").stdout)["counts"] == {
+        "replaces": 1
+    }
+    assert len(finished_fleet.client.releases()) == len(finished_fleet.client.rollouts()) == 1
+
+
+def test_what_a_rollout_means_is_said_before_it_starts_and_a_script_is_not_asked(
+    finished_fleet: Any, make_bundle: MakeBundle
+) -> None:
+    done = edgepack(finished_fleet, "rollout", "start", str(make_bundle("2.0.0", 2)), "--all")
+    assert "replaces" in done.stderr
+    assert done.stdout.startswith("r2: digits 2.0.0 goes to 1 device in 1 wave")
+
+
+def test_a_person_at_a_terminal_is_asked_and_may_say_no(
+    finished_fleet: Any, make_bundle: MakeBundle
+) -> None:
+    words = ("rollout", "start", str(make_bundle("2.0.0", 2)), "--all")
+    code, printed = at_a_terminal(finished_fleet, *words, says="n\n")
+    assert code == 1
+    assert "Start it? [y/N]" in printed
+    assert len(finished_fleet.client.rollouts()) == 1
+    code, printed = at_a_terminal(finished_fleet, *words, "--yes", says="")
+    assert (code, "Start it?" in printed) == (0, False)
+    assert len(finished_fleet.client.rollouts()) == 2
+
+
+def at_a_terminal(fleet: Any, *arguments: str, says: str) -> tuple[int, str]:
+    """The exit code and what was printed when a person types something."""
+    outer, inner = os.openpty()
+    place = ("--data", str(fleet.data), "--url", fleet.url)
+    with subprocess.Popen(
+        [sys.executable, "-m", "edgepack.cli", *arguments, *place],
+        stdin=inner,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    ) as process:
+        os.write(outer, says.encode())
+        printed, _ = process.communicate(timeout=120)
+    os.close(outer)
+    os.close(inner)
+    return process.returncode, printed
+
+
+def test_another_content_under_a_name_and_version_is_refused_before_it_is_uploaded(
+    finished_fleet: Any, make_bundle: MakeBundle
+) -> None:
+    held = finished_fleet.client.releases()[0].bundle
+    other = make_bundle("1.0.0", 2)
+    done = edgepack(finished_fleet, "rollout", "start", str(other), "--all")
+    assert done.returncode == 1
+    first = done.stderr.splitlines()[0]
+    assert first.startswith("error: the fleet holds another content of digits 1.0.0: digits 1.0.0 ")
+    assert f"({held.digest[:12]}), and this one is digits 1.0.0 (" in first
+    with pytest.raises(FleetError, match=r"another content of digits 1\.0\.0"):
+        finished_fleet.client.publish(other)
+    assert [view.bundle for view in finished_fleet.client.releases()] == [held]
+    assert [path.name for path in (finished_fleet.data / "releases").iterdir()] == [held.digest]
 
 
 def test_watch_says_with_its_exit_code_that_a_rollout_paused(

@@ -121,7 +121,9 @@ def test_devices_in_a_running_rollout_are_not_offered_a_second_one(
     fleet = begin()
     simulation(fleet, count=2, silent_rate=1.0)
     name = fleet.roll_out(make_bundle())
-    with pytest.raises(FleetError, match=f"is in rollout {name}, which is RUNNING"):
+    with pytest.raises(
+        FleetError, match=f"2 of 2 devices cannot take .*: in rollout {name}, which is RUNNING"
+    ):
         fleet.roll_out(make_bundle("2.0.0", 2))
     fleet.client.pause_rollout(name)
     assert fleet.client.abort_rollout(name).counts == {"WITHDRAWN": 2}

@@ -8,12 +8,17 @@ from urllib.parse import quote
 
 import msgspec
 
-from edgepack.bundle.archive import pack
+from edgepack.bundle.archive import pack, read_head
+from edgepack.bundle.chunks import read_bounded
+from edgepack.bundle.envelope import MAX_SIGNATURE_BYTES
+from edgepack.bundle.forms import check_folder
+from edgepack.bundle.manifest import MANIFEST_FILE, MAX_MANIFEST_BYTES, SIGNATURE_FILE
 from edgepack.errors import FleetError
 from edgepack.fleet.client.connection import connect
 from edgepack.fleet.documents.devices import DeviceView, EnrolledDevice, Enrollment, EnrollRequest
 from edgepack.fleet.documents.fleet import EventView, FleetInfo
-from edgepack.fleet.documents.releases import ReleaseView
+from edgepack.fleet.documents.previews import PreviewRequest, RolloutPreview
+from edgepack.fleet.documents.releases import BundleHead, ReleaseView
 from edgepack.fleet.documents.rollouts import (
     RolloutRequest,
     RolloutSettings,
@@ -188,26 +193,51 @@ class FleetClient:
 
         Raises:
             FleetError: There is no such bundle, no key that the fleet trusts signed it, it is
-                damaged, or the fleet's disk has no room for it.
+                damaged, the fleet holds another content under its name and version or its
+                release counter, or the fleet's disk has no room for it.
 
         Example:
             ```python
             release = fleet.publish("model-1.3.0.edgepack")
             ```
         """
-        bundle = Path(bundle)
+        bundle = _existing(bundle)
         if bundle.is_file():
             return self._connection.upload("/v1/releases", ReleaseView, bundle)
-        if not bundle.is_dir():
-            raise FleetError(
-                "there is no such bundle",
-                found_in=str(bundle),
-                remedy="edgepack build MODEL.onnx --profile cpu --key release.key -o FILE.edgepack",
-            )
         with tempfile.TemporaryDirectory(prefix="edgepack-") as folder:
             archive = Path(folder) / "bundle.edgepack"
             pack(bundle, archive)
             return self._connection.upload("/v1/releases", ReleaseView, archive)
+
+    def preview_rollout(
+        self, bundle: str | Path, to: Selector, settings: RolloutSettings | None = None
+    ) -> RolloutPreview:
+        """What a rollout would mean if it were started now; changes and uploads nothing.
+
+        Args:
+            bundle: An `.edgepack` archive, or a bundle's folder.
+            to: The devices.
+            settings: As for `start_rollout`.
+
+        Returns:
+            To how many devices, and to which for example, it adds the model, whose release it
+            replaces, who has nothing to do, and who cannot take it.
+
+        Raises:
+            FleetError: There is no such bundle, no key that the fleet trusts signed it, the fleet
+                holds another content under its name and version or its release counter, a number
+                makes no sense, or no device is selected.
+
+        Example:
+            ```python
+            cameras = Selector(kind="group", group="cameras")
+            preview = fleet.preview_rollout("model-1.2.0.edgepack", cameras)
+            print(preview.counts, preview.waves, preview.refusal)
+            ```
+        """
+        chosen = msgspec.structs.asdict(settings or RolloutSettings())
+        request = PreviewRequest(head=_read_head(_existing(bundle)), selector=to, **chosen)
+        return self._connection.post("/v1/rollouts/preview", RolloutPreview, request)
 
     def start_rollout(
         self, release: ReleaseView, to: Selector, settings: RolloutSettings | None = None
@@ -225,7 +255,8 @@ class FleetClient:
 
         Raises:
             FleetError: The waves do not grow to 100%, a number makes no sense, no device is
-                selected, or one of them is in a rollout that is not over.
+                selected, or one of them cannot take the release: it committed a higher release
+                counter, or is in a rollout of this model that is not over.
 
         Example:
             ```python
@@ -381,6 +412,28 @@ class FleetClient:
             ```
         """
         return self._connection.get("/v1/events", tuple[EventView, ...], after=after, limit=limit)
+
+
+def _existing(bundle: str | Path) -> Path:
+    bundle = Path(bundle)
+    if not bundle.is_file() and not bundle.is_dir():
+        raise FleetError(
+            "there is no such bundle",
+            found_in=str(bundle),
+            remedy="edgepack build MODEL.onnx --profile cpu --key release.key -o FILE.edgepack",
+        )
+    return bundle
+
+
+def _read_head(bundle: Path) -> BundleHead:
+    if bundle.is_file():
+        head = read_head(bundle)
+        return BundleHead(manifest=head.manifest_bytes, signature=head.signature)
+    check_folder(bundle)
+    manifest = read_bounded(bundle / MANIFEST_FILE, MAX_MANIFEST_BYTES)
+    return BundleHead(
+        manifest=manifest, signature=read_bounded(bundle / SIGNATURE_FILE, MAX_SIGNATURE_BYTES)
+    )
 
 
 def _path(rollout: str, action: str = "") -> str:

@@ -56,12 +56,12 @@ def _printable(value: Any) -> Any:
     return value
 
 
-def console() -> Console:
-    """The terminal, or whatever stdout is."""
+def console(*, stderr: bool = False) -> Console:
+    """The terminal, or whatever stdout (or stderr) is."""
     # Without a terminal nothing is folded: the lines go to a file or a pipe. What documents hold
     # is no markup.
-    width = None if sys.stdout.isatty() else _WHOLE_LINES
-    return Console(highlight=False, markup=False, emoji=False, width=width)
+    width = None if (sys.stderr if stderr else sys.stdout).isatty() else _WHOLE_LINES
+    return Console(highlight=False, markup=False, emoji=False, width=width, stderr=stderr)
 
 
 class LogFormatter(logging.Formatter):

@@ -14,7 +14,9 @@ from rich.live import Live
 from edgepack.fleet.client.fleet_client import FleetClient
 from edgepack.fleet.commands import show
 from edgepack.fleet.commands.options import Share, asks
+from edgepack.fleet.commands.preview import preview_panel
 from edgepack.fleet.commands.printing import console, print_result, printable_document
+from edgepack.fleet.documents.previews import RolloutPreview
 from edgepack.fleet.documents.rollouts import RolloutSettings, RolloutView, Selector
 from edgepack.fleet.rollouts.waves import parse_waves
 from edgepack.json_text import json_text
@@ -77,6 +79,8 @@ def rollout() -> None:
     show_default=True,
     help="What happens when more fail.",
 )
+@click.option("--dry-run", is_flag=True, help="Only say what it would mean.")
+@click.option("-y", "--yes", is_flag=True, help="Start it without asking.")
 @asks
 def start(
     bundle: Path,
@@ -89,14 +93,20 @@ def start(
     max_failures: float,
     min_sample: int,
     on_breach: Any,
+    dry_run: bool,
+    yes: bool,
     data: Path,
     url: str,
     as_json: bool,
 ) -> None:
-    """Upload a bundle and roll it out, wave by wave.
+    """Say what a rollout will mean, then upload the bundle and roll it out, wave by wave.
+
+    A person at a terminal is asked before it starts; a script is not. With --dry-run nothing is
+    uploaded or started, and the exit code says whether it would be.
 
     \b
     Example:
+      edgepack rollout start model-1.2.0.edgepack --group cameras --dry-run
       edgepack rollout start model-1.2.0.edgepack --group cameras
       edgepack rollout start model-1.2.0.edgepack --device cam-7 --soak 60
     """
@@ -111,8 +121,21 @@ def start(
         min_sample=min_sample,
         on_breach=on_breach,
     )
+    preview = client.preview_rollout(bundle, to, settings)
+    if dry_run:
+        print_result(preview, as_json, preview_panel)
+        sys.exit(1 if preview.refusal else 0)
+    if not preview.refusal:
+        agree(preview, yes)
     view = client.start_rollout(client.publish(bundle), to, settings)
     print_result(view, as_json, _started)
+
+
+def agree(preview: RolloutPreview, yes: bool) -> None:
+    """Shows on stderr what a rollout will mean and, at a terminal, asks whether it shall start."""
+    console(stderr=True).print(preview_panel(printable_document(preview)))
+    if not yes and sys.stdin.isatty():
+        click.confirm("Start it?", abort=True, err=True)
 
 
 def _started(view: RolloutView) -> str:

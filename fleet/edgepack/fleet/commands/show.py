@@ -1,7 +1,7 @@
 """What the fleet's commands print: tables and lines, from the API's documents."""
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from rich.console import Group, RenderableType
 from rich.table import Table
@@ -9,9 +9,10 @@ from rich.text import Text
 
 from edgepack.fleet.documents.devices import DeviceView, ModelView
 from edgepack.fleet.documents.fleet import EventView, FleetInfo
-from edgepack.fleet.documents.releases import ReleaseView
+from edgepack.fleet.documents.releases import ReleaseView, tell_apart
 from edgepack.fleet.documents.rollouts import AssignmentView, LatencyView, RolloutView
 from edgepack.text import counted
+from edgepack.wire.messages import BundleRef
 
 _STYLES = {
     "COMMITTED": "green",
@@ -44,6 +45,9 @@ def devices_table(devices: Sequence[DeviceView], info: FleetInfo, now: float) ->
     table = Table(box=None, header_style="bold", pad_edge=False)
     for name in ("device", "group", "seen", "runs", "provider", "state", "because"):
         table.add_column(name, overflow="fold" if name == "because" else "ellipsis")
+    title_of = tell_apart(
+        model.active for device in devices for model in device.models if model.active
+    )
     for device in devices:
         seen = "online" if device.online else ago(device.last_seen, now)
         cells = [
@@ -52,7 +56,7 @@ def devices_table(devices: Sequence[DeviceView], info: FleetInfo, now: float) ->
             Text(seen, "green" if device.online else "dim"),
         ]
         for model in device.models:
-            table.add_row(*cells, *_model_cells(model))
+            table.add_row(*cells, *_model_cells(model, title_of))
             cells = [Text("")] * len(cells)  # The next line is of the same device.
         if not device.models:
             table.add_row(*cells, Text("–"))
@@ -65,8 +69,8 @@ def devices_table(devices: Sequence[DeviceView], info: FleetInfo, now: float) ->
     )
 
 
-def _model_cells(model: ModelView) -> tuple[Text, ...]:
-    runs = f"{model.active.name} {model.active.version}" if model.active else "–"
+def _model_cells(model: ModelView, title_of: Callable[[BundleRef], str]) -> tuple[Text, ...]:
+    runs = title_of(model.active) if model.active else "–"
     provider = short_provider(model.provider)
     notes = {"simulated": model.is_simulator, "fallback": model.is_fallback}
     if any(notes.values()):
@@ -122,10 +126,11 @@ def rollouts_table(rollouts: Sequence[RolloutView]) -> RenderableType:
     table = Table(box=None, header_style="bold", pad_edge=False)
     for name in ("rollout", "bundle", "for", "wave", "state", "devices", "because"):
         table.add_column(name, overflow="fold")
+    title_of = tell_apart(rollout.bundle for rollout in rollouts)
     for rollout in rollouts:
         table.add_row(
             rollout.rollout,
-            Text(f"{rollout.bundle.name} {rollout.bundle.version}"),
+            Text(title_of(rollout.bundle)),
             Text(rollout.selector),
             f"{rollout.wave}/{rollout.wave_count}",
             styled(rollout.state),

@@ -14,6 +14,7 @@ from edgepack.fleet.documents.devices import CONTROLLER, DeviceView, ModelView
 from edgepack.text import natural_order
 from edgepack.wire import topics
 from edgepack.wire.messages import (
+    BundleRef,
     Desired,
     ModelOrder,
     Reported,
@@ -175,6 +176,13 @@ def all_unsettled(session: Session) -> tuple[Publication, ...]:
 def last_report(row: DeviceRow) -> Reported | None:
     """What the device last said of itself."""
     return decode(row.reported.encode(), Reported) if row.reported else None
+
+
+def running(row: DeviceRow, name: str) -> BundleRef | None:
+    """What serves on a device of a model, as it last said; None while nothing does."""
+    reported = last_report(row)
+    said = reported.models.get(name) if reported else None
+    return said.active.bundle if said and said.active else None
 
 
 def simulated_providers(reported: Reported | None) -> frozenset[str]:

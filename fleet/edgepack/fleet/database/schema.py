@@ -18,6 +18,8 @@ from sqlalchemy import (
 )
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
+from edgepack.wire.messages import BundleRef
+
 
 class StoredText(TypeDecorator[str]):
     """Text of any content: what a database cannot hold (NUL, half a character) becomes `\\ufffd`.
@@ -96,6 +98,13 @@ class ReleaseRow(Base):
     signature_sha256: Mapped[str]
     signature_bytes: Mapped[int] = mapped_column(LONG)
     added_at: Mapped[float]
+
+    @property
+    def bundle(self) -> BundleRef:
+        """Its identity."""
+        return BundleRef(
+            name=self.name, version=self.version, release=self.release, digest=self.digest
+        )
 
 
 class RolloutRow(Base):

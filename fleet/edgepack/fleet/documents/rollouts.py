@@ -28,6 +28,13 @@ class Selector(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             return f"group {self.group}"
         return "all devices" if self.kind == "all" else f"devices {', '.join(self.devices)}"
 
+    def as_options(self) -> str:
+        """The same as options of a command."""
+        if self.kind == "group":
+            return f"--group {self.group}"
+        named = " ".join(f"--device {name}" for name in self.devices)
+        return "--all" if self.kind == "all" else named
+
 
 class RolloutSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How a rollout goes about it.

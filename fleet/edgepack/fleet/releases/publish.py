@@ -1,67 +1,84 @@
-"""Taking a release in: its bundle is checked, put in its place, and noted."""
+"""Taking a release in: its bundle is checked, no other one has its name, it is put in its place."""
 
 import logging
-import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
-from msgspec.structs import replace
+from sqlalchemy import or_, select
 from sqlalchemy.orm import Session
 
 from edgepack.bundle.archive import unpack
 from edgepack.bundle.chunks import digest_file
 from edgepack.bundle.keys import PublicKey
 from edgepack.bundle.manifest import MANIFEST_FILE, SIGNATURE_FILE
-from edgepack.bundle.verify import VerifiedBundle, verify_folder
+from edgepack.bundle.signature import verify_envelope
+from edgepack.bundle.verify import VerifiedBundle, verify_folder, verify_manifest
 from edgepack.durable import flush_folder
 from edgepack.errors import FleetError
 from edgepack.fleet.database.schema import ReleaseRow
+from edgepack.fleet.documents.releases import BundleHead, full_title
 from edgepack.fleet.releases.folder import ReleaseFolder
+from edgepack.wire.messages import BundleRef
 
 log = logging.getLogger(__name__)
 
 
-def place_release(
-    folder: ReleaseFolder, archive: Path, keys: Sequence[PublicKey]
-) -> VerifiedBundle:
-    """Checks an archive that was uploaded and moves its bundle to its place.
+def read_head(head: BundleHead, keys: Sequence[PublicKey]) -> BundleRef:
+    """What bundle it is whose manifest and signature these are.
 
-    1. Somebody is trusted at all.
-    2. The archive is unpacked beside its place, verified from the signature to every byte.
-    3. The bundle is moved to its place in one step; one that is there already stays.
+    Raises:
+        FleetError: The fleet trusts no key.
+        BundleError: No trusted key signed it, or it is malformed.
+    """
+    _check_trust(keys)
+    signed = verify_envelope(head.signature, keys)
+    facts = verify_manifest(head.manifest, signed).facts
+    return BundleRef(
+        name=facts.name, version=facts.version, release=facts.release, digest=signed.digest
+    )
+
+
+def verify_upload(archive: Path, keys: Sequence[PublicKey]) -> VerifiedBundle:
+    """Unpacks an archive that was uploaded, beside it, and checks it down to every byte.
 
     Raises:
         FleetError: The fleet trusts no key.
         BundleError: The archive is hostile or damaged, or no trusted key signed it.
     """
+    _check_trust(keys)
+    folder = archive.with_suffix(".unpacked")
+    unpack(archive, folder)
+    return verify_folder(folder, keys)
+
+
+def keep_release(
+    session: Session, folder: ReleaseFolder, bundle: VerifiedBundle, now: float
+) -> ReleaseRow:
+    """Moves a checked bundle to its place and takes it down; one that is held stays as it is.
+
+    1. No other content has its name and version, or its release counter.
+    2. The bundle is moved to its place in one step.
+    3. It is taken down. Should that fail, what lies in its place does no harm.
+
+    Raises:
+        FleetError: Another content has them.
+    """
+    facts = bundle.manifest.facts
+    ref = BundleRef(
+        name=facts.name, version=facts.version, release=facts.release, digest=bundle.digest
+    )
     # 1.
-    if not keys:
-        raise FleetError(
-            "this fleet trusts no key, so it takes no release",
-            remedy="edgepack fleet serve --trust release.pub",
-        )
+    check_identity(session, ref)
     # 2.
-    unpacked = archive.with_suffix(".unpacked")
-    try:
-        unpack(archive, unpacked)
-        bundle = verify_folder(unpacked, keys)
-        # 3.
-        place = folder.root / bundle.digest
-        if not place.is_dir():
-            unpacked.rename(place)
-            flush_folder(folder.root)
-    finally:
-        shutil.rmtree(unpacked, ignore_errors=True)
-    return replace(bundle, folder=place)
-
-
-def note_release(session: Session, bundle: VerifiedBundle, now: float) -> ReleaseRow:
-    """Takes down a bundle that lies in its place; one that is known already stays as it is."""
+    place = folder.root / bundle.digest
+    if not place.is_dir():
+        bundle.folder.rename(place)
+        flush_folder(folder.root)
+    # 3.
     row = session.get(ReleaseRow, bundle.digest)
     if row is not None:
         return row
-    facts = bundle.manifest.facts
-    manifest, signature = bundle.folder / MANIFEST_FILE, bundle.folder / SIGNATURE_FILE
+    manifest, signature = place / MANIFEST_FILE, place / SIGNATURE_FILE
     row = ReleaseRow(
         digest=bundle.digest,
         name=facts.name,
@@ -79,3 +96,36 @@ def note_release(session: Session, bundle: VerifiedBundle, now: float) -> Releas
     session.flush()
     log.info("bundle=%s added name=%s version=%s", row.digest, row.name, row.version)
     return row
+
+
+def check_identity(session: Session, bundle: BundleRef) -> None:
+    """Refuses a content under a name and version, or a release counter, that another one has.
+
+    Raises:
+        FleetError: The fleet holds the other one.
+    """
+    same = or_(ReleaseRow.version == bundle.version, ReleaseRow.release == bundle.release)
+    query = select(ReleaseRow).where(
+        ReleaseRow.name == bundle.name, ReleaseRow.digest != bundle.digest, same
+    )
+    other = session.scalars(query.order_by(ReleaseRow.added_at).limit(1)).first()
+    if other is None:
+        return
+    held = other.bundle
+    if other.version == bundle.version:
+        problem = f"the fleet holds another content of {bundle.name} {bundle.version}"
+    else:
+        problem = f"release {bundle.release} of {bundle.name} is another version's in this fleet"
+    raise FleetError(
+        f"{problem}: {full_title(held)}, and this one is {full_title(bundle)}",
+        found_in=f"release {held.release} of {held.name}",
+        remedy="edgepack build --version VERSION --release NUMBER, with numbers that are new",
+    )
+
+
+def _check_trust(keys: Sequence[PublicKey]) -> None:
+    if not keys:
+        raise FleetError(
+            "this fleet trusts no key, so it takes no release",
+            remedy="edgepack fleet serve --trust release.pub",
+        )

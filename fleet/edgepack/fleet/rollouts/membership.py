@@ -14,12 +14,31 @@ from edgepack.errors import FleetError
 from edgepack.fleet.database import devices
 from edgepack.fleet.database.devices import Publication
 from edgepack.fleet.database.schema import AssignmentRow, DeviceRow, ReleaseRow, RolloutRow
-from edgepack.fleet.documents.rollouts import RolloutRequest, Selector
+from edgepack.fleet.documents.previews import RolloutPreview
+from edgepack.fleet.documents.rollouts import RolloutRequest, RolloutSettings, Selector
+from edgepack.fleet.releases.publish import check_identity
 from edgepack.fleet.rollouts.execution import record_change
 from edgepack.fleet.rollouts.offers import name_of, offer
+from edgepack.fleet.rollouts.preview import open_rollouts, preview, refuse
 from edgepack.fleet.rollouts.waves import divide_devices, parse_waves
+from edgepack.wire.messages import BundleRef
 
 MAX_SAMPLE = 1_000_000
+
+
+def show_preview(
+    session: Session, bundle: BundleRef, selector: Selector, settings: RolloutSettings
+) -> RolloutPreview:
+    """What a rollout would mean if it were started now.
+
+    Raises:
+        FleetError: A number makes no sense, no device is selected, or the fleet holds another
+            content under the bundle's name and version or release counter.
+    """
+    steps = parse_waves(settings.waves)
+    _check_numbers(settings)
+    check_identity(session, bundle)
+    return preview(session, bundle, _selected(session, selector), selector, steps)
 
 
 def start(session: Session, request: RolloutRequest, now: float) -> RolloutRow:
@@ -27,7 +46,7 @@ def start(session: Session, request: RolloutRequest, now: float) -> RolloutRow:
 
     Raises:
         FleetError: The release is unknown, a number makes no sense, no device is selected, or
-            one of them is in another rollout that is not over.
+            one of them cannot take the release (see `preview.judge`).
     """
     steps = parse_waves(request.waves)
     _check_numbers(request)
@@ -38,7 +57,7 @@ def start(session: Session, request: RolloutRequest, now: float) -> RolloutRow:
             remedy="edgepack rollout start BUNDLE uploads it",
         )
     rows = _selected(session, request.selector)
-    _check_free(session, rows)
+    refuse(preview(session, release.bundle, rows, request.selector, steps))
     rollout = RolloutRow(
         digest=release.digest,
         selector=msgspec.json.encode(request.selector).decode(),
@@ -68,7 +87,7 @@ def start(session: Session, request: RolloutRequest, now: float) -> RolloutRow:
     return rollout
 
 
-def _check_numbers(request: RolloutRequest) -> None:
+def _check_numbers(request: RolloutSettings) -> None:
     problem = remedy = ""
     if not 0 <= request.max_failed_share <= 1:
         problem, remedy = "the greatest share of failures is 0% to 100%", "--max-failures 10%"
@@ -103,47 +122,33 @@ def _selected(session: Session, selector: Selector) -> Sequence[DeviceRow]:
     return rows
 
 
-def _taken(session: Session) -> dict[str, tuple[int, str]]:
-    """Devices that are in a rollout that is not over: its number and state."""
-    query = (
-        select(AssignmentRow.device, RolloutRow.number, RolloutRow.state)
-        .join(RolloutRow, AssignmentRow.rollout == RolloutRow.number)
-        .where(RolloutRow.state.in_(("RUNNING", "PAUSED")))
-    )
-    return {device: (number, state) for device, number, state in session.execute(query)}
-
-
-def _check_free(session: Session, rows: Sequence[DeviceRow]) -> None:
-    taken = _taken(session)
-    for row in rows:
-        if row.id in taken:
-            number, state = taken[row.id]
-            other = name_of(number)
-            raise FleetError(
-                f"device {row.id} is in rollout {other}, which is {state}",
-                remedy=f"edgepack rollout status {other}; start this one when that is over",
-            )
-
-
 def join(session: Session, device: DeviceRow, now: float) -> tuple[Publication, ...]:
-    """Gives a device that has just joined what the newest rollout gave its group."""
-    if device.id in _taken(session):
-        return ()
-    query = select(RolloutRow).where(RolloutRow.state != "ABORTED")
-    for rollout in session.scalars(query.order_by(RolloutRow.number.desc())):
-        if not _is_for(msgspec.json.decode(rollout.selector, type=Selector), device):
+    """Gives a device that has just joined what the newest rollout of each model gave its group."""
+    query = (
+        select(RolloutRow, ReleaseRow.name)
+        .join(ReleaseRow, RolloutRow.digest == ReleaseRow.digest)
+        .where(RolloutRow.state != "ABORTED")
+        .order_by(RolloutRow.number.desc())
+    )
+    newest: dict[str, RolloutRow] = {}
+    for rollout, name in session.execute(query):
+        if name not in newest and _is_for(
+            msgspec.json.decode(rollout.selector, type=Selector), device
+        ):
+            newest[name] = rollout
+    publications = []
+    for name, rollout in newest.items():
+        was_in_it = session.get(AssignmentRow, (rollout.number, device.id)) is not None
+        if was_in_it or device.id in open_rollouts(session, name):
             continue
-        if session.get(AssignmentRow, (rollout.number, device.id)) is not None:
-            return ()
         row = AssignmentRow(
             rollout=rollout.number, device=device.id, wave=rollout.wave_count - 1, state="WAITING"
         )
         session.add(row)
         session.flush()
         if rollout.state == "FINISHED":
-            return (offer(session, rollout, row, now),)
-        return ()
-    return ()
+            publications.append(offer(session, rollout, row, now))
+    return tuple(publications)
 
 
 def _is_for(selector: Selector, device: DeviceRow) -> bool:

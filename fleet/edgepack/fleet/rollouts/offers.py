@@ -7,7 +7,7 @@ from edgepack.bundle.manifest import MANIFEST_FILE, SIGNATURE_FILE
 from edgepack.fleet.database import devices
 from edgepack.fleet.database.devices import Publication
 from edgepack.fleet.database.schema import AssignmentRow, DeviceRow, ReleaseRow, RolloutRow
-from edgepack.wire.messages import BundleRef, FileRef, RunModel
+from edgepack.wire.messages import FileRef, RunModel
 
 
 def name_of(number: int) -> str:
@@ -49,7 +49,7 @@ def _order(rollout: RolloutRow, release: ReleaseRow, sequence: int, now: float) 
     return RunModel(
         sequence=sequence,
         rollout=name_of(rollout.number),
-        bundle=bundle_ref(release),
+        bundle=release.bundle,
         manifest=FileRef(
             path=MANIFEST_FILE,
             size_bytes=release.manifest_bytes,
@@ -60,14 +60,4 @@ def _order(rollout: RolloutRow, release: ReleaseRow, sequence: int, now: float) 
         ),
         soak_s=rollout.soak_s,
         issued_at=now,
-    )
-
-
-def bundle_ref(release: ReleaseRow) -> BundleRef:
-    """Names a release's bundle."""
-    return BundleRef(
-        name=release.name,
-        version=release.version,
-        release=release.release,
-        digest=release.digest,
     )

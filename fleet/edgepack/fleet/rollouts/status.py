@@ -9,7 +9,7 @@ from sqlalchemy.orm import Session
 from edgepack.fleet.database import devices, records
 from edgepack.fleet.database.schema import AssignmentRow, DeviceRow, ReleaseRow, RolloutRow
 from edgepack.fleet.documents.rollouts import AssignmentView, RolloutView, Selector
-from edgepack.fleet.rollouts.offers import bundle_ref, name_of
+from edgepack.fleet.rollouts.offers import name_of
 from edgepack.text import natural_order
 
 
@@ -40,7 +40,7 @@ def _view(session: Session, row: RolloutRow) -> RolloutView:
     parts = session.scalars(select(AssignmentRow).where(AssignmentRow.rollout == row.number)).all()
     return RolloutView(
         rollout=name_of(row.number),
-        bundle=bundle_ref(session.get_one(ReleaseRow, row.digest)),
+        bundle=session.get_one(ReleaseRow, row.digest).bundle,
         selector=str(msgspec.json.decode(row.selector, type=Selector)),
         waves=row.waves,
         wave=row.wave + 1,

@@ -14,19 +14,24 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from edgepack.bundle.envelope import MAX_SIGNATURE_BYTES
+from edgepack.bundle.manifest import MAX_MANIFEST_BYTES
 from edgepack.errors import EdgepackError, FleetError
 from edgepack.fleet.documents.devices import EnrollRequest
 from edgepack.fleet.documents.fleet import Refusal
+from edgepack.fleet.documents.previews import PreviewRequest
 from edgepack.fleet.documents.rollouts import RolloutRequest
 from edgepack.fleet.server.fleet import Fleet
 
 log = logging.getLogger(__name__)
 
 MAX_BODY_BYTES = 1024 * 1024
+MAX_HEAD_BYTES = MAX_BODY_BYTES + (MAX_MANIFEST_BYTES + MAX_SIGNATURE_BYTES) * 4 // 3
+"""A request with a bundle's manifest and signature, in base64."""
 MAX_EVENTS = 1000
 
 Endpoint = Callable[[Request], Awaitable[Response]]
-T = TypeVar("T", EnrollRequest, RolloutRequest)
+T = TypeVar("T", EnrollRequest, PreviewRequest, RolloutRequest)
 
 
 def make_app(fleet: Fleet, token: str) -> Starlette:
@@ -70,6 +75,10 @@ def make_app(fleet: Fleet, token: str) -> Starlette:
         asked = await _read(request, RolloutRequest)
         return _json(await run_in_threadpool(fleet.start_rollout, asked))
 
+    async def preview(request: Request) -> Response:
+        asked = await _read(request, PreviewRequest, MAX_HEAD_BYTES)
+        return _json(await run_in_threadpool(fleet.preview_rollout, asked))
+
     async def rollout(request: Request) -> Response:
         return _json(await run_in_threadpool(fleet.rollout, request.path_params["name"]))
 
@@ -104,6 +113,7 @@ def make_app(fleet: Fleet, token: str) -> Starlette:
             route("/v1/releases", upload, "POST"),
             route("/v1/rollouts", rollouts, "GET"),
             route("/v1/rollouts", start, "POST"),
+            route("/v1/rollouts/preview", preview, "POST"),
             route("/v1/rollouts/{name}", rollout, "GET"),
             route("/v1/rollouts/{name}/pause", pause, "POST"),
             route("/v1/rollouts/{name}/resume", resume, "POST"),
@@ -140,12 +150,12 @@ def _json(value: object, status: int = 200) -> Response:
     return Response(msgspec.json.encode(value), status, media_type="application/json")
 
 
-async def _read(request: Request, kind: type[T]) -> T:
+async def _read(request: Request, kind: type[T], max_bytes: int = MAX_BODY_BYTES) -> T:
     body = bytearray()
     async for piece in request.stream():
         body += piece
-        if len(body) > MAX_BODY_BYTES:
-            raise FleetError(f"the request is over {MAX_BODY_BYTES} bytes")
+        if len(body) > max_bytes:
+            raise FleetError(f"the request is over {max_bytes} bytes")
     try:
         return msgspec.json.decode(bytes(body), type=kind)
     except (msgspec.DecodeError, RecursionError) as error:

@@ -21,13 +21,13 @@ from edgepack.fleet.database.store import Store
 from edgepack.fleet.depot.depot import Depot
 from edgepack.fleet.documents.devices import DeviceView, Enrollment, EnrollRequest
 from edgepack.fleet.documents.fleet import EventView, FleetInfo
+from edgepack.fleet.documents.previews import PreviewRequest, RolloutPreview
 from edgepack.fleet.documents.releases import ReleaseView
 from edgepack.fleet.documents.rollouts import RolloutRequest, RolloutView
 from edgepack.fleet.enrolment.authority import Authority
 from edgepack.fleet.releases.folder import ReleaseFolder
-from edgepack.fleet.releases.publish import note_release, place_release
+from edgepack.fleet.releases.publish import keep_release, read_head, verify_upload
 from edgepack.fleet.rollouts import execution, membership, status
-from edgepack.fleet.rollouts.offers import bundle_ref
 
 UPLOAD_RESERVE_BYTES = 256 * 1024 * 1024
 
@@ -126,17 +126,29 @@ class Fleet(msgspec.Struct, frozen=True, kw_only=True):
         """Checks an uploaded archive and keeps it.
 
         Raises:
-            EdgepackError: It is no bundle, or not one that a trusted key signed.
+            EdgepackError: It is no bundle, or not one that a trusted key signed, or another
+                content has its name and version or its release counter.
         """
-        bundle = place_release(self.releases, archive, self.trusted)
+        bundle = verify_upload(archive, self.trusted)
         with self.store.transaction() as session:
-            return _release_view(note_release(session, bundle, time.time()))
+            return _release_view(keep_release(session, self.releases, bundle, time.time()))
 
     def list_releases(self) -> tuple[ReleaseView, ...]:
         """All releases, the newest first."""
         with self.store.reading() as session:
             rows = session.scalars(select(ReleaseRow).order_by(ReleaseRow.added_at.desc()))
             return tuple(_release_view(row) for row in rows)
+
+    def preview_rollout(self, request: PreviewRequest) -> RolloutPreview:
+        """What a rollout would mean.
+
+        Raises:
+            EdgepackError: No trusted key signed the bundle, or see
+                `edgepack.fleet.rollouts.membership.show_preview`.
+        """
+        bundle = read_head(request.head, self.trusted)
+        with self.store.reading() as session:
+            return membership.show_preview(session, bundle, request.selector, request)
 
     def start_rollout(self, request: RolloutRequest) -> RolloutView:
         """Starts a rollout.
@@ -193,4 +205,4 @@ class Fleet(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _release_view(row: ReleaseRow) -> ReleaseView:
-    return ReleaseView(bundle=bundle_ref(row), size_bytes=row.size_bytes, added_at=row.added_at)
+    return ReleaseView(bundle=row.bundle, size_bytes=row.size_bytes, added_at=row.added_at)

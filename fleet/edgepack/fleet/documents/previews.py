@@ -1,0 +1,65 @@
+"""What a rollout will mean, before it is started: as the API takes and gives it."""
+
+from typing import Literal
+
+import msgspec
+
+from edgepack.fleet.documents.releases import BundleHead
+from edgepack.fleet.documents.rollouts import RolloutSettings, Selector
+from edgepack.wire.messages import BundleRef
+
+Outcome = Literal["adds", "replaces", "nothing", "refused"]
+OUTCOMES: tuple[Outcome, ...] = ("adds", "replaces", "nothing", "refused")
+
+
+class PreviewRequest(RolloutSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A rollout to look at before it is started, and before its bundle is uploaded.
+
+    Attributes:
+        head: What the bundle is.
+        selector: Its devices.
+    """
+
+    head: BundleHead
+    selector: Selector
+
+
+class PreviewPart(msgspec.Struct, frozen=True, kw_only=True):
+    """Devices to which a rollout will mean the same.
+
+    Attributes:
+        outcome: `adds` a model that they do not run, `replaces` the release that they run, means
+            `nothing` to do, or is `refused`.
+        devices: How many.
+        examples: Ids of some of them.
+        because: The reason in a few words; "" where the outcome says it all.
+        runs: What serves on them now; None while nothing of that name does.
+    """
+
+    outcome: Outcome
+    devices: int
+    examples: tuple[str, ...]
+    because: str
+    runs: BundleRef | None
+
+
+class RolloutPreview(msgspec.Struct, frozen=True, kw_only=True):
+    """What a rollout would mean if it were started now.
+
+    Attributes:
+        bundle: What it would roll out.
+        selector: Its devices, in words.
+        waves: Devices in each wave.
+        parts: Its devices by what it means to them; refused ones last.
+        counts: Devices by outcome.
+        refusal: Why it would be refused; "" when it would be started.
+        remedy: What to do instead; "" for nothing.
+    """
+
+    bundle: BundleRef
+    selector: str
+    waves: tuple[int, ...]
+    parts: tuple[PreviewPart, ...]
+    counts: dict[str, int]
+    refusal: str = ""
+    remedy: str = ""

@@ -1,0 +1,182 @@
+"""What a rollout means to each of its devices, before it is started; nothing is changed here."""
+
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from edgepack.errors import FleetError
+from edgepack.fleet.database import devices
+from edgepack.fleet.database.schema import AssignmentRow, DeviceRow, ReleaseRow, RolloutRow
+from edgepack.fleet.documents.previews import OUTCOMES, Outcome, PreviewPart, RolloutPreview
+from edgepack.fleet.documents.releases import full_title
+from edgepack.fleet.documents.rollouts import Selector
+from edgepack.fleet.rollouts.offers import name_of
+from edgepack.fleet.rollouts.waves import WaveStep, divide_devices
+from edgepack.text import counted, natural_order
+from edgepack.wire.messages import BundleRef
+
+MAX_EXAMPLES = 3
+
+
+class Verdict(NamedTuple):
+    """What a rollout means to one device; see `PreviewPart`.
+
+    Attributes:
+        remedy: What to do instead where it is refused.
+    """
+
+    outcome: Outcome
+    because: str = ""
+    runs: BundleRef | None = None
+    remedy: str = ""
+
+
+def preview(
+    session: Session,
+    bundle: BundleRef,
+    rows: Sequence[DeviceRow],
+    selector: Selector,
+    steps: Sequence[WaveStep],
+) -> RolloutPreview:
+    """What rolling a bundle out to devices would mean now.
+
+    Args:
+        session: The transaction.
+        bundle: The bundle; the fleet need not hold it yet.
+        rows: The devices.
+        selector: How they were named.
+        steps: The waves.
+    """
+    by_verdict: dict[Verdict, list[str]] = defaultdict(list)
+    for device, verdict in judge(session, bundle, rows, selector).items():
+        by_verdict[verdict].append(device)
+    parts = sorted(by_verdict.items(), key=lambda part: OUTCOMES.index(part[0].outcome))
+    counts: Counter[str] = Counter()
+    refusal = remedy = ""
+    for verdict, names in parts:
+        counts[verdict.outcome] += len(names)
+        if verdict.outcome == "refused" and not refusal:
+            of_all = f"{len(names)} of {counted(len(rows), 'device')}"
+            refusal = f"{of_all} cannot take {full_title(bundle)}: {verdict.because}"
+            remedy = verdict.remedy
+    waves = Counter(divide_devices({row.id: row.online for row in rows}, steps, "").values())
+    return RolloutPreview(
+        bundle=bundle,
+        selector=str(selector),
+        waves=tuple(waves[index] for index in sorted(waves)),
+        parts=tuple(_part(verdict, names) for verdict, names in parts),
+        counts=dict(counts),
+        refusal=refusal,
+        remedy=remedy,
+    )
+
+
+def _part(verdict: Verdict, names: list[str]) -> PreviewPart:
+    return PreviewPart(
+        outcome=verdict.outcome,
+        devices=len(names),
+        examples=tuple(sorted(names, key=natural_order)[:MAX_EXAMPLES]),
+        because=verdict.because,
+        runs=verdict.runs,
+    )
+
+
+def refuse(found: RolloutPreview) -> None:
+    """Refuses a rollout that cannot be started for all of its devices.
+
+    Raises:
+        FleetError: It cannot.
+    """
+    if found.refusal:
+        part = next(part for part in found.parts if part.outcome == "refused")
+        more = ", …" if part.devices > len(part.examples) else ""
+        raise FleetError(
+            found.refusal,
+            found_in=f"devices {', '.join(part.examples)}{more}",
+            remedy=found.remedy,
+        )
+
+
+def judge(
+    session: Session, bundle: BundleRef, rows: Sequence[DeviceRow], selector: Selector
+) -> dict[str, Verdict]:
+    """What a bundle means to each device, by id.
+
+    1. A device is in one rollout of a model at a time.
+    2. What serves already is nothing to do.
+    3. A device never goes to a lower release counter than it committed, save back.
+    4. Otherwise the bundle replaces what serves, or comes to what is there.
+    """
+    taken = open_rollouts(session, bundle.name)
+    newer = _newer_committed(session, bundle)
+    return {
+        row.id: _judge_one(
+            bundle,
+            devices.running(row, bundle.name),
+            taken.get(row.id),
+            newer.get(row.id),
+            selector,
+        )
+        for row in rows
+    }
+
+
+def _judge_one(
+    bundle: BundleRef,
+    runs: BundleRef | None,
+    taken: RolloutRow | None,
+    newer: BundleRef | None,
+    selector: Selector,
+) -> Verdict:
+    # 1.
+    if taken is not None:
+        name = name_of(taken.number)
+        remedy = f"edgepack rollout status {name}; start this one when that is over"
+        return Verdict("refused", f"in rollout {name}, which is {taken.state}", runs, remedy)
+    # 2.
+    if runs is not None and runs.digest == bundle.digest:
+        return Verdict("nothing", "it serves there already", runs)
+    # 3.
+    if runs is not None and runs.release > bundle.release:
+        because = f"release {bundle.release} is older than release {runs.release} that serves there"
+        way_back = f"edgepack rollout rollback {runs.name}@{runs.version} {selector.as_options()}"
+        return Verdict("refused", because, runs, way_back)
+    if newer is not None:
+        because = (
+            f"release {bundle.release} is older than {full_title(newer)}, once committed there"
+        )
+        number = f"edgepack build --release {newer.release + 1}, or a higher number"
+        return Verdict("refused", because, runs, number)
+    # 4.
+    return Verdict("replaces" if runs is not None else "adds", "", runs)
+
+
+def open_rollouts(session: Session, name: str) -> dict[str, RolloutRow]:
+    """Devices that are in a rollout of a model that is not over, with that rollout."""
+    query = (
+        select(AssignmentRow.device, RolloutRow)
+        .join(RolloutRow, AssignmentRow.rollout == RolloutRow.number)
+        .join(ReleaseRow, RolloutRow.digest == ReleaseRow.digest)
+        .where(RolloutRow.state.in_(("RUNNING", "PAUSED")), ReleaseRow.name == name)
+    )
+    rows = session.execute(query).all()
+    return {device: rollout for device, rollout in rows}  # noqa: C416 (rows are no pairs to mypy)
+
+
+def _newer_committed(session: Session, bundle: BundleRef) -> dict[str, BundleRef]:
+    """The highest release above the bundle's that each device ever committed for this fleet."""
+    query = (
+        select(AssignmentRow.device, ReleaseRow)
+        .join(RolloutRow, AssignmentRow.rollout == RolloutRow.number)
+        .join(ReleaseRow, RolloutRow.digest == ReleaseRow.digest)
+        .where(
+            AssignmentRow.state.in_(("COMMITTED", "RECALLED")),
+            ReleaseRow.name == bundle.name,
+            ReleaseRow.release > bundle.release,
+        )
+        .order_by(ReleaseRow.release)
+    )
+    return {device: release.bundle for device, release in session.execute(query)}

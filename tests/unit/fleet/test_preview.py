@@ -1,0 +1,114 @@
+"""What a rollout means to each device, said before it is started, and what is refused."""
+
+import pytest
+from msgspec.structs import replace
+
+from edgepack.errors import FleetError
+from edgepack.fleet.documents.previews import RolloutPreview
+from edgepack.fleet.documents.releases import full_title, tell_apart
+from edgepack.fleet.documents.rollouts import RolloutSettings, Selector
+from edgepack.fleet.releases.publish import check_identity
+from edgepack.fleet.rollouts import membership
+from edgepack.wire.messages import BundleRef
+from tests.unit.fleet.world import NEW, OLD, World, says
+
+ALL = Selector(kind="all")
+BEFORE = BundleRef(name="digits", version="0.9.0", release=0, digest="00" * 32)
+
+
+def look_ahead(world: World, bundle: BundleRef, *, waves: str = "100%") -> RolloutPreview:
+    with world.store.reading() as session:
+        return membership.show_preview(session, bundle, ALL, RolloutSettings(waves=waves))
+
+
+def test_a_preview_says_what_a_rollout_means_to_whom(world: World) -> None:
+    for number in range(1, 12):
+        world.enroll(f"cam-{number}")
+    for number in range(1, 6):
+        world.hear(f"cam-{number}", says("IDLE", active=OLD))
+    world.hear("cam-6", says("IDLE", active=NEW))
+    found = look_ahead(world, NEW, waves="1,50%,100%")
+    assert found.waves == (1, 5, 5)
+    assert found.counts == {"adds": 5, "replaces": 5, "nothing": 1}
+    assert [(part.outcome, part.examples, part.runs) for part in found.parts] == [
+        ("adds", ("cam-7", "cam-8", "cam-9"), None),
+        ("replaces", ("cam-1", "cam-2", "cam-3"), OLD),
+        ("nothing", ("cam-6",), NEW),
+    ]
+    assert found.refusal == ""
+    with world.store.reading() as session:
+        assert session.connection().exec_driver_sql("SELECT * FROM rollouts").all() == []
+
+
+def test_an_older_release_than_serves_is_refused_and_the_way_back_is_named(world: World) -> None:
+    for name, bundle in (("a", NEW), ("b", OLD)):
+        world.enroll(name)
+        world.hear(name, says("IDLE", active=bundle))
+    assert look_ahead(world, OLD).counts == {"nothing": 1, "refused": 1}
+    with pytest.raises(FleetError) as refusal:
+        world.start(OLD)
+    assert str(refusal.value).splitlines() == [
+        "1 of 2 devices cannot take digits 1.0.0 (010101010101): "
+        "release 1 is older than release 2 that serves there",
+        "  found in: devices a",
+        "  try: edgepack rollout rollback digits@2.0.0 --group g",
+    ]
+
+
+def test_an_older_release_than_was_once_committed_is_refused_with_a_number_that_is_not(
+    world: World,
+) -> None:
+    world.enroll("a")
+    world.start(NEW)
+    world.look()
+    world.hear("a", says("COMMITTED", 1, active=NEW))
+    world.hear("a", says("IDLE", 0, count=2, active=BEFORE))
+    found = look_ahead(world, OLD)
+    assert found.refusal.endswith(
+        "release 1 is older than digits 2.0.0 (020202020202), once committed there"
+    )
+    assert found.remedy == "edgepack build --release 3, or a higher number"
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        (
+            {"release": 3},
+            "the fleet holds another content of digits 2.0.0: digits 2.0.0 (020202020202), "
+            "and this one is digits 2.0.0 (777777777777)",
+        ),
+        (
+            {"version": "2.0.1"},
+            "release 2 of digits is another version's in this fleet: "
+            "digits 2.0.0 (020202020202), and this one is digits 2.0.1 (777777777777)",
+        ),
+    ],
+)
+def test_another_content_under_an_identity_that_is_held_is_refused(
+    world: World, changes: dict[str, object], problem: str
+) -> None:
+    other = replace(NEW, digest="77" * 32, **changes)
+    world.enroll("a")
+    with pytest.raises(FleetError) as refusal:
+        look_ahead(world, other)
+    assert refusal.value.problem == problem
+    with world.store.reading() as session:
+        check_identity(session, NEW)
+        check_identity(session, replace(other, name="letters"))
+
+
+def test_a_rollout_of_another_model_does_not_stand_in_the_way(world: World) -> None:
+    world.enroll("a")
+    world.start(NEW)
+    assert look_ahead(world, NEW).counts == {"refused": 1}
+    letters = BundleRef(name="letters", version="1.0.0", release=1, digest="03" * 32)
+    assert look_ahead(world, letters).counts == {"adds": 1}
+
+
+def test_twelve_digits_stand_where_two_versions_could_be_confused() -> None:
+    other = replace(OLD, digest="33" * 32)
+    assert full_title(OLD) == "digits 1.0.0 (010101010101)"
+    assert tell_apart([OLD, NEW])(OLD) == "digits 1.0.0"
+    assert tell_apart([OLD, NEW, other])(other) == "digits 1.0.0 (333333333333)"
+    assert tell_apart([OLD, NEW, other])(NEW) == "digits 2.0.0"
