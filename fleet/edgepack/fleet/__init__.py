@@ -13,7 +13,12 @@ if TYPE_CHECKING:
     from edgepack.fleet.client.fleet_client import FleetClient
     from edgepack.fleet.documents.devices import DeviceView, EnrolledDevice, ModelView
     from edgepack.fleet.documents.fleet import EventView, FleetInfo
-    from edgepack.fleet.documents.previews import PreviewPart, RolloutPreview
+    from edgepack.fleet.documents.previews import (
+        PreviewPart,
+        RollbackPart,
+        RollbackPreview,
+        RolloutPreview,
+    )
     from edgepack.fleet.documents.releases import ReleaseView
     from edgepack.fleet.documents.rollouts import (
         AssignmentView,
@@ -38,6 +43,8 @@ _MODULES = {
     "LatencyView": "edgepack.fleet.documents.rollouts",
     "PreviewPart": "edgepack.fleet.documents.previews",
     "ReleaseView": "edgepack.fleet.documents.releases",
+    "RollbackPart": "edgepack.fleet.documents.previews",
+    "RollbackPreview": "edgepack.fleet.documents.previews",
     "RolloutPreview": "edgepack.fleet.documents.previews",
     "RolloutSettings": "edgepack.fleet.documents.rollouts",
     "RolloutView": "edgepack.fleet.documents.rollouts",
@@ -57,6 +64,8 @@ __all__ = [
     "ModelView",
     "PreviewPart",
     "ReleaseView",
+    "RollbackPart",
+    "RollbackPreview",
     "RolloutPreview",
     "RolloutSettings",
     "RolloutView",

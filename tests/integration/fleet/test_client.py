@@ -50,13 +50,13 @@ def test_a_program_rolls_a_bundle_out_watches_it_and_takes_it_back(
     assert all(before != after for before, after in pairwise(seen))
     assert running_versions([fleet.device("cam-2")]) == {"2.0.0"}
 
-    taken_back = fleet.abort_rollout(started.rollout, rollback=True)
-    assert taken_back.counts == {"RECALLED": 3}
-    served.wait_until(
-        lambda: running_versions(fleet.devices()) == {"1.0.0"},
-        "all run 1.0.0 again",
-    )
-    assert [view.state for view in fleet.rollouts()] == ["ABORTED", "FINISHED"]
+    (back,) = fleet.rollback(started.rollout, settings=QUICK)
+    *_, last = fleet.watch_rollout(back.rollout)
+    assert (last.state, last.counts) == ("FINISHED", {"COMMITTED": 3})
+    assert last.takes_back == second.bundle
+    models = [model for view in fleet.devices() for model in view.models]
+    assert {model.active.version for model in models if model.active} == {"1.0.0"}
+    assert [view.state for view in fleet.rollouts()] == ["FINISHED", "ABORTED", "FINISHED"]
     told = [event for event in fleet.events(limit=1000) if event.rollout == "r2"]
     of_rollout = [event.to_state for event in told if event.kind == "rollout"]
     assert of_rollout == ["RUNNING", "RUNNING", "RUNNING", "FINISHED", "ABORTED"]
@@ -124,4 +124,5 @@ def test_the_page_of_the_python_api_runs_from_top_to_bottom(
     printed = capsys.readouterr().out
     assert "FINISHED {'COMMITTED': 7}" in printed
     assert "7 of 7 devices are online" in printed
-    assert [view.state for view in names["fleet"].rollouts()] == ["ABORTED", "FINISHED"]
+    states = [view.state for view in names["fleet"].rollouts()]
+    assert states == ["ABORTED", "ABORTED"]

@@ -190,7 +190,29 @@ def test_watch_says_with_its_exit_code_that_a_rollout_paused(
     done = edgepack(fleet, "rollout", "watch", name)
     assert done.returncode == 1
     assert "PAUSED wave 1/2" in done.stdout.splitlines()[-1]
-    assert "ABORTED" in edgepack(fleet, "rollout", "abort", name, "--rollback").stdout
+    assert edgepack(fleet, "rollout", "rollback", name).stdout == f"{name} has ended\n"
+    assert "ABORTED" in edgepack(fleet, "rollout", "status", name).stdout
+
+
+def test_a_release_is_taken_back_on_the_command_line(
+    finished_fleet: Any, make_bundle: MakeBundle
+) -> None:
+    finished_fleet.wait_for(finished_fleet.roll_out(make_bundle("2.0.0", 2)), "FINISHED")
+    words = ("rollout", "rollback", "digits@2.0.0", "--soak", "0.2")
+    lines = edgepack(finished_fleet, *words, "--dry-run").stdout.splitlines()
+    assert lines[0].endswith(") is taken back")
+    assert lines[1].split(maxsplit=3)[:3] == ["goes", "back", "1"]
+    assert lines[1].rstrip().endswith("), 1 wave: sim-1")
+    ahead = json.loads(edgepack(finished_fleet, *words, "--dry-run", "--json").stdout)
+    assert ahead["parts"][0]["to"]["version"] == "1.0.0"
+    done = edgepack(finished_fleet, *words)
+    assert done.stdout.splitlines() == [
+        "r3: digits 1.0.0 goes to 1 device in 1 wave",
+        "edgepack rollout watch r3",
+    ]
+    assert edgepack(finished_fleet, "rollout", "watch", "r3").returncode == 0
+    status = edgepack(finished_fleet, "rollout", "status", "r3").stdout
+    assert "takes digits 2.0.0 back; 1 committed" in status
 
 
 def test_simulate_runs_for_a_while_and_ends_by_itself(serve: Serve) -> None:

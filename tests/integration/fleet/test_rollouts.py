@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from edgepack.errors import FleetError
+from edgepack.fleet.documents.rollouts import RolloutSettings
 
 Serve = Callable[..., Any]
 Simulate = Callable[..., Any]
@@ -88,7 +89,7 @@ def test_a_silent_device_times_out_and_counts_as_failed(
     assert silent.because == "said nothing decisive within 1.5 s"
 
 
-def test_abort_with_rollback_sends_devices_back_to_the_release_before(
+def test_a_rollback_leads_devices_back_to_the_release_before_and_they_confirm_it(
     begin: Serve, simulation: Simulate, make_bundle: MakeBundle
 ) -> None:
     fleet = begin()
@@ -97,10 +98,13 @@ def test_abort_with_rollback_sends_devices_back_to_the_release_before(
     name = fleet.roll_out(make_bundle("2.0.0", 2))
     fleet.wait_for(name, "FINISHED")
     assert versions(fleet) == {"2.0.0"}
-    view = fleet.client.abort_rollout(name, rollback=True)
-    assert view.counts == {"RECALLED": 3}
-    assert {part.because for part in view.assignments} == {"told to run digits 1.0.0 again"}
-    fleet.wait_until(lambda: versions(fleet) == {"1.0.0"}, "all run 1.0.0 again")
+    settings = RolloutSettings(waves="1,100%", soak_s=0.2, deadline_s=30.0)
+    (back,) = fleet.client.rollback(name, settings=settings)
+    assert fleet.wait_for(back.rollout, "FINISHED").counts == {"COMMITTED": 3}
+    assert versions(fleet) == {"1.0.0"}
+    view = fleet.rollout(name)
+    assert (view.state, view.counts) == ("ABORTED", {"RECALLED": 3})
+    assert {part.because for part in view.assignments} == {"goes back in r3"}
 
 
 def test_a_device_that_joins_later_gets_what_its_group_got(

@@ -107,9 +107,7 @@ def test_abort_tells_undecided_devices_to_stay_with_what_they_ran(world: World) 
     name = world.start()
     world.look()
     with world.store.transaction() as session:
-        publications = execution.abort(
-            session, execution.find(session, name), because="x", recall="undecided", now=2.0
-        )
+        publications = execution.abort(session, execution.find(session, name), because="x", now=2.0)
     world.controller.publish(publications)
     last = world.orders("a")[-1]
     assert (last.bundle, last.rollback, last.sequence) == (OLD, True, 2)
@@ -125,9 +123,7 @@ def test_a_late_device_gets_the_newest_rollout_that_was_not_aborted(world: World
     world.hear("a", says("COMMITTED", 1, active=OLD))
     second = world.start(NEW)
     with world.store.transaction() as session:
-        execution.abort(
-            session, execution.find(session, second), because="x", recall="all", now=2.0
-        )
+        execution.abort(session, execution.find(session, second), because="x", now=2.0)
     world.enroll("late")
     assert [d.rollout for d in world.orders("late")] == [first]
     world.enroll("stranger", group="other")

@@ -11,10 +11,16 @@ from edgepack.fleet.database import devices
 from edgepack.fleet.database.schema import ReleaseRow
 from edgepack.fleet.database.store import Store, open_store
 from edgepack.fleet.depot.depot import Depot
-from edgepack.fleet.documents.rollouts import RolloutRequest, RolloutView, Selector
+from edgepack.fleet.documents.rollouts import (
+    RollbackRequest,
+    RolloutRequest,
+    RolloutView,
+    Selector,
+)
 from edgepack.fleet.releases.folder import ReleaseFolder
 from edgepack.fleet.rollouts import execution, membership, status
 from edgepack.fleet.rollouts.offers import name_of
+from edgepack.fleet.rollouts.rollback import rollback
 from edgepack.wire import topics
 from edgepack.wire.histogram import LatencyRecorder
 from edgepack.wire.messages import (
@@ -80,6 +86,14 @@ class World:
         with self.store.transaction() as session:
             return name_of(membership.start(session, request, 1.0).number)
 
+    def take_back(self, what: str, **changes: Any) -> list[str]:
+        request = msgspec.structs.replace(RollbackRequest(what=what, waves="100%"), **changes)
+        with self.store.transaction() as session:
+            started, publications = rollback(session, request, 2.0)
+        self.controller.publish(publications)
+        self.look()
+        return [name_of(rollout.number) for rollout in started]
+
     def hear(self, device: str, message: Message | bytes, kind: topics.UpKind = "reported") -> None:
         payload = message if isinstance(message, bytes) else encode(message)
         self.inbox.receive(topics.up("t", device, kind), payload)
@@ -126,6 +140,7 @@ def says(
     count: int = 1,
     boot: str = "b1",
     active: BundleRef | None = None,
+    previous: BundleRef | None = None,
     online: bool = True,
     because: str = "",
 ) -> Reported:
@@ -135,6 +150,7 @@ def says(
         because=because,
         sequence=sequence,
         active=Active(bundle=active, choice=choice, since=1.0) if active else None,
+        previous=previous,
     )
     return Reported(
         online=online, at=1.0, boot=boot, count=count, sequence=sequence, models={NEW.name: said}

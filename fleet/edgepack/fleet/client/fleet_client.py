@@ -17,9 +17,10 @@ from edgepack.errors import FleetError
 from edgepack.fleet.client.connection import connect
 from edgepack.fleet.documents.devices import DeviceView, EnrolledDevice, Enrollment, EnrollRequest
 from edgepack.fleet.documents.fleet import EventView, FleetInfo
-from edgepack.fleet.documents.previews import PreviewRequest, RolloutPreview
+from edgepack.fleet.documents.previews import PreviewRequest, RollbackPreview, RolloutPreview
 from edgepack.fleet.documents.releases import BundleHead, ReleaseView
 from edgepack.fleet.documents.rollouts import (
+    RollbackRequest,
     RolloutRequest,
     RolloutSettings,
     RolloutView,
@@ -371,12 +372,70 @@ class FleetClient:
         """
         return self._connection.post(_path(rollout, "resume"), RolloutView)
 
-    def abort_rollout(self, rollout: str, *, rollback: bool = False) -> RolloutView:
+    def preview_rollback(
+        self, what: str, to: Selector | None = None, settings: RolloutSettings | None = None
+    ) -> RollbackPreview:
+        """What a rollback would mean if it were started now; changes nothing.
+
+        Args:
+            what: As for `rollback`.
+            to: As for `rollback`.
+            settings: As for `rollback`.
+
+        Returns:
+            How many devices, and which for example, go back to what, and which cannot.
+
+        Raises:
+            FleetError: There is no such rollout or release, or a number makes no sense.
+
+        Example:
+            ```python
+            for part in fleet.preview_rollback("r2").parts:
+                print(part.devices, part.to, part.because)
+            ```
+        """
+        request = _rollback(what, to, settings)
+        return self._connection.post("/v1/rollbacks/preview", RollbackPreview, request)
+
+    def rollback(
+        self, what: str, to: Selector | None = None, settings: RolloutSettings | None = None
+    ) -> tuple[RolloutView, ...]:
+        """Takes a release back: its devices go back to what they ran before it, wave by wave.
+
+        A device goes back to the one release that it keeps for that. A rollout that is under way
+        ends first.
+
+        Args:
+            what: A rollout, such as `r2`, or a release: `NAME@VERSION`, or the first digits of its
+                digest.
+            to: Of the devices that run a release, those that shall go back; all when not given.
+                The devices of a rollout are its own.
+            settings: Waves, soak, deadline and the failures that are let pass.
+
+        Returns:
+            The rollouts that were started: one for each release that devices go back to.
+
+        Raises:
+            FleetError: There is no such rollout or release, no device can go back, or a number
+                makes no sense.
+
+        Example:
+            ```python
+            for rollout in fleet.rollback("r2", settings=RolloutSettings(soak_s=2)):
+                *_, last = fleet.watch_rollout(rollout.rollout)
+                print(last.bundle.version, last.state)
+            ```
+        """
+        request = _rollback(what, to, settings)
+        return self._connection.post("/v1/rollbacks", tuple[RolloutView, ...], request)
+
+    def abort_rollout(self, rollout: str) -> RolloutView:
         """Ends a rollout for good; devices that have not decided keep what they ran before.
+
+        Devices that committed keep what they have: `rollback` takes it back.
 
         Args:
             rollout: Its id, such as `r1`.
-            rollback: Also sends devices that committed back to what they ran before.
 
         Returns:
             The rollout as it stands now.
@@ -386,11 +445,10 @@ class FleetClient:
 
         Example:
             ```python
-            fleet.abort_rollout("r2", rollback=True)
+            fleet.abort_rollout("r1")
             ```
         """
-        recall = "all" if rollback else "undecided"
-        return self._connection.post(_path(rollout, f"abort?recall={recall}"), RolloutView)
+        return self._connection.post(_path(rollout, "abort"), RolloutView)
 
     def events(self, *, after: int = 0, limit: int = 100) -> tuple[EventView, ...]:
         """What happened to devices and rollouts.
@@ -412,6 +470,11 @@ class FleetClient:
             ```
         """
         return self._connection.get("/v1/events", tuple[EventView, ...], after=after, limit=limit)
+
+
+def _rollback(what: str, to: Selector | None, settings: RolloutSettings | None) -> RollbackRequest:
+    chosen = msgspec.structs.asdict(settings or RolloutSettings())
+    return RollbackRequest(what=what, selector=to, **chosen)
 
 
 def _existing(bundle: str | Path) -> Path:

@@ -1,6 +1,7 @@
 """Options that the fleet's commands have in common."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import wraps
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from edgepack.fleet.client.connection import (
     URL_VARIABLE,
 )
 from edgepack.fleet.data_folder import default_root
+from edgepack.fleet.documents.rollouts import RolloutSettings, Selector
 
 data_option = click.option(
     "--data",
@@ -54,3 +56,94 @@ class Share(click.ParamType[float]):
         if not 0 <= number <= 1:
             self.fail(f"{value!r} is not between 0% and 100%", param, ctx)
         return number
+
+
+_DEFAULTS = RolloutSettings()
+_SETTINGS = (
+    click.option(
+        "--waves",
+        default=_DEFAULTS.waves,
+        show_default=True,
+        help="Devices addressed in all after each wave.",
+    ),
+    click.option(
+        "--soak",
+        "soak_s",
+        default=_DEFAULTS.soak_s,
+        show_default=True,
+        help="Seconds a model serves before its commit.",
+    ),
+    click.option(
+        "--deadline",
+        "deadline_s",
+        default=_DEFAULTS.deadline_s,
+        show_default=True,
+        help="Seconds until a device counts as silent.",
+    ),
+    click.option(
+        "--max-failures",
+        "max_failed_share",
+        type=Share(),
+        default=f"{_DEFAULTS.max_failed_share:.0%}",
+        show_default=True,
+        help="Share of failed and silent devices of a wave that is let pass.",
+    ),
+    click.option(
+        "--min-sample",
+        default=_DEFAULTS.min_sample,
+        show_default=True,
+        help="Decided devices before a wave under way is judged.",
+    ),
+    click.option(
+        "--on-breach",
+        type=click.Choice(["pause", "abort"]),
+        default=_DEFAULTS.on_breach,
+        show_default=True,
+        help="What happens when more fail.",
+    ),
+)
+_SELECTOR = (
+    click.option("--group", default="", help="To this group."),
+    click.option("--device", "names", multiple=True, help="To this device; repeatable."),
+    click.option("--all", "everybody", is_flag=True, help="To every device."),
+)
+
+
+def sets(command: Callable[..., None]) -> Callable[..., None]:
+    """Options of every command that starts rollouts; it gets them as `settings`."""
+
+    @wraps(command)
+    def with_settings(**words: Any) -> None:
+        named = {name: words.pop(name) for name in RolloutSettings.__struct_fields__}
+        command(settings=RolloutSettings(**named), **words)
+
+    return _with(_SETTINGS, with_settings)
+
+
+def selects(command: Callable[..., None]) -> Callable[..., None]:
+    """Options that name devices; the command gets them as `to`, None when there are none."""
+
+    @wraps(command)
+    def with_selector(*, group: str, names: tuple[str, ...], everybody: bool, **words: Any) -> None:
+        match bool(group), bool(names), everybody:
+            case False, False, False:
+                to = None
+            case True, False, False:
+                to = Selector(kind="group", group=group)
+            case False, True, False:
+                to = Selector(kind="devices", devices=names)
+            case False, False, True:
+                to = Selector(kind="all")
+            case _:
+                raise click.UsageError("name the devices one way: --group, --device or --all")
+        command(to=to, **words)
+
+    return _with(_SELECTOR, with_selector)
+
+
+def _with(
+    options: Sequence[Callable[..., Callable[..., None]]], command: Callable[..., None]
+) -> Callable[..., None]:
+    for option in reversed(options):
+        command = option(command)
+    return command

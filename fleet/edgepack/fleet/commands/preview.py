@@ -4,7 +4,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from edgepack.fleet.documents.previews import PreviewPart, RolloutPreview
+from edgepack.fleet.documents.previews import PreviewPart, RollbackPreview, RolloutPreview
 from edgepack.fleet.documents.releases import full_title, title
 from edgepack.text import counted
 
@@ -19,10 +19,7 @@ def preview_panel(preview: RolloutPreview) -> RenderableType:
         f"{full_title(preview.bundle)} for {preview.selector}: "
         f"{counted(sum(preview.waves), 'device')} in {waves} ({sizes})"
     )
-    table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
-    table.add_column()
-    table.add_column(justify="right")
-    table.add_column(overflow="fold")
+    table = _table()
     for part in preview.parts:
         table.add_row(
             Text(f"  {part.outcome}", _STYLES.get(part.outcome, "")),
@@ -35,9 +32,39 @@ def preview_panel(preview: RolloutPreview) -> RenderableType:
     return Group(*parts)
 
 
+def rollback_panel(preview: RollbackPreview) -> RenderableType:
+    """The release that is taken back, and what devices go back to."""
+    head = f"{full_title(preview.takes_back)} is taken back"
+    if preview.ends:
+        head += f", and {preview.ends} ends"
+    table = _table()
+    for part in preview.parts:
+        to = f"to {full_title(part.to)}, {counted(part.wave_count, 'wave')}" if part.to else ""
+        table.add_row(
+            Text("  goes back", "cyan") if part.to else Text("  stays", "red"),
+            str(part.devices),
+            Text(f"{to or part.because}: {_names(part.examples, part.devices)}"),
+        )
+    parts: list[RenderableType] = [Text(head), table]
+    if preview.refusal:
+        parts.append(Text(f"refused: {preview.refusal}", "red"))
+    return Group(*parts)
+
+
+def _table() -> Table:
+    table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
+    table.add_column()
+    table.add_column(justify="right")
+    table.add_column(overflow="fold")
+    return table
+
+
+def _names(examples: tuple[str, ...], devices: int) -> str:
+    return ", ".join(examples) + (", …" if devices > len(examples) else "")
+
+
 def _meaning(part: PreviewPart, preview: RolloutPreview) -> str:
-    more = ", …" if part.devices > len(part.examples) else ""
-    names = ", ".join(part.examples) + more
+    names = _names(part.examples, part.devices)
     runs = ""
     if part.outcome == "replaces" and part.runs is not None:
         is_confusing = title(part.runs) == title(preview.bundle)

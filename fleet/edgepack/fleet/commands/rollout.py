@@ -13,21 +13,18 @@ from rich.live import Live
 
 from edgepack.fleet.client.fleet_client import FleetClient
 from edgepack.fleet.commands import show
-from edgepack.fleet.commands.options import Share, asks
-from edgepack.fleet.commands.preview import preview_panel
+from edgepack.fleet.commands.options import asks, selects, sets
+from edgepack.fleet.commands.preview import preview_panel, rollback_panel
 from edgepack.fleet.commands.printing import console, print_result, printable_document
-from edgepack.fleet.documents.previews import RolloutPreview
 from edgepack.fleet.documents.rollouts import RolloutSettings, RolloutView, Selector
 from edgepack.fleet.rollouts.waves import parse_waves
 from edgepack.json_text import json_text
 from edgepack.text import counted
 
-DEFAULTS = RolloutSettings()
-
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
 def rollout() -> None:
-    """Start, watch, pause and abort rollouts.
+    """Start, watch, pause, abort and take back rollouts.
 
     \b
     Example:
@@ -38,61 +35,15 @@ def rollout() -> None:
 
 @rollout.command()
 @click.argument("bundle", type=click.Path(path_type=Path))
-@click.option("--group", default="", help="To this group.")
-@click.option("--device", "names", multiple=True, help="To this device; repeatable.")
-@click.option("--all", "everybody", is_flag=True, help="To every device.")
-@click.option(
-    "--waves",
-    default=DEFAULTS.waves,
-    show_default=True,
-    help="Devices addressed in all after each wave.",
-)
-@click.option(
-    "--soak",
-    default=DEFAULTS.soak_s,
-    show_default=True,
-    help="Seconds a model serves before its commit.",
-)
-@click.option(
-    "--deadline",
-    default=DEFAULTS.deadline_s,
-    show_default=True,
-    help="Seconds until a device counts as silent.",
-)
-@click.option(
-    "--max-failures",
-    type=Share(),
-    default=f"{DEFAULTS.max_failed_share:.0%}",
-    show_default=True,
-    help="Share of failed and silent devices of a wave that is let pass.",
-)
-@click.option(
-    "--min-sample",
-    default=DEFAULTS.min_sample,
-    show_default=True,
-    help="Decided devices before a wave under way is judged.",
-)
-@click.option(
-    "--on-breach",
-    type=click.Choice(["pause", "abort"]),
-    default=DEFAULTS.on_breach,
-    show_default=True,
-    help="What happens when more fail.",
-)
+@selects
+@sets
 @click.option("--dry-run", is_flag=True, help="Only say what it would mean.")
 @click.option("-y", "--yes", is_flag=True, help="Start it without asking.")
 @asks
 def start(
     bundle: Path,
-    group: str,
-    names: tuple[str, ...],
-    everybody: bool,
-    waves: str,
-    soak: float,
-    deadline: float,
-    max_failures: float,
-    min_sample: int,
-    on_breach: Any,
+    to: Selector | None,
+    settings: RolloutSettings,
     dry_run: bool,
     yes: bool,
     data: Path,
@@ -110,30 +61,68 @@ def start(
       edgepack rollout start model-1.2.0.edgepack --group cameras
       edgepack rollout start model-1.2.0.edgepack --device cam-7 --soak 60
     """
-    to = _selector(group, names, everybody)
-    parse_waves(waves)
+    if to is None:
+        raise click.UsageError("name the devices: one of --group, --device, --all")
+    parse_waves(settings.waves)
     client = FleetClient(url, data=data)
-    settings = RolloutSettings(
-        waves=waves,
-        soak_s=soak,
-        deadline_s=deadline,
-        max_failed_share=max_failures,
-        min_sample=min_sample,
-        on_breach=on_breach,
-    )
     preview = client.preview_rollout(bundle, to, settings)
     if dry_run:
         print_result(preview, as_json, preview_panel)
         sys.exit(1 if preview.refusal else 0)
     if not preview.refusal:
-        agree(preview, yes)
+        agree(preview_panel(printable_document(preview)), yes)
     view = client.start_rollout(client.publish(bundle), to, settings)
     print_result(view, as_json, _started)
 
 
-def agree(preview: RolloutPreview, yes: bool) -> None:
+@rollout.command()
+@click.argument("what", metavar="ROLLOUT|RELEASE")
+@selects
+@sets
+@click.option("--dry-run", is_flag=True, help="Only say what it would mean.")
+@click.option("-y", "--yes", is_flag=True, help="Start it without asking.")
+@asks
+def rollback(
+    what: str,
+    to: Selector | None,
+    settings: RolloutSettings,
+    dry_run: bool,
+    yes: bool,
+    data: Path,
+    url: str,
+    as_json: bool,
+) -> None:
+    """Take a release back: its devices go back to what they ran before it, wave by wave.
+
+    Named is what is taken back: a rollout, which ends if it is under way, or a release as
+    NAME@VERSION or the first digits of its digest. Each release that devices go back to is a
+    rollout of its own, which the devices confirm. All at once: --waves 100%.
+
+    \b
+    Example:
+      edgepack rollout rollback r2 --dry-run
+      edgepack rollout rollback r2
+      edgepack rollout rollback model@1.2.0 --group cameras --waves 100%
+    """
+    parse_waves(settings.waves)
+    client = FleetClient(url, data=data)
+    preview = client.preview_rollback(what, to, settings)
+    if dry_run:
+        print_result(preview, as_json, rollback_panel)
+        sys.exit(1 if preview.refusal else 0)
+    if not preview.refusal:
+        agree(rollback_panel(printable_document(preview)), yes)
+    views = client.rollback(what, to, settings)
+    print_result(
+        views,
+        as_json,
+        lambda shown: "\n".join(map(_started, shown)) or f"{preview.ends} has ended",
+    )
+
+
+def agree(shown: RenderableType, yes: bool) -> None:
     """Shows on stderr what a rollout will mean and, at a terminal, asks whether it shall start."""
-    console(stderr=True).print(preview_panel(printable_document(preview)))
+    console(stderr=True).print(shown)
     if not yes and sys.stdin.isatty():
         click.confirm("Start it?", abort=True, err=True)
 
@@ -144,14 +133,6 @@ def _started(view: RolloutView) -> str:
         f"{view.rollout}: {view.bundle.name} {view.bundle.version} goes to {devices} in {waves}\n"
         f"edgepack rollout watch {view.rollout}"
     )
-
-
-def _selector(group: str, names: tuple[str, ...], everybody: bool) -> Selector:
-    if sum((bool(group), bool(names), everybody)) != 1:
-        raise click.UsageError("name the devices: one of --group, --device, --all")
-    if group:
-        return Selector(kind="group", group=group)
-    return Selector(kind="all") if everybody else Selector(kind="devices", devices=names)
 
 
 @rollout.command("list")
@@ -252,16 +233,15 @@ def resume(name: str, data: Path, url: str, as_json: bool) -> None:
 
 @rollout.command()
 @click.argument("name", metavar="ROLLOUT")
-@click.option(
-    "--rollback", is_flag=True, help="Also send devices that committed back to what they ran."
-)
 @asks
-def abort(name: str, rollback: bool, data: Path, url: str, as_json: bool) -> None:
+def abort(name: str, data: Path, url: str, as_json: bool) -> None:
     """End a rollout; devices that have not decided keep what they ran before.
+
+    Devices that committed keep what they have; `rollout rollback` takes it back.
 
     \b
     Example:
-      edgepack rollout abort r1 --rollback
+      edgepack rollout abort r1
     """
-    view = FleetClient(url, data=data).abort_rollout(name, rollback=rollback)
+    view = FleetClient(url, data=data).abort_rollout(name)
     print_result(view, as_json, show.rollout_panel)

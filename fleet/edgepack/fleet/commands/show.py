@@ -9,7 +9,7 @@ from rich.text import Text
 
 from edgepack.fleet.documents.devices import DeviceView, ModelView
 from edgepack.fleet.documents.fleet import EventView, FleetInfo
-from edgepack.fleet.documents.releases import ReleaseView, tell_apart
+from edgepack.fleet.documents.releases import ReleaseView, tell_apart, title
 from edgepack.fleet.documents.rollouts import AssignmentView, LatencyView, RolloutView
 from edgepack.text import counted
 from edgepack.wire.messages import BundleRef
@@ -167,6 +167,7 @@ def rollout_panel(rollout: RolloutView) -> RenderableType:
         f"{rollout.bundle.name} {rollout.bundle.version} for {rollout.selector}: ",
         styled(rollout.state),
         f", wave {rollout.wave} of {rollout.wave_count} ({rollout.waves})\n",
+        f"takes {title(rollout.takes_back)} back; " if rollout.takes_back else "",
         f"{counts_line(rollout)}; {rollout.because}",
     )
     parts: list[RenderableType] = [head, _assignments_table(rollout.assignments)]

@@ -185,6 +185,13 @@ def running(row: DeviceRow, name: str) -> BundleRef | None:
     return said.active.bundle if said and said.active else None
 
 
+def kept_for_rollback(row: DeviceRow, name: str) -> BundleRef | None:
+    """The one older release of a model that a device would go back to, as it last said."""
+    reported = last_report(row)
+    said = reported.models.get(name) if reported else None
+    return said.previous if said else None
+
+
 def simulated_providers(reported: Reported | None) -> frozenset[str]:
     """The providers that only simulate their hardware on a device, by what it said."""
     facts = reported.facts if reported else None

@@ -15,6 +15,7 @@ from sqlalchemy import (
     TypeDecorator,
     UniqueConstraint,
     false,
+    text,
 )
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
@@ -108,7 +109,10 @@ class ReleaseRow(Base):
 
 
 class RolloutRow(Base):
-    """A rollout; `selector` is an encoded `Selector`, `waves` what a person wrote."""
+    """A rollout; `selector` is an encoded `Selector`, `waves` what a person wrote.
+
+    `takes_back` is the digest of the release that its devices leave, when it is a rollback.
+    """
 
     __tablename__ = "rollouts"
     number: Mapped[int] = mapped_column(primary_key=True, autoincrement=True)
@@ -127,6 +131,7 @@ class RolloutRow(Base):
     because: Mapped[str] = mapped_column(StoredLongText)
     started_at: Mapped[float]
     changed_at: Mapped[float]
+    takes_back: Mapped[str] = mapped_column(server_default=text("''"))
 
 
 class AssignmentRow(Base):

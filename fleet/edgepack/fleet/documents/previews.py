@@ -1,4 +1,4 @@
-"""What a rollout will mean, before it is started: as the API takes and gives it."""
+"""What a rollout or a rollback will mean, before it is started: as the API takes and gives it."""
 
 from typing import Literal
 
@@ -63,3 +63,37 @@ class RolloutPreview(msgspec.Struct, frozen=True, kw_only=True):
     counts: dict[str, int]
     refusal: str = ""
     remedy: str = ""
+
+
+class RollbackPart(msgspec.Struct, frozen=True, kw_only=True):
+    """Devices to which a rollback will mean the same.
+
+    Attributes:
+        to: The release that they go back to; None when they cannot.
+        devices: How many.
+        wave_count: In how many waves; 0 when they cannot.
+        examples: Ids of some of them.
+        because: Why they cannot; "" when they can.
+    """
+
+    to: BundleRef | None
+    devices: int
+    wave_count: int
+    examples: tuple[str, ...]
+    because: str
+
+
+class RollbackPreview(msgspec.Struct, frozen=True, kw_only=True):
+    """What a rollback would mean if it were started now.
+
+    Attributes:
+        takes_back: The release that devices leave.
+        ends: Id of the rollout that ends with it; "" for none.
+        parts: The devices that committed that release, by what they go back to.
+        refusal: Why it would be refused; "" when it would be started.
+    """
+
+    takes_back: BundleRef
+    ends: str
+    parts: tuple[RollbackPart, ...]
+    refusal: str = ""

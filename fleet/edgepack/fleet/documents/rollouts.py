@@ -10,6 +10,9 @@ OnBreach = Literal["pause", "abort"]
 """What happens to a rollout when too many devices failed."""
 
 
+_MAX_NAMED = 5
+
+
 class Selector(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Which devices a rollout is for.
 
@@ -26,7 +29,10 @@ class Selector(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     def __str__(self) -> str:
         if self.kind == "group":
             return f"group {self.group}"
-        return "all devices" if self.kind == "all" else f"devices {', '.join(self.devices)}"
+        if self.kind == "all":
+            return "all devices"
+        more = f" and {len(self.devices) - _MAX_NAMED} more" * (len(self.devices) > _MAX_NAMED)
+        return f"devices {', '.join(self.devices[:_MAX_NAMED])}{more}"
 
     def as_options(self) -> str:
         """The same as options of a command."""
@@ -69,6 +75,19 @@ class RolloutRequest(RolloutSettings, frozen=True, kw_only=True, forbid_unknown_
 
     digest: str
     selector: Selector
+
+
+class RollbackRequest(RolloutSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A release to take back.
+
+    Attributes:
+        what: A rollout, such as `r2`, or a release: `NAME@VERSION`, or the first digits of its
+            digest.
+        selector: Of the devices that run a release, those that shall go back; None means all.
+    """
+
+    what: str
+    selector: Selector | None = None
 
 
 class AssignmentView(msgspec.Struct, frozen=True, kw_only=True):
@@ -140,6 +159,7 @@ class RolloutView(msgspec.Struct, frozen=True, kw_only=True):
         started_at, changed_at: When it was started and last changed its state or wave, seconds
             since the epoch (UTC).
         soak_s, deadline_s, max_failed_share, min_sample, on_breach: See `RolloutSettings`.
+        takes_back: The release that its devices leave, when it is a rollback; None otherwise.
         counts: Devices by the state of their part.
         assignments: Every device's part, by wave and id; empty in a list of rollouts.
         latency: What its release's real inferences took; empty in a list of rollouts.
@@ -161,5 +181,6 @@ class RolloutView(msgspec.Struct, frozen=True, kw_only=True):
     min_sample: int
     on_breach: str
     counts: dict[str, int]
+    takes_back: BundleRef | None = None
     assignments: tuple[AssignmentView, ...] = ()
     latency: tuple[LatencyView, ...] = ()

@@ -75,7 +75,7 @@ def _carry_out(
                 record_change(session, rollout, rollout.state, because, now)
             return tuple(offer(session, rollout, rows[name], now) for name in names)
         case rules.Breach(action="abort", because=because):
-            return abort(session, rollout, because=because, recall="undecided", now=now)
+            return abort(session, rollout, because=because, now=now)
         case rules.Breach(because=because):
             _change(session, rollout, "breach", because, now)
         case rules.Finish(because=because):
@@ -105,18 +105,12 @@ def resume(session: Session, rollout: RolloutRow, now: float) -> None:
 
 
 def abort(
-    session: Session, rollout: RolloutRow, *, because: str, recall: str, now: float
+    session: Session, rollout: RolloutRow, *, because: str, now: float
 ) -> tuple[Publication, ...]:
     """Ends a rollout for good.
 
-    Devices that have not decided are told to stay with the release that they ran before.
-
-    Args:
-        session: The transaction.
-        rollout: Which.
-        because: Why.
-        recall: `undecided`, or `all`: devices that committed go back to the release before, too.
-        now: Seconds since the epoch.
+    Devices that have not decided are told to stay with the release that they ran before; those
+    that committed keep what they have.
     """
     _change(session, rollout, "abort", because, now)
     publications = []
@@ -124,9 +118,7 @@ def abort(
         if row.state == "WAITING":
             row.state, row.decided_at = "WITHDRAWN", now
         elif row.state in rules.UNDECIDED or row.state == "SILENT":
-            publications.append(send_back(session, rollout, row, "WITHDRAWN", now))
-        elif row.state == "COMMITTED" and recall == "all":
-            publications.append(send_back(session, rollout, row, "RECALLED", now))
+            publications.append(send_back(session, rollout, row, now))
     return tuple(publications)
 
 
@@ -146,17 +138,20 @@ def _note_model(session: Session, device: DeviceRow, said: ReportedModel, now: f
     # What was withdrawn or decided stays so; only a silent device may still speak up.
     if row is None or (row.state not in rules.UNDECIDED and row.state != "SILENT"):
         return
+    rollout = session.get_one(RolloutRow, row.rollout)
     meaning = rules.MEANING.get(said.state)
-    if meaning is None and said.state == "IDLE" and said.active is not None:
-        rollout = session.get_one(RolloutRow, row.rollout)
-        if said.active.bundle.digest == rollout.digest:
-            meaning = "COMMITTED"
+    serves = said.active is not None and said.active.bundle.digest == rollout.digest
+    if meaning is None and said.state == "IDLE" and serves:
+        meaning = "COMMITTED"
     if meaning is None or (meaning == "WORKING" and row.state == "SILENT"):
         return
     row.state = meaning
     row.because = said.because[: records.MAX_TEXT]
     if meaning in rules.DECIDED:
         row.decided_at = now
+    if meaning == "COMMITTED" and rollout.state == "FINISHED":  # a late one: what was said changes
+        parts = [_assignment(part) for part in _assignments(session, rollout)]
+        rollout.because, rollout.changed_at = rules.tell_outcome(parts), now
 
 
 def _change(

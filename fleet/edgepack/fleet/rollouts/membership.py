@@ -36,9 +36,9 @@ def show_preview(
             content under the bundle's name and version or release counter.
     """
     steps = parse_waves(settings.waves)
-    _check_numbers(settings)
+    check_numbers(settings)
     check_identity(session, bundle)
-    return preview(session, bundle, _selected(session, selector), selector, steps)
+    return preview(session, bundle, select_devices(session, selector), selector, steps)
 
 
 def start(session: Session, request: RolloutRequest, now: float) -> RolloutRow:
@@ -49,34 +49,49 @@ def start(session: Session, request: RolloutRequest, now: float) -> RolloutRow:
             one of them cannot take the release (see `preview.judge`).
     """
     steps = parse_waves(request.waves)
-    _check_numbers(request)
+    check_numbers(request)
     release = session.get(ReleaseRow, request.digest)
     if release is None:
         raise FleetError(
             f"no release has digest {request.digest}",
             remedy="edgepack rollout start BUNDLE uploads it",
         )
-    rows = _selected(session, request.selector)
+    rows = select_devices(session, request.selector)
     refuse(preview(session, release.bundle, rows, request.selector, steps))
+    return begin(session, release, rows, selector=request.selector, settings=request, now=now)
+
+
+def begin(
+    session: Session,
+    release: ReleaseRow,
+    rows: Sequence[DeviceRow],
+    *,
+    selector: Selector,
+    settings: RolloutSettings,
+    takes_back: ReleaseRow | None = None,
+    now: float,
+) -> RolloutRow:
+    """Makes a rollout for devices that can take it, and puts them into waves."""
     rollout = RolloutRow(
         digest=release.digest,
-        selector=msgspec.json.encode(request.selector).decode(),
-        waves=request.waves,
+        selector=msgspec.json.encode(selector).decode(),
+        waves=settings.waves,
         wave_count=0,
-        soak_s=request.soak_s,
-        deadline_s=request.deadline_s,
-        max_failed_share=request.max_failed_share,
-        min_sample=request.min_sample,
-        on_breach=request.on_breach,
+        soak_s=settings.soak_s,
+        deadline_s=settings.deadline_s,
+        max_failed_share=settings.max_failed_share,
+        min_sample=settings.min_sample,
+        on_breach=settings.on_breach,
         state="RUNNING",
-        because=f"started for {request.selector}",
+        because=f"started for {selector}",
         started_at=now,
         changed_at=now,
+        takes_back=takes_back.digest if takes_back else "",
     )
     session.add(rollout)
     session.flush()
     online = {row.id: row.online for row in rows}
-    waves = divide_devices(online, steps, name_of(rollout.number))
+    waves = divide_devices(online, parse_waves(settings.waves), name_of(rollout.number))
     rollout.wave_count = max(waves.values()) + 1
     for device, wave in waves.items():
         session.add(
@@ -87,7 +102,12 @@ def start(session: Session, request: RolloutRequest, now: float) -> RolloutRow:
     return rollout
 
 
-def _check_numbers(request: RolloutSettings) -> None:
+def check_numbers(request: RolloutSettings) -> None:
+    """Refuses settings that make no sense.
+
+    Raises:
+        FleetError: They do not.
+    """
     problem = remedy = ""
     if not 0 <= request.max_failed_share <= 1:
         problem, remedy = "the greatest share of failures is 0% to 100%", "--max-failures 10%"
@@ -103,7 +123,12 @@ def _check_numbers(request: RolloutSettings) -> None:
         raise FleetError(problem, remedy=remedy)
 
 
-def _selected(session: Session, selector: Selector) -> Sequence[DeviceRow]:
+def select_devices(session: Session, selector: Selector) -> Sequence[DeviceRow]:
+    """The devices that a selector means now.
+
+    Raises:
+        FleetError: There are none, or one that is named is not enrolled.
+    """
     if selector.kind == "devices":
         return devices.find_devices(session, tuple(dict.fromkeys(selector.devices)))
     query = select(DeviceRow)

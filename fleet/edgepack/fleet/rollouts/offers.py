@@ -25,15 +25,16 @@ def offer(session: Session, rollout: RolloutRow, row: AssignmentRow, now: float)
     row.state, row.offered_at = "OFFERED", now
     row.sequence = devices.next_sequence(device)
     row.before_digest = before.digest if before else ""
-    return devices.tell(device, release.name, _order(rollout, release, row.sequence, now), now)
+    order = _order(rollout, release, row.sequence, now)
+    if rollout.takes_back:
+        order = msgspec.structs.replace(order, rollback=True)
+    return devices.tell(device, release.name, order, now)
 
 
-def send_back(
-    session: Session, rollout: RolloutRow, row: AssignmentRow, state: str, now: float
-) -> Publication:
+def send_back(session: Session, rollout: RolloutRow, row: AssignmentRow, now: float) -> Publication:
     """Tells a device to be what it was before the rollout, if the fleet holds that release."""
     device = session.get_one(DeviceRow, row.device)
-    row.state, row.decided_at = state, now
+    row.state, row.decided_at = "WITHDRAWN", now
     before = session.get(ReleaseRow, row.before_digest) if row.before_digest else None
     if before is None or before.digest == rollout.digest:
         row.because = "the fleet holds no release that the device ran before; it keeps what it has"

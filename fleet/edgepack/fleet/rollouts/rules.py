@@ -32,6 +32,7 @@ TRANSITIONS: dict[tuple[RolloutState, RolloutEvent], RolloutState] = {
     ("RUNNING", "breach"): "PAUSED",
     ("RUNNING", "finish"): "FINISHED",
     ("RUNNING", "abort"): "ABORTED",
+    ("PAUSED", "finish"): "FINISHED",  # late devices have committed after all
     ("PAUSED", "resume"): "RUNNING",
     ("PAUSED", "abort"): "ABORTED",
     ("FINISHED", "abort"): "ABORTED",  # taken back afterwards; devices that join get it no more
@@ -152,7 +153,8 @@ def decide(rollout: Rollout, assignments: Sequence[Assignment], now: float) -> t
     """What to do now.
 
     1. Devices past their deadline are silent; this holds while the rollout is paused, too.
-    2. A rollout that does not run does nothing else.
+    2. When all of its devices have committed it is finished, whatever it was stopped for.
+       A rollout that does not run does nothing else.
     3. Too many failures in the current wave stop it, before anything new is offered.
     4. Devices that joined a wave that has begun are offered the release.
     5. When everybody addressed has decided, the next wave begins, or the rollout is finished.
@@ -176,6 +178,8 @@ def decide(rollout: Rollout, assignments: Sequence[Assignment], now: float) -> t
             for a in assignments
         ]
     # 2.
+    if rollout.state in ("RUNNING", "PAUSED") and _have_all_committed(assignments):
+        return (*decisions, Finish(because=tell_outcome(assignments)))
     if rollout.state != "RUNNING":
         return tuple(decisions)
     # 3.
@@ -193,13 +197,17 @@ def decide(rollout: Rollout, assignments: Sequence[Assignment], now: float) -> t
         wave = rollout.wave + 1
         following = tuple(a.device for a in assignments if a.state == "WAITING" and a.wave == wave)
         return (*decisions, Offer(wave=wave, devices=following))
+    return (*decisions, Finish(because=tell_outcome(assignments)))
+
+
+def tell_outcome(assignments: Sequence[Assignment]) -> str:
+    """What a rollout has come to, in one sentence."""
     failed = sum(a.state in FAILURES for a in assignments)
     done = sum(a.state == "COMMITTED" for a in assignments)
-    because = (
+    return (
         f"{done} of {counted(len(assignments), 'device')} committed, "
         f"{failed} failed or stayed silent"
     )
-    return (*decisions, Finish(because=because))
 
 
 def judge(rollout: Rollout, assignments: Sequence[Assignment]) -> Breach | None:
@@ -218,6 +226,11 @@ def judge(rollout: Rollout, assignments: Sequence[Assignment]) -> Breach | None:
         f"or stayed silent ({failed / len(decided):.0%}), more than {rule.max_failed_share:.0%}"
     )
     return Breach(action=rule.on_breach, because=because)
+
+
+def _have_all_committed(assignments: Sequence[Assignment]) -> bool:
+    states = {a.state for a in assignments} - {"WITHDRAWN", "RECALLED"}
+    return states == {"COMMITTED"}
 
 
 def _is_late(assignment: Assignment, deadline_s: float, now: float) -> bool:

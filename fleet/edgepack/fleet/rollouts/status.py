@@ -38,6 +38,7 @@ def show_rollout(session: Session, rollout: RolloutRow) -> RolloutView:
 
 def _view(session: Session, row: RolloutRow) -> RolloutView:
     parts = session.scalars(select(AssignmentRow).where(AssignmentRow.rollout == row.number)).all()
+    taken_back = session.get(ReleaseRow, row.takes_back) if row.takes_back else None
     return RolloutView(
         rollout=name_of(row.number),
         bundle=session.get_one(ReleaseRow, row.digest).bundle,
@@ -54,6 +55,7 @@ def _view(session: Session, row: RolloutRow) -> RolloutView:
         max_failed_share=row.max_failed_share,
         min_sample=row.min_sample,
         on_breach=row.on_breach,
+        takes_back=taken_back.bundle if taken_back else None,
         counts=dict(Counter(part.state for part in parts)),
     )
 

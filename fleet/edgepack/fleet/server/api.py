@@ -20,7 +20,7 @@ from edgepack.errors import EdgepackError, FleetError
 from edgepack.fleet.documents.devices import EnrollRequest
 from edgepack.fleet.documents.fleet import Refusal
 from edgepack.fleet.documents.previews import PreviewRequest
-from edgepack.fleet.documents.rollouts import RolloutRequest
+from edgepack.fleet.documents.rollouts import RollbackRequest, RolloutRequest
 from edgepack.fleet.server.fleet import Fleet
 
 log = logging.getLogger(__name__)
@@ -31,7 +31,7 @@ MAX_HEAD_BYTES = MAX_BODY_BYTES + (MAX_MANIFEST_BYTES + MAX_SIGNATURE_BYTES) * 4
 MAX_EVENTS = 1000
 
 Endpoint = Callable[[Request], Awaitable[Response]]
-T = TypeVar("T", EnrollRequest, PreviewRequest, RolloutRequest)
+T = TypeVar("T", EnrollRequest, PreviewRequest, RollbackRequest, RolloutRequest)
 
 
 def make_app(fleet: Fleet, token: str) -> Starlette:
@@ -89,11 +89,14 @@ def make_app(fleet: Fleet, token: str) -> Starlette:
         return _json(await run_in_threadpool(fleet.resume, request.path_params["name"]))
 
     async def abort(request: Request) -> Response:
-        recall = request.query_params.get("recall", "undecided")
-        if recall not in ("undecided", "all"):
-            raise FleetError(f"recall is 'undecided' or 'all', not {recall!r}")
-        name = request.path_params["name"]
-        return _json(await run_in_threadpool(fleet.abort, name, recall))
+        return _json(await run_in_threadpool(fleet.abort, request.path_params["name"]))
+
+    async def preview_rollback(request: Request) -> Response:
+        asked = await _read(request, RollbackRequest)
+        return _json(await run_in_threadpool(fleet.preview_rollback, asked))
+
+    async def rollback(request: Request) -> Response:
+        return _json(await run_in_threadpool(fleet.rollback, await _read(request, RollbackRequest)))
 
     async def events(request: Request) -> Response:
         after = _number(request.query_params.get("after", "0"), "after")
@@ -118,6 +121,8 @@ def make_app(fleet: Fleet, token: str) -> Starlette:
             route("/v1/rollouts/{name}/pause", pause, "POST"),
             route("/v1/rollouts/{name}/resume", resume, "POST"),
             route("/v1/rollouts/{name}/abort", abort, "POST"),
+            route("/v1/rollbacks", rollback, "POST"),
+            route("/v1/rollbacks/preview", preview_rollback, "POST"),
             route("/v1/events", events, "GET"),
         ]
     )

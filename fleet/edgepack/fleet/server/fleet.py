@@ -21,13 +21,14 @@ from edgepack.fleet.database.store import Store
 from edgepack.fleet.depot.depot import Depot
 from edgepack.fleet.documents.devices import DeviceView, Enrollment, EnrollRequest
 from edgepack.fleet.documents.fleet import EventView, FleetInfo
-from edgepack.fleet.documents.previews import PreviewRequest, RolloutPreview
+from edgepack.fleet.documents.previews import PreviewRequest, RollbackPreview, RolloutPreview
 from edgepack.fleet.documents.releases import ReleaseView
-from edgepack.fleet.documents.rollouts import RolloutRequest, RolloutView
+from edgepack.fleet.documents.rollouts import RollbackRequest, RolloutRequest, RolloutView
 from edgepack.fleet.enrolment.authority import Authority
 from edgepack.fleet.releases.folder import ReleaseFolder
 from edgepack.fleet.releases.publish import keep_release, read_head, verify_upload
 from edgepack.fleet.rollouts import execution, membership, status
+from edgepack.fleet.rollouts.rollback import rollback, show_rollback
 
 UPLOAD_RESERVE_BYTES = 256 * 1024 * 1024
 
@@ -187,12 +188,34 @@ class Fleet(msgspec.Struct, frozen=True, kw_only=True):
         self.inbox.wake()
         return view
 
-    def abort(self, name: str, recall: str) -> RolloutView:
-        """Ends a rollout; `recall` as in `edgepack.fleet.rollouts.execution.abort`."""
+    def preview_rollback(self, request: RollbackRequest) -> RollbackPreview:
+        """What a rollback would mean.
+
+        Raises:
+            FleetError: See `edgepack.fleet.rollouts.rollback.show_rollback`.
+        """
+        with self.store.reading() as session:
+            return show_rollback(session, request)
+
+    def rollback(self, request: RollbackRequest) -> tuple[RolloutView, ...]:
+        """Takes a release back.
+
+        Raises:
+            FleetError: See `edgepack.fleet.rollouts.rollback.rollback`.
+        """
+        with self.store.transaction() as session:
+            started, publications = rollback(session, request, time.time())
+            views = tuple(status.show_rollout(session, rollout) for rollout in started)
+        self.controller.publish(publications)
+        self.inbox.wake()
+        return views
+
+    def abort(self, name: str) -> RolloutView:
+        """Ends a rollout."""
         with self.store.transaction() as session:
             rollout = execution.find(session, name)
             publications = execution.abort(
-                session, rollout, because="aborted by a person", recall=recall, now=time.time()
+                session, rollout, because="aborted by a person", now=time.time()
             )
             view = status.show_rollout(session, rollout)
         self.controller.publish(publications)

@@ -77,6 +77,7 @@ class SimulatedModel:
         )
         self._held: set[str] = set()
         self._active: Active | None = None
+        self._previous: BundleRef | None = None
         self._next_at: float | None = None
         self._told_at = 0.0
 
@@ -137,6 +138,7 @@ class SimulatedModel:
             rollout=order.rollout if order else "",
             target=order.bundle if isinstance(order, RunModel) else None,
             active=self._active,
+            previous=self._previous,
         )
 
     def tell_latency(self) -> None:
@@ -186,6 +188,8 @@ class SimulatedModel:
             because="simulated",
             is_fallback=False,
         )
+        if self._active is not None and self._active.bundle != bundle:
+            self._previous = self._active.bundle
         self._active = Active(bundle=bundle, choice=choice, since=self._clock())
         self._held.add(bundle.digest)
 

@@ -1,0 +1,215 @@
+"""Taking a release back: rollouts that lead its devices to what each of them ran before.
+
+A device goes back to the one release that it keeps for that, and to no other. So the devices are
+divided by it, and each release that some of them go back to gets a rollout of its own, with waves,
+soak and thresholds; the devices confirm it as they confirm any other.
+"""
+
+import re
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from edgepack.errors import FleetError
+from edgepack.fleet.database import devices
+from edgepack.fleet.database.devices import Publication
+from edgepack.fleet.database.schema import AssignmentRow, DeviceRow, ReleaseRow, RolloutRow
+from edgepack.fleet.documents.previews import RollbackPart, RollbackPreview
+from edgepack.fleet.documents.releases import full_title, title
+from edgepack.fleet.documents.rollouts import RollbackRequest, Selector
+from edgepack.fleet.releases.find import find_release
+from edgepack.fleet.rollouts import execution, membership
+from edgepack.fleet.rollouts.offers import name_of
+from edgepack.fleet.rollouts.preview import MAX_EXAMPLES, open_rollouts
+from edgepack.fleet.rollouts.waves import divide_devices, parse_waves
+from edgepack.text import natural_order
+from edgepack.wire.messages import BundleRef
+
+_ROLLOUT = re.compile(r"r\d+")
+
+
+class Plan(NamedTuple):
+    """What taking a release back means.
+
+    Attributes:
+        release: The release that is taken back.
+        ended: The rollout that ends with it; None when a release was named.
+        going: By digest of the release that they go back to: the devices.
+        staying: By the reason why they cannot go back: the devices.
+    """
+
+    release: ReleaseRow
+    ended: RolloutRow | None
+    going: dict[str, list[DeviceRow]]
+    staying: dict[str, list[DeviceRow]]
+
+
+def show_rollback(session: Session, request: RollbackRequest) -> RollbackPreview:
+    """What a rollback would mean if it were started now.
+
+    Raises:
+        FleetError: There is no such rollout or release, or a number makes no sense.
+    """
+    steps = parse_waves(request.waves)
+    membership.check_numbers(request)
+    plan = _plan(session, request)
+    parts = []
+    for digest, rows in plan.going.items():
+        waves = divide_devices({row.id: row.online for row in rows}, steps, "").values()
+        to = session.get_one(ReleaseRow, digest).bundle
+        parts.append(_part(rows, to=to, wave_count=max(waves) + 1))
+    parts += [_part(rows, because=because) for because, rows in plan.staying.items()]
+    return RollbackPreview(
+        takes_back=plan.release.bundle,
+        ends=_ends(plan.ended),
+        parts=tuple(parts),
+        refusal=_refusal(plan),
+    )
+
+
+def rollback(
+    session: Session, request: RollbackRequest, now: float
+) -> tuple[tuple[RolloutRow, ...], tuple[Publication, ...]]:
+    """Takes a release back.
+
+    1. The rollout that is taken back ends; who has not decided stays with what it ran. When nobody
+       has committed its release, that is all.
+    2. Devices that committed the release go back in rollouts of their own.
+    3. A rollout that has lost all its devices so is over: nobody who joins gets its release.
+
+    Returns:
+        The rollouts that were started, and what is to be published.
+
+    Raises:
+        FleetError: There is no such rollout or release, no device can go back, or a number makes
+            no sense.
+    """
+    parse_waves(request.waves)
+    membership.check_numbers(request)
+    plan = _plan(session, request)
+    if refusal := _refusal(plan):
+        raise FleetError(refusal, found_in=request.what, remedy="edgepack fleet devices")
+    # 1.
+    publications: tuple[Publication, ...] = ()
+    if plan.ended is not None and plan.ended.state != "ABORTED":
+        publications = execution.abort(session, plan.ended, because="taken back", now=now)
+    # 2.
+    started = []
+    for digest, rows in plan.going.items():
+        target = session.get_one(ReleaseRow, digest)
+        rollout = membership.begin(
+            session,
+            target,
+            rows,
+            selector=Selector(kind="devices", devices=tuple(row.id for row in rows)),
+            settings=request,
+            takes_back=plan.release,
+            now=now,
+        )
+        started.append(rollout)
+        _recall(session, plan.release, rows, f"goes back in {name_of(rollout.number)}", now)
+    # 3.
+    _end_empty(session, plan.release, now)
+    return tuple(started), publications
+
+
+def _plan(session: Session, request: RollbackRequest) -> Plan:
+    ended: RolloutRow | None = None
+    if _ROLLOUT.fullmatch(request.what):
+        if request.selector is not None:
+            raise FleetError(
+                "a rollout has its own devices: all of them go back",
+                found_in=f"{request.what} {request.selector.as_options()}",
+                remedy="name the release instead, as NAME@VERSION",
+            )
+        ended = execution.find(session, request.what)
+        release = session.get_one(ReleaseRow, ended.digest)
+        rows = _committed(session, ended)
+    else:
+        release = find_release(session, request.what)
+        rows = membership.select_devices(session, request.selector or Selector(kind="all"))
+    others = open_rollouts(session, release.name)
+    going: dict[str, list[DeviceRow]] = defaultdict(list)
+    staying: dict[str, list[DeviceRow]] = defaultdict(list)
+    for row in sorted(rows, key=lambda row: natural_order(row.id)):
+        runs = devices.running(row, release.name)
+        is_running_it = runs is not None and runs.digest == release.digest
+        if not is_running_it and ended is None:
+            continue
+        kept = devices.kept_for_rollback(row, release.name)
+        other = others.get(row.id)
+        if runs is not None and not is_running_it:
+            staying[f"{title(runs)} serves there by now"].append(row)
+        elif other is not None and other is not ended:
+            staying[f"in rollout {name_of(other.number)}, which is {other.state}"].append(row)
+        elif kept is None:
+            staying["it keeps no release to go back to"].append(row)
+        elif session.get(ReleaseRow, kept.digest) is None:
+            staying[f"the fleet does not hold {full_title(kept)}, which it ran before"].append(row)
+        else:
+            going[kept.digest].append(row)
+    return Plan(release, ended, going, staying)
+
+
+def _committed(session: Session, rollout: RolloutRow) -> Sequence[DeviceRow]:
+    query = (
+        select(DeviceRow)
+        .join(AssignmentRow, AssignmentRow.device == DeviceRow.id)
+        .where(AssignmentRow.rollout == rollout.number, AssignmentRow.state == "COMMITTED")
+    )
+    return session.scalars(query).all()
+
+
+def _recall(
+    session: Session, release: ReleaseRow, rows: Sequence[DeviceRow], because: str, now: float
+) -> None:
+    """Notes in the rollouts that brought a release to devices that it is taken back from them."""
+    gone = {row.id for row in rows}
+    query = (
+        select(AssignmentRow)
+        .join(RolloutRow, AssignmentRow.rollout == RolloutRow.number)
+        .where(RolloutRow.digest == release.digest, AssignmentRow.state == "COMMITTED")
+    )
+    for part in session.scalars(query):
+        if part.device in gone:
+            part.state, part.because, part.decided_at = "RECALLED", because, now
+
+
+def _end_empty(session: Session, release: ReleaseRow, now: float) -> None:
+    finished = select(RolloutRow).where(
+        RolloutRow.digest == release.digest, RolloutRow.state == "FINISHED"
+    )
+    for rollout in session.scalars(finished).all():
+        if not _committed(session, rollout):
+            execution.abort(session, rollout, because="taken back", now=now)
+
+
+def _refusal(plan: Plan) -> str:
+    """Why nothing can be taken back; a rollout that nobody has committed can be ended still."""
+    if plan.going or (_ends(plan.ended) and not plan.staying):
+        return ""
+    reason = next(iter(plan.staying), "no device runs it")
+    return f"no device can go back from {full_title(plan.release.bundle)}: {reason}"
+
+
+def _ends(rollout: RolloutRow | None) -> str:
+    return name_of(rollout.number) if rollout is not None and rollout.state != "ABORTED" else ""
+
+
+def _part(
+    rows: Sequence[DeviceRow],
+    *,
+    to: BundleRef | None = None,
+    wave_count: int = 0,
+    because: str = "",
+) -> RollbackPart:
+    return RollbackPart(
+        to=to,
+        devices=len(rows),
+        wave_count=wave_count,
+        examples=tuple(row.id for row in rows[:MAX_EXAMPLES]),
+        because=because,
+    )
