@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import create_engine, text
 
-from edgepack.fleet.database import devices, records
+from edgepack.fleet.database import inventory, records
 from edgepack.fleet.database.store import open_store
 from edgepack.fleet.rollouts import execution, status
 
@@ -37,7 +37,7 @@ def test_a_database_from_before_migrations_keeps_all_that_it_knew(path: Path) ->
     for _ in range(2):  # the second time there is nothing to change
         store = open_store(f"sqlite:///{path}")
         with store.reading() as session:
-            found = devices.list_devices(session)
+            found = inventory.list_devices(session)
             models = [(view.device, model) for view in found for model in view.models]
             running = [(name, model.active.version) for name, model in models if model.active]
             assert running == [("cam-1", "1.0.0"), ("cam-2", "1.0.0")]

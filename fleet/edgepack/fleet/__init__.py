@@ -11,7 +11,16 @@ from edgepack.lazy_names import load_on_first_use
 if TYPE_CHECKING:
     from edgepack.errors import EdgepackError, FleetError
     from edgepack.fleet.client.fleet_client import FleetClient
-    from edgepack.fleet.documents.devices import DeviceView, EnrolledDevice, ModelView
+    from edgepack.fleet.documents.devices import (
+        DeviceDetails,
+        DevicePart,
+        DeviceView,
+        EnrolledDevice,
+        GroupView,
+        ModelView,
+        RemovedDevice,
+        Revocations,
+    )
     from edgepack.fleet.documents.fleet import EventView, FleetInfo
     from edgepack.fleet.documents.previews import (
         PreviewPart,
@@ -32,17 +41,22 @@ if TYPE_CHECKING:
 _MODULES = {
     "AssignmentView": "edgepack.fleet.documents.rollouts",
     "BundleRef": "edgepack.wire.messages",
+    "DeviceDetails": "edgepack.fleet.documents.devices",
+    "DevicePart": "edgepack.fleet.documents.devices",
     "DeviceView": "edgepack.fleet.documents.devices",
     "EdgepackError": "edgepack.errors",
     "EnrolledDevice": "edgepack.fleet.documents.devices",
-    "ModelView": "edgepack.fleet.documents.devices",
     "EventView": "edgepack.fleet.documents.fleet",
     "FleetClient": "edgepack.fleet.client.fleet_client",
     "FleetError": "edgepack.errors",
     "FleetInfo": "edgepack.fleet.documents.fleet",
+    "GroupView": "edgepack.fleet.documents.devices",
     "LatencyView": "edgepack.fleet.documents.rollouts",
+    "ModelView": "edgepack.fleet.documents.devices",
     "PreviewPart": "edgepack.fleet.documents.previews",
     "ReleaseView": "edgepack.fleet.documents.releases",
+    "RemovedDevice": "edgepack.fleet.documents.devices",
+    "Revocations": "edgepack.fleet.documents.devices",
     "RollbackPart": "edgepack.fleet.documents.previews",
     "RollbackPreview": "edgepack.fleet.documents.previews",
     "RolloutPreview": "edgepack.fleet.documents.previews",
@@ -53,6 +67,8 @@ _MODULES = {
 __all__ = [
     "AssignmentView",
     "BundleRef",
+    "DeviceDetails",
+    "DevicePart",
     "DeviceView",
     "EdgepackError",
     "EnrolledDevice",
@@ -60,10 +76,13 @@ __all__ = [
     "FleetClient",
     "FleetError",
     "FleetInfo",
+    "GroupView",
     "LatencyView",
     "ModelView",
     "PreviewPart",
     "ReleaseView",
+    "RemovedDevice",
+    "Revocations",
     "RollbackPart",
     "RollbackPreview",
     "RolloutPreview",

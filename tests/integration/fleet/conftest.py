@@ -1,5 +1,6 @@
 """A fleet as people run it: `edgepack fleet serve` as a process, real brokers, real bundles."""
 
+import json
 import os
 import signal
 import socket
@@ -96,6 +97,8 @@ class FleetProcess:
         self.url = f"http://127.0.0.1:{self.port}"
         self.arguments = arguments
         self.process: subprocess.Popen[str] | None = None
+        self.broker: subprocess.Popen[bytes] | None = None
+        self.broker_folder = data
 
     def start(self) -> "FleetProcess":
         command = [sys.executable, "-m", "edgepack.cli", "fleet", "serve", "-v"]
@@ -274,3 +277,42 @@ def mosquitto(tmp_path: Path) -> Iterator[Mosquitto]:
     broker = Mosquitto(tmp_path).start()
     yield broker
     broker.stop()
+
+
+@pytest.fixture
+def tls_fleet(serve: Callable[..., FleetProcess], tmp_path: Path) -> Iterator[FleetProcess]:
+    """A fleet on a mosquitto that was set up by `edgepack fleet broker-config`."""
+    port = free_port()
+    folder = tmp_path / "broker"
+    done = subprocess.run(
+        [
+            *(sys.executable, "-m", "edgepack.cli", "fleet", "broker-config", "--json"),
+            *("--data", str(tmp_path / "fleet"), "--host", "localhost", "--host", "127.0.0.1"),
+            *("--port", str(port), "-o", str(folder)),
+        ],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    written = json.loads(done.stdout)
+    assert written["broker"] == f"mqtts://localhost:{port}"
+    config = Path(written["config"])
+    config.write_text(config.read_text() + f"user {os.environ.get('USER', 'root')}\n")
+    broker = run_mosquitto(config, port)
+    fleet = serve("--broker", written["broker"])
+    fleet.broker, fleet.broker_folder = broker, folder
+    yield fleet
+    broker.terminate()
+    broker.wait(10)
+
+
+def edgepack(fleet: FleetProcess, *arguments: str) -> subprocess.CompletedProcess[str]:
+    place = ("--data", str(fleet.data), "--url", fleet.url)
+    return subprocess.run(
+        [sys.executable, "-m", "edgepack.cli", *arguments, *place],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env={**os.environ, "NO_COLOR": "1"},
+        check=False,
+    )

@@ -198,7 +198,7 @@ def test_impossible_rollouts_are_refused_by_the_command_line(
     assert "no device is enrolled" in edgepack(*common, "--all").stderr
     done = edgepack(*common)
     assert done.returncode == 2
-    assert "name the devices: one of --group, --device, --all" in done.stderr
+    assert "name the devices: one of --group, --where, --device, --all" in done.stderr
     assert "waves must grow" in edgepack(*common, "--all", "--waves", "9%,2%,100%").stderr
     assert "is no share" in edgepack(*common, "--all", "--max-failures", "many").stderr
     done = edgepack("rollout", "status", "r9", "--data", str(fleet.data), "--url", fleet.url)

@@ -6,7 +6,7 @@ import stat
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,22 +17,11 @@ from edgepack.agent.config import AgentConfig, read_config
 from edgepack.errors import FleetError
 from edgepack.fleet.broker.access import BrokerAccess, open_client
 from edgepack.wire import topics
+from tests.integration.fleet.conftest import edgepack
 
 Serve = Callable[..., Any]
 Simulate = Callable[..., Any]
 MakeBundle = Callable[..., Path]
-
-
-def edgepack(fleet: Any, *arguments: str) -> subprocess.CompletedProcess[str]:
-    place = ("--data", str(fleet.data), "--url", fleet.url)
-    return subprocess.run(
-        [sys.executable, "-m", "edgepack.cli", *arguments, *place],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        env={**os.environ, "NO_COLOR": "1"},
-        check=False,
-    )
 
 
 def test_a_rollout_is_started_watched_and_shown(
@@ -74,7 +63,11 @@ def test_a_rollout_is_started_watched_and_shown(
 @pytest.mark.parametrize(
     "command",
     [
-        *(("fleet", word) for word in ("devices", "info", "events", "releases")),
+        *(("fleet", word) for word in ("devices", "info", "events", "releases", "groups")),
+        ("fleet", "devices show sim-1"),
+        ("fleet", "devices label sim-1 site=berlin"),
+        ("fleet", "devices move sim-1 --group doors"),
+        ("fleet", "devices remove sim-1"),
         *(("rollout", word) for word in ("list", "status r1", "watch r1")),
         ("rollout", "abort r1"),
     ],
@@ -194,6 +187,52 @@ def test_watch_says_with_its_exit_code_that_a_rollout_paused(
     assert "ABORTED" in edgepack(fleet, "rollout", "status", name).stdout
 
 
+def test_devices_are_labelled_selected_shown_moved_and_removed(
+    finished_fleet: Any, make_bundle: MakeBundle
+) -> None:
+    fleet = finished_fleet
+    done = edgepack(fleet, "fleet", "devices", "label", "sim-1", "site=berlin", "floor=2")
+    assert done.stdout == "sim-1: floor=2 site=berlin\n"
+    where = ("--where", "site=berlin and not floor=3")
+    assert "sim-1" in edgepack(fleet, "fleet", "devices", *where).stdout
+    start = ("rollout", "start", str(make_bundle("2.0.0", 2)), *where, "--soak", "0.2")
+    assert edgepack(fleet, *start).returncode == 0
+    fleet.wait_for("r2", "FINISHED")
+    shown = edgepack(fleet, "fleet", "devices", "show", "sim-1").stdout
+    for text in ("floor=2 site=berlin", "digits 2.0.0 (", "r2", "COMMITTED", "hardware"):
+        assert text in shown
+    done = edgepack(fleet, "fleet", "devices", "move", "sim-1", "--group", "doors")
+    assert done.stdout == "1 device in group doors\n"
+    assert edgepack(fleet, "fleet", "groups").stdout.split() == [
+        *("group", "devices", "online"),
+        *("doors", "1", "1"),
+    ]
+    done = edgepack(fleet, "fleet", "devices", "--where", "site=berlin and (")
+    assert done.stderr.splitlines() == [
+        "error: the expression makes no sense at its end: a label or a fact is expected there",
+        "  found in: --where site=berlin and (",
+        "  try: --where 'soc=QCS6490 and site=berlin'",
+    ]
+    done = edgepack(fleet, "fleet", "devices", "remove", "sim-1")
+    assert done.stdout == "sim-1 is removed\n"
+    assert "0 devices, 0 online" in edgepack(fleet, "fleet", "devices").stdout
+
+
+def test_a_release_that_nothing_needs_is_deleted_with_its_files(
+    finished_fleet: Any, make_bundle: MakeBundle
+) -> None:
+    fleet = finished_fleet
+    used = fleet.client.releases()[0].bundle
+    unused = fleet.client.publish(make_bundle("0.9.0", 0)).bundle
+    done = edgepack(fleet, "fleet", "releases", "remove", "digits@0.9.0")
+    assert done.stdout == f"digits 0.9.0 ({unused.digest[:12]}) is deleted\n"
+    assert [view.bundle for view in fleet.client.releases()] == [used]
+    assert [path.name for path in (fleet.data / "releases").iterdir()] == [used.digest]
+    done = edgepack(fleet, "fleet", "releases", "remove", "digits@1.0.0")
+    assert done.returncode == 1
+    assert done.stderr.startswith(f"error: digits 1.0.0 ({used.digest[:12]}) is in use\n")
+
+
 def test_a_release_is_taken_back_on_the_command_line(
     finished_fleet: Any, make_bundle: MakeBundle
 ) -> None:
@@ -236,33 +275,6 @@ def test_enrolment_writes_settings_that_the_agent_reads(serve: Serve, tmp_path: 
     done = edgepack(fleet, "fleet", "enroll", "cam-7", "--group", "cameras", "-o", str(folder))
     assert done.returncode == 1
     assert "this folder holds a device's settings already" in done.stderr
-
-
-@pytest.fixture
-def tls_fleet(serve: Serve, tmp_path: Path) -> Iterator[Any]:
-    """A fleet on a mosquitto that was set up by `edgepack fleet broker-config`."""
-    from tests.integration.fleet.conftest import free_port, run_mosquitto
-
-    port = free_port()
-    folder = tmp_path / "broker"
-    done = subprocess.run(
-        [
-            *(sys.executable, "-m", "edgepack.cli", "fleet", "broker-config", "--json"),
-            *("--data", str(tmp_path / "fleet"), "--host", "localhost", "--host", "127.0.0.1"),
-            *("--port", str(port), "-o", str(folder)),
-        ],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    written = json.loads(done.stdout)
-    assert written["broker"] == f"mqtts://localhost:{port}"
-    config = Path(written["config"])
-    config.write_text(config.read_text() + f"user {os.environ.get('USER', 'root')}\n")
-    broker = run_mosquitto(config, port)
-    yield serve("--broker", written["broker"])
-    broker.terminate()
-    broker.wait(10)
 
 
 def test_certificates_carry_a_whole_rollout(

@@ -16,7 +16,7 @@ from sqlalchemy.engine import make_url
 from sqlalchemy.exc import DBAPIError
 
 from edgepack.errors import FleetError
-from edgepack.fleet.database import devices, migrate, records
+from edgepack.fleet.database import devices, enrolment, inventory, migrate, records
 from edgepack.fleet.database.schema import Base
 from edgepack.fleet.database.store import Store, open_store
 from edgepack.fleet.rollouts import status
@@ -63,7 +63,7 @@ def test_a_database_of_the_first_tables_is_migrated_with_its_contents(url: str) 
     fill_with_the_first_tables(url)
     store = open_store(url)
     with store.reading() as session:
-        found = devices.list_devices(session)
+        found = inventory.list_devices(session)
         assert [(view.device, model.state) for view in found for model in view.models] == [
             ("cam-1", "COMMITTED"),
             ("cam-2", "SOAKING"),
@@ -126,12 +126,12 @@ def test_two_that_open_a_new_database_at_once_make_its_tables_once(url: str) -> 
 
 def test_readers_do_not_wait_for_the_writer_and_can_change_nothing(store: Store) -> None:
     with store.transaction() as session:
-        devices.enroll(session, device="a", group="g", now=1.0)
+        enrolment.enroll(session, device="a", group="g", now=1.0)
         session.flush()
         with store.reading() as other:
             assert devices.count_devices(other) == (0, 0)
     with pytest.raises(DBAPIError, match="read-only transaction"), store.reading() as session:
-        devices.enroll(session, device="b", group="g", now=1.0)
+        enrolment.enroll(session, device="b", group="g", now=1.0)
 
 
 def test_a_server_that_is_away_for_a_while_costs_a_rollout_nothing(

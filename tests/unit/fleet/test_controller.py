@@ -7,7 +7,7 @@ from msgspec.structs import replace
 from sqlalchemy.orm import Session
 
 from edgepack.errors import FleetError
-from edgepack.fleet.database import devices, records
+from edgepack.fleet.database import inventory, records
 from edgepack.fleet.documents.rollouts import Selector
 from edgepack.fleet.rollouts import execution, status
 from edgepack.wire.messages import (
@@ -74,7 +74,7 @@ def test_a_report_that_was_overtaken_changes_nothing(world: World) -> None:
     world.hear("a", says("DOWNLOADING", 1, count=4))
     assert world.inbox.counters["stale"] == 1
     with world.store.transaction() as session:
-        assert devices.list_devices(session)[0].models[0].state == "COMMITTED"
+        assert inventory.list_devices(session)[0].models[0].state == "COMMITTED"
     assert world.view(name).counts == {"COMMITTED": 1}
 
 
@@ -83,10 +83,10 @@ def test_the_last_will_of_an_older_process_does_not_mark_a_newer_one_offline(wor
     world.hear("a", says("IDLE", boot="b2"))
     world.hear("a", says("IDLE", boot="b1", online=False))
     with world.store.transaction() as session:
-        assert devices.list_devices(session)[0].online
+        assert inventory.list_devices(session)[0].online
     world.hear("a", says("IDLE", boot="b2", online=False))
     with world.store.transaction() as session:
-        assert not devices.list_devices(session)[0].online
+        assert not inventory.list_devices(session)[0].online
 
 
 @pytest.mark.parametrize("state", ["ROLLED_BACK", "REJECTED"])
@@ -238,7 +238,7 @@ def test_a_device_that_changes_its_group_stays_in_the_rollout_that_it_is_in(worl
     first = world.start()
     second = world.start(selector=Selector(kind="group", group="h"))
     world.look()
-    world.enroll("a", group="h")
+    world.change("a", group="h")
     world.look()
     assert [d.rollout for d in world.orders("a")] == [first]
     assert len(world.view(second).assignments) == 1

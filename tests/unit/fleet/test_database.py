@@ -10,7 +10,7 @@ from sqlalchemy import create_engine, text
 from sqlalchemy.exc import OperationalError
 
 from edgepack.errors import FleetError
-from edgepack.fleet.database import devices
+from edgepack.fleet.database import devices, enrolment
 from edgepack.fleet.database.schema import Base
 from edgepack.fleet.database.store import Store, open_store
 
@@ -46,7 +46,7 @@ def test_a_database_of_a_newer_edgepack_is_refused_and_left_as_it_is(
         open_store(f"sqlite:///{path}")
     assert str(refusal.value).splitlines() == [
         "the database is of a newer edgepack: its tables are of version "
-        f"{version}, this edgepack knows 0003",
+        f"{version}, this edgepack knows 0004",
         f"  found in: sqlite:///{path}",
         "  try: use the edgepack that changed it last; it was left as it is",
     ]
@@ -104,7 +104,7 @@ def test_readers_do_not_wait_for_the_writer_and_see_what_is_durable(store: Store
 
     def write() -> None:
         with store.transaction() as session:
-            devices.enroll(session, device="a", group="g", now=1.0)
+            enrolment.enroll(session, device="a", group="g", now=1.0)
             session.flush()
             is_writing.set()
             may_end.wait(60)
@@ -123,7 +123,7 @@ def test_a_reader_sees_one_state_from_beginning_to_end(store: Store) -> None:
     with store.reading() as session:
         before = devices.count_devices(session)
         with store.transaction() as other:
-            devices.enroll(other, device="a", group="g", now=1.0)
+            enrolment.enroll(other, device="a", group="g", now=1.0)
         assert devices.count_devices(session) == before
     assert count(store) == 1
     store.close()
@@ -131,9 +131,9 @@ def test_a_reader_sees_one_state_from_beginning_to_end(store: Store) -> None:
 
 def test_a_reader_can_change_nothing(store: Store) -> None:
     with pytest.raises(OperationalError, match="readonly"), store.reading() as session:
-        devices.enroll(session, device="a", group="g", now=1.0)
+        enrolment.enroll(session, device="a", group="g", now=1.0)
     with store.transaction() as session:
-        devices.enroll(session, device="a", group="g", now=1.0)
+        enrolment.enroll(session, device="a", group="g", now=1.0)
     assert count(store) == 1
     store.close()
 

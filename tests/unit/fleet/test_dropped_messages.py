@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edgepack.errors import FleetError
-from edgepack.fleet.database import devices, records
+from edgepack.fleet.database import inventory, records
 from edgepack.wire import topics
 from edgepack.wire.messages import (
     Event,
@@ -29,7 +29,7 @@ def test_auto_enrolment_takes_in_whoever_reports_and_only_well_formed(tmp_path: 
     assert world.inbox.counters == {"malformed": 1, "not_enrolled": 1}
     world.hear("new", says("IDLE"))
     with world.store.transaction() as session:
-        (device,) = devices.list_devices(session)
+        (device,) = inventory.list_devices(session)
     assert (device.device, device.group) == ("new", "auto")
     world.store.close()
 
@@ -77,7 +77,7 @@ def test_no_payload_whatever_stops_the_controller(
     world.inbox.receive("something/else", payload)
     world.hear("a", says("IDLE"))
     with world.store.transaction() as session:
-        assert devices.list_devices(session)[0].online
+        assert inventory.list_devices(session)[0].online
     world.store.close()
 
 
@@ -92,7 +92,7 @@ def test_a_message_that_breaks_the_database_is_dropped_alone(world: World) -> No
     )
     world.hear("a", says("IDLE"))
     with world.store.transaction() as session:
-        assert devices.list_devices(session)[0].online
+        assert inventory.list_devices(session)[0].online
 
 
 def test_the_controllers_own_name_and_impossible_names_are_refused(world: World) -> None:

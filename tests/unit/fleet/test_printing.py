@@ -9,7 +9,7 @@ import pytest
 
 from edgepack.fleet.commands import show
 from edgepack.fleet.commands.printing import LogFormatter, print_result
-from edgepack.fleet.database import devices
+from edgepack.fleet.database import inventory
 from edgepack.fleet.documents.fleet import EventView, FleetInfo
 from edgepack.fleet.documents.rollouts import AssignmentView, LatencyView, RolloutView
 from edgepack.wire.messages import BundleRef
@@ -88,7 +88,7 @@ def hostile_devices(world: World) -> Any:
     world.enroll("cam-1")
     world.hear("cam-1", says(HOSTILE, because=HOSTILE, active=ROLLOUT.bundle))
     with world.store.transaction() as session:
-        return devices.list_devices(session)
+        return inventory.list_devices(session)
 
 
 @pytest.mark.parametrize("kind", ["devices", "events", "rollout", "rollouts"])

@@ -7,7 +7,7 @@ import msgspec
 
 from edgepack.fleet.controller.controller import Controller
 from edgepack.fleet.controller.inbox import Inbox
-from edgepack.fleet.database import devices
+from edgepack.fleet.database import devices, enrolment
 from edgepack.fleet.database.schema import ReleaseRow
 from edgepack.fleet.database.store import Store, open_store
 from edgepack.fleet.depot.depot import Depot
@@ -72,7 +72,16 @@ class World:
 
     def enroll(self, device: str, group: str = "g") -> None:
         with self.store.transaction() as session:
-            row = devices.enroll(session, device=device, group=group, now=1.0)
+            row = enrolment.enroll(session, device=device, group=group, now=1.0)
+            publications = membership.join(session, row, 1.0)
+        self.controller.publish(publications)
+
+    def change(self, device: str, *, group: str = "", labels: dict[str, str] | None = None) -> None:
+        with self.store.transaction() as session:
+            (row,) = devices.find_devices(session, (device,))
+            if group:
+                enrolment.move(row, group)
+            enrolment.label(row, labels or {})
             publications = membership.join(session, row, 1.0)
         self.controller.publish(publications)
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from edgepack.durable import write_file
 from edgepack.errors import FleetError
 from edgepack.fleet.documents.devices import CONTROLLER
-from edgepack.fleet.enrolment.authority import Authority, key_pem, make_key
+from edgepack.fleet.enrolment.authority import CRL_FILE, Authority, key_pem, make_key
 from edgepack.wire import topics
 from edgepack.wire.messages import MAX_MESSAGE_BYTES
 
@@ -19,6 +19,8 @@ _CONFIG = """\
 per_listener_settings false
 listener {port}
 cafile {folder}/ca.crt
+# Devices that were removed: edgepack fleet revocations writes it anew, and a SIGHUP reads it.
+crlfile {folder}/ca.crl
 certfile {folder}/server.crt
 keyfile {folder}/server.key
 tls_version tlsv1.2
@@ -71,6 +73,7 @@ def write_broker_folder(
     try:
         folder.mkdir(parents=True, exist_ok=True)
         write_file(folder / "ca.crt", authority.pem.encode())
+        write_file(folder / CRL_FILE, authority.revocations().pem.encode())
         write_file(folder / "server.key", key_pem(key), mode=0o600)
         write_file(folder / "server.crt", authority.sign_server(key, hosts).encode())
         rules = _ACL.format(prefix=topics.PREFIX, tenant=tenant, controller=CONTROLLER)

@@ -59,6 +59,10 @@ class Connection:
         """Asks the fleet to do something; raises as `get` does."""
         return self._ask("POST", path, kind, msgspec.json.encode(body) if body else b"")
 
+    def delete(self, path: str, kind: type[T]) -> T:
+        """Asks the fleet to forget something; raises as `get` does."""
+        return self._ask("DELETE", path, kind)
+
     def upload(self, path: str, kind: type[T], file: Path) -> T:
         """Sends a file; raises as `get` does."""
         size = file.stat().st_size

@@ -1,4 +1,4 @@
-"""The commands `edgepack fleet …`; `rollout` and `simulate` have files of their own."""
+"""The commands `edgepack fleet …`; some, and `rollout` and `simulate`, have files of their own."""
 
 import logging
 import time
@@ -10,10 +10,13 @@ import click
 from edgepack.fleet.broker.mosquitto import write_broker_folder
 from edgepack.fleet.client.fleet_client import FleetClient
 from edgepack.fleet.commands import show
-from edgepack.fleet.commands.options import asks, data_option, json_option
+from edgepack.fleet.commands.devices import devices
+from edgepack.fleet.commands.options import asks, data_option, json_option, read_labels
 from edgepack.fleet.commands.printing import LogFormatter, print_result
+from edgepack.fleet.commands.releases import releases
 from edgepack.fleet.data_folder import DataFolder
 from edgepack.fleet.enrolment.authority import Authority
+from edgepack.text import counted
 
 if TYPE_CHECKING:
     from edgepack.fleet.server.fleet import Fleet
@@ -28,6 +31,10 @@ def fleet() -> None:
       edgepack fleet serve --trust release.pub
       edgepack fleet enroll cam-7 --group cameras -o cam-7/
     """
+
+
+fleet.add_command(devices)
+fleet.add_command(releases)
 
 
 @fleet.command()
@@ -123,21 +130,6 @@ def serve(
 
 
 @fleet.command()
-@click.option("--group", default="", help="Only this group.")
-@asks
-def devices(group: str, data: Path, url: str, as_json: bool) -> None:
-    """List devices: what each runs, on which provider, and how it fares.
-
-    \b
-    Example:
-      edgepack fleet devices --group cameras
-    """
-    client = FleetClient(url, data=data)
-    found, info = client.devices(group), client.info()
-    print_result(found, as_json, lambda shown: show.devices_table(shown, info, time.time()))
-
-
-@fleet.command()
 @asks
 def info(data: Path, url: str, as_json: bool) -> None:
     """Show the fleet's counters: messages, bytes sent, pace.
@@ -152,15 +144,15 @@ def info(data: Path, url: str, as_json: bool) -> None:
 
 @fleet.command()
 @asks
-def releases(data: Path, url: str, as_json: bool) -> None:
-    """List the releases that the fleet holds, the newest first.
+def groups(data: Path, url: str, as_json: bool) -> None:
+    """List the groups and how many devices each has.
 
     \b
     Example:
-      edgepack fleet releases
+      edgepack fleet groups
     """
-    found = FleetClient(url, data=data).releases()
-    print_result(found, as_json, lambda shown: show.releases_table(shown, time.time()))
+    found = FleetClient(url, data=data).groups()
+    print_result(found, as_json, show.groups_table)
 
 
 @fleet.command()
@@ -181,6 +173,10 @@ def events(after: int, limit: int, data: Path, url: str, as_json: bool) -> None:
 @fleet.command()
 @click.argument("device")
 @click.option("--group", required=True, help="The device's group.")
+@click.option("--label", "words", metavar="KEY=VALUE", multiple=True, help="A label; repeatable.")
+@click.option(
+    "--replace", is_flag=True, help="Of a known id: end its credentials, give it new ones."
+)
 @click.option(
     "-o",
     "--output",
@@ -189,19 +185,55 @@ def events(after: int, limit: int, data: Path, url: str, as_json: bool) -> None:
     help="Folder to write; copy it to the device.",
 )
 @asks
-def enroll(device: str, group: str, output: Path, data: Path, url: str, as_json: bool) -> None:
+def enroll(
+    device: str,
+    group: str,
+    words: tuple[str, ...],
+    replace: bool,
+    output: Path,
+    data: Path,
+    url: str,
+    as_json: bool,
+) -> None:
     """Take a device into the fleet and write its settings, keys and certificate.
 
     \b
     Example:
-      edgepack fleet enroll cam-7 --group cameras -o cam-7/
+      edgepack fleet enroll cam-7 --group cameras --label site=berlin -o cam-7/
       edgepack-agent run --config cam-7/agent.toml
     """
-    found = FleetClient(url, data=data).enroll(device, group=group, folder=output)
+    found = FleetClient(url, data=data).enroll(
+        device, group=group, labels=read_labels(words), replace=replace, folder=output
+    )
     print_result(
         found,
         as_json,
         lambda shown: f"{shown.device} is enrolled in group {shown.group}: {shown.config}",
+    )
+
+
+@fleet.command()
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path, dir_okay=False),
+    required=True,
+    help="File to write: ca.crl in the broker's folder.",
+)
+@asks
+def revocations(output: Path, data: Path, url: str, as_json: bool) -> None:
+    """Write the list of revoked certificates for the broker, which reads it at a SIGHUP.
+
+    \b
+    Example:
+      edgepack fleet revocations -o broker/ca.crl
+      kill -HUP $(pidof mosquitto)
+    """
+    found = FleetClient(url, data=data).revocations(output)
+    print_result(
+        found,
+        as_json,
+        lambda shown: f"{counted(shown.certificates, 'certificate')} revoked: {output}",
     )
 
 

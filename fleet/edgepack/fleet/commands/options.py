@@ -102,10 +102,12 @@ _SETTINGS = (
         help="What happens when more fail.",
     ),
 )
+WAYS = "one of --group, --where, --device, --all"
 _SELECTOR = (
-    click.option("--group", default="", help="To this group."),
-    click.option("--device", "names", multiple=True, help="To this device; repeatable."),
-    click.option("--all", "everybody", is_flag=True, help="To every device."),
+    click.option("--group", default="", help="The devices of this group."),
+    click.option("--where", default="", help="Those that labels and facts mean."),
+    click.option("--device", "names", multiple=True, help="This device; repeatable."),
+    click.option("--all", "everybody", is_flag=True, help="Every device."),
 )
 
 
@@ -124,19 +126,19 @@ def selects(command: Callable[..., None]) -> Callable[..., None]:
     """Options that name devices; the command gets them as `to`, None when there are none."""
 
     @wraps(command)
-    def with_selector(*, group: str, names: tuple[str, ...], everybody: bool, **words: Any) -> None:
-        match bool(group), bool(names), everybody:
-            case False, False, False:
-                to = None
-            case True, False, False:
-                to = Selector(kind="group", group=group)
-            case False, True, False:
-                to = Selector(kind="devices", devices=names)
-            case False, False, True:
-                to = Selector(kind="all")
-            case _:
-                raise click.UsageError("name the devices one way: --group, --device or --all")
-        command(to=to, **words)
+    def with_selector(
+        *, group: str, where: str, names: tuple[str, ...], everybody: bool, **words: Any
+    ) -> None:
+        ways = {
+            Selector(kind="group", group=group): group,
+            Selector(kind="where", where=where): where,
+            Selector(kind="devices", devices=names): names,
+            Selector(kind="all"): everybody,
+        }
+        named = [selector for selector, is_named in ways.items() if is_named]
+        if len(named) > 1:
+            raise click.UsageError(f"name the devices one way: {WAYS}")
+        command(to=named[0] if named else None, **words)
 
     return _with(_SELECTOR, with_selector)
 
@@ -147,3 +149,11 @@ def _with(
     for option in reversed(options):
         command = option(command)
     return command
+
+
+def read_labels(words: tuple[str, ...]) -> dict[str, str]:
+    """Labels from `key=value` each."""
+    for word in words:
+        if "=" not in word:
+            raise click.UsageError(f"{word!r} is no label such as site=berlin")
+    return dict(word.split("=", 1) for word in words)

@@ -13,7 +13,7 @@ from rich.live import Live
 
 from edgepack.fleet.client.fleet_client import FleetClient
 from edgepack.fleet.commands import show
-from edgepack.fleet.commands.options import asks, selects, sets
+from edgepack.fleet.commands.options import WAYS, asks, selects, sets
 from edgepack.fleet.commands.preview import preview_panel, rollback_panel
 from edgepack.fleet.commands.printing import console, print_result, printable_document
 from edgepack.fleet.documents.rollouts import RolloutSettings, RolloutView, Selector
@@ -62,7 +62,7 @@ def start(
       edgepack rollout start model-1.2.0.edgepack --device cam-7 --soak 60
     """
     if to is None:
-        raise click.UsageError("name the devices: one of --group, --device, --all")
+        raise click.UsageError(f"name the devices: {WAYS}")
     parse_waves(settings.waves)
     client = FleetClient(url, data=data)
     preview = client.preview_rollout(bundle, to, settings)

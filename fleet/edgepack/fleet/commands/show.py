@@ -7,9 +7,9 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from edgepack.fleet.documents.devices import DeviceView, ModelView
+from edgepack.fleet.documents.devices import DeviceView, GroupView, ModelView
 from edgepack.fleet.documents.fleet import EventView, FleetInfo
-from edgepack.fleet.documents.releases import ReleaseView, tell_apart, title
+from edgepack.fleet.documents.releases import ReleaseView, full_title, tell_apart, title
 from edgepack.fleet.documents.rollouts import AssignmentView, LatencyView, RolloutView
 from edgepack.text import counted
 from edgepack.wire.messages import BundleRef
@@ -38,13 +38,17 @@ _ORDER = (
     "RECALLED",
 )
 MAX_ROWS = 40
+_MODEL_COLUMNS = ("runs", "provider", "state", "because")
+_FOLDED = frozenset({"because", "labels"})
 
 
 def devices_table(devices: Sequence[DeviceView], info: FleetInfo, now: float) -> RenderableType:
     """The fleet's devices."""
     table = Table(box=None, header_style="bold", pad_edge=False)
-    for name in ("device", "group", "seen", "runs", "provider", "state", "because"):
-        table.add_column(name, overflow="fold" if name == "because" else "ellipsis")
+    labelled = any(device.labels for device in devices)
+    own = ("device", "group", *(["labels"] if labelled else []), "seen")
+    for name in (*own, *_MODEL_COLUMNS):
+        table.add_column(name, overflow="fold" if name in _FOLDED else "ellipsis")
     title_of = tell_apart(
         model.active for device in devices for model in device.models if model.active
     )
@@ -53,6 +57,7 @@ def devices_table(devices: Sequence[DeviceView], info: FleetInfo, now: float) ->
         cells = [
             Text(device.device),
             Text(device.group),
+            *([Text(labels_line(device.labels))] if labelled else []),
             Text(seen, "green" if device.online else "dim"),
         ]
         for model in device.models:
@@ -67,6 +72,33 @@ def devices_table(devices: Sequence[DeviceView], info: FleetInfo, now: float) ->
             f"{counted(info.devices, 'device')}, {info.online} online; broker {info.broker} {link}"
         ),
     )
+
+
+def model_rows(models: Sequence[ModelView]) -> Table:
+    """The models of one device."""
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    for name in _MODEL_COLUMNS:
+        table.add_column(name, overflow="fold" if name in _FOLDED else "ellipsis")
+    for model in models:
+        table.add_row(*_model_cells(model, full_title))
+    return table
+
+
+def groups_table(groups: Sequence[GroupView]) -> RenderableType:
+    """The groups, one line each."""
+    if not groups:
+        return "no device is enrolled yet: edgepack fleet enroll cam-7 --group cameras -o cam-7/"
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    for name in ("group", "devices", "online"):
+        table.add_column(name, justify="left" if name == "group" else "right")
+    for group in groups:
+        table.add_row(Text(group.group), str(group.devices), str(group.online))
+    return table
+
+
+def labels_line(labels: Mapping[str, str]) -> str:
+    """Labels as a person writes them."""
+    return " ".join(f"{key}={value}" for key, value in labels.items()) or "–"
 
 
 def _model_cells(model: ModelView, title_of: Callable[[BundleRef], str]) -> tuple[Text, ...]:

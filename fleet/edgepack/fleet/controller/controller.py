@@ -17,6 +17,7 @@ from edgepack.errors import TransferError
 from edgepack.fleet.controller.inbox import Inbox, Incoming
 from edgepack.fleet.database import devices, records
 from edgepack.fleet.database.devices import Publication
+from edgepack.fleet.database.enrolment import enroll
 from edgepack.fleet.database.schema import DeviceRow
 from edgepack.fleet.database.store import DatabaseAwayError, Store
 from edgepack.fleet.depot.depot import Depot
@@ -178,13 +179,16 @@ class Controller:
             if not self._auto_enroll or kind != "reported":
                 return self._ignore(device)
             messages.decode(message.payload, messages.Reported)
-            row = devices.enroll(session, device=device, group=AUTO_GROUP, now=now)
+            row = enroll(session, device=device, group=AUTO_GROUP, now=now)
             publications += membership.join(session, row, now)
         if kind == "reported":
             reported = messages.decode(message.payload, messages.Reported)
+            is_first = row.reported is None
             if devices.note_report(session, row, reported, now) == "stale":
                 return "stale"
             if reported.online:
+                if is_first:  # now its facts are known, which a rollout may be for
+                    publications += membership.join(session, row, now)
                 execution.note_report(session, row, reported, now)
                 if (publication := devices.answer(row, now)) is not None:
                     publications.append(publication)

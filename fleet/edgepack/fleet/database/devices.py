@@ -1,4 +1,4 @@
-"""Devices in the database: enrolling them, and taking down what they say of themselves."""
+"""Devices in the database: taking down what they say of themselves, and telling it."""
 
 import logging
 from collections.abc import Sequence
@@ -10,16 +10,11 @@ from sqlalchemy.orm import Session
 
 from edgepack.errors import FleetError, TransferError
 from edgepack.fleet.database.schema import DeviceRow
-from edgepack.fleet.documents.devices import CONTROLLER, DeviceView, ModelView
-from edgepack.text import natural_order
-from edgepack.wire import topics
 from edgepack.wire.messages import (
     BundleRef,
     Desired,
     ModelOrder,
     Reported,
-    ReportedModel,
-    RunModel,
     decode,
     encode,
 )
@@ -41,33 +36,6 @@ class Publication(msgspec.Struct, frozen=True, kw_only=True):
 
     device: str
     payload: bytes
-
-
-def enroll(session: Session, *, device: str, group: str, now: float) -> DeviceRow:
-    """Takes a device into the fleet, or moves it to another group.
-
-    Raises:
-        FleetError: Device or group cannot be such a name.
-    """
-    try:
-        topics.check_name(device, "device id")
-        topics.check_name(group, "group")
-    except ValueError as error:
-        raise FleetError(
-            str(error), remedy="edgepack fleet enroll cam-7 --group cameras"
-        ) from error
-    if device == CONTROLLER:
-        raise FleetError(f"{CONTROLLER!r} is the controller's own name", remedy="choose another id")
-    row = session.get(DeviceRow, device)
-    if row is None:
-        row = DeviceRow(id=device, group=group, enrolled_at=now)
-        session.add(row)
-        session.flush()
-        log.info("device=%s enrolled group=%s", device, group)
-    elif row.group != group:
-        log.info("device=%s from=%s to=%s because=enrolled again", device, row.group, group)
-        row.group = group
-    return row
 
 
 def note_report(
@@ -203,64 +171,6 @@ def count_devices(session: Session) -> tuple[int, int]:
     enrolled = session.scalar(select(func.count()).select_from(DeviceRow)) or 0
     online = session.scalar(select(func.count()).where(DeviceRow.online.is_(True))) or 0
     return enrolled, online
-
-
-def list_devices(session: Session, group: str = "") -> tuple[DeviceView, ...]:
-    """All devices, or those of a group, by id."""
-    query = select(DeviceRow)
-    if group:
-        query = query.where(DeviceRow.group == group)
-    rows = sorted(session.scalars(query), key=lambda row: natural_order(row.id))
-    return tuple(_view(row) for row in rows)
-
-
-def show_device(session: Session, device: str) -> DeviceView:
-    """One device.
-
-    Raises:
-        FleetError: It is not enrolled.
-    """
-    return _view(find_devices(session, (device,))[0])
-
-
-def _view(row: DeviceRow) -> DeviceView:
-    reported, desired = last_report(row), wanted(row)
-    said = reported.models if reported else {}
-    orders = desired.models if desired else {}
-    return DeviceView(
-        device=row.id,
-        group=row.group,
-        online=row.online,
-        last_seen=row.last_seen,
-        hardware_class=row.hardware_class,
-        models=tuple(
-            _view_model(name, said.get(name), orders.get(name), simulated_providers(reported))
-            for name in sorted(said.keys() | orders.keys())
-        ),
-    )
-
-
-def _view_model(
-    name: str,
-    said: ReportedModel | None,
-    order: ModelOrder | None,
-    simulated: frozenset[str],
-) -> ModelView:
-    active = said.active if said else None
-    return ModelView(
-        name=name,
-        state=said.state if said else "",
-        because=said.because if said else "",
-        progress=said.progress if said else 0.0,
-        active=active.bundle if active else None,
-        variant=active.choice.chosen if active else "",
-        provider=active.choice.provider if active else "",
-        is_simulator=active is not None and active.choice.provider in simulated,
-        is_fallback=active.choice.is_fallback if active else False,
-        choice_because=active.choice.because if active else "",
-        wanted=order.bundle if isinstance(order, RunModel) else None,
-        rollout=order.rollout if order else "",
-    )
 
 
 def find_devices(session: Session, names: Sequence[str]) -> tuple[DeviceRow, ...]:

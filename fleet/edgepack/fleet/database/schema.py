@@ -65,7 +65,8 @@ class DeviceRow(Base):
     """A device that is enrolled.
 
     `desired` is the encoded message it was last told (null: nothing is wanted of it any more),
-    `reported` the encoded message it last said; `desired_sequence` only grows.
+    `reported` the encoded message it last said; `desired_sequence` only grows. `labels` is an
+    encoded dictionary, `certificate` the serial number (hex) of the one that it has.
     """
 
     __tablename__ = "devices"
@@ -82,10 +83,15 @@ class DeviceRow(Base):
     desired: Mapped[str | None] = mapped_column(StoredLongText, default=None)
     desired_sequence: Mapped[int] = mapped_column(LONG, default=0)
     desired_sent_at: Mapped[float] = mapped_column(default=0.0)
+    labels: Mapped[str] = mapped_column(StoredLongText, server_default=text("'{}'"))
+    certificate: Mapped[str] = mapped_column(server_default=text("''"))
 
 
 class ReleaseRow(Base):
-    """A bundle that the fleet holds; `folder` is where its files lie, below the data folder."""
+    """A bundle that the fleet holds; `folder` is where its files lie, below the data folder.
+
+    One that was deleted stays here without files, so that no other content takes its name.
+    """
 
     __tablename__ = "releases"
     digest: Mapped[str] = mapped_column(primary_key=True)
@@ -99,6 +105,7 @@ class ReleaseRow(Base):
     signature_sha256: Mapped[str]
     signature_bytes: Mapped[int] = mapped_column(LONG)
     added_at: Mapped[float]
+    deleted_at: Mapped[float | None] = mapped_column(default=None)
 
     @property
     def bundle(self) -> BundleRef:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import msgspec
 
-from edgepack.wire.messages import BundleRef
+from edgepack.wire.messages import BundleRef, DeviceFacts
 
 CONTROLLER = "edgepack-controller"
 """Client id and, with certificates, user name of the controller; no device may have it."""
@@ -16,11 +16,15 @@ class EnrollRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     Attributes:
         device: Its id.
         group: Its group.
+        labels: Its labels, by key.
+        replace: Whether a device that has the id already is replaced by this one.
         signing_request: PEM of a certificate signing request; "" when the broker has no TLS.
     """
 
     device: str
     group: str
+    labels: dict[str, str] = {}
+    replace: bool = False
     signing_request: str = ""
 
 
@@ -98,6 +102,7 @@ class DeviceView(msgspec.Struct, frozen=True, kw_only=True):
         last_seen: When it last reported, seconds since the epoch (UTC); None before its first
             report.
         hardware_class: What like devices have in common, as it said; "" before its first report.
+        labels: What people call it by, by key.
         models: Its models, by name: those it reports, and those it was told of.
     """
 
@@ -106,4 +111,101 @@ class DeviceView(msgspec.Struct, frozen=True, kw_only=True):
     online: bool
     last_seen: float | None
     hardware_class: str
+    labels: dict[str, str] = {}
     models: tuple[ModelView, ...] = ()
+
+
+class DevicePart(msgspec.Struct, frozen=True, kw_only=True):
+    """A device's part in one rollout.
+
+    Attributes:
+        rollout: The rollout's id.
+        bundle: What it rolls out.
+        state: See `AssignmentView`.
+        because: The reason in one sentence.
+    """
+
+    rollout: str
+    bundle: BundleRef
+    state: str
+    because: str
+
+
+class DeviceDetails(DeviceView, frozen=True, kw_only=True):
+    """A device in full.
+
+    Attributes:
+        enrolled_at: When it was enrolled, seconds since the epoch (UTC).
+        certificate: Serial number of its certificate, hex; "" when it has none.
+        facts: What it is, as it said; None before its first report.
+        warnings: What is wrong with it and needs a person, as it said.
+        rollouts: Its part in each rollout, the newest first.
+    """
+
+    enrolled_at: float
+    certificate: str
+    facts: DeviceFacts | None
+    warnings: tuple[str, ...]
+    rollouts: tuple[DevicePart, ...]
+
+
+class GroupView(msgspec.Struct, frozen=True, kw_only=True):
+    """A group of devices.
+
+    Attributes:
+        group: Its name.
+        devices, online: How many it has, and how many of them are connected.
+    """
+
+    group: str
+    devices: int
+    online: int
+
+
+class DeviceChange(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What shall be different about devices.
+
+    Attributes:
+        devices: Their ids.
+        group: Their new group; "" leaves it.
+        labels: Labels to set, by key; an empty value takes one away.
+    """
+
+    devices: tuple[str, ...]
+    group: str = ""
+    labels: dict[str, str] = {}
+
+
+class DeviceRemoval(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Devices to take out of the fleet.
+
+    Attributes:
+        devices: Their ids.
+    """
+
+    devices: tuple[str, ...]
+
+
+class RemovedDevice(msgspec.Struct, frozen=True, kw_only=True):
+    """A device that was taken out of the fleet.
+
+    Attributes:
+        device: Its id.
+        certificate: Serial number of the certificate that was revoked, hex; "" when it had none
+            that is known.
+    """
+
+    device: str
+    certificate: str
+
+
+class Revocations(msgspec.Struct, frozen=True, kw_only=True):
+    """The fleet's list of revoked certificates, for its broker.
+
+    Attributes:
+        pem: The list (X.509 CRL), PEM.
+        certificates: How many it revokes.
+    """
+
+    pem: str
+    certificates: int

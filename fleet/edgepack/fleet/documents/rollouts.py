@@ -1,5 +1,6 @@
 """Rollouts, as the API takes and gives them."""
 
+import shlex
 from typing import Literal
 
 import msgspec
@@ -17,29 +18,34 @@ class Selector(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """Which devices a rollout is for.
 
     Attributes:
-        kind: Everybody, a group, or the devices that are named.
+        kind: Everybody, a group, those that an expression means, or the devices that are named.
         group: Its name when `kind` is `group`.
+        where: The expression when `kind` is `where`, such as `soc=QCS6490 and site=berlin`.
         devices: Their ids when `kind` is `devices`.
     """
 
-    kind: Literal["all", "group", "devices"]
+    kind: Literal["all", "group", "where", "devices"]
     group: str = ""
+    where: str = ""
     devices: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        if self.kind == "group":
-            return f"group {self.group}"
-        if self.kind == "all":
-            return "all devices"
         more = f" and {len(self.devices) - _MAX_NAMED} more" * (len(self.devices) > _MAX_NAMED)
-        return f"devices {', '.join(self.devices[:_MAX_NAMED])}{more}"
+        return {
+            "all": "all devices",
+            "group": f"group {self.group}",
+            "where": f"devices where {self.where}",
+            "devices": f"devices {', '.join(self.devices[:_MAX_NAMED])}{more}",
+        }[self.kind]
 
     def as_options(self) -> str:
         """The same as options of a command."""
-        if self.kind == "group":
-            return f"--group {self.group}"
-        named = " ".join(f"--device {name}" for name in self.devices)
-        return "--all" if self.kind == "all" else named
+        return {
+            "all": "--all",
+            "group": f"--group {self.group}",
+            "where": f"--where {shlex.quote(self.where)}",
+            "devices": " ".join(f"--device {name}" for name in self.devices),
+        }[self.kind]
 
 
 class RolloutSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -2,7 +2,7 @@
 
 import datetime
 import ipaddress
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from cryptography import x509
@@ -12,14 +12,14 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from edgepack.durable import write_file
 from edgepack.errors import FleetError
-from edgepack.fleet.documents.devices import CONTROLLER
+from edgepack.fleet.documents.devices import CONTROLLER, Revocations
 
 AUTHORITY_DAYS = 3650
 CERTIFICATE_DAYS = 825
 _CLOCK_SKEW = datetime.timedelta(days=1)  # boards without a battery start with an old clock
 
 NAME = "edgepack fleet"
-CA_FILE, CA_KEY_FILE = "ca.crt", "ca.key"
+CA_FILE, CA_KEY_FILE, CRL_FILE = "ca.crt", "ca.key", "ca.crl"
 
 
 def make_key() -> ec.EllipticCurvePrivateKey:
@@ -67,9 +67,12 @@ class Authority:
                 found_in=str(folder),
                 remedy="restore the folder from a copy, or every device must enrol again",
             ) from error
+        self._crl_file = folder / CRL_FILE
         if not isinstance(loaded, ec.EllipticCurvePrivateKey):
             raise FleetError("the fleet's CA key is no ECDSA key", found_in=str(key_file))
         self._key = loaded
+        if not self._crl_file.exists():
+            self._write_revocations(())
 
     @property
     def pem(self) -> str:
@@ -99,6 +102,47 @@ class Authority:
             x509.ExtendedKeyUsage([ExtendedKeyUsageOID.CLIENT_AUTH]), critical=False
         )
         return _pem(builder.sign(self._key, hashes.SHA256())).decode()
+
+    def revoke(self, serial: str) -> None:
+        """Puts a certificate (its serial number, hex) on the list of those that are revoked."""
+        revoked = list(self._revoked())
+        number = int(serial, 16)
+        if all(one.serial_number != number for one in revoked):
+            builder = x509.RevokedCertificateBuilder().serial_number(number)
+            revoked.append(builder.revocation_date(datetime.datetime.now(datetime.UTC)).build())
+            self._write_revocations(revoked)
+
+    def revocations(self) -> Revocations:
+        """The list of revoked certificates."""
+        pem = self._crl_file.read_text()
+        return Revocations(pem=pem, certificates=len(self._revoked()))
+
+    def _revoked(self) -> x509.CertificateRevocationList:
+        try:
+            return x509.load_pem_x509_crl(self._crl_file.read_bytes())
+        except (OSError, ValueError) as error:
+            raise FleetError(
+                f"the list of revoked certificates cannot be read: {error}",
+                found_in=str(self._crl_file),
+                remedy="restore it from a copy: without it removed devices would be let in again",
+            ) from error
+
+    def _write_revocations(self, revoked: Iterable[x509.RevokedCertificate]) -> None:
+        # It holds as long as the CA: a list that has expired would keep every device out.
+        builder = (
+            x509.CertificateRevocationListBuilder()
+            .issuer_name(self._certificate.subject)
+            .last_update(datetime.datetime.now(datetime.UTC) - _CLOCK_SKEW)
+            .next_update(self._certificate.not_valid_after_utc)
+            .add_extension(
+                x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key()),
+                critical=False,
+            )
+        )
+        for one in revoked:
+            builder = builder.add_revoked_certificate(one)
+        signed = builder.sign(self._key, hashes.SHA256())
+        write_file(self._crl_file, signed.public_bytes(serialization.Encoding.PEM))
 
     def controller_files(self) -> tuple[Path, Path]:
         """Certificate and key of the controller, made once beside the CA; paths."""
@@ -163,6 +207,11 @@ def _make_ca(key: ec.EllipticCurvePrivateKey, name: str) -> x509.Certificate:
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(public), critical=False)
         .sign(key, hashes.SHA256())
     )
+
+
+def serial_of(certificate_pem: str) -> str:
+    """The serial number of a certificate, hex."""
+    return f"{x509.load_pem_x509_certificate(certificate_pem.encode()).serial_number:x}"
 
 
 def _subject(name: str) -> x509.Name:

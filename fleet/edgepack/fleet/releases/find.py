@@ -28,7 +28,9 @@ def find_release(session: Session, words: str) -> ReleaseRow:
     is_called = (ReleaseRow.name == name) & (ReleaseRow.version == version)
     if _DIGEST.fullmatch(words):
         is_called |= ReleaseRow.digest.startswith(words)
-    found = session.scalars(select(ReleaseRow).where(is_called)).all()
+    found = session.scalars(
+        select(ReleaseRow).where(is_called, ReleaseRow.deleted_at.is_(None))
+    ).all()
     if len(found) == 1:
         return found[0]
     if found:
@@ -37,7 +39,8 @@ def find_release(session: Session, words: str) -> ReleaseRow:
             found_in=", ".join(full_title(row.bundle) for row in found),
             remedy="name it by the first 12 digits of its digest",
         )
-    held = [f"{row.name}@{row.version}" for row in session.scalars(select(ReleaseRow))]
+    rows = session.scalars(select(ReleaseRow).where(ReleaseRow.deleted_at.is_(None)))
+    held = [f"{row.name}@{row.version}" for row in rows]
     listed = sorted(held, key=natural_order, reverse=True)[:MAX_LISTED]
     listed += ["…"] * (len(held) > MAX_LISTED)
     raise FleetError(

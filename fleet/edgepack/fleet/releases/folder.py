@@ -3,6 +3,7 @@
 import logging
 import os
 import re
+import shutil
 import threading
 from collections.abc import Iterator, Sequence
 from itertools import accumulate
@@ -65,6 +66,12 @@ class ReleaseFolder:
                     raise FleetError(f"the fleet holds no release {digest[:80]!r}")
                 self._blobs[digest] = _read_blobs(folder)
             return self._blobs[digest]
+
+    def forget(self, digest: str) -> None:
+        """Removes the files of a release that was deleted."""
+        with self._turn:
+            self._blobs.pop(digest, None)
+            shutil.rmtree(self.root / digest, ignore_errors=True)
 
 
 def _read_blobs(folder: Path) -> dict[str, Blob]:

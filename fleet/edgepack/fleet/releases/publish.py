@@ -77,6 +77,7 @@ def keep_release(
     # 3.
     row = session.get(ReleaseRow, bundle.digest)
     if row is not None:
+        row.deleted_at = None
         return row
     manifest, signature = place / MANIFEST_FILE, place / SIGNATURE_FILE
     row = ReleaseRow(

@@ -13,7 +13,9 @@ from sqlalchemy.orm import Session
 from edgepack.errors import FleetError
 from edgepack.fleet.database import devices
 from edgepack.fleet.database.devices import Publication
+from edgepack.fleet.database.inventory import find_where
 from edgepack.fleet.database.schema import AssignmentRow, DeviceRow, ReleaseRow, RolloutRow
+from edgepack.fleet.database.where import attributes, parse_where
 from edgepack.fleet.documents.previews import RolloutPreview
 from edgepack.fleet.documents.rollouts import RolloutRequest, RolloutSettings, Selector
 from edgepack.fleet.releases.publish import check_identity
@@ -51,7 +53,7 @@ def start(session: Session, request: RolloutRequest, now: float) -> RolloutRow:
     steps = parse_waves(request.waves)
     check_numbers(request)
     release = session.get(ReleaseRow, request.digest)
-    if release is None:
+    if release is None or release.deleted_at is not None:
         raise FleetError(
             f"no release has digest {request.digest}",
             remedy="edgepack rollout start BUNDLE uploads it",
@@ -131,16 +133,20 @@ def select_devices(session: Session, selector: Selector) -> Sequence[DeviceRow]:
     """
     if selector.kind == "devices":
         return devices.find_devices(session, tuple(dict.fromkeys(selector.devices)))
-    query = select(DeviceRow)
-    if selector.kind == "group":
-        query = query.where(DeviceRow.group == selector.group)
-    rows = session.scalars(query).all()
+    if selector.kind == "where":
+        rows = find_where(session, selector.where)
+    else:
+        query = select(DeviceRow)
+        if selector.kind == "group":
+            query = query.where(DeviceRow.group == selector.group)
+        rows = session.scalars(query).all()
     if not rows:
         groups = session.scalars(select(DeviceRow.group).distinct().order_by(DeviceRow.group))
         raise FleetError(
-            f"no device is enrolled in {selector}"
-            if selector.kind == "group"
-            else "no device is enrolled",
+            {
+                "all": "no device is enrolled",
+                "group": f"no device is enrolled in {selector}",
+            }.get(selector.kind, f"there are no {selector}"),
             found_in=f"groups: {', '.join(groups) or 'none'}",
             remedy="edgepack fleet enroll cam-7 --group cameras -o cam-7/",
         )
@@ -152,7 +158,7 @@ def join(session: Session, device: DeviceRow, now: float) -> tuple[Publication, 
     query = (
         select(RolloutRow, ReleaseRow.name)
         .join(ReleaseRow, RolloutRow.digest == ReleaseRow.digest)
-        .where(RolloutRow.state != "ABORTED")
+        .where(RolloutRow.state != "ABORTED", ReleaseRow.deleted_at.is_(None))
         .order_by(RolloutRow.number.desc())
     )
     newest: dict[str, RolloutRow] = {}
@@ -177,6 +183,9 @@ def join(session: Session, device: DeviceRow, now: float) -> tuple[Publication, 
 
 
 def _is_for(selector: Selector, device: DeviceRow) -> bool:
-    if selector.kind == "group":
-        return selector.group == device.group
+    match selector.kind:
+        case "group":
+            return selector.group == device.group
+        case "where":
+            return parse_where(selector.where).matches(attributes(device))
     return selector.kind == "all"

@@ -147,11 +147,16 @@ def _plan(session: Session, request: RollbackRequest) -> Plan:
             staying[f"in rollout {name_of(other.number)}, which is {other.state}"].append(row)
         elif kept is None:
             staying["it keeps no release to go back to"].append(row)
-        elif session.get(ReleaseRow, kept.digest) is None:
+        elif not _is_held(session, kept):
             staying[f"the fleet does not hold {full_title(kept)}, which it ran before"].append(row)
         else:
             going[kept.digest].append(row)
     return Plan(release, ended, going, staying)
+
+
+def _is_held(session: Session, bundle: BundleRef) -> bool:
+    row = session.get(ReleaseRow, bundle.digest)
+    return row is not None and row.deleted_at is None
 
 
 def _committed(session: Session, rollout: RolloutRow) -> Sequence[DeviceRow]:

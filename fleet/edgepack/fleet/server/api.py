@@ -17,7 +17,7 @@ from starlette.routing import Route
 from edgepack.bundle.envelope import MAX_SIGNATURE_BYTES
 from edgepack.bundle.manifest import MAX_MANIFEST_BYTES
 from edgepack.errors import EdgepackError, FleetError
-from edgepack.fleet.documents.devices import EnrollRequest
+from edgepack.fleet.documents.devices import DeviceChange, DeviceRemoval, EnrollRequest
 from edgepack.fleet.documents.fleet import Refusal
 from edgepack.fleet.documents.previews import PreviewRequest
 from edgepack.fleet.documents.rollouts import RollbackRequest, RolloutRequest
@@ -31,7 +31,15 @@ MAX_HEAD_BYTES = MAX_BODY_BYTES + (MAX_MANIFEST_BYTES + MAX_SIGNATURE_BYTES) * 4
 MAX_EVENTS = 1000
 
 Endpoint = Callable[[Request], Awaitable[Response]]
-T = TypeVar("T", EnrollRequest, PreviewRequest, RollbackRequest, RolloutRequest)
+T = TypeVar(
+    "T",
+    DeviceChange,
+    DeviceRemoval,
+    EnrollRequest,
+    PreviewRequest,
+    RollbackRequest,
+    RolloutRequest,
+)
 
 
 def make_app(fleet: Fleet, token: str) -> Starlette:
@@ -47,7 +55,25 @@ def make_app(fleet: Fleet, token: str) -> Starlette:
 
     async def devices(request: Request) -> Response:
         group = request.query_params.get("group", "")
-        return _json(await run_in_threadpool(fleet.devices, group))
+        where = request.query_params.get("where", "")
+        return _json(await run_in_threadpool(fleet.devices, group, where))
+
+    async def groups(_: Request) -> Response:
+        return _json(await run_in_threadpool(fleet.groups))
+
+    async def change(request: Request) -> Response:
+        asked = await _read(request, DeviceChange)
+        return _json(await run_in_threadpool(fleet.change_devices, asked))
+
+    async def remove(request: Request) -> Response:
+        asked = await _read(request, DeviceRemoval)
+        return _json(await run_in_threadpool(fleet.remove_devices, asked))
+
+    async def revocations(_: Request) -> Response:
+        return _json(await run_in_threadpool(fleet.revocations))
+
+    async def remove_release(request: Request) -> Response:
+        return _json(await run_in_threadpool(fleet.remove_release, request.path_params["release"]))
 
     async def device(request: Request) -> Response:
         return _json(await run_in_threadpool(fleet.device, request.path_params["device"]))
@@ -111,9 +137,14 @@ def make_app(fleet: Fleet, token: str) -> Starlette:
             route("/v1/info", info, "GET"),
             route("/v1/devices", devices, "GET"),
             route("/v1/devices", enroll, "POST"),
+            route("/v1/devices/change", change, "POST"),
+            route("/v1/devices/remove", remove, "POST"),
             route("/v1/devices/{device}", device, "GET"),
+            route("/v1/groups", groups, "GET"),
+            route("/v1/revocations", revocations, "GET"),
             route("/v1/releases", releases, "GET"),
             route("/v1/releases", upload, "POST"),
+            route("/v1/releases/{release}", remove_release, "DELETE"),
             route("/v1/rollouts", rollouts, "GET"),
             route("/v1/rollouts", start, "POST"),
             route("/v1/rollouts/preview", preview, "POST"),

@@ -15,19 +15,32 @@ from edgepack.fleet.broker.link import Link
 from edgepack.fleet.controller.controller import Controller
 from edgepack.fleet.controller.inbox import Inbox
 from edgepack.fleet.data_folder import DataFolder
-from edgepack.fleet.database import devices, records
+from edgepack.fleet.database import devices, enrolment, inventory, records
+from edgepack.fleet.database.devices import Publication
 from edgepack.fleet.database.schema import ReleaseRow
 from edgepack.fleet.database.store import Store
 from edgepack.fleet.depot.depot import Depot
-from edgepack.fleet.documents.devices import DeviceView, Enrollment, EnrollRequest
+from edgepack.fleet.documents.devices import (
+    DeviceChange,
+    DeviceDetails,
+    DeviceRemoval,
+    DeviceView,
+    Enrollment,
+    EnrollRequest,
+    GroupView,
+    RemovedDevice,
+    Revocations,
+)
 from edgepack.fleet.documents.fleet import EventView, FleetInfo
 from edgepack.fleet.documents.previews import PreviewRequest, RollbackPreview, RolloutPreview
 from edgepack.fleet.documents.releases import ReleaseView
 from edgepack.fleet.documents.rollouts import RollbackRequest, RolloutRequest, RolloutView
-from edgepack.fleet.enrolment.authority import Authority
+from edgepack.fleet.enrolment.authority import Authority, serial_of
+from edgepack.fleet.releases.find import find_release
 from edgepack.fleet.releases.folder import ReleaseFolder
 from edgepack.fleet.releases.publish import keep_release, read_head, verify_upload
 from edgepack.fleet.rollouts import execution, membership, status
+from edgepack.fleet.rollouts.release_use import delete_release
 from edgepack.fleet.rollouts.rollback import rollback, show_rollback
 
 UPLOAD_RESERVE_BYTES = 256 * 1024 * 1024
@@ -64,26 +77,82 @@ class Fleet(msgspec.Struct, frozen=True, kw_only=True):
             pace_bytes_per_s=self.depot.pace.bytes_per_s(1),
         )
 
-    def devices(self, group: str) -> tuple[DeviceView, ...]:
-        """All devices, or those of a group."""
-        with self.store.reading() as session:
-            return devices.list_devices(session, group)
+    def devices(self, group: str, where: str) -> tuple[DeviceView, ...]:
+        """All devices, or those of a group, or those that an expression means.
 
-    def device(self, device: str) -> DeviceView:
+        Raises:
+            FleetError: The expression makes no sense.
+        """
+        with self.store.reading() as session:
+            return inventory.list_devices(session, group, where)
+
+    def groups(self) -> tuple[GroupView, ...]:
+        """All groups."""
+        with self.store.reading() as session:
+            return inventory.list_groups(session)
+
+    def change_devices(self, change: DeviceChange) -> tuple[DeviceView, ...]:
+        """Moves devices and changes their labels; they get what devices that join get.
+
+        Raises:
+            FleetError: One is not enrolled, or a group or label cannot be such a name.
+        """
+        now = time.time()
+        publications: list[Publication] = []
+        with self.store.transaction() as session:
+            for row in devices.find_devices(session, change.devices):
+                if change.group:
+                    enrolment.move(row, change.group)
+                enrolment.label(row, change.labels)
+                publications += membership.join(session, row, now)
+            session.flush()
+            views = tuple(inventory.show_device(session, name) for name in change.devices)
+        self.controller.publish(publications)
+        return views
+
+    def remove_devices(self, removal: DeviceRemoval) -> tuple[RemovedDevice, ...]:
+        """Takes devices out of the fleet and revokes their certificates.
+
+        Raises:
+            FleetError: One is not enrolled.
+        """
+        names = tuple(dict.fromkeys(removal.devices))
+        with self.store.transaction() as session:
+            rows = devices.find_devices(session, names)
+            removed = tuple(
+                RemovedDevice(device=row.id, certificate=row.certificate) for row in rows
+            )
+            for row in rows:
+                self._revoke(row.certificate)
+            publications = enrolment.remove(session, rows, time.time())
+        self.controller.publish(publications)
+        self.inbox.wake()
+        return removed
+
+    def revocations(self) -> Revocations:
+        """The list of revoked certificates."""
+        return Authority(self.folder.pki).revocations()
+
+    def _revoke(self, certificate: str) -> None:
+        if certificate:
+            Authority(self.folder.pki).revoke(certificate)
+
+    def device(self, device: str) -> DeviceDetails:
         """One device.
 
         Raises:
             FleetError: No device of that id is enrolled.
         """
         with self.store.reading() as session:
-            return devices.show_device(session, device)
+            return inventory.show_device(session, device)
 
     def enroll(self, request: EnrollRequest) -> Enrollment:
         """Takes a device in and says what it needs to know.
 
         Raises:
-            FleetError: A name is impossible, there is no trusted key to hand out, or a
-                certificate is needed and the request for it is missing or wrong.
+            FleetError: A name is impossible, the id is enrolled already and shall not be
+                replaced, there is no trusted key to hand out, or a certificate is needed and the
+                request for it is missing or wrong.
         """
         if not self.trusted:
             raise FleetError(
@@ -91,13 +160,22 @@ class Fleet(msgspec.Struct, frozen=True, kw_only=True):
                 remedy="edgepack fleet serve --trust release.pub",
             )
         certificate = authority = ""
-        if self.broker_is_tls:
-            ca = Authority(self.folder.pki)
-            certificate = ca.sign_client(request.signing_request, request.device)
-            authority = ca.pem
         now = time.time()
         with self.store.transaction() as session:
-            row = devices.enroll(session, device=request.device, group=request.group, now=now)
+            row = enrolment.enroll(
+                session,
+                device=request.device,
+                group=request.group,
+                called=request.labels,
+                replace=request.replace,
+                now=now,
+            )
+            if self.broker_is_tls:
+                ca = Authority(self.folder.pki)
+                certificate = ca.sign_client(request.signing_request, request.device)
+                authority = ca.pem
+            self._revoke(row.certificate)
+            row.certificate = serial_of(certificate) if certificate else ""
             publications = membership.join(session, row, now)
         self.controller.publish(publications)
         return Enrollment(
@@ -137,8 +215,22 @@ class Fleet(msgspec.Struct, frozen=True, kw_only=True):
     def list_releases(self) -> tuple[ReleaseView, ...]:
         """All releases, the newest first."""
         with self.store.reading() as session:
-            rows = session.scalars(select(ReleaseRow).order_by(ReleaseRow.added_at.desc()))
+            query = select(ReleaseRow).where(ReleaseRow.deleted_at.is_(None))
+            rows = session.scalars(query.order_by(ReleaseRow.added_at.desc()))
             return tuple(_release_view(row) for row in rows)
+
+    def remove_release(self, words: str) -> ReleaseView:
+        """Deletes a release that nothing points to.
+
+        Raises:
+            FleetError: There is no such release, or it is in use.
+        """
+        with self.store.transaction() as session:
+            release = find_release(session, words)
+            delete_release(session, release, time.time())
+            view = _release_view(release)
+        self.releases.forget(view.bundle.digest)
+        return view
 
     def preview_rollout(self, request: PreviewRequest) -> RolloutPreview:
         """What a rollout would mean.

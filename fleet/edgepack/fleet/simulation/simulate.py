@@ -142,7 +142,7 @@ def _enrolled(
     client: FleetClient, settings: SimulateSettings, number: int, folder: Path
 ) -> _Connection:
     name = f"{settings.prefix}-{number}"
-    enrolled = client.enroll(name, group=settings.group, folder=folder / name)
+    enrolled = client.enroll(name, group=settings.group, folder=folder / name, replace=True)
     return _Connection(read_config(enrolled.config), settings, f"{settings.seed}/{name}")
 
 

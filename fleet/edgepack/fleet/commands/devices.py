@@ -1,0 +1,114 @@
+"""The commands `edgepack fleet devices …`."""
+
+import time
+from pathlib import Path
+
+import click
+
+from edgepack.fleet.client.fleet_client import FleetClient
+from edgepack.fleet.commands import show
+from edgepack.fleet.commands.options import asks, read_labels
+from edgepack.fleet.commands.printing import print_result
+from edgepack.fleet.commands.show_device import device_panel
+from edgepack.text import counted
+
+
+@click.group(invoke_without_command=True)
+@click.option("--group", default="", help="Only this group.")
+@click.option("--where", default="", help="Only those that labels and facts mean.")
+@asks
+@click.pass_context
+def devices(
+    context: click.Context, group: str, where: str, data: Path, url: str, as_json: bool
+) -> None:
+    """List devices: what each runs, on which provider, and how it fares.
+
+    --where is made of `key=value` and `key!=value`, `and`, `or`, `not` and parentheses; a key is a
+    label, or a fact: agent, arch, cpu, cpu_feature, device, group, hardware_class, online (yes or
+    no), os, provider, python, runtime, soc.
+
+    \b
+    Example:
+      edgepack fleet devices --group cameras
+      edgepack fleet devices --where 'soc=QCS6490 and site=berlin'
+      edgepack fleet devices show cam-7
+    """
+    if context.invoked_subcommand is not None:
+        if group or where:
+            raise click.UsageError(f"'{context.invoked_subcommand}' takes device ids, no filter")
+        return
+    client = FleetClient(url, data=data)
+    found, info = client.devices(group, where=where), client.info()
+    print_result(found, as_json, lambda shown: show.devices_table(shown, info, time.time()))
+
+
+@devices.command("show")
+@click.argument("device")
+@asks
+def show_one(device: str, data: Path, url: str, as_json: bool) -> None:
+    """Show one device: labels, facts, models, providers, rollouts.
+
+    \b
+    Example:
+      edgepack fleet devices show cam-7
+    """
+    found = FleetClient(url, data=data).device(device)
+    print_result(found, as_json, lambda shown: device_panel(shown, time.time()))
+
+
+@devices.command()
+@click.argument("names", metavar="DEVICE...", nargs=-1, required=True)
+@click.option("--group", required=True, help="Their new group.")
+@asks
+def move(names: tuple[str, ...], group: str, data: Path, url: str, as_json: bool) -> None:
+    """Move devices to another group; they get what it got, and finish what they are at.
+
+    \b
+    Example:
+      edgepack fleet devices move cam-7 cam-8 --group doors
+    """
+    found = FleetClient(url, data=data).move_devices(names, group)
+    print_result(found, as_json, lambda shown: f"{counted(len(shown), 'device')} in group {group}")
+
+
+@devices.command()
+@click.argument("words", metavar="DEVICE... KEY=VALUE...", nargs=-1, required=True)
+@asks
+def label(words: tuple[str, ...], data: Path, url: str, as_json: bool) -> None:
+    """Give devices labels; `KEY=` takes one away.
+
+    \b
+    Example:
+      edgepack fleet devices label cam-7 cam-8 site=berlin floor=2
+      edgepack fleet devices label cam-7 floor=
+    """
+    names = tuple(word for word in words if "=" not in word)
+    labels = read_labels(tuple(word for word in words if "=" in word))
+    if not names or not labels:
+        raise click.UsageError("name devices and labels: cam-7 site=berlin")
+    found = FleetClient(url, data=data).label_devices(names, labels)
+    print_result(
+        found,
+        as_json,
+        lambda shown: "\n".join(f"{one.device}: {show.labels_line(one.labels)}" for one in shown),
+    )
+
+
+@devices.command()
+@click.argument("names", metavar="DEVICE...", nargs=-1, required=True)
+@asks
+def remove(names: tuple[str, ...], data: Path, url: str, as_json: bool) -> None:
+    """Take devices out of the fleet: nobody listens to them any more, and their certificates end.
+
+    The broker learns that from the list that `edgepack fleet revocations` writes.
+
+    \b
+    Example:
+      edgepack fleet devices remove cam-7
+      edgepack fleet revocations -o broker/ca.crl
+    """
+    found = FleetClient(url, data=data).remove_devices(names)
+    lines = [f"{one.device} is removed" for one in found]
+    if any(one.certificate for one in found):
+        lines.append("edgepack fleet revocations -o broker/ca.crl  tells the broker")
+    print_result(found, as_json, lambda _: "\n".join(lines))

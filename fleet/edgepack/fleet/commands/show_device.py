@@ -1,0 +1,63 @@
+"""One device in full, as people read it."""
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from edgepack.fleet.commands.show import ago, labels_line, model_rows, styled
+from edgepack.fleet.documents.devices import DeviceDetails
+from edgepack.fleet.documents.releases import full_title
+from edgepack.wire.messages import DeviceFacts
+
+
+def device_panel(device: DeviceDetails, now: float) -> RenderableType:
+    """What it is called, what it is, what it runs, and the rollouts that it was in."""
+    head = Table(box=None, show_header=False, pad_edge=False)
+    head.add_column(style="bold")
+    head.add_column(overflow="fold")
+    lines = [
+        ("device", device.device),
+        ("group", device.group),
+        ("labels", labels_line(device.labels)),
+        ("seen", "online" if device.online else ago(device.last_seen, now)),
+        ("enrolled", ago(device.enrolled_at, now)),
+        *([("certificate", device.certificate)] if device.certificate else []),
+        *(_facts(device.facts) if device.facts else [("facts", "not reported yet")]),
+        *(("warning", warning) for warning in device.warnings),
+    ]
+    for name, value in lines:
+        head.add_row(name, Text(value))
+    parts: list[RenderableType] = [head]
+    if device.models:
+        parts += [Text(""), model_rows(device.models)]
+    if device.rollouts:
+        parts += [Text(""), _rollouts(device)]
+    return Group(*parts)
+
+
+def _facts(facts: DeviceFacts) -> list[tuple[str, str]]:
+    providers = [
+        f"{it.name.removesuffix('ExecutionProvider')}{' (simulated)' if it.is_simulator else ''}"
+        for it in facts.providers
+        if it.available
+    ]
+    return [
+        ("hardware", facts.hardware_class),
+        ("cpu", f"{facts.cpu_count} x {facts.cpu_model}, {facts.arch}"),
+        ("soc", facts.soc or "–"),
+        ("memory", f"{facts.memory_bytes / 2**30:.1f} GiB"),
+        ("system", f"{facts.os}, Python {facts.python}, agent {facts.agent_version}"),
+        ("runtime", facts.runtime),
+        ("providers", ", ".join(providers) or "none"),
+    ]
+
+
+def _rollouts(device: DeviceDetails) -> Table:
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    for name in ("rollout", "bundle", "part", "because"):
+        table.add_column(name, overflow="fold")
+    for part in device.rollouts:
+        table.add_row(
+            part.rollout, Text(full_title(part.bundle)), styled(part.state), Text(part.because)
+        )
+    return table

@@ -1,0 +1,139 @@
+"""Devices come, move, get labels and go: what a person decides of them, in the database."""
+
+import logging
+from collections.abc import Mapping, Sequence
+
+import msgspec
+from sqlalchemy import delete
+from sqlalchemy.orm import Session
+
+from edgepack.errors import FleetError
+from edgepack.fleet.database import records
+from edgepack.fleet.database.devices import Publication
+from edgepack.fleet.database.schema import AssignmentRow, DeviceRow
+from edgepack.fleet.database.where import KEY, RESERVED, labels
+from edgepack.fleet.documents.devices import CONTROLLER
+from edgepack.wire import topics
+from edgepack.wire.messages import Event
+
+log = logging.getLogger(__name__)
+
+MAX_LABELS = 32
+MAX_VALUE = 64
+
+
+def enroll(
+    session: Session,
+    *,
+    device: str,
+    group: str,
+    called: Mapping[str, str] | None = None,
+    replace: bool = False,
+    now: float,
+) -> DeviceRow:
+    """Takes a device into the fleet.
+
+    Args:
+        session: The transaction.
+        device: Its id.
+        group: Its group.
+        called: Its first labels, by key.
+        replace: Whether a device that has the id already is replaced by this one.
+        now: Seconds since the epoch.
+
+    Raises:
+        FleetError: Device, group or a label cannot be such a name, or the id is enrolled already.
+    """
+    check_name(device, "device id")
+    check_name(group, "group")
+    if device == CONTROLLER:
+        raise FleetError(f"{CONTROLLER!r} is the controller's own name", remedy="choose another id")
+    row = session.get(DeviceRow, device)
+    if row is None:
+        row = DeviceRow(id=device, group=group, enrolled_at=now, labels="{}")
+        session.add(row)
+        session.flush()
+        log.info("device=%s enrolled group=%s", device, group)
+    elif not replace:
+        raise FleetError(
+            f"device {device} is enrolled already, in group {row.group}",
+            found_in="edgepack fleet devices",
+            remedy=f"edgepack fleet devices move {device} --group {group}; or --replace, which "
+            "ends the credentials that it has",
+        )
+    else:
+        row.enrolled_at = now
+        move(row, group)
+    label(row, called or {})
+    return row
+
+
+def move(row: DeviceRow, group: str) -> None:
+    """Puts a device into another group; the rollouts that it is in go on.
+
+    Raises:
+        FleetError: The group cannot be such a name.
+    """
+    check_name(group, "group")
+    if row.group != group:
+        log.info("device=%s from=%s to=%s because=moved by a person", row.id, row.group, group)
+        row.group = group
+
+
+def label(row: DeviceRow, changes: Mapping[str, str]) -> None:
+    """Gives a device labels; an empty value takes one away.
+
+    Raises:
+        FleetError: A key or value cannot be one, or there are too many.
+    """
+    for key, value in changes.items():
+        _check_label(key, value)
+    kept = {key: value for key, value in (labels(row) | dict(changes)).items() if value}
+    if len(kept) > MAX_LABELS:
+        raise FleetError(
+            f"a device has at most {MAX_LABELS} labels, {row.id} would have {len(kept)}",
+            remedy=f"edgepack fleet devices label {row.id} KEY=  takes one away",
+        )
+    row.labels = msgspec.json.encode(dict(sorted(kept.items()))).decode()
+
+
+def remove(session: Session, rows: Sequence[DeviceRow], now: float) -> tuple[Publication, ...]:
+    """Takes devices out of the fleet, and out of the rollouts that they are or were in."""
+    for row in rows:
+        session.execute(delete(AssignmentRow).where(AssignmentRow.device == row.id))
+        session.delete(row)
+        event = Event(at=now, kind="enrolment", bundle="", because="removed by a person")
+        records.add_device_event(session, row.id, event, now)
+        log.info("device=%s removed because=removed by a person", row.id)
+    session.flush()
+    return tuple(Publication(device=row.id, payload=b"") for row in rows)
+
+
+def check_name(name: str, what: str) -> None:
+    """Refuses what can be no device id or group.
+
+    Raises:
+        FleetError: It cannot.
+    """
+    try:
+        topics.check_name(name, what)
+    except ValueError as error:
+        raise FleetError(
+            str(error), remedy="edgepack fleet enroll cam-7 --group cameras"
+        ) from error
+
+
+def _check_label(key: str, value: str) -> None:
+    problem = ""
+    if not KEY.fullmatch(key):
+        problem = f"{key[:80]!r} is no key of a label: 1 to 63 of A-Z a-z 0-9 _ . -, a letter first"
+    elif key in RESERVED:
+        problem = f"{key!r} is no label: that is what the fleet knows of a device itself"
+    elif len(value) > MAX_VALUE or not value.isprintable() or "'" in value or '"' in value:
+        problem = f"a label has at most {MAX_VALUE} characters to look at, and no quotes"
+    if problem:
+        raise FleetError(
+            problem,
+            found_in=f"{key[:80]}={value[:80]}",
+            remedy="edgepack fleet devices label cam-7 site=berlin",
+        )

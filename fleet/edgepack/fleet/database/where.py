@@ -1,0 +1,189 @@
+"""Which devices are meant: `soc=QCS6490 and site=berlin`, over labels and what devices report.
+
+    expression = conjunction { "or" conjunction }
+    conjunction = term { "and" term }
+    term = "not" term | "(" expression ")" | key ( "=" | "!=" ) value
+
+A value with blanks or signs stands in quotes. A fact may have several values (`provider`): `=` asks
+whether one of them is this, `!=` whether none is.
+"""
+
+import re
+from collections.abc import Callable, Mapping
+
+import msgspec
+
+from edgepack.errors import FleetError
+from edgepack.fleet.database.devices import last_report
+from edgepack.fleet.database.schema import DeviceRow
+from edgepack.wire.messages import DeviceFacts
+
+Attributes = Mapping[str, frozenset[str]]
+
+MAX_LENGTH = 1000
+MAX_DEPTH = 20
+EXAMPLE = "--where 'soc=QCS6490 and site=berlin'"
+WORDS = frozenset({"and", "or", "not"})
+KEY = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,62}")
+
+FACTS: dict[str, Callable[[DeviceFacts], tuple[str, ...]]] = {
+    "agent": lambda facts: (facts.agent_version,),
+    "arch": lambda facts: (facts.arch,),
+    "cpu": lambda facts: (facts.cpu_model,),
+    "cpu_feature": lambda facts: facts.cpu_features,
+    "hardware_class": lambda facts: (facts.hardware_class,),
+    "os": lambda facts: (facts.os,),
+    "provider": lambda facts: tuple(it.name for it in facts.providers if it.available),
+    "python": lambda facts: (facts.python,),
+    "runtime": lambda facts: (facts.runtime,),
+    "soc": lambda facts: (facts.soc,),
+}
+ROW: dict[str, Callable[[DeviceRow], str]] = {
+    "device": lambda row: row.id,
+    "group": lambda row: row.group,
+    "online": lambda row: "yes" if row.online else "no",
+}
+RESERVED = FACTS.keys() | ROW.keys() | WORDS
+
+_TOKEN = re.compile(r"""(!=|[()=])|'([^']*)'|"([^"]*)"|([^\s()='"!]+)""")
+
+
+class Where(msgspec.Struct, frozen=True, kw_only=True):
+    """An expression that was read.
+
+    Attributes:
+        keys: The labels and facts that it speaks of.
+        matches: Whether a device with these attributes is meant.
+    """
+
+    keys: frozenset[str]
+    matches: Callable[[Attributes], bool]
+
+
+def attributes(row: DeviceRow) -> Attributes:
+    """Labels and facts of a device; what it did not report is not there."""
+    found = {key: frozenset({value}) for key, value in labels(row).items()}
+    found |= {key: frozenset({read(row)}) for key, read in ROW.items()}
+    reported = last_report(row)
+    if reported is not None and reported.facts is not None:
+        found |= {key: frozenset(read(reported.facts)) for key, read in FACTS.items()}
+    return found
+
+
+def labels(row: DeviceRow) -> dict[str, str]:
+    """The labels of a device, by key."""
+    return msgspec.json.decode(row.labels, type=dict[str, str])
+
+
+def parse_where(text: str) -> Where:
+    """Reads an expression.
+
+    Raises:
+        FleetError: It is none: the message says where it stops making sense.
+    """
+    if len(text) > MAX_LENGTH:
+        raise FleetError(
+            f"an expression has at most {MAX_LENGTH} characters, this one has {len(text)}",
+            found_in=f"--where {text[:40]}…",
+            remedy=EXAMPLE,
+        )
+    return _Parser(text).parse()
+
+
+class _Parser:
+    """One reading of one text, from left to right."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._at = 0
+        self._depth = 0
+        self._keys: set[str] = set()
+
+    def parse(self) -> Where:
+        matches = self._any()
+        if self._peek():
+            raise self._wrong("'and' or 'or'")
+        return Where(keys=frozenset(self._keys), matches=matches)
+
+    def _any(self) -> Callable[[Attributes], bool]:
+        tests = [self._all()]
+        while self._take_word("or"):
+            tests.append(self._all())
+        return lambda found: any(test(found) for test in tests)
+
+    def _all(self) -> Callable[[Attributes], bool]:
+        tests = [self._term()]
+        while self._take_word("and"):
+            tests.append(self._term())
+        return lambda found: all(test(found) for test in tests)
+
+    def _term(self) -> Callable[[Attributes], bool]:
+        self._depth += 1
+        if self._depth > MAX_DEPTH:
+            raise self._wrong(f"at most {MAX_DEPTH} levels")
+        try:
+            if self._take_word("not"):
+                inner = self._term()
+                return lambda found: not inner(found)
+            if self._take_word("("):
+                inner = self._any()
+                if not self._take_word(")"):
+                    raise self._wrong("')'")
+                return inner
+            return self._comparison()
+        finally:
+            self._depth -= 1
+
+    def _comparison(self) -> Callable[[Attributes], bool]:
+        key, _ = self._peek() or ("", False)
+        if not KEY.fullmatch(key) or key in WORDS:
+            raise self._wrong("a label or a fact")
+        self._take()
+        sign = next((sign for sign in ("=", "!=") if self._take_word(sign)), None)
+        if sign is None:
+            raise self._wrong("'=' or '!='")
+        value, is_sign = self._peek() or ("", True)
+        if is_sign:
+            raise self._wrong("a value")
+        self._take()
+        self._keys.add(key)
+        return lambda found: (value in found.get(key, frozenset())) == (sign == "=")
+
+    def _peek(self) -> tuple[str, bool] | None:
+        """The next token, and whether it is a sign of the grammar; None at the end."""
+        found = self._match()
+        if found is None:
+            return None
+        sign, single, double, word = found.groups()
+        return next(text for text in (sign, single, double, word) if text is not None), bool(sign)
+
+    def _match(self) -> re.Match[str] | None:
+        while self._at < len(self._text) and self._text[self._at].isspace():
+            self._at += 1
+        if self._at == len(self._text):
+            return None
+        found = _TOKEN.match(self._text, self._at)
+        if found is None:
+            raise self._wrong("a closed quote")
+        return found
+
+    def _take(self) -> None:
+        found = self._match()
+        if found is not None:
+            self._at = found.end()
+
+    def _take_word(self, word: str) -> bool:
+        found = self._match()
+        is_there = found is not None and found[0] == word
+        if is_there:
+            self._take()
+        return is_there
+
+    def _wrong(self, wanted: str) -> FleetError:
+        rest = self._text[self._at : self._at + 40].strip()
+        place = f"at {rest!r}" if rest else "at its end"
+        return FleetError(
+            f"the expression makes no sense {place}: {wanted} is expected there",
+            found_in=f"--where {self._text[:80]}",
+            remedy=EXAMPLE,
+        )

@@ -1,0 +1,66 @@
+"""What still points to a release, so that it cannot be deleted."""
+
+import msgspec
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from edgepack.errors import FleetError
+from edgepack.fleet.database import devices
+from edgepack.fleet.database.schema import DeviceRow, ReleaseRow, RolloutRow
+from edgepack.fleet.documents.releases import full_title
+from edgepack.fleet.documents.rollouts import Selector
+from edgepack.fleet.rollouts.offers import name_of
+from edgepack.text import counted, natural_order
+from edgepack.wire.messages import RunModel
+
+
+def delete_release(session: Session, release: ReleaseRow, now: float) -> None:
+    """Marks a release as deleted; its name, version and counter stay taken.
+
+    Raises:
+        FleetError: A device runs it, keeps it to go back to or is told to run it, a rollout of it
+            is not over, or devices that join would get it.
+    """
+    reasons = [*_rollouts(session, release), *_devices(session, release)]
+    if reasons:
+        raise FleetError(
+            f"{full_title(release.bundle)} is in use",
+            found_in="; ".join(reasons),
+            remedy="roll another release out to them first, or abort the rollout",
+        )
+    release.deleted_at = now
+
+
+def _rollouts(session: Session, release: ReleaseRow) -> list[str]:
+    query = (
+        select(RolloutRow)
+        .join(ReleaseRow, RolloutRow.digest == ReleaseRow.digest)
+        .where(ReleaseRow.name == release.name, RolloutRow.state != "ABORTED")
+        .order_by(RolloutRow.number.desc())
+    )
+    reasons: list[str] = []
+    seen: set[str] = set()
+    for rollout in session.scalars(query):
+        is_open = rollout.state in ("RUNNING", "PAUSED")
+        selector = msgspec.json.decode(rollout.selector, type=Selector)
+        is_joined = selector.kind != "devices" and rollout.selector not in seen
+        seen.add(rollout.selector)
+        if is_open and release.digest in (rollout.digest, rollout.takes_back):
+            reasons.append(f"rollout {name_of(rollout.number)} is {rollout.state}")
+        elif is_joined and rollout.digest == release.digest:
+            joins = f"who joins {selector} gets it by rollout {name_of(rollout.number)}"
+            reasons.append(joins)
+    return reasons
+
+
+def _devices(session: Session, release: ReleaseRow) -> list[str]:
+    users = []
+    for row in session.scalars(select(DeviceRow)):
+        desired = devices.wanted(row)
+        order = desired.models.get(release.name) if desired else None
+        held = [devices.running(row, release.name), devices.kept_for_rollback(row, release.name)]
+        held.append(order.bundle if isinstance(order, RunModel) else None)
+        if any(bundle is not None and bundle.digest == release.digest for bundle in held):
+            users.append(row.id)
+    users.sort(key=natural_order)
+    return [f"{counted(len(users), 'device')} ({users[0]})"] if users else []

@@ -1,0 +1,130 @@
+"""A removed device's credentials work no longer: on a real mosquitto, over mutual TLS."""
+
+import json
+import signal
+import ssl
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from edgepack.agent.config import read_config
+from edgepack.errors import FleetError
+from edgepack.fleet.broker.access import BrokerAccess, open_client
+from edgepack.wire import topics
+from tests.integration.fleet.conftest import edgepack
+
+Serve = Callable[..., Any]
+REPORT = b'{"v":2,"online":true,"at":1}'
+
+
+def gets_in(folder: Path) -> bool:
+    """Whether the broker takes a device with the credentials of a folder."""
+    broker = read_config(folder / "agent.toml").broker
+    assert broker is not None
+    access = BrokerAccess(
+        url=broker.url,
+        ca_file=Path(broker.ca_file),
+        cert_file=Path(broker.cert_file),
+        key_file=Path(broker.key_file),
+    )
+    client = open_client(access, folder.name)
+    answered = threading.Event()
+    taken: list[bool] = []
+
+    def connected(*arguments: Any) -> None:
+        taken.append(not arguments[3].is_failure)
+        answered.set()
+
+    client.on_connect = connected
+    client.on_disconnect = lambda *_: answered.set()
+    try:
+        client.connect(*access.address())
+    except ssl.SSLError:
+        return False
+    client.loop_start()
+    assert answered.wait(30), "the broker neither took nor refused it"
+    if taken:
+        topic = topics.up("default", folder.name, "reported")
+        client.publish(topic, REPORT, qos=1).wait_for_publish(30)
+    client.disconnect()
+    client.loop_stop()
+    return taken == [True]
+
+
+def tell_broker(fleet: Any, broker_folder: Path, broker: Any) -> None:
+    done = edgepack(fleet, "fleet", "revocations", "-o", str(broker_folder / "ca.crl"))
+    assert done.returncode == 0, done.stderr
+    broker.send_signal(signal.SIGHUP)
+
+
+def enroll(fleet: Any, folder: Path, *words: str) -> Any:
+    return edgepack(
+        fleet, "fleet", "enroll", folder.name, "--group", "g", "-o", str(folder), *words
+    )
+
+
+def test_the_broker_refuses_a_removed_device_and_the_controller_ignores_it(
+    tls_fleet: Any, tmp_path: Path
+) -> None:
+    one, other = tmp_path / "cam-1", tmp_path / "cam-2"
+    for folder in (one, other):
+        assert enroll(tls_fleet, folder).returncode == 0
+        assert gets_in(folder)
+    tls_fleet.wait_until(lambda: tls_fleet.info().online == 2, "both have reported")
+    removed = edgepack(tls_fleet, "fleet", "devices", "remove", "cam-1", "--json")
+    assert [entry["device"] for entry in json.loads(removed.stdout)] == ["cam-1"]
+    assert [view.device for view in tls_fleet.client.devices()] == ["cam-2"]
+    # The broker does not know yet: whatever it lets through, the controller does not listen.
+    before = tls_fleet.info().counters.get("not_enrolled", 0)
+    assert gets_in(one)
+    tls_fleet.wait_until(
+        lambda: tls_fleet.info().counters.get("not_enrolled", 0) > before, "it is ignored"
+    )
+    tell_broker(tls_fleet, tls_fleet.broker_folder, tls_fleet.broker)
+    tls_fleet.wait_until(lambda: not gets_in(one), "the broker refuses it")
+    assert gets_in(other)
+    again = tmp_path / "again" / "cam-1"
+    assert enroll(tls_fleet, again).returncode == 0
+    assert gets_in(again), "a new certificate of the same name is another one"
+    assert not gets_in(one)
+
+
+def test_a_replaced_device_gets_new_credentials_and_the_old_ones_end(
+    tls_fleet: Any, tmp_path: Path
+) -> None:
+    lost, found = tmp_path / "lost" / "cam-1", tmp_path / "found" / "cam-1"
+    assert enroll(tls_fleet, lost).returncode == 0
+    refused = enroll(tls_fleet, found)
+    assert refused.returncode == 1
+    assert "error: device cam-1 is enrolled already, in group g" in refused.stderr
+    assert not found.exists()
+    assert enroll(tls_fleet, found, "--replace").returncode == 0
+    tell_broker(tls_fleet, tls_fleet.broker_folder, tls_fleet.broker)
+    tls_fleet.wait_until(lambda: not gets_in(lost), "the broker refuses the old one")
+    assert gets_in(found)
+
+
+def test_a_later_broker_folder_still_knows_what_was_revoked(tls_fleet: Any, tmp_path: Path) -> None:
+    from cryptography import x509
+
+    assert enroll(tls_fleet, tmp_path / "cam-1").returncode == 0
+    serial = tls_fleet.client.device("cam-1").certificate
+    tls_fleet.client.remove_devices(["cam-1"])
+    folder = tmp_path / "another"
+    done = edgepack_offline(tls_fleet, "broker-config", "--host", "localhost", "-o", str(folder))
+    assert done.returncode == 0, done.stderr
+    revoked = x509.load_pem_x509_crl((folder / "ca.crl").read_bytes())
+    assert [f"{one.serial_number:x}" for one in revoked] == [serial]
+    with pytest.raises(FleetError, match="cannot write the list of revoked certificates"):
+        tls_fleet.client.revocations(tmp_path / "no" / "such" / "ca.crl")
+
+
+def edgepack_offline(fleet: Any, *words: str) -> Any:
+    import subprocess
+    import sys
+
+    command = [sys.executable, "-m", "edgepack.cli", "fleet", *words, "--data", str(fleet.data)]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
