@@ -10,7 +10,7 @@ import pytest
 
 from edgepack.bundle.archive import pack
 from edgepack.bundle.keys import load_private_key
-from edgepack.fleet.documents.rollouts import Selector
+from edgepack.fleet.documents.rollouts import RolloutSettings, Selector
 from tests.simulators.bundles import make_bundle as make_real_bundle
 
 Serve = Callable[..., Any]
@@ -86,10 +86,12 @@ def test_real_agents_take_what_is_right_refuse_what_is_wrong_and_go_back_when_to
     assert fleet.client.abort_rollout(broken).counts == {"FAILED": 1, "WITHDRAWN": 1}
     assert running(fleet) == {"cam-1": "1.2.0", "cam-2": "1.2.0"}
 
-    assert fleet.client.abort_rollout(second, rollback=True).counts == {"RECALLED": 2}
-    fleet.wait_until(
-        lambda: running(fleet) == {"cam-1": "1.1.0", "cam-2": "1.1.0"}, "both went back"
-    )
+    settings = RolloutSettings(waves="1,100%", soak_s=0.2, deadline_s=60.0)
+    (back,) = fleet.client.rollback(second, settings=settings)
+    view = fleet.wait_for(back.rollout, "FINISHED", "PAUSED", timeout_s=120)
+    assert view.counts == {"COMMITTED": 2}, view
+    assert running(fleet) == {"cam-1": "1.1.0", "cam-2": "1.1.0"}
+    assert fleet.rollout(second).counts == {"RECALLED": 2}
 
     start_agent(fleet, "cam-3")
     fleet.wait_until(
