@@ -1,5 +1,6 @@
 """A fleet's day on the command line, with certificates on a real mosquitto."""
 
+import contextlib
 import json
 import os
 import stat
@@ -148,14 +149,16 @@ def at_a_terminal(fleet: Any, *arguments: str, says: str) -> tuple[int, str]:
         [sys.executable, "-m", "edgepack.cli", *arguments, *place],
         stdin=inner,
         stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
+        stderr=inner,
     ) as process:
         os.write(outer, says.encode())
         printed, _ = process.communicate(timeout=120)
-    os.close(outer)
     os.close(inner)
-    return process.returncode, printed
+    with contextlib.suppress(OSError):  # Linux says so when the other end is closed
+        while piece := os.read(outer, 65536):
+            printed += piece
+    os.close(outer)
+    return process.returncode, printed.decode()
 
 
 def test_another_content_under_a_name_and_version_is_refused_before_it_is_uploaded(

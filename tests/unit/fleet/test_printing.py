@@ -2,17 +2,30 @@
 
 import json
 import logging
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from edgepack.fleet.commands import show
+from edgepack.fleet.commands.preview import preview_panel, rollback_panel
 from edgepack.fleet.commands.printing import LogFormatter, print_result
+from edgepack.fleet.commands.show_device import device_panel
 from edgepack.fleet.database import inventory
+from edgepack.fleet.documents.devices import DeviceDetails
 from edgepack.fleet.documents.fleet import EventView, FleetInfo
+from edgepack.fleet.documents.previews import (
+    OUTCOMES,
+    PreviewPart,
+    RollbackPart,
+    RollbackPreview,
+    RolloutPreview,
+)
 from edgepack.fleet.documents.rollouts import AssignmentView, LatencyView, RolloutView
 from edgepack.wire.messages import BundleRef
+from tests.simulators.world import make_facts
 from tests.unit.fleet.world import World, says
 
 HOSTILE = "\x1b[2J\x9b31m\u202e\r\nroot# "
@@ -91,17 +104,61 @@ def hostile_devices(world: World) -> Any:
         return inventory.list_devices(session)
 
 
-@pytest.mark.parametrize("kind", ["devices", "events", "rollout", "rollouts"])
+PREVIEW = RolloutPreview(
+    bundle=ROLLOUT.bundle,
+    selector=HOSTILE,
+    waves=(1,),
+    parts=tuple(
+        PreviewPart(
+            outcome=outcome, devices=9, examples=("cam-1",), because=HOSTILE, runs=ROLLOUT.bundle
+        )
+        for outcome in OUTCOMES
+    ),
+    counts={},
+    refusal=HOSTILE,
+    remedy=HOSTILE,
+)
+ROLLBACK = RollbackPreview(
+    takes_back=ROLLOUT.bundle,
+    ends="r1",
+    parts=(
+        RollbackPart(
+            to=ROLLOUT.bundle, devices=1, wave_count=1, examples=("cam-1",), because=HOSTILE
+        ),
+        RollbackPart(to=None, devices=1, wave_count=0, examples=("cam-2",), because=HOSTILE),
+    ),
+    refusal=HOSTILE,
+)
+
+
+def hostile_device(world: World) -> DeviceDetails:
+    world.enroll("cam-1")
+    facts = replace(make_facts(), soc=HOSTILE, cpu_model=HOSTILE, runtime=HOSTILE)
+    report = replace(says(HOSTILE, because=HOSTILE, active=ROLLOUT.bundle), facts=facts)
+    world.hear("cam-1", replace(report, warnings=(HOSTILE,)))
+    world.start()
+    with world.store.reading() as session:
+        return inventory.show_device(session, "cam-1")
+
+
+@pytest.mark.parametrize(
+    "kind", ["device", "devices", "events", "preview", "rollback", "rollout", "rollouts"]
+)
 @pytest.mark.parametrize("as_json", [False, True])
 def test_escapes_of_devices_reach_no_terminal(
     world: World, capsys: pytest.CaptureFixture[str], kind: str, as_json: bool
 ) -> None:
-    value, picture = {
-        "devices": (hostile_devices(world), lambda v: show.devices_table(v, INFO, 2.0)),
-        "events": ((EVENT,), lambda v: show.events_table(v, 2.0)),
-        "rollout": (ROLLOUT, show.rollout_panel),
-        "rollouts": ((ROLLOUT,), show.rollouts_table),
-    }[kind]
+    kinds: dict[str, tuple[Callable[[World], Any], Callable[[Any], Any]]] = {
+        "device": (hostile_device, lambda v: device_panel(v, 2.0)),
+        "devices": (hostile_devices, lambda v: show.devices_table(v, INFO, 2.0)),
+        "events": (lambda _: (EVENT,), lambda v: show.events_table(v, 2.0)),
+        "preview": (lambda _: PREVIEW, preview_panel),
+        "rollback": (lambda _: ROLLBACK, rollback_panel),
+        "rollout": (lambda _: ROLLOUT, show.rollout_panel),
+        "rollouts": (lambda _: (ROLLOUT,), show.rollouts_table),
+    }
+    make, picture = kinds[kind]
+    value = make(world)
     print_result(value, as_json, picture)
     printed = capsys.readouterr().out
     assert "root#" in printed

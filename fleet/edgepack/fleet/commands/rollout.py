@@ -52,8 +52,9 @@ def start(
 ) -> None:
     """Say what a rollout will mean, then upload the bundle and roll it out, wave by wave.
 
-    A person at a terminal is asked before it starts; a script is not. With --dry-run nothing is
-    uploaded or started, and the exit code says whether it would be.
+    A person at a terminal is asked before it starts; with --yes or --json, or where there is no
+    terminal, nobody is. With --dry-run nothing is uploaded or started, and the exit code says
+    whether it would be.
 
     \b
     Example:
@@ -70,7 +71,7 @@ def start(
         print_result(preview, as_json, preview_panel)
         sys.exit(1 if preview.refusal else 0)
     if not preview.refusal:
-        agree(preview_panel(printable_document(preview)), yes)
+        agree(preview_panel(printable_document(preview)), ask=not (yes or as_json))
     view = client.start_rollout(client.publish(bundle), to, settings)
     print_result(view, as_json, _started)
 
@@ -111,7 +112,7 @@ def rollback(
         print_result(preview, as_json, rollback_panel)
         sys.exit(1 if preview.refusal else 0)
     if not preview.refusal:
-        agree(rollback_panel(printable_document(preview)), yes)
+        agree(rollback_panel(printable_document(preview)), ask=not (yes or as_json))
     views = client.rollback(what, to, settings)
     print_result(
         views,
@@ -120,10 +121,10 @@ def rollback(
     )
 
 
-def agree(shown: RenderableType, yes: bool) -> None:
+def agree(shown: RenderableType, *, ask: bool) -> None:
     """Shows on stderr what a rollout will mean and, at a terminal, asks whether it shall start."""
     console(stderr=True).print(shown)
-    if not yes and sys.stdin.isatty():
+    if ask and sys.stdin.isatty() and sys.stderr.isatty():
         click.confirm("Start it?", abort=True, err=True)
 
 
