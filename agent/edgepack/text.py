@@ -20,9 +20,15 @@ def printable(text: str) -> str:
     )
 
 
-def counted(number: int, noun: str) -> str:
-    """A number with its noun: `1 device`, `2 devices`."""
-    return f"{number} {noun}{'' if number == 1 else 's'}"
+def counted(number: int, noun: str, nouns: str = "") -> str:
+    """A number with its noun: `1 device`, `2 devices`.
+
+    Args:
+        number: How many.
+        noun: For one of them.
+        nouns: For more; the same with an s where it is left out.
+    """
+    return f"{number} {noun if number == 1 else nouns or f'{noun}s'}"
 
 
 def natural_order(name: str) -> tuple[tuple[bool, int, str], ...]:

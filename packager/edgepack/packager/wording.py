@@ -1,17 +1,6 @@
-"""Words for people: nouns that fit their number, names as a file wants them."""
+"""Names as a file wants them, for what people read."""
 
 import msgspec
-
-
-def counted(count: int, noun: str, nouns: str = "") -> str:
-    """A number with its noun: `1 node`, `12 nodes`.
-
-    Args:
-        count: How many.
-        noun: For one of them.
-        nouns: For more; the same with an s where it is left out.
-    """
-    return f"{count} {noun if count == 1 else nouns or f'{noun}s'}"
 
 
 def toml_key(name: str) -> str:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from edgepack.packager.wording import counted
+from edgepack.text import counted
 
 
 @pytest.mark.parametrize(

@@ -75,11 +75,6 @@ def parse_waves(text: str) -> tuple[WaveStep, ...]:
     return tuple(steps)
 
 
-def format_waves(steps: Sequence[WaveStep]) -> str:
-    """The waves as `parse_waves` reads them."""
-    return ",".join(f"{step.amount}{'%' if step.unit == 'percent' else ''}" for step in steps)
-
-
 def divide_devices(
     online_by_device: Mapping[str, bool], steps: Sequence[WaveStep], salt: str
 ) -> dict[str, int]:

@@ -26,7 +26,7 @@ from edgepack.packager.number_format import (
     format_metric,
     format_placement,
 )
-from edgepack.packager.wording import counted
+from edgepack.text import counted
 
 _side = click.Path(path_type=Path)
 _MOST_LISTED = 8

@@ -25,7 +25,8 @@ from edgepack.packager.profiles.pass_settings import (
 )
 from edgepack.packager.profiles.schema import Profile
 from edgepack.packager.runtime.unassigned_nodes import UnassignedNode
-from edgepack.packager.wording import counted, toml_key
+from edgepack.packager.wording import toml_key
+from edgepack.text import counted
 
 SLOWER_FACTOR = 1.1
 """Only beyond this is a quantized model called slower: medians vary by some percent from run to

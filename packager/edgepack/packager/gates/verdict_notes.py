@@ -9,7 +9,7 @@ from edgepack.packager.metrics.distance import OutputDistance
 from edgepack.packager.metrics.kinds import OutputKind
 from edgepack.packager.number_format import format_metric
 from edgepack.packager.tensors.sequence import Samples
-from edgepack.packager.wording import counted
+from edgepack.text import counted
 
 
 def describe_verdict(

@@ -21,7 +21,7 @@ from onnx import helper
 from edgepack.packager.graph.node_chains import replace
 from edgepack.packager.graph.operators import facts, tells_places
 from edgepack.packager.graph.queries import GraphIndex, index_graph
-from edgepack.packager.wording import counted
+from edgepack.text import counted
 
 _INTEGERS = frozenset({"int8", "uint8", "int16", "uint16"})
 """NumPy's names of the types that both nodes of a pair have."""

@@ -12,7 +12,7 @@ from onnx import helper
 
 from edgepack.packager.graph.node_chains import replace
 from edgepack.packager.graph.queries import GraphIndex, index_graph
-from edgepack.packager.wording import counted
+from edgepack.text import counted
 
 MOST_POOLED = 512
 """So many values one pooling averages at most: what AMD Quark leaves whole in a

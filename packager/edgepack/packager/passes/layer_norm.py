@@ -19,7 +19,7 @@ from edgepack.packager.graph.node_chains import (
     scalar,
 )
 from edgepack.packager.graph.queries import GraphIndex, index_graph
-from edgepack.packager.wording import counted
+from edgepack.text import counted
 
 _FIRST_OPSET = 17
 

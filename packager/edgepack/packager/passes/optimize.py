@@ -34,7 +34,7 @@ from edgepack.packager.passes.lookup_tables import fold_into_tables
 from edgepack.packager.passes.one_hot_products import look_up_one_hots
 from edgepack.packager.passes.simple_gemm import simplify_gemm
 from edgepack.packager.profiles.pass_settings import Optimize
-from edgepack.packager.wording import counted
+from edgepack.text import counted
 
 _BASIC = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC
 _EXTENDED = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_EXTENDED

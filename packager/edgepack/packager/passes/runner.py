@@ -42,7 +42,7 @@ from edgepack.packager.profiles.pass_settings import (
 from edgepack.packager.profiles.schema import Profile
 from edgepack.packager.progress import BuildStep, Progress
 from edgepack.packager.runtime.model_run import ModelRunner, Outputs, largest_difference
-from edgepack.packager.wording import counted
+from edgepack.text import counted
 
 _PASSES: Mapping[type, Callable[[onnx.ModelProto, Any, PassContext], PassResult]] = {
     Clean: clean,

@@ -40,7 +40,7 @@ from edgepack.packager.search.search import search
 from edgepack.packager.search.search_target import SearchTarget
 from edgepack.packager.source.watched_outputs import postprocessing_names
 from edgepack.packager.tensors.sequence import Samples
-from edgepack.packager.wording import counted
+from edgepack.text import counted
 
 _MOST_NAMED = 5
 

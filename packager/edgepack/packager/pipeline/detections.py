@@ -16,7 +16,8 @@ from edgepack.packager.runtime.model_run import Outputs, Run
 from edgepack.packager.source.model import SourceModel
 from edgepack.packager.tensors.detections import LAYOUTS, DetectionHead
 from edgepack.packager.tensors.sequence import Samples
-from edgepack.packager.wording import counted, toml_key
+from edgepack.packager.wording import toml_key
+from edgepack.text import counted
 
 _LOOKED_AT = 16
 """Samples by which it is told what the graph leaves open."""

@@ -3,7 +3,7 @@
 from edgepack.packager.number_format import format_metric
 from edgepack.packager.reports.report import RefusedVariant, Report, VariantReport
 from edgepack.packager.search.attempts import Attempt
-from edgepack.packager.wording import counted
+from edgepack.text import counted
 
 FLOAT_PRECISION = "fp32"
 

@@ -3,7 +3,7 @@
 from edgepack.packager.profiles.schema import Profile
 from edgepack.packager.runtime.evaluator import Evaluator, read_host_facts
 from edgepack.packager.runtime.trial import Trial
-from edgepack.packager.wording import counted
+from edgepack.text import counted
 
 
 def describe_venue(evaluator: Evaluator, profile: Profile, trial: Trial | None) -> tuple[str, ...]:

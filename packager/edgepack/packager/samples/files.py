@@ -15,7 +15,7 @@ from edgepack.packager.source.fixed_inputs import FixedInput
 from edgepack.packager.source.input_shapes import suggest_option
 from edgepack.packager.tensors.sequence import Feeds, Samples, Tensor, digest_of
 from edgepack.packager.tensors.spec import TensorSpec
-from edgepack.packager.wording import counted
+from edgepack.text import counted
 
 RANDOM_PREFIX = "random:"
 FEW_SAMPLES = 32

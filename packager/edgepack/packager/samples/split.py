@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from edgepack.errors import BuildError
 from edgepack.packager.samples.files import OpenedSamples
 from edgepack.packager.tensors.sequence import SampleSplit
-from edgepack.packager.wording import counted
+from edgepack.text import counted
 
 CALIBRATION_SHARE = 0.5
 SEARCH_SHARE = 0.2

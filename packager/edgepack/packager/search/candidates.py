@@ -9,7 +9,7 @@ from edgepack.packager.quantization.contract import CandidateSpec, NodeSensitivi
 from edgepack.packager.quantization.method import QuantizationMethod
 from edgepack.packager.quantization.savings import describe_share
 from edgepack.packager.search.attempts import Attempt
-from edgepack.packager.wording import counted
+from edgepack.text import counted
 
 
 class Judged(msgspec.Struct, frozen=True, kw_only=True):

@@ -17,7 +17,7 @@ from typing import TypeVar
 import msgspec
 
 from edgepack.durable import write_file
-from edgepack.packager.wording import counted
+from edgepack.text import counted
 
 _T = TypeVar("_T")
 

@@ -6,7 +6,7 @@ from edgepack.packager.quantization.contract import CandidateSpec
 from edgepack.packager.quantization.method import QuantizationMethod
 from edgepack.packager.search.candidate_trials import CandidateTrials
 from edgepack.packager.search.candidates import Candidate
-from edgepack.packager.wording import counted
+from edgepack.text import counted
 
 _COMPARED_SHARE = 0.25
 """Share of the nodes that may be promoted, of those that are where methods compare."""

@@ -1,7 +1,7 @@
 """Makes the floats that enter a tail which selects outputs of the source model.
 
 So every pass keeps them, every candidate gives them, and whatever compares a model with the float
-one (`judging`) compares them. A variant's own file has them no more (`without_watched`).
+one (`gates.accuracy`) compares them. A variant's own file has them no more (`without_watched`).
 """
 
 from collections.abc import Collection, Mapping
@@ -15,7 +15,7 @@ from edgepack.packager.graph.queries import used_names
 from edgepack.packager.graph.shape_inference import infer
 from edgepack.packager.source.model import SourceModel
 from edgepack.packager.tensors.meanings import Meaning, judged_outputs
-from edgepack.packager.wording import counted
+from edgepack.text import counted
 
 
 def watch_before_postprocessing(source: SourceModel) -> SourceModel:

@@ -32,7 +32,7 @@ from edgepack.packager.quantization.equalization.layers_in_row import (
     is_turned,
 )
 from edgepack.packager.tensors.sequence import Samples
-from edgepack.packager.wording import counted
+from edgepack.text import counted
 
 _CLEARANCE = 1.25
 """Room below a Clip's bound: so many times the greatest value of the calibration samples."""
