@@ -1,13 +1,16 @@
 # `make demo`, `make test`, `make check` and `make bench` set up all that they need.
-# Two environments: the wheels of onnxruntime and onnxruntime-openvino own the same module.
+# Two environments: the wheels of onnxruntime and onnxruntime-openvino own the same module. A third
+# has the oldest ONNX Runtime that profiles allow, and nothing else.
 
 PYTHON ?= python3
 VENV := .venv
 OPENVINO_VENV := .venv-openvino
+OLDEST_VENV := .venv-oldest
 BIN := $(VENV)/bin
 PIP_INSTALL := -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 READY := $(VENV)/.ready
 OPENVINO_READY := $(OPENVINO_VENV)/.ready
+OLDEST_READY := $(OLDEST_VENV)/.ready
 INPUTS := pyproject.toml constraints.txt
 
 # ONNX Runtime tells its vendor nothing of what is run here.
@@ -18,7 +21,7 @@ export ORT_DISABLE_TELEMETRY := 1
 demo: $(READY)
 	@$(BIN)/python -m examples.demo
 
-test: $(READY) $(OPENVINO_READY)
+test: $(READY) $(OPENVINO_READY) $(OLDEST_READY)
 	$(BIN)/python -m pytest -m "not openvino"
 	$(OPENVINO_VENV)/bin/python -m pytest tests/openvino
 
@@ -52,7 +55,7 @@ scan-operators: $(READY)
 	$(BIN)/python -m benchmarks.operators
 
 clean:
-	rm -rf $(VENV) $(OPENVINO_VENV) .venv-peers .venv-export .demo .bench site
+	rm -rf $(VENV) $(OPENVINO_VENV) $(OLDEST_VENV) .venv-peers .venv-export .demo .bench site
 
 $(READY): $(INPUTS)
 	@echo "Setting up $(VENV) (once) …"
@@ -70,4 +73,12 @@ $(OPENVINO_READY): $(INPUTS)
 	@$(OPENVINO_VENV)/bin/python -m pip install --quiet --disable-pip-version-check --upgrade 'pip>=25.1'
 	@$(OPENVINO_VENV)/bin/python $(PIP_INSTALL) --editable '.[openvino,host]' --group test
 	@$(OPENVINO_VENV)/bin/python $(PIP_INSTALL) --no-deps rapidocr-onnxruntime
+	@touch $@
+
+# A newer Python than 3.12 has no wheel of it: the tests that need it then say so.
+$(OLDEST_READY): Makefile
+	@echo "Setting up $(OLDEST_VENV) (once) …"
+	@test -x $(OLDEST_VENV)/bin/python || $(PYTHON) -m venv $(OLDEST_VENV)
+	@$(OLDEST_VENV)/bin/python -m pip install --quiet --disable-pip-version-check \
+		'onnxruntime==1.18.*' 'numpy<2' || echo "onnxruntime 1.18 cannot be installed here"
 	@touch $@

@@ -18,6 +18,7 @@ from edgepack.bundle.chunks import entry
 from edgepack.bundle.golden import Golden, Tensor, write_golden
 from edgepack.bundle.keys import generate_key, load_private_key, write_key_pair
 from edgepack.bundle.manifest import (
+    FORMAT_MINOR,
     FORMAT_VERSION,
     GOLDEN_FILE,
     Accuracy,
@@ -25,6 +26,7 @@ from edgepack.bundle.manifest import (
     GoldenTolerance,
     Manifest,
     Placement,
+    PlainRuntime,
     Requirements,
     Toolchain,
     Variant,
@@ -38,7 +40,7 @@ BUNDLES = Path(__file__).parent / "bundles"
 
 def main() -> None:
     """Makes the bundle, its public key, and refuses to replace either."""
-    archive = BUNDLES / f"format-{FORMAT_VERSION}.edgepack"
+    archive = BUNDLES / f"format-{FORMAT_VERSION}.{FORMAT_MINOR}.edgepack"
     public = archive.with_suffix(".pub")
     if archive.exists():
         sys.exit(f"{archive} is frozen; delete it by hand if it was never published")
@@ -65,6 +67,7 @@ def write_bundle(folder: Path) -> None:
         make_variant(folder, "cpu", "CPUExecutionProvider", "cpu", make_model()),
     )
     facts = BundleFacts(
+        minor=FORMAT_MINOR,
         name="tiny",
         version="1.0.0",
         release=1,
@@ -135,6 +138,11 @@ def make_variant(folder: Path, name: str, provider: str, device: str, model: byt
             },
             placement=Placement(
                 provider=provider, taken=1, total=2, left={"Relu": 1}, verified=not is_npu
+            ),
+            plain_runtime=PlainRuntime(
+                releases=("1.31.1",),
+                right=True,
+                session_options={"session.x64quantprecision": "1"} if is_npu else {},
             ),
         ),
     )

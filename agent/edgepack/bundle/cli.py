@@ -1,9 +1,10 @@
 """The commands around a bundle: `inspect`, `verify` and `unpack`."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import click
+import msgspec
 
 from edgepack.bundle.accuracy_words import describe_accuracy
 from edgepack.bundle.archive import read_head
@@ -180,6 +181,8 @@ def _describe(manifest: Manifest) -> str:
         tools = ", ".join(f"{name} {version}" for name, version in sorted(facts.tools.items()))
         lines.append(f"made with:    {tools}")
     lines += ["", *_table([_HEADINGS, *(_row(variant) for variant in manifest.variants)]), ""]
+    if plain := [line for variant in manifest.variants for line in _plain_runtime(variant)]:
+        lines += [*plain, ""]
     for entry in facts.files:
         lines.append(f"{_size(entry.size_bytes):>10}  {entry.path}")
     for variant in manifest.variants:
@@ -211,6 +214,17 @@ def _row(variant: Variant) -> tuple[str, ...]:
         placed if facts.placement.verified else f"{placed} (not run)",
         ", ".join(needs) or "anything",
     )
+
+
+def _plain_runtime(variant: Variant) -> Iterator[str]:
+    """What who opens a variant without the agent must know."""
+    plain = variant.facts.plain_runtime
+    if plain is msgspec.UNSET or (plain.right and not plain.session_options):
+        return
+    releases = ", ".join(plain.releases)
+    needs = ", ".join(f"{key}={value}" for key, value in plain.session_options.items())
+    told = f"needs {needs}" if plain.right else "is less accurate, whatever its settings"
+    yield f"{variant.name} in ONNX Runtime by itself ({releases}) {told}"
 
 
 def _table(rows: list[tuple[str, ...]]) -> list[str]:

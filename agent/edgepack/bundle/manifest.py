@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from edgepack.bundle.metadata import (
+    FORMAT_MINOR,
     FORMAT_VERSION,
     Accuracy,
     BundleFacts,
@@ -19,16 +20,18 @@ from edgepack.bundle.metadata import (
     GoldenTolerance,
     Name,
     Placement,
+    PlainRuntime,
     Requirements,
     Toolchain,
     VariantFacts,
 )
 from edgepack.bundle.paths import check_path
-from edgepack.bundle.strict_json import convert_json, parse_json
+from edgepack.bundle.strict_json import convert_json, parse_json, without_unknown
 from edgepack.errors import BundleError
 
 __all__ = [
     "COMPONENT",
+    "FORMAT_MINOR",
     "FORMAT_VERSION",
     "GOLDEN_FILE",
     "HOOKS_FOLDER",
@@ -41,6 +44,7 @@ __all__ = [
     "GoldenTolerance",
     "Manifest",
     "Placement",
+    "PlainRuntime",
     "Requirements",
     "Toolchain",
     "Variant",
@@ -62,6 +66,7 @@ _SCHEMA_VERSION = "1.0"
 _LAYOUT = "portable"
 _SHA256_BYTES = 32
 _CPU_PROVIDER = "CPUExecutionProvider"
+_METADATA = "additional_metadata"
 
 
 class Variant(msgspec.Struct, frozen=True, kw_only=True):
@@ -183,12 +188,17 @@ def encode_manifest(manifest: Manifest) -> bytes:
 def decode_manifest(content: bytes) -> Manifest:
     """Reads `manifest.json` and believes nothing that it does not check.
 
+    Keys that edgepack does not know are passed over where its part says a newer minor version.
+
     Raises:
         BundleError: The file is too long, is no JSON, is of another format, or a key is missing,
             unknown, twice there, or has a value that does not fit; `found_in` names the key.
     """
     document = parse_json(content, limit_bytes=MAX_MANIFEST_BYTES, found_in=MANIFEST_FILE)
     _check_format(document)
+    is_newer = _own_value(document, "minor", 0) > FORMAT_MINOR
+    if is_newer:
+        document = _without_newer(document, _BundleMetadata)
     package = convert_json(document, _Package, found_in=MANIFEST_FILE)
     facts = package.additional_metadata.edgepack
     for key, found, expected in (
@@ -203,7 +213,8 @@ def decode_manifest(content: bytes) -> Manifest:
                 found_in=f"{MANIFEST_FILE}, {key}",
             )
     variants = tuple(
-        _variant(name, value) for name, value in package.components.model.variants.items()
+        _variant(name, _without_newer(value, _VariantMetadata) if is_newer else value)
+        for name, value in package.components.model.variants.items()
     )
     if not variants:
         raise BundleError(
@@ -238,15 +249,28 @@ def _package(variant: Variant) -> dict[str, Any]:
 
 def _check_format(document: Any) -> None:
     """Says "another version" before anything else is found wrong with a newer bundle."""
-    found = document
-    for key in ("additional_metadata", "edgepack", "format"):
-        found = found.get(key) if isinstance(found, dict) else None
-    if isinstance(found, int) and found != FORMAT_VERSION:
+    found = _own_value(document, "format", FORMAT_VERSION)
+    if found != FORMAT_VERSION:
         raise BundleError(
             f"the bundle has format version {found}, this edgepack reads {FORMAT_VERSION}",
             found_in=f"{MANIFEST_FILE}, additional_metadata.edgepack.format",
             remedy="update edgepack",
         )
+
+
+def _own_value(document: Any, key: str, default: int) -> int:
+    """A number in edgepack's part of a document that nothing is known of yet."""
+    found = document
+    for step in (_METADATA, "edgepack", key):
+        found = found.get(step) if isinstance(found, dict) else None
+    return found if isinstance(found, int) else default
+
+
+def _without_newer(document: Any, kind: type) -> Any:
+    """A document without the keys that a newer edgepack added to its own part."""
+    if not isinstance(document, dict) or _METADATA not in document:
+        return document
+    return document | {_METADATA: without_unknown(document[_METADATA], kind)}
 
 
 def _variant(name: str, value: Any) -> Variant:

@@ -9,7 +9,11 @@ from typing import Annotated
 import msgspec
 
 FORMAT_VERSION = 1
-"""Version of edgepack's own part of the manifest."""
+FORMAT_MINOR = 1
+"""Version of edgepack's own part of the manifest; see `edgepack.versions`. Since
+
+    1.1  `minor`, and of a variant `plain_runtime`
+"""
 
 MAX_CHUNK_BYTES = 120 * 1024
 """A chunk with its header stays under a broker limit of 128 KiB."""
@@ -148,6 +152,21 @@ class Placement(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     verified: bool
 
 
+class PlainRuntime(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What ONNX Runtime makes of a variant by itself: on its CPU provider, no agent around it.
+
+    Attributes:
+        releases: Releases of ONNX Runtime in which it was computed.
+        right: Whether all of them keep the variant's accuracy with `session_options`.
+        session_options: Session config entries that it needs there; empty where ONNX Runtime's
+            own settings will do.
+    """
+
+    releases: tuple[Text, ...]
+    right: bool
+    session_options: dict[str, str] = {}
+
+
 class VariantFacts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """edgepack's facts of one variant (`additional_metadata.edgepack` of the variant).
 
@@ -163,6 +182,8 @@ class VariantFacts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         placement: Nodes taken by the provider at build time.
         degraded: Whether a gate was overridden (`--allow-degraded`); agents refuse such a
             variant unless their policy allows it.
+        plain_runtime: What ONNX Runtime makes of it by itself. Not written where it is compiled
+            ahead of time, or where no time was left.
     """
 
     profile: Text
@@ -175,13 +196,14 @@ class VariantFacts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     tolerances: dict[str, GoldenTolerance]
     placement: Placement
     degraded: bool = False
+    plain_runtime: PlainRuntime | msgspec.UnsetType = msgspec.UNSET
 
 
 class BundleFacts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """edgepack's facts of the whole bundle (`additional_metadata.edgepack` of the manifest).
 
     Attributes:
-        format: `FORMAT_VERSION`.
+        format, minor: `FORMAT_VERSION` and `FORMAT_MINOR` of who wrote it.
         name: Model name, `[A-Za-z0-9._-]+`.
         version: Version of the model, for people (`1.2.0`).
         release: Release counter, 0 … 2**53; a device never goes to a lower one, save back to
@@ -194,6 +216,7 @@ class BundleFacts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """
 
     format: int = FORMAT_VERSION
+    minor: Count = 0
     name: Name
     version: Text
     release: Release

@@ -5,6 +5,7 @@ import math
 from typing import Any, TypeVar
 
 import msgspec
+import msgspec.inspect
 
 from edgepack.errors import BundleError
 
@@ -62,6 +63,25 @@ def convert_json(value: Any, kind: type[T], *, found_in: str) -> T:
             f"{found_in.partition(',')[0]} does not fit the format: {problem}",
             found_in=f"{found_in}{separator}{key}" if key else found_in,
         ) from error
+
+
+def without_unknown(value: Any, kind: type) -> Any:
+    """Parsed JSON without the keys that a struct, or one inside it, does not name."""
+    return _without_unknown(value, msgspec.inspect.type_info(kind))
+
+
+def _without_unknown(value: Any, kind: msgspec.inspect.Type) -> Any:
+    if isinstance(kind, msgspec.inspect.UnionType):
+        structs = [one for one in kind.types if isinstance(one, msgspec.inspect.StructType)]
+        return _without_unknown(value, structs[0]) if structs else value
+    if isinstance(kind, msgspec.inspect.StructType) and isinstance(value, dict):
+        known = {field.encode_name: field.type for field in kind.fields}
+        return {key: _without_unknown(value[key], known[key]) for key in value if key in known}
+    if isinstance(kind, msgspec.inspect.DictType) and isinstance(value, dict):
+        return {key: _without_unknown(value[key], kind.value_type) for key in value}
+    if isinstance(kind, msgspec.inspect.VarTupleType) and isinstance(value, list):
+        return [_without_unknown(entry, kind.item_type) for entry in value]
+    return value
 
 
 def _refuse_duplicate_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from edgepack.packager.pipeline.resources import Resources
 from edgepack.packager.pipeline.selection import EvaluationInputs, VariantPlan
 from edgepack.packager.profiles.schema import Profile
 from edgepack.packager.runtime.evaluator import find_venue
+from edgepack.packager.runtime.plain_runtime import PlainRelease
 from edgepack.packager.search.combinations import Combination
 from edgepack.packager.source.model import SourceModel, load_source
 from edgepack.packager.source.reference import FloatSource
@@ -22,6 +23,7 @@ def prepare(
     folder: Path,
     *,
     allow_degraded: bool = False,
+    plain_releases: tuple[PlainRelease, ...] = (),
     resources: Resources | None = None,
     **judged_by: Any,
 ) -> PreparedVariant:
@@ -32,7 +34,7 @@ def prepare(
         profile: The profile.
         split: Samples.
         folder: For everything that is written.
-        allow_degraded: See `VariantPlan`.
+        allow_degraded, plain_releases: See `VariantPlan`.
         resources: None for no limit, no journal and no process.
         judged_by: A metric or labels, see `EvaluationInputs`.
     """
@@ -48,6 +50,7 @@ def prepare(
     plan = VariantPlan(
         combinations=(Combination(words="", profile=profile),),
         venue=find_venue(profile),
+        plain_releases=plain_releases,
         allow_degraded=allow_degraded,
     )
     return prepare_variant(inputs, plan, resources or Resources(), folder)

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import onnx
 from onnx import helper
@@ -19,7 +20,8 @@ def prepare_products(
     count: int,
     max_float_share: float = 1.0,
     float_instead: Sequence[str] = (),
-    allow_degraded: bool = False,
+    profile: str = "cpu",
+    **options: Any,
 ) -> PreparedVariant:
     """The variant of a model of `count` products, with an accuracy budget that all hold."""
     names = ["x", *(f"h{i}" for i in range(1, count)), "y"]
@@ -41,12 +43,12 @@ def prepare_products(
     settings = {"name": "quantize", "ranges": ["minmax"], "max_float_share": max_float_share}
     return prepare(
         folder / "model.onnx",
-        resolve_profile("cpu", {"gates": gates, "pass": [settings]}),
+        resolve_profile(profile, {"gates": gates, "pass": [settings]}),
         SampleSplit(
             calibration=samples.pick(range(15)),
             search=samples.pick(range(15, 30)),
             held_out=samples.pick(range(30, 45)),
         ),
         folder / "work",
-        allow_degraded=allow_degraded,
+        **options,
     )

@@ -19,14 +19,15 @@ _NODES = 8
 
 
 @pytest.fixture
-def let_differ(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[int]]:
+def let_differ(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., list[int]]:
     """Judges for real, then lets the first verdicts differ; returns the number of float nodes."""
 
     def install(times: int, **verdict: Any) -> list[int]:
         float_nodes: list[int] = []
 
-        def differing(model: Path, *args: Any) -> HoldoutVerdict:
-            judged = judge_on_holdout(model, *args)
+        def differing(*args: Any) -> HoldoutVerdict:
+            judged = judge_on_holdout(*args)
+            (model,) = tmp_path.rglob("variant/model.onnx")
             precision = node_precision(onnx.load(model))
             float_nodes.append(_NODES - len(precision.quantized) if precision else 0)
             if len(float_nodes) > times:

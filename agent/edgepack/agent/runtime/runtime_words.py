@@ -25,13 +25,18 @@ def without_colour(line: str) -> str:
 
 
 def first_line(error: Exception) -> str:
+    """The first line of an error of ONNX Runtime, see `first_line_of`; or its kind."""
+    return first_line_of(str(error)) or type(error).__name__
+
+
+def first_line_of(message: str) -> str:
     """The first line of ONNX Runtime's message, cut at 300 characters.
 
     Without its preamble: codes, the path of the file (often one that will not be there when a
     person reads this) and places in its own source.
     """
-    text = _PREAMBLE.sub("", _OWN_SOURCE.sub("", _COLOUR.sub("", str(error)).strip()))
-    return (text.splitlines() or [type(error).__name__])[0][:300]
+    text = _PREAMBLE.sub("", _OWN_SOURCE.sub("", _COLOUR.sub("", message).strip()))
+    return (text.splitlines() or [""])[0][:300]
 
 
 def remedy_of(message: str) -> str:

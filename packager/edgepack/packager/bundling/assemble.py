@@ -12,6 +12,7 @@ from edgepack.bundle.golden import Golden, write_golden
 from edgepack.bundle.keys import PrivateKey
 from edgepack.bundle.manifest import (
     COMPONENT,
+    FORMAT_MINOR,
     GOLDEN_FILE,
     HOOKS_FOLDER,
     MANIFEST_FILE,
@@ -106,6 +107,7 @@ def finish(
     reports = tuple(entry(folder, name) for name in (REPORT_HTML, REPORT_JSON))
     manifest = Manifest(
         facts=BundleFacts(
+            minor=FORMAT_MINOR,
             name=parts.name,
             version=parts.version,
             release=parts.release,
@@ -150,6 +152,7 @@ def _copy_variant(folder: Path, prepared: PreparedVariant) -> Variant:
         tolerances=prepared.tolerances,
         placement=prepared.placement,
         degraded=prepared.degraded,
+        plain_runtime=prepared.plain_runtime or msgspec.UNSET,
     )
     return Variant(
         name=prepared.name,

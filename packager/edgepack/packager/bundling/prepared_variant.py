@@ -4,7 +4,14 @@ from pathlib import Path
 
 import msgspec
 
-from edgepack.bundle.manifest import Accuracy, GoldenTolerance, Placement, Requirements, Toolchain
+from edgepack.bundle.manifest import (
+    Accuracy,
+    GoldenTolerance,
+    Placement,
+    PlainRuntime,
+    Requirements,
+    Toolchain,
+)
 from edgepack.packager.metrics.inspection import Inspection
 from edgepack.packager.profiles.schema import Profile
 from edgepack.packager.reports.report import RefusedProfile
@@ -22,6 +29,7 @@ class PreparedVariant(msgspec.Struct, frozen=True, kw_only=True):
         profile, profile_sha256, precision: See `VariantFacts`.
         provider, device, compatibility_string, session_options, provider_options: See `Variant`.
         requires, toolchain, accuracy, placement, tolerances, degraded: See `VariantFacts`.
+        plain_runtime: Likewise; None where it is not known.
         latency_ms: Median on the build host, milliseconds; None where it cannot run here or
             where its time says nothing (simulators). Never part of the bundle's bytes.
         float_latency_ms: The float model's, measured interleaved with it.
@@ -52,6 +60,7 @@ class PreparedVariant(msgspec.Struct, frozen=True, kw_only=True):
     placement: Placement
     tolerances: dict[str, GoldenTolerance]
     degraded: bool
+    plain_runtime: PlainRuntime | None = None
     latency_ms: float | None
     float_latency_ms: float | None
     attempts: tuple[Attempt, ...] = ()

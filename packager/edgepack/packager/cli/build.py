@@ -79,6 +79,13 @@ _json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
     metavar="PROFILE=PYTHON",
     help="Try, time and rehearse a profile's variant in another environment: its devices'.",
 )
+@click.option(
+    "--plain-runtime",
+    "plain_runtimes",
+    multiple=True,
+    metavar="PYTHON",
+    help="Run variants in that environment's ONNX Runtime too, by itself: the oldest in use, say.",
+)
 @click.option("--hooks", type=_path, help="Folder of firmware hooks to ship with the model.")
 @click.option(
     "--created-at",

@@ -46,6 +46,7 @@ class BuildSection(Section, frozen=True, kw_only=True):
     metric: str = ""
     hooks: str = ""
     toolchain: dict[str, str] = msgspec.field(default_factory=dict)
+    plain_runtimes: tuple[str, ...] = ()
     budget: str = ""
 
     @property
@@ -119,11 +120,18 @@ def read_config(path: Path) -> BuildConfig:
             ),
             hooks=str(path.parent / config.build.hooks) if config.build.hooks else "",
             toolchain={
-                profile: str(path.parent / python) if os.sep in python else python
+                profile: _program(python, path.parent)
                 for profile, python in config.build.toolchain.items()
             },
+            plain_runtimes=tuple(
+                _program(python, path.parent) for python in config.build.plain_runtimes
+            ),
         ),
     )
+
+
+def _program(name: str, folder: Path) -> str:
+    return str(folder / name) if os.sep in name else name
 
 
 def _anchor(path: str, folder: Path) -> str:

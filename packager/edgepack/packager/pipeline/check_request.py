@@ -13,6 +13,7 @@ from edgepack.packager.pipeline.request import BuildRequest
 from edgepack.packager.profiles.schema import Profile
 from edgepack.packager.runtime.evaluator import Venue, find_venue
 from edgepack.packager.runtime.pinned_toolchain import PinnedToolchain, pin_toolchains
+from edgepack.packager.runtime.plain_runtime import PlainRelease, find_releases
 from edgepack.packager.search.combinations import Combination, SearchedKey, combine
 
 
@@ -24,6 +25,7 @@ class CheckedRequest(msgspec.Struct, frozen=True, kw_only=True):
         combinations: For each profile what is searched, at least one combination.
         toolchains: By profile the environment that has what its devices have, if one is named.
         venues: By profile where it can run here.
+        plain_releases: Where variants run in ONNX Runtime by itself.
         started_s: When the build began, by `time.monotonic`.
     """
 
@@ -31,6 +33,7 @@ class CheckedRequest(msgspec.Struct, frozen=True, kw_only=True):
     combinations: tuple[tuple[Combination, ...], ...]
     toolchains: Mapping[str, PinnedToolchain]
     venues: Mapping[str, Venue]
+    plain_releases: tuple[PlainRelease, ...]
     started_s: float
 
     @property
@@ -61,6 +64,7 @@ def check_request(request: BuildRequest) -> CheckedRequest:
         combinations=combinations,
         toolchains=toolchains,
         venues=venues,
+        plain_releases=find_releases(request.plain_runtimes),
         started_s=started_s,
     )
 

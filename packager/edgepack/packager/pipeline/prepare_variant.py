@@ -8,7 +8,8 @@
    refused is searched on (`holdout_validation`).
 3. Look at other profiles for the device, where this one serves the model badly (`profile_advice`).
 4. The gates: what they refuse is an error, or marked with `--allow-degraded`.
-5. Compile ahead of time, where the profile asks for it.
+5. Compile ahead of time, where the profile asks for it; run the others in ONNX Runtime by itself
+   (`plain_runtime_check`).
 """
 
 from collections.abc import Sequence
@@ -22,6 +23,7 @@ from edgepack.packager.gates.tolerances import derive_tolerances
 from edgepack.packager.gates.verdict_notes import describe_verdict
 from edgepack.packager.passes.compile import CompiledContext, compile_context
 from edgepack.packager.pipeline.holdout_validation import search_until_valid
+from edgepack.packager.pipeline.plain_runtime_check import PlainCheck, check_plain_runtime
 from edgepack.packager.pipeline.profile_advice import advise, look_at_alternatives
 from edgepack.packager.pipeline.provider_validation import ProviderValidation
 from edgepack.packager.pipeline.refusal import VariantRefusedError
@@ -39,6 +41,7 @@ from edgepack.packager.pipeline.variant_validation import (
     MODEL_FILE,
     ValidatedCombination,
     VariantValidator,
+    measured_model,
 )
 from edgepack.packager.profiles.schema import Profile
 from edgepack.packager.progress import BuildStep, Progress
@@ -83,7 +86,17 @@ def prepare_variant(
     )  # 5.
     if compiled and resources.process:
         resources.process.close()  # it never opened the compiled file: a fresh one shall
-    return _as_prepared(inputs, validated, candidate, refusals, compiled, model)
+    plain = PlainCheck()
+    if compiled is None and plan.plain_releases:
+        plain = check_plain_runtime(
+            measured_model(work_dir, inputs.source),
+            validated.searched,
+            validated.verdict,
+            inputs,
+            plan.plain_releases,
+            resources,
+        )
+    return _as_prepared(inputs, validated, candidate, refusals, compiled, plain, model)
 
 
 def _search_and_validate(
@@ -174,6 +187,7 @@ def _as_prepared(
     candidate: RefusedVariant,
     refusals: Sequence[gates.Refusal],
     compiled: CompiledContext | None,
+    plain: PlainCheck,
     model: Path,
 ) -> PreparedVariant:
     searched, run = validated.searched, validated.provider_run
@@ -197,6 +211,7 @@ def _as_prepared(
         placement=compiled.placement if compiled else candidate.placement,
         tolerances=derive_tolerances(seen, inputs.source.watched),
         degraded=bool(refusals),
+        plain_runtime=plain.found,
         latency_ms=selection.latency_ms,
         float_latency_ms=selection.float_latency_ms,
         attempts=candidate.attempts,
@@ -208,6 +223,7 @@ def _as_prepared(
         notes=(
             *candidate.notes,
             *((compiled.because,) if compiled else ()),
+            *plain.notes,
             *(f"Published although: {refusal.problem}." for refusal in refusals),
         ),
     )

@@ -5,12 +5,18 @@ stand. What differs from what the profile's own recipe would have made is said i
 the provider takes it all the same is told by its placement.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
+from msgspec.structs import replace
+
+from edgepack.agent.runtime.provider_table import CPU_PROVIDER
 from edgepack.errors import BuildError
+from edgepack.packager.graph.saturation import EXACT_SUMS, may_saturate
 from edgepack.packager.graph.source_quantization import SourceQuantization
 from edgepack.packager.profiles.pass_settings import Quantize
 from edgepack.packager.profiles.schema import Profile
+from edgepack.packager.search.combinations import Combination
+from edgepack.packager.source.model import SourceModel
 
 
 def check_quantized_once(own: SourceQuantization, profile: Profile) -> None:
@@ -31,6 +37,28 @@ def check_quantized_once(own: SourceQuantization, profile: Profile) -> None:
             found_in=f"profile {profile.name}, provider.quantizes",
             remedy="give the float model it was made from",
         )
+
+
+def with_exact_sums(
+    combinations: Sequence[tuple[Combination, ...]], source: SourceModel
+) -> list[tuple[Combination, ...]]:
+    """Profiles whose CPU provider computes what a quantized model means, with VNNI or without.
+
+    Args:
+        combinations: Of each profile.
+        source: The model, with weights that may saturate where there is no VNNI.
+    """
+    if not may_saturate(source.model.graph):
+        return list(combinations)
+    return [tuple(map(_with_exact_sums, entries)) for entries in combinations]
+
+
+def _with_exact_sums(entry: Combination) -> Combination:
+    profile = entry.profile
+    if profile.device.provider != CPU_PROVIDER:
+        return entry
+    provider = replace(profile.provider, session={**EXACT_SUMS, **profile.provider.session})
+    return replace(entry, profile=replace(profile, provider=provider))
 
 
 def describe_own(own: SourceQuantization, profile: Profile) -> tuple[str, ...]:

@@ -61,6 +61,8 @@ class BuildOptions(TypedDict, total=False):
         values: Inputs that become constants of the model, by name.
         toolchains: By the name of a profile the Python interpreter of an environment that has what
             its devices have; its variant is tried, compiled and rehearsed there.
+        plain_runtimes: Python interpreters of environments with other releases of ONNX Runtime,
+            such as the oldest that applications have: variants are run there by themselves too.
         hooks: Folder of firmware hooks to ship with the model.
         allow_degraded: Publish a variant that misses its budget, marked as degraded.
         keep_going: Build the other profiles when one refuses.
@@ -84,6 +86,7 @@ class BuildOptions(TypedDict, total=False):
     shapes: Mapping[str, Sequence[int]]
     values: Mapping[str, Numbers]
     toolchains: Mapping[str, str]
+    plain_runtimes: Sequence[str]
     hooks: str | Path | None
     allow_degraded: bool
     keep_going: bool
@@ -96,8 +99,8 @@ class BuildRequest(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         model: The ONNX file, or the local Hugging Face model folder.
         output, name, version, release, created_at, profiles, key, calibration, evaluation, shapes,
-            values, metric, labels, hooks, toolchains, allow_degraded, keep_going, replace: See
-            `BuildOptions`; "" and None stand for what is left out.
+            values, metric, labels, hooks, toolchains, plain_runtimes, allow_degraded, keep_going,
+            replace: See `BuildOptions`; "" and None stand for what is left out.
         declarations, outputs: Declared inputs and outputs by name.
         declared_in: The file they came from.
         searched: Settings with several values to try.
@@ -125,6 +128,7 @@ class BuildRequest(msgspec.Struct, frozen=True, kw_only=True):
     budget_s: float | None = None
     hooks: Path | None = None
     toolchains: Mapping[str, str] = msgspec.field(default_factory=dict)
+    plain_runtimes: tuple[str, ...] = ()
     allow_degraded: bool = False
     keep_going: bool = False
     replace: bool = False
@@ -184,6 +188,7 @@ def derive_request(model: str | Path, options: BuildOptions) -> BuildRequest:
         budget_s=_budget_s(options.get("budget"), config.build.budget, declared_in),
         hooks=_path(options.get("hooks") or config.build.hooks),
         toolchains={**config.build.toolchain, **options.get("toolchains", {})},
+        plain_runtimes=tuple(options.get("plain_runtimes", ())) or config.build.plain_runtimes,
         allow_degraded=options.get("allow_degraded", False),
         keep_going=options.get("keep_going", False),
         replace=options.get("replace", False),

@@ -13,6 +13,7 @@ from edgepack.packager.graph.model_files import size_on_disk
 from edgepack.packager.profiles.schema import Profile
 from edgepack.packager.runtime.evaluator import Evaluator, Venue
 from edgepack.packager.runtime.model_run import Run
+from edgepack.packager.runtime.plain_runtime import PlainRelease
 from edgepack.packager.search.candidates import SearchResult
 from edgepack.packager.search.combinations import Combination
 from edgepack.packager.source.model import SourceModel
@@ -51,11 +52,13 @@ class VariantPlan(msgspec.Struct, frozen=True, kw_only=True):
         combinations: The profile with each combination of searched settings, at least one, in the
             order to try.
         venue: Where the profile can run here.
+        plain_releases: Where its variant runs in ONNX Runtime by itself.
         allow_degraded: Publish a variant that gates refuse, marked.
     """
 
     combinations: tuple[Combination, ...]
     venue: Venue
+    plain_releases: tuple[PlainRelease, ...] = ()
     allow_degraded: bool = False
 
     @property

@@ -14,6 +14,7 @@ from edgepack.packager.gates.verdict import Verdict
 from edgepack.packager.graph.model_files import load_model, save_model
 from edgepack.packager.metrics.distance import OutputDistance
 from edgepack.packager.metrics.inspection import Inspection, inspect
+from edgepack.packager.number_format import format_metric
 from edgepack.packager.pipeline.holdout_verdict import judge_on_holdout
 from edgepack.packager.pipeline.provider_validation import (
     ProviderRefusedError,
@@ -72,6 +73,11 @@ class ValidatedCombination(msgspec.Struct, frozen=True, kw_only=True):
         return replace(self, notes=(*self.notes, note))
 
 
+def measured_model(work_dir: Path, source: SourceModel) -> Path:
+    """The model that a variant is judged by: its own, with the outputs that are only watched."""
+    return work_dir / ("measured" if source.watched else "variant") / MODEL_FILE
+
+
 class VariantValidator:
     """Writes a variant's model and validates it.
 
@@ -95,7 +101,7 @@ class VariantValidator:
         self._progress = progress
         self.model = work_dir / "variant" / MODEL_FILE
         """The variant's model, without the outputs that are only watched."""
-        self._measured = work_dir / "measured" / MODEL_FILE if inputs.source.watched else self.model
+        self._measured = measured_model(work_dir, inputs.source)
 
     def validate(
         self, search: SettingsSearch, searched: SearchedCombination, notes: tuple[str, ...] = ()
@@ -151,13 +157,17 @@ class VariantValidator:
         size_bytes = _write(
             searched.selection.path, self._inputs.source, self.model, self._measured
         )
-        held_out = judge_on_holdout(
-            self._measured, searched.evaluator, self._inputs, self._progress
-        )
+        self._progress(BuildStep(what="held-out samples"))
+        run = searched.evaluator.open(self._measured)
+        held_out = judge_on_holdout(run, searched.profile.gates.accuracy, self._inputs)
+        verdict = held_out.verdict
+        outcome = f"{verdict.what} {format_metric(verdict.value)}, the budget is "
+        outcome += format_metric(verdict.budget)
+        self._progress(BuildStep(what="held-out samples", outcome=outcome))
         return ValidatedCombination(
             searched=searched,
             size_bytes=size_bytes,
-            verdict=held_out.verdict,
+            verdict=verdict,
             count=held_out.count,
             distances=held_out.distances,
             notes=notes,

@@ -8,6 +8,7 @@ from edgepack.packager.pipeline.build_samples import BuildSamples
 from edgepack.packager.pipeline.check_request import CheckedRequest
 from edgepack.packager.pipeline.open_model import check_shapes
 from edgepack.packager.pipeline.prepare_variant import prepare_variant
+from edgepack.packager.pipeline.prequantized import with_exact_sums
 from edgepack.packager.pipeline.refusal import report_refusal
 from edgepack.packager.pipeline.report_files import join_remedies, refusal_error, report_refusals
 from edgepack.packager.pipeline.request import BuildRequest
@@ -59,12 +60,13 @@ def prepare_variants(
     variants: list[PreparedVariant] = []
     refused: list[RefusedProfile] = []
     limits = share_time(request.budget_s, len(checked.combinations), started_s=checked.started_s)
-    for entries in checked.combinations:
+    for entries in with_exact_sums(checked.combinations, source):
         process.close()  # a simulator holds 200 MB: only the last variant's waits for its rehearsal
         profile = entries[0].profile
         plan = VariantPlan(
             combinations=entries,
             venue=checked.venues[profile.name],
+            plain_releases=checked.plain_releases,
             allow_degraded=request.allow_degraded,
         )
         resources = Resources(

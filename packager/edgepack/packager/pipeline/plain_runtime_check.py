@@ -1,0 +1,113 @@
+"""What a variant gives in ONNX Runtime by itself, for who takes it out of its bundle.
+
+A variant is judged with the settings that the agent opens it with. Without them ONNX Runtime's
+optimizer may fuse what was to be computed as it stands, and its 8-bit kernels may saturate. So it
+is run once more, on the CPU with ONNX Runtime's own settings, and where it is not right there, the
+bundle says which ones it needs.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+import onnx
+
+from edgepack.agent.runtime.opening import GRAPH_OPTIMIZATION
+from edgepack.bundle.manifest import PlainRuntime
+from edgepack.errors import BuildError
+from edgepack.packager.gates.verdict import Verdict
+from edgepack.packager.graph.model_files import load_model
+from edgepack.packager.graph.saturation import EXACT_SUMS, may_saturate
+from edgepack.packager.number_format import format_metric
+from edgepack.packager.pipeline.holdout_verdict import judge_on_holdout
+from edgepack.packager.pipeline.resources import Resources
+from edgepack.packager.pipeline.selection import EvaluationInputs, SearchedCombination
+from edgepack.packager.progress import BuildStep
+from edgepack.packager.runtime.plain_runtime import PlainRelease
+from edgepack.packager.search.time_limit import OutOfTimeError
+
+_SETTINGS = (
+    {},
+    *({GRAPH_OPTIMIZATION: level} for level in ("extended", "basic", "disable_all")),
+)
+"""Tried in this order, the fastest first."""
+
+
+class PlainCheck(msgspec.Struct, frozen=True, kw_only=True):
+    """What came of it.
+
+    Attributes:
+        found: For the manifest; None where it did not run.
+        notes: For people; none where ONNX Runtime's own settings will do.
+    """
+
+    found: PlainRuntime | None = None
+    notes: tuple[str, ...] = ()
+
+
+def check_plain_runtime(
+    model: Path,
+    searched: SearchedCombination,
+    verdict: Verdict,
+    inputs: EvaluationInputs,
+    releases: Sequence[PlainRelease],
+    resources: Resources,
+) -> PlainCheck:
+    """Runs a variant's model in ONNX Runtime by itself.
+
+    Args:
+        model: Its file, with the outputs that are only watched.
+        searched: What it is, and where it was measured.
+        verdict: What it reached there: it is right where it reaches that, or its budget.
+        inputs: Have the held-out samples.
+        releases: Where to run it.
+        resources: The time that is left, and who is told.
+    """
+    if searched.evaluator.is_on_cpu and not searched.profile.provider.session and not releases[1:]:
+        return PlainCheck(found=PlainRuntime(releases=(releases[0].release,), right=True))
+    exact = EXACT_SUMS if may_saturate(_graph(model)) else {}
+    gate = searched.profile.gates.accuracy
+    missed = ""
+    for settings in _SETTINGS:
+        options = {**exact, **settings}
+        for place in releases:
+            resources.progress(BuildStep(what="ONNX Runtime by itself", detail=place.release))
+            try:
+                resources.limit.check()
+                with place.open(model, options) as run:
+                    got = judge_on_holdout(run, gate, inputs).verdict
+            except OutOfTimeError:
+                return PlainCheck(notes=("Not run in ONNX Runtime by itself: no time was left.",))
+            except BuildError as error:
+                missed = missed or f"{place.release}: {error.problem}"
+                break
+            if not got.passed and got.value < verdict.value:
+                missed = missed or f"{place.release}: {got.what} {format_metric(got.value)}"
+                break
+        else:
+            needed = options if settings.get(GRAPH_OPTIMIZATION) != "disable_all" else settings
+            return _right(needed, missed, releases)
+    return PlainCheck(
+        found=PlainRuntime(releases=_versions(releases), right=False),
+        notes=(
+            f"ONNX Runtime by itself does not run it as well, with whatever settings ({missed}).",
+        ),
+    )
+
+
+def _right(needed: dict[str, str], missed: str, releases: Sequence[PlainRelease]) -> PlainCheck:
+    found = PlainRuntime(releases=_versions(releases), right=True, session_options=needed)
+    if not needed:
+        return PlainCheck(found=found)
+    settings = ", ".join(f"{key}={value}" for key, value in needed.items())
+    because = missed or "sums of products of its weights saturate on x86 CPUs without VNNI"
+    note = f"ONNX Runtime by itself needs {settings} to run it as well ({because})."
+    return PlainCheck(found=found, notes=(note,))
+
+
+def _versions(releases: Sequence[PlainRelease]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(place.release for place in releases))
+
+
+def _graph(model: Path) -> onnx.GraphProto:
+    return load_model(model).graph

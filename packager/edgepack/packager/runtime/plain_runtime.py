@@ -1,0 +1,140 @@
+"""ONNX Runtime by itself, as an application opens a model that was taken out of a bundle.
+
+On its CPU provider, with its own settings: no agent that sets what the variant was judged with. In
+this environment's release, or in that of another environment, in a process there.
+"""
+
+import contextlib
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import msgspec
+import onnxruntime
+
+from edgepack.agent.runtime.opening import FATAL_ONLY, ProviderSettings, open_model_file
+from edgepack.agent.runtime.provider_table import CPU_PROVIDER
+from edgepack.agent.runtime.runtime_words import first_line_of
+from edgepack.errors import BuildError, DeviceError
+from edgepack.packager.runtime import plain_child
+from edgepack.packager.runtime.model_run import Outputs, Run
+from edgepack.packager.runtime.provider_process import ProviderProcess
+from edgepack.packager.tensors.exchange import read_tensors, write_tensors
+from edgepack.packager.tensors.sequence import Feeds
+
+_TIMEOUT_S = 600.0
+
+
+class PlainRelease(msgspec.Struct, frozen=True, kw_only=True):
+    """An environment with ONNX Runtime.
+
+    Attributes:
+        release: Its version.
+        python: The interpreter; "" for this environment.
+    """
+
+    release: str
+    python: str = ""
+
+    @contextlib.contextmanager
+    def open(self, model: Path, options: Mapping[str, str]) -> Iterator[Run]:
+        """Opens a model on the CPU provider.
+
+        Args:
+            model: Its file.
+            options: Session config entries beside ONNX Runtime's own settings.
+
+        Raises:
+            BuildError: ONNX Runtime refuses the model; what it runs raises the same.
+        """
+        if self.python:
+            with ProviderProcess(_command(self.python)) as process:
+                process.start_anew(self.python)
+                yield _open_there(process, model, options)
+            return
+        settings = ProviderSettings(
+            provider=CPU_PROVIDER, device="cpu", session_options=dict(options)
+        )
+        try:
+            session = open_model_file(model, settings, log_severity=FATAL_ONLY)
+        except DeviceError as error:
+            raise BuildError(error.problem, found_in=model.name, remedy=error.remedy) from error
+        names = {tensor.name for tensor in session.inputs}
+
+        def run(feeds: Feeds) -> Outputs:
+            try:
+                return session.run({name: feeds[name] for name in feeds if name in names})
+            except DeviceError as error:
+                raise BuildError(error.problem, remedy=error.remedy) from error
+
+        yield run
+
+
+class _Answer(msgspec.Struct, frozen=True):
+    release: str
+    problem: str
+
+
+def find_releases(pythons: tuple[str, ...]) -> tuple[PlainRelease, ...]:
+    """This environment's ONNX Runtime, and those of others.
+
+    Args:
+        pythons: Interpreters of other environments.
+
+    Raises:
+        BuildError: One is no program, or has no ONNX Runtime.
+    """
+    here = PlainRelease(release=onnxruntime.__version__)
+    return (here, *(_find(python) for python in pythons))
+
+
+def _find(named: str) -> PlainRelease:
+    where, python = f"--plain-runtime {named}", shutil.which(Path(named).expanduser())
+    if python is None:
+        raise BuildError(
+            f"'{named}' is no program that can be run",
+            found_in=where,
+            remedy="the path of an environment's interpreter, such as oldest/bin/python",
+        )
+    with ProviderProcess(_command(python)) as process:
+        process.start_anew(python)
+        answer = _ask(process, {})
+    if not answer.release:
+        raise BuildError(
+            f"there is no ONNX Runtime to run models in: {first_line_of(answer.problem)}",
+            found_in=where,
+            remedy=f"{named} -m pip install onnxruntime",
+        )
+    return PlainRelease(release=answer.release, python=python)
+
+
+def _command(python: str) -> tuple[str, ...]:
+    """Isolated: neither variables of Python's nor the current folder add packages to it."""
+    return (python, "-I", plain_child.__file__)
+
+
+def _open_there(process: ProviderProcess, model: Path, options: Mapping[str, str]) -> Run:
+    _ask_for(process, {"model": str(model), "options": dict(options)})
+
+    def run(feeds: Feeds) -> Outputs:
+        with tempfile.TemporaryDirectory(prefix="edgepack-") as folder:
+            given, made = Path(folder) / "feeds.npz", Path(folder) / "outputs.npz"
+            write_tensors(given, [dict(feeds)])
+            _ask_for(process, {"feeds": str(given), "outputs": str(made)})
+            return read_tensors(made, 1)[0]
+
+    return run
+
+
+def _ask_for(process: ProviderProcess, request: Mapping[str, object]) -> None:
+    answer = _ask(process, request)
+    if answer.problem:
+        raise BuildError(f"onnxruntime {answer.release}: {first_line_of(answer.problem)}")
+
+
+def _ask(process: ProviderProcess, request: Mapping[str, object]) -> _Answer:
+    ending = process.ask(msgspec.json.encode(request), timeout_s=_TIMEOUT_S)
+    if ending.answer is None:
+        return _Answer(release="", problem=ending.because)
+    return msgspec.json.decode(ending.answer, type=_Answer)

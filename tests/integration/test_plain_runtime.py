@@ -1,0 +1,177 @@
+"""What a bundle says of a variant in ONNX Runtime by itself, checked in ONNX Runtime by itself."""
+
+import platform
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from onnx import numpy_helper
+
+from edgepack.bundle.golden import Golden, read_golden
+from edgepack.bundle.manifest import GOLDEN_FILE, MANIFEST_FILE, Variant, decode_manifest
+from edgepack.errors import BuildError
+from edgepack.packager import build
+from edgepack.packager.graph.saturation import EXACT_SUMS
+from tests.integration.source_graphs import model_of, node, value_info
+
+OLDEST = Path(__file__).parents[2] / ".venv-oldest" / "bin" / "python"
+"""`make test` sets it up: the oldest ONNX Runtime that profiles allow, and no edgepack."""
+
+_WITHOUT_VNNI = ("qemu-x86_64", "-cpu", "Haswell")
+"""Computes as a CPU with AVX2 does, whatever CPU this is."""
+
+_RUN = """
+import json, sys
+import numpy as np, onnxruntime
+
+model, options, feeds, outputs = sys.argv[1], json.loads(sys.argv[2]), sys.argv[3], sys.argv[4]
+settings = onnxruntime.SessionOptions()
+level = options.pop("session.graph_optimization_level", None)
+if level:
+    levels = onnxruntime.GraphOptimizationLevel
+    settings.graph_optimization_level = getattr(
+        levels, "ORT_DISABLE_ALL" if level == "disable_all" else "ORT_ENABLE_" + level.upper()
+    )
+for key, value in options.items():
+    settings.add_session_config_entry(key, value)
+session = onnxruntime.InferenceSession(model, settings, providers=["CPUExecutionProvider"])
+(given,) = session.get_inputs()
+rows = [session.run(None, {given.name: sample})[0] for sample in np.load(feeds)]
+np.save(outputs, np.stack(rows))
+"""
+
+
+def _run(
+    command: Sequence[str | Path], model: Path, options: Mapping[str, str], golden: Golden
+) -> np.ndarray:
+    """The first output on all golden inputs, computed by a program that knows no edgepack."""
+    folder = model.parent.parent
+    feeds, outputs = folder / "feeds.npy", folder / "outputs.npy"
+    np.save(feeds, np.stack([next(iter(sample.values())) for sample in golden.inputs]))
+    told = msgspec.json.encode(options).decode()
+    subprocess.run([*command, "-I", "-c", _RUN, model, told, feeds, outputs], check=True)
+    made: np.ndarray = np.load(outputs)
+    return made
+
+
+def _opened(bundle: Path) -> tuple[dict[str, Variant], Golden]:
+    manifest = decode_manifest((bundle / MANIFEST_FILE).read_bytes())
+    variants = {variant.name: variant for variant in manifest.variants}
+    return variants, read_golden(bundle / GOLDEN_FILE)
+
+
+def test_every_variant_gives_its_answers_in_the_oldest_and_newest_release_or_says_what_it_needs(
+    material: Path, tmp_path: Path
+) -> None:
+    if (
+        not OLDEST.exists()
+        or subprocess.run([OLDEST, "-c", "import onnxruntime"], check=False).returncode
+    ):
+        pytest.skip("onnxruntime 1.18 has no wheel for this Python")
+    bundle = tmp_path / "bundle"
+    build(
+        material / "small.onnx",
+        profiles=["cpu", "qnn-htp", "qnn-htp-a8w8", "vitisai-xint8"],
+        calibration=material / "samples.npz",
+        shapes={"images": (1, 3, 8, 8)},
+        key=material / "release.key",
+        version="1.0.0",
+        output=bundle,
+        plain_runtimes=[str(OLDEST)],
+    )
+    variants, golden = _opened(bundle)
+    expected = np.stack([next(iter(sample.values())) for sample in golden.outputs])
+    for variant in variants.values():
+        plain = variant.facts.plain_runtime
+        assert plain is not msgspec.UNSET
+        assert plain.right
+        assert plain.releases[0] == onnxruntime.__version__
+        assert plain.releases[1].startswith("1.18.")
+        for python in (sys.executable, OLDEST):
+            model = bundle / variant.folder / variant.model_file
+            got = _run([python], model, plain.session_options, golden)
+            error = np.linalg.norm(got - expected) / np.linalg.norm(expected)
+            assert error < 0.1, f"{variant.name} in {python}"
+    saturating = variants["qnn-htp-a8w8"].facts.plain_runtime
+    assert saturating is not msgspec.UNSET
+    assert saturating.session_options == EXACT_SUMS, "its weights use all 8 bits"
+
+
+def _saturating() -> onnx.ModelProto:
+    """A product between pairs, as another tool writes it: sums of two products pass 16 bits."""
+    rng = np.random.default_rng(1)
+    weight = rng.integers(90, 128, (64, 8)).astype(np.int8) * rng.choice([-1, 1], (1, 8))
+    constants = {
+        "xs": np.float32(1 / 255),
+        "xz": np.uint8(0),
+        "ws": np.float32(0.01),
+        "w": weight.astype(np.int8),
+        "ys": np.float32(0.6),
+        "yz": np.uint8(128),
+    }
+    return model_of(
+        [
+            node("QuantizeLinear", ["x", "xs", "xz"], ["xq"]),
+            node("DequantizeLinear", ["xq", "xs", "xz"], ["xd"]),
+            node("DequantizeLinear", ["w", "ws"], ["wd"]),
+            node("MatMul", ["xd", "wd"], ["m"], name="product"),
+            node("QuantizeLinear", ["m", "ys", "yz"], ["yq"]),
+            node("DequantizeLinear", ["yq", "ys", "yz"], ["y"]),
+        ],
+        [value_info("x", [1, 64])],
+        [value_info("y", [1, 8])],
+        [numpy_helper.from_array(np.asarray(value), name) for name, value in constants.items()],
+    )
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="saturation is a matter of x86 CPUs")
+@pytest.mark.skipif(shutil.which(_WITHOUT_VNNI[0]) is None, reason="qemu-user is not installed")
+def test_a_quantized_model_gives_the_same_on_cpus_with_and_without_vnni(
+    key: Path, tmp_path: Path
+) -> None:
+    model, bundle = tmp_path / "saturating.onnx", tmp_path / "bundle"
+    onnx.save(_saturating(), model)
+    rng = np.random.default_rng(2)
+    build(
+        model,
+        profiles=["fp32", "cpu"],
+        calibration=[{"x": rng.uniform(0.6, 1, (1, 64)).astype(np.float32)} for _ in range(40)],
+        key=key,
+        version="1.0.0",
+        output=bundle,
+    )
+    variants, golden = _opened(bundle)
+    there = [*_WITHOUT_VNNI, sys.executable]
+    for variant in variants.values():
+        file = bundle / variant.folder / variant.model_file
+        assert variant.session_options == EXACT_SUMS
+        with_vnni = _run([sys.executable], file, variant.session_options, golden)
+        without = _run(there, file, variant.session_options, golden)
+        assert np.array_equal(with_vnni, without)
+        saturated = _run(there, file, {}, golden)
+        assert np.abs(saturated - with_vnni).max() > 1, "without the setting it saturates"
+
+
+def test_an_environment_without_onnx_runtime_is_refused(key: Path, tmp_path: Path) -> None:
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "bare"], check=True)
+    for named, told in (
+        (str(tmp_path / "bare/bin/python"), "No module named 'onnxruntime'"),
+        (str(tmp_path / "absent/bin/python"), "is no program that can be run"),
+    ):
+        with pytest.raises(BuildError, match=told) as caught:
+            build(
+                tmp_path / "any.onnx",
+                profiles=["cpu"],
+                key=key,
+                version="1.0.0",
+                output=tmp_path / "bundle",
+                plain_runtimes=[named],
+            )
+        assert caught.value.found_in == f"--plain-runtime {named}"

@@ -1,0 +1,68 @@
+"""Whether sums of two products pass 16 bits is known from the weights."""
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+import pytest
+from onnx import numpy_helper
+
+from edgepack.packager.graph.saturation import may_saturate
+from tests.integration.source_graphs import model_of, node, value_info
+
+
+def _product(
+    weight: npt.NDArray[np.generic], activations: npt.DTypeLike | None = np.uint8
+) -> onnx.GraphProto:
+    pair = []
+    if activations is not None:
+        pair = [
+            node("QuantizeLinear", ["x", "xs", "xz"], ["xq"]),
+            node("DequantizeLinear", ["xq", "xs", "xz"], ["xd"]),
+        ]
+    nodes = [
+        *pair,
+        node("DequantizeLinear", ["w", "xs"], ["wd"]),
+        node("MatMul", ["xd" if pair else "x", "wd"], ["y"]),
+    ]
+    constants = {"xs": np.float32(1), "w": weight, "xz": np.zeros((), activations or np.uint8)}
+    stored = [numpy_helper.from_array(np.asarray(value), name) for name, value in constants.items()]
+    return model_of(nodes, [value_info("x", [1, 2])], [value_info("y", [1, 2])], stored).graph
+
+
+@pytest.mark.parametrize(
+    ("weight", "expected"),
+    [
+        ([[127, 2], [0, 0]], True),
+        ([[127, 1], [0, 0]], False),
+        ([[-128, -1], [0, 0]], True),
+        ([[-128, 0], [0, 0]], False),
+        ([[64, 64], [64, -64]], False),
+        ([[127, -128], [0, 0]], False),
+    ],
+)
+def test_the_two_largest_weights_of_a_sign_decide(weight: list[list[int]], expected: bool) -> None:
+    assert may_saturate(_product(np.array(weight, np.int8))) is expected
+
+
+def test_only_signed_weights_beside_8_bit_activations_saturate() -> None:
+    most = np.full((2, 2), 127, np.int8)
+    assert may_saturate(_product(most))
+    assert may_saturate(_product(most, np.int8))
+    assert not may_saturate(_product(most.astype(np.uint8)))
+    assert not may_saturate(_product(most, np.uint16))
+    assert not may_saturate(_product(most, None)), "weights alone"
+
+
+def test_integer_operators_saturate_too() -> None:
+    nodes = [
+        node("DynamicQuantizeLinear", ["x"], ["xq", "xs", "xz"]),
+        node("MatMulInteger", ["xq", "w", "xz"], ["y"]),
+    ]
+    weight = numpy_helper.from_array(np.full((2, 2), 127, np.int8), "w")
+    graph = model_of(
+        nodes,
+        [value_info("x", [1, 2])],
+        [value_info("y", [1, 2], onnx.TensorProto.INT32)],
+        [weight],
+    ).graph
+    assert may_saturate(graph)

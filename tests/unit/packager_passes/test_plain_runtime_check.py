@@ -1,0 +1,88 @@
+"""What is said of a variant that ONNX Runtime by itself computes otherwise."""
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+from edgepack.agent.runtime.opening import GRAPH_OPTIMIZATION
+from edgepack.bundle.manifest import PlainRuntime
+from edgepack.errors import BuildError
+from edgepack.packager.graph.saturation import EXACT_SUMS
+from edgepack.packager.runtime.model_run import Outputs, Run
+from edgepack.packager.runtime.plain_runtime import PlainRelease
+from edgepack.packager.tensors.sequence import Feeds
+from tests.unit.packager_passes.products import prepare_products
+
+
+class _Otherwise(PlainRelease, frozen=True, kw_only=True):
+    """A release whose optimizer breaks the model at some levels, or refuses it."""
+
+    right_at: tuple[str, ...]
+    refuses: bool = False
+
+    @contextlib.contextmanager
+    def open(self, model: Path, options: Mapping[str, str]) -> Iterator[Run]:
+        level = options.get(GRAPH_OPTIMIZATION, "")
+        if level not in self.right_at and self.refuses:
+            raise BuildError("no kernel for it")
+        with PlainRelease.open(self, model, {}) as right:
+
+            def run(feeds: Feeds) -> Outputs:
+                outputs = right(feeds)
+                if level in self.right_at:
+                    return outputs
+                return {name: value * -1 for name, value in outputs.items()}
+
+            yield run
+
+
+_FINE = _Otherwise(release="9.0", right_at=("", "extended", "basic", "disable_all"))
+_BREAKS = _Otherwise(release="8.0", right_at=("basic", "disable_all"))
+_REFUSES = _Otherwise(release="7.0", right_at=("disable_all",), refuses=True)
+_WRONG = _Otherwise(release="6.0", right_at=())
+
+
+@pytest.mark.parametrize(
+    ("releases", "expected", "told"),
+    [
+        ((_FINE,), PlainRuntime(releases=("9.0",), right=True, session_options=EXACT_SUMS), "VNNI"),
+        (
+            (_FINE, _BREAKS),
+            PlainRuntime(
+                releases=("9.0", "8.0"),
+                right=True,
+                session_options=EXACT_SUMS | {GRAPH_OPTIMIZATION: "basic"},
+            ),
+            "(8.0: explained_variance -",
+        ),
+        (
+            (_REFUSES,),
+            PlainRuntime(
+                releases=("7.0",), right=True, session_options={GRAPH_OPTIMIZATION: "disable_all"}
+            ),
+            "(7.0: no kernel for it)",
+        ),
+        (
+            (_FINE, _WRONG),
+            PlainRuntime(releases=("9.0", "6.0"), right=False),
+            "with whatever settings (6.0: ",
+        ),
+    ],
+    ids=["its own settings", "an optimizer breaks it", "a release refuses it", "never right"],
+)
+def test_the_least_settings_with_which_all_releases_are_right_are_named(
+    releases: tuple[PlainRelease, ...], expected: PlainRuntime, told: str, tmp_path: Path
+) -> None:
+    variant = prepare_products(tmp_path, count=2, profile="vitisai-a8w8", plain_releases=releases)
+    assert variant.plain_runtime == expected
+    (note,) = (note for note in variant.notes if "by itself" in note)
+    assert told in note
+
+
+def test_nothing_is_said_of_a_variant_for_this_very_runtime(tmp_path: Path) -> None:
+    here = PlainRelease(release="1.0")
+    variant = prepare_products(tmp_path, count=2, plain_releases=(here,))
+    assert variant.plain_runtime == PlainRuntime(releases=("1.0",), right=True)
+    assert not [note for note in variant.notes if "by itself" in note]
