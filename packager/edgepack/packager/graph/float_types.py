@@ -12,8 +12,14 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from edgepack.packager.graph import stored_tensors
+from edgepack.packager.graph.edits import refill
 from edgepack.packager.graph.operators import facts
 from edgepack.packager.graph.queries import subgraphs
+
+FLOAT_TYPES = frozenset(
+    {TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16, TensorProto.DOUBLE}
+)
+"""Element types of floats, of which a device has but some."""
 
 _HALVES = {int(TensorProto.FLOAT16): "float16", int(TensorProto.BFLOAT16): "bfloat16"}
 _DOUBLE = {int(TensorProto.DOUBLE): "float64"}
@@ -103,18 +109,12 @@ def _cast_interface(graph: onnx.GraphProto, types: set[int]) -> dict[str, str]:
         if kind in types and value.name not in renamed:
             renamed[value.name] = inner = f"{value.name}/float32"
             after.append(_cast(inner, value.name, kind))
-    nodes = [*before, *graph.node, *after]
-    inside = range(len(before), len(before) + len(graph.node))
-    for position in inside:
-        node = nodes[position]
+    for node in graph.node:
         for names in (node.input, node.output):
-            for i, name in enumerate(names):
-                names[i] = renamed.get(name, name)
+            names[:] = [renamed.get(name, name) for name in names]
     for tensor in graph.initializer:
         tensor.name = renamed.get(tensor.name, tensor.name)
-    kept = [onnx.NodeProto.FromString(node.SerializeToString()) for node in nodes]
-    del graph.node[:]
-    graph.node.extend(kept)
+    refill(graph.node, [*before, *graph.node, *after])
     return renamed
 
 
@@ -146,8 +146,7 @@ def _widen(
                 attribute.i = TensorProto.FLOAT
         for body in subgraphs(node):
             for inner in body.node:
-                for i, name in enumerate(inner.input):
-                    inner.input[i] = renamed.get(name, name)
+                inner.input[:] = [renamed.get(name, name) for name in inner.input]
             _widen(body, types, renamed, is_main=False)
 
 

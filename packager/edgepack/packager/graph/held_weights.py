@@ -7,6 +7,7 @@ is copied, written and opened without them, and ONNX Runtime maps the file in pl
 
 import mmap
 import shutil
+from copy import deepcopy
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -71,9 +72,7 @@ class WeightsFile:
         """A tensor of these values, which are in the file where that is worth it."""
         tensor = numpy_helper.from_array(values, name)
         self.keep(tensor)
-        light = onnx.TensorProto()
-        light.CopyFrom(tensor)  # a message keeps the memory of a field that was cleared
-        return light
+        return deepcopy(tensor)  # a message keeps the memory of a field that was cleared
 
 
 def hold_weights(model: onnx.ModelProto, file: Path) -> onnx.ModelProto:
@@ -91,9 +90,7 @@ def hold_weights(model: onnx.ModelProto, file: Path) -> onnx.ModelProto:
     with WeightsFile(file) as weights:
         for tensor in model.graph.initializer:
             weights.keep(tensor)
-    light = onnx.ModelProto()
-    light.CopyFrom(model)  # a message keeps the memory of fields that were cleared
-    return light
+    return deepcopy(model)  # a message keeps the memory of fields that were cleared
 
 
 def load_held(model: onnx.ModelProto) -> None:
@@ -113,8 +110,7 @@ def save_for_session(model: onnx.ModelProto, path: Path) -> None:
     if is_large(model):
         save_model(model, path)
     elif any(map(stored_tensors.is_held, model.graph.initializer)):
-        written = onnx.ModelProto()
-        written.CopyFrom(model)
+        written = deepcopy(model)
         _put_beside(written.graph, path)
         path.write_bytes(written.SerializeToString(deterministic=True))
     else:

@@ -5,6 +5,7 @@ the model; everything here works on both.
 """
 
 import mmap
+from copy import deepcopy
 from pathlib import Path
 
 import onnx
@@ -13,7 +14,7 @@ from onnxruntime.capi import onnxruntime_pybind11_state as _runtime
 
 from edgepack import durable
 from edgepack.packager.graph import stored_tensors
-from edgepack.packager.graph.queries import subgraphs
+from edgepack.packager.graph.queries import all_nodes
 
 EXTERNAL_ABOVE_BYTES = 1_800_000_000
 """Weights beyond this go to a file of their own: below protobuf's 2 GB with room for the graph."""
@@ -93,8 +94,7 @@ def save_model(model: onnx.ModelProto, path: Path) -> int:
     weights_bytes = 0
     written = model
     if is_large(model) or any(map(stored_tensors.is_held, model.graph.initializer)):
-        written = onnx.ModelProto()
-        written.CopyFrom(model)
+        written = deepcopy(model)
     if is_large(model):
         weights_bytes = _write_weights(written.graph, path.with_suffix(WEIGHTS_SUFFIX))
     elif written is not model:
@@ -207,7 +207,7 @@ def quiet_options(*, threads: int = 0) -> onnxruntime.SessionOptions:
 
 def drop_unused_opsets(model: onnx.ModelProto) -> None:
     """Removes imports of operator sets that no node uses (ONNX Runtime writes all it knows)."""
-    domains = _domains(model.graph) | {""}
+    domains = {"", *("" if it.domain == "ai.onnx" else it.domain for it in all_nodes(model.graph))}
     kept = {
         "" if entry.domain == "ai.onnx" else entry.domain: entry.version
         for entry in model.opset_import
@@ -215,15 +215,6 @@ def drop_unused_opsets(model: onnx.ModelProto) -> None:
     del model.opset_import[:]
     for domain in sorted(domains & kept.keys()):
         model.opset_import.add(domain=domain, version=kept[domain])
-
-
-def _domains(graph: onnx.GraphProto) -> set[str]:
-    domains = set()
-    for node in graph.node:
-        domains.add("" if node.domain == "ai.onnx" else node.domain)
-        for body in subgraphs(node):
-            domains |= _domains(body)
-    return domains
 
 
 def opset_of(model: onnx.ModelProto) -> int:

@@ -5,7 +5,8 @@ from collections.abc import Collection, Iterable
 import numpy as np
 import onnx
 
-from edgepack.packager.graph.queries import GraphIndex, used_names
+from edgepack.packager.graph.edits import drop_unread, refill
+from edgepack.packager.graph.queries import GraphIndex, attribute
 
 
 def producer(index: GraphIndex, name: str, *op_types: str) -> onnx.NodeProto | None:
@@ -19,11 +20,27 @@ def producer(index: GraphIndex, name: str, *op_types: str) -> onnx.NodeProto | N
 
 def only_reader(index: GraphIndex, name: str, *op_types: str) -> onnx.NodeProto | None:
     """The one node that reads a tensor inside the graph, if it is of one of these types."""
+    reader = only_reading(index, name)
+    node = None if reader is None else index.graph.node[reader]
+    return node if node and node.op_type in op_types and node.domain in ("", "ai.onnx") else None
+
+
+def only_reading(index: GraphIndex, name: str) -> int | None:
+    """The position of the one node that reads a tensor, which nothing outside the graph reads."""
     readers = index.consumers.get(name, [])
-    if len(readers) != 1 or name in index.outputs or name in index.body_reads:
-        return None
-    node = index.graph.node[readers[0]]
-    return node if node.op_type in op_types and node.domain in ("", "ai.onnx") else None
+    is_inner = name not in index.outputs and name not in index.body_reads
+    return readers[0] if len(readers) == 1 and is_inner else None
+
+
+def reduced_axes(index: GraphIndex, node: onnx.NodeProto) -> list[int]:
+    """The axes that a reduction names, as attribute or as constant input; none where it does not.
+
+    Empty too where axes are computed.
+    """
+    if len(node.input) > 1:
+        constant = index.constant(node.input[1])
+        return [] if constant is None else [int(axis) for axis in constant.reshape(-1)]
+    return list(attribute(node, "axes", ()))
 
 
 def scalar(index: GraphIndex, name: str) -> float | None:
@@ -60,9 +77,5 @@ def replace(
         nodes.extend(new.get(node.name, ()))
         if node.name not in replaced:
             nodes.append(node)
-    del graph.node[:]
-    graph.node.extend(nodes)
-    read = used_names(graph)
-    kept = [tensor for tensor in graph.initializer if tensor.name in read]
-    del graph.initializer[:]
-    graph.initializer.extend(kept)
+    refill(graph.node, nodes)
+    drop_unread(graph)

@@ -4,7 +4,8 @@ import heapq
 
 import onnx
 
-from edgepack.packager.graph.queries import outer_reads, subgraphs
+from edgepack.packager.graph.edits import refill
+from edgepack.packager.graph.queries import reads, subgraphs
 
 
 def sort_nodes(graph: onnx.GraphProto) -> None:
@@ -19,7 +20,7 @@ def sort_nodes(graph: onnx.GraphProto) -> None:
         for body in subgraphs(node):
             sort_nodes(body)
     makers = {name: i for i, node in enumerate(graph.node) for name in node.output if name}
-    before = [{makers[name] for name in _reads(node) if name in makers} for node in graph.node]
+    before = [{makers[name] for name in reads(node) if name in makers} for node in graph.node]
     if all(place < i for i, places in enumerate(before) for place in places):
         return
     after: dict[int, list[int]] = {}
@@ -38,10 +39,4 @@ def sort_nodes(graph: onnx.GraphProto) -> None:
                 heapq.heappush(ready, i)
     if len(ordered) != len(graph.node):
         raise ValueError("the graph has a cycle")
-    kept = [onnx.NodeProto.FromString(node.SerializeToString()) for node in ordered]
-    del graph.node[:]
-    graph.node.extend(kept)
-
-
-def _reads(node: onnx.NodeProto) -> set[str]:
-    return {*node.input, *(name for body in subgraphs(node) for name in outer_reads(body))} - {""}
+    refill(graph.node, ordered)

@@ -7,6 +7,7 @@ import msgspec
 import onnx
 from onnx import helper
 
+from edgepack.packager.graph.edits import with_contents
 from edgepack.packager.graph.queries import outer_reads, subgraphs
 
 
@@ -69,15 +70,9 @@ def cut(
         outputs = [
             name for node in nodes for name in node.output if name in ends or name in exchanged
         ]
-        piece = onnx.ModelProto()
-        piece.ir_version = model.ir_version
-        piece.opset_import.extend(model.opset_import)
-        piece.functions.extend(model.functions)
+        kept = (tensor for tensor in graph.initializer if tensor.name in reads[number])
+        piece = with_contents(model, nodes, map(declare, inputs), map(declare, outputs), kept)
         piece.graph.name = f"{graph.name}/{number}"
-        piece.graph.node.extend(nodes)
-        piece.graph.initializer.extend(t for t in graph.initializer if t.name in reads[number])
-        piece.graph.input.extend(map(declare, inputs))
-        piece.graph.output.extend(map(declare, outputs))
         pieces.append(Piece(model=piece, inputs=tuple(inputs), outputs=tuple(outputs)))
     return tuple(pieces)
 

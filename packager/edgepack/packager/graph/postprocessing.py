@@ -10,17 +10,9 @@ from collections.abc import Collection, Iterable
 import msgspec
 import onnx
 
+from edgepack.packager.graph.float_types import FLOAT_TYPES
 from edgepack.packager.graph.operators import facts
-from edgepack.packager.graph.queries import GraphIndex, index_graph, subgraphs, used_names
-
-_FLOATS = frozenset(
-    {
-        onnx.TensorProto.FLOAT,
-        onnx.TensorProto.FLOAT16,
-        onnx.TensorProto.BFLOAT16,
-        onnx.TensorProto.DOUBLE,
-    }
-)
+from edgepack.packager.graph.queries import GraphIndex, index_graph, reached, subgraphs, used_names
 
 
 class Postprocessing(msgspec.Struct, frozen=True, kw_only=True):
@@ -80,14 +72,11 @@ def find_postprocessing(graph: onnx.GraphProto) -> Postprocessing | None:
 
 def positions_behind(index: GraphIndex, names: Iterable[str]) -> set[int]:
     """Indices of the nodes that tensors are computed by."""
-    found: set[int] = set()
-    waiting = list(names)
-    while waiting:
-        position = index.producers.get(waiting.pop())
-        if position is not None and position not in found:
-            found.add(position)
-            waiting.extend(_reads(index.graph.node[position]))
-    return found
+
+    def makers(read: Iterable[str]) -> list[int]:
+        return [index.producers[name] for name in read if name in index.producers]
+
+    return reached(makers(names), lambda position: makers(_reads(index.graph.node[position])))
 
 
 def nodes_beyond(graph: onnx.GraphProto, outputs: Collection[str]) -> tuple[onnx.NodeProto, ...]:
@@ -167,7 +156,7 @@ def _enter(index: GraphIndex, tail: set[int], constants: Collection[str]) -> tup
             position = index.producers.get(name)
             if position is None or position in tail:
                 continue
-            if index.types.get(name) in _FLOATS:
+            if index.types.get(name) in FLOAT_TYPES:
                 entering.add(name)
             else:
                 tail.add(position)
@@ -181,6 +170,6 @@ def _whole(index: GraphIndex, name: str, constants: Collection[str]) -> str:
     node = index.graph.node[index.producers[name]]
     is_told = node.op_type == "Reshape" or all(n in constants for n in node.input[1:] if n)
     source = node.input[0] if facts(node.op_type).cuts and is_told else ""
-    if source not in index.producers or index.types.get(source) not in _FLOATS:
+    if source not in index.producers or index.types.get(source) not in FLOAT_TYPES:
         return name
     return _whole(index, source, constants)

@@ -1,13 +1,17 @@
 """Questions about a graph: who makes a tensor, who reads it, what is known of it."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, TypeVar
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 import onnx
+from onnx import helper
 
 from edgepack.packager.graph import stored_tensors
+
+_T = TypeVar("_T")
 
 
 def subgraphs(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
@@ -16,6 +20,37 @@ def subgraphs(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
         if attribute.HasField("g"):
             yield attribute.g
         yield from attribute.graphs
+
+
+def all_nodes(graph: onnx.GraphProto | onnx.FunctionProto) -> Iterator[onnx.NodeProto]:
+    """The nodes of a graph and of all bodies inside it, each before its own bodies'."""
+    for node in graph.node:
+        yield node
+        for body in subgraphs(node):
+            yield from all_nodes(body)
+
+
+def attribute(node: onnx.NodeProto, name: str, default: Any = None) -> Any:
+    """The value of an attribute, as Python has it; the default where it is not set."""
+    found = (entry for entry in node.attribute if entry.name == name)
+    return next(map(helper.get_attribute_value, found), default)
+
+
+def attributes(node: onnx.NodeProto) -> dict[str, Any]:
+    """The attributes of a node that are set, by name, as Python has them."""
+    return {entry.name: helper.get_attribute_value(entry) for entry in node.attribute}
+
+
+def reached(starts: Iterable[_T], onward: Callable[[_T], Iterable[_T]]) -> set[_T]:
+    """Everything that is reached from some places, step by step; the places are among it."""
+    found: set[_T] = set()
+    waiting = list(starts)
+    while waiting:
+        place = waiting.pop()
+        if place not in found:
+            found.add(place)
+            waiting.extend(onward(place))
+    return found
 
 
 def used_names(graph: onnx.GraphProto, *, main_graph: bool = True) -> set[str]:
@@ -50,31 +85,25 @@ def own_names(graph: onnx.GraphProto) -> set[str]:
     return names
 
 
+def reads(node: onnx.NodeProto) -> set[str]:
+    """Names that a node reads, and its bodies from outside of them."""
+    return {*node.input, *(name for body in subgraphs(node) for name in outer_reads(body))} - {""}
+
+
 def outer_reads(body: onnx.GraphProto) -> set[str]:
     """Names that a body of control flow reads from the graph around it."""
     names = {value.name for value in body.output}
-    for node in body.node:
-        names.update(node.input)
-        for inner in subgraphs(node):
-            names |= outer_reads(inner)
-    return names - own_names(body) - {""}
+    return names.union(*map(reads, body.node)) - own_names(body) - {""}
 
 
 def inputs_behind(graph: onnx.GraphProto, name: str) -> tuple[str, ...]:
     """The graph inputs that a tensor is computed from, sorted."""
     producers = {output: node for node in graph.node for output in node.output}
-    seen: set[str] = set()
-    waiting = [name]
-    while waiting:
-        current = waiting.pop()
-        if current in seen:
-            continue
-        seen.add(current)
-        node = producers.get(current)
-        if node is not None:
-            waiting.extend(node.input)
-            waiting.extend(read for body in subgraphs(node) for read in used_names(body))
-    return tuple(sorted(seen & {value.name for value in graph.input}))
+
+    def read(tensor: str) -> set[str]:
+        return reads(producers[tensor]) if tensor in producers else set()
+
+    return tuple(sorted(reached([name], read) & {value.name for value in graph.input}))
 
 
 class GraphIndex(msgspec.Struct, frozen=True, kw_only=True):
@@ -104,6 +133,14 @@ class GraphIndex(msgspec.Struct, frozen=True, kw_only=True):
     def is_float(self, name: str) -> bool:
         """Whether a tensor holds 32-bit floats."""
         return self.types.get(name) == onnx.TensorProto.FLOAT
+
+    def values(self, name: str) -> npt.NDArray[np.generic]:
+        """The values of an initializer.
+
+        Raises:
+            KeyError: There is no such initializer.
+        """
+        return stored_tensors.values(self.initializers[name])
 
     def constant(self, name: str) -> npt.NDArray[np.generic] | None:
         """The values of an initializer; None for any other tensor."""

@@ -24,9 +24,7 @@ def rename_tensors(graph: onnx.GraphProto, renamed: Mapping[str, str]) -> None:
 
 def _rename_reads(graph: onnx.GraphProto, renamed: Mapping[str, str]) -> None:
     for node in graph.node:
-        for i, name in enumerate(node.input):
-            if name in renamed:
-                node.input[i] = renamed[name]
+        node.input[:] = [renamed.get(name, name) for name in node.input]
         for body in subgraphs(node):
             own = own_names(body)
             outer = {name: new for name, new in renamed.items() if name not in own}

@@ -5,10 +5,13 @@ AssertionError on graphs that were exported with Constant nodes, and folding (pa
 makes it superfluous.
 """
 
+import math
 from collections.abc import Iterable
 
 import onnx
 from onnx import shape_inference
+
+from edgepack.packager.graph.edits import refill, with_contents
 
 _KEPT_ELEMENTS = 1024
 """Initializers up to this size may hold shapes and axes; larger ones are weights."""
@@ -24,8 +27,7 @@ def add_shapes(model: onnx.ModelProto) -> None:
         onnx's InferenceError: The graph contradicts itself.
     """
     inferred = infer(model)
-    del model.graph.value_info[:]
-    model.graph.value_info.extend(inferred.value_info)
+    refill(model.graph.value_info, inferred.value_info)
     for own, found in zip(model.graph.output, inferred.output, strict=True):
         own.CopyFrom(found)
 
@@ -39,20 +41,10 @@ def infer(model: onnx.ModelProto) -> onnx.GraphProto:
     Raises:
         onnx's InferenceError: The graph contradicts itself.
     """
-    skeleton = onnx.ModelProto()
-    skeleton.ir_version = model.ir_version
-    skeleton.opset_import.extend(model.opset_import)
-    skeleton.functions.extend(model.functions)
+    skeleton = with_contents(model, model.graph.node, model.graph.input, model.graph.output)
     graph = skeleton.graph
-    graph.name = model.graph.name
-    graph.node.extend(model.graph.node)
-    graph.input.extend(model.graph.input)
-    graph.output.extend(model.graph.output)
     for tensor in model.graph.initializer:
-        count = 1
-        for size in tensor.dims:
-            count *= size
-        if count <= _KEPT_ELEMENTS:
+        if math.prod(tensor.dims) <= _KEPT_ELEMENTS:
             graph.initializer.append(tensor)
         else:
             # A tensor of the graph's own (not an input) must come from somewhere: an input.

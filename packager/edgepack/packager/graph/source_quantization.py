@@ -14,7 +14,7 @@ from onnx import helper
 
 from edgepack.packager.graph import stored_tensors
 from edgepack.packager.graph.operators import facts, is_integer_operator
-from edgepack.packager.graph.queries import subgraphs
+from edgepack.packager.graph.queries import all_nodes, subgraphs
 
 
 class SourceQuantization(msgspec.Struct, frozen=True, kw_only=True):
@@ -48,7 +48,7 @@ class SourceQuantization(msgspec.Struct, frozen=True, kw_only=True):
 
 def read_source_quantization(graph: onnx.GraphProto) -> SourceQuantization | None:
     """Reads it from a graph and the bodies in it; None for a model of floats."""
-    nodes = list(_nodes(graph))
+    nodes = list(all_nodes(graph))
     pairs = [node for node in nodes if facts(node.op_type).is_conversion == "pair"]
     operators = {node.op_type for node in nodes if is_integer_operator(node.op_type)}
     if not pairs and not operators:
@@ -71,13 +71,6 @@ def read_source_quantization(graph: onnx.GraphProto) -> SourceQuantization | Non
         is_power_of_two=bool(scales) and all(map(_is_power_of_two, scales)),
         operators=tuple(sorted(operators)),
     )
-
-
-def _nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
-    for node in graph.node:
-        yield node
-        for body in subgraphs(node):
-            yield from _nodes(body)
 
 
 def _constants(graph: onnx.GraphProto) -> Iterator[tuple[str, onnx.TensorProto]]:

@@ -6,6 +6,7 @@ the offset and the length, and copying such a model copies those alone.
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
+from copy import deepcopy
 from pathlib import Path
 from typing import NamedTuple
 
@@ -93,8 +94,7 @@ def values(tensor: onnx.TensorProto) -> npt.NDArray[np.generic]:
     shape = tuple(tensor.dims)
     if stored.length == dtype.itemsize * int(np.prod(shape, dtype=np.int64)) and stored.length:
         return np.memmap(stored.file, dtype, mode="r", offset=stored.offset, shape=shape)
-    loaded = onnx.TensorProto()
-    loaded.CopyFrom(tensor)
+    loaded = deepcopy(tensor)
     load(loaded)
     return numpy_helper.to_array(loaded)
 

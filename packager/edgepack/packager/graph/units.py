@@ -5,11 +5,13 @@ outputs as one: a unit. A part that begins or ends inside of one is another grap
 """
 
 from collections.abc import Collection, Iterable
+from copy import deepcopy
 
 import onnx
 
+from edgepack.packager.graph.edits import with_contents
 from edgepack.packager.graph.operators import facts
-from edgepack.packager.graph.queries import GraphIndex, index_graph, outer_reads, subgraphs
+from edgepack.packager.graph.queries import GraphIndex, index_graph, reads
 
 
 class Units:
@@ -61,23 +63,18 @@ class Units:
         chosen = {position for unit in self._members[start:end] for position in unit}
         ends, cuts = self._ends(chosen)
         restoring = [_restoring(graph.node[position]) for position in cuts]
-        wanted = [name for position in chosen for name in _reads(graph.node[position])]
+        wanted = [name for position in chosen for name in reads(graph.node[position])]
         wanted += [*ends, *(graph.node[position].output[0] for position in cuts)]
         kept, inputs = self._behind(wanted, chosen)
-        part = onnx.ModelProto()
-        part.ir_version = self._model.ir_version
-        part.opset_import.extend(self._model.opset_import)
-        part.functions.extend(self._model.functions)
-        part.graph.name = graph.name
-        part.graph.node.extend(graph.node[position] for position in sorted(kept))
-        part.graph.node.extend(restoring)
-        read = {name for node in part.graph.node for name in _reads(node)}
-        part.graph.initializer.extend(t for t in graph.initializer if t.name in read)
-        names = inputs if start else index.inputs
-        part.graph.input.extend(self._declared(name) for name in names)
-        outputs = (*ends, *(node.output[0] for node in restoring))
-        part.graph.output.extend(self._declared(name) for name in outputs)
-        return part
+        nodes = [*(graph.node[position] for position in sorted(kept)), *restoring]
+        read = {name for node in nodes for name in reads(node)}
+        return with_contents(
+            self._model,
+            nodes,
+            map(self._declared, inputs if start else index.inputs),
+            map(self._declared, (*ends, *(node.output[0] for node in restoring))),
+            (tensor for tensor in graph.initializer if tensor.name in read),
+        )
 
     def _ends(self, chosen: Collection[int]) -> tuple[tuple[str, ...], tuple[int, ...]]:
         """What others read of some nodes: tensors, and the QuantizeLinear nodes to cut behind."""
@@ -141,17 +138,12 @@ _RESTORED = "/restored"
 
 
 def _restoring(quantize: onnx.NodeProto) -> onnx.NodeProto:
-    node = onnx.NodeProto()
-    node.CopyFrom(quantize)
+    node = deepcopy(quantize)
     node.op_type = "DequantizeLinear"
     node.input[0] = quantize.output[0]
     node.output[0] = f"{quantize.output[0]}{_RESTORED}"
     node.name = f"{node.output[0]}/{node.op_type}"
     return node
-
-
-def _reads(node: onnx.NodeProto) -> set[str]:
-    return {*node.input, *(name for body in subgraphs(node) for name in outer_reads(body))}
 
 
 def _is_pair(node: onnx.NodeProto) -> bool:

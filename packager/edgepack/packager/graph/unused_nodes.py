@@ -8,7 +8,8 @@ with an error about memory (onnxruntime-qnn 2.7.0).
 
 import onnx
 
-from edgepack.packager.graph.queries import subgraphs, used_names
+from edgepack.packager.graph.edits import refill
+from edgepack.packager.graph.queries import reads
 
 
 def drop_unused_nodes(graph: onnx.GraphProto) -> None:
@@ -19,10 +20,6 @@ def drop_unused_nodes(graph: onnx.GraphProto) -> None:
         if read.isdisjoint(node.output):
             continue
         kept.append(node)
-        read.update(name for name in node.input if name)
-        for body in subgraphs(node):
-            read |= used_names(body)
+        read |= reads(node)
     if len(kept) != len(graph.node):
-        kept.reverse()
-        del graph.node[:]
-        graph.node.extend(kept)
+        refill(graph.node, reversed(kept))

@@ -6,6 +6,7 @@ cost is that of a few inferences. The same inputs give the same numbers: nothing
 """
 
 from collections.abc import Mapping, Sequence
+from copy import deepcopy
 from pathlib import Path
 from typing import TypeVar
 
@@ -83,8 +84,7 @@ def inspect(
             f"beyond {MOST_WEIGHT_BYTES / 1e6:,.0f} MB a second run of both models costs too much.",
         )
     lowered = hold_weights(load_model(lowered_path), work_dir / "lowered.weights")
-    reference = onnx.ModelProto()
-    reference.CopyFrom(float_model)
+    reference = deepcopy(float_model)
     layers = shared_layers(reference.graph, lowered)
     scales = find_scales(lowered.graph, reference.graph)
     kept_layers, kept_scales = _thin(layers), _thin(scales)

@@ -6,10 +6,13 @@ takes what the If would have given. Where a value of an input would fold the If 
 rate does, it stays: whoever builds is told of that, and need not compute two networks for one.
 """
 
+from copy import deepcopy
+
 import onnx
 from onnx import helper, shape_inference
 
 from edgepack.packager.graph.control_flow import option_that_folds
+from edgepack.packager.graph.edits import refill
 from edgepack.packager.graph.queries import own_names
 from edgepack.packager.graph.renaming import rename_tensors
 from edgepack.packager.graph.shape_inference import infer
@@ -52,14 +55,12 @@ def compute_both_branches(model: onnx.ModelProto, samples: Samples) -> tuple[str
 def _with_both(model: onnx.ModelProto, position: int) -> onnx.ModelProto | None:
     """The model without the If at `position`; None where its branches differ in what they give."""
     node = model.graph.node[position]
-    changed = onnx.ModelProto()
-    changed.CopyFrom(model)
+    changed = deepcopy(model)
     del changed.graph.value_info[:]
     nodes: list[onnx.NodeProto] = []
     given = {}
     for attribute in node.attribute:
-        body = onnx.GraphProto()
-        body.CopyFrom(attribute.g)
+        body = deepcopy(attribute.g)
         given[attribute.name] = _take_apart(body, f"{node.name}/{attribute.name}", changed.graph)
         nodes += body.node
     pairs = list(zip(given["then_branch"], given["else_branch"], strict=True))
@@ -69,8 +70,7 @@ def _with_both(model: onnx.ModelProto, position: int) -> onnx.ModelProto | None:
         if output
     ]
     after = [*model.graph.node[:position], *nodes, *model.graph.node[position + 1 :]]
-    del changed.graph.node[:]
-    changed.graph.node.extend(after)
+    refill(changed.graph.node, after)
     types = _types(changed)
     condition = types.get(node.input[0])
     is_one_choice = condition is not None and all(

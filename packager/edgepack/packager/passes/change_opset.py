@@ -7,11 +7,13 @@ afterwards, so a change of meaning that is missing here is caught there.
 """
 
 from collections.abc import Iterable, Mapping
+from copy import deepcopy
 
 import onnx
 from msgspec.structs import replace
 from onnx import defs, helper
 
+from edgepack.packager.graph.edits import refill
 from edgepack.packager.graph.model_files import opset_of
 from edgepack.packager.graph.queries import subgraphs
 from edgepack.packager.graph.shape_inference import add_shapes
@@ -32,8 +34,7 @@ def change_opset(model: onnx.ModelProto, target: int) -> None:
     Raises:
         UnchangeableError: A node has no equivalent there.
     """
-    shaped = onnx.ModelProto()
-    shaped.CopyFrom(model)
+    shaped = deepcopy(model)
     add_shapes(shaped)
     step = Step(start=opset_of(model), target=target)
     _change_graph(model.graph, shaped.graph, step)
@@ -66,8 +67,7 @@ def _change_graph(
         for body in subgraphs(node):
             _change_graph(body, body, step, known.constants)
         changed.extend(_change_node(node, step, known))
-    del graph.node[:]
-    graph.node.extend(changed)
+    refill(graph.node, changed)
     graph.initializer.extend(known.added)
 
 

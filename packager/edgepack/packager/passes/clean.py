@@ -18,11 +18,13 @@ recognizer's 8-bit accuracy from 0 to 0.77 in trials. The steps:
 """
 
 from collections.abc import Sequence
+from copy import deepcopy
 
 import onnx
 from onnx import helper, inliner, version_converter
 
 from edgepack.errors import BuildError
+from edgepack.packager.graph.edits import drop_unread, refill
 from edgepack.packager.graph.float_types import to_float32
 from edgepack.packager.graph.model_files import (
     drop_unused_opsets,
@@ -99,11 +101,7 @@ def drop_unused(model: onnx.ModelProto) -> None:
     """
     graph = model.graph
     drop_unused_nodes(graph)
-    used = used_names(graph)
-    kept = [tensor for tensor in graph.initializer if tensor.name in used]
-    if len(kept) != len(graph.initializer):
-        del graph.initializer[:]
-        graph.initializer.extend(kept)
+    drop_unread(graph)
     del graph.value_info[:]
     del model.metadata_props[:]
     for node in graph.node:
@@ -146,10 +144,7 @@ def _write_out_functions(model: onnx.ModelProto) -> onnx.ModelProto:
 def _drop_initializers_from_inputs(model: onnx.ModelProto) -> None:
     graph = model.graph
     initializers = {tensor.name for tensor in graph.initializer}
-    kept = [value for value in graph.input if value.name not in initializers]
-    if len(kept) != len(graph.input):
-        del graph.input[:]
-        graph.input.extend(kept)
+    refill(graph.input, (value for value in graph.input if value.name not in initializers))
     model.ir_version = max(model.ir_version, _IR_WITHOUT_SUCH_INPUTS)
 
 
@@ -172,8 +167,7 @@ def _drop_identities(graph: onnx.GraphProto) -> None:
         else:
             kept.append(node)
     if replaced:
-        del graph.node[:]
-        graph.node.extend(kept)
+        refill(graph.node, kept)
 
 
 def _convert_opset(
@@ -184,13 +178,12 @@ def _convert_opset(
     target = min(max(opset, settings.opset), limits.opset_max)
     if target == opset:
         return model, ()
-    changed = onnx.ModelProto()
     try:
         check_types(model, target)
         by_onnx = _convert_by_onnx(model, target)
         if by_onnx is not None:
             return by_onnx, ()
-        changed.CopyFrom(model)
+        changed = deepcopy(model)
         change_opset(changed, target)
     except UnchangeableError as error:
         reason, remedy = str(error), error.remedy
@@ -210,8 +203,7 @@ def _convert_by_onnx(model: onnx.ModelProto, target: int) -> onnx.ModelProto | N
     """What onnx's own converter makes; None where it cannot read or convert the model."""
     if is_large(model) or any(node.domain not in ("", "ai.onnx") for node in model.graph.node):
         return None
-    light = onnx.ModelProto()
-    light.CopyFrom(model)
+    light = deepcopy(model)
     held = _as_inputs(light.graph)
     try:
         converted = version_converter.convert_version(light, target)
@@ -229,14 +221,11 @@ def _convert_by_onnx(model: onnx.ModelProto, target: int) -> onnx.ModelProto | N
 def _as_inputs(graph: onnx.GraphProto) -> Sequence[onnx.TensorProto]:
     """Makes weights that lie in files inputs: the converter would make copies of their values."""
     held = [tensor for tensor in graph.initializer if is_held(tensor)]
-    others = [tensor for tensor in graph.initializer if not is_held(tensor)]
-    if held:
-        del graph.initializer[:]
-        graph.initializer.extend(others)
-        graph.input.extend(
-            helper.make_tensor_value_info(tensor.name, tensor.data_type, list(tensor.dims))
-            for tensor in held
-        )
+    refill(graph.initializer, (tensor for tensor in graph.initializer if not is_held(tensor)))
+    graph.input.extend(
+        helper.make_tensor_value_info(tensor.name, tensor.data_type, list(tensor.dims))
+        for tensor in held
+    )
     return held
 
 
@@ -245,14 +234,11 @@ def _as_initializers(
 ) -> None:
     """Takes `_as_inputs` back; those that the converter added come after the others."""
     names = {tensor.name for tensor in held}
-    inputs = [value for value in graph.input if value.name not in names]
-    del graph.input[:]
-    graph.input.extend(inputs)
+    refill(graph.input, (value for value in graph.input if value.name not in names))
     places = {name: place for place, name in enumerate(order)}
     initializers = [*graph.initializer, *held]
     initializers.sort(key=lambda tensor: places.get(tensor.name, len(places)))
-    del graph.initializer[:]
-    graph.initializer.extend(initializers)
+    refill(graph.initializer, initializers)
 
 
 def _set_ir_version(model: onnx.ModelProto, context: PassContext) -> None:

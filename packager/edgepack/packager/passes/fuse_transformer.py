@@ -6,9 +6,11 @@ optimizer makes the last two.
 """
 
 from collections import Counter
+from copy import deepcopy
 
 import onnx
 
+from edgepack.packager.graph.edits import MICROSOFT, import_domain
 from edgepack.packager.graph.held_weights import load_held
 from edgepack.packager.graph.model_files import drop_unused_opsets
 from edgepack.packager.graph.renaming import name_nodes
@@ -18,7 +20,6 @@ from edgepack.packager.passes.gelu import fuse_fast_gelu, fuse_gelu
 from edgepack.packager.passes.layer_norm import fuse_layer_norm
 from edgepack.packager.profiles.pass_settings import FuseTransformer
 
-_MICROSOFT = "com.microsoft"
 _NAMED = 5
 """So many nodes that stayed are named in the note."""
 
@@ -71,17 +72,15 @@ def _fuse_own(model: onnx.ModelProto, wanted: set[str]) -> tuple[onnx.ModelProto
     # By default a mask becomes its number of words, which holds for padding at the end alone.
     options.use_raw_attention_mask(True)
     options.enable_shape_inference = False  # it would write a file into the current folder
-    before = onnx.ModelProto()
-    before.CopyFrom(model)
+    before = deepcopy(model)
     load_held(before)
     fused = optimizer.optimize_model(
         before, "bert", num_heads=0, hidden_size=0, optimization_options=options, opt_level=0
     ).model
     name_nodes(fused.graph)
-    if _MICROSOFT not in {entry.domain for entry in fused.opset_import}:
-        fused.opset_import.add(domain=_MICROSOFT, version=1)
+    import_domain(fused, MICROSOFT)
     drop_unused_opsets(fused)
-    made = Counter(node.op_type for node in fused.graph.node if node.domain == _MICROSOFT)
+    made = Counter(node.op_type for node in fused.graph.node if node.domain == MICROSOFT)
     counts = ", ".join(f"{made[name]} {name}" for name in sorted(wanted))
     left = _attentions(fused.graph) if "Attention" in wanted else []
     stays = (

@@ -15,6 +15,7 @@ import numpy.typing as npt
 import onnx
 from onnx import helper
 
+from edgepack.packager.graph.edits import MICROSOFT, import_domain
 from edgepack.packager.graph.model_files import opset_of
 from edgepack.packager.graph.node_chains import (
     beside,
@@ -28,7 +29,6 @@ from edgepack.packager.graph.queries import GraphIndex, index_graph
 from edgepack.packager.profiles.schema import Limits
 
 _FIRST_OPSET_WITH_GELU = 20
-_MICROSOFT = "com.microsoft"
 
 _Values = npt.NDArray[np.float64]
 _POINTS = np.linspace(-4.0, 4.0, 33)
@@ -69,7 +69,7 @@ def fuse_gelu(model: onnx.ModelProto, limits: Limits) -> str:
     if opset_of(model) >= _FIRST_OPSET_WITH_GELU:
         domain = ""
     elif limits.reads_microsoft("Gelu"):
-        domain = _MICROSOFT
+        domain = MICROSOFT
     else:
         return (
             f"{len(chains)} GELU stay as exported: Gelu needs opset {_FIRST_OPSET_WITH_GELU}, or a "
@@ -99,13 +99,12 @@ def fuse_fast_gelu(model: onnx.ModelProto) -> str:
     ]
     if not chains:
         return ""
-    _put(model, chains, "FastGelu", _MICROSOFT)
+    _put(model, chains, "FastGelu", MICROSOFT)
     return f"{len(chains)} GELU by the tanh formula became one node each."
 
 
 def _put(model: onnx.ModelProto, chains: list[_Chain], op_type: str, domain: str) -> None:
-    if domain and domain not in {entry.domain for entry in model.opset_import}:
-        model.opset_import.add(domain=domain, version=1)
+    import_domain(model, domain)
     replace(
         model.graph,
         {name for chain in chains for name in chain.nodes},

@@ -12,6 +12,7 @@ a MobileNetV2 took .49 ms on the CPU, and takes .23.
 """
 
 from collections.abc import Iterator
+from copy import deepcopy
 
 import msgspec
 import numpy as np
@@ -20,7 +21,7 @@ from onnx import helper
 
 from edgepack.packager.graph.node_chains import replace
 from edgepack.packager.graph.operators import facts, tells_places
-from edgepack.packager.graph.queries import GraphIndex, index_graph
+from edgepack.packager.graph.queries import GraphIndex, attributes, index_graph
 from edgepack.text import counted
 
 _INTEGERS = frozenset({"int8", "uint8", "int16", "uint16"})
@@ -77,8 +78,7 @@ def pair_integer_moves(graph: onnx.GraphProto) -> str:
 
 
 def _paired(node: onnx.NodeProto, scale: _Scale) -> Iterator[onnx.NodeProto]:
-    moved = onnx.NodeProto()
-    moved.CopyFrom(node)
+    moved = deepcopy(node)
     for place, name in enumerate(_read(node)):
         moved.input[place] = f"{node.name}/floats_{place}"
         yield helper.make_node(
@@ -131,7 +131,7 @@ def _scale_of(node: onnx.NodeProto, index: GraphIndex) -> _Scale | None:
         zero_point = index.constant(node.input[2])
     elif node.op_type == "DequantizeLinear":
         return None  # it reads any type
-    elif any(entry.name == "output_dtype" for entry in node.attribute):
+    elif "output_dtype" in attributes(node):
         return None
     if zero_point is None or zero_point.size != 1 or zero_point.dtype.name not in _INTEGERS:
         return None

@@ -15,10 +15,11 @@ from edgepack.packager.graph.node_chains import (
     is_near,
     only_reader,
     producer,
+    reduced_axes,
     replace,
     scalar,
 )
-from edgepack.packager.graph.queries import GraphIndex, index_graph
+from edgepack.packager.graph.queries import GraphIndex, attribute, index_graph
 from edgepack.text import counted
 
 _FIRST_OPSET = 17
@@ -123,13 +124,9 @@ def _is_square(index: GraphIndex, node: onnx.NodeProto) -> bool:
 
 
 def _is_last_axis(index: GraphIndex, node: onnx.NodeProto) -> bool:
-    axes = next((list(e.ints) for e in node.attribute if e.name == "axes"), None)
-    if axes is None and len(node.input) > 1:
-        constant = index.constant(node.input[1])
-        axes = None if constant is None else [int(axis) for axis in constant.reshape(-1)]
-    keeps = next((e.i for e in node.attribute if e.name == "keepdims"), 1)
+    axes = reduced_axes(index, node)
     last = len(index.shapes.get(node.input[0], ())) - 1
-    return bool(keeps) and axes is not None and len(axes) == 1 and axes[0] in (-1, last)
+    return bool(attribute(node, "keepdims", 1)) and len(axes) == 1 and axes[0] in (-1, last)
 
 
 def _are_vectors(index: GraphIndex, *names: str) -> bool:

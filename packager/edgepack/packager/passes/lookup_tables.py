@@ -16,7 +16,7 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from edgepack.packager.graph.operators import facts
-from edgepack.packager.graph.queries import GraphIndex, index_graph
+from edgepack.packager.graph.queries import GraphIndex, attribute, index_graph, reached
 from edgepack.packager.runtime.model_run import ModelRunner
 
 _MOST_NODES = 200
@@ -82,7 +82,7 @@ def _regions(index: GraphIndex, lookup: onnx.NodeProto) -> Iterator[_Region]:
     """Regions behind a lookup, the largest first."""
     first = lookup.output[0]
     table, shape = index.constant(lookup.input[0]), index.shapes.get(first)
-    axis = next((entry.i for entry in lookup.attribute if entry.name == "axis"), 0)
+    axis = attribute(lookup, "axis", 0)
     if table is None or table.ndim != 2 or table.dtype != np.float32 or axis or not shape:
         return
     if len(shape) < 2:
@@ -117,7 +117,7 @@ def _width(
         is_product = len(rows) == 1 and node.input[0] in widths and len(shapes[0]) == 2
         return shapes[0][1] if is_product else None
     if node.op_type == "LayerNormalization":
-        axis = next((entry.i for entry in node.attribute if entry.name == "axis"), -1)
+        axis = attribute(node, "axis", -1)
         return widths[rows[0]] if axis in (-1, rank - 1) and len(rows) == 1 else None
     is_alike = all(len(shape) <= rank and set(shape[:-1]) <= {1} for shape in shapes)
     if not facts(node.op_type).by_value or not is_alike:
@@ -127,12 +127,7 @@ def _width(
 
 def _behind(last: str, makers: dict[str, onnx.NodeProto]) -> tuple[onnx.NodeProto, ...]:
     """The nodes that a tensor is made by, in graph order."""
-    needed, waiting = set(), [last]
-    while waiting:
-        name = waiting.pop()
-        if name in makers and name not in needed:
-            needed.add(name)
-            waiting.extend(makers[name].input)
+    needed = reached([last], lambda name: makers[name].input if name in makers else ())
     return tuple(node for name, node in makers.items() if name in needed)
 
 

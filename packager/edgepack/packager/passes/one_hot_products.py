@@ -14,7 +14,7 @@ import numpy.typing as npt
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from edgepack.packager.graph.queries import GraphIndex, index_graph
+from edgepack.packager.graph.queries import GraphIndex, attribute, index_graph
 
 _TOKENS: dict[int, type[np.signedinteger]] = {
     TensorProto.INT32: np.int32,
@@ -67,7 +67,7 @@ def look_up_one_hots(graph: onnx.GraphProto) -> tuple[str, ...]:
 def _find(index: GraphIndex, node: onnx.NodeProto) -> _OneHot | None:
     """The one-hot matrix that a node multiplies by rows."""
     is_plain = node.op_type == "MatMul" or (
-        node.op_type == "Gemm" and not _number(node, "transA") and not _number(node, "transB")
+        node.op_type == "Gemm" and not attribute(node, "transA") and not attribute(node, "transB")
     )
     if not is_plain or node.domain not in ("", "ai.onnx"):
         return None
@@ -99,7 +99,7 @@ def _of_operator(index: GraphIndex, node: onnx.NodeProto) -> _OneHot | None:
     shape = index.shapes.get(tokens)
     if depth is None or values is None or shape is None or index.types.get(tokens) not in _TOKENS:
         return None
-    axis = next((entry.i for entry in node.attribute if entry.name == "axis"), -1)
+    axis = attribute(node, "axis", -1)
     if axis not in (-1, len(shape)) or values.tolist() != [0, 1]:
         return None
     return _OneHot(tokens, int(depth.item()), has_column_axis=False, counts_from_end=True)
@@ -151,7 +151,3 @@ def _lookup(
 def _maker(index: GraphIndex, tensor: str) -> onnx.NodeProto | None:
     position = index.producers.get(tensor)
     return None if position is None else index.graph.node[position]
-
-
-def _number(node: onnx.NodeProto, name: str) -> int:
-    return next((entry.i for entry in node.attribute if entry.name == name), 0)

@@ -3,7 +3,7 @@
 import onnx
 from onnx import defs
 
-from edgepack.packager.graph.queries import subgraphs
+from edgepack.packager.graph.queries import all_nodes
 
 STANDARD = ("", "ai.onnx")
 """The names of the standard domain."""
@@ -53,14 +53,12 @@ def check_types(model: onnx.ModelProto, target: int) -> None:
 
 def has_unknown_attributes(graph: onnx.GraphProto, version: int) -> bool:
     """Whether a node, or one in a body, has an attribute that its operator has not in a version."""
-    for node in graph.node:
-        if any(has_unknown_attributes(body, version) for body in subgraphs(node)):
-            return True
-        if node.domain in STANDARD and exists(node, version):
-            known = defs.get_schema(node.op_type, version, "").attributes
-            if any(attribute.name not in known for attribute in node.attribute):
-                return True
-    return False
+    return any(
+        attribute.name not in defs.get_schema(node.op_type, version, "").attributes
+        for node in all_nodes(graph)
+        if node.domain in STANDARD and exists(node, version)
+        for attribute in node.attribute
+    )
 
 
 def label(node: onnx.NodeProto) -> str:

@@ -8,7 +8,8 @@ import onnx
 from onnx import helper, numpy_helper
 
 from edgepack.packager.graph import stored_tensors
-from edgepack.packager.graph.queries import subgraphs
+from edgepack.packager.graph.edits import refill
+from edgepack.packager.graph.queries import all_nodes, attribute
 from edgepack.packager.passes.operator_sets import UnchangeableError, label
 
 _AXES_BECAME_INPUT = {
@@ -75,10 +76,10 @@ def _axes(node: onnx.NodeProto, step: Step, graph: Reach) -> list[onnx.NodeProto
     if step.up(version):
         _to_input(node, "axes", graph)
     elif step.down(version):
-        is_idle = _integer(node, "noop_with_empty_axes", 0) == 1
+        is_idle = attribute(node, "noop_with_empty_axes", 0) == 1
         _remove(node, "noop_with_empty_axes")  # of no axes an older set takes all
         _to_attribute(node, "axes", graph)
-        if is_idle and _value(node, "axes") is None:
+        if is_idle and attribute(node, "axes") is None:
             if node.op_type not in _SAME_OF_ONE:
                 raise UnchangeableError(f"{node.op_type} has no axes ({label(node)})")
             return [helper.make_node("Identity", node.input[:1], node.output, name=node.name)]
@@ -90,8 +91,8 @@ def _split(node: onnx.NodeProto, step: Step, graph: Reach) -> list[onnx.NodeProt
         _to_input(node, "split", graph)
     if step.up(_SPLIT_COUNTS_OUTPUTS) and not (len(node.input) > 1 and node.input[1]):
         node.attribute.append(helper.make_attribute("num_outputs", len(node.output)))
-    if step.down(_SPLIT_COUNTS_OUTPUTS) and _value(node, "num_outputs") is not None:
-        axis = _integer(node, "axis", 0)
+    if step.down(_SPLIT_COUNTS_OUTPUTS) and attribute(node, "num_outputs") is not None:
+        axis = attribute(node, "axis", 0)
         size = graph.shapes[node.input[0]][axis] if node.input[0] in graph.shapes else None
         if size is None:
             raise UnchangeableError(f"the parts of Split are not known ({label(node)})")
@@ -111,7 +112,7 @@ def _softmax(node: onnx.NodeProto, step: Step, graph: Reach) -> list[onnx.NodePr
     """Until opset 12 all axes from `axis` on, 1 by default, counted as one."""
     if not step.up(_SOFTMAX_OF_ONE_AXIS):
         return [node]
-    axis = _integer(node, "axis", 1)
+    axis = attribute(node, "axis", 1)
     rank = len(graph.shapes[node.input[0]]) if node.input[0] in graph.shapes else None
     _remove(node, "axis")
     node.attribute.append(helper.make_attribute("axis", -1))
@@ -140,7 +141,7 @@ def _roi_align(node: onnx.NodeProto, step: Step, graph: Reach) -> list[onnx.Node
             helper.make_attribute("coordinate_transformation_mode", "output_half_pixel")
         )
     elif step.down(_ROI_ALIGN_HALF_PIXEL):
-        if _value(node, "coordinate_transformation_mode") != b"output_half_pixel":
+        if attribute(node, "coordinate_transformation_mode") != b"output_half_pixel":
             raise UnchangeableError(f"RoiAlign counts from pixel centres ({label(node)})")
         _remove(node, "coordinate_transformation_mode")
     return [node]
@@ -150,9 +151,9 @@ def _grid_sample(node: onnx.NodeProto, step: Step, graph: Reach) -> list[onnx.No
     renamed = _GRID_SAMPLE_MODES
     if step.down(_GRID_SAMPLE_RENAMED):
         renamed = {new: old for old, new in renamed.items()}
-    for attribute in node.attribute:
-        if attribute.name == "mode":
-            attribute.s = renamed.get(attribute.s, attribute.s)
+    for entry in node.attribute:
+        if entry.name == "mode":
+            entry.s = renamed.get(entry.s, entry.s)
     return [node]
 
 
@@ -174,9 +175,7 @@ def resize_from_corners(graph: onnx.GraphProto) -> None:
     Args:
         graph: The graph after that conversion; changed in place, with its bodies.
     """
-    for node in graph.node:
-        for body in subgraphs(node):
-            resize_from_corners(body)
+    for node in all_nodes(graph):
         if node.op_type == "Resize":
             node.attribute.append(
                 helper.make_attribute("coordinate_transformation_mode", "asymmetric")
@@ -185,7 +184,7 @@ def resize_from_corners(graph: onnx.GraphProto) -> None:
 
 
 def _to_input(node: onnx.NodeProto, name: str, graph: Reach) -> None:
-    values = _value(node, name)
+    values = attribute(node, name)
     if values is not None:
         _remove(node, name)
         node.input.append(graph.add(f"{node.output[0]}/{name}", values))
@@ -204,19 +203,5 @@ def _to_attribute(node: onnx.NodeProto, name: str, graph: Reach) -> None:
         node.attribute.append(helper.make_attribute(name, values))
 
 
-def _value(node: onnx.NodeProto, name: str) -> object:
-    for attribute in node.attribute:
-        if attribute.name == name:
-            return helper.get_attribute_value(attribute)
-    return None
-
-
-def _integer(node: onnx.NodeProto, name: str, default: int) -> int:
-    value = _value(node, name)
-    return value if isinstance(value, int) else default
-
-
 def _remove(node: onnx.NodeProto, name: str) -> None:
-    for attribute in list(node.attribute):
-        if attribute.name == name:
-            node.attribute.remove(attribute)
+    refill(node.attribute, (entry for entry in node.attribute if entry.name != name))

@@ -18,6 +18,7 @@ import onnxruntime
 
 from edgepack.agent.runtime.runtime_words import first_line
 from edgepack.errors import BuildError
+from edgepack.packager.graph.edits import MICROSOFT
 from edgepack.packager.graph.held_weights import hold_weights, save_for_session
 from edgepack.packager.graph.model_files import (
     RUNTIME_ERRORS,
@@ -40,7 +41,6 @@ _BASIC = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC
 _EXTENDED = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_EXTENDED
 _LEVELS = {"O1": _BASIC, "O2": _EXTENDED, "O3": _EXTENDED, "O4": _EXTENDED}
 _APPROXIMATES_GELU = frozenset({"O3", "O4"})
-_MICROSOFT = "com.microsoft"
 
 _QUANTIZES = "WeightBiasQuantization"
 """An optimizer of ONNX Runtime 1.31 at every level: between quantized activations it gives float
@@ -138,7 +138,7 @@ def _made_operators(
     had = {node.domain for node in before.graph.node}
     made = [node for node in after.graph.node if node.domain not in had | {"", "ai.onnx"}]
     for node in made:
-        if node.domain != _MICROSOFT or not context.limits.reads_microsoft(node.op_type):
+        if node.domain != MICROSOFT or not context.limits.reads_microsoft(node.op_type):
             raise BuildError(
                 f"optimization made the operator {node.domain}.{node.op_type}, which "
                 f"profile '{context.profile_name}' does not read",

@@ -1,10 +1,13 @@
 """Constants in the one form that quantizers and passes read: dense initializers."""
 
+from copy import deepcopy
+
 import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
 from edgepack.packager.graph import stored_tensors
+from edgepack.packager.graph.edits import refill
 
 _VALUE_ATTRIBUTES = {
     "value_float": np.float32,
@@ -30,8 +33,7 @@ def make_constants_plain(graph: onnx.GraphProto) -> None:
         tensor.name = node.output[0]
         graph.initializer.append(tensor)
     if len(kept) != len(graph.node):
-        del graph.node[:]
-        graph.node.extend(kept)
+        refill(graph.node, kept)
 
 
 def _constant_value(node: onnx.NodeProto) -> onnx.TensorProto | None:
@@ -39,8 +41,7 @@ def _constant_value(node: onnx.NodeProto) -> onnx.TensorProto | None:
         return None
     attribute = node.attribute[0]
     if attribute.name == "value":
-        tensor = onnx.TensorProto()
-        tensor.CopyFrom(attribute.t)
+        tensor: onnx.TensorProto = deepcopy(attribute.t)
         return tensor
     if attribute.name == "sparse_value":
         return _dense(attribute.sparse_tensor)

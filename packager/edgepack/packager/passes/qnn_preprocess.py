@@ -15,8 +15,14 @@ import msgspec
 import onnx
 from onnx import helper
 
-from edgepack.packager.graph.node_chains import only_reader, producer, replace, scalar
-from edgepack.packager.graph.queries import GraphIndex, index_graph
+from edgepack.packager.graph.node_chains import (
+    only_reader,
+    producer,
+    reduced_axes,
+    replace,
+    scalar,
+)
+from edgepack.packager.graph.queries import GraphIndex, attribute, index_graph
 from edgepack.packager.graph.shape_inference import add_missing_shapes, add_shapes
 from edgepack.packager.passes.context import PassContext, PassResult
 from edgepack.packager.passes.gelu import fuse_gelu
@@ -99,12 +105,8 @@ def _match_normalization(index: GraphIndex, node: onnx.NodeProto) -> _Replacemen
 
 def _only_axis(index: GraphIndex, node: onnx.NodeProto) -> int | None:
     """The one axis that a reduction goes over and keeps."""
-    axes = next((list(entry.ints) for entry in node.attribute if entry.name == "axes"), [])
-    if len(node.input) > 1:
-        constant = index.constant(node.input[1])
-        axes = [] if constant is None else [int(axis) for axis in constant.reshape(-1)]
-    keeps = next((entry.i for entry in node.attribute if entry.name == "keepdims"), 1)
-    return int(axes[0]) if len(axes) == 1 and keeps else None
+    axes = reduced_axes(index, node)
+    return int(axes[0]) if len(axes) == 1 and attribute(node, "keepdims", 1) else None
 
 
 def _match_pixel_move(index: GraphIndex, node: onnx.NodeProto) -> _Replacement | None:
@@ -119,7 +121,7 @@ def _match_pixel_move(index: GraphIndex, node: onnx.NodeProto) -> _Replacement |
     after = index.shapes.get(output, ())
     if len(before) != 4 or len(inner) != 6 or len(after) != 4 or None in (*before, *inner, *after):
         return None
-    perm = next((tuple(entry.ints) for entry in node.attribute if entry.name == "perm"), ())
+    perm = tuple(attribute(node, "perm", ()))
     made = _block_node(perm, before, inner, after)
     if made is None:
         return None

@@ -1,6 +1,7 @@
 """Runs the passes of a recipe that come before lowering, and checks each one's work."""
 
 from collections.abc import Callable, Mapping, Sequence
+from copy import deepcopy
 from typing import Any
 
 import onnx
@@ -80,8 +81,7 @@ def run_float_passes(
     Raises:
         BuildError: A pass failed, or changed what the model computes.
     """
-    source = onnx.ModelProto()
-    source.CopyFrom(model)
+    source = deepcopy(model)
     name_nodes(source.graph)  # ONNX Runtime refuses equal names, which exporters do write
     context = replace(context, provider=profile.device.provider)
     look = _Look(source, context)
@@ -104,8 +104,7 @@ def _apply(
     look: "_Look | None",
 ) -> PassResult:
     """A copy of the source model after its passes, with a look after each if there is one."""
-    current = onnx.ModelProto()
-    current.CopyFrom(source)
+    current = deepcopy(source)
     notes: list[str] = []
     entries = [entry for entry in profile.passes if not isinstance(entry, Lowering)]
     for number, entry in enumerate(entries, start=1):

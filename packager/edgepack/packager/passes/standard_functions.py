@@ -5,6 +5,7 @@ Swish, RMSNormalization. Hardware that reads older sets computes them all the sa
 """
 
 from collections.abc import Mapping
+from copy import deepcopy
 
 import onnx
 from onnx import defs, helper, inliner
@@ -30,8 +31,7 @@ def write_out(
     names = dict.fromkeys(name for name in node.input if name)
     if any(name not in types for name in names):
         return None
-    whole = onnx.NodeProto()
-    whole.CopyFrom(node)
+    whole = deepcopy(node)
     _give_defaults(whole, defs.get_schema(node.op_type, opset, ""))
     alone = helper.make_model(
         helper.make_graph(

@@ -10,8 +10,8 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
-from edgepack.packager.graph.node_chains import replace
-from edgepack.packager.graph.queries import GraphIndex, index_graph
+from edgepack.packager.graph.node_chains import reduced_axes, replace
+from edgepack.packager.graph.queries import GraphIndex, attribute, index_graph
 from edgepack.packager.graph.shape_inference import add_shapes
 from edgepack.packager.passes.context import PassContext, PassResult
 from edgepack.packager.passes.hard_swish import fuse_hard_swish
@@ -50,16 +50,12 @@ def vitisai_preprocess(
 def _is_global_average(index: GraphIndex, node: onnx.NodeProto) -> bool:
     if node.op_type != "ReduceMean" or len(index.shapes.get(node.input[0], ())) != 4:
         return False
-    axes = next((list(entry.ints) for entry in node.attribute if entry.name == "axes"), [])
-    if len(node.input) > 1:
-        constant = index.constant(node.input[1])
-        axes = [] if constant is None else [int(axis) for axis in constant.reshape(-1)]
-    return sorted(axis % 4 for axis in axes) == [2, 3]
+    return sorted(axis % 4 for axis in reduced_axes(index, node)) == [2, 3]
 
 
 def _pooling(graph: onnx.GraphProto, node: onnx.NodeProto) -> list[onnx.NodeProto]:
     name = f"{node.name}/GlobalAveragePool"
-    keeps = next((entry.i for entry in node.attribute if entry.name == "keepdims"), 1)
+    keeps = attribute(node, "keepdims", 1)
     pooled = node.output[0] if keeps else f"{node.output[0]}/pooled"
     pool = helper.make_node("GlobalAveragePool", [node.input[0]], [pooled], name=name)
     if keeps:

@@ -8,6 +8,7 @@ Nothing is kept of a sample once it is counted.
 """
 
 from collections.abc import Sequence
+from copy import deepcopy
 from pathlib import Path
 
 import numpy as np
@@ -85,7 +86,7 @@ class Calibration:
     def _take_bounds(self) -> dict[str, Observation]:
         if not self._tensors:
             return {}
-        model = _copy(self._model)
+        model = deepcopy(self._model)
         for name in self._tensors:
             for reduce in ("ReduceMin", "ReduceMax"):
                 output = f"{name}/{reduce}"
@@ -118,7 +119,7 @@ class Calibration:
         tensors = [name for name, seen in bounds.items() if seen.is_finite]
         if not tensors:
             return bounds
-        model = _copy(self._model)
+        model = deepcopy(self._model)
         names = list(add_subsamples(model.graph, tensors, VALUES_A_SAMPLE))
         session = self._open(model, "histograms")
         counts = {name: np.zeros(BINS, dtype=np.int64) for name in tensors}
@@ -165,9 +166,3 @@ class Calibration:
                 found_in=self._samples.source,
                 remedy="check the sample; if it is right, the float model itself fails on it",
             )
-
-
-def _copy(model: onnx.ModelProto) -> onnx.ModelProto:
-    copy = onnx.ModelProto()
-    copy.CopyFrom(model)
-    return copy

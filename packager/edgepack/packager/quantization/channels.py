@@ -5,6 +5,7 @@ kept of a sample.
 """
 
 from collections.abc import Sequence
+from copy import deepcopy
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -74,8 +75,7 @@ def reduce_to_channels(
     Returns:
         A copy with one output for each place, in their order: float32 (channels,).
     """
-    result = onnx.ModelProto()
-    result.CopyFrom(model)
+    result = deepcopy(model)
     graph = result.graph
     del graph.output[:]
     for number, place in enumerate(places):

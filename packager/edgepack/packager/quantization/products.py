@@ -6,9 +6,8 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 import onnx
-from onnx import helper
 
-from edgepack.packager.graph.queries import GraphIndex
+from edgepack.packager.graph.queries import GraphIndex, attribute, attributes
 
 Floats = npt.NDArray[np.float32]
 
@@ -39,10 +38,7 @@ class Product(msgspec.Struct, frozen=True, kw_only=True):
 
     def matrix(self, index: GraphIndex) -> Floats:
         """The weights, float32 (outputs, inputs), Gemm's factor included."""
-        values = index.constant(self.weight)
-        if values is None:
-            raise KeyError(f"{self.weight} is no initializer")
-        matrix = np.asarray(values, dtype=np.float32)
+        matrix = np.asarray(index.values(self.weight), dtype=np.float32)
         if not self.is_transposed:
             matrix = matrix.T
         return np.ascontiguousarray(matrix * np.float32(self.factor))
@@ -81,7 +77,7 @@ def as_product(
     weight = constants.get(node.input[1])
     if weight is None or weight.data_type != onnx.TensorProto.FLOAT or len(weight.dims) != 2:
         return None
-    settings = {entry.name: helper.get_attribute_value(entry) for entry in node.attribute}
+    settings = attributes(node)
     bias = node.input[2] if len(node.input) > 2 else ""
     if settings.get("transA", 0) or node.input[0] in constants:
         return None
@@ -110,6 +106,6 @@ def find_tables(index: GraphIndex) -> Iterator[Table]:
         weight = index.initializers.get(node.input[0])
         if weight is None or weight.data_type != onnx.TensorProto.FLOAT or len(weight.dims) != 2:
             continue
-        if any(entry.name == "axis" and entry.i for entry in node.attribute):
+        if attribute(node, "axis", 0):
             continue
         yield Table(name=node.name, position=position, indices=node.input[1], weight=node.input[0])

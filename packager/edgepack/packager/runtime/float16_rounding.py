@@ -6,6 +6,7 @@ infinity on a GPU. The stand-in computes in 32 bits, as GPUs accumulate, and rou
 """
 
 import tempfile
+from copy import deepcopy
 from pathlib import Path
 
 import numpy as np
@@ -13,9 +14,10 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from edgepack.packager.graph import stored_tensors
+from edgepack.packager.graph.edits import refill
 from edgepack.packager.graph.model_files import load_model, open_on_cpu, save_model
 from edgepack.packager.graph.operators import facts
-from edgepack.packager.graph.queries import index_graph
+from edgepack.packager.graph.queries import attribute, index_graph
 from edgepack.packager.runtime.model_run import Run, run_of
 
 
@@ -38,20 +40,17 @@ def show_rounding(model: onnx.ModelProto) -> onnx.ModelProto:
         model: A model with types for its tensors; bodies of control flow stay as they are, and so
             do the types of its inputs and outputs.
     """
-    result = onnx.ModelProto()
-    result.CopyFrom(model)
+    result = deepcopy(model)
     graph = result.graph
     types = index_graph(model.graph).types
     nodes: list[onnx.NodeProto] = []
     for original in model.graph.node:
-        node = onnx.NodeProto()
-        node.CopyFrom(original)
+        node = deepcopy(original)
         nodes.append(node)
         if node.op_type == "Cast":
-            for attribute in node.attribute:
-                if attribute.name == "to" and attribute.i == TensorProto.FLOAT16:
-                    nodes.append(_cast(f"{node.output[0]}/rounded", node.output[0]))
-                    node.output[0] = f"{node.output[0]}/rounded"
+            if attribute(node, "to") == TensorProto.FLOAT16:
+                nodes.append(_cast(f"{node.output[0]}/rounded", node.output[0]))
+                node.output[0] = f"{node.output[0]}/rounded"
         elif not facts(node.op_type).one_scale:
             for i, name in enumerate(original.output):
                 if types.get(name) == TensorProto.FLOAT16:
@@ -69,9 +68,7 @@ def show_rounding(model: onnx.ModelProto) -> onnx.ModelProto:
     for node in nodes:
         node.input[:] = [wide.get(name, name) for name in node.input]
         node.output[:] = [wide.get(name, name) for name in node.output]
-    del graph.node[:]
-    graph.node.extend(_cast(name, wide[name]) for name in inputs)
-    graph.node.extend(nodes)
+    refill(graph.node, [*(_cast(name, wide[name]) for name in inputs), *nodes])
     for name in outputs:
         narrow = _cast(wide[name], name, TensorProto.FLOAT16)
         narrow.name = f"{name}/narrow"

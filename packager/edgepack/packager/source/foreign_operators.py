@@ -6,7 +6,7 @@ import onnx
 from onnx import defs
 
 from edgepack.errors import BuildError
-from edgepack.packager.graph.queries import subgraphs
+from edgepack.packager.graph.queries import all_nodes
 
 _BROUGHT = frozenset({"", "ai.onnx", "ai.onnx.ml", "com.microsoft"})
 """Domains whose operators ONNX Runtime has on a CPU. Whether another provider takes a node of
@@ -64,15 +64,4 @@ def _check_functions(path: Path, model: onnx.ModelProto) -> None:
 
 
 def _nodes(model: onnx.ModelProto) -> list[onnx.NodeProto]:
-    nodes = _of_graph(model.graph)
-    for function in model.functions:
-        nodes.extend(function.node)
-    return nodes
-
-
-def _of_graph(graph: onnx.GraphProto) -> list[onnx.NodeProto]:
-    nodes = list(graph.node)
-    for node in graph.node:
-        for body in subgraphs(node):
-            nodes += _of_graph(body)
-    return nodes
+    return [*all_nodes(model.graph), *(node for f in model.functions for node in f.node)]

@@ -15,9 +15,10 @@ import onnxruntime
 from onnx import helper, numpy_helper
 
 from edgepack.packager.graph import stored_tensors
+from edgepack.packager.graph.edits import refill
 from edgepack.packager.graph.model_files import RUNTIME_ERRORS, quiet_options
 from edgepack.packager.graph.operators import facts
-from edgepack.packager.graph.queries import own_names, subgraphs
+from edgepack.packager.graph.queries import attribute, own_names, subgraphs
 from edgepack.packager.graph.renaming import rename_tensors
 from edgepack.packager.graph.shape_inference import infer
 
@@ -114,16 +115,14 @@ def _shapes(model: onnx.ModelProto) -> Mapping[str, tuple[int, ...]]:
 def _about_shape(node: onnx.NodeProto, shape: tuple[int, ...]) -> onnx.TensorProto:
     if node.op_type == "Size":
         return numpy_helper.from_array(np.array(np.prod(shape), dtype=np.int64), node.output[0])
-    bounds = {attribute.name: attribute.i for attribute in node.attribute}
-    part = shape[bounds.get("start", 0) : bounds.get("end", len(shape))]
+    part = shape[attribute(node, "start", 0) : attribute(node, "end", len(shape))]
     return numpy_helper.from_array(np.array(part, dtype=np.int64), node.output[0])
 
 
 def _replace(graph: onnx.GraphProto, position: int, *, taken: bool, number: int) -> None:
     """Puts the taken branch of the If at `position` in its place."""
     node = graph.node[position]
-    wanted = "then_branch" if taken else "else_branch"
-    branch = next(attribute.g for attribute in node.attribute if attribute.name == wanted)
+    branch = attribute(node, "then_branch" if taken else "else_branch")
     taken_names = _all_names(graph, without=node)
     renamed = {name: f"{name}/branch_{number}" for name in own_names(branch) & taken_names}
     rename_tensors(branch, renamed)
@@ -137,9 +136,7 @@ def _replace(graph: onnx.GraphProto, position: int, *, taken: bool, number: int)
     nodes = [*graph.node[:position], *branch.node, *given, *graph.node[position + 1 :]]
     graph.initializer.extend(branch.initializer)
     graph.sparse_initializer.extend(branch.sparse_initializer)
-    kept = [onnx.NodeProto.FromString(entry.SerializeToString()) for entry in nodes]
-    del graph.node[:]
-    graph.node.extend(kept)
+    refill(graph.node, nodes)
 
 
 def _all_names(graph: onnx.GraphProto, *, without: onnx.NodeProto) -> set[str]:

@@ -4,14 +4,11 @@ Some random numbers belong to a model and do no harm, such as the dither of an a
 it is asked what the model does, and its operators only tell why.
 """
 
-from collections.abc import Iterator
-
 import numpy as np
-import onnx
 
 from edgepack.errors import BuildError
 from edgepack.packager.graph.operators import facts
-from edgepack.packager.graph.queries import subgraphs
+from edgepack.packager.graph.queries import all_nodes
 from edgepack.packager.runtime.model_run import Outputs, largest_difference
 from edgepack.packager.source.model import SourceModel
 
@@ -41,7 +38,7 @@ def check_repeatable(source: SourceModel, first: Outputs, second: Outputs) -> No
         return
     makers = [
         f"{node.name or node.output[0]} ({node.op_type})"
-        for node in _nodes(source.model.graph)
+        for node in all_nodes(source.model.graph)
         if facts(node.op_type).draws
     ]
     shown = ", ".join(makers[:_SHOWN]) + (" …" if len(makers) > _SHOWN else "")
@@ -52,10 +49,3 @@ def check_repeatable(source: SourceModel, first: Outputs, second: Outputs) -> No
         remedy="export it for inference (PyTorch: model.eval()), and with random numbers that "
         "belong to it as an input",
     )
-
-
-def _nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
-    for node in graph.node:
-        yield node
-        for body in subgraphs(node):
-            yield from _nodes(body)

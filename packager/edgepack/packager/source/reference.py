@@ -10,6 +10,7 @@ same samples: what was given once is remembered.
 
 import re
 from collections.abc import Iterator
+from copy import deepcopy
 from pathlib import Path
 
 import onnx
@@ -89,8 +90,7 @@ def open_reference(source: SourceModel, path: Path, *, threads: int = 0) -> Run:
     Raises:
         BuildError: ONNX Runtime cannot load it.
     """
-    model = onnx.ModelProto()
-    model.CopyFrom(source.model)
+    model = deepcopy(source.model)
     name_nodes(model.graph)
     is_float = read_source_quantization(model.graph) is None
     try:

@@ -1,6 +1,5 @@
 """Whether a model that parsed is sound: its graph, and the values of its weights."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -9,17 +8,10 @@ import onnx
 from edgepack.agent.runtime.opening import FATAL_ONLY, open_model_file
 from edgepack.errors import BuildError, DeviceError
 from edgepack.packager.graph import stored_tensors
+from edgepack.packager.graph.float_types import FLOAT_TYPES
 from edgepack.packager.graph.operators import facts
-from edgepack.packager.graph.queries import subgraphs
+from edgepack.packager.graph.queries import all_nodes
 
-_FLOAT_TYPES = frozenset(
-    {
-        onnx.TensorProto.FLOAT,
-        onnx.TensorProto.FLOAT16,
-        onnx.TensorProto.DOUBLE,
-        onnx.TensorProto.BFLOAT16,
-    }
-)
 _MOST_CHARACTERS = 400
 
 
@@ -66,15 +58,14 @@ def check_weights(path: Path, model: onnx.ModelProto) -> tuple[str, ...]:
     """
     computed_with = {
         name
-        for graph in _graphs(model.graph)
-        for node in graph.node
+        for node in all_nodes(model.graph)
         if facts(node.op_type).weights
         for name in node.input
     }
     notes = []
     for name, tensor in stored_tensors.named_tensors(model):
         _check_size(path, name, tensor)
-        if tensor.data_type not in _FLOAT_TYPES:
+        if tensor.data_type not in FLOAT_TYPES:
             continue
         values = stored_tensors.values(tensor)
         finite = np.isfinite(values)
@@ -115,11 +106,3 @@ def _check_size(path: Path, name: str, tensor: onnx.TensorProto) -> None:
         found_in=f"{path}, initializer {name!r}",
         remedy="export the model again",
     )
-
-
-def _graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
-    """The graph and, depth first, the bodies of its control flow."""
-    yield graph
-    for node in graph.node:
-        for body in subgraphs(node):
-            yield from _graphs(body)

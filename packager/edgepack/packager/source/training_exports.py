@@ -1,12 +1,12 @@
 """Nodes that still train: what was exported in training mode is not the model that was meant."""
 
-from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 
 import onnx
 
 from edgepack.errors import BuildError
-from edgepack.packager.graph.queries import subgraphs
+from edgepack.packager.graph.queries import all_nodes, attribute
 
 
 def check(path: Path, model: onnx.ModelProto) -> None:
@@ -22,7 +22,8 @@ def check(path: Path, model: onnx.ModelProto) -> None:
     Raises:
         BuildError: There is one; the message names the first.
     """
-    found = [node for node in _nodes(model) if node.op_type == "BatchNormalization"]
+    nodes = chain.from_iterable(map(all_nodes, (model.graph, *model.functions)))
+    found = [node for node in nodes if node.op_type == "BatchNormalization"]
     training = [node for node in found if _trains(node)]
     if not training:
         return
@@ -38,16 +39,4 @@ def check(path: Path, model: onnx.ModelProto) -> None:
 
 def _trains(node: onnx.NodeProto) -> bool:
     """Below opset 14 the further outputs, running mean and variance, tell it."""
-    return any(a.name == "training_mode" and a.i for a in node.attribute) or any(node.output[1:])
-
-
-def _nodes(model: onnx.ModelProto) -> Iterator[onnx.NodeProto]:
-    for graph in (model.graph, *model.functions):
-        yield from _of_graph(graph)
-
-
-def _of_graph(graph: onnx.GraphProto | onnx.FunctionProto) -> Iterator[onnx.NodeProto]:
-    for node in graph.node:
-        yield node
-        for body in subgraphs(node):
-            yield from _of_graph(body)
+    return bool(attribute(node, "training_mode", 0)) or any(node.output[1:])

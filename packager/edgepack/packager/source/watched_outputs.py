@@ -5,11 +5,13 @@ one (`gates.accuracy`) compares them. A variant's own file has them no more (`wi
 """
 
 from collections.abc import Collection, Mapping
+from copy import deepcopy
 
 import onnx
 from msgspec.structs import replace
 from onnx import shape_inference
 
+from edgepack.packager.graph.edits import refill
 from edgepack.packager.graph.postprocessing import find_postprocessing, has_selection, nodes_beyond
 from edgepack.packager.graph.queries import used_names
 from edgepack.packager.graph.shape_inference import infer
@@ -34,10 +36,8 @@ def watch_before_postprocessing(source: SourceModel) -> SourceModel:
         inferred = infer(source.model)
     except shape_inference.InferenceError:
         return source  # the pass that needs shapes says what is wrong with them
-    model = onnx.ModelProto()
-    model.CopyFrom(source.model)
-    del model.graph.value_info[:]
-    model.graph.value_info.extend(inferred.value_info)
+    model = deepcopy(source.model)
+    refill(model.graph.value_info, inferred.value_info)
     tail = find_postprocessing(model.graph)
     selected = [name for name in tail.outputs if name not in source.meanings] if tail else []
     if tail is None or not selected:
@@ -77,9 +77,7 @@ def postprocessing_names(
 def without_watched(model: onnx.ModelProto, watched: Collection[str]) -> None:
     """Takes outputs that were only watched out of a model, and what serves them alone."""
     graph = model.graph
-    kept = [value for value in graph.output if value.name not in watched]
-    del graph.output[:]
-    graph.output.extend(kept)
+    refill(graph.output, (value for value in graph.output if value.name not in watched))
     while True:
         used = used_names(graph)
         dead = [node for node in graph.node if not used.intersection(node.output)]

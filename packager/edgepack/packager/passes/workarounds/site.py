@@ -1,6 +1,7 @@
 """The node that a workaround replaces, and what it puts there."""
 
 from collections.abc import Mapping, Sequence
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import onnx
 from onnx import helper, numpy_helper
 
 from edgepack.errors import BuildError
+from edgepack.packager.graph.edits import refill
 from edgepack.packager.graph.queries import GraphIndex
 from edgepack.packager.runtime.model_run import ModelRunner
 
@@ -129,11 +131,9 @@ class Site(msgspec.Struct, frozen=True, kw_only=True):
             inputs: What it reads; None for what it read.
             attributes: Those that it has instead; None as a value takes one away.
         """
-        node, new = onnx.NodeProto(), attributes or {}
-        node.CopyFrom(self.node)
+        node, new = deepcopy(self.node), attributes or {}
         node.input[:] = self.node.input if inputs is None else inputs
-        del node.attribute[:]
-        node.attribute.extend(entry for entry in self.node.attribute if entry.name not in new)
+        refill(node.attribute, (entry for entry in node.attribute if entry.name not in new))
         given = ((name, value) for name, value in new.items() if value is not None)
         node.attribute.extend(helper.make_attribute(name, value) for name, value in given)
         return node

@@ -4,10 +4,12 @@ Nodes in the bodies of control flow are among them. The calibration samples are 
 """
 
 from collections.abc import Iterator
+from copy import deepcopy
 from pathlib import Path
 
 import onnx
 
+from edgepack.packager.graph.edits import MICROSOFT, import_domain, refill
 from edgepack.packager.graph.workload import Workload, weight_bytes
 from edgepack.packager.profiles.pass_settings import QuantizeDynamic
 from edgepack.packager.progress import Progress
@@ -17,7 +19,7 @@ from edgepack.packager.quantization.contract import (
     Measured,
     NodeSensitivity,
 )
-from edgepack.packager.quantization.dynamic.nodes import CONTRIB, DynamicWriter, is_lstm
+from edgepack.packager.quantization.dynamic.nodes import DynamicWriter, is_lstm
 from edgepack.packager.quantization.dynamic.scopes import Scope, drop_unread_constants, scopes
 from edgepack.packager.quantization.method import QuantizationMethod
 from edgepack.packager.quantization.one_at_a_time import rank_one_at_a_time
@@ -69,14 +71,12 @@ class DynamicCandidateMaker:
         """See `CandidateMaker`."""
         kept = set(spec.float_nodes)
         lowered = tuple(name for name in self.names if name not in kept)
-        result = onnx.ModelProto()
-        result.CopyFrom(self._model)
+        result = deepcopy(self._model)
         # Inner bodies first: writing an outer graph copies its nodes, bodies included.
         for scope in reversed(list(scopes(result.graph))):
             self._write(scope, frozenset(lowered))
         drop_unread_constants(result)
-        if lowered and CONTRIB not in {entry.domain for entry in result.opset_import}:
-            result.opset_import.add(domain=CONTRIB, version=1)
+        import_domain(result, MICROSOFT if lowered else "")
         return BuiltCandidate(model=result, lowered=lowered)
 
     def rank(
@@ -126,8 +126,5 @@ class DynamicCandidateMaker:
             else:
                 nodes.append(writer.lstm(name, node))
         if writer.made:
-            copies = onnx.GraphProto()
-            copies.node.extend(nodes)
-            del graph.node[:]
-            graph.node.extend(copies.node)
+            refill(graph.node, nodes)
             graph.initializer.extend(writer.made)

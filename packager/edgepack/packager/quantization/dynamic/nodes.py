@@ -5,6 +5,7 @@ which ONNX Runtime joins into one kernel; LSTM becomes com.microsoft's DynamicQu
 """
 
 from collections.abc import Iterator
+from copy import deepcopy
 
 import msgspec
 import numpy as np
@@ -13,11 +14,12 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from edgepack.packager.graph import stored_tensors
+from edgepack.packager.graph.edits import MICROSOFT, refill
+from edgepack.packager.graph.queries import attribute
 from edgepack.packager.profiles.pass_settings import QuantizeDynamic
 from edgepack.packager.quantization.dynamic.scopes import Constants
 from edgepack.packager.quantization.products import Product
 
-CONTRIB = "com.microsoft"
 _UNSIGNED_MIDDLE = 128
 _LSTM_PLACES = 8
 """Inputs of LSTM; scales and zero points come after them."""
@@ -32,7 +34,7 @@ def is_lstm(node: onnx.NodeProto, constants: Constants) -> bool:
             name in constants and constants[name].data_type == TensorProto.FLOAT
             for name in node.input[1:3]
         )
-        and not any(entry.name == "layout" and entry.i for entry in node.attribute)
+        and not attribute(node, "layout", 0)
     )
 
 
@@ -90,9 +92,8 @@ class DynamicWriter(msgspec.Struct, kw_only=True):
 
     def lstm(self, name: str, node: onnx.NodeProto) -> onnx.NodeProto:
         """LSTM in integers; arguments as for `product`."""
-        result = onnx.NodeProto()
-        result.CopyFrom(node)
-        result.op_type, result.domain = "DynamicQuantizeLSTM", CONTRIB
+        result = deepcopy(node)
+        result.op_type, result.domain = "DynamicQuantizeLSTM", MICROSOFT
         inputs = list(node.input) + [""] * (_LSTM_PLACES - len(node.input))
         for place, part in ((1, "input"), (2, "recurrent")):
             values = stored_tensors.values(self.constants[node.input[place]])
@@ -104,11 +105,8 @@ class DynamicWriter(msgspec.Struct, kw_only=True):
             inputs.append(self._store(f"{name}/{part}/scale", scale.reshape(shape)))
             points = np.full(scale.reshape(shape).shape, zero_point, dtype=codes.dtype)
             inputs.append(self._store(f"{name}/{part}/zero_point", points))
-        del result.input[:]
-        result.input.extend(inputs)
-        kept = [entry for entry in node.attribute if entry.name != "layout"]
-        del result.attribute[:]
-        result.attribute.extend(kept)
+        result.input[:] = inputs
+        refill(result.attribute, (entry for entry in node.attribute if entry.name != "layout"))
         return result
 
     def _quantize(

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 import msgspec
 import onnx
 
+from edgepack.packager.graph.edits import refill
 from edgepack.packager.graph.queries import used_names
 
 Constants = Mapping[str, onnx.TensorProto]
@@ -58,15 +59,8 @@ def drop_unread_constants(model: onnx.ModelProto) -> None:
     for scope in scopes(model.graph):
         graph = scope.graph
         outputs = {value.name for value in graph.output}
-        kept = [tensor for tensor in graph.initializer if tensor.name in used | outputs]
-        if len(kept) != len(graph.initializer):
-            del graph.initializer[:]
-            graph.initializer.extend(kept)
-        nodes = [
-            node
-            for node in graph.node
-            if node.op_type != "Constant" or node.output[0] in used | outputs
-        ]
-        if len(nodes) != len(graph.node):
-            del graph.node[:]
-            graph.node.extend(nodes)
+        read = used | outputs
+        refill(graph.initializer, (tensor for tensor in graph.initializer if tensor.name in read))
+        if any(node.op_type == "Constant" and node.output[0] not in read for node in graph.node):
+            kept = (n for n in graph.node if n.op_type != "Constant" or n.output[0] in read)
+            refill(graph.node, kept)

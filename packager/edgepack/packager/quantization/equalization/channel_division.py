@@ -7,13 +7,16 @@ would come too late where that is quantized itself. Where nothing can take it ov
 divides, only if the channels differ enough to be worth it.
 """
 
+from copy import deepcopy
+
 import msgspec
 import numpy as np
 import numpy.typing as npt
 import onnx
 from onnx import helper, numpy_helper
 
-from edgepack.packager.graph.queries import GraphIndex, used_names
+from edgepack.packager.graph.edits import drop_unread, refill
+from edgepack.packager.graph.queries import GraphIndex, attribute
 from edgepack.packager.graph.shape_inference import add_missing_shapes, add_shapes
 from edgepack.packager.quantization.channels import Channels
 
@@ -85,7 +88,7 @@ class ChannelDivision:
         for position in group.readers:
             node = self._nodes[position]
             node.input[0] = carried.get(node.input[0], node.input[0])
-            rows = divisors[:, None] if not is_set(node, "transB") else divisors[None, :]
+            rows = divisors[:, None] if not attribute(node, "transB") else divisors[None, :]
             self._scale(node, 1, rows)
         return before / max(_spread(maxima[group.tensor] / divisors), 1e-12)
 
@@ -97,15 +100,11 @@ class ChannelDivision:
             for position, own in enumerate(self._nodes)
             for node in (*self._before.get(position, ()), own)
         ]
-        del graph.node[:]
-        graph.node.extend(ordered)
+        refill(graph.node, ordered)
         for name in tuple(self._current):
             values = self._current.pop(name)  # twice the size of what becomes of it
             graph.initializer.append(numpy_helper.from_array(values.astype(np.float32), name))
-        read = used_names(graph)
-        kept = [tensor for tensor in graph.initializer if tensor.name in read]
-        del graph.initializer[:]
-        graph.initializer.extend(kept)
+        drop_unread(graph)
         known = {value.name: value for value in (*graph.value_info, *graph.input, *graph.output)}
         for name, original in self._divided.items():
             if original in known:
@@ -124,8 +123,7 @@ class ChannelDivision:
 
     def _carry(self, position: int, carried: dict[str, str]) -> None:
         """Makes a Reshape twice, once for the divided tensor."""
-        node = onnx.NodeProto()
-        node.CopyFrom(self._index.graph.node[position])
+        node = deepcopy(self._index.graph.node[position])
         node.input[0] = carried[node.input[0]]
         carried[node.output[0]] = f"{node.output[0]}/smoothed"
         self._divided[carried[node.output[0]]] = node.output[0]
@@ -165,7 +163,7 @@ class ChannelDivision:
                 target.input[i] = divided
             else:
                 factor = 1.0 / divisors
-                if i == 1 and is_set(node, "transB"):
+                if i == 1 and attribute(node, "transB"):
                     factor = factor[:, None]
                 self._scale(target, i, factor)
         return str(target.output[0])
@@ -173,8 +171,7 @@ class ChannelDivision:
     def _make_twice(self, position: int, name: str) -> onnx.NodeProto:
         before = self._before.setdefault(position, [])
         label = "smoothed" if not before else f"smoothed{len(before)}"
-        node = onnx.NodeProto()
-        node.CopyFrom(self._index.graph.node[position])
+        node: onnx.NodeProto = deepcopy(self._index.graph.node[position])
         node.name = f"{node.name}/{label}"
         node.output[0] = f"{name}/{label}"
         before.append(node)
@@ -191,7 +188,8 @@ class ChannelDivision:
                 not shape or shape[-1] in (1, len(divisors))
             )
         if node.op_type == "LayerNormalization":
-            return _axis(node) in (-1, len(self._index.shapes.get(node.input[0], ())) - 1)
+            last = len(self._index.shapes.get(node.input[0], ())) - 1
+            return attribute(node, "axis", -1) in (-1, last)
         return alone and node.input[0] not in constants  # made twice it costs more than a Mul
 
     def _divide_explicitly(self, group: ProductGroup, divisors: Channels) -> str:
@@ -208,26 +206,9 @@ class ChannelDivision:
         """Multiplies a constant input of a node; other readers keep the constant as it was."""
         name = f"{node.name}/smoothed_{number}"
         if name not in self._current:
-            self._current[name] = constant_values(self._index, node.input[number])
+            self._current[name] = self._index.values(node.input[number]).astype(np.float64)
             node.input[number] = name
         self._current[name] = self._current[name] * factor
-
-
-def _axis(node: onnx.NodeProto) -> int:
-    return next((entry.i for entry in node.attribute if entry.name == "axis"), -1)
-
-
-def is_set(node: onnx.NodeProto, name: str) -> bool:
-    """Whether a node has an attribute that is not 0."""
-    return any(entry.name == name and entry.i for entry in node.attribute)
-
-
-def constant_values(index: GraphIndex, name: str) -> npt.NDArray[np.float64]:
-    """The values of an initializer, wide enough to compute with."""
-    values = index.constant(name)
-    if values is None:
-        raise KeyError(f"{name} is no initializer")
-    return values.astype(np.float64)
 
 
 def _spread(channels: Channels) -> float:

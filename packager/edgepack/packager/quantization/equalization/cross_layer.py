@@ -16,6 +16,7 @@ ReLU6, which changes a model wherever the bound is reached.)
 """
 
 from collections.abc import Sequence
+from copy import deepcopy
 from pathlib import Path
 
 import numpy as np
@@ -23,13 +24,12 @@ import numpy.typing as npt
 import onnx
 from onnx import numpy_helper
 
-from edgepack.packager.graph.queries import GraphIndex, index_graph, used_names
+from edgepack.packager.graph.edits import drop_unread
+from edgepack.packager.graph.queries import GraphIndex, attribute, index_graph
 from edgepack.packager.quantization.channels import ChannelAxis, Channels, channel_maxima
 from edgepack.packager.quantization.equalization.layers_in_row import (
     Pair,
     find_pairs,
-    groups_of,
-    is_turned,
 )
 from edgepack.packager.tensors.sequence import Samples
 from edgepack.text import counted
@@ -76,11 +76,10 @@ def equalize(
         moved = max(scaling.equalize() for scaling in scalings)
         if moved < _SETTLED:
             break
-    result = onnx.ModelProto()
-    result.CopyFrom(model)
+    result = deepcopy(model)
     for position, layer in layers.items():
         layer.store(result.graph, position)
-    _drop_unread(result.graph)
+    drop_unread(result.graph)
     return result, (
         f"Cross-layer equalization: {counted(len(pairs), 'pair')} of layers"
         f"{_describe_clips(pairs, reached)}"
@@ -99,15 +98,12 @@ class _Layer:
 
     def __init__(self, index: GraphIndex, position: int) -> None:
         self._node = index.graph.node[position]
-        values = index.constant(self._node.input[1])
         bias = index.constant(self._node.input[2]) if len(self._node.input) > 2 else None
-        if values is None:
-            raise KeyError(f"{self._node.input[1]} is no initializer")
-        self._stored = values.astype(np.float64)
-        outputs_last = self._node.op_type == "Gemm" and not is_turned(self._node)
+        self._stored = index.values(self._node.input[1]).astype(np.float64)
+        outputs_last = self._node.op_type == "Gemm" and not attribute(self._node, "transB")
         self._weights = self._stored.T if outputs_last else self._stored  # (outputs, inputs, …)
         self._bias = None if bias is None else bias.astype(np.float64)
-        self._groups = groups_of(self._node)
+        self._groups = attribute(self._node, "group", 1)
 
     def output_maxima(self) -> _Weights:
         """Greatest magnitude of the weights that make each output channel."""
@@ -213,10 +209,3 @@ def _median_unevenness(layers: dict[int, _Layer], pairs: list[Pair]) -> float:
     """Greatest weight over the median channel's greatest weight; median over the layers."""
     found = [layers[pair.first].output_maxima() for pair in pairs]
     return float(np.median([maxima.max() / max(np.median(maxima), 1e-12) for maxima in found]))
-
-
-def _drop_unread(graph: onnx.GraphProto) -> None:
-    read = used_names(graph)
-    kept = [tensor for tensor in graph.initializer if tensor.name in read]
-    del graph.initializer[:]
-    graph.initializer.extend(kept)

@@ -7,9 +7,9 @@ and a Clip from 0 (ReLU6), which passes it through below its bound.
 import msgspec
 import onnx
 
-from edgepack.packager.graph.node_chains import scalar
+from edgepack.packager.graph.node_chains import only_reading, scalar
 from edgepack.packager.graph.operators import facts, tells_places
-from edgepack.packager.graph.queries import GraphIndex
+from edgepack.packager.graph.queries import GraphIndex, attribute
 
 
 class BoundedClip(msgspec.Struct, frozen=True, kw_only=True):
@@ -48,7 +48,7 @@ def _pair_from(index: GraphIndex, position: int) -> Pair | None:
     first = index.graph.node[position]
     current = first.output[0]
     clips: list[BoundedClip] = []
-    while (reader := _only_reader(index, current)) is not None:
+    while (reader := only_reading(index, current)) is not None:
         node = index.graph.node[reader]
         if _reads(index, reader, current) and _channels_meet(index, first, node):
             channels = _sizes(index, first)[0]
@@ -73,8 +73,8 @@ def _bound(index: GraphIndex, node: onnx.NodeProto, name: str) -> float | None:
 def _has_constant_weights(index: GraphIndex, node: onnx.NodeProto) -> bool:
     if node.op_type not in ("Conv", "Gemm") or node.domain not in ("", "ai.onnx"):
         return False
-    scaled = any(e.name in ("alpha", "beta") and e.f != 1.0 for e in node.attribute)
-    turned = any(e.name == "transA" and e.i for e in node.attribute)
+    scaled = any(attribute(node, name, 1.0) != 1.0 for name in ("alpha", "beta"))
+    turned = attribute(node, "transA")
     constants = list(node.input[1:])
     return (
         not scaled
@@ -82,13 +82,6 @@ def _has_constant_weights(index: GraphIndex, node: onnx.NodeProto) -> bool:
         and all(name in index.initializers and index.is_float(name) for name in constants)
         and (len(constants) == 1 or len(index.shapes[constants[1]]) == 1)
     )
-
-
-def _only_reader(index: GraphIndex, name: str) -> int | None:
-    readers = index.consumers.get(name, [])
-    if len(readers) != 1 or name in index.outputs or name in index.body_reads:
-        return None
-    return readers[0]
 
 
 def _passes_a_factor(index: GraphIndex, node: onnx.NodeProto, name: str) -> bool:
@@ -110,22 +103,12 @@ def _channels_meet(index: GraphIndex, first: onnx.NodeProto, second: onnx.NodePr
         return False  # a Flatten stands between a Conv and a Gemm and spreads the channels
     made, _ = _sizes(index, first)
     _, read = _sizes(index, second)
-    return made == read * groups_of(second)
+    return bool(made == read * attribute(second, "group", 1))
 
 
 def _sizes(index: GraphIndex, node: onnx.NodeProto) -> tuple[int, int]:
     """Outputs, and inputs of a group."""
     outputs, inputs = index.shapes[node.input[1]][:2]
-    if node.op_type == "Gemm" and not is_turned(node):
+    if node.op_type == "Gemm" and not attribute(node, "transB"):
         outputs, inputs = inputs, outputs
     return outputs or 0, inputs or 0
-
-
-def is_turned(node: onnx.NodeProto) -> bool:
-    """Whether a Gemm's weights are stored with the outputs first."""
-    return any(entry.name == "transB" and entry.i for entry in node.attribute)
-
-
-def groups_of(node: onnx.NodeProto) -> int:
-    """Groups of a convolution; 1 for others."""
-    return next((int(entry.i) for entry in node.attribute if entry.name == "group"), 1)

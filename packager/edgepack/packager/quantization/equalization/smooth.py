@@ -11,18 +11,17 @@ it:
 `channel_division`.
 """
 
+from copy import deepcopy
 from pathlib import Path
 
 import numpy as np
 import onnx
 
-from edgepack.packager.graph.queries import GraphIndex, index_graph
+from edgepack.packager.graph.queries import GraphIndex, attribute, index_graph
 from edgepack.packager.quantization.channels import ChannelAxis, Channels, channel_maxima
 from edgepack.packager.quantization.equalization.channel_division import (
     ChannelDivision,
     ProductGroup,
-    constant_values,
-    is_set,
 )
 from edgepack.packager.tensors.sequence import Samples
 
@@ -57,8 +56,7 @@ def smooth(
         samples,
         work_dir / "channels.onnx",
     )
-    result = onnx.ModelProto()
-    result.CopyFrom(model)
+    result = deepcopy(model)
     smoothing = ChannelDivision(result, index)
     ratios = [
         smoothing.move(group, _divisors(index, group, maxima[group.tensor], alpha), maxima)
@@ -117,7 +115,7 @@ def _is_product(index: GraphIndex, node: onnx.NodeProto) -> bool:
         return False
     if weight not in index.initializers or len(index.shapes[weight]) != 2:
         return False
-    return index.shapes[data] != () and not is_set(node, "transA")
+    return index.shapes[data] != () and not attribute(node, "transA")
 
 
 def _divisors(index: GraphIndex, group: ProductGroup, data: Channels, alpha: float) -> Channels:
@@ -125,9 +123,8 @@ def _divisors(index: GraphIndex, group: ProductGroup, data: Channels, alpha: flo
     weights = np.zeros_like(data)
     for position in group.readers:
         node = index.graph.node[position]
-        rows = np.abs(constant_values(index, node.input[1])).max(
-            axis=1 if not is_set(node, "transB") else 0
-        )
+        matrix = index.values(node.input[1]).astype(np.float64)
+        rows = np.abs(matrix).max(axis=0 if attribute(node, "transB") else 1)
         weights = np.maximum(weights, rows)
     used = (data > 0) & (weights > 0)
     exact = np.where(used, data, 1.0) ** alpha / np.where(used, weights, 1.0) ** (1.0 - alpha)

@@ -1,12 +1,14 @@
 """Writes a model with 16-bit floats; one Cast for each tensor that is needed in both types."""
 
 from collections.abc import Iterator
+from copy import deepcopy
 
 import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from edgepack.packager.graph.queries import GraphIndex, used_names
+from edgepack.packager.graph.edits import drop_unread, refill
+from edgepack.packager.graph.queries import GraphIndex
 from edgepack.packager.quantization.float16.plan import Float16Plan
 
 
@@ -37,8 +39,7 @@ class _Writer:
 
     def write(self) -> onnx.ModelProto:
         for position, original in enumerate(self._index.graph.node):
-            node = onnx.NodeProto()
-            node.CopyFrom(original)
+            node = deepcopy(original)
             halved = self._plan.nodes.get(position, frozenset())
             for i, name in enumerate(original.input):
                 if node.op_type == "Cast" and name in self._plan.tensors:
@@ -96,17 +97,12 @@ class _Writer:
         return name
 
     def _assemble(self) -> onnx.ModelProto:
-        result = onnx.ModelProto()
-        result.CopyFrom(self._model)
+        result = deepcopy(self._model)
         graph = result.graph
-        del graph.node[:]
-        graph.node.extend(self._nodes)
-        used = used_names(graph)
-        kept = [tensor for tensor in self._index.graph.initializer if tensor.name in used]
-        del graph.initializer[:]
-        graph.initializer.extend([*kept, *self._constants])
-        del graph.value_info[:]
-        graph.value_info.extend(self._infos())
+        refill(graph.node, self._nodes)
+        drop_unread(graph)
+        graph.initializer.extend(self._constants)
+        refill(graph.value_info, self._infos())
         return result
 
     def _infos(self) -> Iterator[onnx.ValueInfoProto]:
@@ -125,8 +121,7 @@ class _Writer:
 
 
 def _typed(value: onnx.ValueInfoProto, name: str, is_float16: bool) -> onnx.ValueInfoProto:
-    typed = onnx.ValueInfoProto()
-    typed.CopyFrom(value)
+    typed = deepcopy(value)
     typed.name = name
     if is_float16:
         typed.type.tensor_type.elem_type = TensorProto.FLOAT16

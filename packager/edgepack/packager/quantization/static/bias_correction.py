@@ -10,6 +10,7 @@ Only where it pays: a channel whose mean error could as well be chance keeps its
 """
 
 from collections.abc import Callable, Sequence
+from copy import deepcopy
 from pathlib import Path
 from typing import NamedTuple
 
@@ -18,7 +19,7 @@ import numpy.typing as npt
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from edgepack.packager.graph.queries import GraphIndex, index_graph, outer_reads, subgraphs
+from edgepack.packager.graph.queries import GraphIndex, attribute, index_graph, reads
 from edgepack.packager.quantization.channels import ChannelAxis, Channels, reduce_to_channels
 from edgepack.packager.runtime.model_run import ModelRunner
 from edgepack.packager.tensors.sequence import Samples
@@ -99,8 +100,7 @@ def _find_layers(index: GraphIndex, names: frozenset[str]) -> list[_Layer]:
         if weight is None or weight.ndim < 2 or len(shape) < 2:
             continue
         is_conv = node.op_type == "Conv"
-        is_turned = any(entry.name == "transB" and entry.i for entry in node.attribute)
-        channels = weight.shape[0 if is_conv or is_turned else -1]
+        channels = weight.shape[0 if is_conv or attribute(node, "transB") else -1]
         adds = _where_bias_is(index, position, channels)
         if adds is not None:
             layers.append(_Layer(node.name, len(shape), axis, channels, *adds))
@@ -165,8 +165,7 @@ def _turns(index: GraphIndex, layers: Sequence[_Layer]) -> list[list[int]]:
     behind: dict[str, int] = {}
     turns: list[list[int]] = []
     for node in index.graph.node:
-        reads = (*node.input, *(name for body in subgraphs(node) for name in outer_reads(body)))
-        depth = max((behind.get(name, 0) for name in reads), default=0)
+        depth = max((behind.get(name, 0) for name in reads(node)), default=0)
         if node.name in places:
             turns += [[] for _ in range(depth + 1 - len(turns))]
             turns[depth].append(places[node.name])
@@ -179,8 +178,7 @@ def _with_shifts(
     quantized: onnx.ModelProto, layers: Sequence[_Layer]
 ) -> tuple[onnx.ModelProto, dict[str, str]]:
     """A model that adds an input of its own to each layer's channels, and where that is then."""
-    result = onnx.ModelProto()
-    result.CopyFrom(quantized)
+    result = deepcopy(quantized)
     graph = result.graph
     nodes = {node.name: node for node in graph.node}
     outputs = {}
@@ -216,8 +214,7 @@ def _runner(
 def _with_biases(
     model: onnx.ModelProto, index: GraphIndex, corrections: dict[_Layer, Channels]
 ) -> onnx.ModelProto:
-    result = onnx.ModelProto()
-    result.CopyFrom(model)
+    result = deepcopy(model)
     graph = result.graph
     for layer, correction in corrections.items():
         if not correction.any():

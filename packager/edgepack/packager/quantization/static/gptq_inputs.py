@@ -4,8 +4,8 @@ A convolution is a matrix product of the windows that it looks at (im2col), one 
 """
 
 from collections.abc import Sequence
+from copy import deepcopy
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import numpy as np
@@ -13,7 +13,7 @@ import numpy.typing as npt
 import onnx
 from onnx import helper
 
-from edgepack.packager.graph.queries import GraphIndex
+from edgepack.packager.graph.queries import GraphIndex, attribute
 from edgepack.packager.memory import divide_by_size
 from edgepack.packager.progress import BuildStep, Progress
 from edgepack.packager.quantization.gptq import Floats, Moments
@@ -76,15 +76,14 @@ def find_product(index: GraphIndex, plan: NodePlan) -> Product | None:
     shape = tuple(size or 0 for size in index.shapes[use.name])
     if len(index.consumers.get(use.name, ())) != 1 or use.name in index.body_reads:
         return None
-    attributes = _attributes(node)
-    if node.op_type != "Conv" and (len(shape) != 2 or attributes.get("transA", 0)):
+    if node.op_type != "Conv" and (len(shape) != 2 or attribute(node, "transA")):
         return None
     return Product(
         node=node,
         use=use,
         shape=shape,
-        groups=int(attributes.get("group", 1)),
-        is_transposed=node.op_type != "Conv" and not attributes.get("transB", 0),
+        groups=attribute(node, "group", 1),
+        is_transposed=node.op_type != "Conv" and not attribute(node, "transB"),
     )
 
 
@@ -127,8 +126,7 @@ def measure_halves(
     Returns:
         For each product two times float32 (groups, columns, columns).
     """
-    copy = onnx.ModelProto()
-    copy.CopyFrom(model)
+    copy = deepcopy(model)
     del copy.graph.output[:]
     for name in dict.fromkeys(product.node.input[0] for product in products):
         copy.graph.output.append(helper.make_empty_tensor_value_info(name))
@@ -150,12 +148,12 @@ def measure_halves(
 
 def _windows(product: Product, data: Floats) -> Floats:
     """The windows of a convolution, float32 (groups, rows, columns)."""
-    attributes, kernel = _attributes(product.node), product.shape[2:]
+    node, kernel = product.node, product.shape[2:]
     axes = len(kernel)
-    strides = attributes.get("strides", [1] * axes)
-    dilations = attributes.get("dilations", [1] * axes)
+    strides = attribute(node, "strides", [1] * axes)
+    dilations = attribute(node, "dilations", [1] * axes)
     spans = tuple((k - 1) * d + 1 for k, d in zip(kernel, dilations, strict=True))
-    margins = _margins(attributes, data.shape[2:], spans, strides)
+    margins = _margins(node, data.shape[2:], spans, strides)
     padded = np.pad(data, [(0, 0), (0, 0), *margins])
     windows = np.lib.stride_tricks.sliding_window_view(
         padded, spans, axis=tuple(range(2, 2 + axes))
@@ -172,13 +170,13 @@ def _windows(product: Product, data: Floats) -> Floats:
 
 
 def _margins(
-    attributes: dict[str, Any],
+    node: onnx.NodeProto,
     sizes: Sequence[int],
     spans: Sequence[int],
     strides: Sequence[int],
 ) -> list[tuple[int, int]]:
     axes = len(spans)
-    automatic = attributes.get("auto_pad", b"NOTSET")
+    automatic = attribute(node, "auto_pad", b"NOTSET")
     if automatic in (b"SAME_UPPER", b"SAME_LOWER"):
         total = [
             max((-(-size // stride) - 1) * stride + span - size, 0)
@@ -186,7 +184,7 @@ def _margins(
         ]
         first = [(n + (automatic == b"SAME_LOWER")) // 2 for n in total]
         return [(a, n - a) for a, n in zip(first, total, strict=True)]
-    pads = attributes.get("pads") if automatic != b"VALID" else None
+    pads = attribute(node, "pads") if automatic != b"VALID" else None
     given = list(pads or [0] * (2 * axes))
     return list(zip(given[:axes], given[axes:], strict=True))
 
@@ -195,7 +193,3 @@ def _evenly(count: int) -> npt.NDArray[np.int64]:
     """Indices of at most `_MOST_ROWS` of so many rows."""
     few = min(count, _MOST_ROWS)
     return np.arange(few, dtype=np.int64) * count // max(few, 1)
-
-
-def _attributes(node: onnx.NodeProto) -> dict[str, Any]:
-    return {entry.name: helper.get_attribute_value(entry) for entry in node.attribute}

@@ -139,9 +139,7 @@ class GptqRounder:
             halves = measure_halves(self._model, part, self._samples, path, self._progress)
             return_freed_memory()
             for product, (first, second) in zip(part, halves, strict=True):
-                values = self._index.constant(product.use.name)
-                if values is None:
-                    raise KeyError(f"{product.use.name} is no initializer")
+                values = self._index.values(product.use.name)
                 scale = scales.weights[product.use]
                 self._rounded[_key(product.use, scales)] = _round(
                     product, values.astype(np.float32), scale, first, second

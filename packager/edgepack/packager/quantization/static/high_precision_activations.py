@@ -7,6 +7,7 @@ lose bits on the way to a reader of high precision, or carry bits that nothing h
 
 from collections.abc import Collection
 
+from edgepack.packager.graph.node_chains import only_reading
 from edgepack.packager.graph.operators import facts
 from edgepack.packager.graph.queries import GraphIndex
 
@@ -65,14 +66,14 @@ def following_rectifier(index: GraphIndex, position: int) -> int | None:
     if not facts(node.op_type).takes_rectifier or len(node.output) != 1:
         return None
     output = node.output[0]
-    readers = index.consumers.get(output, [])
-    if len(readers) != 1 or output in index.outputs or output in index.body_reads:
+    position_behind = only_reading(index, output)
+    if position_behind is None:
         return None
-    reader = index.graph.node[readers[0]]
+    reader = index.graph.node[position_behind]
     if not facts(reader.op_type).rectifies or reader.input[0] != output:
         return None
     bounds_are_constant = all(not n or n in index.initializers for n in reader.input[1:])
-    return readers[0] if bounds_are_constant else None
+    return position_behind if bounds_are_constant else None
 
 
 def _moves(index: GraphIndex, position: int) -> bool:

@@ -8,10 +8,10 @@ from collections.abc import Collection, Sequence
 
 import msgspec
 import onnx
-from onnx import helper
 
 from edgepack.packager.graph import operators
-from edgepack.packager.graph.queries import GraphIndex
+from edgepack.packager.graph.edits import MICROSOFT
+from edgepack.packager.graph.queries import GraphIndex, attribute
 from edgepack.packager.profiles.pass_settings import Quantize
 from edgepack.packager.quantization.static.high_precision_activations import (
     following_rectifier,
@@ -164,9 +164,7 @@ def make_plan(
 
 def _is_able(index: GraphIndex, node: onnx.NodeProto, settings: Quantize) -> bool:
     known = operators.facts(node.op_type)
-    is_known = node.domain in ("", "ai.onnx") or (
-        node.domain == "com.microsoft" and known.is_read_as_own
-    )
+    is_known = node.domain in ("", "ai.onnx") or (node.domain == MICROSOFT and known.is_read_as_own)
     if not is_known or node.op_type in settings.exclude_ops:
         return False
     if not node.output or not index.is_float(node.output[0]):
@@ -184,15 +182,8 @@ def _is_plain_product(index: GraphIndex, node: onnx.NodeProto) -> bool:
     if not all(index.is_float(name) for name in node.input[:2]):
         return False
     return node.op_type != "Gemm" or all(
-        _attribute(node, name, 1.0) == 1.0 for name in ("alpha", "beta")
+        attribute(node, name, 1.0) == 1.0 for name in ("alpha", "beta")
     )
-
-
-def _attribute(node: onnx.NodeProto, name: str, default: float) -> float:
-    for attribute in node.attribute:
-        if attribute.name == name:
-            return float(helper.get_attribute_value(attribute))
-    return default
 
 
 def _plan_node(
@@ -256,8 +247,8 @@ def _weight_of(
         axis = operators.weight_axis(
             node.op_type,
             len(index.shapes[name]),
-            is_transposed=_attribute(node, "transB", 0) != 0,
-            groups=int(_attribute(node, "group", 1)),
+            is_transposed=bool(attribute(node, "transB")),
+            groups=attribute(node, "group", 1),
         )
     return position, WeightUse(name=name, axis=axis)
 

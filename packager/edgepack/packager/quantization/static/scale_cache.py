@@ -59,10 +59,7 @@ class ScaleCache:
         Raises:
             KeyError: It is none.
         """
-        values = self._index.constant(name)
-        if values is None:
-            raise KeyError(f"{name} is no initializer")
-        return values.astype(np.float32)
+        return self._index.values(name).astype(np.float32)
 
     def _observe_constant(self, name: str) -> Observation:
         values = self._index.constant(name)

@@ -7,6 +7,7 @@ an inference, without building or loading anything, and costs no more than what 
 """
 
 from collections.abc import Sequence
+from copy import deepcopy
 
 import msgspec
 import numpy as np
@@ -14,6 +15,7 @@ import numpy.typing as npt
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
+from edgepack.packager.graph.edits import MICROSOFT, import_domain, refill
 from edgepack.packager.graph.held_weights import WeightsFile
 from edgepack.packager.graph.queries import GraphIndex
 from edgepack.packager.quantization.static.assign import Assignment
@@ -23,7 +25,6 @@ from edgepack.packager.quantization.static.scales import Scale, quantize, restor
 SWITCHES = "edgepack/switches"
 """Graph input that switches the nodes."""
 
-_CONTRIB = "com.microsoft"
 _ROUNDED = "/if-rounded"
 _PLAIN = "/if-plain"
 
@@ -100,8 +101,7 @@ class _Writer:
         self, original: onnx.NodeProto, read: NodePlan | None, written: NodePlan | None
     ) -> list[onnx.NodeProto]:
         """The node as it is quantized; its outputs end in `_ROUNDED`."""
-        node = onnx.NodeProto()
-        node.CopyFrom(original)
+        node = deepcopy(original)
         before: list[onnx.NodeProto] = []
         if read is not None:
             for i, name in read.activations:
@@ -126,10 +126,7 @@ class _Writer:
         return [*before, node, *after]
 
     def _weight(self, use: WeightUse) -> str:
-        values = self._index.constant(use.name)
-        if values is None:
-            raise KeyError(f"{use.name} is no initializer")
-        integers = self._scales.round_weight(use, values)
+        integers = self._scales.round_weight(use, self._index.values(use.name))
         return self._restored(f"{use.name}/axis{use.axis}", integers, self._scales.weights[use])
 
     def _constant(self, name: str, values: npt.NDArray[np.generic], scale: Scale) -> str:
@@ -149,23 +146,21 @@ class _Writer:
         integers = f"{output}/integers"
         return [
             helper.make_node(
-                "QuantizeLinear", [name, *parameters], [integers], f"{output}/q", domain=_CONTRIB
+                "QuantizeLinear", [name, *parameters], [integers], f"{output}/q", domain=MICROSOFT
             ),
             helper.make_node(
                 "DequantizeLinear",
                 [integers, *parameters],
                 [output],
                 f"{output}/dq",
-                domain=_CONTRIB,
+                domain=MICROSOFT,
             ),
         ]
 
     def _assemble(self, nodes: Sequence[onnx.NodeProto]) -> onnx.ModelProto:
-        result = onnx.ModelProto()
-        result.CopyFrom(self._model)
-        del result.graph.node[:]
+        result = deepcopy(self._model)
         del result.graph.value_info[:]
-        result.graph.node.extend(nodes)
+        refill(result.graph.node, nodes)
         result.graph.initializer.extend(self._initializers.values())
         for number in range(len(self._plan.nodes)):
             position = numpy_helper.from_array(np.array(number, dtype=np.int64))
@@ -175,8 +170,7 @@ class _Writer:
             SWITCHES, TensorProto.BOOL, [len(self._plan.nodes)]
         )
         result.graph.input.append(switched)
-        if _CONTRIB not in {entry.domain for entry in result.opset_import}:
-            result.opset_import.add(domain=_CONTRIB, version=1)
+        import_domain(result, MICROSOFT)
         return result
 
 
@@ -184,8 +178,7 @@ def _switch(
     node: onnx.NodeProto, number: int, rounded: Sequence[onnx.NodeProto]
 ) -> list[onnx.NodeProto]:
     """Takes the rounded nodes where its switch is on, and the node as it is where not."""
-    plain = onnx.NodeProto()
-    plain.CopyFrom(node)
+    plain = deepcopy(node)
     outputs = [name for name in node.output if name]
     for i, name in enumerate(node.output):
         plain.output[i] = f"{name}{_PLAIN}" if name else ""

@@ -12,11 +12,14 @@ What is written:
 Graph inputs and outputs keep their names and stay float.
 """
 
+from copy import deepcopy
+
 import numpy as np
 import numpy.typing as npt
 import onnx
 from onnx import helper, numpy_helper
 
+from edgepack.packager.graph.edits import MICROSOFT, import_domain, with_contents
 from edgepack.packager.graph.model_files import opset_of
 from edgepack.packager.graph.queries import GraphIndex, used_names
 from edgepack.packager.profiles.pass_settings import Quantize
@@ -24,10 +27,9 @@ from edgepack.packager.quantization.static.assign import Assignment
 from edgepack.packager.quantization.static.plan import NodePlan, Plan, WeightUse
 from edgepack.packager.quantization.static.scales import FloatArray, Scale, quantize
 
-_CONTRIB = "com.microsoft"
 _FIRST_OPSET_WITH_16_BIT = 21
 
-_WITH_INFERENCE = ("", "ai.onnx", _CONTRIB)
+_WITH_INFERENCE = ("", "ai.onnx", MICROSOFT)
 """Domains whose shapes a session infers. What follows a Scaler of scikit-learn's has none there,
 and QNN takes no node without a shape: of what others make, the shapes are written down."""
 
@@ -102,8 +104,7 @@ class _Writer:
             if position in left_out:
                 self._follow_outputs(left_out[position])
                 continue
-            node = onnx.NodeProto()
-            node.CopyFrom(original)
+            node = deepcopy(original)
             plan = plans.get(position)
             made_by: NodePlan | None = None
             if position in rectifier_of:
@@ -163,10 +164,8 @@ class _Writer:
         if key not in self._written:
             scale = self._scales.weights[use]
             label = use.name if use.axis is None else f"{use.name}/axis{use.axis}"
-            values = self._index.constant(use.name)
-            if values is None:
-                raise KeyError(f"{use.name} is no initializer")
-            integers = self._constant(f"{label}/w", self._scales.round_weight(use, values))
+            rounded = self._scales.round_weight(use, self._index.values(use.name))
+            integers = self._constant(f"{label}/w", rounded)
             self._written[key] = self._dequantize_node(
                 integers, f"{label}/w", scale, f"{label}/wdq"
             )
@@ -178,9 +177,7 @@ class _Writer:
         factor = (data.scale * weight.scale).astype(np.float32)
         key = ("bias", name, factor.tobytes())
         if key not in self._written:
-            values = self._index.constant(name)
-            if values is None:
-                raise KeyError(f"{name} is no initializer")
+            values = self._index.values(name)
             integers = np.rint(_as_float(values).astype(np.float64) / factor).astype(np.int32)
             label = f"{plan.name}/bias"
             self._constant(f"{label}/q", integers)
@@ -241,33 +238,24 @@ class _Writer:
 
     def _assemble(self) -> onnx.ModelProto:
         graph = self._model.graph
-        result = onnx.ModelProto()
-        result.ir_version = self._model.ir_version
+        result = with_contents(self._model, self._nodes, graph.input, graph.output)
         result.producer_name = self._model.producer_name
-        result.opset_import.extend(self._model.opset_import)
-        if self._domain and self._domain not in {entry.domain for entry in result.opset_import}:
-            result.opset_import.add(domain=self._domain, version=1)
-        result.functions.extend(self._model.functions)
-        result.graph.name = graph.name
-        result.graph.input.extend(graph.input)
-        result.graph.output.extend(graph.output)
-        result.graph.node.extend(self._nodes)
+        import_domain(result, self._domain)
         foreign = {
             name for n in self._nodes if n.domain not in _WITH_INFERENCE for name in n.output
         }
         result.graph.value_info.extend(v for v in graph.value_info if v.name in foreign)
         used = used_names(result.graph)
-        for tensor in (*graph.initializer, *self._initializers):
-            if tensor.name in used:
-                result.graph.initializer.append(tensor)
+        kept = (t for t in (*graph.initializer, *self._initializers) if t.name in used)
+        result.graph.initializer.extend(kept)
         return result
 
 
 def _domain(settings: Quantize, opset: int, *, has_high_precision: bool) -> str:
     wide = settings.activations in ("uint16", "int16") or has_high_precision
     if settings.qdq_domain == "auto":
-        return _CONTRIB if wide and opset < _FIRST_OPSET_WITH_16_BIT else ""
-    return _CONTRIB if settings.qdq_domain == "microsoft" else ""
+        return MICROSOFT if wide and opset < _FIRST_OPSET_WITH_16_BIT else ""
+    return MICROSOFT if settings.qdq_domain == "microsoft" else ""
 
 
 def _as_float(values: npt.NDArray[np.generic]) -> FloatArray:

@@ -6,10 +6,9 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
+from edgepack.packager.graph.edits import MICROSOFT
 from edgepack.packager.quantization.products import Product, Table
 from edgepack.packager.quantization.weight_only.blocks import BlockWeight
-
-CONTRIB = "com.microsoft"
 
 
 def stored_parts(
@@ -54,7 +53,7 @@ def product_nodes(
         [product.data, *(part.name for part in parts)],
         [f"{output}/product" if product.bias else output],
         name=product.name,
-        domain=CONTRIB,
+        domain=MICROSOFT,
         K=product.inputs,
         N=product.outputs,
         bits=weight.grid.bits,
@@ -79,7 +78,7 @@ def table_node(
         [codes, table.indices, *others],
         [output],
         name=table.name,
-        domain=CONTRIB,
+        domain=MICROSOFT,
         gather_axis=0,
         quantize_axis=1,
         bits=weight.grid.bits,

@@ -7,12 +7,14 @@ precision have 8 bits, rounded to the nearest: that is so near that no method is
 
 import math
 from collections.abc import Mapping, Sequence
+from copy import deepcopy
 from pathlib import Path
 
 import numpy as np
 import onnx
 
-from edgepack.packager.graph.queries import index_graph, used_names
+from edgepack.packager.graph.edits import MICROSOFT, drop_unread, import_domain, refill
+from edgepack.packager.graph.queries import index_graph
 from edgepack.packager.graph.workload import Workload, weight_bytes
 from edgepack.packager.profiles.pass_settings import QuantizeWeights
 from edgepack.packager.progress import Progress
@@ -35,7 +37,6 @@ from edgepack.packager.quantization.products import (
 )
 from edgepack.packager.quantization.savings import with_workloads
 from edgepack.packager.quantization.weight_only.block_nodes import (
-    CONTRIB,
     product_nodes,
     stored_parts,
     table_node,
@@ -173,17 +174,11 @@ class WeightOnlyCandidateMaker:
     def _assemble(
         self, nodes: Sequence[onnx.NodeProto], stored: Sequence[onnx.TensorProto]
     ) -> onnx.ModelProto:
-        result = onnx.ModelProto()
-        result.CopyFrom(self._model)
-        graph = result.graph
-        del graph.node[:]
-        graph.node.extend(nodes)
-        used = used_names(graph)
-        kept = [tensor for tensor in self._index.graph.initializer if tensor.name in used]
-        del graph.initializer[:]
-        graph.initializer.extend([*kept, *stored])
-        if stored and CONTRIB not in {entry.domain for entry in result.opset_import}:
-            result.opset_import.add(domain=CONTRIB, version=1)
+        result = deepcopy(self._model)
+        refill(result.graph.node, nodes)
+        drop_unread(result.graph)
+        result.graph.initializer.extend(stored)
+        import_domain(result, MICROSOFT if stored else "")
         return result
 
     def _key(self, rounding: str, place: Product | Table) -> str:

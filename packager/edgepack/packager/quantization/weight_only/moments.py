@@ -5,6 +5,7 @@ widths alone; where all of them together are too much, the samples are read agai
 """
 
 from collections.abc import Mapping
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -90,8 +91,7 @@ def measure_moments(
 
 
 def _instrument(model: onnx.ModelProto, widths: Mapping[str, int]) -> onnx.ModelProto:
-    copy = onnx.ModelProto()
-    copy.CopyFrom(model)
+    copy = deepcopy(model)
     graph = copy.graph
 
     def add(kind: str, inputs: list[str], output: str, **attributes: Any) -> str:
