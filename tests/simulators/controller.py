@@ -2,7 +2,6 @@
 
 import threading
 import time
-import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -23,9 +22,12 @@ from edgepack.wire.messages import (
     decode,
     encode,
 )
+from edgepack.wire.need_bitmap import read_missing
+from edgepack.wire.router import Router
 from tests.simulators.bundles import ExampleBundle
 
 TENANT = "default"
+ROUTER = Router({topics.up(TENANT, topics.DEVICE, kind): kind for kind in topics.UP_KINDS})
 
 
 class Controller:
@@ -117,9 +119,9 @@ class Controller:
             client.publish(topics.desired(TENANT, device), payload, qos=1, retain=True)
 
     def _on_message(self, _client: mqtt.Client, _data: Any, message: mqtt.MQTTMessage) -> None:
-        parsed = topics.parse_up(message.topic, TENANT)
-        assert parsed is not None
-        device, kind = parsed
+        found = ROUTER.find(message.topic)
+        assert found is not None
+        kind, device = found
         payload = bytes(message.payload)
         if kind == "reported":
             self.reports.append(decode(payload, Reported))
@@ -149,12 +151,10 @@ class Controller:
             if self.answers_only is not None and wanted.sha256 not in self.answers_only:
                 continue
             path, starts = self._files[wanted.sha256]
-            assert wanted.chunk_count == len(starts) - 1
-            bitmap = zlib.decompress(wanted.missing)
             content = path.read_bytes()
-            for index in range(wanted.chunk_count):
-                if not bitmap[index // 8] >> (index % 8) & 1 or self._stopped:
-                    continue
+            for index in read_missing(wanted, len(starts) - 1):
+                if self._stopped:
+                    return
                 time.sleep(self.pause_s)
                 chunk = self.spoil(index, content[starts[index] : starts[index + 1]])
                 # Every other chunk goes to everybody, so that both ways are used.

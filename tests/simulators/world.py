@@ -18,7 +18,6 @@ from edgepack.agent.hooks.runner import HookVerdict
 from edgepack.agent.state.pointer import POINTER_FILE, ActivePointer, read_pointer
 from edgepack.agent.state.slots import Slots
 from edgepack.agent.telemetry.collector import Collected
-from edgepack.agent.transfer.need_bitmap import unpack_missing
 from edgepack.agent.update.dependencies import AgentDependencies, Clock, Tools
 from edgepack.agent.update.journal import Journal
 from edgepack.agent.update.models import Models
@@ -35,6 +34,7 @@ from edgepack.wire.messages import (
     ProbeResult,
     ProviderFacts,
 )
+from edgepack.wire.need_bitmap import read_missing
 from tests.simulators.bundles import ExampleBundle
 from tests.simulators.manifests import CPU
 
@@ -112,7 +112,7 @@ class DepotLink:
                 path, starts = self._starts[wanted.sha256]
                 assert wanted.chunk_count == len(starts) - 1
                 content = path.read_bytes()
-                for index in unpack_missing(wanted):
+                for index in read_missing(wanted, len(starts) - 1):
                     chunk = self.spoil(index, content[starts[index] : starts[index + 1]])
                     if chunk is not None:
                         updater.accept_chunk(wanted.sha256, index, chunk)

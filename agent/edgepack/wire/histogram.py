@@ -20,6 +20,9 @@ LEAST_MS = 1e-6
 
 _INDEX_LIMIT = 2000
 """Beyond any latency (1.05**2000 ms is 10**31 years); indices of a peer are held to it."""
+_MAX_BUCKETS = 1000
+"""Latencies whose greatest is 10**21 times the least; a histogram of a peer has no more."""
+_MAX_COUNT = 2**53
 
 
 class LatencyRecorder:
@@ -193,6 +196,8 @@ def check(histogram: Histogram) -> Histogram:
     problem = ""
     if histogram.growth != GROWTH:
         problem = f"its growth is {histogram.growth}, not {GROWTH}"
+    elif len(histogram.counts) > _MAX_BUCKETS or histogram.count > _MAX_COUNT:
+        problem = f"it counts more than {_MAX_COUNT} inferences or {_MAX_BUCKETS} buckets"
     elif any(number <= 0 for number in histogram.counts.values()):
         problem = "a bucket's count is not positive"
     elif any(abs(index) > _INDEX_LIMIT for index in histogram.counts):

@@ -3,10 +3,11 @@
 Every message has a version (`edgepack.versions`): an older one is migrated, unknown fields of a
 newer one are passed over. What names a state or a kind is text, shown as it came: a newer peer may
 know more of them. A message that does not fit its type is dropped with a reason by whoever reads
-it. Times are seconds since the epoch (UTC) as floats.
+it, and so is one with a number or a name that can be none. Times are seconds since the epoch (UTC)
+as floats.
 """
 
-from typing import TypeVar
+from typing import Annotated, TypeVar
 
 import msgspec
 
@@ -14,7 +15,19 @@ from edgepack.errors import TransferError
 from edgepack.versions import Format, NewerVersionError, Version
 from edgepack.wire.first_version import MIGRATIONS
 
-WIRE_VERSION = Version(2, 0)
+WIRE_VERSION = Version(2, 1)
+MAX_SEQUENCE = 2**53
+MAX_STEP = 2**32
+"""A sequence is higher than the one before by so much at most: no message, however it came to be
+believed, uses up the numbers that those after it need."""
+
+Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
+Moment = Annotated[float, msgspec.Meta(ge=0, le=2**33)]
+"""Seconds since the epoch (UTC): of a clock that was never set, or up to the year 2242."""
+Span = Annotated[float, msgspec.Meta(ge=0, le=2**33)]
+Word = Annotated[str, msgspec.Meta(max_length=400)]
+"""A name, a digest, a bundle's title."""
+
 MAX_MESSAGE_BYTES = 120 * 1024
 """A message with its header stays below this, so that a broker limit of 128 KiB holds."""
 
@@ -61,7 +74,7 @@ class BundleRef(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     version: str
-    release: int
+    release: Count
     digest: str
 
 
@@ -150,9 +163,9 @@ class DeviceFacts(msgspec.Struct, frozen=True, kw_only=True):
 
     arch: str
     cpu_model: str
-    cpu_count: int
+    cpu_count: Count
     cpu_features: tuple[str, ...]
-    memory_bytes: int
+    memory_bytes: Count
     os: str
     soc: str = ""
     python: str
@@ -160,7 +173,7 @@ class DeviceFacts(msgspec.Struct, frozen=True, kw_only=True):
     runtime: str
     providers: tuple[ProviderFacts, ...]
     drivers: dict[str, str] = {}
-    hardware_class: str
+    hardware_class: Word
 
 
 class ProbeResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -247,6 +260,8 @@ class ReportedModel(msgspec.Struct, frozen=True, kw_only=True):
         state: Its life cycle state.
         because: Reason of the last transition.
         sequence: Sequence of the order that the state speaks of; 0 when none, or a local one.
+        acted_sequence: The highest sequence of an order of this model that was acted on; what is
+            said under it or a lower one is not heard any more. Since version 2.1.
         rollout: Its rollout id.
         target: The bundle that the state speaks of.
         active: What serves now.
@@ -257,11 +272,12 @@ class ReportedModel(msgspec.Struct, frozen=True, kw_only=True):
     state: str = "IDLE"
     because: str = ""
     sequence: int = 0
+    acted_sequence: int = 0
     rollout: str = ""
     target: BundleRef | None = None
     active: Active | None = None
     previous: BundleRef | None = None
-    progress: float = 0.0
+    progress: Annotated[float, msgspec.Meta(ge=0, le=1)] = 0.0
 
 
 class Reported(Message, frozen=True, kw_only=True):
@@ -279,9 +295,9 @@ class Reported(Message, frozen=True, kw_only=True):
     """
 
     online: bool
-    at: float
-    boot: str = ""
-    count: int = 0
+    at: Moment
+    boot: Word = ""
+    count: Count = 0
     facts: DeviceFacts | None = None
     sequence: int = 0
     models: dict[str, ReportedModel] = {}
@@ -316,9 +332,9 @@ class Need(Message, frozen=True, kw_only=True):
 
     digest: str
     files: tuple[NeedFile, ...]
-    round: int = 1
-    received: int = 0
-    lost: int = 0
+    round: Count = 1
+    received: Count = 0
+    lost: Count = 0
 
 
 class Histogram(msgspec.Struct, frozen=True, kw_only=True):
@@ -350,13 +366,13 @@ class Telemetry(Message, frozen=True, kw_only=True):
         failures: Inferences that raised.
     """
 
-    digest: str
-    variant: str
-    provider: str
-    window_start: float
-    window_s: float
+    digest: Word
+    variant: Word
+    provider: Word
+    window_start: Moment
+    window_s: Span
     latency: Histogram
-    failures: int = 0
+    failures: Count = 0
 
 
 class Event(Message, frozen=True, kw_only=True):
@@ -372,14 +388,14 @@ class Event(Message, frozen=True, kw_only=True):
         rollout, sequence: Of the order that it speaks of.
     """
 
-    at: float
-    kind: str
-    model: str = ""
-    bundle: str
-    from_state: str = ""
-    to_state: str = ""
+    at: Moment
+    kind: Word
+    model: Word = ""
+    bundle: Word
+    from_state: Word = ""
+    to_state: Word = ""
     because: str = ""
-    rollout: str = ""
+    rollout: Word = ""
     sequence: int = 0
 
 

@@ -13,6 +13,10 @@ _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 UpKind = Literal["reported", "need", "telemetry", "event"]
 UP_KINDS: tuple[UpKind, ...] = ("reported", "need", "telemetry", "event")
 
+DEVICE, FILE = "{device}", "{sha256}"
+"""In the topics of a route (`edgepack.wire.router`) these stand for any device, and any file."""
+OPEN_LEVELS = {DEVICE: _NAME, FILE: re.compile(r"[0-9a-f]{64}")}
+
 
 def check_name(name: str, what: str) -> str:
     """Returns `name` when it can stand in a topic and as an MQTT client id.
@@ -53,26 +57,3 @@ def device_subscriptions(tenant: str, device: str) -> tuple[str, ...]:
 def controller_subscription(tenant: str) -> str:
     """The one filter that the controller holds: everything that devices say."""
     return f"{PREFIX}/{tenant}/d/+/up/+"
-
-
-def parse_up(topic: str, tenant: str) -> tuple[str, UpKind] | None:
-    """Splits a device's topic into device id and kind; None when it is no such topic."""
-    head = f"{PREFIX}/{tenant}/d/"
-    if not topic.startswith(head):
-        return None
-    parts = topic[len(head) :].split("/")
-    if len(parts) != 3 or parts[1] != "up" or not _NAME.fullmatch(parts[0]):
-        return None
-    for kind in UP_KINDS:
-        if parts[2] == kind:
-            return parts[0], kind
-    return None
-
-
-def parse_chunk(topic: str, tenant: str, device: str) -> str | None:
-    """The file digest that a chunk topic names (broadcast or repair); None when it is none."""
-    for head in (f"{PREFIX}/{tenant}/b/", f"{PREFIX}/{tenant}/d/{device}/dn/b/"):
-        if topic.startswith(head):
-            digest = topic[len(head) :]
-            return digest if re.fullmatch(r"[0-9a-f]{64}", digest) else None
-    return None

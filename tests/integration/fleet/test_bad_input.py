@@ -71,7 +71,10 @@ def test_malformed_messages_on_every_topic_are_counted_and_the_fleet_serves_on(
         topics.up("default", "cam-1", "reported"), b'{"v":1,"online":true,"at":1}', qos=1
     )
     fleet.wait_until(lambda: fleet.info().online == 1, "it still takes a report")
-    assert fleet.info().counters["malformed"] == len(payloads) + 1
+    info = fleet.info()
+    assert (info.counters["malformed"], info.counters["unknown_topic"]) == (len(payloads), 1)
+    assert info.dropped == {"cam-1": len(payloads)}
+    assert fleet.client.device("cam-1").dropped == {f"malformed {kind}": len(payloads)}
 
 
 def test_a_wrong_token_and_no_token_are_refused(serve: Serve, tmp_path: Path) -> None:

@@ -13,7 +13,6 @@ from edgepack.agent.state.slots import Slots
 from edgepack.agent.transfer.chunk_status import MissingChunks
 from edgepack.agent.transfer.download import Download
 from edgepack.agent.transfer.manifest_download import ManifestDownload
-from edgepack.agent.transfer.need_bitmap import pack_missing, unpack_missing
 from edgepack.agent.transfer.need_scheduler import MAX_QUIET_S, NeedScheduler
 from edgepack.bundle.manifest import FileEntry, decode_manifest
 from edgepack.wire.messages import MAX_MESSAGE_BYTES, FileRef, encode
@@ -120,13 +119,6 @@ def test_a_head_that_is_not_the_right_one_is_fetched_again() -> None:
     assert download.accept(sha256, 0, content[:65536]) == "new"
     assert download.content(ref) == content
     assert download.accept(sha256, 7, b"x") == "unwanted"
-
-
-@given(count=st.integers(1, 5000), data=st.data())
-def test_a_bitmap_says_exactly_what_is_missing(count: int, data: st.DataObject) -> None:
-    chunks = tuple(sorted(data.draw(st.sets(st.integers(0, count - 1)))))
-    packed = pack_missing(MissingChunks(sha256="0" * 64, chunk_count=count, chunks=chunks))
-    assert unpack_missing(packed) == chunks
 
 
 def test_no_need_is_longer_than_a_broker_lets_pass() -> None:

@@ -1,16 +1,24 @@
 """The controller drops what is malformed, unknown or breaks the database, and goes on."""
 
+import json
 from pathlib import Path
+from typing import Any
 
+import paho.mqtt.client as mqtt
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edgepack.errors import FleetError
+from edgepack.fleet.broker.access import BrokerAccess
+from edgepack.fleet.broker.link import Link
+from edgepack.fleet.controller.quotas import QUOTAS, Quotas
 from edgepack.fleet.database import inventory, records
 from edgepack.wire import topics
 from edgepack.wire.messages import (
     Event,
+    Message,
+    Need,
     encode,
 )
 from tests.unit.fleet.world import NEW, World, says, telemetry_window
@@ -101,3 +109,111 @@ def test_the_controllers_own_name_and_impossible_names_are_refused(world: World)
     for name in ("", "a/b", "+", "#", "a b", "x" * 65):
         with pytest.raises(FleetError, match="must be 1 to 64 of"):
             world.enroll(name)
+
+
+def test_one_device_that_says_too_much_is_cut_off_and_counted_and_takes_nothing_from_others(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    world.enroll("loud")
+    world.enroll("quiet")
+    event = encode(Event(at=1.0, kind="warning", bundle="x", because="y" * 100_000))
+    for _ in range(5000):
+        world.inbox.receive(topics.up("t", "loud", "event"), event)
+    world.hear("quiet", Event(at=1.0, kind="warning", bundle="x"), "event")
+    while not world.inbox.is_empty:
+        world.controller.turn()
+    with world.store.reading() as session:
+        kept = records.events_after(session, 0, 10_000)
+    assert {event.device for event in kept} == {"loud", "quiet"}
+    assert sum(len(event.because) for event in kept) <= 1_100_000, "it was 500 MB"
+    (reason,) = world.inbox.quotas.dropped("loud")
+    assert reason == "event over its quota"
+    assert world.inbox.quotas.dropped("quiet") == {}
+    assert world.inbox.quotas.most_dropped() == {"loud": world.inbox.counters["over_quota"]}
+    lines = [record.getMessage() for record in caplog.records if "quota" in record.getMessage()]
+    assert len(lines) == 4, "at 1, 10, 100, 1000"
+
+
+def test_a_device_may_say_more_once_time_has_passed() -> None:
+    quotas = Quotas()
+    burst, per_s = QUOTAS["event"]
+    assert sum(quotas.admits("a", "event", 100.0) for _ in range(1000)) == burst
+    assert quotas.admits("a", "reported", 100.0), "one kind does not use up another"
+    assert not quotas.admits("a", "event", 100.0 + 0.5 / per_s)
+    assert quotas.admits("a", "event", 100.0 + 1.6 / per_s)
+    assert sum(quotas.admits("a", "event", 1e9) for _ in range(1000)) == burst
+
+
+def test_no_more_devices_are_remembered_than_there_is_room_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("edgepack.fleet.controller.quotas.MAX_DEVICES", 2)
+    quotas = Quotas()
+    for device in ("a", "b", "a", "c"):
+        quotas.note_dropped(device, "malformed need", "")
+    assert quotas.most_dropped() == {"a": 2, "c": 1}
+
+
+def test_a_topic_that_no_device_writes_is_logged_once_and_counted(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    link = Link(
+        BrokerAccess(url="mqtt://127.0.0.1:9"),
+        client_id="c",
+        subscription="#",
+        on_message=world.inbox.receive,
+        on_connected=world.inbox.connected,
+    )
+    for topic in (b"ep/1/t/d/\xff\xfe/up/need", b"", b"ep/1/t/d/a b/up/need", "é\x1b[2J".encode()):
+        message = mqtt.MQTTMessage(topic=topic)
+        link._message(link._client, None, message)
+    assert world.inbox.counters == {"unknown_topic": 4}
+    assert len(caplog.records) == 1
+    assert caplog.records[0].exc_info is None
+
+
+@pytest.mark.parametrize(
+    ("kind", "change"),
+    [
+        ("event", {"at": 1e308}),
+        ("event", {"at": -1}),
+        ("event", {"kind": "x" * 500}),
+        ("telemetry", {"window_start": 1e300}),
+        ("telemetry", {"window_s": -3}),
+        ("telemetry", {"failures": 10**15 * 10**15}),
+        ("telemetry", {"provider": "x" * 100_000}),
+        ("need", {"lost": -1}),
+        ("need", {"received": 10**30}),
+        ("reported", {"at": 1e308}),
+        ("reported", {"count": 10**400}),
+        ("reported", {"models": {"m": {"progress": 1e308}}}),
+    ],
+    ids=str,
+)
+def test_numbers_and_names_that_can_be_none_are_dropped_at_the_edge(
+    world: World, kind: topics.UpKind, change: dict[str, Any]
+) -> None:
+    world.enroll("a")
+    whole: dict[str, Message] = {
+        "event": Event(at=1.0, kind="warning", bundle="x"),
+        "telemetry": telemetry_window(),
+        "need": Need(digest="x", files=()),
+        "reported": says("IDLE"),
+    }
+    good = json.loads(encode(whole[kind]))
+    world.hear("a", json.dumps(good).encode(), kind)
+    world.hear("a", json.dumps(good | change).encode(), kind)
+    assert world.inbox.counters == {kind: 1, "malformed": 1}
+    assert world.inbox.quotas.dropped("a") == {f"malformed {kind}": 1}
+
+
+def test_of_a_devices_events_the_newest_are_kept(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(records, "MAX_EVENTS", 3)
+    with world.store.transaction() as session:
+        for device in ("a", "b", "a", "a", "a", "a"):
+            event = Event(at=1.0, kind="warning", bundle="x")
+            records.add_device_event(session, device, event, 1.0)
+        records.forget_old(session, 1.0)
+        assert [event.device for event in records.events_after(session, 0, 10)] == [*"baaa"]

@@ -11,11 +11,11 @@ from msgspec.structs import replace
 
 from edgepack.bundle.chunks import fixed_chunks, offsets
 from edgepack.bundle.manifest import MANIFEST_FILE, decode_manifest
-from edgepack.fleet.depot.plan import read_missing
 from edgepack.fleet.simulation.port import Port
 from edgepack.fleet.simulation.simulated_device import SimulatedDevice
 from edgepack.wire import topics
 from edgepack.wire.messages import Desired, FileRef, Need, Reported, ReportedModel, decode, encode
+from edgepack.wire.need_bitmap import read_missing
 from tests.simulators.bundles import ExampleBundle, make_bundle
 
 
@@ -61,7 +61,10 @@ class OneDevice:
 
     def missing(self) -> dict[str, frozenset[int]]:
         """By file: the chunks that the newest need lacks."""
-        return {file.sha256: read_missing(file, file.chunk_count) for file in self.needs[-1].files}
+        return {
+            file.sha256: frozenset(read_missing(file, file.chunk_count))
+            for file in self.needs[-1].files
+        }
 
     def serve(self, *, spoilt: int | None = None) -> None:
         """Sends what the newest need lacks; every chunk of the index `spoilt` with other bytes."""

@@ -48,7 +48,7 @@ class World:
     def __init__(self, folder: Path, *, url: str = "", auto_enroll: bool = False) -> None:
         self._folder, self._url = folder, url or f"sqlite:///{folder / 'fleet.db'}"
         self.store: Store = open_store(self._url)
-        self.inbox = Inbox()
+        self.inbox = Inbox("t")
         self.published: list[tuple[str, bytes]] = []
         self.depot = Depot(
             tenant="t", releases=ReleaseFolder(folder / "releases"), send=lambda *_: True
@@ -146,6 +146,7 @@ def says(
     state: str,
     sequence: int = 0,
     *,
+    acted: int = 0,
     count: int = 1,
     boot: str = "b1",
     active: BundleRef | None = None,
@@ -158,6 +159,7 @@ def says(
         state=state,
         because=because,
         sequence=sequence,
+        acted_sequence=acted,
         active=Active(bundle=active, choice=choice, since=1.0) if active else None,
         previous=previous,
     )

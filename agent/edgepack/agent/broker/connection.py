@@ -27,6 +27,7 @@ from edgepack.agent.config import AgentConfig, BrokerConfig
 from edgepack.errors import DeviceError
 from edgepack.wire import topics
 from edgepack.wire.messages import Message, Reported, encode
+from edgepack.wire.router import Router
 
 log = logging.getLogger(__name__)
 
@@ -76,6 +77,12 @@ class Connection:
     ) -> None:
         self._tenant, self._device = config.tenant, config.device
         self._inbox = inbox
+        self._lanes: Router[Callable[[Arrived], None]] = Router(
+            {
+                topics.broadcast(config.tenant, topics.FILE): inbox.put_chunk,
+                topics.repair(config.tenant, config.device, topics.FILE): inbox.put_chunk,
+            }
+        )
         self._boot = boot
         self._files: frozenset[str] = frozenset()
         self._lock = threading.Lock()
@@ -215,11 +222,12 @@ class Connection:
         self._was_in = False
 
     def _on_message(self, _client: mqtt.Client, _data: Any, message: mqtt.MQTTMessage) -> None:
-        arrived = Arrived(topic=message.topic, payload=bytes(message.payload))
-        if topics.parse_chunk(message.topic, self._tenant, self._device):
-            self._inbox.put_chunk(arrived)
-        else:
-            self._inbox.put(arrived)
+        try:
+            topic = message.topic
+        except UnicodeDecodeError:
+            topic = ""  # No topic of ours, and dropped as such.
+        lane, _ = self._lanes.find(topic) or (self._inbox.put, "")
+        lane(Arrived(topic=topic, payload=bytes(message.payload)))
 
     def _on_publish(
         self,

@@ -47,6 +47,7 @@ def report_model(updater: Updater) -> ReportedModel:
         state=UNREADABLE if updater.is_sealed else journal.state,
         because=updater.trouble if updater.is_sealed else journal.because,
         sequence=offer.sequence if offer else 0,
+        acted_sequence=journal.acted_sequence,
         rollout=offer.rollout if offer else "",
         target=offer.bundle if isinstance(offer, RunModel) else None,
         active=active,

@@ -18,6 +18,7 @@ from edgepack.bundle.metadata import MAX_CHUNK_BYTES
 from edgepack.errors import DeviceError, TransferError
 from edgepack.wire import topics
 from edgepack.wire.messages import Desired, Event, decode
+from edgepack.wire.router import Router
 
 log = logging.getLogger(__name__)
 
@@ -54,6 +55,14 @@ class Agent:
         clock: Clock | None = None,
     ) -> None:
         self._config = config
+        tenant, device = config.tenant, config.device
+        self._router: Router[Callable[[str, bytes], None]] = Router(
+            {
+                topics.desired(tenant, device): self._take_offer,
+                topics.broadcast(tenant, topics.FILE): self._take_chunk,
+                topics.repair(tenant, device, topics.FILE): self._take_chunk,
+            }
+        )
         self._inbox = inbox
         self._publisher = publisher
         self._telemetry = telemetry
@@ -115,16 +124,13 @@ class Agent:
                 self._take_message(topic, payload)
 
     def _take_message(self, topic: str, payload: bytes) -> None:
-        config = self._config
-        sha256 = topics.parse_chunk(topic, config.tenant, config.device)
-        if sha256 is not None:
-            self._take_chunk(sha256, payload)
-        elif topic == topics.desired(config.tenant, config.device):
-            self._take_offer(payload)
-        else:
+        if (found := self._router.find(topic)) is None:
             self._drop("unknown topic", topic)
+        else:
+            take, open_level = found
+            take(open_level, payload)
 
-    def _take_offer(self, payload: bytes) -> None:
+    def _take_offer(self, _: str, payload: bytes) -> None:
         if not payload:
             return  # What was retained was taken away: there is nothing to want.
         try:

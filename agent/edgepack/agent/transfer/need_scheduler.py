@@ -4,8 +4,8 @@ import random
 from collections.abc import Iterable
 
 from edgepack.agent.transfer.chunk_status import MissingChunks
-from edgepack.agent.transfer.need_bitmap import pack_missing
 from edgepack.wire.messages import MAX_MESSAGE_BYTES, Need, NeedFile
+from edgepack.wire.need_bitmap import pack_missing
 
 FIRST_JITTER_S = 0.1
 """A wave is offered a bundle at once; a breath lets the depot see that many lack the same."""
@@ -93,7 +93,7 @@ def _batches(missing: Iterable[MissingChunks]) -> Iterable[tuple[NeedFile, ...]]
     batch: list[NeedFile] = []
     used = _FRAME_BYTES
     for one in missing:
-        packed = pack_missing(one)
+        packed = pack_missing(one.sha256, one.chunks, one.chunk_count)
         size = _FILE_BYTES + (len(packed.missing) + 2) // 3 * 4
         if batch and used + size > _BUDGET_BYTES:
             yield tuple(batch)

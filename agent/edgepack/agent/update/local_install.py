@@ -5,7 +5,6 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from edgepack.agent.transfer.need_bitmap import unpack_missing
 from edgepack.agent.update.models import Models
 from edgepack.agent.update.updater import title
 from edgepack.bundle.chunks import fixed_chunks, offsets
@@ -13,6 +12,7 @@ from edgepack.bundle.manifest import MANIFEST_FILE, SIGNATURE_FILE
 from edgepack.bundle.verify import VerifiedBundle
 from edgepack.errors import DeviceError
 from edgepack.wire.messages import BundleRef, FileRef, ModelOrder, Need, RemoveModel, RunModel
+from edgepack.wire.need_bitmap import read_missing
 
 MAX_WAIT_S = 0.5
 
@@ -60,7 +60,7 @@ class LocalLink:
                     )
                 path, starts = self._starts[wanted.sha256]
                 with path.open("rb") as file:
-                    for index in unpack_missing(wanted):
+                    for index in read_missing(wanted, len(starts) - 1):
                         file.seek(starts[index])
                         content = file.read(starts[index + 1] - starts[index])
                         accept(wanted.sha256, index, content)

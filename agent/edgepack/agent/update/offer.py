@@ -14,12 +14,15 @@ from edgepack.bundle.envelope import MAX_SIGNATURE_BYTES
 from edgepack.bundle.manifest import MANIFEST_FILE, MAX_MANIFEST_BYTES, SIGNATURE_FILE, Manifest
 from edgepack.bundle.signature import SignedList
 from edgepack.errors import DeviceError, TransferError
-from edgepack.wire.messages import BundleRef, FileRef, ModelOrder, RunModel
+from edgepack.wire.messages import (
+    MAX_SEQUENCE,
+    MAX_STEP,
+    BundleRef,
+    FileRef,
+    ModelOrder,
+    RunModel,
+)
 
-MAX_SEQUENCE = 2**53
-MAX_STEP = 2**32
-"""A sequence is higher than the one before by so much at most: no message, however it came to be
-believed, uses up the numbers that those after it need."""
 MAX_SOAK_S = 30 * 24 * 3600.0
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _WORD = re.compile(r"[ -~]{0,100}")

@@ -157,6 +157,10 @@ class Link:
 
     def _message(self, _client: mqtt.Client, _userdata: Any, message: mqtt.MQTTMessage) -> None:
         try:
-            self._on_message(message.topic, bytes(message.payload))
+            topic = message.topic
+        except UnicodeDecodeError:
+            topic = ""  # no topic that devices write, and counted as such
+        try:
+            self._on_message(topic, bytes(message.payload))
         except Exception:  # an exception here would end paho's thread while it looks connected
-            log.exception("topic=%s message dropped", message.topic)
+            log.exception("topic=%s message dropped", topic)

@@ -54,11 +54,13 @@ def devices_table(devices: Sequence[DeviceView], info: FleetInfo, now: float) ->
     )
     for device in devices:
         seen = "online" if device.online else ago(device.last_seen, now)
+        if device.warnings:
+            seen += f", {counted(len(device.warnings), 'warning')}"
         cells = [
             Text(device.device),
             Text(device.group),
             *([Text(labels_line(device.labels))] if labelled else []),
-            Text(seen, "green" if device.online else "dim"),
+            Text(seen, "yellow" if device.warnings else "green" if device.online else "dim"),
         ]
         for model in device.models:
             table.add_row(*cells, *_model_cells(model, title_of))
@@ -117,7 +119,7 @@ def info_table(info: FleetInfo) -> RenderableType:
     table.add_column(style="bold")
     table.add_column(overflow="fold")
     sent = ", ".join(f"{megabytes(size)} by {way}" for way, size in info.sent_bytes.items())
-    taken = ", ".join(f"{number} {kind}" for kind, number in sorted(info.counters.items()))
+    taken = numbers_line(dict(sorted(info.counters.items())))
     link = "connected" if info.is_connected else "NOT CONNECTED"
     for name, value in (
         ("fleet", info.tenant),
@@ -126,6 +128,7 @@ def info_table(info: FleetInfo) -> RenderableType:
         ("sent", sent),
         ("pace", f"{megabytes(info.pace_bytes_per_s)}/s to one device"),
         ("messages", taken or "none yet"),
+        *([("dropped", numbers_line(info.dropped))] if info.dropped else []),
     ):
         table.add_row(name, Text(value))
     return table
@@ -271,9 +274,9 @@ def rollout_line(rollout: RolloutView, now: float) -> str:
     )
 
 
-def states_line(states: Mapping[str, int]) -> str:
-    """Simulated devices by state."""
-    return ", ".join(f"{number} {state}" for state, number in states.items())
+def numbers_line(numbers: Mapping[str, int]) -> str:
+    """How many of what: `3 need, 1 event`."""
+    return ", ".join(f"{number} {what}" for what, number in numbers.items())
 
 
 def styled(state: str) -> Text:

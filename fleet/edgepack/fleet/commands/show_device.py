@@ -4,7 +4,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from edgepack.fleet.commands.show import ago, labels_line, model_rows, styled
+from edgepack.fleet.commands.show import ago, labels_line, model_rows, numbers_line, styled
 from edgepack.fleet.documents.devices import DeviceDetails
 from edgepack.fleet.documents.releases import full_title
 from edgepack.wire.messages import DeviceFacts
@@ -24,6 +24,7 @@ def device_panel(device: DeviceDetails, now: float) -> RenderableType:
         *([("certificate", device.certificate)] if device.certificate else []),
         *(_facts(device.facts) if device.facts else [("facts", "not reported yet")]),
         *(("warning", warning) for warning in device.warnings),
+        *([("dropped", numbers_line(device.dropped))] if device.dropped else []),
     ]
     for name, value in lines:
         head.add_row(name, Text(value))

@@ -49,7 +49,7 @@ def simulate(
         signal.signal(number, lambda *_: stopping.set())
 
     def tell(states: dict[str, int]) -> None:
-        click.echo(show.states_line(states), err=True)
+        click.echo(show.numbers_line(states), err=True)
 
     settings = SimulateSettings(
         count=count,
@@ -60,4 +60,4 @@ def simulate(
         seed=seed,
     )
     states = run(FleetClient(url, data=data), settings, stopping=stopping, for_s=for_s, show=tell)
-    print_result(states, as_json, show.states_line)
+    print_result(states, as_json, show.numbers_line)

@@ -11,29 +11,21 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable
 
-from sqlalchemy.orm import Session
-
 from edgepack.errors import TransferError
 from edgepack.fleet.controller.inbox import Inbox, Incoming
+from edgepack.fleet.controller.intake import Batch, Intake
 from edgepack.fleet.database import devices, records
 from edgepack.fleet.database.devices import Publication
-from edgepack.fleet.database.enrolment import enroll
-from edgepack.fleet.database.schema import DeviceRow
 from edgepack.fleet.database.store import DatabaseAwayError, Store
 from edgepack.fleet.depot.depot import Depot
-from edgepack.fleet.rollouts import execution, membership
-from edgepack.wire import messages, topics
+from edgepack.fleet.rollouts import execution
+from edgepack.wire import topics
 
 log = logging.getLogger(__name__)
 
-MAX_STRANGERS = 20_000
-"""Devices that are not enrolled and are named in the log, once each."""
 STEP_S = 0.5
 """How often rollouts are looked at, at least."""
 FORGET_S = 3600.0
-MAX_WARNINGS = 5
-"""Malformed messages of one batch that are logged; all of them are counted."""
-AUTO_GROUP = "auto"
 
 
 class Controller:
@@ -63,8 +55,7 @@ class Controller:
         self._inbox = inbox
         self._publish = publish
         self._depot = depot
-        self._auto_enroll = auto_enroll
-        self._strangers: set[str] = set()
+        self._intake = Intake(auto_enroll=auto_enroll)
         self._stopping = threading.Event()
         self._stepped_at = self._forgot_at = 0.0
         self._batch: list[Incoming] = []
@@ -137,73 +128,22 @@ class Controller:
             raise
         except Exception:  # whatever a device sent, the controller goes on
             self._inbox.counters["broken"] += 1
-            log.exception("topic=%s message dropped", message.topic[:200])
+            log.exception("device=%s %s dropped", message.device, message.kind)
 
-    def _handle(self, batch: list[Incoming]) -> None:
-        if not batch:
+    def _handle(self, messages: list[Incoming]) -> None:
+        if not messages:
             return
         counters: Counter[str] = Counter()
-        needs: list[tuple[str, messages.Need]] = []
-        publications: list[Publication] = []
-        now = time.time()
         with self._store.transaction() as session:
-            for message in batch:
+            batch = Batch(session=session, now=time.time())
+            for message in messages:
                 try:
-                    kind = self._handle_one(session, message, now, needs, publications)
+                    counters[self._intake.take(batch, message)] += 1
                 except TransferError as error:
-                    kind = "malformed"
-                    if counters[kind] < MAX_WARNINGS:
-                        log.warning(
-                            "topic=%s dropped because=%s", message.topic[:200], error.problem
-                        )
-                counters[kind] += 1
+                    counters["malformed"] += 1
+                    reason = f"malformed {message.kind}"
+                    self._inbox.quotas.note_dropped(message.device, reason, error.problem)
         self._inbox.counters.update(counters)
-        self.publish(publications)
-        for device, need in needs:
+        self.publish(batch.publications)
+        for device, need in batch.needs:
             self._depot.take(device, need)
-
-    def _handle_one(
-        self,
-        session: Session,
-        message: Incoming,
-        now: float,
-        needs: list[tuple[str, messages.Need]],
-        publications: list[Publication],
-    ) -> str:
-        parsed = topics.parse_up(message.topic, self._tenant)
-        if parsed is None:
-            raise TransferError("no topic that devices write")
-        device, kind = parsed
-        row = session.get(DeviceRow, device)
-        if row is None:
-            if not self._auto_enroll or kind != "reported":
-                return self._ignore(device)
-            messages.decode(message.payload, messages.Reported)
-            row = enroll(session, device=device, group=AUTO_GROUP, now=now)
-            publications += membership.join(session, row, now)
-        if kind == "reported":
-            reported = messages.decode(message.payload, messages.Reported)
-            is_first = row.reported is None
-            if devices.note_report(session, row, reported, now) == "stale":
-                return "stale"
-            if reported.online:
-                if is_first:  # now its facts are known, which a rollout may be for
-                    publications += membership.join(session, row, now)
-                execution.note_report(session, row, reported, now)
-                if (publication := devices.answer(row, now)) is not None:
-                    publications.append(publication)
-        elif kind == "need":
-            needs.append((device, messages.decode(message.payload, messages.Need)))
-        elif kind == "telemetry":
-            telemetry = messages.decode(message.payload, messages.Telemetry)
-            records.add_telemetry(session, row, telemetry, now)
-        else:
-            event = messages.decode(message.payload, messages.Event)
-            records.add_device_event(session, device, event, now)
-        return kind
-
-    def _ignore(self, device: str) -> str:
-        if device not in self._strangers and len(self._strangers) < MAX_STRANGERS:
-            self._strangers.add(device)
-            log.warning("device=%s ignored because=it is not enrolled", device)
-        return "not_enrolled"

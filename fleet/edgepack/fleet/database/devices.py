@@ -1,7 +1,7 @@
 """Devices in the database: taking down what they say of themselves, and telling it."""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Literal
 
 import msgspec
@@ -11,6 +11,8 @@ from sqlalchemy.orm import Session
 from edgepack.errors import FleetError, TransferError
 from edgepack.fleet.database.schema import DeviceRow
 from edgepack.wire.messages import (
+    MAX_SEQUENCE,
+    MAX_STEP,
     BundleRef,
     Desired,
     ModelOrder,
@@ -21,7 +23,6 @@ from edgepack.wire.messages import (
 
 log = logging.getLogger(__name__)
 
-MAX_SEQUENCE = 2**53
 ANSWER_AGAIN_AFTER_S = 10.0
 """A device that keeps reporting an older sequence is told again so often at most."""
 
@@ -38,23 +39,19 @@ class Publication(msgspec.Struct, frozen=True, kw_only=True):
     payload: bytes
 
 
-def note_report(
-    session: Session, row: DeviceRow, reported: Reported, now: float
-) -> Literal["new", "stale"]:
+def note_report(row: DeviceRow, reported: Reported, now: float) -> Literal["new", "stale"]:
     """Takes down a report, unless a newer one of the same process is there already.
 
     A last will only marks the device offline: what it said before stays known. The will of an
     older process, delivered after a newer one reported, says nothing.
 
     Raises:
-        TransferError: The sequence is no number that a controller gave.
+        TransferError: A sequence is no number that a controller gave.
     """
-    said = (reported.sequence, *(model.sequence for model in reported.models.values()))
-    for sequence in said:
-        if not 0 <= sequence <= MAX_SEQUENCE:
+    highest = min(MAX_SEQUENCE, row.desired_sequence + MAX_STEP)
+    for sequence in _heard(reported):
+        if not 0 <= sequence <= highest:
             raise TransferError(f"reported sequence {sequence} was never given")
-    if not 0 <= reported.count <= MAX_SEQUENCE:
-        raise TransferError(f"reported count {reported.count} is none")
     if not reported.online:
         if reported.boot and row.boot and reported.boot != row.boot:
             return "stale"
@@ -76,21 +73,16 @@ def note_report(
 
 
 def answer(row: DeviceRow, now: float) -> Publication | None:
-    """What to tell a device that did not hear the newest word; None when it did."""
+    """What to tell a device that did not hear the newest word; None when it did.
+
+    It says nothing new: see `edgepack.fleet.rollouts.offers.overtake` for a device that has heard
+    more than this database ever said.
+    """
     desired = wanted(row)
     if desired is None or row.reported_sequence == row.desired_sequence:
         return None
     if now - row.desired_sent_at < ANSWER_AGAIN_AFTER_S:
         return None
-    if row.reported_sequence > row.desired_sequence:
-        # It heard a sequence that this database does not know of (it was restored from an older
-        # copy): speak above it, or the device would not listen.
-        sequence = next_sequence(row)
-        models = {
-            name: msgspec.structs.replace(order, sequence=sequence)
-            for name, order in desired.models.items()
-        }
-        return _publish(row, Desired(sequence=sequence, models=models), now)
     row.desired_sent_at = now
     return Publication(device=row.id, payload=encode(desired))
 
@@ -109,6 +101,12 @@ def tell_nothing(row: DeviceRow, name: str, now: float) -> Publication:
     return _publish(row, Desired(sequence=next_sequence(row), models=models), now)
 
 
+def tell_again(row: DeviceRow, models: Mapping[str, ModelOrder], now: float) -> Publication:
+    """Says all that is wanted of a device once more, as the newest word."""
+    sequence = max(next_sequence(row), *(order.sequence for order in models.values()))
+    return _publish(row, Desired(sequence=sequence, models=dict(models)), now)
+
+
 def _publish(row: DeviceRow, desired: Desired, now: float) -> Publication:
     payload = encode(desired)
     row.desired = payload.decode()
@@ -124,9 +122,19 @@ def wanted(row: DeviceRow) -> Desired | None:
 
 def next_sequence(row: DeviceRow) -> int:
     """Above all that the device was told, heard or acted on."""
+    return max(row.desired_sequence, highest_heard(row)) + 1
+
+
+def highest_heard(row: DeviceRow) -> int:
+    """The highest sequence that the device has heard or acted on, as it last said; 0 for none."""
     reported = last_report(row)
-    acted = [model.sequence for model in reported.models.values()] if reported else []
-    return max(row.desired_sequence, row.reported_sequence, *acted, 0) + 1
+    return max(_heard(reported), default=0) if reported else 0
+
+
+def _heard(reported: Reported) -> Iterator[int]:
+    yield reported.sequence
+    for model in reported.models.values():
+        yield from (model.sequence, model.acted_sequence)
 
 
 def all_unsettled(session: Session) -> tuple[Publication, ...]:

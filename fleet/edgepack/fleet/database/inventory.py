@@ -21,6 +21,9 @@ from edgepack.fleet.documents.devices import (
 from edgepack.text import natural_order
 from edgepack.wire.messages import ModelOrder, ReportedModel, RunModel
 
+MAX_WARNINGS, MAX_TEXT = 20, 2000
+"""Warnings of a device that are shown, and how much of each."""
+
 
 def list_devices(session: Session, group: str = "", where: str = "") -> tuple[DeviceView, ...]:
     """All devices, or those of a group, or those that an expression means, by id.
@@ -85,7 +88,6 @@ def show_device(session: Session, device: str) -> DeviceDetails:
         enrolled_at=row.enrolled_at,
         certificate=row.certificate,
         facts=reported.facts if reported else None,
-        warnings=reported.warnings if reported else (),
         rollouts=tuple(
             DevicePart(
                 rollout=f"r{part.rollout}",
@@ -113,6 +115,9 @@ def _view(row: DeviceRow) -> DeviceView:
             _view_model(name, said.get(name), orders.get(name), simulated_providers(reported))
             for name in sorted(said.keys() | orders.keys())
         ),
+        warnings=tuple(text[:MAX_TEXT] for text in reported.warnings[:MAX_WARNINGS])
+        if reported
+        else (),
     )
 
 

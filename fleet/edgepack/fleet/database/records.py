@@ -4,10 +4,9 @@ from collections import defaultdict
 from typing import NamedTuple
 
 import msgspec
-from sqlalchemy import delete, select
+from sqlalchemy import delete, func, select
 from sqlalchemy.orm import Session
 
-from edgepack.errors import TransferError
 from edgepack.fleet.database.devices import last_report, simulated_providers
 from edgepack.fleet.database.schema import (
     AssignmentRow,
@@ -24,7 +23,8 @@ from edgepack.wire.messages import Event, Histogram, Telemetry
 KEEP_S = 30 * 24 * 3600.0
 """Events and windows older than this are forgotten."""
 MAX_TEXT = 2000
-MAX_COUNT = 2**53
+MAX_EVENTS = 5000
+"""Events of one device that are kept; the oldest go first."""
 
 
 def add_device_event(session: Session, device: str, event: Event, now: float) -> None:
@@ -35,11 +35,11 @@ def add_device_event(session: Session, device: str, event: Event, now: float) ->
             received_at=now,
             device=device,
             kind=event.kind,
-            bundle=event.bundle[:MAX_TEXT],
-            from_state=event.from_state[:MAX_TEXT],
-            to_state=event.to_state[:MAX_TEXT],
+            bundle=event.bundle,
+            from_state=event.from_state,
+            to_state=event.to_state,
             because=event.because[:MAX_TEXT],
-            rollout=event.rollout[:MAX_TEXT],
+            rollout=event.rollout,
         )
     )
 
@@ -98,8 +98,6 @@ def add_telemetry(session: Session, device: DeviceRow, telemetry: Telemetry, now
         TransferError: The histogram contradicts itself.
     """
     check(telemetry.latency)
-    if not 0 <= telemetry.failures <= MAX_COUNT:
-        raise TransferError(f"telemetry counts {telemetry.failures} failures")
     row = session.scalar(
         select(TelemetryRow).where(
             TelemetryRow.device == device.id,
@@ -169,6 +167,13 @@ def _latency_view(kind: _Kind, rows: list[TelemetryRow]) -> LatencyView:
 
 
 def forget_old(session: Session, now: float) -> None:
-    """Removes what is older than `KEEP_S`."""
+    """Removes what is older than `KEEP_S`, and of a device's events those beyond `MAX_EVENTS`."""
     session.execute(delete(EventRow).where(EventRow.received_at < now - KEEP_S))
     session.execute(delete(TelemetryRow).where(TelemetryRow.received_at < now - KEEP_S))
+    counts = select(EventRow.device).where(EventRow.device != "").group_by(EventRow.device)
+    for device in session.scalars(counts.having(func.count() > MAX_EVENTS)).all():
+        own = select(EventRow.id).where(EventRow.device == device).order_by(EventRow.id.desc())
+        oldest_kept = session.scalar(own.offset(MAX_EVENTS - 1).limit(1))
+        session.execute(
+            delete(EventRow).where(EventRow.device == device, EventRow.id < oldest_kept)
+        )

@@ -17,10 +17,11 @@ import msgspec
 
 from edgepack.errors import EdgepackError
 from edgepack.fleet.depot.pace import Pace, wait_before
-from edgepack.fleet.depot.plan import Lack, Pass, plan_pass, read_missing
+from edgepack.fleet.depot.plan import Lack, Pass, plan_pass
 from edgepack.fleet.releases.folder import Blob, ReleaseFolder, read_chunks
 from edgepack.wire import topics
 from edgepack.wire.messages import Need
+from edgepack.wire.need_bitmap import read_missing
 
 log = logging.getLogger(__name__)
 
@@ -113,7 +114,7 @@ class Depot:
 
     def _note(self, request: _Request) -> None:
         need = request.need
-        self.pace = self.pace.heard(need.received, need.lost)
+        self.pace = self.pace.heard(request.device, need.received, need.lost)
         try:
             blobs = self._releases.blobs(need.digest)
             for wanted in need.files:
@@ -121,7 +122,7 @@ class Depot:
                 if blob is None:
                     self.counters["needs_unknown_file"] += 1
                     continue
-                chunks = read_missing(wanted, blob.chunk_count)
+                chunks = frozenset(read_missing(wanted, blob.chunk_count))
                 file = self._files.setdefault(wanted.sha256, _File(blob))
                 file.lacks[request.device] = Lack(
                     device=request.device, chunks=chunks, said_at=request.said_at

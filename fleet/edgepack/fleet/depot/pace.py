@@ -1,5 +1,7 @@
 """How fast the depot sends, from what devices say they received and lost."""
 
+from statistics import median_high
+
 import msgspec
 
 FIRST_STREAM, LEAST_STREAM, MOST_STREAM = 8e6, 256e3, 200e6
@@ -16,27 +18,28 @@ class Pace(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         stream_bytes_per_s: What one device can follow.
         egress_bytes_per_s: What the broker can send on to all devices together.
-        received: Chunks that devices said came.
-        lost: Chunks that devices awaited in vain.
+        losses: By device: 0..1, the share of what it awaited that it said did not come.
     """
 
     stream_bytes_per_s: float = FIRST_STREAM
     egress_bytes_per_s: float = FIRST_EGRESS
-    received: int = 0
-    lost: int = 0
+    losses: dict[str, float] = {}
 
-    def heard(self, received: int, lost: int) -> "Pace":
-        """The pace after one device's report."""
-        return msgspec.structs.replace(
-            self, received=self.received + max(0, received), lost=self.lost + max(0, lost)
-        )
+    def heard(self, device: str, received: int, lost: int) -> "Pace":
+        """The pace after one device's report; the newest one of each device counts."""
+        if received + lost <= 0:
+            return self
+        losses = self.losses | {device: lost / (received + lost)}
+        return msgspec.structs.replace(self, losses=losses)
 
     def adjusted(self) -> "Pace":
-        """The pace of the next pass: slower by what was lost, faster when nothing was."""
-        total = self.received + self.lost
-        if total == 0:
+        """The pace of the next pass: slower by what was lost, faster when nothing was.
+
+        The device in the middle decides: one that says it lost everything slows no other down.
+        """
+        if not self.losses:
             return self
-        loss = self.lost / total
+        loss = median_high(self.losses.values())
         factor = max(SLOWEST_STEP, 1 - loss) if loss > TOLERATED_LOSS else FASTER
         stream, egress = self.stream_bytes_per_s * factor, self.egress_bytes_per_s * factor
         return Pace(

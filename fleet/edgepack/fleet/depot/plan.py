@@ -5,14 +5,10 @@ that one device lacks goes to that device alone. So a pass costs at most the siz
 for the broadcast, however many devices listen.
 """
 
-import zlib
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
 import msgspec
-
-from edgepack.errors import TransferError
-from edgepack.wire.messages import NeedFile
 
 BROADCAST_AT = 2
 """From so many devices on a chunk is broadcast."""
@@ -37,46 +33,6 @@ class Pass(msgspec.Struct, frozen=True, kw_only=True):
 
     broadcast: tuple[int, ...]
     repairs: dict[str, tuple[int, ...]]
-
-
-def read_missing(need: NeedFile, chunk_count: int) -> frozenset[int]:
-    """Unpacks the bitmap of a need.
-
-    Args:
-        need: As the device sent it.
-        chunk_count: Chunks that the file really has.
-
-    Raises:
-        TransferError: The device counts other chunks, or the bitmap is no zlib stream or has
-            another length.
-    """
-    if need.chunk_count != chunk_count:
-        raise TransferError(
-            f"need counts {need.chunk_count} chunks of a file that has {chunk_count}",
-            found_in=need.sha256,
-        )
-    length = (chunk_count + 7) // 8
-    reader = zlib.decompressobj()
-    try:
-        bitmap = reader.decompress(need.missing, length + 1)
-    except zlib.error as error:
-        raise TransferError(
-            f"need has no readable bitmap: {error}", found_in=need.sha256
-        ) from error
-    if len(bitmap) != length:
-        raise TransferError(
-            f"need's bitmap is not the {length} bytes that {chunk_count} chunks take",
-            found_in=need.sha256,
-        )
-    return frozenset(i for i in range(chunk_count) if bitmap[i // 8] >> (i % 8) & 1)
-
-
-def pack_missing(missing: frozenset[int], chunk_count: int) -> bytes:
-    """Packs chunk indices as the bitmap of a need."""
-    bitmap = bytearray((chunk_count + 7) // 8)
-    for index in missing:
-        bitmap[index // 8] |= 1 << (index % 8)
-    return zlib.compress(bytes(bitmap), 6)
 
 
 def plan_pass(lacks: Sequence[Lack], sent_at: Mapping[int, float], grace_s: float) -> Pass:

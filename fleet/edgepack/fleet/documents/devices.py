@@ -104,6 +104,7 @@ class DeviceView(msgspec.Struct, frozen=True, kw_only=True):
         hardware_class: What like devices have in common, as it said; "" before its first report.
         labels: What people call it by, by key.
         models: Its models, by name: those it reports, and those it was told of.
+        warnings: What is wrong with it and needs a person, as it said.
     """
 
     device: str
@@ -113,6 +114,7 @@ class DeviceView(msgspec.Struct, frozen=True, kw_only=True):
     hardware_class: str
     labels: dict[str, str] = {}
     models: tuple[ModelView, ...] = ()
+    warnings: tuple[str, ...] = ()
 
 
 class DevicePart(msgspec.Struct, frozen=True, kw_only=True):
@@ -138,15 +140,15 @@ class DeviceDetails(DeviceView, frozen=True, kw_only=True):
         enrolled_at: When it was enrolled, seconds since the epoch (UTC).
         certificate: Serial number of its certificate, hex; "" when it has none.
         facts: What it is, as it said; None before its first report.
-        warnings: What is wrong with it and needs a person, as it said.
         rollouts: Its part in each rollout, the newest first.
+        dropped: Messages of it that were dropped since the fleet serves, by reason.
     """
 
     enrolled_at: float
     certificate: str
     facts: DeviceFacts | None
-    warnings: tuple[str, ...]
     rollouts: tuple[DevicePart, ...]
+    dropped: dict[str, int] = {}
 
 
 class GroupView(msgspec.Struct, frozen=True, kw_only=True):

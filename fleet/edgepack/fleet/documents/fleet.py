@@ -12,6 +12,7 @@ class FleetInfo(msgspec.Struct, frozen=True, kw_only=True):
         broker_is_tls: Whether devices need certificates.
         devices, online: Enrolled devices, and those that are connected.
         counters: Messages by what became of them.
+        dropped: Messages that were dropped of the devices of which most were, by device.
         sent_bytes: Chunk bytes the depot sent by `broadcast` and `repair`.
         pace_bytes_per_s: The depot's current rate to a single device.
     """
@@ -25,6 +26,7 @@ class FleetInfo(msgspec.Struct, frozen=True, kw_only=True):
     counters: dict[str, int]
     sent_bytes: dict[str, int]
     pace_bytes_per_s: float
+    dropped: dict[str, int] = {}
 
 
 class EventView(msgspec.Struct, frozen=True, kw_only=True):

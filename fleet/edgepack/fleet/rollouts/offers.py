@@ -1,13 +1,19 @@
 """What a device is told when a rollout offers it a release, and when it takes that back."""
 
+import logging
+
 import msgspec
+from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from edgepack.bundle.manifest import MANIFEST_FILE, SIGNATURE_FILE
 from edgepack.fleet.database import devices
 from edgepack.fleet.database.devices import Publication
 from edgepack.fleet.database.schema import AssignmentRow, DeviceRow, ReleaseRow, RolloutRow
+from edgepack.fleet.rollouts.rules import UNDECIDED
 from edgepack.wire.messages import FileRef, RunModel
+
+log = logging.getLogger(__name__)
 
 
 def name_of(number: int) -> str:
@@ -44,6 +50,33 @@ def send_back(session: Session, rollout: RolloutRow, row: AssignmentRow, now: fl
     sequence = devices.next_sequence(device)
     order = _order(rollout, before, sequence, now)
     return devices.tell(device, before.name, msgspec.structs.replace(order, rollback=True), now)
+
+
+def overtake(session: Session, row: DeviceRow, now: float) -> Publication | None:
+    """Speaks above what a device has heard and this database never said; None when it heard none.
+
+    So it is once a database was restored from an older copy: the device would not listen to what is
+    said under lower numbers. What its open rollouts want of it is said again, each under a number
+    of its own; what was decided stays as it is, since the device may be further by now.
+    """
+    desired = devices.wanted(row)
+    if desired is None or devices.highest_heard(row) <= row.desired_sequence:
+        return None
+    open_parts = session.scalars(
+        select(AssignmentRow).where(
+            AssignmentRow.device == row.id, AssignmentRow.state.in_((*UNDECIDED, "SILENT"))
+        )
+    )
+    parts = {part.sequence: part for part in open_parts}
+    models = dict(desired.models)
+    sequence = devices.next_sequence(row)
+    for name, order in desired.models.items():
+        if (part := parts.get(order.sequence)) is not None:
+            part.sequence = sequence
+            models[name] = msgspec.structs.replace(order, sequence=sequence)
+            sequence += 1
+    log.warning("device=%s has heard more than was said because=the database is older", row.id)
+    return devices.tell_again(row, models, now)
 
 
 def _order(rollout: RolloutRow, release: ReleaseRow, sequence: int, now: float) -> RunModel:

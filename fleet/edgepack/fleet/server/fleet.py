@@ -75,6 +75,7 @@ class Fleet(msgspec.Struct, frozen=True, kw_only=True):
             counters=dict(self.inbox.counters + self.depot.counters),
             sent_bytes=dict(self.depot.sent_bytes),
             pace_bytes_per_s=self.depot.pace.bytes_per_s(1),
+            dropped=self.inbox.quotas.most_dropped(),
         )
 
     def devices(self, group: str, where: str) -> tuple[DeviceView, ...]:
@@ -144,7 +145,8 @@ class Fleet(msgspec.Struct, frozen=True, kw_only=True):
             FleetError: No device of that id is enrolled.
         """
         with self.store.reading() as session:
-            return inventory.show_device(session, device)
+            found = inventory.show_device(session, device)
+        return msgspec.structs.replace(found, dropped=self.inbox.quotas.dropped(device))
 
     def enroll(self, request: EnrollRequest) -> Enrollment:
         """Takes a device in and says what it needs to know.

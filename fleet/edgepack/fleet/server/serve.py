@@ -106,7 +106,7 @@ def _assemble(settings: ServeSettings, stack: ExitStack) -> tuple[Fleet, str]:
     stack.callback(store.close)
     releases = ReleaseFolder(folder.releases)
     access = _broker(settings, folder, stack)
-    inbox = Inbox()
+    inbox = Inbox(settings.tenant)
     link = Link(
         access,
         client_id=CONTROLLER,

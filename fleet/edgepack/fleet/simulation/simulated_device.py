@@ -20,6 +20,7 @@ from edgepack.wire.messages import (
     decode,
     encode,
 )
+from edgepack.wire.router import Router
 
 HARDWARE = (("sim-arm-a76", 9.0), ("sim-x86-vnni", 4.0), ("sim-hexagon-v73", 1.5))
 """Hardware classes and their median latency, ms."""
@@ -50,6 +51,13 @@ class SimulatedDevice:
     ) -> None:
         self.device = device
         self._tenant = tenant
+        self._router: Router[Callable[[str, bytes], None]] = Router(
+            {
+                topics.desired(tenant, device): self._take_desired,
+                topics.broadcast(tenant, topics.FILE): self._take_chunk,
+                topics.repair(tenant, device, topics.FILE): self._take_chunk,
+            }
+        )
         self._port = port
         self._rng = rng
         self._fail_rate, self._silent_rate = fail_rate, silent_rate
@@ -81,12 +89,9 @@ class SimulatedDevice:
 
     def received(self, topic: str, payload: bytes) -> None:
         """Takes a message; one that makes no sense is dropped."""
-        if topic == topics.desired(self._tenant, self.device):
-            if payload:
-                self._take_desired(decode(payload, Desired))
-            return
-        for model in tuple(self._models.values()):
-            model.received(topic, payload)
+        if (found := self._router.find(topic)) is not None:
+            take, sha256 = found
+            take(sha256, payload)
 
     def tick(self) -> None:
         """Does what time has come for."""
@@ -99,7 +104,14 @@ class SimulatedDevice:
                 model.tell_latency()
             self._report_at = now + report_due_s(self.device, is_news=False)
 
-    def _take_desired(self, desired: Desired) -> None:
+    def _take_chunk(self, sha256: str, payload: bytes) -> None:
+        for model in tuple(self._models.values()):
+            model.received(sha256, payload)
+
+    def _take_desired(self, _: str, payload: bytes) -> None:
+        if not payload:
+            return
+        desired = decode(payload, Desired)
         heard = [
             self._open(name).take(order)
             for name, order in desired.models.items()

@@ -107,10 +107,10 @@ class SimulatedModel:
             self._transfer.start(order)
         return "taken"
 
-    def received(self, topic: str, payload: bytes) -> None:
+    def received(self, sha256: str, payload: bytes) -> None:
         """Takes a chunk that came, if it is one of this model's."""
         try:
-            is_complete = self._transfer.take(topic, payload)
+            is_complete = self._transfer.take(sha256, payload)
         except EdgepackError as error:
             self._become("REJECTED", error.problem)
             return

@@ -13,10 +13,10 @@ from functools import lru_cache
 from edgepack.bundle.chunks import chunk_digests, fixed_chunks
 from edgepack.bundle.manifest import GOLDEN_FILE, HOOKS_FOLDER, Manifest, decode_manifest
 from edgepack.errors import EdgepackError
-from edgepack.fleet.depot.plan import pack_missing
 from edgepack.fleet.simulation.port import Port
 from edgepack.wire import topics
-from edgepack.wire.messages import FileRef, Need, NeedFile, RunModel, encode
+from edgepack.wire.messages import FileRef, Need, RunModel, encode
+from edgepack.wire.need_bitmap import pack_missing
 
 ASK_AGAIN_S = 1.0
 """So long without a chunk, a device asks for what is missing; doubled by jitter at most."""
@@ -94,8 +94,8 @@ class SimulatedTransfer:
             self._need()
             self._ask_soon(2 * ASK_AGAIN_S)
 
-    def take(self, topic: str, payload: bytes) -> bool:
-        """Takes a chunk; one that nobody asked for is dropped.
+    def take(self, sha256: str, payload: bytes) -> bool:
+        """Takes a chunk of a file; one that nobody asked for is dropped.
 
         Returns:
             Whether the bundle is complete with it.
@@ -103,8 +103,7 @@ class SimulatedTransfer:
         Raises:
             EdgepackError: It completes a manifest that cannot be read; nothing is wanted any more.
         """
-        sha256 = topics.parse_chunk(topic, self._tenant, self._device)
-        file = self._files.get(sha256) if sha256 else None
+        file = self._files.get(sha256)
         if file is None or len(payload) <= 4:
             return False
         index, content = struct.unpack(">I", payload[:4])[0], payload[4:]
@@ -178,12 +177,7 @@ class SimulatedTransfer:
             return
         self._round += 1
         files = tuple(
-            NeedFile(
-                sha256=file.sha256,
-                chunk_count=file.count,
-                missing=pack_missing(frozenset(file.missing), file.count),
-            )
-            for file in self._files.values()
+            pack_missing(file.sha256, file.missing, file.count) for file in self._files.values()
         )
         need = Need(
             digest=self._order.bundle.digest,

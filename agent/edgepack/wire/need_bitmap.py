@@ -1,0 +1,53 @@
+"""The bitmap in which a need says what chunks of a file are missing: packed and read here alone."""
+
+import zlib
+from collections.abc import Iterable
+
+from edgepack.errors import TransferError
+from edgepack.wire.messages import NeedFile
+
+
+def pack_missing(sha256: str, chunks: Iterable[int], chunk_count: int) -> NeedFile:
+    """Says which chunks of a file are missing.
+
+    Args:
+        sha256: The file.
+        chunks: Indices of those that are missing.
+        chunk_count: All that the file has.
+    """
+    bitmap = bytearray((chunk_count + 7) // 8)
+    for index in chunks:
+        bitmap[index // 8] |= 1 << (index % 8)
+    return NeedFile(sha256=sha256, chunk_count=chunk_count, missing=zlib.compress(bytes(bitmap), 9))
+
+
+def read_missing(need: NeedFile, chunk_count: int) -> tuple[int, ...]:
+    """The indices of the chunks that a need says are missing, ascending.
+
+    Args:
+        need: As it came.
+        chunk_count: Chunks that the file really has.
+
+    Raises:
+        TransferError: It counts other chunks, or its bitmap is no zlib stream or has another
+            length.
+    """
+    if need.chunk_count != chunk_count:
+        raise TransferError(
+            f"need counts {need.chunk_count} chunks of a file that has {chunk_count}",
+            found_in=need.sha256,
+        )
+    length = (chunk_count + 7) // 8
+    reader = zlib.decompressobj()
+    try:
+        bitmap = reader.decompress(need.missing, length + 1)
+    except zlib.error as error:
+        raise TransferError(
+            f"need has no readable bitmap: {error}", found_in=need.sha256
+        ) from error
+    if len(bitmap) != length:
+        raise TransferError(
+            f"need's bitmap is not the {length} bytes that {chunk_count} chunks take",
+            found_in=need.sha256,
+        )
+    return tuple(i for i in range(chunk_count) if bitmap[i // 8] >> (i % 8) & 1)

@@ -1,0 +1,94 @@
+"""How much each device may say, so that one that says too much takes nothing from the others."""
+
+import logging
+import threading
+from collections import Counter, OrderedDict
+from typing import NamedTuple
+
+from edgepack.wire.topics import UpKind
+
+log = logging.getLogger(__name__)
+
+MAX_DEVICES = 100_000
+"""Devices that are remembered; those that were quiet for longest go first."""
+MAX_NAMED = 5
+
+
+class Quota(NamedTuple):
+    """Messages of one kind that a device may send: so many at once, and so many a second."""
+
+    burst: float
+    per_s: float
+
+
+QUOTAS: dict[UpKind, Quota] = {
+    # An update of one model takes about 20 reports and 15 events, and as many needs as passes.
+    "reported": Quota(600, 2),
+    "need": Quota(600, 5),
+    # A window every 30 s for each model; those of an hour without a broker come at once.
+    "telemetry": Quota(600, 1),
+    "event": Quota(500, 0.1),
+}
+
+
+class _Device:
+    """What one device has left, and what was dropped of it."""
+
+    def __init__(self) -> None:
+        self.left: dict[UpKind, tuple[float, float]] = {}
+        self.dropped: Counter[str] = Counter()
+
+
+class Quotas:
+    """Counts what devices say and what of it is dropped; may be asked from any thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._devices: OrderedDict[str, _Device] = OrderedDict()
+
+    def admits(self, device: str, kind: UpKind, now: float) -> bool:
+        """Whether a device may say this, too.
+
+        Args:
+            device: Its id.
+            kind: What it says.
+            now: Monotonic clock, seconds.
+        """
+        quota = QUOTAS[kind]
+        with self._lock:
+            known = self._known(device)
+            left, at = known.left.get(kind, (quota.burst, now))
+            left = min(quota.burst, left + (now - at) * quota.per_s)
+            known.left[kind] = (max(0.0, left - 1), now)
+        if left < 1:
+            self.note_dropped(device, f"{kind} over its quota", f"{quota.burst:g} at once")
+        return left >= 1
+
+    def note_dropped(self, device: str, reason: str, detail: str) -> None:
+        """Counts a message of a device, and says so: the first time, the tenth, the hundredth …"""
+        with self._lock:
+            dropped = self._known(device).dropped
+            dropped[reason] += 1
+            count = dropped[reason]
+        if count == 10 ** (len(str(count)) - 1):
+            log.warning("device=%s dropped=%s count=%d because=%s", device, reason, count, detail)
+
+    def dropped(self, device: str) -> dict[str, int]:
+        """Messages of a device that were dropped, by reason."""
+        with self._lock:
+            known = self._devices.get(device)
+            return dict(known.dropped) if known else {}
+
+    def most_dropped(self) -> dict[str, int]:
+        """Devices of which most messages were dropped, with their number; the most first."""
+        with self._lock:
+            counts = {name: known.dropped.total() for name, known in self._devices.items()}
+        named = sorted((name for name in counts if counts[name]), key=lambda name: -counts[name])
+        return {name: counts[name] for name in named[:MAX_NAMED]}
+
+    def _known(self, device: str) -> _Device:
+        known = self._devices.setdefault(device, _Device())
+        self._devices.move_to_end(device)
+        if len(self._devices) > MAX_DEVICES:
+            self._devices.popitem(last=False)
+        return known

@@ -1,0 +1,81 @@
+"""A database restored from an older copy knows less than the devices have heard: they go on."""
+
+import sqlite3
+from pathlib import Path
+
+from tests.unit.fleet.world import NEW, OLD, World, says
+
+
+def restored(world: World, copy: Path) -> World:
+    """A new controller on the copy."""
+    world.store.close()
+    for left in copy.parent.glob("fleet.db*"):
+        left.unlink()
+    sqlite3.connect(copy).backup(sqlite3.connect(copy.parent / "fleet.db"))
+    return World(copy.parent)
+
+
+def copied(world: World, folder: Path) -> Path:
+    world.store.close()
+    copy = folder / "copy.db"
+    sqlite3.connect(folder / "fleet.db").backup(sqlite3.connect(copy))
+    return copy
+
+
+def test_what_is_said_before_the_device_reports_is_said_again_above_what_it_acted_on(
+    tmp_path: Path,
+) -> None:
+    world = World(tmp_path)
+    world.enroll("a")
+    copy = copied(world, tmp_path)
+    world = restored(world, copy)
+    name = world.start()
+    world.look()
+    assert [order.sequence for order in world.orders("a")] == [1]
+    # It has restarted since: all that it knows of earlier orders is what it acted on.
+    world.hear("a", says("COMMITTED", 0, acted=41, active=OLD))
+    assert [order.sequence for order in world.orders("a")] == [1, 42]
+    assert world.told("a")[-1].sequence == 42
+    world.hear("a", says("COMMITTED", 42, acted=42, count=2, active=NEW))
+    assert world.view(name).state == "FINISHED"
+    assert len(world.orders("a")) == 2, "once is enough"
+    world.store.close()
+
+
+def test_what_was_decided_is_not_said_again_and_nothing_is_lowered(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    world.enroll("a")
+    world.start(OLD)
+    world.look()
+    world.hear("a", says("COMMITTED", 1, acted=1, active=OLD))
+    world.look()
+    copy = copied(world, tmp_path)
+    world = restored(world, copy)
+    # Since the copy was made release 2 came, of which this database knows nothing.
+    world.hear("a", says("COMMITTED", 7, acted=7, count=2, active=NEW, previous=OLD))
+    assert [order.sequence for order in world.orders("a")] == [1], "the old order, as it was"
+    assert world.told("a")[-1].sequence == 8
+    reported = says("COMMITTED", 7, acted=7, count=3, active=NEW, previous=OLD)
+    world.hear("a", reported)
+    assert len(world.told("a")) == 1
+    world.store.close()
+
+
+def test_a_release_that_was_installed_on_the_device_is_left_alone(world: World) -> None:
+    world.enroll("a")
+    world.start(OLD)
+    world.look()
+    world.hear("a", says("COMMITTED", 1, acted=1, active=OLD))
+    world.hear("a", says("COMMITTED", 0, acted=1, count=2, active=NEW))
+    told = [desired.sequence for desired in world.told("a")]
+    assert set(told) == {1}, "the same word at most: it says so itself that it has heard none yet"
+
+
+def test_a_sequence_that_no_controller_can_have_given_is_malformed(world: World) -> None:
+    world.enroll("a")
+    for sequence in (-1, 2**32 + 1, 2**53, 10**30):
+        world.hear("a", says("IDLE", 0, acted=sequence))
+    assert world.inbox.counters == {"malformed": 4}
+    world.start()
+    world.look()
+    assert [order.sequence for order in world.orders("a")] == [1]
