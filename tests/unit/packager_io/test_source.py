@@ -231,6 +231,42 @@ def test_infinity_in_a_mask_is_noted_only(tmp_path: Path) -> None:
     assert source.notes == ("Constant 'mask' holds infinite values; no weight of a layer does.",)
 
 
+def _model_of_table(*, masks: bool) -> onnx.ModelProto:
+    """Rows of a table with infinities are looked up and added to scores, before a Softmax or not."""
+    table = np.triu(np.full((8, 8), -np.inf, np.float32), 1)
+    nodes = [
+        helper.make_node("Gather", ["table", "row"], ["looked_up"], name="gather"),
+        helper.make_node("Reshape", ["looked_up", "shape"], ["mask"], name="reshape"),
+        helper.make_node("Add", ["scores", "mask"], ["masked"], name="add"),
+        helper.make_node("Softmax" if masks else "Relu", ["masked"], ["y"], name="last"),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "looked_up",
+        [
+            helper.make_tensor_value_info("scores", onnx.TensorProto.FLOAT, [1, 8]),
+            helper.make_tensor_value_info("row", onnx.TensorProto.INT64, [1]),
+        ],
+        [helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, [1, 8])],
+        [
+            numpy_helper.from_array(table, "table"),
+            numpy_helper.from_array(np.array([1, 8]), "shape"),
+        ],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+def test_infinity_in_a_table_that_masks_scores_is_noted_only(tmp_path: Path) -> None:
+    source = load_source(save(_model_of_table(masks=True), tmp_path / "model.onnx"))
+    expected = "Constant 'table' holds infinite values; they mask what a Softmax reads."
+    assert source.notes == (expected,)
+
+
+def test_infinity_in_a_table_that_anything_else_is_computed_from_is_refused(tmp_path: Path) -> None:
+    error = refusal_of(save(_model_of_table(masks=False), tmp_path / "model.onnx"))
+    assert error.problem == "28 of 64 values of weight 'table' are infinite"
+
+
 def test_a_model_without_inputs_is_refused(tmp_path: Path) -> None:
     node = helper.make_node("RandomNormal", [], ["y"], shape=[1])
     output = helper.make_tensor_value_info("y", TensorProto.FLOAT, [1])

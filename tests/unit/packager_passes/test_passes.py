@@ -250,6 +250,30 @@ def test_a_large_negative_constant_that_is_no_mask_stays(tmp_path: Path) -> None
     assert "stay: the outputs change without them" in result.notes[0]
 
 
+def test_an_infinite_constant_that_is_no_mask_stays_beside_one_that_is(tmp_path: Path) -> None:
+    before = attention(mask_value=-np.inf)
+    before.graph.node.extend(
+        [
+            helper.make_node("Add", ["mixed", "floor"], ["floored"], name="add_floor"),
+            helper.make_node("IsInf", ["floored"], ["where"], name="is_infinite"),
+            helper.make_node("Where", ["where", "mixed", "floored"], ["y"], name="choose"),
+        ]
+    )
+    before.graph.initializer.append(constant("floor", [-np.inf, 0.0, 1.0, 2.0]))
+    before.graph.output[0].name = "y"
+    result = clamp_mask(copy_of(before), ClampMask(), _context(before, tmp_path))
+    least = {
+        tensor.name: numpy_helper.to_array(tensor).min()
+        for tensor in result.model.graph.initializer
+        if tensor.name in ("mask", "floor")
+    }
+    assert least == {"mask": -32.0, "floor": -np.inf}
+    assert result.notes == (
+        "Mask constants (mask) became -32, with which the float outputs stay the same.",
+        "Large negative constants (floor) stay: the outputs change without them.",
+    )
+
+
 def test_all_passes_of_the_shipped_profiles_keep_what_a_model_computes(tmp_path: Path) -> None:
     for name in ("fp32", "cpu", "qnn-htp", "vitisai-xint8"):
         profile = load_profile(name)

@@ -6,14 +6,12 @@ before, .62 after). A score of -64 is as dead after a softmax as one of -3.4e38,
 is enough depends on the model: so the smallest is taken with which the outputs do not change.
 """
 
-from typing import Any
+from collections.abc import Callable, Sequence
 
 import numpy as np
-import numpy.typing as npt
 import onnx
 from onnx import numpy_helper
 
-from edgepack.errors import BuildError
 from edgepack.packager.graph import stored_tensors
 from edgepack.packager.passes.context import PassContext, PassResult
 from edgepack.packager.profiles.pass_settings import ClampMask
@@ -28,6 +26,10 @@ _SAMPLES = 16
 def clamp_mask(model: onnx.ModelProto, settings: ClampMask, context: PassContext) -> PassResult:
     """Replaces constants at or below the threshold, with the outputs measured.
 
+    All together first. Where that changes the outputs, some mean something else than a mask: each
+    is tried by itself then, and those stay as they were, infinite ones too (quantizers leave float
+    what reads them).
+
     Args:
         model: The model; changed in place.
         settings: The threshold, and the values to try in order.
@@ -35,9 +37,6 @@ def clamp_mask(model: onnx.ModelProto, settings: ClampMask, context: PassContext
 
     Returns:
         The model, with a note of what was replaced by what.
-
-    Raises:
-        BuildError: No value keeps the outputs.
     """
     found = _mask_constants(model.graph, settings.threshold)
     if not found:
@@ -46,39 +45,43 @@ def clamp_mask(model: onnx.ModelProto, settings: ClampMask, context: PassContext
     folder = context.work_dir / "clamp_mask"
     folder.mkdir(parents=True, exist_ok=True)
     expected = ModelRunner(model, folder / "before.onnx").run_all(samples)
-    originals: dict[str, npt.NDArray[Any]] = {
-        tensor.name: stored_tensors.values(tensor) for tensor in found
-    }
+
+    def keeps_outputs() -> bool:
+        got = ModelRunner(model, folder / "after.onnx").run_all(samples)
+        return largest_difference(expected, got, samples.meanings) <= _TOLERANCE
+
+    groups = [found]
+    clamped = [_clamp(found, settings, keeps_outputs)]
+    if clamped == [None] and len(found) > 1:
+        groups = [[tensor] for tensor in found]
+        clamped = [_clamp(group, settings, keeps_outputs) for group in groups]
+    names: dict[float | None, list[str]] = {}
+    for group, value in zip(groups, clamped, strict=True):
+        names.setdefault(value, []).extend(tensor.name for tensor in group)
+    return PassResult(model=model, notes=tuple(_describe(*entry) for entry in names.items()))
+
+
+def _clamp(
+    tensors: Sequence[onnx.TensorProto], settings: ClampMask, keeps_outputs: Callable[[], bool]
+) -> float | None:
+    """Replaces what is in some tensors; what they are clamped to, None where they stay."""
+    originals = [stored_tensors.values(tensor) for tensor in tensors]
     for value in settings.values:
-        for tensor in found:
-            array = originals[tensor.name]
+        for tensor, array in zip(tensors, originals, strict=True):
             clamped = np.where(array <= settings.threshold, np.float32(value), array)
             tensor.CopyFrom(numpy_helper.from_array(clamped.astype(array.dtype), tensor.name))
-        got = ModelRunner(model, folder / "after.onnx").run_all(samples)
-        if largest_difference(expected, got, samples.meanings) <= _TOLERANCE:
-            names = ", ".join(sorted(originals))
-            return PassResult(
-                model=model,
-                notes=(
-                    f"Mask constants ({names}) became {value:g}, with which the float "
-                    "outputs stay the same.",
-                ),
-            )
-    for tensor in found:  # they mean something else than a mask: leave them as they were
-        tensor.CopyFrom(numpy_helper.from_array(originals[tensor.name], tensor.name))
-    if not np.isfinite([array.min() for array in originals.values()]).all():
-        raise BuildError(
-            "the model has infinite constants that no finite mask value can replace",
-            found_in=f"pass clamp_mask, {', '.join(sorted(originals))}",
-            remedy="export the model with a finite attention mask, e.g. -1e4",
-        )
-    return PassResult(
-        model=model,
-        notes=(
-            f"Large negative constants ({', '.join(sorted(originals))}) stay: "
-            "the outputs change without them.",
-        ),
-    )
+        if keeps_outputs():
+            return value
+    for tensor, array in zip(tensors, originals, strict=True):
+        tensor.CopyFrom(numpy_helper.from_array(array, tensor.name))
+    return None
+
+
+def _describe(value: float | None, tensors: Sequence[str]) -> str:
+    names = ", ".join(sorted(tensors))
+    if value is None:
+        return f"Large negative constants ({names}) stay: the outputs change without them."
+    return f"Mask constants ({names}) became {value:g}, with which the float outputs stay the same."
 
 
 def _mask_constants(graph: onnx.GraphProto, threshold: float) -> list[onnx.TensorProto]:

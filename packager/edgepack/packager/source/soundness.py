@@ -9,6 +9,7 @@ from edgepack.agent.runtime.opening import FATAL_ONLY, open_model_file
 from edgepack.errors import BuildError, DeviceError
 from edgepack.packager.graph import stored_tensors
 from edgepack.packager.graph.float_types import FLOAT_TYPES
+from edgepack.packager.graph.masks import find_masks
 from edgepack.packager.graph.operators import facts
 from edgepack.packager.graph.queries import all_nodes
 
@@ -46,6 +47,8 @@ def check_graph(path: Path) -> tuple[str, ...]:
 def check_weights(path: Path, model: onnx.ModelProto) -> tuple[str, ...]:
     """Refuses NaN anywhere, infinities that something is computed with, and misshapen tensors.
 
+    A table that masks scores may hold infinities: see `find_masks`.
+
     Args:
         path: The model's file, for messages.
         model: The model.
@@ -56,12 +59,9 @@ def check_weights(path: Path, model: onnx.ModelProto) -> tuple[str, ...]:
     Raises:
         BuildError: A weight holds such values.
     """
-    computed_with = {
-        name
-        for node in all_nodes(model.graph)
-        if facts(node.op_type).weights
-        for name in node.input
-    }
+    nodes = list(all_nodes(model.graph))
+    computed_with = {name for node in nodes if facts(node.op_type).weights for name in node.input}
+    masks: frozenset[str] | None = None
     notes = []
     for name, tensor in stored_tensors.named_tensors(model):
         _check_size(path, name, tensor)
@@ -72,7 +72,8 @@ def check_weights(path: Path, model: onnx.ModelProto) -> tuple[str, ...]:
         if finite.all():
             continue
         nan_count = int(np.isnan(values).sum())
-        if nan_count or name in computed_with:
+        masks = find_masks(nodes) if masks is None else masks
+        if nan_count or (name in computed_with and name not in masks):
             what = "NaN" if nan_count else "infinite"
             count = nan_count or int(values.size - finite.sum())
             raise BuildError(
@@ -81,7 +82,8 @@ def check_weights(path: Path, model: onnx.ModelProto) -> tuple[str, ...]:
                 remedy="the training diverged or the export is damaged: "
                 "export from a good checkpoint",
             )
-        notes.append(f"Constant {name!r} holds infinite values; no weight of a layer does.")
+        what = "they mask what a Softmax reads" if name in masks else "no weight of a layer does"
+        notes.append(f"Constant {name!r} holds infinite values; {what}.")
     return tuple(notes)
 
 
