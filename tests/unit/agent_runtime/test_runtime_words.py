@@ -1,7 +1,7 @@
 """ONNX Runtime's words, as they come into messages."""
 
 from edgepack.agent.runtime.child import run_child
-from edgepack.agent.runtime.runtime_words import first_line
+from edgepack.agent.runtime.runtime_words import first_line, remedy_of
 from tests.simulators.children import child
 
 _LINE = (
@@ -21,3 +21,16 @@ def test_the_last_words_of_a_child_come_without_colour_and_places_in_the_source(
 def test_an_error_s_words_come_without_colour() -> None:
     error = RuntimeError("[ONNXRuntimeError] : 1 : FAIL : \x1b[1;31mno such device\x1b[m\nmore")
     assert first_line(error) == "no such device"
+
+
+def test_a_line_of_the_log_in_an_error_comes_as_plain_words() -> None:
+    assert first_line(RuntimeError(_LINE)) == (
+        "Non-zero status code returned while running Gather node."
+    )
+
+
+def test_what_to_try_is_right_for_who_builds_and_for_who_runs() -> None:
+    messages = ("opset 25", "invalid context", "x.bin not found", "bad alloc", "anything else")
+    for remedy in map(remedy_of, messages):
+        assert "agent" not in remedy
+        assert "device" not in remedy

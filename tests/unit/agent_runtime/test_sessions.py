@@ -93,7 +93,7 @@ def test_weights_beside_the_model_are_found(tmp_path: Path) -> None:
     (tmp_path / "weights.bin").unlink()
     with pytest.raises(DeviceError, match="cannot open the model") as caught:
         open_model_file(tmp_path / "model.onnx")
-    assert caught.value.remedy == "fetch the variant's files again"
+    assert caught.value.remedy == "fetch or export the model's files again"
 
 
 def test_what_is_no_model_is_an_error_with_its_place(tmp_path: Path) -> None:

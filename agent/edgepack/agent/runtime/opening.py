@@ -127,7 +127,7 @@ def open_model_file(
             asked.append(CPU_PROVIDER)  # For nodes that it leaves; placement tells which.
     if not path.is_file():
         raise DeviceError(
-            "the model file is missing", found_in=str(path), remedy="fetch the variant's files"
+            "the model file is missing", found_in=str(path), remedy="fetch or export it again"
         )
     try:
         session = runtime.InferenceSession(
@@ -144,7 +144,7 @@ def open_model_file(
         raise DeviceError(
             f"{provider} was replaced by {', '.join(session.get_providers())}",
             found_in=str(path),
-            remedy=f"see what this device has: edgepack-agent providers; {known.brought_by}",
+            remedy=known.brought_by,
         )
     return Session(session, provider, runtime)
 

@@ -20,6 +20,7 @@ from edgepack.agent.runtime.provider_table import (
     Plugin,
     known_provider,
 )
+from edgepack.agent.runtime.runtime_words import first_line
 from edgepack.agent.runtime.vendor_telemetry import disable_vendor_telemetry
 from edgepack.errors import DeviceError
 from edgepack.wire.messages import ProviderFacts
@@ -211,7 +212,8 @@ def plugin_devices(runtime: ModuleType, known: Known) -> list[Any]:
             runtime.register_execution_provider_library(known.name, library)
         except runtime_errors(runtime) as error:
             raise DeviceError(
-                f"onnxruntime {runtime.__version__} refuses plug-in {plugin.distribution}: {error}",
+                f"onnxruntime {runtime.__version__} refuses plug-in {plugin.distribution}: "
+                f"{first_line(error)}",
                 found_in=library,
                 remedy=f"{known.brought_by}, whose versions fit each other",
             ) from error

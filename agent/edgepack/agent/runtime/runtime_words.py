@@ -1,12 +1,18 @@
-"""What ONNX Runtime says when it fails, in one line, and what to try then."""
+"""What ONNX Runtime says when it fails, in one line, and what to try then.
+
+Both who builds a model and who runs one reads it: the words are right for either.
+"""
 
 import re
 
 _REMEDIES = (
-    (r"IR version|opset", "update onnxruntime on this device, or build for its version"),
+    (r"IR version|opset", "another onnxruntime here, or a model that is built for this one"),
     (r"1100|context|Ctx", "build without a precompiled context, or with one for this chip and SDK"),
-    (r"doesn't exist|No such file|not found|External data", "fetch the variant's files again"),
-    (r"memory|alloc", "use a smaller variant, or free memory"),
+    (
+        r"doesn't exist|No such file|not found|External data",
+        "fetch or export the model's files again",
+    ),
+    (r"memory|alloc", "use a smaller model, or free memory"),
 )
 """What to try by what ONNX Runtime complains of; the first that fits is said."""
 
@@ -35,7 +41,7 @@ def first_line_of(message: str) -> str:
     Without its preamble: codes, the path of the file (often one that will not be there when a
     person reads this) and places in its own source.
     """
-    text = _PREAMBLE.sub("", _OWN_SOURCE.sub("", _COLOUR.sub("", message).strip()))
+    text = _PREAMBLE.sub("", _OWN_SOURCE.sub("", without_colour(message.strip())))
     return (text.splitlines() or [""])[0][:300]
 
 
@@ -44,4 +50,4 @@ def remedy_of(message: str) -> str:
     for pattern, remedy in _REMEDIES:
         if re.search(pattern, message):
             return remedy
-    return "another variant; `edgepack-agent providers` tells what this device has"
+    return "another variant or profile, or a model without what the message names"

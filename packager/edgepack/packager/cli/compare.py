@@ -20,6 +20,7 @@ from edgepack.packager.comparison.result import (
     VariantComparison,
     VariantSide,
 )
+from edgepack.packager.graph.model_files import keep_runtime_quiet
 from edgepack.packager.number_format import (
     format_bytes,
     format_latency,
@@ -50,6 +51,7 @@ def compare(a: Path, b: Path, as_json: bool) -> None:
       edgepack compare ocr-1.2.0.edgepack ocr-1.3.0.edgepack
       edgepack compare old.edgepack.report.json new.edgepack.report.json --json
     """
+    keep_runtime_quiet()
     comparison = compare_bundles(a, b)
     if as_json:
         click.echo(json_text(comparison))

@@ -10,6 +10,7 @@ import click
 from msgspec.structs import replace
 
 from edgepack.packager.cli.progress_lines import progress_lines
+from edgepack.packager.graph.model_files import keep_runtime_quiet
 from edgepack.packager.progress import BuildStep, Progress
 
 if TYPE_CHECKING:
@@ -18,7 +19,8 @@ if TYPE_CHECKING:
 
 @contextmanager
 def show_progress() -> Iterator[Progress]:
-    """Shows what is being done, in the way that suits where stderr goes."""
+    """Shows what is being done, in the way that suits where stderr goes, and nothing else there."""
+    keep_runtime_quiet()
     if not sys.stderr.isatty():
         with progress_lines(lambda line: click.echo(line, err=True)) as lines:
             yield lines

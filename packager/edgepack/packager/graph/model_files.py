@@ -13,6 +13,7 @@ import onnxruntime
 from onnxruntime.capi import onnxruntime_pybind11_state as _runtime
 
 from edgepack import durable
+from edgepack.agent.runtime.opening import FATAL_ONLY
 from edgepack.packager.graph import stored_tensors
 from edgepack.packager.graph.queries import all_nodes
 
@@ -194,10 +195,19 @@ def open_on_cpu(
     )
 
 
+def keep_runtime_quiet() -> None:
+    """For a program whose stderr a person reads: ONNX Runtime writes nothing there by itself.
+
+    Sessions have a log of their own (`quiet_options`). This one is of all else: a folder of
+    /sys/class/drm that it cannot make out, in a container say, is a coloured line in every process.
+    """
+    onnxruntime.set_default_logger_severity(FATAL_ONLY)
+
+
 def quiet_options(*, threads: int = 0) -> onnxruntime.SessionOptions:
     """Session options that print nothing short of a crash: errors are raised too, and told once."""
     options = onnxruntime.SessionOptions()
-    options.log_severity_level = 4
+    options.log_severity_level = FATAL_ONLY
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
     # Threads that wait for work spin otherwise, a third of the processor time of small models.

@@ -8,6 +8,7 @@ import onnxruntime
 from onnxruntime.capi.onnxruntime_pybind11_state import Fail, InvalidGraph, InvalidProtobuf
 
 from edgepack.errors import BuildError
+from edgepack.packager.graph.model_files import quiet_options
 
 OLDEST_OPSET = 7
 """The oldest that ONNX Runtime computes as the standard says; the pass `clean` raises it."""
@@ -17,7 +18,6 @@ OLDEST_IR_VERSION = 3
 
 _PROBE_OPSET = 11
 _PROBE_IR_VERSION = 7
-_FATAL_ONLY = 4
 
 
 def check_versions(path: Path, model: onnx.ModelProto) -> int:
@@ -116,11 +116,9 @@ def _loads(*, opset: int, ir_version: int) -> bool:
     model = onnx.helper.make_model(
         graph, opset_imports=[onnx.helper.make_opsetid("", opset)], ir_version=ir_version
     )
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = _FATAL_ONLY
     try:
         onnxruntime.InferenceSession(
-            model.SerializeToString(), options, providers=["CPUExecutionProvider"]
+            model.SerializeToString(), quiet_options(), providers=["CPUExecutionProvider"]
         )
     except (Fail, InvalidGraph, InvalidProtobuf):
         return False
