@@ -3,6 +3,7 @@
 from edgepack.bundle.metadata import Accuracy
 
 DETECTION_F1 = "detection_f1"
+LABEL_ACCURACY = "label_accuracy"
 BOX_BIAS = "box_bias"
 BOX_BIAS_LOW = "box_bias_low"
 BOX_BIAS_HIGH = "box_bias_high"
@@ -12,14 +13,30 @@ float model as a share, the bounds of that (95 %), and the score that boxes were
 
 
 def describe_accuracy(accuracy: Accuracy) -> str:
-    """The metric with its value: `cosine 0.9951`, `F1 of boxes 0.9934, 1.2 % fewer at .25`."""
+    """The metric with its value: `cosine 0.9951`, `F1 of boxes 0.9934, 1.2 % fewer at .25`.
+
+    Beside what is measured of the float model too stands its value: `label_accuracy 0.9102, float
+    model 0.9090`.
+    """
     if accuracy.metric != DETECTION_F1:
-        return f"{accuracy.metric} {accuracy.value:.4f}"
+        beside = f", {words}" if (words := describe_float(accuracy)) else ""
+        return f"{accuracy.metric} {accuracy.value:.4f}{beside}"
     words = f"F1 of boxes {accuracy.value:.4f}"
     bias, threshold = (accuracy.details.get(key) for key in (BOX_BIAS, BOX_THRESHOLD))
     if bias is None or threshold is None:
         return words
     return f"{words}, {describe_box_bias(bias)} at {f'{threshold:g}'.removeprefix('0')}"
+
+
+def describe_float(accuracy: Accuracy) -> str:
+    """The float model's own value of labels or a user's metric: `float model 0.9090`.
+
+    "" where a metric compares with the float model, which then is the best there is.
+    """
+    compares = accuracy.metric == "sqnr_db" or accuracy.float_value == 1.0
+    if compares and accuracy.metric != LABEL_ACCURACY:
+        return ""
+    return f"float model {accuracy.float_value:.4f}"
 
 
 def describe_box_bias(bias: float) -> str:

@@ -232,7 +232,7 @@ def test_infinity_in_a_mask_is_noted_only(tmp_path: Path) -> None:
 
 
 def _model_of_table(*, masks: bool) -> onnx.ModelProto:
-    """Rows of a table with infinities are looked up and added to scores, before a Softmax or not."""
+    """Rows of a table with infinities are added to scores, before a Softmax or not."""
     table = np.triu(np.full((8, 8), -np.inf, np.float32), 1)
     nodes = [
         helper.make_node("Gather", ["table", "row"], ["looked_up"], name="gather"),

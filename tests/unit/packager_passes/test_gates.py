@@ -127,6 +127,16 @@ def test_a_refusal_offers_only_what_keeps_more_than_the_profile_does(
     assert ("max_float_share" in refusal.remedy) == bool(offered)
 
 
+@pytest.mark.parametrize("name", ["cpu", "cpu-int4", "qnn-htp"])
+def test_where_nothing_was_lowered_no_profile_that_lowers_less_is_offered(name: str) -> None:
+    expected: list[Outputs] = [{"y": np.array([[float(number)]])} for number in range(20)]
+    profile = load_profile(name)
+    verdict = Reference(expected, profile.gates.accuracy).judge(expected[::-1])
+    refusal = check_accuracy(profile, verdict, 20, None, is_lowered=False)
+    assert refusal is not None
+    assert refusal.remedy.startswith("a lower budget in [gates.accuracy]")
+
+
 def test_an_output_s_name_is_quoted_where_toml_asks_for_it() -> None:
     rng = np.random.default_rng(0)
     faces = [rng.normal(0, 20, (1, 64)) for _ in range(20)]

@@ -133,6 +133,12 @@ def test_a_provider_that_computes_something_else_is_told_with_numbers_and_no_rem
     assert "exclude_ops" in refusal.remedy
 
 
+def test_of_a_model_that_nothing_lowered_no_other_types_are_offered() -> None:
+    refusal = gates.check_trial(load_profile("fp32"), [_distance(0.02)], [_distance(0.25)])
+    assert refusal is not None
+    assert refusal.remedy.startswith("export the model with other operators, or a report to")
+
+
 def test_a_provider_whose_library_is_missing_is_told_and_not_blamed_on_the_model(
     tmp_path: Path,
 ) -> None:

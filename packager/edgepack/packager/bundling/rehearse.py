@@ -23,6 +23,7 @@ from edgepack.bundle.manifest import Manifest, Variant
 from edgepack.bundle.verify import verify_folder
 from edgepack.errors import BuildError
 from edgepack.packager.progress import BuildStep, Progress, for_profile
+from edgepack.packager.reports.reasons import FLOAT_PRECISION
 from edgepack.packager.reports.report import Rehearsed
 from edgepack.packager.runtime.pinned_toolchain import PinnedToolchain
 from edgepack.packager.runtime.provider_process import (
@@ -98,7 +99,7 @@ def rehearse(
             raise BuildError(
                 f"variant {variant.name!r} fails its rehearsal: {result.because}",
                 found_in=f"{variant.folder}/{variant.model_file} on {variant.provider}{there}",
-                remedy=f"a device would refuse it too: {_remedy(result)}",
+                remedy=f"a device would refuse it too: {_remedy(result, variant)}",
             )
         probes[variant.name] = result
     # 4
@@ -113,15 +114,13 @@ def rehearse(
     return Rehearsal(by_variant=seen, choice=choice)
 
 
-def _remedy(result: ProbeResult) -> str:
+def _remedy(result: ProbeResult, variant: Variant) -> str:
     if result.latency_ms is None:  # it gave no outputs
         return (
             f"take another profile, or export the model with operators that {result.provider} has"
         )
-    return (
-        "widen the profile's golden tolerances only if the outputs are good enough, else take a "
-        "more precise profile"
-    )
+    more = "" if variant.facts.precision == FLOAT_PRECISION else "take a more precise profile, or "
+    return f"{more}export the model with operators that {result.provider} computes rightly"
 
 
 def _match_elsewhere(

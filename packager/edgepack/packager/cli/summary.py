@@ -8,6 +8,7 @@ from collections.abc import Iterable
 
 import click
 
+from edgepack.bundle.accuracy_words import describe_float
 from edgepack.packager.cli.text_table import print_table
 from edgepack.packager.number_format import (
     format_bytes,
@@ -70,11 +71,15 @@ def _row(variant: VariantReport, source_bytes: int) -> tuple[tuple[str, str], ..
     mark = ", degraded" if variant.degraded else ""
     provider = short_provider(variant.provider, variant.device)
     accuracy = variant.accuracy
+    beside = f", {words}" if (words := describe_float(accuracy)) else ""
     latency, _, ratio = latency_text(variant).partition(" (")
     return (
         (variant.name, f"{provider}, {variant.precision}{mark}"),
         (format_bytes(variant.size_bytes), format_size_change(variant.size_bytes, source_bytes)),
-        (format_metric(accuracy.value), f"{accuracy.metric} ≥ {format_metric(accuracy.budget)}"),
+        (
+            format_metric(accuracy.value),
+            f"{accuracy.metric} ≥ {format_metric(accuracy.budget)}{beside}",
+        ),
         (format_placement(variant.placement), ""),
         (latency, f"{ratio.rstrip(')')} as fast" if ratio else ""),
     )

@@ -102,6 +102,8 @@ def check_accuracy(
     tried: Tried | None,
     coverage: Sequence[str] = (),
     advice: Advice | None = None,
+    *,
+    is_lowered: bool = True,
 ) -> Refusal | None:
     """The accuracy gate, on held-out samples.
 
@@ -112,10 +114,13 @@ def check_accuracy(
         tried: What the search tried; None where nothing was quantized.
         coverage: What the calibration samples do not cover, which no candidate makes up for.
         advice: What other profiles for the device would do; None where it names none.
+        is_lowered: Whether the profile's recipe lowered it: more bits keep nothing of what is
+            the float model already, or what its maker quantized.
     """
     if verdict.passed:
         return None
-    other = _more_bits(profile.lowering) if advice is None else advice.instead
+    lowering = profile.lowering if is_lowered else None
+    other = _more_bits(lowering) if advice is None else advice.instead
     return Refusal(
         gate="accuracy",
         problem=f"profile '{profile.name}' keeps {_kept(verdict)}, and the "
@@ -132,7 +137,7 @@ def check_accuracy(
         or None,
         remedy=f"{_TIME if tried is not None and tried.is_cut_short else ''}"
         f"{_without_selection(verdict)}{f'{other}; ' if other else ''}"
-        f"{_if_no_scores(verdict)}{_in_the_recipe(profile.lowering)}"
+        f"{_if_no_scores(verdict)}{_in_the_recipe(lowering)}"
         "a lower budget in [gates.accuracy] of a profile "
         "of your own; --allow-degraded builds it marked",
     )
@@ -233,6 +238,8 @@ def check_trial(
 
 def _other_types(profile: Profile) -> str:
     """What to build in place of what a provider computes wrongly."""
+    if profile.lowering is None:
+        return "export the model with other operators, or a report to the provider's vendor"
     other = f"another profile for this device whose types are not {profile.about.precision}"
     if not isinstance(profile.lowering, Quantize | Float16):
         return other

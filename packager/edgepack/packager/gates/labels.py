@@ -6,6 +6,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
+from edgepack.bundle.accuracy_words import LABEL_ACCURACY
 from edgepack.errors import BuildError
 from edgepack.packager.config.inputs import InputDeclaration
 from edgepack.packager.gates.verdict import Verdict
@@ -110,7 +111,7 @@ def judge_by_labels(
     if count >= ONE_MISS_FROM:
         budget = min(budget, float_value - 1.0 / count)
     return Verdict(
-        metric="label_accuracy",
+        metric=LABEL_ACCURACY,
         value=value,
         float_value=float_value,
         budget=budget,

@@ -7,8 +7,10 @@ is enough depends on the model: so the smallest is taken with which the outputs 
 """
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import onnx
 from onnx import numpy_helper
 
@@ -65,7 +67,7 @@ def _clamp(
     tensors: Sequence[onnx.TensorProto], settings: ClampMask, keeps_outputs: Callable[[], bool]
 ) -> float | None:
     """Replaces what is in some tensors; what they are clamped to, None where they stay."""
-    originals = [stored_tensors.values(tensor) for tensor in tensors]
+    originals: list[npt.NDArray[Any]] = [stored_tensors.values(tensor) for tensor in tensors]
     for value in settings.values:
         for tensor, array in zip(tensors, originals, strict=True):
             clamped = np.where(array <= settings.threshold, np.float32(value), array)

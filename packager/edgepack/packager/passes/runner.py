@@ -7,6 +7,7 @@ from typing import Any
 import onnx
 from msgspec.structs import replace
 
+from edgepack.agent.runtime.provider_table import CPU_PROVIDER
 from edgepack.agent.runtime.runtime_words import first_line
 from edgepack.errors import BuildError
 from edgepack.packager.graph.control_flow import (
@@ -177,7 +178,7 @@ def _refuse_forbidden(model: onnx.ModelProto, context: PassContext) -> None:
                 if option
                 else _without(found)
             )
-            + ", or build for the profile cpu",
+            + ("" if context.provider == CPU_PROVIDER else ", or build for the profile cpu"),
         )
 
 

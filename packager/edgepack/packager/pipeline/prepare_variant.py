@@ -143,6 +143,7 @@ def _find_refusals(
             describe_search(searched.selection.found),
             inputs.split.uncovered,
             advice,
+            is_lowered=searched.selection.is_lowered,
         ),
         run.refusal if run else None,
         gates.check_placement(profile, placement, run.trial.left if run else ()),

@@ -5,6 +5,7 @@ from importlib import resources
 
 import jinja2
 
+from edgepack.bundle.accuracy_words import describe_float
 from edgepack.packager.metrics.tensor_ranges import OUTLIER_FACTOR
 from edgepack.packager.number_format import (
     format_bytes,
@@ -60,6 +61,7 @@ def _template() -> jinja2.Template:
         depth=bars.depth,
         depth_floor=bars.depth_floor,
         depth_grid=bars.depth_grid,
+        describe_float=describe_float,
         explain=reasons.explain,
         explain_refusal=reasons.explain_refusal,
         format_placement=format_placement,
