@@ -11,12 +11,14 @@ from edgepack.packager.config.template import template
 from edgepack.packager.tensors.spec import TensorSpec
 from tests.unit.packager_io.models import IMAGE, TOKENS
 
+_SIZES = {"images": (1, 3, 8, 8)}
+
 
 def test_the_written_template_is_read_again_and_fits_the_model(tmp_path: Path) -> None:
     dotted = TensorSpec(name='state.0 "h"', dtype="float32", shape=(2, 1, 128))
     specs = (IMAGE, TOKENS, dotted)
     path = tmp_path / "edgepack.toml"
-    path.write_text(template("my model.onnx", specs))
+    path.write_text(template("my model.onnx", specs, _SIZES))
     config = read_config(path)
     assert set(config.inputs) == {spec.name for spec in specs}
     assert isinstance(config.inputs["images"], ImageInput)
@@ -133,14 +135,14 @@ def test_a_declared_input_the_model_lacks_suggests_the_nearest() -> None:
 
 def test_the_template_names_scalars_that_may_become_constants() -> None:
     rate = TensorSpec(name="sr", dtype="int64", shape=())
-    assert template("vad.onnx", (IMAGE, rate)).endswith("becomes a constant\n# sr = 1\n")
-    assert "[build.value]" not in template("cnn.onnx", (IMAGE,))
+    assert template("vad.onnx", (IMAGE, rate), _SIZES).endswith("becomes a constant\n# sr = 1\n")
+    assert "[build.value]" not in template("cnn.onnx", (IMAGE,), _SIZES)
 
 
 def test_the_template_has_examples_of_sizes_that_are_open() -> None:
     words = TensorSpec(name="ids", dtype="int64", shape=("batch", "seq"))
-    text = template("m.onnx", (words,))
+    text = template("m.onnx", (words,), {"ids": (1, 128)})
     assert "\n\n# [build.shape]" in text
     assert text.endswith("\n# ids = [1, 128]  # ids: int64[batch,seq]\n")
     fixed = TensorSpec(name="ids", dtype="int64", shape=(1, 128))
-    assert "[build.shape]" not in template("m.onnx", (fixed,))
+    assert "[build.shape]" not in template("m.onnx", (fixed,), {})

@@ -15,13 +15,6 @@ def test_random_samples_are_named_as_such_and_always_the_same() -> None:
     )
 
 
-def test_random_samples_need_fixed_shapes() -> None:
-    spec = TensorSpec(name="ids", dtype="int64", shape=("batch", "length"))
-    error = refusal_of("random:5", spec)
-    assert error.problem.startswith("random samples need fixed shapes")
-    assert error.remedy == "--shape ids=1,128"
-
-
 def test_random_without_a_number_is_refused() -> None:
     assert refusal_of("random:lots").remedy == "random:100"
 

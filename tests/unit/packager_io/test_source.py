@@ -11,8 +11,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from edgepack.errors import BuildError
-from edgepack.packager.source.model import load_source, static_or_error
+from edgepack.packager.source.model import load_source
 from tests.unit.packager_io.models import save, small_cnn
 from tests.unit.packager_io.refused_sources import refusal_of
 
@@ -345,16 +344,3 @@ def test_one_symbol_cannot_have_two_sizes(tmp_path: Path) -> None:
     assert refusal_of(path, a=(2,), b=(3,)).problem == (
         "dimension 'n' cannot be both 2 (input 'a') and 3 (input 'b')"
     )
-
-
-def test_open_dimensions_where_static_are_needed_say_which_and_how(tmp_path: Path) -> None:
-    source = load_source(save(small_cnn(), tmp_path / "m.onnx"))
-    with pytest.raises(BuildError) as caught:
-        static_or_error(source, "qnn-htp")
-    assert caught.value.problem == (
-        "profile 'qnn-htp' needs every dimension fixed, and m.onnx leaves open dimension 0 (batch) "
-        "of input 'images' [batch,3,8,8]"
-    )
-    assert caught.value.remedy is not None
-    assert caught.value.remedy.startswith("--shape images=1,3,8,8")
-    static_or_error(load_source(source.path, {"images": (1, 3, 8, 8)}), "qnn-htp")

@@ -194,7 +194,7 @@ def test_open_dimensions_are_refused_with_the_option_that_fixes_them(tmp_path: P
     with pytest.raises(BuildError) as caught:
         fix_shapes(model, FixShapes(), _context(model, tmp_path, static_shapes=True))
     assert "leaves open images: batch" in str(caught.value)
-    assert "try: --shape images=1,3,16,16" in str(caught.value)
+    assert "try: --shape images=…" in str(caught.value)
 
 
 def test_optimize_merges_batch_normalization_into_the_convolution(tmp_path: Path) -> None:

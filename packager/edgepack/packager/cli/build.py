@@ -25,6 +25,7 @@ from edgepack.packager.search.combinations import parse_searched
 from edgepack.packager.search.journal import journal_folder
 from edgepack.packager.source.fixed_inputs import parse_value
 from edgepack.packager.source.huggingface.folder import open_source
+from edgepack.packager.source.shape_advice import example_shapes
 
 _HELP = {"help_option_names": ["-h", "--help"]}
 _path = click.Path(path_type=Path)
@@ -163,8 +164,9 @@ def init(model: Path, output: Path) -> None:
       edgepack init ocr.onnx
     """
     with show_progress() as progress, tempfile.TemporaryDirectory(prefix="edgepack-") as work:
-        inputs = open_source(model, {}, {}, Path(work), progress).inputs
-    text = template(model.name, inputs)
+        source = open_source(model, {}, {}, Path(work), progress)
+        shapes = example_shapes(source)
+    text = template(model.name, source.inputs, shapes)
     if output.exists():
         raise BuildError(f"{output} is there already", remedy="name another file with -o")
     try:

@@ -2,24 +2,25 @@
 
 from pathlib import Path
 
-from edgepack.packager.source.input_shapes import likely_sizes
+from edgepack.packager.source.shape_advice import Shapes
 from edgepack.packager.tensors.spec import TensorSpec
 from edgepack.packager.wording import toml_key
 
 
-def template(model_file: str, inputs: tuple[TensorSpec, ...]) -> str:
+def template(model_file: str, inputs: tuple[TensorSpec, ...], shapes: Shapes) -> str:
     """A commented `edgepack.toml` for a model, with a likely declaration for each input.
 
     Args:
         model_file: Name of the model's file.
         inputs: The model's inputs.
+        shapes: Sizes with which it runs, by input; of those with open ones at least.
     """
     stem = "".join(c if c.isalnum() or c in "._-" else "-" for c in Path(model_file).stem)
     sections = [_TEMPLATE_HEAD.format(file=model_file, name=stem)]
     sections += [_input_template(spec) for spec in inputs]
     open_inputs = [spec for spec in inputs if not spec.is_static]
     shape = "".join(
-        f"# {toml_key(spec.name)} = {list(likely_sizes(spec))}  # {spec}\n" for spec in open_inputs
+        f"# {toml_key(spec.name)} = {list(shapes[spec.name])}  # {spec}\n" for spec in open_inputs
     )
     sections.append(_TEMPLATE_TAIL + (f"{_SHAPE_TEMPLATE}{shape}" if shape else ""))
     scalars = [f"# {toml_key(spec.name)} = 1\n" for spec in inputs if not spec.shape]

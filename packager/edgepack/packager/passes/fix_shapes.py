@@ -34,7 +34,7 @@ def fix_shapes(model: onnx.ModelProto, settings: FixShapes, context: PassContext
             f"profile '{context.profile_name}' needs fixed shapes, "
             f"and the model leaves open {words}",
             found_in="pass fix_shapes",
-            remedy=" ".join(f"--shape {_suggestion(value)}" for value in open_inputs),
+            remedy=" ".join(f"--shape {value.name}=…" for value in open_inputs),
         )
     fixed = not open_inputs
     del model.graph.value_info[:]
@@ -50,11 +50,3 @@ def _open_dimensions(value: onnx.ValueInfoProto) -> list[str]:
         for axis, dim in enumerate(value.type.tensor_type.shape.dim)
         if not (dim.HasField("dim_value") and dim.dim_value > 0)
     ]
-
-
-def _suggestion(value: onnx.ValueInfoProto) -> str:
-    sizes = [
-        str(dim.dim_value) if dim.HasField("dim_value") and dim.dim_value > 0 else "1"
-        for dim in value.type.tensor_type.shape.dim
-    ]
-    return f"{value.name}={','.join(sizes)}"

@@ -16,13 +16,14 @@ from edgepack.packager.profiles.schema import Profile
 from edgepack.packager.progress import Progress
 from edgepack.packager.samples.carried_states import follow_states
 from edgepack.packager.samples.coverage import describe_coverage
-from edgepack.packager.samples.files import OpenedSamples, open_samples
+from edgepack.packager.samples.files import RANDOM_PREFIX, OpenedSamples, open_samples
 from edgepack.packager.samples.given_arrays import write_arrays
 from edgepack.packager.samples.golden_selection import choose_golden
 from edgepack.packager.samples.padding import follow_mask
 from edgepack.packager.samples.split import describe, split_samples
 from edgepack.packager.source.model import SourceModel
 from edgepack.packager.source.reference import FloatSource
+from edgepack.packager.source.shape_advice import suggest_shapes
 from edgepack.packager.tensors.detections import DetectionHead
 from edgepack.packager.tensors.sequence import Samples, SampleSplit, digest_of
 
@@ -161,6 +162,8 @@ def _open_labels(
 def _open_given(
     where: str, request: BuildRequest, source: SourceModel, folder: Path, progress: Progress
 ) -> OpenedSamples:
+    if where.startswith(RANDOM_PREFIX):
+        _check_sizes(source)
     opened = open_samples(where, source.inputs, request.declarations, progress, source.fixed)
     followed = follow_states(
         opened,
@@ -172,3 +175,16 @@ def _open_given(
     )
     masked = follow_mask(followed, source)
     return replace(masked, samples=replace(masked.samples, meanings=source.meanings))
+
+
+def _check_sizes(source: SourceModel) -> None:
+    """Refuses to draw samples of a model that leaves more open than how many it takes at once."""
+    open_inputs = [
+        spec for spec in source.inputs if any(isinstance(size, str) for size in spec.shape[1:])
+    ]
+    if open_inputs:
+        raise BuildError(
+            "random samples need fixed shapes, and these inputs leave sizes open: "
+            + ", ".join(map(str, open_inputs)),
+            remedy=suggest_shapes(source),
+        )

@@ -4,6 +4,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
+from edgepack.errors import BuildError
 from edgepack.packager.config.inputs import check_declarations
 from edgepack.packager.config.outputs import check_outputs
 from edgepack.packager.graph.held_weights import hold_weights
@@ -11,8 +12,12 @@ from edgepack.packager.pipeline.detections import with_detection_head
 from edgepack.packager.pipeline.request import BuildRequest
 from edgepack.packager.profiles.schema import Profile
 from edgepack.packager.progress import Progress
+from edgepack.packager.samples.checks import fit_sample
+from edgepack.packager.samples.files import RANDOM_PREFIX
+from edgepack.packager.samples.formats import open_files
 from edgepack.packager.source.huggingface.folder import open_source
-from edgepack.packager.source.model import SourceModel, static_or_error
+from edgepack.packager.source.model import SourceModel
+from edgepack.packager.source.shape_advice import Shapes, refuse_open_shapes
 from edgepack.packager.source.watched_outputs import watch_before_postprocessing
 
 
@@ -36,7 +41,7 @@ def open_model(
     check_outputs(request.outputs, source.outputs, request.declared_in)
     if not request.keep_going:
         for profile in profiles:
-            check_shapes(source, profile)
+            check_shapes(source, profile, request)
     meanings = {
         name: declared.meaning
         for name, declared in request.outputs.items()
@@ -50,11 +55,30 @@ def open_model(
     return source
 
 
-def check_shapes(source: SourceModel, profile: Profile) -> None:
+def check_shapes(source: SourceModel, profile: Profile, request: BuildRequest) -> None:
     """Refuses a model with open sizes for a profile that needs static shapes.
+
+    Args:
+        source: The model.
+        profile: The profile.
+        request: Its samples, where there are any, tell which sizes devices feed.
 
     Raises:
         BuildError: It has, and the profile does.
     """
-    if profile.limits.static_shapes:
-        static_or_error(source, profile.name)
+    if profile.limits.static_shapes and not all(spec.is_static for spec in source.inputs):
+        refuse_open_shapes(source, profile.name, _sample_shapes(source, request))
+
+
+def _sample_shapes(source: SourceModel, request: BuildRequest) -> Shapes | None:
+    """Those of the first sample that was given as a file; None where that does not fit either."""
+    where = request.calibration
+    if not isinstance(where, str) or not where or where.startswith(RANDOM_PREFIX):
+        return None
+    declarations = request.declarations
+    try:
+        raw = open_files(Path(where), source.inputs, declarations, source.fixed)
+        first = fit_sample(raw.read(0), source.inputs, declarations, raw.label(0))
+    except BuildError:  # told as the samples are opened
+        return None
+    return {name: array.shape for name, array in first.feeds.items()}

@@ -76,7 +76,7 @@ def prepare_variants(
             progress=for_profile(progress, profile.name),
         )
         try:
-            check_shapes(source, profile)
+            check_shapes(source, profile, request)
             folder = work / "variants" / profile.name
             variants.append(prepare_variant(inputs, plan, resources, folder))
         except (BuildError, DeviceError, ProfileError) as error:

@@ -12,7 +12,6 @@ from edgepack.packager.progress import BuildStep, Progress
 from edgepack.packager.samples.checks import fit_sample
 from edgepack.packager.samples.formats import open_files
 from edgepack.packager.source.fixed_inputs import FixedInput
-from edgepack.packager.source.input_shapes import suggest_option
 from edgepack.packager.tensors.sequence import Feeds, Samples, Tensor, digest_of
 from edgepack.packager.tensors.spec import TensorSpec
 from edgepack.text import counted
@@ -56,7 +55,8 @@ def open_samples(
     """Opens samples and reads each once, so that a bad one is named at the start.
 
     Args:
-        where: A path (forms: `sample_formats`), or `random:N` for N random samples.
+        where: A path (forms: `sample_formats`), or `random:N` for N random samples; open sizes of
+            these are 1.
         inputs: The model's inputs.
         declarations: Declared inputs by name.
         progress: Told of each sample that was checked.
@@ -165,13 +165,6 @@ def _random_samples(
             f"'{where}' names no number of random samples from 1 to {_MOST_RANDOM:,}",
             remedy=f"{RANDOM_PREFIX}100",
         )
-    open_inputs = [spec for spec in inputs if not all(map(_is_fixed, spec.shape[1:]))]
-    if open_inputs:
-        raise BuildError(
-            "random samples need fixed shapes, and these inputs leave sizes open: "
-            + ", ".join(str(spec) for spec in open_inputs),
-            remedy=" ".join(suggest_option(spec) for spec in open_inputs),
-        )
 
     def read(index: int) -> Feeds:
         generator = np.random.default_rng((_SEED, index))
@@ -188,10 +181,6 @@ def _random_samples(
         ),
         is_random=True,
     )
-
-
-def _is_fixed(size: str | int) -> bool:
-    return isinstance(size, int)
 
 
 def _draw(

@@ -1,6 +1,5 @@
 """Input shapes: reading them, and fixing the open dimensions that a caller gave sizes for."""
 
-import shlex
 from collections.abc import Iterable, Mapping
 
 import onnx
@@ -61,20 +60,6 @@ def describe_open_dimensions(spec: TensorSpec) -> str:
     shape = ",".join(str(size) for size in spec.shape)
     noun = "dimension" if len(open_ones) == 1 else "dimensions"
     return f"{noun} {' and '.join(open_ones)} of input {spec.name!r} [{shape}]"
-
-
-def suggest_option(spec: TensorSpec) -> str:
-    """An option that would fix this input, with likely sizes."""
-    return f"--shape {shlex.quote(spec.name)}={','.join(map(str, likely_sizes(spec)))}"
-
-
-def likely_sizes(spec: TensorSpec) -> tuple[int, ...]:
-    """An input's sizes, with examples for the open ones."""
-    example = 320 if len(spec.shape) == 4 else 128
-    return tuple(
-        size if isinstance(size, int) else example if axis else 1
-        for axis, size in enumerate(spec.shape)
-    )
 
 
 def _dimension(dimension: onnx.TensorShapeProto.Dimension) -> str | int:

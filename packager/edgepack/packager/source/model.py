@@ -145,29 +145,6 @@ def load_source(
     )
 
 
-def static_or_error(source: SourceModel, profile_name: str) -> None:
-    """Refuses a model with open dimensions for a profile that needs every dimension fixed.
-
-    Args:
-        source: The model.
-        profile_name: The profile, for the message.
-
-    Raises:
-        BuildError: An input has an open dimension; the message names each, and the option
-            that fixes it.
-    """
-    dynamic = [spec for spec in source.inputs if not spec.is_static]
-    if not dynamic:
-        return
-    raise BuildError(
-        f"profile {profile_name!r} needs every dimension fixed, and {source.path.name} leaves "
-        f"open {'; '.join(input_shapes.describe_open_dimensions(spec) for spec in dynamic)}",
-        found_in=str(source.path),
-        remedy=" ".join(input_shapes.suggest_option(spec) for spec in dynamic)
-        + "  (the sizes are an example: take those that your devices feed)",
-    )
-
-
 def required_inputs(model: onnx.ModelProto) -> tuple[onnx.ValueInfoProto, ...]:
     """The graph inputs that have no initializer of the same name."""
     initializers = {tensor.name for tensor in model.graph.initializer}
