@@ -5,13 +5,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from edgepack.agent.config import ProbeConfig, ProviderConfig, TrustConfig
+from edgepack.agent.config import ProbeConfig, ProviderConfig
 from edgepack.agent.runtime.facts import read_device_facts
 from edgepack.agent.runtime.matching import match_variants
 from edgepack.agent.runtime.opening import ProviderSettings, open_model_file, open_session
 from edgepack.agent.runtime.probe import probe_variant
 from edgepack.bundle.golden import Golden, write_golden
 from edgepack.bundle.manifest import GOLDEN_FILE
+from edgepack.bundle.trust import TrustPolicy
 from edgepack.errors import DeviceError
 from tests.simulators.manifests import QNN, make_variant
 from tests.unit.agent_runtime.examples import make_inputs, make_manifest, save_variant
@@ -63,7 +64,7 @@ def test_a_variant_for_the_npu_is_no_candidate_on_a_machine_without_one() -> Non
     facts = read_device_facts()
     if "npu" in next(one.devices for one in facts.providers if one.name == OPENVINO):
         pytest.skip("this machine has an Intel NPU")
-    matches = match_variants(make_manifest(variant), facts, ProviderConfig(), TrustConfig(keys=()))
+    matches = match_variants(make_manifest(variant), facts, ProviderConfig(), TrustPolicy(keys=()))
     assert f"{OPENVINO} offers " in matches.rejected["npu"]
     assert "the variant is for npu" in matches.rejected["npu"]
 

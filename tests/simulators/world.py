@@ -25,6 +25,7 @@ from edgepack.agent.update.updater import Updater
 from edgepack.bundle.chunks import fixed_chunks, offsets
 from edgepack.bundle.keys import PublicKey
 from edgepack.bundle.manifest import MANIFEST_FILE, Variant, decode_manifest
+from edgepack.bundle.trust import TrustPolicy
 from edgepack.durable import write_file
 from edgepack.halt import Halt
 from edgepack.wire.messages import (
@@ -196,7 +197,7 @@ class World:
                 hooks=HookConfig(folder="/device-hooks"),
                 limits=self.limits,
             ),
-            keys=self.keys,
+            trust=TrustPolicy(keys=self.keys),
             slots=Slots(self.state_dir, write=write),
             tools=Tools(
                 read_facts=lambda: self.facts,

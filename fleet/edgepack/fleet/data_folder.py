@@ -5,9 +5,15 @@ import secrets
 from collections.abc import Sequence
 from pathlib import Path
 
-from edgepack.bundle.keys import PublicKey, key_id, load_public_key, public_pem
+from edgepack.bundle.keys import key_id, load_public_key, public_pem
+from edgepack.bundle.trust import TrustPolicy
 from edgepack.durable import write_file
 from edgepack.errors import FleetError
+from edgepack.wire.topics import check_name
+
+CONTROLLER = "edgepack-controller"
+"""What the name of every controller begins with, and the name of no device."""
+CONTROLLER_CERTIFICATE = "controller.crt"
 
 
 class DataFolder:
@@ -46,13 +52,40 @@ class DataFolder:
             write_file(path, secrets.token_urlsafe(32).encode(), mode=0o600)
         return path.read_text().strip()
 
+    def controller(self) -> str:
+        """The controller's name, made once: its client id and, with certificates, its user name.
+
+        Each has its own, so that two that meet at a broker do not throw each other out.
+
+        Raises:
+            FleetError: What is kept there can be no such name.
+        """
+        path = self.root / "controller"
+        if not path.exists():
+            # Before every one had its own they were all called the same, and access rules say so.
+            is_named = (self.pki / CONTROLLER_CERTIFICATE).exists()
+            name = CONTROLLER if is_named else f"{CONTROLLER}-{secrets.token_hex(4)}"
+            write_file(path, name.encode())
+        try:
+            return check_name(path.read_text().strip(), "controller")
+        except ValueError as error:
+            raise FleetError(
+                str(error),
+                found_in=str(path),
+                remedy="remove that file, and write the broker's "
+                "settings again with edgepack fleet broker-config",
+            ) from error
+
     @property
     def pki(self) -> Path:
         """Where the fleet's CA lies."""
         return self.root / "pki"
 
-    def trust(self, keys: Sequence[Path]) -> tuple[PublicKey, ...]:
-        """Adds public keys to those that are trusted and returns all of them.
+    def trust(self, keys: Sequence[Path]) -> TrustPolicy:
+        """Adds public keys to those that are trusted.
+
+        Returns:
+            Whose bundles the fleet takes; its devices judge for themselves which variants they run.
 
         Raises:
             SignatureError: A file is no public key.
@@ -62,7 +95,8 @@ class DataFolder:
         for path in keys:
             key = load_public_key(path)
             write_file(folder / f"{key_id(key)[:16]}.pub", public_pem(key))
-        return tuple(load_public_key(path) for path in sorted(folder.glob("*.pub")))
+        keys_of_all = tuple(load_public_key(path) for path in sorted(folder.glob("*.pub")))
+        return TrustPolicy(keys=keys_of_all, allow_degraded_unsafe=True)
 
 
 def token_file(root: Path) -> Path:

@@ -2,9 +2,11 @@
 
 import json
 import signal
+import sqlite3
 import ssl
 import threading
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -105,6 +107,30 @@ def test_a_replaced_device_gets_new_credentials_and_the_old_ones_end(
     tell_broker(tls_fleet, tls_fleet.broker_folder, tls_fleet.broker)
     tls_fleet.wait_until(lambda: not gets_in(lost), "the broker refuses the old one")
     assert gets_in(found)
+
+
+def test_a_certificate_without_a_number_is_not_revoked_says_so_and_is_revoked_by_its_file(
+    tls_fleet: Any, tmp_path: Path
+) -> None:
+    folder = tmp_path / "cam-1"
+    assert enroll(tls_fleet, folder).returncode == 0
+    with closing(sqlite3.connect(tls_fleet.data / "fleet.db")) as database, database:
+        database.execute("UPDATE devices SET certificate = ''")  # as migration 4 left it
+    removed = edgepack(tls_fleet, "fleet", "devices", "remove", "cam-1")
+    assert removed.stdout.splitlines()[0] == "cam-1 is removed"
+    assert "the certificate of cam-1 is not revoked" in removed.stdout
+    tell_broker(tls_fleet, tls_fleet.broker_folder, tls_fleet.broker)
+    assert gets_in(folder)
+    words = ("fleet", "revocations", "-o", str(tls_fleet.broker_folder / "ca.crl"), "--revoke")
+    for wrong in (folder / "agent.toml", folder / "no.crt", folder / "ca.crt"):
+        refused = edgepack(tls_fleet, *words, str(wrong))
+        assert refused.returncode == 1, wrong
+        assert "certificate" in refused.stderr
+        assert "Traceback" not in refused.stderr
+    done = edgepack(tls_fleet, *words, str(folder / "device.crt"))
+    assert "1 certificate revoked" in done.stdout, done.stderr
+    tls_fleet.broker.send_signal(signal.SIGHUP)
+    tls_fleet.wait_until(lambda: not gets_in(folder), "the broker refuses it")
 
 
 def test_a_later_broker_folder_still_knows_what_was_revoked(tls_fleet: Any, tmp_path: Path) -> None:

@@ -4,14 +4,15 @@ from dataclasses import dataclass
 
 import pytest
 
-from edgepack.agent.config import ProviderConfig, TrustConfig
+from edgepack.agent.config import ProviderConfig
 from edgepack.agent.runtime.matching import match_variants
 from edgepack.bundle.manifest import Requirements, Variant
+from edgepack.bundle.trust import TrustPolicy
 from edgepack.wire.messages import DeviceFacts
 from tests.simulators.manifests import CPU, QNN, make_variant
 from tests.unit.agent_runtime.examples import make_facts, make_manifest
 
-STRICT = TrustConfig(keys=())
+STRICT = TrustPolicy(keys=())
 ANY = ProviderConfig()
 
 
@@ -19,7 +20,7 @@ def judge(
     variant: Variant,
     facts: DeviceFacts | None = None,
     providers: ProviderConfig = ANY,
-    trust: TrustConfig = STRICT,
+    trust: TrustPolicy = STRICT,
 ) -> str:
     """The reason of the rejection, or "" for a candidate."""
     matches = match_variants(make_manifest(variant), facts or make_facts(), providers, trust)
@@ -101,7 +102,7 @@ def test_a_simulator_needs_the_settings_leave() -> None:
 def test_a_degraded_variant_needs_the_settings_leave() -> None:
     variant = make_variant(degraded=True)
     assert "a gate was overridden when it was built" in judge(variant)
-    assert judge(variant, trust=TrustConfig(keys=(), allow_degraded_unsafe=True)) == ""
+    assert judge(variant, trust=TrustPolicy(keys=(), allow_degraded_unsafe=True)) == ""
 
 
 def test_only_allowed_providers_are_candidates() -> None:

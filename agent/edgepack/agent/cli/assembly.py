@@ -23,8 +23,9 @@ from edgepack.agent.telemetry.buffer import TelemetryBuffer
 from edgepack.agent.update.dependencies import AgentDependencies, Link, Tools
 from edgepack.agent.update.models import Models
 from edgepack.agent.update.work import Bench, InlineBench, ThreadBench
-from edgepack.bundle.keys import PublicKey, load_public_key
+from edgepack.bundle.keys import load_public_key
 from edgepack.bundle.manifest import Variant
+from edgepack.bundle.trust import TrustPolicy
 from edgepack.errors import DeviceError
 from edgepack.halt import Halt
 from edgepack.wire.messages import ProbeResult
@@ -97,7 +98,7 @@ def assemble_models(
     )
     deps = AgentDependencies(
         config=config,
-        keys=load_trusted_keys(config),
+        trust=load_trust(config),
         slots=Slots(state_dir),
         tools=tools,
         link=link,
@@ -118,8 +119,8 @@ def _probe(
     )
 
 
-def load_trusted_keys(config: AgentConfig) -> tuple[PublicKey, ...]:
-    """Loads the keys whose bundles are accepted.
+def load_trust(config: AgentConfig) -> TrustPolicy:
+    """Loads whose bundles are accepted.
 
     Raises:
         EdgepackError: The settings name none, or one cannot be read.
@@ -137,4 +138,7 @@ def load_trusted_keys(config: AgentConfig) -> tuple[PublicKey, ...]:
                 found_in=path,
                 remedy="copy the public key of who signs the bundles there, or change trust.keys",
             )
-    return tuple(load_public_key(Path(path)) for path in config.trust.keys)
+    return TrustPolicy(
+        keys=tuple(load_public_key(Path(path)) for path in config.trust.keys),
+        allow_degraded_unsafe=config.trust.allow_degraded_unsafe,
+    )

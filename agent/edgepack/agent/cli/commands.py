@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from edgepack.agent.cli.assembly import assemble_models, load_trusted_keys, run_daemon
+from edgepack.agent.cli.assembly import assemble_models, load_trust, run_daemon
 from edgepack.agent.cli.describe import describe_facts, describe_status
 from edgepack.agent.config import AgentConfig, read_config
 from edgepack.agent.runtime.facts import read_device_facts
@@ -25,7 +25,6 @@ from edgepack.agent.update.local_install import (
 from edgepack.agent.update.models import Models
 from edgepack.agent.update.status import read_status
 from edgepack.bundle.forms import open_bundle
-from edgepack.bundle.verify import verify_folder
 from edgepack.errors import DeviceError, EdgepackError
 from edgepack.json_text import json_text
 
@@ -102,7 +101,7 @@ def install(bundle: Path, config_path: Path, soak_s: float, rollback: bool, as_j
       edgepack-agent install ocr-1.2.0.edgepack --config agent.toml --soak 0
     """
     with _stopped_agent(config_path) as config, open_bundle(bundle) as folder:
-        verified = verify_folder(folder, load_trusted_keys(config))
+        verified = load_trust(config).check_folder(folder)
         link = LocalLink(verified)
         offer = local_offer(verified, soak_s=soak_s, rollback=rollback)
         carry_out(_models(config, link), link, offer.bundle.name, offer)

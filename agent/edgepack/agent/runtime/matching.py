@@ -8,9 +8,10 @@ import re
 
 import msgspec
 
-from edgepack.agent.config import ProviderConfig, TrustConfig
+from edgepack.agent.config import ProviderConfig
 from edgepack.agent.runtime.versions import is_within
 from edgepack.bundle.manifest import Manifest, Requirements, Variant
+from edgepack.bundle.trust import TrustPolicy
 from edgepack.wire.messages import DeviceFacts, ProviderFacts
 
 
@@ -27,7 +28,7 @@ class Matches(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def match_variants(
-    manifest: Manifest, facts: DeviceFacts, providers: ProviderConfig, trust: TrustConfig
+    manifest: Manifest, facts: DeviceFacts, providers: ProviderConfig, trust: TrustPolicy
 ) -> Matches:
     """Sorts a bundle's variants into candidates and rejected ones.
 
@@ -46,7 +47,7 @@ def match_variants(
     rejected = {}
     for variant in manifest.variants:
         reason = (
-            _refuse_degraded(variant, trust)  # 1
+            trust.refusal_of(variant)  # 1
             or _refuse_provider(variant, facts, providers)  # 2, 3
             or _refuse_requirements(variant.facts.requires, facts)  # 4
         )
@@ -55,15 +56,6 @@ def match_variants(
         else:
             candidates.append(variant)
     return Matches(candidates=tuple(candidates), rejected=rejected)
-
-
-def _refuse_degraded(variant: Variant, trust: TrustConfig) -> str:
-    if variant.facts.degraded and not trust.allow_degraded_unsafe:
-        return (
-            "a gate was overridden when it was built (degraded), and this device's "
-            "settings do not allow that"
-        )
-    return ""
 
 
 def _refuse_provider(variant: Variant, facts: DeviceFacts, config: ProviderConfig) -> str:

@@ -15,8 +15,6 @@ from edgepack.agent.update.journal import Journal
 from edgepack.agent.update.lifecycle import Outcome
 from edgepack.agent.update.work import Job, Work
 from edgepack.bundle.manifest import HOOKS_FOLDER, MANIFEST_FILE, SIGNATURE_FILE, Manifest
-from edgepack.bundle.signature import verify_envelope
-from edgepack.bundle.verify import verify_manifest
 from edgepack.errors import DeviceError
 from edgepack.wire.messages import DeviceFacts, ProbeResult, RunModel, Telemetry
 
@@ -201,7 +199,7 @@ class UpdateContext:
                 "manifest or signature disappeared from the slot",
                 found_in=str(slots.folder(self.digest)),
             )
-        manifest = verify_manifest(content, verify_envelope(signature, self.deps.keys))
+        _, manifest = self.deps.trust.check_manifest(signature, content)
         self.scratch.manifest = manifest
         return manifest
 

@@ -17,8 +17,8 @@ from edgepack.agent.state.state_file import Write
 from edgepack.agent.telemetry.collector import Collected
 from edgepack.agent.update.journal import JournalStore
 from edgepack.agent.update.work import Bench, InlineBench
-from edgepack.bundle.keys import PublicKey
 from edgepack.bundle.manifest import Variant
+from edgepack.bundle.trust import TrustPolicy
 from edgepack.durable import write_file
 from edgepack.halt import Halt
 from edgepack.wire.messages import DeviceFacts, Need, ProbeResult
@@ -67,7 +67,7 @@ class AgentDependencies(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         config: The agent's settings.
-        keys: Public keys whose bundles are accepted.
+        trust: Whose bundles are accepted.
         slots: The slots.
         tools: What touches the hardware.
         link: Where chunks come from.
@@ -77,7 +77,7 @@ class AgentDependencies(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     config: AgentConfig
-    keys: tuple[PublicKey, ...]
+    trust: TrustPolicy
     slots: Slots
     tools: Tools
     link: Link

@@ -1,7 +1,6 @@
 """Judging an offer and fetching its files: the actions of OFFERED and DOWNLOADING."""
 
 import logging
-from collections.abc import Sequence
 from pathlib import Path
 
 from edgepack.agent.runtime.matching import match_variants
@@ -19,7 +18,6 @@ from edgepack.agent.update.offer import (
     check_time,
     is_active,
 )
-from edgepack.bundle.keys import PublicKey
 from edgepack.bundle.manifest import (
     GOLDEN_FILE,
     HOOKS_FOLDER,
@@ -28,8 +26,7 @@ from edgepack.bundle.manifest import (
     FileEntry,
     Manifest,
 )
-from edgepack.bundle.signature import verify_envelope
-from edgepack.bundle.verify import verify_folder, verify_manifest
+from edgepack.bundle.trust import TrustPolicy
 from edgepack.errors import BundleError, DeviceError
 from edgepack.halt import Halt
 
@@ -99,12 +96,11 @@ def _judge_bundle(
 ) -> Ended | None:
     """Steps 4 and 5 of `judge_offer`; None when there is room once other updates have ended."""
     deps, model, offer = context.deps, context.model, context.offer
-    signed = verify_envelope(signature, deps.keys)
-    manifest = verify_manifest(content, signed)
+    signed, manifest = deps.trust.check_manifest(signature, content)
     check_identity(offer, signed, manifest)
     facts = context.read_facts()
     config = deps.config
-    matches = match_variants(manifest, facts, config.providers, config.trust)
+    matches = match_variants(manifest, facts, config.providers, deps.trust)
     names = tuple(variant.name for variant in matches.candidates)
     if not names:
         reasons = "; ".join(f"{name}: {why}" for name, why in matches.rejected.items())
@@ -153,7 +149,7 @@ def fetch_files(context: UpdateContext) -> Step:
     except OSError as error:
         return _give_up(context, error)
     try:
-        context.beside("finish", lambda halt: _finish(download, folder, deps.keys, halt))
+        context.beside("finish", lambda halt: _finish(download, folder, deps.trust, halt))
     except OSError as error:
         return _give_up(context, error)
     except BundleError:
@@ -222,9 +218,9 @@ def _open_download(context: UpdateContext) -> Download:
     return download
 
 
-def _finish(download: Download, folder: Path, keys: Sequence[PublicKey], halt: Halt) -> None:
+def _finish(download: Download, folder: Path, trust: TrustPolicy, halt: Halt) -> None:
     download.finish()
-    verify_folder(folder, keys, complete=False, checkpoint=halt.check)
+    trust.check_folder(folder, complete=False, checkpoint=halt.check)
 
 
 def _give_up(context: UpdateContext, error: OSError) -> Ended:

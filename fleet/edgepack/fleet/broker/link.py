@@ -25,7 +25,7 @@ class Link:
 
     Args:
         access: The broker.
-        client_id: Fixed, so that a second controller takes over instead of working beside.
+        client_id: The controller's own.
         subscription: The one filter.
         on_message: Gets topic and payload, on paho's thread.
         on_connected: Called on paho's thread after each (re)connection.

@@ -5,15 +5,20 @@ from pathlib import Path
 
 from edgepack.durable import write_file
 from edgepack.errors import FleetError
-from edgepack.fleet.documents.devices import CONTROLLER
+from edgepack.fleet.data_folder import DataFolder
 from edgepack.fleet.enrolment.authority import CRL_FILE, Authority, key_pem, make_key
 from edgepack.wire import topics
 from edgepack.wire.messages import MAX_MESSAGE_BYTES
 
 CONFIG_FILE, ACL_FILE = "mosquitto.conf", "acl"
+SETTINGS_VERSION = 2
+"""Of what is written here: 1 had no list of revoked certificates and left client ids to clients."""
+_NOTE = "broker-settings"
+"""File in the fleet's folder that says which version was written."""
 
 _CONFIG = """\
 # mosquitto for an edgepack fleet: mosquitto -c {folder}/mosquitto.conf
+# Version {version} of these settings; after an update of edgepack, broker-config writes them again.
 # Started by root it goes on as the user mosquitto, who must own this folder:
 #   chown -R mosquitto {folder}
 per_listener_settings false
@@ -27,6 +32,8 @@ tls_version tlsv1.2
 # The common name of a client's certificate is its user name, and so its place in the topics.
 require_certificate true
 use_identity_as_username true
+# The same name is its client id, so that nobody throws out another by calling himself so.
+use_username_as_clientid true
 allow_anonymous false
 acl_file {folder}/acl
 # Chunks of 64 KiB wait here for a slow device; beyond this they are dropped and asked for again.
@@ -39,9 +46,10 @@ autosave_interval 60
 """
 
 _ACL = """\
-# A device reads what is meant for it and for all, and writes what it says of itself.
+# A device reads what is meant for it and for all, and writes what it says of itself: these topics
+# alone, so that it can leave no more messages behind than that.
 pattern read {prefix}/{tenant}/d/%u/dn/#
-pattern write {prefix}/{tenant}/d/%u/up/#
+{writes}
 pattern read {prefix}/{tenant}/b/#
 pattern read {prefix}/{tenant}/meta/#
 
@@ -51,12 +59,12 @@ topic readwrite {prefix}/{tenant}/#
 
 
 def write_broker_folder(
-    authority: Authority, *, folder: Path, hosts: Sequence[str], port: int, tenant: str
+    data: DataFolder, *, folder: Path, hosts: Sequence[str], port: int, tenant: str
 ) -> Path:
     """Writes configuration, access rules, CA certificate and a server certificate.
 
     Args:
-        authority: The fleet's CA.
+        data: The fleet's folder, with its CA.
         folder: Where to; made when missing. Its server key is replaced when it is there.
         hosts: Names and addresses that devices reach the broker by.
         port: Where it shall listen.
@@ -68,7 +76,7 @@ def write_broker_folder(
     Raises:
         FleetError: The folder cannot be written.
     """
-    key = make_key()
+    authority, key = Authority(data.pki), make_key()
     folder = folder.resolve()
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -76,12 +84,34 @@ def write_broker_folder(
         write_file(folder / CRL_FILE, authority.revocations().pem.encode())
         write_file(folder / "server.key", key_pem(key), mode=0o600)
         write_file(folder / "server.crt", authority.sign_server(key, hosts).encode())
-        rules = _ACL.format(prefix=topics.PREFIX, tenant=tenant, controller=CONTROLLER)
+        rules = _ACL.format(
+            prefix=topics.PREFIX,
+            tenant=tenant,
+            controller=data.controller(),
+            writes="\n".join(
+                f"pattern write {topics.up(tenant, '%u', k)}" for k in topics.UP_KINDS
+            ),
+        )
         write_file(folder / ACL_FILE, rules.encode(), mode=0o600)
-        config = _CONFIG.format(folder=folder, port=port, message_bytes=2 * MAX_MESSAGE_BYTES)
+        config = _CONFIG.format(
+            folder=folder,
+            version=SETTINGS_VERSION,
+            port=port,
+            message_bytes=2 * MAX_MESSAGE_BYTES,
+        )
         write_file(folder / CONFIG_FILE, config.encode())
+        write_file(data.root / _NOTE, str(SETTINGS_VERSION).encode())
     except OSError as error:
         raise FleetError(
             f"cannot write the broker's settings: {error.strerror}", found_in=str(folder)
         ) from error
     return folder / CONFIG_FILE
+
+
+def are_outdated(data: DataFolder) -> bool:
+    """Whether the broker has settings of an earlier version, by what the fleet's folder notes."""
+    note = data.root / _NOTE
+    try:
+        return int(note.read_text()) < SETTINGS_VERSION
+    except (OSError, ValueError):
+        return True  # It was not noted before version 2.

@@ -26,6 +26,7 @@ from edgepack.fleet.documents.devices import (
     EnrollRequest,
     GroupView,
     RemovedDevice,
+    RevocationRequest,
     Revocations,
 )
 from edgepack.fleet.documents.fleet import EventView, FleetInfo
@@ -42,6 +43,7 @@ from edgepack.fleet.enrolment.authority import make_key, make_signing_request
 from edgepack.fleet.enrolment.device_folder import check_unused, write_device_folder
 
 WATCH_S = 0.5
+MAX_CERTIFICATE_BYTES = 64 * 1024
 STOPPED = ("FINISHED", "ABORTED", "PAUSED")
 """States of a rollout in which nothing happens until a person says so."""
 
@@ -257,6 +259,35 @@ class FleetClient:
                 found_in=str(path),
             ) from error
         return found
+
+    def revoke(self, certificate: str | Path) -> Revocations:
+        """Revokes a certificate of which the fleet does not know the number.
+
+        Those of devices that were enrolled before numbers were kept are such, and nothing else
+        ends them before they expire. The broker learns of it from what `revocations` writes.
+
+        Args:
+            certificate: The file, `device.crt` in the folder that the device was set up from.
+
+        Returns:
+            The list of revoked certificates.
+
+        Raises:
+            FleetError: The file cannot be read, or holds no certificate of the fleet's CA.
+
+        Example:
+            ```python
+            fleet.revoke("cam-7/device.crt")
+            ```
+        """
+        try:
+            pem = read_bounded(Path(certificate), MAX_CERTIFICATE_BYTES).decode(errors="replace")
+        except OSError as error:
+            raise FleetError(
+                f"the certificate cannot be read: {error.strerror}", found_in=str(certificate)
+            ) from error
+        request = RevocationRequest(certificate=pem)
+        return self._connection.post("/v1/revocations", Revocations, request)
 
     def enroll(
         self,

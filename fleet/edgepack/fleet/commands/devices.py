@@ -10,6 +10,7 @@ from edgepack.fleet.commands import show
 from edgepack.fleet.commands.options import asks, read_labels
 from edgepack.fleet.commands.printing import print_result
 from edgepack.fleet.commands.show_device import device_panel
+from edgepack.fleet.documents.devices import RemovedDevice
 from edgepack.text import counted
 
 
@@ -107,8 +108,22 @@ def remove(names: tuple[str, ...], data: Path, url: str, as_json: bool) -> None:
       edgepack fleet devices remove cam-7
       edgepack fleet revocations -o broker/ca.crl
     """
-    found = FleetClient(url, data=data).remove_devices(names)
-    lines = [f"{one.device} is removed" for one in found]
-    if any(one.certificate for one in found):
+    client = FleetClient(url, data=data)
+    found = client.remove_devices(names)
+    is_tls = client.info().broker_is_tls
+    print_result(found, as_json, lambda shown: _removed(shown, is_tls=is_tls))
+
+
+def _removed(devices: tuple[RemovedDevice, ...], *, is_tls: bool) -> str:
+    lines = [f"{one.device} is removed" for one in devices]
+    if any(one.certificate for one in devices):
         lines.append("edgepack fleet revocations -o broker/ca.crl  tells the broker")
-    print_result(found, as_json, lambda _: "\n".join(lines))
+    for one in devices:
+        if is_tls and not one.certificate:
+            lines += [
+                f"note: the certificate of {one.device} is not revoked: it was issued before the "
+                "fleet kept their numbers, and the broker lets it in until it expires",
+                f"  edgepack fleet revocations --revoke {one.device}/device.crt -o broker/ca.crl"
+                "  ends it; the file is in the folder that the device was set up from",
+            ]
+    return "\n".join(lines)

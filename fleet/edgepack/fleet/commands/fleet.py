@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from edgepack.fleet.broker.mosquitto import write_broker_folder
+from edgepack.fleet.broker.mosquitto import are_outdated, write_broker_folder
 from edgepack.fleet.client.fleet_client import FleetClient
 from edgepack.fleet.commands import show
 from edgepack.fleet.commands.devices import devices
@@ -15,7 +15,6 @@ from edgepack.fleet.commands.options import asks, data_option, json_option, read
 from edgepack.fleet.commands.printing import LogFormatter, print_result
 from edgepack.fleet.commands.releases import releases
 from edgepack.fleet.data_folder import DataFolder
-from edgepack.fleet.enrolment.authority import Authority
 from edgepack.text import counted
 
 if TYPE_CHECKING:
@@ -108,7 +107,13 @@ def serve(
         click.echo(f"broker: {running.broker_url}", err=True)
         if not broker:
             click.echo(f"note: {LIMITS}", err=True)
-        if not running.trusted:
+        if running.broker_is_tls and are_outdated(running.folder):
+            click.echo(
+                "note: the broker's settings were written by an earlier edgepack: write them again "
+                "(edgepack fleet broker-config) and restart the broker",
+                err=True,
+            )
+        if not running.trust.keys:
             click.echo("note: no key is trusted yet, so no bundle is taken (--trust)", err=True)
 
     run(
@@ -220,16 +225,25 @@ def enroll(
     required=True,
     help="File to write: ca.crl in the broker's folder.",
 )
+@click.option(
+    "--revoke",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Revoke the certificate in this file first: one of which the fleet has no number.",
+)
 @asks
-def revocations(output: Path, data: Path, url: str, as_json: bool) -> None:
+def revocations(output: Path, revoke: Path | None, data: Path, url: str, as_json: bool) -> None:
     """Write the list of revoked certificates for the broker, which reads it at a SIGHUP.
 
     \b
     Example:
       edgepack fleet revocations -o broker/ca.crl
+      edgepack fleet revocations --revoke cam-7/device.crt -o broker/ca.crl
       kill -HUP $(pidof mosquitto)
     """
-    found = FleetClient(url, data=data).revocations(output)
+    client = FleetClient(url, data=data)
+    if revoke is not None:
+        client.revoke(revoke)
+    found = client.revocations(output)
     print_result(
         found,
         as_json,
@@ -261,8 +275,9 @@ def broker_config(
       mosquitto -c broker/mosquitto.conf
       edgepack fleet serve --broker mqtts://broker.example:8883
     """
-    authority = Authority(DataFolder(data).pki)
-    config = write_broker_folder(authority, folder=output, hosts=hosts, port=port, tenant=tenant)
+    config = write_broker_folder(
+        DataFolder(data), folder=output, hosts=hosts, port=port, tenant=tenant
+    )
     document = {"config": str(config), "broker": f"mqtts://{hosts[0]}:{port}"}
     print_result(
         document,

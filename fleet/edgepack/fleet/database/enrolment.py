@@ -8,11 +8,11 @@ from sqlalchemy import delete
 from sqlalchemy.orm import Session
 
 from edgepack.errors import FleetError
+from edgepack.fleet.data_folder import CONTROLLER
 from edgepack.fleet.database import records
 from edgepack.fleet.database.devices import Publication
 from edgepack.fleet.database.schema import AssignmentRow, DeviceRow
 from edgepack.fleet.database.where import KEY, RESERVED, labels
-from edgepack.fleet.documents.devices import CONTROLLER
 from edgepack.wire import topics
 from edgepack.wire.messages import Event
 
@@ -46,8 +46,8 @@ def enroll(
     """
     check_name(device, "device id")
     check_name(group, "group")
-    if device == CONTROLLER:
-        raise FleetError(f"{CONTROLLER!r} is the controller's own name", remedy="choose another id")
+    if device.startswith(CONTROLLER):
+        raise FleetError(f"{device!r} is a name of controllers", remedy="choose another id")
     row = session.get(DeviceRow, device)
     if row is None:
         row = DeviceRow(id=device, group=group, enrolled_at=now, labels="{}")

@@ -6,9 +6,6 @@ import msgspec
 
 from edgepack.wire.messages import BundleRef, DeviceFacts
 
-CONTROLLER = "edgepack-controller"
-"""Client id and, with certificates, user name of the controller; no device may have it."""
-
 
 class EnrollRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A device to enrol.
@@ -198,6 +195,16 @@ class RemovedDevice(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     device: str
+    certificate: str
+
+
+class RevocationRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A certificate to revoke.
+
+    Attributes:
+        certificate: PEM of a certificate that the fleet's CA issued.
+    """
+
     certificate: str
 
 

@@ -6,13 +6,15 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from cryptography import x509
+from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from edgepack.durable import write_file
 from edgepack.errors import FleetError
-from edgepack.fleet.documents.devices import CONTROLLER, Revocations
+from edgepack.fleet.data_folder import CONTROLLER_CERTIFICATE
+from edgepack.fleet.documents.devices import Revocations
 
 AUTHORITY_DAYS = 3650
 CERTIFICATE_DAYS = 825
@@ -84,7 +86,7 @@ class Authority:
 
         Args:
             request_pem: The signing request; only its key is taken from it.
-            name: Device id, or the controller's name.
+            name: Device id, or a controller's name.
 
         Raises:
             FleetError: The request is none, its signature is wrong, or its key is not P-256.
@@ -111,6 +113,27 @@ class Authority:
             builder = x509.RevokedCertificateBuilder().serial_number(number)
             revoked.append(builder.revocation_date(datetime.datetime.now(datetime.UTC)).build())
             self._write_revocations(revoked)
+
+    def revoke_certificate(self, pem: str) -> None:
+        """The same for a certificate of which the number was not kept.
+
+        Raises:
+            FleetError: It is no certificate, the CA's own, or another CA issued it.
+        """
+        if not self._issued(pem):
+            raise FleetError(
+                "this is no certificate that the fleet's CA gave to a device",
+                remedy="give device.crt of the folder that the device was set up from",
+            )
+        self.revoke(serial_of(pem))
+
+    def _issued(self, pem: str) -> bool:
+        try:
+            certificate = x509.load_pem_x509_certificate(pem.encode())
+            certificate.verify_directly_issued_by(self._certificate)
+        except (ValueError, TypeError, InvalidSignature):
+            return False
+        return certificate != self._certificate
 
     def revocations(self) -> Revocations:
         """The list of revoked certificates."""
@@ -144,14 +167,17 @@ class Authority:
         signed = builder.sign(self._key, hashes.SHA256())
         write_file(self._crl_file, signed.public_bytes(serialization.Encoding.PEM))
 
-    def controller_files(self) -> tuple[Path, Path]:
-        """Certificate and key of the controller, made once beside the CA; paths."""
-        certificate, key_file = (self._folder / f"controller.{kind}" for kind in ("crt", "key"))
+    def controller_files(self, name: str) -> tuple[Path, Path]:
+        """Certificate and key of the controller of that name, made once beside the CA; paths."""
+        certificate, key_file = (
+            self._folder / CONTROLLER_CERTIFICATE,
+            self._folder / "controller.key",
+        )
         if not certificate.exists() or not key_file.exists():
             key = make_key()
             write_file(key_file, key_pem(key), mode=0o600)
-            request = make_signing_request(key, CONTROLLER).decode()
-            write_file(certificate, self.sign_client(request, CONTROLLER).encode())
+            request = make_signing_request(key, name).decode()
+            write_file(certificate, self.sign_client(request, name).encode())
         return certificate, key_file
 
     def sign_server(self, key: ec.EllipticCurvePrivateKey, hosts: Sequence[str]) -> str:

@@ -1,7 +1,6 @@
 """Taking a release in: its bundle is checked, no other one has its name, it is put in its place."""
 
 import logging
-from collections.abc import Sequence
 from pathlib import Path
 
 from sqlalchemy import or_, select
@@ -9,10 +8,9 @@ from sqlalchemy.orm import Session
 
 from edgepack.bundle.archive import unpack
 from edgepack.bundle.chunks import digest_file
-from edgepack.bundle.keys import PublicKey
 from edgepack.bundle.manifest import MANIFEST_FILE, SIGNATURE_FILE
-from edgepack.bundle.signature import verify_envelope
-from edgepack.bundle.verify import VerifiedBundle, verify_folder, verify_manifest
+from edgepack.bundle.trust import TrustPolicy
+from edgepack.bundle.verify import VerifiedBundle
 from edgepack.durable import flush_folder
 from edgepack.errors import FleetError
 from edgepack.fleet.database.schema import ReleaseRow
@@ -23,32 +21,32 @@ from edgepack.wire.messages import BundleRef
 log = logging.getLogger(__name__)
 
 
-def read_head(head: BundleHead, keys: Sequence[PublicKey]) -> BundleRef:
+def read_head(head: BundleHead, trust: TrustPolicy) -> BundleRef:
     """What bundle it is whose manifest and signature these are.
 
     Raises:
         FleetError: The fleet trusts no key.
         BundleError: No trusted key signed it, or it is malformed.
     """
-    _check_trust(keys)
-    signed = verify_envelope(head.signature, keys)
-    facts = verify_manifest(head.manifest, signed).facts
+    _check_trust(trust)
+    signed, manifest = trust.check_manifest(head.signature, head.manifest)
+    facts = manifest.facts
     return BundleRef(
         name=facts.name, version=facts.version, release=facts.release, digest=signed.digest
     )
 
 
-def verify_upload(archive: Path, keys: Sequence[PublicKey]) -> VerifiedBundle:
+def verify_upload(archive: Path, trust: TrustPolicy) -> VerifiedBundle:
     """Unpacks an archive that was uploaded, beside it, and checks it down to every byte.
 
     Raises:
         FleetError: The fleet trusts no key.
         BundleError: The archive is hostile or damaged, or no trusted key signed it.
     """
-    _check_trust(keys)
+    _check_trust(trust)
     folder = archive.with_suffix(".unpacked")
     unpack(archive, folder)
-    return verify_folder(folder, keys)
+    return trust.check_folder(folder)
 
 
 def keep_release(
@@ -124,8 +122,8 @@ def check_identity(session: Session, bundle: BundleRef) -> None:
     )
 
 
-def _check_trust(keys: Sequence[PublicKey]) -> None:
-    if not keys:
+def _check_trust(trust: TrustPolicy) -> None:
+    if not trust.keys:
         raise FleetError(
             "this fleet trusts no key, so it takes no release",
             remedy="edgepack fleet serve --trust release.pub",

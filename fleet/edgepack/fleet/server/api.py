@@ -17,7 +17,12 @@ from starlette.routing import Route
 from edgepack.bundle.envelope import MAX_SIGNATURE_BYTES
 from edgepack.bundle.manifest import MAX_MANIFEST_BYTES
 from edgepack.errors import EdgepackError, FleetError
-from edgepack.fleet.documents.devices import DeviceChange, DeviceRemoval, EnrollRequest
+from edgepack.fleet.documents.devices import (
+    DeviceChange,
+    DeviceRemoval,
+    EnrollRequest,
+    RevocationRequest,
+)
 from edgepack.fleet.documents.fleet import Refusal
 from edgepack.fleet.documents.previews import PreviewRequest
 from edgepack.fleet.documents.rollouts import RollbackRequest, RolloutRequest
@@ -37,6 +42,7 @@ T = TypeVar(
     DeviceRemoval,
     EnrollRequest,
     PreviewRequest,
+    RevocationRequest,
     RollbackRequest,
     RolloutRequest,
 )
@@ -71,6 +77,10 @@ def make_app(fleet: Fleet, token: str) -> Starlette:
 
     async def revocations(_: Request) -> Response:
         return _json(await run_in_threadpool(fleet.revocations))
+
+    async def revoke(request: Request) -> Response:
+        asked = await _read(request, RevocationRequest)
+        return _json(await run_in_threadpool(fleet.revoke, asked))
 
     async def remove_release(request: Request) -> Response:
         return _json(await run_in_threadpool(fleet.remove_release, request.path_params["release"]))
@@ -142,6 +152,7 @@ def make_app(fleet: Fleet, token: str) -> Starlette:
             route("/v1/devices/{device}", device, "GET"),
             route("/v1/groups", groups, "GET"),
             route("/v1/revocations", revocations, "GET"),
+            route("/v1/revocations", revoke, "POST"),
             route("/v1/releases", releases, "GET"),
             route("/v1/releases", upload, "POST"),
             route("/v1/releases/{release}", remove_release, "DELETE"),

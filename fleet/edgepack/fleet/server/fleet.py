@@ -3,13 +3,13 @@
 import shutil
 import tempfile
 import time
-from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
 from sqlalchemy import select
 
-from edgepack.bundle.keys import PublicKey, public_pem
+from edgepack.bundle.keys import public_pem
+from edgepack.bundle.trust import TrustPolicy
 from edgepack.errors import FleetError
 from edgepack.fleet.broker.link import Link
 from edgepack.fleet.controller.controller import Controller
@@ -29,6 +29,7 @@ from edgepack.fleet.documents.devices import (
     EnrollRequest,
     GroupView,
     RemovedDevice,
+    RevocationRequest,
     Revocations,
 )
 from edgepack.fleet.documents.fleet import EventView, FleetInfo
@@ -53,7 +54,7 @@ class Fleet(msgspec.Struct, frozen=True, kw_only=True):
     broker_url: str
     broker_is_tls: bool
     folder: DataFolder
-    trusted: Sequence[PublicKey]
+    trust: TrustPolicy
     store: Store
     releases: ReleaseFolder
     inbox: Inbox
@@ -134,6 +135,16 @@ class Fleet(msgspec.Struct, frozen=True, kw_only=True):
         """The list of revoked certificates."""
         return Authority(self.folder.pki).revocations()
 
+    def revoke(self, request: RevocationRequest) -> Revocations:
+        """Revokes a certificate, whatever device it is of.
+
+        Raises:
+            FleetError: The fleet's CA did not issue it.
+        """
+        authority = Authority(self.folder.pki)
+        authority.revoke_certificate(request.certificate)
+        return authority.revocations()
+
     def _revoke(self, certificate: str) -> None:
         if certificate:
             Authority(self.folder.pki).revoke(certificate)
@@ -156,7 +167,7 @@ class Fleet(msgspec.Struct, frozen=True, kw_only=True):
                 replaced, there is no trusted key to hand out, or a certificate is needed and the
                 request for it is missing or wrong.
         """
-        if not self.trusted:
+        if not self.trust.keys:
             raise FleetError(
                 "this fleet trusts no key, so a device would accept no bundle",
                 remedy="edgepack fleet serve --trust release.pub",
@@ -184,7 +195,7 @@ class Fleet(msgspec.Struct, frozen=True, kw_only=True):
             device=request.device,
             tenant=self.tenant,
             broker=self.broker_url,
-            trusted_keys=tuple(public_pem(key).decode() for key in self.trusted),
+            trusted_keys=tuple(public_pem(key).decode() for key in self.trust.keys),
             certificate=certificate,
             authority=authority,
         )
@@ -210,7 +221,7 @@ class Fleet(msgspec.Struct, frozen=True, kw_only=True):
             EdgepackError: It is no bundle, or not one that a trusted key signed, or another
                 content has its name and version or its release counter.
         """
-        bundle = verify_upload(archive, self.trusted)
+        bundle = verify_upload(archive, self.trust)
         with self.store.transaction() as session:
             return _release_view(keep_release(session, self.releases, bundle, time.time()))
 
@@ -241,7 +252,7 @@ class Fleet(msgspec.Struct, frozen=True, kw_only=True):
             EdgepackError: No trusted key signed the bundle, or see
                 `edgepack.fleet.rollouts.membership.show_preview`.
         """
-        bundle = read_head(request.head, self.trusted)
+        bundle = read_head(request.head, self.trust)
         with self.store.reading() as session:
             return membership.show_preview(session, bundle, request.selector, request)
 

@@ -21,7 +21,6 @@ from edgepack.fleet.controller.inbox import Inbox
 from edgepack.fleet.data_folder import DataFolder
 from edgepack.fleet.database.store import open_store
 from edgepack.fleet.depot.depot import Depot
-from edgepack.fleet.documents.devices import CONTROLLER
 from edgepack.fleet.enrolment.authority import Authority
 from edgepack.fleet.releases.folder import ReleaseFolder
 from edgepack.fleet.server.api import make_app
@@ -101,7 +100,7 @@ def _assemble(settings: ServeSettings, stack: ExitStack) -> tuple[Fleet, str]:
     stack.enter_context(_only_one(settings.data))
     shutil.rmtree(folder.incoming, ignore_errors=True)
     folder.incoming.mkdir()
-    trusted = folder.trust(settings.trust)
+    trust = folder.trust(settings.trust)
     store = open_store(settings.database or folder.database_url)
     stack.callback(store.close)
     releases = ReleaseFolder(folder.releases)
@@ -109,7 +108,7 @@ def _assemble(settings: ServeSettings, stack: ExitStack) -> tuple[Fleet, str]:
     inbox = Inbox(settings.tenant)
     link = Link(
         access,
-        client_id=CONTROLLER,
+        client_id=folder.controller(),
         subscription=topics.controller_subscription(settings.tenant),
         on_message=inbox.receive,
         on_connected=inbox.connected,
@@ -134,7 +133,7 @@ def _assemble(settings: ServeSettings, stack: ExitStack) -> tuple[Fleet, str]:
         broker_url=access.url,
         broker_is_tls=access.is_tls,
         folder=folder,
-        trusted=trusted,
+        trust=trust,
         store=store,
         releases=releases,
         inbox=inbox,
@@ -156,7 +155,7 @@ def _broker(settings: ServeSettings, folder: DataFolder, stack: ExitStack) -> Br
     )
     if access.is_tls:
         authority = Authority(folder.pki)
-        certificate, key = authority.controller_files()
+        certificate, key = authority.controller_files(folder.controller())
         return msgspec.structs.replace(
             access, ca_file=authority.ca_file, cert_file=certificate, key_file=key
         )

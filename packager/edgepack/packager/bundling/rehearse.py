@@ -13,14 +13,14 @@ from pathlib import Path
 
 import msgspec
 
-from edgepack.agent.config import ProviderConfig, TrustConfig
+from edgepack.agent.config import ProviderConfig
 from edgepack.agent.runtime.choice import choose
 from edgepack.agent.runtime.facts import read_device_facts
 from edgepack.agent.runtime.matching import match_variants
 from edgepack.agent.runtime.probe import ProbeRequest, read_ending
 from edgepack.bundle.keys import PublicKey
 from edgepack.bundle.manifest import Manifest, Variant
-from edgepack.bundle.verify import verify_folder
+from edgepack.bundle.trust import TrustPolicy
 from edgepack.errors import BuildError
 from edgepack.packager.progress import BuildStep, Progress, for_profile
 from edgepack.packager.reports.reasons import FLOAT_PRECISION
@@ -36,7 +36,6 @@ from edgepack.packager.runtime.trial import MORE_S, Asked
 from edgepack.wire.messages import Choice, DeviceFacts, ProbeResult
 
 _PROVIDERS = ProviderConfig(allow_simulator=True)
-_TRUST = TrustConfig(keys=(), allow_degraded_unsafe=True)
 _TIMEOUT_S = 300.0
 """A simulator takes seconds an inference."""
 
@@ -79,13 +78,14 @@ def rehearse(
         BuildError: A variant that can run here is not right, named with what was seen.
     """
     # 1
-    verified = verify_folder(folder, [key])
+    trust = TrustPolicy(keys=(key,), allow_degraded_unsafe=True)
+    verified = trust.check_folder(folder)
     # 2
     facts = read_device_facts(_PROVIDERS)
-    matches = match_variants(verified.manifest, facts, _PROVIDERS, _TRUST)
+    matches = match_variants(verified.manifest, facts, _PROVIDERS, trust)
     # 3
     pinned = toolchains or {}
-    elsewhere = _match_elsewhere(verified.manifest, pinned)
+    elsewhere = _match_elsewhere(verified.manifest, pinned, trust)
     here = {variant.name: variant for variant in matches.candidates}
     probes: dict[str, ProbeResult] = {}
     todo = sorted((here | elsewhere).values(), key=lambda it: it.name != process.subject)
@@ -124,13 +124,13 @@ def _remedy(result: ProbeResult, variant: Variant) -> str:
 
 
 def _match_elsewhere(
-    manifest: Manifest, pinned: Mapping[str, PinnedToolchain]
+    manifest: Manifest, pinned: Mapping[str, PinnedToolchain], trust: TrustPolicy
 ) -> dict[str, Variant]:
     """Variants that a device with their own toolchain would take, by name."""
     return {
         variant.name: variant
         for name, toolchain in pinned.items()
-        for variant in match_variants(manifest, toolchain.facts, _PROVIDERS, _TRUST).candidates
+        for variant in match_variants(manifest, toolchain.facts, _PROVIDERS, trust).candidates
         if variant.name == name
     }
 

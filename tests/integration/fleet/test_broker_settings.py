@@ -1,0 +1,100 @@
+"""The mosquitto of `broker-config`: nobody takes another's place, or leaves things behind."""
+
+import threading
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from edgepack.agent.config import read_config
+from edgepack.fleet.broker.access import BrokerAccess, open_client
+from edgepack.fleet.data_folder import CONTROLLER
+from edgepack.wire import topics
+from tests.integration.fleet.conftest import FleetProcess, Mosquitto, edgepack, wait_until
+
+REPORT = b'{"v":2,"online":true,"at":1}'
+
+
+def test_a_device_that_takes_the_controllers_client_id_throws_out_nobody(
+    tls_fleet: FleetProcess, tmp_path: Path
+) -> None:
+    name = (tls_fleet.data / "controller").read_text()
+    assert name.startswith(f"{CONTROLLER}-")
+    folder = tmp_path / "cam-1"
+    done = edgepack(tls_fleet, "fleet", "enroll", "cam-1", "--group", "g", "-o", str(folder))
+    assert done.returncode == 0, done.stderr
+    broker = read_config(folder / "agent.toml").broker
+    assert broker is not None
+    access = BrokerAccess(
+        url=broker.url,
+        ca_file=Path(broker.ca_file),
+        cert_file=Path(broker.cert_file),
+        key_file=Path(broker.key_file),
+    )
+    client = open_client(access, name)
+    connected = threading.Event()
+    client.on_connect = lambda *_: connected.set()
+    client.connect(*access.address())
+    client.loop_start()
+    assert connected.wait(30)
+    # What it may not write is dropped, and so nothing of it is left behind.
+    up = topics.up("default", "cam-1", "reported")
+    client.publish(f"{up}s", REPORT, qos=1, retain=True).wait_for_publish(30)
+    client.publish(up, REPORT, qos=1).wait_for_publish(30)
+    tls_fleet.wait_until(lambda: tls_fleet.info().online == 1, "the report of cam-1 came")
+    client.disconnect()
+    client.loop_stop()
+    assert "unknown_topic" not in tls_fleet.info().counters
+    log = (tls_fleet.data.parent / "serve.log").read_text()
+    assert log.count(" connected") == 1, "the controller was never thrown out"
+    assert " lost " not in log
+
+
+def hears(fleet: FleetProcess) -> bool:
+    return fleet.info().counters.get("not_enrolled") == 1
+
+
+def test_two_fleets_meet_at_one_broker_and_both_stay(mosquitto: Mosquitto, tmp_path: Path) -> None:
+    fleets = []
+    for tenant in ("east", "west"):
+        (tmp_path / tenant).mkdir()
+        arguments = ("--broker", mosquitto.url, "--tenant", tenant)
+        fleets.append(FleetProcess(tmp_path / tenant / "fleet", *arguments).start())
+    try:
+        client = open_client(BrokerAccess(url=mosquitto.url), "device")
+        client.connect("127.0.0.1", mosquitto.port)
+        client.loop_start()
+        for tenant in ("east", "west"):
+            topic = topics.up(tenant, "cam-1", "reported")
+            client.publish(topic, REPORT, qos=1).wait_for_publish(30)
+        for fleet in fleets:
+            wait_until(partial(hears, fleet), "it hears its own device")
+        client.disconnect()
+        client.loop_stop()
+    finally:
+        for fleet in fleets:
+            assert fleet.stop() == 0
+    for fleet in fleets:
+        assert " lost " not in (fleet.data.parent / "serve.log").read_text()
+
+
+def test_settings_of_an_earlier_version_are_noticed(tls_fleet: FleetProcess) -> None:
+    log = tls_fleet.data.parent / "serve.log"
+    warning = "note: the broker's settings were written by an earlier edgepack"
+    assert warning not in log.read_text()
+    note = tls_fleet.data / "broker-settings"
+    for content in ("1", None):
+        note.unlink() if content is None else note.write_text(content)
+        log.write_text("")
+        assert tls_fleet.stop() == 0
+        tls_fleet.start()
+        assert warning in log.read_text()
+
+
+def test_a_controller_that_has_a_certificate_keeps_its_name(
+    tls_fleet: FleetProcess, serve: Callable[..., Any]
+) -> None:
+    (tls_fleet.data / "controller").unlink()
+    tls_fleet.stop()
+    tls_fleet.start()
+    assert (tls_fleet.data / "controller").read_text() == CONTROLLER
