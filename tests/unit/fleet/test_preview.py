@@ -3,6 +3,7 @@
 import pytest
 from msgspec.structs import replace
 
+from edgepack.bundle.manifest import BundleFacts, Manifest, Requirements
 from edgepack.errors import FleetError
 from edgepack.fleet.documents.previews import RolloutPreview
 from edgepack.fleet.documents.releases import full_title, tell_apart
@@ -10,15 +11,20 @@ from edgepack.fleet.documents.rollouts import RolloutSettings, Selector
 from edgepack.fleet.releases.publish import check_identity
 from edgepack.fleet.rollouts import membership
 from edgepack.wire.messages import BundleRef
+from tests.simulators.manifests import DIGEST, QNN, make_variant
+from tests.simulators.world import make_facts
 from tests.unit.fleet.world import NEW, OLD, World, says
 
 ALL = Selector(kind="all")
 BEFORE = BundleRef(name="digits", version="0.9.0", release=0, digest="00" * 32)
 
 
-def look_ahead(world: World, bundle: BundleRef, *, waves: str = "100%") -> RolloutPreview:
+def look_ahead(
+    world: World, bundle: BundleRef, *, waves: str = "100%", manifest: Manifest | None = None
+) -> RolloutPreview:
+    settings = RolloutSettings(waves=waves)
     with world.store.reading() as session:
-        return membership.show_preview(session, bundle, ALL, RolloutSettings(waves=waves))
+        return membership.show_preview(session, bundle, ALL, settings, manifest)
 
 
 def test_a_preview_says_what_a_rollout_means_to_whom(world: World) -> None:
@@ -112,3 +118,64 @@ def test_twelve_digits_stand_where_two_versions_could_be_confused() -> None:
     assert tell_apart([OLD, NEW])(OLD) == "digits 1.0.0"
     assert tell_apart([OLD, NEW, other])(other) == "digits 1.0.0 (333333333333)"
     assert tell_apart([OLD, NEW, other])(NEW) == "digits 2.0.0"
+
+
+def test_devices_that_no_variant_fits_are_named_with_the_reason(world: World) -> None:
+    avx2 = Requirements(arch=("x86_64",), runtime=">=1.31,<1.40")
+    manifest = Manifest(
+        facts=BundleFacts(
+            name="digits", version="2.0.0", release=2, source_sha256=DIGEST, files=()
+        ),
+        variants=(
+            make_variant("npu", provider=QNN, device="npu"),
+            make_variant("avx2", requires=avx2, degraded=True),
+        ),
+    )
+    x86 = make_facts()
+    facts = {
+        "fits-1": x86,
+        "unknown-1": None,
+        "arm-1": make_facts(arch="aarch64"),
+        "arm-2": make_facts(arch="aarch64"),
+        "old-1": replace(x86, runtime="1.20.1"),
+        "old-2": replace(x86, runtime=""),
+        "new-1": replace(x86, runtime="1.40.0"),
+        "arm-9": replace(make_facts(arch="armv7l"), runtime="1.20.1"),
+        "played-1": replace(make_facts(arch="z80"), agent_version="simulated"),
+    }
+    for name, said in facts.items():
+        world.enroll(name)
+        world.hear(name, replace(says("IDLE"), facts=said))
+    world.hear("fits-1", replace(says("IDLE", active=OLD, count=2), facts=x86))
+    found = look_ahead(world, NEW, manifest=manifest)
+    assert found.counts == {"adds": 2, "replaces": 1, "unfit": 6}
+    assert found.refusal == "", "it may be started: devices know best"
+    assert [(part.devices, part.examples, part.because) for part in found.parts[2:]] == [
+        (
+            3,
+            ("arm-1", "arm-2", "arm-9"),
+            "no variant fits their hardware and providers (arm-1: npu: QNNExecutionProvider is "
+            "unknown here; avx2: it is for x86_64, this device is aarch64)",
+        ),
+        (
+            3,
+            ("new-1", "old-1", "old-2"),
+            "the release is for other versions of ONNX Runtime (new-1: avx2: it needs onnxruntime "
+            ">=1.31,<1.40, this device has 1.40.0)",
+        ),
+    ]
+
+
+def test_what_serves_already_and_what_is_refused_is_said_before_what_would_not_fit(
+    world: World,
+) -> None:
+    manifest = Manifest(
+        facts=BundleFacts(
+            name="digits", version="1.0.0", release=1, source_sha256=DIGEST, files=()
+        ),
+        variants=(make_variant(requires=Requirements(arch=("z80",))),),
+    )
+    for name, active in (("a", OLD), ("b", NEW)):
+        world.enroll(name)
+        world.hear(name, replace(says("IDLE", active=active), facts=make_facts()))
+    assert look_ahead(world, OLD, manifest=manifest).counts == {"nothing": 1, "refused": 1}

@@ -8,7 +8,13 @@ from edgepack.fleet.documents.previews import PreviewPart, RollbackPreview, Roll
 from edgepack.fleet.documents.releases import full_title, title
 from edgepack.text import counted
 
-_STYLES = {"adds": "green", "replaces": "cyan", "nothing": "dim", "refused": "red"}
+_STYLES = {
+    "adds": "green",
+    "replaces": "cyan",
+    "nothing": "dim",
+    "unfit": "yellow",
+    "refused": "red",
+}
 
 
 def preview_panel(preview: RolloutPreview) -> RenderableType:

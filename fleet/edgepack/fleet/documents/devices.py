@@ -6,6 +6,9 @@ import msgspec
 
 from edgepack.wire.messages import BundleRef, DeviceFacts
 
+SIMULATED = "simulated"
+"""Agent version of a device that `edgepack simulate` plays: it runs no model, whatever comes."""
+
 
 class EnrollRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A device to enrol.

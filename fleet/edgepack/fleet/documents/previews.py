@@ -8,8 +8,8 @@ from edgepack.fleet.documents.releases import BundleHead
 from edgepack.fleet.documents.rollouts import RolloutSettings, Selector
 from edgepack.wire.messages import BundleRef
 
-Outcome = Literal["adds", "replaces", "nothing", "refused"]
-OUTCOMES: tuple[Outcome, ...] = ("adds", "replaces", "nothing", "refused")
+Outcome = Literal["adds", "replaces", "nothing", "unfit", "refused"]
+OUTCOMES: tuple[Outcome, ...] = ("adds", "replaces", "nothing", "unfit", "refused")
 
 
 class PreviewRequest(RolloutSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -29,10 +29,11 @@ class PreviewPart(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         outcome: `adds` a model that they do not run, `replaces` the release that they run, means
-            `nothing` to do, or is `refused`.
+            `nothing` to do, is `unfit` for them, so that they will reject it, or is `refused`.
         devices: How many.
         examples: Ids of some of them.
-        because: The reason in a few words; "" where the outcome says it all.
+        because: The reason in a few words, and for a device that it is unfit for, as an example,
+            what is wrong there; "" where the outcome says it all.
         runs: What serves on them now; None while nothing of that name does.
     """
 

@@ -8,7 +8,7 @@ from sqlalchemy.orm import Session
 
 from edgepack.bundle.archive import unpack
 from edgepack.bundle.chunks import digest_file
-from edgepack.bundle.manifest import MANIFEST_FILE, SIGNATURE_FILE
+from edgepack.bundle.manifest import MANIFEST_FILE, SIGNATURE_FILE, Manifest
 from edgepack.bundle.trust import TrustPolicy
 from edgepack.bundle.verify import VerifiedBundle
 from edgepack.durable import flush_folder
@@ -21,7 +21,7 @@ from edgepack.wire.messages import BundleRef
 log = logging.getLogger(__name__)
 
 
-def read_head(head: BundleHead, trust: TrustPolicy) -> BundleRef:
+def read_head(head: BundleHead, trust: TrustPolicy) -> tuple[BundleRef, Manifest]:
     """What bundle it is whose manifest and signature these are.
 
     Raises:
@@ -31,9 +31,10 @@ def read_head(head: BundleHead, trust: TrustPolicy) -> BundleRef:
     _check_trust(trust)
     signed, manifest = trust.check_manifest(head.signature, head.manifest)
     facts = manifest.facts
-    return BundleRef(
+    bundle = BundleRef(
         name=facts.name, version=facts.version, release=facts.release, digest=signed.digest
     )
+    return bundle, manifest
 
 
 def verify_upload(archive: Path, trust: TrustPolicy) -> VerifiedBundle:

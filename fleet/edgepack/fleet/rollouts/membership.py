@@ -10,6 +10,7 @@ import msgspec
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
+from edgepack.bundle.manifest import Manifest
 from edgepack.errors import FleetError
 from edgepack.fleet.database import devices
 from edgepack.fleet.database.devices import Publication
@@ -29,7 +30,11 @@ MAX_SAMPLE = 1_000_000
 
 
 def show_preview(
-    session: Session, bundle: BundleRef, selector: Selector, settings: RolloutSettings
+    session: Session,
+    bundle: BundleRef,
+    selector: Selector,
+    settings: RolloutSettings,
+    manifest: Manifest | None = None,
 ) -> RolloutPreview:
     """What a rollout would mean if it were started now.
 
@@ -40,7 +45,7 @@ def show_preview(
     steps = parse_waves(settings.waves)
     check_numbers(settings)
     check_identity(session, bundle)
-    return preview(session, bundle, select_devices(session, selector), selector, steps)
+    return preview(session, bundle, select_devices(session, selector), selector, steps, manifest)
 
 
 def start(session: Session, request: RolloutRequest, now: float) -> RolloutRow:

@@ -1,24 +1,27 @@
 """What a rollout means to each of its devices, before it is started; nothing is changed here."""
 
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
+from edgepack.bundle.manifest import Manifest
 from edgepack.errors import FleetError
 from edgepack.fleet.database import devices
 from edgepack.fleet.database.schema import AssignmentRow, DeviceRow, ReleaseRow, RolloutRow
 from edgepack.fleet.documents.previews import OUTCOMES, Outcome, PreviewPart, RolloutPreview
 from edgepack.fleet.documents.releases import full_title
 from edgepack.fleet.documents.rollouts import Selector
+from edgepack.fleet.rollouts.fit import Misfit, find_misfit
 from edgepack.fleet.rollouts.offers import name_of
 from edgepack.fleet.rollouts.waves import WaveStep, divide_devices
 from edgepack.text import counted, natural_order
 from edgepack.wire.messages import BundleRef
 
 MAX_EXAMPLES = 3
+MAX_DETAIL = 300
 
 
 class Verdict(NamedTuple):
@@ -26,12 +29,14 @@ class Verdict(NamedTuple):
 
     Attributes:
         remedy: What to do instead where it is refused.
+        detail: What is wrong with this device; others to which it means the same may have another.
     """
 
     outcome: Outcome
     because: str = ""
     runs: BundleRef | None = None
     remedy: str = ""
+    detail: str = ""
 
 
 def preview(
@@ -40,6 +45,7 @@ def preview(
     rows: Sequence[DeviceRow],
     selector: Selector,
     steps: Sequence[WaveStep],
+    manifest: Manifest | None = None,
 ) -> RolloutPreview:
     """What rolling a bundle out to devices would mean now.
 
@@ -49,10 +55,12 @@ def preview(
         rows: The devices.
         selector: How they were named.
         steps: The waves.
+        manifest: Its manifest, to see which devices it has a variant for; None does not look.
     """
+    verdicts = judge(session, bundle, rows, selector, manifest)
     by_verdict: dict[Verdict, list[str]] = defaultdict(list)
-    for device, verdict in judge(session, bundle, rows, selector).items():
-        by_verdict[verdict].append(device)
+    for device, verdict in verdicts.items():
+        by_verdict[verdict._replace(detail="")].append(device)
     parts = sorted(by_verdict.items(), key=lambda part: OUTCOMES.index(part[0].outcome))
     counts: Counter[str] = Counter()
     refusal = remedy = ""
@@ -67,19 +75,22 @@ def preview(
         bundle=bundle,
         selector=str(selector),
         waves=tuple(waves[index] for index in sorted(waves)),
-        parts=tuple(_part(verdict, names) for verdict, names in parts),
+        parts=tuple(_part(verdict, names, verdicts) for verdict, names in parts),
         counts=dict(counts),
         refusal=refusal,
         remedy=remedy,
     )
 
 
-def _part(verdict: Verdict, names: list[str]) -> PreviewPart:
+def _part(verdict: Verdict, names: list[str], verdicts: Mapping[str, Verdict]) -> PreviewPart:
+    examples = tuple(sorted(names, key=natural_order)[:MAX_EXAMPLES])
+    detail = verdicts[examples[0]].detail
+    example = f" ({examples[0]}: {detail[:MAX_DETAIL]})" if detail else ""
     return PreviewPart(
         outcome=verdict.outcome,
         devices=len(names),
-        examples=tuple(sorted(names, key=natural_order)[:MAX_EXAMPLES]),
-        because=verdict.because,
+        examples=examples,
+        because=verdict.because + example,
         runs=verdict.runs,
     )
 
@@ -101,14 +112,19 @@ def refuse(found: RolloutPreview) -> None:
 
 
 def judge(
-    session: Session, bundle: BundleRef, rows: Sequence[DeviceRow], selector: Selector
+    session: Session,
+    bundle: BundleRef,
+    rows: Sequence[DeviceRow],
+    selector: Selector,
+    manifest: Manifest | None = None,
 ) -> dict[str, Verdict]:
     """What a bundle means to each device, by id.
 
     1. A device is in one rollout of a model at a time.
     2. What serves already is nothing to do.
     3. A device never goes to a lower release counter than it committed, save back.
-    4. Otherwise the bundle replaces what serves, or comes to what is there.
+    4. A device that no variant fits will reject it.
+    5. Otherwise the bundle replaces what serves, or comes to what is there.
     """
     taken = open_rollouts(session, bundle.name)
     newer = _newer_committed(session, bundle)
@@ -119,6 +135,7 @@ def judge(
             taken.get(row.id),
             newer.get(row.id),
             selector,
+            _misfit(manifest, row),
         )
         for row in rows
     }
@@ -130,6 +147,7 @@ def _judge_one(
     taken: RolloutRow | None,
     newer: BundleRef | None,
     selector: Selector,
+    misfit: Misfit | None,
 ) -> Verdict:
     # 1.
     if taken is not None:
@@ -151,7 +169,17 @@ def _judge_one(
         number = f"edgepack build --release {newer.release + 1}, or a higher number"
         return Verdict("refused", because, runs, number)
     # 4.
+    if misfit is not None:
+        return Verdict("unfit", misfit.because, detail=misfit.detail)
+    # 5.
     return Verdict("replaces" if runs is not None else "adds", "", runs)
+
+
+def _misfit(manifest: Manifest | None, row: DeviceRow) -> Misfit | None:
+    reported = devices.last_report(row) if manifest is not None else None
+    if manifest is None or reported is None or reported.facts is None:
+        return None
+    return find_misfit(manifest, reported.facts)
 
 
 def open_rollouts(session: Session, name: str) -> dict[str, RolloutRow]:

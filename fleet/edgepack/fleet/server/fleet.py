@@ -252,9 +252,9 @@ class Fleet(msgspec.Struct, frozen=True, kw_only=True):
             EdgepackError: No trusted key signed the bundle, or see
                 `edgepack.fleet.rollouts.membership.show_preview`.
         """
-        bundle = read_head(request.head, self.trust)
+        bundle, manifest = read_head(request.head, self.trust)
         with self.store.reading() as session:
-            return membership.show_preview(session, bundle, request.selector, request)
+            return membership.show_preview(session, bundle, request.selector, request, manifest)
 
     def start_rollout(self, request: RolloutRequest) -> RolloutView:
         """Starts a rollout.

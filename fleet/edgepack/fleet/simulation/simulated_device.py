@@ -8,6 +8,7 @@ from collections.abc import Callable
 from functools import lru_cache
 
 from edgepack.agent.broker.report import report_due_s
+from edgepack.fleet.documents.devices import SIMULATED
 from edgepack.fleet.simulation.port import Port
 from edgepack.fleet.simulation.simulated_model import PROVIDER, SimulatedModel
 from edgepack.wire import topics
@@ -168,7 +169,7 @@ def _facts(hardware: str) -> DeviceFacts:
         memory_bytes=4 * 1024**3,
         os="simulated",
         python="3.11",
-        agent_version="simulated",
+        agent_version=SIMULATED,
         runtime="simulated",
         providers=(PROVIDER,),
         hardware_class=hardware,

@@ -1,0 +1,57 @@
+"""Whether a bundle has a variant for a device, by what the device said of itself.
+
+It is the device's own matching that judges. What only the device's settings say (providers that it
+may not use, whether it takes degraded variants) is not known here and stands in no one's way.
+"""
+
+from typing import NamedTuple
+
+from msgspec.structs import replace
+
+from edgepack.agent.config import ProviderConfig
+from edgepack.agent.runtime.matching import match_variants
+from edgepack.bundle.manifest import Manifest, Variant
+from edgepack.bundle.trust import TrustPolicy
+from edgepack.fleet.documents.devices import SIMULATED
+from edgepack.wire.messages import DeviceFacts
+
+_ANY_PROVIDER = ProviderConfig(allow_simulator=True)
+_ANY_VARIANT = TrustPolicy(keys=(), allow_degraded_unsafe=True)
+HARDWARE = "no variant fits their hardware and providers"
+RUNTIME = "the release is for other versions of ONNX Runtime"
+
+
+class Misfit(NamedTuple):
+    """Why a device will reject a bundle.
+
+    Attributes:
+        because: `HARDWARE` or `RUNTIME`.
+        detail: What is wrong with each variant there.
+    """
+
+    because: str
+    detail: str
+
+
+def find_misfit(manifest: Manifest, facts: DeviceFacts) -> Misfit | None:
+    """Why no variant of a bundle fits a device; None when one does, or nothing runs there anyway.
+
+    Args:
+        manifest: The bundle's manifest.
+        facts: What the device said that it is.
+    """
+    if facts.agent_version == SIMULATED:
+        return None
+    found = match_variants(manifest, facts, _ANY_PROVIDER, _ANY_VARIANT)
+    if found.candidates:
+        return None
+    lenient = replace(manifest, variants=tuple(map(_for_any_runtime, manifest.variants)))
+    otherwise = match_variants(lenient, facts, _ANY_PROVIDER, _ANY_VARIANT).candidates
+    because, names = (RUNTIME, [one.name for one in otherwise]) if otherwise else (HARDWARE, None)
+    reasons = [f"{name}: {found.rejected[name]}" for name in names or found.rejected]
+    return Misfit(because, "; ".join(reasons))
+
+
+def _for_any_runtime(variant: Variant) -> Variant:
+    requires = replace(variant.facts.requires, runtime="")
+    return replace(variant, facts=replace(variant.facts, requires=requires))
