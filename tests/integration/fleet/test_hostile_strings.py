@@ -1,0 +1,238 @@
+"""Whatever devices and people write into names and reasons: no command lets it steer a terminal."""
+
+import json
+import os
+import pty
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+import paho.mqtt.client as mqtt
+import pytest
+
+from edgepack.fleet.broker.access import BrokerAccess, open_client
+from edgepack.fleet.commands.fleet import fleet as fleet_group
+from edgepack.fleet.commands.rollout import rollout as rollout_group
+from edgepack.fleet.documents.rollouts import RolloutSettings, Selector
+from edgepack.wire import topics
+from edgepack.wire.histogram import LatencyRecorder
+from edgepack.wire.messages import (
+    Active,
+    BundleRef,
+    Choice,
+    Event,
+    Message,
+    Reported,
+    ReportedModel,
+    Telemetry,
+    encode,
+)
+from tests.simulators.world import make_facts
+
+Serve = Callable[..., Any]
+MakeBundle = Callable[..., Path]
+
+STEERING = ("\x1b]0;", "\x1b[2J", "\x9b", "\u202e", "\x07", "\x08")
+"""Titles, clearing, colours by one byte, the direction of writing, the bell, a step back."""
+HOSTILE = "".join(STEERING) + "root!"
+"""Of which `root!` is seen where it is shown."""
+
+SHOWS = "root!"
+COMMANDS: dict[str, list[tuple[str, ...]]] = {
+    "fleet info": [()],
+    "fleet groups": [()],
+    "fleet events": [("--limit", "1000")],
+    "fleet enroll": [
+        (HOSTILE, "--group", "g", "-o", "{tmp}/a"),
+        ("x", "--group", HOSTILE, "-o", "b"),
+    ],
+    "fleet revocations": [("-o", "{tmp}/no/" + HOSTILE), ("-o", "x", "--revoke", HOSTILE)],
+    "fleet broker-config": [("--host", "x", "--tenant", HOSTILE, "-o", "{tmp}/c")],
+    "fleet devices show": [("cam-1",), (HOSTILE,)],
+    "fleet devices move": [("cam-1", "--group", HOSTILE), (HOSTILE, "--group", "g")],
+    "fleet devices label": [("cam-1", f"site={HOSTILE}"), ("cam-1", f"{HOSTILE}=berlin")],
+    "fleet devices": [(), ("--where", f"site={HOSTILE}"), ("--where", HOSTILE)],
+    "fleet releases": [()],
+    "fleet releases remove": [("digits@1.0.0",), (HOSTILE,)],
+    "rollout list": [()],
+    "rollout status": [("r1",), (HOSTILE,)],
+    "rollout watch": [("r1",), (HOSTILE,)],
+    "rollout start": [
+        ("{bundle}", "--group", "g", "--dry-run"),
+        ("{bundle}", "--group", HOSTILE),
+        (HOSTILE, "--all"),
+    ],
+    "rollout rollback": [("r1", "--dry-run"), ("r1", "--where", f"soc={HOSTILE}"), (HOSTILE,)],
+    "rollout pause": [("r1",), (HOSTILE,)],
+    "rollout resume": [("r1",), (HOSTILE,)],
+    "rollout abort": [("r1",), (HOSTILE,)],
+    "simulate": [("--devices", "1", "--for", "0.1"), ("--prefix", HOSTILE, "--for", "0.1")],
+    "fleet devices remove": [(HOSTILE,), ("cam-1",)],
+}
+
+
+def commands(group: click.Group, name: str) -> Iterator[str]:
+    for child, command in group.commands.items():
+        if isinstance(command, click.Group):
+            yield f"{name} {child}"
+            yield from commands(command, f"{name} {child}")
+        else:
+            yield f"{name} {child}"
+
+
+def test_every_command_is_fed() -> None:
+    known = {*commands(fleet_group, "fleet"), *commands(rollout_group, "rollout"), "simulate"}
+    assert COMMANDS.keys() == known - {"fleet serve"}, "what serve logs is looked at below"
+
+
+def hostile_report(digest: str) -> Reported:
+    choice = Choice(
+        wanted=HOSTILE, chosen=HOSTILE, provider=HOSTILE, because=HOSTILE, is_fallback=True
+    )
+    bundle = BundleRef(name=HOSTILE, version=HOSTILE, release=1, digest=HOSTILE)
+    model = ReportedModel(
+        state=HOSTILE,
+        because=HOSTILE,
+        rollout=HOSTILE,
+        target=bundle,
+        active=Active(bundle=bundle, choice=choice, since=1.0),
+        previous=bundle,
+    )
+    failed = ReportedModel(state="ROLLED_BACK", because=HOSTILE, sequence=1, active=model.active)
+    (facts,) = [make_facts(arch=HOSTILE)]
+    changes = dict.fromkeys(("cpu_model", "os", "soc", "python", "agent_version"), HOSTILE)
+    facts = type(facts)(
+        **{name: getattr(facts, name) for name in facts.__struct_fields__} | changes
+    )
+    return Reported(
+        online=True,
+        at=1.0,
+        boot=HOSTILE,
+        count=1,
+        facts=facts,
+        models={HOSTILE: model, "digits": failed},
+        warnings=(HOSTILE, HOSTILE),
+    )
+
+
+def said(digest: str) -> Iterator[tuple[topics.UpKind, Message]]:
+    recorder = LatencyRecorder()
+    recorder.record(1.0)
+    yield "reported", hostile_report(digest)
+    yield (
+        "event",
+        Event(
+            at=1.0,
+            kind=HOSTILE,
+            model=HOSTILE,
+            bundle=HOSTILE,
+            from_state=HOSTILE,
+            to_state=HOSTILE,
+            because=HOSTILE,
+            rollout=HOSTILE,
+        ),
+    )
+    yield (
+        "telemetry",
+        Telemetry(
+            digest=digest,
+            variant=HOSTILE,
+            provider=HOSTILE,
+            window_start=1.0,
+            window_s=1.0,
+            latency=recorder.snapshot(),
+        ),
+    )
+
+
+def speak(broker: str, digest: str) -> None:
+    """Says all of it, and something that cannot be read, for the log."""
+    client = open_client(BrokerAccess(url=broker), "cam-1")
+    connected = threading.Event()
+    client.on_connect = lambda *_: connected.set()
+    client.connect("127.0.0.1", int(broker.rsplit(":", 1)[1]))
+    client.loop_start()
+    assert connected.wait(10)
+    for kind, message in said(digest):
+        topic = topics.up("default", "cam-1", kind)
+        client.publish(topic, encode(message), qos=1).wait_for_publish(10)
+    for topic in (topics.up("default", "cam-1", "need"), f"ep/1/default/d/{HOSTILE}/up/need"):
+        payload = json.dumps({"v": 2, "digest": 1, HOSTILE: HOSTILE}).encode()
+        client.publish(topic, payload, qos=1).wait_for_publish(10)
+    client.disconnect()
+    client.loop_stop()
+    assert isinstance(client, mqtt.Client)
+
+
+def on_a_terminal(command: list[str], environment: dict[str, str]) -> str:
+    """All that a command writes to its terminal, stdout and stderr."""
+    ours, theirs = pty.openpty()
+    with subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, stdout=theirs, stderr=theirs, env=environment
+    ):
+        os.close(theirs)
+        content = b""
+        while True:
+            try:
+                piece = os.read(ours, 65536)
+            except OSError:  # the other side is closed
+                break
+            if not piece:
+                break
+            content += piece
+    os.close(ours)
+    return content.decode(errors="replace")
+
+
+def check(command: str, printed: str) -> None:
+    assert "Traceback" not in printed, command
+    for steering in STEERING:
+        assert steering not in printed, (command, steering, printed)
+
+
+@pytest.mark.parametrize("way", ["terminal", "pipe", "json"])
+def test_no_command_lets_a_device_steer_the_terminal(
+    serve: Serve, make_bundle: MakeBundle, tmp_path: Path, way: str
+) -> None:
+    fleet = serve()
+    bundle = make_bundle()
+    fleet.client.enroll("cam-1", group="g", folder=tmp_path / "cam-1")
+    release = fleet.client.publish(bundle)
+    settings = RolloutSettings(waves="100%", min_sample=5)
+    name = fleet.client.start_rollout(release, Selector(kind="group", group="g"), settings).rollout
+    fleet.wait_until(lambda: fleet.rollout(name).counts == {"OFFERED": 1}, "it is offered")
+    speak(fleet.info().broker, release.bundle.digest)
+    fleet.wait_until(
+        lambda: fleet.rollout(name).state == "PAUSED", "the device said that it failed"
+    )
+    fleet.wait_until(lambda: "unknown_topic" in fleet.info().counters, "all was heard")
+    shown = set()
+    for command, calls in COMMANDS.items():
+        for call in calls:
+            arguments = [word.format(tmp=tmp_path, bundle=bundle) for word in call]
+            line = [sys.executable, "-m", "edgepack.cli", *command.split(), *arguments]
+            line += ["--data", str(fleet.data)]
+            if command != "fleet broker-config":
+                line += ["--url", fleet.url]
+            line += ["--json"] * (way == "json")
+            environment = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "400"}
+            if way == "terminal":
+                printed = on_a_terminal(line, environment)
+            else:
+                done = subprocess.run(
+                    line, capture_output=True, text=True, check=False, env=environment, timeout=60
+                )
+                printed = done.stdout + done.stderr
+                assert all(one.isprintable() for one in printed.split("\n")), (command, printed)
+            check(command, printed)
+            if SHOWS in printed:
+                shown.add(command)
+    expected = {"fleet devices", "fleet devices show", "fleet events", "rollout status"}
+    assert expected <= shown, "what devices say is shown, harmless"
+    log = (fleet.data.parent / "serve.log").read_text()
+    check("fleet serve", log)
+    assert SHOWS in log
