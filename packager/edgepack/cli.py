@@ -121,17 +121,27 @@ def cli() -> None:
 
 
 def main() -> None:
-    """Runs the command; an `EdgepackError` becomes a message on stderr and exit code 1."""
+    """Runs the command; an `EdgepackError` becomes a message on stderr and exit code 1.
+
+    So does what the system says of a file or folder that a command counted on.
+    """
     gc.set_threshold(_OBJECTS_A_COLLECTION)
     for name, value in _LINEAR_ALGEBRA.items():
         os.environ.setdefault(name, value)  # read when a command loads NumPy
     color = False if os.environ.get("NO_COLOR") else None  # None: where it goes to a terminal
     try:
         cli(color=color)
-    except EdgepackError as error:
+    except (EdgepackError, OSError) as error:
+        said = error if isinstance(error, EdgepackError) else _of_system(error)
         mark = click.style("error:", fg="red", bold=True)
-        click.echo(f"{mark} {error}", err=True, color=color)
+        click.echo(f"{mark} {said}", err=True, color=color)
         sys.exit(1)
+
+
+def _of_system(error: OSError) -> EdgepackError:
+    place = None if error.filename is None else os.fsdecode(error.filename)
+    remedy = "check who owns it, its mode and your umask" if place else None
+    return EdgepackError(error.strerror or str(error), found_in=place, remedy=remedy)
 
 
 if __name__ == "__main__":

@@ -16,6 +16,8 @@ from edgepack.versions import Format, NewerVersionError, Version
 from edgepack.wire.first_version import MIGRATIONS
 
 WIRE_VERSION = Version(2, 1)
+MAX_SOAK_S = 30 * 24 * 3600.0
+"""No device takes an order to soak for longer."""
 MAX_SEQUENCE = 2**53
 MAX_STEP = 2**32
 """A sequence is higher than the one before by so much at most: no message, however it came to be

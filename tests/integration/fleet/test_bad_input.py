@@ -20,14 +20,18 @@ from edgepack.errors import FleetError
 from edgepack.fleet.documents.devices import Enrollment, EnrollRequest
 from edgepack.fleet.documents.fleet import EventView, FleetInfo
 from edgepack.wire import topics
+from tests.integration.fleet.conftest import FleetProcess, free_port
 
 Serve = Callable[..., Any]
 MakeBundle = Callable[..., Path]
 
 
-def edgepack(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+def edgepack(
+    *arguments: str, umask: int = -1, **environment: str
+) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "edgepack.cli", *arguments],
+        umask=umask,
         capture_output=True,
         text=True,
         timeout=60,
@@ -180,8 +184,6 @@ def test_bundles_that_cannot_be_trusted_are_refused_and_leave_nothing(
 def test_a_bundle_by_a_key_that_is_not_trusted_is_refused(
     make_bundle: MakeBundle, tmp_path: Path
 ) -> None:
-    from tests.integration.fleet.conftest import FleetProcess, free_port
-
     write_key_pair(generate_key(), tmp_path / "other")
     arguments = ["--trust", str(tmp_path / "other.pub"), "--broker-port", str(free_port())]
     fleet = FleetProcess(tmp_path / "fleet", *arguments).start()
@@ -228,3 +230,97 @@ def test_a_signal_ends_the_fleet_cleanly(serve: Serve, number: signal.Signals) -
     assert fleet.process.wait(15) == 0
     with pytest.raises(FleetError, match="no fleet answers"):
         fleet.info()
+
+
+LONG = "x" * 65
+HUGE = "1" + "0" * 30
+
+
+def is_said_in_three_lines(done: subprocess.CompletedProcess[str], problem: str) -> bool:
+    lines = done.stderr.splitlines()
+    return done.returncode == 1 and len(lines) <= 3 and problem in lines[0]
+
+
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        (("fleet", "enroll", LONG, "--group", "g", "-o", "x"), "must be 1 to 64"),
+        (("fleet", "enroll", "cam-2", "--group", LONG, "-o", "x"), "must be 1 to 64"),
+        (("fleet", "devices", "move", "cam-1", "--group", LONG), "must be 1 to 64"),
+        (("fleet", "devices", "show", LONG), "not enrolled"),
+        (("fleet", "devices", "label", "cam-1", f"{LONG}=a"), "is no key of a label"),
+        (("fleet", "devices", "label", "cam-1", f"a={LONG}"), "a label has at most 64"),
+        (("simulate", "--prefix", LONG, "--for", "0.1"), "must be 1 to 64"),
+        (("simulate", "--group", LONG, "--for", "0.1"), "must be 1 to 64"),
+        (("rollout", "rollback", "r1", "--min-sample", HUGE), "a sample has 1 to 1,000,000"),
+        (("rollout", "rollback", "r1", "--soak", HUGE), "a soak takes 0 to 2,592,000 seconds"),
+        (("rollout", "rollback", "r1", "--deadline", HUGE), "a deadline is at most"),
+        (("rollout", "rollback", "r1", "--waves", HUGE), "is neither a number of devices"),
+        (("rollout", "rollback", "r1", "--waves", "9" * 5000), "is neither a number of devices"),
+        (("rollout", "rollback", "r1", "--waves", "1," * 5000), "a rollout has at most 100 waves"),
+    ],
+    ids=lambda value: " ".join(value)[:60] if isinstance(value, tuple) else "",
+)
+def test_names_and_numbers_beyond_all_bounds_are_errors_of_three_lines(
+    one_fleet: Any, words: tuple[str, ...], problem: str
+) -> None:
+    done = edgepack(*words, "--data", str(one_fleet.data), "--url", one_fleet.url)
+    assert is_said_in_three_lines(done, problem), done.stderr
+
+
+@pytest.fixture(scope="module")
+def one_fleet(tmp_path_factory: pytest.TempPathFactory, key_prefix: Path) -> Iterator[FleetProcess]:
+    """A fleet with one device, for questions that change nothing."""
+    trust = ("--trust", str(key_prefix.with_suffix(".pub")))
+    folder = tmp_path_factory.mktemp("one")
+    fleet = FleetProcess(folder / "fleet", *trust, "--broker-port", str(free_port())).start()
+    fleet.client.enroll("cam-1", group="g", folder=folder / "cam-1")
+    yield fleet
+    fleet.stop()
+
+
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        (("broker-config", "--host", "h", "--tenant", LONG, "-o", "x"), "must be 1 to 64"),
+        (("broker-config", "--host", LONG, "-o", "x"), "is no name or address of a host"),
+        (("broker-config", "--host", "h" * 300, "-o", "x"), "is no name or address of a host"),
+        (("broker-config", "--host", "", "-o", "x"), "is no name or address of a host"),
+        (("serve", "--tenant", LONG), "must be 1 to 64"),
+    ],
+    ids=lambda value: " ".join(value)[:60] if isinstance(value, tuple) else "",
+)
+def test_names_that_no_broker_takes_are_errors_of_three_lines(
+    tmp_path: Path, words: tuple[str, ...], problem: str
+) -> None:
+    done = edgepack("fleet", *words, "--data", str(tmp_path / "fleet"))
+    assert is_said_in_three_lines(done, problem), done.stderr
+    assert not (tmp_path / "x").exists()
+
+
+@pytest.mark.parametrize("words", [("serve", "--port", "65536"), ("serve", "--broker-port", "-1")])
+def test_a_port_that_is_none_is_wrong_usage(tmp_path: Path, words: tuple[str, ...]) -> None:
+    done = edgepack("fleet", *words, "--data", str(tmp_path / "fleet"))
+    assert done.returncode == 2
+    assert "is not in the range 0<=x<=65535" in done.stderr
+
+
+def test_a_narrow_umask_takes_nothing_from_a_fleet(tmp_path: Path) -> None:
+    data, broker = tmp_path / "fleet", tmp_path / "broker"
+    words = ("fleet", "broker-config", "--host", "localhost", "-o", str(broker))
+    for _ in range(2):
+        done = edgepack(*words, "--data", str(data), umask=0o077)
+        assert done.returncode == 0, done.stderr
+    modes = {path.name: path.stat().st_mode & 0o777 for path in broker.iterdir()}
+    assert modes["server.key"] == modes["acl"] == 0o600
+    assert modes["mosquitto.conf"] == 0o644
+
+
+def test_a_folder_that_cannot_be_used_is_an_error_of_three_lines(tmp_path: Path) -> None:
+    data = tmp_path / "fleet"
+    data.mkdir()
+    (data / "pki").write_text("somebody put a file here")
+    words = ("fleet", "broker-config", "--host", "h", "-o", str(tmp_path / "x"))
+    done = edgepack(*words, "--data", str(data))
+    assert is_said_in_three_lines(done, "File exists"), done.stderr
+    assert f"found in: {data / 'pki'}" in done.stderr

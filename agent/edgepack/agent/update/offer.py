@@ -16,6 +16,7 @@ from edgepack.bundle.signature import SignedList
 from edgepack.errors import DeviceError, TransferError
 from edgepack.wire.messages import (
     MAX_SEQUENCE,
+    MAX_SOAK_S,
     MAX_STEP,
     BundleRef,
     FileRef,
@@ -23,7 +24,6 @@ from edgepack.wire.messages import (
     RunModel,
 )
 
-MAX_SOAK_S = 30 * 24 * 3600.0
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _WORD = re.compile(r"[ -~]{0,100}")
 

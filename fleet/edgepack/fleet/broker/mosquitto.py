@@ -74,8 +74,12 @@ def write_broker_folder(
         The configuration file.
 
     Raises:
-        FleetError: The folder cannot be written.
+        FleetError: The folder cannot be written, or a host or the tenant can have no such name.
     """
+    try:
+        topics.check_name(tenant, "tenant")
+    except ValueError as error:
+        raise FleetError(str(error), found_in="--tenant", remedy="--tenant default") from error
     authority, key = Authority(data.pki), make_key()
     folder = folder.resolve()
     try:

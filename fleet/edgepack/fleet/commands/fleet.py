@@ -20,6 +20,8 @@ from edgepack.text import counted
 if TYPE_CHECKING:
     from edgepack.fleet.server.fleet import Fleet
 
+PORT, NUMBER = click.IntRange(0, 65535), click.IntRange(0, 10**15)
+
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
 def fleet() -> None:
@@ -47,7 +49,9 @@ fleet.add_command(releases)
 @click.option(
     "--broker", default="", help="mqtt:// or mqtts:// URL; an embedded broker when not given."
 )
-@click.option("--broker-port", default=1883, show_default=True, help="Port of the embedded broker.")
+@click.option(
+    "--broker-port", type=PORT, default=1883, show_default=True, help="Port of the embedded broker."
+)
 @click.option("--broker-user", default="", help="User name at the broker.")
 @click.option(
     "--broker-password-file",
@@ -55,7 +59,7 @@ fleet.add_command(releases)
     help="File whose first line is the password.",
 )
 @click.option("--host", default="127.0.0.1", show_default=True, help="Where the API listens.")
-@click.option("--port", default=8600, show_default=True, help="Where the API listens.")
+@click.option("--port", type=PORT, default=8600, show_default=True, help="Where the API listens.")
 @click.option("--tenant", default="default", show_default=True, help="Whose devices.")
 @click.option(
     "--trust",
@@ -161,8 +165,10 @@ def groups(data: Path, url: str, as_json: bool) -> None:
 
 
 @fleet.command()
-@click.option("--after", default=0, show_default=True, help="Only events newer than this one.")
-@click.option("--limit", default=100, show_default=True, help="At most so many.")
+@click.option(
+    "--after", type=NUMBER, default=0, show_default=True, help="Only events newer than this one."
+)
+@click.option("--limit", type=NUMBER, default=100, show_default=True, help="At most so many.")
 @asks
 def events(after: int, limit: int, data: Path, url: str, as_json: bool) -> None:
     """List what happened to devices and rollouts, oldest first.
@@ -253,7 +259,7 @@ def revocations(output: Path, revoke: Path | None, data: Path, url: str, as_json
 
 @fleet.command("broker-config")
 @click.option("--host", "hosts", multiple=True, required=True, help="Name or address; repeatable.")
-@click.option("--port", default=8883, show_default=True, help="Where mosquitto listens.")
+@click.option("--port", type=PORT, default=8883, show_default=True, help="Where mosquitto listens.")
 @click.option("--tenant", default="default", show_default=True, help="Whose topics.")
 @click.option(
     "-o",

@@ -1,5 +1,6 @@
 """Options that the fleet's commands have in common."""
 
+import math
 from collections.abc import Callable, Sequence
 from functools import wraps
 from pathlib import Path
@@ -58,6 +59,23 @@ class Share(click.ParamType[float]):
         return number
 
 
+class Seconds(click.ParamType[float]):
+    """A time, 0 or more seconds."""
+
+    name = "seconds"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        try:
+            number = float(value)
+        except ValueError:
+            self.fail(f"{value!r} is no number of seconds", param, ctx)
+        if not 0 <= number < math.inf:
+            self.fail(f"{value!r} is no time that passes", param, ctx)
+        return number
+
+
 _DEFAULTS = RolloutSettings()
 _SETTINGS = (
     click.option(
@@ -69,6 +87,7 @@ _SETTINGS = (
     click.option(
         "--soak",
         "soak_s",
+        type=Seconds(),
         default=_DEFAULTS.soak_s,
         show_default=True,
         help="Seconds a model serves before its commit.",
@@ -76,6 +95,7 @@ _SETTINGS = (
     click.option(
         "--deadline",
         "deadline_s",
+        type=Seconds(),
         default=_DEFAULTS.deadline_s,
         show_default=True,
         help="Seconds until a device counts as silent.",

@@ -8,20 +8,22 @@ import click
 
 from edgepack.fleet.client.fleet_client import FleetClient
 from edgepack.fleet.commands import show
-from edgepack.fleet.commands.options import Share, asks
+from edgepack.fleet.commands.options import Seconds, Share, asks
 from edgepack.fleet.commands.printing import print_result
 from edgepack.fleet.simulation.simulate import SimulateSettings
 from edgepack.fleet.simulation.simulate import simulate as run
 
 
 @click.command()
-@click.option("--devices", "count", default=20, show_default=True, help="How many.")
+@click.option(
+    "--devices", "count", type=click.IntRange(1), default=20, show_default=True, help="How many."
+)
 @click.option("--group", default="simulated", show_default=True, help="Their group.")
 @click.option("--prefix", default="sim", show_default=True, help="Ids are PREFIX-1, PREFIX-2 …")
 @click.option("--fail-rate", type=Share(), default="0%", help="Share that fails its probe.")
 @click.option("--silent-rate", type=Share(), default="0%", help="Share that says nothing.")
 @click.option("--seed", default=0, show_default=True, help="Of all that is random.")
-@click.option("--for", "for_s", type=float, help="Seconds to run; until Ctrl-C when not given.")
+@click.option("--for", "for_s", type=Seconds(), help="Seconds to run; until Ctrl-C when not given.")
 @asks
 def simulate(
     count: int,

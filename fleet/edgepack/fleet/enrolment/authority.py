@@ -2,6 +2,7 @@
 
 import datetime
 import ipaddress
+import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -21,6 +22,8 @@ CERTIFICATE_DAYS = 825
 _CLOCK_SKEW = datetime.timedelta(days=1)  # boards without a battery start with an old clock
 
 NAME = "edgepack fleet"
+MAX_HOST = 253
+_LABEL = re.compile(r"(?!-)[A-Za-z0-9_-]{1,63}(?<!-)")
 CA_FILE, CA_KEY_FILE, CRL_FILE = "ca.crt", "ca.key", "ca.crl"
 
 
@@ -181,8 +184,13 @@ class Authority:
         return certificate, key_file
 
     def sign_server(self, key: ec.EllipticCurvePrivateKey, hosts: Sequence[str]) -> str:
-        """A server certificate (PEM) for host names and addresses, at least one."""
-        builder = self._builder(hosts[0], key.public_key())
+        """A server certificate (PEM) for host names and addresses, at least one.
+
+        Raises:
+            FleetError: One can be neither.
+        """
+        # Clients look at the alternative names; a common name has no room for a long host's.
+        builder = self._builder("edgepack broker", key.public_key())
         builder = builder.add_extension(
             x509.SubjectAlternativeName([_host(host) for host in hosts]), critical=False
         ).add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
@@ -248,7 +256,13 @@ def _host(host: str) -> x509.GeneralName:
     try:
         return x509.IPAddress(ipaddress.ip_address(host))
     except ValueError:
-        return x509.DNSName(host)
+        if len(host) <= MAX_HOST and all(map(_LABEL.fullmatch, host.split("."))):
+            return x509.DNSName(host)
+    raise FleetError(
+        f"{host[:MAX_HOST]!r} is no name or address of a host",
+        found_in="--host",
+        remedy="--host broker.example --host 192.0.2.7",
+    )
 
 
 def _pem(certificate: x509.Certificate) -> bytes:

@@ -24,9 +24,11 @@ from edgepack.fleet.rollouts.execution import record_change
 from edgepack.fleet.rollouts.offers import name_of, offer
 from edgepack.fleet.rollouts.preview import open_rollouts, preview, refuse
 from edgepack.fleet.rollouts.waves import divide_devices, parse_waves
-from edgepack.wire.messages import BundleRef
+from edgepack.wire.messages import MAX_SOAK_S, BundleRef
 
 MAX_SAMPLE = 1_000_000
+DAY_S = 24 * 3600.0
+MAX_DEADLINE_S = 366 * DAY_S
 
 
 def show_preview(
@@ -121,8 +123,12 @@ def check_numbers(request: RolloutSettings) -> None:
     elif not 1 <= request.min_sample <= MAX_SAMPLE:
         problem = f"a sample has 1 to {MAX_SAMPLE:,} devices"
         remedy = "--min-sample 5"
-    elif request.soak_s < 0:
-        problem, remedy = "a soak takes 0 seconds or more", "--soak 60"
+    elif not 0 <= request.soak_s <= MAX_SOAK_S:
+        problem = f"a soak takes 0 to {MAX_SOAK_S:,.0f} seconds ({MAX_SOAK_S / DAY_S:g} days)"
+        remedy = "--soak 60"
+    elif request.deadline_s > MAX_DEADLINE_S:
+        problem = f"a deadline is at most {MAX_DEADLINE_S:,.0f} seconds off"
+        remedy = f"--deadline {MAX_DEADLINE_S:.0f}"
     elif request.deadline_s <= request.soak_s:
         problem = f"no device can soak {request.soak_s:g} s within {request.deadline_s:g} s"
         remedy = f"--deadline {request.soak_s * 2 + 600:g}"

@@ -10,7 +10,8 @@ import msgspec
 
 from edgepack.errors import FleetError
 
-_STEP = re.compile(r"(\d+)(%?)")
+_STEP = re.compile(r"(\d{1,9})(%?)")
+MAX_WAVES = 100
 
 
 class WaveStep(msgspec.Struct, frozen=True, kw_only=True):
@@ -39,15 +40,23 @@ def parse_waves(text: str) -> tuple[WaveStep, ...]:
             total addressed so far; the last one is `100%`.
 
     Raises:
-        FleetError: A step is no number, they do not grow, or the last does not reach everyone.
+        FleetError: A step is no number, they do not grow or are too many, or the last does not
+            reach everyone.
     """
     steps: list[WaveStep] = []
-    for word in text.split(","):
+    words = text.split(",")
+    if len(words) > MAX_WAVES:
+        raise FleetError(
+            f"a rollout has at most {MAX_WAVES} waves, this one has {len(words)}",
+            found_in=f"--waves {text[:40]}…",
+            remedy="--waves 1,10%,100%",
+        )
+    for word in words:
         found = _STEP.fullmatch(word.strip())
         if found is None:
             raise FleetError(
-                f"wave {word.strip()!r} is neither a number of devices nor a percentage",
-                found_in=f"--waves {text}",
+                f"wave {word.strip()[:40]!r} is neither a number of devices nor a percentage",
+                found_in=f"--waves {text[:80]}",
                 remedy="--waves 1,10%,100%",
             )
         unit = "percent" if found[2] else "devices"

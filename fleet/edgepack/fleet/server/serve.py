@@ -90,7 +90,7 @@ def _assemble(settings: ServeSettings, stack: ExitStack) -> tuple[Fleet, str]:
     try:
         topics.check_name(settings.tenant, "tenant")
     except ValueError as error:
-        raise FleetError(str(error), found_in="--tenant") from error
+        raise FleetError(str(error), found_in="--tenant", remedy="--tenant default") from error
     if settings.auto_enroll and settings.broker:
         raise FleetError(
             "--auto-enroll would take in any device that reaches a shared broker",
