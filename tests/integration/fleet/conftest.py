@@ -88,6 +88,12 @@ def make_bundle(tmp_path_factory: pytest.TempPathFactory, key_prefix: Path) -> C
     return make
 
 
+def aged(program: str, age: str) -> list[str]:
+    """How to start a program, and to have it speak a `newer` or an `older` minor version."""
+    words = ["tests.simulators.other_minor", age, program] if age else [program]
+    return [sys.executable, "-m", *words]
+
+
 class FleetProcess:
     """`edgepack fleet serve` as a process that can be killed and started again."""
 
@@ -96,12 +102,14 @@ class FleetProcess:
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self.arguments = arguments
+        self.age = ""
+        """`newer` or `older`: how it speaks, see `tests.simulators.other_minor`."""
         self.process: subprocess.Popen[str] | None = None
         self.broker: subprocess.Popen[bytes] | None = None
         self.broker_folder = data
 
     def start(self) -> "FleetProcess":
-        command = [sys.executable, "-m", "edgepack.cli", "fleet", "serve", "-v"]
+        command = [*aged("edgepack.cli", self.age), "fleet", "serve", "-v"]
         command += ["--data", str(self.data), "--port", str(self.port), *self.arguments]
         with (self.data.parent / "serve.log").open("a") as log:
             self.process = subprocess.Popen(command, stderr=log, stdout=log, text=True)

@@ -1,7 +1,7 @@
 """The whole path with real agents as processes: enrolled, rolled out to, refused, taken back."""
 
+import sqlite3
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -11,26 +11,31 @@ import pytest
 from edgepack.bundle.archive import pack
 from edgepack.bundle.keys import load_private_key
 from edgepack.fleet.documents.rollouts import RolloutSettings, Selector
+from tests.integration.fleet.conftest import FleetProcess, Mosquitto, aged
 from tests.simulators.bundles import make_bundle as make_real_bundle
+from tests.simulators.other_minor import NEW_KIND
 
 Serve = Callable[..., Any]
+StartAgent = Callable[..., subprocess.Popen[bytes]]
+CAMERAS = Selector(kind="group", group="cameras")
 
 
 @pytest.fixture
-def start_agent(tmp_path: Path) -> Iterator[Callable[[Any, str], None]]:
-    """Enrols a device and runs its agent."""
+def start_agent(tmp_path: Path) -> Iterator[StartAgent]:
+    """Enrols a device, the first time, and runs its agent."""
     agents: list[subprocess.Popen[bytes]] = []
 
-    def start(fleet: Any, device: str) -> None:
+    def start(fleet: Any, device: str, age: str = "") -> subprocess.Popen[bytes]:
         folder = tmp_path / device
-        fleet.client.enroll(device, group="cameras", folder=folder)
-        command = [sys.executable, "-m", "edgepack.agent.cli", "run"]
-        with (folder / "agent.log").open("w") as log:
-            agents.append(
-                subprocess.Popen(
-                    [*command, "--config", str(folder / "agent.toml")], stdout=log, stderr=log
-                )
+        if not folder.exists():
+            fleet.client.enroll(device, group="cameras", folder=folder)
+        command = [*aged("edgepack.agent.cli", age), "run"]
+        with (folder / "agent.log").open("a") as log:
+            agent = subprocess.Popen(
+                [*command, "--config", str(folder / "agent.toml")], stdout=log, stderr=log
             )
+        agents.append(agent)
+        return agent
 
     yield start
     for agent in agents:
@@ -63,22 +68,21 @@ def running(fleet: Any) -> dict[str, str]:
 
 
 def test_real_agents_take_what_is_right_refuse_what_is_wrong_and_go_back_when_told(
-    serve: Serve, start_agent: Callable[[Any, str], None], release: Callable[..., Path]
+    serve: Serve, start_agent: StartAgent, release: Callable[..., Path]
 ) -> None:
     fleet = serve()
-    cameras = Selector(kind="group", group="cameras")
     for device in ("cam-1", "cam-2"):
         start_agent(fleet, device)
     fleet.wait_until(lambda: fleet.info().online == 2, "the agents are online")
 
-    first = fleet.roll_out(release(1), to=cameras, deadline_s=60.0)
+    first = fleet.roll_out(release(1), to=CAMERAS, deadline_s=60.0)
     view = fleet.wait_for(first, "FINISHED", "PAUSED", timeout_s=120)
     assert view.counts == {"COMMITTED": 2}, view
-    second = fleet.roll_out(release(2), to=cameras, deadline_s=60.0)
+    second = fleet.roll_out(release(2), to=CAMERAS, deadline_s=60.0)
     fleet.wait_for(second, "FINISHED", timeout_s=120)
     assert running(fleet) == {"cam-1": "1.2.0", "cam-2": "1.2.0"}
 
-    broken = fleet.roll_out(release(3, is_wrong=True), to=cameras, deadline_s=60.0)
+    broken = fleet.roll_out(release(3, is_wrong=True), to=CAMERAS, deadline_s=60.0)
     view = fleet.wait_for(broken, "PAUSED", timeout_s=120)
     assert view.counts == {"FAILED": 1, "WAITING": 1}
     failed = next(part for part in view.assignments if part.state == "FAILED")
@@ -97,3 +101,71 @@ def test_real_agents_take_what_is_right_refuse_what_is_wrong_and_go_back_when_to
     fleet.wait_until(
         lambda: running(fleet).get("cam-3") == "1.1.0", "the late one gets the last good release"
     )
+
+
+@pytest.mark.parametrize(
+    ("controller", "agents"), [("", ("older", "newer")), ("newer", ("",)), ("older", ("",))]
+)
+def test_agents_one_minor_version_older_and_newer_than_their_controller_finish_rollouts(
+    mosquitto: Mosquitto,
+    tmp_path: Path,
+    key_prefix: Path,
+    start_agent: StartAgent,
+    release: Callable[..., Path],
+    controller: str,
+    agents: tuple[str, ...],
+) -> None:
+    trust = ("--trust", str(key_prefix.with_suffix(".pub")), "--broker", mosquitto.url)
+    fleet = FleetProcess(tmp_path / "fleet", *trust)
+    fleet.age = controller
+    fleet.start()
+    try:
+        for age in agents:
+            start_agent(fleet, f"cam-{age or 'same'}", age)
+        fleet.wait_until(lambda: fleet.info().online == len(agents), "the agents are online")
+        for number in (1, 2):
+            name = fleet.roll_out(release(number), to=CAMERAS, deadline_s=60.0)
+            view = fleet.wait_for(name, "FINISHED", "PAUSED", timeout_s=120)
+            assert view.counts == {"COMMITTED": len(agents)}, view
+        (back,) = fleet.client.rollback(name, settings=RolloutSettings(waves="100%", soak_s=0.2))
+        view = fleet.wait_for(back.rollout, "FINISHED", "PAUSED", timeout_s=120)
+        assert view.counts == {"COMMITTED": len(agents)}, view
+        counters = fleet.info().counters
+        assert "malformed" not in counters
+        assert "broken" not in counters
+        kinds = {event.kind for event in fleet.client.events(limit=1000) if event.device}
+        assert (NEW_KIND in kinds) == ("newer" in agents), "shown as it came"
+        assert ("transition" in kinds) == (agents != ("newer",))
+    finally:
+        assert fleet.stop() == 0
+
+
+def test_after_an_older_database_was_restored_devices_hear_what_is_said_next(
+    serve: Serve, start_agent: StartAgent, release: Callable[..., Path]
+) -> None:
+    fleet = serve()
+    agent = start_agent(fleet, "cam-1")
+    fleet.wait_until(lambda: fleet.info().online == 1, "the agent is online")
+    first = fleet.roll_out(release(1), to=CAMERAS, waves="100%", deadline_s=60.0)
+    fleet.wait_for(first, "FINISHED", timeout_s=120)
+    copy = fleet.data.parent / "copy.db"
+    with sqlite3.connect(fleet.data / "fleet.db") as now, sqlite3.connect(copy) as then:
+        now.backup(then)
+    second = fleet.roll_out(release(2), to=CAMERAS, waves="100%", deadline_s=60.0)
+    fleet.wait_for(second, "FINISHED", timeout_s=120)
+    agent.terminate()
+    agent.wait(20)
+    assert fleet.stop() == 0
+    for left in fleet.data.glob("fleet.db*"):
+        left.unlink()
+    copy.rename(fleet.data / "fleet.db")
+    fleet.start()
+    # The device is away, so this goes out under a number that it has heard already.
+    third = fleet.roll_out(release(3), to=CAMERAS, waves="100%", deadline_s=60.0)
+    assert third == second
+    fleet.wait_until(lambda: fleet.rollout(third).counts == {"OFFERED": 1}, "it is offered")
+    assert running(fleet) == {"cam-1": "1.1.0"}, "so the copy has it"
+    start_agent(fleet, "cam-1")
+    view = fleet.wait_for(third, "FINISHED", "PAUSED", timeout_s=120)
+    assert view.counts == {"COMMITTED": 1}, view
+    assert running(fleet) == {"cam-1": "1.3.0"}

@@ -79,3 +79,29 @@ def test_a_sequence_that_no_controller_can_have_given_is_malformed(world: World)
     world.start()
     world.look()
     assert [order.sequence for order in world.orders("a")] == [1]
+
+
+def test_a_number_that_the_device_knows_for_another_release_is_not_taken_for_ours(
+    world: World,
+) -> None:
+    world.enroll("a")
+    name = world.start(NEW)
+    world.look()
+    # Number 1 brought it another release, of which this database knows nothing.
+    world.hear("a", says("COMMITTED", 1, acted=1, active=OLD, target=OLD))
+    assert world.view(name).counts == {"OFFERED": 1}
+    assert [order.sequence for order in world.orders("a")] == [1, 2]
+    world.hear("a", says("DOWNLOADING", 2, acted=2, count=2, active=OLD, target=NEW))
+    assert world.view(name).counts == {"WORKING": 1}
+    world.hear("a", says("COMMITTED", 2, acted=2, count=3, active=NEW, target=NEW))
+    assert world.view(name).state == "FINISHED"
+    assert len(world.orders("a")) == 2
+
+
+def test_a_person_at_the_device_who_takes_over_is_not_overruled(world: World) -> None:
+    world.enroll("a")
+    world.start(NEW)
+    world.look()
+    world.hear("a", says("DOWNLOADING", 1, acted=1, target=NEW))
+    world.hear("a", says("COMMITTED", 0, acted=1, count=2, active=OLD, target=OLD))
+    assert {order.sequence for order in world.orders("a")} == {1}

@@ -153,6 +153,7 @@ def says(
     previous: BundleRef | None = None,
     online: bool = True,
     because: str = "",
+    target: BundleRef | None = None,
 ) -> Reported:
     choice = Choice(wanted="", chosen="cpu", provider=PROVIDER, because="", is_fallback=False)
     said = ReportedModel(
@@ -160,6 +161,7 @@ def says(
         because=because,
         sequence=sequence,
         acted_sequence=acted,
+        target=target,
         active=Active(bundle=active, choice=choice, since=1.0) if active else None,
         previous=previous,
     )

@@ -17,7 +17,7 @@ from edgepack.fleet.database.devices import Publication
 from edgepack.fleet.database.schema import AssignmentRow, DeviceRow, RolloutRow
 from edgepack.fleet.documents.rollouts import OnBreach
 from edgepack.fleet.rollouts import rules
-from edgepack.fleet.rollouts.offers import name_of, offer, send_back
+from edgepack.fleet.rollouts.offers import name_of, offer, send_back, speaks_of
 from edgepack.text import counted
 from edgepack.wire.messages import Reported, ReportedModel
 
@@ -139,6 +139,8 @@ def _note_model(session: Session, device: DeviceRow, said: ReportedModel, now: f
     if row is None or (row.state not in rules.UNDECIDED and row.state != "SILENT"):
         return
     rollout = session.get_one(RolloutRow, row.rollout)
+    if not speaks_of(said, row.sequence, rollout.digest):
+        return
     meaning = rules.MEANING.get(said.state)
     serves = said.active is not None and said.active.bundle.digest == rollout.digest
     if meaning is None and said.state == "IDLE" and serves:

@@ -11,7 +11,7 @@ from edgepack.fleet.database import devices
 from edgepack.fleet.database.devices import Publication
 from edgepack.fleet.database.schema import AssignmentRow, DeviceRow, ReleaseRow, RolloutRow
 from edgepack.fleet.rollouts.rules import UNDECIDED
-from edgepack.wire.messages import FileRef, RunModel
+from edgepack.wire.messages import FileRef, ModelOrder, ReportedModel, RunModel
 
 log = logging.getLogger(__name__)
 
@@ -53,30 +53,61 @@ def send_back(session: Session, rollout: RolloutRow, row: AssignmentRow, now: fl
 
 
 def overtake(session: Session, row: DeviceRow, now: float) -> Publication | None:
-    """Speaks above what a device has heard and this database never said; None when it heard none.
+    """Speaks above what a device acted on under numbers that this database gave to something else.
 
     So it is once a database was restored from an older copy: the device would not listen to what is
-    said under lower numbers. What its open rollouts want of it is said again, each under a number
-    of its own; what was decided stays as it is, since the device may be further by now.
+    said under numbers that it has passed. What its open rollouts want of it is said again, each
+    under a number of its own; what was decided stays as it is, since the device may be further.
+
+    Returns:
+        None when the device can hear all that it was told.
     """
-    desired = devices.wanted(row)
-    if desired is None or devices.highest_heard(row) <= row.desired_sequence:
+    desired, reported = devices.wanted(row), devices.last_report(row)
+    if desired is None or reported is None:
         return None
-    open_parts = session.scalars(
-        select(AssignmentRow).where(
-            AssignmentRow.device == row.id, AssignmentRow.state.in_((*UNDECIDED, "SILENT"))
-        )
-    )
-    parts = {part.sequence: part for part in open_parts}
+    is_behind = devices.highest_heard(row) > row.desired_sequence
+    passed = [
+        name
+        for name, order in desired.models.items()
+        if is_behind or _has_passed(reported.models.get(name), order)
+    ]
     models = dict(desired.models)
     sequence = devices.next_sequence(row)
-    for name, order in desired.models.items():
-        if (part := parts.get(order.sequence)) is not None:
+    parts = _open_parts(session, row) if passed else {}
+    for name in passed:
+        order = models[name]
+        part = parts.get(order.sequence)
+        said = reported.models.get(name)
+        is_other = said is not None and said.sequence == order.sequence
+        if part is not None and (is_behind or is_other or part.state == "OFFERED"):
             part.sequence = sequence
             models[name] = msgspec.structs.replace(order, sequence=sequence)
             sequence += 1
-    log.warning("device=%s has heard more than was said because=the database is older", row.id)
+    if not is_behind and models == desired.models:
+        return None
+    log.warning("device=%s has passed what it was told because=the database is older", row.id)
     return devices.tell_again(row, models, now)
+
+
+def speaks_of(said: ReportedModel, sequence: int | None, digest: str) -> bool:
+    """Whether a device speaks of an order: its number, and its bundle if the device names one."""
+    is_of_bundle = said.target is None or said.target.digest == digest
+    return said.sequence == sequence and is_of_bundle
+
+
+def _has_passed(said: ReportedModel | None, order: ModelOrder) -> bool:
+    if said is None or said.acted_sequence < order.sequence:
+        return False
+    digest = order.bundle.digest if isinstance(order, RunModel) else ""
+    return not speaks_of(said, order.sequence, digest)
+
+
+def _open_parts(session: Session, row: DeviceRow) -> dict[int | None, AssignmentRow]:
+    states = (*UNDECIDED, "SILENT")
+    query = select(AssignmentRow).where(
+        AssignmentRow.device == row.id, AssignmentRow.state.in_(states)
+    )
+    return {part.sequence: part for part in session.scalars(query)}
 
 
 def _order(rollout: RolloutRow, release: ReleaseRow, sequence: int, now: float) -> RunModel:

@@ -135,6 +135,7 @@ class SimulatedModel:
             state=self.state,
             because=self._because,
             sequence=order.sequence if order else 0,
+            acted_sequence=order.sequence if order else 0,
             rollout=order.rollout if order else "",
             target=order.bundle if isinstance(order, RunModel) else None,
             active=self._active,
