@@ -45,7 +45,7 @@ def test_a_name_that_is_not_there_is_an_ordinary_error() -> None:
         _ = edgepack.fleet.Fleat  # type: ignore[attr-defined]
 
 
-PUBLIC = [name for name in vars(FleetClient) if not name.startswith("_")]
+PUBLIC = [name for name in dir(FleetClient) if not name.startswith("_")]
 
 
 @pytest.mark.parametrize("name", PUBLIC)

@@ -171,6 +171,16 @@ def _with(
     return command
 
 
+def previews(command: Callable[..., None]) -> Callable[..., None]:
+    """Options of every command that says what it will mean before it does it."""
+    dry_run = click.option("--dry-run", is_flag=True, help="Only say what it would mean.")
+    yes = click.option("-y", "--yes", is_flag=True, help="Start it without asking.")
+    return dry_run(yes(command))
+
+
+rollout_argument = click.argument("name", metavar="ROLLOUT")
+
+
 def read_labels(words: tuple[str, ...]) -> dict[str, str]:
     """Labels from `key=value` each."""
     for word in words:

@@ -13,7 +13,7 @@ from rich.live import Live
 
 from edgepack.fleet.client.fleet_client import FleetClient
 from edgepack.fleet.commands import show
-from edgepack.fleet.commands.options import WAYS, asks, selects, sets
+from edgepack.fleet.commands.options import WAYS, asks, previews, rollout_argument, selects, sets
 from edgepack.fleet.commands.preview import preview_panel, rollback_panel
 from edgepack.fleet.commands.printing import console, print_result, printable_document
 from edgepack.fleet.documents.rollouts import RolloutSettings, RolloutView, Selector
@@ -37,8 +37,7 @@ def rollout() -> None:
 @click.argument("bundle", type=click.Path(path_type=Path))
 @selects
 @sets
-@click.option("--dry-run", is_flag=True, help="Only say what it would mean.")
-@click.option("-y", "--yes", is_flag=True, help="Start it without asking.")
+@previews
 @asks
 def start(
     bundle: Path,
@@ -80,8 +79,7 @@ def start(
 @click.argument("what", metavar="ROLLOUT|RELEASE")
 @selects
 @sets
-@click.option("--dry-run", is_flag=True, help="Only say what it would mean.")
-@click.option("-y", "--yes", is_flag=True, help="Start it without asking.")
+@previews
 @asks
 def rollback(
     what: str,
@@ -150,7 +148,7 @@ def list_rollouts(data: Path, url: str, as_json: bool) -> None:
 
 
 @rollout.command()
-@click.argument("name", metavar="ROLLOUT")
+@rollout_argument
 @asks
 def status(name: str, data: Path, url: str, as_json: bool) -> None:
     """Show a rollout, its devices and the latency they report.
@@ -164,7 +162,7 @@ def status(name: str, data: Path, url: str, as_json: bool) -> None:
 
 
 @rollout.command()
-@click.argument("name", metavar="ROLLOUT")
+@rollout_argument
 @asks
 def watch(name: str, data: Path, url: str, as_json: bool) -> None:
     """Watch a rollout until it ends or pauses; exit code 0 when it finished.
@@ -205,7 +203,7 @@ def _watch_lines(views: Iterator[RolloutView], as_json: bool) -> RolloutView:
 
 
 @rollout.command()
-@click.argument("name", metavar="ROLLOUT")
+@rollout_argument
 @asks
 def pause(name: str, data: Path, url: str, as_json: bool) -> None:
     """Offer the release to nobody more; devices that are at it go on.
@@ -219,7 +217,7 @@ def pause(name: str, data: Path, url: str, as_json: bool) -> None:
 
 
 @rollout.command()
-@click.argument("name", metavar="ROLLOUT")
+@rollout_argument
 @asks
 def resume(name: str, data: Path, url: str, as_json: bool) -> None:
     """Go on after a pause; the failures so far are accepted, further ones are not.
@@ -233,7 +231,7 @@ def resume(name: str, data: Path, url: str, as_json: bool) -> None:
 
 
 @rollout.command()
-@click.argument("name", metavar="ROLLOUT")
+@rollout_argument
 @asks
 def abort(name: str, data: Path, url: str, as_json: bool) -> None:
     """End a rollout; devices that have not decided keep what they ran before.

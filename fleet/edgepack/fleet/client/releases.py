@@ -1,0 +1,121 @@
+"""What a `FleetClient` asks of releases, and tells the fleet to do with them."""
+
+import tempfile
+from pathlib import Path
+from urllib.parse import quote
+
+from edgepack.bundle.archive import pack, read_head
+from edgepack.bundle.chunks import read_bounded
+from edgepack.bundle.envelope import MAX_SIGNATURE_BYTES
+from edgepack.bundle.forms import check_folder
+from edgepack.bundle.manifest import MANIFEST_FILE, MAX_MANIFEST_BYTES, SIGNATURE_FILE
+from edgepack.errors import FleetError
+from edgepack.fleet.client.connection import Connection
+from edgepack.fleet.documents.releases import BundleHead, ReleaseView
+
+
+class ReleaseMethods:
+    """The methods of a `FleetClient` that are about releases."""
+
+    _connection: Connection
+
+    def releases(self) -> tuple[ReleaseView, ...]:
+        """The releases that the fleet holds.
+
+        Returns:
+            The newest first.
+
+        Raises:
+            FleetError: Nobody serves there, or the token is wrong.
+
+        Example:
+            ```python
+            newest = fleet.releases()[0].bundle.version
+            ```
+        """
+        return self._connection.get("/v1/releases", tuple[ReleaseView, ...])
+
+    def remove_release(self, release: str) -> ReleaseView:
+        """Deletes a release that nothing points to; its name, version and counter stay taken.
+
+        Args:
+            release: `NAME@VERSION`, or the first digits of its digest.
+
+        Returns:
+            The release that is gone.
+
+        Raises:
+            FleetError: There is no such release, or it is in use: a device runs it or keeps it to
+                go back to, a rollout of it is not over, or devices that join would get it.
+
+        Example:
+            ```python
+            from edgepack.fleet import FleetError
+
+            try:
+                fleet.remove_release("model@1.1.0")
+            except FleetError as error:
+                print(error.problem, error.found_in)
+            ```
+        """
+        path = f"/v1/releases/{quote(release, safe='')}"
+        return self._connection.delete(path, ReleaseView)
+
+    def publish(self, bundle: str | Path) -> ReleaseView:
+        """Gives the fleet a bundle; one that it holds already stays as it is.
+
+        Args:
+            bundle: An `.edgepack` archive, or a bundle's folder.
+
+        Returns:
+            The release, for `start_rollout`.
+
+        Raises:
+            FleetError: There is no such bundle, no key that the fleet trusts signed it, it is
+                damaged, the fleet holds another content under its name and version or its
+                release counter, or the fleet's disk has no room for it.
+
+        Example:
+            ```python
+            release = fleet.publish("model-1.3.0.edgepack")
+            ```
+        """
+        bundle = existing(bundle)
+        if bundle.is_file():
+            return self._connection.upload("/v1/releases", ReleaseView, bundle)
+        with tempfile.TemporaryDirectory(prefix="edgepack-") as folder:
+            archive = Path(folder) / "bundle.edgepack"
+            pack(bundle, archive)
+            return self._connection.upload("/v1/releases", ReleaseView, archive)
+
+
+def existing(bundle: str | Path) -> Path:
+    """The path of a bundle that is there.
+
+    Raises:
+        FleetError: There is none.
+    """
+    bundle = Path(bundle)
+    if not bundle.is_file() and not bundle.is_dir():
+        raise FleetError(
+            "there is no such bundle",
+            found_in=str(bundle),
+            remedy="edgepack build MODEL.onnx --profile cpu --key release.key -o FILE.edgepack",
+        )
+    return bundle
+
+
+def read_bundle_head(bundle: Path) -> BundleHead:
+    """Manifest and signature of a bundle, folder or archive.
+
+    Raises:
+        BundleError: It is none.
+    """
+    if bundle.is_file():
+        head = read_head(bundle)
+        return BundleHead(manifest=head.manifest_bytes, signature=head.signature)
+    check_folder(bundle)
+    manifest = read_bounded(bundle / MANIFEST_FILE, MAX_MANIFEST_BYTES)
+    return BundleHead(
+        manifest=manifest, signature=read_bounded(bundle / SIGNATURE_FILE, MAX_SIGNATURE_BYTES)
+    )
