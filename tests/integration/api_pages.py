@@ -38,10 +38,11 @@ def run_examples(package: str) -> dict[str, Any]:
 
 
 def _docstrings(item: Any) -> Iterator[str]:
-    """What is written of an item, and of its public members in their order."""
+    """What is written of an item, and of its public members as the page has them: bases first."""
     yield inspect.getdoc(item) or ""
-    if inspect.isclass(item):
-        for name, member in vars(item).items():
+    bases = reversed(item.__mro__) if inspect.isclass(item) else ()
+    for base in (base for base in bases if base.__module__.startswith("edgepack")):
+        for name, member in vars(base).items():
             if not name.startswith("_") and (inspect.isfunction(member) or _is_property(member)):
                 yield inspect.getdoc(member) or ""
 

@@ -10,6 +10,7 @@ import pytest
 from edgepack.bundle.archive import unpack
 from edgepack.errors import FleetError
 from edgepack.fleet import DeviceView, FleetClient, RolloutSettings, Selector
+from edgepack.fleet.enrolment.authority import Authority, make_key, make_signing_request
 from tests.integration.api_pages import run_examples
 from tests.simulators.pointers import write_pointer
 from tests.unit.agent_runtime.examples import install_model
@@ -120,6 +121,10 @@ def test_the_page_of_the_python_api_runs_from_top_to_bottom(
     monkeypatch.setenv("EDGEPACK_FLEET_DATA", str(served.data))
     write_pointer(tmp_path, install_model(tmp_path, 1, scale=1.0, name="defects"))
     monkeypatch.setenv("EDGEPACK_STATE_DIR", str(tmp_path))
+    (tmp_path / "cam-7").mkdir()
+    request = make_signing_request(make_key(), "cam-7").decode()
+    certificate = Authority(served.data / "pki").sign_client(request, "cam-7")
+    (tmp_path / "cam-7" / "device.crt").write_text(certificate)
     names = run_examples("fleet")
     printed = capsys.readouterr().out
     assert "FINISHED {'COMMITTED': 7}" in printed

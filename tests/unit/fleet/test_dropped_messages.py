@@ -127,7 +127,7 @@ def test_one_device_that_says_too_much_is_cut_off_and_counted_and_takes_nothing_
     assert {event.device for event in kept} == {"loud", "quiet"}
     assert sum(len(event.because) for event in kept) <= 1_100_000, "it was 500 MB"
     (reason,) = world.inbox.quotas.dropped("loud")
-    assert reason == "event over its quota"
+    assert reason == "event over quota"
     assert world.inbox.quotas.dropped("quiet") == {}
     assert world.inbox.quotas.most_dropped() == {"loud": world.inbox.counters["over_quota"]}
     lines = [record.getMessage() for record in caplog.records if "quota" in record.getMessage()]

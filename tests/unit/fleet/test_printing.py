@@ -236,3 +236,27 @@ def test_devices_are_listed_in_the_order_of_their_numbers(world: World) -> None:
         world.enroll(name)
     name = world.start()
     assert [part.device for part in world.view(name).assignments] == ["sim-1", "sim-2", "sim-10"]
+
+
+def test_what_a_device_warns_of_and_what_was_dropped_of_it_is_shown(
+    world: World, capsys: pytest.CaptureFixture[str]
+) -> None:
+    world.enroll("cam-1")
+    world.hear("cam-1", replace(says("IDLE"), warnings=("the disk is worn", "the clock is wrong")))
+    with world.store.reading() as session:
+        views = inventory.list_devices(session)
+        details = replace(
+            inventory.show_device(session, "cam-1"), dropped={"event over quota": 4501}
+        )
+    print_result(views, False, lambda shown: show.devices_table(shown, INFO, 2.0))
+    assert "online, 2 warnings" in capsys.readouterr().out
+    print_result(details, False, lambda shown: device_panel(shown, 2.0))
+    printed = capsys.readouterr().out.splitlines()
+    rows = [line.strip().split(maxsplit=1) for line in printed]
+    assert ["warning", "the disk is worn"] in rows
+    assert ["warning", "the clock is wrong"] in rows
+    assert ["dropped", "4501 event over quota"] in rows
+    print_result(replace(INFO, dropped={"cam-1": 4501}), False, show.info_table)
+    assert ["dropped", "4501 cam-1"] in [
+        line.strip().split(maxsplit=1) for line in capsys.readouterr().out.splitlines()
+    ]

@@ -9,7 +9,8 @@ from edgepack.fleet.client.rollouts import RolloutMethods
 from edgepack.fleet.documents.fleet import EventView, FleetInfo
 
 
-class FleetClient(DeviceMethods, ReleaseMethods, RolloutMethods):
+# The last base comes first on the page of the Python API.
+class FleetClient(RolloutMethods, ReleaseMethods, DeviceMethods):
     """A running fleet: what can be asked of it, and what it can be told to do.
 
     All that the commands `edgepack fleet …` and `edgepack rollout …` do goes through it. Every

@@ -61,7 +61,7 @@ class Quotas:
             left = min(quota.burst, left + (now - at) * quota.per_s)
             known.left[kind] = (max(0.0, left - 1), now)
         if left < 1:
-            self.note_dropped(device, f"{kind} over its quota", f"{quota.burst:g} at once")
+            self.note_dropped(device, f"{kind} over quota", f"{quota.burst:g} at once")
         return left >= 1
 
     def note_dropped(self, device: str, reason: str, detail: str) -> None:
