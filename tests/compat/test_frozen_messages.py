@@ -50,6 +50,7 @@ def test_a_frozen_message_is_understood(path: Path) -> None:
         assert model.active.bundle.release == 7
         assert model.previous is not None
         assert model.previous.release == 6
+        assert model.acted_sequence == (3 if "minor-1" in path.stem else 0)
 
 
 @pytest.mark.parametrize("path", FROZEN, ids=lambda path: f"{path.parent.name}-{path.stem}")
@@ -60,7 +61,9 @@ def test_a_message_of_a_newer_minor_version_is_read_and_of_a_newer_major_one_is_
     grown = message | {"minor": 9, "mood": {"is": "good"}}
     assert decode(json.dumps(grown).encode(), kind_of(path)).minor == 9
     newer = message | {"v": WIRE_VERSION.major + 1}
-    with pytest.raises(TransferError, match=r"message is of version 3\.0, this edgepack reads 2\."):
+    with pytest.raises(
+        TransferError, match=r"message is of version 3\.\d, this edgepack reads 2\."
+    ):
         decode(json.dumps(newer).encode(), kind_of(path))
 
 

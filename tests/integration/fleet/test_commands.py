@@ -105,6 +105,21 @@ def finished_fleet(serve: Serve, simulation: Simulate, make_bundle: MakeBundle) 
     return fleet
 
 
+def test_a_rollout_of_a_model_that_devices_do_not_have_yet_says_that_it_adds_it(
+    serve: Serve, make_bundle: MakeBundle, tmp_path: Path
+) -> None:
+    fleet = serve()
+    fleet.client.enroll("cam-1", group="g", folder=tmp_path / "cam-1")
+    start = ("rollout", "start", str(make_bundle()), "--all", "--waves", "100%")
+    done = edgepack(fleet, *start, "--dry-run")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[1].split() == ["adds", "1", "cam-1"]
+    assert fleet.client.rollouts() == ()
+    started = edgepack(fleet, *start, "--yes")
+    assert started.returncode == 0, started.stderr
+    assert "adds" in started.stderr
+
+
 def test_a_dry_run_says_what_a_rollout_would_mean_and_does_nothing(
     finished_fleet: Any, make_bundle: MakeBundle
 ) -> None:
