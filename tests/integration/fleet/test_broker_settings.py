@@ -1,5 +1,7 @@
 """The mosquitto of `broker-config`: nobody takes another's place, or leaves things behind."""
 
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from functools import partial
@@ -98,3 +100,27 @@ def test_a_controller_that_has_a_certificate_keeps_its_name(
     tls_fleet.stop()
     tls_fleet.start()
     assert (tls_fleet.data / "controller").read_text() == CONTROLLER
+
+
+def test_a_controller_whom_the_access_rules_do_not_name_says_so_at_the_start(
+    tls_fleet: FleetProcess,
+) -> None:
+    broker = tls_fleet.info().broker
+    assert tls_fleet.stop() == 0
+    for name in ("controller", "pki/controller.crt"):
+        (tls_fleet.data / name).unlink()
+    words = ("fleet", "serve", "--broker", broker, "--data", str(tls_fleet.data), "--port", "0")
+    done = subprocess.run(
+        [sys.executable, "-m", "edgepack.cli", *words],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert [line for line in done.stderr.splitlines() if "WARNING" not in line] == [
+        "error: the broker refused the controller: it may not publish (Not authorized)",
+        f"  found in: {broker}",
+        "  try: let the broker's access rules name this controller: edgepack fleet broker-config "
+        "writes them",
+    ]

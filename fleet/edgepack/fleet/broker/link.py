@@ -16,6 +16,10 @@ from edgepack.fleet.broker.access import BrokerAccess, open_client
 
 log = logging.getLogger(__name__)
 
+_CREDENTIALS = "check --broker-user and --broker-password-file, or the certificate"
+_ACCESS_RULES = (
+    "let the broker's access rules name this controller: edgepack fleet broker-config writes them"
+)
 WINDOW = 32
 """Chunks handed to the socket and not yet taken by it; more would only fill memory."""
 
@@ -27,6 +31,7 @@ class Link:
         access: The broker.
         client_id: The controller's own.
         subscription: The one filter.
+        trial: A topic that nobody reads, to see whether the broker takes what is published.
         on_message: Gets topic and payload, on paho's thread.
         on_connected: Called on paho's thread after each (re)connection.
     """
@@ -37,21 +42,24 @@ class Link:
         *,
         client_id: str,
         subscription: str,
+        trial: str,
         on_message: Callable[[str, bytes], None],
         on_connected: Callable[[], None],
     ) -> None:
         self._access = access
-        self._subscription = subscription
+        self._subscription, self._trial = subscription, trial
+        self._trial_id: int | None = None
         self._on_message = on_message
         self._on_connected = on_connected
         self._answered = threading.Event()
-        self._refusal = ""
+        self._refusal, self._remedy = "", _CREDENTIALS
         self._unsent: deque[mqtt.MQTTMessageInfo] = deque()
         self._client = open_client(access, client_id)
         self._client.max_queued_messages_set(0)
         self._client.on_connect = self._connected
         self._client.on_disconnect = self._disconnected
         self._client.on_message = self._message
+        self._client.on_publish = self._published
 
     @property
     def is_connected(self) -> bool:
@@ -93,7 +101,7 @@ class Link:
             raise TransferError(
                 f"the broker refused the controller: {self._refusal}",
                 found_in=self._access.url,
-                remedy="check --broker-user and --broker-password-file, or the certificate",
+                remedy=self._remedy,
             )
 
     def close(self) -> None:
@@ -141,7 +149,27 @@ class Link:
             self._refusal = ""
             log.info("broker=%s connected", self._access.url)
             client.subscribe(self._subscription, qos=1)
+            self._trial_id = client.publish(self._trial, b"", qos=1).mid
             self._on_connected()
+            return
+        self._answered.set()
+
+    def _published(
+        self,
+        _client: mqtt.Client,
+        _userdata: Any,
+        message_id: int,
+        reason: ReasonCode,
+        _properties: Properties,
+    ) -> None:
+        """A broker lets in, and lets subscribe, also those whom its access rules do not know."""
+        if message_id != self._trial_id:
+            return
+        self._trial_id = None
+        if reason.is_failure:
+            self._refusal = f"it may not publish ({reason})"
+            self._remedy = _ACCESS_RULES
+            log.warning("broker=%s takes nothing because=%s", self._access.url, reason)
         self._answered.set()
 
     def _disconnected(

@@ -110,6 +110,7 @@ def _assemble(settings: ServeSettings, stack: ExitStack) -> tuple[Fleet, str]:
         access,
         client_id=folder.controller(),
         subscription=topics.controller_subscription(settings.tenant),
+        trial=topics.desired(settings.tenant, folder.controller()),
         on_message=inbox.receive,
         on_connected=inbox.connected,
     )
