@@ -20,7 +20,7 @@ from edgepack.errors import FleetError
 from edgepack.fleet.documents.devices import Enrollment, EnrollRequest
 from edgepack.fleet.documents.fleet import EventView, FleetInfo
 from edgepack.wire import topics
-from tests.integration.fleet.conftest import FleetProcess, free_port
+from tests.integration.fleet.conftest import FleetProcess, Mosquitto, free_port
 
 Serve = Callable[..., Any]
 MakeBundle = Callable[..., Path]
@@ -81,6 +81,19 @@ def test_malformed_messages_on_every_topic_are_counted_and_the_fleet_serves_on(
     assert fleet.client.device("cam-1").dropped == {f"malformed {kind}": len(payloads)}
 
 
+def test_a_message_beyond_all_bounds_never_reaches_the_controller(
+    serve: Serve, mosquitto: Mosquitto, device: Callable[[str, str], mqtt.Client]
+) -> None:
+    fleet = serve("--broker", mosquitto.url)  # which itself lets through what it is given
+    fleet.connection.post("/v1/devices", Enrollment, EnrollRequest(device="cam-1", group="g"))
+    client = device(mosquitto.url, "cam-1")
+    topic = topics.up("default", "cam-1", "reported")
+    client.publish(topic, bytes(20_000_000), qos=1).wait_for_publish(30)
+    client.publish(topic, b'{"v":2,"online":true,"at":1}', qos=1)
+    fleet.wait_until(lambda: fleet.info().online == 1, "it takes a report")
+    assert fleet.info().counters == {"reported": 1}
+
+
 def test_a_wrong_token_and_no_token_are_refused(serve: Serve, tmp_path: Path) -> None:
     fleet = serve()
     done = edgepack("fleet", "devices", "--url", fleet.url, EDGEPACK_FLEET_TOKEN="wrong")
@@ -124,8 +137,6 @@ def test_a_broker_that_cannot_be_reached_is_a_clear_error(
 
 
 def test_wrong_credentials_at_the_broker_are_a_clear_error(tmp_path: Path) -> None:
-    from tests.integration.fleet.conftest import Mosquitto
-
     broker = Mosquitto(tmp_path, "allow_anonymous false").start()
     try:
         done = edgepack(

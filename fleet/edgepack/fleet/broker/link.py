@@ -8,11 +8,13 @@ from collections.abc import Callable
 from typing import Any
 
 import paho.mqtt.client as mqtt
+from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 from paho.mqtt.reasoncodes import ReasonCode
 
 from edgepack.errors import TransferError
 from edgepack.fleet.broker.access import BrokerAccess, open_client
+from edgepack.wire.messages import MAX_MESSAGE_BYTES
 
 log = logging.getLogger(__name__)
 
@@ -20,6 +22,7 @@ _CREDENTIALS = "check --broker-user and --broker-password-file, or the certifica
 _ACCESS_RULES = (
     "let the broker's access rules name this controller: edgepack fleet broker-config writes them"
 )
+MAX_PACKET_BYTES = 2 * MAX_MESSAGE_BYTES
 WINDOW = 32
 """Chunks handed to the socket and not yet taken by it; more would only fill memory."""
 
@@ -75,7 +78,7 @@ class Link:
         host, port = self._access.address()
         remedy = "start the broker, or name another with --broker"
         try:
-            self._client.connect(host, port, keepalive=30)
+            self._client.connect(host, port, keepalive=30, properties=_bounded())
         except ssl.SSLError as error:
             raise TransferError(
                 f"no TLS connection to the broker: {error}",
@@ -192,3 +195,10 @@ class Link:
             self._on_message(topic, bytes(message.payload))
         except Exception:  # an exception here would end paho's thread while it looks connected
             log.exception("topic=%s message dropped", topic)
+
+
+def _bounded() -> Properties:
+    """Asks the broker for no message longer than any that a device has to say."""
+    bounded = Properties(PacketTypes.CONNECT)  # type: ignore[no-untyped-call]
+    bounded.MaximumPacketSize = MAX_PACKET_BYTES
+    return bounded
