@@ -8,8 +8,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from edgepack.agent.config import read_config
 from edgepack.fleet.broker.access import BrokerAccess, open_client
+from edgepack.fleet.broker.link import Link
 from edgepack.fleet.data_folder import CONTROLLER
 from edgepack.wire import topics
 from tests.integration.fleet.conftest import FleetProcess, Mosquitto, edgepack, wait_until
@@ -124,3 +127,32 @@ def test_a_controller_whom_the_access_rules_do_not_name_says_so_at_the_start(
         "  try: let the broker's access rules name this controller: edgepack fleet broker-config "
         "writes them",
     ]
+
+
+# paho makes itself a new pair of sockets and leaves the old one to the garbage collector.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_a_thread_of_the_broker_that_ended_is_started_again(mosquitto: Mosquitto) -> None:
+    heard: list[bytes] = []
+    link = Link(
+        BrokerAccess(url=mosquitto.url),
+        client_id="controller",
+        subscription="said",
+        trial="trial",
+        on_message=lambda _, payload: heard.append(payload),
+        on_connected=lambda: None,
+    )
+
+    def says(word: bytes) -> bool:
+        link.look_after()
+        link.publish_retained("said", word)
+        return word in heard
+
+    link.open()
+    try:
+        wait_until(lambda: says(b"before"), "it hears")
+        link._client._thread_terminate = True  # what ends paho's loop
+        name = "paho-mqtt-client-controller"
+        wait_until(lambda: name not in {t.name for t in threading.enumerate()}, "it has ended")
+        wait_until(lambda: says(b"after"), "it hears again")
+    finally:
+        link.close()

@@ -58,6 +58,7 @@ class World:
             tenant="t",
             inbox=self.inbox,
             publish=lambda topic, payload: self.published.append((topic, payload)),
+            look_after=lambda: None,
             depot=self.depot,
             auto_enroll=auto_enroll,
         )

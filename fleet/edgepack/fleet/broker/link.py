@@ -1,5 +1,6 @@
 """The controller's connection to the broker."""
 
+import contextlib
 import logging
 import ssl
 import threading
@@ -49,7 +50,7 @@ class Link:
         on_message: Callable[[str, bytes], None],
         on_connected: Callable[[], None],
     ) -> None:
-        self._access = access
+        self._access, self._client_id = access, client_id
         self._subscription, self._trial = subscription, trial
         self._trial_id: int | None = None
         self._on_message = on_message
@@ -106,6 +107,20 @@ class Link:
                 found_in=self._access.url,
                 remedy=self._remedy,
             )
+
+    def look_after(self) -> None:
+        """Starts paho's thread again should it have ended; call it now and then.
+
+        Without it the connection would look as if it were there, and nothing would come or go.
+        """
+        name = f"paho-mqtt-client-{self._client_id}"
+        if any(thread.name == name for thread in threading.enumerate()):
+            return
+        log.error("broker=%s its thread has ended and is started again", self._access.url)
+        self._client.loop_stop()
+        with contextlib.suppress(OSError):  # the thread tries again
+            self._client.reconnect()
+        self._client.loop_start()
 
     def close(self) -> None:
         """Ends the connection."""

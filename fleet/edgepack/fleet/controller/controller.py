@@ -36,6 +36,7 @@ class Controller:
         tenant: Whose devices.
         inbox: Where messages come in.
         publish: Publishes a retained `desired` of a device; never waits.
+        look_after: Sees to it that the connection works; called now and then.
         depot: Sends chunks.
         auto_enroll: Takes in any device that reports (only with the embedded broker).
     """
@@ -47,13 +48,14 @@ class Controller:
         tenant: str,
         inbox: Inbox,
         publish: Callable[[str, bytes], None],
+        look_after: Callable[[], None],
         depot: Depot,
         auto_enroll: bool,
     ) -> None:
         self._store = store
         self._tenant = tenant
         self._inbox = inbox
-        self._publish = publish
+        self._publish, self._look_after = publish, look_after
         self._depot = depot
         self._intake = Intake(auto_enroll=auto_enroll)
         self._stopping = threading.Event()
@@ -109,6 +111,7 @@ class Controller:
         # Under a flood of messages rollouts are looked at now and then, otherwise at once.
         if self._inbox.is_empty or now - self._stepped_at >= STEP_S:
             self._stepped_at = now
+            self._look_after()
             with self._store.transaction() as session:
                 publications = execution.step(session, now)
                 if now - self._forgot_at >= FORGET_S:

@@ -120,6 +120,7 @@ def _assemble(settings: ServeSettings, stack: ExitStack) -> tuple[Fleet, str]:
         tenant=settings.tenant,
         inbox=inbox,
         publish=link.publish_retained,
+        look_after=link.look_after,
         depot=depot,
         auto_enroll=settings.auto_enroll,
     )
