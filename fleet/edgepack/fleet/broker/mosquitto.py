@@ -16,6 +16,12 @@ SETTINGS_VERSION = 2
 _NOTE = "broker-settings"
 """File in the fleet's folder that says which version was written."""
 
+QUEUES = """\
+# Chunks of 64 KiB wait here for a slow device; beyond this they are dropped and asked for again.
+max_queued_messages 1000
+max_inflight_messages 100
+"""
+
 _CONFIG = """\
 # mosquitto for an edgepack fleet: mosquitto -c {folder}/mosquitto.conf
 # Version {version} of these settings; after an update of edgepack, broker-config writes them again.
@@ -36,10 +42,7 @@ use_identity_as_username true
 use_username_as_clientid true
 allow_anonymous false
 acl_file {folder}/acl
-# Chunks of 64 KiB wait here for a slow device; beyond this they are dropped and asked for again.
-max_queued_messages 1000
-max_inflight_messages 100
-message_size_limit {message_bytes}
+{queues}message_size_limit {message_bytes}
 persistence true
 persistence_location {folder}/
 autosave_interval 60
@@ -97,6 +100,7 @@ def write_broker_folder(
             folder=folder,
             version=SETTINGS_VERSION,
             port=port,
+            queues=QUEUES,
             message_bytes=2 * MAX_MESSAGE_BYTES,
         )
         write_file(folder / CONFIG_FILE, config.encode())
