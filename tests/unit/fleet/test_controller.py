@@ -224,7 +224,8 @@ def test_what_is_old_is_forgotten(world: World) -> None:
         return len(records.events_after(session, 0, 10))
 
     with world.store.transaction() as session:
-        records.add_device_event(session, "a", Event(at=1.0, kind="warning", bundle="x"), 1.0)
+        event = Event(at=1.0, kind="warning", bundle="x")
+        records.add_device_events(session, [("a", event)], 1.0)
         assert count(session) == 1
         records.forget_old(session, records.KEEP_S)
         assert count(session) == 1

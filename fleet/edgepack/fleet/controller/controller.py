@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 
 from edgepack.errors import TransferError
 from edgepack.fleet.controller.inbox import Inbox, Incoming
-from edgepack.fleet.controller.intake import Batch, Intake
+from edgepack.fleet.controller.intake import Intake, finish
 from edgepack.fleet.database import devices, records
 from edgepack.fleet.database.devices import Publication
 from edgepack.fleet.database.store import DatabaseAwayError, Store
@@ -135,7 +135,7 @@ class Controller:
             return
         counters: Counter[str] = Counter()
         with self._store.transaction() as session:
-            batch = Batch(session=session, now=time.time())
+            batch = self._intake.begin(session, messages, time.time())
             for message in messages:
                 try:
                     counters[self._intake.take(batch, message)] += 1
@@ -143,6 +143,7 @@ class Controller:
                     counters["malformed"] += 1
                     reason = f"malformed {message.kind}"
                     self._inbox.quotas.note_dropped(message.device, reason, error.problem)
+            finish(batch)
         self._inbox.counters.update(counters)
         self.publish(batch.publications)
         for device, need in batch.needs:

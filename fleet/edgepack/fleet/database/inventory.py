@@ -112,7 +112,7 @@ def _view(row: DeviceRow) -> DeviceView:
         hardware_class=row.hardware_class,
         labels=labels(row),
         models=tuple(
-            _view_model(name, said.get(name), orders.get(name), simulated_providers(reported))
+            _view_model(name, said.get(name), orders.get(name), simulated_providers(row.reported))
             for name in sorted(said.keys() | orders.keys())
         ),
         warnings=tuple(text[:MAX_TEXT] for text in reported.warnings[:MAX_WARNINGS])

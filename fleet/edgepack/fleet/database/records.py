@@ -1,13 +1,14 @@
 """What happened and how fast it was: events and latency windows in the database."""
 
 from collections import defaultdict
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import msgspec
-from sqlalchemy import delete, func, select
+from sqlalchemy import delete, func, insert, select
 from sqlalchemy.orm import Session
 
-from edgepack.fleet.database.devices import last_report, simulated_providers
+from edgepack.fleet.database.devices import simulated_providers
 from edgepack.fleet.database.schema import (
     AssignmentRow,
     DeviceRow,
@@ -15,9 +16,10 @@ from edgepack.fleet.database.schema import (
     RolloutRow,
     TelemetryRow,
 )
+from edgepack.fleet.database.upsert import upsert
 from edgepack.fleet.documents.fleet import EventView
 from edgepack.fleet.documents.rollouts import LatencyView
-from edgepack.wire.histogram import check, merge, percentile
+from edgepack.wire.histogram import merge, percentile
 from edgepack.wire.messages import Event, Histogram, Telemetry
 
 KEEP_S = 30 * 24 * 3600.0
@@ -27,21 +29,24 @@ MAX_EVENTS = 5000
 """Events of one device that are kept; the oldest go first."""
 
 
-def add_device_event(session: Session, device: str, event: Event, now: float) -> None:
-    """Takes down what a device said happened to it."""
-    session.add(
-        EventRow(
-            at=event.at,
-            received_at=now,
-            device=device,
-            kind=event.kind,
-            bundle=event.bundle,
-            from_state=event.from_state,
-            to_state=event.to_state,
-            because=event.because[:MAX_TEXT],
-            rollout=event.rollout,
-        )
-    )
+def add_device_events(session: Session, events: Sequence[tuple[str, Event]], now: float) -> None:
+    """Takes down what devices said happened to them: each event with its device."""
+    rows = [
+        {
+            "at": event.at,
+            "received_at": now,
+            "device": device,
+            "kind": event.kind,
+            "bundle": event.bundle,
+            "from_state": event.from_state,
+            "to_state": event.to_state,
+            "because": event.because[:MAX_TEXT],
+            "rollout": event.rollout,
+        }
+        for device, event in events
+    ]
+    if rows:
+        session.connection().execute(insert(EventRow), rows)
 
 
 def add_rollout_event(
@@ -91,41 +96,37 @@ def events_after(session: Session, after: int, limit: int) -> tuple[EventView, .
     )
 
 
-def add_telemetry(session: Session, device: DeviceRow, telemetry: Telemetry, now: float) -> None:
-    """Takes down one window; the same window once more replaces it.
-
-    Raises:
-        TransferError: The histogram contradicts itself.
-    """
-    check(telemetry.latency)
-    row = session.scalar(
-        select(TelemetryRow).where(
-            TelemetryRow.device == device.id,
-            TelemetryRow.digest == telemetry.digest,
-            TelemetryRow.variant == telemetry.variant,
-            TelemetryRow.provider == telemetry.provider,
-            TelemetryRow.window_start == telemetry.window_start,
-        )
-    )
-    histogram = msgspec.json.encode(telemetry.latency).decode()
-    if row is not None:
-        row.histogram, row.failures = histogram, telemetry.failures
+def add_telemetry(session: Session, windows: Sequence[tuple[str, Telemetry]], now: float) -> None:
+    """Takes down windows, each with its device; the same window once more replaces it."""
+    if not windows:
         return
-    session.add(
-        TelemetryRow(
-            device=device.id,
-            digest=telemetry.digest,
-            variant=telemetry.variant,
-            provider=telemetry.provider,
-            is_simulator=telemetry.provider in simulated_providers(last_report(device)),
-            hardware_class=device.hardware_class,
-            window_start=telemetry.window_start,
-            window_s=telemetry.window_s,
-            received_at=now,
-            failures=telemetry.failures,
-            histogram=histogram,
-        )
-    )
+    about = select(DeviceRow.id, DeviceRow.hardware_class, DeviceRow.reported)
+    query = about.where(DeviceRow.id.in_({device for device, _ in windows}))
+    classes, simulated = {}, {}
+    for device, hardware_class, reported in session.execute(query):
+        classes[device] = hardware_class
+        simulated[device] = simulated_providers(reported)
+    rows = [
+        {
+            "device": device,
+            "digest": telemetry.digest,
+            "variant": telemetry.variant,
+            "provider": telemetry.provider,
+            "is_simulator": telemetry.provider in simulated[device],
+            "hardware_class": classes[device],
+            "window_start": telemetry.window_start,
+            "window_s": telemetry.window_s,
+            "received_at": now,
+            "failures": telemetry.failures,
+            "histogram": msgspec.json.encode(telemetry.latency).decode(),
+        }
+        for device, telemetry in windows
+    ]
+    added = upsert(session, TelemetryRow)
+    replaced = {name: added.excluded[name] for name in ("histogram", "failures")}
+    key = ["device", "digest", "variant", "provider", "window_start"]
+    statement = added.on_conflict_do_update(index_elements=key, set_=replaced)
+    session.connection().execute(statement, rows)
 
 
 def latency_of(session: Session, rollout: RolloutRow) -> tuple[LatencyView, ...]:

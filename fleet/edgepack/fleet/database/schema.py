@@ -73,7 +73,7 @@ class DeviceRow(Base):
     id: Mapped[str] = mapped_column(primary_key=True)
     group: Mapped[str] = mapped_column("device_group", index=True)
     enrolled_at: Mapped[float]
-    online: Mapped[bool] = mapped_column(default=False)
+    online: Mapped[bool] = mapped_column(default=False, index=True)
     last_seen: Mapped[float | None] = mapped_column(default=None)
     boot: Mapped[str] = mapped_column(default="")
     report_count: Mapped[int] = mapped_column(LONG, default=0)
@@ -154,7 +154,26 @@ class AssignmentRow(Base):
     decided_at: Mapped[float | None] = mapped_column(default=None)
     because: Mapped[str] = mapped_column(StoredLongText, default="")
     before_digest: Mapped[str] = mapped_column(default="")
-    __table_args__ = (Index("assignments_by_device", "device", "sequence"),)
+    __table_args__ = (
+        Index("assignments_by_device", "device", "sequence"),
+        Index("assignments_by_state", "rollout", "state", "offered_at"),
+    )
+
+
+class WaveRow(Base):
+    """How many parts of one wave are in which state; kept in step by `assignments.py` alone."""
+
+    __tablename__ = "waves"
+    rollout: Mapped[int] = mapped_column(ForeignKey("rollouts.number"), primary_key=True)
+    wave: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    waiting: Mapped[int] = mapped_column(default=0)
+    offered: Mapped[int] = mapped_column(default=0)
+    working: Mapped[int] = mapped_column(default=0)
+    committed: Mapped[int] = mapped_column(default=0)
+    failed: Mapped[int] = mapped_column(default=0)
+    silent: Mapped[int] = mapped_column(default=0)
+    withdrawn: Mapped[int] = mapped_column(default=0)
+    recalled: Mapped[int] = mapped_column(default=0)
 
 
 class EventRow(Base):

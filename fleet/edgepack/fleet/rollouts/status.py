@@ -1,12 +1,13 @@
 """Rollouts as people see them."""
 
 from collections import Counter
+from collections.abc import Sequence
 
 import msgspec
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from edgepack.fleet.database import devices, records
+from edgepack.fleet.database import assignments, devices, records
 from edgepack.fleet.database.schema import AssignmentRow, DeviceRow, ReleaseRow, RolloutRow
 from edgepack.fleet.documents.rollouts import AssignmentView, RolloutView, Selector
 from edgepack.fleet.rollouts.offers import name_of
@@ -16,7 +17,8 @@ from edgepack.text import natural_order
 def list_rollouts(session: Session) -> tuple[RolloutView, ...]:
     """All rollouts, the newest first, without their devices."""
     rows = session.scalars(select(RolloutRow).order_by(RolloutRow.number.desc())).all()
-    return tuple(_view(session, row) for row in rows)
+    counts = assignments.counts(session, (row.number for row in rows))
+    return tuple(_view(session, row, counts[row.number]) for row in rows)
 
 
 def show_rollout(session: Session, rollout: RolloutRow) -> RolloutView:
@@ -28,16 +30,15 @@ def show_rollout(session: Session, rollout: RolloutRow) -> RolloutView:
     )
     name = session.get_one(ReleaseRow, rollout.digest).name
     parts = (_part(row, device, name) for row, device in session.execute(query))
-    assignments = tuple(sorted(parts, key=lambda part: (part.wave, natural_order(part.device))))
+    shown = tuple(sorted(parts, key=lambda part: (part.wave, natural_order(part.device))))
     return msgspec.structs.replace(
-        _view(session, rollout),
-        assignments=assignments,
+        _view(session, rollout, assignments.counts(session, (rollout.number,))[rollout.number]),
+        assignments=shown,
         latency=records.latency_of(session, rollout),
     )
 
 
-def _view(session: Session, row: RolloutRow) -> RolloutView:
-    parts = session.scalars(select(AssignmentRow).where(AssignmentRow.rollout == row.number)).all()
+def _view(session: Session, row: RolloutRow, waves: Sequence[Counter[str]]) -> RolloutView:
     taken_back = session.get(ReleaseRow, row.takes_back) if row.takes_back else None
     return RolloutView(
         rollout=name_of(row.number),
@@ -56,7 +57,7 @@ def _view(session: Session, row: RolloutRow) -> RolloutView:
         min_sample=row.min_sample,
         on_breach=row.on_breach,
         takes_back=taken_back.bundle if taken_back else None,
-        counts=dict(Counter(part.state for part in parts)),
+        counts=dict(sum(waves, Counter())),
     )
 
 
