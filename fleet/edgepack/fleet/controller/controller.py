@@ -10,6 +10,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable
+from typing import NamedTuple
 
 from edgepack.errors import TransferError
 from edgepack.fleet.controller.inbox import Inbox, Incoming
@@ -28,6 +29,18 @@ STEP_S = 0.5
 FORGET_S = 3600.0
 
 
+class Gathering(NamedTuple):
+    """How long a message waits for others, seconds: a transaction for each would cost ten times.
+
+    Attributes:
+        idle_s: While no rollout is under way; nobody waits for an answer then.
+        rolling_s: While one is.
+    """
+
+    idle_s: float = 0.5
+    rolling_s: float = 0.1
+
+
 class Controller:
     """Answers devices and moves rollouts on, in a thread of its own.
 
@@ -38,6 +51,7 @@ class Controller:
         publish: Publishes a retained `desired` of a device; never waits.
         depot: Sends chunks.
         auto_enroll: Takes in any device that reports (only with the embedded broker).
+        gathering: How long messages wait for others.
     """
 
     def __init__(
@@ -49,12 +63,15 @@ class Controller:
         publish: Callable[[str, bytes], None],
         depot: Depot,
         auto_enroll: bool,
+        gathering: Gathering = Gathering(),  # noqa: B008 (it cannot be changed)
     ) -> None:
         self._store = store
         self._tenant = tenant
         self._inbox = inbox
         self._publish = publish
         self._depot = depot
+        self._gathering = gathering
+        self._gather_s = gathering.rolling_s
         self._intake = Intake(auto_enroll=auto_enroll)
         self._stopping = threading.Event()
         self._stepped_at = self._forgot_at = 0.0
@@ -94,7 +111,7 @@ class Controller:
         Raises:
             DatabaseAwayError: The database does not answer; the messages in hand are kept.
         """
-        self._batch = self._batch or self._inbox.take(STEP_S)
+        self._batch = self._batch or self._inbox.take(STEP_S, self._gather_s)
         try:
             self._handle(self._batch)
         except DatabaseAwayError:
@@ -110,10 +127,11 @@ class Controller:
         if self._inbox.is_empty or now - self._stepped_at >= STEP_S:
             self._stepped_at = now
             with self._store.transaction() as session:
-                publications = execution.step(session, now)
+                publications, open_rollouts = execution.step(session, now)
                 if now - self._forgot_at >= FORGET_S:
                     self._forgot_at = now
                     records.forget_old(session, now)
+            self._gather_s = self._gathering[open_rollouts > 0]
             self.publish(publications)
         if self._inbox.reconnected.is_set():
             self._inbox.reconnected.clear()

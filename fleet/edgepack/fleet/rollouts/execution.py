@@ -6,6 +6,7 @@ caller's transaction and returns what is to be published once that is durable.
 
 import logging
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import msgspec
 from sqlalchemy import select
@@ -44,16 +45,24 @@ def find(session: Session, rollout: str) -> RolloutRow:
     return row
 
 
-def step(session: Session, now: float) -> tuple[Publication, ...]:
+class Step(NamedTuple):
+    """What to publish, and how many rollouts are not over."""
+
+    publications: tuple[Publication, ...]
+    open_rollouts: int
+
+
+def step(session: Session, now: float) -> Step:
     """Carries out what the rules decide for every rollout that is not over."""
     publications: list[Publication] = []
     query = select(RolloutRow).where(RolloutRow.state.in_(("RUNNING", "PAUSED")))
-    for rollout in session.scalars(query.order_by(RolloutRow.number)).all():
+    rollouts = session.scalars(query.order_by(RolloutRow.number)).all()
+    for rollout in rollouts:
         _time_out(session, rollout, now)
         decision = rules.decide(_for_rules(rollout), counts_of(session, rollout))
         if decision is not None:
             publications += _carry_out(session, rollout, decision, now)
-    return tuple(publications)
+    return Step(tuple(publications), len(rollouts))
 
 
 def _time_out(session: Session, rollout: RolloutRow, now: float) -> None:
