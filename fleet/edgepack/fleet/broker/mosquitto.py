@@ -13,7 +13,7 @@ from edgepack.wire.messages import MAX_MESSAGE_BYTES
 CONFIG_FILE, ACL_FILE = "mosquitto.conf", "acl"
 SETTINGS_VERSION = 3
 """Of what is written here: 1 had no list of revoked certificates and left client ids to clients, 2
-kept 1,000 messages for each client: a quarter of the events of 1,000 devices was lost in a rollout."""
+kept 1,000 messages for each client, and a quarter of the events of 1,000 devices was lost."""
 _NOTE = "broker-settings"
 """File in the fleet's folder that says which version was written."""
 

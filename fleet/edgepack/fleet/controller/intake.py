@@ -13,14 +13,13 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from edgepack.fleet.controller.inbox import Incoming
-from edgepack.fleet.database import devices, records
+from edgepack.fleet.database import devices, latency, records
 from edgepack.fleet.database.devices import Presence, Publication
 from edgepack.fleet.database.enrolment import enroll
 from edgepack.fleet.database.schema import DeviceRow
 from edgepack.fleet.rollouts import execution, membership
 from edgepack.fleet.rollouts.offers import overtake
 from edgepack.wire import messages
-from edgepack.wire.histogram import check
 from edgepack.wire.topics import UpKind
 
 log = logging.getLogger(__name__)
@@ -114,7 +113,7 @@ def finish(batch: Batch) -> None:
     # 1.
     devices.keep_presence(batch.session, batch.changed.values())
     records.add_device_events(batch.session, batch.events, batch.now)
-    records.add_telemetry(batch.session, batch.telemetry, batch.now)
+    latency.add_telemetry(batch.session, batch.telemetry, batch.now)
     # 2.
     execution.note_reports(batch.session, batch.heard, batch.now)
     if names := batch.first | batch.unanswered:
@@ -160,7 +159,7 @@ def _take_need(batch: Batch, presence: Presence, payload: bytes) -> bool:
 
 def _take_telemetry(batch: Batch, presence: Presence, payload: bytes) -> bool:
     telemetry = messages.decode(payload, messages.Telemetry)
-    check(telemetry.latency)
+    latency.check_window(telemetry)
     batch.telemetry.append((presence.id, telemetry))
     return True
 

@@ -7,7 +7,7 @@ import msgspec
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from edgepack.fleet.database import assignments, devices, records
+from edgepack.fleet.database import assignments, devices, latency
 from edgepack.fleet.database.schema import AssignmentRow, DeviceRow, ReleaseRow, RolloutRow
 from edgepack.fleet.documents.rollouts import AssignmentView, RolloutView, Selector
 from edgepack.fleet.rollouts.offers import name_of
@@ -34,7 +34,7 @@ def show_rollout(session: Session, rollout: RolloutRow) -> RolloutView:
     return msgspec.structs.replace(
         _view(session, rollout, assignments.counts(session, (rollout.number,))[rollout.number]),
         assignments=shown,
-        latency=records.latency_of(session, rollout),
+        latency=latency.latency_of(session, rollout),
     )
 
 
