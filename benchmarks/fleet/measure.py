@@ -12,13 +12,13 @@ import numpy as np
 from benchmarks.fleet.running import RunningFleet, wait_until
 from edgepack.bundle.archive import pack
 from edgepack.bundle.keys import generate_key, load_private_key, write_key_pair
-from edgepack.fleet.client.fleet_client import FleetClient
 from edgepack.fleet.documents.rollouts import RolloutSettings, Selector
 from tests.simulators.bundles import make_bundle
 
 GROUP = "bench"
 SETTINGS = RolloutSettings(waves="1,10%,100%", soak_s=1.0, deadline_s=1200.0)
 ASK_EVERY_S = 0.5
+PATHS = ("/v1/info", "/v1/rollouts", "/v1/devices", "/v1/events")
 IDLE_S = 30.0
 EVENTS_A_DEVICE = 5
 """DOWNLOADING, VERIFIED, PROBING, SOAKING, COMMITTED: said by a simulated device of one update."""
@@ -71,7 +71,7 @@ def measure(devices: int, folder: Path, arguments: tuple[str, ...]) -> Run:
         rollout_s, cpu_s = _roll_out(fleet, archives[0])
         kept = fleet.ask("SELECT count(*) FROM events WHERE device != '' AND rollout = 'r1'")
         idle_s = _cost_of(fleet, lambda: time.sleep(IDLE_S))
-        asking = Asking(fleet.client, "r2")
+        asking = Asking(fleet, "r2")
         asking.start()
         _, watched_s = _roll_out(fleet, archives[1])
         asking.stop()
@@ -115,22 +115,15 @@ class Asking:
     """Somebody who looks at everything, again and again.
 
     Args:
-        client: The fleet.
+        fleet: The fleet.
         rollout: The rollout that he looks at once it is there.
     """
 
-    def __init__(self, client: FleetClient, rollout: str) -> None:
+    def __init__(self, fleet: RunningFleet, rollout: str) -> None:
+        self._fleet, self._rollout = fleet, rollout
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run)
         self._taken_ms: dict[str, list[float]] = defaultdict(list)
-        self._calls: dict[str, Callable[[], object]] = {
-            "/v1/info": client.info,
-            "/v1/rollouts": client.rollouts,
-            f"/v1/rollouts/{rollout}": lambda: client.rollout(rollout),
-            "/v1/devices": client.devices,
-            "/v1/events": client.events,
-        }
-        self._client, self._rollout = client, rollout
 
     def start(self) -> None:
         """Asks on a thread of its own."""
@@ -146,11 +139,12 @@ class Asking:
         return {path: float(np.percentile(taken, 95)) for path, taken in self._taken_ms.items()}
 
     def _run(self) -> None:
-        while all(view.rollout != self._rollout for view in self._client.rollouts()):
+        number = self._rollout.removeprefix("r")
+        while not self._fleet.ask(f"SELECT count(*) FROM rollouts WHERE number = {number}"):
             self._stopping.wait(ASK_EVERY_S)
         while not self._stopping.is_set():
-            for path, call in self._calls.items():
+            for path in (*PATHS, f"/v1/rollouts/{self._rollout}"):
                 began = time.monotonic()
-                call()
+                self._fleet.get(path)
                 self._taken_ms[path].append((time.monotonic() - began) * 1e3)
             self._stopping.wait(ASK_EVERY_S)

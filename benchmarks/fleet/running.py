@@ -12,9 +12,11 @@ from pathlib import Path
 from typing import Self
 
 import msgspec
+from msgspec import Raw
 
 from edgepack.errors import FleetError
 from edgepack.fleet.broker.mosquitto import QUEUES
+from edgepack.fleet.client.connection import connect
 from edgepack.fleet.client.fleet_client import FleetClient
 
 MOSQUITTO = "/usr/sbin/mosquitto"
@@ -73,6 +75,10 @@ class RunningFleet:
     def client(self) -> FleetClient:
         """Asks the controller."""
         return FleetClient(self._url, data=self._data)
+
+    def get(self, path: str) -> object:
+        """Asks the controller for one page of whatever it has."""
+        return connect(self._url, self._data, None).get(path, Raw)
 
     def simulate(self, count: int, group: str) -> None:
         """Enrols devices, and returns when all of them are online."""

@@ -33,6 +33,7 @@ from edgepack.fleet.documents.fleet import EventView, FleetInfo
 from edgepack.fleet.documents.previews import PreviewRequest, RollbackPreview, RolloutPreview
 from edgepack.fleet.documents.releases import BundleHead, ReleaseView
 from edgepack.fleet.documents.rollouts import (
+    AssignmentView,
     RollbackRequest,
     RolloutRequest,
     RolloutSettings,
@@ -41,6 +42,7 @@ from edgepack.fleet.documents.rollouts import (
 )
 from edgepack.fleet.enrolment.authority import make_key, make_signing_request
 from edgepack.fleet.enrolment.device_folder import check_unused, write_device_folder
+from edgepack.text import natural_order
 
 WATCH_S = 0.5
 MAX_CERTIFICATE_BYTES = 64 * 1024
@@ -126,8 +128,10 @@ class FleetClient:
             away = [view.device for view in fleet.devices("cameras") if not view.online]
             ```
         """
-        kind = tuple[DeviceView, ...]
-        return self._connection.get("/v1/devices", kind, group=group, where=where)
+        found = self._connection.pages(
+            "/v1/devices", DeviceView, lambda view: view.device, group=group, where=where
+        )
+        return tuple(sorted(found, key=lambda view: natural_order(view.device)))
 
     def groups(self) -> tuple[GroupView, ...]:
         """The groups of devices.
@@ -504,6 +508,28 @@ class FleetClient:
             ```
         """
         return self._connection.get(_path(rollout), RolloutView)
+
+    def rollout_devices(self, rollout: str, *, state: str = "") -> Iterator[AssignmentView]:
+        """A rollout's devices, however many, as they are asked for page by page.
+
+        Args:
+            rollout: Its id, such as `r1`.
+            state: Only those whose part is in this state, such as `FAILED`; "" means all.
+
+        Yields:
+            Each device's part in it.
+
+        Raises:
+            FleetError: There is no such rollout, or the fleet does not answer.
+
+        Example:
+            ```python
+            for part in fleet.rollout_devices("r1", state="FAILED"):
+                print(part.device, part.because)
+            ```
+        """
+        path = _path(rollout, "devices")
+        return self._connection.pages(path, AssignmentView, lambda part: part.device, state=state)
 
     def watch_rollout(self, rollout: str, *, every_s: float = WATCH_S) -> Iterator[RolloutView]:
         """Follows a rollout until it is finished, aborted or paused.
