@@ -38,7 +38,7 @@ class Gathering(NamedTuple):
     """
 
     idle_s: float = 0.5
-    rolling_s: float = 0.1
+    rolling_s: float = 0.2
 
 
 class Controller:

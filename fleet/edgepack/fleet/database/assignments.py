@@ -8,7 +8,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from sqlalchemy import bindparam, delete, func, insert, select, update
+from sqlalchemy import Update, bindparam, delete, func, insert, select, update
 from sqlalchemy.orm import Session
 
 from edgepack.fleet.database.schema import AssignmentRow, WaveRow
@@ -65,6 +65,48 @@ _PART = select(
     AssignmentRow.because,
     AssignmentRow.before_digest,
 )
+# Statements are made once: to build one takes SQLAlchemy longer than to run it.
+_OF_DEVICES = _PART.where(
+    AssignmentRow.device.in_(bindparam("devices", expanding=True)),
+    AssignmentRow.state.in_(bindparam("states", expanding=True)),
+)
+_WAITING = (
+    _PART.where(
+        AssignmentRow.rollout == bindparam("rollout"),
+        AssignmentRow.state == "WAITING",
+        AssignmentRow.wave <= bindparam("wave"),
+    )
+    .order_by(AssignmentRow.wave, AssignmentRow.device)
+    .limit(bindparam("limit"))
+)
+_OFFERED_BEFORE = _PART.where(
+    AssignmentRow.rollout == bindparam("rollout"),
+    AssignmentRow.state == bindparam("state"),
+    AssignmentRow.offered_at < bindparam("before"),
+).order_by(AssignmentRow.device)
+_ONE = update(AssignmentRow).where(
+    AssignmentRow.rollout == bindparam("b_rollout"), AssignmentRow.device == bindparam("b_device")
+)
+_OFFER = _ONE.values(
+    state="OFFERED",
+    decided_at=None,
+    sequence=bindparam("sequence"),
+    offered_at=bindparam("offered_at"),
+    before_digest=bindparam("before_digest"),
+)
+_NOTE = _ONE.values(
+    state=bindparam("state"), because=bindparam("because"), decided_at=bindparam("decided_at")
+)
+_RENUMBER = _ONE.values(sequence=bindparam("sequence"))
+_COUNTED = {state: getattr(WaveRow, state.lower()) for state in STATES}
+_COUNT = (
+    update(WaveRow)
+    .where(WaveRow.rollout == bindparam("b_rollout"), WaveRow.wave == bindparam("b_wave"))
+    .values({column: column + bindparam(state) for state, column in _COUNTED.items()})
+)
+_COUNTS = select(WaveRow.rollout, WaveRow.wave, *_COUNTED.values()).where(
+    WaveRow.rollout.in_(bindparam("rollouts", expanding=True))
+)
 
 
 def of_rollout(session: Session, rollout: int, states: Iterable[str]) -> list[Part]:
@@ -75,10 +117,8 @@ def of_rollout(session: Session, rollout: int, states: Iterable[str]) -> list[Pa
 
 def of_devices(session: Session, devices: Iterable[str], states: Iterable[str]) -> list[Part]:
     """Parts of devices in one of these states, in whatever rollouts."""
-    query = _PART.where(
-        AssignmentRow.device.in_(tuple(devices)), AssignmentRow.state.in_(tuple(states))
-    )
-    return [Part(*row) for row in session.execute(query)]
+    asked = {"devices": list(devices), "states": list(states)}
+    return [Part(*row) for row in session.execute(_OF_DEVICES, asked)]
 
 
 def of_release(session: Session, rollouts: Sequence[int], state: str) -> list[Part]:
@@ -89,28 +129,21 @@ def of_release(session: Session, rollouts: Sequence[int], state: str) -> list[Pa
 
 def waiting(session: Session, rollout: int, wave: int, limit: int) -> list[Part]:
     """Parts that wait in a wave or an earlier one: those of the earliest first, `limit` at most."""
-    query = _PART.where(
-        AssignmentRow.rollout == rollout,
-        AssignmentRow.state == "WAITING",
-        AssignmentRow.wave <= wave,
-    )
-    ordered = query.order_by(AssignmentRow.wave, AssignmentRow.device).limit(limit)
-    return [Part(*row) for row in session.execute(ordered)]
+    asked = {"rollout": rollout, "wave": wave, "limit": limit}
+    return [Part(*row) for row in session.execute(_WAITING, asked)]
 
 
 def offered_before(
     session: Session, rollout: int, states: Iterable[str], before: float
 ) -> list[Part]:
     """Parts in one of these states whose offer is older; an index finds them, or that none is."""
-    found: list[Part] = []
-    for state in states:
-        query = _PART.where(
-            AssignmentRow.rollout == rollout,
-            AssignmentRow.state == state,
-            AssignmentRow.offered_at < before,
+    return [
+        Part(*row)
+        for state in states
+        for row in session.execute(
+            _OFFERED_BEFORE, {"rollout": rollout, "state": state, "before": before}
         )
-        found += [Part(*row) for row in session.execute(query.order_by(AssignmentRow.device))]
-    return found
+    ]
 
 
 def add(session: Session, rollout: int, waves: Mapping[str, int]) -> None:
@@ -141,8 +174,7 @@ def offer(session: Session, told: Sequence[Told]) -> None:
         }
         for one in told
     ]
-    columns = ("sequence", "offered_at", "before_digest")
-    _update(session, changes, columns, state="OFFERED", decided_at=None)
+    _execute(session, _OFFER, changes)
     _count_moves(session, ((one.part, "OFFERED") for one in told))
 
 
@@ -158,7 +190,7 @@ def note(session: Session, notes: Sequence[Note]) -> None:
         }
         for one in notes
     ]
-    _update(session, changes, ("state", "because", "decided_at"))
+    _execute(session, _NOTE, changes)
     _count_moves(session, ((one.part, one.state) for one in notes))
 
 
@@ -180,8 +212,8 @@ def withdraw_waiting(session: Session, rollout: int, now: float) -> None:
 
 def renumber(session: Session, part: Part, sequence: int) -> None:
     """Gives a part another sequence."""
-    key = {"b_rollout": part.rollout, "b_device": part.device}
-    _update(session, [{**key, "sequence": sequence}], ("sequence",))
+    change = {"b_rollout": part.rollout, "b_device": part.device, "sequence": sequence}
+    _execute(session, _RENUMBER, [change])
 
 
 def remove(session: Session, devices: Sequence[str]) -> None:
@@ -198,9 +230,7 @@ def remove(session: Session, devices: Sequence[str]) -> None:
 def counts(session: Session, rollouts: Iterable[int]) -> dict[int, tuple[Counter[str], ...]]:
     """Parts by state: for each rollout its waves in order."""
     found: dict[int, dict[int, Counter[str]]] = {rollout: {} for rollout in rollouts}
-    columns = [getattr(WaveRow, state.lower()) for state in STATES]
-    query = select(WaveRow.rollout, WaveRow.wave, *columns)
-    for rollout, wave, *numbers in session.execute(query.where(WaveRow.rollout.in_(found))):
+    for rollout, wave, *numbers in session.execute(_COUNTS, {"rollouts": list(found)}):
         found[rollout][wave] = Counter(
             {state: n for state, n in zip(STATES, numbers, strict=True) if n}
         )
@@ -210,21 +240,8 @@ def counts(session: Session, rollouts: Iterable[int]) -> dict[int, tuple[Counter
     }
 
 
-def _update(
-    session: Session,
-    changes: Sequence[Mapping[str, object]],
-    columns: Sequence[str],
-    **same: object,
-) -> None:
+def _execute(session: Session, statement: Update, changes: Sequence[Mapping[str, object]]) -> None:
     if changes:
-        statement = (
-            update(AssignmentRow)
-            .where(
-                AssignmentRow.rollout == bindparam("b_rollout"),
-                AssignmentRow.device == bindparam("b_device"),
-            )
-            .values({name: bindparam(name) for name in columns} | same)
-        )
         session.connection().execute(statement, changes)
 
 
@@ -237,12 +254,11 @@ def _count_moves(session: Session, moves: Iterable[tuple[Part, str]]) -> None:
 
 
 def _count(session: Session, changes: Mapping[tuple[int, int, str], int]) -> None:
-    """Adds to the counters of waves; the order is always the same, so that no two writers lock."""
-    by_wave: dict[tuple[int, int], dict[str, int]] = defaultdict(dict)
+    """Adds to the counters of waves; always in the same order, so that no two writers lock."""
+    none = dict.fromkeys(STATES, 0)
+    by_wave: dict[tuple[int, int], dict[str, int]] = defaultdict(lambda: dict(none))
     for (rollout, wave, state), change in sorted(changes.items()):
         if change:
-            by_wave[rollout, wave][state.lower()] = change
-    for (rollout, wave), columns in by_wave.items():
-        chosen = update(WaveRow).where(WaveRow.rollout == rollout, WaveRow.wave == wave)
-        added = {name: getattr(WaveRow, name) + change for name, change in columns.items()}
-        session.connection().execute(chosen.values(added))
+            by_wave[rollout, wave][state] = change
+    rows = [{"b_rollout": key[0], "b_wave": key[1], **by_wave[key]} for key in by_wave]
+    _execute(session, _COUNT, rows)

@@ -68,30 +68,33 @@ _PRESENCE = (
     "desired_sent_at",
 )
 """Columns that a report changes, `reported` aside."""
+_FIND = select(
+    *(getattr(DeviceRow, name) for name in ("id", *_PRESENCE, "desired_sequence")),
+    DeviceRow.reported.is_not(None).label("has_reported"),
+).where(DeviceRow.id.in_(bindparam("names", expanding=True)))
+_KEEP = update(DeviceRow).where(DeviceRow.id == bindparam("b_id"))
+_KEEP_PRESENCE = _KEEP.values({name: bindparam(name) for name in _PRESENCE})
+_KEEP_REPORT = _KEEP.values({name: bindparam(name) for name in (*_PRESENCE, "reported")})
 
 
 def find_presence(session: Session, names: Iterable[str]) -> dict[str, Presence]:
     """What is known of devices, by id; those that are not enrolled are missing."""
-    columns = [getattr(DeviceRow, name) for name in ("id", *_PRESENCE, "desired_sequence")]
-    query = select(*columns, DeviceRow.reported.is_not(None).label("has_reported"))
-    rows = session.execute(query.where(DeviceRow.id.in_(tuple(names)))).mappings()
+    rows = session.execute(_FIND, {"names": list(names)}).mappings()
     return {row["id"]: Presence(**row) for row in rows}
 
 
 def keep_presence(session: Session, changed: Iterable[Presence]) -> None:
     """Writes what reports have changed."""
-    statement = update(DeviceRow).where(DeviceRow.id == bindparam("b_id"))
-    by_columns: dict[bool, list[dict[str, object]]] = {True: [], False: []}
+    said, unsaid = [], []
     for one in changed:
-        has_said = one.reported is not None
-        columns = (*_PRESENCE, "reported") if has_said else _PRESENCE
-        values = {"b_id": one.id, **{name: getattr(one, name) for name in columns}}
-        by_columns[has_said].append(values)
-    for has_said, rows in by_columns.items():
-        columns = (*_PRESENCE, "reported") if has_said else _PRESENCE
+        values = {"b_id": one.id, **{name: getattr(one, name) for name in _PRESENCE}}
+        if one.reported is not None:
+            said.append({**values, "reported": one.reported})
+        else:
+            unsaid.append(values)
+    for statement, rows in ((_KEEP_REPORT, said), (_KEEP_PRESENCE, unsaid)):
         if rows:
-            written = statement.values({name: bindparam(name) for name in columns})
-            session.connection().execute(written, rows)
+            session.connection().execute(statement, rows)
 
 
 def note_report(row: Presence, reported: Reported, now: float) -> Literal["new", "stale"]:
