@@ -16,7 +16,7 @@ INPUTS := pyproject.toml constraints.txt
 # ONNX Runtime tells its vendor nothing of what is run here.
 export ORT_DISABLE_TELEMETRY := 1
 
-.PHONY: demo test check bench bench-packager scan-operators docs screenshots clean
+.PHONY: demo test check bench bench-packager bench-fleet scan-operators docs screenshots clean
 
 demo: $(READY)
 	@$(BIN)/python -m examples.demo
@@ -49,6 +49,10 @@ bench-packager: $(READY)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -r benchmarks/requirements.txt
 	test -e .bench/models/minilm.onnx || $(BIN)/python -m benchmarks.export_minilm
 	$(BIN)/python -m benchmarks.packager --write-docs
+
+# Simulated devices on a real mosquitto, which must be installed. DEVICES=5000,10000 names other numbers.
+bench-fleet: $(READY)
+	$(BIN)/python -m benchmarks.fleet --devices $(or $(DEVICES),"100,500,1000") --output .bench/fleet.json
 
 # What Qualcomm's simulator computes wrongly: to be run with each release of onnxruntime-qnn.
 scan-operators: $(READY)

@@ -1,7 +1,8 @@
 """A fleet's database of every schema so far is brought to today's, with all that was in it.
 
 `databases/schema-1.sql` is the dump of a fleet of two simulated devices as an edgepack from before
-migrations left it: one rollout is finished, a second one is paused in its first wave.
+migrations left it: one rollout is finished, a second one is paused in its first wave. In
+`schema-4.sql` it is three devices, and the rest is the same.
 """
 
 import sqlite3
@@ -14,16 +15,19 @@ from edgepack.fleet.database import inventory, records
 from edgepack.fleet.database.store import open_store
 from edgepack.fleet.rollouts import execution, status
 
-SCHEMA_1 = Path(__file__).parent / "databases" / "schema-1.sql"
+DATABASES = Path(__file__).parent / "databases"
+
+
+def load(path: Path, name: str) -> Path:
+    connection = sqlite3.connect(path)
+    connection.executescript((DATABASES / name).read_text())
+    connection.close()
+    return path
 
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    path = tmp_path / "fleet.db"
-    connection = sqlite3.connect(path)
-    connection.executescript(SCHEMA_1.read_text())
-    connection.close()
-    return path
+    return load(tmp_path / "fleet.db", "schema-1.sql")
 
 
 def tables(path: Path) -> dict[str, str]:
@@ -54,6 +58,21 @@ def test_a_database_from_before_migrations_keeps_all_that_it_knew(path: Path) ->
                 (True, 200),
             ]
         store.close()
+
+
+def test_a_database_of_schema_4_keeps_all_that_it_knew(tmp_path: Path) -> None:
+    store = open_store(f"sqlite:///{load(tmp_path / 'fleet.db', 'schema-4.sql')}")
+    with store.reading() as session:
+        assert len(records.events_after(session, 0, 1000)) == 26
+        rollouts = status.list_rollouts(session)
+        assert [(view.rollout, view.state, view.counts) for view in rollouts] == [
+            ("r2", "PAUSED", {"WAITING": 2, "WORKING": 1}),
+            ("r1", "FINISHED", {"COMMITTED": 3}),
+        ]
+        told = status.show_rollout(session, execution.find(session, "r1")).latency
+        assert [(row.devices, row.inferences) for row in told] == [(2, 400), (1, 200)]
+        assert [row.p50_ms for row in told] == pytest.approx([9.204154, 1.513491], abs=1e-6)
+    store.close()
 
 
 def test_a_migration_that_breaks_off_leaves_the_database_as_it_was(path: Path) -> None:

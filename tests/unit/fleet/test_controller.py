@@ -1,19 +1,21 @@
 """The controller on a real database, without a broker: what it takes down and answers."""
 
+import time
+from collections import Counter
 from typing import Any
 
 import pytest
 from msgspec.structs import replace
+from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from edgepack.errors import FleetError
-from edgepack.fleet.database import inventory, records
+from edgepack.fleet.database import inventory, latency, records
+from edgepack.fleet.database.schema import LatencyRow
 from edgepack.fleet.documents.rollouts import Selector
 from edgepack.fleet.rollouts import execution, status
-from edgepack.wire.messages import (
-    Event,
-    Need,
-)
+from edgepack.wire import topics
+from edgepack.wire.messages import Event, Need, encode
 from tests.simulators.world import make_facts
 from tests.unit.fleet.world import NEW, OLD, World, says, telemetry_window
 
@@ -168,31 +170,82 @@ def test_a_rollout_that_makes_no_sense_is_refused_and_leaves_nothing(
 def test_a_window_that_comes_twice_counts_once_and_histograms_are_merged(world: World) -> None:
     for device in ("a", "b"):
         world.enroll(device)
+    name = world.start()
+    for device in ("a", "b", "a"):
         world.hear(device, telemetry_window(), "telemetry")
-    world.hear("a", telemetry_window(), "telemetry")
-    (row,) = world.view(world.start()).latency
+    (row,) = world.view(name).latency
     assert (row.devices, row.inferences, row.is_simulator) == (2, 6, False)
     assert row.p50_ms == pytest.approx(2.0, rel=0.03)
 
 
 def test_a_simulator_s_times_are_marked_and_kept_apart(world: World) -> None:
+    providers = {}
     for device, is_simulator in (("a", True), ("b", False)):
         world.enroll(device)
         facts = make_facts()
-        providers = tuple(replace(it, is_simulator=is_simulator) for it in facts.providers)
-        world.hear(device, replace(says("IDLE"), facts=replace(facts, providers=providers)))
-        window = replace(telemetry_window(), provider=providers[0].name)
-        world.hear(device, window, "telemetry")
-    found = world.view(world.start()).latency
+        providers[device] = tuple(replace(p, is_simulator=is_simulator) for p in facts.providers)
+        facts = replace(facts, providers=providers[device])
+        world.hear(device, replace(says("IDLE"), facts=facts))
+    name = world.start()
+    for device, (provider, *_) in providers.items():
+        world.hear(device, replace(telemetry_window(), provider=provider.name), "telemetry")
+    found = world.view(name).latency
     assert [(row.is_simulator, row.devices) for row in found] == [(False, 1), (True, 1)]
 
 
 def test_latency_is_of_the_rollouts_own_devices(world: World) -> None:
     for device, group in (("a", "g"), ("b", "h")):
         world.enroll(device, group)
+    name = world.start()
+    for device in ("a", "b"):
         world.hear(device, telemetry_window(), "telemetry")
-    (row,) = world.view(world.start()).latency
+    (row,) = world.view(name).latency
     assert row.devices == 1
+
+
+def test_latency_takes_as_many_rows_for_many_windows_as_for_one(world: World) -> None:
+    for device in ("a", "b", "c"):
+        world.enroll(device)
+    name = world.start()
+    now = time.time()
+    windows = [replace(telemetry_window(), window_start=now - 3600 - n) for n in range(40)]
+    for window in (*windows, windows[-1]):
+        for device in ("a", "b", "c"):
+            world.inbox.receive(topics.up("t", device, "telemetry"), encode(window))
+    world.controller.turn()
+    (row,) = world.view(name).latency
+    assert (row.devices, row.inferences) == (3, 40 * 3 * 3)
+    with world.store.reading() as session:
+        lengths = Counter(session.scalars(select(LatencyRow.length_s)))
+    assert lengths.keys() == latency.LENGTHS_S.keys()
+    assert max(lengths.values()) <= 2, "40 s are in two minutes at most"
+
+
+def test_a_clock_that_is_wrong_does_not_hide_what_was_measured(world: World) -> None:
+    world.enroll("a")
+    name = world.start()
+    for start in (0.0, 2.0**33):
+        world.hear("a", replace(telemetry_window(), window_start=start), "telemetry")
+    with world.store.transaction() as session:
+        latency.forget_old(session, time.time() + 60)
+    (row,) = world.view(name).latency
+    assert row.inferences == 6
+    with world.store.transaction() as session:
+        latency.forget_old(session, time.time() + max(latency.LENGTHS_S.values()) + 86400)
+    assert world.view(name).latency == ()
+
+
+def test_a_window_that_claims_more_than_can_be_is_dropped(world: World) -> None:
+    world.enroll("a")
+    name = world.start()
+    window = telemetry_window()
+    for absurd in (
+        replace(window, failures=2**53),
+        replace(window, latency=replace(window.latency, sum_ms=1e308)),
+    ):
+        world.hear("a", absurd, "telemetry")
+    assert world.inbox.counters == {"malformed": 2}
+    assert world.view(name).latency == ()
 
 
 def test_text_that_no_database_holds_is_kept_without_it(world: World) -> None:
@@ -224,7 +277,8 @@ def test_what_is_old_is_forgotten(world: World) -> None:
         return len(records.events_after(session, 0, 10))
 
     with world.store.transaction() as session:
-        records.add_device_event(session, "a", Event(at=1.0, kind="warning", bundle="x"), 1.0)
+        event = Event(at=1.0, kind="warning", bundle="x")
+        records.add_device_events(session, [("a", event)], 1.0)
         assert count(session) == 1
         records.forget_old(session, records.KEEP_S)
         assert count(session) == 1

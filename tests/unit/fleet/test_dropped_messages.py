@@ -93,7 +93,7 @@ def test_a_message_that_breaks_the_database_is_dropped_alone(world: World) -> No
     world.enroll("a")
     beyond = Event(at=1.0, kind="warning", bundle="x")
     with world.store.transaction() as session:
-        records.add_device_event(session, "a", beyond, 1.0)
+        records.add_device_events(session, [("a", beyond)], 1.0)
     world.inbox.receive(
         topics.up("t", "a", "telemetry"),
         encode(telemetry_window()).replace(b'"window_s":30.0', b'"window_s":1e400'),
@@ -215,6 +215,6 @@ def test_of_a_devices_events_the_newest_are_kept(
     with world.store.transaction() as session:
         for device in ("a", "b", "a", "a", "a", "a"):
             event = Event(at=1.0, kind="warning", bundle="x")
-            records.add_device_event(session, device, event, 1.0)
+            records.add_device_events(session, [(device, event)], 1.0)
         records.forget_old(session, 1.0)
         assert [event.device for event in records.events_after(session, 0, 10)] == [*"baaa"]

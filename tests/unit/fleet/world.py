@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 
-from edgepack.fleet.controller.controller import Controller
+from edgepack.fleet.controller.controller import Controller, Gathering
 from edgepack.fleet.controller.inbox import Inbox
 from edgepack.fleet.database import devices, enrolment
 from edgepack.fleet.database.schema import ReleaseRow
@@ -61,6 +61,7 @@ class World:
             look_after=lambda: None,
             depot=self.depot,
             auto_enroll=auto_enroll,
+            gathering=Gathering(idle_s=0.0, rolling_s=0.0),
         )
         with self.store.transaction() as session:
             if session.get(ReleaseRow, NEW.digest) is None:

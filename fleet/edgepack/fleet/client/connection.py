@@ -5,6 +5,7 @@ import http.client
 import io
 import os
 import socket
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TypeVar
 from urllib.parse import urlencode, urlsplit
@@ -54,6 +55,20 @@ class Connection:
         """
         full = f"{path}?{urlencode(query)}" if query else path
         return self._ask("GET", full, kind)
+
+    def pages(self, path: str, kind: type[T], key: Callable[[T], str], **query: str) -> Iterator[T]:
+        """Asks for page after page until one is empty; raises as `get` does.
+
+        Args:
+            path: Of the list.
+            kind: Of what stands in it.
+            key: What the next page is asked for by, of the last one of a page.
+            query: What else is asked for.
+        """
+        after = ""
+        while page := self.get(path, tuple[kind, ...], after=after, **query):  # type: ignore[valid-type]
+            yield from page
+            after = key(page[-1])
 
     def post(self, path: str, kind: type[T], body: msgspec.Struct | None = None) -> T:
         """Asks the fleet to do something; raises as `get` does."""

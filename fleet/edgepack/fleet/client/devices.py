@@ -24,6 +24,7 @@ from edgepack.fleet.documents.devices import (
 from edgepack.fleet.documents.fleet import FleetInfo
 from edgepack.fleet.enrolment.authority import make_key, make_signing_request
 from edgepack.fleet.enrolment.device_folder import check_unused, write_device_folder
+from edgepack.text import natural_order
 
 MAX_CERTIFICATE_BYTES = 64 * 1024
 
@@ -52,8 +53,10 @@ class DeviceMethods:
             away = [view.device for view in fleet.devices("cameras") if not view.online]
             ```
         """
-        kind = tuple[DeviceView, ...]
-        return self._connection.get("/v1/devices", kind, group=group, where=where)
+        found = self._connection.pages(
+            "/v1/devices", DeviceView, lambda view: view.device, group=group, where=where
+        )
+        return tuple(sorted(found, key=lambda view: natural_order(view.device)))
 
     def groups(self) -> tuple[GroupView, ...]:
         """The groups of devices.

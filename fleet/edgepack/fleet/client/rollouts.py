@@ -12,6 +12,7 @@ from edgepack.fleet.client.releases import existing, read_bundle_head
 from edgepack.fleet.documents.previews import PreviewRequest, RollbackPreview, RolloutPreview
 from edgepack.fleet.documents.releases import ReleaseView
 from edgepack.fleet.documents.rollouts import (
+    AssignmentView,
     RollbackRequest,
     RolloutRequest,
     RolloutSettings,
@@ -122,6 +123,28 @@ class RolloutMethods:
             ```
         """
         return self._connection.get(_path(rollout), RolloutView)
+
+    def rollout_devices(self, rollout: str, *, state: str = "") -> Iterator[AssignmentView]:
+        """A rollout's devices, however many, as they are asked for page by page.
+
+        Args:
+            rollout: Its id, such as `r1`.
+            state: Only those whose part is in this state, such as `FAILED`; "" means all.
+
+        Yields:
+            Each device's part in it.
+
+        Raises:
+            FleetError: There is no such rollout, or the fleet does not answer.
+
+        Example:
+            ```python
+            for part in fleet.rollout_devices("r1", state="FAILED"):
+                print(part.device, part.because)
+            ```
+        """
+        path = _path(rollout, "devices")
+        return self._connection.pages(path, AssignmentView, lambda part: part.device, state=state)
 
     def watch_rollout(self, rollout: str, *, every_s: float = WATCH_S) -> Iterator[RolloutView]:
         """Follows a rollout until it is finished, aborted or paused.

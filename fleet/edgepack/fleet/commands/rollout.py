@@ -127,7 +127,7 @@ def agree(shown: RenderableType, *, ask: bool) -> None:
 
 
 def _started(view: RolloutView) -> str:
-    devices, waves = counted(len(view.assignments), "device"), counted(view.wave_count, "wave")
+    devices, waves = counted(sum(view.counts.values()), "device"), counted(view.wave_count, "wave")
     return (
         f"{view.rollout}: {view.bundle.name} {view.bundle.version} goes to {devices} in {waves}\n"
         f"edgepack rollout watch {view.rollout}"

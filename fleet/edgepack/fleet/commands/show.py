@@ -10,7 +10,7 @@ from rich.text import Text
 from edgepack.fleet.documents.devices import DeviceView, GroupView, ModelView
 from edgepack.fleet.documents.fleet import EventView, FleetInfo
 from edgepack.fleet.documents.releases import ReleaseView, full_title, tell_apart, title
-from edgepack.fleet.documents.rollouts import AssignmentView, LatencyView, RolloutView
+from edgepack.fleet.documents.rollouts import LatencyView, RolloutView
 from edgepack.text import counted
 from edgepack.wire.messages import BundleRef
 
@@ -205,7 +205,7 @@ def rollout_panel(rollout: RolloutView) -> RenderableType:
         f"takes {title(rollout.takes_back)} back; " if rollout.takes_back else "",
         f"{counts_line(rollout)}; {rollout.because}",
     )
-    parts: list[RenderableType] = [head, _assignments_table(rollout.assignments)]
+    parts: list[RenderableType] = [head, _assignments_table(rollout)]
     measured = [row for row in rollout.latency if not row.is_simulator]
     if measured:
         parts.append(_latency_table(measured))
@@ -221,7 +221,8 @@ def rollout_panel(rollout: RolloutView) -> RenderableType:
     return Group(*parts)
 
 
-def _assignments_table(assignments: Sequence[AssignmentView]) -> RenderableType:
+def _assignments_table(rollout: RolloutView) -> RenderableType:
+    assignments = rollout.assignments
     table = Table(box=None, header_style="bold", pad_edge=False)
     for name in ("device", "wave", "part", "device says", "because"):
         table.add_column(name, overflow="fold" if name == "because" else "ellipsis")
@@ -235,7 +236,7 @@ def _assignments_table(assignments: Sequence[AssignmentView]) -> RenderableType:
         table.add_row(
             Text(part.device), str(part.wave), styled(part.state), Text(says), Text(part.because)
         )
-    left = len(assignments) - len(shown)
+    left = sum(rollout.counts.values()) - len(shown)
     return Group(table, Text(f"… and {left} more")) if left else table
 
 

@@ -10,11 +10,12 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable
+from typing import NamedTuple
 
 from edgepack.errors import TransferError
 from edgepack.fleet.controller.inbox import Inbox, Incoming
-from edgepack.fleet.controller.intake import Batch, Intake
-from edgepack.fleet.database import devices, records
+from edgepack.fleet.controller.intake import Intake, finish
+from edgepack.fleet.database import devices, latency, records
 from edgepack.fleet.database.devices import Publication
 from edgepack.fleet.database.store import DatabaseAwayError, Store
 from edgepack.fleet.depot.depot import Depot
@@ -28,6 +29,18 @@ STEP_S = 0.5
 FORGET_S = 3600.0
 
 
+class Gathering(NamedTuple):
+    """How long a message waits for others, seconds: a transaction for each would cost ten times.
+
+    Attributes:
+        idle_s: While no rollout is under way; nobody waits for an answer then.
+        rolling_s: While one is.
+    """
+
+    idle_s: float = 0.5
+    rolling_s: float = 0.2
+
+
 class Controller:
     """Answers devices and moves rollouts on, in a thread of its own.
 
@@ -39,6 +52,7 @@ class Controller:
         look_after: Sees to it that the connection works; called now and then.
         depot: Sends chunks.
         auto_enroll: Takes in any device that reports (only with the embedded broker).
+        gathering: How long messages wait for others.
     """
 
     def __init__(
@@ -51,12 +65,15 @@ class Controller:
         look_after: Callable[[], None],
         depot: Depot,
         auto_enroll: bool,
+        gathering: Gathering = Gathering(),  # noqa: B008 (it cannot be changed)
     ) -> None:
         self._store = store
         self._tenant = tenant
         self._inbox = inbox
         self._publish, self._look_after = publish, look_after
         self._depot = depot
+        self._gathering = gathering
+        self._gather_s = gathering.rolling_s
         self._intake = Intake(auto_enroll=auto_enroll)
         self._stopping = threading.Event()
         self._stepped_at = self._forgot_at = 0.0
@@ -96,7 +113,7 @@ class Controller:
         Raises:
             DatabaseAwayError: The database does not answer; the messages in hand are kept.
         """
-        self._batch = self._batch or self._inbox.take(STEP_S)
+        self._batch = self._batch or self._inbox.take(STEP_S, self._gather_s)
         try:
             self._handle(self._batch)
         except DatabaseAwayError:
@@ -113,10 +130,12 @@ class Controller:
             self._stepped_at = now
             self._look_after()
             with self._store.transaction() as session:
-                publications = execution.step(session, now)
+                publications, open_rollouts = execution.step(session, now)
                 if now - self._forgot_at >= FORGET_S:
                     self._forgot_at = now
                     records.forget_old(session, now)
+                    latency.forget_old(session, now)
+            self._gather_s = self._gathering[open_rollouts > 0]
             self.publish(publications)
         if self._inbox.reconnected.is_set():
             self._inbox.reconnected.clear()
@@ -138,7 +157,7 @@ class Controller:
             return
         counters: Counter[str] = Counter()
         with self._store.transaction() as session:
-            batch = Batch(session=session, now=time.time())
+            batch = self._intake.begin(session, messages, time.time())
             for message in messages:
                 try:
                     counters[self._intake.take(batch, message)] += 1
@@ -146,6 +165,7 @@ class Controller:
                     counters["malformed"] += 1
                     reason = f"malformed {message.kind}"
                     self._inbox.quotas.note_dropped(message.device, reason, error.problem)
+            finish(batch)
         self._inbox.counters.update(counters)
         self.publish(batch.publications)
         for device, need in batch.needs:

@@ -1,10 +1,9 @@
 """Where messages wait for the controller: bounded, a share for each device, and nobody waits."""
 
 import logging
-import queue
 import threading
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable
 
 import msgspec
@@ -15,8 +14,11 @@ from edgepack.wire.router import Router
 
 log = logging.getLogger(__name__)
 
-INBOX_LENGTH = 20_000
-BATCH_LENGTH = 500
+INBOX_BYTES = 64 * 1024 * 1024
+"""Payloads that wait, at most: 50,000 and more of the usual ones."""
+MAX_MESSAGE_OVERHEAD = 500
+"""Bytes that a message takes beside its payload, about."""
+BATCH_LENGTH = 1000
 
 
 class Incoming(msgspec.Struct, frozen=True, kw_only=True):
@@ -45,7 +47,10 @@ class Inbox:
     """
 
     def __init__(self, tenant: str, clock: Callable[[], float] = time.monotonic) -> None:
-        self._queue: queue.Queue[Incoming | None] = queue.Queue(INBOX_LENGTH)
+        self._changed = threading.Condition()
+        self._waiting: deque[Incoming] = deque()
+        self._waiting_bytes = 0
+        self._is_woken = False
         self._router: Router[topics.UpKind] = Router(
             {topics.up(tenant, topics.DEVICE, kind): kind for kind in topics.UP_KINDS}
         )
@@ -65,10 +70,15 @@ class Inbox:
         if not self.quotas.admits(device, kind, self._clock()):
             self.counters["over_quota"] += 1
             return
-        try:
-            self._queue.put_nowait(Incoming(device=device, kind=kind, payload=payload))
-        except queue.Full:
-            self.counters["overflow"] += 1
+        size = len(payload) + MAX_MESSAGE_OVERHEAD
+        with self._changed:
+            if self._waiting_bytes + size > INBOX_BYTES:
+                self.counters["overflow"] += 1
+                return
+            self._waiting.append(Incoming(device=device, kind=kind, payload=payload))
+            self._waiting_bytes += size
+            if len(self._waiting) in (1, BATCH_LENGTH):  # whoever waits need not see each one
+                self._changed.notify()
 
     def connected(self) -> None:
         """Notes that the broker is there (again) and may have forgotten what was retained."""
@@ -78,20 +88,30 @@ class Inbox:
     @property
     def is_empty(self) -> bool:
         """Whether nothing waits to be taken."""
-        return self._queue.empty()
+        return not self._waiting
 
     def wake(self) -> None:
         """Makes the controller look at once."""
-        if self._queue.empty():
-            self._queue.put(None)
+        with self._changed:
+            self._is_woken = True
+            self._changed.notify()
 
-    def take(self, timeout_s: float) -> list[Incoming]:
-        """The next messages, in order; waits for the first one at most `timeout_s`."""
-        batch: list[Incoming | None] = []
-        try:
-            batch.append(self._queue.get(timeout=timeout_s))
-            while len(batch) < BATCH_LENGTH:
-                batch.append(self._queue.get_nowait())
-        except queue.Empty:
-            pass
-        return [message for message in batch if message is not None]
+    def take(self, timeout_s: float, gather_s: float = 0.0) -> list[Incoming]:
+        """The next messages, in order.
+
+        Args:
+            timeout_s: Waits for the first one at most so long.
+            gather_s: Waits for more, for a full batch costs little more than a message.
+        """
+        with self._changed:
+            self._changed.wait_for(lambda: self._is_woken or self._waiting, timeout_s)
+            if not self._is_woken:
+                self._changed.wait_for(
+                    lambda: self._is_woken or len(self._waiting) >= BATCH_LENGTH,
+                    gather_s if self._waiting else 0.0,
+                )
+            self._is_woken = False
+            count = min(len(self._waiting), BATCH_LENGTH)
+            batch = [self._waiting.popleft() for _ in range(count)]
+            self._waiting_bytes -= sum(len(it.payload) + MAX_MESSAGE_OVERHEAD for it in batch)
+            return batch

@@ -1,14 +1,20 @@
-"""Taking down what devices say: each kind of message has its handler."""
+"""Taking down what devices say: each kind of message has its handler.
+
+A batch of messages is one transaction. What its devices are is read once, the handlers change it in
+memory or lay it aside, and the end of the batch writes it with a few statements, however many
+messages there are.
+"""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import msgspec
+from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from edgepack.fleet.controller.inbox import Incoming
-from edgepack.fleet.database import devices, records
-from edgepack.fleet.database.devices import Publication
+from edgepack.fleet.database import devices, latency, records
+from edgepack.fleet.database.devices import Presence, Publication
 from edgepack.fleet.database.enrolment import enroll
 from edgepack.fleet.database.schema import DeviceRow
 from edgepack.fleet.rollouts import execution, membership
@@ -29,18 +35,30 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         session: The transaction.
         now: Seconds since the epoch.
+        known: The devices that are enrolled, by id.
+        changed: Those that reported, by id.
+        heard: What they said, in order; last wills are not among it.
+        events, telemetry, needs: What else was said, each with its device.
+        first: Devices that reported for the first time.
+        unanswered: Devices that may have to be told something.
         publications: To publish once it is durable.
-        needs: For the depot, each with its device.
     """
 
     session: Session
     now: float
-    publications: list[Publication] = msgspec.field(default_factory=list)
-    needs: list[tuple[str, messages.Need]] = msgspec.field(default_factory=list)
+    known: dict[str, Presence]
+    changed: dict[str, Presence] = {}
+    heard: list[tuple[str, messages.Reported]] = []
+    events: list[tuple[str, messages.Event]] = []
+    telemetry: list[tuple[str, messages.Telemetry]] = []
+    needs: list[tuple[str, messages.Need]] = []
+    first: set[str] = set()
+    unanswered: set[str] = set()
+    publications: list[Publication] = []
 
 
-Handler = Callable[[Batch, DeviceRow, bytes], bool]
-"""Takes down what a device said; whether it was news."""
+Handler = Callable[[Batch, Presence, bytes], bool]
+"""Takes what a device said; whether it was news."""
 
 
 class Intake:
@@ -54,8 +72,13 @@ class Intake:
         self._auto_enroll = auto_enroll
         self._strangers: set[str] = set()
 
+    def begin(self, session: Session, incoming: Sequence[Incoming], now: float) -> Batch:
+        """Reads what is known of the devices of a batch."""
+        known = devices.find_presence(session, {message.device for message in incoming})
+        return Batch(session=session, now=now, known=known)
+
     def take(self, batch: Batch, message: Incoming) -> str:
-        """Takes down one message.
+        """Takes one message.
 
         Returns:
             What became of it: its kind, `stale` or `not_enrolled`.
@@ -63,12 +86,13 @@ class Intake:
         Raises:
             TransferError: It is malformed.
         """
-        row = batch.session.get(DeviceRow, message.device)
-        if row is None:
+        presence = batch.known.get(message.device)
+        if presence is None:
             if not self._auto_enroll or message.kind != "reported":
                 return self._ignore(message.device)
-            row = _take_in(batch, message)
-        return message.kind if HANDLERS[message.kind](batch, row, message.payload) else "stale"
+            presence = _take_in(batch, message)
+        is_news = HANDLERS[message.kind](batch, presence, message.payload)
+        return message.kind if is_news else "stale"
 
     def _ignore(self, device: str) -> str:
         if device not in self._strangers and len(self._strangers) < MAX_STRANGERS:
@@ -77,42 +101,71 @@ class Intake:
         return "not_enrolled"
 
 
-def _take_in(batch: Batch, message: Incoming) -> DeviceRow:
+def finish(batch: Batch) -> None:
+    """Writes what was taken, and finds out what to tell the devices.
+
+    1. Reports, events and telemetry are written.
+    2. Rollouts learn of the reports.
+    3. A device that reported for the first time joins: now its facts are known, which a rollout
+       may be for.
+    4. Devices that did not hear the newest word are told again.
+    """
+    # 1.
+    devices.keep_presence(batch.session, batch.changed.values())
+    records.add_device_events(batch.session, batch.events, batch.now)
+    latency.add_telemetry(batch.session, batch.telemetry, batch.now)
+    # 2.
+    passed = execution.note_reports(batch.session, batch.heard, batch.now)
+    if names := batch.first | batch.unanswered | passed:
+        query = select(DeviceRow).where(DeviceRow.id.in_(names)).order_by(DeviceRow.id)
+        for row in batch.session.scalars(query.execution_options(populate_existing=True)).all():
+            # 3.
+            if row.id in batch.first:
+                batch.publications.extend(membership.join(batch.session, row, batch.now))
+            # 4.
+            said = overtake(batch.session, row, batch.now) or devices.answer(row, batch.now)
+            if said is not None:
+                batch.publications.append(said)
+
+
+def _take_in(batch: Batch, message: Incoming) -> Presence:
     messages.decode(message.payload, messages.Reported)  # Only one that knows what to say.
     row = enroll(batch.session, device=message.device, group=AUTO_GROUP, now=batch.now)
     batch.publications.extend(membership.join(batch.session, row, batch.now))
-    return row
+    batch.session.flush()
+    batch.known.update(devices.find_presence(batch.session, (row.id,)))
+    return batch.known[row.id]
 
 
-def _take_report(batch: Batch, row: DeviceRow, payload: bytes) -> bool:
+def _take_report(batch: Batch, presence: Presence, payload: bytes) -> bool:
     reported = messages.decode(payload, messages.Reported)
-    is_first = row.reported is None
-    if devices.note_report(row, reported, batch.now) == "stale":
+    is_first = not presence.has_reported and presence.reported is None
+    if devices.note_report(presence, reported, batch.now) == "stale":
         return False
+    batch.changed[presence.id] = presence
+    if is_first and reported.online:
+        batch.first.add(presence.id)
     if reported.online:
-        if is_first:  # now its facts are known, which a rollout may be for
-            batch.publications.extend(membership.join(batch.session, row, batch.now))
-        execution.note_report(batch.session, row, reported, batch.now)
-        publication = overtake(batch.session, row, batch.now) or devices.answer(row, batch.now)
-        if publication is not None:
-            batch.publications.append(publication)
+        batch.heard.append((presence.id, reported))
+        if devices.needs_answer(presence, reported, batch.now):
+            batch.unanswered.add(presence.id)
     return True
 
 
-def _take_need(batch: Batch, row: DeviceRow, payload: bytes) -> bool:
-    batch.needs.append((row.id, messages.decode(payload, messages.Need)))
+def _take_need(batch: Batch, presence: Presence, payload: bytes) -> bool:
+    batch.needs.append((presence.id, messages.decode(payload, messages.Need)))
     return True
 
 
-def _take_telemetry(batch: Batch, row: DeviceRow, payload: bytes) -> bool:
+def _take_telemetry(batch: Batch, presence: Presence, payload: bytes) -> bool:
     telemetry = messages.decode(payload, messages.Telemetry)
-    records.add_telemetry(batch.session, row, telemetry, batch.now)
+    latency.check_window(telemetry)
+    batch.telemetry.append((presence.id, telemetry))
     return True
 
 
-def _take_event(batch: Batch, row: DeviceRow, payload: bytes) -> bool:
-    event = messages.decode(payload, messages.Event)
-    records.add_device_event(batch.session, row.id, event, batch.now)
+def _take_event(batch: Batch, presence: Presence, payload: bytes) -> bool:
+    batch.events.append((presence.id, messages.decode(payload, messages.Event)))
     return True
 
 

@@ -1,11 +1,11 @@
 """Devices in the database: taking down what they say of themselves, and telling it."""
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Literal
 
 import msgspec
-from sqlalchemy import func, select
+from sqlalchemy import bindparam, func, select, update
 from sqlalchemy.orm import Session
 
 from edgepack.errors import FleetError, TransferError
@@ -39,7 +39,65 @@ class Publication(msgspec.Struct, frozen=True, kw_only=True):
     payload: bytes
 
 
-def note_report(row: DeviceRow, reported: Reported, now: float) -> Literal["new", "stale"]:
+class Presence(msgspec.Struct, kw_only=True):
+    """What the database knows of a device's reports while a batch of messages is taken down.
+
+    Attributes:
+        id: Its id.
+        online, last_seen, boot, report_count, reported, reported_sequence, hardware_class,
+        desired_sequence, desired_sent_at: See `DeviceRow`; `reported` is None until it reports
+            within the batch.
+        has_reported: Whether it ever reported before the batch.
+    """
+
+    id: str
+    online: bool
+    last_seen: float | None
+    boot: str
+    report_count: int
+    reported_sequence: int
+    hardware_class: str
+    desired_sequence: int
+    desired_sent_at: float
+    has_reported: bool
+    reported: str | None = None
+
+
+_PRESENCE = (
+    *("online", "last_seen", "boot", "report_count", "reported_sequence", "hardware_class"),
+    "desired_sent_at",
+)
+"""Columns that a report changes, `reported` aside."""
+_FIND = select(
+    *(getattr(DeviceRow, name) for name in ("id", *_PRESENCE, "desired_sequence")),
+    DeviceRow.reported.is_not(None).label("has_reported"),
+).where(DeviceRow.id.in_(bindparam("names", expanding=True)))
+_KEEP = update(DeviceRow).where(DeviceRow.id == bindparam("b_id"))
+_KEEP_PRESENCE = _KEEP.values({name: bindparam(name) for name in _PRESENCE})
+_KEEP_REPORT = _KEEP.values({name: bindparam(name) for name in (*_PRESENCE, "reported")})
+
+
+def find_presence(session: Session, names: Iterable[str]) -> dict[str, Presence]:
+    """What is known of devices, by id; those that are not enrolled are missing."""
+    rows = session.execute(_FIND, {"names": list(names)}).mappings()
+    return {row["id"]: Presence(**row) for row in rows}
+
+
+def keep_presence(session: Session, changed: Iterable[Presence]) -> None:
+    """Writes what reports have changed."""
+    said, unsaid = [], []
+    for one in changed:
+        values = {"b_id": one.id, **{name: getattr(one, name) for name in _PRESENCE}}
+        if one.reported is not None:
+            said.append({**values, "reported": one.reported})
+        else:
+            unsaid.append(values)
+    for statement, rows in ((_KEEP_REPORT, said), (_KEEP_PRESENCE, unsaid)):
+        if rows:
+            session.connection().execute(statement, rows)
+
+
+def note_report(row: Presence, reported: Reported, now: float) -> Literal["new", "stale"]:
     """Takes down a report, unless a newer one of the same process is there already.
 
     A last will only marks the device offline: what it said before stays known. The will of an
@@ -70,6 +128,14 @@ def note_report(row: DeviceRow, reported: Reported, now: float) -> Literal["new"
     if reported.facts is not None:
         row.hardware_class = reported.facts.hardware_class
     return "new"
+
+
+def needs_answer(row: Presence, reported: Reported, now: float) -> bool:
+    """Whether a device that has just reported may have to be told something (see `answer`)."""
+    if max(_heard(reported)) > row.desired_sequence:
+        return True
+    is_behind = row.reported_sequence != row.desired_sequence
+    return is_behind and now - row.desired_sent_at >= ANSWER_AGAIN_AFTER_S
 
 
 def answer(row: DeviceRow, now: float) -> Publication | None:
@@ -168,9 +234,25 @@ def kept_for_rollback(row: DeviceRow, name: str) -> BundleRef | None:
     return said.previous if said else None
 
 
-def simulated_providers(reported: Reported | None) -> frozenset[str]:
-    """The providers that only simulate their hardware on a device, by what it said."""
-    facts = reported.facts if reported else None
+class _Provider(msgspec.Struct):
+    name: str
+    is_simulator: bool = False
+
+
+class _Facts(msgspec.Struct):
+    providers: tuple[_Provider, ...] = ()
+
+
+class _Said(msgspec.Struct):
+    facts: _Facts | None = None
+
+
+def simulated_providers(reported: str | None) -> frozenset[str]:
+    """The providers that only simulate their hardware on a device, by its report as it is kept.
+
+    The rest of the report is passed over, which takes a tenth of the time to read it.
+    """
+    facts = msgspec.json.decode(reported, type=_Said).facts if reported else None
     return frozenset(p.name for p in facts.providers if p.is_simulator) if facts else frozenset()
 
 

@@ -4,14 +4,13 @@ import logging
 from collections.abc import Mapping, Sequence
 
 import msgspec
-from sqlalchemy import delete
 from sqlalchemy.orm import Session
 
 from edgepack.errors import FleetError
 from edgepack.fleet.data_folder import CONTROLLER
-from edgepack.fleet.database import records
+from edgepack.fleet.database import assignments, records
 from edgepack.fleet.database.devices import Publication
-from edgepack.fleet.database.schema import AssignmentRow, DeviceRow
+from edgepack.fleet.database.schema import DeviceRow
 from edgepack.fleet.database.where import KEY, RESERVED, labels
 from edgepack.wire import topics
 from edgepack.wire.messages import Event
@@ -99,11 +98,11 @@ def label(row: DeviceRow, changes: Mapping[str, str]) -> None:
 
 def remove(session: Session, rows: Sequence[DeviceRow], now: float) -> tuple[Publication, ...]:
     """Takes devices out of the fleet, and out of the rollouts that they are or were in."""
+    assignments.remove(session, [row.id for row in rows])
     for row in rows:
-        session.execute(delete(AssignmentRow).where(AssignmentRow.device == row.id))
         session.delete(row)
         event = Event(at=now, kind="enrolment", bundle="", because="removed by a person")
-        records.add_device_event(session, row.id, event, now)
+        records.add_device_events(session, [(row.id, event)], now)
         log.info("device=%s removed because=removed by a person", row.id)
     session.flush()
     return tuple(Publication(device=row.id, payload=b"") for row in rows)

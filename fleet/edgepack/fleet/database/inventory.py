@@ -1,7 +1,8 @@
 """Devices as people see them: listed, selected, counted by group, and one in full."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import islice
 
 import msgspec
 from sqlalchemy import select
@@ -10,7 +11,15 @@ from sqlalchemy.orm import Session
 from edgepack.errors import FleetError
 from edgepack.fleet.database.devices import find_devices, last_report, simulated_providers, wanted
 from edgepack.fleet.database.schema import AssignmentRow, DeviceRow, ReleaseRow, RolloutRow
-from edgepack.fleet.database.where import EXAMPLE, FACTS, ROW, attributes, labels, parse_where
+from edgepack.fleet.database.where import (
+    EXAMPLE,
+    FACTS,
+    ROW,
+    Where,
+    attributes,
+    labels,
+    parse_where,
+)
 from edgepack.fleet.documents.devices import (
     DeviceDetails,
     DevicePart,
@@ -21,19 +30,39 @@ from edgepack.fleet.documents.devices import (
 from edgepack.text import natural_order
 from edgepack.wire.messages import ModelOrder, ReportedModel, RunModel
 
+PAGE = 500
+"""Devices that are read at once."""
 MAX_WARNINGS, MAX_TEXT = 20, 2000
 """Warnings of a device that are shown, and how much of each."""
 
 
-def list_devices(session: Session, group: str = "", where: str = "") -> tuple[DeviceView, ...]:
-    """All devices, or those of a group, or those that an expression means, by id.
+def list_devices(
+    session: Session, group: str = "", where: str = "", *, after: str = "", limit: int = PAGE
+) -> tuple[DeviceView, ...]:
+    """A page of all devices, or of those of a group, or of those that an expression means.
+
+    Args:
+        session: The transaction.
+        group, where: See `FleetClient.devices`.
+        after: The last device of the page before; "" for the first page.
+        limit: At most so many.
+
+    Returns:
+        In the order of their ids that the database has; an empty page is the last.
 
     Raises:
         FleetError: The expression makes no sense.
     """
-    rows = find_where(session, where) if where else session.scalars(select(DeviceRow)).all()
-    kept = (row for row in rows if not group or row.group == group)
-    return tuple(_view(row) for row in sorted(kept, key=lambda row: natural_order(row.id)))
+    query = select(DeviceRow).where(DeviceRow.id > after).order_by(DeviceRow.id)
+    if group:
+        query = query.where(DeviceRow.group == group)
+    found: Iterable[DeviceRow] = session.scalars(
+        query.execution_options(yield_per=min(limit, PAGE))
+    )
+    if where:
+        wanted = _read_where(session, where)
+        found = (row for row in found if wanted.matches(attributes(row)))
+    return tuple(_view(row) for row in islice(found, limit))
 
 
 def find_where(session: Session, text: str) -> Sequence[DeviceRow]:
@@ -42,9 +71,15 @@ def find_where(session: Session, text: str) -> Sequence[DeviceRow]:
     Raises:
         FleetError: The expression makes no sense, or speaks of what no device has.
     """
+    where = _read_where(session, text)
+    rows = session.scalars(select(DeviceRow).execution_options(yield_per=PAGE))
+    return [row for row in rows if where.matches(attributes(row))]
+
+
+def _read_where(session: Session, text: str) -> Where:
     where = parse_where(text)
-    rows = session.scalars(select(DeviceRow)).all()
-    named = {key for row in rows for key in labels(row)}
+    all_labels = session.scalars(select(DeviceRow.labels).distinct())
+    named = {key for found in all_labels for key in msgspec.json.decode(found, type=dict[str, str])}
     known = {*FACTS, *ROW, *named}
     if unknown := sorted(where.keys - known):
         raise FleetError(
@@ -53,7 +88,7 @@ def find_where(session: Session, text: str) -> Sequence[DeviceRow]:
             f"facts: {', '.join(sorted({*FACTS, *ROW}))}",
             remedy=EXAMPLE,
         )
-    return [row for row in rows if where.matches(attributes(row))]
+    return where
 
 
 def list_groups(session: Session) -> tuple[GroupView, ...]:
@@ -112,7 +147,7 @@ def _view(row: DeviceRow) -> DeviceView:
         hardware_class=row.hardware_class,
         labels=labels(row),
         models=tuple(
-            _view_model(name, said.get(name), orders.get(name), simulated_providers(reported))
+            _view_model(name, said.get(name), orders.get(name), simulated_providers(row.reported))
             for name in sorted(said.keys() | orders.keys())
         ),
         warnings=tuple(text[:MAX_TEXT] for text in reported.warnings[:MAX_WARNINGS])

@@ -13,8 +13,6 @@ from sqlalchemy import (
     String,
     Text,
     TypeDecorator,
-    UniqueConstraint,
-    false,
     text,
 )
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
@@ -73,7 +71,7 @@ class DeviceRow(Base):
     id: Mapped[str] = mapped_column(primary_key=True)
     group: Mapped[str] = mapped_column("device_group", index=True)
     enrolled_at: Mapped[float]
-    online: Mapped[bool] = mapped_column(default=False)
+    online: Mapped[bool] = mapped_column(default=False, index=True)
     last_seen: Mapped[float | None] = mapped_column(default=None)
     boot: Mapped[str] = mapped_column(default="")
     report_count: Mapped[int] = mapped_column(LONG, default=0)
@@ -154,7 +152,26 @@ class AssignmentRow(Base):
     decided_at: Mapped[float | None] = mapped_column(default=None)
     because: Mapped[str] = mapped_column(StoredLongText, default="")
     before_digest: Mapped[str] = mapped_column(default="")
-    __table_args__ = (Index("assignments_by_device", "device", "sequence"),)
+    __table_args__ = (
+        Index("assignments_by_device", "device", "sequence"),
+        Index("assignments_by_state", "rollout", "state", "offered_at"),
+    )
+
+
+class WaveRow(Base):
+    """How many parts of one wave are in which state; kept in step by `assignments.py` alone."""
+
+    __tablename__ = "waves"
+    rollout: Mapped[int] = mapped_column(ForeignKey("rollouts.number"), primary_key=True)
+    wave: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    waiting: Mapped[int] = mapped_column(default=0)
+    offered: Mapped[int] = mapped_column(default=0)
+    working: Mapped[int] = mapped_column(default=0)
+    committed: Mapped[int] = mapped_column(default=0)
+    failed: Mapped[int] = mapped_column(default=0)
+    silent: Mapped[int] = mapped_column(default=0)
+    withdrawn: Mapped[int] = mapped_column(default=0)
+    recalled: Mapped[int] = mapped_column(default=0)
 
 
 class EventRow(Base):
@@ -173,20 +190,44 @@ class EventRow(Base):
     rollout: Mapped[str]
 
 
-class TelemetryRow(Base):
-    """Latencies of one window of one device; a message that comes twice counts once."""
+class LatencyRow(Base):
+    """Latencies that like devices told of a release in one stretch of time: see `latency.py`.
 
-    __tablename__ = "telemetry"
-    id: Mapped[int] = mapped_column(LONG, primary_key=True, autoincrement=True)
-    device: Mapped[str]
-    digest: Mapped[str] = mapped_column(index=True)
-    variant: Mapped[str]
-    provider: Mapped[str]
-    is_simulator: Mapped[bool] = mapped_column(server_default=false())
-    hardware_class: Mapped[str]
-    window_start: Mapped[float]
-    window_s: Mapped[float]
-    received_at: Mapped[float] = mapped_column(index=True)
+    `rollout` is the newest one that gave them the release, 0 where none did; `histogram` an encoded
+    `Histogram`; `length_s` and `start` are seconds, and seconds since the epoch.
+    """
+
+    __tablename__ = "latency"
+    rollout: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    digest: Mapped[str] = mapped_column(primary_key=True)
+    device_group: Mapped[str] = mapped_column(primary_key=True)
+    hardware_class: Mapped[str] = mapped_column(primary_key=True)
+    provider: Mapped[str] = mapped_column(primary_key=True)
+    variant: Mapped[str] = mapped_column(primary_key=True)
+    is_simulator: Mapped[bool] = mapped_column(primary_key=True)
+    length_s: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    start: Mapped[int] = mapped_column(LONG, primary_key=True, autoincrement=False)
     failures: Mapped[int] = mapped_column(LONG)
     histogram: Mapped[str] = mapped_column(StoredLongText)
-    __table_args__ = (UniqueConstraint("device", "digest", "variant", "provider", "window_start"),)
+    __table_args__ = (Index("latency_by_age", "length_s", "start"),)
+
+
+class LatencySourceRow(Base):
+    """Who told latency of what, and the starts of the windows that came last (an encoded list)."""
+
+    __tablename__ = "latency_sources"
+    device: Mapped[str] = mapped_column(primary_key=True)
+    digest: Mapped[str] = mapped_column(primary_key=True)
+    variant: Mapped[str] = mapped_column(primary_key=True)
+    provider: Mapped[str] = mapped_column(primary_key=True)
+    rollout: Mapped[int]
+    hardware_class: Mapped[str]
+    is_simulator: Mapped[bool]
+    told_at: Mapped[float]
+    windows: Mapped[str] = mapped_column(StoredLongText)
+    __table_args__ = (
+        Index(
+            "latency_sources_by_kind",
+            *("rollout", "digest", "is_simulator", "hardware_class", "provider", "variant"),
+        ),
+    )

@@ -167,7 +167,8 @@ class RolloutView(msgspec.Struct, frozen=True, kw_only=True):
         soak_s, deadline_s, max_failed_share, min_sample, on_breach: See `RolloutSettings`.
         takes_back: The release that its devices leave, when it is a rollback; None otherwise.
         counts: Devices by the state of their part.
-        assignments: Every device's part, by wave and id; empty in a list of rollouts.
+        assignments: Devices' parts, by wave and id: of all, or of those of many that need a look
+            (see `FleetClient.rollout_devices`); empty in a list of rollouts.
         latency: What its release's real inferences took; empty in a list of rollouts.
     """
 

@@ -6,15 +6,17 @@ caller's transaction and returns what is to be published once that is durable.
 
 import logging
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import msgspec
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from edgepack.errors import FleetError
-from edgepack.fleet.database import records
+from edgepack.fleet.database import assignments, records
+from edgepack.fleet.database.assignments import Note, Part
 from edgepack.fleet.database.devices import Publication
-from edgepack.fleet.database.schema import AssignmentRow, DeviceRow, RolloutRow
+from edgepack.fleet.database.schema import RolloutRow
 from edgepack.fleet.documents.rollouts import OnBreach
 from edgepack.fleet.rollouts import rules
 from edgepack.fleet.rollouts.offers import name_of, offer, send_back, speaks_of
@@ -22,6 +24,12 @@ from edgepack.text import counted
 from edgepack.wire.messages import Reported, ReportedModel
 
 log = logging.getLogger(__name__)
+
+OFFERS_A_STEP = 500
+"""A larger wave is offered in several transactions, between which messages are taken down."""
+MAX_NAMED = 20
+OPEN = rules.UNDECIDED | {"SILENT"}
+"""States of a part that a report may still change."""
 
 
 def find(session: Session, rollout: str) -> RolloutRow:
@@ -37,43 +45,51 @@ def find(session: Session, rollout: str) -> RolloutRow:
     return row
 
 
-def step(session: Session, now: float) -> tuple[Publication, ...]:
+class Step(NamedTuple):
+    """What to publish, and how many rollouts are not over."""
+
+    publications: tuple[Publication, ...]
+    open_rollouts: int
+
+
+def step(session: Session, now: float) -> Step:
     """Carries out what the rules decide for every rollout that is not over."""
     publications: list[Publication] = []
     query = select(RolloutRow).where(RolloutRow.state.in_(("RUNNING", "PAUSED")))
-    for rollout in session.scalars(query.order_by(RolloutRow.number)).all():
-        rows = _assignments(session, rollout)
-        decisions = rules.decide(_for_rules(rollout), [_assignment(row) for row in rows], now)
-        by_device = {row.device: row for row in rows}
-        for decision in decisions:
-            publications += _carry_out(session, rollout, by_device, decision, now)
-    return tuple(publications)
+    rollouts = session.scalars(query.order_by(RolloutRow.number)).all()
+    for rollout in rollouts:
+        _time_out(session, rollout, now)
+        decision = rules.decide(_for_rules(rollout), counts_of(session, rollout))
+        if decision is not None:
+            publications += _carry_out(session, rollout, decision, now)
+    return Step(tuple(publications), len(rollouts))
+
+
+def _time_out(session: Session, rollout: RolloutRow, now: float) -> None:
+    """Notes who said nothing decisive until the deadline; this holds for a paused rollout, too."""
+    before = now - rollout.deadline_s
+    late = assignments.offered_before(session, rollout.number, rules.UNDECIDED, before)
+    if late:
+        because = f"said nothing decisive within {rollout.deadline_s:g} s"
+        assignments.note(session, [Note(part, "SILENT", because, now) for part in late])
+        names = ",".join(part.device for part in late[:MAX_NAMED]) + ",…" * (len(late) > MAX_NAMED)
+        log.warning(
+            "rollout=%s silent=%s count=%d because=deadline",
+            *(name_of(rollout.number), names, len(late)),
+        )
 
 
 def _carry_out(
-    session: Session,
-    rollout: RolloutRow,
-    rows: dict[str, AssignmentRow],
-    decision: rules.Decision,
-    now: float,
+    session: Session, rollout: RolloutRow, decision: rules.Decision, now: float
 ) -> tuple[Publication, ...]:
     match decision:
-        case rules.TimeOut(devices=names):
-            for name in names:
-                row = rows[name]
-                row.state, row.decided_at = "SILENT", now
-                row.because = f"said nothing decisive within {rollout.deadline_s:g} s"
-            log.warning(
-                "rollout=%s silent=%s because=deadline", name_of(rollout.number), ",".join(names)
-            )
-        case rules.Offer(wave=wave, devices=names):
+        case rules.Offer(wave=wave, devices=count):
             if wave != rollout.wave:
                 rollout.wave, rollout.accepted_failures, rollout.changed_at = wave, 0, now
-                because = (
-                    f"wave {wave + 1} of {rollout.wave_count}: {counted(len(names), 'device')}"
-                )
+                because = f"wave {wave + 1} of {rollout.wave_count}: {counted(count, 'device')}"
                 record_change(session, rollout, rollout.state, because, now)
-            return tuple(offer(session, rollout, rows[name], now) for name in names)
+            parts = assignments.waiting(session, rollout.number, wave, OFFERS_A_STEP)
+            return offer(session, rollout, parts, now)
         case rules.Breach(action="abort", because=because):
             return abort(session, rollout, because=because, now=now)
         case rules.Breach(because=because):
@@ -90,10 +106,8 @@ def pause(session: Session, rollout: RolloutRow, now: float) -> None:
 
 def resume(session: Session, rollout: RolloutRow, now: float) -> None:
     """Goes on; the failures of the current wave so far are accepted, any further one is not."""
-    failed = sum(
-        row.wave == rollout.wave and row.state in rules.FAILURES
-        for row in _assignments(session, rollout)
-    )
+    current = counts_of(session, rollout)[max(rollout.wave, 0) : rollout.wave + 1]
+    failed = rules.count(current, rules.FAILURES)
     _change(
         session,
         rollout,
@@ -113,47 +127,82 @@ def abort(
     that committed keep what they have.
     """
     _change(session, rollout, "abort", because, now)
-    publications = []
-    for row in _assignments(session, rollout):
-        if row.state == "WAITING":
-            row.state, row.decided_at = "WITHDRAWN", now
-        elif row.state in rules.UNDECIDED or row.state == "SILENT":
-            publications.append(send_back(session, rollout, row, now))
-    return tuple(publications)
+    assignments.withdraw_waiting(session, rollout.number, now)
+    open_parts = assignments.of_rollout(session, rollout.number, OPEN)
+    return send_back(session, rollout, open_parts, now)
 
 
-def note_report(session: Session, device: DeviceRow, reported: Reported, now: float) -> None:
-    """Moves the assignments that a report speaks of: one for each model at most."""
-    for model in reported.models.values():
-        if model.sequence:
-            _note_model(session, device, model, now)
+def note_reports(
+    session: Session, heard: Sequence[tuple[str, Reported]], now: float
+) -> frozenset[str]:
+    """Moves the parts that reports speak of: one for each model of a device at most.
 
+    Args:
+        session: The transaction.
+        heard: Devices with what they said, in the order in which it came.
+        now: Seconds since the epoch.
 
-def _note_model(session: Session, device: DeviceRow, said: ReportedModel, now: float) -> None:
-    row = session.scalar(
-        select(AssignmentRow).where(
-            AssignmentRow.device == device.id, AssignmentRow.sequence == said.sequence
-        )
+    Returns:
+        Devices that have passed the number of what they were told, and do not speak of it.
+    """
+    parts = {
+        (part.device, part.sequence): part
+        for part in assignments.of_devices(session, {device for device, _ in heard}, OPEN)
+    }
+    if not parts:
+        return frozenset()
+    numbers = {part.rollout for part in parts.values()}
+    found = session.scalars(select(RolloutRow).where(RolloutRow.number.in_(numbers)))
+    rollouts = {rollout.number: rollout for rollout in found}
+    notes: dict[tuple[str, int | None], Note] = {}
+    for device, reported in heard:
+        for said in reported.models.values():
+            key = (device, said.sequence)
+            if (part := parts.get(key)) is None:
+                continue
+            state = notes[key].state if key in notes else part.state
+            if note := _note(part, state, rollouts[part.rollout], said, now):
+                notes[key] = note
+    assignments.note(session, list(notes.values()))
+    late = {note.part.rollout for note in notes.values() if note.state == "COMMITTED"}
+    for number in late:
+        if (rollout := rollouts[number]).state == "FINISHED":  # what was said of it changes
+            outcome = rules.tell_outcome(counts_of(session, rollout))
+            rollout.because, rollout.changed_at = outcome, now
+    last = dict(heard)
+    return frozenset(
+        part.device
+        for part in parts.values()
+        if _has_passed(last[part.device], part, rollouts[part.rollout])
     )
-    # What was withdrawn or decided stays so; only a silent device may still speak up.
-    if row is None or (row.state not in rules.UNDECIDED and row.state != "SILENT"):
-        return
-    rollout = session.get_one(RolloutRow, row.rollout)
-    if not speaks_of(said, row.sequence, rollout.digest):
-        return
+
+
+def _has_passed(reported: Reported, part: Part, rollout: RolloutRow) -> bool:
+    said = reported.models.values()
+    if part.sequence is None or all(one.acted_sequence < part.sequence for one in said):
+        return False
+    return not any(speaks_of(one, part.sequence, rollout.digest) for one in said)
+
+
+def _note(
+    part: Part, state: str, rollout: RolloutRow, said: ReportedModel, now: float
+) -> Note | None:
+    """What a report makes of a part; None when it says nothing new of it.
+
+    What was decided stays so; only a silent device may still speak up.
+    """
+    if not speaks_of(said, part.sequence, rollout.digest):
+        return None
     meaning = rules.MEANING.get(said.state)
     serves = said.active is not None and said.active.bundle.digest == rollout.digest
     if meaning is None and said.state == "IDLE" and serves:
         meaning = "COMMITTED"
-    if meaning is None or (meaning == "WORKING" and row.state == "SILENT"):
-        return
-    row.state = meaning
-    row.because = said.because[: records.MAX_TEXT]
-    if meaning in rules.DECIDED:
-        row.decided_at = now
-    if meaning == "COMMITTED" and rollout.state == "FINISHED":  # a late one: what was said changes
-        parts = [_assignment(part) for part in _assignments(session, rollout)]
-        rollout.because, rollout.changed_at = rules.tell_outcome(parts), now
+    because = said.because[: records.MAX_TEXT]
+    if meaning is None or state not in OPEN or (meaning == "WORKING" and state == "SILENT"):
+        return None
+    if (meaning, because) == (part.state, part.because):
+        return None
+    return Note(part, meaning, because, now if meaning in rules.DECIDED else None)
 
 
 def _change(
@@ -182,9 +231,10 @@ def record_change(
     )
 
 
-def _assignments(session: Session, rollout: RolloutRow) -> Sequence[AssignmentRow]:
-    query = select(AssignmentRow).where(AssignmentRow.rollout == rollout.number)
-    return session.scalars(query.order_by(AssignmentRow.wave, AssignmentRow.device)).all()
+def counts_of(session: Session, rollout: RolloutRow) -> tuple[rules.Wave, ...]:
+    """The parts of a rollout by state, wave by wave."""
+    waves = assignments.counts(session, (rollout.number,))[rollout.number]
+    return msgspec.convert(waves, tuple[rules.Wave, ...])
 
 
 def _state(rollout: RolloutRow) -> rules.RolloutState:
@@ -197,20 +247,10 @@ def _for_rules(rollout: RolloutRow) -> rules.Rollout:
         state=_state(rollout),
         wave=rollout.wave,
         wave_count=rollout.wave_count,
-        deadline_s=rollout.deadline_s,
         threshold=rules.Threshold(
             max_failed_share=rollout.max_failed_share,
             min_sample=rollout.min_sample,
             on_breach=msgspec.convert(rollout.on_breach, OnBreach),
         ),
         accepted_failures=rollout.accepted_failures,
-    )
-
-
-def _assignment(row: AssignmentRow) -> rules.Assignment:
-    return rules.Assignment(
-        device=row.device,
-        wave=row.wave,
-        state=msgspec.convert(row.state, rules.AssignmentState),
-        offered_at=row.offered_at,
     )

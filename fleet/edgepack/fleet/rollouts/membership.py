@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session
 
 from edgepack.bundle.manifest import Manifest
 from edgepack.errors import FleetError
-from edgepack.fleet.database import devices
+from edgepack.fleet.database import assignments, devices
 from edgepack.fleet.database.devices import Publication
 from edgepack.fleet.database.inventory import find_where
 from edgepack.fleet.database.schema import AssignmentRow, DeviceRow, ReleaseRow, RolloutRow
@@ -102,11 +102,8 @@ def begin(
     online = {row.id: row.online for row in rows}
     waves = divide_devices(online, parse_waves(settings.waves), name_of(rollout.number))
     rollout.wave_count = max(waves.values()) + 1
-    for device, wave in waves.items():
-        session.add(
-            AssignmentRow(rollout=rollout.number, device=device, wave=wave, state="WAITING")
-        )
     session.flush()
+    assignments.add(session, rollout.number, waves)
     record_change(session, rollout, "", rollout.because, now)
     return rollout
 
@@ -178,18 +175,16 @@ def join(session: Session, device: DeviceRow, now: float) -> tuple[Publication, 
             msgspec.json.decode(rollout.selector, type=Selector), device
         ):
             newest[name] = rollout
-    publications = []
+    publications: list[Publication] = []
     for name, rollout in newest.items():
         was_in_it = session.get(AssignmentRow, (rollout.number, device.id)) is not None
-        if was_in_it or device.id in open_rollouts(session, name):
+        if was_in_it or open_rollouts(session, name, device.id):
             continue
-        row = AssignmentRow(
-            rollout=rollout.number, device=device.id, wave=rollout.wave_count - 1, state="WAITING"
-        )
-        session.add(row)
-        session.flush()
+        assignments.add(session, rollout.number, {device.id: rollout.wave_count - 1})
         if rollout.state == "FINISHED":
-            publications.append(offer(session, rollout, row, now))
+            waiting = assignments.of_devices(session, (device.id,), ("WAITING",))
+            own = [part for part in waiting if part.rollout == rollout.number]
+            publications += offer(session, rollout, own, now)
     return tuple(publications)
 
 

@@ -1,19 +1,24 @@
 """What a device is told when a rollout offers it a release, and when it takes that back."""
 
 import logging
+from collections.abc import Iterator, Sequence
 
 import msgspec
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from edgepack.bundle.manifest import MANIFEST_FILE, SIGNATURE_FILE
-from edgepack.fleet.database import devices
+from edgepack.fleet.database import assignments, devices
+from edgepack.fleet.database.assignments import Note, Part, Told
 from edgepack.fleet.database.devices import Publication
-from edgepack.fleet.database.schema import AssignmentRow, DeviceRow, ReleaseRow, RolloutRow
+from edgepack.fleet.database.schema import DeviceRow, ReleaseRow, RolloutRow
 from edgepack.fleet.rollouts.rules import UNDECIDED
 from edgepack.wire.messages import FileRef, ModelOrder, ReportedModel, RunModel
 
 log = logging.getLogger(__name__)
+
+READ_AT_ONCE = 500
+"""Devices whose rows are read by one query."""
 
 
 def name_of(number: int) -> str:
@@ -21,35 +26,53 @@ def name_of(number: int) -> str:
     return f"r{number}"
 
 
-def offer(session: Session, rollout: RolloutRow, row: AssignmentRow, now: float) -> Publication:
-    """Offers a rollout's release to a device, under the device's next sequence."""
-    device = session.get_one(DeviceRow, row.device)
+def offer(
+    session: Session, rollout: RolloutRow, parts: Sequence[Part], now: float
+) -> tuple[Publication, ...]:
+    """Offers a rollout's release to devices, to each under its own next sequence."""
     release = session.get_one(ReleaseRow, rollout.digest)
-    reported = devices.last_report(device)
-    said = reported.models.get(release.name) if reported else None
-    before = said.active.bundle if said and said.active else None
-    row.state, row.offered_at = "OFFERED", now
-    row.sequence = devices.next_sequence(device)
-    row.before_digest = before.digest if before else ""
-    order = _order(rollout, release, row.sequence, now)
-    if rollout.takes_back:
-        order = msgspec.structs.replace(order, rollback=True)
-    return devices.tell(device, release.name, order, now)
+    told, publications = [], []
+    for part, device in _with_devices(session, parts):
+        before = devices.running(device, release.name)
+        sequence = devices.next_sequence(device)
+        told.append(Told(part, sequence, now, before.digest if before else ""))
+        order = _order(rollout, release, sequence, now)
+        if rollout.takes_back:
+            order = msgspec.structs.replace(order, rollback=True)
+        publications.append(devices.tell(device, release.name, order, now))
+    assignments.offer(session, told)
+    return tuple(publications)
 
 
-def send_back(session: Session, rollout: RolloutRow, row: AssignmentRow, now: float) -> Publication:
-    """Tells a device to be what it was before the rollout, if the fleet holds that release."""
-    device = session.get_one(DeviceRow, row.device)
-    row.state, row.decided_at = "WITHDRAWN", now
-    before = session.get(ReleaseRow, row.before_digest) if row.before_digest else None
-    if before is None or before.digest == rollout.digest:
-        row.because = "the fleet holds no release that the device ran before; it keeps what it has"
-        release = session.get_one(ReleaseRow, rollout.digest)
-        return devices.tell_nothing(device, release.name, now)
-    row.because = f"told to run {before.name} {before.version} again"
-    sequence = devices.next_sequence(device)
-    order = _order(rollout, before, sequence, now)
-    return devices.tell(device, before.name, msgspec.structs.replace(order, rollback=True), now)
+def send_back(
+    session: Session, rollout: RolloutRow, parts: Sequence[Part], now: float
+) -> tuple[Publication, ...]:
+    """Tells devices to be what they were before the rollout, if the fleet holds that release."""
+    release = session.get_one(ReleaseRow, rollout.digest)
+    notes, publications = [], []
+    for part, device in _with_devices(session, parts):
+        before = session.get(ReleaseRow, part.before_digest) if part.before_digest else None
+        if before is None or before.digest == rollout.digest:
+            because = "the fleet holds no release that the device ran before; it keeps what it has"
+            publications.append(devices.tell_nothing(device, release.name, now))
+        else:
+            because = f"told to run {before.name} {before.version} again"
+            order = _order(rollout, before, devices.next_sequence(device), now)
+            order = msgspec.structs.replace(order, rollback=True)
+            publications.append(devices.tell(device, before.name, order, now))
+        notes.append(Note(part, "WITHDRAWN", because, now))
+    assignments.note(session, notes)
+    return tuple(publications)
+
+
+def _with_devices(session: Session, parts: Sequence[Part]) -> Iterator[tuple[Part, DeviceRow]]:
+    for first in range(0, len(parts), READ_AT_ONCE):
+        some = parts[first : first + READ_AT_ONCE]
+        rows = session.scalars(
+            select(DeviceRow).where(DeviceRow.id.in_([it.device for it in some]))
+        )
+        by_id = {row.id: row for row in rows}
+        yield from ((part, by_id[part.device]) for part in some)
 
 
 def overtake(session: Session, row: DeviceRow, now: float) -> Publication | None:
@@ -73,14 +96,15 @@ def overtake(session: Session, row: DeviceRow, now: float) -> Publication | None
     ]
     models = dict(desired.models)
     sequence = devices.next_sequence(row)
-    parts = _open_parts(session, row) if passed else {}
+    open_parts = assignments.of_devices(session, (row.id,), (*UNDECIDED, "SILENT"))
+    parts = {part.sequence: part for part in open_parts}
     for name in passed:
         order = models[name]
         part = parts.get(order.sequence)
         said = reported.models.get(name)
         is_other = said is not None and said.sequence == order.sequence
         if part is not None and (is_behind or is_other or part.state == "OFFERED"):
-            part.sequence = sequence
+            assignments.renumber(session, part, sequence)
             models[name] = msgspec.structs.replace(order, sequence=sequence)
             sequence += 1
     if not is_behind and models == desired.models:
@@ -100,14 +124,6 @@ def _has_passed(said: ReportedModel | None, order: ModelOrder) -> bool:
         return False
     digest = order.bundle.digest if isinstance(order, RunModel) else ""
     return not speaks_of(said, order.sequence, digest)
-
-
-def _open_parts(session: Session, row: DeviceRow) -> dict[int | None, AssignmentRow]:
-    states = (*UNDECIDED, "SILENT")
-    query = select(AssignmentRow).where(
-        AssignmentRow.device == row.id, AssignmentRow.state.in_(states)
-    )
-    return {part.sequence: part for part in session.scalars(query)}
 
 
 def _order(rollout: RolloutRow, release: ReleaseRow, sequence: int, now: float) -> RunModel:

@@ -182,16 +182,18 @@ def _misfit(manifest: Manifest | None, row: DeviceRow) -> Misfit | None:
     return find_misfit(manifest, reported.facts)
 
 
-def open_rollouts(session: Session, name: str) -> dict[str, RolloutRow]:
-    """Devices that are in a rollout of a model that is not over, with that rollout."""
+def open_rollouts(session: Session, name: str, device: str = "") -> dict[str, RolloutRow]:
+    """Devices, or the one, that are in a rollout of a model that is not over, with that rollout."""
     query = (
         select(AssignmentRow.device, RolloutRow)
         .join(RolloutRow, AssignmentRow.rollout == RolloutRow.number)
         .join(ReleaseRow, RolloutRow.digest == ReleaseRow.digest)
         .where(RolloutRow.state.in_(("RUNNING", "PAUSED")), ReleaseRow.name == name)
     )
+    if device:
+        query = query.where(AssignmentRow.device == device)
     rows = session.execute(query).all()
-    return {device: rollout for device, rollout in rows}  # noqa: C416 (rows are no pairs to mypy)
+    return {name: rollout for name, rollout in rows}  # noqa: C416 (rows are no pairs to mypy)
 
 
 def _newer_committed(session: Session, bundle: BundleRef) -> dict[str, BundleRef]:

@@ -14,14 +14,15 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from edgepack.errors import FleetError
-from edgepack.fleet.database import devices
+from edgepack.fleet.database import assignments, devices
+from edgepack.fleet.database.assignments import Note
 from edgepack.fleet.database.devices import Publication
 from edgepack.fleet.database.schema import AssignmentRow, DeviceRow, ReleaseRow, RolloutRow
 from edgepack.fleet.documents.previews import RollbackPart, RollbackPreview
 from edgepack.fleet.documents.releases import full_title, title
 from edgepack.fleet.documents.rollouts import RollbackRequest, Selector
 from edgepack.fleet.releases.find import find_release
-from edgepack.fleet.rollouts import execution, membership
+from edgepack.fleet.rollouts import execution, membership, rules
 from edgepack.fleet.rollouts.offers import name_of
 from edgepack.fleet.rollouts.preview import MAX_EXAMPLES, open_rollouts
 from edgepack.fleet.rollouts.waves import divide_devices, parse_waves
@@ -173,14 +174,10 @@ def _recall(
 ) -> None:
     """Notes in the rollouts that brought a release to devices that it is taken back from them."""
     gone = {row.id for row in rows}
-    query = (
-        select(AssignmentRow)
-        .join(RolloutRow, AssignmentRow.rollout == RolloutRow.number)
-        .where(RolloutRow.digest == release.digest, AssignmentRow.state == "COMMITTED")
-    )
-    for part in session.scalars(query):
-        if part.device in gone:
-            part.state, part.because, part.decided_at = "RECALLED", because, now
+    query = select(RolloutRow.number).where(RolloutRow.digest == release.digest)
+    parts = assignments.of_release(session, session.scalars(query).all(), "COMMITTED")
+    recalled = [Note(part, "RECALLED", because, now) for part in parts if part.device in gone]
+    assignments.note(session, recalled)
 
 
 def _end_empty(session: Session, release: ReleaseRow, now: float) -> None:
@@ -188,7 +185,7 @@ def _end_empty(session: Session, release: ReleaseRow, now: float) -> None:
         RolloutRow.digest == release.digest, RolloutRow.state == "FINISHED"
     )
     for rollout in session.scalars(finished).all():
-        if not _committed(session, rollout):
+        if not rules.count(execution.counts_of(session, rollout), {"COMMITTED"}):
             execution.abort(session, rollout, because="taken back", now=now)
 
 

@@ -6,8 +6,8 @@ the release after its soak, it failed, or it stayed silent past the deadline. Fa
 threshold stop the rollout. Nothing here reads a clock, a database or a network.
 """
 
-from collections.abc import Sequence
-from typing import Literal
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Literal, get_args
 
 import msgspec
 
@@ -76,7 +76,6 @@ class Rollout(msgspec.Struct, frozen=True, kw_only=True):
         state: Its state.
         wave: Index of the wave that is under way; -1 before the first.
         wave_count: Number of waves.
-        deadline_s: Time that a device has from its offer until it counts as silent.
         threshold: The failures that are let pass.
         accepted_failures: Failures of the current wave that a person saw and resumed after.
     """
@@ -84,38 +83,19 @@ class Rollout(msgspec.Struct, frozen=True, kw_only=True):
     state: RolloutState
     wave: int
     wave_count: int
-    deadline_s: float
     threshold: Threshold
     accepted_failures: int = 0
 
 
-class Assignment(msgspec.Struct, frozen=True, kw_only=True):
-    """One device's part in a rollout.
-
-    Attributes:
-        device: Its id.
-        wave: The one wave it is in.
-        state: How far it is.
-        offered_at: When it was offered the release; None while it waits.
-    """
-
-    device: str
-    wave: int
-    state: AssignmentState
-    offered_at: float | None = None
-
-
-class TimeOut(msgspec.Struct, frozen=True, kw_only=True):
-    """These devices said nothing decisive until their deadline: they are silent."""
-
-    devices: tuple[str, ...]
+Wave = Mapping[AssignmentState, int]
+"""Devices of one wave by the state of their part; states that nobody is in may be missing."""
 
 
 class Offer(msgspec.Struct, frozen=True, kw_only=True):
-    """Offer the release to these devices now; they are in `wave` or an earlier one."""
+    """Offer the release to those who wait in `wave` or an earlier one: so many devices."""
 
     wave: int
-    devices: tuple[str, ...]
+    devices: int
 
 
 class Breach(msgspec.Struct, frozen=True, kw_only=True):
@@ -131,7 +111,7 @@ class Finish(msgspec.Struct, frozen=True, kw_only=True):
     because: str
 
 
-Decision = TimeOut | Offer | Breach | Finish
+Decision = Offer | Breach | Finish
 
 
 def transition(state: RolloutState, event: RolloutEvent, rollout: str) -> RolloutState:
@@ -149,93 +129,74 @@ def transition(state: RolloutState, event: RolloutEvent, rollout: str) -> Rollou
     return after
 
 
-def decide(rollout: Rollout, assignments: Sequence[Assignment], now: float) -> tuple[Decision, ...]:
-    """What to do now.
+def decide(rollout: Rollout, waves: Sequence[Wave]) -> Decision | None:
+    """What to do now; devices past their deadline must count as silent already.
 
-    1. Devices past their deadline are silent; this holds while the rollout is paused, too.
-    2. When all of its devices have committed it is finished, whatever it was stopped for.
+    1. When all of its devices have committed it is finished, whatever it was stopped for.
        A rollout that does not run does nothing else.
-    3. Too many failures in the current wave stop it, before anything new is offered.
-    4. Devices that joined a wave that has begun are offered the release.
-    5. When everybody addressed has decided, the next wave begins, or the rollout is finished.
+    2. Too many failures in the current wave stop it, before anything new is offered.
+    3. Devices that wait in a wave that has begun are offered the release.
+    4. When everybody addressed has decided, the next wave begins, or the rollout is finished.
 
     Args:
         rollout: The rollout.
-        assignments: All of them, of every wave.
-        now: Seconds since the epoch.
+        waves: All of its waves, in order.
 
     Returns:
-        Decisions in the order to carry them out; none when there is nothing but to wait.
+        The decision; None when there is nothing but to wait.
     """
-    decisions: list[Decision] = []
     # 1.
-    late = tuple(a.device for a in assignments if _is_late(a, rollout.deadline_s, now))
-    if late and rollout.state in ("RUNNING", "PAUSED"):
-        decisions.append(TimeOut(devices=late))
-        silenced = frozenset(late)
-        assignments = [
-            msgspec.structs.replace(a, state="SILENT") if a.device in silenced else a
-            for a in assignments
-        ]
-    # 2.
-    if rollout.state in ("RUNNING", "PAUSED") and _have_all_committed(assignments):
-        return (*decisions, Finish(because=tell_outcome(assignments)))
+    if rollout.state in ("RUNNING", "PAUSED") and _have_all_committed(waves):
+        return Finish(because=tell_outcome(waves))
     if rollout.state != "RUNNING":
-        return tuple(decisions)
+        return None
+    # 2.
+    if breach := judge(rollout, waves):
+        return breach
     # 3.
-    breach = judge(rollout, assignments)
-    if breach is not None:
-        return (*decisions, breach)
+    if joined := count(waves[: rollout.wave + 1], {"WAITING"}):
+        return Offer(wave=rollout.wave, devices=joined)
     # 4.
-    joined = tuple(a.device for a in assignments if a.state == "WAITING" and a.wave <= rollout.wave)
-    if joined:
-        return (*decisions, Offer(wave=rollout.wave, devices=joined))
-    # 5.
-    if any(a.state in UNDECIDED for a in assignments):
-        return tuple(decisions)
-    if rollout.wave + 1 < rollout.wave_count:
-        wave = rollout.wave + 1
-        following = tuple(a.device for a in assignments if a.state == "WAITING" and a.wave == wave)
-        return (*decisions, Offer(wave=wave, devices=following))
-    return (*decisions, Finish(because=tell_outcome(assignments)))
+    if count(waves, UNDECIDED):
+        return None
+    following = rollout.wave + 1
+    if following < rollout.wave_count:
+        return Offer(wave=following, devices=count(waves[following : following + 1], {"WAITING"}))
+    return Finish(because=tell_outcome(waves))
 
 
-def tell_outcome(assignments: Sequence[Assignment]) -> str:
+def count(waves: Iterable[Wave], states: Collection[AssignmentState]) -> int:
+    """Devices of these waves that are in one of these states."""
+    return sum(wave.get(state, 0) for wave in waves for state in states)
+
+
+def tell_outcome(waves: Sequence[Wave]) -> str:
     """What a rollout has come to, in one sentence."""
-    failed = sum(a.state in FAILURES for a in assignments)
-    done = sum(a.state == "COMMITTED" for a in assignments)
+    devices = sum(sum(wave.values()) for wave in waves)
     return (
-        f"{done} of {counted(len(assignments), 'device')} committed, "
-        f"{failed} failed or stayed silent"
+        f"{count(waves, {'COMMITTED'})} of {counted(devices, 'device')} committed, "
+        f"{count(waves, FAILURES)} failed or stayed silent"
     )
 
 
-def judge(rollout: Rollout, assignments: Sequence[Assignment]) -> Breach | None:
+def judge(rollout: Rollout, waves: Sequence[Wave]) -> Breach | None:
     """Whether the failures of the current wave are beyond the threshold."""
-    wave = [a for a in assignments if a.wave == rollout.wave and a.state != "WITHDRAWN"]
-    decided = [a for a in wave if a.state in DECIDED]
-    failed = sum(a.state in FAILURES for a in decided)
+    current = waves[max(rollout.wave, 0) : rollout.wave + 1]
+    decided = count(current, DECIDED)
+    failed = count(current, FAILURES)
     rule = rollout.threshold
-    is_over = len(decided) == len(wave)
-    if not decided or (len(decided) < rule.min_sample and not is_over):
+    is_over = not count(current, {"WAITING", "RECALLED", *UNDECIDED})
+    if not decided or (decided < rule.min_sample and not is_over):
         return None
-    if failed <= rollout.accepted_failures or failed / len(decided) <= rule.max_failed_share:
+    if failed <= rollout.accepted_failures or failed / decided <= rule.max_failed_share:
         return None
     because = (
-        f"{failed} of {counted(len(decided), 'decided device')} of wave {rollout.wave + 1} failed "
-        f"or stayed silent ({failed / len(decided):.0%}), more than {rule.max_failed_share:.0%}"
+        f"{failed} of {counted(decided, 'decided device')} of wave {rollout.wave + 1} failed "
+        f"or stayed silent ({failed / decided:.0%}), more than {rule.max_failed_share:.0%}"
     )
     return Breach(action=rule.on_breach, because=because)
 
 
-def _have_all_committed(assignments: Sequence[Assignment]) -> bool:
-    states = {a.state for a in assignments} - {"WITHDRAWN", "RECALLED"}
-    return states == {"COMMITTED"}
-
-
-def _is_late(assignment: Assignment, deadline_s: float, now: float) -> bool:
-    return (
-        assignment.state in UNDECIDED
-        and assignment.offered_at is not None
-        and now - assignment.offered_at > deadline_s
-    )
+def _have_all_committed(waves: Sequence[Wave]) -> bool:
+    others = frozenset(get_args(AssignmentState)) - {"COMMITTED", "WITHDRAWN", "RECALLED"}
+    return bool(count(waves, {"COMMITTED"})) and not count(waves, others)

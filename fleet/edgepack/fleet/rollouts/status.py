@@ -1,43 +1,81 @@
 """Rollouts as people see them."""
 
 from collections import Counter
+from collections.abc import Sequence
 
 import msgspec
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from edgepack.fleet.database import devices, records
+from edgepack.fleet.database import assignments, latency
 from edgepack.fleet.database.schema import AssignmentRow, DeviceRow, ReleaseRow, RolloutRow
 from edgepack.fleet.documents.rollouts import AssignmentView, RolloutView, Selector
 from edgepack.fleet.rollouts.offers import name_of
 from edgepack.text import natural_order
+from edgepack.wire.messages import Reported, decode
 
 
 def list_rollouts(session: Session) -> tuple[RolloutView, ...]:
     """All rollouts, the newest first, without their devices."""
     rows = session.scalars(select(RolloutRow).order_by(RolloutRow.number.desc())).all()
-    return tuple(_view(session, row) for row in rows)
+    counts = assignments.counts(session, (row.number for row in rows))
+    return tuple(_view(session, row, counts[row.number]) for row in rows)
+
+
+MAX_PARTS = 200
+"""Devices that are shown with a rollout; `list_parts` has the others."""
+_SHOWN_FIRST = (
+    *("FAILED", "SILENT", "WORKING", "OFFERED"),
+    *("WITHDRAWN", "RECALLED", "COMMITTED", "WAITING"),
+)
+"""Of more devices than are shown, those that need a look."""
 
 
 def show_rollout(session: Session, rollout: RolloutRow) -> RolloutView:
-    """A rollout with every device's part in it and the latency of what it rolled out."""
-    query = (
-        select(AssignmentRow, DeviceRow)
-        .join(DeviceRow, AssignmentRow.device == DeviceRow.id)
-        .where(AssignmentRow.rollout == rollout.number)
-    )
-    name = session.get_one(ReleaseRow, rollout.digest).name
-    parts = (_part(row, device, name) for row, device in session.execute(query))
-    assignments = tuple(sorted(parts, key=lambda part: (part.wave, natural_order(part.device))))
+    """A rollout with its devices' parts in it and the latency of what it rolled out."""
+    waves = assignments.counts(session, (rollout.number,))[rollout.number]
+    counts = sum(waves, Counter[str]())
+    parts: list[AssignmentView] = []
+    for state in _SHOWN_FIRST:
+        if counts[state] and len(parts) < MAX_PARTS:
+            left = MAX_PARTS - len(parts)
+            parts += list_parts(session, rollout, state=state, limit=left)
+    shown = tuple(sorted(parts, key=lambda part: (part.wave, natural_order(part.device))))
     return msgspec.structs.replace(
-        _view(session, rollout),
-        assignments=assignments,
-        latency=records.latency_of(session, rollout),
+        _view(session, rollout, waves),
+        assignments=shown,
+        latency=latency.latency_of(session, rollout),
     )
 
 
-def _view(session: Session, row: RolloutRow) -> RolloutView:
-    parts = session.scalars(select(AssignmentRow).where(AssignmentRow.rollout == row.number)).all()
+def list_parts(
+    session: Session, rollout: RolloutRow, *, state: str = "", after: str = "", limit: int
+) -> tuple[AssignmentView, ...]:
+    """A page of a rollout's parts, or of those in a state, in the database's order of devices.
+
+    Args:
+        session: The transaction.
+        rollout: The rollout.
+        state: "" means all.
+        after: The last device of the page before; "" for the first page.
+        limit: At most so many.
+    """
+    query = (
+        select(AssignmentRow, DeviceRow.reported)
+        .join(DeviceRow, AssignmentRow.device == DeviceRow.id)
+        .where(AssignmentRow.rollout == rollout.number, AssignmentRow.device > after)
+    )
+    if state:
+        query = query.where(AssignmentRow.state == state)
+    name = session.get_one(ReleaseRow, rollout.digest).name
+    rows = session.execute(
+        query.order_by(AssignmentRow.device).limit(limit),
+        execution_options={"populate_existing": True},
+    )
+    return tuple(_part(row, reported, name) for row, reported in rows)
+
+
+def _view(session: Session, row: RolloutRow, waves: Sequence[Counter[str]]) -> RolloutView:
     taken_back = session.get(ReleaseRow, row.takes_back) if row.takes_back else None
     return RolloutView(
         rollout=name_of(row.number),
@@ -56,12 +94,12 @@ def _view(session: Session, row: RolloutRow) -> RolloutView:
         min_sample=row.min_sample,
         on_breach=row.on_breach,
         takes_back=taken_back.bundle if taken_back else None,
-        counts=dict(Counter(part.state for part in parts)),
+        counts=dict(sum(waves, Counter())),
     )
 
 
-def _part(row: AssignmentRow, device: DeviceRow, name: str) -> AssignmentView:
-    reported = devices.last_report(device)
+def _part(row: AssignmentRow, encoded: str | None, name: str) -> AssignmentView:
+    reported = decode(encoded.encode(), Reported) if encoded else None
     said = reported.models.get(name) if reported else None
     is_of_this = said is not None and said.sequence == row.sequence
     active = said.active if said else None

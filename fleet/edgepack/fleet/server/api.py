@@ -17,6 +17,7 @@ from starlette.routing import Route
 from edgepack.bundle.envelope import MAX_SIGNATURE_BYTES
 from edgepack.bundle.manifest import MAX_MANIFEST_BYTES
 from edgepack.errors import EdgepackError, FleetError
+from edgepack.fleet.database import inventory
 from edgepack.fleet.documents.devices import (
     DeviceChange,
     DeviceRemoval,
@@ -62,7 +63,7 @@ def make_app(fleet: Fleet, token: str) -> Starlette:
     async def devices(request: Request) -> Response:
         group = request.query_params.get("group", "")
         where = request.query_params.get("where", "")
-        return _json(await run_in_threadpool(fleet.devices, group, where))
+        return _json(await run_in_threadpool(fleet.devices, group, where, *_page(request)))
 
     async def groups(_: Request) -> Response:
         return _json(await run_in_threadpool(fleet.groups))
@@ -118,6 +119,10 @@ def make_app(fleet: Fleet, token: str) -> Starlette:
     async def rollout(request: Request) -> Response:
         return _json(await run_in_threadpool(fleet.rollout, request.path_params["name"]))
 
+    async def rollout_devices(request: Request) -> Response:
+        name, state = request.path_params["name"], request.query_params.get("state", "")
+        return _json(await run_in_threadpool(fleet.rollout_devices, name, state, *_page(request)))
+
     async def pause(request: Request) -> Response:
         return _json(await run_in_threadpool(fleet.pause, request.path_params["name"]))
 
@@ -160,6 +165,7 @@ def make_app(fleet: Fleet, token: str) -> Starlette:
             route("/v1/rollouts", start, "POST"),
             route("/v1/rollouts/preview", preview, "POST"),
             route("/v1/rollouts/{name}", rollout, "GET"),
+            route("/v1/rollouts/{name}/devices", rollout_devices, "GET"),
             route("/v1/rollouts/{name}/pause", pause, "POST"),
             route("/v1/rollouts/{name}/resume", resume, "POST"),
             route("/v1/rollouts/{name}/abort", abort, "POST"),
@@ -222,6 +228,13 @@ async def _receive(request: Request, path: Path, size_bytes: int) -> None:
         raise FleetError(
             f"the upload cannot be kept: {error.strerror}", found_in=str(path.parent)
         ) from error
+
+
+def _page(request: Request) -> tuple[str, int]:
+    """Where a page begins, and how much it has at most."""
+    asked = request.query_params
+    limit = min(inventory.PAGE, _number(asked.get("limit", str(inventory.PAGE)), "limit"))
+    return asked.get("after", ""), max(1, limit)
 
 
 def _number(text: str, what: str) -> int:

@@ -35,7 +35,12 @@ from edgepack.fleet.documents.devices import (
 from edgepack.fleet.documents.fleet import EventView, FleetInfo
 from edgepack.fleet.documents.previews import PreviewRequest, RollbackPreview, RolloutPreview
 from edgepack.fleet.documents.releases import ReleaseView
-from edgepack.fleet.documents.rollouts import RollbackRequest, RolloutRequest, RolloutView
+from edgepack.fleet.documents.rollouts import (
+    AssignmentView,
+    RollbackRequest,
+    RolloutRequest,
+    RolloutView,
+)
 from edgepack.fleet.enrolment.authority import Authority, serial_of
 from edgepack.fleet.releases.find import find_release
 from edgepack.fleet.releases.folder import ReleaseFolder
@@ -79,14 +84,14 @@ class Fleet(msgspec.Struct, frozen=True, kw_only=True):
             dropped=self.inbox.quotas.most_dropped(),
         )
 
-    def devices(self, group: str, where: str) -> tuple[DeviceView, ...]:
-        """All devices, or those of a group, or those that an expression means.
+    def devices(self, group: str, where: str, after: str, limit: int) -> tuple[DeviceView, ...]:
+        """A page of all devices, or of those of a group, or of those that an expression means.
 
         Raises:
             FleetError: The expression makes no sense.
         """
         with self.store.reading() as session:
-            return inventory.list_devices(session, group, where)
+            return inventory.list_devices(session, group, where, after=after, limit=limit)
 
     def groups(self) -> tuple[GroupView, ...]:
         """All groups."""
@@ -276,6 +281,14 @@ class Fleet(msgspec.Struct, frozen=True, kw_only=True):
         """One rollout, with its devices."""
         with self.store.reading() as session:
             return status.show_rollout(session, execution.find(session, name))
+
+    def rollout_devices(
+        self, name: str, state: str, after: str, limit: int
+    ) -> tuple[AssignmentView, ...]:
+        """A page of a rollout's devices, or of those whose part is in a state."""
+        with self.store.reading() as session:
+            rollout = execution.find(session, name)
+            return status.list_parts(session, rollout, state=state, after=after, limit=limit)
 
     def pause(self, name: str) -> RolloutView:
         """Stops offering."""

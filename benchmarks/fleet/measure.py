@@ -1,0 +1,150 @@
+"""One number of devices: two rollouts, the second one watched by people, and a while of nothing."""
+
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import numpy as np
+
+from benchmarks.fleet.running import RunningFleet, wait_until
+from edgepack.bundle.archive import pack
+from edgepack.bundle.keys import generate_key, load_private_key, write_key_pair
+from edgepack.fleet.documents.rollouts import RolloutSettings, Selector
+from tests.simulators.bundles import make_bundle
+
+GROUP = "bench"
+SETTINGS = RolloutSettings(waves="1,10%,100%", soak_s=1.0, deadline_s=1200.0)
+ASK_EVERY_S = 0.5
+PATHS = ("/v1/info", "/v1/rollouts", "/v1/devices", "/v1/events")
+IDLE_S = 30.0
+EVENTS_A_DEVICE = 5
+"""DOWNLOADING, VERIFIED, PROBING, SOAKING, COMMITTED: said by a simulated device of one update."""
+
+
+class Run(msgspec.Struct, frozen=True, kw_only=True):
+    """What was measured with one number of devices.
+
+    Attributes:
+        devices: How many.
+        rollout_s: How long the first rollout took, seconds.
+        cpu_ms_a_device: Processor time of the controller in that rollout, by device.
+        watched_cpu_ms_a_device: The same of the second rollout, which is asked for all the time.
+        idle_cpu_s_a_minute: The same for a minute in which nothing is rolled out.
+        resident_bytes, peak_bytes: Memory of the controller at the end, and at most.
+        lost_events: Events of the first rollout that are not in the database.
+        p95_ms: Of the API's calls during the second rollout, by path.
+        counters: Messages by what became of them.
+    """
+
+    devices: int
+    rollout_s: float
+    cpu_ms_a_device: float
+    watched_cpu_ms_a_device: float
+    idle_cpu_s_a_minute: float
+    resident_bytes: int
+    peak_bytes: int
+    lost_events: int
+    p95_ms: dict[str, float]
+    counters: dict[str, int]
+
+
+def measure(devices: int, folder: Path, arguments: tuple[str, ...]) -> Run:
+    """Runs a fleet of so many devices.
+
+    Args:
+        devices: How many.
+        folder: For all files of it; must be empty.
+        arguments: Further ones of `edgepack fleet serve`.
+    """
+    private, trust = write_key_pair(generate_key(), folder / "release")
+    key = load_private_key(private)
+    archives = []
+    for release in (1, 2):
+        bundle = make_bundle(folder / f"bundle-{release}", key, release=release)
+        archives.append(folder / f"{release}.edgepack")
+        pack(bundle.folder, archives[-1])
+    with RunningFleet(folder, trust, arguments) as fleet:
+        fleet.simulate(devices, GROUP)
+        rollout_s, cpu_s = _roll_out(fleet, archives[0])
+        kept = fleet.ask("SELECT count(*) FROM events WHERE device != '' AND rollout = 'r1'")
+        idle_s = _cost_of(fleet, lambda: time.sleep(IDLE_S))
+        asking = Asking(fleet, "r2")
+        asking.start()
+        _, watched_s = _roll_out(fleet, archives[1])
+        asking.stop()
+        cost = fleet.cost()
+        return Run(
+            devices=devices,
+            rollout_s=rollout_s,
+            cpu_ms_a_device=cpu_s / devices * 1e3,
+            watched_cpu_ms_a_device=watched_s / devices * 1e3,
+            idle_cpu_s_a_minute=idle_s * 60 / IDLE_S,
+            resident_bytes=cost.resident_bytes,
+            peak_bytes=cost.peak_bytes,
+            lost_events=devices * EVENTS_A_DEVICE - kept,
+            p95_ms=asking.p95_ms(),
+            counters=fleet.client.info().counters,
+        )
+
+
+def _roll_out(fleet: RunningFleet, archive: Path) -> tuple[float, float]:
+    """Seconds that a rollout takes, and processor time that the controller spends on it."""
+    release = fleet.client.publish(archive)
+    started = time.monotonic()
+
+    def run() -> None:
+        view = fleet.client.start_rollout(release, Selector(kind="group", group=GROUP), SETTINGS)
+        number = view.rollout.removeprefix("r")
+        query = f"SELECT count(*) FROM rollouts WHERE number = {number} AND state = 'FINISHED'"
+        wait_until(lambda: fleet.ask(query) == 1, f"{view.rollout} is finished")
+
+    cpu_s = _cost_of(fleet, run)
+    return time.monotonic() - started, cpu_s
+
+
+def _cost_of(fleet: RunningFleet, act: Callable[[], None]) -> float:
+    before = fleet.cost().cpu_s
+    act()
+    return fleet.cost().cpu_s - before
+
+
+class Asking:
+    """Somebody who looks at everything, again and again.
+
+    Args:
+        fleet: The fleet.
+        rollout: The rollout that he looks at once it is there.
+    """
+
+    def __init__(self, fleet: RunningFleet, rollout: str) -> None:
+        self._fleet, self._rollout = fleet, rollout
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+        self._taken_ms: dict[str, list[float]] = defaultdict(list)
+
+    def start(self) -> None:
+        """Asks on a thread of its own."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Ends after the call in hand."""
+        self._stopping.set()
+        self._thread.join()
+
+    def p95_ms(self) -> dict[str, float]:
+        """What 95 % of the calls did not exceed, milliseconds, by path."""
+        return {path: float(np.percentile(taken, 95)) for path, taken in self._taken_ms.items()}
+
+    def _run(self) -> None:
+        number = self._rollout.removeprefix("r")
+        while not self._fleet.ask(f"SELECT count(*) FROM rollouts WHERE number = {number}"):
+            self._stopping.wait(ASK_EVERY_S)
+        while not self._stopping.is_set():
+            for path in (*PATHS, f"/v1/rollouts/{self._rollout}"):
+                began = time.monotonic()
+                self._fleet.get(path)
+                self._taken_ms[path].append((time.monotonic() - began) * 1e3)
+            self._stopping.wait(ASK_EVERY_S)

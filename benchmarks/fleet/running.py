@@ -1,0 +1,152 @@
+"""The processes of one run: a mosquitto, a controller, and simulated devices, all real."""
+
+import os
+import socket
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from contextlib import ExitStack, closing
+from pathlib import Path
+from typing import Self
+
+import msgspec
+from msgspec import Raw
+
+from edgepack.errors import FleetError
+from edgepack.fleet.broker.mosquitto import QUEUES
+from edgepack.fleet.client.connection import connect
+from edgepack.fleet.client.fleet_client import FleetClient
+
+MOSQUITTO = "/usr/sbin/mosquitto"
+DEVICES_A_PROCESS = 2500
+"""One process drives so many simulated devices at most."""
+PATIENCE_S = 1800.0
+
+
+class Cost(msgspec.Struct, frozen=True, kw_only=True):
+    """What a process has used.
+
+    Attributes:
+        cpu_s: Processor time since its start, seconds.
+        resident_bytes: Memory that it holds now.
+        peak_bytes: The most that it ever held.
+    """
+
+    cpu_s: float
+    resident_bytes: int
+    peak_bytes: int
+
+
+class RunningFleet:
+    """A fleet on this machine, gone when the block ends.
+
+    Args:
+        folder: For all files of it.
+        trust: Public key whose bundles it takes.
+        arguments: Further ones of `edgepack fleet serve`.
+    """
+
+    def __init__(self, folder: Path, trust: Path, arguments: tuple[str, ...] = ()) -> None:
+        self._folder, self._data = folder, folder / "fleet"
+        self._trust, self._arguments = trust, arguments
+        self._stack = ExitStack()
+        self._url = f"http://127.0.0.1:{_free_port()}"
+
+    def __enter__(self) -> Self:
+        broker_port = _free_port()
+        config = self._folder / "mosquitto.conf"
+        config.write_text(f"listener {broker_port} 127.0.0.1\nallow_anonymous true\n{QUEUES}")
+        self._start(MOSQUITTO, "-c", str(config))
+        wait_until(lambda: _listens(broker_port), "mosquitto listens")
+        broker = f"mqtt://127.0.0.1:{broker_port}"
+        self._server = self._edgepack(
+            *("fleet", "serve", "--data", str(self._data), "--port", self._url.rpartition(":")[2]),
+            *("--broker", broker, "--trust", str(self._trust), *self._arguments),
+        )
+        wait_until(self._is_up, "the controller answers")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    @property
+    def client(self) -> FleetClient:
+        """Asks the controller."""
+        return FleetClient(self._url, data=self._data)
+
+    def get(self, path: str) -> object:
+        """Asks the controller for one page of whatever it has."""
+        return connect(self._url, self._data, None).get(path, Raw)
+
+    def simulate(self, count: int, group: str) -> None:
+        """Enrols devices, and returns when all of them are online."""
+        place = ("--data", str(self._data), "--url", self._url)
+        for first in range(0, count, DEVICES_A_PROCESS):
+            part = min(DEVICES_A_PROCESS, count - first)
+            names = ("--devices", str(part), "--prefix", f"sim{first}", "--group", group)
+            self._edgepack("simulate", *names, *place)
+        wait_until(lambda: self.client.info().online >= count, "the devices are online", 1.0)
+
+    def cost(self) -> Cost:
+        """What the controller has used so far."""
+        process = Path("/proc", str(self._server.pid))
+        ticks = process.joinpath("stat").read_text().rpartition(")")[2].split()[11:13]
+        lines = process.joinpath("status").read_text().splitlines()
+        memory = {key: value for key, _, value in (line.partition(":") for line in lines)}
+        return Cost(
+            cpu_s=sum(map(int, ticks)) / os.sysconf("SC_CLK_TCK"),
+            resident_bytes=int(memory["VmRSS"].split()[0]) * 1024,
+            peak_bytes=int(memory["VmHWM"].split()[0]) * 1024,
+        )
+
+    def ask(self, query: str) -> int:
+        """One number of the database, which costs the controller nothing."""
+        path = self._data / "fleet.db"
+        with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=60)) as database:
+            (number,) = database.execute(query).fetchone()
+        return int(number)
+
+    def _is_up(self) -> bool:
+        try:
+            return self.client.info().is_connected
+        except FleetError:
+            return False
+
+    def _edgepack(self, *words: str) -> subprocess.Popen[bytes]:
+        return self._start(sys.executable, "-m", "edgepack.cli", *words)
+
+    def _start(self, *command: str) -> subprocess.Popen[bytes]:
+        log = self._stack.enter_context((self._folder / "log").open("ab"))
+        process = subprocess.Popen(command, stdout=log, stderr=log)
+        self._stack.callback(process.wait, 30)
+        self._stack.callback(process.terminate)
+        return process
+
+
+def wait_until(is_so: Callable[[], bool], what: str, every_s: float = 0.2) -> None:
+    """Waits for something to become true.
+
+    Raises:
+        TimeoutError: It did not within `PATIENCE_S`.
+    """
+    until = time.monotonic() + PATIENCE_S
+    while not is_so():
+        if time.monotonic() > until:
+            raise TimeoutError(f"waited {PATIENCE_S:g} s in vain until {what}")
+        time.sleep(every_s)
+
+
+def _free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port: int = server.getsockname()[1]
+        return port
+
+
+def _listens(port: int) -> bool:
+    try:
+        socket.create_connection(("127.0.0.1", port), 0.2).close()
+    except OSError:
+        return False
+    return True

@@ -1,0 +1,264 @@
+"""Devices' parts in rollouts. All that changes their state stands here, and counts it by wave.
+
+The counters (`WaveRow`) change with the parts in one transaction, so they are always what a recount
+would give, and whoever wants to know how a rollout stands reads as many rows as it has waves.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from sqlalchemy import Update, bindparam, delete, func, insert, select, update
+from sqlalchemy.orm import Session
+
+from edgepack.fleet.database.schema import AssignmentRow, WaveRow
+
+STATES = (
+    "WAITING",
+    "OFFERED",
+    "WORKING",
+    "COMMITTED",
+    "FAILED",
+    "SILENT",
+    "WITHDRAWN",
+    "RECALLED",
+)
+"""Of a part; each has a column in `WaveRow`."""
+
+
+class Part(NamedTuple):
+    """One device's part in a rollout as it was read; see `AssignmentRow`."""
+
+    rollout: int
+    device: str
+    wave: int
+    state: str
+    sequence: int | None
+    because: str
+    before_digest: str
+
+
+class Note(NamedTuple):
+    """What a part has come to; `decided_at` is None while it is undecided."""
+
+    part: Part
+    state: str
+    because: str
+    decided_at: float | None
+
+
+class Told(NamedTuple):
+    """A part whose device was just offered the release."""
+
+    part: Part
+    sequence: int
+    offered_at: float
+    before_digest: str
+
+
+_PART = select(
+    AssignmentRow.rollout,
+    AssignmentRow.device,
+    AssignmentRow.wave,
+    AssignmentRow.state,
+    AssignmentRow.sequence,
+    AssignmentRow.because,
+    AssignmentRow.before_digest,
+)
+# Statements are made once: to build one takes SQLAlchemy longer than to run it.
+_OF_DEVICES = _PART.where(
+    AssignmentRow.device.in_(bindparam("devices", expanding=True)),
+    AssignmentRow.state.in_(bindparam("states", expanding=True)),
+)
+_WAITING = (
+    _PART.where(
+        AssignmentRow.rollout == bindparam("rollout"),
+        AssignmentRow.state == "WAITING",
+        AssignmentRow.wave <= bindparam("wave"),
+    )
+    .order_by(AssignmentRow.wave, AssignmentRow.device)
+    .limit(bindparam("limit"))
+)
+_OFFERED_BEFORE = _PART.where(
+    AssignmentRow.rollout == bindparam("rollout"),
+    AssignmentRow.state == bindparam("state"),
+    AssignmentRow.offered_at < bindparam("before"),
+).order_by(AssignmentRow.device)
+_ONE = update(AssignmentRow).where(
+    AssignmentRow.rollout == bindparam("b_rollout"), AssignmentRow.device == bindparam("b_device")
+)
+_OFFER = _ONE.values(
+    state="OFFERED",
+    decided_at=None,
+    sequence=bindparam("sequence"),
+    offered_at=bindparam("offered_at"),
+    before_digest=bindparam("before_digest"),
+)
+_NOTE = _ONE.values(
+    state=bindparam("state"), because=bindparam("because"), decided_at=bindparam("decided_at")
+)
+_RENUMBER = _ONE.values(sequence=bindparam("sequence"))
+_COUNTED = {state: getattr(WaveRow, state.lower()) for state in STATES}
+_COUNT = (
+    update(WaveRow)
+    .where(WaveRow.rollout == bindparam("b_rollout"), WaveRow.wave == bindparam("b_wave"))
+    .values({column: column + bindparam(state) for state, column in _COUNTED.items()})
+)
+_COUNTS = select(WaveRow.rollout, WaveRow.wave, *_COUNTED.values()).where(
+    WaveRow.rollout.in_(bindparam("rollouts", expanding=True))
+)
+
+
+def of_rollout(session: Session, rollout: int, states: Iterable[str]) -> list[Part]:
+    """Parts of a rollout in one of these states."""
+    query = _PART.where(AssignmentRow.rollout == rollout, AssignmentRow.state.in_(tuple(states)))
+    return [Part(*row) for row in session.execute(query)]
+
+
+def of_devices(session: Session, devices: Iterable[str], states: Iterable[str]) -> list[Part]:
+    """Parts of devices in one of these states, in whatever rollouts."""
+    asked = {"devices": list(devices), "states": list(states)}
+    return [Part(*row) for row in session.execute(_OF_DEVICES, asked)]
+
+
+def of_release(session: Session, rollouts: Sequence[int], state: str) -> list[Part]:
+    """Parts of several rollouts in a state."""
+    query = _PART.where(AssignmentRow.rollout.in_(rollouts), AssignmentRow.state == state)
+    return [Part(*row) for row in session.execute(query)]
+
+
+def waiting(session: Session, rollout: int, wave: int, limit: int) -> list[Part]:
+    """Parts that wait in a wave or an earlier one: those of the earliest first, `limit` at most."""
+    asked = {"rollout": rollout, "wave": wave, "limit": limit}
+    return [Part(*row) for row in session.execute(_WAITING, asked)]
+
+
+def offered_before(
+    session: Session, rollout: int, states: Iterable[str], before: float
+) -> list[Part]:
+    """Parts in one of these states whose offer is older; an index finds them, or that none is."""
+    return [
+        Part(*row)
+        for state in states
+        for row in session.execute(
+            _OFFERED_BEFORE, {"rollout": rollout, "state": state, "before": before}
+        )
+    ]
+
+
+def add(session: Session, rollout: int, waves: Mapping[str, int]) -> None:
+    """Gives devices a part that waits: wave by device id."""
+    session.execute(
+        insert(AssignmentRow),
+        [
+            {"rollout": rollout, "device": device, "wave": wave, "state": "WAITING"}
+            for device, wave in waves.items()
+        ],
+    )
+    known = set(session.scalars(select(WaveRow.wave).where(WaveRow.rollout == rollout)))
+    if missing := set(waves.values()) - known:
+        rows = [{"rollout": rollout, "wave": wave} for wave in sorted(missing)]
+        session.execute(insert(WaveRow), rows)
+    _count(session, {(rollout, wave, "WAITING"): n for wave, n in Counter(waves.values()).items()})
+
+
+def offer(session: Session, told: Sequence[Told]) -> None:
+    """Notes what devices were offered."""
+    changes = [
+        {
+            "b_rollout": one.part.rollout,
+            "b_device": one.part.device,
+            "sequence": one.sequence,
+            "offered_at": one.offered_at,
+            "before_digest": one.before_digest,
+        }
+        for one in told
+    ]
+    _execute(session, _OFFER, changes)
+    _count_moves(session, ((one.part, "OFFERED") for one in told))
+
+
+def note(session: Session, notes: Sequence[Note]) -> None:
+    """Notes what parts have come to."""
+    changes = [
+        {
+            "b_rollout": one.part.rollout,
+            "b_device": one.part.device,
+            "state": one.state,
+            "because": one.because,
+            "decided_at": one.decided_at,
+        }
+        for one in notes
+    ]
+    _execute(session, _NOTE, changes)
+    _count_moves(session, ((one.part, one.state) for one in notes))
+
+
+def withdraw_waiting(session: Session, rollout: int, now: float) -> None:
+    """Withdraws all parts that wait, however many."""
+    session.execute(
+        update(AssignmentRow)
+        .where(AssignmentRow.rollout == rollout, AssignmentRow.state == "WAITING")
+        .values(state="WITHDRAWN", decided_at=now)
+        .execution_options(synchronize_session=False)
+    )
+    session.execute(
+        update(WaveRow)
+        .where(WaveRow.rollout == rollout)
+        .values(withdrawn=WaveRow.withdrawn + WaveRow.waiting, waiting=0)
+        .execution_options(synchronize_session=False)
+    )
+
+
+def renumber(session: Session, part: Part, sequence: int) -> None:
+    """Gives a part another sequence."""
+    change = {"b_rollout": part.rollout, "b_device": part.device, "sequence": sequence}
+    _execute(session, _RENUMBER, [change])
+
+
+def remove(session: Session, devices: Sequence[str]) -> None:
+    """Takes devices out of all rollouts that they are or were in."""
+    counted = select(
+        AssignmentRow.rollout, AssignmentRow.wave, AssignmentRow.state, func.count()
+    ).where(AssignmentRow.device.in_(devices))
+    grouped = counted.group_by(AssignmentRow.rollout, AssignmentRow.wave, AssignmentRow.state)
+    gone = {(rollout, wave, state): -n for rollout, wave, state, n in session.execute(grouped)}
+    session.execute(delete(AssignmentRow).where(AssignmentRow.device.in_(devices)))
+    _count(session, gone)
+
+
+def counts(session: Session, rollouts: Iterable[int]) -> dict[int, tuple[Counter[str], ...]]:
+    """Parts by state: for each rollout its waves in order."""
+    found: dict[int, dict[int, Counter[str]]] = {rollout: {} for rollout in rollouts}
+    for rollout, wave, *numbers in session.execute(_COUNTS, {"rollouts": list(found)}):
+        found[rollout][wave] = Counter(
+            {state: n for state, n in zip(STATES, numbers, strict=True) if n}
+        )
+    return {
+        rollout: tuple(waves.get(wave, Counter()) for wave in range(max(waves, default=-1) + 1))
+        for rollout, waves in found.items()
+    }
+
+
+def _execute(session: Session, statement: Update, changes: Sequence[Mapping[str, object]]) -> None:
+    if changes:
+        session.connection().execute(statement, changes)
+
+
+def _count_moves(session: Session, moves: Iterable[tuple[Part, str]]) -> None:
+    changes: Counter[tuple[int, int, str]] = Counter()
+    for part, state in moves:
+        changes[part.rollout, part.wave, part.state] -= 1
+        changes[part.rollout, part.wave, state] += 1
+    _count(session, changes)
+
+
+def _count(session: Session, changes: Mapping[tuple[int, int, str], int]) -> None:
+    """Adds to the counters of waves; always in the same order, so that no two writers lock."""
+    none = dict.fromkeys(STATES, 0)
+    by_wave: dict[tuple[int, int], dict[str, int]] = defaultdict(lambda: dict(none))
+    for (rollout, wave, state), change in sorted(changes.items()):
+        if change:
+            by_wave[rollout, wave][state] = change
+    rows = [{"b_rollout": key[0], "b_wave": key[1], **by_wave[key]} for key in by_wave]
+    _execute(session, _COUNT, rows)

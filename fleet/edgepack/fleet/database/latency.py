@@ -1,0 +1,271 @@
+"""Latency of real inferences, in histograms that are summed up by minute, hour and day.
+
+A window that a device tells is added to three rows, one of each length, of what like devices told
+of that release; so a percentile over any devices and any time reads a few rows, however many
+devices there are. Which windows came already is remembered by device.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+import msgspec
+from sqlalchemy import delete, func, select, tuple_
+from sqlalchemy.orm import Session
+
+from edgepack.errors import TransferError
+from edgepack.fleet.database.devices import simulated_providers
+from edgepack.fleet.database.schema import (
+    AssignmentRow,
+    DeviceRow,
+    LatencyRow,
+    LatencySourceRow,
+    RolloutRow,
+)
+from edgepack.fleet.database.upsert import upsert
+from edgepack.fleet.documents.rollouts import LatencyView
+from edgepack.wire.histogram import check, empty, merge, percentile
+from edgepack.wire.messages import Histogram, Telemetry
+
+DAY_S = 24 * 3600
+LENGTHS_S = {60: DAY_S, 3600: 30 * DAY_S, DAY_S: 400 * DAY_S}
+"""Lengths of what is summed up, seconds, each with how long it is kept."""
+REMEMBERED_WINDOWS = 32
+"""Of each device and variant: a message that comes twice comes soon."""
+
+
+MAX_TOLD = 2**40
+"""Inferences, failures or milliseconds of one window, at most: 34 years. What a device claims
+beyond that would outgrow the sums, and spoil what others told."""
+
+
+class Kind(NamedTuple):
+    """What is summed up together, by columns of `LatencyRow`."""
+
+    rollout: int
+    digest: str
+    device_group: str
+    hardware_class: str
+    provider: str
+    variant: str
+    is_simulator: bool
+
+
+class Place(NamedTuple):
+    """A row: what is summed up, its length and its start, seconds and seconds since the epoch."""
+
+    kind: Kind
+    length_s: int
+    start: int
+
+
+class Source(NamedTuple):
+    """Who tells latency, by the key of `LatencySourceRow`."""
+
+    device: str
+    digest: str
+    variant: str
+    provider: str
+
+
+class Sum(NamedTuple):
+    """What was summed up."""
+
+    failures: int
+    histogram: Histogram
+
+
+def check_window(told: Telemetry) -> None:
+    """Judges what a device told.
+
+    Raises:
+        TransferError: Its numbers contradict each other, or are beyond all that can be.
+    """
+    check(told.latency)
+    if max(told.failures, told.latency.count, told.latency.sum_ms) > MAX_TOLD:
+        raise TransferError(f"a window counts more than {MAX_TOLD} inferences or milliseconds")
+
+
+def add_telemetry(session: Session, windows: Sequence[tuple[str, Telemetry]], now: float) -> None:
+    """Adds windows, each with its device; one that comes once more is passed over."""
+    if not windows:
+        return
+    kinds = _kinds(session, windows)
+    seen = _seen(session, kinds)
+    parts: dict[Place, list[Sum]] = defaultdict(list)
+    for device, told in windows:
+        source = Source(device, told.digest, told.variant, told.provider)
+        if told.window_start in seen[source]:
+            continue
+        seen[source] = [*seen[source], told.window_start][-REMEMBERED_WINDOWS:]
+        # A clock that is a day off says nothing of when it was.
+        at = told.window_start if now - DAY_S <= told.window_start <= now else now
+        for length_s in LENGTHS_S:
+            place = Place(kinds[source], length_s, int(at // length_s * length_s))
+            parts[place].append(Sum(told.failures, told.latency))
+    _add(session, parts)
+    _remember(session, kinds, seen, now)
+
+
+def latency_of(session: Session, rollout: RolloutRow) -> tuple[LatencyView, ...]:
+    """Latency of a rollout's release on its devices, those of a kind together.
+
+    Simulated providers come last: their times say nothing of real ones.
+    """
+    kind = (
+        LatencyRow.is_simulator,
+        LatencyRow.hardware_class,
+        LatencyRow.provider,
+        LatencyRow.variant,
+    )
+    query = select(*kind, LatencyRow.failures, LatencyRow.histogram).where(
+        LatencyRow.rollout == rollout.number,
+        LatencyRow.digest == rollout.digest,
+        LatencyRow.length_s == DAY_S,
+    )
+    sums: dict[tuple[bool, str, str, str], list[Sum]] = defaultdict(list)
+    for simulated, hardware_class, provider, variant, failures, text in session.execute(query):
+        found = Sum(failures, msgspec.json.decode(text, type=Histogram))
+        sums[simulated, hardware_class, provider, variant].append(found)
+    source = LatencySourceRow
+    like = (source.is_simulator, source.hardware_class, source.provider, source.variant)
+    counting = select(*like, func.count()).where(
+        source.rollout == rollout.number, source.digest == rollout.digest
+    )
+    rows = session.execute(counting.group_by(*like))
+    devices = {(key[0], key[1], key[2], key[3]): count for *key, count in rows}
+    return tuple(_view(key, devices.get(key, 0), parts) for key, parts in sorted(sums.items()))
+
+
+def forget_old(session: Session, now: float) -> None:
+    """Removes what is older than it is kept."""
+    for length_s, kept_s in LENGTHS_S.items():
+        old = (LatencyRow.length_s == length_s, LatencyRow.start < now - kept_s)
+        session.execute(delete(LatencyRow).where(*old))
+    longest = max(LENGTHS_S.values())
+    session.execute(delete(LatencySourceRow).where(LatencySourceRow.told_at < now - longest))
+
+
+def _view(key: tuple[bool, str, str, str], devices: int, parts: list[Sum]) -> LatencyView:
+    is_simulator, hardware_class, provider, variant = key
+    whole = merge(part.histogram for part in parts)
+    p50_ms, p95_ms, p99_ms = (percentile(whole, q) if whole.count else 0.0 for q in (50, 95, 99))
+    return LatencyView(
+        hardware_class=hardware_class,
+        provider=provider,
+        variant=variant,
+        is_simulator=is_simulator,
+        devices=devices,
+        inferences=whole.count,
+        failures=sum(part.failures for part in parts),
+        p50_ms=p50_ms,
+        p95_ms=p95_ms,
+        p99_ms=p99_ms,
+    )
+
+
+def _kinds(session: Session, windows: Sequence[tuple[str, Telemetry]]) -> dict[Source, Kind]:
+    """With what the windows of each source are summed up: the newest rollout that gave it."""
+    names = {device for device, _ in windows}
+    about = select(DeviceRow.id, DeviceRow.group, DeviceRow.hardware_class, DeviceRow.reported)
+    facts = {
+        device: (group, hardware_class, simulated_providers(reported))
+        for device, group, hardware_class, reported in session.execute(
+            about.where(DeviceRow.id.in_(names))
+        )
+    }
+    given = (
+        select(AssignmentRow.device, RolloutRow.digest, func.max(RolloutRow.number))
+        .join(RolloutRow, AssignmentRow.rollout == RolloutRow.number)
+        .where(AssignmentRow.device.in_(names))
+        .group_by(AssignmentRow.device, RolloutRow.digest)
+    )
+    rollouts = {(device, digest): number for device, digest, number in session.execute(given)}
+    found: dict[Source, Kind] = {}
+    for device, told in windows:
+        group, hardware_class, simulated = facts[device]
+        found[Source(device, told.digest, told.variant, told.provider)] = Kind(
+            rollout=rollouts.get((device, told.digest), 0),
+            digest=told.digest,
+            device_group=group,
+            hardware_class=hardware_class,
+            provider=told.provider,
+            variant=told.variant,
+            is_simulator=told.provider in simulated,
+        )
+    return found
+
+
+def _seen(session: Session, sources: Iterable[Source]) -> dict[Source, list[float]]:
+    """The starts of the windows that came of each source, in order."""
+    seen: dict[Source, list[float]] = {source: [] for source in sources}
+    columns = [getattr(LatencySourceRow, name) for name in Source._fields]
+    query = select(*columns, LatencySourceRow.windows).where(
+        LatencySourceRow.device.in_({source.device for source in seen})
+    )
+    for *key, windows in session.execute(query):
+        if (source := Source(*key)) in seen:
+            seen[source] = msgspec.json.decode(windows, type=list[float])
+    return seen
+
+
+def _add(session: Session, parts: Mapping[Place, Sequence[Sum]]) -> None:
+    if not parts:
+        return
+    key = [*Kind._fields, "length_s", "start"]
+    columns = [getattr(LatencyRow, name) for name in key]
+    query = select(*columns, LatencyRow.failures, LatencyRow.histogram).where(
+        tuple_(*columns).in_([(*place.kind, place.length_s, place.start) for place in parts])
+    )
+    before = {}
+    for *kind, length_s, start, failures, text in session.execute(query):
+        kept = Sum(failures, msgspec.json.decode(text, type=Histogram))
+        before[Place(Kind(*kind), length_s, start)] = kept
+    rows = []
+    for place, added in parts.items():
+        both = (before.get(place, Sum(0, empty())), *added)
+        whole = merge(part.histogram for part in both)
+        rows.append(
+            place.kind._asdict()
+            | {
+                "length_s": place.length_s,
+                "start": place.start,
+                "failures": sum(part.failures for part in both),
+                "histogram": msgspec.json.encode(whole).decode(),
+            }
+        )
+    _write(session, LatencyRow, rows, key, ("failures", "histogram"))
+
+
+def _remember(
+    session: Session,
+    kinds: Mapping[Source, Kind],
+    seen: Mapping[Source, Sequence[float]],
+    now: float,
+) -> None:
+    changing = ("rollout", "hardware_class", "is_simulator", "told_at", "windows")
+    rows = [
+        source._asdict()
+        | {
+            "rollout": kinds[source].rollout,
+            "hardware_class": kinds[source].hardware_class,
+            "is_simulator": kinds[source].is_simulator,
+            "told_at": now,
+            "windows": msgspec.json.encode(windows).decode(),
+        }
+        for source, windows in seen.items()
+    ]
+    _write(session, LatencySourceRow, rows, Source._fields, changing)
+
+
+def _write(
+    session: Session,
+    table: type[LatencyRow] | type[LatencySourceRow],
+    rows: Sequence[Mapping[str, object]],
+    key: Sequence[str],
+    changing: Sequence[str],
+) -> None:
+    added = upsert(session, table)
+    changed = {name: added.excluded[name] for name in changing}
+    statement = added.on_conflict_do_update(index_elements=list(key), set_=changed)
+    session.connection().execute(statement, rows)

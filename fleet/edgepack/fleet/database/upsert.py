@@ -1,0 +1,13 @@
+"""Rows that are added, or changed where they are there: in the words of the database at hand."""
+
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.orm import Session
+
+from edgepack.fleet.database.schema import Base
+
+
+def upsert(session: Session, table: type[Base]) -> postgresql.Insert:
+    """An `INSERT` that takes `on_conflict_do_update`; SQLite's has the same methods."""
+    is_sqlite = session.get_bind().dialect.name == "sqlite"
+    made: postgresql.Insert = (sqlite if is_sqlite else postgresql).insert(table)
+    return made
