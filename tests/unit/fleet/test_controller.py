@@ -235,6 +235,19 @@ def test_a_clock_that_is_wrong_does_not_hide_what_was_measured(world: World) -> 
     assert world.view(name).latency == ()
 
 
+def test_a_device_that_invents_variants_takes_no_more_rows_than_its_share(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(latency, "MAX_SOURCES", 2)
+    world.enroll("a")
+    name = world.start()
+    for variant in ("cpu", "v1", "v2", "v3", "cpu"):
+        window = replace(telemetry_window(), variant=variant, window_start=time.time())
+        world.hear("a", window, "telemetry")
+    assert {row.variant: row.inferences for row in world.view(name).latency} == {"cpu": 6, "v1": 3}
+    assert world.inbox.counters == {"telemetry": 5}
+
+
 def test_a_window_that_claims_more_than_can_be_is_dropped(world: World) -> None:
     world.enroll("a")
     name = world.start()

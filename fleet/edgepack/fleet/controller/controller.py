@@ -25,7 +25,9 @@ from edgepack.wire import topics
 log = logging.getLogger(__name__)
 
 STEP_S = 0.5
-"""How often rollouts are looked at, at least."""
+"""How often rollouts are looked at, at least, while one is RUNNING."""
+IDLE_STEP_S = 5.0
+"""The same while none is: who starts one wakes the controller."""
 FORGET_S = 3600.0
 
 
@@ -33,11 +35,11 @@ class Gathering(NamedTuple):
     """How long a message waits for others, seconds: a transaction for each would cost ten times.
 
     Attributes:
-        idle_s: While no rollout is under way; nobody waits for an answer then.
+        idle_s: While no rollout is RUNNING; nobody waits for an answer then.
         rolling_s: While one is.
     """
 
-    idle_s: float = 0.5
+    idle_s: float = 1.0
     rolling_s: float = 0.2
 
 
@@ -73,7 +75,7 @@ class Controller:
         self._publish, self._look_after = publish, look_after
         self._depot = depot
         self._gathering = gathering
-        self._gather_s = gathering.rolling_s
+        self._is_rolling = True
         self._intake = Intake(auto_enroll=auto_enroll)
         self._stopping = threading.Event()
         self._stepped_at = self._forgot_at = 0.0
@@ -113,7 +115,7 @@ class Controller:
         Raises:
             DatabaseAwayError: The database does not answer; the messages in hand are kept.
         """
-        self._batch = self._batch or self._inbox.take(STEP_S, self._gather_s)
+        self._batch = self._batch or self._take()
         try:
             self._handle(self._batch)
         except DatabaseAwayError:
@@ -130,18 +132,23 @@ class Controller:
             self._stepped_at = now
             self._look_after()
             with self._store.transaction() as session:
-                publications, open_rollouts = execution.step(session, now)
+                publications, running = execution.step(session, now)
                 if now - self._forgot_at >= FORGET_S:
                     self._forgot_at = now
                     records.forget_old(session, now)
                     latency.forget_old(session, now)
-            self._gather_s = self._gathering[open_rollouts > 0]
+            self._is_rolling = running > 0
             self.publish(publications)
         if self._inbox.reconnected.is_set():
             self._inbox.reconnected.clear()
             with self._store.reading() as session:
                 publications = devices.all_unsettled(session)
             self.publish(publications)
+
+    def _take(self) -> list[Incoming]:
+        if self._is_rolling:
+            return self._inbox.take(STEP_S, self._gathering.rolling_s)
+        return self._inbox.take(IDLE_STEP_S, self._gathering.idle_s)
 
     def _handle_alone(self, message: Incoming) -> None:
         try:

@@ -5,12 +5,13 @@ of that release; so a percentile over any devices and any time reads a few rows,
 devices there are. Which windows came already is remembered by device.
 """
 
-from collections import defaultdict
+import logging
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import msgspec
-from sqlalchemy import delete, func, select, tuple_
+from sqlalchemy import bindparam, delete, func, select, tuple_
 from sqlalchemy.orm import Session
 
 from edgepack.errors import TransferError
@@ -27,6 +28,8 @@ from edgepack.fleet.documents.rollouts import LatencyView
 from edgepack.wire.histogram import check, empty, merge, percentile
 from edgepack.wire.messages import Histogram, Telemetry
 
+log = logging.getLogger(__name__)
+
 DAY_S = 24 * 3600
 LENGTHS_S = {60: DAY_S, 3600: 30 * DAY_S, DAY_S: 400 * DAY_S}
 """Lengths of what is summed up, seconds, each with how long it is kept."""
@@ -34,6 +37,8 @@ REMEMBERED_WINDOWS = 32
 """Of each device and variant: a message that comes twice comes soon."""
 
 
+MAX_SOURCES = 256
+"""Releases and variants that one device may tell of; each takes rows of its own."""
 MAX_TOLD = 2**40
 """Inferences, failures or milliseconds of one window, at most: 34 years. What a device claims
 beyond that would outgrow the sums, and spoil what others told."""
@@ -75,6 +80,25 @@ class Sum(NamedTuple):
     histogram: Histogram
 
 
+# Statements are made once: to build one takes SQLAlchemy longer than to run it.
+_FACTS = select(DeviceRow.id, DeviceRow.group, DeviceRow.hardware_class, DeviceRow.reported).where(
+    DeviceRow.id.in_(bindparam("names", expanding=True))
+)
+_GIVEN = (
+    select(AssignmentRow.device, RolloutRow.digest, func.max(RolloutRow.number))
+    .join(RolloutRow, AssignmentRow.rollout == RolloutRow.number)
+    .where(AssignmentRow.device.in_(bindparam("names", expanding=True)))
+    .group_by(AssignmentRow.device, RolloutRow.digest)
+)
+_SEEN = select(
+    *(getattr(LatencySourceRow, name) for name in Source._fields), LatencySourceRow.windows
+).where(LatencySourceRow.device.in_(bindparam("names", expanding=True)))
+_PLACE = tuple(getattr(LatencyRow, name) for name in (*Kind._fields, "length_s", "start"))
+_SUMS = select(*_PLACE, LatencyRow.failures, LatencyRow.histogram).where(
+    tuple_(*_PLACE).in_(bindparam("places", expanding=True))
+)
+
+
 def check_window(told: Telemetry) -> None:
     """Judges what a device told.
 
@@ -92,11 +116,17 @@ def add_telemetry(session: Session, windows: Sequence[tuple[str, Telemetry]], no
         return
     kinds = _kinds(session, windows)
     seen = _seen(session, kinds)
+    told_of = Counter(source.device for source, starts in seen.items() if starts)
     parts: dict[Place, list[Sum]] = defaultdict(list)
     for device, told in windows:
         source = Source(device, told.digest, told.variant, told.provider)
         if told.window_start in seen[source]:
             continue
+        if not seen[source]:
+            if told_of[device] >= MAX_SOURCES:
+                log.warning("device=%s window dropped because=it tells of too much", device)
+                continue
+            told_of[device] += 1
         seen[source] = [*seen[source], told.window_start][-REMEMBERED_WINDOWS:]
         # A clock that is a day off says nothing of when it was.
         at = told.window_start if now - DAY_S <= told.window_start <= now else now
@@ -166,21 +196,13 @@ def _view(key: tuple[bool, str, str, str], devices: int, parts: list[Sum]) -> La
 
 def _kinds(session: Session, windows: Sequence[tuple[str, Telemetry]]) -> dict[Source, Kind]:
     """With what the windows of each source are summed up: the newest rollout that gave it."""
-    names = {device for device, _ in windows}
-    about = select(DeviceRow.id, DeviceRow.group, DeviceRow.hardware_class, DeviceRow.reported)
+    names = {"names": list({device for device, _ in windows})}
     facts = {
         device: (group, hardware_class, simulated_providers(reported))
-        for device, group, hardware_class, reported in session.execute(
-            about.where(DeviceRow.id.in_(names))
-        )
+        for device, group, hardware_class, reported in session.execute(_FACTS, names)
     }
-    given = (
-        select(AssignmentRow.device, RolloutRow.digest, func.max(RolloutRow.number))
-        .join(RolloutRow, AssignmentRow.rollout == RolloutRow.number)
-        .where(AssignmentRow.device.in_(names))
-        .group_by(AssignmentRow.device, RolloutRow.digest)
-    )
-    rollouts = {(device, digest): number for device, digest, number in session.execute(given)}
+    given = session.execute(_GIVEN, names)
+    rollouts = {(device, digest): number for device, digest, number in given}
     found: dict[Source, Kind] = {}
     for device, told in windows:
         group, hardware_class, simulated = facts[device]
@@ -197,15 +219,11 @@ def _kinds(session: Session, windows: Sequence[tuple[str, Telemetry]]) -> dict[S
 
 
 def _seen(session: Session, sources: Iterable[Source]) -> dict[Source, list[float]]:
-    """The starts of the windows that came of each source, in order."""
+    """The starts of the windows that came of each source, in order, and of all its device told."""
     seen: dict[Source, list[float]] = {source: [] for source in sources}
-    columns = [getattr(LatencySourceRow, name) for name in Source._fields]
-    query = select(*columns, LatencySourceRow.windows).where(
-        LatencySourceRow.device.in_({source.device for source in seen})
-    )
-    for *key, windows in session.execute(query):
-        if (source := Source(*key)) in seen:
-            seen[source] = msgspec.json.decode(windows, type=list[float])
+    names = {"names": list({source.device for source in seen})}
+    for *key, windows in session.execute(_SEEN, names):
+        seen[Source(*key)] = msgspec.json.decode(windows, type=list[float])
     return seen
 
 
@@ -213,12 +231,9 @@ def _add(session: Session, parts: Mapping[Place, Sequence[Sum]]) -> None:
     if not parts:
         return
     key = [*Kind._fields, "length_s", "start"]
-    columns = [getattr(LatencyRow, name) for name in key]
-    query = select(*columns, LatencyRow.failures, LatencyRow.histogram).where(
-        tuple_(*columns).in_([(*place.kind, place.length_s, place.start) for place in parts])
-    )
+    places = [(*place.kind, place.length_s, place.start) for place in parts]
     before = {}
-    for *kind, length_s, start, failures, text in session.execute(query):
+    for *kind, length_s, start, failures, text in session.execute(_SUMS, {"places": places}):
         kept = Sum(failures, msgspec.json.decode(text, type=Histogram))
         before[Place(Kind(*kind), length_s, start)] = kept
     rows = []
@@ -254,6 +269,7 @@ def _remember(
             "windows": msgspec.json.encode(windows).decode(),
         }
         for source, windows in seen.items()
+        if source in kinds and windows
     ]
     _write(session, LatencySourceRow, rows, Source._fields, changing)
 
@@ -265,6 +281,8 @@ def _write(
     key: Sequence[str],
     changing: Sequence[str],
 ) -> None:
+    if not rows:
+        return
     added = upsert(session, table)
     changed = {name: added.excluded[name] for name in changing}
     statement = added.on_conflict_do_update(index_elements=list(key), set_=changed)

@@ -46,10 +46,10 @@ def find(session: Session, rollout: str) -> RolloutRow:
 
 
 class Step(NamedTuple):
-    """What to publish, and how many rollouts are not over."""
+    """What to publish, and how many rollouts are RUNNING."""
 
     publications: tuple[Publication, ...]
-    open_rollouts: int
+    running: int
 
 
 def step(session: Session, now: float) -> Step:
@@ -62,7 +62,8 @@ def step(session: Session, now: float) -> Step:
         decision = rules.decide(_for_rules(rollout), counts_of(session, rollout))
         if decision is not None:
             publications += _carry_out(session, rollout, decision, now)
-    return Step(tuple(publications), len(rollouts))
+    running = sum(rollout.state == "RUNNING" for rollout in rollouts)
+    return Step(tuple(publications), running)
 
 
 def _time_out(session: Session, rollout: RolloutRow, now: float) -> None:
