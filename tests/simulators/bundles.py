@@ -44,6 +44,8 @@ class ExampleBundle:
         sequence: int,
         *,
         soak_s: float = 0.0,
+        min_inferences: int = 0,
+        deadline_s: float | None = None,
         rollback: bool = False,
         expires_at: float | None = None,
     ) -> RunModel:
@@ -54,6 +56,8 @@ class ExampleBundle:
             manifest=self.manifest,
             signature=self.signature,
             soak_s=soak_s,
+            min_inferences=min_inferences,
+            deadline_s=deadline_s,
             rollback=rollback,
             issued_at=0.0,
             expires_at=expires_at,

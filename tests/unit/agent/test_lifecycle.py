@@ -216,6 +216,56 @@ def test_a_rare_failure_while_it_soaks_is_borne(world: World, releases: Releases
     assert world.settle() == "COMMITTED"
 
 
+def test_a_soak_that_nobody_used_says_so(world: World, releases: Releases) -> None:
+    world.updater.offer(releases.two.order(2, soak_s=3))
+    assert world.settle() == "COMMITTED"
+    assert "no evidence: no inference was seen" in world.journal.because
+
+
+def test_a_soak_waits_for_the_inferences_that_it_must_see(world: World, releases: Releases) -> None:
+    seen = windows(releases, failures=0, inferences=40)
+    world.collected = [seen, *[Collected()] * 99, seen, *[Collected()] * 99, seen]
+    began = world.now
+    world.updater.offer(releases.two.order(2, soak_s=3, min_inferences=100, deadline_s=900))
+    assert world.settle() == "COMMITTED"
+    assert world.now - began >= 100
+    assert "120 inferences seen" in world.journal.because
+
+
+@pytest.mark.parametrize("deadline_s", [None, 60.0])
+def test_a_soak_that_saw_too_few_inferences_by_its_deadline_fails(
+    world: World, releases: Releases, deadline_s: float | None
+) -> None:
+    world.collected = [windows(releases, failures=0, inferences=3)]
+    began = world.now
+    order = releases.two.order(2, soak_s=5, min_inferences=100, deadline_s=deadline_s)
+    world.updater.offer(order)
+    assert world.settle() == "ROLLED_BACK"
+    assert "no evidence: 3 of 100 inferences seen" in world.journal.because
+    assert world.now - began == pytest.approx(deadline_s or 5.0, abs=1.0)
+    assert serves(world) == 1
+
+
+def test_the_deadline_began_with_the_order_also_for_an_agent_that_was_restarted(
+    world: World, releases: Releases
+) -> None:
+    world.updater.offer(releases.two.order(2, soak_s=5, min_inferences=100, deadline_s=60))
+    began = world.now
+
+    def restart(state: str) -> None:
+        if state == "SOAKING":
+            world.on_move = lambda _state: None
+            world.now += 40
+            raise PowerCutError
+
+    world.on_move = restart
+    with pytest.raises(PowerCutError):
+        world.settle()
+    world.restart()
+    assert world.settle() == "ROLLED_BACK"
+    assert world.now - began == pytest.approx(60, abs=1.0)
+
+
 def test_a_process_that_cannot_serve_it_rolls_it_back(world: World, releases: Releases) -> None:
     world.collected = [
         Collected(troubles=(Trouble(model="tiny", because="version 1 keeps serving"),))

@@ -68,6 +68,7 @@ class Scratch(msgspec.Struct):
     trouble: OSError | None = None
     probes: list[ProbeResult] = msgspec.field(default_factory=list)
     soak_from: float | None = None
+    soak_until: float = 0.0
     windows: list[Telemetry] = msgspec.field(default_factory=list)
     troubles: list[str] = msgspec.field(default_factory=list)
     manifest: Manifest | None = None

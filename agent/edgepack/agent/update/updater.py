@@ -312,6 +312,7 @@ class Updater:
             after,
             f"{asked} {by}",
             offer=order,
+            taken_at=self._deps.clock.wall(),
             pending=None,
             restarts=0,
             candidates=(),

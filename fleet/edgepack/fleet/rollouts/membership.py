@@ -26,6 +26,7 @@ from edgepack.fleet.rollouts.waves import divide_devices, parse_waves
 from edgepack.wire.messages import BundleRef
 
 MAX_SAMPLE = 1_000_000
+MAX_INFERENCES = 1_000_000_000
 
 
 def show_preview(
@@ -80,6 +81,7 @@ def begin(
         waves=settings.waves,
         wave_count=0,
         soak_s=settings.soak_s,
+        min_inferences=settings.min_inferences,
         deadline_s=settings.deadline_s,
         max_failed_share=settings.max_failed_share,
         min_sample=settings.min_sample,
@@ -118,6 +120,9 @@ def check_numbers(request: RolloutSettings) -> None:
         remedy = "--min-sample 5"
     elif request.soak_s < 0:
         problem, remedy = "a soak takes 0 seconds or more", "--soak 60"
+    elif not 0 <= request.min_inferences <= MAX_INFERENCES:
+        problem = f"a soak can ask for 0 to {MAX_INFERENCES:,} inferences"
+        remedy = "--min-inferences 100"
     elif request.deadline_s <= request.soak_s:
         problem = f"no device can soak {request.soak_s:g} s within {request.deadline_s:g} s"
         remedy = f"--deadline {request.soak_s * 2 + 600:g}"

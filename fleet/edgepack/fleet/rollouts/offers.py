@@ -15,6 +15,10 @@ from edgepack.wire.messages import FileRef, RunModel
 
 log = logging.getLogger(__name__)
 
+DECIDES_WITHIN = 0.9
+"""Share of the deadline after which a device that lacks inferences gives up: it says so before it
+counts as silent."""
+
 
 def name_of(number: int) -> str:
     """A rollout's id as people and devices see it."""
@@ -49,7 +53,9 @@ def send_back(session: Session, rollout: RolloutRow, row: AssignmentRow, now: fl
     row.because = f"told to run {before.name} {before.version} again"
     sequence = devices.next_sequence(device)
     order = _order(rollout, before, sequence, now)
-    return devices.tell(device, before.name, msgspec.structs.replace(order, rollback=True), now)
+    # What is known to serve needs no proof.
+    order = msgspec.structs.replace(order, rollback=True, min_inferences=0)
+    return devices.tell(device, before.name, order, now)
 
 
 def overtake(session: Session, row: DeviceRow, now: float) -> Publication | None:
@@ -93,5 +99,7 @@ def _order(rollout: RolloutRow, release: ReleaseRow, sequence: int, now: float) 
             path=SIGNATURE_FILE, size_bytes=release.signature_bytes, sha256=release.signature_sha256
         ),
         soak_s=rollout.soak_s,
+        min_inferences=rollout.min_inferences,
+        deadline_s=rollout.deadline_s * DECIDES_WITHIN,
         issued_at=now,
     )
