@@ -4,6 +4,8 @@ import os
 import resource
 import signal
 import sys
+import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,6 +19,7 @@ from edgepack.agent.hooks.runner import (
     update_facts,
 )
 from edgepack.errors import DeviceError
+from edgepack.halt import Halt, HaltedError
 from edgepack.wire.messages import BundleRef
 from tests.simulators.children import LONGER_AND_LONGER_S, has_ended
 
@@ -114,6 +117,82 @@ def test_a_hook_that_ignores_sigterm_is_killed_all_the_same(folder: Path, add: A
     add("10-stubborn", f"#!/bin/sh\n{ignores}\nwhile :; do sleep 1; done\n")
     verdict, _ = run_what_never_ends(folder)
     assert "was killed" in verdict.because
+
+
+def halted(folder: Path, begun: Path, halt: Halt) -> None:
+    """Runs hooks that are halted once the first has begun."""
+
+    def stop() -> None:
+        while not begun.exists():
+            time.sleep(0.01)
+        halt.set()
+
+    stopper = threading.Thread(target=stop)
+    stopper.start()
+    try:
+        with pytest.raises(HaltedError):
+            run_hooks("staged", "before", [folder], {}, 60, halt=halt)
+    finally:
+        begun.touch()
+        stopper.join()
+
+
+FLASHES = """#!{python} -S
+import pathlib, signal, sys, time
+def end(*_):
+    pathlib.Path({whole!r}).touch()
+    sys.exit(1)
+signal.signal(signal.SIGTERM, end)
+pathlib.Path({begun!r}).touch()
+time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize("wrapped", ["", "#!/bin/sh\n{flash}\n"])
+def test_a_hook_that_is_halted_may_bring_itself_into_order(
+    folder: Path, add: AddHook, tmp_path: Path, wrapped: str
+) -> None:
+    begun, whole = tmp_path / "begun", tmp_path / "whole"
+    flash = FLASHES.format(python=sys.executable, begun=str(begun), whole=str(whole))
+    if wrapped:  # The shell ends at SIGTERM; what it runs gets its time all the same.
+        tool = tmp_path / "flash"
+        tool.write_text(flash)
+        tool.chmod(0o755)
+        flash = wrapped.format(flash=tool)
+    add("10-flashes", flash)
+    halted(folder, begun, Halt())
+    assert whole.exists()
+
+
+def test_a_hook_that_is_halted_and_ignores_sigterm_is_killed(
+    folder: Path, add: AddHook, tmp_path: Path
+) -> None:
+    begun, note = tmp_path / "begun", tmp_path / "pid"
+    add("10-x", f"#!/bin/sh\ntrap '' TERM\necho $$ > {note}; touch {begun}\nexec sleep 600\n")
+    halted(folder, begun, Halt())
+    assert has_ended(int(note.read_text()))
+
+
+def test_after_the_last_piece_the_hook_ends_by_itself_and_no_other_begins(
+    folder: Path, add: AddHook, tmp_path: Path
+) -> None:
+    begun, second = tmp_path / "begun", tmp_path / "second"
+    add("10-first", f"#!/bin/sh\ntouch {begun}\nuntil [ -e {begun}2 ]; do sleep 0.01; done\n")
+    add("20-second", f"#!/bin/sh\ntouch {second}\n")
+    halt = Halt()
+
+    def let_go() -> None:
+        while not begun.exists():
+            time.sleep(0.01)
+        halt.after_this_piece()
+        Path(f"{begun}2").touch()
+
+    leaver = threading.Thread(target=let_go)
+    leaver.start()
+    with pytest.raises(HaltedError):
+        run_hooks("staged", "before", [folder], {}, 60, halt=halt)
+    leaver.join()
+    assert not second.exists()
 
 
 def test_a_flood_of_output_is_read_on_but_only_10_kib_are_kept(folder: Path, add: AddHook) -> None:

@@ -13,6 +13,7 @@ from edgepack.agent.broker.link import BrokerLink
 from edgepack.agent.config import AgentConfig, BrokerConfig
 from edgepack.agent.daemon.agent import Agent
 from edgepack.agent.daemon.signals import stop_on_signals
+from edgepack.agent.hooks.process import GRACE_S
 from edgepack.agent.hooks.runner import check_hook_folder, run_hooks
 from edgepack.agent.hooks.strays import adopt_strays, end_strays
 from edgepack.agent.runtime.facts import read_device_facts
@@ -32,8 +33,9 @@ from edgepack.wire.messages import ProbeResult
 
 log = logging.getLogger(__name__)
 
-BENCH_STOP_S = 1.5
-"""How long a stopping agent waits for a probe or a hook that it killed."""
+BENCH_STOP_S = GRACE_S + 0.5
+"""How long a stopping agent waits for a probe or a hook that it told to end; with what it gives the
+broker, it stays below `STOP_S`."""
 
 
 def run_daemon(config: AgentConfig, broker: BrokerConfig) -> None:
@@ -57,7 +59,7 @@ def run_daemon(config: AgentConfig, broker: BrokerConfig) -> None:
         ),
         boot=boot,
     )
-    stop_on_signals(stop, inbox)
+    stop_on_signals(stop, inbox, end_strays)
     connection.start()
     try:
         agent.run(stop)
