@@ -12,8 +12,8 @@ from edgepack.bundle.keys import PrivateKey
 from edgepack.wire.messages import Desired, RemoveModel
 from tests.simulators.broker import Broker
 from tests.simulators.bundles import make_bundle
-from tests.simulators.controller import Controller
 from tests.simulators.children import has_ended
+from tests.simulators.controller import Controller
 from tests.simulators.device import DEVICE, Device
 
 HANGS = """#!{python}

@@ -5,6 +5,8 @@ import os
 import signal
 import subprocess
 import sys
+import time
+from collections.abc import Iterator
 from pathlib import Path
 
 from edgepack.agent.state.pointer import ActivePointer, read_pointer
@@ -107,3 +109,23 @@ class Device:
 
     def said(self) -> str:
         return self.log.read_text() if self.log.exists() else ""
+
+
+def wait_for_line(device: Device, text: str, timeout_s: float = 20) -> str:
+    until = time.monotonic() + timeout_s
+    while time.monotonic() < until:
+        for line in device.said().splitlines():
+            if text in line:
+                return line
+        time.sleep(0.05)
+    raise AssertionError(f"{text!r} was not said:\n{device.said()}")
+
+
+@contextlib.contextmanager
+def running(device: Device) -> Iterator[None]:
+    device.start()
+    try:
+        yield
+    finally:
+        if device.is_running:
+            device.kill()

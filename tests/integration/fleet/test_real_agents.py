@@ -63,7 +63,10 @@ def running(fleet: Any) -> dict[str, str]:
 
 
 def test_real_agents_take_what_is_right_refuse_what_is_wrong_and_go_back_when_told(
-    serve: Serve, start_agent: Callable[[Any, str], None], release: Callable[..., Path]
+    tmp_path: Path,
+    serve: Serve,
+    start_agent: Callable[[Any, str], None],
+    release: Callable[..., Path],
 ) -> None:
     fleet = serve()
     cameras = Selector(kind="group", group="cameras")
@@ -97,3 +100,8 @@ def test_real_agents_take_what_is_right_refuse_what_is_wrong_and_go_back_when_to
     fleet.wait_until(
         lambda: running(fleet).get("cam-3") == "1.1.0", "the late one gets the last good release"
     )
+    # Nothing was wanted of them at first, and they could tell: the controller had answered.
+    for device in ("cam-1", "cam-2"):
+        said = (tmp_path / device / "agent.log").read_text()
+        assert "no controller answers" not in said
+        assert "nobody listens" not in said

@@ -46,6 +46,19 @@ def test_a_restarted_controller_goes_on_from_the_database(world: World) -> None:
     again.store.close()
 
 
+def test_a_device_that_has_just_come_is_answered_once_though_nothing_is_wanted_of_it(
+    world: World,
+) -> None:
+    world.enroll("a")
+    for count in (1, 2, 3):
+        world.hear("a", says("IDLE", count=count))
+    assert [(d.sequence, d.models) for d in world.told("a")] == [(0, {})]
+    world.hear("a", says("IDLE", boot="b2"))
+    assert len(world.told("a")) == 2, "another process does not know"
+    world.hear("stranger", says("IDLE"))
+    assert world.told("stranger") == []
+
+
 def test_sequences_only_grow_also_beyond_what_a_restored_database_knows(world: World) -> None:
     world.enroll("a")
     world.hear("a", says("COMMITTED", 41, active=OLD))

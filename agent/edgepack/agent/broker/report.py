@@ -56,11 +56,14 @@ def report_model(updater: Updater) -> ReportedModel:
     )
 
 
-def make_report(models: Models, *, sequence: int, boot: str, count: int, at: float) -> Reported:
+def make_report(
+    models: Models, trouble: str, *, sequence: int, boot: str, count: int, at: float
+) -> Reported:
     """Mirrors the journals.
 
     Args:
         models: The models.
+        trouble: What is wrong with the connection, or "".
         sequence: Sequence of the `Desired` that was heard last.
         boot: Random id of this process.
         count: Number of this report.
@@ -74,7 +77,7 @@ def make_report(models: Models, *, sequence: int, boot: str, count: int, at: flo
         facts=models.facts,
         sequence=sequence,
         models={updater.name: report_model(updater) for updater in models},
-        warnings=models.troubles[:MAX_WARNINGS],
+        warnings=(*filter(None, (trouble,)), *models.troubles)[:MAX_WARNINGS],
     )
     if len(encode(report)) <= _BUDGET_BYTES:
         return report

@@ -10,7 +10,7 @@ from pathlib import Path
 from edgepack.agent.broker.connection import Connection
 from edgepack.agent.broker.inbox import Inbox
 from edgepack.agent.broker.link import BrokerLink
-from edgepack.agent.config import AgentConfig, BrokerConfig
+from edgepack.agent.config import AgentConfig, BrokerConfig, ProviderConfig
 from edgepack.agent.daemon.agent import Agent
 from edgepack.agent.daemon.signals import stop_on_signals
 from edgepack.agent.hooks.process import GRACE_S
@@ -29,7 +29,7 @@ from edgepack.bundle.manifest import Variant
 from edgepack.bundle.trust import TrustPolicy
 from edgepack.errors import DeviceError
 from edgepack.halt import Halt
-from edgepack.wire.messages import ProbeResult
+from edgepack.wire.messages import DeviceFacts, ProbeResult
 
 log = logging.getLogger(__name__)
 
@@ -44,6 +44,7 @@ def run_daemon(config: AgentConfig, broker: BrokerConfig) -> None:
     Raises:
         EdgepackError: The settings name what is not usable, or a fault ended the agent.
     """
+    check_providers(read_device_facts(config.providers), config.providers)
     boot, inbox, stop = secrets.token_hex(8), Inbox(), threading.Event()
     telemetry = TelemetryBuffer(Path(config.state_dir))
     adopt_strays()
@@ -71,6 +72,28 @@ def run_daemon(config: AgentConfig, broker: BrokerConfig) -> None:
         if not bench.stop(BENCH_STOP_S):
             log.warning("what was done beside the loop did not end within %g s", BENCH_STOP_S)
         connection.stop()
+
+
+def check_providers(facts: DeviceFacts, config: ProviderConfig) -> None:
+    """Refuses a device on which no model could run.
+
+    Raises:
+        DeviceError: No execution provider is there, or none that the settings allow.
+    """
+    usable = [one.name for one in facts.providers if one.available]
+    if not usable:
+        raise DeviceError(
+            "no execution provider is installed, so no model could run here",
+            found_in=facts.providers[0].because,
+            remedy="install one of the extras cpu, qnn and openvino; edgepack-agent providers "
+            "tells what is missing",
+        )
+    if config.allow and not set(usable) & set(config.allow):
+        raise DeviceError(
+            "the settings allow no execution provider that is installed here",
+            found_in=f"providers.allow; installed: {', '.join(usable)}",
+            remedy="leave providers.allow out, or install what it names",
+        )
 
 
 def assemble_models(

@@ -77,8 +77,14 @@ def answer(row: DeviceRow, now: float) -> Publication | None:
 
     It says nothing new: see `edgepack.fleet.rollouts.offers.overtake` for a device that has heard
     more than this database ever said.
+
+    One that has just come and of which nothing is wanted hears just that: else it could not tell
+    from a silence that nobody listens.
     """
     desired = wanted(row)
+    if desired is None and row.reported_sequence == 0 and row.desired_sent_at == 0.0:
+        row.desired_sent_at = now
+        return Publication(device=row.id, payload=encode(Desired(sequence=0, models={})))
     if desired is None or row.reported_sequence == row.desired_sequence:
         return None
     if now - row.desired_sent_at < ANSWER_AGAIN_AFTER_S:
