@@ -194,6 +194,7 @@ class ProbeResult(msgspec.Struct, frozen=True, kw_only=True):
         taken, total: Nodes the provider took, and all nodes; 0 and 0 when not known.
         worst_nrmse: Greatest root-mean-square error of any output over the root-mean-square of
             the expected values; None when it did not run.
+        peak_bytes: The most memory that the probe was seen to take; 0 when not known.
 
     Example:
         ```python
@@ -216,6 +217,7 @@ class ProbeResult(msgspec.Struct, frozen=True, kw_only=True):
     taken: int = 0
     total: int = 0
     worst_nrmse: float | None = None
+    peak_bytes: Count = 0
 
 
 class Choice(msgspec.Struct, frozen=True, kw_only=True):

@@ -7,6 +7,8 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
+
 from edgepack.agent.broker.connection import Connection
 from edgepack.agent.broker.inbox import Inbox
 from edgepack.agent.broker.link import BrokerLink
@@ -33,6 +35,8 @@ from edgepack.wire.messages import DeviceFacts, ProbeResult
 
 log = logging.getLogger(__name__)
 
+PROBE_SHARE = 0.75
+"""Share of the memory of a device that a probe may take, unless its settings say."""
 BENCH_STOP_S = GRACE_S + 0.5
 """How long a stopping agent waits for a probe or a hook that it told to end; with what it gives the
 broker, it stays below `STOP_S`."""
@@ -138,9 +142,11 @@ def _probe(
     """Probes a variant of the bundle in a slot, unless it was right here and nothing changed."""
     threads = config.providers.threads
     facts = read_device_facts(config.providers)
+    most_bytes = config.probe.memory_bytes or int(PROBE_SHARE * facts.memory_bytes)
+    limits = msgspec.structs.replace(config.probe, memory_bytes=most_bytes)
     return verdicts.reach(
         circumstances_of(folder.name, variant, facts, threads=threads),
-        lambda: probe_variant(folder, variant, config=config.probe, threads=threads, halt=halt),
+        lambda: probe_variant(folder, variant, config=limits, threads=threads, halt=halt),
     )
 
 
