@@ -64,8 +64,10 @@ class ExampleBundle:
         )
 
     def desired(self, sequence: int, *, soak_s: float = 0.0) -> Desired:
-        order = self.order(sequence, soak_s=soak_s)
-        return Desired(sequence=sequence, models={self.ref.name: order})
+        return self.desired_of(self.order(sequence, soak_s=soak_s))
+
+    def desired_of(self, order: RunModel) -> Desired:
+        return Desired(sequence=order.sequence, models={self.ref.name: order})
 
 
 def make_bundle(

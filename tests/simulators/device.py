@@ -11,6 +11,7 @@ from pathlib import Path
 
 from edgepack.agent.state.pointer import ActivePointer, read_pointer
 from edgepack.agent.update.journal import Journal, read_journal
+from tests.simulators.users import User
 
 DEVICE = "cam-1"
 
@@ -24,6 +25,8 @@ class Device:
         key: PEM file of the public key that it trusts.
         broker_lines: Further lines of the section [broker].
         hooks: The device's hook folder.
+        user: Runs it; None is who runs the test.
+        groups: Further groups of that user.
     """
 
     def __init__(
@@ -34,6 +37,8 @@ class Device:
         *,
         broker_lines: tuple[str, ...] = (),
         hooks: Path | None = None,
+        user: User | None = None,
+        groups: tuple[int, ...] = (),
     ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.state_dir = folder / "state"
@@ -57,6 +62,7 @@ class Device:
             *((f'[hooks]\nfolder = "{hooks}"',) if hooks else ()),
         ]
         self.config.write_text("\n".join(lines) + "\n")
+        self._user, self._groups = user, groups
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -66,9 +72,15 @@ class Device:
     def start(self) -> None:
         marked = {"OMP_NUM_THREADS": "1", "EDGEPACK_TEST_MARK": str(self.state_dir)}
         environment = os.environ | marked
+        command = ["-m", "edgepack.agent.cli", "run", "--config", str(self.config)]
         with self.log.open("ab") as log:
+            if self._user is not None:
+                self._process = self._user.popen(
+                    [self._user.python, *command], groups=self._groups, stdout=log, stderr=log
+                )
+                return
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "edgepack.agent.cli", "run", "--config", self.config],
+                [sys.executable, *command],
                 stdout=log,
                 stderr=log,
                 env=environment,

@@ -1,6 +1,7 @@
 """The device's report: its journals and pointers, as the controller sees them, and when."""
 
 import zlib
+from collections.abc import Sequence
 
 import msgspec
 
@@ -57,13 +58,13 @@ def report_model(updater: Updater) -> ReportedModel:
 
 
 def make_report(
-    models: Models, trouble: str, *, sequence: int, boot: str, count: int, at: float
+    models: Models, troubles: Sequence[str], *, sequence: int, boot: str, count: int, at: float
 ) -> Reported:
     """Mirrors the journals.
 
     Args:
         models: The models.
-        trouble: What is wrong with the connection, or "".
+        troubles: What else is wrong; "" is passed over.
         sequence: Sequence of the `Desired` that was heard last.
         boot: Random id of this process.
         count: Number of this report.
@@ -77,7 +78,7 @@ def make_report(
         facts=models.facts,
         sequence=sequence,
         models={updater.name: report_model(updater) for updater in models},
-        warnings=(*filter(None, (trouble,)), *models.troubles)[:MAX_WARNINGS],
+        warnings=(*filter(None, troubles), *models.troubles)[:MAX_WARNINGS],
     )
     if len(encode(report)) <= _BUDGET_BYTES:
         return report

@@ -1,6 +1,7 @@
 """The commands of `edgepack-agent`; what they run is put together in `assembly`."""
 
 import logging
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -180,6 +181,7 @@ def providers(as_json: bool) -> None:
 
 def main() -> None:
     """Runs the command; errors go to stderr, with exit code 1 (2 for wrong usage)."""
+    os.umask(0o022)  # The state folder's own mode says who may look into it.
     try:
         cli(prog_name="edgepack-agent")
     except EdgepackError as error:

@@ -218,7 +218,7 @@ class Agent:
         self._count += 1
         report = make_report(
             self._models,
-            self._publisher.trouble,
+            (self._publisher.trouble, self._telemetry.trouble),
             sequence=self._heard_sequence,
             boot=self._boot,
             count=self._count,

@@ -278,7 +278,11 @@ class Model:
             self._spool_fails = False
         except OSError as error:
             if not self._spool_fails:
-                logger.warning("latencies cannot be handed to the agent: %s", error)
+                logger.warning(
+                    "latencies cannot be handed to the agent, so no soak sees them: %s; may this "
+                    "process's user write there?",
+                    error,
+                )
             self._spool_fails = True
 
 
