@@ -314,24 +314,81 @@ def test_a_misspelt_stage_folder_refuses_since_its_guard_would_never_run(folder:
     assert "'actived.after.d' names no stage" in verdict.because
 
 
-@pytest.mark.parametrize("open_to_all", ["hook", "stage", "folder"])
-def test_root_refuses_hooks_that_every_user_can_write(
-    folder: Path, add: AddHook, open_to_all: str, monkeypatch: pytest.MonkeyPatch
+Places = dict[str, Path]
+
+
+@pytest.fixture
+def places(tmp_path: Path) -> Places:
+    """Hooks that are reached through links, and everything on the way to one of them."""
+    above, store = tmp_path / "above", tmp_path / "store"
+    stage = above / "hooks" / "staged.before.d"
+    stage.mkdir(parents=True)
+    (store / "inner").mkdir(parents=True)
+    target = store / "inner" / "10-hook"
+    target.write_text("#!/bin/sh\n")
+    target.chmod(0o755)
+    link = stage / "10-hook"
+    link.symlink_to(target)
+    return {
+        "above": above,
+        "folder": above / "hooks",
+        "stage": stage,
+        "link": link,
+        "store": store,
+        "inner": store / "inner",
+        "target": target,
+    }
+
+
+def test_hooks_that_only_the_agents_user_can_change_run(places: Places) -> None:
+    assert run(places["folder"]).because == "1 hook said go"
+    check_hook_folder(places["folder"])
+
+
+@pytest.mark.parametrize("who", ["every user", "group 64321"])
+@pytest.mark.parametrize("place", ["above", "folder", "stage", "store", "inner", "target"])
+def test_a_hook_that_others_can_replace_is_refused_with_the_path_that_lets_them(
+    places: Places, place: str, who: str
 ) -> None:
-    hook = add("10-open", "#!/bin/sh\n")
-    monkeypatch.setattr(os, "geteuid", lambda: 0)
-    {"hook": hook, "stage": hook.parent, "folder": folder}[open_to_all].chmod(0o777)
-    verdict = run(folder)
+    path = places[place]
+    if who == "every user":
+        path.chmod(path.stat().st_mode | 0o002)
+    elif os.geteuid() == 0:
+        os.chown(path, -1, 64321)
+        path.chmod(path.stat().st_mode | 0o020)
+    else:
+        pytest.skip("only root gives files to a group that it is not in")
+    verdict = run(places["folder"])
     assert verdict.verdict == "refuse"
-    assert "can be written by every user, and the agent runs as root" in verdict.because
+    assert f"cannot be trusted: {path} can be written by {who}" in verdict.because
+    with pytest.raises(DeviceError, match="cannot be trusted"):
+        check_hook_folder(places["folder"])
 
 
-def test_a_user_who_is_not_root_decides_about_own_files(
-    folder: Path, add: AddHook, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away; CI is root")
+@pytest.mark.parametrize("place", ["above", "folder", "stage", "link", "store", "inner", "target"])
+def test_a_hook_on_whose_way_something_belongs_to_another_user_is_refused(
+    places: Places, place: str
 ) -> None:
-    add("10-open", "#!/bin/sh\n").chmod(0o777)
-    monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    assert run(folder).verdict == "go"
+    os.chown(places[place], 64321, -1, follow_symlinks=False)
+    verdict = run(places["folder"])
+    assert verdict.verdict == "refuse"
+    assert f"cannot be trusted: {places[place]} belongs to user 64321" in verdict.because
+
+
+def test_a_folder_like_tmp_on_the_way_is_no_danger_but_as_the_folder_of_hooks_it_is(
+    places: Places,
+) -> None:
+    places["above"].chmod(0o1777)
+    assert run(places["folder"]).verdict == "go"
+    places["folder"].chmod(0o1777)
+    assert run(places["folder"]).verdict == "refuse"
+
+
+def test_links_in_a_circle_refuse(places: Places) -> None:
+    places["target"].unlink()
+    places["target"].symlink_to(places["link"])
+    assert run(places["folder"]).verdict == "refuse"
 
 
 def test_a_stage_that_does_not_exist_is_the_callers_mistake(folder: Path) -> None:
