@@ -23,7 +23,7 @@ def start_agent(tmp_path: Path) -> Iterator[Callable[[Any, str], None]]:
 
     def start(fleet: Any, device: str) -> None:
         folder = tmp_path / device
-        fleet.client.enroll(device, group="cameras", folder=folder)
+        fleet.client.enroll(device, group="cameras", folder=folder, state_dir=folder / "state")
         command = [sys.executable, "-m", "edgepack.agent.cli", "run"]
         with (folder / "agent.log").open("w") as log:
             agents.append(

@@ -17,6 +17,7 @@ from types import TracebackType
 
 from edgepack.agent.runtime.opening import open_session
 from edgepack.agent.runtime.sessions import Session, SessionTensor, Tensor
+from edgepack.agent.state.models import DEFAULT_STATE_DIR
 from edgepack.agent.state.pointer import (
     ActivePointer,
     active_models,
@@ -34,7 +35,6 @@ from edgepack.wire.messages import BundleRef, Choice
 logger = logging.getLogger(__name__)
 
 STATE_DIR_VARIABLE = "EDGEPACK_STATE_DIR"
-DEFAULT_STATE_DIR = Path("/var/lib/edgepack")
 
 POLL_S = 0.2
 """Seconds between looks at the pointer; a look is one `stat`."""

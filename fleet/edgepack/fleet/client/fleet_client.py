@@ -8,6 +8,7 @@ from urllib.parse import quote
 
 import msgspec
 
+from edgepack.agent.state.models import DEFAULT_STATE_DIR
 from edgepack.bundle.archive import pack, read_head
 from edgepack.bundle.chunks import read_bounded
 from edgepack.bundle.envelope import MAX_SIGNATURE_BYTES
@@ -295,6 +296,7 @@ class FleetClient:
         *,
         group: str,
         folder: str | Path,
+        state_dir: str | Path = DEFAULT_STATE_DIR,
         labels: Mapping[str, str] | None = None,
         replace: bool = False,
     ) -> EnrolledDevice:
@@ -308,6 +310,7 @@ class FleetClient:
             device: Its id: letters, digits, `-` and `_`.
             group: Its group.
             folder: Made when it is missing; to be copied to the device.
+            state_dir: Where the device keeps its state; a relative path is resolved here.
             labels: Its first labels, by key.
             replace: Whether an id that is enrolled already shall get new credentials, which ends
                 those that it has.
@@ -339,7 +342,7 @@ class FleetClient:
                 signing_request=request,
             ),
         )
-        config = write_device_folder(folder, enrollment, key)
+        config = write_device_folder(folder, enrollment, key, Path(state_dir))
         return EnrolledDevice(device=device, group=group, config=config)
 
     def releases(self) -> tuple[ReleaseView, ...]:
