@@ -85,7 +85,7 @@ def make_world(folder: Path, made: dict[str, ExampleBundle], state: str) -> Worl
         return world
     if state == "rolling_back":
         world.hook_answers["activating.after"] = [hook_says("refuse", "too hot")]
-    world.updater.offer(made["ocr-8"].order(4, soak_s=1.0))
+    world.updater.orders.offer(made["ocr-8"].order(4, soak_s=1.0))
     if state == "downloading":
         while world.journal.state != "DOWNLOADING":
             world.models.advance()

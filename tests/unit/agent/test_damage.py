@@ -243,7 +243,7 @@ def test_rot_of_a_release_that_nobody_sends_again_leaves_something_serving(
     for bundle in shelf.second.values():  # Else its chunks came from the other slots.
         rot(device, bundle)
     device.link.spoil = lambda _index, _content: None
-    device.models["ocr"].look_again()
+    device.models["ocr"].orders.look_again()
     for _ in range(50):
         device.models.advance()
         device.now += 1

@@ -14,7 +14,7 @@ from edgepack.agent.config import AgentConfig
 from edgepack.agent.telemetry.buffer import TelemetryBuffer
 from edgepack.agent.update.dependencies import Clock
 from edgepack.agent.update.models import Models
-from edgepack.agent.update.updater import MAX_TEXT
+from edgepack.agent.update.transitions import MAX_TEXT
 from edgepack.bundle.metadata import MAX_CHUNK_BYTES
 from edgepack.errors import DeviceError, TransferError
 from edgepack.wire import topics

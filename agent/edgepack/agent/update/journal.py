@@ -14,7 +14,7 @@ import msgspec
 from edgepack.agent.state.models import make_model_folder, model_folder
 from edgepack.agent.state.pointer import ActivePointer
 from edgepack.agent.state.state_file import StateFile, Write, read_regular
-from edgepack.agent.update.lifecycle import TABLE, State
+from edgepack.agent.update.lifecycle import RESTING, TABLE, State
 from edgepack.durable import write_file
 from edgepack.versions import Format, NewerVersionError, Version
 from edgepack.wire.first_version import migrate_order
@@ -71,6 +71,11 @@ class Journal(msgspec.Struct, frozen=True, kw_only=True):
     committed_by: RunModel | None = None
     previous: ActivePointer | None = None
     outbox: tuple[Event, ...] = ()
+
+    @property
+    def is_at_rest(self) -> bool:
+        """Whether nothing is under way, and nothing waits."""
+        return self.state in RESTING and self.is_settled and self.pending is None
 
 
 class _AnyState(Journal, frozen=True, kw_only=True):
