@@ -25,6 +25,7 @@ class Device:
         key: PEM file of the public key that it trusts.
         broker_lines: Further lines of the section [broker].
         hooks: The device's hook folder.
+        memory_bytes: What the models may take together; 0 sets no limit.
         user: Runs it; None is who runs the test.
         groups: Further groups of that user.
     """
@@ -37,6 +38,7 @@ class Device:
         *,
         broker_lines: tuple[str, ...] = (),
         hooks: Path | None = None,
+        memory_bytes: int = 0,
         user: User | None = None,
         groups: tuple[int, ...] = (),
     ) -> None:
@@ -57,6 +59,7 @@ class Device:
             "runs = 1",
             "[limits]",
             "disk_reserve_bytes = 1000000",
+            f"memory_bytes = {memory_bytes}",
             "telemetry_interval_s = 0.5",
             "max_restarts = 1000",
             *((f'[hooks]\nfolder = "{hooks}"',) if hooks else ()),
