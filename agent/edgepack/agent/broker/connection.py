@@ -21,10 +21,10 @@ from paho.mqtt.properties import Properties
 from paho.mqtt.reasoncodes import ReasonCode
 
 from edgepack.agent.broker.address import parse_broker_url
+from edgepack.agent.broker.complaints import SILENT, Complaints
 from edgepack.agent.broker.credentials import read_password, tls_context
 from edgepack.agent.broker.inbox import Acknowledged, Arrived, Connected, Inbox
 from edgepack.agent.broker.rivals import Rivals
-from edgepack.agent.broker.silence import ANSWER_S
 from edgepack.agent.broker.spoken import why_no_answer
 from edgepack.agent.config import AgentConfig, BrokerConfig
 from edgepack.wire import topics
@@ -37,7 +37,6 @@ FIRST_DELAY_S = 1
 LAST_DELAY_S = (20, 40)
 """The longest wait between attempts differs from device to device, so that a fleet does not
 come back all at once."""
-WARN_EVERY_S = 60.0
 LEAVE_S = 1.0
 """How long a stopping agent waits for its farewell to be taken, and then for paho's thread, which
 may be in the middle of a handshake with a broker that says nothing."""
@@ -45,7 +44,6 @@ may be in the middle of a handshake with a broker that says nothing."""
 MAX_PACKET_BYTES = 256 * 1024
 
 _CREDENTIALS = "the broker refuses this device's user name, password or certificate"
-_SILENT = "it takes connections and does not answer"
 _WHY_REFUSED = {
     "Bad user name or password": _CREDENTIALS,
     "Not authorized": _CREDENTIALS,  # What mosquitto says of a wrong password.
@@ -87,7 +85,6 @@ class Connection:
         self._boot = boot
         self._files: frozenset[str] = frozenset()
         self._lock = threading.Lock()
-        self._warned: tuple[str, float] = ("", 0.0)
         self._in_since: float | None = None
         self._is_judged = False
         self._rivals = Rivals(config.device, rng)
@@ -96,6 +93,7 @@ class Connection:
         self._host, self._port, self._is_tls = parse_broker_url(broker.url)
         self._keepalive_s = broker.keepalive_s
         self._title = f"{self._host}:{self._port}"
+        self._complaints = Complaints(self._title)
         client = mqtt.Client(
             CallbackAPIVersion.VERSION2, client_id=config.device, protocol=mqtt.MQTTv5
         )
@@ -114,8 +112,6 @@ class Connection:
         client.on_message = self._guard(self._on_message)
         client.on_publish = self._guard(self._on_publish)
         client.on_subscribe = self._guard(self._on_subscribe)
-        self._quiet = threading.Timer(ANSWER_S, self._say_that_nothing_comes)
-        self._quiet.daemon = True
 
     @property
     def is_connected(self) -> bool:
@@ -144,11 +140,11 @@ class Connection:
             properties=_bounded(),
         )
         self._client.loop_start()
-        self._quiet.start()
+        self._complaints.await_answer()
 
     def stop(self) -> None:
         """Says farewell and disconnects; the last will is for those who cannot."""
-        self._quiet.cancel()
+        self._complaints.forget()
         if self.is_connected:
             farewell = Reported(online=False, at=time.time(), boot=self._boot)
             sent = self._client.publish(self._up("reported"), encode(farewell), 1, retain=True)
@@ -210,12 +206,11 @@ class Connection:
     ) -> None:
         self._is_judged = True
         if reason.is_failure:
-            self._warn(_WHY_REFUSED.get(str(reason), f"the broker refuses: {reason}"))
+            self._complaints.say(_WHY_REFUSED.get(str(reason), f"the broker refuses: {reason}"))
             return
         log.info("connected to %s as %s", self._title, self._device)
-        self._warned = ("", 0.0)
+        self._complaints.forget()
         self._in_since = time.monotonic()
-        self._quiet.cancel()
         with self._lock:
             files = self._files
         wanted = [(name, 1) for name in topics.device_subscriptions(self._tenant, self._device)]
@@ -228,7 +223,7 @@ class Connection:
         is_handshake = isinstance(error, ssl.SSLError | ConnectionResetError)
         is_refused_here = isinstance(error, ssl.SSLCertVerificationError)
         explain = self._explain if is_handshake and not is_refused_here else None
-        self._warn(f"cannot reach the broker: {error or 'unknown reason'}", explain)
+        self._complaints.say(f"cannot reach the broker: {error or 'unknown reason'}", explain)
 
     def _on_disconnect(
         self,
@@ -246,24 +241,20 @@ class Connection:
         elif not self._is_judged:
             ended = "it ends the connection without an answer"
             is_silent = str(reason) == "Keep alive timeout"
-            self._warn(_SILENT if is_silent else ended, self._explain)
+            self._complaints.say(SILENT if is_silent else ended, self._explain)
 
     def _note_loss(self, reason: str, lasted_s: float) -> None:
         """Tries again: soon, or late where another client uses this identity."""
         delay_s = self._rivals.note_loss(reason, lasted_s)
         if delay_s is None:
             self._client.reconnect_delay_set(FIRST_DELAY_S, self._last_delay_s)
-            self._warn(f"the connection was lost: {reason}")
+            self._complaints.say(f"the connection was lost: {reason}")
         else:
             self._client.reconnect_delay_set(delay_s, delay_s)
             log.warning("broker %s: %s; trying on in %d s", self._title, self.trouble, delay_s)
 
     def _explain(self) -> str:
         return why_no_answer(self._host, self._port, is_tls=self._is_tls)
-
-    def _say_that_nothing_comes(self) -> None:
-        """After some time from the start, when neither the broker nor this had a word to say."""
-        self._warn(_SILENT)
 
     def _on_message(self, _client: mqtt.Client, _data: Any, message: mqtt.MQTTMessage) -> None:
         try:
@@ -293,17 +284,9 @@ class Connection:
     ) -> None:
         refused = [str(reason) for reason in reasons if reason.is_failure]
         if refused:
-            self._warn(f"it does not let this device read what is meant for it: {refused[0]}")
-
-    def _warn(self, because: str, explain: Callable[[], str] | None = None) -> None:
-        """Says why once, and again once in a while, not at every attempt."""
-        self._quiet.cancel()
-        before, at = self._warned
-        now = time.monotonic()
-        if because != before or now - at >= WARN_EVERY_S:
-            self._warned = (because, now)
-            cause = explain() if explain else ""
-            log.warning("broker %s: %s; trying on", self._title, cause or because)
+            self._complaints.say(
+                f"it does not let this device read what is meant for it: {refused[0]}"
+            )
 
 
 def _bounded() -> Properties:

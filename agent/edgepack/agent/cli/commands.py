@@ -2,6 +2,7 @@
 
 import logging
 import os
+import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -191,8 +192,12 @@ def main() -> None:
 
 @contextmanager
 def _stopped_agent(config_path: Path) -> Iterator[AgentConfig]:
-    """The settings of an agent that does not run, and does not while this lasts."""
+    """The settings of an agent that does not run, and does not while this lasts.
+
+    SIGTERM unwinds what is done, so that no probe and no hook stays behind.
+    """
     _log_to_stderr(verbose=False)
+    signal.signal(signal.SIGTERM, lambda number, _frame: sys.exit(128 + number))
     config = read_config(config_path)
     with lock_state_dir(Path(config.state_dir)):
         try:
