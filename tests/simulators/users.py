@@ -24,12 +24,13 @@ class User:
     def popen(
         self, command: list[str], *, groups: tuple[int, ...] = (), **words: object
     ) -> "Popen":
-        """Starts a command as this user."""
+        """Starts a command as this user, with a umask that lets nobody else look."""
         started: Popen = subprocess.Popen(
             command,
             user=self.uid,
             group=self.gid,
             extra_groups=groups,
+            umask=0o077,
             cwd="/",
             env=os.environ | self.environment,
             **words,  # type: ignore[call-overload]

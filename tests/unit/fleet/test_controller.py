@@ -59,6 +59,23 @@ def test_a_device_that_has_just_come_is_answered_once_though_nothing_is_wanted_o
     assert world.told("stranger") == []
 
 
+def test_an_order_asks_for_inferences_and_leaves_time_for_them_but_the_way_back_does_not(
+    world: World,
+) -> None:
+    world.enroll("a")
+    world.hear("a", says("IDLE", active=OLD))
+    name = world.start(min_inferences=100, deadline_s=600.0)
+    world.look()
+    (order,) = world.orders("a")
+    assert (order.min_inferences, order.deadline_s) == (100, 540.0)
+    assert world.view(name).min_inferences == 100
+    with world.store.transaction() as session:
+        publications = execution.abort(session, execution.find(session, name), because="x", now=2.0)
+    world.controller.publish(publications)
+    back = world.orders("a")[-1]
+    assert (back.bundle, back.min_inferences) == (OLD, 0)
+
+
 def test_sequences_only_grow_also_beyond_what_a_restored_database_knows(world: World) -> None:
     world.enroll("a")
     world.hear("a", says("COMMITTED", 41, active=OLD))
