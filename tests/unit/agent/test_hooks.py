@@ -140,6 +140,7 @@ def halted(folder: Path, begun: Path, halt: Halt) -> None:
 FLASHES = """#!{python} -S
 import pathlib, signal, sys, time
 def end(*_):
+    time.sleep(0.3)  # What is begun is brought to its end.
     pathlib.Path({whole!r}).touch()
     sys.exit(1)
 signal.signal(signal.SIGTERM, end)
