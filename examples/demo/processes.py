@@ -79,14 +79,15 @@ class Fleet:
     def add_device(self, device: str, providers: str) -> None:
         """Enrols a device and starts its agent and its application."""
         folder = self._folder / device
-        edgepack("fleet", "enroll", device, "--group", GROUP, "-o", str(folder), data=self.data)
+        state = folder / "state"
+        words = ("--group", GROUP, "-o", str(folder), "--state-dir", str(state))
+        edgepack("fleet", "enroll", device, *words, data=self.data)
         settings = folder / "agent.toml"
         extra = f"\n[limits]\ntelemetry_interval_s = 2.0\n\n[providers]\nthreads = 1\n{providers}\n"
         settings.write_text(settings.read_text() + extra)
         self._start(
             f"{device}.agent", [_program("edgepack-agent"), "run", "--config", str(settings)]
         )
-        state = folder / "state"
         self._applications[device] = self._start(
             f"{device}.application",
             [

@@ -85,7 +85,7 @@ def make_world(folder: Path, made: dict[str, ExampleBundle], state: str) -> Worl
         return world
     if state == "rolling_back":
         world.hook_answers["activating.after"] = [hook_says("refuse", "too hot")]
-    world.updater.offer(made["ocr-8"].order(4, soak_s=1.0))
+    world.updater.orders.offer(made["ocr-8"].order(4, soak_s=1.0))
     if state == "downloading":
         while world.journal.state != "DOWNLOADING":
             world.models.advance()
@@ -156,7 +156,7 @@ def write_messages(world: World, bundle: ExampleBundle) -> None:
     order = bundle.order(3, soak_s=2.0, expires_at=4e9)
     said: dict[str, Message] = {
         "desired": Desired(sequence=3, models={bundle.ref.name: order}),
-        "reported": make_report(world.models, sequence=3, boot="b", count=3, at=1e6),
+        "reported": make_report(world.models, (), sequence=3, boot="b", count=3, at=1e6),
         "reported-will": Reported(online=False, at=1e6, boot="b"),
         "event": world.journal.outbox[-1],
         "telemetry": Telemetry(

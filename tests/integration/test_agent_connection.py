@@ -1,51 +1,25 @@
 """The agent and brokers that are away, refuse it, or want certificates."""
 
-import datetime
-import ipaddress
 import subprocess
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
 
 from edgepack.bundle.keys import PrivateKey
 from tests.simulators import broker as mosquitto
 from tests.simulators.broker import Broker, free_port
+from tests.simulators.certificates import issue, make_authority
 from tests.simulators.controller import Controller
-from tests.simulators.device import DEVICE, Device
+from tests.simulators.device import DEVICE, Device, running, wait_for_line
 
 Keys = tuple[PrivateKey, Path]
-
-
-def wait_for_line(device: Device, text: str, timeout_s: float = 20) -> str:
-    until = time.monotonic() + timeout_s
-    while time.monotonic() < until:
-        for line in device.said().splitlines():
-            if text in line:
-                return line
-        time.sleep(0.05)
-    raise AssertionError(f"{text!r} was not said:\n{device.said()}")
 
 
 @pytest.fixture
 def needs_mosquitto() -> None:
     if not mosquitto.is_installed():
         pytest.skip("mosquitto is not installed")
-
-
-@contextmanager
-def running(device: Device) -> Iterator[None]:
-    device.start()
-    try:
-        yield
-    finally:
-        if device.is_running:
-            device.kill()
 
 
 @pytest.mark.usefixtures("needs_mosquitto")
@@ -92,7 +66,7 @@ def test_wrong_credentials_are_named_and_right_ones_let_it_in(
                 time.sleep(1.5)  # Long enough for a second attempt.
                 assert device.stop() == 0
     assert "wrong" not in device.said()
-    assert device.said().count("WARNING") == 1
+    assert device.said().count("refuses this device") == 1
 
 
 @pytest.mark.usefixtures("needs_mosquitto")
@@ -153,70 +127,3 @@ def test_a_second_agent_on_the_same_state_folder_is_refused(
         assert "error: another agent (process " in second.said()
         assert "try: stop it first" in second.said()
         device.stop()
-
-
-Authority = tuple[x509.Name, ec.EllipticCurvePrivateKey]
-
-
-def make_authority(folder: Path, name: str) -> Authority:
-    key = ec.generate_private_key(ec.SECP256R1())
-    subject = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)])
-    certificate = _certificate(subject, key, (subject, key), is_authority=True)
-    (folder / f"{name}.pem").write_bytes(certificate)
-    return subject, key
-
-
-def issue(folder: Path, file: str, authority: Authority, name: str) -> None:
-    key = ec.generate_private_key(ec.SECP256R1())
-    subject = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)])
-    (folder / f"{file}.pem").write_bytes(_certificate(subject, key, authority, is_authority=False))
-    (folder / f"{file}.key").write_bytes(
-        key.private_bytes(
-            serialization.Encoding.PEM,
-            serialization.PrivateFormat.PKCS8,
-            serialization.NoEncryption(),
-        )
-    )
-
-
-def _certificate(
-    subject: x509.Name,
-    key: ec.EllipticCurvePrivateKey,
-    authority: Authority,
-    *,
-    is_authority: bool,
-) -> bytes:
-    now = datetime.datetime.now(datetime.UTC)
-    builder = (
-        x509.CertificateBuilder()
-        .subject_name(subject)
-        .issuer_name(authority[0])
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - datetime.timedelta(hours=1))
-        .not_valid_after(now + datetime.timedelta(hours=1))
-        .add_extension(x509.BasicConstraints(ca=is_authority, path_length=None), critical=True)
-        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
-        .add_extension(
-            x509.AuthorityKeyIdentifier.from_issuer_public_key(authority[1].public_key()),
-            critical=False,
-        )
-    )
-    if is_authority:
-        usage = x509.KeyUsage(
-            digital_signature=False,
-            content_commitment=False,
-            key_encipherment=False,
-            data_encipherment=False,
-            key_agreement=False,
-            key_cert_sign=True,
-            crl_sign=True,
-            encipher_only=False,
-            decipher_only=False,
-        )
-        builder = builder.add_extension(usage, critical=True)
-    else:
-        address = x509.IPAddress(ipaddress.ip_address("127.0.0.1"))
-        builder = builder.add_extension(x509.SubjectAlternativeName([address]), critical=False)
-    certificate = builder.sign(authority[1], hashes.SHA256())
-    return certificate.public_bytes(serialization.Encoding.PEM)

@@ -1,8 +1,10 @@
 """`edgepack-agent install`, `status` and `providers`, as a person runs them."""
 
 import json
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -10,6 +12,7 @@ import pytest
 from edgepack.bundle.archive import pack
 from edgepack.bundle.keys import PrivateKey
 from tests.simulators.bundles import make_bundle
+from tests.simulators.children import has_ended
 from tests.simulators.device import Device
 
 Keys = tuple[PrivateKey, Path]
@@ -68,6 +71,29 @@ def test_bundles_are_installed_proved_refused_and_gone_back_from(
     assert done.returncode == 0
     assert "active    tiny 1.1.0" in done.stdout
     assert "agent     not running" in done.stdout
+
+
+def test_an_install_that_is_ended_leaves_no_hook_behind_and_can_be_begun_again(
+    tmp_path: Path, release_keys: Keys
+) -> None:
+    hook, begun, go = (tmp_path / name for name in ("hooks/staged.before.d/10-x", "begun", "go"))
+    hook.parent.mkdir(parents=True)
+    hook.write_text(f"#!/bin/sh\n[ -e {go} ] && exit 0\necho $$ > {begun}\nexec sleep 600\n")
+    hook.chmod(0o755)
+    device = Device(
+        tmp_path / "device", "mqtt://127.0.0.1:1", release_keys[1], hooks=tmp_path / "hooks"
+    )
+    bundle = make_bundle(tmp_path / "one", release_keys[0])
+    words = ("install", bundle.folder, "--config", device.config, "--soak", "0")
+    install = subprocess.Popen([sys.executable, "-m", "edgepack.agent.cli", *words])
+    while not begun.exists() or not begun.read_text():
+        time.sleep(0.01)
+    install.terminate()
+    assert install.wait(60) == 128 + signal.SIGTERM
+    assert has_ended(int(begun.read_text()))
+    go.touch()
+    done = run(*words)
+    assert done.returncode == 0, done.stderr
 
 
 def test_models_are_listed_gone_back_with_and_removed_by_name(

@@ -20,8 +20,10 @@ from tests.simulators.device import DEVICE, Device
 
 FIRST = {"det": 100, "ocr": 200, "tiny": 300}
 """Each model's first release; a release gives its model's weights, so no two models are alike."""
-ROUNDS = 7
-LEAST_INFERENCES = 3000
+ROUNDS = 20
+LEAST_INFERENCES = 10_000
+MEMORY_BYTES = 5 * (2 * WIDTH * WIDTH * 4 + 2_000)
+"""The three that serve, and two of the three that come: one of each round has to wait."""
 
 
 @pytest.fixture
@@ -35,7 +37,9 @@ def controller(mosquitto_broker: Broker) -> Iterator[Controller]:
 def device(
     tmp_path: Path, mosquitto_broker: Broker, release_keys: tuple[PrivateKey, Path]
 ) -> Iterator[Device]:
-    device = Device(tmp_path / "device", mosquitto_broker.url, release_keys[1])
+    device = Device(
+        tmp_path / "device", mosquitto_broker.url, release_keys[1], memory_bytes=MEMORY_BYTES
+    )
     device.start()
     yield device
     if device.is_running:
@@ -112,6 +116,7 @@ class Application:
             thread.join()
 
 
+@pytest.mark.timeout(600)
 def test_an_application_of_three_threads_sees_no_failed_and_no_mixed_inference_in_any_swap(
     tmp_path: Path,
     controller: Controller,
@@ -136,6 +141,7 @@ def test_an_application_of_three_threads_sees_no_failed_and_no_mixed_inference_i
         application.close()
     assert application.faults == []
     assert {name for name, _ in application.answers} == set(FIRST)
+    assert "no memory" not in device.said()
     assert "Traceback" not in device.said()
 
 

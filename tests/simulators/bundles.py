@@ -44,6 +44,8 @@ class ExampleBundle:
         sequence: int,
         *,
         soak_s: float = 0.0,
+        min_inferences: int = 0,
+        deadline_s: float | None = None,
         rollback: bool = False,
         expires_at: float | None = None,
     ) -> RunModel:
@@ -54,14 +56,18 @@ class ExampleBundle:
             manifest=self.manifest,
             signature=self.signature,
             soak_s=soak_s,
+            min_inferences=min_inferences,
+            deadline_s=deadline_s,
             rollback=rollback,
             issued_at=0.0,
             expires_at=expires_at,
         )
 
     def desired(self, sequence: int, *, soak_s: float = 0.0) -> Desired:
-        order = self.order(sequence, soak_s=soak_s)
-        return Desired(sequence=sequence, models={self.ref.name: order})
+        return self.desired_of(self.order(sequence, soak_s=soak_s))
+
+    def desired_of(self, order: RunModel) -> Desired:
+        return Desired(sequence=order.sequence, models={self.ref.name: order})
 
 
 def make_bundle(

@@ -5,10 +5,13 @@ import os
 import signal
 import subprocess
 import sys
+import time
+from collections.abc import Iterator
 from pathlib import Path
 
 from edgepack.agent.state.pointer import ActivePointer, read_pointer
 from edgepack.agent.update.journal import Journal, read_journal
+from tests.simulators.users import User
 
 DEVICE = "cam-1"
 
@@ -22,6 +25,9 @@ class Device:
         key: PEM file of the public key that it trusts.
         broker_lines: Further lines of the section [broker].
         hooks: The device's hook folder.
+        memory_bytes: What the models may take together; 0 sets no limit.
+        user: Runs it; None is who runs the test.
+        groups: Further groups of that user.
     """
 
     def __init__(
@@ -32,6 +38,9 @@ class Device:
         *,
         broker_lines: tuple[str, ...] = (),
         hooks: Path | None = None,
+        memory_bytes: int = 0,
+        user: User | None = None,
+        groups: tuple[int, ...] = (),
     ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.state_dir = folder / "state"
@@ -50,11 +59,13 @@ class Device:
             "runs = 1",
             "[limits]",
             "disk_reserve_bytes = 1000000",
+            f"memory_bytes = {memory_bytes}",
             "telemetry_interval_s = 0.5",
             "max_restarts = 1000",
             *((f'[hooks]\nfolder = "{hooks}"',) if hooks else ()),
         ]
         self.config.write_text("\n".join(lines) + "\n")
+        self._user, self._groups = user, groups
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -64,9 +75,15 @@ class Device:
     def start(self) -> None:
         marked = {"OMP_NUM_THREADS": "1", "EDGEPACK_TEST_MARK": str(self.state_dir)}
         environment = os.environ | marked
+        command = ["-m", "edgepack.agent.cli", "run", "--config", str(self.config)]
         with self.log.open("ab") as log:
+            if self._user is not None:
+                self._process = self._user.popen(
+                    [self._user.python, *command], groups=self._groups, stdout=log, stderr=log
+                )
+                return
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "edgepack.agent.cli", "run", "--config", self.config],
+                [sys.executable, *command],
                 stdout=log,
                 stderr=log,
                 env=environment,
@@ -107,3 +124,23 @@ class Device:
 
     def said(self) -> str:
         return self.log.read_text() if self.log.exists() else ""
+
+
+def wait_for_line(device: Device, text: str, timeout_s: float = 20) -> str:
+    until = time.monotonic() + timeout_s
+    while time.monotonic() < until:
+        for line in device.said().splitlines():
+            if text in line:
+                return line
+        time.sleep(0.05)
+    raise AssertionError(f"{text!r} was not said:\n{device.said()}")
+
+
+@contextlib.contextmanager
+def running(device: Device) -> Iterator[None]:
+    device.start()
+    try:
+        yield
+    finally:
+        if device.is_running:
+            device.kill()

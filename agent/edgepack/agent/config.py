@@ -68,10 +68,12 @@ class ProbeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     Attributes:
         timeout_s: Time limit of one candidate, loading included.
         runs: Timed runs after one warm-up; fewer when one run takes long.
+        memory_bytes: What it may take in memory; 0 means three quarters of what the device has.
     """
 
     timeout_s: float = 120.0
     runs: int = 20
+    memory_bytes: int = 0
 
 
 class HookConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -91,6 +91,10 @@ class RunModel(msgspec.Struct, frozen=True, kw_only=True, tag_field="do", tag="r
         manifest: Its `manifest.json`.
         signature: Its `model.sig`.
         soak_s: How long the new model must serve without trouble before it is committed.
+        min_inferences: Real inferences that its soak must see; 0 asks for none. A soak that saw
+            fewer goes on until it has, or `deadline_s` is over: then the update fails.
+        deadline_s: Time that the device has, from when it takes the order; None leaves no longer
+            than `soak_s` for that.
         rollback: Whether going back to the release that was committed before is asked for.
         issued_at: When the controller said so.
         expires_at: After this the device must not start it any more; None means never.
@@ -102,6 +106,8 @@ class RunModel(msgspec.Struct, frozen=True, kw_only=True, tag_field="do", tag="r
     manifest: FileRef
     signature: FileRef
     soak_s: float = 10.0
+    min_inferences: int = 0
+    deadline_s: float | None = None
     rollback: bool = False
     issued_at: float
     expires_at: float | None = None
@@ -190,6 +196,7 @@ class ProbeResult(msgspec.Struct, frozen=True, kw_only=True):
         taken, total: Nodes the provider took, and all nodes; 0 and 0 when not known.
         worst_nrmse: Greatest root-mean-square error of any output over the root-mean-square of
             the expected values; None when it did not run.
+        peak_bytes: The most memory that the probe was seen to take; 0 when not known.
 
     Example:
         ```python
@@ -212,6 +219,7 @@ class ProbeResult(msgspec.Struct, frozen=True, kw_only=True):
     taken: int = 0
     total: int = 0
     worst_nrmse: float | None = None
+    peak_bytes: Count = 0
 
 
 class Choice(msgspec.Struct, frozen=True, kw_only=True):

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from edgepack.agent.config import read_config
 from edgepack.bundle.archive import unpack
 from edgepack.errors import FleetError
 from edgepack.fleet import DeviceView, FleetClient, RolloutSettings, Selector
@@ -95,13 +96,19 @@ def test_what_a_fleet_refuses_reaches_a_program_as_the_error_that_a_person_reads
         next(fleet.watch_rollout("r9"))
     enrolled = fleet.enroll("cam-1", group="cameras", folder=str(tmp_path / "cam-1"))
     assert enrolled.config == tmp_path / "cam-1" / "agent.toml"
+    assert read_config(enrolled.config).state_dir == "/var/lib/edgepack"
+    monkeypatch.chdir(tmp_path)
+    named = fleet.enroll("cam-2", group="cameras", folder="cam-2", state_dir='a "state" here')
+    (tmp_path / "moved").mkdir()
+    moved = named.config.rename(tmp_path / "moved" / "agent.toml")
+    assert read_config(moved).state_dir == str(tmp_path / 'a "state" here')
     with pytest.raises(FleetError, match="holds a device's settings already"):
         fleet.enroll("cam-1", group="cameras", folder=tmp_path / "cam-1")
     monkeypatch.setenv("EDGEPACK_FLEET_URL", served.url)
     with pytest.raises(FleetError, match="does not know this token"):
         FleetClient(token="wrong").info()
     monkeypatch.setenv("EDGEPACK_FLEET_DATA", str(served.data))
-    assert FleetClient().info().devices == 1
+    assert FleetClient().info().devices == 2
 
 
 def test_the_page_of_the_python_api_runs_from_top_to_bottom(

@@ -28,7 +28,7 @@ def start_agent(tmp_path: Path) -> Iterator[StartAgent]:
     def start(fleet: Any, device: str, age: str = "") -> subprocess.Popen[bytes]:
         folder = tmp_path / device
         if not folder.exists():
-            fleet.client.enroll(device, group="cameras", folder=folder)
+            fleet.client.enroll(device, group="cameras", folder=folder, state_dir=folder / "state")
         command = [*aged("edgepack.agent.cli", age), "run"]
         with (folder / "agent.log").open("a") as log:
             agent = subprocess.Popen(
@@ -68,7 +68,7 @@ def running(fleet: Any) -> dict[str, str]:
 
 
 def test_real_agents_take_what_is_right_refuse_what_is_wrong_and_go_back_when_told(
-    serve: Serve, start_agent: StartAgent, release: Callable[..., Path]
+    tmp_path: Path, serve: Serve, start_agent: StartAgent, release: Callable[..., Path]
 ) -> None:
     fleet = serve()
     for device in ("cam-1", "cam-2"):
@@ -101,6 +101,11 @@ def test_real_agents_take_what_is_right_refuse_what_is_wrong_and_go_back_when_to
     fleet.wait_until(
         lambda: running(fleet).get("cam-3") == "1.1.0", "the late one gets the last good release"
     )
+    # Nothing was wanted of them at first, and they could tell: the controller had answered.
+    for device in ("cam-1", "cam-2"):
+        said = (tmp_path / device / "agent.log").read_text()
+        assert "no controller answers" not in said
+        assert "nobody listens" not in said
 
 
 @pytest.mark.parametrize(

@@ -71,7 +71,7 @@ def fresh(tmp_path: Path, releases: Releases) -> World:
 @pytest.fixture
 def world(fresh: World, releases: Releases) -> World:
     """A device that serves release 1."""
-    fresh.updater.offer(releases.one.order(1))
+    fresh.updater.orders.offer(releases.one.order(1))
     assert fresh.settle() == "COMMITTED"
     fresh.seen.clear()
     fresh.hooks_run.clear()

@@ -39,6 +39,7 @@ class MemoryPublisher:
 
     is_connected: bool = True
     is_alive: bool = True
+    trouble: str = ""
     sent: list[tuple[str, Message, bool]] = field(default_factory=list)
     files: frozenset[str] = frozenset()
 
@@ -104,6 +105,12 @@ def make_daemon(world: World, publisher: MemoryPublisher) -> Daemon:
         clock=Clock(wall=lambda: world.now, monotonic=lambda: world.now),
     )
     return Daemon(world=world, agent=agent, inbox=inbox, publisher=publisher)
+
+
+def test_an_identity_that_another_client_uses_is_reported(world: World) -> None:
+    publisher = MemoryPublisher(trouble="another client uses this identity")
+    make_daemon(world, publisher).turn(Connected())
+    assert publisher.reports()[-1].warnings == ("another client uses this identity",)
 
 
 @pytest.fixture

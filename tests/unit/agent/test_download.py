@@ -75,7 +75,7 @@ def test_a_chunk_of_no_file_or_place_is_unwanted(tmp_path: Path, releases: Relea
 
 
 def test_the_same_file_in_two_variants_is_fetched_once(world: World, releases: Releases) -> None:
-    world.updater.offer(releases.two.order(2))
+    world.updater.orders.offer(releases.two.order(2))
     assert world.settle() == "COMMITTED"
     slot = world.state_dir / "slots" / releases.two.ref.digest / "model"
     one = (slot / "cpu" / "model.onnx").read_bytes()
@@ -90,14 +90,14 @@ def test_an_unchanged_tensor_is_taken_from_the_older_slot(world: World, releases
         return content
 
     world.link.spoil = note
-    world.updater.offer(releases.three.order(2))
+    world.updater.orders.offer(releases.three.order(2))
     assert world.settle() == "COMMITTED"
     model_bytes = (releases.three.folder / "model" / "cpu" / "model.onnx").stat().st_size
     assert sum(asked) < 0.6 * model_bytes
 
 
 def test_hooks_of_a_bundle_are_executable_in_the_slot(world: World, releases: Releases) -> None:
-    world.updater.offer(releases.hooked.order(2))
+    world.updater.orders.offer(releases.hooked.order(2))
     assert world.settle() == "COMMITTED"
     slot = world.state_dir / "slots" / releases.hooked.ref.digest
     assert (slot / "hooks" / "staged.after.d" / "10-x").stat().st_mode & 0o777 == 0o755

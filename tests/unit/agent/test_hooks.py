@@ -4,6 +4,8 @@ import os
 import resource
 import signal
 import sys
+import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,6 +19,7 @@ from edgepack.agent.hooks.runner import (
     update_facts,
 )
 from edgepack.errors import DeviceError
+from edgepack.halt import Halt, HaltedError
 from edgepack.wire.messages import BundleRef
 from tests.simulators.children import LONGER_AND_LONGER_S, has_ended
 
@@ -114,6 +117,83 @@ def test_a_hook_that_ignores_sigterm_is_killed_all_the_same(folder: Path, add: A
     add("10-stubborn", f"#!/bin/sh\n{ignores}\nwhile :; do sleep 1; done\n")
     verdict, _ = run_what_never_ends(folder)
     assert "was killed" in verdict.because
+
+
+def halted(folder: Path, begun: Path, halt: Halt) -> None:
+    """Runs hooks that are halted once the first has begun."""
+
+    def stop() -> None:
+        while not begun.exists():
+            time.sleep(0.01)
+        halt.set()
+
+    stopper = threading.Thread(target=stop)
+    stopper.start()
+    try:
+        with pytest.raises(HaltedError):
+            run_hooks("staged", "before", [folder], {}, 60, halt=halt)
+    finally:
+        begun.touch()
+        stopper.join()
+
+
+FLASHES = """#!{python} -S
+import pathlib, signal, sys, time
+def end(*_):
+    time.sleep(0.3)  # What is begun is brought to its end.
+    pathlib.Path({whole!r}).touch()
+    sys.exit(1)
+signal.signal(signal.SIGTERM, end)
+pathlib.Path({begun!r}).touch()
+time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize("wrapped", ["", "#!/bin/sh\n{flash}\n"])
+def test_a_hook_that_is_halted_may_bring_itself_into_order(
+    folder: Path, add: AddHook, tmp_path: Path, wrapped: str
+) -> None:
+    begun, whole = tmp_path / "begun", tmp_path / "whole"
+    flash = FLASHES.format(python=sys.executable, begun=str(begun), whole=str(whole))
+    if wrapped:  # The shell ends at SIGTERM; what it runs gets its time all the same.
+        tool = tmp_path / "flash"
+        tool.write_text(flash)
+        tool.chmod(0o755)
+        flash = wrapped.format(flash=tool)
+    add("10-flashes", flash)
+    halted(folder, begun, Halt())
+    assert whole.exists()
+
+
+def test_a_hook_that_is_halted_and_ignores_sigterm_is_killed(
+    folder: Path, add: AddHook, tmp_path: Path
+) -> None:
+    begun, note = tmp_path / "begun", tmp_path / "pid"
+    add("10-x", f"#!/bin/sh\ntrap '' TERM\necho $$ > {note}; touch {begun}\nexec sleep 600\n")
+    halted(folder, begun, Halt())
+    assert has_ended(int(note.read_text()))
+
+
+def test_after_the_last_piece_the_hook_ends_by_itself_and_no_other_begins(
+    folder: Path, add: AddHook, tmp_path: Path
+) -> None:
+    begun, second = tmp_path / "begun", tmp_path / "second"
+    add("10-first", f"#!/bin/sh\ntouch {begun}\nuntil [ -e {begun}2 ]; do sleep 0.01; done\n")
+    add("20-second", f"#!/bin/sh\ntouch {second}\n")
+    halt = Halt()
+
+    def let_go() -> None:
+        while not begun.exists():
+            time.sleep(0.01)
+        halt.after_this_piece()
+        Path(f"{begun}2").touch()
+
+    leaver = threading.Thread(target=let_go)
+    leaver.start()
+    with pytest.raises(HaltedError):
+        run_hooks("staged", "before", [folder], {}, 60, halt=halt)
+    leaver.join()
+    assert not second.exists()
 
 
 def test_a_flood_of_output_is_read_on_but_only_10_kib_are_kept(folder: Path, add: AddHook) -> None:
@@ -235,24 +315,81 @@ def test_a_misspelt_stage_folder_refuses_since_its_guard_would_never_run(folder:
     assert "'actived.after.d' names no stage" in verdict.because
 
 
-@pytest.mark.parametrize("open_to_all", ["hook", "stage", "folder"])
-def test_root_refuses_hooks_that_every_user_can_write(
-    folder: Path, add: AddHook, open_to_all: str, monkeypatch: pytest.MonkeyPatch
+Places = dict[str, Path]
+
+
+@pytest.fixture
+def places(tmp_path: Path) -> Places:
+    """Hooks that are reached through links, and everything on the way to one of them."""
+    above, store = tmp_path / "above", tmp_path / "store"
+    stage = above / "hooks" / "staged.before.d"
+    stage.mkdir(parents=True)
+    (store / "inner").mkdir(parents=True)
+    target = store / "inner" / "10-hook"
+    target.write_text("#!/bin/sh\n")
+    target.chmod(0o755)
+    link = stage / "10-hook"
+    link.symlink_to(target)
+    return {
+        "above": above,
+        "folder": above / "hooks",
+        "stage": stage,
+        "link": link,
+        "store": store,
+        "inner": store / "inner",
+        "target": target,
+    }
+
+
+def test_hooks_that_only_the_agents_user_can_change_run(places: Places) -> None:
+    assert run(places["folder"]).because == "1 hook said go"
+    check_hook_folder(places["folder"])
+
+
+@pytest.mark.parametrize("who", ["every user", "group 64321"])
+@pytest.mark.parametrize("place", ["above", "folder", "stage", "store", "inner", "target"])
+def test_a_hook_that_others_can_replace_is_refused_with_the_path_that_lets_them(
+    places: Places, place: str, who: str
 ) -> None:
-    hook = add("10-open", "#!/bin/sh\n")
-    monkeypatch.setattr(os, "geteuid", lambda: 0)
-    {"hook": hook, "stage": hook.parent, "folder": folder}[open_to_all].chmod(0o777)
-    verdict = run(folder)
+    path = places[place]
+    if who == "every user":
+        path.chmod(path.stat().st_mode | 0o002)
+    elif os.geteuid() == 0:
+        os.chown(path, -1, 64321)
+        path.chmod(path.stat().st_mode | 0o020)
+    else:
+        pytest.skip("only root gives files to a group that it is not in")
+    verdict = run(places["folder"])
     assert verdict.verdict == "refuse"
-    assert "can be written by every user, and the agent runs as root" in verdict.because
+    assert f"cannot be trusted: {path} can be written by {who}" in verdict.because
+    with pytest.raises(DeviceError, match="cannot be trusted"):
+        check_hook_folder(places["folder"])
 
 
-def test_a_user_who_is_not_root_decides_about_own_files(
-    folder: Path, add: AddHook, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away; CI is root")
+@pytest.mark.parametrize("place", ["above", "folder", "stage", "link", "store", "inner", "target"])
+def test_a_hook_on_whose_way_something_belongs_to_another_user_is_refused(
+    places: Places, place: str
 ) -> None:
-    add("10-open", "#!/bin/sh\n").chmod(0o777)
-    monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    assert run(folder).verdict == "go"
+    os.chown(places[place], 64321, -1, follow_symlinks=False)
+    verdict = run(places["folder"])
+    assert verdict.verdict == "refuse"
+    assert f"cannot be trusted: {places[place]} belongs to user 64321" in verdict.because
+
+
+def test_a_folder_like_tmp_on_the_way_is_no_danger_but_as_the_folder_of_hooks_it_is(
+    places: Places,
+) -> None:
+    places["above"].chmod(0o1777)
+    assert run(places["folder"]).verdict == "go"
+    places["folder"].chmod(0o1777)
+    assert run(places["folder"]).verdict == "refuse"
+
+
+def test_links_in_a_circle_refuse(places: Places) -> None:
+    places["target"].unlink()
+    places["target"].symlink_to(places["link"])
+    assert run(places["folder"]).verdict == "refuse"
 
 
 def test_a_stage_that_does_not_exist_is_the_callers_mistake(folder: Path) -> None:

@@ -78,7 +78,7 @@ def test_the_diagram_shows_every_state_and_every_failure() -> None:
 def test_an_update_walks_the_table_and_calls_the_hooks_in_order(
     world: World, releases: Releases
 ) -> None:
-    world.updater.offer(releases.two.order(2, soak_s=3.0))
+    world.updater.orders.offer(releases.two.order(2, soak_s=3.0))
     assert world.settle() == "COMMITTED"
     assert world.seen == [
         "OFFERED",
@@ -120,7 +120,7 @@ def test_a_hook_that_refuses_ends_the_update_and_the_old_model_serves(
     world: World, releases: Releases, hook: str
 ) -> None:
     world.hook_answers[hook] = [hook_says("refuse", "hook x refused: NPU firmware 1.2 < 1.4")]
-    world.updater.offer(releases.two.order(2))
+    world.updater.orders.offer(releases.two.order(2))
     end, passed = FAILURES[hook]
     assert world.settle() == end
     assert all(state in world.seen for state in passed)
@@ -141,7 +141,7 @@ def test_a_hook_cannot_undo_what_is_decided(world: World, releases: Releases, ho
     if hook.startswith("rolled_back"):
         world.hook_answers["activating.after"] = [hook_says("refuse")]
         end = "ROLLED_BACK"
-    world.updater.offer(releases.two.order(2))
+    world.updater.orders.offer(releases.two.order(2))
     assert world.settle() == end
     assert serves(world) == (2 if end == "COMMITTED" else 1)
     assert hook in world.hooks_run
@@ -152,7 +152,7 @@ def test_what_staged_hooks_set_up_rolled_back_hooks_can_undo(
     world: World, releases: Releases, refusing: str
 ) -> None:
     world.hook_answers[refusing] = [hook_says("refuse")]
-    world.updater.offer(releases.two.order(2))
+    world.updater.orders.offer(releases.two.order(2))
     assert world.settle() == "ROLLED_BACK"
     assert world.hooks_run[-2:] == ["rolled_back.before", "rolled_back.after"]
 
@@ -160,7 +160,7 @@ def test_what_staged_hooks_set_up_rolled_back_hooks_can_undo(
 @pytest.mark.parametrize("hook", [*FAILURES, "committed.after"])
 def test_a_hook_that_asks_for_time_gets_it(world: World, releases: Releases, hook: str) -> None:
     world.hook_answers[hook] = [hook_says("retry"), hook_says("retry"), hook_says("go")]
-    world.updater.offer(releases.two.order(2))
+    world.updater.orders.offer(releases.two.order(2))
     began = world.now
     assert world.settle() == "COMMITTED"
     assert world.hooks_run.count(hook) == 3
@@ -172,11 +172,11 @@ def test_a_variant_that_is_wrong_here_is_passed_over_and_none_right_rolls_back(
     world: World, releases: Releases
 ) -> None:
     world.wrong = {"cpu"}
-    world.updater.offer(releases.two.order(2))
+    world.updater.orders.offer(releases.two.order(2))
     assert world.settle() == "COMMITTED"
     assert world.pointer is not None
     assert world.pointer.choice.chosen == "cpu-vnni"
-    world.updater.offer(releases.three.order(3))
+    world.updater.orders.offer(releases.three.order(3))
     assert world.settle() == "ROLLED_BACK"
     assert "cosine 0.2, at least 0.99 is needed" in world.journal.because
     assert serves(world) == 2
@@ -202,7 +202,7 @@ def test_real_inferences_that_fail_while_it_soaks_roll_it_back(
     world: World, releases: Releases
 ) -> None:
     world.collected = [windows(releases, failures=3, inferences=97)]
-    world.updater.offer(releases.two.order(2, soak_s=60))
+    world.updater.orders.offer(releases.two.order(2, soak_s=60))
     assert world.settle() == "ROLLED_BACK"
     assert world.journal.because == (
         "3 of 100 real inferences failed while it soaked, more than 1%"
@@ -212,15 +212,65 @@ def test_real_inferences_that_fail_while_it_soaks_roll_it_back(
 
 def test_a_rare_failure_while_it_soaks_is_borne(world: World, releases: Releases) -> None:
     world.collected = [windows(releases, failures=1, inferences=199)]
-    world.updater.offer(releases.two.order(2, soak_s=60))
+    world.updater.orders.offer(releases.two.order(2, soak_s=60))
     assert world.settle() == "COMMITTED"
+
+
+def test_a_soak_that_nobody_used_says_so(world: World, releases: Releases) -> None:
+    world.updater.orders.offer(releases.two.order(2, soak_s=3))
+    assert world.settle() == "COMMITTED"
+    assert "no evidence: no inference was seen" in world.journal.because
+
+
+def test_a_soak_waits_for_the_inferences_that_it_must_see(world: World, releases: Releases) -> None:
+    seen = windows(releases, failures=0, inferences=40)
+    world.collected = [seen, *[Collected()] * 99, seen, *[Collected()] * 99, seen]
+    began = world.now
+    world.updater.orders.offer(releases.two.order(2, soak_s=3, min_inferences=100, deadline_s=900))
+    assert world.settle() == "COMMITTED"
+    assert world.now - began >= 100
+    assert "120 inferences seen" in world.journal.because
+
+
+@pytest.mark.parametrize("deadline_s", [None, 60.0])
+def test_a_soak_that_saw_too_few_inferences_by_its_deadline_fails(
+    world: World, releases: Releases, deadline_s: float | None
+) -> None:
+    world.collected = [windows(releases, failures=0, inferences=3)]
+    began = world.now
+    order = releases.two.order(2, soak_s=5, min_inferences=100, deadline_s=deadline_s)
+    world.updater.orders.offer(order)
+    assert world.settle() == "ROLLED_BACK"
+    assert "no evidence: 3 of 100 inferences seen" in world.journal.because
+    assert world.now - began == pytest.approx(deadline_s or 5.0, abs=1.0)
+    assert serves(world) == 1
+
+
+def test_the_deadline_began_with_the_order_also_for_an_agent_that_was_restarted(
+    world: World, releases: Releases
+) -> None:
+    world.updater.orders.offer(releases.two.order(2, soak_s=5, min_inferences=100, deadline_s=60))
+    began = world.now
+
+    def restart(state: str) -> None:
+        if state == "SOAKING":
+            world.on_move = lambda _state: None
+            world.now += 40
+            raise PowerCutError
+
+    world.on_move = restart
+    with pytest.raises(PowerCutError):
+        world.settle()
+    world.restart()
+    assert world.settle() == "ROLLED_BACK"
+    assert world.now - began == pytest.approx(60, abs=1.0)
 
 
 def test_a_process_that_cannot_serve_it_rolls_it_back(world: World, releases: Releases) -> None:
     world.collected = [
         Collected(troubles=(Trouble(model="tiny", because="version 1 keeps serving"),))
     ]
-    world.updater.offer(releases.two.order(2, soak_s=60))
+    world.updater.orders.offer(releases.two.order(2, soak_s=60))
     assert world.settle() == "ROLLED_BACK"
     assert "version 1 keeps serving" in world.journal.because
 
@@ -234,7 +284,7 @@ def test_a_model_that_disappears_while_it_soaks_is_rolled_back(
             (slot / "model" / "cpu" / "model.onnx").unlink()
 
     world.on_move = vanish
-    world.updater.offer(releases.two.order(2, soak_s=1))
+    world.updater.orders.offer(releases.two.order(2, soak_s=1))
     assert world.settle() == "ROLLED_BACK"
     assert "disappeared from its slot" in world.journal.because
     assert serves(world) == 1
@@ -244,7 +294,7 @@ def test_the_first_model_of_a_device_that_fails_is_taken_away(
     fresh: World, releases: Releases
 ) -> None:
     fresh.hook_answers["activating.after"] = [hook_says("refuse")]
-    fresh.updater.offer(releases.one.order(1))
+    fresh.updater.orders.offer(releases.one.order(1))
     assert fresh.settle() == "ROLLED_BACK"
     assert fresh.pointer is None
     assert list((fresh.state_dir / "slots").iterdir()) == []
@@ -264,7 +314,7 @@ def test_an_agent_that_dies_again_and_again_in_one_state_gives_the_update_up(
     world.on_move = die
     if state == "ROLLING_BACK":
         world.hook_answers["activating.after"] = [hook_says("refuse")]
-    world.updater.offer(releases.two.order(2))
+    world.updater.orders.offer(releases.two.order(2))
     with pytest.raises(PowerCutError):
         world.settle()
     for _ in range(3):
@@ -283,12 +333,12 @@ def test_a_newer_offer_wins_in_every_state(world: World, releases: Releases, sta
     def offer_newer(reached: str) -> None:
         if reached == state:
             world.on_move = lambda _state: None
-            world.updater.offer(releases.three.order(3))
+            world.updater.orders.offer(releases.three.order(3))
 
     world.on_move = offer_newer
     if state == "ROLLING_BACK":
         world.hook_answers["activating.after"] = [hook_says("refuse"), hook_says("go")]
-    world.updater.offer(releases.two.order(2, soak_s=5))
+    world.updater.orders.offer(releases.two.order(2, soak_s=5))
     assert world.settle() == "COMMITTED"
     assert serves(world) == 3
     assert previous(world) == releases.one.ref
@@ -304,21 +354,21 @@ def test_a_model_that_is_told_to_go_goes_from_every_state(
     def tell(reached: str) -> None:
         if reached == state:
             world.on_move = lambda _state: None
-            world.updater.offer(RemoveModel(sequence=3, issued_at=0.0))
+            world.updater.orders.offer(RemoveModel(sequence=3, issued_at=0.0))
 
     world.on_move = tell
     if state in ("ROLLING_BACK", "REJECTED"):
         hook = "activating.after" if state == "ROLLING_BACK" else "offered.before"
         world.hook_answers[hook] = [hook_says("refuse"), hook_says("go")]
-    world.updater.offer(releases.two.order(2, soak_s=5))
+    world.updater.orders.offer(releases.two.order(2, soak_s=5))
     assert world.settle() == "REMOVED"
     assert world.pointer is None
     assert list((world.state_dir / "slots").iterdir()) == []
     assert world.journal.acted_sequence == 3
     # It may come back, but not in an older release than was committed here.
-    world.updater.offer(releases.two.order(4))
+    world.updater.orders.offer(releases.two.order(4))
     assert world.settle() == "COMMITTED"
-    world.updater.offer(releases.one.order(5))
+    world.updater.orders.offer(releases.one.order(5))
     assert world.settle() == "REJECTED"
 
 
@@ -328,7 +378,7 @@ def test_a_removal_that_is_interrupted_goes_on(world: World) -> None:
             raise PowerCutError
 
     world.on_move = die
-    world.updater.offer(RemoveModel(sequence=2, issued_at=0.0))
+    world.updater.orders.offer(RemoveModel(sequence=2, issued_at=0.0))
     with pytest.raises(PowerCutError):
         world.settle()
     world.on_move = lambda _state: None
@@ -343,10 +393,10 @@ def test_an_offer_while_a_model_goes_is_taken_when_it_has_gone(
     def offer(reached: str) -> None:
         if reached == "REMOVING":
             world.on_move = lambda _state: None
-            world.updater.offer(releases.three.order(3))
+            world.updater.orders.offer(releases.three.order(3))
 
     world.on_move = offer
-    world.updater.offer(RemoveModel(sequence=2, issued_at=0.0))
+    world.updater.orders.offer(RemoveModel(sequence=2, issued_at=0.0))
     assert world.settle() == "COMMITTED"
     assert "REMOVED" in world.seen
     assert serves(world) == 3
@@ -357,10 +407,10 @@ def test_a_newer_offer_of_the_same_bundle_is_adopted(world: World, releases: Rel
     def offer_again(reached: str) -> None:
         if reached == "STAGED":
             world.on_move = lambda _state: None
-            assert world.updater.offer(releases.two.order(7)) == "adopted"
+            assert world.updater.orders.offer(releases.two.order(7)) == "adopted"
 
     world.on_move = offer_again
-    world.updater.offer(releases.two.order(2))
+    world.updater.orders.offer(releases.two.order(2))
     assert world.settle() == "COMMITTED"
     assert world.journal.offer is not None
     assert world.journal.offer.sequence == 7

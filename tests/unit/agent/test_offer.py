@@ -13,7 +13,7 @@ from tests.unit.agent.conftest import Releases
 def refusal(world: World, desired: RunModel) -> str:
     """Offers and returns the reason of the refusal; nothing of a model was fetched."""
     before = {slot.name for slot in (world.state_dir / "slots").iterdir()}
-    assert world.updater.offer(desired) == "taken"
+    assert world.updater.orders.offer(desired) == "taken"
     assert world.settle() == "REJECTED"
     assert {slot.name for slot in (world.state_dir / "slots").iterdir()} == before
     assert "DOWNLOADING" not in world.seen
@@ -30,7 +30,7 @@ def test_no_variant_for_this_device(world: World, releases: Releases) -> None:
 
 def test_a_device_that_changed_is_judged_as_it_is_now(world: World, releases: Releases) -> None:
     world.facts = make_facts(arch="aarch64")
-    world.updater.offer(releases.arm.order(2))
+    world.updater.orders.offer(releases.arm.order(2))
     assert world.settle() == "COMMITTED"
 
 
@@ -47,9 +47,9 @@ def test_a_bundle_by_another_key(world: World, releases: Releases) -> None:
 
 
 def test_an_older_release(world: World, releases: Releases) -> None:
-    world.updater.offer(releases.three.order(2))
+    world.updater.orders.offer(releases.three.order(2))
     assert world.settle() == "COMMITTED"
-    world.updater.offer(releases.two.order(3))
+    world.updater.orders.offer(releases.two.order(3))
     assert world.settle() == "REJECTED"
     assert world.journal.because == (
         "older release: tiny release 2 is offered, release 3 was committed here"
@@ -60,26 +60,26 @@ def test_going_back_leads_only_to_the_release_committed_before(
     world: World, releases: Releases
 ) -> None:
     for sequence, bundle in ((2, releases.two), (3, releases.three)):
-        world.updater.offer(bundle.order(sequence))
+        world.updater.orders.offer(bundle.order(sequence))
         assert world.settle() == "COMMITTED"
-    world.updater.offer(releases.one.order(4, rollback=True))
+    world.updater.orders.offer(releases.one.order(4, rollback=True))
     assert world.settle() == "REJECTED"
     assert "the one committed before is release 2" in world.journal.because
     asked = world.link.asked
-    world.updater.offer(releases.two.order(5, rollback=True))
+    world.updater.orders.offer(releases.two.order(5, rollback=True))
     assert world.settle() == "COMMITTED"
     assert world.pointer is not None
     assert world.pointer.bundle == releases.two.ref
     assert world.link.asked == asked  # Its slot was kept: nothing had to be sent.
     # The counter did not go down with it.
-    world.updater.offer(releases.one.order(6))
+    world.updater.orders.offer(releases.one.order(6))
     assert world.settle() == "REJECTED"
 
 
 def test_a_bundle_that_serves_already_is_committed_at_once(
     world: World, releases: Releases
 ) -> None:
-    world.updater.offer(releases.one.order(2))
+    world.updater.orders.offer(releases.one.order(2))
     assert world.settle() == "COMMITTED"
     assert world.seen == ["OFFERED", "COMMITTED"]
     assert world.journal.because == "this bundle serves already"
@@ -102,10 +102,10 @@ def test_a_signed_bundle_that_is_not_the_one_offered(
 def test_an_expired_offer(world: World, releases: Releases) -> None:
     desired = releases.two.order(2, expires_at=START - 60)
     world.now = START
-    assert world.updater.offer(desired) == "refused"
+    assert world.updater.orders.offer(desired) == "refused"
     assert world.settle() == "REJECTED"
     assert world.journal.because == "the offer expired 60 s ago"
-    assert world.updater.offer(desired) == "known"
+    assert world.updater.orders.offer(desired) == "known"
 
 
 def test_an_expired_offer_does_not_disturb_an_update(world: World, releases: Releases) -> None:
@@ -113,10 +113,10 @@ def test_an_expired_offer_does_not_disturb_an_update(world: World, releases: Rel
         if state == "STAGED":
             world.on_move = lambda _state: None
             late = releases.three.order(3, expires_at=world.now - 1)
-            assert world.updater.offer(late) == "refused"
+            assert world.updater.orders.offer(late) == "refused"
 
     world.on_move = offer_expired
-    world.updater.offer(releases.two.order(2))
+    world.updater.orders.offer(releases.two.order(2))
     assert world.settle() == "COMMITTED"
     assert world.pointer is not None
     assert world.pointer.bundle.release == 2
@@ -124,7 +124,7 @@ def test_an_expired_offer_does_not_disturb_an_update(world: World, releases: Rel
 
 
 def test_an_offer_that_was_acted_on_is_not_acted_on_again(world: World, releases: Releases) -> None:
-    assert world.updater.offer(releases.two.order(1)) == "known"
+    assert world.updater.orders.offer(releases.two.order(1)) == "known"
     world.settle()
     assert world.seen == []
 
@@ -141,6 +141,9 @@ BUNDLE = BundleRef(name="tiny", version="1", release=1, digest="0" * 64)
         ({"rollout": "line\nbreak"}, "rollout is 'line\\\\nbreak'"),
         ({"soak_s": -1.0}, "soak_s is -1.0"),
         ({"soak_s": float("nan")}, "soak_s is nan"),
+        ({"min_inferences": -1}, "min_inferences is -1"),
+        ({"deadline_s": -1.0}, "deadline_s is -1.0"),
+        ({"deadline_s": float("inf")}, "deadline_s is inf"),
         ({"expires_at": float("inf")}, "expires_at is inf"),
         ({"bundle": msgspec.structs.replace(BUNDLE, digest="../../etc")}, "bundle.digest is"),
         ({"bundle": msgspec.structs.replace(BUNDLE, digest="A" * 64)}, "bundle.digest is"),
@@ -153,7 +156,7 @@ def test_an_offer_that_makes_no_sense_names_the_field(
 ) -> None:
     desired = msgspec.structs.replace(releases.two.order(2), **changes)
     with pytest.raises(TransferError, match=named):
-        world.updater.offer(desired)
+        world.updater.orders.offer(desired)
     assert world.journal.acted_sequence == 1
 
 
@@ -166,4 +169,4 @@ def test_an_offer_whose_files_make_no_sense_is_refused(
     desired = releases.two.order(2)
     manifest = msgspec.structs.replace(desired.manifest, **changes)
     with pytest.raises(TransferError, match=r"manifest\.json: "):
-        world.updater.offer(msgspec.structs.replace(desired, manifest=manifest))
+        world.updater.orders.offer(msgspec.structs.replace(desired, manifest=manifest))

@@ -13,7 +13,7 @@ from tests.unit.agent.conftest import Releases
 def count_moments(world: World, releases: Releases) -> Faults:
     """How many moments and writes one undisturbed update has."""
     world.faults.moments = world.faults.writes = 0
-    world.updater.offer(releases.two.order(2, soak_s=1))
+    world.updater.orders.offer(releases.two.order(2, soak_s=1))
     assert world.settle() == "COMMITTED"
     return world.faults
 
@@ -38,7 +38,7 @@ def offer_with_a_controller(world: World, releases: Releases) -> None:
     """Offers until the device has taken it down, as a controller does that hears no report."""
     while not world.has_heard(2):
         try:
-            world.updater.offer(releases.two.order(2, soak_s=1))
+            world.updater.orders.offer(releases.two.order(2, soak_s=1))
         except PowerCutError:
             world.restart()
         except OSError:
@@ -74,7 +74,7 @@ def test_a_power_cut_at_any_moment_of_a_rollback_leaves_the_old_model_serving(
     refusing = {"activating.after": [hook_says("refuse", "the NPU is too hot")]}
     world.hook_answers = dict(refusing)
     world.faults.moments = 0
-    world.updater.offer(releases.two.order(2))
+    world.updater.orders.offer(releases.two.order(2))
     assert world.settle() == "ROLLED_BACK"
     for moment in range(world.faults.moments):
         tried = new_world(folder / f"cut-{moment}", serving_one, releases)
@@ -125,7 +125,7 @@ def test_chunks_that_a_power_cut_swallowed_are_fetched_again(
             raise PowerCutError
 
     world.on_move = damage
-    world.updater.offer(releases.two.order(2))
+    world.updater.orders.offer(releases.two.order(2))
     with pytest.raises(PowerCutError):
         world.settle()
     model = world.state_dir / "slots" / releases.two.ref.digest / "model" / "cpu" / "model.onnx"
@@ -151,7 +151,7 @@ def test_a_download_goes_on_after_a_restart_with_what_was_noted(
         return content if accepted % 3 else None
 
     world.link.spoil = count
-    world.updater.offer(releases.three.order(2))
+    world.updater.orders.offer(releases.three.order(2))
     while world.updater.journal.state != "DOWNLOADING" or not world.link.needs:
         world.updater.advance()
         world.now += 0.2

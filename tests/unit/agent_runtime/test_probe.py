@@ -101,6 +101,34 @@ def test_a_child_that_dies_or_babbles_is_a_verdict(tmp_path: Path, code: str, be
     assert result.because.startswith(because)
 
 
+GREEDY = "import sys, time; held = bytearray(b'x') * 10**9; time.sleep(600)"
+
+
+def test_a_child_that_takes_too_much_memory_is_ended_and_the_verdict_has_the_number(
+    tmp_path: Path,
+) -> None:
+    config = ProbeConfig(timeout_s=60, memory_bytes=200_000_000)
+    result = probe_variant(tmp_path, make_variant(), config=config, command=child(GREEDY))
+    assert not result.right
+    assert result.because == "the probe needs more than 200 MB of memory"
+    assert result.peak_bytes > 200_000_000
+
+
+def test_a_real_probe_has_a_peak_and_is_held_to_its_limit(tmp_path: Path) -> None:
+    variant = make_variant()
+    folder = make_bundle(tmp_path, variant)
+    result = probe_variant(folder, variant, config=LIMIT, threads=1)
+    assert result.right
+    peak_bytes = result.peak_bytes
+    assert 5_000_000 < peak_bytes < 1_000_000_000
+    config = ProbeConfig(timeout_s=60, memory_bytes=peak_bytes // 2)
+    result = probe_variant(folder, variant, config=config, threads=1)
+    assert not result.right
+    assert "the probe needs more than " in result.because
+    roomy = ProbeConfig(timeout_s=60, memory_bytes=2 * peak_bytes)
+    assert probe_variant(folder, variant, config=roomy, threads=1).right
+
+
 def test_a_child_that_hangs_is_ended_with_all_that_it_started(tmp_path: Path) -> None:
     grandchild = tmp_path / "pid"
     for timeout_s in LONGER_AND_LONGER_S:

@@ -48,6 +48,36 @@ def test_a_restarted_controller_goes_on_from_the_database(world: World) -> None:
     again.store.close()
 
 
+def test_a_device_that_has_just_come_is_answered_once_though_nothing_is_wanted_of_it(
+    world: World,
+) -> None:
+    world.enroll("a")
+    for count in (1, 2, 3):
+        world.hear("a", says("IDLE", count=count))
+    assert [(d.sequence, d.models) for d in world.told("a")] == [(0, {})]
+    world.hear("a", says("IDLE", boot="b2"))
+    assert len(world.told("a")) == 2, "another process does not know"
+    world.hear("stranger", says("IDLE"))
+    assert world.told("stranger") == []
+
+
+def test_an_order_asks_for_inferences_and_leaves_time_for_them_but_the_way_back_does_not(
+    world: World,
+) -> None:
+    world.enroll("a")
+    world.hear("a", says("IDLE", active=OLD))
+    name = world.start(min_inferences=100, deadline_s=600.0)
+    world.look()
+    (order,) = world.orders("a")
+    assert (order.min_inferences, order.deadline_s) == (100, 540.0)
+    assert world.view(name).min_inferences == 100
+    with world.store.transaction() as session:
+        publications = execution.abort(session, execution.find(session, name), because="x", now=2.0)
+    world.controller.publish(publications)
+    back = world.orders("a")[-1]
+    assert (back.bundle, back.min_inferences) == (OLD, 0)
+
+
 def test_sequences_only_grow_also_beyond_what_a_restored_database_knows(world: World) -> None:
     world.enroll("a")
     world.hear("a", says("COMMITTED", 41, active=OLD))
@@ -151,6 +181,8 @@ def test_a_late_device_joins_the_last_wave_of_a_running_rollout(world: World) ->
         ({"selector": Selector(kind="devices", devices=("x",))}, "not enrolled: x"),
         ({"soak_s": 60.0, "deadline_s": 60.0}, "no device can soak 60 s within 60 s"),
         ({"soak_s": -1.0}, "a soak takes 0 to 2,592,000 seconds"),
+        ({"min_inferences": -1}, "a soak can ask for 0 to 1,000,000,000 inferences"),
+        ({"min_inferences": 10**30}, "a soak can ask for 0 to 1,000,000,000 inferences"),
         ({"max_failed_share": 1.5}, "the greatest share of failures is 0% to 100%"),
         ({"min_sample": 0}, "a sample has 1 to 1,000,000 devices"),
         ({"min_sample": 10**30}, "a sample has 1 to 1,000,000 devices"),

@@ -46,7 +46,7 @@ def test_a_database_of_a_newer_edgepack_is_refused_and_left_as_it_is(
         open_store(f"sqlite:///{path}")
     assert str(refusal.value).splitlines() == [
         "the database is of a newer edgepack: its tables are of version "
-        f"{version}, this edgepack knows 0006",
+        f"{version}, this edgepack knows 0007",
         f"  found in: sqlite:///{path}",
         "  try: use the edgepack that changed it last; it was left as it is",
     ]

@@ -63,6 +63,7 @@ ROLLOUT = RolloutView(
     started_at=1.0,
     changed_at=1.0,
     soak_s=1.0,
+    min_inferences=0,
     deadline_s=2.0,
     max_failed_share=0.1,
     min_sample=5,

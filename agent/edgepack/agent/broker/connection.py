@@ -12,9 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import paho.mqtt.client as mqtt
 from paho.mqtt.enums import CallbackAPIVersion
@@ -22,9 +20,13 @@ from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 from paho.mqtt.reasoncodes import ReasonCode
 
+from edgepack.agent.broker.address import parse_broker_url
+from edgepack.agent.broker.complaints import SILENT, Complaints
+from edgepack.agent.broker.credentials import read_password, tls_context
 from edgepack.agent.broker.inbox import Acknowledged, Arrived, Connected, Inbox
+from edgepack.agent.broker.rivals import Rivals
+from edgepack.agent.broker.spoken import why_no_answer
 from edgepack.agent.config import AgentConfig, BrokerConfig
-from edgepack.errors import DeviceError
 from edgepack.wire import topics
 from edgepack.wire.messages import Message, Reported, encode
 from edgepack.wire.router import Router
@@ -35,20 +37,17 @@ FIRST_DELAY_S = 1
 LAST_DELAY_S = (20, 40)
 """The longest wait between attempts differs from device to device, so that a fleet does not
 come back all at once."""
-WARN_EVERY_S = 60.0
 LEAVE_S = 1.0
 """How long a stopping agent waits for its farewell to be taken, and then for paho's thread, which
 may be in the middle of a handshake with a broker that says nothing."""
 
 MAX_PACKET_BYTES = 256 * 1024
 
-_PORTS = {"mqtt": 1883, "mqtts": 8883}
 _CREDENTIALS = "the broker refuses this device's user name, password or certificate"
 _WHY_REFUSED = {
     "Bad user name or password": _CREDENTIALS,
     "Not authorized": _CREDENTIALS,  # What mosquitto says of a wrong password.
     "Client identifier not valid": "the broker does not accept the device id as client id",
-    "Session taken over": "another client uses this device id",
 }
 
 
@@ -86,21 +85,24 @@ class Connection:
         self._boot = boot
         self._files: frozenset[str] = frozenset()
         self._lock = threading.Lock()
-        self._warned: tuple[str, float] = ("", 0.0)
-        self._was_in = False
+        self._in_since: float | None = None
+        self._is_judged = False
+        self._rivals = Rivals(config.device, rng)
+        self._last_delay_s = rng.randint(*LAST_DELAY_S)
         self.faults = 0
-        self._host, self._port, is_tls = parse_broker_url(broker.url)
+        self._host, self._port, self._is_tls = parse_broker_url(broker.url)
         self._keepalive_s = broker.keepalive_s
         self._title = f"{self._host}:{self._port}"
+        self._complaints = Complaints(self._title)
         client = mqtt.Client(
             CallbackAPIVersion.VERSION2, client_id=config.device, protocol=mqtt.MQTTv5
         )
         self._client = client
-        if is_tls:
-            client.tls_set_context(_tls_context(broker))
+        if self._is_tls:
+            client.tls_set_context(tls_context(broker, config.device))
         if broker.username or broker.password_file:
-            client.username_pw_set(broker.username or config.device, _read_password(broker))
-        client.reconnect_delay_set(FIRST_DELAY_S, rng.randint(*LAST_DELAY_S))
+            client.username_pw_set(broker.username or config.device, read_password(broker))
+        client.reconnect_delay_set(FIRST_DELAY_S, self._last_delay_s)
         will = Reported(online=False, at=time.time(), boot=boot)
         client.will_set(self._up("reported"), encode(will), qos=1, retain=True)
         client.on_socket_open = self._on_socket_open
@@ -109,6 +111,7 @@ class Connection:
         client.on_disconnect = self._guard(self._on_disconnect)
         client.on_message = self._guard(self._on_message)
         client.on_publish = self._guard(self._on_publish)
+        client.on_subscribe = self._guard(self._on_subscribe)
 
     @property
     def is_connected(self) -> bool:
@@ -121,6 +124,12 @@ class Connection:
         name = f"paho-mqtt-client-{self._device}"
         return any(thread.name == name for thread in threading.enumerate())
 
+    @property
+    def trouble(self) -> str:
+        """What needs a person, one sentence; "" when all is well."""
+        since = self._in_since
+        return self._rivals.trouble(time.monotonic() - since if since is not None else 0.0)
+
     def start(self) -> None:
         """Connects in the background, and again whenever the broker is lost."""
         self._client.connect_async(
@@ -131,9 +140,11 @@ class Connection:
             properties=_bounded(),
         )
         self._client.loop_start()
+        self._complaints.await_answer()
 
     def stop(self) -> None:
         """Says farewell and disconnects; the last will is for those who cannot."""
+        self._complaints.forget()
         if self.is_connected:
             farewell = Reported(online=False, at=time.time(), boot=self._boot)
             sent = self._client.publish(self._up("reported"), encode(farewell), 1, retain=True)
@@ -183,6 +194,7 @@ class Connection:
     def _on_socket_open(self, _client: mqtt.Client, _data: Any, opened: Any) -> None:
         # Without this a QoS 1 round trip took 47 ms instead of 0.8 ms on mosquitto.
         opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._is_judged = False
 
     def _on_connect(
         self,
@@ -192,12 +204,13 @@ class Connection:
         reason: ReasonCode,
         _properties: Properties | None,
     ) -> None:
+        self._is_judged = True
         if reason.is_failure:
-            self._warn(_WHY_REFUSED.get(str(reason), f"the broker refuses: {reason}"))
+            self._complaints.say(_WHY_REFUSED.get(str(reason), f"the broker refuses: {reason}"))
             return
         log.info("connected to %s as %s", self._title, self._device)
-        self._warned = ("", 0.0)
-        self._was_in = True
+        self._complaints.forget()
+        self._in_since = time.monotonic()
         with self._lock:
             files = self._files
         wanted = [(name, 1) for name in topics.device_subscriptions(self._tenant, self._device)]
@@ -207,7 +220,10 @@ class Connection:
 
     def _on_connect_fail(self, _client: mqtt.Client, _data: Any) -> None:
         error = sys.exc_info()[1]  # paho calls this while it handles the error
-        self._warn(f"cannot reach the broker: {error or 'unknown reason'}")
+        is_handshake = isinstance(error, ssl.SSLError | ConnectionResetError)
+        is_refused_here = isinstance(error, ssl.SSLCertVerificationError)
+        explain = self._explain if is_handshake and not is_refused_here else None
+        self._complaints.say(f"cannot reach the broker: {error or 'unknown reason'}", explain)
 
     def _on_disconnect(
         self,
@@ -217,9 +233,28 @@ class Connection:
         reason: ReasonCode,
         _properties: Properties | None,
     ) -> None:
-        if reason.is_failure and self._was_in:
-            self._warn(_WHY_REFUSED.get(str(reason), f"the connection was lost: {reason}"))
-        self._was_in = False
+        since, self._in_since = self._in_since, None
+        if not reason.is_failure:
+            return
+        if since is not None:
+            self._note_loss(str(reason), time.monotonic() - since)
+        elif not self._is_judged:
+            ended = "it ends the connection without an answer"
+            is_silent = str(reason) == "Keep alive timeout"
+            self._complaints.say(SILENT if is_silent else ended, self._explain)
+
+    def _note_loss(self, reason: str, lasted_s: float) -> None:
+        """Tries again: soon, or late where another client uses this identity."""
+        delay_s = self._rivals.note_loss(reason, lasted_s)
+        if delay_s is None:
+            self._client.reconnect_delay_set(FIRST_DELAY_S, self._last_delay_s)
+            self._complaints.say(f"the connection was lost: {reason}")
+        else:
+            self._client.reconnect_delay_set(delay_s, delay_s)
+            log.warning("broker %s: %s; trying on in %d s", self._title, self.trouble, delay_s)
+
+    def _explain(self) -> str:
+        return why_no_answer(self._host, self._port, is_tls=self._is_tls)
 
     def _on_message(self, _client: mqtt.Client, _data: Any, message: mqtt.MQTTMessage) -> None:
         try:
@@ -234,18 +269,24 @@ class Connection:
         _client: mqtt.Client,
         _data: Any,
         message_id: int,
-        _reason: ReasonCode,
+        reason: ReasonCode,
         _properties: Properties,
     ) -> None:
-        self._inbox.put(Acknowledged(message_id=message_id))
+        self._inbox.put(Acknowledged(message_id=message_id, code=reason.value, reason=str(reason)))
 
-    def _warn(self, because: str) -> None:
-        """Says why once, and again once in a while, not at every attempt."""
-        before, at = self._warned
-        now = time.monotonic()
-        if because != before or now - at >= WARN_EVERY_S:
-            log.warning("broker %s: %s; trying on", self._title, because)
-            self._warned = (because, now)
+    def _on_subscribe(
+        self,
+        _client: mqtt.Client,
+        _data: Any,
+        _message_id: int,
+        reasons: list[ReasonCode],
+        _properties: Properties,
+    ) -> None:
+        refused = [str(reason) for reason in reasons if reason.is_failure]
+        if refused:
+            self._complaints.say(
+                f"it does not let this device read what is meant for it: {refused[0]}"
+            )
 
 
 def _bounded() -> Properties:
@@ -253,56 +294,3 @@ def _bounded() -> Properties:
     bounded = Properties(PacketTypes.CONNECT)  # type: ignore[no-untyped-call]
     bounded.MaximumPacketSize = MAX_PACKET_BYTES
     return bounded
-
-
-def parse_broker_url(url: str) -> tuple[str, int, bool]:
-    """Host, port, and whether TLS is asked for.
-
-    Raises:
-        DeviceError: It is no `mqtt://` or `mqtts://` URL.
-    """
-    try:
-        parts = urlsplit(url)
-        port = parts.port
-    except ValueError:
-        parts, port = urlsplit(""), None
-    if parts.scheme not in _PORTS or not parts.hostname:
-        raise DeviceError(
-            f"{url!a} is no address of a broker",
-            found_in="broker.url",
-            remedy='url = "mqtts://broker.example.com:8883"',
-        )
-    return parts.hostname, port or _PORTS[parts.scheme], parts.scheme == "mqtts"
-
-
-def _tls_context(broker: BrokerConfig) -> ssl.SSLContext:
-    named = (
-        ("ca_file", broker.ca_file),
-        ("cert_file", broker.cert_file),
-        ("key_file", broker.key_file),
-    )
-    for key, path in named:
-        if path and not Path(path).is_file():
-            raise DeviceError(f"there is no file '{path}'", found_in=f"broker.{key}")
-    try:
-        context = ssl.create_default_context(cafile=broker.ca_file or None)
-        if broker.cert_file:
-            context.load_cert_chain(broker.cert_file, broker.key_file or None)
-    except (ssl.SSLError, OSError) as error:
-        raise DeviceError(
-            f"the TLS files cannot be used: {error}",
-            found_in="broker.ca_file, broker.cert_file, broker.key_file",
-            remedy="PEM files, and the key must belong to the certificate",
-        ) from error
-    return context
-
-
-def _read_password(broker: BrokerConfig) -> str | None:
-    if not broker.password_file:
-        return None
-    try:
-        return Path(broker.password_file).read_text(encoding="utf-8").strip("\r\n")
-    except (OSError, UnicodeDecodeError) as error:
-        raise DeviceError(
-            f"cannot read the password: {error}", found_in="broker.password_file"
-        ) from error

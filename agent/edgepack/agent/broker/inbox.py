@@ -26,9 +26,17 @@ class Connected(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Acknowledged(msgspec.Struct, frozen=True, kw_only=True):
-    """The broker took a message that was published with QoS 1."""
+    """The broker said what it made of a message that was published with QoS 1.
+
+    Attributes:
+        message_id: The message.
+        code: MQTT 5's reason code; below 0x80 it took the message.
+        reason: The same in words.
+    """
 
     message_id: int
+    code: int = 0
+    reason: str = ""
 
 
 Item = Arrived | Connected | Acknowledged

@@ -17,6 +17,10 @@ class Publisher(Protocol):
     def is_alive(self) -> bool:
         """Whether the connection is looked after, be it there or not."""
 
+    @property
+    def trouble(self) -> str:
+        """What is wrong with the connection and needs a person; "" when all is well."""
+
     def publish(self, kind: topics.UpKind, message: Message, *, retain: bool = False) -> int | None:
         """Sends a message; returns its id, or None when it was not sent."""
 

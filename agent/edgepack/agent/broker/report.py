@@ -1,6 +1,7 @@
 """The device's report: its journals and pointers, as the controller sees them, and when."""
 
 import zlib
+from collections.abc import Sequence
 
 import msgspec
 
@@ -56,11 +57,14 @@ def report_model(updater: Updater) -> ReportedModel:
     )
 
 
-def make_report(models: Models, *, sequence: int, boot: str, count: int, at: float) -> Reported:
+def make_report(
+    models: Models, troubles: Sequence[str], *, sequence: int, boot: str, count: int, at: float
+) -> Reported:
     """Mirrors the journals.
 
     Args:
         models: The models.
+        troubles: What else is wrong; "" is passed over.
         sequence: Sequence of the `Desired` that was heard last.
         boot: Random id of this process.
         count: Number of this report.
@@ -74,7 +78,7 @@ def make_report(models: Models, *, sequence: int, boot: str, count: int, at: flo
         facts=models.facts,
         sequence=sequence,
         models={updater.name: report_model(updater) for updater in models},
-        warnings=models.troubles[:MAX_WARNINGS],
+        warnings=(*filter(None, troubles), *models.troubles)[:MAX_WARNINGS],
     )
     if len(encode(report)) <= _BUDGET_BYTES:
         return report

@@ -7,12 +7,15 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
+
 from edgepack.agent.broker.connection import Connection
 from edgepack.agent.broker.inbox import Inbox
 from edgepack.agent.broker.link import BrokerLink
-from edgepack.agent.config import AgentConfig, BrokerConfig
+from edgepack.agent.config import AgentConfig, BrokerConfig, ProviderConfig
 from edgepack.agent.daemon.agent import Agent
 from edgepack.agent.daemon.signals import stop_on_signals
+from edgepack.agent.hooks.process import GRACE_S
 from edgepack.agent.hooks.runner import check_hook_folder, run_hooks
 from edgepack.agent.hooks.strays import adopt_strays, end_strays
 from edgepack.agent.runtime.facts import read_device_facts
@@ -28,12 +31,15 @@ from edgepack.bundle.manifest import Variant
 from edgepack.bundle.trust import TrustPolicy
 from edgepack.errors import DeviceError
 from edgepack.halt import Halt
-from edgepack.wire.messages import ProbeResult
+from edgepack.wire.messages import DeviceFacts, ProbeResult
 
 log = logging.getLogger(__name__)
 
-BENCH_STOP_S = 1.5
-"""How long a stopping agent waits for a probe or a hook that it killed."""
+PROBE_SHARE = 0.75
+"""Share of the memory of a device that a probe may take, unless its settings say."""
+BENCH_STOP_S = GRACE_S + 0.5
+"""How long a stopping agent waits for a probe or a hook that it told to end; with what it gives the
+broker, it stays below `STOP_S`."""
 
 
 def run_daemon(config: AgentConfig, broker: BrokerConfig) -> None:
@@ -42,6 +48,7 @@ def run_daemon(config: AgentConfig, broker: BrokerConfig) -> None:
     Raises:
         EdgepackError: The settings name what is not usable, or a fault ended the agent.
     """
+    check_providers(read_device_facts(config.providers), config.providers)
     boot, inbox, stop = secrets.token_hex(8), Inbox(), threading.Event()
     telemetry = TelemetryBuffer(Path(config.state_dir))
     adopt_strays()
@@ -57,7 +64,7 @@ def run_daemon(config: AgentConfig, broker: BrokerConfig) -> None:
         ),
         boot=boot,
     )
-    stop_on_signals(stop, inbox)
+    stop_on_signals(stop, inbox, end_strays)
     connection.start()
     try:
         agent.run(stop)
@@ -69,6 +76,28 @@ def run_daemon(config: AgentConfig, broker: BrokerConfig) -> None:
         if not bench.stop(BENCH_STOP_S):
             log.warning("what was done beside the loop did not end within %g s", BENCH_STOP_S)
         connection.stop()
+
+
+def check_providers(facts: DeviceFacts, config: ProviderConfig) -> None:
+    """Refuses a device on which no model could run.
+
+    Raises:
+        DeviceError: No execution provider is there, or none that the settings allow.
+    """
+    usable = [one.name for one in facts.providers if one.available]
+    if not usable:
+        raise DeviceError(
+            "no execution provider is installed, so no model could run here",
+            found_in=facts.providers[0].because,
+            remedy="install one of the extras cpu, qnn and openvino; edgepack-agent providers "
+            "tells what is missing",
+        )
+    if config.allow and not set(usable) & set(config.allow):
+        raise DeviceError(
+            "the settings allow no execution provider that is installed here",
+            found_in=f"providers.allow; installed: {', '.join(usable)}",
+            remedy="leave providers.allow out, or install what it names",
+        )
 
 
 def assemble_models(
@@ -113,9 +142,11 @@ def _probe(
     """Probes a variant of the bundle in a slot, unless it was right here and nothing changed."""
     threads = config.providers.threads
     facts = read_device_facts(config.providers)
+    most_bytes = config.probe.memory_bytes or int(PROBE_SHARE * facts.memory_bytes)
+    limits = msgspec.structs.replace(config.probe, memory_bytes=most_bytes)
     return verdicts.reach(
         circumstances_of(folder.name, variant, facts, threads=threads),
-        lambda: probe_variant(folder, variant, config=config.probe, threads=threads, halt=halt),
+        lambda: probe_variant(folder, variant, config=limits, threads=threads, halt=halt),
     )
 
 

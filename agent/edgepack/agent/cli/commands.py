@@ -1,6 +1,8 @@
 """The commands of `edgepack-agent`; what they run is put together in `assembly`."""
 
 import logging
+import os
+import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -180,6 +182,7 @@ def providers(as_json: bool) -> None:
 
 def main() -> None:
     """Runs the command; errors go to stderr, with exit code 1 (2 for wrong usage)."""
+    os.umask(0o022)  # The state folder's own mode says who may look into it.
     try:
         cli(prog_name="edgepack-agent")
     except EdgepackError as error:
@@ -189,8 +192,12 @@ def main() -> None:
 
 @contextmanager
 def _stopped_agent(config_path: Path) -> Iterator[AgentConfig]:
-    """The settings of an agent that does not run, and does not while this lasts."""
+    """The settings of an agent that does not run, and does not while this lasts.
+
+    SIGTERM unwinds what is done, so that no probe and no hook stays behind.
+    """
     _log_to_stderr(verbose=False)
+    signal.signal(signal.SIGTERM, lambda number, _frame: sys.exit(128 + number))
     config = read_config(config_path)
     with lock_state_dir(Path(config.state_dir)):
         try:

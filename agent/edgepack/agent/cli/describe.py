@@ -6,10 +6,16 @@ from collections.abc import Iterator
 from edgepack.agent.update.status import ModelStatus, Status
 from edgepack.wire.messages import BundleRef, DeviceFacts, ProviderFacts
 
+_RUNNING = {
+    True: "running",
+    False: "not running",
+    None: "running or not: only its own user may look",
+}
+
 
 def describe_status(status: Status) -> str:
     """The status as lines for a person."""
-    lines = [f"agent     {'running' if status.is_running else 'not running'}"]
+    lines = [f"agent     {_RUNNING[status.is_running]}"]
     if not status.models:
         lines.append("models    none: no model was installed")
     for name, model in status.models.items():

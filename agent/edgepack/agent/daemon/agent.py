@@ -9,11 +9,12 @@ from itertools import chain
 from edgepack.agent.broker.inbox import Acknowledged, Arrived, Connected, Inbox, Item
 from edgepack.agent.broker.link import Publisher
 from edgepack.agent.broker.report import make_report, report_due_s
+from edgepack.agent.broker.silence import SilenceWatch
 from edgepack.agent.config import AgentConfig
 from edgepack.agent.telemetry.buffer import TelemetryBuffer
 from edgepack.agent.update.dependencies import Clock
 from edgepack.agent.update.models import Models
-from edgepack.agent.update.updater import MAX_TEXT
+from edgepack.agent.update.transitions import MAX_TEXT
 from edgepack.bundle.metadata import MAX_CHUNK_BYTES
 from edgepack.errors import DeviceError, TransferError
 from edgepack.wire import topics
@@ -76,6 +77,7 @@ class Agent:
         self._telemetry_at = self._clock.monotonic() + config.limits.telemetry_interval_s
         self._unheard: deque[Event] = deque(maxlen=MAX_OWN_EVENTS)
         self._in_flight: dict[int, Event] = {}
+        self._silence = SilenceWatch(config.tenant, config.device)
         self._models = make_models(self._report)
         self.dropped: Counter[str] = Counter()
 
@@ -101,6 +103,8 @@ class Agent:
         wait_s = self._models.advance()
         now = self._clock.monotonic()
         self._report_when_due(now)
+        if self._publisher.is_connected and (finding := self._silence.finding(now)):
+            log.warning("%s", finding)
         until_telemetry_s = max(0.0, self._telemetry_at - now)
         item = self._inbox.get(min(IDLE_S if wait_s is None else wait_s, until_telemetry_s, IDLE_S))
         for _ in range(BATCH):
@@ -114,9 +118,11 @@ class Agent:
     def _take(self, item: Item) -> None:
         match item:
             case Connected():
+                self._silence.connected(self._clock.monotonic())
                 self._report()
                 self._models.note_connected()
-            case Acknowledged(message_id=message_id):
+            case Acknowledged(message_id=message_id, code=code, reason=reason):
+                self._silence.acknowledged(message_id, code, reason)
                 event = self._in_flight.pop(message_id, None)
                 if event is not None:
                     self._note_sent(event)
@@ -131,6 +137,7 @@ class Agent:
             take(open_level, payload)
 
     def _take_offer(self, _: str, payload: bytes) -> None:
+        self._silence.answered()
         if not payload:
             return  # What was retained was taken away: there is nothing to want.
         try:
@@ -211,12 +218,13 @@ class Agent:
         self._count += 1
         report = make_report(
             self._models,
+            (self._publisher.trouble, self._telemetry.trouble),
             sequence=self._heard_sequence,
             boot=self._boot,
             count=self._count,
             at=self._clock.wall(),
         )
-        self._publisher.publish("reported", report, retain=True)
+        self._silence.sent_report(self._publisher.publish("reported", report, retain=True))
         waiting = {id(event) for event in self._in_flight.values()}
         outboxes = (updater.journal.outbox for updater in self._models)
         for event in chain(*outboxes, tuple(self._unheard)):

@@ -1,21 +1,53 @@
-"""SIGTERM and Ctrl-C end the agent's loop."""
+"""SIGTERM and Ctrl-C end the agent's loop, and within five seconds the agent, whatever it does."""
 
 import logging
+import os
 import signal
 import threading
+from collections.abc import Callable
 
 from edgepack.agent.broker.inbox import Inbox
 
 log = logging.getLogger(__name__)
 
+STOP_S = 5.0
+"""An agent that has not ended by itself so long after a signal is ended."""
 
-def stop_on_signals(stop: threading.Event, inbox: Inbox) -> None:
-    """Lets SIGTERM and Ctrl-C end the loop."""
+
+def stop_on_signals(
+    stop: threading.Event, inbox: Inbox, end_children: Callable[[], object]
+) -> None:
+    """Lets SIGTERM and Ctrl-C end the loop.
+
+    Args:
+        stop: Is set.
+        inbox: Is woken.
+        end_children: Kills every process that this one started; for an agent that did not end in
+            time.
+    """
 
     def end(number: int, _frame: object) -> None:
         log.info("stopping because of %s", signal.Signals(number).name)
+        if not stop.is_set():
+            end_later(end_children)
         stop.set()
         inbox.wake()
 
     signal.signal(signal.SIGTERM, end)
     signal.signal(signal.SIGINT, end)
+
+
+def end_later(end_children: Callable[[], object], after_s: float = STOP_S) -> None:
+    """Ends this process after a time, with exit code 1, unless it has ended by then.
+
+    What it was at is in the journals: it goes on from there.
+    """
+
+    def end() -> None:
+        log.error("the agent did not end by itself within %g s: it is ended", after_s)
+        end_children()
+        os._exit(1)
+
+    timer = threading.Timer(after_s, end)
+    timer.daemon = True
+    timer.start()

@@ -1,14 +1,18 @@
 """Hook files on the disk: which there are, and whether each may and can run."""
 
+import errno
 import os
 import shutil
 import stat
+from collections.abc import Iterator
 from pathlib import Path
 
 from edgepack.errors import DeviceError
 
 HOOK_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 """Where hooks find programs, whatever started the agent."""
+MAX_LINKS = 40
+"""As many as Linux follows."""
 
 
 def find_hooks(folder: Path, stage_folder: str, *, known_names: frozenset[str]) -> list[Path]:
@@ -71,19 +75,63 @@ def why_not_runnable(hook: Path) -> str:
 
 
 def why_not_trusted(path: Path) -> str:
-    """Says why an agent that runs as root must not run what lies here; "" when it may.
+    """Says why the agent must not run what lies here, as the rest of a sentence; "" when it may.
 
-    What any user may write and root then runs makes every user root.
+    A hook has the agent's rights, so nobody but the agent's user and root may be able to put
+    another one in its place: at the path itself, in any folder above it, or through a link.
+
+    Raises:
+        OSError: Something on the way cannot be looked at.
     """
-    if os.geteuid() != 0:
-        return ""
-    found = path.stat()
-    if found.st_mode & stat.S_IWOTH:
-        return (
-            "can be written by every user, and the agent runs as root: "
-            "anyone could make it run anything (chmod o-w mends it)"
+    for place in _way_to(path):
+        found = place.lstat()
+        is_last = place == path
+        if found.st_uid not in (0, os.geteuid()):
+            return (
+                f"cannot be trusted: {place} belongs to user {found.st_uid}, who could make the "
+                f"agent run anything (chown root {place} mends it)"
+            )
+        # In a folder like /tmp nobody can rename what is not theirs.
+        is_guarded = stat.S_ISLNK(found.st_mode) or (
+            stat.S_ISDIR(found.st_mode) and found.st_mode & stat.S_ISVTX and not is_last
         )
+        if is_guarded:
+            continue
+        for bit, who, is_open in (
+            (stat.S_IWOTH, "every user", True),
+            (stat.S_IWGRP, f"group {found.st_gid}", found.st_gid not in (0, os.getegid())),
+        ):
+            if found.st_mode & bit and is_open:
+                return (
+                    f"cannot be trusted: {place} can be written by {who}, who could make the agent "
+                    f"run anything (chmod go-w {place} mends it)"
+                )
     return ""
+
+
+def _way_to(path: Path) -> Iterator[Path]:
+    """Every folder, link and file on the way to what a path names, itself and its target included.
+
+    Raises:
+        OSError: Links lead in a circle, or something on the way cannot be looked at.
+    """
+    here, links = Path("/"), 0
+    ahead = list(reversed(path.absolute().parts[1:]))
+    yield here
+    while ahead:
+        name = ahead.pop()
+        if name == "..":
+            here = here.parent
+            continue
+        here /= name
+        yield here
+        if here.is_symlink():
+            links += 1
+            if links > MAX_LINKS:
+                raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(path))
+            target = here.readlink()
+            here = Path("/") if target.is_absolute() else here.parent
+            ahead += reversed([part for part in target.parts if part != "/"])
 
 
 def _why_no_interpreter(hook: Path) -> str:

@@ -14,6 +14,8 @@ import msgspec
 from edgepack.halt import NEVER, Halt
 
 _POLL_S = 0.02
+GRACE_S = 2.0
+"""From SIGTERM to SIGKILL: what a hook has to bring itself into order."""
 _READ_BYTES = 64 * 1024
 
 
@@ -70,19 +72,21 @@ def run_process(
 ) -> EndedHook:
     """Runs a program in a process group of its own and ends the whole group with it.
 
+    One that must end early is asked to by SIGTERM, and killed when it has not within `GRACE_S`.
+
     A child that the program leaves behind holds the other end of the output pipe, so reading
     stops when the program ends, not when the pipe closes.
 
     Args:
         program: The executable.
         environment: Its whole environment.
-        timeout_s: Time after which it is killed.
+        timeout_s: Time after which it must end.
         output_limit_bytes: How much of its output is kept; the rest is read and dropped.
-        halt: Kills it before its time.
+        halt: Ends it before its time.
 
     Raises:
         OSError: It could not be started.
-        HaltedError: It was killed because of `halt`.
+        HaltedError: It was ended because of `halt`.
     """
     process = subprocess.Popen(
         [str(program)],
@@ -98,6 +102,8 @@ def run_process(
     with process.stdout as pipe:
         try:
             ended_in_time = _read_until_exit(process.pid, pipe, output, timeout_s, halt)
+            if not ended_in_time:
+                _ask_to_end(process.pid, pipe, output)
         finally:
             # The program is not reaped yet, so its group's number cannot belong to others.
             with contextlib.suppress(ProcessLookupError):
@@ -105,6 +111,7 @@ def run_process(
             code = process.wait()
         _drain(pipe, output)
     if not ended_in_time:
+        halt.check()
         return EndedHook(exit_code=None, signal_name="", timed_out=True, output=output.text())
     if code < 0:
         names = {known.value: known.name for known in signal.Signals}
@@ -114,16 +121,15 @@ def run_process(
 
 
 def _read_until_exit(
-    pid: int, pipe: IO[bytes], output: _Output, timeout_s: float, halt: Halt
+    pid: int, pipe: IO[bytes], output: _Output, timeout_s: float, halt: Halt = NEVER
 ) -> bool:
-    """Reads output until the process has ended; False when its time is over first."""
+    """Reads output until the process has ended; False when it is halted or its time is over."""
     deadline = time.monotonic() + timeout_s
     os.set_blocking(pipe.fileno(), False)
     with selectors.DefaultSelector() as selector:
         selector.register(pipe, selectors.EVENT_READ)
         while os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
-            halt.check()
-            if time.monotonic() >= deadline:
+            if halt.is_set() or time.monotonic() >= deadline:
                 return False
             for _ready in selector.select(_POLL_S):
                 chunk = os.read(pipe.fileno(), _READ_BYTES)
@@ -131,6 +137,30 @@ def _read_until_exit(
                 if not chunk:
                     selector.unregister(pipe)
     return True
+
+
+def _ask_to_end(group: int, pipe: IO[bytes], output: _Output) -> None:
+    """Sends SIGTERM to a process group and gives it `GRACE_S`.
+
+    A shell ends at once; what it runs, which may be writing firmware, needs the time.
+    """
+    until = time.monotonic() + GRACE_S
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(group, signal.SIGTERM)
+    _read_until_exit(group, pipe, output, GRACE_S)
+    while _has_members(group) and time.monotonic() < until:
+        time.sleep(_POLL_S)
+
+
+def _has_members(group: int) -> bool:
+    """Whether a process of this group is alive; zombies are not (Linux)."""
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            # The name, in brackets, may hold anything.
+            state, _parent, its_group = stat.read_text().rpartition(")")[2].split()[:3]
+            if int(its_group) == group and state not in "ZX":
+                return True
+    return False
 
 
 def _drain(pipe: IO[bytes], output: _Output) -> None:

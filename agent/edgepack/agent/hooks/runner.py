@@ -68,7 +68,7 @@ def run_hooks(
         folders: Hook folders: the device's own, then the bundle's; a missing one has no hooks.
         facts: What a hook may know; `{"bundle_name": "ocr"}` becomes `EDGEPACK_BUNDLE_NAME=ocr`.
         timeout_s: Time limit of each hook.
-        halt: Kills the hook that runs, and begins no other.
+        halt: Ends the hook that runs, or lets it end by itself; begins no other.
 
     Returns:
         The verdict. What is wrong with a hook or its folder is a refusal that says so, since a
@@ -88,6 +88,7 @@ def run_hooks(
         except DeviceError as error:
             return _refusal(str(error.found_in), error.problem)
         for hook in hooks:
+            halt.check_between()
             verdict = _run_one(hook, environment, timeout_s, halt)
             log.info("hook=%s verdict=%s because=%s", hook, verdict.verdict, verdict.because)
             if verdict.verdict != "go":

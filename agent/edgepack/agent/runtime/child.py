@@ -10,12 +10,14 @@ to a build's, so whatever tries one for the first time does it in a child:
 import contextlib
 import ctypes
 import os
+import re
 import signal
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import BinaryIO
 
 import msgspec
@@ -27,6 +29,7 @@ _STDERR_TAIL_BYTES = 4096
 _PR_SET_PDEATHSIG = 1
 """Of Linux's prctl(2)."""
 
+_TAKEN = re.compile(r"^Rss(?:Anon|Shmem):\s+(\d+) kB", re.M)
 _POLL_S = 0.02
 _GRACE_S = 5.0
 """A child whose parent is gone ends itself this long after its limit."""
@@ -38,14 +41,22 @@ class Ending(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         answer: What it answered; None when it did not.
         because: Why there is no answer, one sentence; "" when there is one.
+        peak_bytes: The most memory that it was seen to take, that of files not counted; 0 where
+            that cannot be seen.
     """
 
     answer: bytes | None
     because: str
+    peak_bytes: int = 0
 
 
 def run_child(
-    command: Sequence[str], request: bytes, *, timeout_s: float, halt: Halt = NEVER
+    command: Sequence[str],
+    request: bytes,
+    *,
+    timeout_s: float,
+    memory_bytes: int = 0,
+    halt: Halt = NEVER,
 ) -> Ending:
     """Runs a child to its end, or ends it at its limit with all that it started.
 
@@ -56,6 +67,8 @@ def run_child(
         command: Program and arguments.
         request: Bytes for its stdin.
         timeout_s: Limit in seconds, from its start.
+        memory_bytes: Limit of its memory (Linux); 0 sets none. What native code reserves and never
+            touches does not count, so address space (RLIMIT_AS) would be no measure.
         halt: Ends it before its limit.
 
     Returns:
@@ -75,27 +88,47 @@ def run_child(
             command, stdin=asked, stdout=answered, stderr=errors, start_new_session=True
         )
         try:
-            has_ended = _wait(child, timeout_s, halt)
+            because, peak_bytes = _wait(child, timeout_s, memory_bytes, halt)
         finally:
             end_group(child)
-        if not has_ended:
-            return Ending(answer=None, because=f"no answer within {timeout_s:g} s")
+        if because:
+            return Ending(answer=None, because=because, peak_bytes=peak_bytes)
         answered.seek(0)
         lines = answered.read().splitlines()
         if child.returncode or not lines:
-            return Ending(answer=None, because=describe_end(child.returncode, errors))
-    return Ending(answer=lines[-1], because="")
+            because = describe_end(child.returncode, errors)
+            return Ending(answer=None, because=because, peak_bytes=peak_bytes)
+    return Ending(answer=lines[-1], because="", peak_bytes=peak_bytes)
 
 
-def _wait(child: "subprocess.Popen[bytes]", timeout_s: float, halt: Halt) -> bool:
-    """Waits until a child has ended, which stays unreaped; False when its time is over first."""
+def _wait(
+    child: "subprocess.Popen[bytes]", timeout_s: float, memory_bytes: int, halt: Halt
+) -> tuple[str, int]:
+    """Waits until a child has ended, which stays unreaped.
+
+    Returns:
+        Why it must be ended, "" when it has by itself; and the most memory that it took.
+    """
     deadline = time.monotonic() + timeout_s
+    peak_bytes = 0
     while os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
         halt.check()
+        peak_bytes = max(peak_bytes, _taken_bytes(child.pid))
+        if memory_bytes and peak_bytes > memory_bytes:
+            return f"needs more than {memory_bytes / 1e6:.0f} MB of memory", peak_bytes
         if time.monotonic() >= deadline:
-            return False
+            return f"no answer within {timeout_s:g} s", peak_bytes
         halt.wait(_POLL_S)
-    return True
+    return "", peak_bytes
+
+
+def _taken_bytes(pid: int) -> int:
+    """Memory that a process takes and the kernel cannot take back: not that of mapped files."""
+    try:
+        status = Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return 0
+    return 1024 * sum(int(kib) for kib in _TAKEN.findall(status))
 
 
 def end_group(child: "subprocess.Popen[bytes]") -> None:
@@ -145,6 +178,7 @@ def keep_stdout_clean(timeout_s: float) -> BinaryIO:
         What was stdout, for the answer.
     """
     end_with_parent()
+    be_first_to_go()
     set_last_limit(timeout_s)
     return redirect_stdout()
 
@@ -157,6 +191,12 @@ def end_with_parent() -> None:
     """
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+
+
+def be_first_to_go() -> None:
+    """In the child: has a kernel that runs out of memory end it before what serves (Linux)."""
+    with contextlib.suppress(OSError):
+        Path("/proc/self/oom_score_adj").write_text("1000")
 
 
 def set_last_limit(timeout_s: float) -> None:

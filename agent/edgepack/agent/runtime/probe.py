@@ -95,7 +95,7 @@ def probe_variant(
     Args:
         bundle_folder: Root of the verified, unpacked bundle.
         variant: The candidate; its files are there.
-        config: Time limit and number of timed runs.
+        config: Limits of time and memory, and the number of timed runs.
         threads: Threads within an operator; 0 leaves it to ONNX Runtime.
         command: The child.
         halt: Ends it early.
@@ -114,7 +114,13 @@ def probe_variant(
         runs=config.runs,
         threads=threads,
     )
-    ending = run_child(command, msgspec.json.encode(request), timeout_s=config.timeout_s, halt=halt)
+    ending = run_child(
+        command,
+        msgspec.json.encode(request),
+        timeout_s=config.timeout_s,
+        memory_bytes=config.memory_bytes,
+        halt=halt,
+    )
     return read_ending(variant, ending)
 
 
@@ -132,12 +138,14 @@ def read_ending(variant: Variant, ending: Ending) -> ProbeResult:
             result = msgspec.json.decode(ending.answer, type=ProbeResult)
         except msgspec.DecodeError as error:
             result = _wrong(variant, f"the probe's answer cannot be read: {error}")
+    result = msgspec.structs.replace(result, peak_bytes=ending.peak_bytes)
     logger.info(
-        "probe variant=%s provider=%s verdict=%s latency_ms=%s because=%s",
+        "probe variant=%s provider=%s verdict=%s latency_ms=%s peak_mb=%.0f because=%s",
         result.variant,
         result.provider,
         "right" if result.right else "wrong",
         "none" if result.latency_ms is None else f"{result.latency_ms:.3g}",
+        ending.peak_bytes / 1e6,
         result.because,
     )
     return result

@@ -17,6 +17,7 @@ from types import TracebackType
 
 from edgepack.agent.runtime.opening import open_session
 from edgepack.agent.runtime.sessions import Session, SessionTensor, Tensor
+from edgepack.agent.state.models import DEFAULT_STATE_DIR
 from edgepack.agent.state.pointer import (
     ActivePointer,
     active_models,
@@ -34,7 +35,6 @@ from edgepack.wire.messages import BundleRef, Choice
 logger = logging.getLogger(__name__)
 
 STATE_DIR_VARIABLE = "EDGEPACK_STATE_DIR"
-DEFAULT_STATE_DIR = Path("/var/lib/edgepack")
 
 POLL_S = 0.2
 """Seconds between looks at the pointer; a look is one `stat`."""
@@ -278,7 +278,11 @@ class Model:
             self._spool_fails = False
         except OSError as error:
             if not self._spool_fails:
-                logger.warning("latencies cannot be handed to the agent: %s", error)
+                logger.warning(
+                    "latencies cannot be handed to the agent, so no soak sees them: %s; may this "
+                    "process's user write there?",
+                    error,
+                )
             self._spool_fails = True
 
 

@@ -2,6 +2,7 @@
 
 import fcntl
 import os
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,23 +11,25 @@ from edgepack.agent.state.state_file import put_aside
 from edgepack.errors import DeviceError
 
 LOCK_FILE = "agent.lock"
+LOCK_MODE = 0o600
 
 
 @contextmanager
 def lock_state_dir(state_dir: Path) -> Iterator[None]:
     """Holds the state folder, which is made when it is missing, while the block runs.
 
-    The kernel lets go of the lock when the process ends, however it ends.
+    The kernel lets go of the lock when the process ends, however it ends. Whoever may open its file
+    may hold it too, so nobody else may.
 
     Raises:
-        DeviceError: Another agent holds it, or the folder cannot be made.
+        DeviceError: Another agent holds it, others could, or the folder cannot be made.
     """
     path = state_dir / LOCK_FILE
     try:
         state_dir.mkdir(parents=True, exist_ok=True)
-        if path.is_dir():
+        if os.path.lexists(path) and not stat.S_ISREG(path.lstat().st_mode):
             put_aside(path)
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, LOCK_MODE)
     except OSError as error:
         raise DeviceError(
             f"cannot use the state folder: {error.strerror}",
@@ -34,6 +37,7 @@ def lock_state_dir(state_dir: Path) -> Iterator[None]:
             remedy="run the agent as a user who may write there, or change state_dir",
         ) from error
     try:
+        _keep_strangers_out(state_dir, path, descriptor)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
@@ -50,10 +54,31 @@ def lock_state_dir(state_dir: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
-def is_locked(state_dir: Path) -> bool:
-    """Whether an agent runs on this state folder."""
+def _keep_strangers_out(state_dir: Path, path: Path, descriptor: int) -> None:
+    folder, lock = state_dir.stat(), os.fstat(descriptor)
+    if folder.st_mode & stat.S_IWOTH:
+        raise DeviceError(
+            "every user can write the state folder, and so replace what serves",
+            found_in=str(state_dir),
+            remedy=f"chmod o-w {state_dir}",
+        )
+    if lock.st_uid not in (0, os.geteuid(), folder.st_uid):
+        raise DeviceError(
+            f"the lock of the state folder belongs to user {lock.st_uid}, who could keep every "
+            "agent out",
+            found_in=str(path),
+            remedy=f"rm {path}; the agent makes one of its own",
+        )
+    if stat.S_IMODE(lock.st_mode) != LOCK_MODE:
+        os.fchmod(descriptor, LOCK_MODE)
+
+
+def is_locked(state_dir: Path) -> bool | None:
+    """Whether an agent runs on this state folder; None when this user may not look."""
     try:
         descriptor = os.open(state_dir / LOCK_FILE, os.O_RDONLY | os.O_CLOEXEC)
+    except PermissionError:
+        return None
     except OSError:
         return False
     try:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from edgepack.agent.state.state_file import put_aside
 
+DEFAULT_STATE_DIR = Path("/var/lib/edgepack")
 MODELS_FOLDER = "models"
 MODEL_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,99}")
 """Names that a bundle can have; each is safe as a folder's name."""

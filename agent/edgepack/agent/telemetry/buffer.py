@@ -6,6 +6,7 @@ from pathlib import Path
 import msgspec
 
 from edgepack.agent.telemetry.collector import Collected, LatencyCollector, Trouble
+from edgepack.agent.telemetry.spool import open_spool
 from edgepack.wire import histogram
 from edgepack.wire.messages import Telemetry
 
@@ -25,9 +26,15 @@ class TelemetryBuffer:
 
     Args:
         state_dir: The agent's state folder.
+
+    Attributes:
+        trouble: Why processes cannot say anything, one sentence; "" when all is well.
     """
 
     def __init__(self, state_dir: Path) -> None:
+        self.trouble = open_spool(state_dir)
+        if self.trouble:
+            log.warning("%s", self.trouble)
         self._collector = LatencyCollector(state_dir)
         self._unsent: dict[_Key, Telemetry] = {}
         self._unseen: dict[_Key, Telemetry] = {}

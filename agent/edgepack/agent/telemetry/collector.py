@@ -5,6 +5,7 @@ disk before it is handed out, so that a restart counts no inference twice; a cra
 loses one window at most.
 """
 
+import contextlib
 import logging
 from collections.abc import Callable
 from pathlib import Path
@@ -142,7 +143,8 @@ class LatencyCollector:
                 finished.append(path)
         self._remember(known)
         for path in finished:
-            remove(path)
+            with contextlib.suppress(OSError):  # Another user's folder; what it says is known.
+                remove(path)
         return Collected(
             telemetry=tuple(_merge(parts) for parts in fresh.values()),
             troubles=tuple(troubles),

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import msgspec
 
-from edgepack.agent.state.state_file import read_regular
+from edgepack.agent.state.state_file import put_aside, read_regular
 from edgepack.durable import write_file
 from edgepack.errors import TransferError
 from edgepack.versions import Format, Version
@@ -22,6 +22,7 @@ from edgepack.wire.histogram import LatencyRecorder
 from edgepack.wire.messages import Histogram
 
 SPOOL_FOLDER = "latency"
+SPOOL_MODE = 0o2775
 MAX_SPOOL_BYTES = 256 * 1024
 
 
@@ -60,6 +61,27 @@ SPOOLED = Format("latency file", Spooled, Version(1, 1))
 def spool_folder(state_dir: Path) -> Path:
     """Where spool files lie."""
     return state_dir / SPOOL_FOLDER
+
+
+def open_spool(state_dir: Path) -> str:
+    """For the agent: makes the folder, and lets the group of the state folder write there.
+
+    Applications are other users than the agent, as a rule; those that shall hand over what
+    inferences took are of that group.
+
+    Returns:
+        Why they cannot, one sentence; "" when all is well.
+    """
+    folder = spool_folder(state_dir)
+    try:
+        if os.path.lexists(folder) and (folder.is_symlink() or not folder.is_dir()):
+            put_aside(folder)
+        folder.mkdir(exist_ok=True)
+        os.chown(folder, -1, state_dir.stat().st_gid)
+        folder.chmod(SPOOL_MODE)
+    except OSError as error:
+        return f"processes cannot hand over what inferences took: {error.strerror} ({folder})"
+    return ""
 
 
 def write_spooled(state_dir: Path, spooled: Spooled) -> Path:

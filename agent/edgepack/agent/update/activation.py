@@ -7,7 +7,7 @@ import msgspec
 
 from edgepack.agent.state.pointer import ActivePointer
 from edgepack.agent.update.context import Ended, Step, UpdateContext, Wait
-from edgepack.agent.update.soak import why_unfit
+from edgepack.agent.update.soak import count_inferences, why_unfit
 from edgepack.errors import DeviceError
 from edgepack.text import counted
 
@@ -44,21 +44,29 @@ def soak(context: UpdateContext) -> Step:
     scratch, offer = context.scratch, context.offer
     if scratch.soak_from is None:
         scratch.soak_from = context.now()
+        scratch.soak_until = scratch.soak_from + _longest_s(context)
     collected = context.model.collect()
     scratch.windows += collected.telemetry
     scratch.troubles += [trouble.because for trouble in collected.troubles]
     because = _why_gone(context) or why_unfit(scratch.windows, scratch.troubles, context.digest)
     if because:
         return Ended(outcome="failure", because=because)
-    left_s = scratch.soak_from + offer.soak_s - context.now()
-    if left_s > 0:
-        return Wait(seconds=min(left_s, SOAK_LOOK_S))
+    soaked_s = context.now() - scratch.soak_from
+    if soaked_s < offer.soak_s:
+        return Wait(seconds=min(offer.soak_s - soaked_s, SOAK_LOOK_S))
+    seen = count_inferences(scratch.windows, context.digest)
+    if seen < offer.min_inferences:
+        if context.now() < scratch.soak_until:
+            return Wait(seconds=SOAK_LOOK_S)
+        wanted = counted(offer.min_inferences, "inference")
+        because = f"no evidence: {seen} of {wanted} seen in {soaked_s:.0f} s"
+        return Ended(outcome="failure", because=because)
     if held_up := context.run_hooks("committed", "before"):
         return held_up
     back, previous = context.journal.back, context.journal.previous
     return Ended(
         outcome="success",
-        because=f"soaked for {offer.soak_s:g} s without trouble, {_seen(context)}",
+        because=f"soaked for {offer.soak_s:g} s without trouble, {_told(seen)}",
         changes={"previous": back if back and back.digest != context.digest else previous},
     )
 
@@ -123,14 +131,17 @@ def remove(context: UpdateContext) -> Step:
     )
 
 
-def _seen(context: UpdateContext) -> str:
+def _told(seen: int) -> str:
     """How much the soak rests on; a model that nobody used has proven little."""
-    count = sum(
-        window.latency.count
-        for window in context.scratch.windows
-        if window.digest == context.digest
-    )
-    return f"{counted(count, 'inference')} seen" if count else "no inference was seen"
+    return f"{counted(seen, 'inference')} seen" if seen else "no evidence: no inference was seen"
+
+
+def _longest_s(context: UpdateContext) -> float:
+    """How long a soak may wait for inferences: until the order's deadline, which began when the
+    order was taken."""
+    deadline_s = context.offer.deadline_s or 0.0
+    spent_s = max(0.0, context.deps.clock.wall() - context.journal.taken_at)
+    return max(context.offer.soak_s, deadline_s - spent_s)
 
 
 def _why_gone(context: UpdateContext) -> str:

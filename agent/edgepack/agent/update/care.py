@@ -121,4 +121,4 @@ class Care:
         for updater in updaters:
             if updater.name == name and rot:
                 log.warning("model=%s what serves is damaged: %s", name, rot)
-                updater.look_again()
+                updater.orders.look_again()

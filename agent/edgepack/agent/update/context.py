@@ -20,6 +20,7 @@ from edgepack.wire.messages import DeviceFacts, ProbeResult, RunModel, Telemetry
 
 FIRST_RETRY_S = 5.0
 MAX_RETRY_S = 600.0
+_HOOKS = "hooks"
 
 
 class Ended(msgspec.Struct, frozen=True, kw_only=True):
@@ -68,6 +69,7 @@ class Scratch(msgspec.Struct):
     trouble: OSError | None = None
     probes: list[ProbeResult] = msgspec.field(default_factory=list)
     soak_from: float | None = None
+    soak_until: float = 0.0
     windows: list[Telemetry] = msgspec.field(default_factory=list)
     troubles: list[str] = msgspec.field(default_factory=list)
     manifest: Manifest | None = None
@@ -150,10 +152,14 @@ class UpdateContext:
     def leave(self) -> None:
         """Forgets what an action remembered: the state has changed, or the offer has.
 
-        What works beside is told to end; the next action waits until it has.
+        What works beside is told to end; the next action waits until it has. A hook is left to end
+        by itself, in its time: it may be writing firmware.
         """
-        for job in self.scratch.jobs.values():
-            job.halt.set()
+        for title, job in self.scratch.jobs.items():
+            if title.startswith(_HOOKS):
+                job.halt.after_this_piece()
+            else:
+                job.halt.set()
         if self.scratch.need_scheduler:
             self.model.link.listen(frozenset())
         self._left.append(self.scratch)
@@ -246,7 +252,7 @@ class UpdateContext:
         """Runs the hooks of a stage, and notes what did not say go."""
         folders, facts = self._hook_folders(), self._hook_facts()
         verdict: HookVerdict = self.beside(
-            f"hooks {stage}.{when}",
+            f"{_HOOKS} {stage}.{when}",
             lambda halt: self.deps.tools.run_hooks(stage, when, folders, facts, halt),
         )
         if verdict.verdict != "go":

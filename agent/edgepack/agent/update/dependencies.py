@@ -128,3 +128,13 @@ class ModelParts(msgspec.Struct, frozen=True, kw_only=True):
     counters: ReleaseCounters
     collect: Callable[[], Collected]
     others: Neighbours
+
+    @property
+    def trouble(self) -> str:
+        """What is wrong with the model's files, one sentence; "" when all is well."""
+        return self.store.trouble or self.pointer.trouble
+
+    @property
+    def is_sealed(self) -> bool:
+        """Whether a newer edgepack wrote its files, so that it must be left alone."""
+        return self.store.is_sealed or self.pointer.is_sealed

@@ -14,7 +14,7 @@ import msgspec
 from edgepack.agent.state.models import make_model_folder, model_folder
 from edgepack.agent.state.pointer import ActivePointer
 from edgepack.agent.state.state_file import StateFile, Write, read_regular
-from edgepack.agent.update.lifecycle import TABLE, State
+from edgepack.agent.update.lifecycle import RESTING, TABLE, State
 from edgepack.durable import write_file
 from edgepack.versions import Format, NewerVersionError, Version
 from edgepack.wire.first_version import migrate_order
@@ -35,6 +35,7 @@ class Journal(msgspec.Struct, frozen=True, kw_only=True):
         because: Reason of the last transition.
         is_settled: Whether the action of a resting state was done.
         offer: What the state speaks of; None when there never was an offer.
+        taken_at: When that offer was taken, seconds since the epoch; 0 when it is not known.
         pending: A newer offer that waits until the current update has ended.
         acted_sequence: Highest sequence of an order whose bundle was verified, or that was done.
         restarts: Restarts during the current update.
@@ -55,6 +56,7 @@ class Journal(msgspec.Struct, frozen=True, kw_only=True):
     because: str = ""
     is_settled: bool = True
     offer: ModelOrder | None = None
+    taken_at: float = 0.0
     pending: ModelOrder | None = None
     acted_sequence: int = 0
     restarts: int = 0
@@ -69,6 +71,11 @@ class Journal(msgspec.Struct, frozen=True, kw_only=True):
     committed_by: RunModel | None = None
     previous: ActivePointer | None = None
     outbox: tuple[Event, ...] = ()
+
+    @property
+    def is_at_rest(self) -> bool:
+        """Whether nothing is under way, and nothing waits."""
+        return self.state in RESTING and self.is_settled and self.pending is None
 
 
 class _AnyState(Journal, frozen=True, kw_only=True):
@@ -94,7 +101,7 @@ def _from_first(journal: dict[str, Any]) -> dict[str, Any]:
     return made
 
 
-JOURNAL = Format("journal", _AnyState, Version(2, 0), migrations={1: _from_first})
+JOURNAL = Format("journal", _AnyState, Version(2, 1), migrations={1: _from_first})
 
 
 class JournalStore:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from edgepack.agent.update.models import Models
-from edgepack.agent.update.updater import title
+from edgepack.agent.update.transitions import title
 from edgepack.bundle.chunks import fixed_chunks, offsets
 from edgepack.bundle.manifest import MANIFEST_FILE, SIGNATURE_FILE
 from edgepack.bundle.verify import VerifiedBundle

@@ -20,7 +20,8 @@ from edgepack.agent.update.care import Care
 from edgepack.agent.update.dependencies import AgentDependencies, ModelParts
 from edgepack.agent.update.first_layout import migrate_first_layout
 from edgepack.agent.update.journal import JournalStore
-from edgepack.agent.update.updater import OfferOutcome, Updater
+from edgepack.agent.update.orders import OfferOutcome
+from edgepack.agent.update.updater import Updater
 from edgepack.errors import TransferError
 from edgepack.wire.messages import Desired, DeviceFacts, ModelOrder, Need, RunModel
 
@@ -116,7 +117,7 @@ class Models:
                 if not isinstance(order, RunModel) and name not in self._updaters:
                     outcomes[name] = "known"  # It is not here, so it need not go.
                 else:
-                    outcomes[name] = self.open(name).offer(order)
+                    outcomes[name] = self.open(name).orders.offer(order)
             except TransferError as error:
                 problems.append(f"{name[:100]!a}: {error.problem}")
         if problems:
@@ -124,9 +125,9 @@ class Models:
         return outcomes
 
     def install(self, name: str, order: ModelOrder) -> Updater:
-        """Takes an order from a person on this device; see `Updater.install`."""
+        """Takes an order from a person on this device; see `Orders.install`."""
         updater = self.open(name)
-        updater.install(order)
+        updater.orders.install(order)
         return updater
 
     def open(self, name: str) -> Updater:

@@ -24,6 +24,7 @@ from edgepack.wire.messages import (
     RunModel,
 )
 
+MAX_DEADLINE_S = 366 * 24 * 3600.0
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _WORD = re.compile(r"[ -~]{0,100}")
 
@@ -67,6 +68,9 @@ def _check_content(name: str, order: ModelOrder) -> None:
     _check_file(order.manifest, MANIFEST_FILE, MAX_MANIFEST_BYTES)
     _check_file(order.signature, SIGNATURE_FILE, MAX_SIGNATURE_BYTES)
     _check(0 <= order.soak_s <= MAX_SOAK_S, "soak_s", order.soak_s)
+    _check(0 <= order.min_inferences <= MAX_SEQUENCE, "min_inferences", order.min_inferences)
+    deadline_s = order.deadline_s
+    _check(deadline_s is None or 0 <= deadline_s <= MAX_DEADLINE_S, "deadline_s", deadline_s)
     expires_at = order.expires_at
     _check(expires_at is None or math.isfinite(expires_at), "expires_at", expires_at)
 

@@ -8,6 +8,11 @@ TOLERATED_FAILURES = 0.01
 """Share of inferences that may raise; an application's own mistakes are among them."""
 
 
+def count_inferences(windows: Iterable[Telemetry], digest: str) -> int:
+    """Real inferences of a bundle that these latency reports tell of."""
+    return sum(window.latency.count for window in windows if window.digest == digest)
+
+
 def why_unfit(windows: Iterable[Telemetry], troubles: Sequence[str], digest: str) -> str:
     """Why the model must not stay, or "" while nothing speaks against it.
 

@@ -42,11 +42,11 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     """A device at a glance.
 
     Attributes:
-        is_running: Whether an agent holds the state folder.
+        is_running: Whether an agent holds the state folder; None when this user may not look.
         models: By name.
     """
 
-    is_running: bool
+    is_running: bool | None
     models: dict[str, ModelStatus]
 
 

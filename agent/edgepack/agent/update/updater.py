@@ -1,15 +1,11 @@
-"""The updates of one model, from offer to commit: takes offers, walks the life cycle table, keeps
-the journal.
+"""The updates of one model, from offer to commit: walks the life cycle table.
 
 The state is saved, then acted upon; an action that a restart or a full disk interrupts runs again.
-What the actions do is in `actions`, what follows what in `lifecycle`.
+What the actions do is in `actions`, what follows what in `lifecycle`; what is taken in `orders`.
 """
 
 import logging
 from collections.abc import Callable
-from typing import Any, Literal
-
-import msgspec
 
 from edgepack.agent.state.pointer import ActivePointer
 from edgepack.agent.transfer.chunk_status import ChunkOutcome
@@ -17,29 +13,17 @@ from edgepack.agent.update.actions import Actions
 from edgepack.agent.update.context import Ended, Wait
 from edgepack.agent.update.dependencies import AgentDependencies, ModelParts
 from edgepack.agent.update.footprint import serving_bytes
-from edgepack.agent.update.journal import MAX_OUTBOX, Journal
+from edgepack.agent.update.journal import Journal
 from edgepack.agent.update.lifecycle import RESTING, TABLE, Row, State, follow, resume
-from edgepack.agent.update.offer import check_local, check_order, check_time
-from edgepack.errors import DeviceError, EdgepackError
-from edgepack.wire.messages import (
-    BundleRef,
-    DeviceFacts,
-    Event,
-    ModelOrder,
-    RemoveModel,
-    RunModel,
-)
+from edgepack.agent.update.orders import Orders
+from edgepack.agent.update.transitions import Transitions
+from edgepack.errors import EdgepackError
+from edgepack.wire.messages import DeviceFacts, Event, ModelOrder, RunModel
 
 log = logging.getLogger(__name__)
 
 DISK_RETRY_S = 5.0
 """How long the agent waits when its journal or pointer cannot be written."""
-MAX_TEXT = 2000
-"""Characters of a reason that are kept."""
-
-OfferOutcome = Literal["taken", "adopted", "known", "refused"]
-"""What became of an offer: it will be acted on, it is what the update is about already, it was
-acted on before, it came too late."""
 
 
 class Updater:
@@ -49,6 +33,9 @@ class Updater:
         deps: What all updates need of the world.
         model: What this one needs.
         notify: Called after every transition, when the journal says something new.
+
+    Attributes:
+        orders: Where its orders come in.
     """
 
     def __init__(
@@ -56,10 +43,12 @@ class Updater:
     ) -> None:
         self._deps = deps
         self._model = model
-        self._notify = notify
-        self._actions = Actions(deps, model, self._note)
         self._unsaved: Ended | None = None
-        self._refused: ModelOrder | None = None
+        self._transitions = Transitions(model, deps.clock, leave=self._leave, notify=notify)
+        self._actions = Actions(deps, model, self._transitions.note)
+        self.orders = Orders(
+            model, deps.clock, self._transitions, leave=self._actions.leave, notify=notify
+        )
 
     @property
     def name(self) -> str:
@@ -89,18 +78,17 @@ class Updater:
     @property
     def trouble(self) -> str:
         """What is wrong with the model's files here, one sentence; "" when all is well."""
-        return self._model.store.trouble or self._model.pointer.trouble
+        return self._model.trouble
 
     @property
     def is_sealed(self) -> bool:
         """Whether a newer edgepack wrote its files, so that it must be left alone."""
-        return self._model.store.is_sealed or self._model.pointer.is_sealed
+        return self._model.is_sealed
 
     @property
     def is_at_rest(self) -> bool:
         """Whether nothing is under way, and nothing waits."""
-        journal = self.journal
-        return journal.state in RESTING and journal.is_settled and journal.pending is None
+        return self.journal.is_at_rest
 
     def kept_slots(self) -> frozenset[str] | None:
         """Slots that this model needs; None when that cannot be known."""
@@ -150,12 +138,12 @@ class Updater:
             self._model.store.update(restarts=restarts)
             log.info(
                 "bundle=%s resumed=%s restarts=%d",
-                self._title(journal.offer),
+                self._transitions.title(journal.offer),
                 after.state,
                 restarts,
             )
         else:
-            self._move(after.state, after.because, restarts=restarts)
+            self._transitions.move(after.state, after.because, restarts=restarts)
 
     def _mend(self) -> None:
         """Puts journal and pointer in step again, when one of them was lost."""
@@ -165,73 +153,6 @@ class Updater:
             pointer.write(journal.committed)
         elif serving and serving.committed and journal.committed is None:
             self._model.store.update(committed=serving)
-
-    def offer(self, order: ModelOrder) -> OfferOutcome:
-        """Takes an order from the controller; the newest one wins.
-
-        What it says is not remembered before its bundle was verified, but as what is judged now.
-
-        Raises:
-            TransferError: The message makes no sense; nothing was changed.
-            OSError: The journal cannot be written; nothing was changed.
-        """
-        journal, store = self.journal, self._model.store
-        check_order(self.name, order, acted_sequence=journal.acted_sequence)
-        if self.is_sealed:
-            self._refuse(order, self.trouble)
-            return "refused"
-        if order in (journal.pending, self._refused):
-            return "known"
-        if order == journal.offer:
-            if journal.pending is not None:
-                store.update(pending=None)  # What was said in between was taken back.
-            return "known"
-        if order.sequence <= journal.acted_sequence:
-            return "known"
-        if isinstance(order, RunModel):
-            try:
-                check_time(order, self._deps.clock.wall())
-            except DeviceError as error:
-                self._refuse(order, error.problem)
-                return "refused"
-        return self._take(order)
-
-    def install(self, order: ModelOrder) -> OfferOutcome:
-        """Takes an order from a person on this device; what was under way gives way to it.
-
-        Raises:
-            DeviceError: A newer edgepack wrote what is here of this model.
-            TransferError: The order makes no sense.
-        """
-        check_local(self.name, order)
-        if self.is_sealed:
-            raise DeviceError(self.trouble, remedy="update edgepack on this device")
-        return self._take(order)
-
-    def look_again(self) -> None:
-        """Has what serves judged once more, because it was found damaged.
-
-        Raises:
-            OSError: The journal cannot be written.
-        """
-        journal, active = self.journal, self.active
-        order = journal.committed_by
-        if self.is_at_rest and order and active and order.bundle.digest == active.digest:
-            self._model.store.update(pending=msgspec.structs.replace(order, expires_at=None))
-
-    def _take(self, order: ModelOrder) -> OfferOutcome:
-        journal, store = self.journal, self._model.store
-        current = journal.offer
-        is_running = journal.state not in RESTING and journal.state != "ROLLING_BACK"
-        if is_running and current and _is_same(current, order):
-            store.update(offer=order, pending=None)
-            if journal.state == "OFFERED":
-                self._actions.leave()
-            log.info("bundle=%s adopted sequence=%d", self._title(order), order.sequence)
-            self._notify()
-            return "adopted"
-        store.update(pending=order)
-        return "taken"
 
     def note_sent(self, event: Event) -> None:
         """The broker has acknowledged an event."""
@@ -282,13 +203,13 @@ class Updater:
             self._begin(pending, row)
             return None
         if pending and row.newer and row.newer != "OFFERED":
-            self._move(row.newer, f"superseded by {self._title(pending)}")
+            self._transitions.move(row.newer, f"superseded by {self._transitions.title(pending)}")
             return None
         step = self._unsaved or self._act(row)
         if isinstance(step, Wait):
             return step
         self._unsaved = step  # An action is not run again because the journal's disk was full.
-        self._move(follow(journal.state, step.outcome), step.because, **step.changes)
+        self._transitions.move(follow(journal.state, step.outcome), step.because, **step.changes)
         return None
 
     def _act(self, row: Row) -> Ended | Wait:
@@ -304,14 +225,20 @@ class Updater:
                 raise
             return Ended(outcome="failure", because=_one_line(error))
 
+    def _leave(self) -> None:
+        """The state has changed: what its action did and could not save is over."""
+        self._unsaved = None
+        self._actions.leave()
+
     def _begin(self, order: ModelOrder, row: Row) -> None:
         asked = "offered" if isinstance(order, RunModel) else "told to go"
         by = f"by {order.rollout}" if order.rollout else "on this device"
         after: State = "OFFERED" if isinstance(order, RunModel) else row.removal or "REMOVING"
-        self._move(
+        self._transitions.move(
             after,
             f"{asked} {by}",
             offer=order,
+            taken_at=self._deps.clock.wall(),
             pending=None,
             restarts=0,
             candidates=(),
@@ -322,75 +249,6 @@ class Updater:
             choice=None,
             back=None,
         )
-
-    def _refuse(self, order: ModelOrder, because: str) -> None:
-        """Refuses an order at the door; an update that is under way goes on."""
-        self._refused = order
-        if self.is_at_rest and not self.is_sealed:
-            self._move("REJECTED", because, offer=order, was_staged=False, choice=None, back=None)
-            return
-        self._model.store.add_event(self._event("refused", order, because))
-        self._notify()
-
-    def _move(self, state: State, because: str, **changes: Any) -> None:
-        """Saves a transition, and only then lets it be known."""
-        before = self.journal.state
-        offer = changes.get("offer", self.journal.offer)
-        because = because[:MAX_TEXT]
-        event = self._event("transition", offer, because, before, state)
-        outbox = (*self.journal.outbox, event)[-MAX_OUTBOX:]
-        self._model.store.update(
-            outbox=outbox,
-            state=state,
-            because=because,
-            is_settled=state != "COMMITTED",
-            **changes,
-        )
-        self._unsaved = None
-        self._actions.leave()
-        log.info("bundle=%s from=%s to=%s because=%s", self._title(offer), before, state, because)
-        self._notify()
-
-    def _note(self, kind: str, because: str) -> None:
-        offer = self.journal.offer
-        log.warning("bundle=%s %s", self._title(offer), because)
-        self._model.store.add_event(self._event(kind, offer, because[:MAX_TEXT]))
-        self._notify()
-
-    def _event(
-        self,
-        kind: str,
-        offer: ModelOrder | None,
-        because: str,
-        before: str = "",
-        after: str = "",
-    ) -> Event:
-        return Event(
-            at=self._deps.clock.wall(),
-            kind=kind,
-            model=self.name,
-            bundle=self._title(offer),
-            from_state=before,
-            to_state=after,
-            because=because,
-            rollout=offer.rollout if offer else "",
-            sequence=offer.sequence if offer else 0,
-        )
-
-    def _title(self, offer: ModelOrder | None) -> str:
-        return title(offer.bundle) if isinstance(offer, RunModel) else self.name
-
-
-def title(bundle: BundleRef) -> str:
-    """A bundle's name as logs and events say it."""
-    return f"{bundle.name}-{bundle.version}"
-
-
-def _is_same(current: ModelOrder, order: ModelOrder) -> bool:
-    """Whether both ask for the same in the end."""
-    if isinstance(current, RunModel) and isinstance(order, RunModel):
-        return current.bundle == order.bundle
-    return isinstance(current, RemoveModel) and isinstance(order, RemoveModel)
 
 
 def _one_line(error: EdgepackError) -> str:

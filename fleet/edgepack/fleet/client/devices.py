@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from urllib.parse import quote
 
+from edgepack.agent.state.models import DEFAULT_STATE_DIR
 from edgepack.bundle.chunks import read_bounded
 from edgepack.durable import write_file
 from edgepack.errors import FleetError
@@ -224,6 +225,7 @@ class DeviceMethods:
         *,
         group: str,
         folder: str | Path,
+        state_dir: str | Path = DEFAULT_STATE_DIR,
         labels: Mapping[str, str] | None = None,
         replace: bool = False,
     ) -> EnrolledDevice:
@@ -237,6 +239,7 @@ class DeviceMethods:
             device: Its id: letters, digits, `-` and `_`.
             group: Its group.
             folder: Made when it is missing; to be copied to the device.
+            state_dir: Where the device keeps its state; a relative path is resolved here.
             labels: Its first labels, by key.
             replace: Whether an id that is enrolled already shall get new credentials, which ends
                 those that it has.
@@ -272,5 +275,5 @@ class DeviceMethods:
                 signing_request=request,
             ),
         )
-        config = write_device_folder(folder, enrollment, key)
+        config = write_device_folder(folder, enrollment, key, Path(state_dir))
         return EnrolledDevice(device=device, group=group, config=config)

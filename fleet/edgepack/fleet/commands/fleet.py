@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from edgepack.agent.state.models import DEFAULT_STATE_DIR
 from edgepack.fleet.broker.mosquitto import are_outdated, write_broker_folder
 from edgepack.fleet.client.fleet_client import FleetClient
 from edgepack.fleet.commands import show
@@ -195,6 +196,13 @@ def events(after: int, limit: int, data: Path, url: str, as_json: bool) -> None:
     required=True,
     help="Folder to write; copy it to the device.",
 )
+@click.option(
+    "--state-dir",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=DEFAULT_STATE_DIR,
+    show_default=True,
+    help="Where the device keeps its state.",
+)
 @asks
 def enroll(
     device: str,
@@ -202,6 +210,7 @@ def enroll(
     words: tuple[str, ...],
     replace: bool,
     output: Path,
+    state_dir: Path,
     data: Path,
     url: str,
     as_json: bool,
@@ -214,7 +223,12 @@ def enroll(
       edgepack-agent run --config cam-7/agent.toml
     """
     found = FleetClient(url, data=data).enroll(
-        device, group=group, labels=read_labels(words), replace=replace, folder=output
+        device,
+        group=group,
+        labels=read_labels(words),
+        replace=replace,
+        folder=output,
+        state_dir=state_dir,
     )
     print_result(
         found,

@@ -93,6 +93,13 @@ _SETTINGS = (
         help="Seconds a model serves before its commit.",
     ),
     click.option(
+        "--min-inferences",
+        default=_DEFAULTS.min_inferences,
+        show_default=True,
+        help="Real inferences that a soak must see; it waits for them, shortly before the deadline "
+        "it fails.",
+    ),
+    click.option(
         "--deadline",
         "deadline_s",
         type=Seconds(),

@@ -134,6 +134,8 @@ def needs_answer(row: Presence, reported: Reported, now: float) -> bool:
     """Whether a device that has just reported may have to be told something (see `answer`)."""
     if max(_heard(reported)) > row.desired_sequence:
         return True
+    if row.reported_sequence == 0 and row.desired_sent_at == 0.0:
+        return True  # it has just come, and cannot tell whether anybody listens
     is_behind = row.reported_sequence != row.desired_sequence
     return is_behind and now - row.desired_sent_at >= ANSWER_AGAIN_AFTER_S
 
@@ -143,8 +145,14 @@ def answer(row: DeviceRow, now: float) -> Publication | None:
 
     It says nothing new: see `edgepack.fleet.rollouts.offers.overtake` for a device that has heard
     more than this database ever said.
+
+    One that has just come and of which nothing is wanted hears just that: else it could not tell
+    from a silence that nobody listens.
     """
     desired = wanted(row)
+    if desired is None and row.reported_sequence == 0 and row.desired_sent_at == 0.0:
+        row.desired_sent_at = now
+        return Publication(device=row.id, payload=encode(Desired(sequence=0, models={})))
     if desired is None or row.reported_sequence == row.desired_sequence:
         return None
     if now - row.desired_sent_at < ANSWER_AGAIN_AFTER_S:

@@ -127,6 +127,7 @@ class RolloutRow(Base):
     wave: Mapped[int] = mapped_column(default=-1)
     wave_count: Mapped[int]
     soak_s: Mapped[float]
+    min_inferences: Mapped[int] = mapped_column(LONG, server_default=text("0"))
     deadline_s: Mapped[float]
     max_failed_share: Mapped[float]
     min_sample: Mapped[int] = mapped_column(LONG)

@@ -55,6 +55,8 @@ class RolloutSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
         waves: Devices addressed in all after each wave: numbers and percentages, growing, the
             last one `100%`.
         soak_s: How long the model serves on a device before it is committed there, seconds.
+        min_inferences: Real inferences that a device must see while the model soaks; 0 asks for
+            none. Where fewer came, the soak goes on, and fails shortly before the deadline.
         deadline_s: Time a device has from its offer until it counts as silent, seconds; longer
             than the soak.
         max_failed_share: 0..1, greatest share of failed and silent devices among the decided
@@ -65,6 +67,7 @@ class RolloutSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
 
     waves: str = "1,10%,100%"
     soak_s: float = 10.0
+    min_inferences: int = 0
     deadline_s: float = 900.0
     max_failed_share: float = 0.1
     min_sample: int = 5
@@ -164,7 +167,8 @@ class RolloutView(msgspec.Struct, frozen=True, kw_only=True):
         because: The reason in one sentence.
         started_at, changed_at: When it was started and last changed its state or wave, seconds
             since the epoch (UTC).
-        soak_s, deadline_s, max_failed_share, min_sample, on_breach: See `RolloutSettings`.
+        soak_s, min_inferences, deadline_s, max_failed_share, min_sample, on_breach: See
+            `RolloutSettings`.
         takes_back: The release that its devices leave, when it is a rollback; None otherwise.
         counts: Devices by the state of their part.
         assignments: Devices' parts, by wave and id: of all, or of those of many that need a look
@@ -183,6 +187,7 @@ class RolloutView(msgspec.Struct, frozen=True, kw_only=True):
     started_at: float
     changed_at: float
     soak_s: float
+    min_inferences: int
     deadline_s: float
     max_failed_share: float
     min_sample: int

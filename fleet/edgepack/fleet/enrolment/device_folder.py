@@ -1,5 +1,6 @@
 """The folder that a device is set up from: its settings, the keys it trusts, its certificate."""
 
+import json
 from pathlib import Path
 
 from cryptography.hazmat.primitives.asymmetric import ec
@@ -29,7 +30,7 @@ def check_unused(folder: Path) -> None:
 
 
 def write_device_folder(
-    folder: Path, enrollment: Enrollment, key: ec.EllipticCurvePrivateKey
+    folder: Path, enrollment: Enrollment, key: ec.EllipticCurvePrivateKey, state_dir: Path
 ) -> Path:
     """Writes `agent.toml`, trusted keys and, for TLS, the device's key and certificate.
 
@@ -37,6 +38,8 @@ def write_device_folder(
         folder: Made when it is missing; to be copied to the device.
         enrollment: What the fleet said.
         key: The device's private key.
+        state_dir: Where the device keeps its state. It is written as an absolute path, so that it
+            stays where it is when the folder is moved, and applications can name it.
 
     Returns:
         The settings' path.
@@ -56,7 +59,7 @@ def write_device_folder(
             write_file(folder / "device.key", key_pem(key), mode=0o600)
             write_file(folder / "device.crt", enrollment.certificate.encode())
             write_file(folder / "ca.crt", enrollment.authority.encode())
-        write_file(config, _settings(enrollment, trusted).encode())
+        write_file(config, _settings(enrollment, trusted, state_dir.absolute()).encode())
     except OSError as error:
         raise FleetError(
             f"cannot write the device's folder: {error.strerror}", found_in=str(folder)
@@ -65,13 +68,13 @@ def write_device_folder(
     return config
 
 
-def _settings(enrollment: Enrollment, trusted: list[str]) -> str:
+def _settings(enrollment: Enrollment, trusted: list[str], state_dir: Path) -> str:
     lines = [
         "# Settings of edgepack-agent on this device. Paths are relative to this file.",
         f"v = {SETTINGS.major}",
         f'device = "{enrollment.device}"',
         f'tenant = "{enrollment.tenant}"',
-        'state_dir = "state"',
+        f"state_dir = {json.dumps(str(state_dir), ensure_ascii=False)}",
         "",
         "[broker]",
         f'url = "{enrollment.broker}"',

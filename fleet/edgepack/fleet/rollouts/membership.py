@@ -29,6 +29,7 @@ from edgepack.wire.messages import MAX_SOAK_S, BundleRef
 MAX_SAMPLE = 1_000_000
 DAY_S = 24 * 3600.0
 MAX_DEADLINE_S = 366 * DAY_S
+MAX_INFERENCES = 1_000_000_000
 
 
 def show_preview(
@@ -87,6 +88,7 @@ def begin(
         waves=settings.waves,
         wave_count=0,
         soak_s=settings.soak_s,
+        min_inferences=settings.min_inferences,
         deadline_s=settings.deadline_s,
         max_failed_share=settings.max_failed_share,
         min_sample=settings.min_sample,
@@ -126,6 +128,9 @@ def check_numbers(request: RolloutSettings) -> None:
     elif request.deadline_s > MAX_DEADLINE_S:
         problem = f"a deadline is at most {MAX_DEADLINE_S:,.0f} seconds off"
         remedy = f"--deadline {MAX_DEADLINE_S:.0f}"
+    elif not 0 <= request.min_inferences <= MAX_INFERENCES:
+        problem = f"a soak can ask for 0 to {MAX_INFERENCES:,} inferences"
+        remedy = "--min-inferences 100"
     elif request.deadline_s <= request.soak_s:
         problem = f"no device can soak {request.soak_s:g} s within {request.deadline_s:g} s"
         remedy = f"--deadline {request.soak_s * 2 + 600:g}"

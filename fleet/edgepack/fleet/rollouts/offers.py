@@ -19,6 +19,9 @@ log = logging.getLogger(__name__)
 
 READ_AT_ONCE = 500
 """Devices whose rows are read by one query."""
+DECIDES_WITHIN = 0.9
+"""Share of the deadline after which a device that lacks inferences gives up: it says so before it
+counts as silent."""
 
 
 def name_of(number: int) -> str:
@@ -58,7 +61,8 @@ def send_back(
         else:
             because = f"told to run {before.name} {before.version} again"
             order = _order(rollout, before, devices.next_sequence(device), now)
-            order = msgspec.structs.replace(order, rollback=True)
+            # What is known to serve needs no proof.
+            order = msgspec.structs.replace(order, rollback=True, min_inferences=0)
             publications.append(devices.tell(device, before.name, order, now))
         notes.append(Note(part, "WITHDRAWN", because, now))
     assignments.note(session, notes)
@@ -140,5 +144,7 @@ def _order(rollout: RolloutRow, release: ReleaseRow, sequence: int, now: float) 
             path=SIGNATURE_FILE, size_bytes=release.signature_bytes, sha256=release.signature_sha256
         ),
         soak_s=rollout.soak_s,
+        min_inferences=rollout.min_inferences,
+        deadline_s=rollout.deadline_s * DECIDES_WITHIN,
         issued_at=now,
     )

@@ -89,6 +89,7 @@ def _view(session: Session, row: RolloutRow, waves: Sequence[Counter[str]]) -> R
         started_at=row.started_at,
         changed_at=row.changed_at,
         soak_s=row.soak_s,
+        min_inferences=row.min_inferences,
         deadline_s=row.deadline_s,
         max_failed_share=row.max_failed_share,
         min_sample=row.min_sample,

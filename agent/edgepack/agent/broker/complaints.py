@@ -1,0 +1,53 @@
+"""What is wrong with a connection, said once, and again once in a while, not at every attempt."""
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+
+from edgepack.agent.broker.silence import ANSWER_S
+
+log = logging.getLogger(__name__)
+
+REPEAT_S = 60.0
+SILENT = "it takes connections and does not answer"
+
+
+class Complaints:
+    """Of one broker.
+
+    Args:
+        title: Where it is.
+    """
+
+    def __init__(self, title: str) -> None:
+        self._title = title
+        self._said, self._said_at = "", 0.0
+        self._waiting = threading.Timer(ANSWER_S, self.say, (SILENT,))
+        self._waiting.daemon = True
+
+    def await_answer(self) -> None:
+        """From the start on: complains of silence, unless something happens soon."""
+        self._waiting.start()
+
+    def forget(self) -> None:
+        """All is well, or over."""
+        self._waiting.cancel()
+        self._said = ""
+
+    def say(self, because: str, explain: Callable[[], str] | None = None) -> None:
+        """Complains.
+
+        Args:
+            because: What was seen.
+            explain: Finds out what is behind it, "" when it cannot; asked only when it is said.
+        """
+        self._waiting.cancel()
+        # One cause may show in several ways, from one attempt to the next.
+        sign = "no answer" if explain else because
+        now = time.monotonic()
+        if sign == self._said and now - self._said_at < REPEAT_S:
+            return
+        self._said, self._said_at = sign, now
+        cause = explain() if explain else ""
+        log.warning("broker %s: %s; trying on", self._title, cause or because)

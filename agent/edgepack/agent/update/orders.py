@@ -1,0 +1,133 @@
+"""The door of a model's update: which orders are taken, from the fleet or from a person."""
+
+import logging
+from collections.abc import Callable
+from typing import Literal
+
+import msgspec
+
+from edgepack.agent.update.dependencies import Clock, ModelParts
+from edgepack.agent.update.lifecycle import RESTING
+from edgepack.agent.update.offer import check_local, check_order, check_time
+from edgepack.agent.update.transitions import Transitions
+from edgepack.errors import DeviceError
+from edgepack.wire.messages import ModelOrder, RemoveModel, RunModel
+
+log = logging.getLogger(__name__)
+
+OfferOutcome = Literal["taken", "adopted", "known", "refused"]
+"""What became of an offer: it will be acted on, it is what the update is about already, it was
+acted on before, it came too late."""
+
+
+class Orders:
+    """Takes the orders of one model; what is taken waits in the journal until it is its turn.
+
+    Args:
+        model: The model.
+        clock: The time.
+        transitions: Where a refusal is told.
+        leave: Has the state's action begun anew.
+        notify: Called when the journal says something new.
+    """
+
+    def __init__(
+        self,
+        model: ModelParts,
+        clock: Clock,
+        transitions: Transitions,
+        *,
+        leave: Callable[[], None],
+        notify: Callable[[], None],
+    ) -> None:
+        self._model = model
+        self._clock = clock
+        self._transitions = transitions
+        self._leave = leave
+        self._notify = notify
+        self._refused: ModelOrder | None = None
+
+    def offer(self, order: ModelOrder) -> OfferOutcome:
+        """Takes an order from the controller; the newest one wins.
+
+        What it says is not remembered before its bundle was verified, but as what is judged now.
+
+        Raises:
+            TransferError: The message makes no sense; nothing was changed.
+            OSError: The journal cannot be written; nothing was changed.
+        """
+        journal, store = self._model.store.journal, self._model.store
+        check_order(self._model.name, order, acted_sequence=journal.acted_sequence)
+        if self._model.is_sealed:
+            self._refuse(order, self._model.trouble)
+            return "refused"
+        if order in (journal.pending, self._refused):
+            return "known"
+        if order == journal.offer:
+            if journal.pending is not None:
+                store.update(pending=None)  # What was said in between was taken back.
+            return "known"
+        if order.sequence <= journal.acted_sequence:
+            return "known"
+        if isinstance(order, RunModel):
+            try:
+                check_time(order, self._clock.wall())
+            except DeviceError as error:
+                self._refuse(order, error.problem)
+                return "refused"
+        return self._take(order)
+
+    def install(self, order: ModelOrder) -> OfferOutcome:
+        """Takes an order from a person on this device; what was under way gives way to it.
+
+        Raises:
+            DeviceError: A newer edgepack wrote what is here of this model.
+            TransferError: The order makes no sense.
+        """
+        check_local(self._model.name, order)
+        if self._model.is_sealed:
+            raise DeviceError(self._model.trouble, remedy="update edgepack on this device")
+        return self._take(order)
+
+    def look_again(self) -> None:
+        """Has what serves judged once more, because it was found damaged.
+
+        Raises:
+            OSError: The journal cannot be written.
+        """
+        journal, active = self._model.store.journal, self._model.pointer.read()
+        order = journal.committed_by
+        if journal.is_at_rest and order and active and order.bundle.digest == active.digest:
+            self._model.store.update(pending=msgspec.structs.replace(order, expires_at=None))
+
+    def _take(self, order: ModelOrder) -> OfferOutcome:
+        journal, store = self._model.store.journal, self._model.store
+        current = journal.offer
+        is_running = journal.state not in RESTING and journal.state != "ROLLING_BACK"
+        if is_running and current and _is_same(current, order):
+            store.update(offer=order, pending=None)
+            if journal.state == "OFFERED":
+                self._leave()
+            log.info(
+                "bundle=%s adopted sequence=%d", self._transitions.title(order), order.sequence
+            )
+            self._notify()
+            return "adopted"
+        store.update(pending=order)
+        return "taken"
+
+    def _refuse(self, order: ModelOrder, because: str) -> None:
+        """Refuses an order at the door; an update that is under way goes on."""
+        self._refused = order
+        if self._model.store.journal.is_at_rest and not self._model.is_sealed:
+            changes = {"offer": order, "was_staged": False, "choice": None, "back": None}
+            self._transitions.move("REJECTED", because, **changes)
+        else:
+            self._transitions.tell("refused", order, because)
+
+
+def _is_same(current: ModelOrder, order: ModelOrder) -> bool:
+    """Whether both ask for the same in the end."""
+    if isinstance(current, RunModel) and isinstance(order, RunModel):
+        return current.bundle == order.bundle
+    return isinstance(current, RemoveModel) and isinstance(order, RemoveModel)

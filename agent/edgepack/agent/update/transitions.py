@@ -1,0 +1,107 @@
+"""What becomes of a model's update: saved in its journal, and only then told to log and fleet."""
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from edgepack.agent.update.dependencies import Clock, ModelParts
+from edgepack.agent.update.journal import MAX_OUTBOX
+from edgepack.agent.update.lifecycle import State
+from edgepack.wire.messages import BundleRef, Event, ModelOrder, RunModel
+
+log = logging.getLogger(__name__)
+
+MAX_TEXT = 2000
+"""Characters of a reason that are kept."""
+
+
+class Transitions:
+    """Writes the journal of one model.
+
+    Args:
+        model: The model.
+        clock: The time.
+        leave: Called after every transition, before it is told: the state's action is over.
+        notify: Called when the journal says something new.
+    """
+
+    def __init__(
+        self,
+        model: ModelParts,
+        clock: Clock,
+        *,
+        leave: Callable[[], None],
+        notify: Callable[[], None],
+    ) -> None:
+        self._model = model
+        self._clock = clock
+        self._leave = leave
+        self._notify = notify
+
+    def move(self, state: State, because: str, **changes: Any) -> None:
+        """Saves a transition, and only then lets it be known.
+
+        Args:
+            state: The state that follows.
+            because: Why, one sentence.
+            changes: Fields of the journal to save with it.
+
+        Raises:
+            OSError: It cannot be saved; nothing has changed.
+        """
+        journal = self._model.store.journal
+        offer = changes.get("offer", journal.offer)
+        because = because[:MAX_TEXT]
+        event = self._event("transition", offer, because, journal.state, state)
+        self._model.store.update(
+            outbox=(*journal.outbox, event)[-MAX_OUTBOX:],
+            state=state,
+            because=because,
+            is_settled=state != "COMMITTED",
+            **changes,
+        )
+        self._leave()
+        log.info(
+            "bundle=%s from=%s to=%s because=%s", self.title(offer), journal.state, state, because
+        )
+        self._notify()
+
+    def note(self, kind: str, because: str) -> None:
+        """Tells of what is no transition: a hook's answer, a warning."""
+        offer = self._model.store.journal.offer
+        log.warning("bundle=%s %s", self.title(offer), because)
+        self.tell(kind, offer, because)
+
+    def tell(self, kind: str, order: ModelOrder | None, because: str) -> None:
+        """The same, of an order that need not be under way, to the fleet alone."""
+        self._model.store.add_event(self._event(kind, order, because[:MAX_TEXT]))
+        self._notify()
+
+    def title(self, order: ModelOrder | None) -> str:
+        """What an order is about, as logs and events say it."""
+        return title(order.bundle) if isinstance(order, RunModel) else self._model.name
+
+    def _event(
+        self,
+        kind: str,
+        order: ModelOrder | None,
+        because: str,
+        before: str = "",
+        after: str = "",
+    ) -> Event:
+        return Event(
+            at=self._clock.wall(),
+            kind=kind,
+            model=self._model.name,
+            bundle=self.title(order),
+            from_state=before,
+            to_state=after,
+            because=because,
+            rollout=order.rollout if order else "",
+            sequence=order.sequence if order else 0,
+        )
+
+
+def title(bundle: BundleRef) -> str:
+    """A bundle's name as logs and events say it."""
+    return f"{bundle.name}-{bundle.version}"

@@ -1,0 +1,85 @@
+"""Other users of this machine, made for a test that root runs, and a Python that they may start."""
+
+import contextlib
+import os
+import subprocess
+import sys
+import sysconfig
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+
+
+@dataclass(frozen=True, kw_only=True)
+class User:
+    """A user, and the Python that it may start."""
+
+    uid: int
+    gid: int
+    python: str
+    environment: dict[str, str]
+
+    def popen(
+        self, command: list[str], *, groups: tuple[int, ...] = (), **words: object
+    ) -> "Popen":
+        """Starts a command as this user, with a umask that lets nobody else look."""
+        started: Popen = subprocess.Popen(
+            command,
+            user=self.uid,
+            group=self.gid,
+            extra_groups=groups,
+            umask=0o077,
+            cwd="/",
+            env=os.environ | self.environment,
+            **words,  # type: ignore[call-overload]
+        )
+        return started
+
+
+Popen = subprocess.Popen[bytes]
+
+
+@contextlib.contextmanager
+def made_user(name: str) -> Iterator[User]:
+    """A user of the system with a group of its own, while the block runs."""
+    subprocess.run(["useradd", "--system", "--user-group", "--no-create-home", name], check=True)
+    try:
+        ids = (int(_output("id", flag, name)) for flag in ("-u", "-g"))
+        uid, gid = ids
+        python, environment = _python_for(uid)
+        yield User(uid=uid, gid=gid, python=python, environment=environment)
+    finally:
+        subprocess.run(["userdel", name], check=True)
+
+
+def _output(*command: str) -> str:
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+
+
+def _python_for(uid: int) -> tuple[str, dict[str, str]]:
+    """This Python, or the system's of the same version where this one lies in root's home."""
+    packages = f"{sysconfig.get_path('purelib')}:{ROOT / 'agent'}:{ROOT}"
+    system = f"/usr/bin/python{sys.version_info.major}.{sys.version_info.minor}"
+    found: list[str] = []
+    for python in (sys.executable, system):
+        environment = {"PYTHONPATH": packages, "HOME": "/"}
+        asked = [python, "-c", "import edgepack.agent.cli, onnxruntime"]
+        try:
+            done = subprocess.run(
+                asked,
+                user=uid,
+                cwd="/",
+                env=os.environ | environment,
+                capture_output=True,
+                text=True,
+                check=False,
+            )
+        except OSError as error:
+            found.append(f"{python}: {error}")
+            continue
+        if done.returncode == 0:
+            return python, environment
+        found.append(f"{python}: {done.stderr.strip().rpartition(chr(10))[2]}")
+    raise AssertionError(f"no Python here may be started by another user: {found}")
