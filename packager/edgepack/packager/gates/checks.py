@@ -23,7 +23,7 @@ from edgepack.packager.profiles.pass_settings import (
     Quantize,
     QuantizeWeights,
 )
-from edgepack.packager.profiles.schema import Profile
+from edgepack.packager.profiles.schema import Preference, Profile
 from edgepack.packager.runtime.unassigned_nodes import UnassignedNode
 from edgepack.packager.wording import toml_key
 from edgepack.text import counted
@@ -31,6 +31,12 @@ from edgepack.text import counted
 SLOWER_FACTOR = 1.1
 """Only beyond this is a quantized model called slower: medians vary by some percent from run to
 run, and the same inputs should give the same bundle."""
+
+FASTER_FACTOR = 1.05
+"""By so much a quantized model must be faster where speed is preferred, see `Gates.prefer`."""
+
+CLOSE_FACTOR = 1.25
+"""Two models of which neither is faster by so much are timed again: noise shall not decide."""
 
 LITTLE_SAVED = 0.8
 """Share of the float model's bytes, or of the nodes that stay float, from which on little is saved:
@@ -303,16 +309,21 @@ def is_slower(latency_ms: float, float_latency_ms: float, factor: float = SLOWER
     return latency_ms > factor * float_latency_ms
 
 
-def is_not_worth_it(latency_ms: float, float_latency_ms: float, size_share: float) -> bool:
+def is_not_worth_it(
+    latency_ms: float, float_latency_ms: float, size_share: float, prefer: Preference
+) -> bool:
     """Whether the float model serves better than a quantized one that is right.
 
     Args:
         latency_ms, float_latency_ms: Of one inference each, side by side.
         size_share: The quantized model's bytes as a share of the float model's.
+        prefer: What is wanted, see `Gates.prefer`.
     """
+    if prefer == "speed":
+        return not is_slower(float_latency_ms, latency_ms, FASTER_FACTOR)
     if size_share > LITTLE_SAVED:
         return not is_slower(float_latency_ms, latency_ms)
-    return is_slower(latency_ms, float_latency_ms)
+    return prefer == "balanced" and is_slower(latency_ms, float_latency_ms)
 
 
 def join_problems(refusals: Sequence[Refusal]) -> str:

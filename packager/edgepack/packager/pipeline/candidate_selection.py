@@ -4,7 +4,7 @@ The search finds the best quantized candidate. Where the profile says so, the fl
 published in its place when it is faster on the provider itself, or when nothing keeps the budget.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 from msgspec.structs import replace
@@ -14,7 +14,7 @@ from edgepack.packager.gates import checks as gates
 from edgepack.packager.gates.verdict import Verdict
 from edgepack.packager.graph.model_files import save_model, size_on_disk
 from edgepack.packager.graph.source_quantization import read_source_quantization
-from edgepack.packager.number_format import format_metric, format_milliseconds
+from edgepack.packager.number_format import format_bytes, format_metric, format_milliseconds
 from edgepack.packager.pipeline.prequantized import check_quantized_once, describe_own
 from edgepack.packager.pipeline.selection import (
     FLOAT_PRECISION,
@@ -24,7 +24,7 @@ from edgepack.packager.pipeline.selection import (
     describe_float_instead,
 )
 from edgepack.packager.profiles.pass_settings import Lowering
-from edgepack.packager.profiles.schema import Profile
+from edgepack.packager.profiles.schema import Preference, Profile
 from edgepack.packager.progress import BuildStep, Progress
 from edgepack.packager.quantization.candidate_makers import make_candidate_maker
 from edgepack.packager.quantization.contract import CandidateMaker, CandidateSpec
@@ -43,6 +43,17 @@ from edgepack.packager.tensors.sequence import Samples
 from edgepack.text import counted
 
 _MOST_NAMED = 5
+
+_NOT_ENOUGH: Mapping[Preference, str] = {
+    "speed": "not 5% faster",
+    "size": "hardly smaller and no faster",
+    "balanced": "no faster",
+}
+_PREFERRED: Mapping[Preference, str] = {
+    "speed": "speed",
+    "size": "size",
+    "balanced": "a balance of both",
+}
 
 _TO_OR_WITH = {"quantized": "with", "converted": "to"}
 
@@ -202,17 +213,19 @@ class CandidateSelector:
         if (
             times is not None
             and "slower" in profile.gates.float_instead
-            and gates.is_not_worth_it(*times, size_share)
+            and gates.is_not_worth_it(*times, size_share, profile.gates.prefer)
         ):
             because = (
-                f"on this host's {self._evaluator.provider} the quantized one is no faster, at "
-                f"{size_share:.0%} of its bytes"
+                f"on this host's {self._evaluator.provider} the quantized one is "
+                f"{_NOT_ENOUGH[profile.gates.prefer]}, at {size_share:.0%} of its bytes"
             )
             if not best.verdict.passed:
                 because = f"{_describe_miss(found)}; and {because}"
             timed = (
-                f"The quantized model takes {format_milliseconds(times[0])}, the float one "
-                f"{format_milliseconds(times[1])} (1 thread)."
+                f"The quantized model takes {format_milliseconds(times[0])} and "
+                f"{format_bytes(best.judged.size_bytes)}, the float one "
+                f"{format_milliseconds(times[1])} and {format_bytes(size_on_disk(prepared))} "
+                f"(1 thread); preferred is {_PREFERRED[profile.gates.prefer]} (--prefer)."
             )
             float_model = _float_instead(prepared, found, because, times[1])
             return replace(float_model, latencies_ms=self._latencies_ms, timed_notes=(timed,))

@@ -10,6 +10,8 @@ import msgspec
 from edgepack.packager.profiles.pass_settings import Lowering, Pass, Quantize
 from edgepack.packager.profiles.section import Section
 
+Preference = Literal["speed", "size", "balanced"]
+
 
 class About(Section, frozen=True, kw_only=True):
     """`[profile]`: what it is.
@@ -135,9 +137,12 @@ class Gates(Section, frozen=True, kw_only=True):
         placement_min: Least share of nodes that the provider must take, 0…1; checked where the
             provider can run on the build host.
         float_instead: When the float model is published instead: `slower` (the quantized one is
-            clearly slower on the build host's own provider, or hardly smaller and not clearly
-            faster), `inaccurate` (no quantized one is
-            within the accuracy budget). Empty means never: such a build is refused.
+            not worth it, by `prefer`, on the build host's own provider), `inaccurate` (no quantized
+            one is within the accuracy budget). Empty means never: such a build is refused.
+        prefer: What a quantized model must be to be worth it: with `speed` at least 5 % faster than
+            the float one; with `size` smaller, however slow; with `balanced` smaller and not 10 %
+            slower. One that is hardly smaller must be 10 % faster with these two. Of searched
+            settings the fastest or, with `size`, the smallest that are right are taken.
         size_ratio_max: Greatest size as a share of the float model's; 0 means no limit.
         alternatives: Names of profiles for the same device with more bits: they are looked at
             where no model of this one holds its budget, or little is saved.
@@ -148,6 +153,7 @@ class Gates(Section, frozen=True, kw_only=True):
     accuracy: AccuracyGate = AccuracyGate()
     placement_min: float = 0.0
     float_instead: tuple[Literal["slower", "inaccurate"], ...] = ()
+    prefer: Preference = "balanced"
     size_ratio_max: float = 0.0
     alternatives: tuple[str, ...] = ()
     known_wrong_ops: tuple[str, ...] = ()
