@@ -66,7 +66,7 @@ def test_a_quantized_model_that_is_slower_gives_way_to_the_float_one(choose: Cho
     chosen = searched.selection
     assert not chosen.is_lowered
     assert searched.size_bytes == searched.prepared.size_bytes
-    assert chosen.path == searched.prepared.path
+    assert chosen.path == searched.prepared.published
     assert chosen.precision == "fp32"
     assert chosen.notes[0].startswith(
         "The float model is published: on this host's CPUExecutionProvider the quantized one is no "
@@ -164,7 +164,7 @@ def test_what_misses_the_budget_gives_way_to_the_float_model_where_the_profile_s
     choose: Choose,
 ) -> None:
     searched = choose((0.5, FLOAT_MS), least=0.9999, float_instead=("inaccurate",))
-    assert searched.selection.path == searched.prepared.path
+    assert searched.selection.path == searched.prepared.published
     assert searched.selection.notes[0].startswith(
         "The float model is published: the one candidate does not keep the budget of 0.9999 "
         "(minmax, 3 nodes quantized: explained_variance 0."

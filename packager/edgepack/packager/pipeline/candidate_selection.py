@@ -12,12 +12,11 @@ from msgspec.structs import replace
 from edgepack.errors import BuildError
 from edgepack.packager.gates import checks as gates
 from edgepack.packager.gates.verdict import Verdict
-from edgepack.packager.graph.model_files import save_model, size_on_disk
+from edgepack.packager.graph.model_files import save_model
 from edgepack.packager.graph.source_quantization import read_source_quantization
 from edgepack.packager.number_format import format_bytes, format_metric, format_milliseconds
 from edgepack.packager.pipeline.prequantized import check_quantized_once, describe_own
 from edgepack.packager.pipeline.selection import (
-    FLOAT_PRECISION,
     EvaluationInputs,
     PreparedFloat,
     Selection,
@@ -83,13 +82,13 @@ class CandidateSelector:
         work_dir: Path,
         progress: Progress,
     ) -> None:
-        self._prepared = prepared.path
+        self._prepared = prepared
         self._profile = profile
         self._evaluator = Evaluator(profile, venue)
         self._folder = work_dir
         self._progress = progress
         self._conditions = conditions
-        self._race = Race(prepared.path, profile, self._evaluator, inputs.split.search)
+        self._race = Race(prepared.published, profile, self._evaluator, inputs.split.search)
         self._own = read_source_quantization(prepared.model.graph)
         self._maker: CandidateMaker | None = None
         self._judge: CandidateJudge | None = None
@@ -133,9 +132,9 @@ class CandidateSelector:
         prepared, profile, settings = self._prepared, self._profile, self._profile.lowering
         if self._own is not None:
             notes = describe_own(self._own, profile)
-            return _float_model(prepared, self._own.precision, None, notes)
+            return _float_model(prepared.published, self._own.precision, None, notes)
         if settings is None or self._maker is None:
-            return _float_model(prepared, profile.about.precision, None, ())
+            return _float_model(prepared.published, profile.about.precision, None, ())
         if self._judge is None:
             return _nothing_to_lower(prepared, profile, settings)
         self._searches += 1
@@ -209,7 +208,7 @@ class CandidateSelector:
         if times is not None:
             self._latencies_ms[best.words, best.verdict.value] = times[0]
             self._latencies_ms |= self._race.run_others(found, times[0])
-        size_share = best.judged.size_bytes / size_on_disk(prepared)
+        size_share = best.judged.size_bytes / prepared.size_bytes
         if (
             times is not None
             and "slower" in profile.gates.float_instead
@@ -224,7 +223,7 @@ class CandidateSelector:
             timed = (
                 f"The quantized model takes {format_milliseconds(times[0])} and "
                 f"{format_bytes(best.judged.size_bytes)}, the float one "
-                f"{format_milliseconds(times[1])} and {format_bytes(size_on_disk(prepared))} "
+                f"{format_milliseconds(times[1])} and {format_bytes(prepared.size_bytes)} "
                 f"(1 thread); preferred is {_PREFERRED[profile.gates.prefer]} (--prefer)."
             )
             float_model = _float_instead(prepared, found, because, times[1])
@@ -285,11 +284,11 @@ def _float_model(
 
 
 def _float_instead(
-    path: Path, found: SearchResult, because: str, latency_ms: float | None = None
+    prepared: PreparedFloat, found: SearchResult, because: str, latency_ms: float | None = None
 ) -> Selection:
     """The float model in place of a quantized one."""
     notes = (describe_float_instead(because), *found.notes)
-    float_model = _float_model(path, FLOAT_PRECISION, found, notes, latency_ms)
+    float_model = _float_model(prepared.published, prepared.precision, found, notes, latency_ms)
     return replace(float_model, float_because=because)
 
 
@@ -303,7 +302,7 @@ def _describe_miss(found: SearchResult) -> str:
     return f"none of {count} candidates keeps the budget of {budget} (the best, {came_to})"
 
 
-def _nothing_to_lower(prepared: Path, profile: Profile, settings: Lowering) -> Selection:
+def _nothing_to_lower(prepared: PreparedFloat, profile: Profile, settings: Lowering) -> Selection:
     tag = str(type(settings).__struct_config__.tag)
     if not profile.gates.float_instead:
         raise BuildError(
@@ -313,7 +312,9 @@ def _nothing_to_lower(prepared: Path, profile: Profile, settings: Lowering) -> S
             remedy="--profile fp32, or one that lowers other operators (edgepack profiles list)",
         )
     because = "it has no node whose precision could be lowered"
-    float_model = _float_model(prepared, FLOAT_PRECISION, None, (describe_float_instead(because),))
+    float_model = _float_model(
+        prepared.published, prepared.precision, None, (describe_float_instead(because),)
+    )
     return replace(float_model, float_because=because)
 
 
