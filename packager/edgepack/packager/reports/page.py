@@ -68,6 +68,8 @@ def _template() -> jinja2.Template:
         gauge=bars.gauge,
         group_left=views.group_left,
         is_float_instead=reasons.is_float_instead,
+        holds=views.holds,
+        judged_by=views.judged_by,
         latency_points=views.latency_points,
         more_ranges=views.more_ranges,
         most_ranges=views.MOST_RANGES,

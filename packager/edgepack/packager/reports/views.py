@@ -5,6 +5,7 @@ from itertools import takewhile
 
 import msgspec
 
+from edgepack.bundle.manifest import Accuracy
 from edgepack.packager.metrics.inspection import Inspection
 from edgepack.packager.metrics.layer_errors import LayerError
 from edgepack.packager.metrics.tensor_ranges import TensorRange
@@ -83,15 +84,24 @@ def latency_points(result: VariantReport | RefusedVariant) -> tuple[Point, ...]:
 def _point(
     number: int, attempt: Attempt, x: float, result: VariantReport | RefusedVariant
 ) -> Point:
-    is_kept = attempt.accuracy >= result.accuracy.budget
     return Point(
         label=str(number),
         words=attempt.what,
         x=x,
         accuracy=attempt.accuracy,
-        kind="kept" if is_kept else "missed",
+        kind="kept" if holds(attempt, result.accuracy) else "missed",
         is_winner=attempt == winner(result),
     )
+
+
+def judged_by(result: VariantReport | RefusedVariant) -> tuple[str, ...]:
+    """What the values of the attempts are of, each once: each is of what decided of that one."""
+    return tuple(dict.fromkeys(each.metric or result.accuracy.metric for each in result.attempts))
+
+
+def holds(attempt: Attempt, accuracy: Accuracy) -> bool:
+    """Whether an attempt was within the budget; in older reports by that of the verdict."""
+    return attempt.accuracy >= (accuracy.budget if attempt.budget is None else attempt.budget)
 
 
 def winner(result: VariantReport | RefusedVariant) -> Attempt | None:

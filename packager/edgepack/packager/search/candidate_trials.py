@@ -134,6 +134,8 @@ class CandidateTrials:
             Attempt(
                 what=candidate.words,
                 accuracy=candidate.verdict.value,
+                metric=candidate.verdict.what,
+                budget=candidate.verdict.budget,
                 size_bytes=candidate.judged.size_bytes,
                 because=_reason(because, candidate),
                 float_nodes=len(candidate.float_nodes),
