@@ -121,8 +121,8 @@ def _as_tensor(value: onnx.ValueInfoProto, numbers: Numbers) -> npt.NDArray[np.g
             f"the shape of input {value.name!r} is open, so it cannot become a constant",
             found_in=where,
             remedy=f"fix it too: --shape {value.name}="
-            f"{','.join(str(size or (128 if axis else 1)) for axis, size in enumerate(sizes))}  "
-            "(the sizes are an example: take those of the other inputs)",
+            f"{','.join(str(size or ('…' if axis else 1)) for axis, size in enumerate(sizes))}, "
+            "with the sizes of the other inputs",
         )
     dtype = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type))
     given = np.array(numbers)

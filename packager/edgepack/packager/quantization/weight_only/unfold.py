@@ -16,7 +16,7 @@ from onnx import helper, numpy_helper
 from edgepack.packager.graph import stored_tensors
 from edgepack.packager.graph.edits import drop_unread, refill
 from edgepack.packager.graph.held_weights import load_held
-from edgepack.packager.graph.model_files import drop_unused_opsets
+from edgepack.packager.graph.model_files import drop_unused_opsets, is_large
 from edgepack.packager.graph.node_order import sort_nodes
 from edgepack.packager.graph.operators import facts, tells_places
 from edgepack.packager.graph.queries import GraphIndex, attributes, index_graph
@@ -40,7 +40,7 @@ def unfold_weights(model: onnx.ModelProto) -> onnx.ModelProto | None:
 
     Returns:
         A copy without integers to compute with; None where some stay, as where an input of the
-        model is quantized, or where its weights are too large to be loaded.
+        model is quantized, or where the floats are too large for one file.
     """
     floats = onnx.ModelProto()
     floats.CopyFrom(model)
@@ -60,6 +60,9 @@ def unfold_weights(model: onnx.ModelProto) -> onnx.ModelProto | None:
             nodes += _as_product(node, floats)
         else:
             nodes.append(node)
+            continue
+        if is_large(floats):
+            return None
     refill(graph.node, nodes)
     drop_unused_nodes(graph)
     drop_unread(graph)
