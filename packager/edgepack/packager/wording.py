@@ -1,4 +1,4 @@
-"""Names as a file wants them, for what people read."""
+"""Names as a file wants them, and as people read them."""
 
 import msgspec
 
@@ -11,3 +11,9 @@ def toml_key(name: str) -> str:
     """
     bare = name.isascii() and all(c.isalnum() or c in "_-" for c in name)
     return name if bare and name else msgspec.json.encode(name).decode()
+
+
+def short_provider(provider: str, device: str) -> str:
+    """A provider and its device kind in a word or two."""
+    name = provider.removesuffix("ExecutionProvider")
+    return name if name.lower() == device else f"{name} {device}"

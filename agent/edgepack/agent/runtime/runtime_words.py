@@ -31,6 +31,11 @@ def without_colour(line: str) -> str:
     return _LOG_PREAMBLE.sub("", _COLOUR.sub("", line))
 
 
+def is_log_line(line: str) -> bool:
+    """Whether a line is of ONNX Runtime's log."""
+    return _LOG_PREAMBLE.match(_COLOUR.sub("", line)) is not None
+
+
 def is_warning(line: str) -> bool:
     """Whether a line of ONNX Runtime's log warns at most, and says of no failure why."""
     return _WARNING.match(_COLOUR.sub("", line)) is not None

@@ -7,8 +7,8 @@ from rich.markup import escape
 from rich.table import Table
 
 from edgepack.packager.cli.console import open_console
-from edgepack.packager.cli.summary import short_provider
 from edgepack.packager.profiles.schema import Profile
+from edgepack.packager.wording import short_provider
 
 
 def print_profiles(profiles: Iterable[Profile]) -> None:
