@@ -28,3 +28,13 @@ os.write(1, str(os.fstat(2).st_size).encode())
     words = "a word of somebody else's\nand what went wrong"
     ending = run_child(child(script), b"", timeout_s=60.0)
     assert ending.answer == str(len(words)).encode(), "so much was written, and no more"
+
+
+def test_a_process_without_stderr_loads_it_too() -> None:
+    script = """
+import os
+from edgepack.agent.runtime.providers import load_runtime
+os.write(1, load_runtime().__name__.encode())
+"""
+    closed = ("sh", "-c", 'exec "$@" 2>&-', "sh", *child(script))
+    assert run_child(closed, b"", timeout_s=60.0).answer == b"onnxruntime"
