@@ -189,7 +189,10 @@ def test_detections_without_a_layout_are_refused_where_the_graph_tells_none(
 @pytest.mark.parametrize(
     ("declared", "problem"),
     [
-        (OutputDeclaration(kind="values", layout="yolo"), "keys that only detections have"),
+        (
+            OutputDeclaration(kind="values", layout="yolo"),
+            "'layout', a key of 'detections'",
+        ),
         (OutputDeclaration(kind="detections", layout="ssd"), "no other output is named"),
         (
             OutputDeclaration(kind="detections", layout="ssd", scores="none"),

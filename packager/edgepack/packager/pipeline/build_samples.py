@@ -16,6 +16,7 @@ from edgepack.packager.profiles.schema import Profile
 from edgepack.packager.progress import Progress
 from edgepack.packager.samples.carried_states import follow_states
 from edgepack.packager.samples.coverage import describe_coverage
+from edgepack.packager.samples.decoders import follow_tokens
 from edgepack.packager.samples.files import RANDOM_PREFIX, OpenedSamples, open_samples
 from edgepack.packager.samples.given_arrays import write_arrays
 from edgepack.packager.samples.golden_selection import choose_golden
@@ -165,14 +166,19 @@ def _open_given(
     if where.startswith(RANDOM_PREFIX):
         _check_sizes(source)
     opened = open_samples(where, source.inputs, request.declarations, progress, source.fixed)
-    followed = follow_states(
-        opened,
-        source,
-        request.declarations,
-        request.declared_in,
-        folder=folder,
-        progress=progress,
-    )
+    if request.metric is None and request.labels is None:  # these know what outputs mean
+        told = request.declarations, request.outputs, request.declared_in
+        opened = follow_tokens(opened, source, *told)
+    followed = opened
+    if opened.samples.decoder is None:
+        followed = follow_states(
+            opened,
+            source,
+            request.declarations,
+            request.declared_in,
+            folder=folder,
+            progress=progress,
+        )
     masked = follow_mask(followed, source)
     return replace(masked, samples=replace(masked.samples, meanings=source.meanings))
 

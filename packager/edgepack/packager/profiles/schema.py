@@ -109,6 +109,8 @@ class AccuracyGate(Section, frozen=True, kw_only=True):
         explained_variance_min: Least share of the variance between samples that is kept.
         detection_f1_min: Of a detector: least F1 of its boxes against the float model's own, at
             whatever score an application takes them.
+        token_agreement_min: Of a decoder: least share of tokens that are the float model's, fed the
+            cache that it made itself.
         neighbourhood_min: Least share that is kept of how vectors differ from sample to sample.
         cosine_min: Least cosine similarity.
         sqnr_db_min: Least signal to quantization noise, decibels.
@@ -122,6 +124,7 @@ class AccuracyGate(Section, frozen=True, kw_only=True):
     sequence_agreement_min: float = 0.985
     explained_variance_min: float = 0.98
     detection_f1_min: float = 0.99
+    token_agreement_min: float = 0.99
     neighbourhood_min: float = 0.98
     cosine_min: float = 0.99
     sqnr_db_min: float = 20.0

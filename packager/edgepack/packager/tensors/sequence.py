@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 from msgspec.structs import replace
 
+from edgepack.packager.tensors.decoders import Decoder
 from edgepack.packager.tensors.detections import DetectionHead
 from edgepack.packager.tensors.meanings import Meaning
 
@@ -60,6 +61,7 @@ class Samples(msgspec.Struct, frozen=True, kw_only=True):
         mask: What tells padding; None where nothing is.
         meanings: What outputs mean, by name, of those where it is known.
         detection_head: The outputs that tell boxes; None where none do.
+        decoder: How tokens follow each other; None where the model is no decoder.
     """
 
     count: int
@@ -69,6 +71,7 @@ class Samples(msgspec.Struct, frozen=True, kw_only=True):
     mask: Mask | None = None
     meanings: Mapping[str, Meaning] = msgspec.field(default_factory=dict)
     detection_head: DetectionHead | None = None
+    decoder: Decoder | None = None
 
     def __iter__(self) -> Iterator[Feeds]:
         return (self.read(index) for index in range(self.count))
