@@ -18,7 +18,12 @@ DIVERGENCE = "divergence_nats"
 """Of a decoder, there: how often it chooses the float model's token after its own tokens and after
 the float model's, each with `_low` and `_high` (95 %), and the mean divergence."""
 
-_WORDS = {TOKEN_AGREEMENT: "tokens as float's"}
+STRING_AGREEMENT = "string_agreement"
+SAME_TEXTS = "same_texts"
+"""Of a reader, there: share of texts that are the float model's as a whole, with `_low` and `_high`
+(95 %)."""
+
+_WORDS = {TOKEN_AGREEMENT: "tokens as float's", STRING_AGREEMENT: "characters as float's"}
 
 
 def describe_accuracy(accuracy: Accuracy) -> str:

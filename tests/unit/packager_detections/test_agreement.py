@@ -26,9 +26,7 @@ _SCENES = draw_scenes(40, _SCORES)
 def _judge(
     got: list[Floats], expected: list[Floats] = _SCENES, gate: AccuracyGate | None = None
 ) -> Verdict:
-    reference = Reference(
-        [as_yolo(scene) for scene in expected], gate or AccuracyGate(), detection_head=YOLO
-    )
+    reference = Reference([as_yolo(scene) for scene in expected], gate or AccuracyGate(), head=YOLO)
     return reference.judge([as_yolo(scene) for scene in got])
 
 
@@ -135,7 +133,7 @@ def test_of_few_boxes_one_may_be_missing() -> None:
 
 
 def test_a_candidate_that_loses_much_is_given_up_after_some_samples() -> None:
-    reference = Reference([as_yolo(s) for s in _SCENES], AccuracyGate(), detection_head=YOLO)
+    reference = Reference([as_yolo(s) for s in _SCENES], AccuracyGate(), head=YOLO)
     some = reference.of(range(0, 40, 4))
     lost = [as_yolo(scene) for scene in _without_faint(_SCENES)[::4]]
     assert some.judge(lost).agreement is not None

@@ -28,6 +28,7 @@ _ROLES = ("scores", "labels", "sizes", "offsets")
 _KEYS: Mapping[str, tuple[str, ...]] = {
     "detections": ("layout", *_ROLES, "classes", "order", "activation"),
     "tokens": ("tokens",),
+    "ctc": ("blank",),
 }
 """By kind, the keys that it has beside."""
 
@@ -39,8 +40,9 @@ class OutputDeclaration(Section, frozen=True, kw_only=True):
         kind: `scores`: of each row the highest wins; `embedding`: a vector that is compared with
             other samples'; `values`: numbers that count each for itself, such as boxes, quantities
             and probabilities that are held against a threshold; `detections`: boxes, judged by
-            what is found; `tokens`: a decoder's scores of the next token; `ignored`: nobody
-            reads it.
+            what is found; `tokens`: a decoder's scores of the next token; `ctc`: text, step
+            by step; `ignored`: nobody reads it.
+        blank: Of text, the number of the class that is no character, where values do not tell.
         tokens: Of a decoder, the input that takes tokens, where graph and names do not tell.
         layout: Of detections, how boxes and scores lie; where it is left out, the graph tells it.
         scores, labels, sizes, offsets: Of a layout of several outputs, the others' names.
@@ -49,7 +51,8 @@ class OutputDeclaration(Section, frozen=True, kw_only=True):
         activation: What makes a score of what is given, likewise.
     """
 
-    kind: Literal["scores", "embedding", "values", "detections", "tokens", "ignored"]
+    kind: Literal["scores", "embedding", "values", "detections", "tokens", "ctc", "ignored"]
+    blank: int | None = None
     tokens: str = ""
     layout: LayoutName | None = None
     scores: str = ""
@@ -63,7 +66,7 @@ class OutputDeclaration(Section, frozen=True, kw_only=True):
     @property
     def meaning(self) -> Meaning | None:
         """The same for those who judge; None for what is judged by the task as a whole."""
-        return None if self.kind in ("detections", "tokens") else Meaning(self.kind)
+        return None if self.kind in ("detections", "tokens", "ctc") else Meaning(self.kind)
 
     @property
     def beside(self) -> dict[str, str]:

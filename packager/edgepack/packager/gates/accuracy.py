@@ -11,9 +11,9 @@ averaged. With sentence embeddings and noise of either kind, recall@1 stayed at 
 the rows' variance lost to noise of single rows, and fell to 98.4 % with 1 % lost to noise that a
 sample's rows share, which is 4.4 % of the neighbourhood.
 
-What counts of a detector is what it finds, of a decoder which tokens it chooses (`tasks`). That is
-compared with what the float model finds or chooses, and the outputs that tell it are not judged
-otherwise.
+What counts of a detector is what it finds, of a reader what it reads, of a decoder which tokens it
+chooses (`tasks`). That is compared with the float model's, and the outputs that tell it are not
+judged otherwise.
 """
 
 import copy
@@ -24,8 +24,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from edgepack.packager.gates.detections import DetectionReference
-from edgepack.packager.gates.tasks import task_of
+from edgepack.packager.gates.tasks import OutputReference, open_reference, task_of
 from edgepack.packager.gates.tokens import TokenReference
 from edgepack.packager.gates.verdict import Verdict
 from edgepack.packager.metrics.agreement import Agreement
@@ -38,7 +37,7 @@ from edgepack.packager.metrics.tokens.agreement import measure_tokens
 from edgepack.packager.metrics.tokens.chains import ChainCounts
 from edgepack.packager.profiles.schema import AccuracyGate
 from edgepack.packager.runtime.model_run import Outputs
-from edgepack.packager.tensors.detections import DetectionHead
+from edgepack.packager.tensors.heads import Head
 from edgepack.packager.tensors.meanings import NOTHING_KNOWN, Meaning
 from edgepack.packager.tensors.sequence import Tensor
 
@@ -56,7 +55,7 @@ class Reference:
         expected: The float model's outputs, one dict a sample.
         gate: The budgets.
         meanings: What outputs mean, of those where it is known.
-        detection_head: The outputs that tell boxes, settled; None where none do.
+        head: The outputs that tell what the model is for, settled; None where that is not known.
         tokens: Of a decoder, what the float model says after the samples.
     """
 
@@ -65,7 +64,7 @@ class Reference:
         expected: Sequence[Outputs],
         gate: AccuracyGate,
         meanings: Mapping[str, Meaning] = NOTHING_KNOWN,
-        detection_head: DetectionHead | None = None,
+        head: Head | None = None,
         tokens: TokenReference | None = None,
     ) -> None:
         self.expected = tuple(expected)
@@ -75,10 +74,10 @@ class Reference:
         self.kinds = kinds_of_outputs(self.expected, gate, meanings)
         self._variances: dict[str, list[float]] = {}
         self._parts = () if gate.metric in _WHOLE_METRICS else find_parts(self.expected, self.kinds)
-        self._detections: DetectionReference | None = None
-        if detection_head is not None and gate.metric == "auto":
-            self._detections = DetectionReference(detection_head, self.expected)
-        self._task = tokens or self._detections
+        self._told: OutputReference | None = None
+        if head is not None and gate.metric == "auto":
+            self._told = open_reference(head, self.expected)
+        self._task = tokens or self._told
 
     @cached_property
     def _remarks(self) -> tuple[str, ...]:
@@ -91,8 +90,8 @@ class Reference:
         shortened = copy.copy(self)
         shortened.expected = tuple(self.expected[index] for index in indices)
         shortened._variances = {}
-        if self._detections:
-            shortened._task = shortened._detections = self._detections.of(indices)
+        if self._told:
+            shortened._task = shortened._told = self._told.of(indices)
         return shortened
 
     def judge(self, got: Sequence[Outputs], chains: Sequence[ChainCounts] = ()) -> Verdict:
@@ -106,8 +105,8 @@ class Reference:
         of_parts = [self._distance_of(part, got) for part in self._parts]
         found = {part.output for part in self._parts if part.is_found}
         agreement: Agreement | None = measure_tokens(chains) if chains else None
-        if self._detections:
-            agreement = self._detections.measure(got)
+        if self._told:
+            agreement = self._told.measure(got)
         told = self._task.outputs if self._task and agreement else ()
         entries = [
             entry

@@ -1,6 +1,6 @@
 """What a model is for, where that is known: by which metric it is judged, and that in words."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -13,14 +13,24 @@ from edgepack.bundle.accuracy_words import (
     DIVERGENCE,
     FORCED_TOKENS,
     FREE_TOKENS,
+    SAME_TEXTS,
 )
-from edgepack.packager.gates.detections import describe_agreement, describe_bias
+from edgepack.packager.gates.detections import (
+    DetectionReference,
+    describe_agreement,
+    describe_bias,
+)
+from edgepack.packager.gates.texts import TextReference, describe_same, describe_texts
 from edgepack.packager.gates.tokens import describe_rates, describe_tokens
 from edgepack.packager.metrics.agreement import Agreement
 from edgepack.packager.metrics.detections.agreement import DetectionAgreement
 from edgepack.packager.metrics.kinds import MetricName
+from edgepack.packager.metrics.texts.agreement import TextAgreement
 from edgepack.packager.metrics.tokens.agreement import TokenAgreement
 from edgepack.packager.number_format import format_metric
+from edgepack.packager.runtime.model_run import Outputs
+from edgepack.packager.tensors.heads import Head
+from edgepack.packager.tensors.texts import TextHead
 
 
 class Task(msgspec.Struct, frozen=True, kw_only=True):
@@ -70,12 +80,31 @@ def _details_of_tokens(agreement: TokenAgreement) -> dict[str, float]:
     }
 
 
+def _kept_texts(agreement: TextAgreement) -> str:
+    value = format_metric(agreement.value)
+    return f"{value} of the float model's characters ({describe_same(agreement)})"
+
+
+def _details_of_texts(agreement: TextAgreement) -> dict[str, float]:
+    return {
+        SAME_TEXTS: agreement.same,
+        f"{SAME_TEXTS}_low": agreement.same_low,
+        f"{SAME_TEXTS}_high": agreement.same_high,
+    }
+
+
 _TASKS: Mapping[type, Task] = {
     DetectionAgreement: Task(
         metric="detection_f1",
         kept=_kept_boxes,
         notes=describe_agreement,
         details=_details_of_boxes,
+    ),
+    TextAgreement: Task(
+        metric="string_agreement",
+        kept=_kept_texts,
+        notes=describe_texts,
+        details=_details_of_texts,
     ),
     TokenAgreement: Task(
         metric="token_agreement",
@@ -89,3 +118,19 @@ _TASKS: Mapping[type, Task] = {
 def task_of(agreement: Agreement) -> Task:
     """How an agreement is judged and told."""
     return _TASKS[type(agreement)]
+
+
+OutputReference = DetectionReference | TextReference
+"""What the float model finds or reads in some samples, from the outputs of single inferences."""
+
+
+def open_reference(head: Head, expected: Sequence[Outputs]) -> OutputReference:
+    """What outputs are compared with that tell what a model is for.
+
+    Args:
+        head: These outputs, settled.
+        expected: The float model's outputs, one dict a sample.
+    """
+    if isinstance(head, TextHead):
+        return TextReference(head, expected)
+    return DetectionReference(head, expected)

@@ -15,6 +15,7 @@ from edgepack.packager.tensors.meanings import Meaning
 MetricName = Literal[
     "detection_f1",
     "token_agreement",
+    "string_agreement",
     "top1_agreement",
     "sequence_agreement",
     "explained_variance",
@@ -96,6 +97,7 @@ METRICS: Mapping[MetricName, Metric] = {
     # Of what a model is for, where that is known: measured of all outputs that tell it.
     "detection_f1": Metric("value", "low", "detection_f1_min"),
     "token_agreement": Metric("value", "low", "token_agreement_min"),
+    "string_agreement": Metric("value", "low", "string_agreement_min"),
 }
 
 KINDS: Mapping[OutputKind, Kind] = {

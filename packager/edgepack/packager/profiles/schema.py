@@ -111,6 +111,8 @@ class AccuracyGate(Section, frozen=True, kw_only=True):
             whatever score an application takes them.
         token_agreement_min: Of a decoder: least share of tokens that are the float model's, fed the
             cache that it made itself.
+        string_agreement_min: Of a reader: least share of characters that need no edit to be the
+            float model's texts.
         neighbourhood_min: Least share that is kept of how vectors differ from sample to sample.
         cosine_min: Least cosine similarity.
         sqnr_db_min: Least signal to quantization noise, decibels.
@@ -125,6 +127,7 @@ class AccuracyGate(Section, frozen=True, kw_only=True):
     explained_variance_min: float = 0.98
     detection_f1_min: float = 0.99
     token_agreement_min: float = 0.99
+    string_agreement_min: float = 0.99
     neighbourhood_min: float = 0.98
     cosine_min: float = 0.99
     sqnr_db_min: float = 20.0

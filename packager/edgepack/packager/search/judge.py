@@ -67,13 +67,14 @@ class CandidateJudge:
         self.samples = samples
         self._gate = gate
         self._metric = metric
-        meanings, head = samples.meanings, samples.detection_head
+        meanings, head = samples.meanings, samples.head
         self.reference = Reference([float_run(feeds) for feeds in samples], gate, meanings, head)
         self._in_use = self.reference
         if samples.states:
             self._in_use = Reference(run_samples(float_run, samples), gate, meanings)
         elif samples.mask is not None:
-            self._in_use = Reference(self._without_padding(self.reference.expected), gate, meanings)
+            expected = self._without_padding(self.reference.expected)
+            self._in_use = Reference(expected, gate, meanings, head)
         self.count = samples.count
         self._tokens: TokenReference | None = None
         if metric is None and samples.decoder is not None and gate.metric == "auto":
