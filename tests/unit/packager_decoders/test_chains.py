@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import pytest
 
 from edgepack.packager.graph.model_files import open_on_cpu
 from edgepack.packager.metrics.tokens.agreement import TokenAgreement
@@ -16,6 +17,7 @@ from edgepack.packager.samples.decoders import follow_tokens
 from edgepack.packager.samples.files import OpenedSamples, open_samples
 from edgepack.packager.search.judge import CandidateJudge
 from edgepack.packager.source.model import SourceModel, load_source
+from edgepack.packager.tensors.decoders import Cache, Decoder
 from edgepack.packager.tensors.sequence import Feeds, Samples
 from tests.unit.packager_decoders.drawn_decoder import PLACES, draw_decoder, prompts, single_steps
 
@@ -130,3 +132,46 @@ def _padded(samples: list[Feeds]) -> Iterator[Feeds]:
             "attention_mask": np.concatenate([mask, np.zeros((1, 4), np.int64)], axis=1),
             "position_ids": np.arange(ids.size + 4)[None],
         }
+
+
+_END, _WORDS = 0, 12
+_COUNTER = Decoder(
+    tokens="token", scores="scores", caches=(Cache(input="at", output="next"),), rules={}
+)
+
+
+def _count_down(wrong_at: int = -1) -> Run:
+    """Says one number less each time, and 0 for ever; at one number it says another one."""
+
+    def run(feeds: Feeds) -> Outputs:
+        at = int(feeds["token"][0, 0])
+        said = 1 if at == wrong_at else max(at - 1, _END)
+        scores = np.full((1, _WORDS), -9.0, np.float32)
+        scores[0, said] = 9.0
+        return {"scores": scores, "next": feeds["at"] + 1.0}
+
+    return run
+
+
+def test_what_is_said_after_the_end_of_a_text_does_not_count() -> None:
+    """One text of two has a wrong word of four: not of sixty-four."""
+    feeds = [{"token": np.array([[n]]), "at": np.zeros(1)} for n in (10, 3) * 8]
+    samples = Samples(count=16, read=lambda index: dict(feeds[index]), source="", decoder=_COUNTER)
+    judge = CandidateJudge(_count_down(), samples, AccuracyGate(), None)
+    perfect = judge.judge(_count_down())
+    assert isinstance(perfect.agreement, TokenAgreement)
+    assert (perfect.value, perfect.agreement.count) == (1.0, 8 * (10 + 3))
+    assert perfect.agreement.steps == 10
+    verdict = judge.judge(_count_down(wrong_at=8), at_least=-np.inf)
+    assert isinstance(verdict.agreement, TokenAgreement)
+    assert verdict.agreement.free.value == pytest.approx(1 - 8 / (8 * (4 + 3)))
+    assert verdict.agreement.positions[-1].same == 0.5
+    assert not verdict.passed
+
+
+def test_chains_that_go_on_have_no_end(tmp_path: Path) -> None:
+    float_run, samples = _open(draw_decoder(memory=3.0), prompts(6), tmp_path)
+    judge = CandidateJudge(float_run, samples, AccuracyGate(), None)
+    verdict = judge.judge(float_run)
+    assert isinstance(verdict.agreement, TokenAgreement)
+    assert verdict.agreement.count == 6 * MOST_STEPS

@@ -7,6 +7,8 @@ from edgepack.packager.metrics.tokens.agreement import Rate, TokenAgreement, mea
 from edgepack.packager.metrics.tokens.chains import (
     ChainCounts,
     FloatChain,
+    cut,
+    find_end,
     follow_candidate,
     follow_float,
     unchanged,
@@ -32,9 +34,9 @@ class TokenReference:
         self._decoder = decoder
         self._run = float_run
         self._feeds: list[Feeds] = [without_padding_behind(decoder, feeds) for feeds in samples]
-        self._chains: list[FloatChain] = [
-            follow_float(float_run, decoder, feeds) for feeds in self._feeds
-        ]
+        whole = [follow_float(float_run, decoder, feeds) for feeds in self._feeds]
+        self._end = find_end(whole)
+        self._chains: list[FloatChain] = [cut(chain, self._end) for chain in whole]
 
     @property
     def outputs(self) -> tuple[str, ...]:
@@ -49,7 +51,7 @@ class TokenReference:
     def follow(self, run: Run, index: int) -> tuple[Outputs, ChainCounts]:
         """Chains a candidate from a sample; see `follow_candidate`."""
         feeds, chain = self._feeds[index], self._chains[index]
-        return follow_candidate(run, self._run, self._decoder, feeds, chain)
+        return follow_candidate(run, self._run, self._decoder, feeds, chain, self._end)
 
     def unchanged(self, index: int) -> ChainCounts:
         """What the float model itself would have there."""
@@ -73,7 +75,7 @@ def describe_tokens(agreement: TokenAgreement, budget: float) -> tuple[str, ...]
     return (
         f"It chooses {format_metric(agreement.value)} of the float model's tokens (budget "
         f"{format_metric(budget)}), fed the cache that it made itself, in "
-        f"{counted(agreement.chains, 'chain')} of {agreement.steps} steps: "
+        f"{counted(agreement.chains, 'chain')} of {_describe_steps(agreement)}: "
         f"{describe_rates(agreement)}.",
         f"The divergence from the float model is {agreement.divergence:.2g} nats a token"
         f"{more if agreement.divergence > 0.0 else ''}, and the agreement "
@@ -88,6 +90,13 @@ def describe_rates(agreement: TokenAgreement) -> str:
         f"after its own tokens {_describe_rate(agreement.free)}, after the float model's "
         f"{_describe_rate(agreement.forced)}"
     )
+
+
+def _describe_steps(agreement: TokenAgreement) -> str:
+    mean = agreement.count / agreement.chains
+    if round(mean) == agreement.steps:
+        return f"{agreement.steps} steps"
+    return f"up to {agreement.steps} steps ({mean:.1f} on average, to the end of the text)"
 
 
 def _describe_rate(rate: Rate) -> str:

@@ -20,6 +20,7 @@ from edgepack.packager.samples.decoders import follow_tokens
 from edgepack.packager.samples.files import RANDOM_PREFIX, OpenedSamples, open_samples
 from edgepack.packager.samples.given_arrays import write_arrays
 from edgepack.packager.samples.golden_selection import choose_golden
+from edgepack.packager.samples.later_steps import take_later_steps
 from edgepack.packager.samples.padding import follow_mask
 from edgepack.packager.samples.split import describe, split_samples
 from edgepack.packager.source.model import SourceModel
@@ -111,6 +112,9 @@ def open_build_samples(
     split = split_samples(opened, evaluation, [count > 0 for count in found.counts])
     split = _with_head(split, found.head)
     notes.append(f"The samples were divided: {describe(split)}.")
+    later, told = take_later_steps(split.calibration, float_source, work / "texts", progress)
+    split = replace(split, calibration=later)
+    notes += told
     uncovered = describe_coverage(split, source.inputs, request.declarations)
     split = replace(split, uncovered=uncovered)
     notes += uncovered

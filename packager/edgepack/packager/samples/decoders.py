@@ -22,6 +22,7 @@ from edgepack.packager.runtime.model_run import Outputs, Run
 from edgepack.packager.samples.files import OpenedSamples
 from edgepack.packager.samples.recurrence import find_states, may_grow
 from edgepack.packager.samples.token_steps import next_feeds, next_scores, without_padding_behind
+from edgepack.packager.source.lookups import KEEPS_SOME_VALUES, find_lookups
 from edgepack.packager.source.model import SourceModel
 from edgepack.packager.tensors.decoders import Cache, Decoder, Rule
 from edgepack.packager.tensors.sequence import Feeds, State, Tensor
@@ -37,6 +38,7 @@ class _View(msgspec.Struct, frozen=True, kw_only=True):
         inputs, outputs: The model's, by name.
         feeds, said: A sample, and what the model says of it.
         caches: What is carried from step to step.
+        tables: By input, how many rows it may name.
         declared: The outputs that are declared to score tokens.
     """
 
@@ -45,6 +47,7 @@ class _View(msgspec.Struct, frozen=True, kw_only=True):
     feeds: Feeds
     said: Outputs
     caches: tuple[Cache, ...]
+    tables: Mapping[str, int]
     declared: Mapping[str, OutputDeclaration]
 
     @property
@@ -123,6 +126,10 @@ def _look(
         feeds=feeds,
         said=said,
         caches=tuple(cache for cache in caches if cache is not None),
+        tables={
+            name: table.rows
+            for name, table in find_lookups(source.model.graph, KEEPS_SOME_VALUES).items()
+        },
         declared=declared,
     )
 
@@ -181,9 +188,9 @@ def _find(view: _View) -> tuple[Decoder | None, str]:
         caches=view.caches,
         rules=rules,
         rows={
-            name: table.rows
+            name: view.tables[name]
             for name, rule in rules.items()
-            if rule == "positions" and (table := view.inputs[name].lookup) is not None
+            if rule == "positions" and name in view.tables
         },
     ), ""
 
@@ -203,8 +210,7 @@ def _choose(view: _View, tokens: list[str], scores: list[str]) -> tuple[str, str
         (ids, told)
         for ids in tokens
         for told in scores
-        if (table := view.inputs[ids].lookup) is not None
-        and table.rows == view.said[told].shape[-1]
+        if view.tables.get(ids) == view.said[told].shape[-1]
     ]
     if len(fitting) == 1:
         return fitting[0]

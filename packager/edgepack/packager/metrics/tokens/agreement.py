@@ -83,11 +83,12 @@ def measure_tokens(counts: Sequence[ChainCounts]) -> TokenAgreement:
     """The agreement over all chains, of which there is one at least."""
     steps = max(len(entry.forced) for entry in counts)
     edge = int(steps * _LATE)
-    rates = [_rate([of(entry) for entry in counts]) for of in _KINDS]
-    of_late = [_rate([of(entry)[edge:] for entry in counts]) for of in _KINDS]
+    told = [[of(entry) for entry in counts] for of in _KINDS]
+    rates = [_rate(chains) for chains in told]
+    late_ones = [[chain[edge:] for chain in chains if chain[edge:].size] for chains in told]
+    late = min((_rate(chains) for chains in late_ones if chains), key=lambda rate: rate.high)
     worst = min(range(len(_KINDS)), key=lambda kind: rates[kind].value)
-    late = min(of_late, key=lambda rate: rate.high)
-    lost, whole = _lost([_KINDS[worst](entry) for entry in counts])
+    lost, whole = _lost(told[worst])
     early_kl, late_kl = _divergence(counts, 0, steps - edge), _divergence(counts, edge, steps)
     return TokenAgreement(
         value=min(rates[worst].value, late.high),
@@ -118,9 +119,8 @@ def _rate(chains: Sequence[Bools]) -> Rate:
 
 
 def _lost(chains: Sequence[Bools]) -> tuple[list[float], list[float]]:
-    """Tokens of each chain that differ, and how many it has; chains that have none say nothing."""
-    told = [chain for chain in chains if chain.size]
-    return [float(chain.size - chain.sum()) for chain in told], [float(c.size) for c in told]
+    """Tokens of each chain that differ, and how many it has."""
+    return [float(chain.size - chain.sum()) for chain in chains], [float(c.size) for c in chains]
 
 
 def _divergence(counts: Sequence[ChainCounts], first: int, end: int) -> float:
@@ -133,12 +133,12 @@ def _groups(steps: int) -> list[tuple[int, int]]:
 
 
 def _at(counts: Sequence[ChainCounts], first: int, end: int) -> AtPositions:
-    whole = [entry for entry in counts if len(entry.same) >= end] or counts
+    forced, free = (np.concatenate([of(entry)[first:end] for entry in counts]) for of in _KINDS)
     return AtPositions(
         first=first + 1,
         last=end,
-        forced=float(np.concatenate([entry.forced[first:end] for entry in counts]).mean()),
-        free=float(np.concatenate([entry.free[first:end] for entry in counts]).mean()),
+        forced=float(forced.mean()),
+        free=float(free.mean()) if free.size else 1.0,
         divergence=_divergence(counts, first, end),
-        same=float(np.mean([entry.same[:end][-1] for entry in whole])),
+        same=float(np.mean([entry.same[:end][-1] for entry in counts])),
     )

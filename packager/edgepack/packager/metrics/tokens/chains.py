@@ -5,11 +5,19 @@ own cache. A candidate takes the same tokens with the caches that it makes itsel
 chooses by itself (free). Its own tokens are read back to the float model, which again has a cache
 of its own: would it have chosen them? Until a candidate chooses another token both chains are one,
 so that a good candidate costs little more than one of them.
+
+Many texts end long before the last step, and what is said after their end nobody reads: a model
+says the same token again and again then, and so does a candidate. What ends them the float model
+tells.
 """
+
+from collections import Counter
+from collections.abc import Sequence
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
+from msgspec.structs import replace
 
 from edgepack.errors import BuildError
 from edgepack.packager.runtime.model_run import Outputs, Run
@@ -26,6 +34,12 @@ _PROBABLE = 256
 _MOST_NATS = 20.0
 """Of a divergence: what a model holds for impossible would count without end."""
 
+_FEWEST_AGAIN = 8
+"""So often a token stands at the end of a chain that ends a text."""
+
+_ENDING = 0.25
+"""Share of the chains that end so, all with one token."""
+
 Bools = npt.NDArray[np.bool_]
 
 
@@ -34,20 +48,22 @@ class FloatChain(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         first: Its outputs on the sample itself.
-        tokens: int64 (steps,), what it chooses.
+        most: Steps that it was followed for.
+        tokens: int64 (steps,), what it chooses, up to what ends the text.
         probable: int64 (steps, 256 or fewer), the most probable tokens.
         logarithms: float64 (steps, the same and one more), natural logarithms of their
             probabilities, and of all others' together.
     """
 
     first: Outputs
+    most: int
     tokens: npt.NDArray[np.int64]
     probable: npt.NDArray[np.int64]
     logarithms: Floats
 
 
 class ChainCounts(msgspec.Struct, frozen=True, kw_only=True):
-    """A candidate beside the float model after one sample: (steps,) each.
+    """A candidate beside the float model after one sample: (steps,) each, up to a text's end.
 
     Attributes:
         forced: Whether it chooses the float model's token after the float model's tokens.
@@ -87,14 +103,49 @@ def follow_float(run: Run, decoder: Decoder, feeds: Feeds) -> FloatChain:
             break  # it allows no more
     return FloatChain(
         first=first,
+        most=len(tokens),
         tokens=np.array(tokens),
         probable=np.stack(probable),
         logarithms=np.stack(logarithms),
     )
 
 
+def find_end(chains: Sequence[FloatChain]) -> int | None:
+    """The token that ends texts; None where chains go on to their last step."""
+    again = Counter(
+        int(chain.tokens[-1])
+        for chain in chains
+        if len(chain.tokens) > _FEWEST_AGAIN
+        and (chain.tokens[-_FEWEST_AGAIN:] == chain.tokens[-1]).all()
+    )
+    token, count = again.most_common(1)[0] if again else (None, 0)
+    return token if len(again) == 1 and count >= max(_ENDING * len(chains), 2) else None
+
+
+def cut(chain: FloatChain, end: int | None) -> FloatChain:
+    """A chain up to what ends its text, with it."""
+    steps = len(_until(chain.tokens, end))
+    return replace(
+        chain,
+        tokens=chain.tokens[:steps],
+        probable=chain.probable[:steps],
+        logarithms=chain.logarithms[:steps],
+    )
+
+
+def _until(tokens: npt.NDArray[np.int64], end: int | None) -> npt.NDArray[np.int64]:
+    if end is None or end not in tokens:
+        return tokens
+    return tokens[: int((tokens == end).argmax()) + 1]
+
+
 def follow_candidate(
-    run: Run, float_run: Run, decoder: Decoder, feeds: Feeds, chain: FloatChain
+    run: Run,
+    float_run: Run,
+    decoder: Decoder,
+    feeds: Feeds,
+    chain: FloatChain,
+    end: int | None = None,
 ) -> tuple[Outputs, ChainCounts]:
     """Chains a candidate after a sample, with the float model's tokens and with its own.
 
@@ -104,6 +155,7 @@ def follow_candidate(
         decoder: How both are fed.
         feeds: The sample.
         chain: What the float model said after it.
+        end: The token that ends texts; None where none does.
 
     Returns:
         Its outputs on the sample itself, and how it compares.
@@ -128,7 +180,7 @@ def follow_candidate(
         return first, ChainCounts(
             forced=is_forced, divergence=divergence, free=is_forced, same=is_forced
         )
-    said = _go_on(run, decoder, chosen[: fork[0] + 1], fork[1], fork[2], steps)
+    said = _go_on(run, decoder, chosen[: fork[0] + 1], fork[1], fork[2], chain.most, end)
     return first, ChainCounts(
         forced=is_forced,
         divergence=divergence,
@@ -150,10 +202,11 @@ def _go_on(
     feeds: Feeds,
     outputs: Outputs,
     steps: int,
+    end: int | None,
 ) -> npt.NDArray[np.int64]:
-    """What a model says by itself after what it said."""
+    """What a model says by itself after what it said, to the end or for so many steps."""
     tokens = said.tolist()
-    while len(tokens) < steps:
+    while len(tokens) < steps and tokens[-1] != end:
         feeds = next_feeds(decoder, feeds, outputs, tokens[-1])
         outputs = run(feeds)
         tokens.append(int(next_scores(decoder, outputs).argmax()))
