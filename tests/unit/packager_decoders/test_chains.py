@@ -148,7 +148,7 @@ def _count_down(wrong_at: int = -1) -> Run:
         said = 1 if at == wrong_at else max(at - 1, _END)
         scores = np.full((1, _WORDS), -9.0, np.float32)
         scores[0, said] = 9.0
-        return {"scores": scores, "next": feeds["at"] + 1.0}
+        return {"scores": scores, "next": feeds["at"]}
 
     return run
 

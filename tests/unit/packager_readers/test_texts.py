@@ -1,5 +1,6 @@
 """Readers are judged by their texts: what is text, how it is compared, and what is refused."""
 
+import importlib.util
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -171,3 +172,12 @@ def test_what_is_declared_to_be_text_and_is_none_is_refused(tmp_path: Path) -> N
     found = find_what_tells(with_head(source, declared, ""), samples, lambda feeds: words, silent)
     assert found.head == TextHead(output="said", blank=7, told_by="[outputs]")
     assert "'said' tells text step by step, with class 7 as the blank (declared" in found.notes[0]
+
+
+def test_a_text_recognizer_that_people_use_is_told_by_its_characters() -> None:
+    spec = importlib.util.find_spec("rapidocr_onnxruntime")
+    if spec is None or spec.origin is None:
+        pytest.skip("rapidocr_onnxruntime is not installed")
+    path = Path(spec.origin).parent / "models" / "ch_PP-OCRv4_rec_infer.onnx"
+    source = with_head(load_source(path, {"x": (1, 3, 48, 320)}), {}, "")
+    assert source.head == TextHead(output="softmax_11.tmp_0", blank=0, told_by="metadata")

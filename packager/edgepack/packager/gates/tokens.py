@@ -57,9 +57,14 @@ class TokenReference:
         """What the float model itself would have there."""
         return unchanged(self._chains[index])
 
+    @property
+    def count(self) -> int:
+        """Tokens of all chains."""
+        return sum(len(chain.tokens) for chain in self._chains)
+
     def budget(self, least: float) -> float:
         """Of few tokens one may always be another."""
-        return with_one_miss(least, sum(len(chain.tokens) for chain in self._chains))
+        return with_one_miss(least, self.count)
 
     def measure(self, got: Sequence[ChainCounts]) -> TokenAgreement:
         """How well a candidate's choices agree."""

@@ -21,6 +21,7 @@ from edgepack.packager.metrics.tokens.chains import ChainCounts
 from edgepack.packager.profiles.schema import AccuracyGate
 from edgepack.packager.runtime.model_run import Outputs, Run
 from edgepack.packager.samples.padding import without_padding
+from edgepack.packager.tensors.decoders import Decoder
 from edgepack.packager.tensors.sequence import Feeds, Samples
 
 MOST_SAMPLES = 64
@@ -33,7 +34,10 @@ _LOOKS = (16, 32)
 """After so many samples it is asked whether a candidate is worth the others."""
 
 MOST_CHAINS = 16
-"""Of a decoder, samples that chains of tokens begin with: a thousand tokens tell 1 %."""
+"""Of a decoder, samples that chains of tokens begin with, if these are tokens enough."""
+
+_ENOUGH_TOKENS = 1000
+"""To tell 1 %."""
 
 _LOOKS_AT_CHAINS = (4, 8)
 
@@ -78,9 +82,10 @@ class CandidateJudge:
         self.count = samples.count
         self._tokens: TokenReference | None = None
         if metric is None and samples.decoder is not None and gate.metric == "auto":
-            self.count = min(samples.count, most_chains)
-            begun = samples.pick([n * samples.count // self.count for n in range(self.count)])
-            self._tokens = TokenReference(samples.decoder, begun, float_run)
+            self._tokens = _follow(samples, samples.decoder, float_run, most_chains)
+            if self._tokens.count < _ENOUGH_TOKENS:  # texts end early
+                self._tokens = _follow(samples, samples.decoder, float_run, MOST_SAMPLES)
+            self.count = len(self._tokens.first)
             self._in_use = Reference(self._tokens.first, gate, meanings, tokens=self._tokens)
         self._float_value = evaluate_metric(metric, float_run) if metric else 1.0
 
@@ -158,6 +163,13 @@ class CandidateJudge:
             without_padding(entry, feeds, self.samples.mask)
             for entry, feeds in zip(outputs, self.samples, strict=True)
         ]
+
+
+def _follow(samples: Samples, decoder: Decoder, float_run: Run, most: int) -> TokenReference:
+    """What the float model says after some of the samples, evenly spread."""
+    count = min(samples.count, most)
+    begun = samples.pick([number * samples.count // count for number in range(count)])
+    return TokenReference(decoder, begun, float_run)
 
 
 class _Ran(msgspec.Struct, frozen=True, kw_only=True):
