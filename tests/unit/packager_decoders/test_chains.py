@@ -15,6 +15,7 @@ from edgepack.packager.progress import silent
 from edgepack.packager.runtime.model_run import Outputs, Run, run_of
 from edgepack.packager.samples.decoders import follow_tokens
 from edgepack.packager.samples.files import OpenedSamples, open_samples
+from edgepack.packager.samples.later_steps import take_later_steps
 from edgepack.packager.search.judge import CandidateJudge
 from edgepack.packager.source.model import SourceModel, load_source
 from edgepack.packager.tensors.decoders import Cache, Decoder
@@ -175,3 +176,17 @@ def test_chains_that_go_on_have_no_end(tmp_path: Path) -> None:
     verdict = judge.judge(float_run)
     assert isinstance(verdict.agreement, TokenAgreement)
     assert verdict.agreement.count == 6 * MOST_STEPS
+
+
+def test_ranges_are_taken_from_all_along_a_text(tmp_path: Path) -> None:
+    float_run, samples = _open(draw_decoder(memory=3.0), prompts(5), tmp_path)
+    later, notes = take_later_steps(samples, float_run, tmp_path / "texts", silent)
+    assert "Samples for ranges are from the first 5 steps" in notes[0]
+    assert later.read(0)["input_ids"].size > 1
+    for number in range(1, 5):
+        begun, feeds = samples.read(number), later.read(number)
+        assert feeds["input_ids"].size == 1
+        assert feeds["attention_mask"].size == begun["attention_mask"].size + number
+        assert feeds["past_key_values.0.key"].shape[2] == feeds["attention_mask"].size - 1
+    again, notes = take_later_steps(later, float_run, tmp_path / "more", silent)
+    assert (again, notes) == (later, ())
