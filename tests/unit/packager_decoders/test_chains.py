@@ -163,6 +163,9 @@ def test_what_is_said_after_the_end_of_a_text_does_not_count() -> None:
     assert isinstance(perfect.agreement, TokenAgreement)
     assert (perfect.value, perfect.agreement.count) == (1.0, 8 * (10 + 3))
     assert perfect.agreement.steps == 10
+    assert not perfect.remarks
+    alike = CandidateJudge(_count_down(), samples.pick([0, 2]), AccuracyGate(), None)
+    assert "says the same after all 2 samples" in alike.judge(_count_down()).remarks[0]
     verdict = judge.judge(_count_down(wrong_at=8), at_least=-np.inf)
     assert isinstance(verdict.agreement, TokenAgreement)
     assert verdict.agreement.free.value == pytest.approx(1 - 8 / (8 * (4 + 3)))

@@ -77,13 +77,15 @@ class Reference:
         self._told: OutputReference | None = None
         if head is not None and gate.metric == "auto":
             self._told = open_reference(head, self.expected)
+        self._tokens = tokens
         self._task = tokens or self._told
 
     @cached_property
     def _remarks(self) -> tuple[str, ...]:
         told = self._task.outputs if self._task else ()
         kinds = {name: kind for name, kind in self.kinds.items() if name not in told}
-        return describe_scores(self.expected, kinds, self._gate, self._meanings)
+        said = self._tokens.remarks if self._tokens else ()
+        return (*said, *describe_scores(self.expected, kinds, self._gate, self._meanings))
 
     def of(self, indices: Sequence[int]) -> "Reference":
         """The same with some of the outputs only, and with the budgets of all of them."""

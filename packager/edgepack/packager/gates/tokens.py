@@ -44,6 +44,16 @@ class TokenReference:
         return self._decoder.outputs
 
     @property
+    def remarks(self) -> tuple[str, ...]:
+        """Says so where samples tell nothing."""
+        if len(self._chains) < 2 or len({tuple(chain.tokens) for chain in self._chains}) > 1:
+            return ()
+        return (
+            f"The float model says the same after all {len(self._chains)} samples: they tell "
+            "little. Give prompts that it goes on with in unlike ways.",
+        )
+
+    @property
     def first(self) -> list[Outputs]:
         """The float model's outputs on the samples themselves."""
         return [chain.first for chain in self._chains]
