@@ -1,9 +1,7 @@
 """Takes some of a decoder's calibration samples from later steps of what the float model says.
 
 Prompts have empty caches, and first steps begin with one token. Ranges that were taken from these
-alone would not cover a cache that holds a text: a name romanizer in 8 bits kept .94 of its tokens,
-half of its nodes float, where all ranges came from first steps; .998, with every node in 8 bits,
-where they came from all along its names.
+alone would not cover a cache that holds a text.
 """
 
 from pathlib import Path
