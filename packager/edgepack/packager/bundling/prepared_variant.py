@@ -14,7 +14,7 @@ from edgepack.bundle.manifest import (
 )
 from edgepack.packager.metrics.inspection import Inspection
 from edgepack.packager.profiles.schema import Profile
-from edgepack.packager.reports.report import RefusedProfile
+from edgepack.packager.reports.report import Positions, RefusedProfile
 from edgepack.packager.runtime.unassigned_nodes import UnassignedNode
 from edgepack.packager.search.attempts import Attempt, SensitiveNode
 
@@ -41,6 +41,7 @@ class PreparedVariant(msgspec.Struct, frozen=True, kw_only=True):
             two builds of the same inputs differ.
         timed_notes: The same with times; never part of the bundle's bytes.
         float_because: Why it is the float model in place of a quantized one; "" where it is not.
+        positions: Of a decoder, how it agrees with the float model step by step.
     """
 
     name: str
@@ -70,6 +71,7 @@ class PreparedVariant(msgspec.Struct, frozen=True, kw_only=True):
     notes: tuple[str, ...] = ()
     timed_notes: tuple[str, ...] = ()
     float_because: str = ""
+    positions: Positions = msgspec.UNSET
 
 
 class PreparedVariants(msgspec.Struct, frozen=True, kw_only=True):

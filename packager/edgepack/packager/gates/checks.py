@@ -8,9 +8,8 @@ from collections.abc import Sequence
 
 import msgspec
 
-from edgepack.bundle.accuracy_words import DETECTION_F1
 from edgepack.bundle.manifest import Placement
-from edgepack.packager.gates.detections import describe_bias
+from edgepack.packager.gates.tasks import task_of
 from edgepack.packager.gates.verdict import Verdict
 from edgepack.packager.graph.operators import facts
 from edgepack.packager.metrics.distance import OutputDistance
@@ -172,11 +171,8 @@ def _in_the_recipe(lowering: Lowering | None) -> str:
 
 
 def _kept(verdict: Verdict) -> str:
-    if verdict.metric == DETECTION_F1 and verdict.agreement is not None:
-        return (
-            f"F1 {format_metric(verdict.value)} of the float model's boxes "
-            f"({describe_bias(verdict.agreement)})"
-        )
+    if verdict.agreement is not None and task_of(verdict.agreement).metric == verdict.metric:
+        return task_of(verdict.agreement).kept(verdict.agreement)
     of_output = f" of output '{verdict.output}'" if verdict.output else ""
     return f"{verdict.metric} {format_metric(verdict.value)}{of_output}"
 

@@ -179,6 +179,7 @@ def _describe(
             *describe_verdict(verdict, validated.count, held_out, distances),
             *describe_venue(evaluator, searched.profile, run.trial if run else None),
         ),
+        positions=verdict.positions,
     )
 
 
@@ -221,6 +222,7 @@ def _as_prepared(
         left_nodes=candidate.left_nodes,
         timed_notes=selection.timed_notes,
         float_because=selection.float_because,
+        positions=candidate.positions,
         notes=(
             *candidate.notes,
             *((compiled.because,) if compiled else ()),

@@ -60,6 +60,7 @@ def compose_report(
                 left_nodes=variant.left_nodes,
                 profile_sha256=variant.profile_sha256,
                 float_because=variant.float_because,
+                positions=variant.positions,
                 notes=variant.notes,
                 files=files[variant.name],
             )

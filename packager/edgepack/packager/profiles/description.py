@@ -198,6 +198,9 @@ def _describe_accuracy(gate: AccuracyGate) -> Iterator[str]:
         yield f"Scores keep {kept['top1_agreement']}."
         boxes = f"F1 {gate.detection_f1_min:g} of the float model's own boxes"
         yield f"What a detector finds keeps {boxes}."
+        yield f"A decoder keeps {_percent(gate.token_agreement_min)} of the float model's tokens."
+        texts = f"{_percent(gate.string_agreement_min)} of the float model's characters"
+        yield f"A reader keeps {texts}."
         yield f"Other outputs keep {kept['explained_variance']}; vectors {kept['neighbourhood']}."
     else:
         yield f"Every output keeps {kept[gate.metric]}."

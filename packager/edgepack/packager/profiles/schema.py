@@ -111,6 +111,10 @@ class AccuracyGate(Section, frozen=True, kw_only=True):
         explained_variance_min: Least share of the variance between samples that is kept.
         detection_f1_min: Of a detector: least F1 of its boxes against the float model's own, at
             whatever score an application takes them.
+        token_agreement_min: Of a decoder: least share of tokens that are the float model's, fed the
+            cache that it made itself.
+        string_agreement_min: Of a reader: least share of characters that need no edit to be the
+            float model's texts.
         neighbourhood_min: Least share that is kept of how vectors differ from sample to sample.
         cosine_min: Least cosine similarity.
         sqnr_db_min: Least signal to quantization noise, decibels.
@@ -124,6 +128,8 @@ class AccuracyGate(Section, frozen=True, kw_only=True):
     sequence_agreement_min: float = 0.985
     explained_variance_min: float = 0.98
     detection_f1_min: float = 0.99
+    token_agreement_min: float = 0.99
+    string_agreement_min: float = 0.99
     neighbourhood_min: float = 0.98
     cosine_min: float = 0.99
     sqnr_db_min: float = 20.0

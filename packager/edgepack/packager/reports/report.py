@@ -9,12 +9,16 @@ import msgspec
 
 from edgepack.bundle.manifest import Accuracy, GoldenTolerance, Placement, Requirements, Toolchain
 from edgepack.packager.metrics.inspection import Inspection
+from edgepack.packager.metrics.tokens.agreement import AtPositions
 from edgepack.packager.number_format import format_latency
 from edgepack.packager.runtime.unassigned_nodes import UnassignedNode
 from edgepack.packager.search.attempts import Attempt, SensitiveNode
 
 REPORT_FORMAT = 1
 _SAME_SPEED = 0.02
+
+Positions = tuple[AtPositions, ...] | msgspec.UnsetType
+"""What chains of tokens showed; unset of what is no decoder."""
 
 
 class ReportedFile(msgspec.Struct, frozen=True, kw_only=True):
@@ -57,6 +61,7 @@ class VariantReport(msgspec.Struct, frozen=True, kw_only=True):
         recipe: The profile's passes in words.
         sensitive_nodes, inspection, left_nodes, profile_sha256: See `PreparedVariant`.
         float_because: Why it is the float model in place of a quantized one; "" where it is not.
+        positions: Of a decoder, how it agrees with the float model step by step.
         timing, rehearsal: Only in the report beside the bundle.
     """
 
@@ -81,6 +86,7 @@ class VariantReport(msgspec.Struct, frozen=True, kw_only=True):
     left_nodes: tuple[UnassignedNode, ...] = ()
     profile_sha256: str = ""
     float_because: str = ""
+    positions: Positions = msgspec.UNSET
     timing: Timing | None = None
     rehearsal: Rehearsed | None = None
 
@@ -89,8 +95,8 @@ class RefusedVariant(msgspec.Struct, frozen=True, kw_only=True):
     """What is known of a variant that its gates refused, for the report.
 
     Attributes:
-        precision, accuracy, placement, attempts, sensitive_nodes, inspection, left_nodes, notes:
-            See `PreparedVariant`.
+        precision, accuracy, placement, attempts, sensitive_nodes, inspection, left_nodes, notes,
+            positions: See `PreparedVariant`.
         size_bytes: Size of its model.
     """
 
@@ -103,6 +109,7 @@ class RefusedVariant(msgspec.Struct, frozen=True, kw_only=True):
     inspection: Inspection | None
     left_nodes: tuple[UnassignedNode, ...]
     notes: tuple[str, ...]
+    positions: Positions = msgspec.UNSET
 
 
 class RefusedProfile(msgspec.Struct, frozen=True, kw_only=True):
