@@ -14,6 +14,7 @@ from edgepack.packager.profiles.schema import AccuracyGate
 from edgepack.packager.progress import BuildStep, Progress, silent
 from edgepack.packager.quantization.contract import (
     BuiltCandidate,
+    CandidateMaker,
     CandidateSpec,
     HighPrecision,
     Measured,
@@ -54,7 +55,7 @@ def toy_model(errors: Mapping[str, float]) -> onnx.ModelProto:
     )
 
 
-class ToyMaker:
+class ToyMaker(CandidateMaker):
     """Makes candidates of the toy model; in `built` is what was made, and in `ranked` by what.
 
     Args:
@@ -64,8 +65,6 @@ class ToyMaker:
         sixteen: By node the share of its error that is left with 16 bits; None: none get them.
         loads: By node what it keeps and computes; None: nothing is known.
     """
-
-    verb = "quantized"
 
     def __init__(
         self,
@@ -82,7 +81,6 @@ class ToyMaker:
         self.methods = tuple(QuantizationMethod(base=name) for name in methods)
         self.costly_methods = tuple(QuantizationMethod(base=name) for name in costly or {})
         self.names = tuple(errors)
-        self.high_precision: HighPrecision | None = None
         if sixteen is not None:
             self.high_precision = HighPrecision(words="16-bit", names=self.names)
         self.built: list[tuple[str, tuple[str, ...]]] = []

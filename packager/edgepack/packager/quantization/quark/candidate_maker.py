@@ -19,6 +19,7 @@ from edgepack.packager.profiles.pass_settings import Quantize
 from edgepack.packager.progress import BuildStep, Progress
 from edgepack.packager.quantization.contract import (
     BuiltCandidate,
+    CandidateMaker,
     CandidateSpec,
     Measured,
     NodeSensitivity,
@@ -37,7 +38,7 @@ class _Answer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     version: str
 
 
-class QuarkCandidateMaker:
+class QuarkCandidateMaker(CandidateMaker):
     """One float model, quantized by Quark.
 
     Args:
@@ -50,8 +51,6 @@ class QuarkCandidateMaker:
     Raises:
         BuildError: Quark is nowhere to be found.
     """
-
-    verb = "quantized"
 
     def __init__(
         self,
@@ -72,25 +71,8 @@ class QuarkCandidateMaker:
         self._progress = progress
         self._folder = work_dir.resolve() / "quark"
         self._config = quark_config(settings)
-
-    @property
-    def methods(self) -> tuple[QuantizationMethod, ...]:
-        """Quark's configuration."""
-        return (QuantizationMethod(base=f"quark-{self._config}"),)
-
-    @property
-    def costly_methods(self) -> tuple[QuantizationMethod, ...]:
-        """None: Quark prepares by itself."""
-        return ()
-
-    @property
-    def high_precision(self) -> None:
-        """Quark's configurations have one type of activations."""
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Every node that can be quantized, in graph order."""
-        return self._own.names
+        self.methods = (QuantizationMethod(base=f"quark-{self._config}"),)
+        self.names = self._own.names
 
     def build(self, spec: CandidateSpec) -> BuiltCandidate:
         """Runs Quark once."""
