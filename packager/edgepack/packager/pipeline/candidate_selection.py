@@ -122,9 +122,9 @@ class CandidateSelector:
         prepared, profile, settings = self._prepared, self._profile, self._profile.lowering
         if self._own is not None:
             notes = describe_own(self._own, profile)
-            return _float_model(prepared, self._own.precision, None, notes)
+            return Selection(path=prepared, precision=self._own.precision, notes=notes)
         if settings is None or self._maker is None:
-            return _float_model(prepared, profile.about.precision, None, ())
+            return Selection(path=prepared, precision=profile.about.precision)
         if self._judge is None:
             return _nothing_to_lower(prepared, profile, settings)
         self._searches += 1
@@ -254,30 +254,19 @@ class CandidateSelector:
         )
 
 
-def _float_model(
-    path: Path,
-    precision: str,
-    found: SearchResult | None,
-    notes: tuple[str, ...],
-    latency_ms: float | None = None,
+def _float_instead(
+    path: Path, found: SearchResult | None, because: str, latency_ms: float | None = None
 ) -> Selection:
+    """The float model, which is published for a reason although something could be lowered."""
     return Selection(
         path=path,
-        precision=precision,
+        precision=FLOAT_PRECISION,
         found=found,
-        notes=notes,
+        notes=(describe_float_instead(because), *(found.notes if found else ())),
         latency_ms=latency_ms,
         float_latency_ms=latency_ms,
+        float_because=because,
     )
-
-
-def _float_instead(
-    path: Path, found: SearchResult, because: str, latency_ms: float | None = None
-) -> Selection:
-    """The float model in place of a quantized one."""
-    notes = (describe_float_instead(because), *found.notes)
-    float_model = _float_model(path, FLOAT_PRECISION, found, notes, latency_ms)
-    return replace(float_model, float_because=because)
 
 
 def _describe_miss(found: SearchResult) -> str:
@@ -299,9 +288,7 @@ def _nothing_to_lower(prepared: Path, profile: Profile, settings: Lowering) -> S
             found_in=f"pass {tag}",
             remedy="--profile fp32, or one that lowers other operators (edgepack profiles list)",
         )
-    because = "it has no node whose precision could be lowered"
-    float_model = _float_model(prepared, FLOAT_PRECISION, None, (describe_float_instead(because),))
-    return replace(float_model, float_because=because)
+    return _float_instead(prepared, None, "it has no node whose precision could be lowered")
 
 
 def _few(first: Samples, then: Samples) -> Samples:

@@ -20,9 +20,8 @@ from edgepack.packager.graph.model_files import open_on_cpu
 from edgepack.packager.profiles.pass_settings import Float16
 from edgepack.packager.profiles.schema import Profile
 from edgepack.packager.runtime.float16_rounding import open_rounding
-from edgepack.packager.runtime.model_run import Run, run_of
+from edgepack.packager.runtime.model_run import Run, run_of, run_of_provider
 from edgepack.packager.runtime.pinned_toolchain import PinnedToolchain
-from edgepack.packager.tensors.sequence import Feeds, Tensor
 from edgepack.wire.messages import DeviceFacts
 
 
@@ -157,12 +156,7 @@ class Evaluator(msgspec.Struct, frozen=True):
             )
         except DeviceError as error:
             raise BuildError(error.problem, found_in=path.name, remedy=error.remedy) from error
-        names = {tensor.name for tensor in session.inputs}
-
-        def run(feeds: Feeds) -> dict[str, Tensor]:
-            return session.run({name: value for name, value in feeds.items() if name in names})
-
-        return run
+        return run_of_provider(session)
 
 
 def open_plain(path: Path) -> Run:

@@ -11,10 +11,10 @@ import msgspec
 
 from edgepack.agent.runtime.child import keep_stdout_clean, run_child, take_request
 from edgepack.agent.runtime.opening import ProviderSettings, open_model_file
-from edgepack.agent.runtime.sessions import Session, Tensor
 from edgepack.errors import BuildError, DeviceError
 from edgepack.packager.profiles.schema import Profile
 from edgepack.packager.runtime.evaluator import profile_settings
+from edgepack.packager.runtime.model_run import run_of_provider
 from edgepack.packager.runtime.pinned_toolchain import PinnedToolchain
 from edgepack.packager.runtime.timing import interleaved_medians_ms
 from edgepack.packager.tensors.exchange import read_tensors, write_tensors
@@ -113,23 +113,11 @@ def _time(request: RaceRequest) -> RaceAnswer:
         ]
         feeds = read_tensors(Path(request.feeds), request.feed_count)
         medians_ms = interleaved_medians_ms(
-            [_Runner(session) for session in sessions], feeds, rounds=request.rounds
+            [run_of_provider(session) for session in sessions], feeds, rounds=request.rounds
         )
     except DeviceError as error:
         return RaceAnswer(problem=error.problem, remedy=error.remedy or "")
     return RaceAnswer(medians_ms=medians_ms)
-
-
-class _Runner:
-    """Runs a session with those inputs that it has."""
-
-    def __init__(self, session: Session) -> None:
-        self._session = session
-        self._names = {tensor.name for tensor in session.inputs}
-
-    def __call__(self, feeds: Feeds) -> dict[str, Tensor]:
-        used = {name: value for name, value in feeds.items() if name in self._names}
-        return self._session.run(used)
 
 
 if __name__ == "__main__":

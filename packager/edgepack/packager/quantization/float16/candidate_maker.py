@@ -62,7 +62,7 @@ class Float16CandidateMaker(OneAtATimeMaker):
         calibration = Calibration(
             model, self._planner.observable(), samples, work_dir=work_dir, progress=progress
         )
-        self._observed = calibration.bounds()
+        self._observed = calibration.bounds
         self.names = tuple(self._planner.choices(self._observed))
 
     def build(self, spec: CandidateSpec) -> BuiltCandidate:
