@@ -30,6 +30,7 @@ from edgepack.packager.quantization.candidate_makers import make_candidate_maker
 from edgepack.packager.quantization.contract import CandidateMaker, CandidateSpec
 from edgepack.packager.runtime.evaluator import Evaluator, Venue
 from edgepack.packager.runtime.restored_weights import nodes_with_restored_weights
+from edgepack.packager.search.candidate_measurer import CandidateMeasurer
 from edgepack.packager.search.candidate_trials import CandidateTrials
 from edgepack.packager.search.candidates import Candidate, SearchResult
 from edgepack.packager.search.conditions import SearchConditions
@@ -128,17 +129,15 @@ class CandidateSelector:
         if self._judge is None:
             return _nothing_to_lower(prepared, profile, settings)
         self._searches += 1
-        found = search(
+        measurer = CandidateMeasurer(
             self._maker,
-            settings.max_float_share,
             self._evaluator,
             self._judge,
             replace(self._conditions, target=target),
-            work_dir=self._folder / f"search-{self._searches}",
-            progress=self._progress,
-            is_hopeless=self._race.is_hopeless,
+            self._folder / f"search-{self._searches}",
         )
-        return self._decide(found)
+        share, is_hopeless = settings.max_float_share, self._race.is_hopeless
+        return self._decide(search(measurer, share, self._progress, is_hopeless))
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -178,16 +177,12 @@ class CandidateSelector:
         """
         if self._maker is None or self._judge is None:
             return None
-        trials = CandidateTrials(
-            self._maker,
-            self._evaluator,
-            self._judge,
-            self._conditions,
-            work_dir=self._folder / "first",
-            progress=self._progress,
+        folder = self._folder / "first"
+        measurer = CandidateMeasurer(
+            self._maker, self._evaluator, self._judge, self._conditions, folder
         )
         first = CandidateSpec(method=self._maker.methods[0])
-        return trials.add(first, "whether it may do").verdict
+        return CandidateTrials(measurer, self._progress).add(first, "whether it may do").verdict
 
     def _decide(self, found: SearchResult) -> Selection:
         """Between the best candidate and the float model."""
