@@ -12,7 +12,6 @@ from edgepack.bundle.golden import Golden, write_golden
 from edgepack.bundle.keys import PrivateKey
 from edgepack.bundle.manifest import (
     COMPONENT,
-    FORMAT_MINOR,
     GOLDEN_FILE,
     HOOKS_FOLDER,
     MANIFEST_FILE,
