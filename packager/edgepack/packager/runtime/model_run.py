@@ -7,7 +7,9 @@ import numpy as np
 import onnx
 import onnxruntime
 
+from edgepack.agent.runtime.opening import FATAL_ONLY, ProviderSettings, open_model_file
 from edgepack.agent.runtime.sessions import Session
+from edgepack.errors import BuildError, DeviceError
 from edgepack.packager.graph.held_weights import save_for_session
 from edgepack.packager.graph.model_files import open_on_cpu
 from edgepack.packager.tensors.meanings import NOTHING_KNOWN, Meaning
@@ -59,6 +61,19 @@ def run_of(session: onnxruntime.InferenceSession, only: Sequence[str] = ()) -> R
         return dict(zip(outputs, session.run(outputs, used), strict=True))
 
     return run
+
+
+def open_on_provider(path: Path, settings: ProviderSettings, *, threads: int = 0) -> Run:
+    """Opens a model as a device does.
+
+    Raises:
+        BuildError: ONNX Runtime refuses the model.
+    """
+    try:
+        session = open_model_file(path, settings, threads=threads, log_severity=FATAL_ONLY)
+    except DeviceError as error:
+        raise BuildError(error.problem, found_in=path.name, remedy=error.remedy) from error
+    return run_of_provider(session)
 
 
 def run_of_provider(session: Session) -> Run:

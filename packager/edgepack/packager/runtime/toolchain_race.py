@@ -9,10 +9,11 @@ from pathlib import Path
 
 import msgspec
 
-from edgepack.agent.runtime.child import keep_stdout_clean, run_child, take_request
+from edgepack.agent.runtime.child import keep_stdout_clean, take_request
 from edgepack.agent.runtime.opening import ProviderSettings, open_model_file
 from edgepack.errors import BuildError, DeviceError
 from edgepack.packager.profiles.schema import Profile
+from edgepack.packager.runtime.child_answer import ask_child
 from edgepack.packager.runtime.evaluator import profile_settings
 from edgepack.packager.runtime.model_run import run_of_provider
 from edgepack.packager.runtime.pinned_toolchain import PinnedToolchain
@@ -83,16 +84,15 @@ def race_elsewhere(
             settings=profile_settings(profile),
             rounds=rounds,
         )
-        ending = run_child(
-            toolchain.command(_MODULE), msgspec.json.encode(request), timeout_s=_TIMEOUT_S
-        )
-    if ending.answer is None:
-        raise BuildError(
-            f"the model does not survive {profile.device.provider}: {ending.because}",
+        answer = ask_child(
+            toolchain.command(_MODULE),
+            msgspec.json.encode(request),
+            RaceAnswer,
+            timeout_s=_TIMEOUT_S,
+            failed=f"the model does not survive {profile.device.provider}",
             found_in=where,
             remedy="another profile for this device, or a report to the provider's vendor",
         )
-    answer = msgspec.json.decode(ending.answer, type=RaceAnswer)
     if answer.problem:
         raise BuildError(answer.problem, found_in=where, remedy=answer.remedy or None)
     return answer.medians_ms
