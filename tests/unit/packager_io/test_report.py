@@ -16,8 +16,8 @@ from edgepack.packager.reports import plot
 from edgepack.packager.reports.page import render_report
 from edgepack.packager.reports.reasons import explain, explain_refusal, sum_up
 from edgepack.packager.reports.report import (
+    MeasuredVariant,
     RefusedProfile,
-    RefusedVariant,
     Rehearsed,
     Report,
     Timing,
@@ -162,7 +162,7 @@ def test_nodes_that_were_left_are_grouped_with_the_provider_s_reason() -> None:
 
 def _refused() -> RefusedProfile:
     variant = make_variant()
-    best = RefusedVariant(
+    best = MeasuredVariant(
         precision="a8w8",
         size_bytes=240_000,
         accuracy=msgspec.structs.replace(variant.accuracy, value=0.91),

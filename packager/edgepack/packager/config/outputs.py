@@ -4,7 +4,6 @@ The float model's own values tell most of it (`metrics.output_kinds`); not that 
 an embedding which the application brings to unit length, or that nobody reads an output.
 """
 
-import difflib
 from collections.abc import Mapping
 from typing import Literal
 
@@ -21,7 +20,7 @@ from edgepack.packager.tensors.detections import (
 )
 from edgepack.packager.tensors.meanings import Meaning
 from edgepack.packager.tensors.spec import TensorSpec
-from edgepack.packager.wording import toml_key
+from edgepack.packager.wording import toml_key, unknown_name
 
 _ROLES = ("scores", "labels", "sizes", "offsets")
 
@@ -113,11 +112,8 @@ def check_outputs(
     for name, declaration in declarations.items():
         where = f"{path}, outputs.{toml_key(name)}"
         if name not in by_name:
-            near = difflib.get_close_matches(name, by_name, n=1, cutoff=0.4)
-            raise BuildError(
-                f"the model has no output {name!r}; it has {', '.join(by_name)}",
-                found_in=where,
-                remedy=f"[outputs.{toml_key(near[0] if near else next(iter(by_name)))}]",
+            raise unknown_name(
+                "output", name, by_name, where, lambda near: f"[outputs.{toml_key(near)}]"
             )
         if declaration.kind in ("scores", "embedding"):
             _check_row(declaration.kind, by_name[name], where)
@@ -165,11 +161,7 @@ def _check_detections(
         )
     unknown = [name for name in declaration.beside.values() if name not in outputs]
     if unknown:
-        raise BuildError(
-            f"the model has no output {unknown[0]!r}; it has {', '.join(outputs)}",
-            found_in=where,
-            remedy="the name of one of them",
-        )
+        raise unknown_name("output", unknown[0], outputs, where, lambda near: repr(near))
 
 
 def _check_row(kind: str, spec: TensorSpec, where: str) -> None:

@@ -29,6 +29,7 @@ from edgepack.packager.quantization.candidate_makers import make_candidate_maker
 from edgepack.packager.quantization.contract import CandidateMaker, CandidateSpec
 from edgepack.packager.runtime.evaluator import Evaluator, Venue
 from edgepack.packager.runtime.restored_weights import nodes_with_restored_weights
+from edgepack.packager.search.candidate_measurer import CandidateMeasurer
 from edgepack.packager.search.candidate_trials import CandidateTrials
 from edgepack.packager.search.candidates import Candidate, SearchResult
 from edgepack.packager.search.conditions import SearchConditions
@@ -132,23 +133,21 @@ class CandidateSelector:
         prepared, profile, settings = self._prepared, self._profile, self._profile.lowering
         if self._own is not None:
             notes = describe_own(self._own, profile)
-            return _float_model(prepared.published, self._own.precision, None, notes)
+            return Selection(path=prepared.published, precision=self._own.precision, notes=notes)
         if settings is None or self._maker is None:
-            return _float_model(prepared.published, profile.about.precision, None, ())
+            return Selection(path=prepared.published, precision=profile.about.precision)
         if self._judge is None:
             return _nothing_to_lower(prepared, profile, settings)
         self._searches += 1
-        found = search(
+        measurer = CandidateMeasurer(
             self._maker,
-            settings.max_float_share,
             self._evaluator,
             self._judge,
             replace(self._conditions, target=target),
-            work_dir=self._folder / f"search-{self._searches}",
-            progress=self._progress,
-            is_hopeless=self._race.is_hopeless,
+            self._folder / f"search-{self._searches}",
         )
-        return self._decide(found)
+        share, is_hopeless = settings.max_float_share, self._race.is_hopeless
+        return self._decide(search(measurer, share, self._progress, is_hopeless))
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -188,16 +187,12 @@ class CandidateSelector:
         """
         if self._maker is None or self._judge is None:
             return None
-        trials = CandidateTrials(
-            self._maker,
-            self._evaluator,
-            self._judge,
-            self._conditions,
-            work_dir=self._folder / "first",
-            progress=self._progress,
+        folder = self._folder / "first"
+        measurer = CandidateMeasurer(
+            self._maker, self._evaluator, self._judge, self._conditions, folder
         )
         first = CandidateSpec(method=self._maker.methods[0])
-        return trials.add(first, "whether it may do").verdict
+        return CandidateTrials(measurer, self._progress).add(first, "whether it may do").verdict
 
     def _decide(self, found: SearchResult) -> Selection:
         """Between the best candidate and the float model."""
@@ -266,30 +261,22 @@ class CandidateSelector:
         )
 
 
-def _float_model(
-    path: Path,
-    precision: str,
+def _float_instead(
+    prepared: PreparedFloat,
     found: SearchResult | None,
-    notes: tuple[str, ...],
+    because: str,
     latency_ms: float | None = None,
 ) -> Selection:
+    """The float model, which is published for a reason although something could be lowered."""
     return Selection(
-        path=path,
-        precision=precision,
+        path=prepared.published,
+        precision=prepared.precision,
         found=found,
-        notes=notes,
+        notes=(describe_float_instead(because), *(found.notes if found else ())),
         latency_ms=latency_ms,
         float_latency_ms=latency_ms,
+        float_because=because,
     )
-
-
-def _float_instead(
-    prepared: PreparedFloat, found: SearchResult, because: str, latency_ms: float | None = None
-) -> Selection:
-    """The float model in place of a quantized one."""
-    notes = (describe_float_instead(because), *found.notes)
-    float_model = _float_model(prepared.published, prepared.precision, found, notes, latency_ms)
-    return replace(float_model, float_because=because)
 
 
 def _describe_miss(found: SearchResult) -> str:
@@ -311,11 +298,7 @@ def _nothing_to_lower(prepared: PreparedFloat, profile: Profile, settings: Lower
             found_in=f"pass {tag}",
             remedy="--profile fp32, or one that lowers other operators (edgepack profiles list)",
         )
-    because = "it has no node whose precision could be lowered"
-    float_model = _float_model(
-        prepared.published, prepared.precision, None, (describe_float_instead(because),)
-    )
-    return replace(float_model, float_because=because)
+    return _float_instead(prepared, None, "it has no node whose precision could be lowered")
 
 
 def _few(first: Samples, then: Samples) -> Samples:

@@ -111,10 +111,10 @@ class Selection(msgspec.Struct, frozen=True, kw_only=True):
 
     path: Path
     precision: str
-    found: SearchResult | None
-    notes: tuple[str, ...]
-    latency_ms: float | None
-    float_latency_ms: float | None
+    found: SearchResult | None = None
+    notes: tuple[str, ...] = ()
+    latency_ms: float | None = None
+    float_latency_ms: float | None = None
     latencies_ms: Mapping[tuple[str, float], float] = msgspec.field(default_factory=dict)
     timed_notes: tuple[str, ...] = ()
     float_because: str = ""

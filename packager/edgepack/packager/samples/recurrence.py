@@ -7,7 +7,6 @@ it, and `[inputs.NAME] from = "OUTPUT"` in `edgepack.toml` settles what names le
 `from = ""` an input is never one.
 """
 
-import difflib
 import re
 from collections.abc import Callable, Mapping, Sequence
 
@@ -19,7 +18,7 @@ from edgepack.packager.config.inputs import InputDeclaration, RawInput
 from edgepack.packager.runtime.model_run import Run
 from edgepack.packager.tensors.sequence import Feeds, State
 from edgepack.packager.tensors.spec import TensorSpec
-from edgepack.packager.wording import toml_key
+from edgepack.packager.wording import toml_key, unknown_name
 
 _BEFORE = frozenset({"in", "input", "past", "prev", "previous", "init", "initial", "old", "0", "i"})
 _AFTER = frozenset(
@@ -164,12 +163,7 @@ def _declared_output(
     wanted = declaration.fed_from or ""
     output = by_name.get(wanted)
     if output is None:
-        near = difflib.get_close_matches(wanted, by_name, n=1, cutoff=0.0)
-        raise BuildError(
-            f"the model has no output '{wanted}'; it has {', '.join(by_name)}",
-            found_in=where,
-            remedy=f'from = "{near[0]}"',
-        )
+        raise unknown_name("output", wanted, by_name, where, lambda near: f'from = "{near}"')
     if not fits(spec, output):
         raise BuildError(
             f"output {output} cannot be fed to input {spec}",

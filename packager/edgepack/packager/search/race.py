@@ -1,6 +1,7 @@
 """How fast candidates are, against the float model and against each other."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from edgepack.packager.gates import checks as gates
@@ -22,31 +23,29 @@ _OTHERS_S = 2.0
 """Candidates beside the best are timed for the report, where they are fast enough for that."""
 
 
+@dataclass(frozen=True)
 class Race:
     """Times candidates against the float model, where their provider is here or in a toolchain.
 
-    Args:
+    Attributes:
         prepared: The float model.
         profile: The profile.
         evaluator: Opens models where they are measured.
         samples: What they run.
     """
 
-    def __init__(
-        self, prepared: Path, profile: Profile, evaluator: Evaluator, samples: Samples
-    ) -> None:
-        self._prepared = prepared
-        self._profile = profile
-        self._evaluator = evaluator
-        self._samples = samples
+    prepared: Path
+    profile: Profile
+    evaluator: Evaluator
+    samples: Samples
 
     def is_hopeless(self, candidate: Run) -> bool:
         """Whether a candidate is so slow that its accuracy does not matter."""
-        gate = self._profile.gates
+        gate = self.profile.gates
         is_timed = "slower" in gate.float_instead and gate.prefer != "size"
-        if not is_timed or not self._evaluator.venue.is_native:
+        if not is_timed or not self.evaluator.venue.is_native:
             return False
-        runs = (candidate, self._evaluator.open(self._prepared))
+        runs = (candidate, self.evaluator.open(self.prepared))
         taken_ms, float_ms = interleaved_medians_ms(runs, self._feeds(), rounds=_QUICK_ROUNDS)
         return gates.is_slower(taken_ms, float_ms, factor=gates.HOPELESSLY_SLOW_FACTOR)
 
@@ -61,7 +60,7 @@ class Race:
         Raises:
             BuildError: The provider of the toolchain cannot run one of both.
         """
-        venue = self._evaluator.venue
+        venue = self.evaluator.venue
         if venue.is_simulated or not (venue.toolchain is not None or venue.is_native):
             return None
         races = [self._run_once(path)]
@@ -71,12 +70,12 @@ class Race:
         return races[len(races) // 2]
 
     def _run_once(self, path: Path) -> tuple[float, float]:
-        toolchain, paths = self._evaluator.venue.toolchain, (path, self._prepared)
+        toolchain, paths = self.evaluator.venue.toolchain, (path, self.prepared)
         taken_ms, float_ms = (
             self._medians_ms(paths)
             if toolchain is None
             else race_elsewhere(
-                paths, self._feeds(), self._profile, toolchain, rounds=_LATENCY_ROUNDS
+                paths, self._feeds(), self.profile, toolchain, rounds=_LATENCY_ROUNDS
             )
         )
         return taken_ms, float_ms
@@ -94,7 +93,7 @@ class Race:
         Returns:
             Milliseconds by a candidate's words and accuracy; none where the provider is not here.
         """
-        if not self._evaluator.venue.is_native:
+        if not self.evaluator.venue.is_native:
             return {}
         best = found.best
         room = int(_OTHERS_S * 1e3 / (FEWEST_ROUNDS * best_latency_ms)) - 1
@@ -111,12 +110,12 @@ class Race:
 
     def _medians_ms(self, paths: Sequence[Path]) -> tuple[float, ...]:
         return interleaved_medians_ms(
-            [self._evaluator.open(path, threads=1) for path in paths],
+            [self.evaluator.open(path, threads=1) for path in paths],
             self._feeds(),
             rounds=_LATENCY_ROUNDS,
         )
 
     def _feeds(self) -> list[Feeds]:
         return [
-            self._samples.read(number) for number in range(min(self._samples.count, MOST_SAMPLES))
+            self.samples.read(number) for number in range(min(self.samples.count, MOST_SAMPLES))
         ]

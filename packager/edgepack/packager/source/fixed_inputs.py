@@ -13,7 +13,7 @@ import onnx
 from onnx import numpy_helper
 
 from edgepack.errors import BuildError
-from edgepack.packager.source.unknown_input import unknown_input
+from edgepack.packager.wording import unknown_name
 
 Numbers = tuple[float | int | bool, ...]
 """One number for the whole input, or one for each of its elements."""
@@ -59,7 +59,9 @@ def fix_values(
     by_name = {value.name: value for value in inputs}
     for name in values:
         if name not in by_name:
-            raise unknown_input("--value", name, list(by_name))
+            raise unknown_name(
+                "input", name, by_name, f"--value {name}=…", lambda near: f"--value {near}=…"
+            )
     fixed = tuple(
         FixedInput(name=name, position=position, value=_as_tensor(by_name[name], values[name]))
         for position, name in enumerate(by_name)
