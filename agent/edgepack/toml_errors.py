@@ -7,6 +7,7 @@ settings), and wants to know what may stand there.
 
 import difflib
 import re
+import types
 import typing
 from collections.abc import Mapping
 from typing import Any
@@ -192,4 +193,6 @@ def _literals(kind: object) -> list[str]:
     """The values of a Literal, also where it is one of several types."""
     if typing.get_origin(kind) is typing.Literal:
         return [str(value) for value in typing.get_args(kind)]
+    if typing.get_origin(kind) in (typing.Union, types.UnionType):
+        return [value for each in typing.get_args(kind) for value in _literals(each)]
     return []

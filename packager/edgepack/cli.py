@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import click
 
+from edgepack.agent.runtime.quiet_loading import without_log_lines
 from edgepack.errors import EdgepackError
 
 _OBJECTS_A_COLLECTION = 50_000
@@ -87,7 +88,8 @@ class LazyGroup(click.Group):
             return None
         module = _COMMANDS[cmd_name].module
         try:
-            command = getattr(importlib.import_module(module), cmd_name)
+            with without_log_lines():  # of ONNX Runtime, which commands of the packager load
+                command = getattr(importlib.import_module(module), cmd_name)
             gc.freeze()
         except ModuleNotFoundError as error:
             raise _missing(cmd_name, error) from error

@@ -18,6 +18,7 @@ float_instead = []
 top1_agreement_min = 0.5
 explained_variance_min = 0.5
 detection_f1_min = 0.01
+string_agreement_min = 0.01
 """
 """Nearly any accuracy will do."""
 

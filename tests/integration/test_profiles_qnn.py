@@ -13,6 +13,7 @@ from edgepack.packager.graph.model_files import save_model
 from edgepack.packager.passes.compile import compile_context
 from edgepack.packager.passes.context import PassContext
 from edgepack.packager.passes.runner import run_float_passes
+from edgepack.packager.profiles.chips import find_chip
 from edgepack.packager.profiles.reading import list_profiles, load_profile
 from edgepack.packager.progress import silent
 from edgepack.packager.quantization.static.candidate_maker import StaticCandidateMaker
@@ -79,8 +80,9 @@ def test_every_profile_for_one_chip_compiles_for_it(profile: str, tmp_path: Path
     compiled = compile_context(
         path, tmp_path / "compiled", samples.read(0), settings.compile, settings.provider
     )
-    assert compiled.chip.soc in settings.device.soc
-    assert compiled.compiled_for == f"v{settings.compile.htp_arch} ({compiled.chip.soc})"
+    chip = find_chip(soc_model=settings.compile.soc_model, htp_arch=settings.compile.htp_arch)
+    assert chip.soc in settings.device.soc
+    assert compiled.compiled_for == f"v{settings.compile.htp_arch} ({chip.soc})"
     assert compiled.provider_options == dict(settings.provider.options)
     sdk = read_sdks()["qnn-sdk"]
     assert compiled.required_sdks == {"qnn-sdk": f">={sdk},<{int(sdk.partition('.')[0]) + 1}"}

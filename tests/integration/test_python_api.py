@@ -136,6 +136,14 @@ def test_an_output_name_that_contradicts_the_file_is_refused(
     assert "counts before both" in (caught.value.remedy or "")
 
 
+def test_what_is_preferred_comes_from_the_option_or_else_from_the_file(tmp_path: Path) -> None:
+    config = tmp_path / "edgepack.toml"
+    config.write_text('[build]\nprefer = "size"\n')
+    given: BuildOptions = {"output": tmp_path / "m-1.0.0", "config": config, "key": "k"}
+    assert derive_request("m.onnx", given).prefer == "size"
+    assert derive_request("m.onnx", {**given, "prefer": "speed"}).prefer == "speed"
+
+
 def test_the_command_line_has_every_option_of_the_function() -> None:
     names = {parameter.name for parameter in build_command.params}
     assert names - {"model", "as_json"} == set(BuildOptions.__annotations__)

@@ -70,6 +70,45 @@ def test_a_model_that_comes_quantized_keeps_its_own_scales(builder: Builder, pro
     assert ("would make scales that are powers of two" in notes) == (profile == "vitisai-xint8")
 
 
+def _of_weights_alone() -> onnx.ModelProto:
+    """Two products of floats with weights that are stored as bytes."""
+    integers = np.random.default_rng(3).integers(-127, 128, (2, 16, 16)).astype(np.int8)
+    nodes = [
+        node("DequantizeLinear", ["w1q", "w1s"], ["w1"], name="w1_DQ"),
+        node("MatMul", ["x", "w1"], ["h"], name="first"),
+        node("Relu", ["h"], ["r"], name="relu"),
+        node("DequantizeLinear", ["w2q", "w2s"], ["w2"], name="w2_DQ", axis=1),
+        node("MatMul", ["r", "w2"], ["y"], name="second"),
+    ]
+    stored = {
+        "w1q": integers[0],
+        "w1s": np.array(0.004, np.float32),
+        "w2q": integers[1],
+        "w2s": np.linspace(0.001, 0.01, 16, dtype=np.float32),
+    }
+    return model_of(
+        nodes,
+        [value_info("x", [1, 16])],
+        [value_info("y", [1, 16])],
+        [numpy_helper.from_array(array, name) for name, array in stored.items()],
+    )
+
+
+@pytest.mark.parametrize(
+    ("profile", "precision"),
+    [("vitisai-xint8", "xint8"), ("qnn-htp-a8w8", "a8w8"), ("cpu-int4", "w8"), ("fp32", "w8")],
+)
+def test_weights_alone_are_passed_on_only_where_floats_are_wanted_beside_them(
+    builder: Builder, profile: str, precision: str
+) -> None:
+    built, variant = builder(_of_weights_alone(), profile)
+    assert variant.precision == precision
+    assert ("QuantizeLinear" in operators_of(built)) == (precision != "w8")
+    assert variant.accuracy.value > 0.98
+    told = any(note.startswith("The weights alone come quantized (w8)") for note in variant.notes)
+    assert told == (precision != "w8")
+
+
 def _convolution_between_pairs(*, float_weights: bool) -> onnx.ModelProto:
     """A convolution between pairs with a float bias, as training with pairs leaves it.
 

@@ -32,6 +32,7 @@ top1_agreement_min = 0.5
 sequence_agreement_min = 0.5
 explained_variance_min = 0.5
 detection_f1_min = 0.01
+string_agreement_min = 0.01
 neighbourhood_min = 0.5
 """
 """Random weights and random samples: that a model is built is looked at, not how well."""

@@ -14,7 +14,7 @@ from edgepack.packager.metrics.inspection import Inspection
 from edgepack.packager.metrics.layer_errors import LayerError
 from edgepack.packager.metrics.tensor_ranges import TensorRange
 from edgepack.packager.reports.page import render_report
-from edgepack.packager.reports.report import RefusedProfile, RefusedVariant, Report
+from edgepack.packager.reports.report import MeasuredVariant, RefusedProfile, Report
 from edgepack.packager.runtime.unassigned_nodes import UnassignedNode
 from edgepack.packager.search.attempts import Attempt, SensitiveNode
 from tests.unit.packager_io.reports import make_report, make_variant
@@ -94,7 +94,7 @@ def _report() -> Report:
         left_nodes=(UnassignedNode(name=_LONG, op="Resize", reason="not supported: " + "x" * 90),),
         notes=("A note with a path: " + "/".join(["folder"] * 30),),
     )
-    best = RefusedVariant(
+    best = MeasuredVariant(
         precision="a8w8",
         size_bytes=240_000,
         accuracy=variant.accuracy,

@@ -23,4 +23,5 @@ def test_the_variant_is_measured_and_placed_on_openvino(tmp_path: Path) -> None:
     assert variant.accuracy.value >= variant.accuracy.budget
     assert variant.placement.verified
     assert variant.placement.taken == variant.placement.total
-    assert variant.latency_ms is not None
+    assert variant.timing is not None
+    assert variant.timing.latency_ms is not None

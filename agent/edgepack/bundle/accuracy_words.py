@@ -11,6 +11,20 @@ BOX_THRESHOLD = "box_threshold"
 """Of a detector, in `Accuracy.details`: how many more or fewer boxes (negative) it finds than the
 float model as a share, the bounds of that (95 %), and the score that boxes were counted at."""
 
+TOKEN_AGREEMENT = "token_agreement"
+FREE_TOKENS = "free_token_agreement"
+FORCED_TOKENS = "forced_token_agreement"
+DIVERGENCE = "divergence_nats"
+"""Of a decoder, there: how often it chooses the float model's token after its own tokens and after
+the float model's, each with `_low` and `_high` (95 %), and the mean divergence."""
+
+STRING_AGREEMENT = "string_agreement"
+SAME_TEXTS = "same_texts"
+"""Of a reader, there: share of texts that are the float model's as a whole, with `_low` and `_high`
+(95 %)."""
+
+_WORDS = {TOKEN_AGREEMENT: "tokens as float's", STRING_AGREEMENT: "characters as float's"}
+
 
 def describe_accuracy(accuracy: Accuracy) -> str:
     """The metric with its value: `cosine 0.9951`, `F1 of boxes 0.9934, 1.2 % fewer at .25`.
@@ -20,7 +34,7 @@ def describe_accuracy(accuracy: Accuracy) -> str:
     """
     if accuracy.metric != DETECTION_F1:
         beside = f", {words}" if (words := describe_float(accuracy)) else ""
-        return f"{accuracy.metric} {accuracy.value:.4f}{beside}"
+        return f"{_WORDS.get(accuracy.metric, accuracy.metric)} {accuracy.value:.4f}{beside}"
     words = f"F1 of boxes {accuracy.value:.4f}"
     bias, threshold = (accuracy.details.get(key) for key in (BOX_BIAS, BOX_THRESHOLD))
     if bias is None or threshold is None:

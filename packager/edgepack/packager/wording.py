@@ -1,6 +1,11 @@
-"""Names as a file wants them, for what people read."""
+"""Names as a file wants them, and as people read them."""
+
+import difflib
+from collections.abc import Callable, Collection
 
 import msgspec
+
+from edgepack.errors import BuildError
 
 
 def toml_key(name: str) -> str:
@@ -11,3 +16,29 @@ def toml_key(name: str) -> str:
     """
     bare = name.isascii() and all(c.isalnum() or c in "_-" for c in name)
     return name if bare and name else msgspec.json.encode(name).decode()
+
+
+def short_provider(provider: str, device: str) -> str:
+    """A provider and its device kind in a word or two."""
+    name = provider.removesuffix("ExecutionProvider")
+    return name if name.lower() == device else f"{name} {device}"
+
+
+def unknown_name(
+    noun: str, name: str, known: Collection[str], found_in: str, remedy: Callable[[str], str]
+) -> BuildError:
+    """What somebody is told who named an input or output that the model does not have.
+
+    Args:
+        noun: "input" or "output".
+        name: What was named.
+        known: The model's own, at least one.
+        found_in: Where it was named.
+        remedy: What to write there, by the name that was probably meant.
+    """
+    near = difflib.get_close_matches(name, known, n=1, cutoff=0.0)
+    return BuildError(
+        f"the model has no {noun} {name!r}; it has {', '.join(known)}",
+        found_in=found_in,
+        remedy=remedy(near[0]),
+    )

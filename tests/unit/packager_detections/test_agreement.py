@@ -7,6 +7,7 @@ from edgepack.packager.gates.accuracy import Reference
 from edgepack.packager.gates.checks import check_accuracy
 from edgepack.packager.gates.verdict import Verdict
 from edgepack.packager.gates.verdict_notes import describe_verdict
+from edgepack.packager.metrics.detections.agreement import DetectionAgreement
 from edgepack.packager.profiles.reading import load_profile
 from edgepack.packager.profiles.schema import AccuracyGate
 from edgepack.packager.tensors.sequence import Samples
@@ -25,9 +26,7 @@ _SCENES = draw_scenes(40, _SCORES)
 def _judge(
     got: list[Floats], expected: list[Floats] = _SCENES, gate: AccuracyGate | None = None
 ) -> Verdict:
-    reference = Reference(
-        [as_yolo(scene) for scene in expected], gate or AccuracyGate(), detection_head=YOLO
-    )
+    reference = Reference([as_yolo(scene) for scene in expected], gate or AccuracyGate(), head=YOLO)
     return reference.judge([as_yolo(scene) for scene in got])
 
 
@@ -43,7 +42,7 @@ def _without_faint(scenes: list[Floats], share: float = 1.0) -> list[Floats]:
 def test_the_float_model_keeps_all_of_its_own_boxes() -> None:
     verdict = _judge(_SCENES)
     assert (verdict.metric, verdict.value, verdict.budget) == ("detection_f1", 1.0, 0.99)
-    assert verdict.agreement is not None
+    assert isinstance(verdict.agreement, DetectionAgreement)
     assert verdict.agreement.boxes == 15 * 40
     assert verdict.agreement.bias == 0.0
 
@@ -51,7 +50,7 @@ def test_the_float_model_keeps_all_of_its_own_boxes() -> None:
 def test_a_model_that_loses_only_its_faint_objects_is_refused_with_the_numbers() -> None:
     verdict = _judge(_without_faint(_SCENES))
     assert not verdict.passed
-    assert verdict.agreement is not None
+    assert isinstance(verdict.agreement, DetectionAgreement)
     assert verdict.agreement.bias == pytest.approx(-1 / 15)
     refusal = check_accuracy(load_profile("cpu"), verdict, 40, None)
     assert refusal is not None
@@ -67,7 +66,7 @@ def test_the_variance_alone_lets_the_same_model_pass() -> None:
 def test_a_bias_that_is_sure_at_one_threshold_is_refused_though_all_others_are_well() -> None:
     scenes = draw_scenes(200, _SCORES)
     verdict = _judge(_without_faint(scenes, share=0.5), scenes)
-    assert verdict.agreement is not None
+    assert isinstance(verdict.agreement, DetectionAgreement)
     assert verdict.agreement.bias_high < -0.02
     assert verdict.value == pytest.approx(1 + verdict.agreement.bias_high / 2, abs=1e-3)
     assert not verdict.passed
@@ -81,8 +80,8 @@ def test_scores_that_all_fall_a_little_are_refused_and_those_that_fall_and_rise_
     by_bias = _judge([with_scores(s, -0.03) for s in spread], spread)
     assert by_noise.value > 0.99
     assert by_bias.value < 0.985
-    assert by_noise.agreement is not None
-    assert by_bias.agreement is not None
+    assert isinstance(by_noise.agreement, DetectionAgreement)
+    assert isinstance(by_bias.agreement, DetectionAgreement)
     assert by_noise.agreement.bias_low < 0.0 < by_noise.agreement.bias_high
     assert by_bias.agreement.bias_high < 0.0
 
@@ -107,7 +106,7 @@ def test_boxes_that_the_float_model_does_not_find_count_too() -> None:
     ]
     verdict = _judge(more)
     assert not verdict.passed
-    assert verdict.agreement is not None
+    assert isinstance(verdict.agreement, DetectionAgreement)
     assert verdict.agreement.bias == pytest.approx(1 / 15)
 
 
@@ -134,7 +133,7 @@ def test_of_few_boxes_one_may_be_missing() -> None:
 
 
 def test_a_candidate_that_loses_much_is_given_up_after_some_samples() -> None:
-    reference = Reference([as_yolo(s) for s in _SCENES], AccuracyGate(), detection_head=YOLO)
+    reference = Reference([as_yolo(s) for s in _SCENES], AccuracyGate(), head=YOLO)
     some = reference.of(range(0, 40, 4))
     lost = [as_yolo(scene) for scene in _without_faint(_SCENES)[::4]]
     assert some.judge(lost).agreement is not None

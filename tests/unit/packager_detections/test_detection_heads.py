@@ -11,7 +11,8 @@ from edgepack.errors import BuildError
 from edgepack.packager.config.outputs import OutputDeclaration, check_outputs
 from edgepack.packager.graph.detection_heads import find_detection_head
 from edgepack.packager.graph.shape_inference import infer
-from edgepack.packager.pipeline.detections import find_objects, with_detection_head
+from edgepack.packager.pipeline.detections import with_detection_head
+from edgepack.packager.pipeline.heads import find_what_tells
 from edgepack.packager.source.model import SourceModel, load_source
 from edgepack.packager.tensors.detections import DetectionHead
 from edgepack.packager.tensors.sequence import Samples
@@ -156,7 +157,7 @@ def _source(model: onnx.ModelProto, folder: Path) -> SourceModel:
 def test_boxes_that_nothing_tells_are_asked_for_by_name(tmp_path: Path) -> None:
     source = _source(_rows({"strange.boxes": ([1, 3000, 4], "Add")}), tmp_path)
     judged = with_detection_head(source, {}, "edgepack.toml")
-    assert judged.detection_head is None
+    assert judged.head is None
     assert "passes variants that lose objects" in judged.notes[-1]
     assert "[outputs.\"strange.boxes\"] with kind = 'detections'" in judged.notes[-1]
 
@@ -164,9 +165,9 @@ def test_boxes_that_nothing_tells_are_asked_for_by_name(tmp_path: Path) -> None:
 def test_a_declared_meaning_leads_and_a_declared_layout_too(tmp_path: Path) -> None:
     source = _source(_rows({"y": ([1, 84, 2100], "Add")}), tmp_path)
     values = OutputDeclaration(kind="values")
-    assert with_detection_head(source, {"y": values}, "").detection_head is None
+    assert with_detection_head(source, {"y": values}, "").head is None
     boxes = OutputDeclaration(kind="detections", layout="yolo-objectness", order="cxcywh")
-    head = with_detection_head(source, {"y": boxes}, "").detection_head
+    head = with_detection_head(source, {"y": boxes}, "").head
     assert head == DetectionHead(
         layout="yolo-objectness",
         outputs=("y",),
@@ -189,7 +190,10 @@ def test_detections_without_a_layout_are_refused_where_the_graph_tells_none(
 @pytest.mark.parametrize(
     ("declared", "problem"),
     [
-        (OutputDeclaration(kind="values", layout="yolo"), "keys that only detections have"),
+        (
+            OutputDeclaration(kind="values", layout="yolo"),
+            "'layout', a key of 'detections'",
+        ),
         (OutputDeclaration(kind="detections", layout="ssd"), "no other output is named"),
         (
             OutputDeclaration(kind="detections", layout="ssd", scores="none"),
@@ -212,7 +216,7 @@ def test_a_declared_layout_that_the_values_contradict_is_refused(tmp_path: Path)
     declared = {"y": OutputDeclaration(kind="detections", layout="yolox")}
     samples = Samples(count=3, read=lambda _: {}, source="drawn")
     with pytest.raises(BuildError) as refused:
-        find_objects(
+        find_what_tells(
             with_detection_head(source, declared, ""),
             samples,
             lambda _: {"y": np.zeros((1, 2000, 85), np.float32)},

@@ -7,7 +7,7 @@ import onnx
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from edgepack.bundle.golden import Golden, read_golden
-from edgepack.bundle.manifest import GOLDEN_FILE
+from edgepack.bundle.manifest import GOLDEN_FILE, BundleFacts
 from edgepack.bundle.verify import VerifiedBundle, verify_folder
 from edgepack.packager.bundling.assemble import BundleParts, finish, lay_out
 from edgepack.packager.bundling.prepared_variant import PreparedVariant
@@ -41,8 +41,11 @@ def _variant(folder: Path) -> PreparedVariant:
         placement=told.placement,
         tolerances=told.tolerances,
         degraded=False,
-        latency_ms=None,
-        float_latency_ms=None,
+        size_bytes=0,
+        attempts=(),
+        notes=(),
+        recipe=(),
+        files=(),
     )
 
 
@@ -50,12 +53,15 @@ def _assemble(tmp_path: Path, hooks: Path | None) -> VerifiedBundle:
     """Lays out a bundle in a folder of its own, signs and verifies it."""
     key = ec.generate_private_key(ec.SECP256R1())
     parts = BundleParts(
-        name="ocr",
-        version="1.2.0",
-        release=7,
-        created_at="2026-01-01T00:00:00Z",
-        source_sha256="cd" * 32,
-        tools={"onnx": "1.23"},
+        facts=BundleFacts(
+            name="ocr",
+            version="1.2.0",
+            release=7,
+            created_at="2026-01-01T00:00:00Z",
+            source_sha256="cd" * 32,
+            tools={"onnx": "1.23"},
+            files=(),
+        ),
         variants=(_variant(tmp_path / ".work" / "__pycache__" / "cpu"),),
         golden=_GOLDEN,
         hooks=hooks,

@@ -333,6 +333,12 @@ def test_constant_samples_are_noted(tmp_path: Path) -> None:
     assert open_given(tmp_path / "a.npz").notes == ("Every sample in a.npz is constant in images.",)
 
 
+def test_an_input_of_one_value_in_all_samples_is_not_told_of_each(tmp_path: Path) -> None:
+    images = np.random.default_rng(0).normal(0, 1, (40, *SHAPE)).astype(np.float32)
+    np.savez(tmp_path / "a.npz", images=images, ids=np.zeros((40, 4), np.int64))
+    assert open_given(tmp_path / "a.npz", IMAGE, TOKENS).notes == ()
+
+
 def test_a_token_beyond_the_vocabulary_is_refused(tmp_path: Path) -> None:
     np.savez(tmp_path / "a.npz", ids=np.array([[1, 2, 3, 100]]))
     error = refusal_of(tmp_path, TOKENS, declarations={"ids": TokenInput(vocabulary=100)})

@@ -218,7 +218,7 @@ def test_a_variant_that_is_new_is_fetched_but_for_the_golden_samples(tmp_path: P
     assert [found[name].presence for name in ("fp32", "cpu")] == ["only a", "only b"]
     transfer = found["cpu"].transfer
     assert transfer is not None
-    assert transfer.fetch_bytes == b.variants[0].size_bytes
+    assert transfer.fetch_bytes == b.variants[0].side.size_bytes
     assert found["fp32"].transfer is None
     everything = compare(a, b).transfer
     assert everything is not None

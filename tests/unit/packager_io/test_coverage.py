@@ -8,7 +8,7 @@ import pytest
 from edgepack.packager.config.inputs import ImageInput, InputDeclaration, TokenInput
 from edgepack.packager.samples.coverage import describe_coverage
 from edgepack.packager.tensors.sequence import Samples, SampleSplit, Tensor
-from edgepack.packager.tensors.spec import TensorSpec
+from edgepack.packager.tensors.spec import Lookup, TensorSpec
 
 
 def _samples(arrays: Sequence[Tensor]) -> Samples:
@@ -21,13 +21,15 @@ def _describe(
     calibration: Sequence[Tensor],
     held_out: Sequence[Tensor],
     declaration: InputDeclaration | None = None,
+    lookup: Lookup | None = None,
 ) -> tuple[str, ...]:
     split = SampleSplit(
         calibration=_samples(calibration),
         search=_samples(calibration[:1]),
         held_out=_samples(held_out),
     )
-    spec = TensorSpec(name="x", dtype=calibration[0].dtype.name, shape=calibration[0].shape)
+    kind, shape = calibration[0].dtype.name, calibration[0].shape
+    spec = TensorSpec(name="x", dtype=kind, shape=shape, lookup=lookup)
     return describe_coverage(split, [spec], {"x": declaration} if declaration else {})
 
 
@@ -59,6 +61,15 @@ def test_an_input_that_never_changes_is_told(held_out: list[float], end: str) ->
     rows = [[value] for value in held_out]
     expected = f"Input 'x' is the same in all 2 calibration samples{end}"
     assert _describe(_floats([3], [3]), _floats(*rows)) == (expected,)
+
+
+def test_one_token_that_never_changes_is_not_worth_a_word() -> None:
+    table = Lookup(rows=50, node="Gather 'embed'")
+    assert _describe(_tokens([2], [2]), _tokens([2]), lookup=table) == ()
+    assert _describe(_tokens([2], [2]), _tokens([2]))[0].startswith("Input 'x' is the same"), (
+        "a setting, such as a sampling rate: it may become a constant"
+    )
+    assert _describe(_tokens([2], [2]), _tokens([3]), lookup=table) != ()
 
 
 def test_tokens_that_were_never_seen_are_counted() -> None:

@@ -72,6 +72,12 @@ def test_an_unknown_key_is_named(tmp_path: Path) -> None:
             "put it in brackets: [...]",
         ),
         (
+            "[build]\nprefer = 'sped'\n",
+            "build.prefer",
+            "build.prefer is 'sped'; allowed are: speed, size, balanced",
+            "edgepack init MODEL -o example.toml shows every key",
+        ),
+        (
             "[inputs.b]\nkind = 'sound'\n",
             "inputs.b.kind",
             "inputs.b.kind is 'sound'; allowed are: image, raw, tokens",

@@ -16,8 +16,8 @@ from edgepack.packager.reports import plot
 from edgepack.packager.reports.page import render_report
 from edgepack.packager.reports.reasons import explain, explain_refusal, sum_up
 from edgepack.packager.reports.report import (
+    MeasuredVariant,
     RefusedProfile,
-    RefusedVariant,
     Rehearsed,
     Report,
     Timing,
@@ -162,7 +162,7 @@ def test_nodes_that_were_left_are_grouped_with_the_provider_s_reason() -> None:
 
 def _refused() -> RefusedProfile:
     variant = make_variant()
-    best = RefusedVariant(
+    best = MeasuredVariant(
         precision="a8w8",
         size_bytes=240_000,
         accuracy=msgspec.structs.replace(variant.accuracy, value=0.91),
@@ -275,3 +275,20 @@ def test_a_prefix_that_all_names_share_is_left_out_once_it_is_long() -> None:
     assert shared_prefix(["model/encoder/a/Conv", "model/encoder/b/Conv"]) == "model/encoder"
     assert shared_prefix(["m/a", "m/b"]) == ""
     assert shared_prefix(["model/encoder/a"]) == ""
+
+
+def test_each_attempt_is_judged_by_what_decided_of_it() -> None:
+    first, second = make_variant().attempts
+    scores, boxes = "explained_variance (y, channel 4)", "explained_variance (y, channels 0…3)"
+    attempts = (
+        msgspec.structs.replace(first, metric=scores, accuracy=0.985, budget=0.98),
+        msgspec.structs.replace(second, metric=boxes, accuracy=0.995, budget=0.98),
+    )
+    page = render_report(make_report(make_variant(attempts=attempts)))
+    assert "Judged by what has the least to spare, named below each value, on the samples" in page
+    for words in (scores, boxes):
+        assert f"<small>{words.replace('_', ' ')}</small>" in page
+    assert 'class="n lo"' not in page, "each holds a budget of its own"
+    alike = tuple(msgspec.structs.replace(each, metric=boxes) for each in attempts)
+    page = render_report(make_report(make_variant(attempts=alike)))
+    assert "Judged by explained variance (y, channels 0…3) on the samples that are for" in page

@@ -186,7 +186,7 @@ def test_bounds_are_those_of_all_samples(tmp_path: Path) -> None:
     samples = samples_for(model, 6)
     calibration = Calibration(model, ["images"], samples, work_dir=tmp_path, progress=silent)
     values = np.stack([feeds["images"] for feeds in samples])
-    seen = calibration.bounds()["images"]
+    seen = calibration.bounds["images"]
     assert (seen.low, seen.high) == (values.min(), values.max())
 
 
@@ -201,9 +201,8 @@ def test_each_pass_reads_each_sample_once(tmp_path: Path) -> None:
 
     samples = Samples(count=5, read=counting, source="test")
     calibration = Calibration(model, ["c1", "c2"], samples, work_dir=tmp_path, progress=silent)
-    calibration.histograms()
-    calibration.histograms()
-    calibration.bounds()
+    assert calibration.histograms is calibration.histograms
+    assert calibration.bounds.keys() == {"c1", "c2"}
     assert read == [0, 1, 2, 3, 4] * 2
 
 
@@ -213,9 +212,9 @@ def test_histograms_of_many_samples_take_no_more_memory_than_of_few(tmp_path: Pa
     for count in (10, 150):
         gc.collect()
         tracemalloc.start()
-        Calibration(
+        assert Calibration(
             model, ["c1", "c2", "s2"], samples_for(model, count), work_dir=tmp_path, progress=silent
-        ).histograms()
+        ).histograms
         peaks.append(tracemalloc.get_traced_memory()[1])
         tracemalloc.stop()
     assert peaks[1] < 1.5 * peaks[0]
@@ -233,7 +232,7 @@ def test_a_sample_that_makes_a_tensor_nan_is_named(tmp_path: Path) -> None:
     samples = Samples(count=3, read=read, source="folder/of/samples")
     calibration = Calibration(model, ["c1"], samples, work_dir=tmp_path, progress=silent)
     with pytest.raises(BuildError) as caught:
-        calibration.bounds()
+        _ = calibration.bounds
     assert "tensor 'c1' holds NaN on calibration sample 2" in str(caught.value)
     assert "folder/of/samples" in str(caught.value)
 
@@ -249,7 +248,7 @@ def test_bounds_may_be_infinite_and_histograms_leave_those_out(tmp_path: Path) -
     model = _logarithms()
     given = samples_for(model, 3)
     calibration = Calibration(model, ["r", "l", "y"], given, work_dir=tmp_path, progress=silent)
-    seen = calibration.histograms()
+    seen = calibration.histograms
     assert {name: entry.is_finite for name, entry in seen.items()} == {
         "r": True,
         "l": False,
@@ -264,8 +263,8 @@ def test_bounds_may_be_infinite_and_histograms_leave_those_out(tmp_path: Path) -
 def test_where_nothing_is_to_be_seen_nothing_is(tmp_path: Path) -> None:
     model = _logarithms()
     calibration = Calibration(model, [], samples_for(model, 3), work_dir=tmp_path, progress=silent)
-    assert calibration.bounds() == {}
-    assert calibration.histograms() == {}
+    assert calibration.bounds == {}
+    assert calibration.histograms == {}
 
 
 @pytest.mark.filterwarnings("error")

@@ -7,7 +7,6 @@ import pytest
 from edgepack.agent.runtime.versions import is_within
 from edgepack.bundle.manifest import Placement
 from edgepack.packager.passes.compile import CompiledContext
-from edgepack.packager.profiles.chips import find_chip
 
 
 @pytest.mark.parametrize(
@@ -20,15 +19,11 @@ def test_only_the_same_or_a_newer_sdk_of_the_same_major_version_reads_a_context(
     compiled = CompiledContext(
         folder=Path("compiled"),
         model_file="model.onnx",
-        files=("model.onnx",),
-        chip=find_chip(htp_arch="79"),
         compiled_for="v79 (SM8750)",
         compatibility_string="",
         provider_options={},
         placement=Placement(provider="QNNExecutionProvider", taken=1, total=1, verified=False),
-        ran_here=False,
         because="",
-        nrmse=None,
         tools={"onnxruntime": "1.31.1", "qnn-sdk": "2.51.0"},
     )
     assert list(compiled.required_sdks) == ["qnn-sdk"]

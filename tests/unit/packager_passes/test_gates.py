@@ -15,7 +15,7 @@ from edgepack.packager.gates.checks import (
     is_not_worth_it,
 )
 from edgepack.packager.profiles.reading import load_profile
-from edgepack.packager.profiles.schema import Profile
+from edgepack.packager.profiles.schema import Preference, Profile
 from edgepack.packager.runtime.model_run import Outputs
 from edgepack.packager.runtime.unassigned_nodes import UnassignedNode
 from edgepack.packager.search.description import describe_search
@@ -23,20 +23,24 @@ from tests.unit.packager_search.toys import ToyMaker, search_toy
 
 
 @pytest.mark.parametrize(
-    ("latency_ms", "size_share", "expected"),
+    ("latency_ms", "size_share", "without"),
     [
-        (0.5, 0.3, False),
-        (1.05, 0.3, False),
-        (1.2, 0.3, True),
-        (0.5, 0.9, False),
-        (0.95, 0.9, True),
-        (1.05, 0.9, True),
+        (0.5, 0.3, ()),
+        (0.97, 0.3, ("speed",)),
+        (1.05, 0.3, ("speed",)),
+        (1.2, 0.3, ("speed", "balanced")),
+        (0.5, 0.9, ()),
+        (0.93, 0.9, ("size", "balanced")),
+        (0.97, 0.9, ("speed", "size", "balanced")),
+        (1.05, 0.9, ("speed", "size", "balanced")),
     ],
 )
-def test_a_model_that_is_hardly_smaller_must_be_clearly_faster(
-    latency_ms: float, size_share: float, expected: bool
+def test_what_is_preferred_says_whether_a_quantized_model_is_worth_it(
+    latency_ms: float, size_share: float, without: tuple[Preference, ...]
 ) -> None:
-    assert is_not_worth_it(latency_ms, 1.0, size_share) is expected
+    every: tuple[Preference, ...] = ("speed", "size", "balanced")
+    found = [each for each in every if is_not_worth_it(latency_ms, 1.0, size_share, each)]
+    assert tuple(found) == without
 
 
 def test_a_refusal_names_the_output_and_what_its_integers_come_from() -> None:

@@ -47,7 +47,7 @@ def test_a_quantization_is_told_by_its_types_ranges_and_what_may_stay_float() ->
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("cpu", "The float model is published where it is no slower, or no other holds the"),
+        ("cpu", "published where the quantized one is not 5% faster, or no other holds the"),
         ("cpu-int4", "get weights of 4 bits. Each 32 of them share a scale."),
         ("cpu-int4", "Nodes that cost too much get weights of 8 bits; up to 50%"),
         ("tensorrt-fp16", "Every operator that has a form of 16-bit floats gets it."),

@@ -10,6 +10,7 @@ from onnx import helper
 
 from edgepack.packager.gates.accuracy import Reference
 from edgepack.packager.metrics.noise import NoiseMeter
+from edgepack.packager.metrics.parts import Part
 from edgepack.packager.profiles.pass_settings import Quantize
 from edgepack.packager.profiles.schema import AccuracyGate
 from edgepack.packager.quantization.static.calibrated_model import CalibratedModel
@@ -30,6 +31,20 @@ def _outputs(count: int = 20) -> list[dict[str, np.ndarray]]:
         }
         for _ in range(count)
     ]
+
+
+@pytest.mark.parametrize(
+    ("channels", "words"),
+    [
+        ((7,), "y, channel 7"),
+        ((0, 1, 2, 3), "y, channels 0…3"),
+        ((0, 3), "y, channels 0 and 3"),
+        ((1, 2, 4, 6, 7, 8), "y, channels 1…2, 4 and 6…8"),
+        ((0, 2, 4, 6, 8, 10), "y, channels 0, 2, 4, 6 and others, 6 in all"),
+    ],
+)
+def test_a_group_is_called_by_its_own_channels(channels: tuple[int, ...], words: str) -> None:
+    assert Part(output="y", axis=1, channels=channels).words == words
 
 
 def test_scores_that_are_lost_beside_boxes_are_a_loss() -> None:

@@ -33,6 +33,7 @@ def choose(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Choose:
         least: float = 0.9,
         methods: Sequence[str] = ("minmax",),
         searched: Sequence[str] = ("",),
+        prefer: str = "balanced",
     ) -> SearchedCombination:
         told = iter(times_ms)
 
@@ -45,6 +46,7 @@ def choose(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Choose:
         changes = {
             "gates": {
                 "float_instead": list(float_instead),
+                "prefer": prefer,
                 "accuracy": {"metric": "explained_variance", "explained_variance_min": least},
             },
             "pass": [{"name": "quantize", "ranges": list(methods), "max_float_share": 0.0}],
@@ -64,17 +66,50 @@ def test_a_quantized_model_that_is_slower_gives_way_to_the_float_one(choose: Cho
     chosen = searched.selection
     assert not chosen.is_lowered
     assert searched.size_bytes == searched.prepared.size_bytes
-    assert chosen.path == searched.prepared.path
+    assert chosen.path == searched.prepared.published
     assert chosen.precision == "fp32"
     assert chosen.notes[0].startswith(
         "The float model is published: on this host's CPUExecutionProvider the quantized one is no "
         "faster, at "
     )
-    assert chosen.timed_notes == (
-        "The quantized model takes 2.00 ms, the float one 1.00 ms (1 thread).",
+    (note,) = chosen.timed_notes
+    assert re.fullmatch(
+        r"The quantized model takes 2\.00 ms and [\d.]+ KB, the float one 1\.00 ms and [\d.]+ K?B "
+        r"\(1 thread\); preferred is a balance of both \(--prefer\)\.",
+        note,
     )
     assert (chosen.latency_ms, chosen.float_latency_ms) == (FLOAT_MS, FLOAT_MS)
     assert list(chosen.latencies_ms.values()) == [2.0], "the report tells what it would have taken"
+
+
+@pytest.mark.parametrize(("prefer", "is_lowered"), [("speed", True), ("balanced", False)])
+def test_what_is_preferred_decides_of_a_model_that_is_a_little_faster_and_no_smaller(
+    prefer: str, is_lowered: bool, choose: Choose
+) -> None:
+    chosen = choose(*[(0.93, FLOAT_MS)] * 5, prefer=prefer).selection
+    assert chosen.is_lowered == is_lowered
+
+
+@pytest.mark.parametrize(
+    ("ratios", "is_lowered"),
+    [((0.92, 0.97, 0.93, 0.94, 0.99), True), ((0.92, 0.97, 0.96, 0.94, 0.99), False)],
+)
+def test_of_two_that_are_close_the_middle_one_of_five_races_decides(
+    ratios: Sequence[float], is_lowered: bool, choose: Choose
+) -> None:
+    chosen = choose(*((ratio, FLOAT_MS) for ratio in ratios), prefer="speed").selection
+    assert chosen.is_lowered == is_lowered
+    assert list(chosen.latencies_ms.values()) == [sorted(ratios)[2]]
+
+
+def test_what_is_not_five_percent_faster_is_told_with_the_trade(choose: Choose) -> None:
+    chosen = choose(*[(0.97, FLOAT_MS)] * 5, prefer="speed").selection
+    assert re.fullmatch(
+        r"on this host's CPUExecutionProvider the quantized one is not 5% faster, at \d+% of its "
+        r"bytes",
+        chosen.float_because,
+    )
+    assert chosen.timed_notes[0].endswith("(1 thread); preferred is speed (--prefer).")
 
 
 def test_what_is_slower_and_misses_the_budget_is_told_of_for_both(choose: Choose) -> None:
@@ -129,7 +164,7 @@ def test_what_misses_the_budget_gives_way_to_the_float_model_where_the_profile_s
     choose: Choose,
 ) -> None:
     searched = choose((0.5, FLOAT_MS), least=0.9999, float_instead=("inaccurate",))
-    assert searched.selection.path == searched.prepared.path
+    assert searched.selection.path == searched.prepared.published
     assert searched.selection.notes[0].startswith(
         "The float model is published: the one candidate does not keep the budget of 0.9999 "
         "(minmax, 3 nodes quantized: explained_variance 0."

@@ -135,3 +135,10 @@ def test_a_setting_without_a_value_to_try_is_refused() -> None:
         combine(("qnn-htp",), read_searched({"quantize.activations": []}, "edgepack.toml"))
     assert caught.value.problem == "'quantize.activations' names no value to try"
     assert caught.value.found_in == "edgepack.toml, [search] quantize.activations"
+
+
+def test_what_is_preferred_lies_over_every_profile_and_combination() -> None:
+    searched = (parse_searched("quantize.activations=uint8,uint16"),)
+    entries, (alone,) = combine(("qnn-htp", "fp32"), searched, {"gates": {"prefer": "size"}})
+    assert [entry.profile.gates.prefer for entry in (*entries, alone)] == ["size"] * 3
+    assert len(entries) == 2

@@ -215,9 +215,9 @@ def _with_float(candidate: Candidate, *names: str) -> Candidate:
 
 def _beside_float_of(taken: SearchedCombination, size_bytes: int) -> SearchedCombination:
     """The same, had the float model been of this size."""
-    path = taken.prepared.path.with_name(f"{size_bytes}-bytes.onnx")
+    path = taken.prepared.published.with_name(f"{size_bytes}-bytes.onnx")
     path.write_bytes(bytes(size_bytes))
-    return replace(taken, prepared=replace(taken.prepared, path=path))
+    return replace(taken, prepared=replace(taken.prepared, published=path))
 
 
 def test_a_model_that_is_hardly_smaller_than_float_says_so_with_what_to_build_instead(

@@ -53,7 +53,7 @@ def test_what_is_no_program_is_refused(tmp_path: Path) -> None:
             ("echo 'No module named edgepack' >&2", "exit 1"),
             "does not say what it has: ended with exit code 1: No module named edgepack",
         ),
-        (("echo hello",), "says of itself cannot be read"),
+        (("echo hello",), "its answer cannot be read"),
     ],
 )
 def test_an_environment_that_is_no_devices_is_refused_with_what_it_said(

@@ -25,6 +25,7 @@ from edgepack.packager.quantization.savings import (
 from edgepack.packager.quantization.weight_only.candidate_maker import WeightOnlyCandidateMaker
 from edgepack.packager.runtime.evaluator import Evaluator, Venue
 from edgepack.packager.runtime.model_run import ModelRunner
+from edgepack.packager.search.candidate_measurer import CandidateMeasurer
 from edgepack.packager.search.candidates import SearchResult
 from edgepack.packager.search.conditions import SearchConditions
 from edgepack.packager.search.journal import Journal
@@ -68,16 +69,14 @@ def _search_weights(folder: Path, high_precision_bits: int, share: float) -> Sea
     here = Venue(is_native=False, is_simulated=False, because="a test")
     gate = AccuracyGate(metric="explained_variance", explained_variance_min=share)
     float_run = ModelRunner(model, folder / "float.onnx").run
-    return search(
+    measurer = CandidateMeasurer(
         maker,
-        0.5,
         Evaluator(load_profile("cpu-int4"), here),
         CandidateJudge(float_run, samples, gate, None),
         SearchConditions(limit=TimeLimit(None), journal=Journal(None)),
-        work_dir=folder,
-        progress=silent,
-        is_hopeless=lambda run: False,
+        folder,
     )
+    return search(measurer, 0.5, silent, lambda run: False)
 
 
 def _bits(path: Path) -> dict[str, int]:

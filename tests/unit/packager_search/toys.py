@@ -14,6 +14,7 @@ from edgepack.packager.profiles.schema import AccuracyGate
 from edgepack.packager.progress import BuildStep, Progress, silent
 from edgepack.packager.quantization.contract import (
     BuiltCandidate,
+    CandidateMaker,
     CandidateSpec,
     HighPrecision,
     Measured,
@@ -23,6 +24,7 @@ from edgepack.packager.quantization.method import QuantizationMethod
 from edgepack.packager.quantization.savings import with_workloads
 from edgepack.packager.runtime.evaluator import Evaluator, Venue, open_plain
 from edgepack.packager.runtime.model_run import Run
+from edgepack.packager.search.candidate_measurer import CandidateMeasurer
 from edgepack.packager.search.candidate_trials import CandidateTrials
 from edgepack.packager.search.candidates import SearchResult
 from edgepack.packager.search.conditions import SearchConditions
@@ -54,7 +56,7 @@ def toy_model(errors: Mapping[str, float]) -> onnx.ModelProto:
     )
 
 
-class ToyMaker:
+class ToyMaker(CandidateMaker):
     """Makes candidates of the toy model; in `built` is what was made, and in `ranked` by what.
 
     Args:
@@ -64,8 +66,6 @@ class ToyMaker:
         sixteen: By node the share of its error that is left with 16 bits; None: none get them.
         loads: By node what it keeps and computes; None: nothing is known.
     """
-
-    verb = "quantized"
 
     def __init__(
         self,
@@ -82,7 +82,6 @@ class ToyMaker:
         self.methods = tuple(QuantizationMethod(base=name) for name in methods)
         self.costly_methods = tuple(QuantizationMethod(base=name) for name in costly or {})
         self.names = tuple(errors)
-        self.high_precision: HighPrecision | None = None
         if sixteen is not None:
             self.high_precision = HighPrecision(words="16-bit", names=self.names)
         self.built: list[tuple[str, tuple[str, ...]]] = []
@@ -134,34 +133,24 @@ def search_toy(
 ) -> SearchResult:
     """Searches for a candidate that keeps 98 % of the variance."""
     folder.mkdir(parents=True)
-    return search(
-        maker,
-        max_float_share,
-        _evaluator(),
-        _judge(maker, folder, sample_count),
-        SearchConditions(
-            limit=limit or TimeLimit(None),
-            journal=journal or Journal(None),
-            context=context,
-            target=target or SearchTarget(),
-        ),
-        work_dir=folder,
-        progress=progress,
-        is_hopeless=is_hopeless,
+    conditions = SearchConditions(
+        limit=limit or TimeLimit(None),
+        journal=journal or Journal(None),
+        context=context,
+        target=target or SearchTarget(),
     )
+    judge = _judge(maker, folder, sample_count)
+    measurer = CandidateMeasurer(maker, _evaluator(), judge, conditions, folder)
+    return search(measurer, max_float_share, progress, is_hopeless)
 
 
 def toy_trials(maker: ToyMaker, folder: Path) -> CandidateTrials:
     """No candidates yet, judged as `search_toy` does."""
     folder.mkdir(parents=True)
-    return CandidateTrials(
-        maker,
-        _evaluator(),
-        _judge(maker, folder),
-        SearchConditions(limit=TimeLimit(None), journal=Journal(None)),
-        work_dir=folder,
-        progress=silent,
-    )
+    conditions = SearchConditions(limit=TimeLimit(None), journal=Journal(None))
+    judge = _judge(maker, folder)
+    measurer = CandidateMeasurer(maker, _evaluator(), judge, conditions, folder)
+    return CandidateTrials(measurer, silent)
 
 
 def _evaluator() -> Evaluator:

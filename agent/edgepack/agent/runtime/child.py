@@ -22,7 +22,7 @@ from typing import BinaryIO
 
 import msgspec
 
-from edgepack.agent.runtime.runtime_words import without_colour
+from edgepack.agent.runtime.runtime_words import is_warning, without_colour
 from edgepack.halt import NEVER, Halt
 
 _STDERR_TAIL_BYTES = 4096
@@ -158,7 +158,8 @@ def _last_line(errors: BinaryIO) -> str:
     size = errors.seek(0, os.SEEK_END)
     errors.seek(max(0, size - _STDERR_TAIL_BYTES))
     text = errors.read().decode("utf-8", "replace")
-    lines = [without_colour(line.strip()).strip() for line in text.splitlines()]
+    said = [line.strip() for line in text.splitlines() if not is_warning(line)]
+    lines = [without_colour(line).strip() for line in said]
     last = next((line for line in reversed(lines) if line), "")
     return f": {last[:300]}" if last else ""
 

@@ -7,8 +7,10 @@ import importlib
 import importlib.metadata
 import importlib.util
 import platform
+import sys
 import threading
 from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -20,6 +22,7 @@ from edgepack.agent.runtime.provider_table import (
     Plugin,
     known_provider,
 )
+from edgepack.agent.runtime.quiet_loading import without_log_lines
 from edgepack.agent.runtime.runtime_words import first_line
 from edgepack.agent.runtime.vendor_telemetry import disable_vendor_telemetry
 from edgepack.errors import DeviceError
@@ -51,7 +54,8 @@ def load_runtime() -> ModuleType:
     """
     disable_vendor_telemetry()
     try:
-        return importlib.import_module("onnxruntime")
+        with without_log_lines() if "onnxruntime" not in sys.modules else nullcontext():
+            return importlib.import_module("onnxruntime")
     except ModuleNotFoundError as error:
         raise DeviceError(
             "onnxruntime is not installed", remedy="pip install 'edgepack[cpu]'"

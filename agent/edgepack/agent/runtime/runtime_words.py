@@ -19,6 +19,7 @@ _REMEDIES = (
 
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 _LOG_PREAMBLE = re.compile(r"^\S+ \S+ \[[A-Z]:onnxruntime:[^\]]*\] ")
+_WARNING = re.compile(r"^\S+ \S+ \[[VIW]:onnxruntime:")
 _OWN_SOURCE = re.compile(r"/onnxruntime_src/\S+:\d+ [^()]*\([^()]*\)(?: const)?(?: \[.*?\])? ?")
 _PREAMBLE = re.compile(
     r"^\[ONNXRuntimeError\] : \d+ : \w+ : (?:Load model from .*? failed: ?)?(?:Fatal error: )?"
@@ -28,6 +29,16 @@ _PREAMBLE = re.compile(
 def without_colour(line: str) -> str:
     """A line of ONNX Runtime's log, which it colours whoever reads it, as plain words."""
     return _LOG_PREAMBLE.sub("", _COLOUR.sub("", line))
+
+
+def is_log_line(line: str) -> bool:
+    """Whether a line is of ONNX Runtime's log."""
+    return _LOG_PREAMBLE.match(_COLOUR.sub("", line)) is not None
+
+
+def is_warning(line: str) -> bool:
+    """Whether a line of ONNX Runtime's log warns at most, and says of no failure why."""
+    return _WARNING.match(_COLOUR.sub("", line)) is not None
 
 
 def first_line(error: Exception) -> str:

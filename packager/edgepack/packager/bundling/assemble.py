@@ -1,10 +1,10 @@
 """Lays out a bundle's folder from prepared variants, and signs it."""
 
 import shutil
-from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
+from msgspec.structs import replace
 
 from edgepack.agent.hooks.runner import check_hook_folder
 from edgepack.bundle.chunks import entry
@@ -12,7 +12,6 @@ from edgepack.bundle.golden import Golden, write_golden
 from edgepack.bundle.keys import PrivateKey
 from edgepack.bundle.manifest import (
     COMPONENT,
-    FORMAT_MINOR,
     GOLDEN_FILE,
     HOOKS_FOLDER,
     MANIFEST_FILE,
@@ -38,18 +37,13 @@ class BundleParts(msgspec.Struct, frozen=True, kw_only=True):
     """What a bundle is made of.
 
     Attributes:
-        name, version, release, created_at, source_sha256, tools: See `BundleFacts`.
+        facts: The manifest's, but for `files`.
         variants: In the order of preference.
         golden: Golden samples.
         hooks: Folder of firmware hooks to ship, or None.
     """
 
-    name: str
-    version: str
-    release: int
-    created_at: str
-    source_sha256: str
-    tools: Mapping[str, str]
+    facts: BundleFacts
     variants: tuple[PreparedVariant, ...]
     golden: Golden
     hooks: Path | None
@@ -105,21 +99,10 @@ def finish(
     write_file(folder / REPORT_JSON, encode_report(report), lasting=False)
     write_file(folder / REPORT_HTML, render_report(report).encode(), lasting=False)
     reports = tuple(entry(folder, name) for name in (REPORT_HTML, REPORT_JSON))
-    manifest = Manifest(
-        facts=BundleFacts(
-            minor=FORMAT_MINOR,
-            name=parts.name,
-            version=parts.version,
-            release=parts.release,
-            created_at=parts.created_at,
-            source_sha256=parts.source_sha256,
-            tools=dict(sorted(parts.tools.items())),
-            files=(laid_out.golden, *laid_out.hooks, *reports),
-        ),
-        variants=laid_out.variants,
-    )
+    facts = replace(parts.facts, files=(laid_out.golden, *laid_out.hooks, *reports))
+    manifest = Manifest(facts=facts, variants=laid_out.variants)
     write_file(folder / MANIFEST_FILE, encode_manifest(manifest), lasting=False)
-    return sign_folder(folder, key, name=f"{parts.name}-{parts.version}")
+    return sign_folder(folder, key, name=f"{facts.name}-{facts.version}")
 
 
 def reported_files(variant: Variant) -> tuple[ReportedFile, ...]:
@@ -144,9 +127,7 @@ def _copy_variant(folder: Path, prepared: PreparedVariant) -> Variant:
         profile_sha256=prepared.profile_sha256,
         precision=prepared.precision,
         requires=prepared.requires,
-        toolchain=msgspec.structs.replace(
-            prepared.toolchain, tools=dict(sorted(prepared.toolchain.tools.items()))
-        ),
+        toolchain=prepared.toolchain,
         files=files,
         accuracy=prepared.accuracy,
         tolerances=prepared.tolerances,

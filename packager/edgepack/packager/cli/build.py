@@ -6,7 +6,7 @@ import sys
 import tempfile
 from pathlib import Path
 from types import FrameType
-from typing import Any, NoReturn, cast
+from typing import Any, NoReturn, cast, get_args
 
 import click
 
@@ -21,6 +21,7 @@ from edgepack.packager.config.build_file import CONFIG_FILE
 from edgepack.packager.config.template import template
 from edgepack.packager.pipeline.build import build_bundle
 from edgepack.packager.pipeline.request import BuildOptions, derive_request
+from edgepack.packager.profiles.schema import Preference
 from edgepack.packager.search.combinations import parse_searched
 from edgepack.packager.search.journal import journal_folder
 from edgepack.packager.source.fixed_inputs import parse_value
@@ -53,6 +54,11 @@ _json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
     help="Values of a profile's setting to try, e.g. quantize.activations=uint8,uint16.",
 )
 @click.option("--budget", metavar="TIME", help="Time for the build, e.g. 90s, 10m, 1h.")
+@click.option(
+    "--prefer",
+    type=click.Choice(get_args(Preference)),
+    help="What a quantized model must be to be published, instead of what the profile says.",
+)
 @click.option("--key", type=_path, envvar="EDGEPACK_KEY", help="Private key that signs.")
 @click.option(
     "-o", "--output", type=_path, help="Bundle: NAME.edgepack (one file), or a folder's name."

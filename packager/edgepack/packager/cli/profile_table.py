@@ -3,12 +3,15 @@
 from collections.abc import Iterable
 
 from rich import box
+from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from edgepack.packager.cli.console import open_console
-from edgepack.packager.cli.summary import short_provider
 from edgepack.packager.profiles.schema import Profile
+from edgepack.packager.wording import short_provider
+
+_PIPE_WIDTH = 1000
+"""Columns; wider than any table, whose cells would lose their ends otherwise."""
 
 
 def print_profiles(profiles: Iterable[Profile]) -> None:
@@ -24,4 +27,7 @@ def print_profiles(profiles: Iterable[Profile]) -> None:
             escape(about.precision),
             escape(about.summary),
         )
-    open_console().print(table)
+    console = Console(highlight=False, soft_wrap=True)
+    if not console.is_terminal:
+        console.width = _PIPE_WIDTH
+    console.print(table)

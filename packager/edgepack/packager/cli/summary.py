@@ -19,6 +19,7 @@ from edgepack.packager.number_format import (
 from edgepack.packager.pipeline.build import BuildResult
 from edgepack.packager.reports.reasons import sum_up
 from edgepack.packager.reports.report import VariantReport, latency_text
+from edgepack.packager.wording import short_provider
 
 _HEADINGS = ("profile", "size", "accuracy kept", "nodes", "latency")
 _RIGHT = ("size", "nodes", "latency")
@@ -92,9 +93,3 @@ def _notes(result: BuildResult) -> Iterable[str]:
             yield f"{variant.name}: {note}"
         if variant.rehearsal and not variant.rehearsal.ran and variant.placement.verified:
             yield f"{variant.name}: {variant.rehearsal.because}"
-
-
-def short_provider(provider: str, device: str) -> str:
-    """A provider and its device kind in a word or two."""
-    name = provider.removesuffix("ExecutionProvider")
-    return name if name.lower() == device else f"{name} {device}"

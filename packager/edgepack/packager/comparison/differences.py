@@ -20,7 +20,6 @@ from edgepack.packager.comparison.result import (
     FileState,
     Transfer,
     VariantComparison,
-    VariantSide,
 )
 from edgepack.packager.reports.report import ReportedFile
 
@@ -63,16 +62,16 @@ def _compare_variant(
         return VariantComparison(
             name=name,
             presence="only b" if a is None else "only a",
-            a=_side(a) if a else None,
-            b=_side(b) if b else None,
+            a=a.side if a else None,
+            b=b.side if b else None,
             has_equal_files=None,
             transfer=transfer,
         )
     comparison = VariantComparison(
         name=name,
         presence="both",
-        a=_side(a),
-        b=_side(b),
+        a=a.side,
+        b=b.side,
         has_equal_files=_digests(a.files) == _digests(b.files),
         differences=_differ(*_settings(a, b)),
         notes_only_in_a=_missing(a.notes, b.notes),
@@ -92,21 +91,6 @@ def _compare_variant(
     )
 
 
-def _side(variant: ComparedVariant) -> VariantSide:
-    return VariantSide(
-        precision=variant.precision,
-        provider=variant.provider,
-        device=variant.device,
-        degraded=variant.degraded,
-        size_bytes=variant.size_bytes,
-        accuracy=variant.accuracy,
-        placement=variant.placement,
-        quantized_nodes=len(variant.nodes.quantized) if variant.nodes else None,
-        float_nodes=len(variant.nodes.float_) if variant.nodes else None,
-        latency_ms=variant.latency_ms,
-    )
-
-
 def _facts(side: Compared) -> dict[str, str]:
     return {
         "name": side.name,
@@ -122,19 +106,20 @@ def _settings(a: ComparedVariant, b: ComparedVariant) -> tuple[dict[str, str], d
     with_recipe = a.recipe is not None and b.recipe is not None
     with_options = a.options is not None and b.options is not None
     found = []
-    for side in (a, b):
+    for variant in (a, b):
+        side = variant.side
         settings = {
             "provider": f"{side.provider} on {side.device}",
-            "compiled for": side.toolchain.compiled_for,
+            "compiled for": variant.toolchain.compiled_for,
             "accuracy metric": side.accuracy.metric,
             "accuracy budget": f"{side.accuracy.budget:g}",
         }
-        for key, value in msgspec.to_builtins(side.requires).items():
+        for key, value in msgspec.to_builtins(variant.requires).items():
             settings[f"needs {key}"] = str(value)
         if with_recipe:
-            settings |= _recipe_settings(side.recipe or ())
+            settings |= _recipe_settings(variant.recipe or ())
         if with_options:
-            settings |= side.options or {}
+            settings |= variant.options or {}
         found.append(settings)
     return found[0], found[1]
 

@@ -17,17 +17,17 @@ from edgepack.bundle.manifest import (
     MANIFEST_FILE,
     MAX_MANIFEST_BYTES,
     SIGNATURE_FILE,
-    Accuracy,
     FileEntry,
     Manifest,
-    Placement,
     Requirements,
     Toolchain,
     Variant,
+    VariantFacts,
     decode_manifest,
 )
 from edgepack.errors import BundleError
 from edgepack.packager.bundling.assemble import REPORT_JSON
+from edgepack.packager.comparison.result import VariantSide
 from edgepack.packager.graph.node_precision import NodePrecision, node_precision
 from edgepack.packager.metrics.inspection import Inspection
 from edgepack.packager.reports.report import REPORT_FORMAT, Report, ReportedFile, VariantReport
@@ -39,26 +39,20 @@ class ComparedVariant(msgspec.Struct, frozen=True, kw_only=True):
     """One variant of a side.
 
     Attributes:
-        name, precision, provider, device, degraded, accuracy, placement: See `VariantFacts`.
-        requires, toolchain: See `VariantFacts`.
+        name, requires, toolchain: See `VariantFacts`.
+        side: What is shown of it.
         files: Its files.
         recipe: The profile's passes in words; None where a bundle carries no report.
         notes: Decisions of the build; None as above.
         options: Provider and session options by name; None in a report.
         nodes: Which nodes are quantized, and which float; None in a report, and for a model
             that was compiled ahead of time.
-        latency_ms: Median on the build host, milliseconds; None where it is not known.
         inspection: What the build saw inside; None where nothing was lowered, or in a report of
             an older release.
     """
 
     name: str
-    precision: str
-    provider: str
-    device: str
-    degraded: bool
-    accuracy: Accuracy
-    placement: Placement
+    side: VariantSide
     requires: Requirements
     toolchain: Toolchain
     files: tuple[ReportedFile, ...]
@@ -66,13 +60,7 @@ class ComparedVariant(msgspec.Struct, frozen=True, kw_only=True):
     notes: tuple[str, ...] | None
     options: dict[str, str] | None
     nodes: NodePrecision | None
-    latency_ms: float | None
     inspection: Inspection | None
-
-    @property
-    def size_bytes(self) -> int:
-        """All its files together."""
-        return sum(file.size_bytes for file in self.files)
 
 
 class Compared(msgspec.Struct, frozen=True, kw_only=True):
@@ -123,19 +111,20 @@ def _read_report(path: Path) -> Report:
     try:
         document = json.loads(content)
         found = document.get("format") if isinstance(document, dict) else None
-        if found != REPORT_FORMAT:
-            raise BundleError(
-                f"{path.name} is no report of a build (format {REPORT_FORMAT})",
-                found_in=str(path),
-                remedy="give a bundle, or the .report.json that lies beside one",
-            )
-        return msgspec.convert(document, Report)
+        report = msgspec.convert(document, Report) if found == REPORT_FORMAT else None
     except (ValueError, msgspec.ValidationError) as error:
-        raise BundleError(
-            f"{path.name} is no report of a build: {error}",
-            found_in=str(path),
-            remedy="give a bundle, or the .report.json that lies beside one",
-        ) from error
+        raise _no_report(path, f": {error}") from error
+    if report is None:
+        raise _no_report(path, f" (format {REPORT_FORMAT})")
+    return report
+
+
+def _no_report(path: Path, because: str) -> BundleError:
+    return BundleError(
+        f"{path.name} is no report of a build{because}",
+        found_in=str(path),
+        remedy="give a bundle, or the .report.json that lies beside one",
+    )
 
 
 def _from_report(path: Path, report: Report) -> Compared:
@@ -146,31 +135,10 @@ def _from_report(path: Path, report: Report) -> Compared:
         release=report.release,
         source_sha256=report.model.sha256,
         tools=report.tools,
-        variants=tuple(map(_reported_variant, report.variants)),
+        variants=tuple(_compared(it, it, it.files, it) for it in report.variants),
         shared_files=None,
         manifest=None,
         head_bytes=0,
-    )
-
-
-def _reported_variant(variant: VariantReport) -> ComparedVariant:
-    return ComparedVariant(
-        name=variant.name,
-        precision=variant.precision,
-        provider=variant.provider,
-        device=variant.device,
-        degraded=variant.degraded,
-        accuracy=variant.accuracy,
-        placement=variant.placement,
-        requires=variant.requires,
-        toolchain=variant.toolchain,
-        files=variant.files,
-        recipe=variant.recipe,
-        notes=variant.notes,
-        options=None,
-        nodes=None,
-        latency_ms=variant.timing.latency_ms if variant.timing else None,
-        inspection=variant.inspection,
     )
 
 
@@ -201,26 +169,44 @@ def _from_bundle(path: Path, folder: Path) -> Compared:
 def _bundled_variant(
     folder: Path, variant: Variant, reported: VariantReport | None
 ) -> ComparedVariant:
-    facts = variant.facts
+    options = {
+        **{f"provider {key}": value for key, value in variant.provider_options.items()},
+        **{f"session {key}": value for key, value in variant.session_options.items()},
+    }
+    nodes = _read_nodes(folder / variant.folder / variant.model_file)
+    files = tuple(map(_plain, variant.facts.files))
+    return _compared(variant, variant.facts, files, reported, options, nodes)
+
+
+def _compared(
+    variant: Variant | VariantReport,
+    facts: VariantFacts | VariantReport,
+    files: tuple[ReportedFile, ...],
+    reported: VariantReport | None,
+    options: dict[str, str] | None = None,
+    nodes: NodePrecision | None = None,
+) -> ComparedVariant:
     return ComparedVariant(
         name=variant.name,
-        precision=facts.precision,
-        provider=variant.provider,
-        device=variant.device,
-        degraded=facts.degraded,
-        accuracy=facts.accuracy,
-        placement=facts.placement,
+        side=VariantSide(
+            precision=facts.precision,
+            provider=variant.provider,
+            device=variant.device,
+            degraded=facts.degraded,
+            size_bytes=sum(file.size_bytes for file in files),
+            accuracy=facts.accuracy,
+            placement=facts.placement,
+            quantized_nodes=len(nodes.quantized) if nodes else None,
+            float_nodes=len(nodes.float_) if nodes else None,
+            latency_ms=reported.timing.latency_ms if reported and reported.timing else None,
+        ),
         requires=facts.requires,
         toolchain=facts.toolchain,
-        files=tuple(map(_plain, facts.files)),
+        files=files,
         recipe=reported.recipe if reported else None,
         notes=reported.notes if reported else None,
-        options={
-            **{f"provider {key}": value for key, value in variant.provider_options.items()},
-            **{f"session {key}": value for key, value in variant.session_options.items()},
-        },
-        nodes=_read_nodes(folder / variant.folder / variant.model_file),
-        latency_ms=None,
+        options=options,
+        nodes=nodes,
         inspection=reported.inspection if reported else None,
     )
 

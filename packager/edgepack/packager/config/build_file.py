@@ -10,6 +10,7 @@ import msgspec
 from edgepack.errors import BuildError
 from edgepack.packager.config.inputs import InputDeclaration, Section
 from edgepack.packager.config.outputs import OutputDeclaration
+from edgepack.packager.profiles.schema import Preference
 from edgepack.packager.source.fixed_inputs import Numbers
 from edgepack.toml_errors import describe_type_error
 
@@ -48,6 +49,7 @@ class BuildSection(Section, frozen=True, kw_only=True):
     toolchain: dict[str, str] = msgspec.field(default_factory=dict)
     plain_runtimes: tuple[str, ...] = ()
     budget: str = ""
+    prefer: Preference | None = None
 
     @property
     def values(self) -> dict[str, Numbers]:

@@ -4,7 +4,6 @@ Calibration, evaluation and golden inputs all read their files by these declarat
 a preprocessing cannot be one thing here and another there.
 """
 
-import difflib
 from collections.abc import Mapping
 from typing import Literal
 
@@ -13,7 +12,7 @@ import msgspec
 from edgepack.errors import BuildError
 from edgepack.packager.source.fixed_inputs import FixedInput
 from edgepack.packager.tensors.spec import TensorSpec
-from edgepack.packager.wording import toml_key
+from edgepack.packager.wording import toml_key, unknown_name
 
 _RGB_CHANNELS = 3
 
@@ -97,11 +96,8 @@ def check_declarations(
             continue
         where = f"{path}, inputs.{toml_key(name)}"
         if name not in by_name:
-            near = difflib.get_close_matches(name, by_name, n=1, cutoff=0.4)
-            raise BuildError(
-                f"the model has no input {name!r}; it has {', '.join(by_name)}",
-                found_in=where,
-                remedy=f"[inputs.{toml_key(near[0] if near else next(iter(by_name)))}]",
+            raise unknown_name(
+                "input", name, by_name, where, lambda near: f"[inputs.{toml_key(near)}]"
             )
         spec = by_name[name]
         if isinstance(declaration, ImageInput):

@@ -4,9 +4,10 @@ The float model's own values tell most of it (`metrics.output_kinds`); not that 
 an embedding which the application brings to unit length, or that nobody reads an output.
 """
 
-import difflib
 from collections.abc import Mapping
 from typing import Literal
+
+import msgspec
 
 from edgepack.errors import BuildError
 from edgepack.packager.config.inputs import Section
@@ -19,9 +20,16 @@ from edgepack.packager.tensors.detections import (
 )
 from edgepack.packager.tensors.meanings import Meaning
 from edgepack.packager.tensors.spec import TensorSpec
-from edgepack.packager.wording import toml_key
+from edgepack.packager.wording import toml_key, unknown_name
 
 _ROLES = ("scores", "labels", "sizes", "offsets")
+
+_KEYS: Mapping[str, tuple[str, ...]] = {
+    "detections": ("layout", *_ROLES, "classes", "order", "activation"),
+    "tokens": ("tokens",),
+    "ctc": ("blank",),
+}
+"""By kind, the keys that it has beside."""
 
 
 class OutputDeclaration(Section, frozen=True, kw_only=True):
@@ -31,7 +39,10 @@ class OutputDeclaration(Section, frozen=True, kw_only=True):
         kind: `scores`: of each row the highest wins; `embedding`: a vector that is compared with
             other samples'; `values`: numbers that count each for itself, such as boxes, quantities
             and probabilities that are held against a threshold; `detections`: boxes, judged by
-            what is found; `ignored`: nobody reads it.
+            what is found; `tokens`: a decoder's scores of the next token; `ctc`: text, step
+            by step; `ignored`: nobody reads it.
+        blank: Of text, the number of the class that is no character, where values do not tell.
+        tokens: Of a decoder, the input that takes tokens, where graph and names do not tell.
         layout: Of detections, how boxes and scores lie; where it is left out, the graph tells it.
         scores, labels, sizes, offsets: Of a layout of several outputs, the others' names.
         classes: Number of classes, where more follows a place's scores than they.
@@ -39,7 +50,9 @@ class OutputDeclaration(Section, frozen=True, kw_only=True):
         activation: What makes a score of what is given, likewise.
     """
 
-    kind: Literal["scores", "embedding", "values", "detections", "ignored"]
+    kind: Literal["scores", "embedding", "values", "detections", "tokens", "ctc", "ignored"]
+    blank: int | None = None
+    tokens: str = ""
     layout: LayoutName | None = None
     scores: str = ""
     labels: str = ""
@@ -51,8 +64,8 @@ class OutputDeclaration(Section, frozen=True, kw_only=True):
 
     @property
     def meaning(self) -> Meaning | None:
-        """The same for those who judge; None for detections, which several outputs may tell."""
-        return None if self.kind == "detections" else Meaning(self.kind)
+        """The same for those who judge; None for what is judged by the task as a whole."""
+        return None if self.kind in ("detections", "tokens", "ctc") else Meaning(self.kind)
 
     @property
     def beside(self) -> dict[str, str]:
@@ -99,14 +112,12 @@ def check_outputs(
     for name, declaration in declarations.items():
         where = f"{path}, outputs.{toml_key(name)}"
         if name not in by_name:
-            near = difflib.get_close_matches(name, by_name, n=1, cutoff=0.4)
-            raise BuildError(
-                f"the model has no output {name!r}; it has {', '.join(by_name)}",
-                found_in=where,
-                remedy=f"[outputs.{toml_key(near[0] if near else next(iter(by_name)))}]",
+            raise unknown_name(
+                "output", name, by_name, where, lambda near: f"[outputs.{toml_key(near)}]"
             )
         if declaration.kind in ("scores", "embedding"):
             _check_row(declaration.kind, by_name[name], where)
+        _check_keys(declaration, where)
         _check_detections(declaration, by_name, where)
     kinds = [declarations[name].kind if name in declarations else "" for name in by_name]
     if set(kinds) == {"ignored"}:
@@ -117,17 +128,25 @@ def check_outputs(
         )
 
 
+def _check_keys(declaration: OutputDeclaration, where: str) -> None:
+    keys = _KEYS.get(declaration.kind, ())
+    plain = msgspec.to_builtins(OutputDeclaration(kind=declaration.kind))
+    given = [
+        name for name, value in msgspec.to_builtins(declaration).items() if value != plain[name]
+    ]
+    strange = [name for name in given if name not in keys]
+    if strange:
+        kinds = [kind for kind, own in _KEYS.items() if strange[0] in own]
+        raise BuildError(
+            f"kind {declaration.kind!r} is given {strange[0]!r}, a key of {kinds[0]!r}",
+            found_in=where,
+            remedy=f'kind = "{kinds[0]}", or leave {strange[0]} out',
+        )
+
+
 def _check_detections(
     declaration: OutputDeclaration, outputs: Mapping[str, TensorSpec], where: str
 ) -> None:
-    if declaration.kind != "detections":
-        if declaration != OutputDeclaration(kind=declaration.kind):
-            raise BuildError(
-                f"kind {declaration.kind!r} is given keys that only detections have",
-                found_in=where,
-                remedy='kind = "detections", or leave the others out',
-            )
-        return
     layout = declaration.layout
     if layout is None:
         return
@@ -142,11 +161,7 @@ def _check_detections(
         )
     unknown = [name for name in declaration.beside.values() if name not in outputs]
     if unknown:
-        raise BuildError(
-            f"the model has no output {unknown[0]!r}; it has {', '.join(outputs)}",
-            found_in=where,
-            remedy="the name of one of them",
-        )
+        raise unknown_name("output", unknown[0], outputs, where, lambda near: repr(near))
 
 
 def _check_row(kind: str, spec: TensorSpec, where: str) -> None:

@@ -11,8 +11,9 @@ averaged. With sentence embeddings and noise of either kind, recall@1 stayed at 
 the rows' variance lost to noise of single rows, and fell to 98.4 % with 1 % lost to noise that a
 sample's rows share, which is 4.4 % of the neighbourhood.
 
-What counts of a detector is what it finds. Its boxes are compared with the float model's own
-(`detections`), and the outputs that tell them are not judged otherwise.
+What counts of a detector is what it finds, of a reader what it reads, of a decoder which tokens it
+chooses (`tasks`). That is compared with the float model's, and the outputs that tell it are not
+judged otherwise.
 """
 
 import copy
@@ -23,18 +24,20 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from edgepack.bundle.accuracy_words import DETECTION_F1
-from edgepack.packager.gates.detections import DetectionReference
+from edgepack.packager.gates.tasks import OutputReference, open_reference, task_of
+from edgepack.packager.gates.tokens import TokenReference
 from edgepack.packager.gates.verdict import Verdict
+from edgepack.packager.metrics.agreement import Agreement
 from edgepack.packager.metrics.between_samples import variances_between
-from edgepack.packager.metrics.detections.agreement import DetectionAgreement
 from edgepack.packager.metrics.distance import OutputDistance, measure_distance
 from edgepack.packager.metrics.kinds import ASKED, KINDS, METRICS, MetricName, OutputKind
 from edgepack.packager.metrics.output_kinds import describe_scores, kinds_of_outputs, with_one_miss
 from edgepack.packager.metrics.parts import Part, find_parts
+from edgepack.packager.metrics.tokens.agreement import measure_tokens
+from edgepack.packager.metrics.tokens.chains import ChainCounts
 from edgepack.packager.profiles.schema import AccuracyGate
 from edgepack.packager.runtime.model_run import Outputs
-from edgepack.packager.tensors.detections import DetectionHead
+from edgepack.packager.tensors.heads import Head
 from edgepack.packager.tensors.meanings import NOTHING_KNOWN, Meaning
 from edgepack.packager.tensors.sequence import Tensor
 
@@ -52,7 +55,8 @@ class Reference:
         expected: The float model's outputs, one dict a sample.
         gate: The budgets.
         meanings: What outputs mean, of those where it is known.
-        detection_head: The outputs that tell boxes, settled; None where none do.
+        head: The outputs that tell what the model is for, settled; None where that is not known.
+        tokens: Of a decoder, what the float model says after the samples.
     """
 
     def __init__(
@@ -60,7 +64,8 @@ class Reference:
         expected: Sequence[Outputs],
         gate: AccuracyGate,
         meanings: Mapping[str, Meaning] = NOTHING_KNOWN,
-        detection_head: DetectionHead | None = None,
+        head: Head | None = None,
+        tokens: TokenReference | None = None,
     ) -> None:
         self.expected = tuple(expected)
         self._gate = gate
@@ -69,33 +74,42 @@ class Reference:
         self.kinds = kinds_of_outputs(self.expected, gate, meanings)
         self._variances: dict[str, list[float]] = {}
         self._parts = () if gate.metric in _WHOLE_METRICS else find_parts(self.expected, self.kinds)
-        self._detections: DetectionReference | None = None
-        if detection_head is not None and gate.metric == "auto":
-            self._detections = DetectionReference(detection_head, self.expected)
-        self._boxes = self._detections.boxes if self._detections else 0
+        self._told: OutputReference | None = None
+        if head is not None and gate.metric == "auto":
+            self._told = open_reference(head, self.expected)
+        self._tokens = tokens
+        self._task = tokens or self._told
 
     @cached_property
     def _remarks(self) -> tuple[str, ...]:
-        told = self._detections.head.outputs if self._detections else ()
+        told = self._task.outputs if self._task else ()
         kinds = {name: kind for name, kind in self.kinds.items() if name not in told}
-        return describe_scores(self.expected, kinds, self._gate, self._meanings)
+        said = self._tokens.remarks if self._tokens else ()
+        return (*said, *describe_scores(self.expected, kinds, self._gate, self._meanings))
 
     def of(self, indices: Sequence[int]) -> "Reference":
         """The same with some of the outputs only, and with the budgets of all of them."""
         shortened = copy.copy(self)
         shortened.expected = tuple(self.expected[index] for index in indices)
         shortened._variances = {}
-        if self._detections:
-            shortened._detections = self._detections.of(indices)
+        if self._told:
+            shortened._task = shortened._told = self._told.of(indices)
         return shortened
 
-    def judge(self, got: Sequence[Outputs]) -> Verdict:
-        """Compares a candidate's outputs on the same samples, in the same order."""
+    def judge(self, got: Sequence[Outputs], chains: Sequence[ChainCounts] = ()) -> Verdict:
+        """Compares a candidate's outputs on the same samples, in the same order.
+
+        Args:
+            got: One dict a sample.
+            chains: Of a decoder, how it went on after each.
+        """
         distances = self.distances(got)
         of_parts = [self._distance_of(part, got) for part in self._parts]
         found = {part.output for part in self._parts if part.is_found}
-        agreement = self._detections.measure(got) if self._detections else None
-        told = self._detections.head.outputs if self._detections and agreement else ()
+        agreement: Agreement | None = measure_tokens(chains) if chains else None
+        if self._told:
+            agreement = self._told.measure(got)
+        told = self._task.outputs if self._task and agreement else ()
         entries = [
             entry
             for distance in distances
@@ -108,7 +122,7 @@ class Reference:
             if part.output not in told
         ]
         if agreement is not None:
-            entries.append(self._judge_boxes(agreement))
+            entries.append(self._judge_task(agreement))
         divided = {part.output for part in self._parts}
         apart = [
             *of_parts,
@@ -189,15 +203,16 @@ class Reference:
             forgiven=metric.may_miss_one and value < least,
         )
 
-    def _judge_boxes(self, agreement: DetectionAgreement) -> "_Entry":
-        """Of few boxes one may always be missing, or be one too many."""
-        least = self._gate.detection_f1_min
+    def _judge_task(self, agreement: Agreement) -> "_Entry":
+        """What must hold of what the model is for; of little one thing may always differ."""
+        name = task_of(agreement).metric
+        least = getattr(self._gate, METRICS[name].budget)
         return _Entry(
-            metric=DETECTION_F1,
-            value=agreement.f1,
-            budget=min(least, 1.0 - 1.0 / max(2 * self._boxes - 1, 1)),
-            low=agreement.f1_low,
-            forgiven=agreement.f1 < least,
+            metric=name,
+            value=agreement.value,
+            budget=self._task.budget(least) if self._task else least,
+            low=agreement.low,
+            forgiven=agreement.value < least,
         )
 
     def _distance_of(self, part: Part, got: Sequence[Outputs]) -> OutputDistance:

@@ -8,9 +8,8 @@ from collections.abc import Sequence
 
 import msgspec
 
-from edgepack.bundle.accuracy_words import DETECTION_F1
 from edgepack.bundle.manifest import Placement
-from edgepack.packager.gates.detections import describe_bias
+from edgepack.packager.gates.tasks import task_of
 from edgepack.packager.gates.verdict import Verdict
 from edgepack.packager.graph.operators import facts
 from edgepack.packager.metrics.distance import OutputDistance
@@ -23,7 +22,7 @@ from edgepack.packager.profiles.pass_settings import (
     Quantize,
     QuantizeWeights,
 )
-from edgepack.packager.profiles.schema import Profile
+from edgepack.packager.profiles.schema import Preference, Profile
 from edgepack.packager.runtime.unassigned_nodes import UnassignedNode
 from edgepack.packager.wording import toml_key
 from edgepack.text import counted
@@ -31,6 +30,12 @@ from edgepack.text import counted
 SLOWER_FACTOR = 1.1
 """Only beyond this is a quantized model called slower: medians vary by some percent from run to
 run, and the same inputs should give the same bundle."""
+
+FASTER_FACTOR = 1.05
+"""By so much a quantized model must be faster where speed is preferred, see `Gates.prefer`."""
+
+CLOSE_FACTOR = 1.25
+"""Two models of which neither is faster by so much are timed again: noise shall not decide."""
 
 LITTLE_SAVED = 0.8
 """Share of the float model's bytes, or of the nodes that stay float, from which on little is saved:
@@ -166,11 +171,8 @@ def _in_the_recipe(lowering: Lowering | None) -> str:
 
 
 def _kept(verdict: Verdict) -> str:
-    if verdict.metric == DETECTION_F1 and verdict.agreement is not None:
-        return (
-            f"F1 {format_metric(verdict.value)} of the float model's boxes "
-            f"({describe_bias(verdict.agreement)})"
-        )
+    if verdict.agreement is not None and task_of(verdict.agreement).metric == verdict.metric:
+        return task_of(verdict.agreement).kept(verdict.agreement)
     of_output = f" of output '{verdict.output}'" if verdict.output else ""
     return f"{verdict.metric} {format_metric(verdict.value)}{of_output}"
 
@@ -303,16 +305,21 @@ def is_slower(latency_ms: float, float_latency_ms: float, factor: float = SLOWER
     return latency_ms > factor * float_latency_ms
 
 
-def is_not_worth_it(latency_ms: float, float_latency_ms: float, size_share: float) -> bool:
+def is_not_worth_it(
+    latency_ms: float, float_latency_ms: float, size_share: float, prefer: Preference
+) -> bool:
     """Whether the float model serves better than a quantized one that is right.
 
     Args:
         latency_ms, float_latency_ms: Of one inference each, side by side.
         size_share: The quantized model's bytes as a share of the float model's.
+        prefer: What is wanted, see `Gates.prefer`.
     """
+    if prefer == "speed":
+        return not is_slower(float_latency_ms, latency_ms, FASTER_FACTOR)
     if size_share > LITTLE_SAVED:
         return not is_slower(float_latency_ms, latency_ms)
-    return is_slower(latency_ms, float_latency_ms)
+    return prefer == "balanced" and is_slower(latency_ms, float_latency_ms)
 
 
 def join_problems(refusals: Sequence[Refusal]) -> str:

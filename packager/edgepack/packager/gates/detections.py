@@ -14,10 +14,11 @@ from edgepack.packager.metrics.detections.decoding import find_boxes
 from edgepack.packager.number_format import format_metric
 from edgepack.packager.runtime.model_run import Outputs
 from edgepack.packager.tensors.detections import DetectionHead
+from edgepack.text import counted
 
 
 class DetectionReference:
-    """The float model's boxes on some samples.
+    """The float model's boxes on some samples: a `TaskReference`.
 
     Args:
         head: Where they are told, settled.
@@ -28,6 +29,17 @@ class DetectionReference:
         self.head = head
         self._outputs = tuple(expected)
         self._boxes: tuple[Boxes, ...] = tuple(find_boxes(head, outputs) for outputs in expected)
+        named = head.facts.named
+        self._count = sum(int((boxes.scores >= named).sum()) for boxes in self._boxes)
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        """Those that tell boxes."""
+        return self.head.outputs
+
+    def budget(self, least: float) -> float:
+        """Of few boxes one may always be missing, or be one too many."""
+        return min(least, 1.0 - 1.0 / max(2 * self._count - 1, 1))
 
     def of(self, indices: Sequence[int]) -> "DetectionReference":
         """The same with some of the samples only."""
@@ -35,12 +47,6 @@ class DetectionReference:
         shortened._outputs = tuple(self._outputs[index] for index in indices)
         shortened._boxes = tuple(self._boxes[index] for index in indices)
         return shortened
-
-    @property
-    def boxes(self) -> int:
-        """How many the float model finds at the threshold that a report names."""
-        named = self.head.facts.named
-        return sum(int((boxes.scores >= named).sum()) for boxes in self._boxes)
 
     def measure(self, got: Sequence[Outputs]) -> DetectionAgreement | None:
         """How well a candidate's boxes agree; None where the float model finds none at all."""
@@ -54,11 +60,12 @@ class DetectionReference:
         )
 
 
-def describe_agreement(agreement: DetectionAgreement, budget: float) -> str:
-    """How well boxes agree: `keeps F1 0.9934 of the float model's boxes (budget 0.9900), …`."""
+def describe_agreement(agreement: DetectionAgreement, budget: float) -> tuple[str, ...]:
+    """How well boxes agree, in a sentence."""
     return (
-        f"keeps F1 {format_metric(agreement.f1)} of the float model's boxes (budget "
-        f"{format_metric(budget)}), {describe_bias(agreement)}"
+        f"It keeps F1 {format_metric(agreement.value)} of the float model's boxes (budget "
+        f"{format_metric(budget)}), {describe_bias(agreement)}, of "
+        f"{counted(agreement.boxes, 'box', 'boxes')} in the held-out samples.",
     )
 
 

@@ -2,8 +2,9 @@
 
 import msgspec
 
-from edgepack.packager.metrics.detections.agreement import DetectionAgreement
+from edgepack.packager.metrics.agreement import Agreement
 from edgepack.packager.metrics.distance import OutputDistance
+from edgepack.packager.metrics.tokens.agreement import AtPositions
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
@@ -29,7 +30,7 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
             are; None where all ran.
         output: Which output decided; empty where there is one, or `metric` says it.
         remarks: What a person should know of how it was judged.
-        agreement: Of a detector, how its boxes agree with the float model's.
+        agreement: Where it is known what the model is for, how that agrees with the float model.
     """
 
     metric: str
@@ -46,12 +47,17 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     given_up_after: int | None = None
     output: str = ""
     remarks: tuple[str, ...] = ()
-    agreement: DetectionAgreement | None = None
+    agreement: Agreement | None = None
 
     @property
     def what(self) -> str:
         """The metric, and of several outputs the one that decided: `cosine of output 'boxes'`."""
         return f"{self.metric} of output '{self.output}'" if self.output else self.metric
+
+    @property
+    def positions(self) -> tuple[AtPositions, ...] | msgspec.UnsetType:
+        """Of a decoder, how it agrees with the float model step by step."""
+        return getattr(self.agreement, "positions", msgspec.UNSET)
 
     def beats(self, other: "Verdict") -> bool:
         """Whether this is the better candidate."""

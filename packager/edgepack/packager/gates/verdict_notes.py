@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from edgepack.packager.gates.detections import describe_agreement
+from edgepack.packager.gates.tasks import task_of
 from edgepack.packager.gates.verdict import Verdict
 from edgepack.packager.metrics.chains import describe_chains
 from edgepack.packager.metrics.distance import OutputDistance
@@ -25,9 +25,7 @@ def describe_verdict(
     """
     notes = list(verdict.remarks)
     if verdict.agreement is not None:
-        words = describe_agreement(verdict.agreement, verdict.budget)
-        boxes = counted(verdict.agreement.boxes, "box", "boxes")
-        notes.append(f"It {words}, of {boxes} in the held-out samples.")
+        notes += task_of(verdict.agreement).notes(verdict.agreement, verdict.budget)
     if verdict.low is not None:
         found, low = format_metric(verdict.value), format_metric(max(verdict.low, 0.0))
         notes.append(

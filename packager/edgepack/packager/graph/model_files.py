@@ -198,8 +198,7 @@ def open_on_cpu(
 def keep_runtime_quiet() -> None:
     """For a program whose stderr a person reads: ONNX Runtime writes nothing there by itself.
 
-    Sessions have a log of their own (`quiet_options`). This one is of all else: a folder of
-    /sys/class/drm that it cannot make out, in a container say, is a coloured line in every process.
+    Sessions have a log of their own (`quiet_options`); this one is of all else.
     """
     onnxruntime.set_default_logger_severity(FATAL_ONLY)
 

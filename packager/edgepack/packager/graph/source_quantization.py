@@ -5,7 +5,7 @@ training found out would be lost.
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import msgspec
 import numpy as np
@@ -14,14 +14,18 @@ from onnx import helper
 
 from edgepack.packager.graph import stored_tensors
 from edgepack.packager.graph.operators import facts, is_integer_operator
-from edgepack.packager.graph.queries import all_nodes, subgraphs
+from edgepack.packager.graph.queries import all_nodes, attribute, subgraphs
+
+PACKED_PRODUCT = frozenset({"MatMulNBits"})
+"""A product of floats with weights that are stored as packed integers."""
 
 
 class SourceQuantization(msgspec.Struct, frozen=True, kw_only=True):
     """What a quantized model says of its integers.
 
     Attributes:
-        activations, weights: Integer types by NumPy's names, sorted; of pairs only.
+        activations, weights: Integer types by NumPy's names, sorted; of pairs, and of products
+            with packed weights.
         is_per_channel: Whether any weight has a scale for each channel.
         is_power_of_two: Whether every scale is a power of two.
         operators: Integer operators (`QLinearConv` …) that stand in place of pairs, sorted.
@@ -34,9 +38,19 @@ class SourceQuantization(msgspec.Struct, frozen=True, kw_only=True):
     operators: tuple[str, ...]
 
     @property
+    def is_of_weights(self) -> bool:
+        """Whether activations stay floats: what is computed is a float model's."""
+        return not self.activations and PACKED_PRODUCT.issuperset(self.operators)
+
+    @property
+    def weight_bits(self) -> int:
+        """Of the narrowest weight; 8 where no type is known."""
+        return min(map(_bits, self.weights), default=8)
+
+    @property
     def precision(self) -> str:
         """For people: `a8w8`, `a16w8`, `w8` where only weights are integers, or `int8`."""
-        if self.operators:
+        if self.operators and not self.is_of_weights:
             return "int8"
         bits = [
             f"{letter}{_bits(types[0])}"
@@ -54,16 +68,20 @@ def read_source_quantization(graph: onnx.GraphProto) -> SourceQuantization | Non
     if not pairs and not operators:
         return None
     constants = dict(_constants(graph))
+    moves = {node.output[0]: node for node in nodes if facts(node.op_type).moves_integers}
     activations, weights, scales = set(), set(), []
     for node in pairs:
         scales += [constants[name] for name in node.input[1:2] if name in constants]
         zero_point = constants.get(node.input[2]) if len(node.input) > 2 else None
-        stored = constants.get(node.input[0])
+        stored = constants.get(_moved_from(node.input[0], moves))
         if node.op_type == "QuantizeLinear":
             kind = zero_point.data_type if zero_point else onnx.TensorProto.UINT8
             activations.add(_name(kind))
         elif stored is not None and stored.data_type != onnx.TensorProto.INT32:
             weights.add(_name(stored.data_type))
+    weights |= {
+        f"uint{attribute(node, 'bits', 4)}" for node in nodes if node.op_type in PACKED_PRODUCT
+    }
     return SourceQuantization(
         activations=tuple(sorted(activations)),
         weights=tuple(sorted(weights)),
@@ -73,13 +91,19 @@ def read_source_quantization(graph: onnx.GraphProto) -> SourceQuantization | Non
     )
 
 
+def _moved_from(name: str, moves: Mapping[str, onnx.NodeProto]) -> str:
+    """The tensor whose values one has, where nodes only move them: the table behind its rows."""
+    while name in moves:
+        name = moves[name].input[0]
+    return name
+
+
 def _constants(graph: onnx.GraphProto) -> Iterator[tuple[str, onnx.TensorProto]]:
     for tensor in graph.initializer:
         yield tensor.name, tensor
     for node in graph.node:
-        for attribute in node.attribute:
-            if node.op_type == "Constant" and attribute.name == "value":
-                yield node.output[0], attribute.t
+        if node.op_type == "Constant" and (value := attribute(node, "value")) is not None:
+            yield node.output[0], value
         for body in subgraphs(node):
             yield from _constants(body)
 

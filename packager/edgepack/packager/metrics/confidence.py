@@ -11,17 +11,57 @@ _Z = 1.645
 """Standard normal quantile of 95 %."""
 
 
-def share_low(share: float, count: int) -> float:
+_Z_BOTH = 1.96
+"""Standard normal quantile of 97.5 %."""
+
+
+def share_low(share: float, count: float) -> float:
     """Lower bound of a share (Wilson's score interval).
 
     Args:
         share: Observed share, 0…1.
         count: Independent observations, > 0.
     """
-    z2 = _Z**2 / count
+    return _wilson(share, count, _Z)[0]
+
+
+def share_bounds(share: float, count: float) -> tuple[float, float]:
+    """Both bounds of a share, two-sided, 95 %; otherwise like `share_low`."""
+    return _wilson(share, count, _Z_BOTH)
+
+
+def _wilson(share: float, count: float, z: float) -> tuple[float, float]:
+    z2 = z**2 / count
     middle = share + z2 / 2.0
-    half = _Z * math.sqrt(share * (1.0 - share) / count + z2 / (4.0 * count))
-    return max(0.0, (middle - half) / (1.0 + z2))
+    half = z * math.sqrt(share * (1.0 - share) / count + z2 / (4.0 * count))
+    low, high = (middle - half) / (1.0 + z2), (middle + half) / (1.0 + z2)
+    return max(0.0, low), 1.0 if share == 1.0 else high
+
+
+_LEAST_EFFECT = 2.0
+"""Of few groups with any loss it is not known. Of 30 chains of 64 tokens drawn from 300, of eight
+models of .86 to .998, the interval of 95 % held the mean of all 300 in 91 to 97 % of the draws
+without this floor, in 93 to 98 % with it."""
+
+
+def independent(lost: Sequence[float], whole: Sequence[float]) -> float:
+    """As how many independent ones observations count that come in groups which are alike inside.
+
+    Their number over the design effect (Kish, Survey Sampling, 8.2), which is two at least.
+
+    Args:
+        lost, whole: What differs, and how many there are, one entry a group; `whole` > 0.
+    """
+    count, total = len(lost), sum(whole)
+    share = sum(lost) / total
+    if count < 2:
+        return 1.0
+    if not 0.0 < share < 1.0:
+        return total / _LEAST_EFFECT
+    mean = total / count
+    spread = sum((a - share * b) ** 2 for a, b in zip(lost, whole, strict=True)) / (count - 1)
+    effect = spread / count / mean**2 / (share * (1.0 - share) / total)
+    return total / max(effect, _LEAST_EFFECT)
 
 
 def kept_low(lost: Sequence[float], whole: Sequence[float]) -> float:

@@ -20,6 +20,7 @@ from edgepack.packager.graph.model_files import load_model, open_on_cpu, weights
 from edgepack.packager.graph.subsampling import PHASE, add_subsamples
 from edgepack.packager.metrics.layer_errors import LayerError, measure_layer, shared_layers
 from edgepack.packager.metrics.tensor_ranges import TensorRange, describe_range, find_scales
+from edgepack.packager.runtime.model_run import run_of
 from edgepack.packager.tensors.observations import Observation
 from edgepack.packager.tensors.sequence import Samples
 
@@ -121,13 +122,11 @@ def _observe(
         return {}
     names = add_subsamples(model.graph, tensors, _VALUES_A_SAMPLE)
     save_for_session(model, path)
-    session = open_on_cpu(path, optimize=False)
-    known = {value.name for value in session.get_inputs()}
+    run = run_of(open_on_cpu(path, optimize=False), names)
     phase = np.zeros(1, dtype=np.int64)
     seen: Values = {}
     for feeds in samples:
-        used = {name: value for name, value in {**feeds, PHASE: phase}.items() if name in known}
-        for tensor, values in zip(tensors, session.run(list(names), used), strict=True):
+        for tensor, values in zip(tensors, run({**feeds, PHASE: phase}).values(), strict=True):
             if values.dtype.kind == "f":
                 seen.setdefault(tensor, []).append(values.astype(np.float64))
     return seen

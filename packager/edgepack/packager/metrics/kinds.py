@@ -13,6 +13,9 @@ import msgspec
 from edgepack.packager.tensors.meanings import Meaning
 
 MetricName = Literal[
+    "detection_f1",
+    "token_agreement",
+    "string_agreement",
     "top1_agreement",
     "sequence_agreement",
     "explained_variance",
@@ -41,7 +44,8 @@ class Metric(msgspec.Struct, frozen=True):
     """A metric of one output.
 
     Attributes:
-        value, low: What of an `OutputDistance` it is, and its lower bound; "" without one.
+        value, low: What of an `OutputDistance`, or of what was measured of the task, it is, and
+            its lower bound; "" without one.
         budget: The key of `[gates.accuracy]` with the least value that passes.
         best: The float model's own value, or what float rounding itself leaves.
         may_miss_one: Whether one of few samples may always differ.
@@ -90,6 +94,10 @@ METRICS: Mapping[MetricName, Metric] = {
     "neighbourhood": Metric("neighbourhood", "neighbourhood_low", "neighbourhood_min"),
     "cosine": Metric("cosine", "", "cosine_min"),
     "sqnr_db": Metric("sqnr_db", "", "sqnr_db_min", best=100.0),
+    # Of what a model is for, where that is known: measured of all outputs that tell it.
+    "detection_f1": Metric("value", "low", "detection_f1_min"),
+    "token_agreement": Metric("value", "low", "token_agreement_min"),
+    "string_agreement": Metric("value", "low", "string_agreement_min"),
 }
 
 KINDS: Mapping[OutputKind, Kind] = {

@@ -47,6 +47,7 @@ _MOST_READ = 0.25
 _COORDINATES = 4
 
 _MOST_CHANNELS = 1024
+_MOST_RUNS = 4
 _TINY = 1e-6
 """Share of the largest channel's size below which a channel holds nothing."""
 
@@ -74,15 +75,11 @@ class Part(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def words(self) -> str:
-        """E.g. `output0, channels 4…83`."""
-        first, last = self.channels[0], self.channels[-1]
+        """E.g. `output0, channels 0…3 and 84`."""
         if self.scored_by:
             return f"{self.output}, where {self.scored_by} finds something"
-        if first == last:
-            return f"{self.output}, channel {first}"
-        is_run = last - first + 1 == len(self.channels)
-        others = "" if is_run else f", {len(self.channels)} of them"
-        return f"{self.output}, channels {first}…{last}{others}"
+        noun = "channel" if len(self.channels) == 1 else "channels"
+        return f"{self.output}, {noun} {_describe_runs(self.channels)}"
 
     def of(self, value: Tensor) -> Tensor:
         """The part's values of one output; all of it where its shape is not the expected one."""
@@ -113,6 +110,19 @@ class Part(msgspec.Struct, frozen=True, kw_only=True):
             np.broadcast_to(np.expand_dims(score >= _READ_FROM, self.axis), self.of(value).shape)
             for score, value in zip(best, values, strict=True)
         )
+
+
+def _describe_runs(channels: Sequence[int]) -> str:
+    """Ascending numbers in words: `0…3, 7 and 84`; of many runs the first ones and how many."""
+    starts = [i for i in channels if i - 1 not in channels]
+    ends = [i for i in channels if i + 1 not in channels]
+    runs = [
+        f"{first}" if first == last else f"{first}…{last}"
+        for first, last in zip(starts, ends, strict=True)
+    ]
+    if len(runs) > _MOST_RUNS:
+        return f"{', '.join(runs[:_MOST_RUNS])} and others, {len(channels)} in all"
+    return " and ".join(part for part in (", ".join(runs[:-1]), runs[-1]) if part)
 
 
 def find_parts(expected: Sequence[Outputs], kinds: Mapping[str, OutputKind]) -> tuple[Part, ...]:

@@ -15,7 +15,6 @@ import msgspec
 import numpy as np
 import onnx
 
-from edgepack.agent.runtime.child import run_child
 from edgepack.agent.runtime.opening import ProviderSettings
 from edgepack.agent.runtime.providers import (
     Plugin,
@@ -31,6 +30,7 @@ from edgepack.errors import BuildError
 from edgepack.packager.passes.compile_child import QNN, CompileAnswer, CompileRequest
 from edgepack.packager.profiles.chips import ARCH_OPTION_TAKES, Chip, find_chip
 from edgepack.packager.profiles.schema import Compile, Provider
+from edgepack.packager.runtime.child_answer import ask_child
 from edgepack.packager.runtime.pinned_toolchain import PinnedToolchain
 
 MODULE = "edgepack.packager.passes.compile_child"
@@ -53,30 +53,22 @@ class CompiledContext(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         folder: Holds its files and nothing else.
         model_file: The model inside `folder` that loads it.
-        files: All files, sorted.
-        chip: What it was compiled for.
-        compiled_for: The same for people and the manifest: `v68 (SM8350)`.
+        compiled_for: The chip, for people and the manifest: `v68 (SM8350)`.
         compatibility_string: The provider's token; begins with SDK and blob versions.
         provider_options: Options for the variant: those asked for, and the chip's.
         placement: Which nodes the provider took while compiling; `verified` says whether the
-            context then ran here.
-        ran_here: Whether the context ran here and gave the model's outputs.
+            context then ran here and gave the model's outputs.
         because: What was seen when it was loaded again, one sentence.
-        nrmse: Difference of its outputs to the model's, relative; None when it did not run.
         tools: Versions of ONNX Runtime and the SDK that made it.
     """
 
     folder: Path
     model_file: str
-    files: tuple[str, ...]
-    chip: Chip
     compiled_for: str
     compatibility_string: str
     provider_options: dict[str, str]
     placement: Placement
-    ran_here: bool
     because: str
-    nrmse: float | None
     tools: dict[str, str]
 
     @property
@@ -157,19 +149,15 @@ def compile_context(
             remedy="see the placement gate's reasons, or build without [compile]",
         )
     _check_chip(out_dir, chip, where)  # 3
-    verdict = _compare(request, options, feeds, child)  # 4
+    ran_here, because = _compare(request, options, feeds, child)  # 4
     return CompiledContext(
         folder=out_dir,
         model_file=MODEL_FILE,
-        files=tuple(sorted(path.name for path in out_dir.iterdir())),
-        chip=chip,
         compiled_for=f"v{chip.htp_arch} ({chip.soc})",
         compatibility_string=_read_compatibility(out_dir / MODEL_FILE),
         provider_options=options,
-        placement=msgspec.structs.replace(placement, verified=verdict.ran),
-        ran_here=verdict.ran,
-        because=verdict.because,
-        nrmse=verdict.nrmse,
+        placement=msgspec.structs.replace(placement, verified=ran_here),
+        because=because,
         tools=_tools(known.plugin, toolchain),
     )
 
@@ -183,12 +171,6 @@ def _tools(plugin: Plugin, toolchain: PinnedToolchain | None) -> dict[str, str]:
     return {"onnxruntime": facts.runtime, **sdks}
 
 
-class _Verdict(msgspec.Struct, frozen=True, kw_only=True):
-    ran: bool
-    because: str
-    nrmse: float | None
-
-
 def _chip_options(chip: Chip, plugin: Plugin, options: Mapping[str, str]) -> dict[str, str]:
     """The variant's options with the chip's, whatever chip they named before."""
     kept = {name: value for name, value in options.items() if name not in plugin.chip_options}
@@ -200,19 +182,15 @@ def _chip_options(chip: Chip, plugin: Plugin, options: Mapping[str, str]) -> dic
 
 def _ask(request: CompileRequest, where: str, command: Sequence[str]) -> CompileAnswer:
     """Runs a child; whatever goes wrong there is a `BuildError`."""
-    ending = run_child(command, msgspec.json.encode(request), timeout_s=request.timeout_s)
-    if ending.answer is None:
-        raise BuildError(
-            f"the compiler failed: {ending.because}",
-            found_in=where,
-            remedy="raise [compile] timeout_s, or build without [compile]",
-        )
-    try:
-        answer = msgspec.json.decode(ending.answer, type=CompileAnswer)
-    except msgspec.DecodeError as error:
-        raise BuildError(
-            f"the compiler's answer cannot be read: {error}", found_in=where
-        ) from error
+    answer = ask_child(
+        command,
+        msgspec.json.encode(request),
+        CompileAnswer,
+        timeout_s=request.timeout_s,
+        failed="the compiler failed",
+        found_in=where,
+        remedy="raise [compile] timeout_s, or build without [compile]",
+    )
     if answer.problem:
         raise BuildError(
             answer.problem,
@@ -247,8 +225,8 @@ def _compare(
     options: dict[str, str],
     feeds: Mapping[str, Tensor],
     command: Sequence[str],
-) -> _Verdict:
-    """Runs context and model on one sample, in a child."""
+) -> tuple[bool, str]:
+    """Runs context and model on one sample, in a child; whether it ran here, and what was seen."""
     folder = Path(request.context).parent
     inputs = folder.with_name(f"{folder.name}.inputs.npz")
     np.savez(inputs, *feeds.values())
@@ -262,8 +240,7 @@ def _compare(
         )
         answer = _ask(request, str(folder), command)
     except BuildError as error:
-        because = f"the context was not verified, it does not run here: {error.problem}"
-        return _Verdict(ran=False, because=because, nrmse=None)
+        return False, f"the context was not verified, it does not run here: {error.problem}"
     finally:
         inputs.unlink()
     nrmse = answer.nrmse
@@ -274,8 +251,4 @@ def _compare(
             found_in=str(folder),
             remedy="build without [compile], or with another SDK version",
         )
-    return _Verdict(
-        ran=True,
-        because=f"the context ran here and gave the model's outputs, nrmse {nrmse:.5f}",
-        nrmse=nrmse,
-    )
+    return True, f"the context ran here and gave the model's outputs, nrmse {nrmse:.5f}"

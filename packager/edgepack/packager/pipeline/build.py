@@ -20,6 +20,7 @@ from typing import Unpack
 
 import msgspec
 
+from edgepack.bundle.manifest import FORMAT_MINOR, BundleFacts
 from edgepack.packager.bundling.assemble import BundleParts, finish, lay_out
 from edgepack.packager.bundling.prepared_variant import PreparedVariants
 from edgepack.packager.bundling.publishing import disk_error, publish, work_folder
@@ -123,28 +124,21 @@ def _build(request: BuildRequest, progress: Progress) -> BuildResult:
         samples = open_build_samples(request, source, checked.profiles, work, progress)  # 3
         prepared = prepare_variants(request, checked, source, samples, work, process, progress)  # 4
         progress(BuildStep(what="writing the bundle"))
-        bundle = _write_bundle(request, checked, source, samples, prepared, work)  # 5
+        folder = work / "bundle"
+        digest, report = _write_bundle(request, checked, source, samples, prepared, folder)  # 5
         public_key = checked.key.public_key()
-        rehearsal = rehearse(bundle.folder, public_key, process, progress, checked.toolchains)  # 6
-        publish(bundle.folder, request.output, work)  # 7
-    timed = add_times(bundle.report, prepared.variants, prepared.refused, rehearsal)
+        rehearsal = rehearse(folder, public_key, process, progress, checked.toolchains)  # 6
+        publish(folder, request.output, work)  # 7
+    timed = add_times(report, prepared.variants, prepared.refused, rehearsal)
     timed = name_in_report(timed, own_names(source.model.graph))
     html, json = write_report(timed, request.output)
     return BuildResult(
         output=request.output,
-        digest=bundle.digest,
+        digest=digest,
         report=timed,
         report_html=html,
         report_json=json,
     )
-
-
-class _WrittenBundle(msgspec.Struct, frozen=True, kw_only=True):
-    """A signed bundle that is not in its place yet."""
-
-    folder: Path
-    digest: str
-    report: Report
 
 
 def _write_bundle(
@@ -153,23 +147,26 @@ def _write_bundle(
     source: SourceModel,
     samples: BuildSamples,
     prepared: PreparedVariants,
-    work: Path,
-) -> _WrittenBundle:
+    folder: Path,
+) -> tuple[str, Report]:
+    """Fills and signs a folder; returns the bundle's digest, and its report without times."""
     parts = BundleParts(
-        name=request.name,
-        version=request.version,
-        release=request.release,
-        created_at=request.created_at,
-        source_sha256=source.sha256,
-        tools=tool_versions(),
+        facts=BundleFacts(
+            minor=FORMAT_MINOR,
+            name=request.name,
+            version=request.version,
+            release=request.release,
+            created_at=request.created_at,
+            source_sha256=source.sha256,
+            tools=dict(sorted(tool_versions().items())),
+            files=(),
+        ),
         variants=prepared.variants,
         golden=samples.golden,
         hooks=request.hooks,
     )
-    folder = work / "bundle"
     folder.mkdir()
     laid_out = lay_out(folder, parts)
     report = compose_report(parts, laid_out, source, samples, prepared)
     report = name_in_report(report, own_names(source.model.graph))
-    digest = finish(folder, parts, laid_out, report, checked.key)
-    return _WrittenBundle(folder=folder, digest=digest, report=report)
+    return finish(folder, parts, laid_out, report, checked.key), report

@@ -10,21 +10,23 @@ from msgspec.structs import replace
 from edgepack.bundle.golden import Golden
 from edgepack.errors import BuildError
 from edgepack.packager.gates.labels import LabelledSamples, open_labelled
-from edgepack.packager.pipeline.detections import find_objects, finds
+from edgepack.packager.pipeline.heads import find_what_tells, finds
 from edgepack.packager.pipeline.request import BuildRequest, SampleSource
 from edgepack.packager.profiles.schema import Profile
 from edgepack.packager.progress import Progress
 from edgepack.packager.samples.carried_states import follow_states
 from edgepack.packager.samples.coverage import describe_coverage
+from edgepack.packager.samples.decoders import follow_tokens
 from edgepack.packager.samples.files import RANDOM_PREFIX, OpenedSamples, open_samples
 from edgepack.packager.samples.given_arrays import write_arrays
 from edgepack.packager.samples.golden_selection import choose_golden
+from edgepack.packager.samples.later_steps import take_later_steps
 from edgepack.packager.samples.padding import follow_mask
 from edgepack.packager.samples.split import describe, split_samples
 from edgepack.packager.source.model import SourceModel
 from edgepack.packager.source.reference import FloatSource
 from edgepack.packager.source.shape_advice import suggest_shapes
-from edgepack.packager.tensors.detections import DetectionHead
+from edgepack.packager.tensors.heads import Head
 from edgepack.packager.tensors.sequence import Samples, SampleSplit, digest_of
 
 RANDOM_WHEN_NONE = "random:16"
@@ -105,11 +107,14 @@ def open_build_samples(
         evaluation = _open_given(held_out, request, source, work / "held-out-states", progress)
         notes += [note for note in evaluation.notes if note not in notes]
     float_source = FloatSource(source, work / "source.onnx")
-    objects = find_objects(source, opened.samples, float_source, progress)
-    notes += objects.notes
-    split = split_samples(opened, evaluation, [count > 0 for count in objects.counts])
-    split = _with_head(split, objects.head)
+    found = find_what_tells(source, opened.samples, float_source, progress)
+    notes += found.notes
+    split = split_samples(opened, evaluation, [count > 0 for count in found.counts])
+    split = _with_head(split, found.head)
     notes.append(f"The samples were divided: {describe(split)}.")
+    later, told = take_later_steps(split.calibration, float_source, work / "texts", progress)
+    split = replace(split, calibration=later)
+    notes += told
     uncovered = describe_coverage(split, source.inputs, request.declarations)
     split = replace(split, uncovered=uncovered)
     notes += uncovered
@@ -117,7 +122,7 @@ def open_build_samples(
         opened=opened,
         split=split,
         golden=choose_golden(
-            source, split.held_out, work, progress, float_source, finds(objects.head)
+            source, split.held_out, work, progress, float_source, finds(found.head)
         ),
         float_source=float_source,
         notes=(*source.notes, *notes),
@@ -125,12 +130,12 @@ def open_build_samples(
     )
 
 
-def _with_head(split: SampleSplit, head: DetectionHead | None) -> SampleSplit:
+def _with_head(split: SampleSplit, head: Head | None) -> SampleSplit:
     return replace(
         split,
-        calibration=replace(split.calibration, detection_head=head),
-        search=replace(split.search, detection_head=head),
-        held_out=replace(split.held_out, detection_head=head),
+        calibration=replace(split.calibration, head=head),
+        search=replace(split.search, head=head),
+        held_out=replace(split.held_out, head=head),
     )
 
 
@@ -165,14 +170,19 @@ def _open_given(
     if where.startswith(RANDOM_PREFIX):
         _check_sizes(source)
     opened = open_samples(where, source.inputs, request.declarations, progress, source.fixed)
-    followed = follow_states(
-        opened,
-        source,
-        request.declarations,
-        request.declared_in,
-        folder=folder,
-        progress=progress,
-    )
+    if request.metric is None and request.labels is None:  # these know what outputs mean
+        told = request.declarations, request.outputs, request.declared_in
+        opened = follow_tokens(opened, source, *told)
+    followed = opened
+    if opened.samples.decoder is None:
+        followed = follow_states(
+            opened,
+            source,
+            request.declarations,
+            request.declared_in,
+            folder=folder,
+            progress=progress,
+        )
     masked = follow_mask(followed, source)
     return replace(masked, samples=replace(masked.samples, meanings=source.meanings))
 

@@ -4,7 +4,7 @@ The search finds the best quantized candidate. Where the profile says so, the fl
 published in its place when it is faster on the provider itself, or when nothing keeps the budget.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 from msgspec.structs import replace
@@ -12,24 +12,24 @@ from msgspec.structs import replace
 from edgepack.errors import BuildError
 from edgepack.packager.gates import checks as gates
 from edgepack.packager.gates.verdict import Verdict
-from edgepack.packager.graph.model_files import save_model, size_on_disk
+from edgepack.packager.graph.model_files import save_model
 from edgepack.packager.graph.source_quantization import read_source_quantization
-from edgepack.packager.number_format import format_metric, format_milliseconds
+from edgepack.packager.number_format import format_bytes, format_metric, format_milliseconds
 from edgepack.packager.pipeline.prequantized import check_quantized_once, describe_own
 from edgepack.packager.pipeline.selection import (
-    FLOAT_PRECISION,
     EvaluationInputs,
     PreparedFloat,
     Selection,
     describe_float_instead,
 )
 from edgepack.packager.profiles.pass_settings import Lowering
-from edgepack.packager.profiles.schema import Profile
+from edgepack.packager.profiles.schema import Preference, Profile
 from edgepack.packager.progress import BuildStep, Progress
 from edgepack.packager.quantization.candidate_makers import make_candidate_maker
 from edgepack.packager.quantization.contract import CandidateMaker, CandidateSpec
 from edgepack.packager.runtime.evaluator import Evaluator, Venue
 from edgepack.packager.runtime.restored_weights import nodes_with_restored_weights
+from edgepack.packager.search.candidate_measurer import CandidateMeasurer
 from edgepack.packager.search.candidate_trials import CandidateTrials
 from edgepack.packager.search.candidates import Candidate, SearchResult
 from edgepack.packager.search.conditions import SearchConditions
@@ -43,6 +43,17 @@ from edgepack.packager.tensors.sequence import Samples
 from edgepack.text import counted
 
 _MOST_NAMED = 5
+
+_NOT_ENOUGH: Mapping[Preference, str] = {
+    "speed": "not 5% faster",
+    "size": "hardly smaller and no faster",
+    "balanced": "no faster",
+}
+_PREFERRED: Mapping[Preference, str] = {
+    "speed": "speed",
+    "size": "size",
+    "balanced": "a balance of both",
+}
 
 _TO_OR_WITH = {"quantized": "with", "converted": "to"}
 
@@ -72,13 +83,13 @@ class CandidateSelector:
         work_dir: Path,
         progress: Progress,
     ) -> None:
-        self._prepared = prepared.path
+        self._prepared = prepared
         self._profile = profile
         self._evaluator = Evaluator(profile, venue)
         self._folder = work_dir
         self._progress = progress
         self._conditions = conditions
-        self._race = Race(prepared.path, profile, self._evaluator, inputs.split.search)
+        self._race = Race(prepared.published, profile, self._evaluator, inputs.split.search)
         self._own = read_source_quantization(prepared.model.graph)
         self._maker: CandidateMaker | None = None
         self._judge: CandidateJudge | None = None
@@ -122,23 +133,21 @@ class CandidateSelector:
         prepared, profile, settings = self._prepared, self._profile, self._profile.lowering
         if self._own is not None:
             notes = describe_own(self._own, profile)
-            return _float_model(prepared, self._own.precision, None, notes)
+            return Selection(path=prepared.published, precision=self._own.precision, notes=notes)
         if settings is None or self._maker is None:
-            return _float_model(prepared, profile.about.precision, None, ())
+            return Selection(path=prepared.published, precision=profile.about.precision)
         if self._judge is None:
             return _nothing_to_lower(prepared, profile, settings)
         self._searches += 1
-        found = search(
+        measurer = CandidateMeasurer(
             self._maker,
-            settings.max_float_share,
             self._evaluator,
             self._judge,
             replace(self._conditions, target=target),
-            work_dir=self._folder / f"search-{self._searches}",
-            progress=self._progress,
-            is_hopeless=self._race.is_hopeless,
+            self._folder / f"search-{self._searches}",
         )
-        return self._decide(found)
+        share, is_hopeless = settings.max_float_share, self._race.is_hopeless
+        return self._decide(search(measurer, share, self._progress, is_hopeless))
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -178,16 +187,12 @@ class CandidateSelector:
         """
         if self._maker is None or self._judge is None:
             return None
-        trials = CandidateTrials(
-            self._maker,
-            self._evaluator,
-            self._judge,
-            self._conditions,
-            work_dir=self._folder / "first",
-            progress=self._progress,
+        folder = self._folder / "first"
+        measurer = CandidateMeasurer(
+            self._maker, self._evaluator, self._judge, self._conditions, folder
         )
         first = CandidateSpec(method=self._maker.methods[0])
-        return trials.add(first, "whether it may do").verdict
+        return CandidateTrials(measurer, self._progress).add(first, "whether it may do").verdict
 
     def _decide(self, found: SearchResult) -> Selection:
         """Between the best candidate and the float model."""
@@ -198,21 +203,23 @@ class CandidateSelector:
         if times is not None:
             self._latencies_ms[best.words, best.verdict.value] = times[0]
             self._latencies_ms |= self._race.run_others(found, times[0])
-        size_share = best.judged.size_bytes / size_on_disk(prepared)
+        size_share = best.judged.size_bytes / prepared.size_bytes
         if (
             times is not None
             and "slower" in profile.gates.float_instead
-            and gates.is_not_worth_it(*times, size_share)
+            and gates.is_not_worth_it(*times, size_share, profile.gates.prefer)
         ):
             because = (
-                f"on this host's {self._evaluator.provider} the quantized one is no faster, at "
-                f"{size_share:.0%} of its bytes"
+                f"on this host's {self._evaluator.provider} the quantized one is "
+                f"{_NOT_ENOUGH[profile.gates.prefer]}, at {size_share:.0%} of its bytes"
             )
             if not best.verdict.passed:
                 because = f"{_describe_miss(found)}; and {because}"
             timed = (
-                f"The quantized model takes {format_milliseconds(times[0])}, the float one "
-                f"{format_milliseconds(times[1])} (1 thread)."
+                f"The quantized model takes {format_milliseconds(times[0])} and "
+                f"{format_bytes(best.judged.size_bytes)}, the float one "
+                f"{format_milliseconds(times[1])} and {format_bytes(prepared.size_bytes)} "
+                f"(1 thread); preferred is {_PREFERRED[profile.gates.prefer]} (--prefer)."
             )
             float_model = _float_instead(prepared, found, because, times[1])
             return replace(float_model, latencies_ms=self._latencies_ms, timed_notes=(timed,))
@@ -254,30 +261,22 @@ class CandidateSelector:
         )
 
 
-def _float_model(
-    path: Path,
-    precision: str,
+def _float_instead(
+    prepared: PreparedFloat,
     found: SearchResult | None,
-    notes: tuple[str, ...],
+    because: str,
     latency_ms: float | None = None,
 ) -> Selection:
+    """The float model, which is published for a reason although something could be lowered."""
     return Selection(
-        path=path,
-        precision=precision,
+        path=prepared.published,
+        precision=prepared.precision,
         found=found,
-        notes=notes,
+        notes=(describe_float_instead(because), *(found.notes if found else ())),
         latency_ms=latency_ms,
         float_latency_ms=latency_ms,
+        float_because=because,
     )
-
-
-def _float_instead(
-    path: Path, found: SearchResult, because: str, latency_ms: float | None = None
-) -> Selection:
-    """The float model in place of a quantized one."""
-    notes = (describe_float_instead(because), *found.notes)
-    float_model = _float_model(path, FLOAT_PRECISION, found, notes, latency_ms)
-    return replace(float_model, float_because=because)
 
 
 def _describe_miss(found: SearchResult) -> str:
@@ -290,7 +289,7 @@ def _describe_miss(found: SearchResult) -> str:
     return f"none of {count} candidates keeps the budget of {budget} (the best, {came_to})"
 
 
-def _nothing_to_lower(prepared: Path, profile: Profile, settings: Lowering) -> Selection:
+def _nothing_to_lower(prepared: PreparedFloat, profile: Profile, settings: Lowering) -> Selection:
     tag = str(type(settings).__struct_config__.tag)
     if not profile.gates.float_instead:
         raise BuildError(
@@ -299,9 +298,7 @@ def _nothing_to_lower(prepared: Path, profile: Profile, settings: Lowering) -> S
             found_in=f"pass {tag}",
             remedy="--profile fp32, or one that lowers other operators (edgepack profiles list)",
         )
-    because = "it has no node whose precision could be lowered"
-    float_model = _float_model(prepared, FLOAT_PRECISION, None, (describe_float_instead(because),))
-    return replace(float_model, float_because=because)
+    return _float_instead(prepared, None, "it has no node whose precision could be lowered")
 
 
 def _few(first: Samples, then: Samples) -> Samples:

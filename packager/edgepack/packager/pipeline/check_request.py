@@ -14,7 +14,7 @@ from edgepack.packager.profiles.schema import Profile
 from edgepack.packager.runtime.evaluator import Venue, find_venue
 from edgepack.packager.runtime.pinned_toolchain import PinnedToolchain, pin_toolchains
 from edgepack.packager.runtime.plain_runtime import PlainRelease, find_releases
-from edgepack.packager.search.combinations import Combination, SearchedKey, combine
+from edgepack.packager.search.combinations import Combination, combine
 
 
 class CheckedRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -51,7 +51,7 @@ def check_request(request: BuildRequest) -> CheckedRequest:
     started_s = time.monotonic()
     check_output(request.output, replace=request.replace)
     key = load_private_key(request.key)
-    combinations = _load_combinations(request.profiles, request.searched)
+    combinations = _load_combinations(request)
     profiles = [entries[0].profile for entries in combinations]
     toolchains = pin_toolchains(request.toolchains, tuple(profiles))
     venues = {
@@ -70,16 +70,17 @@ def check_request(request: BuildRequest) -> CheckedRequest:
 
 
 def _load_combinations(
-    names: tuple[str, ...], searched: tuple[SearchedKey, ...]
+    request: BuildRequest,
 ) -> tuple[tuple[Combination, ...], ...]:
     """Each profile in every combination that is searched, all checked."""
-    if not names:
+    if not request.profiles:
         raise BuildError(
             "no profile was named: for which hardware is the bundle?",
             remedy="--profile cpu  (edgepack profiles list shows all)",
         )
     combinations: dict[str, tuple[Combination, ...]] = {}
-    for entries in combine(names, searched):
+    changes = {"gates": {"prefer": request.prefer}} if request.prefer else {}
+    for entries in combine(request.profiles, request.searched, changes):
         name = entries[0].profile.name
         if name in combinations:
             raise ProfileError(f"profile {name!r} is named twice", remedy="name each profile once")

@@ -1,8 +1,7 @@
 """Whether a model is a detector, how it tells its boxes, and which samples have any."""
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
-import msgspec
 from msgspec.structs import replace
 from onnx import shape_inference
 
@@ -11,6 +10,7 @@ from edgepack.packager.config.outputs import OutputDeclaration, declared_head
 from edgepack.packager.graph.detection_heads import find_detection_head, picture_size
 from edgepack.packager.graph.shape_inference import infer
 from edgepack.packager.metrics.detections.decoding import find_boxes, settle
+from edgepack.packager.pipeline.findings import Findings
 from edgepack.packager.progress import BuildStep, Progress
 from edgepack.packager.runtime.model_run import Outputs, Run
 from edgepack.packager.source.model import SourceModel
@@ -18,23 +18,6 @@ from edgepack.packager.tensors.detections import LAYOUTS, DetectionHead
 from edgepack.packager.tensors.sequence import Samples
 from edgepack.packager.wording import toml_key
 from edgepack.text import counted
-
-_LOOKED_AT = 16
-"""Samples by which it is told what the graph leaves open."""
-
-
-class FoundObjects(msgspec.Struct, frozen=True, kw_only=True):
-    """What the float model finds in samples.
-
-    Attributes:
-        head: Where it tells its boxes, settled; None where it is no detector.
-        counts: Boxes in each sample, at the threshold that a report names; empty likewise.
-        notes: How variants are judged, and how many samples tell something.
-    """
-
-    head: DetectionHead | None = None
-    counts: tuple[int, ...] = ()
-    notes: tuple[str, ...] = ()
 
 
 def with_detection_head(
@@ -55,9 +38,9 @@ def with_detection_head(
     try:
         graph = infer(source.model)
     except shape_inference.InferenceError:
-        return source if declared is None else replace(source, detection_head=declared)
+        return source if declared is None else replace(source, head=declared)
     if declared is not None:
-        return replace(source, detection_head=replace(declared, size=picture_size(graph)))
+        return replace(source, head=replace(declared, size=picture_size(graph)))
     metadata = {entry.key: entry.value for entry in source.model.metadata_props}
     others = [name for name in declarations if name not in wanted]
     found = find_detection_head(graph, metadata, others)
@@ -68,7 +51,7 @@ def with_detection_head(
             remedy=f"layout = one of {', '.join(LAYOUTS)}",
         )
     notes = source.notes if not found.unknown else (*source.notes, describe_unknown(found.unknown))
-    return replace(source, detection_head=found.head, notes=notes)
+    return replace(source, head=found.head, notes=notes)
 
 
 def describe_unknown(names: Collection[str]) -> str:
@@ -86,12 +69,17 @@ def describe_unknown(names: Collection[str]) -> str:
 
 
 def find_objects(
-    source: SourceModel, samples: Samples, float_run: Run, progress: Progress
-) -> FoundObjects:
+    head: DetectionHead,
+    expected: Sequence[Outputs],
+    samples: Samples,
+    float_run: Run,
+    progress: Progress,
+) -> Findings:
     """Runs the float model on every sample, and looks for boxes.
 
     Args:
-        source: The model.
+        head: Where boxes are told.
+        expected: The float model's outputs on a few of the samples.
         samples: All samples that were given to calibrate and to choose with.
         float_run: Runs the float model.
         progress: Told of each sample.
@@ -99,11 +87,7 @@ def find_objects(
     Raises:
         BuildError: A person declared a layout that the outputs do not have.
     """
-    head = source.detection_head
-    if head is None:
-        return FoundObjects()
-    few = [samples.count * n // _LOOKED_AT for n in range(_LOOKED_AT)]
-    settled = settle(head, [float_run(samples.read(index)) for index in dict.fromkeys(few)])
+    settled = settle(head, expected)
     if settled is None and head.told_by == "[outputs]":
         raise BuildError(
             f"the outputs {', '.join(head.outputs)} do not hold {head.facts.words}",
@@ -112,24 +96,13 @@ def find_objects(
             "anchors must be decoded in the graph, or judged by a --metric of your own",
         )
     if settled is None:
-        return FoundObjects(notes=(describe_unknown(head.outputs),))
+        return Findings(notes=(describe_unknown(head.outputs),))
     counts = []
     for number, feeds in enumerate(samples):
         boxes = find_boxes(settled, float_run(feeds))
         counts.append(int((boxes.scores >= settled.facts.named).sum()))
         progress(BuildStep(what="looking for objects", done=number + 1, total=samples.count))
-    return FoundObjects(head=settled, counts=tuple(counts), notes=tuple(_describe(settled, counts)))
-
-
-def finds(head: DetectionHead | None) -> Callable[[Outputs], bool]:
-    """Whether the float model's outputs have boxes; of what is no detector, always."""
-
-    def has_boxes(outputs: Outputs) -> bool:
-        if head is None:
-            return True
-        return bool((find_boxes(head, outputs).scores >= head.facts.named).any())
-
-    return has_boxes
+    return Findings(head=settled, counts=tuple(counts), notes=tuple(_describe(settled, counts)))
 
 
 def _describe(head: DetectionHead, counts: Sequence[int]) -> list[str]:

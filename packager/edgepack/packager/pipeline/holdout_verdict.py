@@ -1,5 +1,6 @@
 """The verdict on a variant's model, by samples that nothing was chosen by."""
 
+import math
 from collections.abc import Sequence
 
 import msgspec
@@ -10,7 +11,7 @@ from edgepack.packager.metrics.distance import OutputDistance
 from edgepack.packager.pipeline.selection import EvaluationInputs
 from edgepack.packager.profiles.schema import AccuracyGate
 from edgepack.packager.runtime.model_run import Run
-from edgepack.packager.search.judge import CandidateJudge
+from edgepack.packager.search.judge import MOST_SAMPLES, CandidateJudge
 
 
 class HoldoutVerdict(msgspec.Struct, frozen=True, kw_only=True):
@@ -39,14 +40,14 @@ def judge_on_holdout(run: Run, gate: AccuracyGate, inputs: EvaluationInputs) -> 
         BuildError: The model cannot be run.
     """
     samples = inputs.split.held_out
-    judge = CandidateJudge(inputs.float_source, samples, gate, inputs.metric)
+    judge = CandidateJudge(inputs.float_source, samples, gate, inputs.metric, MOST_SAMPLES)
     got = [run(feeds) for feeds in samples]
-    count = samples.count
+    count = judge.count
     if inputs.labelled is not None:
         count = len(inputs.labelled.labels)
         verdict = judge_by_labels(inputs.labelled, run, inputs.float_source, gate)
-    elif inputs.metric is not None or samples.states:
-        verdict = judge.judge(run)
+    elif inputs.metric is not None or samples.states or samples.decoder:
+        verdict = judge.judge(run, at_least=-math.inf)
     else:
         verdict = judge.judge_single(got)
     return HoldoutVerdict(verdict=verdict, count=count, distances=judge.reference.distances(got))

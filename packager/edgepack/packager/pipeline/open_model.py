@@ -8,7 +8,7 @@ from edgepack.errors import BuildError
 from edgepack.packager.config.inputs import check_declarations
 from edgepack.packager.config.outputs import check_outputs
 from edgepack.packager.graph.held_weights import hold_weights
-from edgepack.packager.pipeline.detections import with_detection_head
+from edgepack.packager.pipeline.heads import with_head
 from edgepack.packager.pipeline.request import BuildRequest
 from edgepack.packager.profiles.schema import Profile
 from edgepack.packager.progress import Progress
@@ -51,7 +51,7 @@ def open_model(
     source = replace(source, model=model, meanings=meanings)
     if request.metric is None and request.labels is None:  # these know what outputs mean
         source = watch_before_postprocessing(source)
-        source = with_detection_head(source, request.outputs, request.declared_in)
+        source = with_head(source, request.outputs, request.declared_in)
     return source
 
 

@@ -15,7 +15,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from edgepack.packager.bundling.prepared_variant import PreparedVariant
 from edgepack.packager.gates import checks as gates
@@ -43,9 +43,10 @@ from edgepack.packager.pipeline.variant_validation import (
     VariantValidator,
     measured_model,
 )
+from edgepack.packager.profiles.reading import describe_passes
 from edgepack.packager.profiles.schema import Profile
 from edgepack.packager.progress import BuildStep, Progress
-from edgepack.packager.reports.report import RefusedVariant
+from edgepack.packager.reports.report import MeasuredVariant, Timing
 from edgepack.packager.runtime.evaluator import Venue
 from edgepack.packager.runtime.venue_notes import describe_venue
 from edgepack.packager.search.attempts import Attempt, SensitiveNode
@@ -154,14 +155,14 @@ def _find_refusals(
 
 def _describe(
     inputs: EvaluationInputs, validated: ValidatedCombination, advice: gates.Advice | None
-) -> RefusedVariant:
+) -> MeasuredVariant:
     """What is known of a candidate, whether the gates refuse it or not."""
     searched, run = validated.searched, validated.provider_run
     selection, evaluator = searched.selection, searched.evaluator
     verdict, distances = validated.verdict, validated.distances
     attempts, sensitive_nodes = _tell_search(selection)
     held_out = inputs.split.held_out
-    return RefusedVariant(
+    return MeasuredVariant(
         precision=selection.precision,
         size_bytes=validated.size_bytes,
         accuracy=accuracy_of(verdict, distances, validated.count, evaluator.provider),
@@ -179,13 +180,14 @@ def _describe(
             *describe_verdict(verdict, validated.count, held_out, distances),
             *describe_venue(evaluator, searched.profile, run.trial if run else None),
         ),
+        positions=verdict.positions,
     )
 
 
 def _as_prepared(
     inputs: EvaluationInputs,
     validated: ValidatedCombination,
-    candidate: RefusedVariant,
+    candidate: MeasuredVariant,
     refusals: Sequence[gates.Refusal],
     compiled: CompiledContext | None,
     plain: PlainCheck,
@@ -194,13 +196,23 @@ def _as_prepared(
     searched, run = validated.searched, validated.provider_run
     profile, selection = searched.profile, searched.selection
     seen = [validated.distances, *((run.distances,) if run else ())]
+    candidate = replace(
+        candidate,
+        placement=compiled.placement if compiled else candidate.placement,
+        notes=(
+            *candidate.notes,
+            *((compiled.because,) if compiled else ()),
+            *plain.notes,
+            *(f"Published although: {refusal.problem}." for refusal in refusals),
+        ),
+    )
     return PreparedVariant(
+        **asdict(candidate),
         name=profile.name,
         folder=compiled.folder if compiled else model.parent,
         model_file=compiled.model_file if compiled else model.name,
         profile=profile.name,
         profile_sha256=profile.sha256,
-        precision=candidate.precision,
         provider=profile.device.provider,
         device=profile.device.type,
         compatibility_string=compiled.compatibility_string if compiled else "",
@@ -208,25 +220,14 @@ def _as_prepared(
         provider_options=compiled.provider_options if compiled else profile.provider.options,
         requires=requirements_of(profile, compiled),
         toolchain=toolchain_of(compiled),
-        accuracy=candidate.accuracy,
-        placement=compiled.placement if compiled else candidate.placement,
         tolerances=derive_tolerances(seen, inputs.source.watched),
         degraded=bool(refusals),
         plain_runtime=plain.found,
-        latency_ms=selection.latency_ms,
-        float_latency_ms=selection.float_latency_ms,
-        attempts=candidate.attempts,
-        sensitive_nodes=candidate.sensitive_nodes,
-        inspection=candidate.inspection,
-        left_nodes=candidate.left_nodes,
+        recipe=tuple(describe_passes(profile)),
+        files=(),
+        timing=Timing(latency_ms=selection.latency_ms, float_latency_ms=selection.float_latency_ms),
         timed_notes=selection.timed_notes,
         float_because=selection.float_because,
-        notes=(
-            *candidate.notes,
-            *((compiled.because,) if compiled else ()),
-            *plain.notes,
-            *(f"Published although: {refusal.problem}." for refusal in refusals),
-        ),
     )
 
 
@@ -247,7 +248,7 @@ def _tell_search(selection: Selection) -> tuple[tuple[Attempt, ...], tuple[Sensi
     )
 
 
-def _refused(refusals: Sequence[gates.Refusal], variant: RefusedVariant) -> VariantRefusedError:
+def _refused(refusals: Sequence[gates.Refusal], variant: MeasuredVariant) -> VariantRefusedError:
     first = refusals[0]
     return VariantRefusedError(
         gates.join_problems(refusals),

@@ -1,5 +1,7 @@
 """What is done with a model that comes quantized: it is passed on with its own scales.
 
+One whose weights alone are integers is a float model to who wants integers: see `unfold`.
+
 It is judged like any variant, against itself computed as its Quantize/DequantizeLinear pairs
 stand. What differs from what the profile's own recipe would have made is said in notes: whether
 the provider takes it all the same is told by its placement.
@@ -7,16 +9,50 @@ the provider takes it all the same is told by its placement.
 
 from collections.abc import Iterator, Sequence
 
+import onnx
 from msgspec.structs import replace
 
 from edgepack.agent.runtime.provider_table import CPU_PROVIDER
 from edgepack.errors import BuildError
 from edgepack.packager.graph.saturation import EXACT_SUMS, may_saturate
-from edgepack.packager.graph.source_quantization import SourceQuantization
-from edgepack.packager.profiles.pass_settings import Quantize
+from edgepack.packager.graph.source_quantization import (
+    SourceQuantization,
+    read_source_quantization,
+)
+from edgepack.packager.profiles.pass_settings import Quantize, QuantizeDynamic
 from edgepack.packager.profiles.schema import Profile
+from edgepack.packager.quantization.weight_only.unfold import unfold_weights
 from edgepack.packager.search.combinations import Combination
 from edgepack.packager.source.model import SourceModel
+
+_BITS_OF_INTEGERS = 8
+"""Of the weights that profiles compute with."""
+
+
+def unfold(model: onnx.ModelProto, profile: Profile) -> tuple[onnx.ModelProto, tuple[str, ...]]:
+    """The float model that a profile prepares in place of one whose weights alone are integers.
+
+    Where its activations stay floats, a target of integers gets no integers to compute with. Where
+    the profile publishes floats too, narrower weights than its own would only grow: they stay.
+
+    Returns:
+        That and a note of it; the model as it is where it is none, or the profile takes such.
+    """
+    own = read_source_quantization(model.graph)
+    if own is None or not own.is_of_weights:
+        return model, ()
+    wants_integers = profile.provider.quantizes or (
+        isinstance(profile.lowering, Quantize | QuantizeDynamic)
+        and (not profile.gates.float_instead or own.weight_bits >= _BITS_OF_INTEGERS)
+    )
+    floats = unfold_weights(model) if wants_integers else None
+    if floats is None:
+        return model, ()
+    otherwise = ", or published as it came" if profile.gates.float_instead else ""
+    return floats, (
+        f"The weights alone come quantized ({own.precision}): the float model that they stand for "
+        f"is prepared like any other{otherwise}.",
+    )
 
 
 def check_quantized_once(own: SourceQuantization, profile: Profile) -> None:

@@ -1,6 +1,7 @@
 """A variant's run on its own provider: where its nodes went, and whether its outputs are right."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
@@ -44,33 +45,27 @@ class ProviderRun(msgspec.Struct, frozen=True, kw_only=True):
     refusal: gates.Refusal | None
 
 
+@dataclass(frozen=True)
 class ProviderValidation:
     """Runs variants of one model on their provider, where it is here or simulated.
 
-    Args:
+    Attributes:
         float_source: Runs the source model.
         tried: Samples, of which the first run, and the others as the time allows.
         process: Where they run, and what is kept for the rehearsal; None keeps none.
         progress: Told of each run.
     """
 
-    def __init__(
-        self,
-        float_source: Run,
-        tried: Samples,
-        process: ProviderProcess | None,
-        progress: Progress,
-    ) -> None:
-        self._float_source = float_source
-        self._tried = tried
-        self._process = process
-        self._progress = progress
+    float_source: Run
+    tried: Samples
+    process: ProviderProcess | None
+    progress: Progress
 
     def load_ahead(self, profile: Profile, venue: Venue) -> None:
         """Starts the process that `run` will ask, if it will, so that it loads meanwhile."""
-        if self._process is not None and venue.can_run:
+        if self.process is not None and venue.can_run:
             load = msgspec.json.encode(Asked(load=profile.device.provider))
-            self._process.start_anew(profile.name, load, _child(venue))
+            self.process.start_anew(profile.name, load, _child(venue))
 
     def run(
         self,
@@ -95,18 +90,18 @@ class ProviderValidation:
             return None
         profile = evaluator.profile
         least = _FEWEST_SIMULATED if evaluator.venue.is_simulated else _FEWEST_SAMPLES
-        self._progress(BuildStep(what=f"running on {profile.device.provider}"))
+        self.progress(BuildStep(what=f"running on {profile.device.provider}"))
         try:
             trial = try_model(
                 model,
-                self._tried,
+                self.tried,
                 profile_settings(profile),
                 timeout_s=_TIMEOUT_S,
                 least=least,
-                process=self._process,
+                process=self.process,
                 variant=profile.name,
                 command=_child(evaluator.venue),
-                waiting=tell_waiting(self._progress, _TIMEOUT_S),
+                waiting=tell_waiting(self.progress, _TIMEOUT_S),
             )
         except BuildError as error:
             raise ProviderRefusedError(error, model) from error
@@ -117,8 +112,8 @@ class ProviderValidation:
         return ProviderRun(trial=first, distances=self._distances(first, profile), refusal=refusal)
 
     def _distances(self, trial: Trial, profile: Profile) -> Sequence[OutputDistance]:
-        ran = self._tried.pick(range(len(trial.outputs)))
-        expected = [self._float_source(feeds) for feeds in ran]
+        ran = self.tried.pick(range(len(trial.outputs)))
+        expected = [self.float_source(feeds) for feeds in ran]
         reference = Reference(expected, profile.gates.accuracy, ran.meanings)
         return reference.distances(trial.outputs)
 
@@ -130,12 +125,12 @@ class ProviderValidation:
             evaluator: Knows the profile, and where its provider runs.
             timeout_s: Time limit, seconds.
         """
-        if self._process is not None:
-            self._process.close()  # it refused a model: what it holds is of no use
+        if self.process is not None:
+            self.process.close()  # it refused a model: what it holds is of no use
         try:
             try_model(
                 model,
-                self._tried.pick(range(1)),
+                self.tried.pick(range(1)),
                 profile_settings(evaluator.profile),
                 timeout_s=timeout_s,
                 command=_child(evaluator.venue),

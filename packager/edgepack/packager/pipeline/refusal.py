@@ -1,7 +1,7 @@
 """A variant that its gates refused, as an error and in the report."""
 
 from edgepack.errors import BuildError, EdgepackError
-from edgepack.packager.reports.report import RefusedProfile, RefusedVariant
+from edgepack.packager.reports.report import MeasuredVariant, RefusedProfile
 
 
 class VariantRefusedError(BuildError):
@@ -13,7 +13,7 @@ class VariantRefusedError(BuildError):
     """
 
     def __init__(
-        self, problem: str, *, found_in: str | None, remedy: str | None, variant: RefusedVariant
+        self, problem: str, *, found_in: str | None, remedy: str | None, variant: MeasuredVariant
     ) -> None:
         super().__init__(problem, found_in=found_in, remedy=remedy)
         self.variant = variant

@@ -2,17 +2,16 @@
 
 import msgspec
 
+from edgepack.bundle.manifest import Variant
 from edgepack.packager.bundling.assemble import BundleParts, LaidOut, reported_files
 from edgepack.packager.bundling.prepared_variant import PreparedVariant, PreparedVariants
 from edgepack.packager.bundling.rehearse import Rehearsal
 from edgepack.packager.pipeline.build_samples import BuildSamples
-from edgepack.packager.profiles.reading import describe_passes
 from edgepack.packager.reports.report import (
     ModelReport,
     RefusedProfile,
     Report,
     SamplesReport,
-    Timing,
     VariantReport,
 )
 from edgepack.packager.runtime.tool_versions import tool_versions
@@ -28,46 +27,20 @@ def compose_report(
     prepared: PreparedVariants,
 ) -> Report:
     """The report without times: what goes into the bundle."""
-    recipes = {profile.name: tuple(describe_passes(profile)) for profile in prepared.profiles}
-    files = {variant.name: reported_files(variant) for variant in laid_out.variants}
+    facts = parts.facts
     return Report(
-        name=parts.name,
-        version=parts.version,
-        release=parts.release,
-        created_at=parts.created_at,
+        name=facts.name,
+        version=facts.version,
+        release=facts.release,
+        created_at=facts.created_at,
         model=_model(source),
         samples=_samples(
             build_samples, len(build_samples.golden.inputs), laid_out.golden.size_bytes
         ),
-        variants=tuple(
-            VariantReport(
-                name=variant.name,
-                profile=variant.profile,
-                precision=variant.precision,
-                provider=variant.provider,
-                device=variant.device,
-                size_bytes=sum(file.size_bytes for file in files[variant.name]),
-                degraded=variant.degraded,
-                accuracy=variant.accuracy,
-                placement=variant.placement,
-                requires=variant.requires,
-                toolchain=variant.toolchain,
-                tolerances=variant.tolerances,
-                recipe=recipes.get(variant.profile, ()),
-                attempts=_untimed(variant.attempts),
-                sensitive_nodes=variant.sensitive_nodes,
-                inspection=variant.inspection,
-                left_nodes=variant.left_nodes,
-                profile_sha256=variant.profile_sha256,
-                float_because=variant.float_because,
-                notes=variant.notes,
-                files=files[variant.name],
-            )
-            for variant in parts.variants
-        ),
+        variants=tuple(map(_reported, parts.variants, laid_out.variants)),
         refused=tuple(map(_untimed_refusal, prepared.refused)),
         notes=build_samples.notes,
-        tools=dict(sorted(parts.tools.items())),
+        tools=facts.tools,
     )
 
 
@@ -111,10 +84,7 @@ def add_times(
                 variant,
                 notes=(*variant.notes, *prepared[variant.name].timed_notes),
                 attempts=prepared[variant.name].attempts,
-                timing=Timing(
-                    latency_ms=prepared[variant.name].latency_ms,
-                    float_latency_ms=prepared[variant.name].float_latency_ms,
-                ),
+                timing=prepared[variant.name].timing,
                 rehearsal=rehearsal.by_variant[variant.name],
             )
             for variant in report.variants
@@ -144,6 +114,13 @@ def _samples(build_samples: BuildSamples, golden_count: int, golden_bytes: int) 
         golden_bytes=golden_bytes,
         is_random=build_samples.opened.is_random,
     )
+
+
+def _reported(prepared: PreparedVariant, variant: Variant) -> VariantReport:
+    told = {name: getattr(prepared, name) for name in VariantReport.__struct_fields__}
+    files = reported_files(variant)
+    told |= {"files": files, "size_bytes": sum(file.size_bytes for file in files)}
+    return VariantReport(**told | {"attempts": _untimed(prepared.attempts), "timing": None})
 
 
 def _untimed(attempts: tuple[Attempt, ...]) -> tuple[Attempt, ...]:

@@ -22,6 +22,7 @@ from edgepack.packager.config.build_file import BuildConfig, read_config
 from edgepack.packager.config.inputs import InputDeclaration
 from edgepack.packager.config.outputs import OutputDeclaration
 from edgepack.packager.gates.user_metric import Metric, load_metric
+from edgepack.packager.profiles.schema import Preference
 from edgepack.packager.search.combinations import SearchedKey, read_searched
 from edgepack.packager.search.time_limit import parse_duration
 from edgepack.packager.source.fixed_inputs import Numbers
@@ -57,6 +58,7 @@ class BuildOptions(TypedDict, total=False):
             `{"quantize.activations": ["uint8", "uint16"]}`.
         budget: Time for the build: seconds, or a text like `90s`, `10m`, `1h`; no limit by
             default.
+        prefer: `speed`, `size` or `balanced`: what counts, in place of what each profile says.
         shapes: Shapes to fix, by input name.
         values: Inputs that become constants of the model, by name.
         toolchains: By the name of a profile the Python interpreter of an environment that has what
@@ -83,6 +85,7 @@ class BuildOptions(TypedDict, total=False):
     metric: str | Metric | None
     search: Mapping[str, Any] | Sequence[SearchedKey]
     budget: str | float | None
+    prefer: Preference | None
     shapes: Mapping[str, Sequence[int]]
     values: Mapping[str, Numbers]
     toolchains: Mapping[str, str]
@@ -126,6 +129,7 @@ class BuildRequest(msgspec.Struct, frozen=True, kw_only=True):
     labels: Path | None = None
     searched: tuple[SearchedKey, ...] = ()
     budget_s: float | None = None
+    prefer: Preference | None = None
     hooks: Path | None = None
     toolchains: Mapping[str, str] = msgspec.field(default_factory=dict)
     plain_runtimes: tuple[str, ...] = ()
@@ -186,6 +190,7 @@ def derive_request(model: str | Path, options: BuildOptions) -> BuildRequest:
         labels=_path(options.get("labels") or config.evaluation.labels),
         searched=(*read_searched(config.search, declared_in), *_searched(options)),
         budget_s=_budget_s(options.get("budget"), config.build.budget, declared_in),
+        prefer=options.get("prefer") or config.build.prefer,
         hooks=_path(options.get("hooks") or config.build.hooks),
         toolchains={**config.build.toolchain, **options.get("toolchains", {})},
         plain_runtimes=tuple(options.get("plain_runtimes", ())) or config.build.plain_runtimes,

@@ -1,7 +1,8 @@
 """Which combination of a search is kept, and what was tried in all of them.
 
-Of those within their budget the cheapest: the fastest where the provider is here, else the
-smallest, and of equals the one that was named first. If none is, the nearest to its budget.
+Of those within their budget the cheapest: the fastest where the provider is here, of these the
+smallest, and of equals the one that was named first; where the profile prefers size, the smallest
+first. If none is within, the nearest to its budget.
 """
 
 from collections.abc import Sequence
@@ -26,16 +27,27 @@ def select_cheapest(searched: Sequence[SearchedCombination]) -> SearchedCombinat
             if _verdict(entry).beats(_verdict(best)):
                 best = entry
         return best
-    latencies = [entry.selection.latency_ms for entry in within]
+    if within[0].profile.gates.prefer == "size":
+        return _fastest(_smallest(within))[0]
+    return _smallest(_fastest(within))[0]
+
+
+def _fastest(entries: Sequence[SearchedCombination]) -> list[SearchedCombination]:
+    """Those that take the least time, in order; all where not every time is known."""
+    latencies = [entry.selection.latency_ms for entry in entries]
     known = [latency for latency in latencies if latency is not None]
-    if len(known) == len(within):
-        within = [
-            entry
-            for entry, latency in zip(within, known, strict=True)
-            if latency <= _SAME_LATENCY * min(known)
-        ]
-    smallest = min(entry.size_bytes for entry in within)
-    return next(entry for entry in within if entry.size_bytes <= _SAME_SIZE * smallest)
+    if len(known) < len(entries):
+        return list(entries)
+    return [
+        entry
+        for entry, latency in zip(entries, known, strict=True)
+        if latency <= _SAME_LATENCY * min(known)
+    ]
+
+
+def _smallest(entries: Sequence[SearchedCombination]) -> list[SearchedCombination]:
+    least = min(entry.size_bytes for entry in entries)
+    return [entry for entry in entries if entry.size_bytes <= _SAME_SIZE * least]
 
 
 def _verdict(entry: SearchedCombination) -> Verdict:

@@ -77,18 +77,21 @@ class PreparedFloat(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         model: In memory.
-        path: As a file.
+        published: The file that is published where nothing lowered is: the same model, or, where
+            its weights alone came quantized, the one that still has them so.
+        precision: Of what is published then.
         notes: What the passes left and noted.
     """
 
     model: onnx.ModelProto
-    path: Path
+    published: Path
+    precision: str = FLOAT_PRECISION
     notes: tuple[str, ...] = ()
 
     @property
     def size_bytes(self) -> int:
         """Size of the file."""
-        return size_on_disk(self.path)
+        return size_on_disk(self.published)
 
 
 class Selection(msgspec.Struct, frozen=True, kw_only=True):
@@ -108,10 +111,10 @@ class Selection(msgspec.Struct, frozen=True, kw_only=True):
 
     path: Path
     precision: str
-    found: SearchResult | None
-    notes: tuple[str, ...]
-    latency_ms: float | None
-    float_latency_ms: float | None
+    found: SearchResult | None = None
+    notes: tuple[str, ...] = ()
+    latency_ms: float | None = None
+    float_latency_ms: float | None = None
     latencies_ms: Mapping[tuple[str, float], float] = msgspec.field(default_factory=dict)
     timed_notes: tuple[str, ...] = ()
     float_because: str = ""
@@ -131,12 +134,12 @@ class Selection(msgspec.Struct, frozen=True, kw_only=True):
         """Whether a search could find something nearer: it stopped at what was near enough."""
         return self.is_lowered and self.holds
 
-    def with_float_model(self, prepared: Path, because: str) -> "Selection":
+    def with_float_model(self, prepared: PreparedFloat, because: str) -> "Selection":
         """The float model in its place, and why; what was tried stays known."""
         return replace(
             self,
-            path=prepared,
-            precision=FLOAT_PRECISION,
+            path=prepared.published,
+            precision=prepared.precision,
             notes=(),
             timed_notes=(),
             latency_ms=self.float_latency_ms,
@@ -197,5 +200,5 @@ class SearchedCombination(msgspec.Struct, frozen=True, kw_only=True):
 
     def with_float_model(self, because: str) -> "SearchedCombination":
         """The same with the prepared float model in place of the best candidate, and why."""
-        selection = self.selection.with_float_model(self.prepared.path, because)
+        selection = self.selection.with_float_model(self.prepared, because)
         return replace(self, selection=selection)

@@ -14,12 +14,15 @@ import msgspec
 from edgepack.errors import BuildError
 from edgepack.packager.graph.held_weights import hold_weights
 from edgepack.packager.graph.model_files import save_model
+from edgepack.packager.graph.source_quantization import read_source_quantization
 from edgepack.packager.passes.context import PassContext
 from edgepack.packager.passes.runner import run_float_passes
 from edgepack.packager.pipeline.candidate_selection import CandidateSelector
+from edgepack.packager.pipeline.prequantized import unfold
 from edgepack.packager.pipeline.resources import Resources
 from edgepack.packager.pipeline.select_cheapest import select_cheapest, with_whole_search
 from edgepack.packager.pipeline.selection import (
+    FLOAT_PRECISION,
     EvaluationInputs,
     PreparedFloat,
     SearchedCombination,
@@ -201,8 +204,18 @@ def run_passes(
         samples=inputs.split.calibration,
         work_dir=folder,
     )
-    passed = run_float_passes(inputs.source.model, profile, context, progress)
+    source, notes = unfold(inputs.source.model, profile)
+    passed = run_float_passes(source, profile, context, progress)
     path = folder / "prepared.onnx"
     save_model(passed.model, path)
     held = hold_weights(passed.model, folder / "prepared.weights")
-    return PreparedFloat(model=held, path=path, notes=passed.notes)
+    published, precision = path, FLOAT_PRECISION
+    if source is not inputs.source.model and profile.gates.float_instead:
+        as_given = run_float_passes(inputs.source.model, profile, context, progress)
+        published = folder / "as_given.onnx"
+        save_model(as_given.model, published)
+        own = read_source_quantization(as_given.model.graph)
+        precision = own.precision if own is not None else FLOAT_PRECISION
+    return PreparedFloat(
+        model=held, published=published, precision=precision, notes=(*notes, *passed.notes)
+    )

@@ -2,13 +2,8 @@
 
 from collections.abc import Sequence
 
-from edgepack.bundle.accuracy_words import (
-    BOX_BIAS,
-    BOX_BIAS_HIGH,
-    BOX_BIAS_LOW,
-    BOX_THRESHOLD,
-)
 from edgepack.bundle.manifest import Accuracy, Placement, Requirements, Toolchain
+from edgepack.packager.gates.tasks import task_of
 from edgepack.packager.gates.verdict import Verdict
 from edgepack.packager.metrics.distance import OutputDistance
 from edgepack.packager.metrics.kinds import OutputKind
@@ -71,11 +66,9 @@ def accuracy_of(
         details[f"max_abs_error{suffix}"] = round(distance.max_abs_error, 6)
         if distance.row_agreement is not None:
             details[f"top1_agreement{suffix}"] = round(distance.row_agreement, 6)
-    if (agreement := verdict.agreement) is not None:
-        details[BOX_BIAS] = round(agreement.bias, 6)
-        details[BOX_BIAS_LOW] = round(agreement.bias_low, 6)
-        details[BOX_BIAS_HIGH] = round(agreement.bias_high, 6)
-        details[BOX_THRESHOLD] = agreement.named
+    if verdict.agreement is not None:
+        told = task_of(verdict.agreement).details(verdict.agreement)
+        details |= {name: round(value, 6) for name, value in told.items()}
     return Accuracy(
         metric=verdict.metric,
         value=round(verdict.value, 6),

@@ -14,13 +14,11 @@ from edgepack.packager.pipeline.report_files import join_remedies, refusal_error
 from edgepack.packager.pipeline.request import BuildRequest
 from edgepack.packager.pipeline.resources import Resources
 from edgepack.packager.pipeline.selection import EvaluationInputs, VariantPlan
-from edgepack.packager.profiles.schema import Profile
 from edgepack.packager.progress import Progress, for_profile
 from edgepack.packager.reports.own_names import name_in_error, own_names
 from edgepack.packager.reports.report import RefusedProfile
 from edgepack.packager.runtime.provider_process import ProviderProcess
 from edgepack.packager.samples.golden_selection import MOST_SAMPLES
-from edgepack.packager.search.combinations import Combination
 from edgepack.packager.search.journal import Journal, journal_folder
 from edgepack.packager.search.time_limit import share_time
 from edgepack.packager.source.model import SourceModel
@@ -88,16 +86,8 @@ def prepare_variants(
         raise _refuse_all(request, source, samples, tuple(refused))
     return PreparedVariants(
         variants=tuple(variants),
-        profiles=tuple(_profile_of(entries, variants) for entries in checked.combinations),
         refused=tuple(refused),
     )
-
-
-def _profile_of(entries: tuple[Combination, ...], variants: list[PreparedVariant]) -> Profile:
-    """A profile with the settings that its variant was made with."""
-    made = {variant.profile_sha256 for variant in variants}
-    taken = (entry.profile for entry in entries if entry.profile.sha256 in made)
-    return next(taken, entries[0].profile)
 
 
 def _refuse(

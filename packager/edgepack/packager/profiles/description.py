@@ -163,7 +163,12 @@ def describe_gates(gates: Gates) -> Facts:
     if gates.size_ratio_max:
         yield "size", f"At most {_percent(gates.size_ratio_max)} of the float model's bytes."
     if gates.float_instead:
-        reasons = {"slower": "it is no slower", "inaccurate": "no other holds the accuracy"}
+        enough = {
+            "speed": "the quantized one is not 5% faster",
+            "size": "the quantized one is hardly smaller and no faster",
+            "balanced": "it is no slower",
+        }
+        reasons = {"slower": enough[gates.prefer], "inaccurate": "no other holds the accuracy"}
         words = ", or ".join(reasons[reason] for reason in gates.float_instead)
         yield "otherwise", f"The float model is published where {words}."
     else:
@@ -193,6 +198,9 @@ def _describe_accuracy(gate: AccuracyGate) -> Iterator[str]:
         yield f"Scores keep {kept['top1_agreement']}."
         boxes = f"F1 {gate.detection_f1_min:g} of the float model's own boxes"
         yield f"What a detector finds keeps {boxes}."
+        yield f"A decoder keeps {_percent(gate.token_agreement_min)} of the float model's tokens."
+        texts = f"{_percent(gate.string_agreement_min)} of the float model's characters"
+        yield f"A reader keeps {texts}."
         yield f"Other outputs keep {kept['explained_variance']}; vectors {kept['neighbourhood']}."
     else:
         yield f"Every output keeps {kept[gate.metric]}."

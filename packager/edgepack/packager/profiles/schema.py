@@ -10,6 +10,8 @@ import msgspec
 from edgepack.packager.profiles.pass_settings import Lowering, Pass, Quantize
 from edgepack.packager.profiles.section import Section
 
+Preference = Literal["speed", "size", "balanced"]
+
 
 class About(Section, frozen=True, kw_only=True):
     """`[profile]`: what it is.
@@ -109,6 +111,10 @@ class AccuracyGate(Section, frozen=True, kw_only=True):
         explained_variance_min: Least share of the variance between samples that is kept.
         detection_f1_min: Of a detector: least F1 of its boxes against the float model's own, at
             whatever score an application takes them.
+        token_agreement_min: Of a decoder: least share of tokens that are the float model's, fed the
+            cache that it made itself.
+        string_agreement_min: Of a reader: least share of characters that need no edit to be the
+            float model's texts.
         neighbourhood_min: Least share that is kept of how vectors differ from sample to sample.
         cosine_min: Least cosine similarity.
         sqnr_db_min: Least signal to quantization noise, decibels.
@@ -122,6 +128,8 @@ class AccuracyGate(Section, frozen=True, kw_only=True):
     sequence_agreement_min: float = 0.985
     explained_variance_min: float = 0.98
     detection_f1_min: float = 0.99
+    token_agreement_min: float = 0.99
+    string_agreement_min: float = 0.99
     neighbourhood_min: float = 0.98
     cosine_min: float = 0.99
     sqnr_db_min: float = 20.0
@@ -135,9 +143,12 @@ class Gates(Section, frozen=True, kw_only=True):
         placement_min: Least share of nodes that the provider must take, 0…1; checked where the
             provider can run on the build host.
         float_instead: When the float model is published instead: `slower` (the quantized one is
-            clearly slower on the build host's own provider, or hardly smaller and not clearly
-            faster), `inaccurate` (no quantized one is
-            within the accuracy budget). Empty means never: such a build is refused.
+            not worth it, by `prefer`, on the build host's own provider), `inaccurate` (no quantized
+            one is within the accuracy budget). Empty means never: such a build is refused.
+        prefer: What a quantized model must be to be worth it: with `speed` at least 5 % faster than
+            the float one; with `size` smaller, however slow; with `balanced` smaller and not 10 %
+            slower. One that is hardly smaller must be 10 % faster with these two. Of searched
+            settings the fastest or, with `size`, the smallest that are right are taken.
         size_ratio_max: Greatest size as a share of the float model's; 0 means no limit.
         alternatives: Names of profiles for the same device with more bits: they are looked at
             where no model of this one holds its budget, or little is saved.
@@ -148,6 +159,7 @@ class Gates(Section, frozen=True, kw_only=True):
     accuracy: AccuracyGate = AccuracyGate()
     placement_min: float = 0.0
     float_instead: tuple[Literal["slower", "inaccurate"], ...] = ()
+    prefer: Preference = "balanced"
     size_ratio_max: float = 0.0
     alternatives: tuple[str, ...] = ()
     known_wrong_ops: tuple[str, ...] = ()

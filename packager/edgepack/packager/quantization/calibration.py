@@ -7,14 +7,15 @@ pass, taken only when a method asks for it, takes histograms between those bound
 Nothing is kept of a sample once it is counted.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from copy import deepcopy
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 import onnx
-import onnxruntime
 from msgspec.structs import replace
 from onnx import TensorProto, helper
 
@@ -24,6 +25,7 @@ from edgepack.packager.graph.held_weights import save_for_session
 from edgepack.packager.graph.model_files import RUNTIME_ERRORS, open_on_cpu
 from edgepack.packager.graph.subsampling import PHASE, add_subsamples
 from edgepack.packager.progress import BuildStep, Progress
+from edgepack.packager.runtime.model_run import run_of
 from edgepack.packager.tensors.observations import (
     BINS,
     NOTHING_SEEN,
@@ -35,10 +37,51 @@ from edgepack.packager.tensors.sequence import Feeds, Samples
 VALUES_A_SAMPLE = 16384
 
 
+def observe(
+    model: onnx.ModelProto,
+    outputs: Sequence[str],
+    samples: Samples,
+    path: Path,
+    progress: Progress,
+    what: str,
+) -> Iterator[list[npt.NDArray[np.float32]]]:
+    """Runs an instrumented model on calibration samples.
+
+    Args:
+        model: The model.
+        outputs: Its outputs to look at.
+        samples: Read once, one at a time.
+        path: Where the model is written; its folder is made.
+        progress: Told about each sample.
+        what: What is done, for `progress`.
+
+    Yields:
+        The outputs on one sample, in their order.
+
+    Raises:
+        BuildError: A sample does not run.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    save_for_session(model, path)
+    run = run_of(open_on_cpu(path), outputs)
+    for number, feeds in enumerate(samples, start=1):
+        try:
+            values = [np.asarray(value, np.float32) for value in run(feeds).values()]
+        except RUNTIME_ERRORS as error:
+            raise BuildError(
+                f"calibration sample {number} does not run: {first_line(error)}",
+                found_in=samples.source,
+                remedy="check the samples' names, shapes and types against `edgepack inspect`",
+            ) from error
+        yield values
+        progress(BuildStep(detail=what, done=number, total=samples.count))
+
+
+@dataclass(frozen=True)
 class Calibration:
     """Observes tensors of a model on samples; results are kept, so each pass runs once.
 
-    Args:
+    Attributes:
         model: The float model.
         tensors: Names of the float tensors to observe.
         samples: Calibration samples.
@@ -46,48 +89,23 @@ class Calibration:
         progress: Told about each sample.
     """
 
-    def __init__(
-        self,
-        model: onnx.ModelProto,
-        tensors: Sequence[str],
-        samples: Samples,
-        *,
-        work_dir: Path,
-        progress: Progress,
-    ) -> None:
-        self._model = model
-        self._tensors = tuple(tensors)
-        self._samples = samples
-        self._folder = work_dir
-        self._progress = progress
-        self._bounds: dict[str, Observation] | None = None
-        self._histograms: dict[str, Observation] | None = None
+    model: onnx.ModelProto
+    tensors: Sequence[str]
+    samples: Samples
+    work_dir: Path
+    progress: Progress
 
+    @cached_property
     def bounds(self) -> dict[str, Observation]:
         """Least and greatest value of each tensor.
 
         Raises:
             BuildError: A tensor holds NaN on some sample, or a sample does not run.
         """
-        if self._bounds is None:
-            self._bounds = self._take_bounds()
-        return self._bounds
-
-    def histograms(self) -> dict[str, Observation]:
-        """Bounds and histogram of each tensor.
-
-        Raises:
-            BuildError: See `bounds`.
-        """
-        if self._histograms is None:
-            self._histograms = self._take_histograms(self.bounds())
-        return self._histograms
-
-    def _take_bounds(self) -> dict[str, Observation]:
-        if not self._tensors:
+        if not self.tensors:
             return {}
-        model = deepcopy(self._model)
-        for name in self._tensors:
+        model = deepcopy(self.model)
+        for name in self.tensors:
             for reduce in ("ReduceMin", "ReduceMax"):
                 output = f"{name}/{reduce}"
                 model.graph.node.append(
@@ -96,73 +114,55 @@ class Calibration:
                 model.graph.output.append(
                     helper.make_tensor_value_info(output, TensorProto.FLOAT, [])
                 )
-        low = np.full(len(self._tensors), np.inf)
-        high = np.full(len(self._tensors), -np.inf)
-        session = self._open(model, "bounds")
-        names = [f"{name}/{kind}" for kind in ("ReduceMin", "ReduceMax") for name in self._tensors]
-        for number, feeds in enumerate(self._samples, start=1):
-            values = np.array(self._run(session, names, feeds, number), dtype=np.float64)
-            least, greatest = np.split(values, 2)
+        low = np.full(len(self.tensors), np.inf)
+        high = np.full(len(self.tensors), -np.inf)
+        names = [f"{name}/{kind}" for kind in ("ReduceMin", "ReduceMax") for name in self.tensors]
+        for number, values in enumerate(self._observe(model, names, "bounds", "calibrating"), 1):
+            least, greatest = np.split(np.array(values, dtype=np.float64), 2)
             is_empty = (least == np.inf) & (greatest == -np.inf)  # what ONNX makes of no values
             self._refuse_nan(np.isnan(least) | np.isnan(greatest), number)
             low = np.where(is_empty, low, np.minimum(low, least))
             high = np.where(is_empty, high, np.maximum(high, greatest))
-            self._tell("calibrating", number)
         return {
             name: Observation(low=float(low[i]), high=float(high[i]))
             if low[i] <= high[i]
             else NOTHING_SEEN
-            for i, name in enumerate(self._tensors)
+            for i, name in enumerate(self.tensors)
         }
 
-    def _take_histograms(self, bounds: dict[str, Observation]) -> dict[str, Observation]:
+    @cached_property
+    def histograms(self) -> dict[str, Observation]:
+        """Bounds and histogram of each tensor.
+
+        Raises:
+            BuildError: See `bounds`.
+        """
+        bounds = self.bounds
         tensors = [name for name, seen in bounds.items() if seen.is_finite]
         if not tensors:
             return bounds
-        model = deepcopy(self._model)
-        names = list(add_subsamples(model.graph, tensors, VALUES_A_SAMPLE))
-        session = self._open(model, "histograms")
+        model = deepcopy(self.model)
+        names = add_subsamples(model.graph, tensors, VALUES_A_SAMPLE)
         counts = {name: np.zeros(BINS, dtype=np.int64) for name in tensors}
-        for number, feeds in enumerate(self._samples, start=1):
-            phase = {PHASE: np.array([number - 1], dtype=np.int64)}
-            observed = self._run(session, names, {**feeds, **phase}, number)
+        for observed in self._observe(model, names, "histograms", "histograms"):
             for name, values in zip(tensors, observed, strict=True):
                 count_into(counts[name], values, bounds[name].low, bounds[name].high)
-            self._tell("histograms", number)
         return {name: replace(seen, counts=counts.get(name)) for name, seen in bounds.items()}
 
-    def _tell(self, what: str, number: int) -> None:
-        self._progress(BuildStep(detail=what, done=number, total=self._samples.count))
+    def _observe(
+        self, model: onnx.ModelProto, names: Sequence[str], file: str, what: str
+    ) -> Iterator[list[npt.NDArray[np.float32]]]:
+        def read(index: int) -> Feeds:
+            return {**self.samples.read(index), PHASE: np.array([index], dtype=np.int64)}
 
-    def _open(self, model: onnx.ModelProto, name: str) -> onnxruntime.InferenceSession:
-        self._folder.mkdir(parents=True, exist_ok=True)
-        path = self._folder / f"{name}.onnx"
-        save_for_session(model, path)
-        return open_on_cpu(path)
-
-    def _run(
-        self,
-        session: onnxruntime.InferenceSession,
-        names: list[str],
-        feeds: Feeds,
-        number: int,
-    ) -> list[npt.NDArray[np.float32]]:
-        known = {value.name for value in session.get_inputs()}
-        used = {name: value for name, value in feeds.items() if name in known}
-        try:
-            return list(session.run(names, used))
-        except RUNTIME_ERRORS as error:
-            raise BuildError(
-                f"calibration sample {number} does not run: {first_line(error)}",
-                found_in=self._samples.source,
-                remedy="check the samples' names, shapes and types against `edgepack inspect`",
-            ) from error
+        path = self.work_dir / f"{file}.onnx"
+        return observe(model, names, replace(self.samples, read=read), path, self.progress, what)
 
     def _refuse_nan(self, is_nan: npt.NDArray[np.bool_], number: int) -> None:
         if is_nan.any():
             raise BuildError(
-                f"tensor '{self._tensors[int(is_nan.argmax())]}' holds NaN on calibration sample "
+                f"tensor '{self.tensors[int(is_nan.argmax())]}' holds NaN on calibration sample "
                 f"{number}",
-                found_in=self._samples.source,
+                found_in=self.samples.source,
                 remedy="check the sample; if it is right, the float model itself fails on it",
             )

@@ -3,8 +3,8 @@
 The search knows nothing of integers, 16-bit floats or blocks of weights; candidate makers do.
 """
 
+import abc
 from collections.abc import Mapping, MutableMapping
-from typing import Protocol
 
 import msgspec
 import onnx
@@ -100,29 +100,24 @@ Measured = MutableMapping[str, float]
 """What a ranking measured, by nodes and samples: one that was ended goes on from there."""
 
 
-class CandidateMaker(Protocol):
-    """Makes candidates of one float model."""
+class CandidateMaker(abc.ABC):
+    """Makes candidates of one float model.
 
-    @property
-    def verb(self) -> str:
-        """What it does to nodes, as people are told: "quantized", "converted"."""
+    Attributes:
+        verb: What it does to nodes, as people are told: "quantized", "converted".
+        methods: Methods in the order to try.
+        costly_methods: Further ones, which take much longer; for where the others are not enough.
+        high_precision: More bits for some nodes, where that is to be tried before any stays float.
+        names: Every node that can be lowered, in graph order.
+    """
 
-    @property
-    def methods(self) -> tuple[QuantizationMethod, ...]:
-        """Methods in the order to try."""
+    verb: str = "quantized"
+    methods: tuple[QuantizationMethod, ...]
+    costly_methods: tuple[QuantizationMethod, ...] = ()
+    high_precision: HighPrecision | None = None
+    names: tuple[str, ...]
 
-    @property
-    def costly_methods(self) -> tuple[QuantizationMethod, ...]:
-        """Further ones, which take much longer; for where the others are not enough."""
-
-    @property
-    def high_precision(self) -> HighPrecision | None:
-        """More bits for some nodes, where that is to be tried before any stays float."""
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Every node that can be lowered, in graph order."""
-
+    @abc.abstractmethod
     def build(self, spec: CandidateSpec) -> BuiltCandidate:
         """Makes one candidate.
 
@@ -131,6 +126,7 @@ class CandidateMaker(Protocol):
                 precision for nodes of `high_precision.names`.
         """
 
+    @abc.abstractmethod
     def rank(
         self,
         spec: CandidateSpec,

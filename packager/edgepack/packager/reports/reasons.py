@@ -1,7 +1,7 @@
 """Why a variant is the one that it is, in a plain sentence, from what its report knows."""
 
 from edgepack.packager.number_format import format_metric
-from edgepack.packager.reports.report import RefusedVariant, Report, VariantReport
+from edgepack.packager.reports.report import MeasuredVariant, Report, VariantReport
 from edgepack.packager.search.attempts import Attempt
 from edgepack.text import counted
 
@@ -55,7 +55,7 @@ def explain(variant: VariantReport) -> str:
     )
 
 
-def explain_refusal(problem: str, best: RefusedVariant) -> str:
+def explain_refusal(problem: str, best: MeasuredVariant) -> str:
     """What a refused profile came to.
 
     Args:

@@ -9,12 +9,16 @@ import msgspec
 
 from edgepack.bundle.manifest import Accuracy, GoldenTolerance, Placement, Requirements, Toolchain
 from edgepack.packager.metrics.inspection import Inspection
+from edgepack.packager.metrics.tokens.agreement import AtPositions
 from edgepack.packager.number_format import format_latency
 from edgepack.packager.runtime.unassigned_nodes import UnassignedNode
 from edgepack.packager.search.attempts import Attempt, SensitiveNode
 
 REPORT_FORMAT = 1
 _SAME_SPEED = 0.02
+
+Positions = tuple[AtPositions, ...] | msgspec.UnsetType
+"""What chains of tokens showed; unset of what is no decoder."""
 
 
 class ReportedFile(msgspec.Struct, frozen=True, kw_only=True):
@@ -26,7 +30,11 @@ class ReportedFile(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Timing(msgspec.Struct, frozen=True, kw_only=True):
-    """Medians on the build host, milliseconds; see `PreparedVariant`."""
+    """Medians on the build host, milliseconds, measured interleaved.
+
+    None where it cannot run here or where its time says nothing (simulators). Never part of the
+    bundle's bytes.
+    """
 
     latency_ms: float | None
     float_latency_ms: float | None
@@ -49,60 +57,59 @@ class Rehearsed(msgspec.Struct, frozen=True, kw_only=True):
     is_simulator: bool = False
 
 
-class VariantReport(msgspec.Struct, frozen=True, kw_only=True):
-    """One variant; the fields are those of `PreparedVariant` and `VariantFacts`.
+class MeasuredVariant(msgspec.Struct, frozen=True, kw_only=True):
+    """What is known of a variant, whether its gates refused it or not.
 
     Attributes:
+        precision, accuracy, placement: See `VariantFacts`.
+        size_bytes: Size of its model.
+        attempts: What was tried.
+        notes: Decisions a person should know of, one sentence each; times, which would make two
+            builds of the same inputs differ, only in the report beside the bundle.
+        sensitive_nodes: The nodes that cost the most, worst first; empty where none was ranked.
+        inspection: A look inside the best lowered candidate; None where nothing was lowered.
+        left_nodes: Nodes that the provider left to the CPU here, with its reasons.
+        positions: Of a decoder, how it agrees with the float model step by step.
+    """
+
+    precision: str
+    size_bytes: int
+    accuracy: Accuracy
+    placement: Placement
+    attempts: tuple[Attempt, ...]
+    notes: tuple[str, ...]
+    sensitive_nodes: tuple[SensitiveNode, ...] = ()
+    inspection: Inspection | None = None
+    left_nodes: tuple[UnassignedNode, ...] = ()
+    positions: Positions = msgspec.UNSET
+
+
+class VariantReport(MeasuredVariant, frozen=True, kw_only=True):
+    """One variant that passed its gates, or was published all the same.
+
+    Attributes:
+        name, provider, device: See `Variant`.
+        profile, profile_sha256, degraded, requires, toolchain, tolerances: See `VariantFacts`.
         size_bytes: All its files together.
         recipe: The profile's passes in words.
-        sensitive_nodes, inspection, left_nodes, profile_sha256: See `PreparedVariant`.
         float_because: Why it is the float model in place of a quantized one; "" where it is not.
         timing, rehearsal: Only in the report beside the bundle.
     """
 
     name: str
     profile: str
-    precision: str
     provider: str
     device: str
-    size_bytes: int
     degraded: bool
-    accuracy: Accuracy
-    placement: Placement
     requires: Requirements
     toolchain: Toolchain
     tolerances: dict[str, GoldenTolerance]
     recipe: tuple[str, ...]
-    attempts: tuple[Attempt, ...]
-    notes: tuple[str, ...]
     files: tuple[ReportedFile, ...]
-    sensitive_nodes: tuple[SensitiveNode, ...] = ()
-    inspection: Inspection | None = None
-    left_nodes: tuple[UnassignedNode, ...] = ()
     profile_sha256: str = ""
     float_because: str = ""
     timing: Timing | None = None
     rehearsal: Rehearsed | None = None
-
-
-class RefusedVariant(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known of a variant that its gates refused, for the report.
-
-    Attributes:
-        precision, accuracy, placement, attempts, sensitive_nodes, inspection, left_nodes, notes:
-            See `PreparedVariant`.
-        size_bytes: Size of its model.
-    """
-
-    precision: str
-    size_bytes: int
-    accuracy: Accuracy
-    placement: Placement
-    attempts: tuple[Attempt, ...]
-    sensitive_nodes: tuple[SensitiveNode, ...]
-    inspection: Inspection | None
-    left_nodes: tuple[UnassignedNode, ...]
-    notes: tuple[str, ...]
 
 
 class RefusedProfile(msgspec.Struct, frozen=True, kw_only=True):
@@ -115,7 +122,7 @@ class RefusedProfile(msgspec.Struct, frozen=True, kw_only=True):
     profile: str
     problem: str
     remedy: str
-    best: RefusedVariant | None = None
+    best: MeasuredVariant | None = None
 
 
 class ModelReport(msgspec.Struct, frozen=True, kw_only=True):

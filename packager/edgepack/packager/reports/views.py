@@ -5,12 +5,13 @@ from itertools import takewhile
 
 import msgspec
 
+from edgepack.bundle.manifest import Accuracy
 from edgepack.packager.metrics.inspection import Inspection
 from edgepack.packager.metrics.layer_errors import LayerError
 from edgepack.packager.metrics.tensor_ranges import TensorRange
 from edgepack.packager.reports.plot import Point
 from edgepack.packager.reports.reasons import best_attempt, is_float_instead
-from edgepack.packager.reports.report import RefusedVariant, VariantReport
+from edgepack.packager.reports.report import MeasuredVariant, VariantReport
 from edgepack.packager.runtime.unassigned_nodes import UnassignedNode
 from edgepack.packager.search.attempts import Attempt
 
@@ -55,7 +56,7 @@ def _ranked_ranges(inspection: Inspection) -> tuple[TensorRange, ...]:
     )
 
 
-def size_points(result: VariantReport | RefusedVariant, float_bytes: int) -> tuple[Point, ...]:
+def size_points(result: MeasuredVariant, float_bytes: int) -> tuple[Point, ...]:
     """Every attempt by its size, and the float model."""
     return (
         _float_point(result, float(float_bytes)),
@@ -66,7 +67,7 @@ def size_points(result: VariantReport | RefusedVariant, float_bytes: int) -> tup
     )
 
 
-def latency_points(result: VariantReport | RefusedVariant) -> tuple[Point, ...]:
+def latency_points(result: MeasuredVariant) -> tuple[Point, ...]:
     """The attempts that were timed, and the float model; none where none was."""
     timing = result.timing if isinstance(result, VariantReport) else None
     points = []
@@ -80,28 +81,34 @@ def latency_points(result: VariantReport | RefusedVariant) -> tuple[Point, ...]:
     return tuple(points)
 
 
-def _point(
-    number: int, attempt: Attempt, x: float, result: VariantReport | RefusedVariant
-) -> Point:
-    is_kept = attempt.accuracy >= result.accuracy.budget
+def _point(number: int, attempt: Attempt, x: float, result: MeasuredVariant) -> Point:
     return Point(
         label=str(number),
         words=attempt.what,
         x=x,
         accuracy=attempt.accuracy,
-        kind="kept" if is_kept else "missed",
+        kind="kept" if holds(attempt, result.accuracy) else "missed",
         is_winner=attempt == winner(result),
     )
 
 
-def winner(result: VariantReport | RefusedVariant) -> Attempt | None:
+def judged_by(result: MeasuredVariant) -> tuple[str, ...]:
+    """What the values of the attempts are of, each once: each is of what decided of that one."""
+    return tuple(dict.fromkeys(each.metric or result.accuracy.metric for each in result.attempts))
+
+
+def holds(attempt: Attempt, accuracy: Accuracy) -> bool:
+    """Whether an attempt was within the budget; in older reports by that of the verdict."""
+    return attempt.accuracy >= (accuracy.budget if attempt.budget is None else attempt.budget)
+
+
+def winner(result: MeasuredVariant) -> Attempt | None:
     """The attempt that is published; None where the float model is, or nothing."""
-    if isinstance(result, RefusedVariant) or is_float_instead(result):
-        return None
-    return best_attempt(result.attempts)
+    is_published = isinstance(result, VariantReport) and not is_float_instead(result)
+    return best_attempt(result.attempts) if is_published else None
 
 
-def _float_point(result: VariantReport | RefusedVariant, x: float) -> Point:
+def _float_point(result: MeasuredVariant, x: float) -> Point:
     return Point(
         label="",
         words="the float model",

@@ -13,16 +13,15 @@ import msgspec
 from msgspec.structs import replace
 
 from edgepack.agent.runtime.facts import read_device_facts
-from edgepack.agent.runtime.opening import FATAL_ONLY, ProviderSettings, open_model_file
+from edgepack.agent.runtime.opening import ProviderSettings
 from edgepack.agent.runtime.provider_table import CPU_PROVIDER
-from edgepack.errors import BuildError, DeviceError
+from edgepack.errors import BuildError
 from edgepack.packager.graph.model_files import open_on_cpu
 from edgepack.packager.profiles.pass_settings import Float16
 from edgepack.packager.profiles.schema import Profile
 from edgepack.packager.runtime.float16_rounding import open_rounding
-from edgepack.packager.runtime.model_run import Run, run_of
+from edgepack.packager.runtime.model_run import Run, open_on_provider, run_of
 from edgepack.packager.runtime.pinned_toolchain import PinnedToolchain
-from edgepack.packager.tensors.sequence import Feeds, Tensor
 from edgepack.wire.messages import DeviceFacts
 
 
@@ -151,18 +150,7 @@ class Evaluator(msgspec.Struct, frozen=True):
             if isinstance(self.profile.lowering, Float16):
                 return open_rounding(path)
             return open_plain(path)
-        try:
-            session = open_model_file(
-                path, profile_settings(self.profile), threads=threads, log_severity=FATAL_ONLY
-            )
-        except DeviceError as error:
-            raise BuildError(error.problem, found_in=path.name, remedy=error.remedy) from error
-        names = {tensor.name for tensor in session.inputs}
-
-        def run(feeds: Feeds) -> dict[str, Tensor]:
-            return session.run({name: value for name, value in feeds.items() if name in names})
-
-        return run
+        return open_on_provider(path, profile_settings(self.profile), threads=threads)
 
 
 def open_plain(path: Path) -> Run:

@@ -7,6 +7,9 @@ import numpy as np
 import onnx
 import onnxruntime
 
+from edgepack.agent.runtime.opening import FATAL_ONLY, ProviderSettings, open_model_file
+from edgepack.agent.runtime.sessions import Session
+from edgepack.errors import BuildError, DeviceError
 from edgepack.packager.graph.held_weights import save_for_session
 from edgepack.packager.graph.model_files import open_on_cpu
 from edgepack.packager.tensors.meanings import NOTHING_KNOWN, Meaning
@@ -43,14 +46,42 @@ class ModelRunner:
         return tuple(self.run(feeds) for feeds in samples)
 
 
-def run_of(session: onnxruntime.InferenceSession) -> Run:
-    """One inference in a session; feeds that its model does not read (any more) are left out."""
+def run_of(session: onnxruntime.InferenceSession, only: Sequence[str] = ()) -> Run:
+    """One inference in a session; feeds that its model does not read (any more) are left out.
+
+    Args:
+        session: The session.
+        only: The outputs that are asked for, if not all are.
+    """
     inputs = {value.name for value in session.get_inputs()}
-    outputs = [value.name for value in session.get_outputs()]
+    outputs = [*only] or [value.name for value in session.get_outputs()]
 
     def run(feeds: Feeds) -> Outputs:
         used = {name: value for name, value in feeds.items() if name in inputs}
         return dict(zip(outputs, session.run(outputs, used), strict=True))
+
+    return run
+
+
+def open_on_provider(path: Path, settings: ProviderSettings, *, threads: int = 0) -> Run:
+    """Opens a model as a device does.
+
+    Raises:
+        BuildError: ONNX Runtime refuses the model.
+    """
+    try:
+        session = open_model_file(path, settings, threads=threads, log_severity=FATAL_ONLY)
+    except DeviceError as error:
+        raise BuildError(error.problem, found_in=path.name, remedy=error.remedy) from error
+    return run_of_provider(session)
+
+
+def run_of_provider(session: Session) -> Run:
+    """The same in a session on a device's provider."""
+    inputs = {tensor.name for tensor in session.inputs}
+
+    def run(feeds: Feeds) -> Outputs:
+        return session.run({name: value for name, value in feeds.items() if name in inputs})
 
     return run
 

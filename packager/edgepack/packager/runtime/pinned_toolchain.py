@@ -12,9 +12,9 @@ from pathlib import Path
 
 import msgspec
 
-from edgepack.agent.runtime.child import run_child
 from edgepack.errors import BuildError
 from edgepack.packager.profiles.schema import Profile
+from edgepack.packager.runtime.child_answer import ask_child
 from edgepack.wire.messages import DeviceFacts
 
 _FACTS = "edgepack.agent.runtime.facts"
@@ -83,23 +83,17 @@ def _ask(profile: str, named: str) -> PinnedToolchain:
             found_in=where,
             remedy="the path of an environment's interpreter, such as device/bin/python",
         )
-    ending = run_child(_command(python, _FACTS), b"", timeout_s=_TIMEOUT_S)
     ours = version("edgepack")
     install = f"{named} -m pip install 'edgepack[…]=={ours}', with the extra of its provider"
-    if ending.answer is None:
-        raise BuildError(
-            f"the toolchain of '{profile}' does not say what it has: {ending.because}",
-            found_in=where,
-            remedy=install,
-        )
-    try:
-        facts = msgspec.json.decode(ending.answer, type=DeviceFacts)
-    except msgspec.DecodeError as error:
-        raise BuildError(
-            f"what the toolchain of '{profile}' says of itself cannot be read: {error}",
-            found_in=where,
-            remedy=install,
-        ) from error
+    facts = ask_child(
+        _command(python, _FACTS),
+        b"",
+        DeviceFacts,
+        timeout_s=_TIMEOUT_S,
+        failed=f"the toolchain of '{profile}' does not say what it has",
+        found_in=where,
+        remedy=install,
+    )
     if facts.agent_version != ours:
         raise BuildError(
             f"the toolchain of '{profile}' has edgepack {facts.agent_version}, and this is {ours}",

@@ -13,12 +13,12 @@ from pathlib import Path
 import msgspec
 import onnxruntime
 
-from edgepack.agent.runtime.opening import FATAL_ONLY, ProviderSettings, open_model_file
+from edgepack.agent.runtime.opening import ProviderSettings
 from edgepack.agent.runtime.provider_table import CPU_PROVIDER
 from edgepack.agent.runtime.runtime_words import first_line_of
 from edgepack.errors import BuildError, DeviceError
 from edgepack.packager.runtime import plain_child
-from edgepack.packager.runtime.model_run import Outputs, Run
+from edgepack.packager.runtime.model_run import Outputs, Run, open_on_provider
 from edgepack.packager.runtime.provider_process import ProviderProcess
 from edgepack.packager.tensors.exchange import read_tensors, write_tensors
 from edgepack.packager.tensors.sequence import Feeds
@@ -56,15 +56,11 @@ class PlainRelease(msgspec.Struct, frozen=True, kw_only=True):
         settings = ProviderSettings(
             provider=CPU_PROVIDER, device="cpu", session_options=dict(options)
         )
-        try:
-            session = open_model_file(model, settings, log_severity=FATAL_ONLY)
-        except DeviceError as error:
-            raise BuildError(error.problem, found_in=model.name, remedy=error.remedy) from error
-        names = {tensor.name for tensor in session.inputs}
+        run_here = open_on_provider(model, settings)
 
         def run(feeds: Feeds) -> Outputs:
             try:
-                return session.run({name: feeds[name] for name in feeds if name in names})
+                return run_here(feeds)
             except DeviceError as error:
                 raise BuildError(error.problem, remedy=error.remedy) from error
 

@@ -9,12 +9,13 @@ from pathlib import Path
 
 import msgspec
 
-from edgepack.agent.runtime.child import keep_stdout_clean, run_child, take_request
+from edgepack.agent.runtime.child import keep_stdout_clean, take_request
 from edgepack.agent.runtime.opening import ProviderSettings, open_model_file
-from edgepack.agent.runtime.sessions import Session, Tensor
 from edgepack.errors import BuildError, DeviceError
 from edgepack.packager.profiles.schema import Profile
+from edgepack.packager.runtime.child_answer import ask_child
 from edgepack.packager.runtime.evaluator import profile_settings
+from edgepack.packager.runtime.model_run import run_of_provider
 from edgepack.packager.runtime.pinned_toolchain import PinnedToolchain
 from edgepack.packager.runtime.timing import interleaved_medians_ms
 from edgepack.packager.tensors.exchange import read_tensors, write_tensors
@@ -83,16 +84,15 @@ def race_elsewhere(
             settings=profile_settings(profile),
             rounds=rounds,
         )
-        ending = run_child(
-            toolchain.command(_MODULE), msgspec.json.encode(request), timeout_s=_TIMEOUT_S
-        )
-    if ending.answer is None:
-        raise BuildError(
-            f"the model does not survive {profile.device.provider}: {ending.because}",
+        answer = ask_child(
+            toolchain.command(_MODULE),
+            msgspec.json.encode(request),
+            RaceAnswer,
+            timeout_s=_TIMEOUT_S,
+            failed=f"the model does not survive {profile.device.provider}",
             found_in=where,
             remedy="another profile for this device, or a report to the provider's vendor",
         )
-    answer = msgspec.json.decode(ending.answer, type=RaceAnswer)
     if answer.problem:
         raise BuildError(answer.problem, found_in=where, remedy=answer.remedy or None)
     return answer.medians_ms
@@ -113,23 +113,11 @@ def _time(request: RaceRequest) -> RaceAnswer:
         ]
         feeds = read_tensors(Path(request.feeds), request.feed_count)
         medians_ms = interleaved_medians_ms(
-            [_Runner(session) for session in sessions], feeds, rounds=request.rounds
+            [run_of_provider(session) for session in sessions], feeds, rounds=request.rounds
         )
     except DeviceError as error:
         return RaceAnswer(problem=error.problem, remedy=error.remedy or "")
     return RaceAnswer(medians_ms=medians_ms)
-
-
-class _Runner:
-    """Runs a session with those inputs that it has."""
-
-    def __init__(self, session: Session) -> None:
-        self._session = session
-        self._names = {tensor.name for tensor in session.inputs}
-
-    def __call__(self, feeds: Feeds) -> dict[str, Tensor]:
-        used = {name: value for name, value in feeds.items() if name in self._names}
-        return self._session.run(used)
 
 
 if __name__ == "__main__":

@@ -11,13 +11,13 @@ from pathlib import Path
 import numpy as np
 from msgspec.structs import replace
 
-from edgepack.agent.runtime.opening import FATAL_ONLY, open_model_file
 from edgepack.packager.config.inputs import InputDeclaration
 from edgepack.packager.progress import BuildStep, Progress
 from edgepack.packager.runtime.model_run import Run
 from edgepack.packager.samples.files import OpenedSamples
 from edgepack.packager.samples.recurrence import confirm_states, find_states
 from edgepack.packager.source.model import SourceModel
+from edgepack.packager.source.reference import open_as_given
 from edgepack.packager.tensors.sequence import Feeds, Samples, State, Tensor
 
 
@@ -48,12 +48,7 @@ def follow_states(
     found = find_states(source.inputs, source.outputs, declarations, declared_in)
     if not found.states:
         return replace(opened, notes=(*opened.notes, *found.notes))
-    session = open_model_file(source.path, threads=1, log_severity=FATAL_ONLY)
-    constants = {entry.name: entry.value for entry in source.fixed}
-
-    def run(feeds: Feeds) -> Feeds:
-        return session.run({**feeds, **constants})
-
+    run = open_as_given(source)
     found = confirm_states(found, run, opened.samples.read(0))
     samples, notes = carry_states(opened.samples, found.states, run, folder, progress)
     return replace(opened, samples=samples, notes=(*opened.notes, *found.notes, *notes))

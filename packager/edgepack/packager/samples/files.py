@@ -74,13 +74,16 @@ def open_samples(
     raw = open_files(path, inputs, declarations, fixed)
     kept: dict[bytes, int] = {}
     conversions: dict[str, None] = {}
-    constant: dict[str, bool] = {spec.name: True for spec in inputs}
+    levels: dict[str, set[float]] = {spec.name: set() for spec in inputs}
     remembered = _Remembered()
     for index in range(raw.count):
         fitted = fit_sample(raw.read(index), inputs, declarations, raw.label(index))
         conversions.update(dict.fromkeys(fitted.conversions))
         for name, array in fitted.feeds.items():
-            constant[name] &= not array.size or bool((array == array.flat[0]).all())
+            if name in levels and array.size > 1 and (array == array.flat[0]).all():
+                levels[name].add(float(array.flat[0]))
+            else:
+                levels.pop(name, None)
         if kept.setdefault(digest_of(fitted.feeds), index) == index:
             remembered.add(index, fitted.feeds)
         what = f"checking samples in {path.name}"
@@ -103,7 +106,8 @@ def open_samples(
                 path.name,
                 total=raw.count,
                 different=len(kept),
-                constant=[name for name, yes in constant.items() if yes],
+                # What is the same in all is told of the divided samples (`coverage`).
+                constant=[name for name, values in levels.items() if len(values) > 1],
                 conversions=list(conversions),
             ),
         ),

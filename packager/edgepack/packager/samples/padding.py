@@ -12,10 +12,10 @@ import numpy as np
 import numpy.typing as npt
 from msgspec.structs import replace
 
-from edgepack.agent.runtime.opening import FATAL_ONLY, open_model_file
 from edgepack.packager.runtime.model_run import Outputs, Run
 from edgepack.packager.samples.files import OpenedSamples
 from edgepack.packager.source.model import SourceModel
+from edgepack.packager.source.reference import open_as_given
 from edgepack.packager.tensors.sequence import Feeds, Mask, Samples, Tensor
 
 _UNMOVED = 1e-4
@@ -35,12 +35,7 @@ def follow_mask(opened: OpenedSamples, source: SourceModel) -> OpenedSamples:
     shares = _shares_of_padding(opened.samples)
     if not shares:
         return opened
-    session = open_model_file(source.path, threads=1, log_severity=FATAL_ONLY)
-    constants = {entry.name: entry.value for entry in source.fixed}
-
-    def run(feeds: Feeds) -> Outputs:
-        return session.run({**feeds, **constants})
-
+    run = open_as_given(source)
     for name, share in shares.items():
         mask = find_mask(name, opened.samples, run)
         if mask is not None:

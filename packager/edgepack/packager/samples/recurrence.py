@@ -7,9 +7,8 @@ it, and `[inputs.NAME] from = "OUTPUT"` in `edgepack.toml` settles what names le
 `from = ""` an input is never one.
 """
 
-import difflib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 import numpy as np
@@ -19,7 +18,7 @@ from edgepack.packager.config.inputs import InputDeclaration, RawInput
 from edgepack.packager.runtime.model_run import Run
 from edgepack.packager.tensors.sequence import Feeds, State
 from edgepack.packager.tensors.spec import TensorSpec
-from edgepack.packager.wording import toml_key
+from edgepack.packager.wording import toml_key, unknown_name
 
 _BEFORE = frozenset({"in", "input", "past", "prev", "previous", "init", "initial", "old", "0", "i"})
 _AFTER = frozenset(
@@ -49,6 +48,7 @@ def find_states(
     outputs: Sequence[TensorSpec],
     declarations: Mapping[str, InputDeclaration],
     declared_in: str,
+    fits: Callable[[TensorSpec, TensorSpec], bool] | None = None,
 ) -> FoundStates:
     """Pairs inputs with the outputs that feed them.
 
@@ -60,12 +60,16 @@ def find_states(
         inputs, outputs: The model's.
         declarations: Declared inputs by name.
         declared_in: The file of the declarations, for messages.
+        fits: Whether type and shape let an output feed an input; by default both are the same.
 
     Raises:
         BuildError: A declared output does not exist, or has another type or shape.
     """
+    fits = fits or _fits
     declared = tuple(
-        State(input=spec.name, output=_declared_output(spec, declaration, outputs, declared_in))
+        State(
+            input=spec.name, output=_declared_output(spec, declaration, outputs, declared_in, fits)
+        )
         for spec in inputs
         if isinstance(declaration := declarations.get(spec.name), RawInput) and declaration.fed_from
     )
@@ -75,7 +79,7 @@ def find_states(
         spec.name: [
             output.name
             for output in outputs
-            if output.name not in taken and _fits(spec, output) and _is_pair(spec.name, output.name)
+            if output.name not in taken and fits(spec, output) and _is_pair(spec.name, output.name)
         ]
         for spec in open_inputs
     }
@@ -148,20 +152,19 @@ def _misfit(outputs: Feeds, state: State, feeds: Feeds) -> str:
 
 
 def _declared_output(
-    spec: TensorSpec, declaration: RawInput, outputs: Sequence[TensorSpec], declared_in: str
+    spec: TensorSpec,
+    declaration: RawInput,
+    outputs: Sequence[TensorSpec],
+    declared_in: str,
+    fits: Callable[[TensorSpec, TensorSpec], bool],
 ) -> str:
     where = f"{declared_in}, inputs.{spec.name}.from"
     by_name = {output.name: output for output in outputs}
     wanted = declaration.fed_from or ""
     output = by_name.get(wanted)
     if output is None:
-        near = difflib.get_close_matches(wanted, by_name, n=1, cutoff=0.0)
-        raise BuildError(
-            f"the model has no output '{wanted}'; it has {', '.join(by_name)}",
-            found_in=where,
-            remedy=f'from = "{near[0]}"',
-        )
-    if not _fits(spec, output):
+        raise unknown_name("output", wanted, by_name, where, lambda near: f'from = "{near}"')
+    if not fits(spec, output):
         raise BuildError(
             f"output {output} cannot be fed to input {spec}",
             found_in=where,
@@ -180,6 +183,18 @@ def _fits(spec: TensorSpec, output: TensorSpec) -> bool:
             for mine, other in zip(spec.shape, output.shape, strict=True)
         )
     )
+
+
+def may_grow(spec: TensorSpec, output: TensorSpec) -> bool:
+    """One type and rank, and at most one fixed size that is larger in the output."""
+    if spec.dtype != output.dtype or len(spec.shape) != len(output.shape):
+        return False
+    differ = [
+        (mine, other)
+        for mine, other in zip(spec.shape, output.shape, strict=True)
+        if isinstance(mine, int) and isinstance(other, int) and mine != other
+    ]
+    return len(differ) < 2 and all(mine < other for mine, other in differ)
 
 
 def _is_pair(before: str, after: str) -> bool:

@@ -19,6 +19,9 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
         high_precision_nodes: How many got more bits so as not to stay float; None where a node
             that costs too much stays float.
         is_best: Whether it is the one that went on to the gates.
+        metric: What that value is of: the metric, output or channels that had the least to spare in
+            this candidate, which may be another's than of the published one; "" in older reports.
+        budget: The least value of it that passes; None in older reports.
         latency_ms: Median on the build host, milliseconds; None where it was not measured. Never
             part of the bundle's bytes.
     """
@@ -30,6 +33,8 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
     float_nodes: int | None = None
     high_precision_nodes: int | None = None
     is_best: bool = False
+    metric: str = ""
+    budget: float | None = None
     latency_ms: float | None = None
 
 

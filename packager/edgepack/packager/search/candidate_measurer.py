@@ -2,6 +2,7 @@
 
 import shutil
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from msgspec.structs import replace
@@ -24,10 +25,11 @@ _KEPT_BYTES = 64_000_000
 """Candidates of small models stay on disk, where they can be timed in the end."""
 
 
+@dataclass(frozen=True)
 class CandidateMeasurer:
     """Makes and measures the candidates of one search.
 
-    Args:
+    Attributes:
         maker: Makes candidates.
         evaluator: Opens candidates where they are measured.
         judge: Judges them.
@@ -35,20 +37,11 @@ class CandidateMeasurer:
         work_dir: Folder for the candidates.
     """
 
-    def __init__(
-        self,
-        maker: CandidateMaker,
-        evaluator: Evaluator,
-        judge: CandidateJudge,
-        conditions: SearchConditions,
-        *,
-        work_dir: Path,
-    ) -> None:
-        self._maker = maker
-        self._evaluator = evaluator
-        self._judge = judge
-        self._conditions = conditions
-        self._folder = work_dir
+    maker: CandidateMaker
+    evaluator: Evaluator
+    judge: CandidateJudge
+    conditions: SearchConditions
+    work_dir: Path
 
     def measure(self, number: int, spec: CandidateSpec, *, at_least: float) -> Candidate:
         """One candidate, judged now or before.
@@ -62,16 +55,16 @@ class CandidateMeasurer:
             OutOfTimeError: The time is used up in the middle of it.
             BuildError: ONNX Runtime refuses it.
         """
-        path = self._folder / f"candidate-{number}" / "model.onnx"
-        journal, context = self._conditions.journal, self._conditions.context
+        path = self.work_dir / f"candidate-{number}" / "model.onnx"
+        journal, context = self.conditions.journal, self.conditions.context
         judged = journal.recall(context, spec.key, Judged)
         if judged is not None:
             return self._candidate(spec, path, judged)
         built, size_bytes = self._save(spec, path)
-        verdict = self._judge.judge(
-            self._evaluator.open(path),
+        verdict = self.judge.judge(
+            self.evaluator.open(path),
             at_least=at_least,
-            before_each=self._conditions.limit.check,
+            before_each=self.conditions.limit.check,
         )
         judged = Judged(verdict=verdict, size_bytes=size_bytes, lowered=len(built.lowered))
         journal.keep(context, spec.key, judged)
@@ -80,14 +73,14 @@ class CandidateMeasurer:
 
     def rank(self, spec: CandidateSpec, progress: Progress) -> tuple[NodeSensitivity, ...]:
         """What each node costs, worst first, measured now or before; see `CandidateMaker.rank`."""
-        journal, context = self._conditions.journal, self._conditions.context
+        journal, context = self.conditions.journal, self.conditions.context
         key = f"rank {spec.key}"
         known = journal.recall(context, key, tuple[NodeSensitivity, ...])
         if known is not None:
             return known
         begun = journal.recall(context, f"begun {key}", dict[str, float]) or {}
         try:
-            ranked = self._maker.rank(spec, self._judge.samples, progress, begun)
+            ranked = self.maker.rank(spec, self.judge.samples, progress, begun)
         except BaseException:  # the time is used up, or somebody stops the build
             if begun:
                 journal.keep(context, f"begun {key}", begun)
@@ -97,7 +90,7 @@ class CandidateMeasurer:
 
     def open(self, candidate: Candidate) -> Run:
         """A candidate, ready to run."""
-        return self._evaluator.open(self.with_model(candidate).path)
+        return self.evaluator.open(self.with_model(candidate).path)
 
     def with_model(self, candidate: Candidate) -> Candidate:
         """The candidate with its model on disk: making it again gives the same bytes."""
@@ -107,15 +100,15 @@ class CandidateMeasurer:
         return replace(candidate, origin=built.origin, notes=built.notes)
 
     def _save(self, spec: CandidateSpec, path: Path) -> tuple[BuiltCandidate, int]:
-        built = self._maker.build(spec)
+        built = self.maker.build(spec)
         path.parent.mkdir(parents=True, exist_ok=True)
         return built, save_model(built.model, path)
 
     def _candidate(self, spec: CandidateSpec, path: Path, judged: Judged) -> Candidate:
-        high_precision = self._maker.high_precision
+        high_precision = self.maker.high_precision
         return Candidate(
-            label=self._conditions.label,
-            verb=self._maker.verb,
+            label=self.conditions.label,
+            verb=self.maker.verb,
             spec=spec,
             high_precision_words=high_precision.words if high_precision else "",
             path=path,

@@ -1,48 +1,30 @@
 """The candidates of one search so far, and the best of them."""
 
-from pathlib import Path
-
 from msgspec.structs import replace
 
 from edgepack.packager.gates.verdict import Verdict
 from edgepack.packager.number_format import format_metric
 from edgepack.packager.progress import BuildStep, Progress
-from edgepack.packager.quantization.contract import CandidateMaker, CandidateSpec, NodeSensitivity
+from edgepack.packager.quantization.contract import CandidateSpec, NodeSensitivity
 from edgepack.packager.quantization.savings import lost_savings
-from edgepack.packager.runtime.evaluator import Evaluator
 from edgepack.packager.runtime.model_run import Run
 from edgepack.packager.search.attempts import Attempt
 from edgepack.packager.search.candidate_measurer import CandidateMeasurer, discard_large
 from edgepack.packager.search.candidates import Candidate, SearchResult
-from edgepack.packager.search.conditions import SearchConditions
-from edgepack.packager.search.judge import NEAR_SPARE, CandidateJudge
+from edgepack.packager.search.judge import NEAR_SPARE
 
 
 class CandidateTrials:
     """Candidates so far; the best is the one to keep: within the budget, and saving the most.
 
     Args:
-        maker: Makes candidates.
-        evaluator: Opens candidates where they are measured.
-        judge: Judges them.
-        conditions: See `SearchConditions`.
-        work_dir: Folder for the candidates.
+        measurer: Makes and measures candidates.
         progress: Told about each candidate.
     """
 
-    def __init__(
-        self,
-        maker: CandidateMaker,
-        evaluator: Evaluator,
-        judge: CandidateJudge,
-        conditions: SearchConditions,
-        *,
-        work_dir: Path,
-        progress: Progress,
-    ) -> None:
-        self._measurer = CandidateMeasurer(maker, evaluator, judge, conditions, work_dir=work_dir)
-        self._high_precision = maker.high_precision
-        self._conditions = conditions
+    def __init__(self, measurer: CandidateMeasurer, progress: Progress) -> None:
+        self.maker, self.conditions = measurer.maker, measurer.conditions
+        self._measurer = measurer
         self._progress = progress
         self._candidates: list[Candidate] = []
         self._reasons: list[str] = []
@@ -60,7 +42,7 @@ class CandidateTrials:
                 another already.
             BuildError: ONNX Runtime refuses it.
         """
-        self._conditions.limit.check()
+        self.conditions.limit.check()
         for known in self._candidates:
             if known.key == spec.key:
                 return known
@@ -72,7 +54,7 @@ class CandidateTrials:
         self._candidates.append(candidate)
         self._reasons.append(because)
         discard_large(self._candidates, self.best)
-        self._conditions.limit.enforce()
+        self.conditions.limit.enforce()
         self._tell(number, None if is_recalled else candidate)
         return candidate
 
@@ -89,7 +71,8 @@ class CandidateTrials:
     @property
     def high_precision_words(self) -> str:
         """What a node of high precision is; "" where none can be."""
-        return self._high_precision.words if self._high_precision else ""
+        high_precision = self.maker.high_precision
+        return high_precision.words if high_precision else ""
 
     def open(self, candidate: Candidate) -> Run:
         """A candidate, ready to run."""
@@ -97,7 +80,7 @@ class CandidateTrials:
 
     def is_on_target(self, candidate: Candidate) -> bool:
         """Whether a candidate is all that the search was for."""
-        return self._conditions.target.is_met(candidate.verdict)
+        return self.conditions.target.is_met(candidate.verdict)
 
     @property
     def best(self) -> Candidate:
@@ -134,23 +117,25 @@ class CandidateTrials:
             Attempt(
                 what=candidate.words,
                 accuracy=candidate.verdict.value,
+                metric=candidate.verdict.what,
+                budget=candidate.verdict.budget,
                 size_bytes=candidate.judged.size_bytes,
                 because=_reason(because, candidate),
                 float_nodes=len(candidate.float_nodes),
                 high_precision_nodes=(
-                    len(candidate.high_precision_nodes) if self._high_precision else None
+                    len(candidate.high_precision_nodes) if self.maker.high_precision else None
                 ),
             )
             for candidate, because in zip(self._candidates, self._reasons, strict=True)
         )
-        with self._conditions.limit.paused():
+        with self.conditions.limit.paused():
             best = self._measurer.with_model(self.best)
         return SearchResult(
             best=best,
             attempts=attempts,
             candidates=tuple(self._candidates),
             sensitive_nodes=self._ranked,
-            notes=(*self._conditions.journal.notes, *notes),
+            notes=(*self.conditions.journal.notes, *notes),
         )
 
     def _tell(self, number: int, measured: Candidate | None = None) -> None:

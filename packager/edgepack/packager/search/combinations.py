@@ -14,11 +14,13 @@ from typing import Any, Literal, get_args, get_origin
 import msgspec
 
 from edgepack.errors import BuildError, ProfileError
-from edgepack.packager.profiles.reading import load_profile, resolve_profile
+from edgepack.packager.profiles.reading import resolve_profile
 from edgepack.packager.profiles.schema import Profile
 
 MOST_COMBINATIONS = 64
 """Each costs a calibration and several candidates."""
+
+NOTHING: Mapping[str, Any] = {}
 
 _FREE_KEYS = ("provider.options", "provider.session")
 
@@ -96,7 +98,7 @@ def read_searched(settings: Mapping[str, Any], found_in: str) -> Iterator[Search
 
 
 def combine(
-    names: Sequence[str], searched: Iterable[SearchedKey]
+    names: Sequence[str], searched: Iterable[SearchedKey], changes: Mapping[str, Any] = NOTHING
 ) -> tuple[tuple[Combination, ...], ...]:
     """Every combination for each profile, checked.
 
@@ -104,6 +106,7 @@ def combine(
         names: Profiles, by name or path.
         searched: What to search; a key that only some of the profiles have is searched for these,
             and of a key that is there twice the last one counts.
+        changes: What else lies over each profile, see `resolve_profile`.
 
     Returns:
         For each profile its combinations, in the order to try.
@@ -113,17 +116,19 @@ def combine(
         ProfileError: There is no such profile.
     """
     by_key = {entry.key: entry for entry in searched}
-    profiles = [load_profile(name) for name in names]
+    profiles = [resolve_profile(name, changes) for name in names]
     for entry in by_key.values():
         _check_key(entry, profiles)
     return tuple(
-        _combine_one(name, profile, [e for e in by_key.values() if _applies(e.key, profile)])
+        _combine_one(
+            name, profile, [e for e in by_key.values() if _applies(e.key, profile)], changes
+        )
         for name, profile in zip(names, profiles, strict=True)
     )
 
 
 def _combine_one(
-    name: str, profile: Profile, searched: Sequence[SearchedKey]
+    name: str, profile: Profile, searched: Sequence[SearchedKey], others: Mapping[str, Any]
 ) -> tuple[Combination, ...]:
     if not searched:
         return (Combination(words="", profile=profile),)
@@ -143,7 +148,7 @@ def _combine_one(
             f"{entry.key} = {_describe(value)}"
             for entry, value in zip(searched, values, strict=True)
         )
-        changes: dict[str, Any] = {}
+        changes = dict(others)
         for entry, value in zip(searched, values, strict=True):
             _put(changes, profile, entry.key, value)
         try:

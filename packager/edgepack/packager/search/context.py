@@ -14,7 +14,7 @@ from edgepack.packager.runtime.tool_versions import tool_versions
 from edgepack.packager.source.model import SourceModel
 from edgepack.packager.tensors.sequence import SampleSplit
 
-_FORMAT = 12
+_FORMAT = 13
 """Raised when the same measurement would give other numbers."""
 
 
@@ -39,7 +39,8 @@ def describe_context(
         tool_versions(),
         (facts.arch, facts.cpu_model, sorted(facts.cpu_features)),
         _describe_metric(metric),
-        *([str(split.search.detection_head)] if split.search.detection_head else []),
+        *([str(split.search.head)] if split.search.head else []),
+        *([str(split.search.decoder)] if split.search.decoder else []),
     )
     return hashlib.sha256(msgspec.json.encode(parts)).hexdigest()
 

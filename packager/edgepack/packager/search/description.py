@@ -12,8 +12,10 @@ def describe_search(found: SearchResult | None) -> Tried | None:
         return None
     curve = sorted(found.attempts, key=lambda attempt: (attempt.size_bytes, attempt.what))
     lines = ["the search; accuracy, size and settings of what it tried:"]
+    several = len({attempt.metric for attempt in curve}) > 1
     lines += [
         f"{attempt.accuracy:8.4f}  {attempt.size_bytes:>14,} bytes  {attempt.what}"
+        + (f"  ({attempt.metric})" if several else "")
         for attempt in curve
     ]
     if found.sensitive_nodes:

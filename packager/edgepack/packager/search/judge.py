@@ -9,16 +9,20 @@ misses the budget is neither enough nor the best.
 
 from collections.abc import Callable, Mapping, Sequence
 
+import msgspec
 from msgspec.structs import replace
 
 from edgepack.packager.gates.accuracy import Reference
+from edgepack.packager.gates.tokens import TokenReference
 from edgepack.packager.gates.user_metric import Metric, evaluate_metric, judge_metric
 from edgepack.packager.gates.verdict import Verdict
 from edgepack.packager.metrics.chains import run_samples
+from edgepack.packager.metrics.tokens.chains import ChainCounts
 from edgepack.packager.profiles.schema import AccuracyGate
 from edgepack.packager.runtime.model_run import Outputs, Run
 from edgepack.packager.samples.padding import without_padding
-from edgepack.packager.tensors.sequence import Samples
+from edgepack.packager.tensors.decoders import Decoder
+from edgepack.packager.tensors.sequence import Feeds, Samples
 
 MOST_SAMPLES = 64
 """Samples that a candidate is judged on: enough to see 2 % of disagreement."""
@@ -29,34 +33,60 @@ NEAR_SPARE = -2.0
 _LOOKS = (16, 32)
 """After so many samples it is asked whether a candidate is worth the others."""
 
+MOST_CHAINS = 16
+"""Of a decoder, samples that chains of tokens begin with, if these are tokens enough."""
+
+_ENOUGH_TOKENS = 1000
+"""To tell 1 %."""
+
+_LOOKS_AT_CHAINS = (4, 8)
+
 
 class CandidateJudge:
     """Judges candidates on one set of samples, or by the user's metric.
 
     Where an output feeds an input, a candidate is judged on chains of inferences (`chains`).
     `reference` holds the float model's outputs of single inferences all the same, padding with
-    them.
+    them. A decoder is judged on chains of tokens.
 
     Args:
         float_run: The float model.
         samples: What to run.
         gate: The budgets.
         metric: The user's metric, or None.
+        most_chains: Of a decoder, samples that chains begin with at most.
+
+    Attributes:
+        count: How many samples a candidate is judged on.
     """
 
     def __init__(
-        self, float_run: Run, samples: Samples, gate: AccuracyGate, metric: Metric | None
+        self,
+        float_run: Run,
+        samples: Samples,
+        gate: AccuracyGate,
+        metric: Metric | None,
+        most_chains: int = MOST_CHAINS,
     ) -> None:
         self.samples = samples
         self._gate = gate
         self._metric = metric
-        meanings, head = samples.meanings, samples.detection_head
+        meanings, head = samples.meanings, samples.head
         self.reference = Reference([float_run(feeds) for feeds in samples], gate, meanings, head)
         self._in_use = self.reference
         if samples.states:
             self._in_use = Reference(run_samples(float_run, samples), gate, meanings)
         elif samples.mask is not None:
-            self._in_use = Reference(self._without_padding(self.reference.expected), gate, meanings)
+            expected = self._without_padding(self.reference.expected)
+            self._in_use = Reference(expected, gate, meanings, head)
+        self.count = samples.count
+        self._tokens: TokenReference | None = None
+        if metric is None and samples.decoder is not None and gate.metric == "auto":
+            self._tokens = _follow(samples, samples.decoder, float_run, most_chains)
+            if self._tokens.count < _ENOUGH_TOKENS:  # texts end early
+                self._tokens = _follow(samples, samples.decoder, float_run, MOST_SAMPLES)
+            self.count = len(self._tokens.first)
+            self._in_use = Reference(self._tokens.first, gate, meanings, tokens=self._tokens)
         self._float_value = evaluate_metric(metric, float_run) if metric else 1.0
 
     def judge(
@@ -76,27 +106,42 @@ class CandidateJudge:
         """
         if self._metric is not None:
             return judge_metric(self._metric, run, self._float_value, self._gate)
-        count = self.samples.count
-        got: dict[int, list[Outputs]] = {}
-        for look in (*(look for look in _LOOKS if look < count), count):
+        count, got = self.count, dict[int, _Ran]()
+        looks = _LOOKS if self._tokens is None else _LOOKS_AT_CHAINS
+        for look in (*(look for look in looks if look < count), count):
             for index in (number * count // look for number in range(look)):
                 if index not in got:
                     before_each()
-                    got[index] = run_samples(run, self.samples, (index,))
+                    got[index] = self._run_one(run, index, before_each)
             if look < count and (failed := self._given_up(got, at_least)) is not None:
                 return failed
-        return self._in_use.judge([outputs for index in range(count) for outputs in got[index]])
+        return self._in_use.judge(*_joined(got))
 
-    def _given_up(self, got: Mapping[int, list[Outputs]], at_least: float) -> Verdict | None:
+    def _run_one(self, run: Run, index: int, before_each: Callable[[], None]) -> "_Ran":
+        if self._tokens is None:
+            return _Ran(outputs=run_samples(run, self.samples, (index,)))
+
+        def step(feeds: Feeds) -> Outputs:
+            before_each()
+            return run(feeds)
+
+        first, chain = self._tokens.follow(step, index)
+        return _Ran(outputs=[first], chain=chain)
+
+    def _as_float(self, index: int) -> "_Ran":
+        """What the float model itself would have on a sample."""
+        length = len(self._in_use.expected) // self.count
+        expected = self._in_use.expected[length * index : length * (index + 1)]
+        chain = self._tokens.unchanged(index) if self._tokens else None
+        return _Ran(outputs=list(expected), chain=chain)
+
+    def _given_up(self, got: Mapping[int, "_Ran"], at_least: float) -> Verdict | None:
         """The verdict on a candidate that need not run on the other samples; None on others."""
-        whole = list(self._in_use.expected)
-        length = len(whole) // self.samples.count
+        length = len(self._in_use.expected) // self.count
         places = [length * index + step for index in sorted(got) for step in range(length)]
-        given = [outputs for index in sorted(got) for outputs in got[index]]
-        seen = self._in_use.of(places).judge(given)
-        for place, outputs in zip(places, given, strict=True):
-            whole[place] = outputs
-        certain = self._in_use.judge(whole).spare
+        seen = self._in_use.of(places).judge(*_joined(got))
+        others = {i: self._as_float(i) for i in range(self.count) if i not in got}
+        certain = self._in_use.judge(*_joined({**got, **others})).spare
         likely = certain if seen.spare_at_most is None else seen.spare_at_most
         if min(certain, likely) >= at_least:
             return None
@@ -109,8 +154,8 @@ class CandidateJudge:
         Raises:
             ValueError: The samples have states: single inferences do not tell.
         """
-        if self.samples.states:
-            raise ValueError("samples with states are judged on chains")
+        if self.samples.states or self._tokens:
+            raise ValueError("what feeds itself is judged on chains")
         return self._in_use.judge(self._without_padding(got))
 
     def _without_padding(self, outputs: Sequence[Outputs]) -> list[Outputs]:
@@ -118,3 +163,29 @@ class CandidateJudge:
             without_padding(entry, feeds, self.samples.mask)
             for entry, feeds in zip(outputs, self.samples, strict=True)
         ]
+
+
+def _follow(samples: Samples, decoder: Decoder, float_run: Run, most: int) -> TokenReference:
+    """What the float model says after some of the samples, evenly spread."""
+    count = min(samples.count, most)
+    begun = samples.pick([number * samples.count // count for number in range(count)])
+    return TokenReference(decoder, begun, float_run)
+
+
+class _Ran(msgspec.Struct, frozen=True, kw_only=True):
+    """What a candidate gave on one sample.
+
+    Attributes:
+        outputs: Of each inference.
+        chain: Of a decoder, how it went on.
+    """
+
+    outputs: list[Outputs]
+    chain: ChainCounts | None = None
+
+
+def _joined(got: Mapping[int, _Ran]) -> tuple[list[Outputs], list[ChainCounts]]:
+    """What was given on some samples, in their order."""
+    ran = [got[index] for index in sorted(got)]
+    chains = [entry.chain for entry in ran if entry.chain is not None]
+    return [outputs for entry in ran for outputs in entry.outputs], chains

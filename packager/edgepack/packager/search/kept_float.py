@@ -9,15 +9,13 @@ from edgepack.packager.quantization.contract import (
     BuiltCandidate,
     CandidateMaker,
     CandidateSpec,
-    HighPrecision,
     Measured,
     NodeSensitivity,
 )
-from edgepack.packager.quantization.method import QuantizationMethod
 from edgepack.packager.tensors.sequence import Samples
 
 
-class KeptFloat:
+class KeptFloat(CandidateMaker):
     """Makes what another maker makes, with these nodes float; the search does not see them.
 
     Args:
@@ -28,34 +26,10 @@ class KeptFloat:
     def __init__(self, maker: CandidateMaker, kept: Collection[str]) -> None:
         self._maker = maker
         self._kept = frozenset(kept)
-
-    @property
-    def verb(self) -> str:
-        """See `CandidateMaker`."""
-        return self._maker.verb
-
-    @property
-    def methods(self) -> tuple[QuantizationMethod, ...]:
-        """See `CandidateMaker`."""
-        return self._maker.methods
-
-    @property
-    def costly_methods(self) -> tuple[QuantizationMethod, ...]:
-        """See `CandidateMaker`."""
-        return self._maker.costly_methods
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The other nodes that can be lowered, in graph order."""
-        return self._without_kept(self._maker.names)
-
-    @property
-    def high_precision(self) -> HighPrecision | None:
-        """How the other nodes get more bits."""
-        given = self._maker.high_precision
-        if given is None:
-            return None
-        return replace(given, names=self._without_kept(given.names))
+        self.verb, self.methods = maker.verb, maker.methods
+        self.costly_methods, self.names = maker.costly_methods, self._without_kept(maker.names)
+        if more := maker.high_precision:
+            self.high_precision = replace(more, names=self._without_kept(more.names))
 
     def build(self, spec: CandidateSpec) -> BuiltCandidate:
         """See `CandidateMaker`."""

@@ -21,20 +21,18 @@ seen here.
 """
 
 from collections.abc import Callable
-from pathlib import Path
 
 from msgspec.structs import replace
 
 from edgepack.packager.progress import Progress
-from edgepack.packager.quantization.contract import CandidateMaker, CandidateSpec
+from edgepack.packager.quantization.contract import CandidateSpec
 from edgepack.packager.quantization.savings import promotion_order, worth_lowering
-from edgepack.packager.runtime.evaluator import Evaluator
 from edgepack.packager.runtime.model_run import Run
+from edgepack.packager.search.candidate_measurer import CandidateMeasurer
 from edgepack.packager.search.candidate_trials import CandidateTrials
 from edgepack.packager.search.candidates import SearchResult
-from edgepack.packager.search.conditions import SearchConditions
-from edgepack.packager.search.judge import NEAR_SPARE, CandidateJudge
-from edgepack.packager.search.promotion import Promotion, to_float, to_high_precision
+from edgepack.packager.search.judge import NEAR_SPARE
+from edgepack.packager.search.promotion import Promotion
 from edgepack.packager.search.time_limit import OutOfTimeError, describe_duration
 
 _MOST_LOWERED_AGAIN = 6
@@ -42,25 +40,16 @@ _MOST_LOWERED_AGAIN = 6
 
 
 def search(
-    maker: CandidateMaker,
+    measurer: CandidateMeasurer,
     max_float_share: float,
-    evaluator: Evaluator,
-    judge: CandidateJudge,
-    conditions: SearchConditions,
-    *,
-    work_dir: Path,
     progress: Progress,
     is_hopeless: Callable[[Run], bool],
 ) -> SearchResult:
     """Searches; see the steps above.
 
     Args:
-        maker: Makes candidates.
+        measurer: Makes and measures candidates.
         max_float_share: Share of the nodes that may stay float, 0…1; any may get more bits.
-        evaluator: Opens candidates where they are measured.
-        judge: Judges them.
-        conditions: Time, and what was measured before.
-        work_dir: Folder for the candidates.
         progress: Told about each candidate.
         is_hopeless: Whether a candidate need not be improved, for a reason other than accuracy
             (far slower than the float model); asked once, with the first candidate.
@@ -72,44 +61,36 @@ def search(
         BuildError: Calibration failed, or ONNX Runtime refuses a candidate.
         OutOfTimeError: The time was used up before the first candidate.
     """
-    watched = conditions.limit.watch(progress)
-    trials = CandidateTrials(
-        maker, evaluator, judge, conditions, work_dir=work_dir, progress=watched
-    )
+    conditions = measurer.conditions
+    trials = CandidateTrials(measurer, conditions.limit.watch(progress))
     try:
-        if not _try_plain_methods(trials, maker, conditions, is_hopeless):
-            _improve(trials, maker, max_float_share)
+        if not _try_plain_methods(trials, is_hopeless):
+            _improve(trials, max_float_share)
     except OutOfTimeError:
         conditions.journal.write_out()
         if trials.is_empty:
             raise
-        return replace(trials.result((_describe_end(conditions, trials),)), is_cut_short=True)
+        return replace(trials.result((_describe_end(trials),)), is_cut_short=True)
     except (SystemExit, KeyboardInterrupt):
         conditions.journal.write_out()
         raise
     return trials.result()
 
 
-def _try_plain_methods(
-    trials: CandidateTrials,
-    maker: CandidateMaker,
-    conditions: SearchConditions,
-    is_hopeless: Callable[[Run], bool],
-) -> bool:
+def _try_plain_methods(trials: CandidateTrials, is_hopeless: Callable[[Run], bool]) -> bool:
     """Step 1; whether it is all that is needed."""
-    for number, method in enumerate(maker.methods):
+    for number, method in enumerate(trials.maker.methods):
         because = "the profile's first method" if number == 0 else "the profile's next method"
         candidate = trials.add(CandidateSpec(method=method), because)
         if trials.is_on_target(candidate):
             return True
-        if number == 0 and _recall_or_ask(trials, conditions, is_hopeless):
+        if number == 0 and _recall_or_ask(trials, is_hopeless):
             return True
     return False
 
 
-def _recall_or_ask(
-    trials: CandidateTrials, conditions: SearchConditions, is_hopeless: Callable[[Run], bool]
-) -> bool:
+def _recall_or_ask(trials: CandidateTrials, is_hopeless: Callable[[Run], bool]) -> bool:
+    conditions = trials.conditions
     known = conditions.journal.recall(conditions.context, "hopeless", bool)
     if known is None:
         known = is_hopeless(trials.open(trials.best))
@@ -117,50 +98,47 @@ def _recall_or_ask(
     return known
 
 
-def _improve(trials: CandidateTrials, maker: CandidateMaker, max_float_share: float) -> None:
+def _improve(trials: CandidateTrials, max_float_share: float) -> None:
     """Steps 2 to 5."""
     is_near = trials.best.verdict.spare >= NEAR_SPARE
-    if is_near and _try_costly_methods(trials, maker, to_float(trials, ())):
+    if is_near and _try_costly_methods(trials, Promotion(trials, ())):
         return
-    floats = _promote_worst(trials, maker, max_float_share, is_near)
+    floats = _promote_worst(trials, max_float_share, is_near)
     if not is_near and not trials.is_on_target(trials.best):
-        _try_costly_methods(trials, maker, floats)
+        _try_costly_methods(trials, floats)
         floats.reduce(trials.best.method, 0, len(floats.names))
     _reduce_high_precision(trials)
     _lower_again(trials)
 
 
-def _try_costly_methods(
-    trials: CandidateTrials, maker: CandidateMaker, promotion: Promotion
-) -> bool:
+def _try_costly_methods(trials: CandidateTrials, promotion: Promotion) -> bool:
     """Steps 2 and 4, with all of a promotion's nodes; whether one of them is enough."""
     return any(
         trials.is_on_target(
             promotion.add(method, len(promotion.names), "the plain methods lose too much")
         )
-        for method in maker.costly_methods
+        for method in trials.maker.costly_methods
     )
 
 
-def _promote_worst(
-    trials: CandidateTrials, maker: CandidateMaker, max_float_share: float, is_near: bool
-) -> Promotion:
+def _promote_worst(trials: CandidateTrials, max_float_share: float, is_near: bool) -> Promotion:
     """Steps 2 and 3; which nodes may stay float at the end of them."""
+    maker = trials.maker
     spec = CandidateSpec(method=trials.best.method)
     names = promotion_order(trials.rank(spec))
     most_float = int(len(names) * max_float_share)
-    floats = to_float(trials, names[:most_float])
+    floats = Promotion(trials, names[:most_float])
     if maker.high_precision is not None:
         able = set(maker.high_precision.names)
         promoted = tuple(name for name in names if name in able)
-        more_bits = to_high_precision(trials, promoted)
+        more_bits = Promotion(trials, promoted, "high_precision_nodes")
         if more_bits.may_be_enough(spec.method, maker.methods[0]):
             more_bits.promote((spec.method,) if is_near else maker.methods)
         if trials.is_on_target(trials.best):
             return floats
         spec = CandidateSpec(method=trials.best.method, high_precision_nodes=maker.names)
         names = promotion_order(trials.rank(spec))
-        floats = to_float(trials, names[:most_float], high_precision_nodes=promoted)
+        floats = Promotion(trials, names[:most_float], others=promoted)
     floats.promote((spec.method,) if is_near else maker.methods)
     return floats
 
@@ -170,7 +148,8 @@ def _reduce_high_precision(trials: CandidateTrials) -> None:
     best = trials.best
     promoted = best.spec.high_precision_nodes
     if trials.is_on_target(best) and promoted and best.float_nodes:
-        to_high_precision(trials, promoted, best.float_nodes).reduce(best.method, 0, len(promoted))
+        more_bits = Promotion(trials, promoted, "high_precision_nodes", best.float_nodes)
+        more_bits.reduce(best.method, 0, len(promoted))
 
 
 def _lower_again(trials: CandidateTrials) -> None:
@@ -192,8 +171,8 @@ def _lower_again(trials: CandidateTrials) -> None:
             spec, promoted = tried, fewer
 
 
-def _describe_end(conditions: SearchConditions, trials: CandidateTrials) -> str:
-    limit = describe_duration(conditions.limit.shared_s or 0.0)
+def _describe_end(trials: CandidateTrials) -> str:
+    limit = describe_duration(trials.conditions.limit.shared_s or 0.0)
     holds = "holds the budget" if trials.is_on_target(trials.best) else "does not hold the budget"
     return (
         f"The search ended when its share of {limit} was used up; the best candidate until then, "

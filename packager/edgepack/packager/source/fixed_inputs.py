@@ -13,7 +13,7 @@ import onnx
 from onnx import numpy_helper
 
 from edgepack.errors import BuildError
-from edgepack.packager.source.unknown_input import unknown_input
+from edgepack.packager.wording import unknown_name
 
 Numbers = tuple[float | int | bool, ...]
 """One number for the whole input, or one for each of its elements."""
@@ -59,7 +59,9 @@ def fix_values(
     by_name = {value.name: value for value in inputs}
     for name in values:
         if name not in by_name:
-            raise unknown_input("--value", name, list(by_name))
+            raise unknown_name(
+                "input", name, by_name, f"--value {name}=…", lambda near: f"--value {near}=…"
+            )
     fixed = tuple(
         FixedInput(name=name, position=position, value=_as_tensor(by_name[name], values[name]))
         for position, name in enumerate(by_name)
@@ -121,8 +123,8 @@ def _as_tensor(value: onnx.ValueInfoProto, numbers: Numbers) -> npt.NDArray[np.g
             f"the shape of input {value.name!r} is open, so it cannot become a constant",
             found_in=where,
             remedy=f"fix it too: --shape {value.name}="
-            f"{','.join(str(size or (128 if axis else 1)) for axis, size in enumerate(sizes))}  "
-            "(the sizes are an example: take those of the other inputs)",
+            f"{','.join(str(size or ('…' if axis else 1)) for axis, size in enumerate(sizes))}, "
+            "with the sizes of the other inputs",
         )
     dtype = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type))
     given = np.array(numbers)

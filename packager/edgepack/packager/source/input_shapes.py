@@ -5,8 +5,8 @@ from collections.abc import Iterable, Mapping
 import onnx
 
 from edgepack.errors import BuildError
-from edgepack.packager.source.unknown_input import unknown_input
 from edgepack.packager.tensors.spec import TensorSpec
+from edgepack.packager.wording import unknown_name
 
 UNNAMED = "?"
 """Stands for a dimension that is open and has no name of its own."""
@@ -40,7 +40,9 @@ def fix(
     symbols: dict[str, tuple[int, str]] = {}
     for name, sizes in shapes.items():
         if name not in by_name:
-            raise unknown_input("--shape", name, list(by_name))
+            raise unknown_name(
+                "input", name, by_name, f"--shape {name}=…", lambda near: f"--shape {near}=…"
+            )
         _fix_input(by_name[name], sizes, symbols)
     if symbols:
         values = (*model.graph.input, *model.graph.output, *model.graph.value_info)

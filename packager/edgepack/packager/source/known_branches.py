@@ -36,7 +36,7 @@ def take_known_branches(model: onnx.ModelProto) -> int:
     """
     count = 0
     while any(node.op_type == "If" for node in model.graph.node):
-        known = _Known(model)
+        known = KnownValues(model)
         for position, node in enumerate(model.graph.node):
             condition = known.value_of(node.input[0]) if node.op_type == "If" else None
             if condition is not None and condition.size == 1:
@@ -48,8 +48,12 @@ def take_known_branches(model: onnx.ModelProto) -> int:
     return count
 
 
-class _Known:
-    """What is known of a model's tensors without running it."""
+class KnownValues:
+    """What is known of a model's tensors without running it.
+
+    Args:
+        model: The model; it must not change.
+    """
 
     def __init__(self, model: onnx.ModelProto) -> None:
         self._model = model

@@ -4,26 +4,32 @@ A token beyond the vocabulary ends an inference in words of the runtime that nam
 from the graph, it is found as the samples are read, and the file is named.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import onnx
 
 from edgepack.packager.tensors.spec import Lookup
 
-_KEEPS_EVERY_VALUE = frozenset(
+KEEPS_EVERY_VALUE = frozenset(
     {
         *("Cast", "Identity", "Reshape", "Squeeze", "Unsqueeze", "Flatten", "Transpose"),
         *("Expand", "Tile"),
     }
 )
+KEEPS_SOME_VALUES = KEEPS_EVERY_VALUE | {"Slice", "Gather", "Split"}
+"""A decoder may look up the last of its tokens alone."""
+
 _KEEPS_ROWS = frozenset({"Cast", "Identity", "DequantizeLinear"})
 
 
-def find_lookups(graph: onnx.GraphProto) -> Mapping[str, Lookup]:
+def find_lookups(
+    graph: onnx.GraphProto, through: Collection[str] = KEEPS_EVERY_VALUE
+) -> Mapping[str, Lookup]:
     """By input, the smallest constant table that a Gather reads by it.
 
     Args:
         graph: The main graph, its nodes in order; bodies of control flow may never run.
+        through: Operators between the input and the Gather.
     """
     origin = {value.name: value.name for value in graph.input}
     tables = {tensor.name: tuple(tensor.dims) for tensor in graph.initializer}
@@ -35,7 +41,7 @@ def find_lookups(graph: onnx.GraphProto) -> Mapping[str, Lookup]:
                 tables[node.output[0]] = tuple(attribute.t.dims)
         if node.op_type in _KEEPS_ROWS and first in tables:
             tables[node.output[0]] = tables[first]
-        if node.op_type in _KEEPS_EVERY_VALUE and first in origin:
+        if node.op_type in through and first in origin:
             origin[node.output[0]] = origin[first]
         if node.op_type == "Gather" and tables.get(first) and node.input[1] in origin:
             axis = next((entry.i for entry in node.attribute), 0)

@@ -39,7 +39,7 @@ from edgepack.packager.source import (
 from edgepack.packager.source.fixed_inputs import FixedInput, Numbers, describe_fixed, fix_values
 from edgepack.packager.source.known_branches import take_known_branches
 from edgepack.packager.source.lookups import find_lookups
-from edgepack.packager.tensors.detections import DetectionHead
+from edgepack.packager.tensors.heads import Head
 from edgepack.packager.tensors.meanings import Meaning
 from edgepack.packager.tensors.spec import TensorSpec
 
@@ -67,8 +67,8 @@ class SourceModel(msgspec.Struct, frozen=True, kw_only=True):
         outputs: Outputs of the file's model.
         watched: Further outputs of `model`: floats inside it that it is judged by (`watched_tail`).
         meanings: What outputs mean, by name, of those where it is known.
-        detection_head: The outputs that tell boxes, as far as the model or a person says it; None
-            where none do.
+        head: The outputs that tell what it is for, as far as the model or a person says it; None
+            where that is not known.
         opset: Version of the default operator set.
         notes: What a person should know of the model, one sentence each.
     """
@@ -84,7 +84,7 @@ class SourceModel(msgspec.Struct, frozen=True, kw_only=True):
     notes: tuple[str, ...] = ()
     watched: tuple[str, ...] = ()
     meanings: Mapping[str, Meaning] = msgspec.field(default_factory=dict)
-    detection_head: DetectionHead | None = None
+    head: Head | None = None
 
 
 def load_source(

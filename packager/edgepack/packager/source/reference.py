@@ -15,6 +15,7 @@ from pathlib import Path
 
 import onnx
 
+from edgepack.agent.runtime.opening import FATAL_ONLY, open_model_file
 from edgepack.agent.runtime.runtime_words import first_line
 from edgepack.errors import BuildError
 from edgepack.packager.graph.control_flow import deciding_inputs
@@ -73,6 +74,13 @@ class FloatSource:
             value.setflags(write=False)  # whoever asks next gets the same array
         self._remembered[digest] = outputs
         self._room_bytes -= size
+
+
+def open_as_given(source: SourceModel) -> Run:
+    """The model as its file has it, with one thread; inputs that are fixed get their values."""
+    session = open_model_file(source.path, threads=1, log_severity=FATAL_ONLY)
+    constants = {entry.name: entry.value for entry in source.fixed}
+    return lambda feeds: session.run({**feeds, **constants})
 
 
 def open_reference(source: SourceModel, path: Path, *, threads: int = 0) -> Run:

@@ -1,6 +1,8 @@
 """Which opset and IR versions can be built from: what the installed ONNX Runtime loads."""
 
+from collections.abc import Callable
 from functools import cache
+from itertools import count
 from pathlib import Path
 
 import onnx
@@ -34,7 +36,8 @@ def check_versions(path: Path, model: onnx.ModelProto) -> int:
         BuildError: With the versions that will do.
     """
     runtime = f"the installed onnxruntime {onnxruntime.__version__} knows up to"
-    opset, ir_version = _default_opset(model), int(model.ir_version)
+    imported = (entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx"))
+    opset, ir_version = int(next(imported, 0)), int(model.ir_version)
     if opset == 0:
         raise BuildError("the model imports no default operator set", found_in=str(path))
     if opset < OLDEST_OPSET:
@@ -44,8 +47,8 @@ def check_versions(path: Path, model: onnx.ModelProto) -> int:
             remedy="export again with opset 17, or onnx.version_converter.convert_version(model, "
             "17)",
         )
-    if not knows_opset(opset):
-        newest = newest_opset()
+    if not loads(opset):
+        newest = _newest(_PROBE_OPSET, loads)
         raise BuildError(
             f"opset {opset} is too new: {runtime} opset {newest}",
             found_in=str(path),
@@ -58,8 +61,8 @@ def check_versions(path: Path, model: onnx.ModelProto) -> int:
             found_in=str(path),
             remedy="export the model again with a current exporter",
         )
-    if not knows_ir_version(ir_version):
-        newest = newest_ir_version()
+    if not loads(ir_version=ir_version):
+        newest = _newest(_PROBE_IR_VERSION, lambda version: loads(ir_version=version))
         raise BuildError(
             f"IR version {ir_version} is too new: {runtime} IR version {newest}",
             found_in=str(path),
@@ -70,42 +73,11 @@ def check_versions(path: Path, model: onnx.ModelProto) -> int:
 
 
 @cache
-def knows_opset(version: int) -> bool:
-    """Whether the installed ONNX Runtime loads a model of this version of the default opset."""
-    return _loads(opset=version, ir_version=_PROBE_IR_VERSION)
+def loads(opset: int = _PROBE_OPSET, ir_version: int = _PROBE_IR_VERSION) -> bool:
+    """Whether the installed ONNX Runtime loads a model of these versions.
 
-
-@cache
-def knows_ir_version(version: int) -> bool:
-    """Whether the installed ONNX Runtime loads a model file of this IR version."""
-    return _loads(opset=_PROBE_OPSET, ir_version=version)
-
-
-def newest_opset() -> int:
-    """The newest version of the default opset that the installed ONNX Runtime loads."""
-    version = _PROBE_OPSET
-    while knows_opset(version + 1):
-        version += 1
-    return version
-
-
-def newest_ir_version() -> int:
-    """The newest IR version that the installed ONNX Runtime loads."""
-    version = _PROBE_IR_VERSION
-    while knows_ir_version(version + 1):
-        version += 1
-    return version
-
-
-def _default_opset(model: onnx.ModelProto) -> int:
-    for entry in model.opset_import:
-        if entry.domain in ("", "ai.onnx"):
-            return int(entry.version)
-    return 0
-
-
-def _loads(*, opset: int, ir_version: int) -> bool:
-    """Asks ONNX Runtime with a one-node model: it publishes its limits nowhere else."""
+    It is asked with a one-node model: it publishes its limits nowhere else.
+    """
     value = onnx.helper.make_tensor_value_info
     graph = onnx.helper.make_graph(
         [onnx.helper.make_node("Identity", ["x"], ["y"])],
@@ -123,3 +95,8 @@ def _loads(*, opset: int, ir_version: int) -> bool:
     except (Fail, InvalidGraph, InvalidProtobuf):
         return False
     return True
+
+
+def _newest(start: int, is_known: Callable[[int], bool]) -> int:
+    """The newest version that is known, from one that is known on."""
+    return next(version for version in count(start) if not is_known(version + 1))

@@ -17,7 +17,7 @@ import numpy as np
 import onnx
 
 from edgepack.errors import BuildError
-from edgepack.packager.graph.model_files import RUNTIME_ERRORS
+from edgepack.packager.graph.model_files import RUNTIME_ERRORS, weights_size_bytes
 from edgepack.packager.runtime.model_run import ModelRunner
 from edgepack.packager.source.input_shapes import UNNAMED, describe_open_dimensions, fix
 from edgepack.packager.source.model import SourceModel, required_inputs
@@ -31,6 +31,8 @@ _OTHERS = (128, 64, 32, 16, 256, 77, 512, 8, 4, 3, 2, 1)
 """Usual sizes, of images and of all else (tokens, frames, states), in the order to try."""
 
 _MOST_TRIED = 40
+_MOST_WRITTEN_BYTES = 4_000_000_000
+"""A model is written for each; of a large one fewer sizes are tried, but four."""
 
 _DOES_NOT_RUN: tuple[type[Exception], ...] = (BuildError, ValueError, *RUNTIME_ERRORS)
 
@@ -91,8 +93,10 @@ def example_shapes(source: SourceModel) -> Shapes:
 
 def _find_shapes(source: SourceModel) -> Shapes | None:
     """The first usual sizes with which the model runs; None where it does with none."""
+    size_bytes = max(1, weights_size_bytes(source.model))
+    count = min(_MOST_TRIED, max(4, _MOST_WRITTEN_BYTES // size_bytes))
     with tempfile.TemporaryDirectory(prefix="edgepack-shapes-") as folder:
-        for shapes in itertools.islice(_usual_shapes(source.inputs), _MOST_TRIED):
+        for shapes in itertools.islice(_usual_shapes(source.inputs), count):
             if _runs(source, shapes, Path(folder) / "model.onnx"):
                 return shapes
     return None

@@ -12,7 +12,8 @@ import numpy as np
 import numpy.typing as npt
 from msgspec.structs import replace
 
-from edgepack.packager.tensors.detections import DetectionHead
+from edgepack.packager.tensors.decoders import Decoder
+from edgepack.packager.tensors.heads import Head
 from edgepack.packager.tensors.meanings import Meaning
 
 Tensor = npt.NDArray[np.generic]
@@ -59,7 +60,8 @@ class Samples(msgspec.Struct, frozen=True, kw_only=True):
         states: Inputs that are fed from outputs; none where each sample stands for itself.
         mask: What tells padding; None where nothing is.
         meanings: What outputs mean, by name, of those where it is known.
-        detection_head: The outputs that tell boxes; None where none do.
+        head: The outputs that tell what the model is for; None where that is not known.
+        decoder: How tokens follow each other; None where the model is no decoder.
     """
 
     count: int
@@ -68,7 +70,8 @@ class Samples(msgspec.Struct, frozen=True, kw_only=True):
     states: tuple[State, ...] = ()
     mask: Mask | None = None
     meanings: Mapping[str, Meaning] = msgspec.field(default_factory=dict)
-    detection_head: DetectionHead | None = None
+    head: Head | None = None
+    decoder: Decoder | None = None
 
     def __iter__(self) -> Iterator[Feeds]:
         return (self.read(index) for index in range(self.count))

@@ -32,12 +32,12 @@ _Z = 1.96
 """Standard normal quantile of 97.5 %."""
 
 
-class DetectionAgreement(msgspec.Struct, frozen=True, kw_only=True):
+class DetectionAgreement(msgspec.Struct, frozen=True, kw_only=True, tag="detections"):
     """A variant's boxes against the float model's, over all samples.
 
     Attributes:
-        f1: Twice the pairs over all boxes of both, see above.
-        f1_low: Its lower bound for samples like these, one-sided, 95 %.
+        value: F1: twice the pairs over all boxes of both, see above.
+        low: Its lower bound for samples like these, one-sided, 95 %.
         boxes: What the float model finds at `named`.
         bias: How many more or fewer (negative) the variant finds there, as a share.
         bias_low, bias_high: Its bounds for samples like these, 95 %.
@@ -45,8 +45,8 @@ class DetectionAgreement(msgspec.Struct, frozen=True, kw_only=True):
         score_shift: Mean difference of the scores of pairs.
     """
 
-    f1: float
-    f1_low: float
+    value: float
+    low: float
     boxes: int
     bias: float
     bias_low: float
@@ -114,8 +114,8 @@ def measure_agreement(counts: Sequence[Counts], layout: Layout) -> DetectionAgre
     left = min(_f1_left_by(*_bias(expected[:, k], got[:, k])) for k in in_use)
     f1 = 1.0 - max(shares)
     return DetectionAgreement(
-        f1=min(f1, left),
-        f1_low=min(
+        value=min(f1, left),
+        low=min(
             left,
             kept_low(lost[:, worst].sum(axis=1).tolist(), whole[:, worst].sum(axis=1).tolist()),
         ),

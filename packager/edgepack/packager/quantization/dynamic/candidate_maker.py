@@ -3,7 +3,7 @@
 Nodes in the bodies of control flow are among them. The calibration samples are not read.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from copy import deepcopy
 from pathlib import Path
 
@@ -16,20 +16,16 @@ from edgepack.packager.progress import Progress
 from edgepack.packager.quantization.contract import (
     BuiltCandidate,
     CandidateSpec,
-    Measured,
-    NodeSensitivity,
 )
 from edgepack.packager.quantization.dynamic.nodes import DynamicWriter, is_lstm
 from edgepack.packager.quantization.dynamic.scopes import Scope, drop_unread_constants, scopes
 from edgepack.packager.quantization.method import QuantizationMethod
-from edgepack.packager.quantization.one_at_a_time import rank_one_at_a_time
+from edgepack.packager.quantization.one_at_a_time import OneAtATimeMaker
 from edgepack.packager.quantization.products import as_product
-from edgepack.packager.quantization.savings import with_workloads
-from edgepack.packager.runtime.evaluator import open_plain
 from edgepack.packager.tensors.sequence import Samples
 
 
-class DynamicCandidateMaker:
+class DynamicCandidateMaker(OneAtATimeMaker):
     """One float model.
 
     Args:
@@ -40,10 +36,7 @@ class DynamicCandidateMaker:
         progress: Not told anything: there is no calibration.
     """
 
-    verb = "quantized"
     methods = (QuantizationMethod(base="dynamic"),)
-    costly_methods: tuple[QuantizationMethod, ...] = ()
-    high_precision: None = None
 
     def __init__(
         self,
@@ -54,9 +47,8 @@ class DynamicCandidateMaker:
         work_dir: Path,
         progress: Progress,
     ) -> None:
-        self._model = model
+        super().__init__(model, work_dir)
         self._settings = settings
-        self._folder = work_dir
         # How often a body runs is not known, and steps of an LSTM neither: weights tell.
         self._loads = {
             scope.name(position): Workload(
@@ -79,26 +71,8 @@ class DynamicCandidateMaker:
         import_domain(result, MICROSOFT if lowered else "")
         return BuiltCandidate(model=result, lowered=lowered)
 
-    def rank(
-        self,
-        spec: CandidateSpec,
-        samples: Samples,
-        progress: Progress,
-        measured: Measured | None = None,
-    ) -> tuple[NodeSensitivity, ...]:
-        """See `CandidateMaker`."""
-        ranked = rank_one_at_a_time(
-            self._model,
-            self.names,
-            spec,
-            self.build,
-            open_plain,
-            samples,
-            work_dir=self._folder,
-            progress=progress,
-            measured=measured,
-        )
-        return with_workloads(ranked, self._loads)
+    def _workloads(self) -> Mapping[str, Workload]:
+        return self._loads
 
     def _lowerable(self, scope: Scope) -> Iterator[int]:
         for position, node in enumerate(scope.graph.node):

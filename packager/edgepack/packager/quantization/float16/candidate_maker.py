@@ -4,31 +4,30 @@ Which tensors would is measured on the calibration samples. Inputs, outputs and 
 control flow read stay 32-bit.
 """
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import onnx
 
 from edgepack.packager.graph.queries import index_graph
-from edgepack.packager.graph.workload import workloads
+from edgepack.packager.graph.workload import Workload, workloads
 from edgepack.packager.profiles.pass_settings import Float16
 from edgepack.packager.progress import Progress
 from edgepack.packager.quantization.calibration import Calibration
 from edgepack.packager.quantization.contract import (
     BuiltCandidate,
     CandidateSpec,
-    Measured,
-    NodeSensitivity,
 )
 from edgepack.packager.quantization.float16.plan import Float16Planner
 from edgepack.packager.quantization.float16.writer import write_float16
 from edgepack.packager.quantization.method import QuantizationMethod
-from edgepack.packager.quantization.one_at_a_time import rank_one_at_a_time
-from edgepack.packager.quantization.savings import with_workloads
+from edgepack.packager.quantization.one_at_a_time import OneAtATimeMaker
 from edgepack.packager.runtime.float16_rounding import open_rounding
+from edgepack.packager.runtime.model_run import Run
 from edgepack.packager.tensors.sequence import Samples
 
 
-class Float16CandidateMaker:
+class Float16CandidateMaker(OneAtATimeMaker):
     """One float model with the bounds of its tensors.
 
     Args:
@@ -41,8 +40,6 @@ class Float16CandidateMaker:
 
     verb = "converted"
     methods = (QuantizationMethod(base="float16"),)
-    costly_methods: tuple[QuantizationMethod, ...] = ()
-    high_precision: None = None
 
     def __init__(
         self,
@@ -53,8 +50,7 @@ class Float16CandidateMaker:
         work_dir: Path,
         progress: Progress,
     ) -> None:
-        self._model = model
-        self._folder = work_dir
+        super().__init__(model, work_dir)
         self._index = index_graph(model.graph)
         opsets = {
             "" if entry.domain == "ai.onnx" else entry.domain: entry.version
@@ -66,7 +62,7 @@ class Float16CandidateMaker:
         calibration = Calibration(
             model, self._planner.observable(), samples, work_dir=work_dir, progress=progress
         )
-        self._observed = calibration.bounds()
+        self._observed = calibration.bounds
         self.names = tuple(self._planner.choices(self._observed))
 
     def build(self, spec: CandidateSpec) -> BuiltCandidate:
@@ -77,23 +73,8 @@ class Float16CandidateMaker:
         model = write_float16(self._model, self._index, plan)
         return BuiltCandidate(model=model, lowered=lowered)
 
-    def rank(
-        self,
-        spec: CandidateSpec,
-        samples: Samples,
-        progress: Progress,
-        measured: Measured | None = None,
-    ) -> tuple[NodeSensitivity, ...]:
-        """See `CandidateMaker`."""
-        ranked = rank_one_at_a_time(
-            self._model,
-            self.names,
-            spec,
-            self.build,
-            open_rounding,
-            samples,
-            work_dir=self._folder,
-            progress=progress,
-            measured=measured,
-        )
-        return with_workloads(ranked, workloads(self._index))
+    def _workloads(self) -> Mapping[str, Workload]:
+        return workloads(self._index)
+
+    def _open(self, path: Path) -> Run:
+        return open_rounding(path)

@@ -5,20 +5,18 @@ ranked by quantizing each alone with our own quantizer and the same types, since
 Quark takes a minute.
 """
 
-import json
 from pathlib import Path
 
 import msgspec
 import numpy as np
 import onnx
 
-from edgepack.agent.runtime.child import run_child
-from edgepack.errors import BuildError
 from edgepack.packager.graph.model_files import load_model, save_model
 from edgepack.packager.profiles.pass_settings import Quantize
 from edgepack.packager.progress import BuildStep, Progress
 from edgepack.packager.quantization.contract import (
     BuiltCandidate,
+    CandidateMaker,
     CandidateSpec,
     Measured,
     NodeSensitivity,
@@ -26,6 +24,7 @@ from edgepack.packager.quantization.contract import (
 from edgepack.packager.quantization.method import QuantizationMethod
 from edgepack.packager.quantization.quark.environment import find_quark
 from edgepack.packager.quantization.static.candidate_maker import StaticCandidateMaker
+from edgepack.packager.runtime.child_answer import ask_child
 from edgepack.packager.tensors.sequence import Samples
 
 _CHILD = Path(__file__).with_name("child.py")
@@ -37,7 +36,7 @@ class _Answer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     version: str
 
 
-class QuarkCandidateMaker:
+class QuarkCandidateMaker(CandidateMaker):
     """One float model, quantized by Quark.
 
     Args:
@@ -50,8 +49,6 @@ class QuarkCandidateMaker:
     Raises:
         BuildError: Quark is nowhere to be found.
     """
-
-    verb = "quantized"
 
     def __init__(
         self,
@@ -72,25 +69,8 @@ class QuarkCandidateMaker:
         self._progress = progress
         self._folder = work_dir.resolve() / "quark"
         self._config = quark_config(settings)
-
-    @property
-    def methods(self) -> tuple[QuantizationMethod, ...]:
-        """Quark's configuration."""
-        return (QuantizationMethod(base=f"quark-{self._config}"),)
-
-    @property
-    def costly_methods(self) -> tuple[QuantizationMethod, ...]:
-        """None: Quark prepares by itself."""
-        return ()
-
-    @property
-    def high_precision(self) -> None:
-        """Quark's configurations have one type of activations."""
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Every node that can be quantized, in graph order."""
-        return self._own.names
+        self.methods = (QuantizationMethod(base=f"quark-{self._config}"),)
+        self.names = self._own.names
 
     def build(self, spec: CandidateSpec) -> BuiltCandidate:
         """Runs Quark once."""
@@ -103,9 +83,16 @@ class QuarkCandidateMaker:
             "exclude": sorted(spec.float_nodes),
         }
         self._progress(BuildStep(detail=f"AMD Quark, {self._config}"))
-        command = (self._python, str(_CHILD))
-        ending = run_child(command, json.dumps(request).encode(), timeout_s=self._limit_s)
-        answer = _read(ending.answer, ending.because, self._python)
+        answer = ask_child(
+            (self._python, str(_CHILD)),
+            msgspec.json.encode(request),
+            _Answer,
+            timeout_s=self._limit_s,
+            failed="AMD Quark gave no result",
+            found_in=f"pass quantize, run by {self._python}",
+            remedy="backend = 'edgepack', our own quantizer for the same types; where time ran "
+            "out, a higher backend_timeout_s",
+        )
         return BuiltCandidate(
             model=load_model(output),
             lowered=tuple(name for name in self.names if name not in set(spec.float_nodes)),
@@ -140,19 +127,3 @@ def quark_config(settings: Quantize) -> str:
     if settings.scales == "power_of_two":
         return "XINT8"
     return "A16W8" if settings.activations == "int16" else "A8W8"
-
-
-def _read(answer: bytes | None, because: str, python: str) -> _Answer:
-    if answer is None:
-        raise BuildError(
-            f"AMD Quark gave no result: {because}",
-            found_in=f"pass quantize, run by {python}",
-            remedy="backend = 'edgepack', our own quantizer for the same types; where time ran "
-            "out, a higher backend_timeout_s",
-        )
-    try:
-        return msgspec.json.decode(answer, type=_Answer)
-    except msgspec.MsgspecError as error:
-        raise BuildError(
-            f"the answer of AMD Quark's process cannot be read: {error}", found_in=python
-        ) from error

@@ -151,5 +151,5 @@ class CalibratedModel:
     def observe(self, ranges: str) -> Mapping[str, Observation]:
         """What calibration saw, as far as the method needs it."""
         if needs_histogram(ranges):
-            return self._calibration.histograms()
-        return self._calibration.bounds()
+            return self._calibration.histograms
+        return self._calibration.bounds

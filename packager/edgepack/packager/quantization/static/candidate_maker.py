@@ -9,6 +9,7 @@ from edgepack.packager.profiles.pass_settings import Quantize
 from edgepack.packager.progress import Progress
 from edgepack.packager.quantization.contract import (
     BuiltCandidate,
+    CandidateMaker,
     CandidateSpec,
     HighPrecision,
     Measured,
@@ -27,7 +28,7 @@ from edgepack.packager.quantization.static.ranking import rank_nodes
 from edgepack.packager.tensors.sequence import Samples
 
 
-class StaticCandidateMaker:
+class StaticCandidateMaker(CandidateMaker):
     """One float model, and what its profile would have done to it before quantization.
 
     The model is prepared and calibrated once for each preparation, when that is first tried.
@@ -39,8 +40,6 @@ class StaticCandidateMaker:
         work_dir: Folder for instrumented models.
         progress: Told about calibration.
     """
-
-    verb = "quantized"
 
     def __init__(
         self,
@@ -58,27 +57,15 @@ class StaticCandidateMaker:
         self._plain = CalibratedModel(
             model, settings, samples, work_dir=work_dir, progress=progress
         )
+        self.names = self._plain.names
+        if settings.has_high_precision:
+            able = tuple(name for name in self.names if name not in self._plain.followers)
+            self.high_precision = HighPrecision(words="16-bit", names=able)
         self.methods = plain_methods(settings)
         preparations = applicable(self._plain.index, settings.prepare)
         self.costly_methods = costly_methods(settings, preparations)
         self._prepared: dict[str, tuple[CalibratedModel, tuple[str, ...]]] = {"": (self._plain, ())}
         self._gptq = GptqRounder(model, self._plain.index, samples, work_dir / "gptq", progress)
-
-    @property
-    def high_precision(self) -> HighPrecision | None:
-        """Activations of 16 bits, where the profile names a type for that."""
-        if not self._settings.has_high_precision:
-            return None
-        followers = self._plain.followers
-        return HighPrecision(
-            words="16-bit",
-            names=tuple(name for name in self.names if name not in followers),
-        )
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Every node that can be quantized, in graph order."""
-        return self._plain.names
 
     def build(self, spec: CandidateSpec) -> BuiltCandidate:
         """See `CandidateMaker`."""

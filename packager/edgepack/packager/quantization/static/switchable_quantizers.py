@@ -8,6 +8,7 @@ an inference, without building or loading anything, and costs no more than what 
 
 from collections.abc import Sequence
 from copy import deepcopy
+from dataclasses import dataclass, field
 
 import msgspec
 import numpy as np
@@ -61,32 +62,25 @@ def add_switches(
     return _Writer(model, index, plan, scales, rounded).write()
 
 
+@dataclass(frozen=True)
 class _Writer:
-    def __init__(
-        self,
-        model: onnx.ModelProto,
-        index: GraphIndex,
-        plan: Plan,
-        scales: Assignment,
-        rounded: WeightsFile,
-    ) -> None:
-        self._model = model
-        self._index = index
-        self._plan = plan
-        self._scales = scales
-        self._weights = rounded
-        self._initializers: dict[str, onnx.TensorProto] = {}
+    model: onnx.ModelProto
+    index: GraphIndex
+    plan: Plan
+    scales: Assignment
+    rounded: WeightsFile
+    initializers: dict[str, onnx.TensorProto] = field(default_factory=dict)
 
     def write(self) -> SwitchableGraph:
         nodes: list[onnx.NodeProto] = []
         switches: list[tuple[int, int]] = []
-        reading = {plan.position: plan for plan in self._plan.nodes}
+        reading = {plan.position: plan for plan in self.plan.nodes}
         writing = {
             plan.position if plan.rectifier is None else plan.rectifier: plan
-            for plan in self._plan.nodes
+            for plan in self.plan.nodes
         }
-        numbers = {plan.name: number for number, plan in enumerate(self._plan.nodes)}
-        for position, node in enumerate(self._index.graph.node):
+        numbers = {plan.name: number for number, plan in enumerate(self.plan.nodes)}
+        for position, node in enumerate(self.index.graph.node):
             read, written = reading.get(position), writing.get(position)
             owner = read or written
             if owner is None:
@@ -105,8 +99,8 @@ class _Writer:
         before: list[onnx.NodeProto] = []
         if read is not None:
             for i, name in read.activations:
-                scale = self._scales.of(read, name)
-                constant = self._index.constant(name)
+                scale = self.scales.of(read, name)
+                constant = self.index.constant(name)
                 if constant is None:
                     node.input[i] = f"{node.output[0]}/in{i}"
                     before += self._round(name, scale, node.input[i])
@@ -119,29 +113,29 @@ class _Writer:
         for i, name in enumerate(original.output):
             if written is not None and name in written.outputs:
                 node.output[i] = f"{name}/float"
-                scale = self._scales.of(written, name)
+                scale = self.scales.of(written, name)
                 after += self._round(node.output[i], scale, f"{name}{_ROUNDED}")
             elif name:
                 node.output[i] = f"{name}{_ROUNDED}"
         return [*before, node, *after]
 
     def _weight(self, use: WeightUse) -> str:
-        integers = self._scales.round_weight(use, self._index.values(use.name))
-        return self._restored(f"{use.name}/axis{use.axis}", integers, self._scales.weights[use])
+        integers = self.scales.round_weight(use, self.index.values(use.name))
+        return self._restored(f"{use.name}/axis{use.axis}", integers, self.scales.weights[use])
 
     def _constant(self, name: str, values: npt.NDArray[np.generic], scale: Scale) -> str:
         return self._restored(name, quantize(values.astype(np.float32), scale), scale)
 
     def _restored(self, name: str, integers: npt.NDArray[np.integer], scale: Scale) -> str:
-        if name not in self._initializers:
-            self._initializers[name] = self._weights.kept(name, restore(integers, scale))
+        if name not in self.initializers:
+            self.initializers[name] = self.rounded.kept(name, restore(integers, scale))
         return name
 
     def _round(self, name: str, scale: Scale, output: str) -> list[onnx.NodeProto]:
         parameters = []
         for what, value in (("scale", scale.scale), ("zero_point", scale.zero_point)):
             parameter = f"{name}/rounding/{scale.kind.dtype}/{what}"
-            self._initializers[parameter] = numpy_helper.from_array(value, parameter)
+            self.initializers[parameter] = numpy_helper.from_array(value, parameter)
             parameters.append(parameter)
         integers = f"{output}/integers"
         return [
@@ -158,17 +152,15 @@ class _Writer:
         ]
 
     def _assemble(self, nodes: Sequence[onnx.NodeProto]) -> onnx.ModelProto:
-        result = deepcopy(self._model)
+        result = deepcopy(self.model)
         del result.graph.value_info[:]
         refill(result.graph.node, nodes)
-        result.graph.initializer.extend(self._initializers.values())
-        for number in range(len(self._plan.nodes)):
+        result.graph.initializer.extend(self.initializers.values())
+        for number in range(len(self.plan.nodes)):
             position = numpy_helper.from_array(np.array(number, dtype=np.int64))
             position.name = f"{SWITCHES}/{number}/position"
             result.graph.initializer.append(position)
-        switched = helper.make_tensor_value_info(
-            SWITCHES, TensorProto.BOOL, [len(self._plan.nodes)]
-        )
+        switched = helper.make_tensor_value_info(SWITCHES, TensorProto.BOOL, [len(self.plan.nodes)])
         result.graph.input.append(switched)
         import_domain(result, MICROSOFT)
         return result

@@ -4,7 +4,8 @@ The layout in bytes is that of com.microsoft's MatMulNBits and GatherBlockQuanti
 lie two in a byte, the first in the lower half; zero points likewise, along the blocks.
 """
 
-from typing import TypeVar
+from collections.abc import Mapping
+from typing import Any, TypeVar
 
 import msgspec
 import numpy as np
@@ -98,11 +99,47 @@ class BlockWeight(msgspec.Struct, frozen=True, kw_only=True):
         return _pack(self.grid.zero_points, self.grid.bits)
 
 
+def read_packed(
+    settings: Mapping[str, Any],
+    codes: npt.NDArray[Any],
+    scales: npt.NDArray[Any],
+    zero_points: npt.NDArray[Any] | None,
+) -> BlockWeight:
+    """A weight as MatMulNBits has it.
+
+    Args:
+        settings: The node's attributes.
+        codes: uint8, see `BlockWeight.packed_codes`.
+        scales: Floats, rows and blocks in whatever shape.
+        zero_points: uint8, see `BlockWeight.packed_zero_points`, or one number each; None where all
+            are in the middle.
+    """
+    rows, columns, bits = settings["N"], settings["K"], settings.get("bits", 4)
+    blocked = scales.astype(np.float32).reshape(rows, -1)
+    if zero_points is None:
+        middle = np.full(blocked.shape, 1 << (bits - 1), np.uint8)
+    elif zero_points.dtype == np.uint8:
+        middle = _unpack(zero_points.reshape(rows, -1), bits)[:, : blocked.shape[1]]
+    else:
+        middle = zero_points.reshape(rows, -1)
+    grid = BlockGrid(
+        scales=blocked, zero_points=middle, bits=bits, block_size=settings["block_size"]
+    )
+    return BlockWeight(codes=_unpack(codes.reshape(rows, -1), bits)[:, :columns], grid=grid)
+
+
 def cut(matrix: npt.NDArray[_Scalar], block_size: int) -> npt.NDArray[_Scalar]:
     """Cuts rows into blocks, the last filled up with zeros: (rows, blocks, block_size)."""
     rows, columns = matrix.shape
     padded = np.pad(matrix, ((0, 0), (0, -columns % block_size)))
     return padded.reshape(rows, -1, block_size)
+
+
+def _unpack(packed: Codes, bits: int) -> Codes:
+    """Codes of rows (rows, columns), those that fill up a row's end included."""
+    shifts = np.arange(0, 8, bits, dtype=np.uint8)
+    codes = np.right_shift(packed[..., None], shifts) & ((1 << bits) - 1)
+    return codes.astype(np.uint8).reshape(len(packed), -1)
 
 
 def _pack(codes: Codes, bits: int) -> Codes:

@@ -22,12 +22,10 @@ from edgepack.packager.quantization.contract import (
     BuiltCandidate,
     CandidateSpec,
     HighPrecision,
-    Measured,
-    NodeSensitivity,
 )
 from edgepack.packager.quantization.gptq import round_by_gptq
 from edgepack.packager.quantization.method import QuantizationMethod
-from edgepack.packager.quantization.one_at_a_time import rank_one_at_a_time
+from edgepack.packager.quantization.one_at_a_time import OneAtATimeMaker
 from edgepack.packager.quantization.products import (
     Floats,
     Product,
@@ -35,7 +33,6 @@ from edgepack.packager.quantization.products import (
     find_products,
     find_tables,
 )
-from edgepack.packager.quantization.savings import with_workloads
 from edgepack.packager.quantization.weight_only.block_nodes import (
     product_nodes,
     stored_parts,
@@ -45,7 +42,6 @@ from edgepack.packager.quantization.weight_only.blocks import BlockGrid, BlockWe
 from edgepack.packager.quantization.weight_only.hqq import refine_grid
 from edgepack.packager.quantization.weight_only.moments import measure_moments, parts_that_fit
 from edgepack.packager.quantization.weight_only.rtn import make_grid, round_to_nearest
-from edgepack.packager.runtime.evaluator import open_plain
 from edgepack.packager.tensors.sequence import Samples
 
 _LEAST_ELEMENTS = 1024
@@ -55,7 +51,7 @@ _HIGH_PRECISION = "8-bit"
 """How weights of high precision are rounded, beside the methods."""
 
 
-class WeightOnlyCandidateMaker:
+class WeightOnlyCandidateMaker(OneAtATimeMaker):
     """One float model with the weights that were rounded so far.
 
     Args:
@@ -66,8 +62,6 @@ class WeightOnlyCandidateMaker:
         progress: Told about calibration.
     """
 
-    verb = "quantized"
-
     def __init__(
         self,
         model: onnx.ModelProto,
@@ -77,12 +71,10 @@ class WeightOnlyCandidateMaker:
         work_dir: Path,
         progress: Progress,
     ) -> None:
+        super().__init__(model, work_dir)
         self.methods = tuple(QuantizationMethod(base=name) for name in settings.methods)
-        self.costly_methods: tuple[QuantizationMethod, ...] = ()
-        self._model = model
         self._settings = settings
         self._samples = samples
-        self._folder = work_dir
         self._progress = progress
         self._index = index_graph(model.graph)
         tables = [
@@ -97,7 +89,6 @@ class WeightOnlyCandidateMaker:
             if math.prod(self._index.initializers[place.weight].dims) >= _LEAST_ELEMENTS
         }
         self.names = tuple(self._places)
-        self.high_precision: HighPrecision | None = None
         if settings.has_high_precision:
             self.high_precision = HighPrecision(words=_HIGH_PRECISION, names=self.names)
         self._rounded: dict[str, BlockWeight] = {}
@@ -112,31 +103,12 @@ class WeightOnlyCandidateMaker:
         }
         return BuiltCandidate(model=self._write(roundings), lowered=tuple(roundings))
 
-    def rank(
-        self,
-        spec: CandidateSpec,
-        samples: Samples,
-        progress: Progress,
-        measured: Measured | None = None,
-    ) -> tuple[NodeSensitivity, ...]:
-        """See `CandidateMaker`."""
-        ranked = rank_one_at_a_time(
-            self._model,
-            self.names,
-            spec,
-            self.build,
-            open_plain,
-            samples,
-            work_dir=self._folder,
-            progress=progress,
-            measured=measured,
-        )
+    def _workloads(self) -> Mapping[str, Workload]:
         nodes, constants = self._index.graph.node, self._index.initializers
-        loads = {
+        return {
             name: Workload(weight_bytes=weight_bytes(nodes[place.position], constants))
             for name, place in self._places.items()
         }
-        return with_workloads(ranked, loads)
 
     def _write(self, roundings: Mapping[str, str]) -> onnx.ModelProto:
         """The model with some nodes rounded, each in its way; the others stay float."""

@@ -14,12 +14,10 @@ import numpy.typing as npt
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from edgepack.agent.runtime.runtime_words import first_line
 from edgepack.errors import BuildError
-from edgepack.packager.graph.held_weights import save_for_session
-from edgepack.packager.graph.model_files import RUNTIME_ERRORS, open_on_cpu
 from edgepack.packager.memory import divide_by_size
-from edgepack.packager.progress import BuildStep, Progress
+from edgepack.packager.progress import Progress
+from edgepack.packager.quantization.calibration import observe
 from edgepack.packager.tensors.sequence import Samples
 
 Moments = Mapping[str, npt.NDArray[np.float64]]
@@ -60,24 +58,10 @@ def measure_moments(
     Raises:
         BuildError: A sample does not run, or a tensor is not finite on it.
     """
-    work_dir.mkdir(parents=True, exist_ok=True)
-    path = work_dir / "moments.onnx"
-    save_for_session(_instrument(model, widths), path)
-    session = open_on_cpu(path)
-    known = {value.name for value in session.get_inputs()}
-    names = [f"{name}/moments" for name in widths]
     total = {name: np.zeros((width, width)) for name, width in widths.items()}
-    for number, feeds in enumerate(samples, start=1):
-        try:
-            values = session.run(
-                names, {name: value for name, value in feeds.items() if name in known}
-            )
-        except RUNTIME_ERRORS as error:
-            raise BuildError(
-                f"calibration sample {number} does not run: {first_line(error)}",
-                found_in=samples.source,
-                remedy="check the samples' names, shapes and types against `edgepack inspect`",
-            ) from error
+    names, path = [f"{name}/moments" for name in widths], work_dir / "moments.onnx"
+    seen = observe(_instrument(model, widths), names, samples, path, progress, "second moments")
+    for number, values in enumerate(seen, start=1):
         for name, value in zip(widths, values, strict=True):
             if not np.isfinite(value).all():
                 raise BuildError(
@@ -86,7 +70,6 @@ def measure_moments(
                     remedy="check the sample; if it is right, the float model overflows there",
                 )
             total[name] += value
-        progress(BuildStep(detail="second moments", done=number, total=samples.count))
     return total
 
 

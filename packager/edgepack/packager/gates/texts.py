@@ -1,0 +1,59 @@
+"""Judges a reader by the texts that it reads, against the float model's on the same samples."""
+
+import copy
+from collections.abc import Sequence
+
+from edgepack.packager.metrics.output_kinds import with_one_miss
+from edgepack.packager.metrics.texts.agreement import TextAgreement, measure_texts
+from edgepack.packager.metrics.texts.decoding import Text, read_text
+from edgepack.packager.number_format import format_metric
+from edgepack.packager.runtime.model_run import Outputs
+from edgepack.packager.tensors.texts import TextHead
+from edgepack.text import counted
+
+
+class TextReference:
+    """What the float model reads in some samples: a `TaskReference`.
+
+    Args:
+        head: Where text is told, settled.
+        expected: The float model's outputs, one dict a sample.
+    """
+
+    def __init__(self, head: TextHead, expected: Sequence[Outputs]) -> None:
+        self.outputs = head.outputs
+        self._head = head
+        self._texts: tuple[Text, ...] = tuple(read_text(head, outputs) for outputs in expected)
+        self._count = sum(map(len, self._texts))
+
+    def budget(self, least: float) -> float:
+        """Of few characters one may always be another."""
+        return with_one_miss(least, self._count)
+
+    def of(self, indices: Sequence[int]) -> "TextReference":
+        """The same with some of the samples only."""
+        shortened = copy.copy(self)
+        shortened._texts = tuple(self._texts[index] for index in indices)
+        return shortened
+
+    def measure(self, got: Sequence[Outputs]) -> TextAgreement | None:
+        """How well a candidate's texts agree; None where the float model reads nothing at all."""
+        return measure_texts(self._texts, [read_text(self._head, outputs) for outputs in got])
+
+
+def describe_texts(agreement: TextAgreement, budget: float) -> tuple[str, ...]:
+    """How near its texts are, in a sentence."""
+    return (
+        f"Of the {counted(agreement.characters, 'character')} that the float model reads it keeps "
+        f"{format_metric(agreement.value)} (budget {format_metric(budget)}), and "
+        f"{describe_same(agreement)}.",
+    )
+
+
+def describe_same(agreement: TextAgreement) -> str:
+    """How many are the same as a whole: `.9778 of 45 texts are the same (95 %: …)`."""
+    bounds = f"{format_metric(agreement.same_low)} to {format_metric(agreement.same_high)}"
+    return (
+        f"{format_metric(agreement.same)} of {counted(agreement.count, 'text')} are the same as a "
+        f"whole (95 %: {bounds})"
+    )

@@ -1,0 +1,63 @@
+"""Which output of a model may be text, told from what stands before it.
+
+A reader takes pictures or sound and gives a row of classes for each step along them. Whether its
+classes are characters with a blank among them, the float model's values tell
+(`metrics.texts.decoding`), or what PP-OCR's exporters note: the list of characters.
+"""
+
+from collections.abc import Collection, Mapping
+
+import onnx
+
+from edgepack.packager.graph.queries import GraphIndex, index_graph
+from edgepack.packager.tensors.texts import TextHead
+
+_FLOATS = (onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16, onnx.TensorProto.DOUBLE)
+_FEWEST_CLASSES = 8
+"""Ten digits and a blank are a reader's fewest."""
+
+_CHARACTERS = "character"
+_BESIDE = (1, 2)
+"""Classes beside the listed characters: the blank, and the space that the list may leave out."""
+
+
+def find_text_head(
+    graph: onnx.GraphProto, metadata: Mapping[str, str], ignored: Collection[str] = ()
+) -> TextHead | None:
+    """Finds the output that may be text; None where none or several may be.
+
+    Args:
+        graph: The graph with its shapes.
+        metadata: What the exporter noted in the model.
+        ignored: Outputs whose meaning is known.
+    """
+    index = index_graph(graph)
+    rows = [
+        name
+        for name in index.outputs
+        if index.types.get(name) in _FLOATS
+        and name not in ignored
+        and _may_be_steps(index.shapes.get(name, ()))
+    ]
+    if len(rows) != 1 or not _takes_signal(index):
+        return None
+    classes = index.shapes[rows[0]][-1]
+    listed = len(metadata.get(_CHARACTERS, "").splitlines())
+    if listed and classes is not None and classes - listed in _BESIDE:
+        return TextHead(output=rows[0], blank=0, told_by="metadata")
+    return TextHead(output=rows[0])
+
+
+def _may_be_steps(shape: tuple[int | None, ...]) -> bool:
+    if len(shape) != 3 or not (shape[-1] is None or shape[-1] >= _FEWEST_CLASSES):
+        return False
+    return any(size in (1, None) for size in shape[:2]) and shape[:2] != (1, 1)
+
+
+def _takes_signal(index: GraphIndex) -> bool:
+    """Whether floats go in, and beside them lengths at most: whole numbers are tokens."""
+    fed = [name for name in index.inputs if name not in index.initializers]
+    floats = [name for name in fed if index.types.get(name) in _FLOATS]
+    others = [index.shapes.get(name, (None, None)) for name in fed if name not in floats]
+    has_signal = any(len(index.shapes.get(name, ())) in (2, 3, 4) for name in floats)
+    return has_signal and all(len(shape) < 2 for shape in others)

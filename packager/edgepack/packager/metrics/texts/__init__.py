@@ -1,0 +1,1 @@
+"""What a reader reads, beside what the float model reads."""

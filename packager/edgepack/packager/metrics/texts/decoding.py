@@ -1,0 +1,80 @@
+"""Reads text off classes of steps, and tells whether they are text at all.
+
+A model that was trained with CTC gives a blank at most steps, the first class or the last one, and
+each character for a step or two. Frames that are labelled by themselves (phonemes, what sounds)
+last longer, and rows of a detector have no blank.
+"""
+
+from collections.abc import Sequence
+from itertools import groupby
+
+import numpy as np
+import numpy.typing as npt
+from msgspec.structs import replace
+
+from edgepack.packager.runtime.model_run import Outputs
+from edgepack.packager.tensors.sequence import Tensor
+from edgepack.packager.tensors.texts import TextHead
+
+Text = tuple[int, ...]
+"""Classes, one a character."""
+
+_FEWEST_BLANKS = 0.25
+"""Of all steps. Lines of print had blanks at .6 of them, speech at .7."""
+
+_LONGEST_CHARACTER = 3.0
+"""Steps of a character on average; lines of print had 1.1."""
+
+_CLEAR = 0.9
+"""Share of the best class in the median step."""
+
+
+def read_text(head: TextHead, outputs: Outputs) -> Text:
+    """What is read: the best class of each step, repetitions merged, blanks dropped."""
+    merged = (kind for kind, _ in groupby(_winners(outputs[head.output])))
+    return tuple(kind for kind in merged if kind != head.blank)
+
+
+def settle(head: TextHead, expected: Sequence[Outputs]) -> TextHead | None:
+    """The head with its blank, by the float model's values; None where they are no text.
+
+    Args:
+        head: What graph, metadata or a person tells.
+        expected: The float model's outputs, one dict a sample.
+    """
+    values = [outputs[head.output] for outputs in expected]
+    if any(value.ndim != 3 or 1 not in value.shape[:2] for value in values):
+        return None
+    if head.blank is not None:
+        return head if all(head.blank < value.shape[-1] for value in values) else None
+    steps = [_winners(value) for value in values]
+    last = values[0].shape[-1] - 1
+    counts = {blank: sum(row.count(blank) for row in steps) for blank in (0, last)}
+    blank = max(counts, key=counts.__getitem__)
+    has_blanks = counts[blank] >= _FEWEST_BLANKS * max(sum(map(len, steps)), 1)
+    runs = [len(list(run)) for row in steps for kind, run in groupby(row) if kind != blank]
+    is_short = bool(runs) and float(np.mean(runs)) <= _LONGEST_CHARACTER
+    settled = replace(head, blank=blank)
+    are_unlike = len({read_text(settled, outputs) for outputs in expected}) > 1
+    if has_blanks and is_short and are_unlike and _clearness(values) >= _CLEAR:
+        return settled
+    return None
+
+
+def _winners(value: Tensor) -> list[int]:
+    """The best class of each step; steps that are padding (NaN) are none."""
+    rows = value.reshape(-1, value.shape[-1])
+    winners: list[int] = rows[~np.isnan(rows).any(axis=-1)].argmax(axis=-1).tolist()
+    return winners
+
+
+def _clearness(values: Sequence[Tensor]) -> float:
+    """The best class's share in the median step: of probabilities, or of a softmax of scores."""
+    shares = [_shares(value.reshape(-1, value.shape[-1]).astype(np.float64)) for value in values]
+    return float(np.median(np.concatenate(shares)))
+
+
+def _shares(rows: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    if (rows >= 0.0).all() and np.allclose(rows.sum(axis=-1), 1.0, atol=1e-2):
+        return np.asarray(rows.max(axis=-1))
+    return np.asarray(1.0 / np.exp(rows - rows.max(axis=-1, keepdims=True)).sum(axis=-1))

@@ -1,0 +1,1 @@
+"""What a decoder says, token after token, beside what the float model says."""

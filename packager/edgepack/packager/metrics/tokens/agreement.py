@@ -1,0 +1,144 @@
+"""How often a decoder chooses what the float model chooses, and whether that gets less over time.
+
+Two rates are taken, with the candidate's own cache in both: after the float model's tokens
+(forced), and after its own (free), where the float model is asked what it would have chosen. What
+counts is the lower one. An error that grows through the cache shows in the last quarter of the
+steps: where that is surely worse, no more is kept than it may be at best.
+
+Word for word two models part sooner or later: with one token of a hundred another one, half of the
+texts of 64 tokens are. That is told, and not judged: after the first other word, all words differ.
+"""
+
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+
+import msgspec
+import numpy as np
+
+from edgepack.packager.metrics.confidence import independent, share_bounds, share_low
+from edgepack.packager.metrics.tokens.chains import Bools, ChainCounts
+
+_GROUPS = 8
+"""Positions are told in so many groups."""
+
+_LATE = 0.75
+"""From this share of the steps on they are late; as many are early."""
+
+
+class AtPositions(msgspec.Struct, frozen=True, kw_only=True):
+    """What was measured at some steps, the first one counted as 1.
+
+    Attributes:
+        first, last: The steps.
+        forced, free: Agreement.
+        divergence: Mean Kullback-Leibler divergence, nats.
+        same: Share of chains that say the same word for word up to the last of them.
+    """
+
+    first: int
+    last: int
+    forced: float
+    free: float
+    divergence: float
+    same: float
+
+
+class Rate(msgspec.Struct, frozen=True, kw_only=True):
+    """A share with its bounds, two-sided, 95 %, for samples like these."""
+
+    value: float
+    low: float
+    high: float
+
+
+class TokenAgreement(msgspec.Struct, frozen=True, kw_only=True, tag="tokens"):
+    """A decoder against the float model, over all chains.
+
+    Attributes:
+        value: The agreement that counts, see above.
+        low: Its lower bound for samples like these, one-sided, 95 %.
+        count: Tokens, all chains together.
+        chains, steps: How many chains, and the steps of the longest.
+        forced, free: Agreement after the float model's tokens, and after its own.
+        late: The same of the last quarter of the steps, the lower one of both.
+        divergence: Mean Kullback-Leibler divergence, nats, after the float model's tokens.
+        growth: That of the last quarter of the steps as a multiple of the first quarter's.
+        positions: By steps.
+    """
+
+    value: float
+    low: float
+    count: int
+    chains: int
+    steps: int
+    forced: Rate
+    free: Rate
+    late: Rate
+    divergence: float
+    growth: float
+    positions: tuple[AtPositions, ...]
+
+
+def measure_tokens(counts: Sequence[ChainCounts]) -> TokenAgreement:
+    """The agreement over all chains, of which there is one at least."""
+    steps = max(len(entry.forced) for entry in counts)
+    edge = int(steps * _LATE)
+    told = [[of(entry) for entry in counts] for of in _KINDS]
+    rates = [_rate(chains) for chains in told]
+    late_ones = [[chain[edge:] for chain in chains if chain[edge:].size] for chains in told]
+    late = min((_rate(chains) for chains in late_ones if chains), key=lambda rate: rate.high)
+    worst = min(range(len(_KINDS)), key=lambda kind: rates[kind].value)
+    lost, whole = _lost(told[worst])
+    early_kl, late_kl = _divergence(counts, 0, steps - edge), _divergence(counts, edge, steps)
+    return TokenAgreement(
+        value=min(rates[worst].value, late.high),
+        low=min(share_low(rates[worst].value, independent(lost, whole)), late.high),
+        count=int(sum(whole)),
+        chains=len(counts),
+        steps=steps,
+        forced=rates[0],
+        free=rates[1],
+        late=late,
+        divergence=_divergence(counts, 0, steps),
+        growth=late_kl / max(early_kl, 1e-12),
+        positions=tuple(_at(counts, first, last) for first, last in _groups(steps)),
+    )
+
+
+_KINDS: tuple[Callable[[ChainCounts], Bools], ...] = (
+    lambda counts: counts.forced,
+    lambda counts: counts.free,
+)
+
+
+def _rate(chains: Sequence[Bools]) -> Rate:
+    lost, whole = _lost(chains)
+    share = 1.0 - sum(lost) / sum(whole)
+    low, high = share_bounds(share, independent(lost, whole))
+    return Rate(value=share, low=low, high=high)
+
+
+def _lost(chains: Sequence[Bools]) -> tuple[list[float], list[float]]:
+    """Tokens of each chain that differ, and how many it has."""
+    return [float(chain.size - chain.sum()) for chain in chains], [float(c.size) for c in chains]
+
+
+def _divergence(counts: Sequence[ChainCounts], first: int, end: int) -> float:
+    return float(np.concatenate([entry.divergence[first:end] for entry in counts]).mean())
+
+
+def _groups(steps: int) -> list[tuple[int, int]]:
+    edges = np.unique(np.linspace(0, steps, min(_GROUPS, steps) + 1).astype(int)).tolist()
+    return list(pairwise(edges))
+
+
+def _at(counts: Sequence[ChainCounts], first: int, end: int) -> AtPositions:
+    forced, free = (np.concatenate([of(entry)[first:end] for entry in counts]) for of in _KINDS)
+    return AtPositions(
+        first=first + 1,
+        last=end,
+        forced=float(forced.mean()),
+        free=float(free.mean()) if free.size else 1.0,
+        divergence=_divergence(counts, first, end),
+        same=float(np.mean([entry.same[:end][-1] for entry in counts])),
+    )

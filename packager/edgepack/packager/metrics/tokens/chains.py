@@ -1,0 +1,250 @@
+"""Chains of steps: a decoder is fed its own cache, with the float model's tokens and with its own.
+
+The float model chooses the most probable token after each sample, and goes on from there with its
+own cache. A candidate takes the same tokens with the caches that it makes itself (forced), and
+chooses by itself (free). Its own tokens are read back to the float model, which again has a cache
+of its own: would it have chosen them? Until a candidate chooses another token both chains are one,
+so that a good candidate costs little more than one of them.
+
+Many texts end long before the last step, and what is said after their end nobody reads: a model
+says the same token again and again then, and so does a candidate. What ends them the float model
+tells.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+from msgspec.structs import replace
+
+from edgepack.errors import BuildError
+from edgepack.packager.runtime.model_run import Outputs, Run
+from edgepack.packager.samples.token_steps import Floats, next_feeds, next_scores, steps_left
+from edgepack.packager.tensors.decoders import Decoder
+from edgepack.packager.tensors.sequence import Feeds
+
+MOST_STEPS = 64
+"""Tokens of a chain."""
+
+_PROBABLE = 256
+"""Tokens whose probabilities are kept, the most probable ones; all others count as one."""
+
+_MOST_NATS = 20.0
+"""Of a divergence: what a model holds for impossible would count without end."""
+
+_FEWEST_AGAIN = 8
+"""So often a token stands at the end of a chain that ends a text."""
+
+_ENDING = 0.25
+"""Share of the chains that end so, all with one token."""
+
+Bools = npt.NDArray[np.bool_]
+
+
+class FloatChain(msgspec.Struct, frozen=True, kw_only=True):
+    """What the float model says after one sample.
+
+    Attributes:
+        first: Its outputs on the sample itself.
+        most: Steps that it was followed for.
+        tokens: int64 (steps,), what it chooses, up to what ends the text.
+        probable: int64 (steps, 256 or fewer), the most probable tokens.
+        logarithms: float64 (steps, the same and one more), natural logarithms of their
+            probabilities, and of all others' together.
+    """
+
+    first: Outputs
+    most: int
+    tokens: npt.NDArray[np.int64]
+    probable: npt.NDArray[np.int64]
+    logarithms: Floats
+
+
+class ChainCounts(msgspec.Struct, frozen=True, kw_only=True):
+    """A candidate beside the float model after one sample: (steps,) each, up to a text's end.
+
+    Attributes:
+        forced: Whether it chooses the float model's token after the float model's tokens.
+        divergence: Kullback-Leibler divergence there, nats.
+        free: Whether the float model would have chosen its token after its own tokens.
+        same: Whether it still says what the float model says, word for word.
+    """
+
+    forced: Bools
+    divergence: Floats
+    free: Bools
+    same: Bools
+
+
+def follow_float(run: Run, decoder: Decoder, feeds: Feeds) -> FloatChain:
+    """Lets the float model go on after a sample, for as many steps as it allows.
+
+    Raises:
+        BuildError: It does not run on the sample itself.
+    """
+    first = outputs = run(feeds)
+    tokens, probable, logarithms = [], [], []
+    most = min(MOST_STEPS, steps_left(decoder, feeds) or MOST_STEPS)
+    while True:
+        scores = next_scores(decoder, outputs)
+        count = min(_PROBABLE, len(scores))
+        likely = np.argpartition(-scores, count - 1)[:count]
+        tokens.append(int(scores.argmax()))
+        probable.append(likely)
+        logarithms.append(_with_others(scores[likely]))
+        if len(tokens) == most:
+            break
+        feeds = next_feeds(decoder, feeds, outputs, tokens[-1])
+        try:
+            outputs = run(feeds)
+        except BuildError:
+            break  # it allows no more
+    return FloatChain(
+        first=first,
+        most=len(tokens),
+        tokens=np.array(tokens),
+        probable=np.stack(probable),
+        logarithms=np.stack(logarithms),
+    )
+
+
+def find_end(chains: Sequence[FloatChain]) -> int | None:
+    """The token that ends texts; None where chains go on to their last step."""
+    again = Counter(
+        int(chain.tokens[-1])
+        for chain in chains
+        if len(chain.tokens) > _FEWEST_AGAIN
+        and (chain.tokens[-_FEWEST_AGAIN:] == chain.tokens[-1]).all()
+    )
+    token, count = again.most_common(1)[0] if again else (None, 0)
+    return token if len(again) == 1 and count >= max(_ENDING * len(chains), 2) else None
+
+
+def cut(chain: FloatChain, end: int | None) -> FloatChain:
+    """A chain up to what ends its text, with it."""
+    steps = len(_until(chain.tokens, end))
+    return replace(
+        chain,
+        tokens=chain.tokens[:steps],
+        probable=chain.probable[:steps],
+        logarithms=chain.logarithms[:steps],
+    )
+
+
+def _until(tokens: npt.NDArray[np.int64], end: int | None) -> npt.NDArray[np.int64]:
+    if end is None or end not in tokens:
+        return tokens
+    return tokens[: int((tokens == end).argmax()) + 1]
+
+
+def follow_candidate(
+    run: Run,
+    float_run: Run,
+    decoder: Decoder,
+    feeds: Feeds,
+    chain: FloatChain,
+    end: int | None = None,
+) -> tuple[Outputs, ChainCounts]:
+    """Chains a candidate after a sample, with the float model's tokens and with its own.
+
+    Args:
+        run: The candidate.
+        float_run: The float model, which reads what the candidate said.
+        decoder: How both are fed.
+        feeds: The sample.
+        chain: What the float model said after it.
+        end: The token that ends texts; None where none does.
+
+    Returns:
+        Its outputs on the sample itself, and how it compares.
+    """
+    steps = len(chain.tokens)
+    chosen = np.empty(steps, np.int64)
+    divergence = np.empty(steps)
+    forced, fork = feeds, None
+    for step, token in enumerate(chain.tokens.tolist()):
+        outputs = run(forced)
+        if not step:
+            first = outputs
+        scores = next_scores(decoder, outputs)
+        chosen[step] = scores.argmax()
+        divergence[step] = _divergence(chain, step, scores)
+        if chosen[step] != token and fork is None:
+            fork = (step, forced, outputs)
+        if step + 1 < steps:
+            forced = next_feeds(decoder, forced, outputs, token)
+    is_forced = chosen == chain.tokens
+    if fork is None:
+        return first, ChainCounts(
+            forced=is_forced, divergence=divergence, free=is_forced, same=is_forced
+        )
+    said = _go_on(run, decoder, chosen[: fork[0] + 1], fork[1], fork[2], chain.most, end)
+    return first, ChainCounts(
+        forced=is_forced,
+        divergence=divergence,
+        free=said == _choices_after(float_run, decoder, feeds, said, chain, fork[0]),
+        same=np.arange(steps) < fork[0],
+    )
+
+
+def unchanged(chain: FloatChain) -> ChainCounts:
+    """What a model would have that is the float model."""
+    same = np.ones(len(chain.tokens), np.bool_)
+    return ChainCounts(forced=same, divergence=np.zeros(len(same)), free=same, same=same)
+
+
+def _go_on(
+    run: Run,
+    decoder: Decoder,
+    said: npt.NDArray[np.int64],
+    feeds: Feeds,
+    outputs: Outputs,
+    steps: int,
+    end: int | None,
+) -> npt.NDArray[np.int64]:
+    """What a model says by itself after what it said, to the end or for so many steps."""
+    tokens = said.tolist()
+    while len(tokens) < steps and tokens[-1] != end:
+        feeds = next_feeds(decoder, feeds, outputs, tokens[-1])
+        outputs = run(feeds)
+        tokens.append(int(next_scores(decoder, outputs).argmax()))
+    return np.array(tokens)
+
+
+def _choices_after(
+    run: Run,
+    decoder: Decoder,
+    feeds: Feeds,
+    said: npt.NDArray[np.int64],
+    chain: FloatChain,
+    known: int,
+) -> npt.NDArray[np.int64]:
+    """What the float model would have said in each place of what another one says.
+
+    Args:
+        known: The last place up to which they say the same.
+    """
+    choices = chain.tokens[: known + 1].tolist()
+    for step in range(len(said)):
+        outputs = run(feeds)
+        if step > known:
+            choices.append(int(next_scores(decoder, outputs).argmax()))
+        if len(choices) == len(said):
+            break
+        feeds = next_feeds(decoder, feeds, outputs, int(said[step]))
+    return np.array(choices)
+
+
+def _divergence(chain: FloatChain, step: int, scores: Floats) -> float:
+    wanted = chain.logarithms[step]
+    got = _with_others(scores[chain.probable[step]])
+    terms = np.exp(wanted) * (wanted - got)
+    return float(np.clip(terms[np.exp(wanted) > 0.0].sum(), 0.0, _MOST_NATS))
+
+
+def _with_others(logarithms: Floats) -> Floats:
+    """The same, and the logarithm of what all others have together."""
+    rest = max(1.0 - float(np.exp(logarithms).sum()), 1e-12)
+    return np.append(logarithms, np.log(rest))

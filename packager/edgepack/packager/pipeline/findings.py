@@ -1,0 +1,22 @@
+"""What the float model's values settle of what a model is for."""
+
+import msgspec
+
+from edgepack.packager.tensors.heads import Head
+
+LOOKED_AT = 16
+"""Samples by which it is told what the graph leaves open."""
+
+
+class Findings(msgspec.Struct, frozen=True, kw_only=True):
+    """What the float model finds in samples.
+
+    Attributes:
+        head: Where it tells that, settled; None where nothing is known of what it is for.
+        counts: How much it finds in each sample; empty where that is not counted.
+        notes: How variants are judged, and how many samples tell something.
+    """
+
+    head: Head | None = None
+    counts: tuple[int, ...] = ()
+    notes: tuple[str, ...] = ()

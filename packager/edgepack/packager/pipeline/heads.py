@@ -1,0 +1,68 @@
+"""What a model is for: its graph, its metadata or a person tells it, its values confirm it."""
+
+from collections.abc import Callable, Mapping
+
+from edgepack.packager.config.outputs import OutputDeclaration
+from edgepack.packager.metrics.detections.decoding import find_boxes
+from edgepack.packager.metrics.texts.decoding import read_text
+from edgepack.packager.pipeline.detections import find_objects, with_detection_head
+from edgepack.packager.pipeline.findings import LOOKED_AT, Findings
+from edgepack.packager.pipeline.texts import find_texts, with_text_head
+from edgepack.packager.progress import Progress
+from edgepack.packager.runtime.model_run import Outputs, Run
+from edgepack.packager.source.model import SourceModel
+from edgepack.packager.tensors.detections import DetectionHead
+from edgepack.packager.tensors.heads import Head
+from edgepack.packager.tensors.sequence import Samples
+from edgepack.packager.tensors.texts import TextHead
+
+
+def with_head(
+    source: SourceModel, declarations: Mapping[str, OutputDeclaration], path: str
+) -> SourceModel:
+    """The model with the outputs that tell what it is for, as far as that is known without a run.
+
+    Args:
+        source: The model.
+        declarations: Declared outputs; what is declared to be something else is none.
+        path: The file they were read from, for messages.
+
+    Raises:
+        BuildError: See `with_detection_head`.
+    """
+    known = with_detection_head(source, declarations, path)
+    return with_text_head(known, declarations) if known.head is None else known
+
+
+def find_what_tells(
+    source: SourceModel, samples: Samples, float_run: Run, progress: Progress
+) -> Findings:
+    """Runs the float model on samples, and looks for what it is to find or to read.
+
+    Args:
+        source: The model.
+        samples: All samples that were given to calibrate and to choose with.
+        float_run: Runs the float model.
+        progress: Told of each sample.
+
+    Raises:
+        BuildError: A person declared what the outputs do not hold.
+    """
+    if source.head is None:
+        return Findings()
+    places = dict.fromkeys(samples.count * n // LOOKED_AT for n in range(LOOKED_AT))
+    expected = [float_run(samples.read(index)) for index in places]
+    if isinstance(source.head, TextHead):
+        return find_texts(source.head, expected)
+    return find_objects(source.head, expected, samples, float_run, progress)
+
+
+def finds(head: Head | None) -> Callable[[Outputs], bool]:
+    """Whether the float model's outputs have boxes or text; of what is for neither, always."""
+
+    def tells(outputs: Outputs) -> bool:
+        if isinstance(head, DetectionHead):
+            return bool((find_boxes(head, outputs).scores >= head.facts.named).any())
+        return head is None or bool(read_text(head, outputs))
+
+    return tells

@@ -1,0 +1,92 @@
+"""Whether a model is a reader: which output tells text, and whether its values do."""
+
+import contextlib
+from collections.abc import Mapping, Sequence
+
+from msgspec.structs import replace
+from onnx import shape_inference
+
+from edgepack.errors import BuildError
+from edgepack.packager.config.outputs import OutputDeclaration
+from edgepack.packager.graph.shape_inference import infer
+from edgepack.packager.graph.text_heads import find_text_head
+from edgepack.packager.metrics.texts.decoding import read_text, settle
+from edgepack.packager.pipeline.findings import Findings
+from edgepack.packager.runtime.model_run import Outputs
+from edgepack.packager.source.model import SourceModel
+from edgepack.packager.tensors.texts import TextHead
+from edgepack.packager.wording import toml_key
+from edgepack.text import counted
+
+_RANK = 3
+
+
+def with_text_head(
+    source: SourceModel, declarations: Mapping[str, OutputDeclaration]
+) -> SourceModel:
+    """The model with the output that tells text, if a person, its metadata or the graph says which.
+
+    Args:
+        source: The model.
+        declarations: Declared outputs; what is declared to be something else is none.
+    """
+    for name, entry in declarations.items():
+        if entry.kind == "ctc":
+            head = TextHead(output=name, blank=entry.blank, told_by="[outputs]")
+            return replace(source, head=head)
+    if not any(len(spec.shape) == _RANK for spec in source.outputs):
+        return source
+    metadata = {entry.key: entry.value for entry in source.model.metadata_props}
+    with contextlib.suppress(shape_inference.InferenceError):
+        found = find_text_head(infer(source.model), metadata, declarations)
+        return replace(source, head=found)
+    return source
+
+
+def find_texts(head: TextHead, expected: Sequence[Outputs]) -> Findings:
+    """Whether the float model's values are text.
+
+    Args:
+        head: Where they may be.
+        expected: The float model's outputs on a few of the samples.
+
+    Raises:
+        BuildError: A person says that they are, and they are not.
+    """
+    settled = settle(head, expected)
+    if settled is None and head.told_by == "[outputs]":
+        raise BuildError(
+            f"output {head.output!r} is declared to tell text, and its classes have no blank that "
+            "the values tell, or none of that number"
+            if head.blank is not None
+            else f"output {head.output!r} is declared to tell text, and its values tell no blank",
+            found_in=f"[outputs.{toml_key(head.output)}]",
+            remedy="blank = the number of the class that is no character, if the output is "
+            "[1, steps, classes] or [steps, 1, classes]",
+        )
+    if settled is None:
+        return Findings()
+    return Findings(head=settled, notes=_describe(settled, expected))
+
+
+def _describe(head: TextHead, expected: Sequence[Outputs]) -> tuple[str, ...]:
+    """How variants are judged, and whether there is anything to read."""
+    texts = [read_text(head, outputs) for outputs in expected]
+    notes = [
+        f"A reader: '{head.output}' tells text step by step, with class {head.blank} as the blank "
+        f"({_TOLD[head.told_by]}). A variant is judged by how many texts it reads as the float "
+        "model does."
+    ]
+    if not any(texts):
+        notes.append(
+            f"The float model reads nothing in {counted(len(texts), 'sample')} that were looked "
+            "at: where it reads nothing at all, its values are judged. Give samples with text."
+        )
+    return tuple(notes)
+
+
+_TOLD = {
+    "graph": "told by its values",
+    "metadata": "told by the model's metadata",
+    "[outputs]": "declared in [outputs]",
+}

@@ -1,0 +1,116 @@
+"""A model whose weights alone are integers, as the float model that it computes.
+
+1. A DequantizeLinear behind what only moves integers goes before it: rows of a table become floats
+   as the whole table does.
+2. Each DequantizeLinear of what is known becomes its values.
+3. A product with packed weights (MatMulNBits) becomes a MatMul of the values that they stand for.
+"""
+
+from collections.abc import Iterator
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+from onnx import helper, numpy_helper
+
+from edgepack.packager.graph import stored_tensors
+from edgepack.packager.graph.edits import drop_unread, refill
+from edgepack.packager.graph.held_weights import load_held
+from edgepack.packager.graph.model_files import drop_unused_opsets, is_large
+from edgepack.packager.graph.node_order import sort_nodes
+from edgepack.packager.graph.operators import facts, tells_places
+from edgepack.packager.graph.queries import GraphIndex, attributes, index_graph
+from edgepack.packager.graph.source_quantization import (
+    PACKED_PRODUCT,
+    read_source_quantization,
+)
+from edgepack.packager.graph.unused_nodes import drop_unused_nodes
+from edgepack.packager.quantization.weight_only.blocks import read_packed
+from edgepack.packager.source.known_branches import KnownValues
+
+_INPUTS = 6
+"""Of a MatMulNBits: data, codes, scales, zero points, an order of columns, a bias."""
+
+
+def unfold_weights(model: onnx.ModelProto) -> onnx.ModelProto | None:
+    """The float model.
+
+    Args:
+        model: The model; not changed.
+
+    Returns:
+        A copy without integers to compute with; None where some stay, as where an input of the
+        model is quantized, or where the floats are too large for one file.
+    """
+    floats = onnx.ModelProto()
+    floats.CopyFrom(model)
+    load_held(floats)
+    graph = floats.graph
+    while _dequantize_before_moving(graph):
+        pass
+    values = KnownValues(floats)
+    nodes: list[onnx.NodeProto] = []
+    for node in graph.node:
+        made: npt.NDArray[np.generic] | None = None
+        if node.op_type == "DequantizeLinear":
+            made = values.value_of(node.output[0])
+        if made is not None:
+            graph.initializer.append(numpy_helper.from_array(made, node.output[0]))
+        elif node.op_type in PACKED_PRODUCT:
+            nodes += _as_product(node, floats)
+        else:
+            nodes.append(node)
+            continue
+        if is_large(floats):
+            return None
+    refill(graph.node, nodes)
+    drop_unused_nodes(graph)
+    drop_unread(graph)
+    drop_unused_opsets(floats)
+    return floats if read_source_quantization(graph) is None else None
+
+
+def _dequantize_before_moving(graph: onnx.GraphProto) -> bool:
+    """Swaps one DequantizeLinear with the node before it that moves integers; whether it did."""
+    index = index_graph(graph)
+    for node in graph.node:
+        before = _moves_for(node, index) if node.op_type == "DequantizeLinear" else None
+        if before is None:
+            continue
+        moved, given = before.output[0], node.output[0]
+        node.input[0], before.input[0] = before.input[0], moved
+        node.output[0], before.output[0] = moved, given
+        sort_nodes(graph)
+        return True
+    return False
+
+
+def _moves_for(node: onnx.NodeProto, index: GraphIndex) -> onnx.NodeProto | None:
+    """What moves values for a node with one scale for all of them, and for no other."""
+    position = index.producers.get(node.input[0])
+    scale = index.constant(node.input[1])
+    if position is None or scale is None or scale.size != 1:
+        return None
+    before = index.graph.node[position]
+    is_move = facts(before.op_type).moves_integers == "first" and not tells_places(before)
+    is_alone = len(before.output) == 1 and len(index.consumers[node.input[0]]) == 1
+    return before if is_move and is_alone and not before.domain else None
+
+
+def _as_product(node: onnx.NodeProto, model: onnx.ModelProto) -> Iterator[onnx.NodeProto]:
+    """A MatMulNBits as a MatMul, and an Add where it has a bias; its weights join the model."""
+    constants = {tensor.name: tensor for tensor in model.graph.initializer}
+    data, codes, scales, zero_points, order, bias = (*node.input, *[""] * _INPUTS)[:_INPUTS]
+    stored = [name for name in (codes, scales, zero_points) if name]
+    if order or any(name not in constants for name in stored):
+        yield node
+        return
+    of = {name: stored_tensors.values(constants[name]) for name in stored}
+    weight = read_packed(attributes(node), of[codes], of[scales], of.get(zero_points))
+    product, name = f"{node.output[0]}/product", f"{node.output[0]}/weights"
+    values = np.ascontiguousarray(weight.restore().T, of[scales].dtype)
+    model.graph.initializer.append(numpy_helper.from_array(values, name))
+    output = product if bias else node.output[0]
+    yield helper.make_node("MatMul", [data, name], [output], name=node.name)
+    if bias:
+        yield helper.make_node("Add", [product, bias], [node.output[0]], name=f"{node.name}/bias")

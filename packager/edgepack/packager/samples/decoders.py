@@ -1,0 +1,331 @@
+"""Which inputs and outputs make a model a decoder, and what becomes of each input step by step.
+
+A decoder takes tokens and gives scores of the next one; beside them goes a cache that grows with
+each step, or a state. Caches are told as states are (`recurrence`), but for the axis that grows,
+which a run of the float model shows. Tokens name rows of a table that is as long as a row of
+scores; `[outputs.NAME] kind = "tokens"` says what graph and names leave open. What becomes of the
+other inputs their names, sizes and values tell, and a second step of the float model confirms it.
+"""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+
+import msgspec
+import numpy as np
+from msgspec.structs import replace
+
+from edgepack.agent.runtime.opening import FATAL_ONLY, open_model_file
+from edgepack.errors import BuildError, DeviceError
+from edgepack.packager.config.inputs import InputDeclaration
+from edgepack.packager.config.outputs import OutputDeclaration
+from edgepack.packager.runtime.model_run import Outputs, Run
+from edgepack.packager.samples.files import OpenedSamples
+from edgepack.packager.samples.recurrence import find_states, may_grow
+from edgepack.packager.samples.token_steps import next_feeds, next_scores, without_padding_behind
+from edgepack.packager.source.lookups import KEEPS_SOME_VALUES, find_lookups
+from edgepack.packager.source.model import SourceModel
+from edgepack.packager.tensors.decoders import Cache, Decoder, Rule
+from edgepack.packager.tensors.sequence import Feeds, State, Tensor
+from edgepack.packager.tensors.spec import TensorSpec
+from edgepack.packager.wording import toml_key
+from edgepack.text import counted
+
+
+class _View(msgspec.Struct, frozen=True, kw_only=True):
+    """A first step of the float model.
+
+    Attributes:
+        inputs, outputs: The model's, by name.
+        feeds, said: A sample, and what the model says of it.
+        caches: What is carried from step to step.
+        tables: By input, how many rows it may name.
+        declared: The outputs that are declared to score tokens.
+    """
+
+    inputs: Mapping[str, TensorSpec]
+    outputs: Mapping[str, TensorSpec]
+    feeds: Feeds
+    said: Outputs
+    caches: tuple[Cache, ...]
+    tables: Mapping[str, int]
+    declared: Mapping[str, OutputDeclaration]
+
+    @property
+    def past(self) -> int | None:
+        """Places that the caches held before the step; None where none grows."""
+        sizes = (self.feeds[c.input].shape[c.axis] for c in self.caches if c.axis >= 0)
+        return next(sizes, None)
+
+
+def follow_tokens(
+    opened: OpenedSamples,
+    source: SourceModel,
+    declarations: Mapping[str, InputDeclaration],
+    outputs: Mapping[str, OutputDeclaration],
+    declared_in: str,
+) -> OpenedSamples:
+    """Finds out whether a model is a decoder, and how it is fed.
+
+    Args:
+        opened: The samples.
+        source: The model that they are for.
+        declarations, outputs, declared_in: What is declared, and where.
+
+    Returns:
+        The samples with their decoder, and notes on it; unchanged where the model is none.
+
+    Raises:
+        BuildError: Tokens are declared, and the model is no decoder.
+    """
+    declared = {name: entry for name, entry in outputs.items() if entry.kind == "tokens"}
+    pairs = find_states(source.inputs, source.outputs, declarations, declared_in, fits=may_grow)
+    if not pairs.states and not declared:
+        return opened
+    session = open_model_file(source.path, threads=1, log_severity=FATAL_ONLY)
+    constants = {entry.name: entry.value for entry in source.fixed}
+
+    def run(feeds: Feeds) -> Outputs:
+        return session.run({**feeds, **constants})
+
+    feeds = opened.samples.read(0)
+    view = _look(source, pairs.states, feeds, run(feeds), declared)
+    decoder, doubt = _find(view)
+    if decoder is not None:
+        doubt = _try_steps(decoder, feeds, run)
+    if decoder is not None and not doubt:
+        samples = replace(opened.samples, decoder=decoder)
+        return replace(opened, samples=samples, notes=(*opened.notes, _describe(decoder, view)))
+    if declared:
+        name, why = next(iter(declared)), doubt or "no input takes back what an output gives"
+        raise BuildError(
+            f"output {name!r} is declared to score tokens, and {why}",
+            found_in=f"{declared_in}, outputs.{toml_key(name)}",
+            remedy='tokens = "INPUT" names the input that takes them, [inputs.NAME] kind = "raw", '
+            'from = "OUTPUT" each cache',
+        )
+    if view.past is None or not doubt:
+        return opened
+    return replace(opened, notes=(*opened.notes, _ask(view, doubt)))
+
+
+def _look(
+    source: SourceModel,
+    pairs: Sequence[State],
+    feeds: Feeds,
+    said: Outputs,
+    declared: Mapping[str, OutputDeclaration],
+) -> _View:
+    inputs = {spec.name: spec for spec in source.inputs}
+    caches = (
+        _cache(state, inputs[state.input], feeds[state.input], said[state.output])
+        for state in pairs
+    )
+    return _View(
+        inputs=inputs,
+        outputs={spec.name: spec for spec in source.outputs},
+        feeds=feeds,
+        said=said,
+        caches=tuple(cache for cache in caches if cache is not None),
+        tables={
+            name: table.rows
+            for name, table in find_lookups(source.model.graph, KEEPS_SOME_VALUES).items()
+        },
+        declared=declared,
+    )
+
+
+def _cache(state: State, spec: TensorSpec, before: Tensor, after: Tensor) -> Cache | None:
+    """The cache that a pair is by its values; None where they do not fit."""
+    if before.ndim != after.ndim or before.dtype != after.dtype:
+        return None
+    axes = [axis for axis in range(before.ndim) if before.shape[axis] != after.shape[axis]]
+    if not axes:
+        return Cache(input=state.input, output=state.output)
+    if len(axes) > 1 or after.shape[axes[0]] < before.shape[axes[0]]:
+        return None
+    size = spec.shape[axes[0]]
+    places = size if isinstance(size, int) else None
+    return Cache(input=state.input, output=state.output, axis=axes[0], places=places)
+
+
+def _find(view: _View) -> tuple[Decoder | None, str]:
+    """The decoder, or why there is none."""
+    carried = {cache.input for cache in view.caches}
+    fed_back = {cache.output for cache in view.caches}
+    if not view.caches:
+        return None, ""
+    tokens = [name for name in view.inputs if name not in carried and _may_be_tokens(view, name)]
+    scores = [
+        name
+        for name, value in view.said.items()
+        if name not in fed_back
+        and value.dtype.kind == "f"
+        and value.ndim in (2, 3)
+        and value.shape[-1] > 1
+        and value.shape[0] == 1
+    ]
+    found = _choose(view, tokens, scores)
+    if found is None:
+        if view.past is None and not view.declared:
+            return None, ""
+        return None, (
+            "nothing tells which input takes tokens"
+            if not tokens or any(entry.tokens not in tokens for entry in view.declared.values())
+            else "nothing tells which output scores the next token"
+        )
+    ids, told = found
+    size = view.inputs[ids].shape[-1]
+    if isinstance(size, int) and size > 1:
+        return None, f"input '{ids}' takes {size} tokens at once, and no step of one"
+    rules = {
+        name: _rule(view, view.inputs[name], ids)
+        for name in view.inputs
+        if name not in carried and name != ids
+    }
+    return Decoder(
+        tokens=ids,
+        scores=told,
+        caches=view.caches,
+        rules=rules,
+        rows={
+            name: view.tables[name]
+            for name, rule in rules.items()
+            if rule == "positions" and name in view.tables
+        },
+    ), ""
+
+
+def _may_be_tokens(view: _View, name: str) -> bool:
+    value = view.feeds[name]
+    is_row = value.ndim in (1, 2) and value.size == value.shape[-1] > 0
+    return is_row and value.dtype.kind in "iu"
+
+
+def _choose(view: _View, tokens: list[str], scores: list[str]) -> tuple[str, str] | None:
+    """What is declared; else a table as long as a row of scores; else, beside a cache, names."""
+    for name, entry in view.declared.items():
+        named = [entry.tokens] if entry.tokens else _named(tokens, _TOKENS)
+        return (named[0], name) if len(named) == 1 and named[0] in tokens else None
+    fitting = [
+        (ids, told)
+        for ids in tokens
+        for told in scores
+        if view.tables.get(ids) == view.said[told].shape[-1]
+    ]
+    if len(fitting) == 1:
+        return fitting[0]
+    ids, told = _named(tokens, _TOKENS), _named(scores, _SCORES)
+    if view.past is None or len(ids) != 1 or len(told) != 1:
+        return None
+    return ids[0], told[0]
+
+
+_TOKENS = re.compile(r"(?!.*(pos|type|mask|len)).*(id|tok|target)", re.IGNORECASE)
+_SCORES = re.compile(r".*(logit|score|prob)", re.IGNORECASE)
+
+
+def _named(names: list[str], pattern: re.Pattern[str]) -> list[str]:
+    """The only one; of several those whose name fits."""
+    return names if len(names) == 1 else [name for name in names if pattern.match(name)]
+
+
+class _Input(msgspec.Struct, frozen=True, kw_only=True):
+    """An input as the rules look at it; `step` tokens are fed, behind `past` places.
+
+    `is_of_tokens`: its last axis is the tokens', by its name or size.
+    """
+
+    name: str
+    value: Tensor
+    step: int
+    past: int | None
+    is_of_tokens: bool
+
+    def has(self, *words: str) -> bool:
+        return any(word in self.name.lower() for word in words)
+
+    @property
+    def last(self) -> int:
+        return self.value.shape[-1] if self.value.ndim else 0
+
+    @property
+    def is_whole(self) -> bool:
+        return self.value.dtype.kind in "iu"
+
+    @property
+    def counts_up(self) -> bool:
+        return self.is_whole and self.last > 1 and bool((np.diff(self.value, axis=-1) == 1).all())
+
+
+def _is_mask(it: _Input) -> bool:
+    if it.value.ndim < 2 or it.past is None or it.has("encoder", "cross", "enc_"):
+        return False
+    is_told = it.past > 0 or it.has("mask") or not it.is_of_tokens
+    return it.last == it.past + it.step and is_told and not it.counts_up
+
+
+_RULES: tuple[tuple[Rule, Callable[[_Input], bool]], ...] = (
+    (
+        "cache_flag",
+        lambda it: it.value.dtype.kind == "b" and it.value.size == 1 and it.has("cache"),
+    ),
+    ("mask", _is_mask),
+    ("total_length", lambda it: it.is_whole and it.value.size == 1 and it.has("total", "seqlens")),
+    ("positions", lambda it: it.counts_up or (it.last == 1 < it.value.ndim and it.has("pos"))),
+    (
+        "past_length",
+        lambda it: (
+            it.is_whole
+            and it.value.size == 1
+            and it.has("past", "offset", "pos", "len", "step", "start", "index")
+        ),
+    ),
+    ("as_long", lambda it: it.is_whole and it.is_of_tokens and it.value.ndim > 1),
+)
+"""The first that fits is taken; an input that none fits stays the same."""
+
+
+def _rule(view: _View, spec: TensorSpec, tokens: str) -> Rule:
+    it = _Input(
+        name=spec.name,
+        value=view.feeds[spec.name],
+        step=view.feeds[tokens].shape[-1],
+        past=view.past,
+        is_of_tokens=spec.shape[-1:] == view.inputs[tokens].shape[-1:],
+    )
+    return next((rule for rule, fits in _RULES if fits(it)), "same")
+
+
+def _try_steps(decoder: Decoder, feeds: Feeds, run: Run) -> str:
+    """Why a decoder cannot be fed as it seems; "" where two steps more show that it can."""
+    try:
+        feeds = without_padding_behind(decoder, feeds)
+        for _ in range(2):
+            outputs = run(feeds)
+            feeds = next_feeds(decoder, feeds, outputs, int(next_scores(decoder, outputs).argmax()))
+        outputs = run(feeds)
+    except DeviceError as error:
+        return f"a step after the first does not run ({error.problem})"
+    return "" if np.isfinite(outputs[decoder.scores]).all() else "a step gives no finite scores"
+
+
+def _describe(decoder: Decoder, view: _View) -> str:
+    listed = f"'{decoder.caches[0].input}'{' …' if len(decoder.caches) > 1 else ''}"
+    begun = " The samples are single steps, and chains begin with the caches that they hold."
+    return (
+        f"A decoder: '{decoder.tokens}' takes tokens, '{decoder.scores}' scores the next one, and "
+        f"{counted(len(decoder.caches), 'cache')} ({listed}) go from step to step. A variant is "
+        "judged on chains of steps, fed the cache that it made itself, by how often it chooses the "
+        f"float model's token.{begun if view.past and view.feeds[decoder.tokens].size == 1 else ''}"
+    )
+
+
+def _ask(view: _View, doubt: str) -> str:
+    """Asks for what graph and names do not tell."""
+    cache = next(entry for entry in view.caches if entry.axis >= 0)
+    return (
+        f"Input '{cache.input}' is a cache that grows with each step, and {doubt}: each step is "
+        "judged by itself, which does not show what errors do that come back. [outputs.NAME] with "
+        "kind = 'tokens' and tokens = 'INPUT' in edgepack.toml names the scores of the next token "
+        "and the input that takes it."
+    )

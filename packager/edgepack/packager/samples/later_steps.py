@@ -1,0 +1,74 @@
+"""Takes some of a decoder's calibration samples from later steps of what the float model says.
+
+Prompts have empty caches, and first steps begin with one token. Ranges that were taken from these
+alone would not cover a cache that holds a text.
+"""
+
+from pathlib import Path
+
+from msgspec.structs import replace
+
+from edgepack.packager.progress import BuildStep, Progress
+from edgepack.packager.runtime.model_run import Run
+from edgepack.packager.samples.token_steps import (
+    next_feeds,
+    next_scores,
+    steps_left,
+    without_padding_behind,
+)
+from edgepack.packager.tensors.decoders import Decoder
+from edgepack.packager.tensors.exchange import read_tensors, write_tensors
+from edgepack.packager.tensors.sequence import Feeds, Samples
+
+_STEPS = 32
+"""Samples are taken from so many steps in turn."""
+
+
+def take_later_steps(
+    samples: Samples, run: Run, folder: Path, progress: Progress
+) -> tuple[Samples, tuple[str, ...]]:
+    """Samples each from another step of a text, and a note on it; the same for what is no decoder.
+
+    Args:
+        samples: Where texts begin.
+        run: The float model.
+        folder: Where the others are kept: on disk, since a cache may be large.
+        progress: Told of each sample.
+    """
+    decoder = samples.decoder
+    if decoder is None or not _begin_alike(samples):
+        return samples, ()
+    folder.mkdir(parents=True, exist_ok=True)
+    for index, feeds in enumerate(samples):
+        write_tensors(folder / f"{index}.npz", [_go_on(decoder, feeds, run, index % _STEPS)])
+        progress(BuildStep(what="going on with texts", done=index + 1, total=samples.count))
+
+    def read(index: int) -> Feeds:
+        return dict(read_tensors(folder / f"{index}.npz", 1)[0])
+
+    note = (
+        f"Samples for ranges are from the first {min(_STEPS, samples.count)} steps of what the "
+        "float model says after them, so that ranges cover a cache that holds a text."
+    )
+    return replace(samples, read=read), (note,)
+
+
+def _go_on(decoder: Decoder, feeds: Feeds, run: Run, steps: int) -> Feeds:
+    """What is fed after some steps, or as many as the model has positions for."""
+    feeds = without_padding_behind(decoder, feeds)
+    left = steps_left(decoder, feeds)
+    for _ in range(steps if left is None else min(steps, left - 1)):
+        said = run(feeds)
+        feeds = next_feeds(decoder, feeds, said, int(next_scores(decoder, said).argmax()))
+    return feeds
+
+
+def _begin_alike(samples: Samples) -> bool:
+    """Whether the caches hold the same in all samples, as where texts begin."""
+    decoder, first = samples.decoder, samples.read(0)
+    names = [cache.input for cache in decoder.caches] if decoder else []
+    return all(
+        first[name].shape == feeds[name].shape and bool((first[name] == feeds[name]).all())
+        for feeds in samples
+        for name in names
+    )

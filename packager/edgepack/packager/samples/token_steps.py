@@ -1,0 +1,90 @@
+"""One step of a decoder: what it says, and what it is fed next."""
+
+import numpy as np
+import numpy.typing as npt
+
+from edgepack.packager.runtime.model_run import Outputs
+from edgepack.packager.tensors.decoders import Decoder, Rule
+from edgepack.packager.tensors.sequence import Feeds, Tensor
+
+Floats = npt.NDArray[np.float64]
+Places = npt.NDArray[np.intp]
+
+
+def next_scores(decoder: Decoder, outputs: Outputs) -> Floats:
+    """Logarithms of the next token's probabilities, float64 (vocabulary,); NaN is no score."""
+    values = outputs[decoder.scores]
+    last = values.reshape(-1, values.shape[-1])[-1].astype(np.float64)
+    scores = np.nan_to_num(last, nan=-1e9, posinf=1e9, neginf=-1e9)
+    shifted = scores - scores.max()
+    return np.asarray(shifted - np.log(np.exp(shifted).sum()))
+
+
+def steps_left(decoder: Decoder, feeds: Feeds) -> int | None:
+    """Steps from a sample on, with its own, that there are positions for; None without a limit."""
+    left = [rows - int(feeds[name].max()) for name, rows in decoder.rows.items()]
+    return min(left, default=None)
+
+
+def next_feeds(decoder: Decoder, feeds: Feeds, outputs: Outputs, token: int) -> Feeds:
+    """What is fed after a token was chosen: the caches that the outputs hold, and that token."""
+    tokens = feeds[decoder.tokens]
+    after = dict(feeds)
+    after[decoder.tokens] = np.full((*tokens.shape[:-1], 1), token, tokens.dtype)
+    kept = _kept_places(decoder, feeds, outputs)
+    for cache in decoder.caches:
+        value = outputs[cache.output]
+        if kept is not None and cache.places is not None:
+            value = value.take(kept, cache.axis)
+        after[cache.input] = value
+    for name, rule in decoder.rules.items():
+        after[name] = _advanced(rule, feeds[name], tokens.shape[-1], kept)
+    return after
+
+
+def without_padding_behind(decoder: Decoder, feeds: Feeds) -> Feeds:
+    """A sample without the tokens that its mask hides at the end: the next one follows the text."""
+    masks = [feeds[name] for name, rule in decoder.rules.items() if rule == "mask"]
+    row = masks[0].reshape(-1) if masks and masks[0].ndim == 2 else np.ones(1)
+    hidden = row.size - 1 - int(np.flatnonzero(row).max(initial=row.size - 1 if row[-1] else -1))
+    step = feeds[decoder.tokens].shape[-1]
+    if not 0 < hidden < step:
+        return feeds
+    return feeds | {
+        name: feeds[name][..., : feeds[name].shape[-1] - hidden]
+        for name in (decoder.tokens, *decoder.rules)
+        if name == decoder.tokens or decoder.rules[name] in ("mask", "positions", "as_long")
+    }
+
+
+def _kept_places(decoder: Decoder, feeds: Feeds, outputs: Outputs) -> Places | None:
+    """Places of a cache of fixed size that are kept; None where it grows."""
+    fixed = [cache for cache in decoder.caches if cache.places is not None]
+    if not fixed or fixed[0].places is None:
+        return None
+    count = outputs[fixed[0].output].shape[fixed[0].axis]
+    hidden = np.zeros(count, np.bool_)
+    for name, rule in decoder.rules.items():
+        if rule == "mask":
+            row = feeds[name].reshape(-1, feeds[name].shape[-1])[-1]
+            hidden = np.asarray(row != row[-1])[:count]
+    leave_first = np.argsort(~hidden, kind="stable")
+    return np.sort(leave_first[count - fixed[0].places :])
+
+
+def _advanced(rule: Rule, value: Tensor, step: int, kept: Places | None) -> Tensor:
+    match rule:
+        case "mask":
+            row = value[..., -1:, :] if value.ndim > 2 else value
+            before = row if kept is None else row.take(kept, -1)
+            return np.concatenate([before, row[..., -1:]], axis=-1)
+        case "positions":
+            return np.asarray(value[..., -1:] + np.asarray(1), value.dtype)
+        case "past_length" | "total_length":
+            return np.asarray(value + np.asarray(step if rule == "past_length" else 1), value.dtype)
+        case "cache_flag":
+            return np.ones_like(value)
+        case "as_long":
+            return value[..., -1:]
+        case "same":
+            return value

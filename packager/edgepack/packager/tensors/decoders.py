@@ -1,0 +1,51 @@
+"""How a decoder is fed step by step: tokens in, the next one's scores out, caches in between."""
+
+from typing import Literal
+
+import msgspec
+
+Rule = Literal["mask", "positions", "past_length", "total_length", "cache_flag", "as_long", "same"]
+"""What becomes of an input from one step to the next:
+
+mask: it gets one place more, like its last; positions: the number after the last; past_length,
+total_length: it counts on; cache_flag: from the second step on it is true; as_long: its last place;
+same: nothing.
+"""
+
+
+class Cache(msgspec.Struct, frozen=True, kw_only=True):
+    """An input that takes what an output gave the step before.
+
+    Attributes:
+        axis: The axis that grows by the tokens of each step; -1 where none does.
+        places: How many the input holds, where the model fixes that: what is too much is left out,
+            a place that the mask hides first, then the oldest.
+    """
+
+    input: str
+    output: str
+    axis: int = -1
+    places: int | None = None
+
+
+class Decoder(msgspec.Struct, frozen=True, kw_only=True):
+    """The inputs and outputs by which tokens follow each other.
+
+    Attributes:
+        tokens: Input of whole numbers, [1, step].
+        scores: Output with scores of the next token, [1, step, vocabulary] or [1, vocabulary].
+        caches: What is carried from step to step.
+        rules: By each other input, what becomes of it.
+        rows: By input of positions, how many the model has a table for.
+    """
+
+    tokens: str
+    scores: str
+    caches: tuple[Cache, ...]
+    rules: dict[str, Rule]
+    rows: dict[str, int] = msgspec.field(default_factory=dict)
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        """What a chain of steps judges: the scores, and the caches by what becomes of them."""
+        return (self.scores, *(cache.output for cache in self.caches))

@@ -1,0 +1,24 @@
+"""Where a model tells text step by step (CTC), and what its characters are."""
+
+from typing import Literal
+
+import msgspec
+
+
+class TextHead(msgspec.Struct, frozen=True, kw_only=True):
+    """An output whose best class of each step, repetitions merged and blanks dropped, is text.
+
+    Attributes:
+        output: [1, steps, classes] or [steps, 1, classes].
+        blank: The class that is no character; None until the float model's values tell.
+        told_by: What told it: the graph, its metadata, or a person.
+    """
+
+    output: str
+    blank: int | None = None
+    told_by: Literal["graph", "metadata", "[outputs]"] = "graph"
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        """The one output."""
+        return (self.output,)

@@ -1,0 +1,40 @@
+"""What ONNX Runtime writes as it is loaded stays off stderr, and nothing else does."""
+
+from edgepack.agent.runtime.child import run_child
+from tests.simulators.children import child
+
+_LOGGED = (
+    "\x1b[0;93m2026-11-23 03:14:15.724408382 [W:onnxruntime:Default, device_discovery.cc:322 "
+    'GetGpuDevices] Failed to detect devices under "/sys/class/drm/card0"\x1b[m\n'
+)
+
+
+def test_only_lines_of_the_log_are_kept_off() -> None:
+    script = f"""
+import os, sys
+from edgepack.agent.runtime.quiet_loading import without_log_lines
+
+try:
+    with without_log_lines():
+        os.write(2, {_LOGGED!r}.encode())
+        print("a word of somebody else's", file=sys.stderr)
+        os.write(2, {_LOGGED!r}.encode())
+        raise ImportError("and what went wrong")
+except ImportError as error:
+    sys.stderr.write(str(error))
+    sys.stderr.flush()
+os.write(1, str(os.fstat(2).st_size).encode())
+"""
+    words = "a word of somebody else's\nand what went wrong"
+    ending = run_child(child(script), b"", timeout_s=60.0)
+    assert ending.answer == str(len(words)).encode(), "so much was written, and no more"
+
+
+def test_a_process_without_stderr_loads_it_too() -> None:
+    script = """
+import os
+from edgepack.agent.runtime.providers import load_runtime
+os.write(1, load_runtime().__name__.encode())
+"""
+    closed = ("sh", "-c", 'exec "$@" 2>&-', "sh", *child(script))
+    assert run_child(closed, b"", timeout_s=60.0).answer == b"onnxruntime"

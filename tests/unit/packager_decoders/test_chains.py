@@ -1,0 +1,195 @@
+"""Chains of tokens: what a candidate is fed, what it loses over time, and how long they are."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+from edgepack.packager.graph.model_files import open_on_cpu
+from edgepack.packager.metrics.tokens.agreement import TokenAgreement
+from edgepack.packager.metrics.tokens.chains import MOST_STEPS, follow_float
+from edgepack.packager.profiles.schema import AccuracyGate
+from edgepack.packager.progress import silent
+from edgepack.packager.runtime.model_run import Outputs, Run, run_of
+from edgepack.packager.samples.decoders import follow_tokens
+from edgepack.packager.samples.files import OpenedSamples, open_samples
+from edgepack.packager.samples.later_steps import take_later_steps
+from edgepack.packager.search.judge import CandidateJudge
+from edgepack.packager.source.model import SourceModel, load_source
+from edgepack.packager.tensors.decoders import Cache, Decoder
+from edgepack.packager.tensors.sequence import Feeds, Samples
+from tests.unit.packager_decoders.drawn_decoder import PLACES, draw_decoder, prompts, single_steps
+
+
+def _open(model: onnx.ModelProto, samples: list[Feeds], folder: Path) -> tuple[Run, Samples]:
+    path = folder / "model.onnx"
+    onnx.save(model, path)
+    source = load_source(path)
+    opened = _write(samples, source, folder)
+    followed = follow_tokens(opened, source, {}, {}, "edgepack.toml")
+    return run_of(open_on_cpu(path, threads=1)), followed.samples
+
+
+def _write(samples: list[Feeds], source: SourceModel, folder: Path) -> OpenedSamples:
+    where = folder / "samples"
+    where.mkdir()
+    for number, feeds in enumerate(samples):
+        np.savez(where / f"{number:03}.npz", **feeds)  # type: ignore[arg-type]
+    return open_samples(str(where), source.inputs, {}, silent)
+
+
+def test_a_candidate_is_never_fed_what_the_float_model_kept(tmp_path: Path) -> None:
+    float_run, samples = _open(draw_decoder(memory=3.0), prompts(4), tmp_path)
+    given = {id(value) for feeds in samples for value in feeds.values()}
+    made: dict[int, object] = {}
+
+    def candidate(feeds: Feeds) -> Outputs:
+        for name, value in feeds.items():
+            if name.startswith("past") and value.size:
+                assert id(value) in made or id(value) in given
+        outputs = float_run(feeds)
+        outputs["logits"] = np.roll(outputs["logits"], 1, axis=-1)
+        made.update({id(value): value for value in outputs.values()})
+        return outputs
+
+    judge = CandidateJudge(float_run, samples, AccuracyGate(), None)
+    assert judge.judge(candidate).value < 0.1
+
+
+def test_what_is_right_in_each_step_and_forgets_is_refused(tmp_path: Path) -> None:
+    """One step is right to the last bit; the cache that comes of it is a little off each time."""
+    float_run, samples = _open(draw_decoder(memory=3.0), prompts(16), tmp_path)
+
+    def forgetful(feeds: Feeds) -> Outputs:
+        outputs = float_run(feeds)
+        return {
+            name: value if name == "logits" else np.multiply(value, np.float32(0.97))
+            for name, value in outputs.items()
+        }
+
+    judge = CandidateJudge(float_run, samples, AccuracyGate(), None)
+    single = judge.reference.distances([forgetful(feeds) for feeds in samples])
+    assert single[0].explained_variance == 1.0
+    verdict = judge.judge(forgetful)
+    assert verdict.metric == "token_agreement"
+    assert not verdict.passed
+    assert isinstance(verdict.agreement, TokenAgreement)
+    assert verdict.agreement.growth > 10.0
+    first, *_, last = verdict.agreement.positions
+    assert (first.same, first.divergence < last.divergence, last.same) == (0.5, True, 0.0)
+    assert judge.judge(float_run).value == 1.0
+
+
+def test_a_cache_of_fixed_size_says_what_an_open_one_says(tmp_path: Path) -> None:
+    (tmp_path / "open").mkdir()
+    (tmp_path / "fixed").mkdir()
+    steps = single_steps(5, 80)
+    fixed_run, fixed = _open(draw_decoder(memory=3.0, past=80), steps, tmp_path / "fixed")
+    opened = [_without_cache(feeds) for feeds in steps]
+    open_run, begun = _open(draw_decoder(memory=3.0), opened, tmp_path / "open")
+    assert fixed.decoder is not None
+    assert begun.decoder is not None
+    assert [cache.places for cache in fixed.decoder.caches] == [80] * 4
+    for one, other in zip(fixed, begun, strict=True):
+        said = follow_float(fixed_run, fixed.decoder, one).tokens
+        assert said.tolist() == follow_float(open_run, begun.decoder, other).tokens.tolist()
+        assert len(said) == MOST_STEPS
+
+
+def _without_cache(feeds: Feeds) -> Feeds:
+    short = {name: value[:, :, :0] for name, value in feeds.items() if name.startswith("past")}
+    return feeds | short | {"attention_mask": feeds["attention_mask"][:, -1:]}
+
+
+def test_a_chain_ends_where_the_model_has_no_more_positions(tmp_path: Path) -> None:
+    late = [feeds | {"position_ids": feeds["position_ids"] + PLACES - 30} for feeds in prompts(3)]
+    float_run, samples = _open(draw_decoder(), late, tmp_path)
+    assert samples.decoder is not None
+    for feeds in samples:
+        chain = follow_float(float_run, samples.decoder, feeds)
+        assert len(chain.tokens) == 30 - feeds["input_ids"].size + 1
+
+
+def test_padding_behind_a_prompt_is_no_text(tmp_path: Path) -> None:
+    float_run, samples = _open(draw_decoder(memory=3.0), [*_padded(prompts(5))], tmp_path)
+    judge = CandidateJudge(float_run, samples, AccuracyGate(), None)
+    (tmp_path / "plain").mkdir()
+    _, plain = _open(draw_decoder(memory=3.0), prompts(5), tmp_path / "plain")
+    assert plain.decoder is not None
+    assert plain.decoder == samples.decoder
+    expected = [follow_float(float_run, plain.decoder, feeds) for feeds in plain]
+    assert judge._tokens is not None
+    for chain, other in zip(judge._tokens._chains, expected, strict=True):
+        assert chain.tokens.tolist() == other.tokens.tolist()
+
+
+def _padded(samples: list[Feeds]) -> Iterator[Feeds]:
+    for feeds in samples:
+        ids, mask = feeds["input_ids"], feeds["attention_mask"]
+        yield feeds | {
+            "input_ids": np.concatenate([ids, np.zeros((1, 4), np.int64)], axis=1),
+            "attention_mask": np.concatenate([mask, np.zeros((1, 4), np.int64)], axis=1),
+            "position_ids": np.arange(ids.size + 4)[None],
+        }
+
+
+_END, _WORDS = 0, 12
+_COUNTER = Decoder(
+    tokens="token", scores="scores", caches=(Cache(input="at", output="next"),), rules={}
+)
+
+
+def _count_down(wrong_at: int = -1) -> Run:
+    """Says one number less each time, and 0 for ever; at one number it says another one."""
+
+    def run(feeds: Feeds) -> Outputs:
+        at = int(feeds["token"][0, 0])
+        said = 1 if at == wrong_at else max(at - 1, _END)
+        scores = np.full((1, _WORDS), -9.0, np.float32)
+        scores[0, said] = 9.0
+        return {"scores": scores, "next": feeds["at"]}
+
+    return run
+
+
+def test_what_is_said_after_the_end_of_a_text_does_not_count() -> None:
+    """One text of two has a wrong word of four: not of sixty-four."""
+    feeds = [{"token": np.array([[n]]), "at": np.zeros(1)} for n in (10, 3) * 8]
+    samples = Samples(count=16, read=lambda index: dict(feeds[index]), source="", decoder=_COUNTER)
+    judge = CandidateJudge(_count_down(), samples, AccuracyGate(), None)
+    perfect = judge.judge(_count_down())
+    assert isinstance(perfect.agreement, TokenAgreement)
+    assert (perfect.value, perfect.agreement.count) == (1.0, 8 * (10 + 3))
+    assert perfect.agreement.steps == 10
+    assert not perfect.remarks
+    alike = CandidateJudge(_count_down(), samples.pick([0, 2]), AccuracyGate(), None)
+    assert "says the same after all 2 samples" in alike.judge(_count_down()).remarks[0]
+    verdict = judge.judge(_count_down(wrong_at=8), at_least=-np.inf)
+    assert isinstance(verdict.agreement, TokenAgreement)
+    assert verdict.agreement.free.value == pytest.approx(1 - 8 / (8 * (4 + 3)))
+    assert verdict.agreement.positions[-1].same == 0.5
+    assert not verdict.passed
+
+
+def test_chains_that_go_on_have_no_end(tmp_path: Path) -> None:
+    float_run, samples = _open(draw_decoder(memory=3.0), prompts(6), tmp_path)
+    judge = CandidateJudge(float_run, samples, AccuracyGate(), None)
+    verdict = judge.judge(float_run)
+    assert isinstance(verdict.agreement, TokenAgreement)
+    assert verdict.agreement.count == 6 * MOST_STEPS
+
+
+def test_ranges_are_taken_from_all_along_a_text(tmp_path: Path) -> None:
+    float_run, samples = _open(draw_decoder(memory=3.0), prompts(5), tmp_path)
+    later, notes = take_later_steps(samples, float_run, tmp_path / "texts", silent)
+    assert "Samples for ranges are from the first 5 steps" in notes[0]
+    assert later.read(0)["input_ids"].size > 1
+    for number in range(1, 5):
+        begun, feeds = samples.read(number), later.read(number)
+        assert feeds["input_ids"].size == 1
+        assert feeds["attention_mask"].size == begun["attention_mask"].size + number
+        assert feeds["past_key_values.0.key"].shape[2] == feeds["attention_mask"].size - 1
+    again, notes = take_later_steps(later, float_run, tmp_path / "more", silent)
+    assert (again, notes) == (later, ())

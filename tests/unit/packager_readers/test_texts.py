@@ -1,0 +1,183 @@
+"""Readers are judged by their texts: what is text, how it is compared, and what is refused."""
+
+import importlib.util
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+import pytest
+from onnx import helper
+
+from edgepack.errors import BuildError
+from edgepack.packager.config.outputs import OutputDeclaration
+from edgepack.packager.gates.accuracy import Reference
+from edgepack.packager.gates.checks import check_accuracy
+from edgepack.packager.gates.verdict import Verdict
+from edgepack.packager.gates.verdict_notes import describe_verdict
+from edgepack.packager.metrics.texts.agreement import TextAgreement, edit_distance
+from edgepack.packager.metrics.texts.decoding import read_text, settle
+from edgepack.packager.pipeline.heads import find_what_tells, with_head
+from edgepack.packager.profiles.reading import load_profile
+from edgepack.packager.profiles.schema import AccuracyGate
+from edgepack.packager.progress import silent
+from edgepack.packager.source.model import load_source
+from edgepack.packager.tensors.sequence import Samples
+from edgepack.packager.tensors.texts import TextHead
+
+_CLASSES, _STEPS = 20, 40
+_HEAD = TextHead(output="said", blank=0)
+
+Floats = npt.NDArray[np.float32]
+Outputs = dict[str, npt.NDArray[np.generic]]
+
+
+def _say(text: Sequence[int], blank: int = 0, *, turned: bool = False) -> Outputs:
+    """Probabilities whose best classes are a text, each character for a step and a blank after."""
+    best = np.full(max(_STEPS, 2 * len(text)), blank)
+    best[: 2 * len(text) : 2] = text
+    rows = np.full((len(best), _CLASSES), 0.02 / (_CLASSES - 1), np.float32)
+    rows[np.arange(len(best)), best] = 0.98
+    return {"said": rows[:, None] if turned else rows[None]}
+
+
+def _texts(count: int, length: int = 10) -> list[list[int]]:
+    rng = np.random.default_rng(0)
+    return [rng.integers(1, _CLASSES - 1, length).tolist() for _ in range(count)]
+
+
+def _judge(expected: list[list[int]], got: list[list[int]]) -> Verdict:
+    reference = Reference([_say(text) for text in expected], AccuracyGate(), head=_HEAD)
+    return reference.judge([_say(text) for text in got])
+
+
+def _with_mistakes(texts: list[list[int]], count: int) -> list[list[int]]:
+    return [
+        [text[0] % (_CLASSES - 2) + 1, *text[1:]] if number < count else text
+        for number, text in enumerate(texts)
+    ]
+
+
+def test_a_reader_that_edits_characters_is_refused_with_the_numbers() -> None:
+    texts = _texts(100)
+    verdict = _judge(texts, _with_mistakes(texts, 20))
+    assert (verdict.metric, verdict.budget) == ("string_agreement", 0.99)
+    assert verdict.value == pytest.approx(0.98)
+    assert not verdict.passed
+    refusal = check_accuracy(load_profile("cpu"), verdict, 100, None)
+    assert refusal is not None
+    assert "keeps 0.9800 of the float model's characters (0.8000 of 100 texts are the same" in (
+        refusal.problem
+    )
+    assert _judge(texts, _with_mistakes(texts, 9)).passed
+
+
+def test_the_report_says_how_many_texts_are_the_same_and_how_sure_that_is() -> None:
+    texts = _texts(40)
+    verdict = _judge(texts, _with_mistakes(texts, 1))
+    assert isinstance(verdict.agreement, TextAgreement)
+    assert verdict.agreement.same_low < 0.975 < verdict.agreement.same_high
+    samples = Samples(count=40, read=lambda index: {}, source="")
+    first, second = describe_verdict(verdict, 40, samples, verdict.distances)
+    assert "Of the 400 characters that the float model reads it keeps 0.9975 (budget 0.9900)" in (
+        first
+    )
+    assert "0.9750 of 40 texts are the same as a whole (95 %: 0.8" in first
+    assert "with 95 % confidence at least 0.98" in second
+
+
+def test_of_few_characters_one_may_differ_and_that_is_not_called_sure() -> None:
+    texts = _texts(4)
+    verdict = _judge(texts, _with_mistakes(texts, 1))
+    assert (verdict.passed, verdict.forgiven) == (True, True)
+    assert not _judge(texts, _with_mistakes(texts, 2)).passed
+
+
+def test_samples_without_text_say_nothing() -> None:
+    texts = _texts(20)
+    verdict = _judge([*texts, *[[]] * 80], [*_with_mistakes(texts, 2), *[[]] * 80])
+    assert verdict.value == pytest.approx(0.99)
+    assert _judge([[]] * 10, [[]] * 10).metric != "string_agreement"
+    assert _judge([*texts, []], [*texts, [3]]).value == pytest.approx(200 / 201)
+
+
+def test_the_distance_of_texts_counts_edits() -> None:
+    assert edit_distance((1, 2, 3), (1, 2, 3)) == 0
+    assert edit_distance((1, 2, 3), (2, 3)) == 1
+    assert edit_distance((), (2, 3)) == 2
+    assert edit_distance((1, 2, 3, 4), (1, 3, 2, 4)) == 2
+    assert edit_distance((1, 1, 2), (1, 2, 2)) == 1
+
+
+@pytest.mark.parametrize("blank", [0, _CLASSES - 1])
+@pytest.mark.parametrize("turned", [False, True])
+def test_the_values_tell_the_blank(blank: int, turned: bool) -> None:
+    texts = _texts(8)
+    expected = [_say(text, blank, turned=turned) for text in texts]
+    settled = settle(TextHead(output="said"), expected)
+    assert settled == TextHead(output="said", blank=blank)
+    assert [list(read_text(settled, outputs)) for outputs in expected] == texts
+
+
+def test_what_lasts_or_has_no_blank_is_no_text() -> None:
+    rng = np.random.default_rng(1)
+    frames = [_rows(np.repeat(rng.integers(0, 3, 8), 5)) for _ in range(8)]
+    words = [_rows(rng.integers(0, _CLASSES, _STEPS)) for _ in range(8)]
+    unsure = [{"said": np.power(outputs["said"], 0.1)} for outputs in map(_say, _texts(8))]
+    for values in (frames, words, unsure, [_say([3, 4, 5])] * 8):
+        assert settle(TextHead(output="said"), values) is None
+
+
+def _rows(best: npt.NDArray[np.int64]) -> Outputs:
+    rows = np.full((1, len(best), _CLASSES), 0.001, np.float32)
+    rows[0, np.arange(len(best)), best] = 0.981
+    return {"said": rows}
+
+
+def _reader(folder: Path, shape: list[int | str], **metadata: str) -> Path:
+    picture = helper.make_tensor_value_info("picture", onnx.TensorProto.FLOAT, [1, 3, 32, 160])
+    said = helper.make_tensor_value_info("said", onnx.TensorProto.FLOAT, shape)
+    nodes = [helper.make_node("Softmax", ["picture"], ["said"])]
+    graph = helper.make_graph(nodes, "reader", [picture], [said])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    helper.set_model_props(model, metadata)
+    onnx.save(model, folder / "reader.onnx")
+    return folder / "reader.onnx"
+
+
+def test_a_reader_is_told_by_its_output_or_its_list_of_characters(tmp_path: Path) -> None:
+    by_values = load_source(_reader(tmp_path, [1, "T", _CLASSES]))
+    assert with_head(by_values, {}, "").head == TextHead(output="said")
+    noted = load_source(_reader(tmp_path, [1, "T", 5], character="a\nb\nc"))
+    assert with_head(noted, {}, "").head is None  # five classes are too few
+    noted = load_source(_reader(tmp_path, [1, "T", 12], character="\n".join("abcdefghij")))
+    head = with_head(noted, {}, "").head
+    assert head == TextHead(output="said", blank=0, told_by="metadata")
+    scores = {"said": OutputDeclaration(kind="scores")}
+    assert with_head(noted, scores, "").head is None
+    points = load_source(_reader(tmp_path, [1, 4, 40, 40]))
+    assert with_head(points, {}, "").head is None
+
+
+def test_what_is_declared_to_be_text_and_is_none_is_refused(tmp_path: Path) -> None:
+    source = load_source(_reader(tmp_path, [1, "T", _CLASSES]))
+    declared = {"said": OutputDeclaration(kind="ctc")}
+    source = with_head(source, declared, "edgepack.toml")
+    samples = Samples(count=4, read=lambda index: {}, source="")
+    words = _rows(np.arange(_CLASSES))
+    with pytest.raises(BuildError, match="declared to tell text, and its values tell no blank"):
+        find_what_tells(source, samples, lambda feeds: words, silent)
+    declared = {"said": OutputDeclaration(kind="ctc", blank=7)}
+    found = find_what_tells(with_head(source, declared, ""), samples, lambda feeds: words, silent)
+    assert found.head == TextHead(output="said", blank=7, told_by="[outputs]")
+    assert "'said' tells text step by step, with class 7 as the blank (declared" in found.notes[0]
+
+
+def test_a_text_recognizer_that_people_use_is_told_by_its_characters() -> None:
+    spec = importlib.util.find_spec("rapidocr_onnxruntime")
+    if spec is None or spec.origin is None:
+        pytest.skip("rapidocr_onnxruntime is not installed")
+    path = Path(spec.origin).parent / "models" / "ch_PP-OCRv4_rec_infer.onnx"
+    source = with_head(load_source(path, {"x": (1, 3, 48, 320)}), {}, "")
+    assert source.head == TextHead(output="softmax_11.tmp_0", blank=0, told_by="metadata")
