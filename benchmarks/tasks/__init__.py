@@ -10,7 +10,10 @@ from benchmarks.tasks.places import INSTALL_COMMAND
 from benchmarks.tasks.task import Task
 from edgepack.errors import BuildError
 
-NAMES = ("digits", "ocr_cls", "ocr_rec", "ocr_det", "magika", "minilm", "vad")
+NAMES = (
+    *("digits", "ocr_cls", "ocr_rec", "ocr_rec_v6", "ocr_det", "ocr_det_v6", "letters"),
+    *("magika", "minilm", "vad"),
+)
 
 
 def load_task(name: str) -> Task:

@@ -50,20 +50,20 @@ def count_matches(found: list[Box], expected: list[Box]) -> int:
     """How many of the expected boxes were found, each by a box of its own; the best pairs first."""
     pairs = sorted(
         (
-            (_overlap(one, other), i, j)
+            (overlap(one, other), i, j)
             for i, one in enumerate(found)
             for j, other in enumerate(expected)
         ),
         reverse=True,
     )
     taken: set[tuple[str, int]] = set()
-    for overlap, i, j in pairs:
-        if overlap >= _MATCH_FROM and not {("found", i), ("expected", j)} & taken:
+    for share, i, j in pairs:
+        if share >= _MATCH_FROM and not {("found", i), ("expected", j)} & taken:
             taken |= {("found", i), ("expected", j)}
     return len(taken) // 2
 
 
-def _overlap(one: Box, other: Box) -> float:
+def overlap(one: Box, other: Box) -> float:
     """Intersection over union."""
     common = Box(
         max(one.left, other.left),

@@ -1,86 +1,14 @@
 """Reading a line of text: PP-OCRv4's recognition model (convolutions and attention, CTC)."""
 
-import random
+from benchmarks.tasks.places import package_folder
+from benchmarks.tasks.reading import reading_task
+from benchmarks.tasks.task import Run
 
-import numpy as np
-import onnx
-
-from benchmarks.tasks.places import cached_arrays, package_folder
-from benchmarks.tasks.task import Array, Feeds, Part, Run, Task
-from benchmarks.tasks.text import all_words, short_line
-from benchmarks.tasks.text_images import as_paddle_input, render_line
-
-_HEIGHT, _WIDTH = 48, 320
-_CALIBRATION_COUNT, _CALIBRATION_SEED = 200, 11
-_LABELLED: dict[Part, tuple[int, int]] = {"development": (150, 66), "evaluation": (300, 22)}
-"""Number of lines and seed of each set."""
-_MODEL = package_folder("rapidocr_onnxruntime") / "models" / "ch_PP-OCRv4_rec_infer.onnx"
-
-
-def _make(count: int, seed: int) -> dict[str, Array]:
-    rng = random.Random(seed)
-    words = all_words()
-    images: list[Array] = []
-    texts: list[str] = []
-    while len(images) < count:
-        text = short_line(rng, words, longest=22)
-        if len(text) < 3:
-            continue
-        image = render_line(rng, text)
-        if image.shape[1] / image.shape[0] > _WIDTH / _HEIGHT:
-            continue  # the model would see it squeezed
-        images.append(as_paddle_input(image, _HEIGHT, _WIDTH))
-        texts.append(text)
-    return {"images": np.concatenate(images).astype(np.float16), "labels": np.array(texts)}
-
-
-def _samples(name: str, count: int, seed: int) -> tuple[list[Feeds], list[str]]:
-    arrays = cached_arrays(f"ocr_rec_{name}", lambda: _make(count, seed))
-    feeds: list[Feeds] = [{"x": image[None].astype(np.float32)} for image in arrays["images"]]
-    return feeds, arrays["labels"].tolist()
-
-
-def _letters() -> list[str]:
-    """Letter by class: the CTC blank, the model's own list, the space that it leaves out."""
-    model = onnx.load(_MODEL, load_external_data=False)
-    (listed,) = [entry.value for entry in model.metadata_props if entry.key == "character"]
-    return ["", *listed.splitlines(), " "]
-
-
-def _decode(probabilities: Array, letters: list[str]) -> str:
-    """Greedy CTC: the best class of each step, repetitions merged, blanks dropped.
-
-    Args:
-        probabilities: float32 (1, steps, classes).
-        letters: Letter by class.
-    """
-    best = probabilities[0].argmax(axis=-1).tolist()
-    changes = [kind for kind, before in zip(best, [None, *best], strict=False) if kind != before]
-    return "".join(letters[kind] for kind in changes)
-
-
-def _score(run: Run, part: Part) -> float:
-    """Share of lines that are read without a mistake; spaces do not count."""
-    letters = _letters()
-    feeds, texts = _samples(part, *_LABELLED[part])
-    right = 0
-    for sample, text in zip(feeds, texts, strict=True):
-        (probabilities,) = run(sample).values()
-        read = _decode(probabilities, letters)
-        right += read.replace(" ", "") == text.replace(" ", "")
-    return right / len(texts)
+TASK = reading_task(
+    "ocr_rec", package_folder("rapidocr_onnxruntime") / "models" / "ch_PP-OCRv4_rec_infer.onnx"
+)
 
 
 def score_development(run: Run) -> float:
     """The metric that a build may choose by: `edgepack build --metric`."""
-    return _score(run, "development")
-
-
-TASK = Task(
-    name="ocr_rec",
-    model=_MODEL,
-    shapes={"x": (1, 3, _HEIGHT, _WIDTH)},
-    metric="exact lines",
-    calibration=lambda: _samples("calibration", _CALIBRATION_COUNT, _CALIBRATION_SEED)[0],
-    score=_score,
-)
+    return TASK.score(run, "development")
