@@ -11,6 +11,7 @@ from edgepack.lazy_names import load_on_first_use
 if TYPE_CHECKING:
     from edgepack.errors import EdgepackError, FleetError
     from edgepack.fleet.client.fleet_client import FleetClient
+    from edgepack.fleet.documents.audit import AuditEntry
     from edgepack.fleet.documents.devices import (
         DeviceDetails,
         DevicePart,
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
 
 _MODULES = {
     "AssignmentView": "edgepack.fleet.documents.rollouts",
+    "AuditEntry": "edgepack.fleet.documents.audit",
     "BundleRef": "edgepack.wire.messages",
     "DeviceDetails": "edgepack.fleet.documents.devices",
     "DevicePart": "edgepack.fleet.documents.devices",
@@ -66,6 +68,7 @@ _MODULES = {
 }
 __all__ = [
     "AssignmentView",
+    "AuditEntry",
     "BundleRef",
     "DeviceDetails",
     "DevicePart",

@@ -45,6 +45,7 @@ SHOWS = "root!"
 COMMANDS: dict[str, list[tuple[str, ...]]] = {
     "fleet info": [()],
     "fleet groups": [()],
+    "fleet audit": [(), ("--rollout", HOSTILE), ("--limit", "1000")],
     "fleet events": [("--limit", "1000")],
     "fleet enroll": [
         (HOSTILE, "--group", "g", "-o", "{tmp}/a"),

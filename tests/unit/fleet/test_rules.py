@@ -29,6 +29,7 @@ from edgepack.fleet.rollouts.rules import (
     decide,
     transition,
 )
+from edgepack.text import counted
 
 STATES: tuple[RolloutState, ...] = get_args(RolloutState)
 EVENTS: tuple[RolloutEvent, ...] = get_args(RolloutEvent)
@@ -60,6 +61,16 @@ def waves_of(text: str) -> tuple[Wave, ...]:
         wave, state = word.split(":")
         found[int(wave)][msgspec.convert(state, AssignmentState)] += 1
     return tuple(found[wave] for wave in range(max(found) + 1))
+
+
+def breach(action: OnBreach, *, failed: int, decided: int) -> Breach:
+    """Of the first wave, above 10 %."""
+    return Breach(
+        action=action,
+        because=f"{failed} of {counted(decided, 'decided device')} of wave 1 failed or stayed "
+        f"silent ({failed / decided:.0%}), more than 10%",
+        numbers={"wave": 1, "decided": decided, "failed": failed, "max_failed_share": 0.1},
+    )
 
 
 @pytest.mark.parametrize("state", STATES)
@@ -111,11 +122,7 @@ def test_nothing_leads_out_of_an_aborted_rollout() -> None:
             "a canary that fails stops it, below the least sample, too",
             rollout(),
             "0:FAILED 1:WAITING",
-            Breach(
-                action="pause",
-                because="1 of 1 decided device of wave 1 failed or stayed silent (100%), "
-                "more than 10%",
-            ),
+            breach("pause", failed=1, decided=1),
         ),
         (
             "below the least sample a wave under way is not judged",
@@ -127,11 +134,7 @@ def test_nothing_leads_out_of_an_aborted_rollout() -> None:
             "at the least sample it is, without waiting for the rest",
             rollout(min_sample=2, on_breach="abort"),
             "0:FAILED 0:COMMITTED 0:OFFERED",
-            Breach(
-                action="abort",
-                because="1 of 2 decided devices of wave 1 failed or stayed silent (50%), "
-                "more than 10%",
-            ),
+            breach("abort", failed=1, decided=2),
         ),
         (
             "failures within the threshold let the next wave begin",
@@ -143,11 +146,7 @@ def test_nothing_leads_out_of_an_aborted_rollout() -> None:
             "a silent device stops its wave",
             rollout(),
             "0:SILENT 1:WAITING",
-            Breach(
-                action="pause",
-                because="1 of 1 decided device of wave 1 failed or stayed silent (100%), "
-                "more than 10%",
-            ),
+            breach("pause", failed=1, decided=1),
         ),
         ("a paused rollout offers nothing", rollout(state="PAUSED"), "0:SILENT 1:WAITING", None),
         (
@@ -184,11 +183,7 @@ def test_nothing_leads_out_of_an_aborted_rollout() -> None:
             "one more does",
             rollout(accepted=1),
             "0:FAILED 0:SILENT 1:WAITING",
-            Breach(
-                action="pause",
-                because="2 of 2 decided devices of wave 1 failed or stayed silent (100%), "
-                "more than 10%",
-            ),
+            breach("pause", failed=2, decided=2),
         ),
     ],
     ids=lambda value: (

@@ -82,8 +82,8 @@ class World:
         with self.store.transaction() as session:
             (row,) = devices.find_devices(session, (device,))
             if group:
-                enrolment.move(row, group)
-            enrolment.label(row, labels or {})
+                enrolment.move(session, row, group, 1.0)
+            enrolment.label(session, row, labels or {}, 1.0)
             publications = membership.join(session, row, 1.0)
         self.controller.publish(publications)
 

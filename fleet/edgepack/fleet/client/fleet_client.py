@@ -6,6 +6,7 @@ from edgepack.fleet.client.connection import connect
 from edgepack.fleet.client.devices import DeviceMethods
 from edgepack.fleet.client.releases import ReleaseMethods
 from edgepack.fleet.client.rollouts import RolloutMethods
+from edgepack.fleet.documents.audit import AuditEntry
 from edgepack.fleet.documents.fleet import EventView, FleetInfo
 
 
@@ -89,3 +90,47 @@ class FleetClient(RolloutMethods, ReleaseMethods, DeviceMethods):
             ```
         """
         return self._connection.get("/v1/events", tuple[EventView, ...], after=after, limit=limit)
+
+    def audit(
+        self,
+        *,
+        rollout: str = "",
+        device: str = "",
+        model: str = "",
+        actor: str = "",
+        action: str = "",
+        before: int = 0,
+        after: int = 0,
+        limit: int = 100,
+    ) -> tuple[AuditEntry, ...]:
+        """Who or what acted on the fleet, and on what grounds.
+
+        Args:
+            rollout: Only what was done to this rollout, such as `r1`; "" means all.
+            device: Only what was done to this device; "" means all.
+            model: Only what was done to rollouts and releases of this model; "" means all.
+            actor: Only what was done by this one, such as `controller` or `gate`: the beginning is
+                enough; "" means all.
+            action: Only this action, such as `rollout.breach` or `device`: the beginning is
+                enough; "" means all.
+            before: Only entries with a smaller id than this one: the last id of the page before; 0
+                sets no bound.
+            after: Only entries with a greater id than this one.
+            limit: At most so many; the fleet gives 1,000 at most.
+
+        Returns:
+            The newest first.
+
+        Raises:
+            FleetError: Nobody serves there, or the token is wrong.
+
+        Example:
+            ```python
+            for entry in fleet.audit(rollout="r1", action="rollout"):
+                print(entry.actor, entry.action, entry.because, entry.numbers)
+            ```
+        """
+        asked = {"rollout": rollout, "device": device, "model": model}
+        asked |= {"actor": actor, "action": action}
+        bounds = {"before": before, "after": after, "limit": limit}
+        return self._connection.get("/v1/audit", tuple[AuditEntry, ...], **asked, **bounds)

@@ -11,6 +11,7 @@ from edgepack.agent.state.models import DEFAULT_STATE_DIR
 from edgepack.fleet.broker.mosquitto import are_outdated, write_broker_folder
 from edgepack.fleet.client.fleet_client import FleetClient
 from edgepack.fleet.commands import show
+from edgepack.fleet.commands.audit import audit
 from edgepack.fleet.commands.devices import devices
 from edgepack.fleet.commands.options import asks, data_option, json_option, read_labels
 from edgepack.fleet.commands.printing import LogFormatter, print_result
@@ -35,6 +36,7 @@ def fleet() -> None:
     """
 
 
+fleet.add_command(audit)
 fleet.add_command(devices)
 fleet.add_command(releases)
 

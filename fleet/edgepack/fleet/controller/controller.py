@@ -15,7 +15,7 @@ from typing import NamedTuple
 from edgepack.errors import TransferError
 from edgepack.fleet.controller.inbox import Inbox, Incoming
 from edgepack.fleet.controller.intake import Intake, finish
-from edgepack.fleet.database import devices, latency, records
+from edgepack.fleet.database import audit, devices, latency, records
 from edgepack.fleet.database.devices import Publication
 from edgepack.fleet.database.store import DatabaseAwayError, Store
 from edgepack.fleet.depot.depot import Depot
@@ -137,6 +137,7 @@ class Controller:
                     self._forgot_at = now
                     records.forget_old(session, now)
                     latency.forget_old(session, now)
+                    audit.forget_old(session, now)
             self._is_rolling = running > 0
             self.publish(publications)
         if self._inbox.reconnected.is_set():

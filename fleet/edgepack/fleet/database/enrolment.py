@@ -8,10 +8,12 @@ from sqlalchemy.orm import Session
 
 from edgepack.errors import FleetError
 from edgepack.fleet.data_folder import CONTROLLER
-from edgepack.fleet.database import assignments, records
+from edgepack.fleet.database import assignments, audit, records
+from edgepack.fleet.database.audit import Entry
 from edgepack.fleet.database.devices import Publication
 from edgepack.fleet.database.schema import DeviceRow
 from edgepack.fleet.database.where import KEY, RESERVED, labels
+from edgepack.fleet.documents.audit import Action
 from edgepack.wire import topics
 from edgepack.wire.messages import Event
 
@@ -53,6 +55,7 @@ def enroll(
         session.add(row)
         session.flush()
         log.info("device=%s enrolled group=%s", device, group)
+        _note(session, "device.enroll", row, f"enrolled in group {group}", now)
     elif not replace:
         raise FleetError(
             f"device {device} is enrolled already, in group {row.group}",
@@ -62,12 +65,13 @@ def enroll(
         )
     else:
         row.enrolled_at = now
-        move(row, group)
-    label(row, called or {})
+        _note(session, "device.enroll", row, "its credentials are replaced", now)
+        move(session, row, group, now)
+    label(session, row, called or {}, now)
     return row
 
 
-def move(row: DeviceRow, group: str) -> None:
+def move(session: Session, row: DeviceRow, group: str, now: float) -> None:
     """Puts a device into another group; the rollouts that it is in go on.
 
     Raises:
@@ -76,10 +80,11 @@ def move(row: DeviceRow, group: str) -> None:
     check_name(group, "group")
     if row.group != group:
         log.info("device=%s from=%s to=%s because=moved by a person", row.id, row.group, group)
+        _note(session, "device.move", row, f"from group {row.group} to {group}", now)
         row.group = group
 
 
-def label(row: DeviceRow, changes: Mapping[str, str]) -> None:
+def label(session: Session, row: DeviceRow, changes: Mapping[str, str], now: float) -> None:
     """Gives a device labels; an empty value takes one away.
 
     Raises:
@@ -93,7 +98,11 @@ def label(row: DeviceRow, changes: Mapping[str, str]) -> None:
             f"a device has at most {MAX_LABELS} labels, {row.id} would have {len(kept)}",
             remedy=f"edgepack fleet devices label {row.id} KEY=  takes one away",
         )
-    row.labels = msgspec.json.encode(dict(sorted(kept.items()))).decode()
+    encoded = msgspec.json.encode(dict(sorted(kept.items()))).decode()
+    if encoded != row.labels:
+        row.labels = encoded
+        said = " ".join(f"{key}={value}" for key, value in changes.items())
+        _note(session, "device.label", row, said, now)
 
 
 def remove(session: Session, rows: Sequence[DeviceRow], now: float) -> tuple[Publication, ...]:
@@ -104,8 +113,13 @@ def remove(session: Session, rows: Sequence[DeviceRow], now: float) -> tuple[Pub
         event = Event(at=now, kind="enrolment", bundle="", because="removed by a person")
         records.add_device_events(session, [(row.id, event)], now)
         log.info("device=%s removed because=removed by a person", row.id)
+        _note(session, "device.remove", row, "removed by a person", now)
     session.flush()
     return tuple(Publication(device=row.id, payload=b"") for row in rows)
+
+
+def _note(session: Session, action: Action, row: DeviceRow, because: str, now: float) -> None:
+    audit.note(session, now, Entry(action=action, device=row.id, because=because))
 
 
 def check_name(name: str, what: str) -> None:

@@ -191,6 +191,29 @@ class EventRow(Base):
     rollout: Mapped[str]
 
 
+class AuditRow(Base):
+    """Something that was done or decided: who did it, to what, and the numbers that decided.
+
+    Texts are empty where they do not apply; `numbers` is an encoded object. See `audit.py`.
+    """
+
+    __tablename__ = "audit"
+    id: Mapped[int] = mapped_column(LONG, primary_key=True, autoincrement=True)
+    at: Mapped[float] = mapped_column(index=True)
+    actor: Mapped[str]
+    action: Mapped[str]
+    rollout: Mapped[str]
+    device: Mapped[str]
+    model: Mapped[str]
+    digest: Mapped[str]
+    because: Mapped[str] = mapped_column(StoredLongText)
+    numbers: Mapped[str] = mapped_column(StoredLongText)
+    __table_args__ = (
+        Index("audit_by_rollout", "rollout", "id"),
+        Index("audit_by_device", "device", "id"),
+    )
+
+
 class LatencyRow(Base):
     """Latencies that like devices told of a release in one stretch of time: see `latency.py`.
 

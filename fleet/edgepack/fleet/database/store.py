@@ -11,6 +11,7 @@ from sqlalchemy.exc import ArgumentError, DBAPIError, SQLAlchemyError
 from sqlalchemy.orm import Session
 
 from edgepack.errors import FleetError
+from edgepack.fleet.database.audit import ACTOR, CONTROLLER
 from edgepack.fleet.database.migrate import migrate
 
 _MIGRATING = 0x65646765
@@ -36,8 +37,11 @@ class Store:
         self._turn = threading.RLock()
 
     @contextmanager
-    def transaction(self) -> Iterator[Session]:
+    def transaction(self, by: str = CONTROLLER) -> Iterator[Session]:
         """A session that is committed at the end, or rolled back when the body raises.
+
+        Args:
+            by: Who acts in it, as the audit log names them.
 
         Raises:
             DatabaseAwayError: The database server does not answer.
@@ -45,7 +49,7 @@ class Store:
         with (
             self._turn,
             self._answering(),
-            Session(self._engine, expire_on_commit=False) as session,
+            Session(self._engine, expire_on_commit=False, info={ACTOR: by}) as session,
             session.begin(),
         ):
             yield session

@@ -13,6 +13,8 @@ from edgepack.bundle.trust import TrustPolicy
 from edgepack.bundle.verify import VerifiedBundle
 from edgepack.durable import flush_folder
 from edgepack.errors import FleetError
+from edgepack.fleet.database import audit
+from edgepack.fleet.database.audit import Entry
 from edgepack.fleet.database.schema import ReleaseRow
 from edgepack.fleet.documents.releases import BundleHead, full_title
 from edgepack.fleet.releases.folder import ReleaseFolder
@@ -76,7 +78,9 @@ def keep_release(
     # 3.
     row = session.get(ReleaseRow, bundle.digest)
     if row is not None:
-        row.deleted_at = None
+        if row.deleted_at is not None:
+            row.deleted_at = None
+            _note_published(session, row, now)
         return row
     manifest, signature = place / MANIFEST_FILE, place / SIGNATURE_FILE
     row = ReleaseRow(
@@ -95,7 +99,19 @@ def keep_release(
     session.add(row)
     session.flush()
     log.info("bundle=%s added name=%s version=%s", row.digest, row.name, row.version)
+    _note_published(session, row, now)
     return row
+
+
+def _note_published(session: Session, row: ReleaseRow, now: float) -> None:
+    entry = Entry(
+        action="release.publish",
+        model=row.name,
+        digest=row.digest,
+        because=full_title(row.bundle),
+        numbers={"release": row.release, "size_bytes": row.size_bytes},
+    )
+    audit.note(session, now, entry)
 
 
 def check_identity(session: Session, bundle: BundleRef) -> None:

@@ -5,6 +5,7 @@ caller's transaction and returns what is to be published once that is durable.
 """
 
 import logging
+from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -13,10 +14,12 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from edgepack.errors import FleetError
-from edgepack.fleet.database import assignments, records
+from edgepack.fleet.database import assignments, audit, records
 from edgepack.fleet.database.assignments import Note, Part
+from edgepack.fleet.database.audit import Entry
 from edgepack.fleet.database.devices import Publication
-from edgepack.fleet.database.schema import RolloutRow
+from edgepack.fleet.database.schema import ReleaseRow, RolloutRow
+from edgepack.fleet.documents.audit import Action, Number
 from edgepack.fleet.documents.rollouts import OnBreach
 from edgepack.fleet.rollouts import rules
 from edgepack.fleet.rollouts.offers import name_of, offer, send_back, speaks_of
@@ -25,9 +28,17 @@ from edgepack.wire.messages import Reported, ReportedModel
 
 log = logging.getLogger(__name__)
 
+Numbers = dict[str, Number]
+
 OFFERS_A_STEP = 500
 """A larger wave is offered in several transactions, between which messages are taken down."""
 MAX_NAMED = 20
+_ACTIONS: dict[rules.RolloutEvent, Action] = {
+    "pause": "rollout.pause",
+    "resume": "rollout.resume",
+    "finish": "rollout.finish",
+    "abort": "rollout.abort",
+}
 OPEN = rules.UNDECIDED | {"SILENT"}
 """States of a part that a report may still change."""
 
@@ -78,6 +89,8 @@ def _time_out(session: Session, rollout: RolloutRow, now: float) -> None:
             "rollout=%s silent=%s count=%d because=deadline",
             *(name_of(rollout.number), names, len(late)),
         )
+        numbers: Numbers = {"devices": len(late), "deadline_s": rollout.deadline_s}
+        note_act(session, rollout, "rollout.silent", f"{names}: {because}", numbers, now)
 
 
 def _carry_out(
@@ -88,12 +101,16 @@ def _carry_out(
             if wave != rollout.wave:
                 rollout.wave, rollout.accepted_failures, rollout.changed_at = wave, 0, now
                 because = f"wave {wave + 1} of {rollout.wave_count}: {counted(count, 'device')}"
+                numbers: Numbers = {"wave": wave + 1, "devices": count}
                 record_change(session, rollout, rollout.state, because, now)
+                note_act(session, rollout, "rollout.wave", because, numbers, now)
             parts = assignments.waiting(session, rollout.number, wave, OFFERS_A_STEP)
             return offer(session, rollout, parts, now)
-        case rules.Breach(action="abort", because=because):
-            return abort(session, rollout, because=because, now=now)
-        case rules.Breach(because=because):
+        case rules.Breach(action=action, because=because):
+            numbers = {**decision.numbers, "on_breach": action}
+            note_act(session, rollout, "rollout.breach", because, numbers, now, "gate failures")
+            if action == "abort":
+                return abort(session, rollout, because=because, now=now)
             _change(session, rollout, "breach", because, now)
         case rules.Finish(because=because):
             _change(session, rollout, "finish", because, now)
@@ -213,6 +230,32 @@ def _change(
     rollout.state = rules.transition(_state(rollout), event, name_of(rollout.number))
     rollout.because, rollout.changed_at = because, now
     record_change(session, rollout, before, because, now)
+    if event != "breach":  # that is noted with its own numbers
+        counts = sum(assignments.counts(session, (rollout.number,))[rollout.number], Counter[str]())
+        numbers: Numbers = {state.lower(): count for state, count in counts.items()}
+        note_act(session, rollout, _ACTIONS[event], because, numbers, now)
+
+
+def note_act(
+    session: Session,
+    rollout: RolloutRow,
+    action: Action,
+    because: str,
+    numbers: Numbers,
+    now: float,
+    actor: str = "",
+) -> None:
+    """Writes into the audit log what was done to a rollout, and the numbers that decided."""
+    entry = Entry(
+        action=action,
+        actor=actor,
+        rollout=name_of(rollout.number),
+        model=session.get_one(ReleaseRow, rollout.digest).name,
+        digest=rollout.digest,
+        because=because,
+        numbers=numbers,
+    )
+    audit.note(session, now, entry)
 
 
 def record_change(

@@ -17,10 +17,11 @@ from edgepack.fleet.database.devices import Publication
 from edgepack.fleet.database.inventory import find_where
 from edgepack.fleet.database.schema import AssignmentRow, DeviceRow, ReleaseRow, RolloutRow
 from edgepack.fleet.database.where import attributes, parse_where
+from edgepack.fleet.documents.audit import Action
 from edgepack.fleet.documents.previews import RolloutPreview
 from edgepack.fleet.documents.rollouts import RolloutRequest, RolloutSettings, Selector
 from edgepack.fleet.releases.publish import check_identity
-from edgepack.fleet.rollouts.execution import record_change
+from edgepack.fleet.rollouts.execution import Numbers, note_act, record_change
 from edgepack.fleet.rollouts.offers import name_of, offer
 from edgepack.fleet.rollouts.preview import open_rollouts, preview, refuse
 from edgepack.fleet.rollouts.waves import divide_devices, parse_waves
@@ -107,7 +108,16 @@ def begin(
     session.flush()
     assignments.add(session, rollout.number, waves)
     record_change(session, rollout, "", rollout.because, now)
+    numbers: Numbers = {"devices": len(rows), **msgspec.to_builtins(_plan(settings))}
+    action: Action = "rollout.rollback" if takes_back else "rollout.start"
+    note_act(session, rollout, action, rollout.because, numbers, now)
     return rollout
+
+
+def _plan(settings: RolloutSettings) -> RolloutSettings:
+    """What a request says of how to go about it, without what it says of anything else."""
+    names = RolloutSettings.__struct_fields__
+    return RolloutSettings(**{name: getattr(settings, name) for name in names})
 
 
 def check_numbers(request: RolloutSettings) -> None:

@@ -5,7 +5,8 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from edgepack.errors import FleetError
-from edgepack.fleet.database import devices
+from edgepack.fleet.database import audit, devices
+from edgepack.fleet.database.audit import Entry
 from edgepack.fleet.database.schema import DeviceRow, ReleaseRow, RolloutRow
 from edgepack.fleet.documents.releases import full_title
 from edgepack.fleet.documents.rollouts import Selector
@@ -29,6 +30,9 @@ def delete_release(session: Session, release: ReleaseRow, now: float) -> None:
             remedy="roll another release out to them first, or abort the rollout",
         )
     release.deleted_at = now
+    title = full_title(release.bundle)
+    entry = Entry(action="release.delete", model=release.name, digest=release.digest, because=title)
+    audit.note(session, now, entry)
 
 
 def _rollouts(session: Session, release: ReleaseRow) -> list[str]:

@@ -12,6 +12,7 @@ from typing import Literal, get_args
 import msgspec
 
 from edgepack.errors import FleetError
+from edgepack.fleet.documents.audit import Number
 from edgepack.fleet.documents.rollouts import OnBreach
 from edgepack.text import counted
 
@@ -99,10 +100,17 @@ class Offer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Breach(msgspec.Struct, frozen=True, kw_only=True):
-    """Too many devices of the wave failed: pause or abort."""
+    """Too many devices of the wave failed: pause or abort.
+
+    Attributes:
+        action: Which of the two.
+        because: The reason in one sentence.
+        numbers: What decided, for the audit log.
+    """
 
     action: OnBreach
     because: str
+    numbers: dict[str, Number]
 
 
 class Finish(msgspec.Struct, frozen=True, kw_only=True):
@@ -194,7 +202,13 @@ def judge(rollout: Rollout, waves: Sequence[Wave]) -> Breach | None:
         f"{failed} of {counted(decided, 'decided device')} of wave {rollout.wave + 1} failed "
         f"or stayed silent ({failed / decided:.0%}), more than {rule.max_failed_share:.0%}"
     )
-    return Breach(action=rule.on_breach, because=because)
+    numbers: dict[str, Number] = {
+        "wave": rollout.wave + 1,
+        "decided": decided,
+        "failed": failed,
+        "max_failed_share": rule.max_failed_share,
+    }
+    return Breach(action=rule.on_breach, because=because, numbers=numbers)
 
 
 def _have_all_committed(waves: Sequence[Wave]) -> bool:

@@ -18,6 +18,7 @@ from edgepack.bundle.envelope import MAX_SIGNATURE_BYTES
 from edgepack.bundle.manifest import MAX_MANIFEST_BYTES
 from edgepack.errors import EdgepackError, FleetError
 from edgepack.fleet.database import inventory
+from edgepack.fleet.database.audit import Wanted
 from edgepack.fleet.documents.devices import (
     DeviceChange,
     DeviceRemoval,
@@ -144,6 +145,10 @@ def make_app(fleet: Fleet, token: str) -> Starlette:
         limit = min(MAX_EVENTS, _number(request.query_params.get("limit", "100"), "limit"))
         return _json(await run_in_threadpool(fleet.events, after, limit))
 
+    async def audit_log(request: Request) -> Response:
+        limit = min(MAX_EVENTS, _number(request.query_params.get("limit", "100"), "limit"))
+        return _json(await run_in_threadpool(fleet.audit_log, _wanted(request), limit))
+
     def route(path: str, endpoint: Endpoint, method: str) -> Route:
         return Route(path, _guarded(endpoint, token), methods=[method])
 
@@ -172,6 +177,7 @@ def make_app(fleet: Fleet, token: str) -> Starlette:
             route("/v1/rollbacks", rollback, "POST"),
             route("/v1/rollbacks/preview", preview_rollback, "POST"),
             route("/v1/events", events, "GET"),
+            route("/v1/audit", audit_log, "GET"),
         ]
     )
 
@@ -235,6 +241,20 @@ def _page(request: Request) -> tuple[str, int]:
     asked = request.query_params
     limit = min(inventory.PAGE, _number(asked.get("limit", str(inventory.PAGE)), "limit"))
     return asked.get("after", ""), max(1, limit)
+
+
+def _wanted(request: Request) -> Wanted:
+    """Which entries of the audit log are asked for."""
+    asked = request.query_params
+    return Wanted(
+        actor=asked.get("actor", ""),
+        action=asked.get("action", ""),
+        rollout=asked.get("rollout", ""),
+        device=asked.get("device", ""),
+        model=asked.get("model", ""),
+        after=_number(asked.get("after", "0"), "after"),
+        before=_number(asked.get("before", "0"), "before"),
+    )
 
 
 def _number(text: str, what: str) -> int:

@@ -15,11 +15,13 @@ from edgepack.fleet.broker.link import Link
 from edgepack.fleet.controller.controller import Controller
 from edgepack.fleet.controller.inbox import Inbox
 from edgepack.fleet.data_folder import DataFolder
-from edgepack.fleet.database import devices, enrolment, inventory, records
+from edgepack.fleet.database import audit, devices, enrolment, inventory, records
+from edgepack.fleet.database.audit import Entry, Wanted
 from edgepack.fleet.database.devices import Publication
 from edgepack.fleet.database.schema import ReleaseRow
 from edgepack.fleet.database.store import Store
 from edgepack.fleet.depot.depot import Depot
+from edgepack.fleet.documents.audit import AuditEntry
 from edgepack.fleet.documents.devices import (
     DeviceChange,
     DeviceDetails,
@@ -53,8 +55,14 @@ UPLOAD_RESERVE_BYTES = 256 * 1024 * 1024
 
 
 class Fleet(msgspec.Struct, frozen=True, kw_only=True):
-    """A running fleet: its parts, and what can be asked of it."""
+    """A running fleet: its parts, and what can be asked of it.
 
+    Attributes:
+        by: Who asks, as the audit log names them; `msgspec.structs.replace` gives the fleet as
+            somebody else sees it.
+    """
+
+    by: str = "token"
     tenant: str
     broker_url: str
     broker_is_tls: bool
@@ -106,11 +114,11 @@ class Fleet(msgspec.Struct, frozen=True, kw_only=True):
         """
         now = time.time()
         publications: list[Publication] = []
-        with self.store.transaction() as session:
+        with self.store.transaction(self.by) as session:
             for row in devices.find_devices(session, change.devices):
                 if change.group:
-                    enrolment.move(row, change.group)
-                enrolment.label(row, change.labels)
+                    enrolment.move(session, row, change.group, now)
+                enrolment.label(session, row, change.labels, now)
                 publications += membership.join(session, row, now)
             session.flush()
             views = tuple(inventory.show_device(session, name) for name in change.devices)
@@ -124,7 +132,7 @@ class Fleet(msgspec.Struct, frozen=True, kw_only=True):
             FleetError: One is not enrolled.
         """
         names = tuple(dict.fromkeys(removal.devices))
-        with self.store.transaction() as session:
+        with self.store.transaction(self.by) as session:
             rows = devices.find_devices(session, names)
             removed = tuple(
                 RemovedDevice(device=row.id, certificate=row.certificate) for row in rows
@@ -147,7 +155,10 @@ class Fleet(msgspec.Struct, frozen=True, kw_only=True):
             FleetError: The fleet's CA did not issue it.
         """
         authority = Authority(self.folder.pki)
-        authority.revoke_certificate(request.certificate)
+        with self.store.transaction(self.by) as session:
+            authority.revoke_certificate(request.certificate)
+            said = f"certificate {serial_of(request.certificate)}"
+            audit.note(session, time.time(), Entry(action="certificate.revoke", because=said))
         return authority.revocations()
 
     def _revoke(self, certificate: str) -> None:
@@ -179,7 +190,7 @@ class Fleet(msgspec.Struct, frozen=True, kw_only=True):
             )
         certificate = authority = ""
         now = time.time()
-        with self.store.transaction() as session:
+        with self.store.transaction(self.by) as session:
             row = enrolment.enroll(
                 session,
                 device=request.device,
@@ -227,7 +238,7 @@ class Fleet(msgspec.Struct, frozen=True, kw_only=True):
                 content has its name and version or its release counter.
         """
         bundle = verify_upload(archive, self.trust)
-        with self.store.transaction() as session:
+        with self.store.transaction(self.by) as session:
             return _release_view(keep_release(session, self.releases, bundle, time.time()))
 
     def list_releases(self) -> tuple[ReleaseView, ...]:
@@ -243,7 +254,7 @@ class Fleet(msgspec.Struct, frozen=True, kw_only=True):
         Raises:
             FleetError: There is no such release, or it is in use.
         """
-        with self.store.transaction() as session:
+        with self.store.transaction(self.by) as session:
             release = find_release(session, words)
             delete_release(session, release, time.time())
             view = _release_view(release)
@@ -267,7 +278,7 @@ class Fleet(msgspec.Struct, frozen=True, kw_only=True):
         Raises:
             FleetError: See `edgepack.fleet.rollouts.membership.start`.
         """
-        with self.store.transaction() as session:
+        with self.store.transaction(self.by) as session:
             view = status.show_rollout(session, membership.start(session, request, time.time()))
         self.inbox.wake()
         return view
@@ -292,14 +303,14 @@ class Fleet(msgspec.Struct, frozen=True, kw_only=True):
 
     def pause(self, name: str) -> RolloutView:
         """Stops offering."""
-        with self.store.transaction() as session:
+        with self.store.transaction(self.by) as session:
             rollout = execution.find(session, name)
             execution.pause(session, rollout, time.time())
             return status.show_rollout(session, rollout)
 
     def resume(self, name: str) -> RolloutView:
         """Goes on after a pause."""
-        with self.store.transaction() as session:
+        with self.store.transaction(self.by) as session:
             rollout = execution.find(session, name)
             execution.resume(session, rollout, time.time())
             view = status.show_rollout(session, rollout)
@@ -321,7 +332,7 @@ class Fleet(msgspec.Struct, frozen=True, kw_only=True):
         Raises:
             FleetError: See `edgepack.fleet.rollouts.rollback.rollback`.
         """
-        with self.store.transaction() as session:
+        with self.store.transaction(self.by) as session:
             started, publications = rollback(session, request, time.time())
             views = tuple(status.show_rollout(session, rollout) for rollout in started)
         self.controller.publish(publications)
@@ -330,7 +341,7 @@ class Fleet(msgspec.Struct, frozen=True, kw_only=True):
 
     def abort(self, name: str) -> RolloutView:
         """Ends a rollout."""
-        with self.store.transaction() as session:
+        with self.store.transaction(self.by) as session:
             rollout = execution.find(session, name)
             publications = execution.abort(
                 session, rollout, because="aborted by a person", now=time.time()
@@ -343,6 +354,11 @@ class Fleet(msgspec.Struct, frozen=True, kw_only=True):
         """Events newer than `after`, oldest first."""
         with self.store.reading() as session:
             return records.events_after(session, after, limit)
+
+    def audit_log(self, wanted: Wanted, limit: int) -> tuple[AuditEntry, ...]:
+        """Entries of the audit log, the newest first."""
+        with self.store.reading() as session:
+            return audit.entries(session, wanted, limit)
 
 
 def _release_view(row: ReleaseRow) -> ReleaseView:

@@ -1,0 +1,111 @@
+"""The audit log: who or what acted, on what, and the numbers that decided.
+
+An entry is written in the transaction of what it records, so there is neither one without the
+other. Who acts is said where the transaction begins (see `Store.transaction`).
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+import msgspec
+from sqlalchemy import delete, insert, select
+from sqlalchemy.orm import Session
+
+from edgepack.fleet.database.schema import AuditRow
+from edgepack.fleet.documents.audit import Action, AuditEntry, Number
+
+ACTOR = "actor"
+"""Under this name a session knows who acts."""
+CONTROLLER = "controller"
+KEEP_S = 400 * 24 * 3600.0
+"""Entries older than this are forgotten."""
+MAX_TEXT = 2000
+_NUMBERS = msgspec.json.Decoder(dict[str, Number])
+
+
+class Entry(NamedTuple):
+    """What to write; see `AuditEntry`. The actor is the transaction's where none is named."""
+
+    action: Action
+    actor: str = ""
+    rollout: str = ""
+    device: str = ""
+    model: str = ""
+    digest: str = ""
+    because: str = ""
+    numbers: Mapping[str, Number] = {}
+
+
+class Wanted(NamedTuple):
+    """Which entries are asked for; a text that is empty asks for all.
+
+    Attributes:
+        actor, action, rollout, device, model: As they stand in an entry; of the actor and the
+            action the beginning is enough.
+        after, before: Only entries with an id between these; 0 sets no bound.
+    """
+
+    actor: str = ""
+    action: str = ""
+    rollout: str = ""
+    device: str = ""
+    model: str = ""
+    after: int = 0
+    before: int = 0
+
+
+def note(session: Session, now: float, *entries: Entry) -> None:
+    """Writes entries."""
+    rows = [
+        entry._asdict()
+        | {
+            "at": now,
+            "actor": entry.actor or session.info[ACTOR],
+            "because": entry.because[:MAX_TEXT],
+            "numbers": msgspec.json.encode(entry.numbers).decode(),
+        }
+        for entry in entries
+    ]
+    if rows:
+        session.connection().execute(insert(AuditRow), rows)
+
+
+def entries(session: Session, wanted: Wanted, limit: int) -> tuple[AuditEntry, ...]:
+    """Entries, the newest first."""
+    query = select(AuditRow).order_by(AuditRow.id.desc()).limit(limit)
+    for column, value in (
+        (AuditRow.rollout, wanted.rollout),
+        (AuditRow.device, wanted.device),
+        (AuditRow.model, wanted.model),
+    ):
+        if value:
+            query = query.where(column == value)
+    for column, beginning in ((AuditRow.actor, wanted.actor), (AuditRow.action, wanted.action)):
+        if beginning:
+            query = query.where(column.startswith(beginning, autoescape=True))
+    if wanted.after:
+        query = query.where(AuditRow.id > wanted.after)
+    if wanted.before:
+        query = query.where(AuditRow.id < wanted.before)
+    return tuple(_views(session.scalars(query)))
+
+
+def forget_old(session: Session, now: float) -> None:
+    """Removes what is older than `KEEP_S`."""
+    session.execute(delete(AuditRow).where(AuditRow.at < now - KEEP_S))
+
+
+def _views(rows: Iterable[AuditRow]) -> Iterable[AuditEntry]:
+    for row in rows:
+        yield AuditEntry(
+            id=row.id,
+            at=row.at,
+            actor=row.actor,
+            action=row.action,
+            rollout=row.rollout,
+            device=row.device,
+            model=row.model,
+            digest=row.digest,
+            because=row.because,
+            numbers=_NUMBERS.decode(row.numbers),
+        )
