@@ -44,6 +44,9 @@ def _scores(count: int) -> list[Outputs]:
         (Meaning.SCORES, OutputKind.DECISION, "top1_agreement"),
         (Meaning.VALUES, OutputKind.VALUES, "explained_variance"),
         (Meaning.EMBEDDING, OutputKind.EMBEDDING, "neighbourhood"),
+        (Meaning.DEPTH, OutputKind.DEPTH, "relative_accuracy"),
+        (Meaning.IMAGE, OutputKind.IMAGE, "psnr_db"),
+        (Meaning.AUDIO, OutputKind.AUDIO, "si_sdr_db"),
     ],
 )
 def test_what_is_declared_leads_whatever_the_values_propose(

@@ -174,6 +174,17 @@ def test_what_is_declared_to_be_text_and_is_none_is_refused(tmp_path: Path) -> N
     assert "'said' tells text step by step, with class 7 as the blank (declared" in found.notes[0]
 
 
+def test_clear_classes_without_a_blank_are_asked_for(tmp_path: Path) -> None:
+    source = with_head(load_source(_reader(tmp_path, [1, "T", _CLASSES])), {}, "")
+    samples = Samples(count=4, read=lambda index: {}, source="")
+    words = _rows(np.arange(2, _CLASSES - 1))
+    found = find_what_tells(source, samples, lambda feeds: words, silent)
+    assert found.head is None
+    assert "[outputs.said] with kind = 'ctc' and blank = the number" in found.notes[0]
+    unclear: Outputs = {"said": np.full((1, 9, _CLASSES), 1 / _CLASSES, np.float32)}
+    assert not find_what_tells(source, samples, lambda feeds: unclear, silent).notes
+
+
 def test_a_text_recognizer_that_people_use_is_told_by_its_characters() -> None:
     spec = importlib.util.find_spec("rapidocr_onnxruntime")
     if spec is None or spec.origin is None:

@@ -31,6 +31,9 @@ _KEYS: Mapping[str, tuple[str, ...]] = {
 }
 """By kind, the keys that it has beside."""
 
+_OF_ROWS = ("scores", "embedding")
+_OF_FLOATS = (*_OF_ROWS, "depth", "image", "audio")
+
 
 class OutputDeclaration(Section, frozen=True, kw_only=True):
     """`[outputs.NAME]`: how an output is judged.
@@ -39,7 +42,8 @@ class OutputDeclaration(Section, frozen=True, kw_only=True):
         kind: `scores`: of each row the highest wins; `embedding`: a vector that is compared with
             other samples'; `values`: numbers that count each for itself, such as boxes, quantities
             and probabilities that are held against a threshold; `detections`: boxes, judged by
-            what is found; `tokens`: a decoder's scores of the next token; `ctc`: text, step
+            what is found; `segmentation`, `depth`, `image`, `audio`: maps and sound, judged by the
+            field's own measures; `tokens`: a decoder's scores of the next token; `ctc`: text, step
             by step; `ignored`: nobody reads it.
         blank: Of text, the number of the class that is no character, where values do not tell.
         tokens: Of a decoder, the input that takes tokens, where graph and names do not tell.
@@ -50,7 +54,19 @@ class OutputDeclaration(Section, frozen=True, kw_only=True):
         activation: What makes a score of what is given, likewise.
     """
 
-    kind: Literal["scores", "embedding", "values", "detections", "tokens", "ctc", "ignored"]
+    kind: Literal[
+        "scores",
+        "embedding",
+        "values",
+        "detections",
+        "segmentation",
+        "depth",
+        "image",
+        "audio",
+        "tokens",
+        "ctc",
+        "ignored",
+    ]
     blank: int | None = None
     tokens: str = ""
     layout: LayoutName | None = None
@@ -115,7 +131,9 @@ def check_outputs(
             raise unknown_name(
                 "output", name, by_name, where, lambda near: f"[outputs.{toml_key(near)}]"
             )
-        if declaration.kind in ("scores", "embedding"):
+        if declaration.kind in _OF_FLOATS:
+            _check_floats(declaration.kind, by_name[name], where)
+        if declaration.kind in _OF_ROWS:
             _check_row(declaration.kind, by_name[name], where)
         _check_keys(declaration, where)
         _check_detections(declaration, by_name, where)
@@ -164,7 +182,7 @@ def _check_detections(
         raise unknown_name("output", unknown[0], outputs, where, lambda near: repr(near))
 
 
-def _check_row(kind: str, spec: TensorSpec, where: str) -> None:
+def _check_floats(kind: str, spec: TensorSpec, where: str) -> None:
     if not spec.dtype.startswith("float"):
         raise BuildError(
             f"output {spec.name!r} holds {spec.dtype}: {kind} are floats, and whole numbers are "
@@ -172,6 +190,9 @@ def _check_row(kind: str, spec: TensorSpec, where: str) -> None:
             found_in=where,
             remedy='leave it out, or kind = "values" or "ignored"',
         )
+
+
+def _check_row(kind: str, spec: TensorSpec, where: str) -> None:
     if spec.shape and spec.shape[-1] != 1:
         return
     raise BuildError(

@@ -58,7 +58,7 @@ profiles = ["cpu"]        # edgepack profiles list
 # budget = "10m"          # time for the build (s, m or h); the best until then is taken
 
 # [outputs.NAME]          # what an output means, where its values do not tell
-# kind = "embedding"      # or "scores", "values", "detections", "ignored"
+# kind = "embedding"      # or "scores", "values", "detections", "segmentation", "ignored"
 
 # [search]                # values to try: a profile's keys, each with a list
 # quantize.activations = ["uint8", "uint16"]

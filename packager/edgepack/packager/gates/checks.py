@@ -13,7 +13,7 @@ from edgepack.packager.gates.tasks import task_of
 from edgepack.packager.gates.verdict import Verdict
 from edgepack.packager.graph.operators import facts
 from edgepack.packager.metrics.distance import OutputDistance
-from edgepack.packager.metrics.kinds import KINDS, OutputKind
+from edgepack.packager.metrics.kinds import OutputKind
 from edgepack.packager.number_format import format_metric
 from edgepack.packager.profiles.pass_settings import (
     WIDE_TYPES,
@@ -182,7 +182,7 @@ def _without_selection(verdict: Verdict) -> str:
     differ = [
         f"'{entry.name}'"
         for entry in verdict.distances
-        if KINDS[entry.kind].rows == "equal" and entry.agreement < 1.0
+        if entry.kind in (OutputKind.EXACT, OutputKind.INTEGERS) and entry.agreement < 1.0
     ]
     if not differ:
         return ""

@@ -32,6 +32,11 @@ def describe_verdict(
             f"{verdict.what} is {found} on {counted(count, 'held-out sample')}: with 95 % "
             f"confidence at least {low} on samples like these."
         )
+    notes += [
+        f"Output '{distance.name}': {distance.own_words}."
+        for distance in distances
+        if distance.own_words
+    ]
     selected = [
         f"{distance.row_agreement or 0.0:.1%} of '{distance.name}'"
         for distance in distances

@@ -6,6 +6,9 @@ differ, and thirty would still often look like that.
 
 import math
 from collections.abc import Sequence
+from statistics import fmean, stdev
+
+import msgspec
 
 _Z = 1.645
 """Standard normal quantile of 95 %."""
@@ -79,3 +82,39 @@ def kept_low(lost: Sequence[float], whole: Sequence[float]) -> float:
     mean = sum(whole) / count
     spread = sum((a - ratio * b) ** 2 for a, b in zip(lost, whole, strict=True)) / (count - 1)
     return 1.0 - ratio - _Z * math.sqrt(spread / count) / mean
+
+
+class OwnMeasure(msgspec.Struct, frozen=True, kw_only=True):
+    """A number that the field has for outputs of one kind, against the float model's.
+
+    Attributes:
+        value: It, more is better.
+        low: Its lower bound for samples like these, one-sided, 95 %.
+        words: What more there is to say; "" for nothing.
+    """
+
+    value: float
+    low: float
+    words: str = ""
+
+
+def mean_low(values: Sequence[float]) -> float:
+    """Lower bound of a mean."""
+    error = stdev(values) / math.sqrt(len(values)) if len(values) > 1 else 0.0
+    return fmean(values) - _Z * error
+
+
+def jackknife_low(value: float, without: Sequence[float]) -> float:
+    """Lower bound of what is no mean of samples (Efron and Tibshirani, An Introduction to the
+    Bootstrap, 11).
+
+    Args:
+        value: What all samples give.
+        without: What they give without each of them in turn.
+    """
+    count = len(without)
+    if count < 2:
+        return value
+    mean = fmean(without)
+    spread = sum((other - mean) ** 2 for other in without)
+    return value - _Z * math.sqrt((count - 1) / count * spread)

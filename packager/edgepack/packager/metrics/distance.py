@@ -14,6 +14,7 @@ from edgepack.bundle.overlap import overlap
 from edgepack.packager.metrics.between_samples import neighbourhood_kept, variances_between
 from edgepack.packager.metrics.confidence import kept_low, share_low
 from edgepack.packager.metrics.kinds import KINDS, OutputKind
+from edgepack.packager.metrics.own_measures import measure_own
 from edgepack.packager.metrics.stacking import as_rows, stacks
 
 
@@ -44,8 +45,11 @@ class OutputDistance(msgspec.Struct, frozen=True, kw_only=True):
         rms: Root-mean-square of the float output, in its own unit.
         worst_rms_error: Root-mean-square error of the worst sample, in the same unit: a sample on
             which the model says next to nothing does not stand out.
-        agreement_low, row_agreement_low, explained_variance_low, neighbourhood_low: Lower bounds,
-            one-sided, 95 %, for samples like these.
+        agreement_low, row_agreement_low, explained_variance_low, neighbourhood_low, own_low: Lower
+            bounds, one-sided, 95 %, for samples like these.
+        own: What the field measures of outputs of this kind (`own_measures`); None where it is one
+            of the others.
+        own_words: What more that says, in a few words; "" for nothing.
     """
 
     name: str
@@ -67,6 +71,9 @@ class OutputDistance(msgspec.Struct, frozen=True, kw_only=True):
     row_agreement_low: float
     explained_variance_low: float
     neighbourhood_low: float
+    own: float | None = None
+    own_low: float | None = None
+    own_words: str = ""
 
 
 def measure_distance(
@@ -121,6 +128,7 @@ def measure_distance(
         row_agreement = overlap(expected, got)
         pairs = zip(expected, got, strict=True)
         worst_overlap = min(overlap([want], [have]) for want, have in pairs)
+    own = measure_own(kind, expected, got)
     return OutputDistance(
         name=name,
         kind=kind,
@@ -145,6 +153,9 @@ def measure_distance(
         else share_low(1.0, max(int(sum(rows)), 1)),
         explained_variance_low=kept_low(errors, variances),
         neighbourhood_low=1.0 if neighbourhood is None else neighbourhood[1],
+        own=own.value if own else None,
+        own_low=own.low if own else None,
+        own_words=own.words if own else "",
     )
 
 

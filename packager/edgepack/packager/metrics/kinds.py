@@ -22,7 +22,15 @@ MetricName = Literal[
     "neighbourhood",
     "cosine",
     "sqnr_db",
+    "mean_iou",
+    "psnr_db",
+    "relative_accuracy",
+    "si_sdr_db",
 ]
+
+
+MOST_DECIBELS = 100.0
+"""What float rounding itself leaves: nothing is told apart beyond."""
 
 
 class OutputKind(enum.Enum):
@@ -37,6 +45,11 @@ class OutputKind(enum.Enum):
     WINNERS = "winners"
     PROBABILITIES = "probabilities"
     EMBEDDING = "embedding"
+    SEGMENTATION = "segmentation"
+    CLASS_MAP = "class map"
+    DEPTH = "depth"
+    IMAGE = "image"
+    AUDIO = "audio"
     SELECTED = "selected"
 
 
@@ -93,7 +106,12 @@ METRICS: Mapping[MetricName, Metric] = {
     ),
     "neighbourhood": Metric("neighbourhood", "neighbourhood_low", "neighbourhood_min"),
     "cosine": Metric("cosine", "", "cosine_min"),
-    "sqnr_db": Metric("sqnr_db", "", "sqnr_db_min", best=100.0),
+    "sqnr_db": Metric("sqnr_db", "", "sqnr_db_min", best=MOST_DECIBELS),
+    # Of what is looked at or listened to: the field's own measures, float model's output for truth.
+    "mean_iou": Metric("own", "own_low", "mean_iou_min"),
+    "psnr_db": Metric("own", "own_low", "psnr_db_min", best=MOST_DECIBELS),
+    "relative_accuracy": Metric("own", "own_low", "relative_accuracy_min"),
+    "si_sdr_db": Metric("own", "own_low", "si_sdr_db_min", best=MOST_DECIBELS),
     # Of what a model is for, where that is known: measured of all outputs that tell it.
     "detection_f1": Metric("value", "low", "detection_f1_min"),
     "token_agreement": Metric("value", "low", "token_agreement_min"),
@@ -116,6 +134,12 @@ KINDS: Mapping[OutputKind, Kind] = {
     # variance may be lost, two may be off by .02, however little they move in these samples.
     OutputKind.PROBABILITIES: Kind((_EXPLAINED,), are_numbers=True, least_variance=2 * 0.02),
     OutputKind.EMBEDDING: Kind((_NEAR,), Meaning.EMBEDDING, are_numbers=True, narrowest=2),
+    OutputKind.SEGMENTATION: Kind(("mean_iou",), Meaning.SEGMENTATION, are_numbers=True),
+    # The same where the model has chosen the classes already.
+    OutputKind.CLASS_MAP: Kind(("mean_iou",), rows="equal"),
+    OutputKind.DEPTH: Kind(("relative_accuracy",), Meaning.DEPTH, are_numbers=True),
+    OutputKind.IMAGE: Kind(("psnr_db",), Meaning.IMAGE, are_numbers=True),
+    OutputKind.AUDIO: Kind(("si_sdr_db",), Meaning.AUDIO, are_numbers=True),
     # What it is computed from is judged.
     OutputKind.SELECTED: Kind((), Meaning.SELECTED),
 }

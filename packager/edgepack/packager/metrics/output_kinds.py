@@ -67,6 +67,8 @@ def _declared(
     """What is declared; None where nothing is, or scores of what holds no row of them."""
     if meaning is Meaning.SCORES:
         return _decision_or_sequence(values[0]) if values and values[0].ndim else None
+    if meaning is Meaning.SEGMENTATION and values and values[0].dtype.kind != "f":
+        return OutputKind.CLASS_MAP
     named = (kind for kind, row in KINDS.items() if row.declared is meaning)
     return next(named, None) if meaning else None
 

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from edgepack.bundle.golden import Golden
 from edgepack.errors import BuildError
 from edgepack.packager.gates.labels import LabelledSamples, open_labelled
+from edgepack.packager.pipeline.findings import Findings
 from edgepack.packager.pipeline.heads import find_what_tells, finds
 from edgepack.packager.pipeline.request import BuildRequest, SampleSource
 from edgepack.packager.profiles.schema import Profile
@@ -26,7 +27,6 @@ from edgepack.packager.samples.split import describe, split_samples
 from edgepack.packager.source.model import SourceModel
 from edgepack.packager.source.reference import FloatSource
 from edgepack.packager.source.shape_advice import suggest_shapes
-from edgepack.packager.tensors.heads import Head
 from edgepack.packager.tensors.sequence import Samples, SampleSplit, digest_of
 
 RANDOM_WHEN_NONE = "random:16"
@@ -107,10 +107,12 @@ def open_build_samples(
         evaluation = _open_given(held_out, request, source, work / "held-out-states", progress)
         notes += [note for note in evaluation.notes if note not in notes]
     float_source = FloatSource(source, work / "source.onnx")
-    found = find_what_tells(source, opened.samples, float_source, progress)
+    found = Findings()
+    if request.metric is None and request.labels is None:  # these know what outputs mean
+        found = find_what_tells(source, opened.samples, float_source, progress)
     notes += found.notes
     split = split_samples(opened, evaluation, [count > 0 for count in found.counts])
-    split = _with_head(split, found.head)
+    split = _with_findings(split, found)
     notes.append(f"The samples were divided: {describe(split)}.")
     later, told = take_later_steps(split.calibration, float_source, work / "texts", progress)
     split = replace(split, calibration=later)
@@ -130,12 +132,15 @@ def open_build_samples(
     )
 
 
-def _with_head(split: SampleSplit, head: Head | None) -> SampleSplit:
+def _with_findings(split: SampleSplit, found: Findings) -> SampleSplit:
+    def told(samples: Samples) -> Samples:
+        return replace(samples, head=found.head, meanings={**samples.meanings, **found.meanings})
+
     return replace(
         split,
-        calibration=replace(split.calibration, head=head),
-        search=replace(split.search, head=head),
-        held_out=replace(split.held_out, head=head),
+        calibration=told(split.calibration),
+        search=told(split.search),
+        held_out=told(split.held_out),
     )
 
 

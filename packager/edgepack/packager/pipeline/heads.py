@@ -2,11 +2,14 @@
 
 from collections.abc import Callable, Mapping
 
+from msgspec.structs import replace
+
 from edgepack.packager.config.outputs import OutputDeclaration
 from edgepack.packager.metrics.detections.decoding import find_boxes
 from edgepack.packager.metrics.texts.decoding import read_text
 from edgepack.packager.pipeline.detections import find_objects, with_detection_head
 from edgepack.packager.pipeline.findings import LOOKED_AT, Findings
+from edgepack.packager.pipeline.meanings import find_meanings, untold_outputs
 from edgepack.packager.pipeline.texts import find_texts, with_text_head
 from edgepack.packager.progress import Progress
 from edgepack.packager.runtime.model_run import Outputs, Run
@@ -37,7 +40,7 @@ def with_head(
 def find_what_tells(
     source: SourceModel, samples: Samples, float_run: Run, progress: Progress
 ) -> Findings:
-    """Runs the float model on samples, and looks for what it is to find or to read.
+    """Runs the float model on samples, and looks for what it is to find, to read or to make.
 
     Args:
         source: The model.
@@ -48,13 +51,20 @@ def find_what_tells(
     Raises:
         BuildError: A person declared what the outputs do not hold.
     """
-    if source.head is None:
+    untold = untold_outputs(source) if samples.decoder is None else ()
+    if source.head is None and not untold:
         return Findings()
     places = dict.fromkeys(samples.count * n // LOOKED_AT for n in range(LOOKED_AT))
-    expected = [float_run(samples.read(index)) for index in places]
+    feeds = [samples.read(index) for index in places]
+    expected = [float_run(entry) for entry in feeds]
+    others = find_meanings(untold, feeds, expected)
+    if source.head is None:
+        return others
     if isinstance(source.head, TextHead):
-        return find_texts(source.head, expected)
-    return find_objects(source.head, expected, samples, float_run, progress)
+        found = find_texts(source.head, expected)
+    else:
+        found = find_objects(source.head, expected, samples, float_run, progress)
+    return replace(found, meanings=others.meanings, notes=(*found.notes, *others.notes))
 
 
 def finds(head: Head | None) -> Callable[[Outputs], bool]:

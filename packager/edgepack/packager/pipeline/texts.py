@@ -10,7 +10,7 @@ from edgepack.errors import BuildError
 from edgepack.packager.config.outputs import OutputDeclaration
 from edgepack.packager.graph.shape_inference import infer
 from edgepack.packager.graph.text_heads import find_text_head
-from edgepack.packager.metrics.texts.decoding import read_text, settle
+from edgepack.packager.metrics.texts.decoding import may_be_text, read_text, settle
 from edgepack.packager.pipeline.findings import Findings
 from edgepack.packager.runtime.model_run import Outputs
 from edgepack.packager.source.model import SourceModel
@@ -65,8 +65,17 @@ def find_texts(head: TextHead, expected: Sequence[Outputs]) -> Findings:
             "[1, steps, classes] or [steps, 1, classes]",
         )
     if settled is None:
-        return Findings()
+        return Findings(notes=(_ask(head),) if may_be_text(head, expected) else ())
     return Findings(head=settled, notes=_describe(settled, expected))
+
+
+def _ask(head: TextHead) -> str:
+    return (
+        f"Output '{head.output}' tells one of many classes at each step, and no blank among them: "
+        "judged are its steps, which say little of text. "
+        f"[outputs.{toml_key(head.output)}] with kind = 'ctc' and blank = the number of the class "
+        "that is no character in edgepack.toml if it is text."
+    )
 
 
 def _describe(head: TextHead, expected: Sequence[Outputs]) -> tuple[str, ...]:

@@ -6,6 +6,8 @@ Nothing here knows a provider by name; what a target can do is said by its own s
 import re
 from collections.abc import Iterator
 
+import msgspec
+
 from edgepack.errors import ProfileError
 from edgepack.packager.profiles.calibration_methods import POWER_OF_TWO_METHODS, is_known_method
 from edgepack.packager.profiles.optimization_checks import Contradiction, check_optimization
@@ -259,15 +261,10 @@ def _check_limits(profile: Profile) -> Iterator[Contradiction]:
 
 
 def _check_gates(profile: Profile) -> Iterator[Contradiction]:
-    accuracy = profile.gates.accuracy
-    shares = {
-        "gates.placement_min": profile.gates.placement_min,
-        "gates.accuracy.top1_agreement_min": accuracy.top1_agreement_min,
-        "gates.accuracy.sequence_agreement_min": accuracy.sequence_agreement_min,
-        "gates.accuracy.explained_variance_min": accuracy.explained_variance_min,
-        "gates.accuracy.neighbourhood_min": accuracy.neighbourhood_min,
-        "gates.accuracy.cosine_min": accuracy.cosine_min,
-        "gates.accuracy.user_metric_kept_min": accuracy.user_metric_kept_min,
+    shares = {"gates.placement_min": profile.gates.placement_min} | {
+        f"gates.accuracy.{name}": share
+        for name, share in msgspec.structs.asdict(profile.gates.accuracy).items()
+        if isinstance(share, float) and not name.endswith("_db_min")
     }
     for place, share in shares.items():
         if not 0.0 <= share <= 1.0:

@@ -201,6 +201,11 @@ def _describe_accuracy(gate: AccuracyGate) -> Iterator[str]:
         yield f"A decoder keeps {_percent(gate.token_agreement_min)} of the float model's tokens."
         texts = f"{_percent(gate.string_agreement_min)} of the float model's characters"
         yield f"A reader keeps {texts}."
+        yield (
+            f"A segmenter's classes keep a mean IoU of {gate.mean_iou_min:g}, pictures "
+            f"{gate.psnr_db_min:g} dB (PSNR), sound {gate.si_sdr_db_min:g} dB (SI-SDR), depth "
+            f"{_percent(gate.relative_accuracy_min)} of its distances."
+        )
         yield f"Other outputs keep {kept['explained_variance']}; vectors {kept['neighbourhood']}."
     else:
         yield f"Every output keeps {kept[gate.metric]}."

@@ -116,6 +116,12 @@ class AccuracyGate(Section, frozen=True, kw_only=True):
         string_agreement_min: Of a reader: least share of characters that need no edit to be the
             float model's texts.
         neighbourhood_min: Least share that is kept of how vectors differ from sample to sample.
+        mean_iou_min: Of a segmenter: least intersection over union with the float model's classes,
+            mean over classes.
+        relative_accuracy_min: Of depth: one minus the greatest mean error, as a share of the mean
+            depth.
+        psnr_db_min: Of pictures: least peak signal to noise ratio, decibels.
+        si_sdr_db_min: Of sound: least scale-invariant signal to distortion ratio, decibels.
         cosine_min: Least cosine similarity.
         sqnr_db_min: Least signal to quantization noise, decibels.
         user_metric_kept_min: With a metric of the user's: least share of the float model's value.
@@ -131,6 +137,10 @@ class AccuracyGate(Section, frozen=True, kw_only=True):
     token_agreement_min: float = 0.99
     string_agreement_min: float = 0.99
     neighbourhood_min: float = 0.98
+    mean_iou_min: float = 0.99
+    relative_accuracy_min: float = 0.99
+    psnr_db_min: float = 43.0
+    si_sdr_db_min: float = 30.0
     cosine_min: float = 0.99
     sqnr_db_min: float = 20.0
     user_metric_kept_min: float = 0.99

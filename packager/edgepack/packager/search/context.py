@@ -34,7 +34,7 @@ def describe_context(
         split.sha256,
         [str(state) for state in split.search.states],
         str(split.search.mask),
-        sorted((name, meaning.value) for name, meaning in source.meanings.items()),
+        sorted((name, meaning.value) for name, meaning in split.search.meanings.items()),
         profile.sha256,
         tool_versions(),
         (facts.arch, facts.cpu_model, sorted(facts.cpu_features)),

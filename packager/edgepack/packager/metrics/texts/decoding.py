@@ -61,6 +61,14 @@ def settle(head: TextHead, expected: Sequence[Outputs]) -> TextHead | None:
     return None
 
 
+def may_be_text(head: TextHead, expected: Sequence[Outputs]) -> bool:
+    """Whether a class stands out at each step, and not always the same one."""
+    values = [outputs[head.output] for outputs in expected]
+    if any(value.ndim != 3 for value in values) or _clearness(values) < _CLEAR:
+        return False
+    return len({kind for value in values for kind in _winners(value)}) > 1
+
+
 def _winners(value: Tensor) -> list[int]:
     """The best class of each step; steps that are padding (NaN) are none."""
     rows = value.reshape(-1, value.shape[-1])

@@ -1,0 +1,114 @@
+"""How much of a segmenter's areas is kept: intersection over union, class by class."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from edgepack.packager.metrics.confidence import OwnMeasure, jackknife_low
+from edgepack.packager.number_format import format_metric
+from edgepack.packager.tensors.sequence import Tensor
+
+Classes = npt.NDArray[np.int64]
+
+_THRESHOLDS = (0.3, 0.4, 0.5, 0.6, 0.7)
+"""Probabilities from which on applications count a place to the foreground."""
+
+_FEWEST_PLACES = 100
+"""A class with fewer, all samples together, does not count: one place would be 1 % of it."""
+
+
+def measure_segments(expected: Sequence[Tensor], got: Sequence[Tensor]) -> OwnMeasure | None:
+    """Mean intersection over union with the float model's own areas, all samples together.
+
+    The mean is over the classes that the float model gives, the background among them, as the field
+    has it. Of one map with a probability for each place it is over thresholds.
+
+    Args:
+        expected, got: The float model's and the candidate's values, one array a sample.
+
+    Returns:
+        None where the float model gives no class `_FEWEST_PLACES` times.
+    """
+    if is_single(expected[0]) and expected[0].dtype.kind == "f":
+        levels = _levels(expected)
+        counts = [_over_levels(*pair, levels) for pair in zip(expected, got, strict=True)]
+        names = [f"threshold {threshold:g}" for threshold in _THRESHOLDS]
+    else:
+        wanted = [classes_of(value) for value in expected]
+        known = np.unique(np.concatenate([np.unique(value) for value in wanted]))
+        counts = [
+            _by_class(want, _like(want, have), known)
+            for want, have in zip(wanted, got, strict=True)
+        ]
+        names = [f"class {number}" for number in known]
+    both, want, have = np.moveaxis(np.asarray(counts, np.float64), 1, 0)
+    counted = want.sum(0) >= _FEWEST_PLACES
+    if not counted.any():
+        return None
+    both, union = both[:, counted], (want + have - both)[:, counted]
+    shares = both.sum(0) / union.sum(0)
+    without = (both.sum(0) - both) / np.maximum(union.sum(0) - union, 1.0)
+    least = int(shares.argmin())
+    name = [name for name, is_counted in zip(names, counted, strict=True) if is_counted][least]
+    return OwnMeasure(
+        value=float(shares.mean()),
+        low=jackknife_low(float(shares.mean()), without.mean(1).tolist()),
+        words=f"least at {name}, {format_metric(float(shares[least]))}, of {len(shares)}",
+    )
+
+
+def is_single(value: Tensor) -> bool:
+    """Whether a map holds one number for each place, and not one for each class."""
+    return value.ndim < 3 or value.shape[_axis(value)] == 1
+
+
+def classes_of(value: Tensor) -> Classes:
+    """The class of each place, int64, without the axis of classes; -1 where a score is NaN."""
+    if value.dtype.kind != "f":
+        return value.astype(np.int64)
+    axis = _axis(value)
+    best = value.argmax(axis).astype(np.int64)
+    return np.where(np.isnan(value).any(axis), -1, best)
+
+
+def _axis(value: Tensor) -> int:
+    """The axis of classes: behind the samples' or the last one, whichever is shorter."""
+    if value.ndim < 4:
+        return 0
+    return 1 if value.shape[1] <= value.shape[-1] else value.ndim - 1
+
+
+def _like(want: Classes, have: Tensor) -> Classes:
+    """A candidate's classes; none where its shape is another one."""
+    classes = classes_of(have)
+    return classes if classes.shape == want.shape else np.full(want.shape, -1, np.int64)
+
+
+def _by_class(want: Classes, have: Classes, known: Classes) -> list[list[int]]:
+    """Places of each class in both maps, in the one and in the other."""
+    among = have[np.isin(have, known)]
+    return [
+        np.bincount(np.searchsorted(known, part.ravel()), minlength=len(known)).tolist()
+        for part in (want[want == have], want, among)
+    ]
+
+
+def _levels(expected: Sequence[Tensor]) -> list[float]:
+    """The thresholds as values: of probabilities, of logits, or of 0…255."""
+    least = min(float(value.min()) for value in expected)
+    most = max(float(value.max()) for value in expected)
+    if least < 0.0:
+        return [float(np.log(share / (1.0 - share))) for share in _THRESHOLDS]
+    return [share * (1.0 if most <= 1.0 else 255.0) for share in _THRESHOLDS]
+
+
+def _over_levels(want: Tensor, have: Tensor, levels: Sequence[float]) -> list[list[int]]:
+    wide = want.astype(np.float64)
+    given = have.astype(np.float64) if have.shape == want.shape else np.full(want.shape, np.nan)
+    pairs = [(wide >= level, given >= level) for level in levels]
+    return [
+        [int((a & b).sum()) for a, b in pairs],
+        [int(a.sum()) for a, _ in pairs],
+        [int(b.sum()) for _, b in pairs],
+    ]
