@@ -57,7 +57,7 @@ _PROVIDERS = {"onnxruntime": "cpu"}
 """Packages that no command's extra brings: a host chooses its provider."""
 
 _NEEDED = (
-    *("onnx", "onnx_ir", "onnxscript", "rich", "jinja2"),
+    *("onnx", "onnx_ir", "onnxscript", "rich", "jinja2", "packaging"),
     *("sqlalchemy", "starlette", "uvicorn", "iotcore"),
 )
 

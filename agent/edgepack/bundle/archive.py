@@ -13,7 +13,7 @@ import os
 import shutil
 import tarfile
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
@@ -139,6 +139,36 @@ def read_head(archive_path: Path) -> ArchiveHead:
     """
     with open_regular(archive_path) as source:
         return _read_head(source, archive_path.name)
+
+
+def read_files(archive_path: Path, names: Collection[str], limit_bytes: int) -> dict[str, bytes]:
+    """Reads single files of an archive and passes over all others; verifies nothing.
+
+    Args:
+        archive_path: The archive.
+        names: Paths of files; those that it lacks are left out.
+        limit_bytes: Most that one of them may have.
+
+    Raises:
+        BundleError: The archive is malformed up to the last of them, or one is too long.
+    """
+    found: dict[str, bytes] = {}
+    found_in = archive_path.name
+    with open_regular(archive_path) as source:
+        while len(found) < len(names):
+            entry = read_entry(source, found_in=found_in)
+            if entry is None:
+                break
+            if entry.path not in names:
+                source.seek(entry.size_bytes + -entry.size_bytes % tarfile.BLOCKSIZE, os.SEEK_CUR)
+                continue
+            if entry.size_bytes > limit_bytes:
+                raise BundleError(
+                    f"'{entry.path}' has {entry.size_bytes} bytes, at most {limit_bytes} are read",
+                    found_in=found_in,
+                )
+            found[entry.path] = b"".join(entry.content(source, found_in=found_in))
+    return found
 
 
 def is_executable(path: str) -> bool:

@@ -19,6 +19,8 @@ from edgepack.bundle.manifest import (
     Variant,
     decode_manifest,
 )
+from edgepack.bundle.origin_words import describe_origin
+from edgepack.bundle.provenance import read_documents, read_origin
 from edgepack.bundle.verify import VerifiedBundle, verify_archive, verify_folder
 from edgepack.errors import BundleError
 from edgepack.json_text import json_text
@@ -51,6 +53,7 @@ def inspect(bundle: Path, key_paths: tuple[Path, ...], as_json: bool) -> None:
     bundle = locate(bundle)
     verified = _verify(bundle, key_paths) if key_paths else None
     manifest = verified.manifest if verified else _read_manifest(bundle)
+    origin = read_origin(read_documents(bundle), manifest)
     if as_json:
         click.echo(
             json_text(
@@ -59,11 +62,15 @@ def inspect(bundle: Path, key_paths: tuple[Path, ...], as_json: bool) -> None:
                     "digest": verified.digest if verified else None,
                     "key_id": verified.signed.key_id if verified else None,
                     "manifest": manifest,
+                    "provenance": origin.provenance,
+                    "bill_of_materials": origin.bill,
                 }
             )
         )
         return
     click.echo(_describe(manifest))
+    for line in describe_origin(origin):
+        click.echo(line)
     if verified:
         click.echo(_describe_signature(verified))
     else:
@@ -84,13 +91,16 @@ def inspect(bundle: Path, key_paths: tuple[Path, ...], as_json: bool) -> None:
 def verify(bundle: Path, key_paths: tuple[Path, ...], as_json: bool) -> None:
     """Check a bundle's signature and every byte of every file.
 
-    Exit code 0 means that one of the keys signed it and nothing was changed since.
+    Exit code 0 means that one of the keys signed it, nothing was changed since, and its provenance
+    and bill of materials tell of just this bundle.
 
     \b
     Example:
       edgepack verify digits-1.2.0.edgepack --key release.pub
     """
-    verified = _verify(locate(bundle), key_paths)
+    bundle = locate(bundle)
+    verified = _verify(bundle, key_paths)
+    origin = read_origin(read_documents(bundle), verified.manifest)
     facts = verified.manifest.facts
     if as_json:
         click.echo(
@@ -102,12 +112,16 @@ def verify(bundle: Path, key_paths: tuple[Path, ...], as_json: bool) -> None:
                     "digest": verified.digest,
                     "key_id": verified.signed.key_id,
                     "files": verified.signed.files,
+                    "provenance": origin.provenance is not None,
+                    "bill_of_materials": origin.bill is not None,
                 }
             )
         )
         return
     click.echo(f"{facts.name} {facts.version}, release {facts.release}: verified")
     click.echo(_describe_signature(verified))
+    for line in describe_origin(origin):
+        click.echo(line)
 
 
 @click.command(context_settings=_HELP)

@@ -8,9 +8,11 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from edgepack.bundle.golden import Golden, read_golden
 from edgepack.bundle.manifest import GOLDEN_FILE, BundleFacts
+from edgepack.bundle.provenance import read_documents, read_origin
 from edgepack.bundle.verify import VerifiedBundle, verify_folder
 from edgepack.packager.bundling.assemble import BundleParts, finish, lay_out
 from edgepack.packager.bundling.prepared_variant import PreparedVariant
+from tests.unit.packager_io.records import make_record
 from tests.unit.packager_io.reports import CPU, make_report, make_variant
 
 _GOLDEN = Golden(inputs=({"x": np.ones(3, np.float32)},), outputs=({"y": np.ones(3, np.float32)},))
@@ -68,9 +70,14 @@ def _assemble(tmp_path: Path, hooks: Path | None) -> VerifiedBundle:
     )
     folder = tmp_path / "bundle"
     folder.mkdir()
-    digest = finish(folder, parts, lay_out(folder, parts), make_report(), key)
+    laid_out = lay_out(folder, parts)
+    record = make_record(facts=parts.facts, variants=laid_out.variants)
+    digest = finish(folder, parts, laid_out, make_report(), record, key)
     verified = verify_folder(folder, [key.public_key()])
     assert verified.digest == digest
+    origin = read_origin(read_documents(folder), verified.manifest)
+    assert origin.bill is not None
+    assert origin.provenance is not None
     return verified
 
 
@@ -81,8 +88,10 @@ def test_a_bundle_holds_every_file_of_a_variant_its_samples_and_the_reports(
     assert set(verified.signed.files) == {
         "golden/golden.npz",
         "manifest.json",
+        "ml-bom.cdx.json",
         "model/cpu/context/graph.bin",
         "model/cpu/model.onnx",
+        "provenance.json",
         "report.html",
         "report.json",
     }

@@ -22,10 +22,14 @@ from edgepack.bundle.manifest import (
     VariantFacts,
     encode_manifest,
 )
+from edgepack.bundle.provenance import BILL_FILE, PROVENANCE_FILE
 from edgepack.bundle.signature import sign_folder
 from edgepack.durable import write_file
 from edgepack.packager.bundling.prepared_variant import PreparedVariant
 from edgepack.packager.graph.tensor_offsets import tensor_offsets
+from edgepack.packager.provenance.bill import compose_bill
+from edgepack.packager.provenance.record import BuildRecord, encode_document
+from edgepack.packager.provenance.statement import compose_statement
 from edgepack.packager.reports.page import render_report
 from edgepack.packager.reports.report import Report, ReportedFile, encode_report
 
@@ -82,27 +86,45 @@ def lay_out(folder: Path, parts: BundleParts) -> LaidOut:
 
 
 def finish(
-    folder: Path, parts: BundleParts, laid_out: LaidOut, report: Report, key: PrivateKey
+    folder: Path,
+    parts: BundleParts,
+    laid_out: LaidOut,
+    report: Report,
+    record: BuildRecord,
+    key: PrivateKey,
 ) -> str:
-    """Adds the report and the manifest, and signs it all.
+    """Adds the report, the bill of materials, the provenance and the manifest, and signs it all.
 
     Args:
         folder: The folder that `lay_out` filled.
         parts: What went in.
         laid_out: What `lay_out` returned.
         report: The report, without times.
+        record: Where everything came from.
         key: Signs.
 
     Returns:
         The bundle's digest, hex.
     """
-    write_file(folder / REPORT_JSON, encode_report(report), lasting=False)
-    write_file(folder / REPORT_HTML, render_report(report).encode(), lasting=False)
-    reports = tuple(entry(folder, name) for name in (REPORT_HTML, REPORT_JSON))
-    facts = replace(parts.facts, files=(laid_out.golden, *laid_out.hooks, *reports))
+    documents = {
+        REPORT_HTML: render_report(report).encode(),
+        REPORT_JSON: encode_report(report),
+        BILL_FILE: encode_document(compose_bill(record)),
+    }
+    files = [laid_out.golden, *laid_out.hooks]
+    files += [_write(folder, name, content) for name, content in documents.items()]
+    of_variants = [file for variant in laid_out.variants for file in variant.facts.files]
+    statement = encode_document(compose_statement(record, (*files, *of_variants)))
+    files.append(_write(folder, PROVENANCE_FILE, statement))
+    facts = replace(parts.facts, files=tuple(files))
     manifest = Manifest(facts=facts, variants=laid_out.variants)
     write_file(folder / MANIFEST_FILE, encode_manifest(manifest), lasting=False)
     return sign_folder(folder, key, name=f"{facts.name}-{facts.version}")
+
+
+def _write(folder: Path, name: str, content: bytes) -> FileEntry:
+    write_file(folder / name, content, lasting=False)
+    return entry(folder, name)
 
 
 def reported_files(variant: Variant) -> tuple[ReportedFile, ...]:

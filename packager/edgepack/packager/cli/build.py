@@ -20,7 +20,7 @@ from edgepack.packager.cli.summary import print_summary
 from edgepack.packager.config.build_file import CONFIG_FILE
 from edgepack.packager.config.template import template
 from edgepack.packager.pipeline.build import build_bundle
-from edgepack.packager.pipeline.request import BuildOptions, derive_request
+from edgepack.packager.pipeline.request import BUILDER_VARIABLE, BuildOptions, derive_request
 from edgepack.packager.profiles.schema import Preference
 from edgepack.packager.search.combinations import parse_searched
 from edgepack.packager.search.journal import journal_folder
@@ -98,6 +98,12 @@ _json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
     "--created-at",
     metavar="TIME",
     help="RFC 3339 time to record; none by default, so that equal inputs give equal bytes.",
+)
+@click.option(
+    "--builder-id",
+    envvar=BUILDER_VARIABLE,
+    metavar="URI",
+    help="Who builds, for the bundle's provenance, e.g. https://ci.example.com/edgepack.",
 )
 @click.option("--allow-degraded", is_flag=True, help="Publish what misses its budget, marked so.")
 @click.option("--keep-going", is_flag=True, help="Build the other profiles when one refuses.")

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from edgepack.errors import BuildError
+from edgepack.packager.config.about import AboutSection, DatasetSection, check_about
 from edgepack.packager.config.inputs import InputDeclaration, Section
 from edgepack.packager.config.outputs import OutputDeclaration
 from edgepack.packager.profiles.schema import Preference
@@ -68,6 +69,8 @@ class BuildConfig(Section, frozen=True, kw_only=True):
     """
 
     model: ModelSection = ModelSection()
+    about: AboutSection = AboutSection()
+    datasets: dict[str, DatasetSection] = msgspec.field(default_factory=dict)
     inputs: dict[str, InputDeclaration] = msgspec.field(default_factory=dict)
     outputs: dict[str, OutputDeclaration] = msgspec.field(default_factory=dict)
     calibration: SamplesSection = SamplesSection()
@@ -83,7 +86,8 @@ def read_config(path: Path) -> BuildConfig:
         path: The file.
 
     Raises:
-        BuildError: It is missing, no TOML, or has an unknown or ill-typed key.
+        BuildError: It is missing, no TOML, or has an unknown or ill-typed key, or a license, URL or
+            digest that is none.
     """
     try:
         content = path.read_bytes()
@@ -107,8 +111,11 @@ def read_config(path: Path) -> BuildConfig:
             found_in=str(path),
             remedy="edgepack init MODEL -o example.toml shows every key",
         ) from error
+    about, datasets = check_about(config.about, config.datasets, str(path))
     return msgspec.structs.replace(
         config,
+        about=about,
+        datasets=datasets,
         calibration=SamplesSection(path=_anchor(config.calibration.path, path.parent)),
         evaluation=EvaluationSection(
             path=_anchor(config.evaluation.path, path.parent),

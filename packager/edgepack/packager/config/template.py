@@ -36,6 +36,15 @@ _TEMPLATE_HEAD = """\
 name = "{name}"
 version = "1.0.0"
 # release = 1000000     # counter that only goes up; by default from the version: 1.2.0 -> 1002000
+
+# [about]                 # what the bundle's bill of materials says of it; all keys may be left out
+# license = "Apache-2.0"  # SPDX expression; LicenseRef-NAME for one that SPDX does not list
+# producer = "Example Vision"
+# intended_use = "reading meters"
+
+# [datasets.NAME]         # one section for each data set that it was made or judged with
+# used_for = "training"   # or "calibration", "evaluation"
+# license = "CC-BY-4.0"
 """
 
 _TEMPLATE_TAIL = """\

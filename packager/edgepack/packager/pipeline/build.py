@@ -5,7 +5,7 @@
 3. Divide the samples, and choose golden ones (`build_samples`).
 4. Prepare a variant for each profile (`variants`). The last one's provider stays loaded until 6, so
    that little else is left to do that takes memory.
-5. Lay the bundle out, write its report, sign it.
+5. Lay the bundle out, write its report, its provenance and its bill of materials, sign it.
 6. Rehearse it with the agent's own verifier, matching, probe and choice.
 7. Move it to its place in one step, and put the report with times beside it.
 
@@ -25,6 +25,7 @@ from edgepack.packager.bundling.assemble import BundleParts, finish, lay_out
 from edgepack.packager.bundling.prepared_variant import PreparedVariants
 from edgepack.packager.bundling.publishing import disk_error, publish, work_folder
 from edgepack.packager.bundling.rehearse import rehearse
+from edgepack.packager.pipeline.build_record import compose_record
 from edgepack.packager.pipeline.build_samples import BuildSamples, open_build_samples
 from edgepack.packager.pipeline.check_request import CheckedRequest, check_request
 from edgepack.packager.pipeline.open_model import open_model
@@ -169,4 +170,5 @@ def _write_bundle(
     laid_out = lay_out(folder, parts)
     report = compose_report(parts, laid_out, source, samples, prepared)
     report = name_in_report(report, own_names(source.model.graph))
-    return finish(folder, parts, laid_out, report, checked.key), report
+    record = compose_record(request, parts, laid_out, source, samples, report)
+    return finish(folder, parts, laid_out, report, record, checked.key), report

@@ -4,6 +4,7 @@ An option counts before the file, and the file before the default (`derive_reque
 """
 
 import os
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -18,6 +19,7 @@ from edgepack.packager.bundling.output import (
     choose_release,
     read_output_name,
 )
+from edgepack.packager.config.about import AboutSection, DatasetSection
 from edgepack.packager.config.build_file import BuildConfig, read_config
 from edgepack.packager.config.inputs import InputDeclaration
 from edgepack.packager.config.outputs import OutputDeclaration
@@ -27,6 +29,10 @@ from edgepack.packager.search.combinations import SearchedKey, read_searched
 from edgepack.packager.search.time_limit import parse_duration
 from edgepack.packager.source.fixed_inputs import Numbers
 from edgepack.packager.tensors.sequence import Tensor
+
+BUILDER_VARIABLE = "EDGEPACK_BUILDER_ID"
+UNNAMED_BUILDER = "urn:edgepack:builder:unnamed"
+_URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:[!-~]+")
 
 SampleSource = str | Path | Iterable[Mapping[str, Tensor]]
 """Where samples are: a path, `random:N`, or the arrays themselves, one dictionary a sample."""
@@ -46,6 +52,8 @@ class BuildOptions(TypedDict, total=False):
         release: Release counter; by default 1002000 for version 1.2.0.
         created_at: RFC 3339 time to record; by default `SOURCE_DATE_EPOCH`, else none, so that
             equal inputs give equal bytes.
+        builder_id: URI that names who builds, for the provenance; by default
+            `EDGEPACK_BUILDER_ID`, else `urn:edgepack:builder:unnamed`.
         calibration: Samples for ranges and for the search: a folder of .npz, .npy or images, one
             .npz with a leading sample axis, ONNX test data, `random:N`, or an iterable of
             dictionaries: by input name an array of the input's shape and dtype, one sample each.
@@ -79,6 +87,7 @@ class BuildOptions(TypedDict, total=False):
     version: str | None
     release: int | None
     created_at: str | None
+    builder_id: str | None
     calibration: SampleSource | None
     evaluation: SampleSource | None
     labels: str | Path | None
@@ -101,11 +110,13 @@ class BuildRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         model: The ONNX file, or the local Hugging Face model folder.
-        output, name, version, release, created_at, profiles, key, calibration, evaluation, shapes,
-            values, metric, labels, hooks, toolchains, plain_runtimes, allow_degraded, keep_going,
-            replace: See `BuildOptions`; "" and None stand for what is left out.
+        output, name, version, release, created_at, builder_id, profiles, key, calibration,
+            evaluation, shapes, values, metric, labels, hooks, toolchains, plain_runtimes,
+            allow_degraded, keep_going, replace: See `BuildOptions`; "" and None stand for what is
+            left out.
         declarations, outputs: Declared inputs and outputs by name.
         declared_in: The file they came from.
+        about, datasets: What it says of the model and of its data.
         searched: Settings with several values to try.
         budget_s: Seconds that the build may take; None for no limit.
     """
@@ -116,6 +127,9 @@ class BuildRequest(msgspec.Struct, frozen=True, kw_only=True):
     version: str
     release: int
     created_at: str = ""
+    builder_id: str = UNNAMED_BUILDER
+    about: AboutSection = AboutSection()
+    datasets: Mapping[str, DatasetSection] = msgspec.field(default_factory=dict)
     profiles: tuple[str, ...]
     key: Path
     calibration: SampleSource = ""
@@ -177,6 +191,9 @@ def derive_request(model: str | Path, options: BuildOptions) -> BuildRequest:
         version=version,
         release=choose_release(version, config.model.release if release is None else release),
         created_at=_creation_time(options.get("created_at")),
+        builder_id=_builder_id(options.get("builder_id")),
+        about=config.about,
+        datasets=config.datasets,
         profiles=tuple(map(str, options.get("profiles", ()))) or config.build.profiles,
         key=key,
         calibration=_samples(options.get("calibration"), config.calibration.path),
@@ -239,6 +256,22 @@ def _budget_s(given: str | float | None, configured: str, path: str) -> float | 
     if given is None:
         return parse_duration(configured, f"{path}, [build] budget") if configured else None
     return parse_duration(given if isinstance(given, str) else f"{given}s", "--budget")
+
+
+def _builder_id(given: str | None) -> str:
+    """Who builds: the option, else the environment, else nobody in particular.
+
+    Raises:
+        BuildError: It is no URI.
+    """
+    builder = given or os.environ.get(BUILDER_VARIABLE, "") or UNNAMED_BUILDER
+    if not _URI.fullmatch(builder):
+        raise BuildError(
+            f"{builder!a} is no URI that could name who builds",
+            found_in="--builder-id" if given else BUILDER_VARIABLE,
+            remedy="--builder-id https://ci.example.com/edgepack",
+        )
+    return builder
 
 
 def _creation_time(given: str | None) -> str:

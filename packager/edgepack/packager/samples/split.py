@@ -60,6 +60,7 @@ def split_samples(
         sha256=_digest(
             given, sorted(order[:calibration]), sorted(order[calibration : calibration + search])
         ),
+        held_out_sha256=_digest(given, sorted(order[calibration + search :]), ()),
     )
 
 
@@ -90,6 +91,7 @@ def _with_evaluation(
         search=given.samples.pick(sorted(order[:search])),
         held_out=evaluation.samples,
         sha256=_digest(given, sorted(order[search:]), sorted(order[:search])),
+        held_out_sha256=_digest(evaluation, range(len(evaluation.digests)), ()),
     )
 
 

@@ -39,6 +39,7 @@ from edgepack.packager.source import (
 from edgepack.packager.source.fixed_inputs import FixedInput, Numbers, describe_fixed, fix_values
 from edgepack.packager.source.known_branches import take_known_branches
 from edgepack.packager.source.lookups import find_lookups
+from edgepack.packager.source.stated_facts import StatedFacts, read_metadata
 from edgepack.packager.tensors.heads import Head
 from edgepack.packager.tensors.meanings import Meaning
 from edgepack.packager.tensors.spec import TensorSpec
@@ -71,6 +72,7 @@ class SourceModel(msgspec.Struct, frozen=True, kw_only=True):
             where that is not known.
         opset: Version of the default operator set.
         notes: What a person should know of the model, one sentence each.
+        stated: What its own files say of it.
     """
 
     path: Path
@@ -85,6 +87,7 @@ class SourceModel(msgspec.Struct, frozen=True, kw_only=True):
     watched: tuple[str, ...] = ()
     meanings: Mapping[str, Meaning] = msgspec.field(default_factory=dict)
     head: Head | None = None
+    stated: StatedFacts = StatedFacts()
 
 
 def load_source(
@@ -142,6 +145,7 @@ def load_source(
         opset=opset,
         fixed=fixed,
         notes=notes,
+        stated=read_metadata(model),
     )
 
 

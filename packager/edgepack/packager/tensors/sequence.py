@@ -94,6 +94,7 @@ class SampleSplit(msgspec.Struct, frozen=True, kw_only=True):
         held_out: For the accuracy gate and the golden inputs; seen by nothing else.
         uncovered: What of the held-out samples those for ranges do not cover, in sentences.
         sha256: Digest of the samples for ranges and for choosing, in order, hex; "" if unknown.
+        held_out_sha256: Likewise of the held-out ones.
     """
 
     calibration: Samples
@@ -101,3 +102,4 @@ class SampleSplit(msgspec.Struct, frozen=True, kw_only=True):
     held_out: Samples
     uncovered: tuple[str, ...] = ()
     sha256: str = ""
+    held_out_sha256: str = ""

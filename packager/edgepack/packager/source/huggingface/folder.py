@@ -16,6 +16,7 @@ from edgepack.errors import BuildError
 from edgepack.packager.progress import BuildStep, Progress
 from edgepack.packager.source.fixed_inputs import Numbers
 from edgepack.packager.source.model import SourceModel, load_source
+from edgepack.packager.source.stated_facts import combine, read_model_card
 
 EXTRA = "huggingface"
 CONFIG = "config.json"
@@ -51,7 +52,8 @@ def open_source(
         return load_source(model, shapes, values)
     exported, note = export_folder(model, work / "exported", progress)
     source = load_source(exported, shapes, values)
-    return replace(source, notes=(note, *source.notes))
+    stated = combine(read_model_card(model), source.stated)
+    return replace(source, notes=(note, *source.notes), stated=stated)
 
 
 def is_model_folder(path: Path) -> bool:

@@ -1,0 +1,121 @@
+"""Puts together where a bundle came from, for its provenance and its bill of materials."""
+
+import hashlib
+import platform
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from edgepack.packager.bundling.assemble import BundleParts, LaidOut
+from edgepack.packager.gates.user_metric import Metric
+from edgepack.packager.pipeline.build_samples import BuildSamples
+from edgepack.packager.pipeline.request import BuildRequest
+from edgepack.packager.provenance.record import BuildRecord, Material, SampleSet
+from edgepack.packager.reports.report import Report
+from edgepack.packager.samples.files import RANDOM_PREFIX
+from edgepack.packager.source.model import SourceModel
+
+
+def compose_record(
+    request: BuildRequest,
+    parts: BundleParts,
+    laid_out: LaidOut,
+    source: SourceModel,
+    samples: BuildSamples,
+    report: Report,
+) -> BuildRecord:
+    """What is known of a build at its end; no times, and of paths the last part only.
+
+    Args:
+        request: What was asked for.
+        parts: What goes into the bundle.
+        laid_out: The same, with digests.
+        source: The model.
+        samples: What it was measured with.
+        report: Tells the model as people read it.
+    """
+    split = samples.split
+    is_random = samples.opened.is_random
+    return BuildRecord(
+        facts=parts.facts,
+        variants=laid_out.variants,
+        model=report.model,
+        stated=source.stated,
+        about=request.about,
+        datasets=request.datasets,
+        samples=(
+            SampleSet(
+                used_for="calibration",
+                count=split.calibration.count + split.search.count,
+                sha256=split.sha256,
+                is_random=is_random,
+            ),
+            SampleSet(
+                used_for="evaluation",
+                count=split.held_out.count,
+                sha256=split.held_out_sha256,
+                is_random=is_random and not _is_given(request.evaluation),
+            ),
+        ),
+        materials=tuple(_materials(request)),
+        external=_external(request),
+        builder_id=request.builder_id,
+        host={"machine": platform.machine(), "system": platform.system()},
+    )
+
+
+def _is_given(evaluation: object) -> bool:
+    return bool(evaluation) and not str(evaluation).startswith(RANDOM_PREFIX)
+
+
+def _materials(request: BuildRequest) -> Iterator[Material]:
+    for path in (Path(request.declared_in) if request.declared_in else None, request.labels):
+        if path is not None:
+            sha256 = hashlib.sha256(path.read_bytes()).hexdigest()
+            yield Material(name=path.name, sha256=sha256)
+
+
+def _external(request: BuildRequest) -> dict[str, Any]:
+    """The options of the build; what was left out is left out here too."""
+    asked: dict[str, Any] = {
+        "model": request.model.name,
+        "name": request.name,
+        "version": request.version,
+        "release": request.release,
+        "profiles": [Path(name).name for name in request.profiles],
+        "calibration": _where(request.calibration),
+        "evaluation": _where(request.evaluation),
+        "labels": request.labels.name if request.labels else "",
+        "metric": _name(request.metric),
+        "search": {each.key: list(each.values) for each in request.searched},
+        "budget_s": request.budget_s,
+        "prefer": request.prefer,
+        "shapes": {name: list(shape) for name, shape in request.shapes.items()},
+        "values": {name: list(values) for name, values in request.values.items()},
+        "toolchains": sorted(request.toolchains),
+        "hooks": request.hooks.name if request.hooks else "",
+        "allow_degraded": request.allow_degraded,
+        "keep_going": request.keep_going,
+    }
+    return {
+        name: value
+        for name, value in asked.items()
+        if value is not False and value not in (None, "", [], {})
+    }
+
+
+def _name(metric: Metric | None) -> str:
+    """A metric of the user's own as `module:function`; "" where there is none."""
+    if metric is None:
+        return ""
+    kind = metric if hasattr(metric, "__qualname__") else type(metric)
+    return f"{kind.__module__}:{kind.__qualname__}"
+
+
+def _where(samples: object) -> str:
+    """How samples were given: a file's or folder's name, `random:N`, or as arrays."""
+    if not samples:
+        return ""
+    if not isinstance(samples, str | Path):
+        return "arrays"
+    return str(samples) if str(samples).startswith(RANDOM_PREFIX) else Path(samples).name
