@@ -6,17 +6,19 @@ PYTHON ?= python3
 VENV := .venv
 OPENVINO_VENV := .venv-openvino
 OLDEST_VENV := .venv-oldest
+RELEASE_VENV := .venv-release
 BIN := $(VENV)/bin
 PIP_INSTALL := -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 READY := $(VENV)/.ready
 OPENVINO_READY := $(OPENVINO_VENV)/.ready
 OLDEST_READY := $(OLDEST_VENV)/.ready
+RELEASE_READY := $(RELEASE_VENV)/.ready
 INPUTS := pyproject.toml constraints.txt
 
 # ONNX Runtime tells its vendor nothing of what is run here.
 export ORT_DISABLE_TELEMETRY := 1
 
-.PHONY: demo test check bench bench-packager bench-fleet scan-operators docs screenshots clean
+.PHONY: demo test check bench bench-packager bench-fleet scan-operators docs screenshots release pins clean
 
 demo: $(READY)
 	@$(BIN)/python -m examples.demo
@@ -58,8 +60,29 @@ bench-fleet: $(READY)
 scan-operators: $(READY)
 	$(BIN)/python -m benchmarks.operators
 
+# The wheel, and its bill of materials: of an environment that has it and what it was tested with,
+# every file held against its pinned hash.
+release: $(RELEASE_READY)
+	rm -rf dist $(RELEASE_VENV)/device
+	$(RELEASE_VENV)/bin/python -m pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir dist .
+	$(PYTHON) -m venv $(RELEASE_VENV)/device
+	$(RELEASE_VENV)/device/bin/python -m pip install --quiet --disable-pip-version-check \
+		--require-hashes --no-deps --only-binary :all: --requirement requirements/device-cpu.txt
+	$(RELEASE_VENV)/device/bin/python -m pip install --quiet --disable-pip-version-check --no-deps dist/*.whl
+	$(RELEASE_VENV)/device/bin/python -m pip uninstall --quiet --yes pip setuptools
+	$(RELEASE_VENV)/bin/cyclonedx-py environment --pyproject pyproject.toml --output-reproducible \
+		--spec-version 1.6 --validate --output-file dist/edgepack.cdx.json $(RELEASE_VENV)/device/bin/python
+
+# requirements/device-*.txt: what constraints.txt pins, with the hash of each file.
+pins: $(RELEASE_READY)
+	for provider in cpu qnn openvino; do \
+		$(RELEASE_VENV)/bin/uv pip compile pyproject.toml --quiet --universal --python-version 3.11 \
+			--extra $$provider --constraint constraints.txt --generate-hashes --no-annotate --no-header \
+			--output-file requirements/device-$$provider.txt || exit 1; \
+	done
+
 clean:
-	rm -rf $(VENV) $(OPENVINO_VENV) $(OLDEST_VENV) .venv-peers .venv-export .demo .bench site
+	rm -rf $(VENV) $(OPENVINO_VENV) $(OLDEST_VENV) $(RELEASE_VENV) dist .venv-peers .venv-export .demo .bench site
 
 $(READY): $(INPUTS)
 	@echo "Setting up $(VENV) (once) …"
@@ -77,6 +100,13 @@ $(OPENVINO_READY): $(INPUTS)
 	@$(OPENVINO_VENV)/bin/python -m pip install --quiet --disable-pip-version-check --upgrade 'pip>=25.1'
 	@$(OPENVINO_VENV)/bin/python $(PIP_INSTALL) --editable '.[openvino,host]' --group test
 	@$(OPENVINO_VENV)/bin/python $(PIP_INSTALL) --no-deps rapidocr-onnxruntime
+	@touch $@
+
+$(RELEASE_READY): $(INPUTS)
+	@echo "Setting up $(RELEASE_VENV) (once) …"
+	@test -x $(RELEASE_VENV)/bin/python || $(PYTHON) -m venv $(RELEASE_VENV)
+	@$(RELEASE_VENV)/bin/python -m pip install --quiet --disable-pip-version-check --upgrade 'pip>=25.1'
+	@$(RELEASE_VENV)/bin/python $(PIP_INSTALL) --group release
 	@touch $@
 
 # A newer Python than 3.12 has no wheel of it: the tests that need it then say so.
