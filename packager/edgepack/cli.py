@@ -53,8 +53,8 @@ _COMMANDS = {
         "edgepack.fleet.commands.simulate", "Run many simulated devices against a fleet.", "fleet"
     ),
 }
-_PROVIDERS = {"onnxruntime": "cpu"}
-"""Packages that no command's extra brings: a host chooses its provider."""
+_OWN_EXTRAS = {"onnxruntime": "cpu", "pkcs11": "pkcs11"}
+"""Packages that no command's extra brings: a host chooses its provider, and where keys are."""
 
 _NEEDED = (
     *("onnx", "onnx_ir", "onnxscript", "rich", "jinja2", "packaging"),
@@ -102,11 +102,11 @@ def _missing(command: str, error: ModuleNotFoundError) -> Exception:
     """What a person is told of a package that is not installed; a bug's error stays what it is."""
     package = (error.name or "").split(".")[0]
     entry = _COMMANDS.get(command)
-    if entry is None or package not in (*_NEEDED, *_PROVIDERS):
+    if entry is None or package not in (*_NEEDED, *_OWN_EXTRAS):
         return error
     return EdgepackError(
         f"'edgepack {command}' needs the package {package}, which is not installed",
-        remedy=f"pip install 'edgepack[{_PROVIDERS.get(package, entry.extra)}]'",
+        remedy=f"pip install 'edgepack[{_OWN_EXTRAS.get(package, entry.extra)}]'",
     )
 
 

@@ -11,8 +11,9 @@ from collections.abc import Sequence
 import msgspec
 from cryptography.exceptions import InvalidSignature
 
-from edgepack.bundle.keys import PrivateKey, PublicKey, key_id, signature_algorithm
+from edgepack.bundle.keys import PublicKey, key_id, signature_algorithm
 from edgepack.bundle.manifest import SIGNATURE_FILE
+from edgepack.bundle.signing_keys import SigningKey
 from edgepack.bundle.strict_json import convert_json, parse_json
 from edgepack.errors import SignatureError
 
@@ -61,7 +62,7 @@ class SignedPayload(msgspec.Struct, frozen=True, kw_only=True):
     key_id: str
 
 
-def seal_payload(payload: bytes, key: PrivateKey) -> bytes:
+def seal_payload(payload: bytes, key: SigningKey) -> bytes:
     """Signs a payload; the bytes of `model.sig`."""
     signature = key.sign(
         _pre_authentication_encoding(payload), signature_algorithm(key.public_key())

@@ -92,20 +92,33 @@ def write_key_pair(pair: KeyPair, prefix: Path) -> tuple[Path, Path]:
     """
     private, public = Path(f"{prefix}.key"), Path(f"{prefix}.pub")
     for path in (private, public):
-        if path.exists():
-            raise SignatureError(
-                f"'{path}' exists and a key is never overwritten",
-                found_in=str(path),
-                remedy="choose another name with -o",
-            )
-    try:
-        write_file(private, pair.private_pem, mode=0o600)
-        write_file(public, pair.public_pem)
-    except OSError as error:
-        raise SignatureError(
-            f"cannot write the key: {error.strerror}", found_in=str(prefix.parent)
-        ) from error
+        refuse_existing(path)
+    _write(private, pair.private_pem, mode=0o600)
+    _write(public, pair.public_pem)
     return private, public
+
+
+def write_public_key(key: PublicKey, path: Path) -> None:
+    """Writes a public key as PEM.
+
+    Raises:
+        SignatureError: It cannot be written.
+    """
+    _write(path, public_pem(key))
+
+
+def refuse_existing(path: Path) -> None:
+    """Refuses to write a key where something is.
+
+    Raises:
+        SignatureError: Something is.
+    """
+    if path.exists():
+        raise SignatureError(
+            f"'{path}' exists and a key is never overwritten",
+            found_in=str(path),
+            remedy="choose another name with -o",
+        )
 
 
 def load_private_key(path: Path) -> PrivateKey:
@@ -205,9 +218,23 @@ def curve_name(key: PublicKey) -> str:
     return f"P-{key.curve.key_size}"
 
 
+def hash_of(key: PublicKey) -> hashes.HashAlgorithm:
+    """The hash that belongs to the key's curve."""
+    return _HASHES[key.curve.name]
+
+
 def signature_algorithm(key: PublicKey) -> ec.ECDSA:
     """ECDSA with the hash that belongs to the key's curve."""
-    return ec.ECDSA(_HASHES[key.curve.name])
+    return ec.ECDSA(hash_of(key))
+
+
+def _write(path: Path, content: bytes, *, mode: int = 0o644) -> None:
+    try:
+        write_file(path, content, mode=mode)
+    except OSError as error:
+        raise SignatureError(
+            f"cannot write the key: {error.strerror}", found_in=str(path.parent)
+        ) from error
 
 
 def _read(path: Path) -> bytes:

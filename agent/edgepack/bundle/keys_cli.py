@@ -12,8 +12,12 @@ from edgepack.bundle.keys import (
     key_id,
     load_public_key,
     passphrase,
+    refuse_existing,
     write_key_pair,
+    write_public_key,
 )
+from edgepack.bundle.pkcs11_uri import is_uri, parse_uri
+from edgepack.bundle.signing_keys import load_signing_key
 from edgepack.json_text import json_text
 
 _HELP = {"help_option_names": ["-h", "--help"]}
@@ -41,7 +45,12 @@ def keys() -> None:
     help="Writes PREFIX.key and PREFIX.pub.",
 )
 @click.option("--curve", type=click.Choice(CURVES), default=DEFAULT_CURVE, show_default=True)
-def generate(prefix: Path, curve: str) -> None:
+@click.option(
+    "--token",
+    metavar="URI",
+    help="Make it inside a token (PKCS #11), where it stays; only PREFIX.pub is written.",
+)
+def generate(prefix: Path, curve: str, token: str | None) -> None:
     """Make a new signing key.
 
     EDGEPACK_KEY_PASSPHRASE in the environment encrypts the private key.
@@ -49,7 +58,11 @@ def generate(prefix: Path, curve: str) -> None:
     \b
     Example:
       edgepack keys generate -o release
+      edgepack keys generate --token 'pkcs11:token=release;object=signing' -o release
     """
+    if token is not None:
+        _generate_in_token(token, prefix, curve)
+        return
     pair = generate_key(curve, passphrase=passphrase())
     private, public = write_key_pair(pair, prefix)
     secrecy = "encrypted" if passphrase() else "not encrypted"
@@ -59,18 +72,33 @@ def generate(prefix: Path, curve: str) -> None:
 
 
 @keys.command(context_settings=_HELP)
-@click.argument("key", type=click.Path(path_type=Path))
+@click.argument("key")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def show(key: Path, as_json: bool) -> None:
+def show(key: str, as_json: bool) -> None:
     """Show the curve and the id of a public key; signatures name their key by that id.
+
+    KEY is a public key file, or the PKCS #11 URI of a key in a token.
 
     \b
     Example:
       edgepack keys show release.pub
+      edgepack keys show 'pkcs11:token=release;object=signing'
     """
-    public = load_public_key(key)
+    public = load_signing_key(key).public_key() if is_uri(key) else load_public_key(Path(key))
     if as_json:
         click.echo(json_text({"curve": curve_name(public), "key_id": key_id(public)}))
         return
     click.echo(f"curve:  {curve_name(public)}")
     click.echo(f"key id: {key_id(public)}")
+
+
+def _generate_in_token(token: str, prefix: Path, curve: str) -> None:
+    from edgepack.bundle.pkcs11_keys import generate_token_key
+
+    path = Path(f"{prefix}.pub")
+    refuse_existing(path)
+    key = generate_token_key(parse_uri(token), curve).public_key()
+    write_public_key(key, path)
+    click.echo("private key: in the token, which it never leaves")
+    click.echo(f"public key:  {path} (goes to every device)")
+    click.echo(f"key id:      {key_id(key)}")

@@ -18,10 +18,11 @@ from edgepack.bundle.envelope import (
     open_payload,
     seal_payload,
 )
-from edgepack.bundle.keys import PrivateKey, PublicKey
+from edgepack.bundle.keys import PublicKey
 from edgepack.bundle.manifest import SIGNATURE_FILE
 from edgepack.bundle.metadata import Sha256
 from edgepack.bundle.paths import GIT_NAMES, check_path, sort_key
+from edgepack.bundle.signing_keys import SigningKey
 from edgepack.bundle.strict_json import convert_json, parse_json
 from edgepack.bundle.tree import list_files
 from edgepack.durable import write_file
@@ -83,7 +84,7 @@ class _Statement(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fie
     predicate: _Predicate
 
 
-def sign_folder(folder: Path, key: PrivateKey, *, name: str = "") -> str:
+def sign_folder(folder: Path, key: SigningKey, *, name: str = "") -> str:
     """Signs every file of a bundle's folder and writes `model.sig` into it, not flushed yet.
 
     Args:
@@ -96,6 +97,7 @@ def sign_folder(folder: Path, key: PrivateKey, *, name: str = "") -> str:
 
     Raises:
         BundleError: The folder has a link, a special file, or a name that cannot be signed.
+        SignatureError: The key is in a token, which refuses.
     """
     files = {path: digest_file(folder / path) for path in list_files(folder)}
     files.pop(SIGNATURE_FILE, None)

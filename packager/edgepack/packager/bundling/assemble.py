@@ -9,7 +9,6 @@ from msgspec.structs import replace
 from edgepack.agent.hooks.runner import check_hook_folder
 from edgepack.bundle.chunks import entry
 from edgepack.bundle.golden import Golden, write_golden
-from edgepack.bundle.keys import PrivateKey
 from edgepack.bundle.manifest import (
     COMPONENT,
     GOLDEN_FILE,
@@ -24,6 +23,7 @@ from edgepack.bundle.manifest import (
 )
 from edgepack.bundle.provenance import BILL_FILE, PROVENANCE_FILE
 from edgepack.bundle.signature import sign_folder
+from edgepack.bundle.signing_keys import SigningKey
 from edgepack.durable import write_file
 from edgepack.packager.bundling.prepared_variant import PreparedVariant
 from edgepack.packager.graph.tensor_offsets import tensor_offsets
@@ -91,7 +91,7 @@ def finish(
     laid_out: LaidOut,
     report: Report,
     record: BuildRecord,
-    key: PrivateKey,
+    key: SigningKey,
 ) -> str:
     """Adds the report, the bill of materials, the provenance and the manifest, and signs it all.
 

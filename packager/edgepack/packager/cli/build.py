@@ -59,7 +59,12 @@ _json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
     type=click.Choice(get_args(Preference)),
     help="What a quantized model must be to be published, instead of what the profile says.",
 )
-@click.option("--key", type=_path, envvar="EDGEPACK_KEY", help="Private key that signs.")
+@click.option(
+    "--key",
+    envvar="EDGEPACK_KEY",
+    metavar="PATH|URI",
+    help="Private key that signs: a file, or pkcs11:token=…;object=…",
+)
 @click.option(
     "-o", "--output", type=_path, help="Bundle: NAME.edgepack (one file), or a folder's name."
 )
@@ -135,7 +140,7 @@ def build(model: Path, config: Path | None, as_json: bool, **given: Any) -> None
         "search": tuple(map(parse_searched, given["search"])),
     }
     request = derive_request(model, cast(BuildOptions, given))
-    if is_open_to_others(request.key):
+    if is_open_to_others(Path(request.key)):
         click.echo(
             f"warning: other users of this machine may read {request.key}: chmod 600 {request.key}",
             err=True,

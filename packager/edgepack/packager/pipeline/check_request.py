@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from edgepack.bundle.keys import PrivateKey, load_private_key
+from edgepack.bundle.signing_keys import SigningKey, load_signing_key
 from edgepack.errors import BuildError, ProfileError
 from edgepack.packager.bundling.output import check_output
 from edgepack.packager.bundling.shipped_hooks import check_shipped_hooks
@@ -29,7 +29,7 @@ class CheckedRequest(msgspec.Struct, frozen=True, kw_only=True):
         started_s: When the build began, by `time.monotonic`.
     """
 
-    key: PrivateKey
+    key: SigningKey
     combinations: tuple[tuple[Combination, ...], ...]
     toolchains: Mapping[str, PinnedToolchain]
     venues: Mapping[str, Venue]
@@ -50,7 +50,7 @@ def check_request(request: BuildRequest) -> CheckedRequest:
     """
     started_s = time.monotonic()
     check_output(request.output, replace=request.replace)
-    key = load_private_key(request.key)
+    key = load_signing_key(request.key)
     combinations = _load_combinations(request)
     profiles = [entries[0].profile for entries in combinations]
     toolchains = pin_toolchains(request.toolchains, tuple(profiles))

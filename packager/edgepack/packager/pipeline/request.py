@@ -45,7 +45,7 @@ class BuildOptions(TypedDict, total=False):
         output: An archive where it ends in `.edgepack`, else a folder; by default
             `NAME-VERSION.edgepack` in the current folder.
         profiles: Hardware profiles, names or paths of TOML files, in the order of preference.
-        key: Private key file (PEM) that signs the bundle.
+        key: What signs the bundle: a private key file (PEM), or a PKCS #11 URI.
         config: An `edgepack.toml`: what it says stands in for the options that are left out.
         name: Model name; by default from the output's or the model's name.
         version: Model version, e.g. `1.2.0`; by default from the output's name.
@@ -131,7 +131,7 @@ class BuildRequest(msgspec.Struct, frozen=True, kw_only=True):
     about: AboutSection = AboutSection()
     datasets: Mapping[str, DatasetSection] = msgspec.field(default_factory=dict)
     profiles: tuple[str, ...]
-    key: Path
+    key: str | Path
     calibration: SampleSource = ""
     evaluation: SampleSource = ""
     shapes: Mapping[str, tuple[int, ...]] = msgspec.field(default_factory=dict)
@@ -176,8 +176,8 @@ def derive_request(model: str | Path, options: BuildOptions) -> BuildRequest:
             "the model has no version",
             remedy=f"--version 1.0.0, or -o {name}-1.0.0{ARCHIVE_SUFFIX}",
         )
-    key = _path(options.get("key"))
-    if key is None:
+    key = str(options.get("key") or "")
+    if not key:
         raise BuildError(
             "a bundle is signed, and no private key was named",
             remedy="edgepack keys generate -o release, then --key release.key",
