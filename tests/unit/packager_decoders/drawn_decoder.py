@@ -45,6 +45,25 @@ def draw_decoder(*, past: int | None = None, memory: float = 1.0) -> onnx.ModelP
     return model
 
 
+def without_caches(model: onnx.ModelProto, *, backwards: bool = False) -> onnx.ModelProto:
+    """The same as a model that reads the whole text at each step.
+
+    Args:
+        model: With open sizes; changed.
+        backwards: Each token also sees those behind it, as in a model that fills gaps.
+    """
+    graph = model.graph
+    for cache in [value for value in graph.input if value.name.startswith("past")]:
+        empty = np.zeros((1, HEADS, 0, _OF_HEAD), np.float32)
+        graph.initializer.append(numpy_helper.from_array(empty, cache.name))
+        graph.input.remove(cache)
+    del graph.output[1:]
+    if backwards:
+        (causal,) = (node for node in graph.node if node.output[0] == "is_seen")
+        causal.input[0] = "is_used"
+    return model
+
+
 def prompts(count: int, *, seed: int = 0, longest: int = 12) -> list[Feeds]:
     """Samples with several tokens and an empty cache."""
     rng = np.random.default_rng(seed)

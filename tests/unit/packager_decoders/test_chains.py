@@ -10,17 +10,26 @@ import pytest
 from edgepack.packager.graph.model_files import open_on_cpu
 from edgepack.packager.metrics.tokens.agreement import TokenAgreement
 from edgepack.packager.metrics.tokens.chains import MOST_STEPS, follow_float
+from edgepack.packager.profiles.reading import load_profile
 from edgepack.packager.profiles.schema import AccuracyGate
 from edgepack.packager.progress import silent
 from edgepack.packager.runtime.model_run import Outputs, Run, run_of
+from edgepack.packager.samples import later_steps
 from edgepack.packager.samples.decoders import follow_tokens
 from edgepack.packager.samples.files import OpenedSamples, open_samples
 from edgepack.packager.samples.later_steps import take_later_steps
+from edgepack.packager.search.context import describe_context
 from edgepack.packager.search.judge import CandidateJudge
 from edgepack.packager.source.model import SourceModel, load_source
 from edgepack.packager.tensors.decoders import Cache, Decoder
-from edgepack.packager.tensors.sequence import Feeds, Samples
-from tests.unit.packager_decoders.drawn_decoder import PLACES, draw_decoder, prompts, single_steps
+from edgepack.packager.tensors.sequence import Feeds, Samples, SampleSplit
+from tests.unit.packager_decoders.drawn_decoder import (
+    PLACES,
+    draw_decoder,
+    prompts,
+    single_steps,
+    without_caches,
+)
 
 
 def _open(model: onnx.ModelProto, samples: list[Feeds], folder: Path) -> tuple[Run, Samples]:
@@ -181,9 +190,33 @@ def test_chains_that_go_on_have_no_end(tmp_path: Path) -> None:
     assert verdict.agreement.count == 6 * MOST_STEPS
 
 
+def test_a_text_that_is_read_again_goes_on_as_with_a_cache(tmp_path: Path) -> None:
+    for folder in ("kept", "read"):
+        (tmp_path / folder).mkdir()
+    run, samples = _open(draw_decoder(memory=3.0), prompts(4), tmp_path / "kept")
+    plain = [
+        {name: value for name, value in feeds.items() if not name.startswith("past")}
+        for feeds in prompts(4)
+    ]
+    model = without_caches(draw_decoder(memory=3.0))
+    run_again, samples_again = _open(model, plain, tmp_path / "read")
+    assert samples.decoder is not None
+    assert samples_again.decoder is not None
+    same = [
+        np.array_equal(
+            follow_float(run, samples.decoder, feeds).tokens,
+            follow_float(run_again, samples_again.decoder, again).tokens,
+        )
+        for feeds, again in zip(samples, samples_again, strict=True)
+    ]
+    assert all(same)
+
+
 def test_ranges_are_taken_from_all_along_a_text(tmp_path: Path) -> None:
     float_run, samples = _open(draw_decoder(memory=3.0), prompts(5), tmp_path)
-    later, notes = take_later_steps(samples, float_run, tmp_path / "texts", silent)
+    split = SampleSplit(calibration=samples, search=samples, held_out=samples, sha256="ab")
+    further, notes = take_later_steps(split, float_run, tmp_path / "texts", silent)
+    later = further.calibration
     assert "Samples for ranges are from the first 5 steps" in notes[0]
     assert later.read(0)["input_ids"].size > 1
     for number in range(1, 5):
@@ -191,5 +224,22 @@ def test_ranges_are_taken_from_all_along_a_text(tmp_path: Path) -> None:
         assert feeds["input_ids"].size == 1
         assert feeds["attention_mask"].size == begun["attention_mask"].size + number
         assert feeds["past_key_values.0.key"].shape[2] == feeds["attention_mask"].size - 1
-    again, notes = take_later_steps(later, float_run, tmp_path / "more", silent)
-    assert (again, notes) == (later, ())
+    again, notes = take_later_steps(further, float_run, tmp_path / "more", silent)
+    assert (again, notes) == (further, ())
+
+
+def test_what_was_measured_with_other_steps_is_not_recalled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    float_run, samples = _open(draw_decoder(memory=3.0), prompts(5), tmp_path)
+    source = load_source(tmp_path / "model.onnx")
+    split = SampleSplit(calibration=samples, search=samples, held_out=samples, sha256="ab")
+
+    def context(folder: str) -> str:
+        later, _ = take_later_steps(split, float_run, tmp_path / folder, silent)
+        return describe_context(source, later, load_profile("cpu"), None)
+
+    first = context("first")
+    assert context("again") == first
+    monkeypatch.setattr(later_steps, "_STEPS", 2)
+    assert context("fewer") != first

@@ -15,7 +15,7 @@ from edgepack.packager.samples.files import OpenedSamples, open_samples
 from edgepack.packager.source.model import load_source
 from edgepack.packager.tensors.decoders import Cache, Decoder
 from edgepack.packager.tensors.sequence import Feeds
-from tests.unit.packager_decoders.drawn_decoder import draw_decoder, prompts
+from tests.unit.packager_decoders.drawn_decoder import draw_decoder, prompts, without_caches
 
 _WORDS, _WIDTH = 24, 8
 
@@ -56,6 +56,22 @@ def test_a_decoder_is_told_by_its_tables_and_its_caches(tmp_path: Path) -> None:
         rows={"position_ids": 256},
     )
     assert followed.notes[-1].startswith("A decoder: 'input_ids' takes tokens")
+
+
+def test_a_decoder_without_a_cache_reads_the_text_again(tmp_path: Path) -> None:
+    feeds = {name: v for name, v in prompts(1)[0].items() if not name.startswith("past")}
+    followed = _follow(without_caches(draw_decoder()), feeds, tmp_path)
+    decoder = followed.samples.decoder
+    assert decoder is not None
+    assert (decoder.tokens, decoder.scores, decoder.caches) == ("input_ids", "logits", ())
+    assert "which reads the text again" in " ".join(followed.notes).replace("each of ", "")
+
+
+def test_a_model_that_fills_gaps_is_no_decoder(tmp_path: Path) -> None:
+    feeds = {name: v for name, v in prompts(1)[0].items() if not name.startswith("past")}
+    followed = _follow(without_caches(draw_decoder(), backwards=True), feeds, tmp_path)
+    assert followed.samples.decoder is None
+    assert "decoder" not in " ".join(followed.notes)
 
 
 _RECURRENT = """(int64[1,1] token, float[1,1,8] h0) => (float[1,1,24] scores, float[1,1,8] hn) {

@@ -45,12 +45,18 @@ def _find(
         ("cache_last_channel", "cache_last_channel_next"),
         ("past_key_values.3.key", "present.3.key"),
         ("prev_hidden", "hidden"),
+        ("past", "present"),
     ],
 )
 def test_names_that_differ_in_before_and_after_are_a_state(before: str, after: str) -> None:
     inputs = [_spec("sound", 1, 512), _spec(before, 2, 1, 8)]
     outputs = [_spec("speech", 1, 1), _spec(after, 2, 1, 8)]
     assert _find(inputs, outputs)[0] == [(before, after)]
+
+
+def test_input_and_output_alone_are_names_of_every_model() -> None:
+    inputs = [_spec("input", 1, 8), _spec("length", 1)]
+    assert _find(inputs, [_spec("output", 1, 8)]) == ([], ())
 
 
 def test_layers_are_not_confused() -> None:

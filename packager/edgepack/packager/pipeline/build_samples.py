@@ -114,8 +114,7 @@ def open_build_samples(
     split = split_samples(opened, evaluation, [count > 0 for count in found.counts])
     split = _with_findings(split, found)
     notes.append(f"The samples were divided: {describe(split)}.")
-    later, told = take_later_steps(split.calibration, float_source, work / "texts", progress)
-    split = replace(split, calibration=later)
+    split, told = take_later_steps(split, float_source, work / "texts", progress)
     notes += told
     uncovered = describe_coverage(split, source.inputs, request.declarations)
     split = replace(split, uncovered=uncovered)

@@ -8,7 +8,7 @@ other inputs their names, sizes and values tell, and a second step of the float 
 """
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 import numpy as np
@@ -19,10 +19,15 @@ from edgepack.errors import BuildError, DeviceError
 from edgepack.packager.config.inputs import InputDeclaration
 from edgepack.packager.config.outputs import OutputDeclaration
 from edgepack.packager.runtime.model_run import Outputs, Run
+from edgepack.packager.samples.decoder_rules import FedInput, rule_of
 from edgepack.packager.samples.files import OpenedSamples
 from edgepack.packager.samples.recurrence import find_states, may_grow
+from edgepack.packager.samples.rereading import (
+    find_rereading,
+    reads_forwards,
+    sizes_of_tables,
+)
 from edgepack.packager.samples.token_steps import next_feeds, next_scores, without_padding_behind
-from edgepack.packager.source.lookups import KEEPS_SOME_VALUES, find_lookups
 from edgepack.packager.source.model import SourceModel
 from edgepack.packager.tensors.decoders import Cache, Decoder, Rule
 from edgepack.packager.tensors.sequence import Feeds, State, Tensor
@@ -39,6 +44,7 @@ class _View(msgspec.Struct, frozen=True, kw_only=True):
         feeds, said: A sample, and what the model says of it.
         caches: What is carried from step to step.
         tables: By input, how many rows it may name.
+        rereading: Where nothing is carried, tokens and scores of a text that is read as a whole.
         declared: The outputs that are declared to score tokens.
     """
 
@@ -48,11 +54,14 @@ class _View(msgspec.Struct, frozen=True, kw_only=True):
     said: Outputs
     caches: tuple[Cache, ...]
     tables: Mapping[str, int]
+    rereading: tuple[tuple[str, str], ...]
     declared: Mapping[str, OutputDeclaration]
 
     @property
     def past(self) -> int | None:
         """Places that the caches held before the step; None where none grows."""
+        if self.rereading:
+            return 0
         sizes = (self.feeds[c.input].shape[c.axis] for c in self.caches if c.axis >= 0)
         return next(sizes, None)
 
@@ -79,7 +88,8 @@ def follow_tokens(
     """
     declared = {name: entry for name, entry in outputs.items() if entry.kind == "tokens"}
     pairs = find_states(source.inputs, source.outputs, declarations, declared_in, fits=may_grow)
-    if not pairs.states and not declared:
+    tables = sizes_of_tables(source)
+    if not pairs.states and not declared and not find_rereading(source, tables):
         return opened
     session = open_model_file(source.path, threads=1, log_severity=FATAL_ONLY)
     constants = {entry.name: entry.value for entry in source.fixed}
@@ -88,7 +98,7 @@ def follow_tokens(
         return session.run({**feeds, **constants})
 
     feeds = opened.samples.read(0)
-    view = _look(source, pairs.states, feeds, run(feeds), declared)
+    view = _look(source, pairs.states, feeds, run(feeds), declared, tables)
     decoder, doubt = _find(view)
     if decoder is not None:
         doubt = _try_steps(decoder, feeds, run)
@@ -103,7 +113,7 @@ def follow_tokens(
             remedy='tokens = "INPUT" names the input that takes them, [inputs.NAME] kind = "raw", '
             'from = "OUTPUT" each cache',
         )
-    if view.past is None or not doubt:
+    if not view.caches or view.past is None or not doubt:
         return opened
     return replace(opened, notes=(*opened.notes, _ask(view, doubt)))
 
@@ -114,6 +124,7 @@ def _look(
     feeds: Feeds,
     said: Outputs,
     declared: Mapping[str, OutputDeclaration],
+    tables: Mapping[str, int],
 ) -> _View:
     inputs = {spec.name: spec for spec in source.inputs}
     caches = (
@@ -126,10 +137,8 @@ def _look(
         feeds=feeds,
         said=said,
         caches=tuple(cache for cache in caches if cache is not None),
-        tables={
-            name: table.rows
-            for name, table in find_lookups(source.model.graph, KEEPS_SOME_VALUES).items()
-        },
+        tables=tables,
+        rereading=() if pairs else find_rereading(source, tables),
         declared=declared,
     )
 
@@ -152,7 +161,7 @@ def _find(view: _View) -> tuple[Decoder | None, str]:
     """The decoder, or why there is none."""
     carried = {cache.input for cache in view.caches}
     fed_back = {cache.output for cache in view.caches}
-    if not view.caches:
+    if not view.caches and not view.rereading:
         return None, ""
     tokens = [name for name in view.inputs if name not in carried and _may_be_tokens(view, name)]
     scores = [
@@ -165,6 +174,8 @@ def _find(view: _View) -> tuple[Decoder | None, str]:
         and value.shape[0] == 1
     ]
     found = _choose(view, tokens, scores)
+    if view.rereading and found not in view.rereading:
+        return None, "no input takes back what an output gives"
     if found is None:
         if view.past is None and not view.declared:
             return None, ""
@@ -178,9 +189,7 @@ def _find(view: _View) -> tuple[Decoder | None, str]:
     if isinstance(size, int) and size > 1:
         return None, f"input '{ids}' takes {size} tokens at once, and no step of one"
     rules = {
-        name: _rule(view, view.inputs[name], ids)
-        for name in view.inputs
-        if name not in carried and name != ids
+        name: _rule(view, name, ids) for name in view.inputs if name not in carried and name != ids
     }
     return Decoder(
         tokens=ids,
@@ -211,9 +220,12 @@ def _choose(view: _View, tokens: list[str], scores: list[str]) -> tuple[str, str
         for ids in tokens
         for told in scores
         if view.tables.get(ids) == view.said[told].shape[-1]
+        and (not view.rereading or (ids, told) in view.rereading)
     ]
     if len(fitting) == 1:
         return fitting[0]
+    if view.rereading:
+        return None
     ids, told = _named(tokens, _TOKENS), _named(scores, _SCORES)
     if view.past is None or len(ids) != 1 or len(told) != 1:
         return None
@@ -229,77 +241,24 @@ def _named(names: list[str], pattern: re.Pattern[str]) -> list[str]:
     return names if len(names) == 1 else [name for name in names if pattern.match(name)]
 
 
-class _Input(msgspec.Struct, frozen=True, kw_only=True):
-    """An input as the rules look at it; `step` tokens are fed, behind `past` places.
-
-    `is_of_tokens`: its last axis is the tokens', by its name or size.
-    """
-
-    name: str
-    value: Tensor
-    step: int
-    past: int | None
-    is_of_tokens: bool
-
-    def has(self, *words: str) -> bool:
-        return any(word in self.name.lower() for word in words)
-
-    @property
-    def last(self) -> int:
-        return self.value.shape[-1] if self.value.ndim else 0
-
-    @property
-    def is_whole(self) -> bool:
-        return self.value.dtype.kind in "iu"
-
-    @property
-    def counts_up(self) -> bool:
-        return self.is_whole and self.last > 1 and bool((np.diff(self.value, axis=-1) == 1).all())
-
-
-def _is_mask(it: _Input) -> bool:
-    if it.value.ndim < 2 or it.past is None or it.has("encoder", "cross", "enc_"):
-        return False
-    is_told = it.past > 0 or it.has("mask") or not it.is_of_tokens
-    return it.last == it.past + it.step and is_told and not it.counts_up
-
-
-_RULES: tuple[tuple[Rule, Callable[[_Input], bool]], ...] = (
-    (
-        "cache_flag",
-        lambda it: it.value.dtype.kind == "b" and it.value.size == 1 and it.has("cache"),
-    ),
-    ("mask", _is_mask),
-    ("total_length", lambda it: it.is_whole and it.value.size == 1 and it.has("total", "seqlens")),
-    ("positions", lambda it: it.counts_up or (it.last == 1 < it.value.ndim and it.has("pos"))),
-    (
-        "past_length",
-        lambda it: (
-            it.is_whole
-            and it.value.size == 1
-            and it.has("past", "offset", "pos", "len", "step", "start", "index")
-        ),
-    ),
-    ("as_long", lambda it: it.is_whole and it.is_of_tokens and it.value.ndim > 1),
-)
-"""The first that fits is taken; an input that none fits stays the same."""
-
-
-def _rule(view: _View, spec: TensorSpec, tokens: str) -> Rule:
-    it = _Input(
-        name=spec.name,
-        value=view.feeds[spec.name],
+def _rule(view: _View, name: str, tokens: str) -> Rule:
+    spec = view.inputs[name]
+    seen = FedInput(
+        name=name,
+        value=view.feeds[name],
         step=view.feeds[tokens].shape[-1],
         past=view.past,
         is_of_tokens=spec.shape[-1:] == view.inputs[tokens].shape[-1:],
     )
-    return next((rule for rule, fits in _RULES if fits(it)), "same")
+    return rule_of(seen)
 
 
 def _try_steps(decoder: Decoder, feeds: Feeds, run: Run) -> str:
     """Why a decoder cannot be fed as it seems; "" where two steps more show that it can."""
     try:
         feeds = without_padding_behind(decoder, feeds)
+        if not decoder.caches and not reads_forwards(decoder, feeds, run):
+            return "what is scored depends on what follows"
         for _ in range(2):
             outputs = run(feeds)
             feeds = next_feeds(decoder, feeds, outputs, int(next_scores(decoder, outputs).argmax()))
@@ -310,6 +269,13 @@ def _try_steps(decoder: Decoder, feeds: Feeds, run: Run) -> str:
 
 
 def _describe(decoder: Decoder, view: _View) -> str:
+    if not decoder.caches:
+        return (
+            f"A decoder: '{decoder.tokens}' takes a text, '{decoder.scores}' scores the token "
+            "after it, and no cache goes from step to step. A variant is judged on chains of "
+            "steps, each of which reads the text again, by how often it chooses the float model's "
+            "token."
+        )
     listed = f"'{decoder.caches[0].input}'{' …' if len(decoder.caches) > 1 else ''}"
     begun = " The samples are single steps, and chains begin with the caches that they hold."
     return (

@@ -4,6 +4,7 @@ Prompts have empty caches, and first steps begin with one token. Ranges that wer
 alone would not cover a cache that holds a text.
 """
 
+import hashlib
 from pathlib import Path
 
 from msgspec.structs import replace
@@ -18,29 +19,37 @@ from edgepack.packager.samples.token_steps import (
 )
 from edgepack.packager.tensors.decoders import Decoder
 from edgepack.packager.tensors.exchange import read_tensors, write_tensors
-from edgepack.packager.tensors.sequence import Feeds, Samples
+from edgepack.packager.tensors.sequence import Feeds, Samples, SampleSplit, digest_of
 
 _STEPS = 32
 """Samples are taken from so many steps in turn."""
 
 
 def take_later_steps(
-    samples: Samples, run: Run, folder: Path, progress: Progress
-) -> tuple[Samples, tuple[str, ...]]:
-    """Samples each from another step of a text, and a note on it; the same for what is no decoder.
+    split: SampleSplit, run: Run, folder: Path, progress: Progress
+) -> tuple[SampleSplit, tuple[str, ...]]:
+    """Samples for ranges each from another step of a text, and a note on it.
 
     Args:
-        samples: Where texts begin.
+        split: Has those that texts begin with.
         run: The float model.
         folder: Where the others are kept: on disk, since a cache may be large.
         progress: Told of each sample.
+
+    Returns:
+        The samples with those for ranges, and their digest, replaced; unchanged for what is no
+        decoder.
     """
+    samples = split.calibration
     decoder = samples.decoder
     if decoder is None or not _begin_alike(samples):
-        return samples, ()
+        return split, ()
     folder.mkdir(parents=True, exist_ok=True)
+    digest = hashlib.sha256(split.sha256.encode())
     for index, feeds in enumerate(samples):
-        write_tensors(folder / f"{index}.npz", [_go_on(decoder, feeds, run, index % _STEPS)])
+        later = _go_on(decoder, feeds, run, index % _STEPS)
+        digest.update(digest_of(later))
+        write_tensors(folder / f"{index}.npz", [later])
         progress(BuildStep(what="going on with texts", done=index + 1, total=samples.count))
 
     def read(index: int) -> Feeds:
@@ -50,7 +59,8 @@ def take_later_steps(
         f"Samples for ranges are from the first {min(_STEPS, samples.count)} steps of what the "
         "float model says after them, so that ranges cover a cache that holds a text."
     )
-    return replace(samples, read=read), (note,)
+    calibration = replace(samples, read=read)
+    return replace(split, calibration=calibration, sha256=digest.hexdigest()), (note,)
 
 
 def _go_on(decoder: Decoder, feeds: Feeds, run: Run, steps: int) -> Feeds:

@@ -26,6 +26,10 @@ _AFTER = frozenset(
 )
 """Words that tell a state before an inference from the same state after it."""
 
+_PAST = frozenset({"past", "prev", "previous", "old"})
+_PRESENT = frozenset({"present", "next", "new", "updated", "cur", "current"})
+"""Those that speak of time by themselves; `input` and `output` are of every model."""
+
 _WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|[0-9]+")
 _SHORT_STATE = re.compile(r"(?P<letter>[hcs])(?P<time>[0n])")
 """`h0` and `hn`, `c0` and `cn`: as PyTorch's recurrent layers name them."""
@@ -202,6 +206,8 @@ def _is_pair(before: str, after: str) -> bool:
     first, second = _words(before), _words(after)
     if first == second:
         return False
+    if first[0] in _PAST and second[0] in _PRESENT and first[1:] == second[1:]:
+        return True  # nothing else is in the name of the only one
     stems = {first, *_without(first, _BEFORE)}
     return any(stem and stem in stems for stem in (second, *_without(second, _AFTER)))
 

@@ -27,10 +27,14 @@ def steps_left(decoder: Decoder, feeds: Feeds) -> int | None:
 
 
 def next_feeds(decoder: Decoder, feeds: Feeds, outputs: Outputs, token: int) -> Feeds:
-    """What is fed after a token was chosen: the caches that the outputs hold, and that token."""
+    """What is fed after a token was chosen: the caches that the outputs hold, and that token.
+
+    Without a cache the text is read again, with that token behind it.
+    """
     tokens = feeds[decoder.tokens]
     after = dict(feeds)
-    after[decoder.tokens] = np.full((*tokens.shape[:-1], 1), token, tokens.dtype)
+    said = np.full((*tokens.shape[:-1], 1), token, tokens.dtype)
+    after[decoder.tokens] = said if decoder.caches else np.concatenate([tokens, said], axis=-1)
     kept = _kept_places(decoder, feeds, outputs)
     for cache in decoder.caches:
         value = outputs[cache.output]
@@ -38,7 +42,10 @@ def next_feeds(decoder: Decoder, feeds: Feeds, outputs: Outputs, token: int) -> 
             value = value.take(kept, cache.axis)
         after[cache.input] = value
     for name, rule in decoder.rules.items():
-        after[name] = _advanced(rule, feeds[name], tokens.shape[-1], kept)
+        value = _advanced(rule, feeds[name], tokens.shape[-1], kept)
+        if not decoder.caches and rule in ("positions", "as_long"):
+            value = np.concatenate([feeds[name], value], axis=-1)
+        after[name] = value
     return after
 
 

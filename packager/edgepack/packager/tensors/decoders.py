@@ -34,7 +34,7 @@ class Decoder(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         tokens: Input of whole numbers, [1, step].
         scores: Output with scores of the next token, [1, step, vocabulary] or [1, vocabulary].
-        caches: What is carried from step to step.
+        caches: What is carried from step to step; none where the whole text is read again.
         rules: By each other input, what becomes of it.
         rows: By input of positions, how many the model has a table for.
     """
