@@ -1,8 +1,10 @@
 # `make demo`, `make test`, `make check` and `make bench` set up all that they need.
 # Two environments: the wheels of onnxruntime and onnxruntime-openvino own the same module. A third
 # has the oldest ONNX Runtime that profiles allow, and nothing else.
+# WORKERS tests run at once: those with processes and brokers wait for much of their time.
 
 PYTHON ?= python3
+WORKERS ?= 3
 VENV := .venv
 OPENVINO_VENV := .venv-openvino
 OLDEST_VENV := .venv-oldest
@@ -24,7 +26,7 @@ demo: $(READY)
 	@$(BIN)/python -m examples.demo
 
 test: $(READY) $(OPENVINO_READY) $(OLDEST_READY)
-	$(BIN)/python -m pytest -m "not openvino"
+	$(BIN)/python -m pytest -m "not openvino" --numprocesses $(WORKERS) --dist worksteal
 	$(OPENVINO_VENV)/bin/python -m pytest tests/openvino
 
 check: $(READY)

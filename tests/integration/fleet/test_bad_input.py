@@ -27,11 +27,12 @@ MakeBundle = Callable[..., Path]
 
 
 def edgepack(
-    *arguments: str, umask: int = -1, **environment: str
+    *arguments: str, umask: int = -1, cwd: Path | None = None, **environment: str
 ) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "edgepack.cli", *arguments],
         umask=umask,
+        cwd=cwd,
         capture_output=True,
         text=True,
         timeout=60,
@@ -273,10 +274,12 @@ def is_said_in_three_lines(done: subprocess.CompletedProcess[str], problem: str)
     ids=lambda value: " ".join(value)[:60] if isinstance(value, tuple) else "",
 )
 def test_names_and_numbers_beyond_all_bounds_are_errors_of_three_lines(
-    one_fleet: Any, words: tuple[str, ...], problem: str
+    one_fleet: Any, tmp_path: Path, words: tuple[str, ...], problem: str
 ) -> None:
-    done = edgepack(*words, "--data", str(one_fleet.data), "--url", one_fleet.url)
+    place = ("--data", str(one_fleet.data), "--url", one_fleet.url)
+    done = edgepack(*words, *place, cwd=tmp_path)
     assert is_said_in_three_lines(done, problem), done.stderr
+    assert not (tmp_path / "x").exists()
 
 
 @pytest.fixture(scope="module")
@@ -304,7 +307,7 @@ def one_fleet(tmp_path_factory: pytest.TempPathFactory, key_prefix: Path) -> Ite
 def test_names_that_no_broker_takes_are_errors_of_three_lines(
     tmp_path: Path, words: tuple[str, ...], problem: str
 ) -> None:
-    done = edgepack("fleet", *words, "--data", str(tmp_path / "fleet"))
+    done = edgepack("fleet", *words, "--data", str(tmp_path / "fleet"), cwd=tmp_path)
     assert is_said_in_three_lines(done, problem), done.stderr
     assert not (tmp_path / "x").exists()
 

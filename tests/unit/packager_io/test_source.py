@@ -70,7 +70,7 @@ def _pytorch_zip() -> bytes:
         (b"\x89HDF\r\n\x1a\n" + bytes(64), "an HDF5 file, perhaps a Keras model"),
         (b"\n<!DOCTYPE html><html>", "an HTML page: the download gave a page instead of the file"),
         (b"version https://git-lfs.github.com/spec/v1\n", "a Git LFS pointer, not the file itself"),
-        (gzip.compress(b"x"), "a gzip archive"),
+        (gzip.compress(b"x", mtime=0), "a gzip archive"),
         (b'{"model": 1}', "a JSON or text file"),
         (b"\x93NUMPY\x01\0" + bytes(64), "a NumPy array"),
     ],

@@ -87,13 +87,14 @@ def write_broker_folder(
     except ValueError as error:
         raise FleetError(str(error), found_in="--tenant", remedy="--tenant default") from error
     authority, key = Authority(data.pki), make_key()
+    certificate = authority.sign_server(key, hosts)
     folder = folder.resolve()
     try:
         folder.mkdir(parents=True, exist_ok=True)
         write_file(folder / "ca.crt", authority.pem.encode())
         write_file(folder / CRL_FILE, authority.revocations().pem.encode())
         write_file(folder / "server.key", key_pem(key), mode=0o600)
-        write_file(folder / "server.crt", authority.sign_server(key, hosts).encode())
+        write_file(folder / "server.crt", certificate.encode())
         rules = _ACL.format(
             prefix=topics.PREFIX,
             tenant=tenant,
