@@ -11,6 +11,7 @@ from edgepack.lazy_names import load_on_first_use
 if TYPE_CHECKING:
     from edgepack.errors import EdgepackError, FleetError
     from edgepack.fleet.client.fleet_client import FleetClient
+    from edgepack.fleet.documents.access import LoginLink
     from edgepack.fleet.documents.audit import AuditEntry
     from edgepack.fleet.documents.devices import (
         DeviceDetails,
@@ -54,6 +55,7 @@ _MODULES = {
     "FleetInfo": "edgepack.fleet.documents.fleet",
     "GroupView": "edgepack.fleet.documents.devices",
     "LatencyView": "edgepack.fleet.documents.rollouts",
+    "LoginLink": "edgepack.fleet.documents.access",
     "ModelView": "edgepack.fleet.documents.devices",
     "PreviewPart": "edgepack.fleet.documents.previews",
     "ReleaseView": "edgepack.fleet.documents.releases",
@@ -81,6 +83,7 @@ __all__ = [
     "FleetInfo",
     "GroupView",
     "LatencyView",
+    "LoginLink",
     "ModelView",
     "PreviewPart",
     "ReleaseView",

@@ -45,6 +45,7 @@ SHOWS = "root!"
 COMMANDS: dict[str, list[tuple[str, ...]]] = {
     "fleet info": [()],
     "fleet groups": [()],
+    "fleet login": [()],
     "fleet audit": [(), ("--rollout", HOSTILE), ("--limit", "1000")],
     "fleet events": [("--limit", "1000")],
     "fleet enroll": [

@@ -7,6 +7,7 @@ from msgspec.structs import replace
 
 from edgepack.errors import FleetError
 from edgepack.fleet.database import devices, enrolment, inventory, records
+from edgepack.fleet.documents.devices import DeviceFilter
 from edgepack.fleet.documents.rollouts import Selector
 from edgepack.fleet.releases.find import find_release
 from edgepack.fleet.releases.publish import check_identity
@@ -34,7 +35,7 @@ def delete(world: World, words: str) -> None:
 
 def named(world: World, **filters: Any) -> list[str]:
     with world.store.reading() as session:
-        return [view.device for view in inventory.list_devices(session, **filters)]
+        return [view.device for view in inventory.list_devices(session, DeviceFilter(**filters))]
 
 
 def test_a_known_id_is_enrolled_again_only_to_replace_it(world: World) -> None:

@@ -3,6 +3,7 @@
 import pytest
 
 from edgepack.fleet.database import inventory
+from edgepack.fleet.documents.devices import DeviceFilter
 from edgepack.fleet.rollouts import execution, status
 from tests.unit.fleet.world import NEW, World, says
 
@@ -23,7 +24,10 @@ def test_pages_of_devices_have_each_device_once_whatever_is_selected(full: World
         for where, expected in (("", NAMES), ("site=berlin", ("cam-2", "dog-1"))):
             found: list[str] = []
             while page := inventory.list_devices(
-                session, "g", where, after=found[-1] if found else "", limit=2
+                session,
+                DeviceFilter(group="g", where=where),
+                after=found[-1] if found else "",
+                limit=2,
             ):
                 assert len(page) <= 2
                 found += [view.device for view in page]

@@ -43,7 +43,7 @@ class Connection:
             raise FleetError(
                 f"{url!r} is no URL of a fleet", remedy=f"{URL_VARIABLE}={DEFAULT_URL}"
             )
-        self._url = url
+        self.url = url.rstrip("/")
         self._host, self._port = parts.hostname, parts.port or 80
         self._token = token
 
@@ -104,18 +104,18 @@ class Connection:
         except (OSError, http.client.HTTPException) as error:
             raise FleetError(
                 f"no fleet answers: {_reason(error)}",
-                found_in=self._url,
+                found_in=self.url,
                 remedy=f"edgepack fleet serve, or set {URL_VARIABLE} to where one runs",
             ) from error
         finally:
             connection.close()
         if status != http.client.OK:
-            raise _refused(status, content, self._url)
+            raise _refused(status, content, self.url)
         try:
             return msgspec.json.decode(content, type=kind)
         except msgspec.DecodeError as error:
             raise FleetError(
-                f"the answer is not from a fleet of this version: {error}", found_in=self._url
+                f"the answer is not from a fleet of this version: {error}", found_in=self.url
             ) from error
 
 

@@ -6,6 +6,7 @@ from edgepack.fleet.client.connection import connect
 from edgepack.fleet.client.devices import DeviceMethods
 from edgepack.fleet.client.releases import ReleaseMethods
 from edgepack.fleet.client.rollouts import RolloutMethods
+from edgepack.fleet.documents.access import LoginCode, LoginLink
 from edgepack.fleet.documents.audit import AuditEntry
 from edgepack.fleet.documents.fleet import EventView, FleetInfo
 
@@ -69,6 +70,26 @@ class FleetClient(RolloutMethods, ReleaseMethods, DeviceMethods):
             ```
         """
         return self._connection.get("/v1/info", FleetInfo)
+
+    def login_link(self) -> LoginLink:
+        """A link that opens the dashboard once, without a token, for two minutes.
+
+        Returns:
+            The link; whoever opens it may do what this token may.
+
+        Raises:
+            FleetError: Nobody serves there, or the token is wrong.
+
+        Example:
+            ```python
+            import webbrowser
+
+            webbrowser.open(fleet.login_link().url)
+            ```
+        """
+        made = self._connection.post("/v1/login-codes", LoginCode)
+        url = f"{self._connection.url}/login?code={made.code}"
+        return LoginLink(url=url, valid_s=made.valid_s)
 
     def events(self, *, after: int = 0, limit: int = 100) -> tuple[EventView, ...]:
         """What happened to devices and rollouts.

@@ -13,8 +13,8 @@ from rich.text import Text
 from edgepack.fleet.client.fleet_client import FleetClient
 from edgepack.fleet.commands.options import asks
 from edgepack.fleet.commands.printing import print_result
-from edgepack.fleet.commands.show import stamp
 from edgepack.fleet.documents.audit import Action, AuditEntry, Number
+from edgepack.fleet.documents.wording import stamp
 
 _NUMBER = click.IntRange(0, 10**15)
 _ACTIONS = ", ".join(get_args(Action))

@@ -11,6 +11,7 @@ from edgepack.fleet.commands.options import asks, read_labels
 from edgepack.fleet.commands.printing import print_result
 from edgepack.fleet.commands.show_device import device_panel
 from edgepack.fleet.documents.devices import RemovedDevice
+from edgepack.fleet.documents.wording import labels_line
 from edgepack.text import counted
 
 
@@ -91,7 +92,7 @@ def label(words: tuple[str, ...], data: Path, url: str, as_json: bool) -> None:
     print_result(
         found,
         as_json,
-        lambda shown: "\n".join(f"{one.device}: {show.labels_line(one.labels)}" for one in shown),
+        lambda shown: "\n".join(f"{one.device}: {labels_line(one.labels)}" for one in shown),
     )
 
 

@@ -99,6 +99,7 @@ def serve(
     """
     # Database, web server and broker are loaded for this command only: the others start at once.
     from edgepack.fleet.broker.embedded import LIMITS
+    from edgepack.fleet.dashboard.routes import dashboard_routes
     from edgepack.fleet.server.serve import ServeSettings
     from edgepack.fleet.server.serve import serve as run
 
@@ -111,6 +112,7 @@ def serve(
 
     def ready(running: "Fleet", url: str) -> None:
         click.echo(f"fleet '{tenant}' serves at {url}, token in {data / 'token'}", err=True)
+        click.echo(f"dashboard: {url}/ (edgepack fleet login prints a link into it)", err=True)
         click.echo(f"broker: {running.broker_url}", err=True)
         if not broker:
             click.echo(f"note: {LIMITS}", err=True)
@@ -137,6 +139,7 @@ def serve(
             trust=trust,
             auto_enroll=auto_enroll,
         ),
+        dashboard_routes,
         ready,
     )
 
@@ -152,6 +155,19 @@ def info(data: Path, url: str, as_json: bool) -> None:
     """
     found = FleetClient(url, data=data).info()
     print_result(found, as_json, show.info_table)
+
+
+@fleet.command()
+@asks
+def login(data: Path, url: str, as_json: bool) -> None:
+    """Print a link that opens the dashboard once, without a token, for two minutes.
+
+    \b
+    Example:
+      edgepack fleet login
+    """
+    found = FleetClient(url, data=data).login_link()
+    print_result(found, as_json, lambda shown: shown.url)
 
 
 @fleet.command()

@@ -1,7 +1,6 @@
 """What the fleet's commands print: tables and lines, from the API's documents."""
 
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 from rich.console import Group, RenderableType
 from rich.table import Table
@@ -11,6 +10,15 @@ from edgepack.fleet.documents.devices import DeviceView, GroupView, ModelView
 from edgepack.fleet.documents.fleet import EventView, FleetInfo
 from edgepack.fleet.documents.releases import ReleaseView, full_title, tell_apart, title
 from edgepack.fleet.documents.rollouts import LatencyView, RolloutView
+from edgepack.fleet.documents.wording import (
+    ago,
+    counts_line,
+    labels_line,
+    megabytes,
+    numbers_line,
+    short_provider,
+    stamp,
+)
 from edgepack.text import counted
 from edgepack.wire.messages import BundleRef
 
@@ -27,16 +35,6 @@ _STYLES = {
     "RECALLED": "yellow",
     "WITHDRAWN": "yellow",
 }
-_ORDER = (
-    "COMMITTED",
-    "WORKING",
-    "OFFERED",
-    "WAITING",
-    "FAILED",
-    "SILENT",
-    "WITHDRAWN",
-    "RECALLED",
-)
 MAX_ROWS = 40
 _MODEL_COLUMNS = ("runs", "provider", "state", "because")
 _FOLDED = frozenset({"because", "labels"})
@@ -96,11 +94,6 @@ def groups_table(groups: Sequence[GroupView]) -> RenderableType:
     for group in groups:
         table.add_row(Text(group.group), str(group.devices), str(group.online))
     return table
-
-
-def labels_line(labels: Mapping[str, str]) -> str:
-    """Labels as a person writes them."""
-    return " ".join(f"{key}={value}" for key, value in labels.items()) or "–"
 
 
 def _model_cells(model: ModelView, title_of: Callable[[BundleRef], str]) -> tuple[Text, ...]:
@@ -260,13 +253,6 @@ def _latency_table(latency: Sequence[LatencyView]) -> RenderableType:
     return table
 
 
-def counts_line(rollout: RolloutView) -> str:
-    """Devices by state, in words."""
-    counts = rollout.counts
-    states = (*_ORDER, *sorted(counts.keys() - set(_ORDER)))
-    return ", ".join(f"{counts[s]} {s.lower()}" for s in states if counts.get(s))
-
-
 def rollout_line(rollout: RolloutView, now: float) -> str:
     """A rollout on one line, with the time of day."""
     return (
@@ -275,42 +261,6 @@ def rollout_line(rollout: RolloutView, now: float) -> str:
     )
 
 
-def numbers_line(numbers: Mapping[str, int]) -> str:
-    """How many of what: `3 need, 1 event`."""
-    return ", ".join(f"{number} {what}" for what, number in numbers.items())
-
-
 def styled(state: str) -> Text:
     """A state in its colour."""
     return Text(state, _STYLES.get(state, ""))
-
-
-def short_provider(provider: str) -> str:
-    """A provider's name without what all of them end in."""
-    return provider.removesuffix("ExecutionProvider")
-
-
-def ago(moment: float | None, now: float) -> str:
-    """How long ago something was, for people."""
-    if moment is None:
-        return "never"
-    seconds = max(0, int(now - moment))
-    for size, unit in ((86400, "d"), (3600, "h"), (60, "min")):
-        if seconds >= size:
-            return f"{seconds // size} {unit} ago"
-    return f"{seconds} s ago"
-
-
-def stamp(moment: float, now: float) -> str:
-    """A time of day, with its date when that is another than today's."""
-    try:
-        then = time.localtime(moment)
-    except (OverflowError, ValueError, OSError):
-        return "never"  # a device may say any number
-    is_today = then[:3] == time.localtime(now)[:3]
-    return time.strftime("%H:%M:%S" if is_today else "%Y-%m-%d %H:%M:%S", then)
-
-
-def megabytes(size_bytes: float) -> str:
-    """A size, for people."""
-    return f"{size_bytes / 1e6:.1f} MB"

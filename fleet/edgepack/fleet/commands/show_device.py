@@ -4,9 +4,10 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from edgepack.fleet.commands.show import ago, labels_line, model_rows, numbers_line, styled
+from edgepack.fleet.commands.show import model_rows, styled
 from edgepack.fleet.documents.devices import DeviceDetails
 from edgepack.fleet.documents.releases import full_title
+from edgepack.fleet.documents.wording import ago, labels_line, numbers_line
 from edgepack.wire.messages import DeviceFacts
 
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import click
 
 from edgepack.fleet.client.fleet_client import FleetClient
-from edgepack.fleet.commands import show
 from edgepack.fleet.commands.options import Seconds, Share, asks
 from edgepack.fleet.commands.printing import print_result
+from edgepack.fleet.documents.wording import numbers_line
 from edgepack.fleet.simulation.simulate import SimulateSettings
 from edgepack.fleet.simulation.simulate import simulate as run
 
@@ -51,7 +51,7 @@ def simulate(
         signal.signal(number, lambda *_: stopping.set())
 
     def tell(states: dict[str, int]) -> None:
-        click.echo(show.numbers_line(states), err=True)
+        click.echo(numbers_line(states), err=True)
 
     settings = SimulateSettings(
         count=count,
@@ -62,4 +62,4 @@ def simulate(
         seed=seed,
     )
     states = run(FleetClient(url, data=data), settings, stopping=stopping, for_s=for_s, show=tell)
-    print_result(states, as_json, show.numbers_line)
+    print_result(states, as_json, numbers_line)

@@ -10,6 +10,7 @@ from sqlalchemy.orm import Session
 
 from edgepack.errors import FleetError, TransferError
 from edgepack.fleet.database.schema import DeviceRow
+from edgepack.fleet.database.standing import standing_of
 from edgepack.wire.messages import (
     MAX_SEQUENCE,
     MAX_STEP,
@@ -45,8 +46,8 @@ class Presence(msgspec.Struct, kw_only=True):
     Attributes:
         id: Its id.
         online, last_seen, boot, report_count, reported, reported_sequence, hardware_class,
-        desired_sequence, desired_sent_at: See `DeviceRow`; `reported` is None until it reports
-            within the batch.
+        desired_sequence, desired_sent_at, standing: See `DeviceRow`; `reported` is None until it
+            reports within the batch.
         has_reported: Whether it ever reported before the batch.
     """
 
@@ -59,13 +60,14 @@ class Presence(msgspec.Struct, kw_only=True):
     hardware_class: str
     desired_sequence: int
     desired_sent_at: float
+    standing: str
     has_reported: bool
     reported: str | None = None
 
 
 _PRESENCE = (
     *("online", "last_seen", "boot", "report_count", "reported_sequence", "hardware_class"),
-    "desired_sent_at",
+    *("desired_sent_at", "standing"),
 )
 """Columns that a report changes, `reported` aside."""
 _FIND = select(
@@ -125,6 +127,7 @@ def note_report(row: Presence, reported: Reported, now: float) -> Literal["new",
     row.report_count = reported.count
     row.reported_sequence = reported.sequence
     row.reported = encode(reported).decode()
+    row.standing = standing_of(reported)
     if reported.facts is not None:
         row.hardware_class = reported.facts.hardware_class
     return "new"

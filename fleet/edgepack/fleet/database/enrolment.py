@@ -8,7 +8,7 @@ from sqlalchemy.orm import Session
 
 from edgepack.errors import FleetError
 from edgepack.fleet.data_folder import CONTROLLER
-from edgepack.fleet.database import assignments, audit, records
+from edgepack.fleet.database import assignments, audit, records, standing
 from edgepack.fleet.database.audit import Entry
 from edgepack.fleet.database.devices import Publication
 from edgepack.fleet.database.schema import DeviceRow
@@ -108,6 +108,7 @@ def label(session: Session, row: DeviceRow, changes: Mapping[str, str], now: flo
 def remove(session: Session, rows: Sequence[DeviceRow], now: float) -> tuple[Publication, ...]:
     """Takes devices out of the fleet, and out of the rollouts that they are or were in."""
     assignments.remove(session, [row.id for row in rows])
+    standing.forget_models(session, [row.id for row in rows])
     for row in rows:
         session.delete(row)
         event = Event(at=now, kind="enrolment", bundle="", because="removed by a person")

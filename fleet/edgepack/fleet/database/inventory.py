@@ -1,16 +1,22 @@
 """Devices as people see them: listed, selected, counted by group, and one in full."""
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 
 import msgspec
-from sqlalchemy import select
+from sqlalchemy import ColumnElement, func, or_, select
 from sqlalchemy.orm import Session
 
 from edgepack.errors import FleetError
 from edgepack.fleet.database.devices import find_devices, last_report, simulated_providers, wanted
-from edgepack.fleet.database.schema import AssignmentRow, DeviceRow, ReleaseRow, RolloutRow
+from edgepack.fleet.database.schema import (
+    AssignmentRow,
+    DeviceModelRow,
+    DeviceRow,
+    ReleaseRow,
+    RolloutRow,
+)
 from edgepack.fleet.database.where import (
     EXAMPLE,
     FACTS,
@@ -22,6 +28,7 @@ from edgepack.fleet.database.where import (
 )
 from edgepack.fleet.documents.devices import (
     DeviceDetails,
+    DeviceFilter,
     DevicePart,
     DeviceView,
     GroupView,
@@ -30,20 +37,23 @@ from edgepack.fleet.documents.devices import (
 from edgepack.text import natural_order
 from edgepack.wire.messages import ModelOrder, ReportedModel, RunModel
 
+ALL = DeviceFilter()
 PAGE = 500
 """Devices that are read at once."""
+MAX_ROLLOUTS = 100
+"""Of a device, the newest."""
 MAX_WARNINGS, MAX_TEXT = 20, 2000
 """Warnings of a device that are shown, and how much of each."""
 
 
 def list_devices(
-    session: Session, group: str = "", where: str = "", *, after: str = "", limit: int = PAGE
+    session: Session, wanted: DeviceFilter = ALL, *, after: str = "", limit: int = PAGE
 ) -> tuple[DeviceView, ...]:
-    """A page of all devices, or of those of a group, or of those that an expression means.
+    """A page of all devices, or of some.
 
     Args:
         session: The transaction.
-        group, where: See `FleetClient.devices`.
+        wanted: Which.
         after: The last device of the page before; "" for the first page.
         limit: At most so many.
 
@@ -53,16 +63,50 @@ def list_devices(
     Raises:
         FleetError: The expression makes no sense.
     """
-    query = select(DeviceRow).where(DeviceRow.id > after).order_by(DeviceRow.id)
-    if group:
-        query = query.where(DeviceRow.group == group)
-    found: Iterable[DeviceRow] = session.scalars(
-        query.execution_options(yield_per=min(limit, PAGE))
-    )
-    if where:
-        wanted = _read_where(session, where)
-        found = (row for row in found if wanted.matches(attributes(row)))
+    query = select(DeviceRow).where(DeviceRow.id > after, *_conditions(wanted))
+    if not wanted.where:
+        query = query.limit(limit)
+    query = query.order_by(DeviceRow.id).execution_options(yield_per=min(limit, PAGE))
+    found: Iterable[DeviceRow] = session.scalars(query)
+    if wanted.where:
+        where = _read_where(session, wanted.where)
+        found = (row for row in found if where.matches(attributes(row)))
     return tuple(_view(row) for row in islice(found, limit))
+
+
+def count_devices(session: Session, wanted: DeviceFilter) -> int | None:
+    """How many devices a list is of; None where an expression would have to be read for each."""
+    if wanted.where:
+        return None
+    return session.scalar(select(func.count(DeviceRow.id)).where(*_conditions(wanted)))
+
+
+def _conditions(wanted: DeviceFilter) -> Iterator[ColumnElement[bool]]:
+    if wanted.group:
+        yield DeviceRow.group == wanted.group
+    if wanted.hardware_class:
+        yield DeviceRow.hardware_class == wanted.hardware_class
+    if wanted.online:
+        yield DeviceRow.online.is_(wanted.online == "yes")
+    match wanted.standing:
+        case "":
+            pass
+        case "behind":
+            unheard = DeviceRow.desired_sequence != DeviceRow.reported_sequence
+            yield or_(DeviceRow.standing == "updating", unheard)
+        case "unheard":
+            yield DeviceRow.standing == ""
+        case standing:
+            yield DeviceRow.standing == standing
+    if wanted.model or wanted.digest:
+        row = DeviceModelRow
+        having = select(row.device).where(row.state != "REMOVED")
+        if wanted.model:
+            having = having.where(row.name == wanted.model)
+        if wanted.digest:
+            digest = "" if wanted.digest == "none" else wanted.digest
+            having = having.where(row.digest == digest)
+        yield DeviceRow.id.in_(having)
 
 
 def find_where(session: Session, text: str) -> Sequence[DeviceRow]:
@@ -94,9 +138,10 @@ def _read_where(session: Session, text: str) -> Where:
 def list_groups(session: Session) -> tuple[GroupView, ...]:
     """All groups, by name."""
     counts, online = Counter[str](), Counter[str]()
-    for group, is_online in session.execute(select(DeviceRow.group, DeviceRow.online)):
-        counts[group] += 1
-        online[group] += is_online
+    key = (DeviceRow.group, DeviceRow.online)
+    for group, is_online, count in session.execute(select(*key, func.count()).group_by(*key)):
+        counts[group] += count
+        online[group] += count * is_online
     return tuple(
         GroupView(group=group, devices=counts[group], online=online[group])
         for group in sorted(counts, key=natural_order)
@@ -117,6 +162,7 @@ def show_device(session: Session, device: str) -> DeviceDetails:
         .join(ReleaseRow, RolloutRow.digest == ReleaseRow.digest)
         .where(AssignmentRow.device == device)
         .order_by(AssignmentRow.rollout.desc())
+        .limit(MAX_ROLLOUTS)
     )
     return DeviceDetails(
         **msgspec.structs.asdict(_view(row)),
@@ -132,6 +178,11 @@ def show_device(session: Session, device: str) -> DeviceDetails:
             )
             for part, release in session.execute(query)
         ),
+        choices={
+            name: model.active.choice
+            for name, model in (reported.models if reported else {}).items()
+            if model.active
+        },
     )
 
 

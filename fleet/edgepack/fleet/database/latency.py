@@ -24,7 +24,7 @@ from edgepack.fleet.database.schema import (
     RolloutRow,
 )
 from edgepack.fleet.database.upsert import upsert
-from edgepack.fleet.documents.rollouts import LatencyView
+from edgepack.fleet.documents.rollouts import LatencySpan, LatencyView
 from edgepack.wire.histogram import check, empty, merge, percentile
 from edgepack.wire.messages import Histogram, Telemetry
 
@@ -37,6 +37,8 @@ REMEMBERED_WINDOWS = 32
 """Of each device and variant: a message that comes twice comes soon."""
 
 
+MAX_READ = 20_000
+"""Rows that one question reads at most, the newest first."""
 MAX_SOURCES = 256
 """Releases and variants that one device may tell of; each takes rows of its own."""
 MAX_TOLD = 2**40
@@ -165,6 +167,74 @@ def latency_of(session: Session, rollout: RolloutRow) -> tuple[LatencyView, ...]
     rows = session.execute(counting.group_by(*like))
     devices = {(key[0], key[1], key[2], key[3]): count for *key, count in rows}
     return tuple(_view(key, devices.get(key, 0), parts) for key, parts in sorted(sums.items()))
+
+
+def latency_of_release(
+    session: Session, digest: str, hardware_class: str = ""
+) -> tuple[LatencyView, ...]:
+    """Latency of a release on all devices that ran it, or on those of a hardware class.
+
+    In how many devices that was is not counted.
+    """
+    query = select(
+        LatencyRow.is_simulator,
+        LatencyRow.hardware_class,
+        LatencyRow.provider,
+        LatencyRow.variant,
+        LatencyRow.failures,
+        LatencyRow.histogram,
+    ).where(LatencyRow.digest == digest, LatencyRow.length_s == DAY_S)
+    if hardware_class:
+        query = query.where(LatencyRow.hardware_class == hardware_class)
+    sums: dict[tuple[bool, str, str, str], list[Sum]] = defaultdict(list)
+    for simulated, name, provider, variant, failures, text in session.execute(
+        query.limit(MAX_READ)
+    ):
+        found = Sum(failures, msgspec.json.decode(text, type=Histogram))
+        sums[simulated, name, provider, variant].append(found)
+    return tuple(_view(key, 0, parts) for key, parts in sorted(sums.items()))
+
+
+def latency_over_time(
+    session: Session, digest: str, *, length_s: int, since: float, hardware_class: str = ""
+) -> tuple[LatencySpan, ...]:
+    """Latency of a release by hardware class, one span of time after the other.
+
+    Args:
+        session: The transaction.
+        digest: Root digest of the release.
+        length_s: Of each span, seconds; one of `LENGTHS_S`.
+        since: Seconds since the epoch.
+        hardware_class: Only of this one; "" means all.
+
+    Returns:
+        By hardware class and time; spans without inferences are left out.
+    """
+    row = LatencyRow
+    query = select(row.hardware_class, row.start, row.histogram).where(
+        row.digest == digest, row.length_s == length_s, row.start >= since
+    )
+    if hardware_class:
+        query = query.where(row.hardware_class == hardware_class)
+    found: dict[tuple[str, int], list[Histogram]] = defaultdict(list)
+    newest_first = query.order_by(row.start.desc()).limit(MAX_READ)
+    for name, start, text in session.execute(newest_first):
+        found[name, start].append(msgspec.json.decode(text, type=Histogram))
+    spans = []
+    for (name, start), parts in sorted(found.items()):
+        whole = merge(parts)
+        if whole.count:
+            p50_ms, p95_ms = (percentile(whole, q) for q in (50, 95))
+            spans.append(
+                LatencySpan(
+                    hardware_class=name,
+                    start=start,
+                    inferences=whole.count,
+                    p50_ms=p50_ms,
+                    p95_ms=p95_ms,
+                )
+            )
+    return tuple(spans)
 
 
 def forget_old(session: Session, now: float) -> None:

@@ -69,19 +69,41 @@ def events_after(session: Session, after: int, limit: int) -> tuple[EventView, .
     rows = session.scalars(
         select(EventRow).where(EventRow.id > after).order_by(EventRow.id).limit(limit)
     )
-    return tuple(
-        EventView(
-            id=row.id,
-            at=row.at,
-            device=row.device,
-            kind=row.kind,
-            bundle=row.bundle,
-            from_state=row.from_state,
-            to_state=row.to_state,
-            because=row.because,
-            rollout=row.rollout,
-        )
-        for row in rows
+    return tuple(_view(row) for row in rows)
+
+
+def latest_events(
+    session: Session, *, device: str = "", rollout: str = "", before: int = 0, limit: int
+) -> tuple[EventView, ...]:
+    """The newest events of a device, of a rollout itself, or of all rollouts; the newest first.
+
+    Args:
+        session: The transaction.
+        device: A device's id; "" means events of rollouts.
+        rollout: A rollout's id; "" means all.
+        before: Only older ones than this event; 0 sets no bound.
+        limit: At most so many.
+    """
+    query = select(EventRow).where(EventRow.device == device)
+    if rollout:
+        query = query.where(EventRow.rollout == rollout)
+    if before:
+        query = query.where(EventRow.id < before)
+    rows = session.scalars(query.order_by(EventRow.id.desc()).limit(limit))
+    return tuple(_view(row) for row in rows)
+
+
+def _view(row: EventRow) -> EventView:
+    return EventView(
+        id=row.id,
+        at=row.at,
+        device=row.device,
+        kind=row.kind,
+        bundle=row.bundle,
+        from_state=row.from_state,
+        to_state=row.to_state,
+        because=row.because,
+        rollout=row.rollout,
     )
 
 

@@ -64,7 +64,8 @@ class DeviceRow(Base):
 
     `desired` is the encoded message it was last told (null: nothing is wanted of it any more),
     `reported` the encoded message it last said; `desired_sequence` only grows. `labels` is an
-    encoded dictionary, `certificate` the serial number (hex) of the one that it has.
+    encoded dictionary, `certificate` the serial number (hex) of the one that it has. `standing`
+    is what its last report comes to, see `standing.py`; "" before its first.
     """
 
     __tablename__ = "devices"
@@ -83,6 +84,31 @@ class DeviceRow(Base):
     desired_sent_at: Mapped[float] = mapped_column(default=0.0)
     labels: Mapped[str] = mapped_column(StoredLongText, server_default=text("'{}'"))
     certificate: Mapped[str] = mapped_column(server_default=text("''"))
+    standing: Mapped[str] = mapped_column(default="", server_default=text("''"))
+    __table_args__ = (
+        Index(
+            "devices_by_standing",
+            *("standing", "online", "desired_sequence", "reported_sequence", "id"),
+        ),
+    )
+
+
+class DeviceModelRow(Base):
+    """One model of a device, as its last report had it; kept in step by `standing.py` alone.
+
+    `digest` and `version` are of what serves now, "" while nothing does.
+    """
+
+    __tablename__ = "device_models"
+    device: Mapped[str] = mapped_column(primary_key=True)
+    name: Mapped[str] = mapped_column(primary_key=True)
+    state: Mapped[str]
+    digest: Mapped[str]
+    version: Mapped[str]
+    variant: Mapped[str]
+    provider: Mapped[str]
+    is_fallback: Mapped[bool]
+    __table_args__ = (Index("device_models_by_release", "name", "digest", "version", "device"),)
 
 
 class ReleaseRow(Base):
@@ -189,6 +215,31 @@ class EventRow(Base):
     to_state: Mapped[str]
     because: Mapped[str] = mapped_column(StoredLongText)
     rollout: Mapped[str]
+    __table_args__ = (
+        Index("events_by_device", "device", "id"),
+        Index("events_by_rollout", "rollout", "device", "id"),
+    )
+
+
+class TokenRow(Base):
+    """A token that lets its owner in; of the token itself only the SHA-256 (hex) is kept."""
+
+    __tablename__ = "tokens"
+    name: Mapped[str] = mapped_column(primary_key=True)
+    role: Mapped[str]
+    hash: Mapped[str] = mapped_column(unique=True)
+    made_at: Mapped[float]
+    made_by: Mapped[str]
+    expires_at: Mapped[float | None] = mapped_column(default=None)
+
+
+class SessionRow(Base):
+    """Somebody who logged in to the dashboard: digests of the cookie and of the token shown."""
+
+    __tablename__ = "sessions"
+    hash: Mapped[str] = mapped_column(primary_key=True)
+    token_hash: Mapped[str] = mapped_column(index=True)
+    expires_at: Mapped[float] = mapped_column(index=True)
 
 
 class AuditRow(Base):
@@ -233,7 +284,10 @@ class LatencyRow(Base):
     start: Mapped[int] = mapped_column(LONG, primary_key=True, autoincrement=False)
     failures: Mapped[int] = mapped_column(LONG)
     histogram: Mapped[str] = mapped_column(StoredLongText)
-    __table_args__ = (Index("latency_by_age", "length_s", "start"),)
+    __table_args__ = (
+        Index("latency_by_age", "length_s", "start"),
+        Index("latency_by_release", "digest", "length_s", "start"),
+    )
 
 
 class LatencySourceRow(Base):

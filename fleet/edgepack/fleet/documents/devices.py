@@ -4,7 +4,7 @@ from pathlib import Path
 
 import msgspec
 
-from edgepack.wire.messages import BundleRef, DeviceFacts
+from edgepack.wire.messages import BundleRef, Choice, DeviceFacts
 
 SIMULATED = "simulated"
 """Agent version of a device that `edgepack simulate` plays: it runs no model, whatever comes."""
@@ -117,6 +117,31 @@ class DeviceView(msgspec.Struct, frozen=True, kw_only=True):
     warnings: tuple[str, ...] = ()
 
 
+class DeviceFilter(msgspec.Struct, frozen=True, kw_only=True):
+    """Which devices a list is of; what is left empty narrows nothing.
+
+    Attributes:
+        group: The group that they are in.
+        where: What their labels and facts are, such as `soc=QCS6490 and site=berlin`.
+        standing: `failing` (the last update of a model failed), `warned` (they warn of
+            something), `updating`, `settled`, `behind` (they have not heard their newest orders,
+            or are still carrying them out) or `unheard` (they never reported).
+        online: `yes` or `no`.
+        model: The model that they have.
+        digest: Root digest of the release that serves on them; `none` for one of which nothing
+            serves.
+        hardware_class: What like devices have in common.
+    """
+
+    group: str = ""
+    where: str = ""
+    standing: str = ""
+    online: str = ""
+    model: str = ""
+    digest: str = ""
+    hardware_class: str = ""
+
+
 class DevicePart(msgspec.Struct, frozen=True, kw_only=True):
     """A device's part in one rollout.
 
@@ -142,6 +167,7 @@ class DeviceDetails(DeviceView, frozen=True, kw_only=True):
         facts: What it is, as it said; None before its first report.
         rollouts: Its part in each rollout, the newest first.
         dropped: Messages of it that were dropped since the fleet serves, by reason.
+        choices: Why each of its models runs the variant that it runs, by name of the model.
     """
 
     enrolled_at: float
@@ -149,6 +175,7 @@ class DeviceDetails(DeviceView, frozen=True, kw_only=True):
     facts: DeviceFacts | None
     rollouts: tuple[DevicePart, ...]
     dropped: dict[str, int] = {}
+    choices: dict[str, Choice] = {}
 
 
 class GroupView(msgspec.Struct, frozen=True, kw_only=True):

@@ -153,6 +153,23 @@ class LatencyView(msgspec.Struct, frozen=True, kw_only=True):
     is_simulator: bool = False
 
 
+class LatencySpan(msgspec.Struct, frozen=True, kw_only=True):
+    """Latency of a release on a hardware class in one span of time.
+
+    Attributes:
+        hardware_class: What the devices have in common.
+        start: When the span begins, seconds since the epoch (UTC).
+        inferences: Inferences that were timed in it.
+        p50_ms, p95_ms: Percentiles over them, milliseconds.
+    """
+
+    hardware_class: str
+    start: float
+    inferences: int
+    p50_ms: float
+    p95_ms: float
+
+
 class RolloutView(msgspec.Struct, frozen=True, kw_only=True):
     """A rollout as it stands.
 
@@ -171,6 +188,7 @@ class RolloutView(msgspec.Struct, frozen=True, kw_only=True):
             `RolloutSettings`.
         takes_back: The release that its devices leave, when it is a rollback; None otherwise.
         counts: Devices by the state of their part.
+        wave_counts: The same for each wave.
         assignments: Devices' parts, by wave and id: of all, or of those of many that need a look
             (see `FleetClient.rollout_devices`); empty in a list of rollouts.
         latency: What its release's real inferences took; empty in a list of rollouts.
@@ -193,6 +211,7 @@ class RolloutView(msgspec.Struct, frozen=True, kw_only=True):
     min_sample: int
     on_breach: str
     counts: dict[str, int]
+    wave_counts: tuple[dict[str, int], ...] = ()
     takes_back: BundleRef | None = None
     assignments: tuple[AssignmentView, ...] = ()
     latency: tuple[LatencyView, ...] = ()

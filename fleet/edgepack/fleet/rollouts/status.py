@@ -15,9 +15,27 @@ from edgepack.text import natural_order
 from edgepack.wire.messages import Reported, decode
 
 
-def list_rollouts(session: Session) -> tuple[RolloutView, ...]:
-    """All rollouts, the newest first, without their devices."""
-    rows = session.scalars(select(RolloutRow).order_by(RolloutRow.number.desc())).all()
+def list_rollouts(
+    session: Session, *, state: str = "", model: str = "", before: int = 0, limit: int = 0
+) -> tuple[RolloutView, ...]:
+    """Rollouts, the newest first, without their devices.
+
+    Args:
+        session: The transaction.
+        state: Only those in this state; "" means all.
+        model: Only those of this model; "" means all.
+        before: Only those with a lower number; 0 sets no bound.
+        limit: At most so many; 0 sets no bound.
+    """
+    query = select(RolloutRow).order_by(RolloutRow.number.desc())
+    if state:
+        query = query.where(RolloutRow.state == state)
+    if model:
+        of_model = select(ReleaseRow.digest).where(ReleaseRow.name == model)
+        query = query.where(RolloutRow.digest.in_(of_model))
+    if before:
+        query = query.where(RolloutRow.number < before)
+    rows = session.scalars(query.limit(limit or None)).all()
     counts = assignments.counts(session, (row.number for row in rows))
     return tuple(_view(session, row, counts[row.number]) for row in rows)
 
@@ -34,12 +52,7 @@ _SHOWN_FIRST = (
 def show_rollout(session: Session, rollout: RolloutRow) -> RolloutView:
     """A rollout with its devices' parts in it and the latency of what it rolled out."""
     waves = assignments.counts(session, (rollout.number,))[rollout.number]
-    counts = sum(waves, Counter[str]())
-    parts: list[AssignmentView] = []
-    for state in _SHOWN_FIRST:
-        if counts[state] and len(parts) < MAX_PARTS:
-            left = MAX_PARTS - len(parts)
-            parts += list_parts(session, rollout, state=state, limit=left)
+    parts = first_parts(session, rollout, MAX_PARTS)
     shown = tuple(sorted(parts, key=lambda part: (part.wave, natural_order(part.device))))
     return msgspec.structs.replace(
         _view(session, rollout, waves),
@@ -48,8 +61,29 @@ def show_rollout(session: Session, rollout: RolloutRow) -> RolloutView:
     )
 
 
+def first_parts(session: Session, rollout: RolloutRow, limit: int) -> tuple[AssignmentView, ...]:
+    """Some of a rollout's parts: those that need a look first."""
+    counts = sum(assignments.counts(session, (rollout.number,))[rollout.number], Counter[str]())
+    parts: list[AssignmentView] = []
+    for state in _SHOWN_FIRST:
+        if counts[state] and len(parts) < limit:
+            parts += list_parts(session, rollout, state=state, limit=limit - len(parts))
+    return tuple(parts)
+
+
+def show_head(session: Session, rollout: RolloutRow) -> RolloutView:
+    """A rollout with its waves, without its devices."""
+    return _view(session, rollout, assignments.counts(session, (rollout.number,))[rollout.number])
+
+
 def list_parts(
-    session: Session, rollout: RolloutRow, *, state: str = "", after: str = "", limit: int
+    session: Session,
+    rollout: RolloutRow,
+    *,
+    state: str = "",
+    wave: int = 0,
+    after: str = "",
+    limit: int,
 ) -> tuple[AssignmentView, ...]:
     """A page of a rollout's parts, or of those in a state, in the database's order of devices.
 
@@ -57,6 +91,7 @@ def list_parts(
         session: The transaction.
         rollout: The rollout.
         state: "" means all.
+        wave: From 1; 0 means all.
         after: The last device of the page before; "" for the first page.
         limit: At most so many.
     """
@@ -67,6 +102,8 @@ def list_parts(
     )
     if state:
         query = query.where(AssignmentRow.state == state)
+    if wave:
+        query = query.where(AssignmentRow.wave == wave - 1)
     name = session.get_one(ReleaseRow, rollout.digest).name
     rows = session.execute(
         query.order_by(AssignmentRow.device).limit(limit),
@@ -96,6 +133,7 @@ def _view(session: Session, row: RolloutRow, waves: Sequence[Counter[str]]) -> R
         on_breach=row.on_breach,
         takes_back=taken_back.bundle if taken_back else None,
         counts=dict(sum(waves, Counter())),
+        wave_counts=tuple(dict(wave) for wave in waves),
     )
 
 

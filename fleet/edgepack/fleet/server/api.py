@@ -1,9 +1,8 @@
 """The fleet's HTTP API: JSON, a bearer token, on the loopback interface by default."""
 
 import logging
-import secrets
 import shutil
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -12,15 +11,17 @@ from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
-from starlette.routing import Route
+from starlette.routing import BaseRoute, Route
 
 from edgepack.bundle.envelope import MAX_SIGNATURE_BYTES
 from edgepack.bundle.manifest import MAX_MANIFEST_BYTES
 from edgepack.errors import EdgepackError, FleetError
 from edgepack.fleet.database import inventory
 from edgepack.fleet.database.audit import Wanted
+from edgepack.fleet.documents.access import Role
 from edgepack.fleet.documents.devices import (
     DeviceChange,
+    DeviceFilter,
     DeviceRemoval,
     EnrollRequest,
     RevocationRequest,
@@ -28,6 +29,7 @@ from edgepack.fleet.documents.devices import (
 from edgepack.fleet.documents.fleet import Refusal
 from edgepack.fleet.documents.previews import PreviewRequest
 from edgepack.fleet.documents.rollouts import RollbackRequest, RolloutRequest
+from edgepack.fleet.server.access import Access
 from edgepack.fleet.server.fleet import Fleet
 
 log = logging.getLogger(__name__)
@@ -50,48 +52,59 @@ T = TypeVar(
 )
 
 
-def make_app(fleet: Fleet, token: str) -> Starlette:
+def make_app(fleet: Fleet, access: Access, pages: Sequence[BaseRoute] = ()) -> Starlette:
     """The application.
 
     Args:
         fleet: The running fleet.
-        token: Bearer token that every request must carry.
+        access: Who is let in: every request of the API must carry the bearer token of somebody.
+        pages: What is served beside the API.
     """
+
+    def acting(request: Request) -> Fleet:
+        """The fleet, told who asks."""
+        return msgspec.structs.replace(fleet, by=request.state.by)
 
     async def info(_: Request) -> Response:
         return _json(await run_in_threadpool(fleet.info))
 
     async def devices(request: Request) -> Response:
-        group = request.query_params.get("group", "")
-        where = request.query_params.get("where", "")
-        return _json(await run_in_threadpool(fleet.devices, group, where, *_page(request)))
+        asked = {
+            name: request.query_params.get(name, "") for name in DeviceFilter.__struct_fields__
+        }
+        wanted = DeviceFilter(**asked)
+        return _json(await run_in_threadpool(fleet.devices, wanted, *_page(request)))
 
     async def groups(_: Request) -> Response:
         return _json(await run_in_threadpool(fleet.groups))
 
     async def change(request: Request) -> Response:
         asked = await _read(request, DeviceChange)
-        return _json(await run_in_threadpool(fleet.change_devices, asked))
+        return _json(await run_in_threadpool(acting(request).change_devices, asked))
 
     async def remove(request: Request) -> Response:
         asked = await _read(request, DeviceRemoval)
-        return _json(await run_in_threadpool(fleet.remove_devices, asked))
+        return _json(await run_in_threadpool(acting(request).remove_devices, asked))
 
     async def revocations(_: Request) -> Response:
         return _json(await run_in_threadpool(fleet.revocations))
 
     async def revoke(request: Request) -> Response:
         asked = await _read(request, RevocationRequest)
-        return _json(await run_in_threadpool(fleet.revoke, asked))
+        return _json(await run_in_threadpool(acting(request).revoke, asked))
 
     async def remove_release(request: Request) -> Response:
-        return _json(await run_in_threadpool(fleet.remove_release, request.path_params["release"]))
+        return _json(
+            await run_in_threadpool(acting(request).remove_release, request.path_params["release"])
+        )
 
     async def device(request: Request) -> Response:
         return _json(await run_in_threadpool(fleet.device, request.path_params["device"]))
 
     async def enroll(request: Request) -> Response:
-        return _json(await run_in_threadpool(fleet.enroll, await _read(request, EnrollRequest)))
+        return _json(
+            await run_in_threadpool(acting(request).enroll, await _read(request, EnrollRequest))
+        )
 
     async def releases(_: Request) -> Response:
         return _json(await run_in_threadpool(fleet.list_releases))
@@ -102,7 +115,7 @@ def make_app(fleet: Fleet, token: str) -> Starlette:
         try:
             archive = folder / "upload.edgepack"
             await _receive(request, archive, size)
-            return _json(await run_in_threadpool(fleet.add_release, archive))
+            return _json(await run_in_threadpool(acting(request).add_release, archive))
         finally:
             await run_in_threadpool(shutil.rmtree, folder, ignore_errors=True)
 
@@ -111,7 +124,7 @@ def make_app(fleet: Fleet, token: str) -> Starlette:
 
     async def start(request: Request) -> Response:
         asked = await _read(request, RolloutRequest)
-        return _json(await run_in_threadpool(fleet.start_rollout, asked))
+        return _json(await run_in_threadpool(acting(request).start_rollout, asked))
 
     async def preview(request: Request) -> Response:
         asked = await _read(request, PreviewRequest, MAX_HEAD_BYTES)
@@ -125,20 +138,22 @@ def make_app(fleet: Fleet, token: str) -> Starlette:
         return _json(await run_in_threadpool(fleet.rollout_devices, name, state, *_page(request)))
 
     async def pause(request: Request) -> Response:
-        return _json(await run_in_threadpool(fleet.pause, request.path_params["name"]))
+        return _json(await run_in_threadpool(acting(request).pause, request.path_params["name"]))
 
     async def resume(request: Request) -> Response:
-        return _json(await run_in_threadpool(fleet.resume, request.path_params["name"]))
+        return _json(await run_in_threadpool(acting(request).resume, request.path_params["name"]))
 
     async def abort(request: Request) -> Response:
-        return _json(await run_in_threadpool(fleet.abort, request.path_params["name"]))
+        return _json(await run_in_threadpool(acting(request).abort, request.path_params["name"]))
 
     async def preview_rollback(request: Request) -> Response:
         asked = await _read(request, RollbackRequest)
         return _json(await run_in_threadpool(fleet.preview_rollback, asked))
 
     async def rollback(request: Request) -> Response:
-        return _json(await run_in_threadpool(fleet.rollback, await _read(request, RollbackRequest)))
+        return _json(
+            await run_in_threadpool(acting(request).rollback, await _read(request, RollbackRequest))
+        )
 
     async def events(request: Request) -> Response:
         after = _number(request.query_params.get("after", "0"), "after")
@@ -149,51 +164,61 @@ def make_app(fleet: Fleet, token: str) -> Starlette:
         limit = min(MAX_EVENTS, _number(request.query_params.get("limit", "100"), "limit"))
         return _json(await run_in_threadpool(fleet.audit_log, _wanted(request), limit))
 
-    def route(path: str, endpoint: Endpoint, method: str) -> Route:
-        return Route(path, _guarded(endpoint, token), methods=[method])
+    async def code(request: Request) -> Response:
+        return _json(await run_in_threadpool(access.make_code, _bearer(request)))
+
+    def route(path: str, endpoint: Endpoint, method: str, role: Role = "viewer") -> Route:
+        return Route(path, _guarded(endpoint, access, role), methods=[method])
 
     return Starlette(
         routes=[
             route("/v1/info", info, "GET"),
             route("/v1/devices", devices, "GET"),
-            route("/v1/devices", enroll, "POST"),
-            route("/v1/devices/change", change, "POST"),
-            route("/v1/devices/remove", remove, "POST"),
+            route("/v1/devices", enroll, "POST", "admin"),
+            route("/v1/devices/change", change, "POST", "admin"),
+            route("/v1/devices/remove", remove, "POST", "admin"),
             route("/v1/devices/{device}", device, "GET"),
             route("/v1/groups", groups, "GET"),
             route("/v1/revocations", revocations, "GET"),
-            route("/v1/revocations", revoke, "POST"),
+            route("/v1/revocations", revoke, "POST", "admin"),
             route("/v1/releases", releases, "GET"),
-            route("/v1/releases", upload, "POST"),
-            route("/v1/releases/{release}", remove_release, "DELETE"),
+            route("/v1/releases", upload, "POST", "operator"),
+            route("/v1/releases/{release}", remove_release, "DELETE", "admin"),
             route("/v1/rollouts", rollouts, "GET"),
-            route("/v1/rollouts", start, "POST"),
+            route("/v1/rollouts", start, "POST", "operator"),
             route("/v1/rollouts/preview", preview, "POST"),
             route("/v1/rollouts/{name}", rollout, "GET"),
             route("/v1/rollouts/{name}/devices", rollout_devices, "GET"),
-            route("/v1/rollouts/{name}/pause", pause, "POST"),
-            route("/v1/rollouts/{name}/resume", resume, "POST"),
-            route("/v1/rollouts/{name}/abort", abort, "POST"),
-            route("/v1/rollbacks", rollback, "POST"),
+            route("/v1/rollouts/{name}/pause", pause, "POST", "operator"),
+            route("/v1/rollouts/{name}/resume", resume, "POST", "operator"),
+            route("/v1/rollouts/{name}/abort", abort, "POST", "operator"),
+            route("/v1/rollbacks", rollback, "POST", "operator"),
             route("/v1/rollbacks/preview", preview_rollback, "POST"),
             route("/v1/events", events, "GET"),
             route("/v1/audit", audit_log, "GET"),
+            route("/v1/login-codes", code, "POST"),
+            *pages,
         ]
     )
 
 
-def _guarded(endpoint: Endpoint, token: str) -> Endpoint:
-    expected = f"Bearer {token}".encode()
-
+def _guarded(endpoint: Endpoint, access: Access, role: Role) -> Endpoint:
     async def guarded(request: Request) -> Response:
-        given = request.headers.get("authorization", "").encode()
-        if not secrets.compare_digest(given, expected):
-            refusal = Refusal(
-                problem="the fleet does not know this token",
-                remedy="set EDGEPACK_FLEET_TOKEN, or --data to the folder that holds 'token'",
-            )
-            return _json(refusal, 401)
         try:
+            actor = await run_in_threadpool(access.of_token, _bearer(request))
+            if actor is None:
+                refusal = Refusal(
+                    problem="the fleet does not know this token",
+                    remedy="set EDGEPACK_FLEET_TOKEN, or --data to the folder that holds 'token'",
+                )
+                return _json(refusal, 401)
+            if not actor.may(role):
+                refusal = Refusal(
+                    problem=f"{actor.name} is a {actor.role}, and this takes the role {role}",
+                    remedy="ask with another token",
+                )
+                return _json(refusal, 403)
+            request.state.by = actor.name
             return await endpoint(request)
         except EdgepackError as error:
             refusal = Refusal(problem=error.problem, found_in=error.found_in, remedy=error.remedy)
@@ -203,6 +228,11 @@ def _guarded(endpoint: Endpoint, token: str) -> Endpoint:
             return Response(status_code=400)
 
     return guarded
+
+
+def _bearer(request: Request) -> str:
+    kind, _, token = request.headers.get("authorization", "").partition(" ")
+    return token if kind.lower() == "bearer" else ""
 
 
 def _json(value: object, status: int = 200) -> Response:

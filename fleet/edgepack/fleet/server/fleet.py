@@ -25,6 +25,7 @@ from edgepack.fleet.documents.audit import AuditEntry
 from edgepack.fleet.documents.devices import (
     DeviceChange,
     DeviceDetails,
+    DeviceFilter,
     DeviceRemoval,
     DeviceView,
     Enrollment,
@@ -92,14 +93,14 @@ class Fleet(msgspec.Struct, frozen=True, kw_only=True):
             dropped=self.inbox.quotas.most_dropped(),
         )
 
-    def devices(self, group: str, where: str, after: str, limit: int) -> tuple[DeviceView, ...]:
-        """A page of all devices, or of those of a group, or of those that an expression means.
+    def devices(self, wanted: DeviceFilter, after: str, limit: int) -> tuple[DeviceView, ...]:
+        """A page of all devices, or of some.
 
         Raises:
             FleetError: The expression makes no sense.
         """
         with self.store.reading() as session:
-            return inventory.list_devices(session, group, where, after=after, limit=limit)
+            return inventory.list_devices(session, wanted, after=after, limit=limit)
 
     def groups(self) -> tuple[GroupView, ...]:
         """All groups."""

@@ -8,9 +8,11 @@ import socket
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Protocol
 
 import msgspec
 import uvicorn
+from starlette.routing import BaseRoute
 
 from edgepack.errors import FleetError
 from edgepack.fleet.broker.access import BrokerAccess
@@ -23,6 +25,7 @@ from edgepack.fleet.database.store import open_store
 from edgepack.fleet.depot.depot import Depot
 from edgepack.fleet.enrolment.authority import Authority
 from edgepack.fleet.releases.folder import ReleaseFolder
+from edgepack.fleet.server.access import Access
 from edgepack.fleet.server.api import make_app
 from edgepack.fleet.server.fleet import Fleet
 from edgepack.wire import topics
@@ -58,11 +61,23 @@ class ServeSettings(msgspec.Struct, frozen=True, kw_only=True):
     auto_enroll: bool = False
 
 
-def serve(settings: ServeSettings, ready: Callable[[Fleet, str], None]) -> None:
+class MakePages(Protocol):
+    """Makes the pages that are served beside the API."""
+
+    def __call__(
+        self, fleet: Fleet, access: Access, *, is_tls: bool, is_stopping: Callable[[], bool]
+    ) -> Sequence[BaseRoute]:
+        """The pages of a fleet; see `edgepack.fleet.dashboard.routes.dashboard_routes`."""
+
+
+def serve(
+    settings: ServeSettings, make_pages: MakePages, ready: Callable[[Fleet, str], None]
+) -> None:
     """Serves until SIGINT or SIGTERM.
 
     Args:
         settings: How.
+        make_pages: Makes the pages that are served beside the API.
         ready: Told once all is up: the fleet and the API's URL.
 
     Raises:
@@ -73,10 +88,17 @@ def serve(settings: ServeSettings, ready: Callable[[Fleet, str], None]) -> None:
         fleet, token = _assemble(settings, stack)
         listener = stack.enter_context(_listener(settings.host, settings.port))
         url = f"http://{settings.host}:{listener.getsockname()[1]}"
-        config = uvicorn.Config(
-            make_app(fleet, token), log_config=None, access_log=False, lifespan="off"
+        access = Access(fleet.store, token)
+        server: uvicorn.Server | None = None
+
+        def is_stopping() -> bool:
+            return server is not None and server.should_exit
+
+        pages = make_pages(fleet, access, is_tls=False, is_stopping=is_stopping)
+        app = make_app(fleet, access, pages)
+        server = uvicorn.Server(
+            uvicorn.Config(app, log_config=None, access_log=False, lifespan="off")
         )
-        server = uvicorn.Server(config)
         # uvicorn stops at a signal, then raises it again for whoever was there before it: us.
         for number in (signal.SIGINT, signal.SIGTERM):
             stack.callback(signal.signal, number, signal.getsignal(number))

@@ -1,0 +1,215 @@
+"""What people do to rollouts: first what it means, then a form that does it."""
+
+from typing import Any
+
+import msgspec
+from starlette.responses import RedirectResponse, Response
+
+from edgepack.errors import EdgepackError, FleetError
+from edgepack.fleet.dashboard.guard import Visit
+from edgepack.fleet.dashboard.render import link, page
+from edgepack.fleet.documents.rollouts import (
+    RollbackRequest,
+    RolloutRequest,
+    RolloutSettings,
+    RolloutView,
+    Selector,
+)
+from edgepack.fleet.server.fleet import Fleet
+from edgepack.fleet.server.looking import Looking
+from edgepack.text import counted
+
+MAX_GROUPS = 200
+_NUMBERS = ("soak_s", "min_inferences", "deadline_s", "min_sample")
+_ROLLBACK_WAVES = "1,100%"
+
+
+class Acts:
+    """Starts, pauses, resumes, aborts and takes back."""
+
+    def __init__(self, looking: Looking) -> None:
+        self._looking = looking
+
+    def ask_start(self, visit: Visit) -> Response:
+        """The form of a new rollout and, once it is filled in, what that would mean."""
+        return self._start_page(visit, dict(visit.request.query_params))
+
+    def start(self, visit: Visit) -> Response:
+        """Starts a rollout."""
+        try:
+            settings, selector = _settings(visit.form), _selector(visit.form)
+            request = RolloutRequest(
+                digest=visit.form.get("release", ""),
+                selector=selector,
+                **msgspec.structs.asdict(settings),
+            )
+            started = self._acting(visit).start_rollout(request)
+        except EdgepackError as error:
+            return self._start_page(visit, visit.form, error)
+        return _to(started)
+
+    def ask(self, visit: Visit) -> Response:
+        """What an act would mean."""
+        return self._act_page(visit)
+
+    def do(self, visit: Visit) -> Response:
+        """Does it."""
+        fleet, name, act = self._acting(visit), visit.path("name"), visit.path("act")
+        try:
+            match act:
+                case "pause":
+                    fleet.pause(name)
+                case "resume":
+                    fleet.resume(name)
+                case "abort":
+                    fleet.abort(name)
+                case "rollback":
+                    started = fleet.rollback(_rollback(name, visit.form))
+                    return _to(started[0]) if started else _to(self._looking.rollout(name))
+                case _:
+                    raise FleetError(f"a rollout cannot be told to {act[:40]!r}")
+        except EdgepackError as error:
+            return self._act_page(visit, error)
+        return _to(self._looking.rollout(name))
+
+    def _acting(self, visit: Visit) -> Fleet:
+        """The fleet, told who asks."""
+        return msgspec.structs.replace(self._looking.fleet, by=visit.actor.name)
+
+    def _act_page(self, visit: Visit, error: EdgepackError | None = None) -> Response:
+        name, act = visit.path("name"), visit.path("act")
+        rollout = self._looking.rollout(name)
+        means: tuple[str, ...] = ()
+        values: dict[str, Any] = {"preview": None, "waves": ""}
+        if act == "rollback":
+            waves = visit.form.get("waves") or visit.asked("waves") or _ROLLBACK_WAVES
+            values["waves"] = waves
+            try:
+                request = _rollback(name, {"waves": waves})
+                values["preview"] = self._looking.fleet.preview_rollback(request)
+            except EdgepackError as refusal:
+                error = error or refusal
+        elif act in MEANINGS:
+            means = MEANINGS[act](rollout)
+        else:
+            raise FleetError(f"a rollout cannot be told to {act[:40]!r}")
+        return page(
+            "act",
+            status=422 if error else 200,
+            who=visit.who,
+            here="rollouts",
+            rollout=rollout,
+            act=act,
+            means=means,
+            error=error,
+            **values,
+        )
+
+    def _start_page(
+        self, visit: Visit, given: dict[str, str], error: EdgepackError | None = None
+    ) -> Response:
+        preview = None
+        if given.get("look") and error is None:
+            try:
+                preview = self._looking.preview(
+                    given.get("release", ""), _selector(given), _settings(given)
+                )
+            except EdgepackError as refusal:
+                error = refusal
+        defaults = RolloutSettings()
+        fields = {
+            "release": "",
+            "to": "group",
+            "group": "",
+            "where": "",
+            "waves": defaults.waves,
+            "soak_s": f"{defaults.soak_s:g}",
+            "min_inferences": str(defaults.min_inferences),
+            "deadline_s": f"{defaults.deadline_s:g}",
+            "max_failed": f"{100 * defaults.max_failed_share:g}",
+            "min_sample": str(defaults.min_sample),
+            "on_breach": defaults.on_breach,
+        }
+        return page(
+            "start",
+            status=422 if error else 200,
+            who=visit.who,
+            here="rollouts",
+            fields=fields | {key: given[key] for key in fields if key in given},
+            releases=self._looking.releases(),
+            groups=self._looking.fleet.groups()[:MAX_GROUPS],
+            preview=preview,
+            error=error,
+        )
+
+
+def _to(rollout: RolloutView) -> Response:
+    return RedirectResponse(link(f"/rollouts/{rollout.rollout}"), 303)
+
+
+def _rollback(name: str, form: dict[str, str]) -> RollbackRequest:
+    return RollbackRequest(what=name, waves=form.get("waves", _ROLLBACK_WAVES))
+
+
+def _selector(form: dict[str, str]) -> Selector:
+    kind, group, where = (form.get(name, "") for name in ("to", "group", "where"))
+    if kind == "all":
+        return Selector(kind="all")
+    if kind == "where":
+        return Selector(kind="where", where=where)
+    if not group:
+        raise FleetError("name the devices: a group, an expression, or all")
+    return Selector(kind="group", group=group)
+
+
+def _settings(form: dict[str, str]) -> RolloutSettings:
+    defaults = RolloutSettings()
+    values: dict[str, Any] = {"waves": form.get("waves", defaults.waves)}
+    for name in _NUMBERS:
+        values[name] = form.get(name) or getattr(defaults, name)
+    try:
+        share = float(form.get("max_failed") or 100 * defaults.max_failed_share)
+        values["max_failed_share"] = share / 100
+        values["on_breach"] = form.get("on_breach", defaults.on_breach)
+        return msgspec.convert(values, RolloutSettings, strict=False)
+    except (ValueError, msgspec.ValidationError) as error:
+        raise FleetError(f"a number of the form makes no sense: {error}") from error
+
+
+def _sum(rollout: RolloutView, *states: str) -> int:
+    return sum(rollout.counts.get(state, 0) for state in states)
+
+
+def _pause(rollout: RolloutView) -> tuple[str, ...]:
+    return (
+        f"{counted(_sum(rollout, 'WAITING'), 'device')} that wait will not be offered the release.",
+        f"{counted(_sum(rollout, 'OFFERED', 'WORKING'), 'device')} that have it under way go on.",
+        f"{counted(_sum(rollout, 'COMMITTED'), 'device')} keep it. It can be resumed at any time.",
+    )
+
+
+def _resume(rollout: RolloutView) -> tuple[str, ...]:
+    index = max(rollout.wave - 1, 0)
+    wave = rollout.wave_counts[index] if index < len(rollout.wave_counts) else {}
+    failed = wave.get("FAILED", 0) + wave.get("SILENT", 0)
+    return (
+        f"{counted(failed, 'failure')} of wave {rollout.wave} so far "
+        f"{'is' if failed == 1 else 'are'} accepted; any further one counts.",
+        f"{counted(_sum(rollout, 'WAITING'), 'device')} that wait will be offered the release, "
+        "wave by wave.",
+    )
+
+
+def _abort(rollout: RolloutView) -> tuple[str, ...]:
+    undecided = _sum(rollout, "OFFERED", "WORKING", "SILENT")
+    return (
+        f"{counted(undecided, 'device')} that have not committed it are told to stay with what "
+        "they ran before.",
+        f"{counted(_sum(rollout, 'WAITING'), 'device')} that wait will never be offered it.",
+        f"{counted(_sum(rollout, 'COMMITTED'), 'device')} that committed it keep it; a rollback "
+        "takes it back.",
+        "An aborted rollout cannot be resumed.",
+    )
+
+
+MEANINGS = {"pause": _pause, "resume": _resume, "abort": _abort}

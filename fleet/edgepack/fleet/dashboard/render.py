@@ -1,0 +1,142 @@
+"""Pages from templates: everything is escaped, and nothing on a page comes from elsewhere.
+
+What devices, bundles and people wrote is shown as text, with every character that is none to look
+at written out. The security policy lets a browser load our own style and script and nothing else.
+"""
+
+import hashlib
+import time
+from collections.abc import Mapping
+from functools import cache
+from importlib import resources
+from typing import Any
+from urllib.parse import quote, urlencode
+
+import jinja2
+from starlette.responses import Response
+
+from edgepack.fleet.dashboard import plots
+from edgepack.fleet.documents import wording
+from edgepack.fleet.documents.releases import full_title, title
+from edgepack.text import counted, printable
+
+_PACKAGE = "edgepack.fleet.dashboard"
+_TEMPLATES = (
+    *("base", "parts", "overview", "devices", "device", "rollouts", "rollout", "act", "start"),
+    *("models", "model", "report", "login", "problem"),
+)
+ASSETS = {"dashboard.css": "text/css", "dashboard.js": "text/javascript"}
+POLICY = (
+    "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; "
+    "frame-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+)
+REPORT_POLICY = (
+    "sandbox; default-src 'none'; style-src 'unsafe-inline'; img-src data:; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'self'"
+)
+"""Of a bundle's report: whoever made the bundle wrote it, so it runs nothing and reaches nobody."""
+_HEADERS = {
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "same-origin",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+}
+_TONES = {
+    "COMMITTED": "good",
+    "FINISHED": "good",
+    "RUNNING": "go",
+    "WORKING": "go",
+    "OFFERED": "go",
+    "PAUSED": "warn",
+    "SILENT": "warn",
+    "FAILED": "bad",
+    "ABORTED": "bad",
+    "ROLLED_BACK": "bad",
+    "REJECTED": "bad",
+    "failing": "bad",
+    "warned": "warn",
+    "updating": "go",
+    "settled": "good",
+}
+
+
+def page(template: str, *, status: int = 200, **values: Any) -> Response:
+    """A page."""
+    text = _environment().get_template(f"{template}.html.jinja").render(values)
+    return html(text.encode(errors="replace"), POLICY, status)
+
+
+def live_part(template: str, values: Mapping[str, Any]) -> str:
+    """The part of a page that moves, alone."""
+    found = _environment().get_template(f"{template}.html.jinja")
+    return "".join(found.blocks["live"](found.new_context(dict(values))))
+
+
+def html(content: bytes, policy: str, status: int = 200) -> Response:
+    """HTML that no cache keeps."""
+    headers = {**_HEADERS, "Content-Security-Policy": policy, "Cache-Control": "no-store"}
+    return Response(content, status, headers, media_type="text/html")
+
+
+@cache
+def asset(name: str) -> Response:
+    """Our style or our script."""
+    headers = {**_HEADERS, "Cache-Control": "public, max-age=31536000, immutable"}
+    return Response(_read(f"assets/{name}"), headers=headers, media_type=ASSETS[name])
+
+
+def link(path: str, **asked: object) -> str:
+    """A link within the dashboard; what is empty is left out of it."""
+    given = {name: value for name, value in asked.items() if value}
+    return f"{path}?{urlencode(given)}" if given else path
+
+
+def _read(name: str) -> bytes:
+    return (resources.files(_PACKAGE) / name).read_bytes()
+
+
+def _asset_link(name: str) -> str:
+    return f"/assets/{name}?v={hashlib.sha256(_read(f'assets/{name}')).hexdigest()[:12]}"
+
+
+def _ago(moment: float | None) -> str:
+    """How long ago, no finer than minutes: what nobody waits for does not change every second."""
+    now = time.time()
+    if moment is not None and 0 <= now - moment < 60:
+        return "just now"
+    return wording.ago(moment, now)
+
+
+@cache
+def _environment() -> jinja2.Environment:
+    names = [f"{name}.html.jinja" for name in _TEMPLATES]
+    environment = jinja2.Environment(
+        loader=jinja2.DictLoader({name: _read(f"templates/{name}").decode() for name in names}),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        finalize=lambda value: printable(value) if type(value) is str else value,
+    )
+    environment.filters.update(
+        ago=_ago,
+        counted=counted,
+        full_title=full_title,
+        megabytes=wording.megabytes,
+        n=lambda value: f"{value:,}",
+        percent=lambda share: f"{share:.0%}" if share in (0, 1) else f"{share:.1%}",
+        segment=lambda text: quote(text, safe=""),
+        short=wording.short_provider,
+        stamp=lambda moment: wording.stamp(moment, time.time()),
+        title_of=title,
+        tone=lambda state: _TONES.get(state, ""),
+    )
+    environment.globals.update(
+        asset=cache(_asset_link),
+        is_live=False,
+        labels_line=wording.labels_line,
+        link=link,
+        plots=plots,
+        states=wording.STATES,
+    )
+    return environment

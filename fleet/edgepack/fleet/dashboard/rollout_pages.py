@@ -1,0 +1,108 @@
+"""The list of rollouts, and one rollout as it moves."""
+
+from typing import Any
+
+import msgspec
+
+from edgepack.fleet.dashboard.guard import Visit
+from edgepack.fleet.documents.rollouts import RolloutView
+from edgepack.fleet.server.looking import Looking
+
+PAGE, FIRST = 50, 20
+"""Devices of a list, and those that the page of a rollout begins with."""
+STATES = ("", "RUNNING", "PAUSED", "FINISHED", "ABORTED")
+
+
+class FailureGate(msgspec.Struct, frozen=True, kw_only=True):
+    """How the failures of the wave that is under way stand against what is let pass.
+
+    Attributes:
+        failed, decided: Devices of the wave.
+        share: 0..1, the failed among the decided; None while nobody decided.
+        is_breached: Whether that is more than is let pass, and enough devices have decided.
+        enough: Decided devices that it takes before the wave is over.
+    """
+
+    failed: int
+    decided: int
+    share: float | None
+    is_breached: bool
+    enough: int
+
+
+class RolloutPages:
+    """What the pages about rollouts show."""
+
+    def __init__(self, looking: Looking) -> None:
+        self._looking = looking
+
+    def list(self, visit: Visit) -> dict[str, Any]:
+        """A page of rollouts."""
+        state, model = visit.asked("state"), visit.asked("model")
+        before = visit.asked("before").removeprefix("r")
+        number = int(before) if before.isdecimal() and len(before) < 10 else 0
+        found = self._looking.rollouts(state=state, model=model, before=number, limit=PAGE)
+        return {
+            "rollouts": found,
+            "state": state,
+            "model": model,
+            "states_of": STATES,
+            "next": found[-1].rollout if len(found) == PAGE else "",
+        }
+
+    def one(self, visit: Visit) -> dict[str, Any]:
+        """One rollout: its waves, its gate, its devices, what happened."""
+        name, state = visit.path("name"), visit.asked("state")
+        wave = visit.asked("wave")
+        number = int(wave) if wave.isdecimal() and len(wave) < 6 else 0
+        rollout = self._looking.rollout(name)
+        after = visit.asked("after")
+        is_list = bool(state or number or after)
+        if is_list:
+            parts = self._looking.rollout_parts(
+                name, state=state, wave=number, after=after, limit=PAGE
+            )
+        else:
+            parts = self._looking.parts_to_look_at(name, FIRST)
+        length_s, spans = self._looking.latency_over_time(rollout.bundle.digest)
+        return {
+            "rollout": rollout,
+            "gate": judge(rollout),
+            "parts": parts,
+            "state": state,
+            "wave": number,
+            "next": parts[-1].device if is_list and len(parts) == PAGE else "",
+            "is_list": is_list,
+            "latency": self._looking.rollout_latency(name),
+            "length_s": length_s,
+            "spans": spans,
+            "events": self._looking.events(rollout=rollout.rollout, limit=PAGE),
+            "acts": acts_of(rollout),
+        }
+
+
+def acts_of(rollout: RolloutView) -> tuple[str, ...]:
+    """What can be done with a rollout in its state."""
+    return {
+        "RUNNING": ("pause", "abort", "rollback"),
+        "PAUSED": ("resume", "abort", "rollback"),
+        "FINISHED": ("rollback",),
+    }.get(rollout.state, ("rollback",))
+
+
+def judge(rollout: RolloutView) -> FailureGate:
+    """How the failures of the current wave stand."""
+    index = max(rollout.wave - 1, 0)
+    counts = rollout.wave_counts[index] if index < len(rollout.wave_counts) else {}
+    failed = counts.get("FAILED", 0) + counts.get("SILENT", 0)
+    decided = failed + counts.get("COMMITTED", 0)
+    share = failed / decided if decided else None
+    is_over = not any(counts.get(state) for state in ("WAITING", "OFFERED", "WORKING"))
+    is_judged = decided >= rollout.min_sample or (is_over and decided > 0)
+    return FailureGate(
+        failed=failed,
+        decided=decided,
+        share=share,
+        is_breached=is_judged and share is not None and share > rollout.max_failed_share,
+        enough=rollout.min_sample,
+    )

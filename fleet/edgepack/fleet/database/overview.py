@@ -1,0 +1,97 @@
+"""How the fleet stands, counted by indexes; what needs a look, a few of it."""
+
+from collections import defaultdict
+
+from sqlalchemy import func, select
+from sqlalchemy.orm import Session
+
+from edgepack.fleet.database.devices import last_report
+from edgepack.fleet.database.schema import DeviceModelRow, DeviceRow
+from edgepack.fleet.database.standing import FAILED_STATES
+from edgepack.fleet.documents.overview import DeviceCounts, ReleaseShare, Trouble
+from edgepack.text import natural_order
+
+MAX_TROUBLE = 40
+"""Failing devices that are looked at, and as many that warn."""
+MAX_RELEASES = 40
+MAX_TEXT = 2000
+
+
+def count_standing(session: Session) -> DeviceCounts:
+    """Devices by how they stand."""
+    is_behind = DeviceRow.desired_sequence != DeviceRow.reported_sequence
+    key = (DeviceRow.standing, DeviceRow.online, is_behind)
+    numbers: dict[str, int] = defaultdict(int)
+    for standing, online, behind, count in session.execute(
+        select(*key, func.count()).group_by(*key)
+    ):
+        numbers["enrolled"] += count
+        numbers["online"] += count * bool(online)
+        numbers["behind"] += count * bool(behind or standing == "updating")
+        if standing in ("failing", "warned", ""):
+            numbers[standing or "unheard"] += count
+    return DeviceCounts(**numbers)
+
+
+def list_trouble(session: Session, limit: int = MAX_TROUBLE) -> tuple[Trouble, ...]:
+    """Some of the devices that are failing, then of those that warn, by their reason.
+
+    Those that are online are looked at first.
+    """
+    found: dict[tuple[str, str, str, str], list[str]] = defaultdict(list)
+    for standing in ("failing", "warned"):
+        rows = session.scalars(
+            select(DeviceRow)
+            .where(DeviceRow.standing == standing)
+            .order_by(DeviceRow.online.desc(), DeviceRow.id)
+            .limit(limit)
+        )
+        for row in rows:
+            found[standing, *_reason(row)].append(row.id)
+    most_first = sorted(found.items(), key=lambda one: (one[0][0] != "failing", -len(one[1])))
+    return tuple(
+        Trouble(
+            standing=standing,
+            model=model,
+            state=state,
+            because=because,
+            devices=tuple(sorted(names, key=natural_order)),
+        )
+        for (standing, model, state, because), names in most_first
+    )
+
+
+def share_releases(
+    session: Session, model: str = "", limit: int = MAX_RELEASES
+) -> tuple[ReleaseShare, ...]:
+    """What devices run, of one model or of all: the most frequent first within each model."""
+    row = DeviceModelRow
+    key = (row.name, row.digest, row.version)
+    query = select(*key, func.count()).where(row.state != "REMOVED").group_by(*key)
+    if model:
+        query = query.where(row.name == model)
+    counted = session.execute(query.order_by(func.count().desc()).limit(limit)).all()
+    names = sorted({name for name, *_ in counted})
+    totals = select(row.name, func.count()).where(row.name.in_(names), row.state != "REMOVED")
+    of_model = dict(session.execute(totals.group_by(row.name)).tuples().all())
+    shares = [
+        ReleaseShare(
+            model=name,
+            version=version,
+            digest=digest,
+            devices=count,
+            share=count / of_model[name],
+        )
+        for name, digest, version, count in counted
+    ]
+    return tuple(sorted(shares, key=lambda share: (share.model, -share.devices, share.version)))
+
+
+def _reason(row: DeviceRow) -> tuple[str, str, str]:
+    """What failed on a device, and how, and why; or what it warns of."""
+    reported = last_report(row)
+    for name, said in reported.models.items() if reported else ():
+        if said.state in FAILED_STATES:
+            because = said.because or f"{name} is {said.state}, and the device gave no reason"
+            return name, said.state, because[:MAX_TEXT]
+    return "", "", "; ".join(reported.warnings if reported else ())[:MAX_TEXT]

@@ -1,0 +1,66 @@
+"""How people read what the fleet knows: times, sizes, states and names in a few words."""
+
+import time
+from collections.abc import Mapping
+
+from edgepack.fleet.documents.rollouts import RolloutView
+
+STATES = (
+    "COMMITTED",
+    "WORKING",
+    "OFFERED",
+    "WAITING",
+    "FAILED",
+    "SILENT",
+    "WITHDRAWN",
+    "RECALLED",
+)
+"""Of a device's part in a rollout, in the order in which they are told."""
+
+
+def labels_line(labels: Mapping[str, str]) -> str:
+    """Labels as a person writes them."""
+    return " ".join(f"{key}={value}" for key, value in labels.items()) or "–"
+
+
+def counts_line(rollout: RolloutView) -> str:
+    """Devices by state, in words."""
+    counts = rollout.counts
+    states = (*STATES, *sorted(counts.keys() - set(STATES)))
+    return ", ".join(f"{counts[s]} {s.lower()}" for s in states if counts.get(s))
+
+
+def numbers_line(numbers: Mapping[str, int]) -> str:
+    """How many of what: `3 need, 1 event`."""
+    return ", ".join(f"{number} {what}" for what, number in numbers.items())
+
+
+def short_provider(provider: str) -> str:
+    """A provider's name without what all of them end in."""
+    return provider.removesuffix("ExecutionProvider")
+
+
+def ago(moment: float | None, now: float) -> str:
+    """How long ago something was, for people."""
+    if moment is None:
+        return "never"
+    seconds = max(0, int(now - moment))
+    for size, unit in ((86400, "d"), (3600, "h"), (60, "min")):
+        if seconds >= size:
+            return f"{seconds // size} {unit} ago"
+    return f"{seconds} s ago"
+
+
+def stamp(moment: float, now: float) -> str:
+    """A time of day, with its date when that is another than today's."""
+    try:
+        then = time.localtime(moment)
+    except (OverflowError, ValueError, OSError):
+        return "never"  # a device may say any number
+    is_today = then[:3] == time.localtime(now)[:3]
+    return time.strftime("%H:%M:%S" if is_today else "%Y-%m-%d %H:%M:%S", then)
+
+
+def megabytes(size_bytes: float) -> str:
+    """A size, for people."""
+    return f"{size_bytes / 1e6:.1f} MB"

@@ -1,0 +1,108 @@
+"""Who is let in: by a token with each request, or by a session that a token opened.
+
+The token in the fleet's folder is an administrator's. A session ends with the token that opened it.
+"""
+
+import hashlib
+import hmac
+import secrets
+import time
+
+import msgspec
+
+from edgepack.fleet.database import access
+from edgepack.fleet.database.store import Store
+from edgepack.fleet.documents.access import ROLES, Actor, LoginCode, Role
+
+SESSION_S = 12 * 3600.0
+CODE_S = 120.0
+_CODE = "code:"
+MAX_SECRET = 200
+
+
+class LoggedIn(msgspec.Struct, frozen=True, kw_only=True):
+    """A session that holds.
+
+    Attributes:
+        actor: Who it is.
+        form_token: What every form of theirs must carry: another site cannot know it.
+    """
+
+    actor: Actor
+    form_token: str
+
+
+class Access:
+    """Lets people in.
+
+    Args:
+        store: The fleet's database.
+        token: The token in the fleet's folder.
+    """
+
+    def __init__(self, store: Store, token: str) -> None:
+        self._store = store
+        self._token_hash = access.digest_of(token)
+
+    def of_token(self, token: str) -> Actor | None:
+        """Whose token it is; None for nobody's."""
+        return self._of_hash(access.digest_of(token)) if len(token) <= MAX_SECRET else None
+
+    def of_session(self, secret: str) -> LoggedIn | None:
+        """Whose session it is; None for nobody's, or one that is over."""
+        if not secret or len(secret) > MAX_SECRET:
+            return None
+        with self._store.reading() as session:
+            token_hash = access.token_of_session(session, secret, time.time())
+        actor = self._of_hash(token_hash) if token_hash else None
+        if actor is None:
+            return None
+        form_token = hmac.new(secret.encode(), b"form", hashlib.sha256).hexdigest()
+        return LoggedIn(actor=actor, form_token=form_token)
+
+    def log_in(self, token: str) -> str | None:
+        """Opens a session for who has a token; gives what the browser keeps, None for nobody."""
+        if self.of_token(token) is None:
+            return None
+        return self._open("", access.digest_of(token), SESSION_S)
+
+    def make_code(self, token: str) -> LoginCode:
+        """A code that opens one session for who has this token, within two minutes.
+
+        Raises:
+            ValueError: It is nobody's token.
+        """
+        if self.of_token(token) is None:
+            raise ValueError("nobody's token")
+        code = self._open(_CODE, access.digest_of(token), CODE_S)
+        return LoginCode(code=code, valid_s=CODE_S)
+
+    def use_code(self, code: str) -> str | None:
+        """Opens a session for a code, once; gives what the browser keeps, None when it is over."""
+        if len(code) > MAX_SECRET:
+            return None
+        now = time.time()
+        with self._store.transaction() as session:
+            token_hash = access.token_of_session(session, _CODE + code, now)
+            access.close_session(session, _CODE + code)
+        return self._open("", token_hash, SESSION_S) if token_hash else None
+
+    def log_out(self, secret: str) -> None:
+        """Ends a session."""
+        with self._store.transaction() as session:
+            access.close_session(session, secret[:MAX_SECRET])
+
+    def _open(self, kind: str, token_hash: str, valid_s: float) -> str:
+        secret, now = secrets.token_urlsafe(32), time.time()
+        with self._store.transaction() as session:
+            access.open_session(session, kind + secret, token_hash, now + valid_s, now)
+        return secret
+
+    def _of_hash(self, token_hash: str) -> Actor | None:
+        if secrets.compare_digest(token_hash, self._token_hash):
+            return Actor(name="token", role="admin")
+        with self._store.reading() as session:
+            row = access.find_token(session, token_hash, time.time())
+        if row is None or row.role not in ROLES:
+            return None
+        return Actor(name=f"token {row.name}", role=msgspec.convert(row.role, Role))
