@@ -38,7 +38,7 @@ from tests.unit.packager_search.toys import ToyMaker, search_toy
 def test_what_is_preferred_says_whether_a_quantized_model_is_worth_it(
     latency_ms: float, size_share: float, without: tuple[Preference, ...]
 ) -> None:
-    every: tuple[Preference, ...] = ("speed", "size", "balanced")
+    every: tuple[Preference, ...] = ("speed", "size", "balanced", "device")
     found = [each for each in every if is_not_worth_it(latency_ms, 1.0, size_share, each)]
     assert tuple(found) == without
 

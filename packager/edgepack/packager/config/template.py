@@ -63,7 +63,7 @@ profiles = ["cpu"]        # edgepack profiles list
 # hooks = "hooks"         # firmware hooks to ship with the model
 # toolchain = { openvino-cpu = "intel/bin/python" }  # where its variant is tried, as on its devices
 # plain_runtimes = ["oldest/bin/python"]  # other releases of ONNX Runtime that applications have
-# prefer = "speed"        # or "size", "balanced": what a quantized model must be, as profiles say
+# prefer = "speed"        # or "size", "balanced", "device": what a quantized model must be
 # budget = "10m"          # time for the build (s, m or h); the best until then is taken
 
 # [outputs.NAME]          # what an output means, where its values do not tell

@@ -315,6 +315,8 @@ def is_not_worth_it(
         size_share: The quantized model's bytes as a share of the float model's.
         prefer: What is wanted, see `Gates.prefer`.
     """
+    if prefer == "device":
+        return False
     if prefer == "speed":
         return not is_slower(float_latency_ms, latency_ms, FASTER_FACTOR)
     if size_share > LITTLE_SAVED:

@@ -48,11 +48,13 @@ _NOT_ENOUGH: Mapping[Preference, str] = {
     "speed": "not 5% faster",
     "size": "hardly smaller and no faster",
     "balanced": "no faster",
+    "device": "slower",
 }
 _PREFERRED: Mapping[Preference, str] = {
     "speed": "speed",
     "size": "size",
     "balanced": "a balance of both",
+    "device": "what is faster on each device",
 }
 
 _TO_OR_WITH = {"quantized": "with", "converted": "to"}

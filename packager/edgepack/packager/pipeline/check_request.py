@@ -9,6 +9,7 @@ from edgepack.bundle.signing_keys import SigningKey, load_signing_key
 from edgepack.errors import BuildError, ProfileError
 from edgepack.packager.bundling.output import check_output
 from edgepack.packager.bundling.shipped_hooks import check_shipped_hooks
+from edgepack.packager.pipeline.both_forms import profile_of_form, with_float_forms
 from edgepack.packager.pipeline.request import BuildRequest
 from edgepack.packager.profiles.schema import Profile
 from edgepack.packager.runtime.evaluator import Venue, find_venue
@@ -53,7 +54,13 @@ def check_request(request: BuildRequest) -> CheckedRequest:
     key = load_signing_key(request.key)
     combinations = _load_combinations(request)
     profiles = [entries[0].profile for entries in combinations]
-    toolchains = pin_toolchains(request.toolchains, tuple(profiles))
+    pinned = pin_toolchains(request.toolchains, tuple(profiles))
+    toolchains = {
+        profile.name: pinned[name]
+        for profile in profiles
+        for name in (profile.name, profile_of_form(profile.name))
+        if name in pinned
+    }
     venues = {
         profile.name: find_venue(profile, toolchains.get(profile.name)) for profile in profiles
     }
@@ -85,4 +92,4 @@ def _load_combinations(
         if name in combinations:
             raise ProfileError(f"profile {name!r} is named twice", remedy="name each profile once")
         combinations[name] = entries
-    return tuple(combinations.values())
+    return with_float_forms(tuple(combinations.values()))

@@ -4,6 +4,7 @@ from pathlib import Path
 
 from edgepack.errors import BuildError, DeviceError, EdgepackError, ProfileError
 from edgepack.packager.bundling.prepared_variant import PreparedVariant, PreparedVariants
+from edgepack.packager.pipeline.both_forms import is_there_already
 from edgepack.packager.pipeline.build_samples import BuildSamples
 from edgepack.packager.pipeline.check_request import CheckedRequest
 from edgepack.packager.pipeline.open_model import check_shapes
@@ -59,6 +60,8 @@ def prepare_variants(
     refused: list[RefusedProfile] = []
     limits = share_time(request.budget_s, len(checked.combinations), started_s=checked.started_s)
     for entries in with_exact_sums(checked.combinations, source):
+        if is_there_already(entries[0].profile, variants):
+            continue
         process.close()  # a simulator holds 200 MB: only the last variant's waits for its rehearsal
         profile = entries[0].profile
         plan = VariantPlan(

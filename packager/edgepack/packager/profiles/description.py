@@ -167,6 +167,7 @@ def describe_gates(gates: Gates) -> Facts:
             "speed": "the quantized one is not 5% faster",
             "size": "the quantized one is hardly smaller and no faster",
             "balanced": "it is no slower",
+            "device": "it is faster on a device, which has both",
         }
         reasons = {"slower": enough[gates.prefer], "inaccurate": "no other holds the accuracy"}
         words = ", or ".join(reasons[reason] for reason in gates.float_instead)

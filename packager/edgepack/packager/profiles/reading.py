@@ -88,8 +88,14 @@ def resolve_profile(name_or_path: str, changes: Mapping[str, Any]) -> Profile:
         ) from error
     profile = _with_its_precision(profile)
     check_consistency(profile, source)
-    digest = hashlib.sha256(msgspec.json.encode(profile, order="deterministic")).hexdigest()
-    return msgspec.structs.replace(profile, sha256=digest, source=source)
+    return with_digest(msgspec.structs.replace(profile, source=source))
+
+
+def with_digest(profile: Profile) -> Profile:
+    """The profile with the digest of its settings, whatever it had."""
+    plain = msgspec.structs.replace(profile, sha256="", source="")
+    digest = hashlib.sha256(msgspec.json.encode(plain, order="deterministic")).hexdigest()
+    return msgspec.structs.replace(profile, sha256=digest)
 
 
 def _with_its_precision(profile: Profile) -> Profile:

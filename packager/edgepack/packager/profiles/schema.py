@@ -10,7 +10,7 @@ import msgspec
 from edgepack.packager.profiles.pass_settings import Lowering, Pass, Quantize
 from edgepack.packager.profiles.section import Section
 
-Preference = Literal["speed", "size", "balanced"]
+Preference = Literal["speed", "size", "balanced", "device"]
 
 
 class About(Section, frozen=True, kw_only=True):
@@ -157,7 +157,9 @@ class Gates(Section, frozen=True, kw_only=True):
             one is within the accuracy budget). Empty means never: such a build is refused.
         prefer: What a quantized model must be to be worth it: with `speed` at least 5 % faster than
             the float one; with `size` smaller, however slow; with `balanced` smaller and not 10 %
-            slower. One that is hardly smaller must be 10 % faster with these two. Of searched
+            slower. One that is hardly smaller must be 10 % faster with these two. With `device`
+            both forms are published where the profile allows the float one, and each device takes
+            what is faster on it. Of searched
             settings the fastest or, with `size`, the smallest that are right are taken.
         size_ratio_max: Greatest size as a share of the float model's; 0 means no limit.
         alternatives: Names of profiles for the same device with more bits: they are looked at
