@@ -1,28 +1,32 @@
-"""Writes the frozen bundle of the current format version; run once when the format changes.
+"""Writes the frozen bundles of the current format versions; run once when the format changes.
 
     python tests/compat/freeze_bundle.py
 
 A bundle that was published once is never written again: readers of today must read it for ever.
-The key that signs it is thrown away.
+The key that signs it is thrown away; the one that opens the encrypted one lies beside it.
 """
 
-import sys
+import io
 import tempfile
 from pathlib import Path
 
 import numpy as np
 import onnx
+from msgspec.structs import replace
 
 from edgepack.bundle.archive import pack
 from edgepack.bundle.chunks import entry
+from edgepack.bundle.encrypted_files import KEY_BYTES, encrypt_stream
 from edgepack.bundle.golden import Golden, Tensor, write_golden
-from edgepack.bundle.keys import generate_key, load_private_key, write_key_pair
+from edgepack.bundle.keys import PublicKey, generate_key, load_private_key, write_key_pair
 from edgepack.bundle.manifest import (
+    ENCRYPTED_FORMAT,
     FORMAT_MINOR,
     FORMAT_VERSION,
     GOLDEN_FILE,
     Accuracy,
     BundleFacts,
+    FileEntry,
     GoldenTolerance,
     Manifest,
     Placement,
@@ -31,22 +35,35 @@ from edgepack.bundle.manifest import (
     Toolchain,
     Variant,
     VariantFacts,
+    decode_manifest,
     encode_manifest,
 )
+from edgepack.bundle.recipients import seal_content_key
 from edgepack.bundle.signature import sign_folder
 
 BUNDLES = Path(__file__).parent / "bundles"
 
 
 def main() -> None:
-    """Makes the bundle, its public key, and refuses to replace either."""
-    archive = BUNDLES / f"format-{FORMAT_VERSION}.{FORMAT_MINOR}.edgepack"
+    """Makes the bundles that are missing, and replaces none."""
+    for version in (FORMAT_VERSION, ENCRYPTED_FORMAT):
+        archive = BUNDLES / f"format-{version}.{FORMAT_MINOR}.edgepack"
+        if archive.exists():
+            print(f"{archive} is frozen; delete it by hand if it was never published")
+        else:
+            freeze(archive, encrypted=version == ENCRYPTED_FORMAT)
+
+
+def freeze(archive: Path, *, encrypted: bool) -> None:
+    """Makes one bundle, its public key, and the key that opens it if it is encrypted."""
     public = archive.with_suffix(".pub")
-    if archive.exists():
-        sys.exit(f"{archive} is frozen; delete it by hand if it was never published")
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary) / "tiny-1.0.0"
         write_bundle(folder)
+        if encrypted:
+            pair = generate_key()
+            archive.with_suffix(".key").write_bytes(pair.private_pem)
+            encrypt(folder, load_private_key(archive.with_suffix(".key")).public_key())
         private_path, public_path = write_key_pair(generate_key(), Path(temporary) / "release")
         sign_folder(folder, load_private_key(private_path))
         pack(folder, archive)
@@ -75,6 +92,34 @@ def write_bundle(folder: Path) -> None:
         source_sha256="5e" * 32,
         tools={"edgepack": "0.1.0", "onnx": "1.23.0"},
         files=(entry(folder, GOLDEN_FILE), entry(folder, "hooks/before-activate")),
+    )
+    (folder / "manifest.json").write_bytes(
+        encode_manifest(Manifest(facts=facts, variants=variants))
+    )
+
+
+def encrypt(folder: Path, recipient: PublicKey) -> None:
+    """Encrypts the variants and the golden samples of a bundle that is not signed yet."""
+    content_key = bytes(range(KEY_BYTES))
+
+    def encrypted(file: FileEntry) -> FileEntry:
+        plain = (folder / file.path).read_bytes()
+        with (folder / file.path).open("wb") as target:
+            encrypt_stream(io.BytesIO(plain), target, content_key, file.path)
+        return entry(folder, file.path)
+
+    manifest = decode_manifest((folder / "manifest.json").read_bytes())
+    facts = replace(
+        manifest.facts,
+        format=ENCRYPTED_FORMAT,
+        encryption=seal_content_key(content_key, [recipient]),
+        files=tuple(
+            encrypted(file) if file.path == GOLDEN_FILE else file for file in manifest.facts.files
+        ),
+    )
+    variants = tuple(
+        replace(each, facts=replace(each.facts, files=tuple(map(encrypted, each.facts.files))))
+        for each in manifest.variants
     )
     (folder / "manifest.json").write_bytes(
         encode_manifest(Manifest(facts=facts, variants=variants))

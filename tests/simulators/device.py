@@ -26,6 +26,7 @@ class Device:
         broker_lines: Further lines of the section [broker].
         hooks: The device's hook folder.
         memory_bytes: What the models may take together; 0 sets no limit.
+        decryption_key: PEM file of the private key that opens encrypted bundles.
         user: Runs it; None is who runs the test.
         groups: Further groups of that user.
     """
@@ -39,6 +40,7 @@ class Device:
         broker_lines: tuple[str, ...] = (),
         hooks: Path | None = None,
         memory_bytes: int = 0,
+        decryption_key: Path | None = None,
         user: User | None = None,
         groups: tuple[int, ...] = (),
     ) -> None:
@@ -62,6 +64,7 @@ class Device:
             f"memory_bytes = {memory_bytes}",
             "telemetry_interval_s = 0.5",
             "max_restarts = 1000",
+            *((f'[decryption]\nkey_file = "{decryption_key}"',) if decryption_key else ()),
             *((f'[hooks]\nfolder = "{hooks}"',) if hooks else ()),
         ]
         self.config.write_text("\n".join(lines) + "\n")

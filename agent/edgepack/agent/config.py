@@ -88,6 +88,16 @@ class HookConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     timeout_s: float = 60.0
 
 
+class DecryptionConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What opens encrypted bundles.
+
+    Attributes:
+        key_file: PEM file of the private key that they are encrypted to; "" takes the broker's.
+    """
+
+    key_file: str = ""
+
+
 class LimitConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What the agent may use.
 
@@ -128,6 +138,12 @@ class AgentConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     probe: ProbeConfig = ProbeConfig()
     hooks: HookConfig = HookConfig()
     limits: LimitConfig = LimitConfig()
+    decryption: DecryptionConfig = DecryptionConfig()
+
+    @property
+    def decryption_key(self) -> str:
+        """Path of the private key that opens encrypted bundles; "" where there is none."""
+        return self.decryption.key_file or (self.broker.key_file if self.broker else "")
 
 
 def read_config(path: Path) -> AgentConfig:
@@ -223,4 +239,5 @@ def _anchor(config: AgentConfig, folder: Path) -> AgentConfig:
         broker=broker,
         trust=msgspec.structs.replace(config.trust, keys=tuple(at(k) for k in config.trust.keys)),
         hooks=msgspec.structs.replace(config.hooks, folder=at(config.hooks.folder)),
+        decryption=DecryptionConfig(key_file=at(config.decryption.key_file)),
     )

@@ -15,6 +15,7 @@ from edgepack.bundle.keys import PublicKey, load_public_key
 from edgepack.bundle.manifest import (
     MANIFEST_FILE,
     MAX_MANIFEST_BYTES,
+    Encryption,
     Manifest,
     Variant,
     decode_manifest,
@@ -24,6 +25,7 @@ from edgepack.bundle.provenance import read_documents, read_origin
 from edgepack.bundle.verify import VerifiedBundle, verify_archive, verify_folder
 from edgepack.errors import BundleError
 from edgepack.json_text import json_text
+from edgepack.text import counted
 
 _bundle = click.argument("bundle", type=click.Path(path_type=Path))
 _json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
@@ -191,6 +193,11 @@ def _describe(manifest: Manifest) -> str:
     ]
     if facts.created_at:
         lines.append(f"created at:   {facts.created_at}")
+    if isinstance(facts.encryption, Encryption):
+        names = ", ".join(each.recipient[:12] for each in facts.encryption.keys[:_MOST_RECIPIENTS])
+        more = ", …" if len(facts.encryption.keys) > _MOST_RECIPIENTS else ""
+        count = counted(len(facts.encryption.keys), "recipient")
+        lines.append(f"encrypted to: {count}: {names}{more}")
     if facts.tools:
         tools = ", ".join(f"{name} {version}" for name, version in sorted(facts.tools.items()))
         lines.append(f"made with:    {tools}")
@@ -205,6 +212,7 @@ def _describe(manifest: Manifest) -> str:
     return "\n".join(lines)
 
 
+_MOST_RECIPIENTS = 10
 _HEADINGS = ("variant", "provider", "device", "precision", "size", "accuracy", "placed", "needs")
 
 

@@ -11,17 +11,20 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from edgepack.bundle.metadata import (
+    ENCRYPTED_FORMAT,
     FORMAT_MINOR,
     FORMAT_VERSION,
     Accuracy,
     BundleFacts,
     ChunkIndex,
+    Encryption,
     FileEntry,
     GoldenTolerance,
     Name,
     Placement,
     PlainRuntime,
     Requirements,
+    SealedKey,
     Toolchain,
     VariantFacts,
 )
@@ -31,6 +34,7 @@ from edgepack.errors import BundleError
 
 __all__ = [
     "COMPONENT",
+    "ENCRYPTED_FORMAT",
     "FORMAT_MINOR",
     "FORMAT_VERSION",
     "GOLDEN_FILE",
@@ -40,12 +44,14 @@ __all__ = [
     "Accuracy",
     "BundleFacts",
     "ChunkIndex",
+    "Encryption",
     "FileEntry",
     "GoldenTolerance",
     "Manifest",
     "Placement",
     "PlainRuntime",
     "Requirements",
+    "SealedKey",
     "Toolchain",
     "Variant",
     "VariantFacts",
@@ -62,6 +68,7 @@ HOOKS_FOLDER = "hooks"
 MAX_MANIFEST_BYTES = 16 * 1024 * 1024
 """About 300,000 chunks, 20 GB of model."""
 
+_FORMATS = (FORMAT_VERSION, ENCRYPTED_FORMAT)
 _SCHEMA_VERSION = "1.0"
 _LAYOUT = "portable"
 _SHA256_BYTES = 32
@@ -110,6 +117,12 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
             if variant.name == name:
                 return variant
         raise KeyError(name)
+
+    def is_encrypted(self, path: str) -> bool:
+        """Whether a file is: in an encrypted bundle all of the variants, and the golden samples."""
+        if not isinstance(self.facts.encryption, Encryption):
+            return False
+        return path.startswith(f"{COMPONENT}/") or path == GOLDEN_FILE
 
     @property
     def files(self) -> tuple[FileEntry, ...]:
@@ -212,6 +225,11 @@ def decode_manifest(content: bytes) -> Manifest:
                 f"{MANIFEST_FILE} has {found!r} as {key}, expected {expected!r}",
                 found_in=f"{MANIFEST_FILE}, {key}",
             )
+    if (facts.format == ENCRYPTED_FORMAT) is not isinstance(facts.encryption, Encryption):
+        raise BundleError(
+            f"a bundle of format version {ENCRYPTED_FORMAT} is encrypted, and no other",
+            found_in=f"{MANIFEST_FILE}, additional_metadata.edgepack.encryption",
+        )
     variants = tuple(
         _variant(name, _without_newer(value, _VariantMetadata) if is_newer else value)
         for name, value in package.components.model.variants.items()
@@ -250,9 +268,10 @@ def _package(variant: Variant) -> dict[str, Any]:
 def _check_format(document: Any) -> None:
     """Says "another version" before anything else is found wrong with a newer bundle."""
     found = _own_value(document, "format", FORMAT_VERSION)
-    if found != FORMAT_VERSION:
+    if found not in _FORMATS:
+        known = " and ".join(map(str, _FORMATS))
         raise BundleError(
-            f"the bundle has format version {found}, this edgepack reads {FORMAT_VERSION}",
+            f"the bundle has format version {found}, this edgepack reads {known}",
             found_in=f"{MANIFEST_FILE}, additional_metadata.edgepack.format",
             remedy="update edgepack",
         )

@@ -4,7 +4,7 @@ Constraints on numbers and digests hold when a manifest is decoded; what is buil
 trusted.
 """
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 import msgspec
 
@@ -13,7 +13,12 @@ FORMAT_MINOR = 1
 """Version of edgepack's own part of the manifest; see `edgepack.versions`. Since
 
     1.1  `minor`, and of a variant `plain_runtime`
+    2    encrypted; see `ENCRYPTED_FORMAT`
 """
+
+ENCRYPTED_FORMAT = 2
+"""Of a bundle whose variants and golden samples are encrypted, and of no other: an agent that knows
+of no encryption refuses it by its version, before anything is fetched."""
 
 MAX_CHUNK_BYTES = 120 * 1024
 """A chunk with its header stays under a broker limit of 128 KiB."""
@@ -29,6 +34,32 @@ Text = Annotated[str, msgspec.Meta(pattern=r"\A[^\x00-\x1f\x7f-\x9f]*\Z", max_le
 
 Count = Annotated[int, msgspec.Meta(ge=0)]
 Release = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
+
+
+class SealedKey(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The content key of a bundle, sealed for one recipient by HPKE.
+
+    Attributes:
+        recipient: `key_id` of the recipient's public key.
+        sealed: HPKE's encapsulated key and ciphertext, base64.
+    """
+
+    recipient: Sha256
+    sealed: Annotated[bytes, msgspec.Meta(max_length=1000)]
+
+
+class Encryption(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How a bundle's variants and golden samples are encrypted.
+
+    Attributes:
+        method: The only one that there is; see `encrypted_files` and `recipients`.
+        keys: One for each recipient, in the order of their ids.
+    """
+
+    method: Literal["hpke, aes-256-gcm in segments of 64 KiB"] = (
+        "hpke, aes-256-gcm in segments of 64 KiB"
+    )
+    keys: Annotated[tuple[SealedKey, ...], msgspec.Meta(min_length=1)]
 
 
 class ChunkIndex(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -213,6 +244,7 @@ class BundleFacts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         source_sha256: Digest of the source model's bytes, external data included.
         tools: Versions of the tools that built it.
         files: Files outside the variants: golden samples, hooks, reports.
+        encryption: Of a bundle of `ENCRYPTED_FORMAT`; no other has it.
     """
 
     format: int = FORMAT_VERSION
@@ -224,3 +256,4 @@ class BundleFacts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     source_sha256: Sha256
     tools: dict[str, str] = {}
     files: tuple[FileEntry, ...]
+    encryption: Encryption | msgspec.UnsetType = msgspec.UNSET

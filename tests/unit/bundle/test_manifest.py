@@ -38,7 +38,7 @@ CASES: dict[str, tuple[Callable[[Any], object], str, str]] = {
     "another layout": (lambda d: d.update(layout="installed"), "'installed'", "layout"),
     "another name": (lambda d: d.update(package_name="x"), "'x' as package_name", "package_name"),
     "another version": (lambda d: d.update(package_version="9"), "'9'", "package_version"),
-    "a newer format": (set_in(facts, "format", 2), "format version 2, this edgepack reads 1", ""),
+    "a newer format": (set_in(facts, "format", 3), "format version 3, this edgepack reads 1", ""),
     "no variant": (lambda d: d["components"]["model"]["variants"].clear(), "no variant", ""),
     "a second component": (
         lambda d: d["components"].update(other={}),

@@ -21,6 +21,7 @@ from edgepack.agent.hooks.strays import adopt_strays, end_strays
 from edgepack.agent.runtime.facts import read_device_facts
 from edgepack.agent.runtime.probe import probe_variant
 from edgepack.agent.runtime.verdicts import Verdicts, circumstances_of
+from edgepack.agent.state.decryption_key import write_key_file
 from edgepack.agent.state.slots import Slots
 from edgepack.agent.telemetry.buffer import TelemetryBuffer
 from edgepack.agent.update.dependencies import AgentDependencies, Link, Tools
@@ -125,6 +126,7 @@ def assemble_models(
         ),
         collect=telemetry.collect,
     )
+    write_key_file(state_dir, config.decryption_key)
     deps = AgentDependencies(
         config=config,
         trust=load_trust(config),
@@ -146,7 +148,14 @@ def _probe(
     limits = msgspec.structs.replace(config.probe, memory_bytes=most_bytes)
     return verdicts.reach(
         circumstances_of(folder.name, variant, facts, threads=threads),
-        lambda: probe_variant(folder, variant, config=limits, threads=threads, halt=halt),
+        lambda: probe_variant(
+            folder,
+            variant,
+            config=limits,
+            threads=threads,
+            key_file=config.decryption_key,
+            halt=halt,
+        ),
     )
 
 

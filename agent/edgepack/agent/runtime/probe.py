@@ -18,6 +18,7 @@ import msgspec
 from edgepack.agent.config import ProbeConfig
 from edgepack.agent.runtime.child import Ending, keep_stdout_clean, run_child, take_request
 from edgepack.agent.runtime.opening import open_session
+from edgepack.agent.runtime.plain_files import plain_files
 from edgepack.agent.runtime.provider_table import CPU_PROVIDER
 from edgepack.agent.runtime.sessions import Tensor
 from edgepack.bundle.golden import Golden, compare_outputs, read_golden
@@ -49,6 +50,7 @@ class ProbeRequest(msgspec.Struct, frozen=True, kw_only=True):
         timeout_s, runs: See `ProbeConfig`.
         golden_s: Golden samples beyond the least are begun for this long, seconds.
         threads: Threads within an operator; 0 leaves it to ONNX Runtime.
+        key_file: The device's private key, for an encrypted bundle; "" where it has none.
     """
 
     bundle_folder: str
@@ -57,6 +59,7 @@ class ProbeRequest(msgspec.Struct, frozen=True, kw_only=True):
     golden_s: float
     runs: int
     threads: int
+    key_file: str = ""
 
 
 class ProbedSession(Protocol):
@@ -87,6 +90,7 @@ def probe_variant(
     *,
     config: ProbeConfig,
     threads: int = 0,
+    key_file: str = "",
     command: Sequence[str] = CHILD,
     halt: Halt = NEVER,
 ) -> ProbeResult:
@@ -97,6 +101,7 @@ def probe_variant(
         variant: The candidate; its files are there.
         config: Limits of time and memory, and the number of timed runs.
         threads: Threads within an operator; 0 leaves it to ONNX Runtime.
+        key_file: The device's private key, for an encrypted bundle; "" where it has none.
         command: The child.
         halt: Ends it early.
 
@@ -113,6 +118,7 @@ def probe_variant(
         golden_s=GOLDEN_SHARE * config.timeout_s,
         runs=config.runs,
         threads=threads,
+        key_file=key_file,
     )
     ending = run_child(
         command,
@@ -224,10 +230,11 @@ def probe_here(request: ProbeRequest, open_variant: OpenVariant = open_session) 
         request: What to probe.
         open_variant: Opens the candidate.
     """
-    folder = Path(request.bundle_folder)
     try:
-        golden = read_golden(folder / GOLDEN_FILE)
-        session = open_variant(folder, request.variant, threads=request.threads)
+        bundle, variant = Path(request.bundle_folder), request.variant
+        with plain_files(bundle, variant, request.key_file) as folder:
+            golden = read_golden(folder / GOLDEN_FILE)
+            session = open_variant(folder, variant, threads=request.threads)
         return judge(
             session,
             golden,

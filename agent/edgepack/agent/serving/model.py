@@ -16,7 +16,9 @@ from pathlib import Path
 from types import TracebackType
 
 from edgepack.agent.runtime.opening import open_session
+from edgepack.agent.runtime.plain_files import KEY_VARIABLE, plain_files
 from edgepack.agent.runtime.sessions import Session, SessionTensor, Tensor
+from edgepack.agent.state.decryption_key import read_key_file
 from edgepack.agent.state.models import DEFAULT_STATE_DIR
 from edgepack.agent.state.pointer import (
     ActivePointer,
@@ -223,8 +225,11 @@ class Model:
             )
         manifest = verify_slot(folder, pointer.digest, pointer.choice.chosen)
         variant = manifest.variant(pointer.choice.chosen)
-        session = open_session(folder, variant, threads=self._threads)
-        session.run(read_golden(folder / GOLDEN_FILE).inputs[0])
+        key_file = os.environ.get(KEY_VARIABLE) or read_key_file(self._state_dir)
+        with plain_files(folder, variant, key_file, manifest) as plain:
+            session = open_session(plain, variant, threads=self._threads)
+            sample = read_golden(plain / GOLDEN_FILE).inputs[0]
+        session.run(sample)
         return OpenedModel(pointer, session, self._records[key])
 
     def _watch(self) -> None:

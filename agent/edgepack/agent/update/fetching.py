@@ -4,6 +4,7 @@ import logging
 from pathlib import Path
 
 from edgepack.agent.runtime.matching import match_variants
+from edgepack.agent.runtime.plain_files import check_readable
 from edgepack.agent.state.pointer import ActivePointer
 from edgepack.agent.transfer.download import Download
 from edgepack.agent.transfer.manifest_download import ManifestDownload
@@ -41,7 +42,7 @@ def judge_offer(context: UpdateContext) -> Step:
     1. Time, release, and whether there is anything to do.
     2. The device's hooks may refuse before anything is fetched.
     3. Manifest and signature come, from a slot that has them or from outside.
-    4. A trusted key signed them, and they are what was offered.
+    4. A trusted key signed them, they are what was offered, and this device can decrypt it.
     5. A variant fits this device, and there is room for it beside all other models.
     6. The hooks have the last word.
     """
@@ -98,6 +99,7 @@ def _judge_bundle(
     deps, model, offer = context.deps, context.model, context.offer
     signed, manifest = deps.trust.check_manifest(signature, content)
     check_identity(offer, signed, manifest)
+    check_readable(manifest, deps.config.decryption_key)
     facts = context.read_facts()
     config = deps.config
     matches = match_variants(manifest, facts, config.providers, deps.trust)

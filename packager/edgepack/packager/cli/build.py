@@ -100,6 +100,14 @@ _json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 )
 @click.option("--hooks", type=_path, help="Folder of firmware hooks to ship with the model.")
 @click.option(
+    "--encrypt-to",
+    "encrypt_to",
+    type=_path,
+    multiple=True,
+    metavar="CERT",
+    help="Who alone can read the model: certificate or public key of a device, or of the fleet.",
+)
+@click.option(
     "--created-at",
     metavar="TIME",
     help="RFC 3339 time to record; none by default, so that equal inputs give equal bytes.",

@@ -157,7 +157,7 @@ def _from_bundle(path: Path, folder: Path) -> Compared:
         source_sha256=facts.source_sha256,
         tools=facts.tools,
         variants=tuple(
-            _bundled_variant(folder, variant, reported.get(variant.name))
+            _bundled_variant(folder, manifest, variant, reported.get(variant.name))
             for variant in manifest.variants
         ),
         shared_files=tuple(map(_plain, facts.files)),
@@ -167,13 +167,14 @@ def _from_bundle(path: Path, folder: Path) -> Compared:
 
 
 def _bundled_variant(
-    folder: Path, variant: Variant, reported: VariantReport | None
+    folder: Path, manifest: Manifest, variant: Variant, reported: VariantReport | None
 ) -> ComparedVariant:
     options = {
         **{f"provider {key}": value for key, value in variant.provider_options.items()},
         **{f"session {key}": value for key, value in variant.session_options.items()},
     }
-    nodes = _read_nodes(folder / variant.folder / variant.model_file)
+    path = f"{variant.folder}/{variant.model_file}"
+    nodes = None if manifest.is_encrypted(path) else _read_nodes(folder / path)
     files = tuple(map(_plain, variant.facts.files))
     return _compared(variant, variant.facts, files, reported, options, nodes)
 

@@ -7,7 +7,8 @@
    that little else is left to do that takes memory.
 5. Lay the bundle out, write its report, its provenance and its bill of materials, sign it.
 6. Rehearse it with the agent's own verifier, matching, probe and choice.
-7. Move it to its place in one step, and put the report with times beside it.
+7. Encrypt it, where that is asked for, and sign it anew.
+8. Move it to its place in one step, and put the report with times beside it.
 
 All work lies in a hidden folder beside the output, which is removed whatever happens: a build
 that fails, is interrupted or fills the disk leaves what was there before. Only a report of what was
@@ -22,12 +23,13 @@ import msgspec
 
 from edgepack.bundle.manifest import FORMAT_MINOR, BundleFacts
 from edgepack.packager.bundling.assemble import BundleParts, finish, lay_out
+from edgepack.packager.bundling.encrypting import encrypt_files
 from edgepack.packager.bundling.prepared_variant import PreparedVariants
 from edgepack.packager.bundling.publishing import disk_error, publish, work_folder
 from edgepack.packager.bundling.rehearse import rehearse
 from edgepack.packager.pipeline.build_record import compose_record
 from edgepack.packager.pipeline.build_samples import BuildSamples, open_build_samples
-from edgepack.packager.pipeline.check_request import CheckedRequest, check_request
+from edgepack.packager.pipeline.check_request import check_request
 from edgepack.packager.pipeline.open_model import open_model
 from edgepack.packager.pipeline.report_composition import add_times, compose_report
 from edgepack.packager.pipeline.report_files import write_report
@@ -126,10 +128,25 @@ def _build(request: BuildRequest, progress: Progress) -> BuildResult:
         prepared = prepare_variants(request, checked, source, samples, work, process, progress)  # 4
         progress(BuildStep(what="writing the bundle"))
         folder = work / "bundle"
-        digest, report = _write_bundle(request, checked, source, samples, prepared, folder)  # 5
+        parts = _make_parts(request, source, samples, prepared)
+        folder.mkdir()
+        laid_out = lay_out(folder, parts)  # 5
+
+        def sign() -> tuple[str, Report]:
+            """Writes report and documents, signs; returns digest and report without times."""
+            report = compose_report(parts, laid_out, source, samples, prepared)
+            report = name_in_report(report, own_names(source.model.graph))
+            record = compose_record(request, parts, laid_out, source, samples, report)
+            return finish(folder, parts, laid_out, report, record, checked.key), report
+
+        digest, report = sign()
         public_key = checked.key.public_key()
         rehearsal = rehearse(folder, public_key, process, progress, checked.toolchains)  # 6
-        publish(folder, request.output, work)  # 7
+        if checked.recipients:
+            progress(BuildStep(what="encrypting the bundle"))
+            parts, laid_out = encrypt_files(folder, parts, laid_out, checked.recipients)  # 7
+            digest, report = sign()
+        publish(folder, request.output, work)  # 8
     timed = add_times(report, prepared.variants, prepared.refused, rehearsal)
     timed = name_in_report(timed, own_names(source.model.graph))
     html, json = write_report(timed, request.output)
@@ -142,16 +159,13 @@ def _build(request: BuildRequest, progress: Progress) -> BuildResult:
     )
 
 
-def _write_bundle(
+def _make_parts(
     request: BuildRequest,
-    checked: CheckedRequest,
     source: SourceModel,
     samples: BuildSamples,
     prepared: PreparedVariants,
-    folder: Path,
-) -> tuple[str, Report]:
-    """Fills and signs a folder; returns the bundle's digest, and its report without times."""
-    parts = BundleParts(
+) -> BundleParts:
+    return BundleParts(
         facts=BundleFacts(
             minor=FORMAT_MINOR,
             name=request.name,
@@ -166,9 +180,3 @@ def _write_bundle(
         golden=samples.golden,
         hooks=request.hooks,
     )
-    folder.mkdir()
-    laid_out = lay_out(folder, parts)
-    report = compose_report(parts, laid_out, source, samples, prepared)
-    report = name_in_report(report, own_names(source.model.graph))
-    record = compose_record(request, parts, laid_out, source, samples, report)
-    return finish(folder, parts, laid_out, report, record, checked.key), report

@@ -5,6 +5,8 @@ from collections.abc import Mapping
 
 import msgspec
 
+from edgepack.bundle.keys import PublicKey
+from edgepack.bundle.recipients import load_recipient
 from edgepack.bundle.signing_keys import SigningKey, load_signing_key
 from edgepack.errors import BuildError, ProfileError
 from edgepack.packager.bundling.output import check_output
@@ -23,6 +25,7 @@ class CheckedRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         key: The key that signs.
+        recipients: To whom the bundle is encrypted; nobody where it is not.
         combinations: For each profile what is searched, at least one combination.
         toolchains: By profile the environment that has what its devices have, if one is named.
         venues: By profile where it can run here.
@@ -31,6 +34,7 @@ class CheckedRequest(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     key: SigningKey
+    recipients: tuple[PublicKey, ...]
     combinations: tuple[tuple[Combination, ...], ...]
     toolchains: Mapping[str, PinnedToolchain]
     venues: Mapping[str, Venue]
@@ -52,6 +56,7 @@ def check_request(request: BuildRequest) -> CheckedRequest:
     started_s = time.monotonic()
     check_output(request.output, replace=request.replace)
     key = load_signing_key(request.key)
+    recipients = tuple(map(load_recipient, request.encrypt_to))
     combinations = _load_combinations(request)
     profiles = [entries[0].profile for entries in combinations]
     pinned = pin_toolchains(request.toolchains, tuple(profiles))
@@ -68,6 +73,7 @@ def check_request(request: BuildRequest) -> CheckedRequest:
         check_shipped_hooks(request.hooks)
     return CheckedRequest(
         key=key,
+        recipients=recipients,
         combinations=combinations,
         toolchains=toolchains,
         venues=venues,

@@ -74,6 +74,8 @@ class BuildOptions(TypedDict, total=False):
         plain_runtimes: Python interpreters of environments with other releases of ONNX Runtime,
             such as the oldest that applications have: variants are run there by themselves too.
         hooks: Folder of firmware hooks to ship with the model.
+        encrypt_to: Certificates or public keys (PEM) of the devices, or of the fleet, that may read
+            variants and golden samples; none by default, which encrypts nothing.
         allow_degraded: Publish a variant that misses its budget, marked as degraded.
         keep_going: Build the other profiles when one refuses.
         replace: Replace a bundle that is there already.
@@ -100,6 +102,7 @@ class BuildOptions(TypedDict, total=False):
     toolchains: Mapping[str, str]
     plain_runtimes: Sequence[str]
     hooks: str | Path | None
+    encrypt_to: Sequence[str | Path]
     allow_degraded: bool
     keep_going: bool
     replace: bool
@@ -111,9 +114,9 @@ class BuildRequest(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         model: The ONNX file, or the local Hugging Face model folder.
         output, name, version, release, created_at, builder_id, profiles, key, calibration,
-            evaluation, shapes, values, metric, labels, hooks, toolchains, plain_runtimes,
-            allow_degraded, keep_going, replace: See `BuildOptions`; "" and None stand for what is
-            left out.
+            evaluation, shapes, values, metric, labels, hooks, encrypt_to, toolchains,
+            plain_runtimes, allow_degraded, keep_going, replace: See `BuildOptions`; "" and None
+            stand for what is left out.
         declarations, outputs: Declared inputs and outputs by name.
         declared_in: The file they came from.
         about, datasets: What it says of the model and of its data.
@@ -145,6 +148,7 @@ class BuildRequest(msgspec.Struct, frozen=True, kw_only=True):
     budget_s: float | None = None
     prefer: Preference | None = None
     hooks: Path | None = None
+    encrypt_to: tuple[Path, ...] = ()
     toolchains: Mapping[str, str] = msgspec.field(default_factory=dict)
     plain_runtimes: tuple[str, ...] = ()
     allow_degraded: bool = False
@@ -209,6 +213,7 @@ def derive_request(model: str | Path, options: BuildOptions) -> BuildRequest:
         budget_s=_budget_s(options.get("budget"), config.build.budget, declared_in),
         prefer=options.get("prefer") or config.build.prefer,
         hooks=_path(options.get("hooks") or config.build.hooks),
+        encrypt_to=tuple(map(Path, options.get("encrypt_to", ()))),
         toolchains={**config.build.toolchain, **options.get("toolchains", {})},
         plain_runtimes=tuple(options.get("plain_runtimes", ())) or config.build.plain_runtimes,
         allow_degraded=options.get("allow_degraded", False),

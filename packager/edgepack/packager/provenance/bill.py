@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import Any
 from urllib.parse import quote
 
-from edgepack.bundle.manifest import SIGNATURE_FILE, Variant
+from edgepack.bundle.manifest import SIGNATURE_FILE, Encryption, Variant
 from edgepack.bundle.provenance import PROVENANCE_FILE
 from edgepack.packager.provenance.datasets import compose_datasets
 from edgepack.packager.provenance.record import BuildRecord, encode_document
@@ -31,6 +31,10 @@ _OWN_CONTROLS = (
     "Every file is listed with its SHA-256 in one signature (OpenSSF Model Signing).",
     "A device verifies signature and files before it loads a model, and refuses older releases.",
     "A device proves the model on sample inputs before it serves, and goes back where it fails.",
+)
+_ENCRYPTED = (
+    "Variants and golden samples are encrypted (AES-256-GCM) to the devices' keys (HPKE), and "
+    "decrypted in memory only."
 )
 _RUNTIME = "onnxruntime"
 
@@ -126,7 +130,11 @@ def _bundle(record: BuildRecord, datasets: list[str]) -> dict[str, Any]:
                 "created-at": facts.created_at,
                 "data-flow": flow,
                 "data-usage": about.data_usage,
-                "security-control": (*_OWN_CONTROLS, *about.security_controls),
+                "security-control": (
+                    *_OWN_CONTROLS,
+                    *((_ENCRYPTED,) if isinstance(facts.encryption, Encryption) else ()),
+                    *about.security_controls,
+                ),
                 "security-compliance": about.security_compliance,
             }
         ),

@@ -1,0 +1,179 @@
+"""The files of a bundle as ONNX Runtime can read them; decrypted ones lie in memory, for a moment.
+
+A variant is more than one file (external weights, precompiled contexts), which providers open by
+name. So it is decrypted into a folder of its own on a file system that is memory (tmpfs), readable
+by this user only, and removed as soon as the model is opened. What a killed process left there, the
+next one removes.
+"""
+
+import contextlib
+import fcntl
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from edgepack.bundle.chunks import open_regular
+from edgepack.bundle.manifest import (
+    GOLDEN_FILE,
+    MANIFEST_FILE,
+    Encryption,
+    Manifest,
+    Variant,
+    decode_manifest,
+)
+from edgepack.errors import DeviceError
+
+MEMORY_VARIABLE = "EDGEPACK_MEMORY_DIR"
+KEY_VARIABLE = "EDGEPACK_DECRYPTION_KEY"
+
+_USUAL = ("/dev/shm", "/run")
+_IN_MEMORY = frozenset({"tmpfs", "ramfs"})
+_PREFIX = "edgepack-plain-"
+_LEFT_AFTER_S = 60.0
+"""A younger folder may belong to a process that has not locked it yet."""
+
+
+def check_readable(manifest: Manifest, key_file: str) -> None:
+    """Refuses a bundle that this device could not decrypt, by its manifest alone.
+
+    Args:
+        manifest: The verified manifest.
+        key_file: The device's private key; "" where it has none.
+
+    Raises:
+        EdgepackError: The device has no key, another one, or no memory to decrypt into.
+    """
+    if isinstance(manifest.facts.encryption, Encryption):
+        _open_key(manifest.facts.encryption, key_file)
+        _memory_folder()
+
+
+@contextmanager
+def plain_files(
+    bundle_folder: Path, variant: Variant, key_file: str, manifest: Manifest | None = None
+) -> Iterator[Path]:
+    """Gives a folder in which a variant and the golden samples lie as they were before encryption.
+
+    Args:
+        bundle_folder: The bundle, verified; returned as it is where it is not encrypted.
+        variant: The only variant that is wanted.
+        key_file: The device's private key; "" where it has none.
+        manifest: The bundle's; None reads it.
+
+    Raises:
+        EdgepackError: It cannot be decrypted here.
+    """
+    if manifest is None:
+        try:
+            manifest = decode_manifest((bundle_folder / MANIFEST_FILE).read_bytes())
+        except FileNotFoundError:
+            yield bundle_folder
+            return
+    encryption = manifest.facts.encryption
+    if not isinstance(encryption, Encryption):
+        yield bundle_folder
+        return
+    content_key = _open_key(encryption, key_file)
+    names = [GOLDEN_FILE, *(entry.path for entry in variant.facts.files)]
+    with _folder_in_memory() as folder:
+        try:
+            for name in filter(manifest.is_encrypted, names):
+                _decrypt(bundle_folder / name, folder / name, content_key, name)
+        except OSError as error:
+            raise DeviceError(
+                f"the model cannot be decrypted into memory: {error.strerror}",
+                found_in=str(folder.parent),
+                remedy=f"give it more room, or name another folder in memory: {MEMORY_VARIABLE}",
+            ) from error
+        yield folder
+
+
+def _open_key(encryption: Encryption, key_file: str) -> bytes:
+    # Here, since the package takes long to load, and most bundles do not need it.
+    from edgepack.bundle.keys import load_private_key
+    from edgepack.bundle.recipients import open_content_key
+
+    if not key_file:
+        raise DeviceError(
+            "the bundle is encrypted, and this device has no key",
+            found_in="the agent's settings, decryption.key_file",
+            remedy=f"name the device's private key there; for an application, set {KEY_VARIABLE}",
+        )
+    return open_content_key(encryption, load_private_key(Path(key_file)))
+
+
+def _decrypt(source: Path, target: Path, content_key: bytes, name: str) -> None:
+    from edgepack.bundle.encrypted_files import decrypt_stream
+
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with open_regular(source) as encrypted, target.open("xb") as plain:
+        decrypt_stream(encrypted, plain.write, content_key, name)
+
+
+@contextmanager
+def _folder_in_memory() -> Iterator[Path]:
+    """A folder that is locked while it is used, and gone afterwards."""
+    memory = _memory_folder()
+    _sweep(memory)
+    folder = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=memory))
+    lock = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        os.close(lock)
+
+
+def _sweep(memory: Path) -> None:
+    """Removes what processes left that were killed."""
+    for folder in memory.glob(f"{_PREFIX}*"):
+        with contextlib.suppress(OSError):
+            status = folder.lstat()
+            if status.st_uid != os.getuid() or time.time() - status.st_mtime < _LEFT_AFTER_S:
+                continue
+            lock = os.open(folder, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(folder)
+            finally:
+                os.close(lock)
+
+
+def _memory_folder() -> Path:
+    """A folder that is memory and that this user may write to.
+
+    Raises:
+        DeviceError: There is none, or the one that was named is on a disk.
+    """
+    named = os.environ.get(MEMORY_VARIABLE, "")
+    mounts = _mounts()
+    for path in (named,) if named else _USUAL:
+        if _kind_of(Path(path), mounts) in _IN_MEMORY and os.access(path, os.W_OK | os.X_OK):
+            return Path(path)
+    raise DeviceError(
+        "no folder in memory to decrypt the model into: it would lie on a disk",
+        found_in=named or ", ".join(_USUAL),
+        remedy=f"set {MEMORY_VARIABLE} to a folder on a tmpfs",
+    )
+
+
+def _kind_of(path: Path, mounts: dict[str, str]) -> str:
+    """Type of the file system that a folder lies on."""
+    resolved = path.resolve()
+    return next(
+        (mounts[str(place)] for place in (resolved, *resolved.parents) if str(place) in mounts), ""
+    )
+
+
+def _mounts() -> dict[str, str]:
+    """Type of each file system by where it is mounted; empty where the system does not say."""
+    try:
+        lines = Path("/proc/self/mounts").read_text().splitlines()
+    except OSError:
+        return {}
+    return {words[1]: words[2] for words in map(str.split, lines) if len(words) > 2}

@@ -1,0 +1,64 @@
+"""Where the private key lies that opens encrypted bundles: the agent tells those who serve models.
+
+`decryption.json` in the state folder names the file; the key itself is never in there.
+"""
+
+from pathlib import Path
+
+import msgspec
+
+from edgepack.agent.state.state_file import Write, read_regular, remove
+from edgepack.durable import write_file
+from edgepack.errors import DeviceError
+from edgepack.versions import Format, NewerVersionError, Version
+
+KEY_PLACE_FILE = "decryption.json"
+
+
+class KeyPlace(msgspec.Struct, frozen=True, kw_only=True):
+    """Where the key lies.
+
+    Attributes:
+        key_file: Path of the private key.
+    """
+
+    key_file: str
+
+
+KEY_PLACE = Format("place of the decryption key", KeyPlace, Version(1, 0))
+
+
+def write_key_file(state_dir: Path, key_file: str, *, write: Write = write_file) -> None:
+    """Notes where the key lies, once; "" where the device has none.
+
+    Raises:
+        OSError: The state folder cannot be written.
+    """
+    path = state_dir / KEY_PLACE_FILE
+    content = KEY_PLACE.encode(KeyPlace(key_file=str(Path(key_file).resolve())))
+    try:
+        is_known = read_regular(path) == content
+    except OSError:
+        is_known = False
+    if not key_file or not is_known:
+        remove(path)
+    if key_file and not is_known:
+        write(path, content)
+
+
+def read_key_file(state_dir: Path) -> str:
+    """Path of the private key; "" where the agent noted none.
+
+    Raises:
+        DeviceError: The note cannot be read; the agent mends it when it starts.
+    """
+    path = state_dir / KEY_PLACE_FILE
+    try:
+        content = read_regular(path)
+        return KEY_PLACE.decode(content).value.key_file if content is not None else ""
+    except (OSError, ValueError, NewerVersionError) as error:
+        raise DeviceError(
+            "cannot read where the decryption key lies",
+            found_in=str(path),
+            remedy="start the agent, which mends it",
+        ) from error

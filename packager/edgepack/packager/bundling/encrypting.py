@@ -1,0 +1,71 @@
+"""Encrypts what a bundle's folder holds of the model, for the devices that may read it.
+
+It comes last, when the plain bundle was rehearsed: what a device decrypts is what was rehearsed.
+"""
+
+import hashlib
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+from msgspec.structs import replace
+
+from edgepack.bundle.chunks import entry
+from edgepack.bundle.encrypted_files import KEY_BYTES, decrypt_stream, encrypt_stream
+from edgepack.bundle.keys import PublicKey
+from edgepack.bundle.manifest import ENCRYPTED_FORMAT, FileEntry, Variant
+from edgepack.bundle.recipients import seal_content_key
+from edgepack.errors import BuildError
+from edgepack.packager.bundling.assemble import BundleParts, LaidOut
+
+
+def encrypt_files(
+    folder: Path, parts: BundleParts, laid_out: LaidOut, recipients: Iterable[PublicKey]
+) -> tuple[BundleParts, LaidOut]:
+    """Encrypts variants and golden samples in place, with a content key that nobody else has.
+
+    Args:
+        folder: The folder that `lay_out` filled.
+        parts: What went in.
+        laid_out: What `lay_out` returned.
+        recipients: Who may read it.
+
+    Returns:
+        Both as they are now, to be given to `finish`.
+
+    Raises:
+        OSError: The disk is full.
+        BuildError: What was written cannot be decrypted again.
+    """
+    content_key = os.urandom(KEY_BYTES)
+    encryption = seal_content_key(content_key, recipients)
+
+    def encrypted(file: FileEntry) -> FileEntry:
+        _encrypt(folder, file, content_key)
+        return entry(folder, file.path)
+
+    def variant(each: Variant) -> Variant:
+        files = tuple(map(encrypted, each.facts.files))
+        return replace(each, facts=replace(each.facts, files=files))
+
+    facts = replace(parts.facts, format=ENCRYPTED_FORMAT, encryption=encryption)
+    return replace(parts, facts=facts), replace(
+        laid_out,
+        variants=tuple(map(variant, laid_out.variants)),
+        golden=encrypted(laid_out.golden),
+    )
+
+
+def _encrypt(folder: Path, file: FileEntry, content_key: bytes) -> None:
+    path = folder / file.path
+    target = path.with_name(f"{path.name}.encrypted")
+    with path.open("rb") as plain, target.open("xb") as written:
+        encrypt_stream(plain, written, content_key, file.path)
+    digest = hashlib.sha256()
+    with target.open("rb") as written:
+        decrypt_stream(written, digest.update, content_key, file.path)
+    if digest.hexdigest() != file.sha256:
+        raise BuildError(
+            f"'{file.path}' is not what it was once it is decrypted again", found_in=str(target)
+        )
+    target.replace(path)
