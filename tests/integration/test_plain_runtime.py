@@ -104,8 +104,12 @@ def test_every_variant_gives_its_answers_in_the_oldest_and_newest_release_or_say
     assert saturating.session_options == EXACT_SUMS, "its weights use all 8 bits"
 
 
-def _saturating() -> onnx.ModelProto:
-    """A product between pairs, as another tool writes it: sums of two products pass 16 bits."""
+def _saturating(weights: str) -> onnx.ModelProto:
+    """A product between pairs, as another tool writes it: sums of two products pass 16 bits.
+
+    Args:
+        weights: `stored` as integers, or `trained` as floats that the graph quantizes.
+    """
     rng = np.random.default_rng(1)
     weight = rng.integers(90, 128, (64, 8)).astype(np.int8) * rng.choice([-1, 1], (1, 8))
     constants = {
@@ -116,8 +120,15 @@ def _saturating() -> onnx.ModelProto:
         "ys": np.float32(0.6),
         "yz": np.uint8(128),
     }
+    first = []
+    if weights == "trained":
+        floats = constants["w"].astype(np.float32) * constants["ws"]
+        constants |= {"f": floats, "wz": np.int8(0)}
+        del constants["w"]
+        first = [node("QuantizeLinear", ["f", "ws", "wz"], ["w"])]
     return model_of(
         [
+            *first,
             node("QuantizeLinear", ["x", "xs", "xz"], ["xq"]),
             node("DequantizeLinear", ["xq", "xs", "xz"], ["xd"]),
             node("DequantizeLinear", ["w", "ws"], ["wd"]),
@@ -133,11 +144,12 @@ def _saturating() -> onnx.ModelProto:
 
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="saturation is a matter of x86 CPUs")
 @pytest.mark.skipif(shutil.which(_WITHOUT_VNNI[0]) is None, reason="qemu-user is not installed")
+@pytest.mark.parametrize("weights", ["stored", "trained"])
 def test_a_quantized_model_gives_the_same_on_cpus_with_and_without_vnni(
-    key: Path, tmp_path: Path
+    key: Path, tmp_path: Path, weights: str
 ) -> None:
     model, bundle = tmp_path / "saturating.onnx", tmp_path / "bundle"
-    onnx.save(_saturating(), model)
+    onnx.save(_saturating(weights), model)
     rng = np.random.default_rng(2)
     build(
         model,
@@ -155,6 +167,8 @@ def test_a_quantized_model_gives_the_same_on_cpus_with_and_without_vnni(
         with_vnni = _run([sys.executable], file, variant.session_options, golden)
         without = _run(there, file, variant.session_options, golden)
         assert np.array_equal(with_vnni, without)
+        expected = np.stack([sample["y"] for sample in golden.outputs])
+        assert np.abs(with_vnni - expected).max() < 0.7, "one step of the output at the most"
         saturated = _run(there, file, {}, golden)
         assert np.abs(saturated - with_vnni).max() > 1, "without the setting it saturates"
 

@@ -66,3 +66,43 @@ def test_integer_operators_saturate_too() -> None:
         [weight],
     ).graph
     assert may_saturate(graph)
+
+
+@pytest.mark.parametrize(("largest", "expected"), [(1.27, True), (0.5, False)])
+@pytest.mark.parametrize("axis", [None, 1])
+def test_weights_that_training_leaves_as_floats_are_looked_at_as_what_they_become(
+    largest: float, expected: bool, axis: int | None
+) -> None:
+    scales = np.float32(0.01) if axis is None else np.full(2, 0.01, np.float32)
+    zeros = np.zeros(np.shape(scales), np.int8)
+    nodes = [
+        node("QuantizeLinear", ["x", "xs", "xz"], ["xq"]),
+        node("DequantizeLinear", ["xq", "xs", "xz"], ["xd"]),
+        node("QuantizeLinear", ["w", "ws", "wz"], ["wq"], axis=1),
+        node("DequantizeLinear", ["wq", "ws", "wz"], ["wd"], axis=1),
+        node("MatMul", ["xd", "wd"], ["y"]),
+    ]
+    constants = {
+        "xs": np.float32(1),
+        "xz": np.uint8(0),
+        "ws": scales,
+        "wz": zeros,
+        "w": np.full((2, 2), largest, np.float32),
+    }
+    stored = [numpy_helper.from_array(np.asarray(value), name) for name, value in constants.items()]
+    model = model_of(nodes, [value_info("x", [1, 2])], [value_info("y", [1, 2])], stored)
+    assert may_saturate(model.graph) is expected
+
+
+@pytest.mark.parametrize("is_moved", [False, True])
+def test_weights_in_constant_nodes_and_behind_moves_are_looked_at(is_moved: bool) -> None:
+    graph = _product(np.full((2, 2), 127, np.int8))
+    (weight,) = (tensor for tensor in graph.initializer if tensor.name == "w")
+    graph.initializer.remove(weight)
+    weight.name = "before" if is_moved else "w"
+    if is_moved:
+        graph.initializer.append(weight)
+        graph.node.insert(0, node("Transpose", ["before"], ["w"], perm=[1, 0]))
+    else:
+        graph.node.insert(0, node("Constant", [], ["w"], value=weight))
+    assert may_saturate(graph)

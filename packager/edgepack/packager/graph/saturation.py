@@ -5,7 +5,7 @@ products of two neighbours in 16 bits: more than 32,767 stays 32,767. ONNX Runti
 `session.x64quantprecision` makes it compute otherwise on such CPUs, and does nothing on others.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 import numpy.typing as npt
@@ -13,8 +13,13 @@ import onnx
 
 from edgepack.packager.graph import stored_tensors
 from edgepack.packager.graph.operators import facts, is_integer_operator
-from edgepack.packager.graph.queries import subgraphs
-from edgepack.packager.graph.source_quantization import read_source_quantization
+from edgepack.packager.graph.queries import all_nodes, attribute
+from edgepack.packager.graph.source_quantization import (
+    constants_of,
+    moved_from,
+    moves_of,
+    read_source_quantization,
+)
 
 EXACT_SUMS = {"session.x64quantprecision": "1"}
 """Session config entry with which such sums are computed in 32 bits."""
@@ -31,23 +36,41 @@ def may_saturate(graph: onnx.GraphProto) -> bool:
     own = read_source_quantization(graph)
     if own is None or not (own.operators or _BYTES & set(own.activations)):
         return False
-    return any(_sum_exceeds(stored_tensors.values(tensor)) for tensor in _integer_weights(graph))
+    return any(map(_sum_exceeds, _integer_weights(graph)))
 
 
-def _integer_weights(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
-    read = {
-        name
-        for node in graph.node
-        if facts(node.op_type).is_conversion == "pair" or is_integer_operator(node.op_type)
-        for name in node.input
-    }
-    for tensor in graph.initializer:
-        is_weight = tensor.name in read and len(tensor.dims) >= _FEWEST_AXES
-        if is_weight and tensor.data_type == onnx.TensorProto.INT8:
-            yield tensor
-    for node in graph.node:
-        for body in subgraphs(node):
-            yield from _integer_weights(body)
+def _integer_weights(graph: onnx.GraphProto) -> Iterator[npt.NDArray[np.generic]]:
+    """Signed weights, also those that the graph itself makes of floats, as training leaves them."""
+    nodes = list(all_nodes(graph))
+    constants, moves = dict(constants_of(graph)), moves_of(nodes)
+    for node in nodes:
+        is_pair = facts(node.op_type).is_conversion == "pair"
+        if not (is_pair or is_integer_operator(node.op_type)):
+            continue
+        for name in node.input:
+            stored = constants.get(moved_from(name, moves))
+            if stored is None or len(stored.dims) < _FEWEST_AXES:
+                continue
+            if stored.data_type == onnx.TensorProto.INT8:
+                yield stored_tensors.values(stored)
+            elif node.op_type == "QuantizeLinear":
+                yield from _quantized(node, stored, constants)
+
+
+def _quantized(
+    node: onnx.NodeProto, weight: onnx.TensorProto, constants: Mapping[str, onnx.TensorProto]
+) -> Iterator[npt.NDArray[np.generic]]:
+    """What becomes of stored floats, where that is signed."""
+    scale, zero_point = (constants.get(name) for name in (*node.input[1:], "", "")[:2])
+    kind = zero_point.data_type if zero_point else attribute(node, "output_dtype", 0)
+    if scale is None or kind != onnx.TensorProto.INT8:
+        return
+    wide, steps = (stored_tensors.values(given).astype(np.float64) for given in (weight, scale))
+    if steps.ndim:
+        sizes = [1] * wide.ndim
+        sizes[attribute(node, "axis", 1)] = steps.size
+        steps = steps.reshape(sizes)
+    yield np.clip(np.rint(wide / steps), -128, 127)
 
 
 def _sum_exceeds(values: npt.NDArray[np.generic]) -> bool:

@@ -5,7 +5,7 @@ training found out would be lost.
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 import msgspec
 import numpy as np
@@ -67,13 +67,13 @@ def read_source_quantization(graph: onnx.GraphProto) -> SourceQuantization | Non
     operators = {node.op_type for node in nodes if is_integer_operator(node.op_type)}
     if not pairs and not operators:
         return None
-    constants = dict(_constants(graph))
-    moves = {node.output[0]: node for node in nodes if facts(node.op_type).moves_integers}
+    constants = dict(constants_of(graph))
+    moves = moves_of(nodes)
     activations, weights, scales = set(), set(), []
     for node in pairs:
         scales += [constants[name] for name in node.input[1:2] if name in constants]
         zero_point = constants.get(node.input[2]) if len(node.input) > 2 else None
-        stored = constants.get(_moved_from(node.input[0], moves))
+        stored = constants.get(moved_from(node.input[0], moves))
         if node.op_type == "QuantizeLinear":
             kind = zero_point.data_type if zero_point else onnx.TensorProto.UINT8
             activations.add(_name(kind))
@@ -91,21 +91,27 @@ def read_source_quantization(graph: onnx.GraphProto) -> SourceQuantization | Non
     )
 
 
-def _moved_from(name: str, moves: Mapping[str, onnx.NodeProto]) -> str:
+def moves_of(nodes: Iterable[onnx.NodeProto]) -> dict[str, onnx.NodeProto]:
+    """Nodes that only move values, by what they give."""
+    return {node.output[0]: node for node in nodes if facts(node.op_type).moves_integers}
+
+
+def moved_from(name: str, moves: Mapping[str, onnx.NodeProto]) -> str:
     """The tensor whose values one has, where nodes only move them: the table behind its rows."""
     while name in moves:
         name = moves[name].input[0]
     return name
 
 
-def _constants(graph: onnx.GraphProto) -> Iterator[tuple[str, onnx.TensorProto]]:
+def constants_of(graph: onnx.GraphProto) -> Iterator[tuple[str, onnx.TensorProto]]:
+    """Stored values by name, of a graph and the bodies in it."""
     for tensor in graph.initializer:
         yield tensor.name, tensor
     for node in graph.node:
         if node.op_type == "Constant" and (value := attribute(node, "value")) is not None:
             yield node.output[0], value
         for body in subgraphs(node):
-            yield from _constants(body)
+            yield from constants_of(body)
 
 
 def _bits(name: str) -> int:
