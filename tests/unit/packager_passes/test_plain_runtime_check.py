@@ -10,8 +10,10 @@ from edgepack.agent.runtime.opening import GRAPH_OPTIMIZATION
 from edgepack.bundle.manifest import PlainRuntime
 from edgepack.errors import BuildError
 from edgepack.packager.graph.saturation import EXACT_SUMS
+from edgepack.packager.pipeline.resources import Resources
 from edgepack.packager.runtime.model_run import Outputs, Run
 from edgepack.packager.runtime.plain_runtime import PlainRelease
+from edgepack.packager.search.time_limit import TimeLimit
 from edgepack.packager.tensors.sequence import Feeds
 from tests.unit.packager_passes.products import prepare_products
 
@@ -79,6 +81,20 @@ def test_the_least_settings_with_which_all_releases_are_right_are_named(
     assert variant.plain_runtime == expected
     (note,) = (note for note in variant.notes if "by itself" in note)
     assert told in note
+
+
+def test_what_is_published_is_looked_at_though_no_time_is_left(tmp_path: Path) -> None:
+    variant = prepare_products(
+        tmp_path,
+        count=2,
+        profile="vitisai-a8w8",
+        plain_releases=(_FINE, _BREAKS),
+        resources=Resources(limit=TimeLimit(1e-9)),
+    )
+    assert variant.plain_runtime is not None
+    assert variant.plain_runtime.right
+    options = EXACT_SUMS | {GRAPH_OPTIMIZATION: "disable_all"}
+    assert variant.plain_runtime.session_options in (options, {GRAPH_OPTIMIZATION: "disable_all"})
 
 
 def test_nothing_is_said_of_a_variant_for_this_very_runtime(tmp_path: Path) -> None:
