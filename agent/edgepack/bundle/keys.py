@@ -98,13 +98,14 @@ def write_key_pair(pair: KeyPair, prefix: Path) -> tuple[Path, Path]:
     return private, public
 
 
-def write_public_key(key: PublicKey, path: Path) -> None:
-    """Writes a public key as PEM.
+def write_token_key(uri: str, key: PublicKey, prefix: Path) -> None:
+    """Writes what stands for a key in a token: `<prefix>.key` with its URI, and `<prefix>.pub`.
 
     Raises:
-        SignatureError: It cannot be written.
+        SignatureError: One of them cannot be written.
     """
-    _write(path, public_pem(key))
+    _write(Path(f"{prefix}.key"), f"{uri}\n".encode(), mode=0o600)
+    _write(Path(f"{prefix}.pub"), public_pem(key))
 
 
 def refuse_existing(path: Path) -> None:

@@ -14,7 +14,7 @@ from edgepack.bundle.keys import (
     passphrase,
     refuse_existing,
     write_key_pair,
-    write_public_key,
+    write_token_key,
 )
 from edgepack.bundle.pkcs11_uri import is_uri, parse_uri
 from edgepack.bundle.signing_keys import load_signing_key
@@ -48,7 +48,7 @@ def keys() -> None:
 @click.option(
     "--token",
     metavar="URI",
-    help="Make it inside a token (PKCS #11), where it stays; only PREFIX.pub is written.",
+    help="Make it inside a token (PKCS #11), where it stays; PREFIX.key then only names it.",
 )
 def generate(prefix: Path, curve: str, token: str | None) -> None:
     """Make a new signing key.
@@ -95,10 +95,11 @@ def show(key: str, as_json: bool) -> None:
 def _generate_in_token(token: str, prefix: Path, curve: str) -> None:
     from edgepack.bundle.pkcs11_keys import generate_token_key
 
-    path = Path(f"{prefix}.pub")
-    refuse_existing(path)
+    reference, public = Path(f"{prefix}.key"), Path(f"{prefix}.pub")
+    for path in (reference, public):
+        refuse_existing(path)
     key = generate_token_key(parse_uri(token), curve).public_key()
-    write_public_key(key, path)
-    click.echo("private key: in the token, which it never leaves")
-    click.echo(f"public key:  {path} (goes to every device)")
+    write_token_key(token, key, prefix)
+    click.echo(f"private key: in the token, which it never leaves ({reference} names it)")
+    click.echo(f"public key:  {public} (goes to every device)")
     click.echo(f"key id:      {key_id(key)}")

@@ -17,7 +17,7 @@ PIN_VARIABLE = "EDGEPACK_PKCS11_PIN"
 EXAMPLE = "pkcs11:token=release;object=signing?pin-source=/run/secrets/pin"
 
 _SCHEME = "pkcs11:"
-_MAX_LETTERS = 2000
+MAX_LETTERS = 2000
 _MAX_PIN_BYTES = 256
 _PATH = ("token", "serial", "object", "id", "type")
 _QUERY = ("module-path", "pin-source")
@@ -56,7 +56,7 @@ def parse_uri(text: str) -> KeyUri:
         SignatureError: It is malformed, has an attribute that edgepack does not know, names no key,
             or holds a PIN.
     """
-    if len(text) > _MAX_LETTERS or not text.isascii() or not text.isprintable():
+    if len(text) > MAX_LETTERS or not text.isascii() or not text.isprintable():
         raise _wrong("the URI is too long, or has characters that must be written as %XX", "")
     path, _, query = text[len(_SCHEME) :].partition("?")
     found: dict[str, bytes] = {}

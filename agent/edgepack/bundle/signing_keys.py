@@ -1,6 +1,7 @@
 """What signs: a private key in a file, or one that never leaves a token (PKCS #11).
 
-Both are a `SigningKey`; nobody who signs has to know which it is.
+Both are a `SigningKey`; nobody who signs has to know which it is. A file may also hold the URI of a
+key in a token: so a key that a program looks for by its file's name can be in a token too.
 """
 
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import Protocol
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from edgepack.bundle.keys import PublicKey, load_private_key
-from edgepack.bundle.pkcs11_uri import is_uri, parse_uri
+from edgepack.bundle.pkcs11_uri import MAX_LETTERS, is_uri, parse_uri
 
 
 class SigningKey(Protocol):
@@ -28,13 +29,25 @@ def load_signing_key(where: str | Path) -> SigningKey:
     """Opens the key that a person named.
 
     Args:
-        where: Path of a PEM file, or a PKCS #11 URI (`pkcs11:token=…;object=…`).
+        where: Path of a PEM file or of a file with a PKCS #11 URI, or that URI itself
+            (`pkcs11:token=…;object=…`).
 
     Raises:
         SignatureError: There is none, it does not open, or it is of another kind.
     """
-    if not is_uri(where):
+    uri = str(where) if is_uri(where) else _uri_in(Path(where))
+    if not uri:
         return load_private_key(Path(where))
     from edgepack.bundle.pkcs11_keys import open_token_key
 
-    return open_token_key(parse_uri(str(where)))
+    return open_token_key(parse_uri(uri))
+
+
+def _uri_in(path: Path) -> str:
+    """The URI that a file holds in place of a key; "" where it holds something else."""
+    try:
+        with path.open("rb") as file:
+            text = file.read(MAX_LETTERS + 2).decode("ascii").strip()
+    except (OSError, UnicodeDecodeError):
+        return ""  # What is wrong with it, `load_private_key` says.
+    return text if is_uri(text) else ""

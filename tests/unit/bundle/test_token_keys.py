@@ -53,17 +53,21 @@ def test_a_private_key_cannot_be_read_from_the_token() -> None:
             key[pkcs11.Attribute.VALUE]
 
 
-def test_the_command_makes_and_shows_a_key_and_writes_only_the_public_one(tmp_path: Path) -> None:
+def test_the_command_makes_and_shows_a_key_and_writes_what_names_it(
+    tmp_path: Path, bundle: Path
+) -> None:
     uri = "pkcs11:token=release;object=by-command"
     made = CliRunner().invoke(
         keys_cli.keys, ["generate", "--token", uri, "-o", str(tmp_path / "release")]
     )
     assert made.exit_code == 0, made.output
     assert "in the token" in made.output
-    assert [path.name for path in tmp_path.iterdir()] == ["release.pub"]
+    assert (tmp_path / "release.key").read_text() == f"{uri}\n"
     shown = CliRunner().invoke(keys_cli.keys, ["show", uri, "--json"])
     public = load_public_key(tmp_path / "release.pub")
     assert json.loads(shown.output) == {"curve": "P-256", "key_id": key_id(public)}
+    sign_folder(bundle, load_signing_key(tmp_path / "release.key"))
+    assert verify_folder(bundle, [public]).signed.key_id == key_id(public)
     again = CliRunner().invoke(
         keys_cli.keys, ["generate", "--token", uri, "-o", str(tmp_path / "again")]
     )
