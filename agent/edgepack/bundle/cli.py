@@ -71,8 +71,8 @@ def inspect(bundle: Path, key_paths: tuple[Path, ...], as_json: bool) -> None:
         )
         return
     click.echo(_describe(manifest))
-    for line in describe_origin(origin):
-        click.echo(line)
+    if lines := list(describe_origin(origin)):
+        click.echo("\n".join(["", *lines]))
     if verified:
         click.echo(_describe_signature(verified))
     else:

@@ -168,6 +168,7 @@ def build(model: Path, config: Path | None, as_json: bool, **given: Any) -> None
             "digest": result.digest,
             "report_html": result.report_html,
             "report": result.report,
+            "bill_of_materials_lacks": result.unsaid,
         }
         click.echo(json_text(document))
         return

@@ -17,6 +17,7 @@ from edgepack.packager.number_format import (
     format_size_change,
 )
 from edgepack.packager.pipeline.build import BuildResult
+from edgepack.packager.provenance.minimum_elements import MINIMUM_ELEMENTS
 from edgepack.packager.reports.reasons import sum_up
 from edgepack.packager.reports.report import VariantReport, latency_text
 from edgepack.packager.wording import short_provider
@@ -49,6 +50,12 @@ def print_summary(result: BuildResult) -> None:
     bundle = click.style(str(result.output), bold=True)
     click.echo(f"bundle  {bundle}  sha256:{result.digest[:16]}…")
     click.echo(f"report  {result.report_html}")
+    if result.unsaid:
+        said, most = len(MINIMUM_ELEMENTS) - len(result.unsaid), len(MINIMUM_ELEMENTS)
+        click.echo(
+            f"bill    {said} of {most} minimum elements; "
+            "more with [about] and [datasets] in edgepack.toml"
+        )
     click.echo(f"next    edgepack rollout start {shlex.quote(str(result.output))} --group GROUP")
 
 

@@ -36,6 +36,9 @@ from edgepack.packager.pipeline.report_files import write_report
 from edgepack.packager.pipeline.request import BuildOptions, BuildRequest, derive_request
 from edgepack.packager.pipeline.variants import prepare_variants
 from edgepack.packager.progress import BuildStep, Progress, silent
+from edgepack.packager.provenance.bill import compose_bill
+from edgepack.packager.provenance.minimum_elements import count_elements
+from edgepack.packager.provenance.record import BuildRecord
 from edgepack.packager.reports.own_names import name_in_report, own_names
 from edgepack.packager.reports.report import RefusedProfile, Report, VariantReport
 from edgepack.packager.runtime.provider_process import ProviderProcess
@@ -51,6 +54,7 @@ class BuildResult(msgspec.Struct, frozen=True, kw_only=True):
         digest: Its digest, hex.
         report: The report with times.
         report_html, report_json: Where it lies, beside the bundle.
+        unsaid: What the bill of materials lacks of the G7's minimum elements, by their names.
     """
 
     output: Path
@@ -58,6 +62,7 @@ class BuildResult(msgspec.Struct, frozen=True, kw_only=True):
     report: Report
     report_html: Path
     report_json: Path
+    unsaid: tuple[str, ...] = ()
 
     @property
     def variants(self) -> Mapping[str, VariantReport]:
@@ -132,20 +137,20 @@ def _build(request: BuildRequest, progress: Progress) -> BuildResult:
         folder.mkdir()
         laid_out = lay_out(folder, parts)  # 5
 
-        def sign() -> tuple[str, Report]:
-            """Writes report and documents, signs; returns digest and report without times."""
+        def sign() -> tuple[str, Report, BuildRecord]:
+            """Writes report and documents, and signs; the report is the one without times."""
             report = compose_report(parts, laid_out, source, samples, prepared)
             report = name_in_report(report, own_names(source.model.graph))
             record = compose_record(request, parts, laid_out, source, samples, report)
-            return finish(folder, parts, laid_out, report, record, checked.key), report
+            return finish(folder, parts, laid_out, report, record, checked.key), report, record
 
-        digest, report = sign()
+        digest, report, record = sign()
         public_key = checked.key.public_key()
         rehearsal = rehearse(folder, public_key, process, progress, checked.toolchains)  # 6
         if checked.recipients:
             progress(BuildStep(what="encrypting the bundle"))
             parts, laid_out = encrypt_files(folder, parts, laid_out, checked.recipients)  # 7
-            digest, report = sign()
+            digest, report, record = sign()
         publish(folder, request.output, work)  # 8
     timed = add_times(report, prepared.variants, prepared.refused, rehearsal)
     timed = name_in_report(timed, own_names(source.model.graph))
@@ -156,6 +161,7 @@ def _build(request: BuildRequest, progress: Progress) -> BuildResult:
         report=timed,
         report_html=html,
         report_json=json,
+        unsaid=count_elements(compose_bill(record))[1],
     )
 
 
