@@ -14,6 +14,8 @@ from edgepack.wire.topics import check_name
 CONTROLLER = "edgepack-controller"
 """What the name of every controller begins with, and the name of no device."""
 CONTROLLER_CERTIFICATE = "controller.crt"
+MAX_CONTROLLERS = 16
+"""Of one fleet's folder, at most."""
 
 
 class DataFolder:
@@ -52,19 +54,29 @@ class DataFolder:
             write_file(path, secrets.token_urlsafe(32).encode(), mode=0o600)
         return path.read_text().strip()
 
-    def controller(self) -> str:
-        """The controller's name, made once: its client id and, with certificates, its user name.
+    def controller(self, place: int = 0) -> str:
+        """A controller's name, made once: its client id and, with certificates, its user name.
 
         Each has its own, so that two that meet at a broker do not throw each other out.
+
+        Args:
+            place: 0 for the first controller that works on this folder, 1 for the second …
 
         Raises:
             FleetError: What is kept there can be no such name.
         """
-        path = self.root / "controller"
+        return self._name(f"controller-{place + 1}" if place else "controller", CONTROLLER)
+
+    def voice(self) -> str:
+        """The name that whoever leads of several controllers publishes under, made once."""
+        return self._name("controller-voice", f"{CONTROLLER}-voice")
+
+    def _name(self, file: str, prefix: str) -> str:
+        path = self.root / file
         if not path.exists():
             # Before every one had its own they were all called the same, and access rules say so.
-            is_named = (self.pki / CONTROLLER_CERTIFICATE).exists()
-            name = CONTROLLER if is_named else f"{CONTROLLER}-{secrets.token_hex(4)}"
+            is_named = file == "controller" and (self.pki / CONTROLLER_CERTIFICATE).exists()
+            name = prefix if is_named else f"{prefix}-{secrets.token_hex(4)}"
             write_file(path, name.encode())
         try:
             return check_name(path.read_text().strip(), "controller")

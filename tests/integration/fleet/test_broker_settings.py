@@ -136,7 +136,7 @@ def test_a_thread_of_the_broker_that_ended_is_started_again(mosquitto: Mosquitto
     link = Link(
         BrokerAccess(url=mosquitto.url),
         client_id="controller",
-        subscription="said",
+        subscriptions=("said",),
         trial="trial",
         on_message=lambda _, payload: heard.append(payload),
         on_connected=lambda: None,

@@ -10,7 +10,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from edgepack.errors import FleetError
-from edgepack.fleet.database import inventory, latency, records
+from edgepack.fleet.database import inventory, latency, records, unsent
 from edgepack.fleet.database.schema import LatencyRow
 from edgepack.fleet.documents.rollouts import Selector
 from edgepack.fleet.rollouts import execution, status
@@ -73,7 +73,8 @@ def test_an_order_asks_for_inferences_and_leaves_time_for_them_but_the_way_back_
     assert world.view(name).min_inferences == 100
     with world.store.transaction() as session:
         publications = execution.abort(session, execution.find(session, name), because="x", now=2.0)
-    world.controller.publish(publications)
+        unsent.add(session, publications)
+    world.look()
     back = world.orders("a")[-1]
     assert (back.bundle, back.min_inferences) == (OLD, 0)
 
@@ -140,7 +141,8 @@ def test_abort_tells_undecided_devices_to_stay_with_what_they_ran(world: World) 
     world.look()
     with world.store.transaction() as session:
         publications = execution.abort(session, execution.find(session, name), because="x", now=2.0)
-    world.controller.publish(publications)
+        unsent.add(session, publications)
+    world.look()
     last = world.orders("a")[-1]
     assert (last.bundle, last.rollback, last.sequence) == (OLD, True, 2)
     assert world.told("b")[-1].models == {}, "nothing is wanted of b any more"

@@ -160,7 +160,7 @@ def test_a_topic_that_no_device_writes_is_logged_once_and_counted(
     link = Link(
         BrokerAccess(url="mqtt://127.0.0.1:9"),
         client_id="c",
-        subscription="#",
+        subscriptions=("#",),
         trial="t",
         on_message=world.inbox.receive,
         on_connected=world.inbox.connected,

@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from edgepack.errors import FleetError
-from edgepack.fleet.database import devices, enrolment, inventory, records
+from edgepack.fleet.database import devices, enrolment, inventory, records, unsent
 from edgepack.fleet.documents.devices import DeviceFilter
 from edgepack.fleet.documents.rollouts import Selector
 from edgepack.fleet.releases.find import find_release
@@ -23,8 +23,7 @@ BERLIN = Selector(kind="where", where="site=berlin")
 def remove(world: World, *names: str) -> None:
     with world.store.transaction() as session:
         rows = devices.find_devices(session, names)
-        publications = enrolment.remove(session, rows, 3.0)
-    world.controller.publish(publications)
+        unsent.add(session, enrolment.remove(session, rows, 3.0))
     world.look()
 
 

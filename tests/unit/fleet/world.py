@@ -7,7 +7,7 @@ import msgspec
 
 from edgepack.fleet.controller.controller import Controller, Gathering
 from edgepack.fleet.controller.inbox import Inbox
-from edgepack.fleet.database import devices, enrolment
+from edgepack.fleet.database import devices, enrolment, unsent
 from edgepack.fleet.database.schema import ReleaseRow
 from edgepack.fleet.database.store import Store, open_store
 from edgepack.fleet.depot.depot import Depot
@@ -43,7 +43,9 @@ PROVIDER = "CPUExecutionProvider"
 
 
 class World:
-    """A controller, its database, and what it published."""
+    """A controller, its database, and what it published; it is the controller's broker, too."""
+
+    can_publish = True
 
     def __init__(self, folder: Path, *, url: str = "", auto_enroll: bool = False) -> None:
         self._folder, self._url = folder, url or f"sqlite:///{folder / 'fleet.db'}"
@@ -57,8 +59,7 @@ class World:
             store=self.store,
             tenant="t",
             inbox=self.inbox,
-            publish=lambda topic, payload: self.published.append((topic, payload)),
-            look_after=lambda: None,
+            broker=self,
             depot=self.depot,
             auto_enroll=auto_enroll,
             gathering=Gathering(idle_s=0.0, rolling_s=0.0),
@@ -66,6 +67,18 @@ class World:
         with self.store.transaction() as session:
             if session.get(ReleaseRow, NEW.digest) is None:
                 session.add_all([release_row(OLD), release_row(NEW)])
+
+    def publish_retained(self, topic: str, payload: bytes) -> None:
+        self.published.append((topic, payload))
+
+    def lead(self) -> None:
+        self.can_publish = True
+
+    def follow(self) -> None:
+        self.can_publish = False
+
+    def look_after(self) -> None:
+        """There is no connection."""
 
     def reopened(self) -> "World":
         """Another controller on the same database, after this one ended."""
@@ -75,8 +88,8 @@ class World:
     def enroll(self, device: str, group: str = "g") -> None:
         with self.store.transaction() as session:
             row = enrolment.enroll(session, device=device, group=group, now=1.0)
-            publications = membership.join(session, row, 1.0)
-        self.controller.publish(publications)
+            unsent.add(session, membership.join(session, row, 1.0))
+        self.look()
 
     def change(self, device: str, *, group: str = "", labels: dict[str, str] | None = None) -> None:
         with self.store.transaction() as session:
@@ -84,8 +97,8 @@ class World:
             if group:
                 enrolment.move(session, row, group, 1.0)
             enrolment.label(session, row, labels or {}, 1.0)
-            publications = membership.join(session, row, 1.0)
-        self.controller.publish(publications)
+            unsent.add(session, membership.join(session, row, 1.0))
+        self.look()
 
     def start(self, bundle: BundleRef = NEW, **changes: Any) -> str:
         request = msgspec.structs.replace(
@@ -101,7 +114,7 @@ class World:
         request = msgspec.structs.replace(RollbackRequest(what=what, waves="100%"), **changes)
         with self.store.transaction() as session:
             started, publications = rollback(session, request, 2.0)
-        self.controller.publish(publications)
+            unsent.add(session, publications)
         self.look()
         return [name_of(rollout.number) for rollout in started]
 

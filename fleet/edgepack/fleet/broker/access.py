@@ -54,13 +54,23 @@ def _bad_url(url: str) -> TransferError:
     return TransferError(f"{url!r} is no broker URL", remedy="--broker mqtt://broker.example:1883")
 
 
-def open_client(access: BrokerAccess, client_id: str) -> mqtt.Client:
+def open_client(access: BrokerAccess, client_id: str, *, reopens: bool = True) -> mqtt.Client:
     """A paho client with the settings that edgepack relies on; not connected yet.
+
+    Args:
+        access: The broker.
+        client_id: The client's name there.
+        reopens: Whether it opens a connection anew that broke.
 
     Raises:
         TransferError: A TLS file cannot be read.
     """
-    client = mqtt.Client(CallbackAPIVersion.VERSION2, client_id, protocol=mqtt.MQTTv5)
+    client = mqtt.Client(
+        CallbackAPIVersion.VERSION2,
+        client_id,
+        protocol=mqtt.MQTTv5,
+        reconnect_on_failure=reopens,
+    )
     client.on_socket_open = _without_delay
     client.reconnect_delay_set(min_delay=1, max_delay=15)
     if access.username:

@@ -5,7 +5,7 @@ import logging
 import ssl
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import paho.mqtt.client as mqtt
@@ -34,10 +34,16 @@ class Link:
     Args:
         access: The broker.
         client_id: The controller's own.
-        subscription: The one filter.
+        subscriptions: The filters that it holds.
         trial: A topic that nobody reads, to see whether the broker takes what is published.
         on_message: Gets topic and payload, on paho's thread.
         on_connected: Called on paho's thread after each (re)connection.
+        lasting: How it outlives a break. None is opened anew by itself. A number is not: whoever
+            takes its client id has ended it; the broker keeps messages for that one so many
+            seconds.
+
+    Attributes:
+        has_shared: Whether the broker shares a subscription among clients, as it said.
     """
 
     def __init__(
@@ -45,20 +51,23 @@ class Link:
         access: BrokerAccess,
         *,
         client_id: str,
-        subscription: str,
+        subscriptions: Sequence[str],
         trial: str,
         on_message: Callable[[str, bytes], None],
         on_connected: Callable[[], None],
+        lasting: int | None = None,
     ) -> None:
         self._access, self._client_id = access, client_id
-        self._subscription, self._trial = subscription, trial
+        self._subscriptions, self._trial = tuple(subscriptions), trial
+        self._lasting = lasting
+        self.has_shared = False
         self._trial_id: int | None = None
         self._on_message = on_message
         self._on_connected = on_connected
         self._answered = threading.Event()
         self._refusal, self._remedy = "", _CREDENTIALS
         self._unsent: deque[mqtt.MQTTMessageInfo] = deque()
-        self._client = open_client(access, client_id)
+        self._client = open_client(access, client_id, reopens=lasting is None)
         self._client.max_queued_messages_set(0)
         self._client.on_connect = self._connected
         self._client.on_disconnect = self._disconnected
@@ -70,6 +79,17 @@ class Link:
         """Whether the broker is there now."""
         return self._client.is_connected()
 
+    @property
+    def can_publish(self) -> bool:
+        """Always: what is said while the broker is away is sent when it is back."""
+        return True
+
+    def lead(self) -> None:
+        """The connection of the only controller there is; it leads."""
+
+    def follow(self) -> None:
+        """Not called: nobody else could lead."""
+
     def open(self, timeout_s: float = 10.0) -> None:
         """Connects; from then on the connection is renewed whenever it breaks.
 
@@ -79,7 +99,13 @@ class Link:
         host, port = self._access.address()
         remedy = "start the broker, or name another with --broker"
         try:
-            self._client.connect(host, port, keepalive=30, properties=_bounded())
+            self._client.connect(
+                host,
+                port,
+                keepalive=30,
+                clean_start=self._lasting is None,
+                properties=_properties(self._lasting),
+            )
         except ssl.SSLError as error:
             raise TransferError(
                 f"no TLS connection to the broker: {error}",
@@ -122,6 +148,11 @@ class Link:
             self._client.reconnect()
         self._client.loop_start()
 
+    def subscribe(self, subscription: str) -> None:
+        """Holds another filter from now on."""
+        self._subscriptions = (*self._subscriptions, subscription)
+        self._client.subscribe(subscription, qos=1)
+
     def close(self) -> None:
         """Ends the connection."""
         self._client.disconnect()
@@ -158,7 +189,7 @@ class Link:
         _userdata: Any,
         _flags: mqtt.ConnectFlags,
         reason: ReasonCode,
-        _properties: Properties | None,
+        properties: Properties | None,
     ) -> None:
         if reason.is_failure:
             self._refusal = str(reason)
@@ -166,7 +197,10 @@ class Link:
         else:
             self._refusal = ""
             log.info("broker=%s connected", self._access.url)
-            client.subscribe(self._subscription, qos=1)
+            # Brokers that do share need not say so.
+            self.has_shared = bool(getattr(properties, "SharedSubscriptionAvailable", 1))
+            for subscription in self._subscriptions:
+                client.subscribe(subscription, qos=1)
             self._trial_id = client.publish(self._trial, b"", qos=1).mid
             self._on_connected()
             return
@@ -212,8 +246,10 @@ class Link:
             log.exception("topic=%s message dropped", topic)
 
 
-def _bounded() -> Properties:
+def _properties(lasting: int | None) -> Properties:
     """Asks the broker for no message longer than any that a device has to say."""
-    bounded = Properties(PacketTypes.CONNECT)  # type: ignore[no-untyped-call]
-    bounded.MaximumPacketSize = MAX_PACKET_BYTES
-    return bounded
+    asked = Properties(PacketTypes.CONNECT)  # type: ignore[no-untyped-call]
+    asked.MaximumPacketSize = MAX_PACKET_BYTES
+    if lasting is not None:
+        asked.SessionExpiryInterval = lasting
+    return asked

@@ -11,9 +11,10 @@ from edgepack.wire import topics
 from edgepack.wire.messages import MAX_MESSAGE_BYTES
 
 CONFIG_FILE, ACL_FILE = "mosquitto.conf", "acl"
-SETTINGS_VERSION = 3
+SETTINGS_VERSION = 4
 """Of what is written here: 1 had no list of revoked certificates and left client ids to clients, 2
-kept 1,000 messages for each client, and a quarter of the events of 1,000 devices was lost."""
+kept 1,000 messages for each client, and a quarter of the events of 1,000 devices was lost, 3 knew
+one controller alone."""
 _NOTE = "broker-settings"
 """File in the fleet's folder that says which version was written."""
 
@@ -59,13 +60,21 @@ pattern read {prefix}/{tenant}/d/%u/dn/#
 pattern read {prefix}/{tenant}/b/#
 pattern read {prefix}/{tenant}/meta/#
 
-user {controller}
+"""
+_CONTROLLER = """\
+user {name}
 topic readwrite {prefix}/{tenant}/#
 """
 
 
 def write_broker_folder(
-    data: DataFolder, *, folder: Path, hosts: Sequence[str], port: int, tenant: str
+    data: DataFolder,
+    *,
+    folder: Path,
+    hosts: Sequence[str],
+    port: int,
+    tenant: str,
+    controllers: int = 1,
 ) -> Path:
     """Writes configuration, access rules, CA certificate and a server certificate.
 
@@ -75,6 +84,7 @@ def write_broker_folder(
         hosts: Names and addresses that devices reach the broker by.
         port: Where it shall listen.
         tenant: Whose topics.
+        controllers: How many controllers the rules shall know.
 
     Returns:
         The configuration file.
@@ -98,10 +108,13 @@ def write_broker_folder(
         rules = _ACL.format(
             prefix=topics.PREFIX,
             tenant=tenant,
-            controller=data.controller(),
             writes="\n".join(
                 f"pattern write {topics.up(tenant, '%u', k)}" for k in topics.UP_KINDS
             ),
+        )
+        names = [*map(data.controller, range(controllers)), data.voice()]
+        rules += "\n".join(
+            _CONTROLLER.format(name=name, prefix=topics.PREFIX, tenant=tenant) for name in names
         )
         write_file(folder / ACL_FILE, rules.encode(), mode=0o600)
         config = _CONFIG.format(

@@ -16,7 +16,7 @@ from edgepack.fleet.commands.devices import devices
 from edgepack.fleet.commands.options import asks, data_option, json_option, read_labels
 from edgepack.fleet.commands.printing import LogFormatter, print_result
 from edgepack.fleet.commands.releases import releases
-from edgepack.fleet.data_folder import DataFolder
+from edgepack.fleet.data_folder import MAX_CONTROLLERS, DataFolder
 from edgepack.text import counted
 
 if TYPE_CHECKING:
@@ -75,6 +75,15 @@ fleet.add_command(releases)
     is_flag=True,
     help="Take in any device that reports (embedded broker only; for trials).",
 )
+@click.option(
+    "--lease",
+    "lease_s",
+    type=click.FloatRange(1, 600),
+    default=5.0,
+    show_default=True,
+    help="Of several controllers on a PostgreSQL another one leads so many seconds after the "
+    "leader died.",
+)
 @click.option("-v", "--verbose", is_flag=True, help="Log every transition.")
 def serve(
     data: Path,
@@ -88,6 +97,7 @@ def serve(
     tenant: str,
     trust: tuple[Path, ...],
     auto_enroll: bool,
+    lease_s: float,
     verbose: bool,
 ) -> None:
     """Run controller, depot and API, and a broker when none is named, until Ctrl-C.
@@ -138,6 +148,7 @@ def serve(
             tenant=tenant,
             trust=trust,
             auto_enroll=auto_enroll,
+            lease_s=lease_s,
         ),
         dashboard_routes,
         ready,
@@ -294,6 +305,13 @@ def revocations(output: Path, revoke: Path | None, data: Path, url: str, as_json
 @click.option("--port", type=PORT, default=8883, show_default=True, help="Where mosquitto listens.")
 @click.option("--tenant", default="default", show_default=True, help="Whose topics.")
 @click.option(
+    "--controllers",
+    type=click.IntRange(1, MAX_CONTROLLERS),
+    default=1,
+    show_default=True,
+    help="Controllers that share a PostgreSQL and this folder.",
+)
+@click.option(
     "-o",
     "--output",
     type=click.Path(path_type=Path, file_okay=False),
@@ -303,7 +321,13 @@ def revocations(output: Path, revoke: Path | None, data: Path, url: str, as_json
 @data_option
 @json_option
 def broker_config(
-    hosts: tuple[str, ...], port: int, tenant: str, output: Path, data: Path, as_json: bool
+    hosts: tuple[str, ...],
+    port: int,
+    tenant: str,
+    controllers: int,
+    output: Path,
+    data: Path,
+    as_json: bool,
 ) -> None:
     """Write mosquitto.conf, access rules and a server certificate for this fleet.
 
@@ -314,7 +338,12 @@ def broker_config(
       edgepack fleet serve --broker mqtts://broker.example:8883
     """
     config = write_broker_folder(
-        DataFolder(data), folder=output, hosts=hosts, port=port, tenant=tenant
+        DataFolder(data),
+        folder=output,
+        hosts=hosts,
+        port=port,
+        tenant=tenant,
+        controllers=controllers,
     )
     document = {"config": str(config), "broker": f"mqtts://{hosts[0]}:{port}"}
     print_result(

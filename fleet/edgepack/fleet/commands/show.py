@@ -116,6 +116,7 @@ def info_table(info: FleetInfo) -> RenderableType:
     link = "connected" if info.is_connected else "NOT CONNECTED"
     for name, value in (
         ("fleet", info.tenant),
+        *([("controller", _who_leads(info))] if info.controller else []),
         ("broker", f"{info.broker}, {link}"),
         ("devices", f"{info.devices}, {info.online} online"),
         ("sent", sent),
@@ -125,6 +126,11 @@ def info_table(info: FleetInfo) -> RenderableType:
     ):
         table.add_row(name, Text(value))
     return table
+
+
+def _who_leads(info: FleetInfo) -> str:
+    leads = info.leader == info.controller
+    return f"{info.controller}, {'leads' if leads else f'follows {info.leader}'}"
 
 
 def releases_table(releases: Sequence[ReleaseView], now: float) -> RenderableType:

@@ -1,22 +1,28 @@
 """The controller: takes down what devices say, answers them, and moves rollouts on.
 
 Messages come in on paho's thread, which only puts them into a bounded queue. One thread takes
-them out in batches, each a transaction; what is to be published goes out after the commit. A
-message that cannot be read or that breaks something is dropped alone, counted and logged.
+them out in batches, each a transaction; what is to be published goes out after the commit, by this
+thread alone, so that no older word comes after a newer one. A message that cannot be read or that
+breaks something is dropped alone, counted and logged. Of several controllers one leads; the others
+take down telemetry, and nothing else.
 """
 
 import logging
 import threading
-import time
 from collections import Counter
-from collections.abc import Callable, Iterable
-from typing import NamedTuple
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import NamedTuple, Protocol
+
+from sqlalchemy.orm import Session
 
 from edgepack.errors import TransferError
 from edgepack.fleet.controller.inbox import Inbox, Incoming
 from edgepack.fleet.controller.intake import Intake, finish
-from edgepack.fleet.database import audit, devices, latency, records
+from edgepack.fleet.controller.lead import Lead, Sole
+from edgepack.fleet.database import audit, devices, latency, records, unsent
 from edgepack.fleet.database.devices import Publication
+from edgepack.fleet.database.lease import LeadLostError
 from edgepack.fleet.database.store import DatabaseAwayError, Store
 from edgepack.fleet.depot.depot import Depot
 from edgepack.fleet.rollouts import execution
@@ -29,6 +35,32 @@ STEP_S = 0.5
 IDLE_STEP_S = 5.0
 """The same while none is: who starts one wakes the controller."""
 FORGET_S = 3600.0
+HELPED: frozenset[topics.UpKind] = frozenset({"telemetry"})
+"""What any controller takes down: it changes nothing that a leader decides by."""
+
+
+class Broker(Protocol):
+    """What a controller asks of its connections to the broker."""
+
+    @property
+    def can_publish(self) -> bool:
+        """Whether what a leader says goes out now, or once the broker is there again."""
+
+    def publish_retained(self, topic: str, payload: bytes) -> None:
+        """Publishes; never waits."""
+
+    def lead(self) -> None:
+        """Gets ready to publish, in a controller that just made sure that it leads.
+
+        Raises:
+            TransferError: The broker cannot be reached, or refuses.
+        """
+
+    def follow(self) -> None:
+        """Publishes nothing any more."""
+
+    def look_after(self) -> None:
+        """Sees to it that the connections work; called now and then."""
 
 
 class Gathering(NamedTuple):
@@ -50,10 +82,10 @@ class Controller:
         store: The fleet's database.
         tenant: Whose devices.
         inbox: Where messages come in.
-        publish: Publishes a retained `desired` of a device; never waits.
-        look_after: Sees to it that the connection works; called now and then.
+        broker: Publishes.
         depot: Sends chunks.
         auto_enroll: Takes in any device that reports (only with the embedded broker).
+        lead: Whether this controller leads.
         gathering: How long messages wait for others.
     """
 
@@ -63,16 +95,16 @@ class Controller:
         store: Store,
         tenant: str,
         inbox: Inbox,
-        publish: Callable[[str, bytes], None],
-        look_after: Callable[[], None],
+        broker: Broker,
         depot: Depot,
         auto_enroll: bool,
+        lead: Lead = Sole(),  # noqa: B008 (it cannot be changed)
         gathering: Gathering = Gathering(),  # noqa: B008 (it cannot be changed)
     ) -> None:
         self._store = store
         self._tenant = tenant
         self._inbox = inbox
-        self._publish, self._look_after = publish, look_after
+        self._broker, self._lead = broker, lead
         self._depot = depot
         self._gathering = gathering
         self._is_rolling = True
@@ -92,18 +124,23 @@ class Controller:
         self._inbox.wake()
         self._thread.join(timeout=10)
 
-    def publish(self, publications: Iterable[Publication]) -> None:
-        """Tells devices what is wanted of them; what it says must be durable already."""
-        for publication in publications:
-            topic = topics.desired(self._tenant, publication.device)
-            self._publish(topic, publication.payload)
+    @property
+    def leads(self) -> bool:
+        """Whether this controller leads, as far as it knows."""
+        return self._lead.is_held
 
     def _run(self) -> None:
         while not self._stopping.is_set():
             try:
                 self.turn()
+            except LeadLostError as error:
+                log.warning("the controller waits because=%s", error.problem)
             except DatabaseAwayError as error:
                 log.warning("the controller waits because=%s", error.problem)
+                self._stopping.wait(1.0)
+            except TransferError as error:
+                log.warning("the controller waits because=%s", error)
+                self._lead.pass_on()
                 self._stopping.wait(1.0)
             except Exception:  # the outermost loop of this thread: the controller goes on
                 log.exception("the controller stumbled")
@@ -114,11 +151,87 @@ class Controller:
 
         Raises:
             DatabaseAwayError: The database does not answer; the messages in hand are kept.
+            LeadLostError: Another controller leads; the messages in hand are kept.
+            TransferError: The broker does not answer to whoever leads.
         """
         self._batch = self._batch or self._take()
+        if not self._lead.is_held:
+            self._broker.follow()
+            self._leave_to_the_leader()
+        self._handle_all()
+        if not self._lead.is_held:
+            self._broker.look_after()
+            return
+        now = self._store.now()
+        # Under a flood of messages rollouts are looked at now and then, otherwise at once.
+        if self._inbox.is_empty or abs(now - self._stepped_at) >= STEP_S:
+            self._stepped_at = now
+            self._step(now)
+        if self._inbox.reconnected.is_set():
+            self._inbox.reconnected.clear()
+            with self._leading() as session:
+                publications = devices.all_unsettled(session)
+            self._publish(publications)
+
+    def _step(self, now: float) -> None:
+        """Moves rollouts on, and says what is to be said.
+
+        1. The connections work; only who just made sure that it leads opens the leader's.
+        2. Rollouts move on.
+        3. What people did at any controller is told to devices.
+        """
+        # 1.
+        self._broker.look_after()
+        if not self._broker.can_publish:
+            with self._leading():
+                pass
+            self._broker.lead()
+        # 2.
+        with self._leading() as session:
+            publications, running = execution.step(session, now)
+            left = unsent.read(session)
+            if now - self._forgot_at >= FORGET_S:
+                self._forgot_at = now
+                records.forget_old(session, now)
+                latency.forget_old(session, now)
+                audit.forget_old(session, now)
+        self._is_rolling = running > 0
+        self._publish(publications)
+        # 3.
+        if left.publications:
+            self._publish(left.publications)
+            with self._leading() as session:
+                unsent.note_sent(session, left.up_to)
+            self._inbox.wake()
+
+    @contextmanager
+    def _leading(self) -> Iterator[Session]:
+        """A transaction of whoever leads; raises as `Lead.check` does."""
+        with self._store.transaction() as session:
+            self._lead.check(session)
+            yield session
+
+    def _leave_to_the_leader(self) -> None:
+        kept = [message for message in self._batch if message.kind in HELPED]
+        if dropped := len(self._batch) - len(kept):
+            self._inbox.counters["left_to_the_leader"] += dropped
+        self._batch = kept
+
+    def _publish(self, publications: Iterable[Publication]) -> None:
+        """Tells devices what is wanted of them; what it says must be durable already."""
+        for publication in publications:
+            topic = topics.desired(self._tenant, publication.device)
+            self._broker.publish_retained(topic, publication.payload)
+
+    def _take(self) -> list[Incoming]:
+        if self._is_rolling and self._lead.is_held:
+            return self._inbox.take(STEP_S, self._gathering.rolling_s)
+        return self._inbox.take(IDLE_STEP_S, self._gathering.idle_s)
+
+    def _handle_all(self) -> None:
         try:
             self._handle(self._batch)
-        except DatabaseAwayError:
+        except (DatabaseAwayError, LeadLostError):
             raise
         except Exception:  # one message broke the batch: find it, and drop it alone
             log.exception("a batch of %d messages is taken one by one", len(self._batch))
@@ -126,35 +239,11 @@ class Controller:
                 self._handle_alone(self._batch[0])
                 del self._batch[0]
         self._batch = []
-        now = time.time()
-        # Under a flood of messages rollouts are looked at now and then, otherwise at once.
-        if self._inbox.is_empty or now - self._stepped_at >= STEP_S:
-            self._stepped_at = now
-            self._look_after()
-            with self._store.transaction() as session:
-                publications, running = execution.step(session, now)
-                if now - self._forgot_at >= FORGET_S:
-                    self._forgot_at = now
-                    records.forget_old(session, now)
-                    latency.forget_old(session, now)
-                    audit.forget_old(session, now)
-            self._is_rolling = running > 0
-            self.publish(publications)
-        if self._inbox.reconnected.is_set():
-            self._inbox.reconnected.clear()
-            with self._store.reading() as session:
-                publications = devices.all_unsettled(session)
-            self.publish(publications)
-
-    def _take(self) -> list[Incoming]:
-        if self._is_rolling:
-            return self._inbox.take(STEP_S, self._gathering.rolling_s)
-        return self._inbox.take(IDLE_STEP_S, self._gathering.idle_s)
 
     def _handle_alone(self, message: Incoming) -> None:
         try:
             self._handle([message])
-        except DatabaseAwayError:
+        except (DatabaseAwayError, LeadLostError):
             raise
         except Exception:  # whatever a device sent, the controller goes on
             self._inbox.counters["broken"] += 1
@@ -164,8 +253,9 @@ class Controller:
         if not messages:
             return
         counters: Counter[str] = Counter()
-        with self._store.transaction() as session:
-            batch = self._intake.begin(session, messages, time.time())
+        helps = all(message.kind in HELPED for message in messages)
+        with self._store.transaction() if helps else self._leading() as session:
+            batch = self._intake.begin(session, messages, self._store.now())
             for message in messages:
                 try:
                     counters[self._intake.take(batch, message)] += 1
@@ -175,6 +265,6 @@ class Controller:
                     self._inbox.quotas.note_dropped(message.device, reason, error.problem)
             finish(batch)
         self._inbox.counters.update(counters)
-        self.publish(batch.publications)
+        self._publish(batch.publications)
         for device, need in batch.needs:
             self._depot.take(device, need)

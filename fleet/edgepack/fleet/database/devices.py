@@ -216,14 +216,13 @@ def _heard(reported: Reported) -> Iterator[int]:
 
 def all_unsettled(session: Session) -> tuple[Publication, ...]:
     """What to publish again after a broker or a controller restarted and may have forgotten."""
-    rows = session.scalars(
-        select(DeviceRow).where(DeviceRow.desired_sequence != DeviceRow.reported_sequence)
+    rows = session.execute(
+        select(DeviceRow.id, DeviceRow.desired).where(
+            DeviceRow.desired_sequence != DeviceRow.reported_sequence,
+            DeviceRow.desired_sequence > 0,
+        )
     )
-    return tuple(
-        Publication(device=row.id, payload=(row.desired or "").encode())
-        for row in rows
-        if row.desired_sequence > 0
-    )
+    return tuple(Publication(device=name, payload=(said or "").encode()) for name, said in rows)
 
 
 def last_report(row: DeviceRow) -> Reported | None:

@@ -309,3 +309,28 @@ class LatencySourceRow(Base):
             *("rollout", "digest", "is_simulator", "hardware_class", "provider", "variant"),
         ),
     )
+
+
+class LeaseRow(Base):
+    """Who leads of the controllers that share the database: see `lease.py`.
+
+    `epoch` grows with each new leader; `expires_at` is by the database's clock. `asked` grows
+    whenever another controller leaves something for the leader to do. `voice` is the client id
+    that whoever leads has at the broker.
+    """
+
+    __tablename__ = "leases"
+    name: Mapped[str] = mapped_column(primary_key=True)
+    epoch: Mapped[int] = mapped_column(LONG)
+    holder: Mapped[str]
+    expires_at: Mapped[float]
+    asked: Mapped[int] = mapped_column(LONG, default=0)
+    voice: Mapped[str]
+
+
+class UnsentRow(Base):
+    """A device that the leader shall tell its newest `desired`: what a person did changed it."""
+
+    __tablename__ = "unsent"
+    id: Mapped[int] = mapped_column(LONG, primary_key=True, autoincrement=True)
+    device: Mapped[str]

@@ -1,8 +1,10 @@
 """The database: opening it, one writer at a time, and readers that wait for nobody."""
 
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from sqlalchemy import URL, Connection, create_engine, event, text
@@ -16,7 +18,16 @@ from edgepack.fleet.database.migrate import migrate
 
 _MIGRATING = 0x65646765
 """Of PostgreSQL's advisory locks, the one that a migration holds."""
+_WRITING = 0x65646766
+"""The one that a writer holds: those of several controllers take turns, too."""
 _CONNECT_TIMEOUT_S = 10
+_SESSION = {
+    # A controller whose machine vanished in the middle of a transaction keeps nobody waiting long.
+    "idle_in_transaction_session_timeout": "60s",
+    "tcp_keepalives_idle": "10",
+    "tcp_keepalives_interval": "5",
+    "tcp_keepalives_count": "3",
+}
 
 
 class DatabaseAwayError(FleetError):
@@ -26,8 +37,12 @@ class DatabaseAwayError(FleetError):
 class Store:
     """A database with the fleet's tables.
 
-    One process writes; its threads take turns. A transaction is durable when it returns, and
-    nobody is told anything before that: persist, then act. Readers see the last durable state.
+    Writers take turns: the threads of a process, and the processes that share a PostgreSQL. A
+    transaction is durable when it returns, and nobody is told anything before that: persist, then
+    act. Readers see the last durable state.
+
+    Attributes:
+        is_shared: Whether several controllers may work on it.
     """
 
     def __init__(self, engine: Engine, shown_url: str) -> None:
@@ -35,6 +50,25 @@ class Store:
         self._engine = engine
         self._reading = engine.execution_options(**_READING[engine.dialect.name])
         self._turn = threading.RLock()
+        self.is_shared = engine.dialect.name == "postgresql"
+        self._ahead_s = 0.0
+
+    def now(self) -> float:
+        """Seconds since the epoch, by the database's clock as far as it is known."""
+        return time.time() + self._ahead_s
+
+    def set_clock(self) -> None:
+        """Learns how far the database's clock is ahead of this machine's.
+
+        Raises:
+            DatabaseAwayError: The database server does not answer.
+        """
+        if not self.is_shared:
+            return
+        with self.aside() as session:
+            asked = time.time()
+            told = float(session.scalar(_CLOCK) or asked)
+            self._ahead_s = told - (asked + time.time()) / 2
 
     @contextmanager
     def transaction(self, by: str = CONTROLLER) -> Iterator[Session]:
@@ -50,6 +84,22 @@ class Store:
             self._turn,
             self._answering(),
             Session(self._engine, expire_on_commit=False, info={ACTOR: by}) as session,
+            session.begin(),
+        ):
+            if self.is_shared:
+                session.execute(_TAKE_TURN)
+            yield session
+
+    @contextmanager
+    def aside(self) -> Iterator[Session]:
+        """A transaction that waits for no other writer: for what none of them touches.
+
+        Raises:
+            DatabaseAwayError: The database server does not answer.
+        """
+        with (
+            self._answering(),
+            Session(self._engine, expire_on_commit=False) as session,
             session.begin(),
         ):
             yield session
@@ -81,17 +131,20 @@ class Store:
         self._engine.dispose()
 
 
+_CLOCK = text("SELECT extract(epoch from clock_timestamp())")
+_TAKE_TURN = text(f"SELECT pg_advisory_xact_lock({_WRITING})")
 _READING: dict[str, dict[str, Any]] = {
     "sqlite": {"is_reading": True},
     "postgresql": {"isolation_level": "REPEATABLE READ", "postgresql_readonly": True},
 }
 
 
-def open_store(url: str) -> Store:
+def open_store(url: str, called: str = "edgepack") -> Store:
     """Opens a database and brings its tables to this edgepack's version.
 
     Args:
         url: `sqlite:////folder/fleet.db` or `postgresql://user:password@host/database`.
+        called: What a PostgreSQL knows this program by.
 
     Raises:
         FleetError: The URL is malformed or of another kind of database, the driver is missing,
@@ -101,7 +154,7 @@ def open_store(url: str) -> Store:
     shown = parsed.render_as_string(hide_password=True)
     is_sqlite = parsed.get_backend_name() == "sqlite"
     try:
-        engine = _sqlite_engine(parsed) if is_sqlite else _postgresql_engine(parsed)
+        engine = _sqlite_engine(parsed) if is_sqlite else _postgresql_engine(parsed, called)
     except ModuleNotFoundError as error:
         raise FleetError(
             f"the database driver {error.name} is not installed",
@@ -112,7 +165,17 @@ def open_store(url: str) -> Store:
         _prepare(engine, shown)
     except SQLAlchemyError as error:
         raise FleetError(f"cannot open the database: {_reason(error)}", found_in=shown) from error
-    return Store(engine, shown)
+    store = Store(engine, shown)
+    store.set_clock()
+    return store
+
+
+def sqlite_file(url: str) -> Path | None:
+    """The file of a database; None when a server keeps it, or no URL names it."""
+    parsed = _parse(url) if url else None
+    if parsed is None or parsed.get_backend_name() != "sqlite" or not parsed.database:
+        return None
+    return Path(parsed.database).resolve()
 
 
 def _prepare(engine: Engine, shown_url: str) -> None:
@@ -142,10 +205,13 @@ def _parse(url: str) -> URL:
     return parsed.set(drivername="sqlite" if backend == "sqlite" else "postgresql+psycopg")
 
 
-def _postgresql_engine(url: URL) -> Engine:
+def _postgresql_engine(url: URL, called: str) -> Engine:
+    settings = " ".join(f"-c {name}={value}" for name, value in _SESSION.items())
+    options = {"connect_timeout": _CONNECT_TIMEOUT_S, "options": settings, **url.query}
     # A server that was restarted is noticed before a connection is used.
-    options = {"connect_timeout": _CONNECT_TIMEOUT_S}
-    return create_engine(url, pool_pre_ping=True, connect_args=options)
+    return create_engine(
+        url, pool_pre_ping=True, connect_args={**options, "application_name": called}
+    )
 
 
 def _sqlite_engine(url: URL) -> Engine:

@@ -8,6 +8,8 @@ class FleetInfo(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         tenant, broker: What it serves, and through which broker.
+        controller: Name of the controller that answers.
+        leader: Name of the one that leads; the same where there is only one.
         is_connected: Whether the controller is connected to the broker now.
         broker_is_tls: Whether devices need certificates.
         devices, online: Enrolled devices, and those that are connected.
@@ -27,6 +29,8 @@ class FleetInfo(msgspec.Struct, frozen=True, kw_only=True):
     sent_bytes: dict[str, int]
     pace_bytes_per_s: float
     dropped: dict[str, int] = {}
+    controller: str = ""
+    leader: str = ""
 
 
 class EventView(msgspec.Struct, frozen=True, kw_only=True):

@@ -170,12 +170,15 @@ class Authority:
         signed = builder.sign(self._key, hashes.SHA256())
         write_file(self._crl_file, signed.public_bytes(serialization.Encoding.PEM))
 
-    def controller_files(self, name: str) -> tuple[Path, Path]:
-        """Certificate and key of the controller of that name, made once beside the CA; paths."""
-        certificate, key_file = (
-            self._folder / CONTROLLER_CERTIFICATE,
-            self._folder / "controller.key",
-        )
+    def controller_files(self, name: str, *, is_further: bool = False) -> tuple[Path, Path]:
+        """Certificate and key of a controller, made once beside the CA; paths.
+
+        Args:
+            name: The controller's.
+            is_further: Whether it is not the first one that works on the folder.
+        """
+        certificate = self._folder / (f"{name}.crt" if is_further else CONTROLLER_CERTIFICATE)
+        key_file = certificate.with_suffix(".key")
         if not certificate.exists() or not key_file.exists():
             key = make_key()
             write_file(key_file, key_pem(key), mode=0o600)

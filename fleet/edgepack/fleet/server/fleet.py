@@ -2,7 +2,6 @@
 
 import shutil
 import tempfile
-import time
 from pathlib import Path
 
 import msgspec
@@ -15,7 +14,7 @@ from edgepack.fleet.broker.link import Link
 from edgepack.fleet.controller.controller import Controller
 from edgepack.fleet.controller.inbox import Inbox
 from edgepack.fleet.data_folder import DataFolder
-from edgepack.fleet.database import audit, devices, enrolment, inventory, records
+from edgepack.fleet.database import audit, devices, enrolment, inventory, lease, records, unsent
 from edgepack.fleet.database.audit import Entry, Wanted
 from edgepack.fleet.database.devices import Publication
 from edgepack.fleet.database.schema import ReleaseRow
@@ -64,6 +63,7 @@ class Fleet(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     by: str = "token"
+    name: str
     tenant: str
     broker_url: str
     broker_is_tls: bool
@@ -80,10 +80,13 @@ class Fleet(msgspec.Struct, frozen=True, kw_only=True):
         """The fleet at a glance."""
         with self.store.reading() as session:
             enrolled, online = devices.count_devices(session)
+            leader = lease.leader(session)
         return FleetInfo(
             tenant=self.tenant,
             broker=self.broker_url,
             broker_is_tls=self.broker_is_tls,
+            controller=self.name,
+            leader=leader or self.name,
             is_connected=self.link.is_connected,
             devices=enrolled,
             online=online,
@@ -113,7 +116,7 @@ class Fleet(msgspec.Struct, frozen=True, kw_only=True):
         Raises:
             FleetError: One is not enrolled, or a group or label cannot be such a name.
         """
-        now = time.time()
+        now = self.store.now()
         publications: list[Publication] = []
         with self.store.transaction(self.by) as session:
             for row in devices.find_devices(session, change.devices):
@@ -123,7 +126,8 @@ class Fleet(msgspec.Struct, frozen=True, kw_only=True):
                 publications += membership.join(session, row, now)
             session.flush()
             views = tuple(inventory.show_device(session, name) for name in change.devices)
-        self.controller.publish(publications)
+            unsent.add(session, publications)
+        self.inbox.wake()
         return views
 
     def remove_devices(self, removal: DeviceRemoval) -> tuple[RemovedDevice, ...]:
@@ -140,8 +144,7 @@ class Fleet(msgspec.Struct, frozen=True, kw_only=True):
             )
             for row in rows:
                 self._revoke(row.certificate)
-            publications = enrolment.remove(session, rows, time.time())
-        self.controller.publish(publications)
+            unsent.add(session, enrolment.remove(session, rows, self.store.now()))
         self.inbox.wake()
         return removed
 
@@ -159,7 +162,7 @@ class Fleet(msgspec.Struct, frozen=True, kw_only=True):
         with self.store.transaction(self.by) as session:
             authority.revoke_certificate(request.certificate)
             said = f"certificate {serial_of(request.certificate)}"
-            audit.note(session, time.time(), Entry(action="certificate.revoke", because=said))
+            audit.note(session, self.store.now(), Entry(action="certificate.revoke", because=said))
         return authority.revocations()
 
     def _revoke(self, certificate: str) -> None:
@@ -190,7 +193,7 @@ class Fleet(msgspec.Struct, frozen=True, kw_only=True):
                 remedy="edgepack fleet serve --trust release.pub",
             )
         certificate = authority = ""
-        now = time.time()
+        now = self.store.now()
         with self.store.transaction(self.by) as session:
             row = enrolment.enroll(
                 session,
@@ -206,8 +209,10 @@ class Fleet(msgspec.Struct, frozen=True, kw_only=True):
                 authority = ca.pem
             self._revoke(row.certificate)
             row.certificate = serial_of(certificate) if certificate else ""
-            publications = membership.join(session, row, now)
-        self.controller.publish(publications)
+            if publications := membership.join(session, row, now):
+                unsent.add(session, publications)
+        if publications:
+            self.inbox.wake()
         return Enrollment(
             device=request.device,
             tenant=self.tenant,
@@ -240,7 +245,7 @@ class Fleet(msgspec.Struct, frozen=True, kw_only=True):
         """
         bundle = verify_upload(archive, self.trust)
         with self.store.transaction(self.by) as session:
-            return _release_view(keep_release(session, self.releases, bundle, time.time()))
+            return _release_view(keep_release(session, self.releases, bundle, self.store.now()))
 
     def list_releases(self) -> tuple[ReleaseView, ...]:
         """All releases, the newest first."""
@@ -257,7 +262,7 @@ class Fleet(msgspec.Struct, frozen=True, kw_only=True):
         """
         with self.store.transaction(self.by) as session:
             release = find_release(session, words)
-            delete_release(session, release, time.time())
+            delete_release(session, release, self.store.now())
             view = _release_view(release)
         self.releases.forget(view.bundle.digest)
         return view
@@ -280,7 +285,9 @@ class Fleet(msgspec.Struct, frozen=True, kw_only=True):
             FleetError: See `edgepack.fleet.rollouts.membership.start`.
         """
         with self.store.transaction(self.by) as session:
-            view = status.show_rollout(session, membership.start(session, request, time.time()))
+            started = membership.start(session, request, self.store.now())
+            view = status.show_rollout(session, started)
+            unsent.add(session, ())
         self.inbox.wake()
         return view
 
@@ -306,15 +313,16 @@ class Fleet(msgspec.Struct, frozen=True, kw_only=True):
         """Stops offering."""
         with self.store.transaction(self.by) as session:
             rollout = execution.find(session, name)
-            execution.pause(session, rollout, time.time())
+            execution.pause(session, rollout, self.store.now())
             return status.show_rollout(session, rollout)
 
     def resume(self, name: str) -> RolloutView:
         """Goes on after a pause."""
         with self.store.transaction(self.by) as session:
             rollout = execution.find(session, name)
-            execution.resume(session, rollout, time.time())
+            execution.resume(session, rollout, self.store.now())
             view = status.show_rollout(session, rollout)
+            unsent.add(session, ())
         self.inbox.wake()
         return view
 
@@ -334,9 +342,9 @@ class Fleet(msgspec.Struct, frozen=True, kw_only=True):
             FleetError: See `edgepack.fleet.rollouts.rollback.rollback`.
         """
         with self.store.transaction(self.by) as session:
-            started, publications = rollback(session, request, time.time())
+            started, publications = rollback(session, request, self.store.now())
             views = tuple(status.show_rollout(session, rollout) for rollout in started)
-        self.controller.publish(publications)
+            unsent.add(session, publications)
         self.inbox.wake()
         return views
 
@@ -345,10 +353,11 @@ class Fleet(msgspec.Struct, frozen=True, kw_only=True):
         with self.store.transaction(self.by) as session:
             rollout = execution.find(session, name)
             publications = execution.abort(
-                session, rollout, because="aborted by a person", now=time.time()
+                session, rollout, because="aborted by a person", now=self.store.now()
             )
             view = status.show_rollout(session, rollout)
-        self.controller.publish(publications)
+            unsent.add(session, publications)
+        self.inbox.wake()
         return view
 
     def events(self, after: int, limit: int) -> tuple[EventView, ...]:

@@ -18,10 +18,13 @@ from edgepack.errors import FleetError
 from edgepack.fleet.broker.access import BrokerAccess
 from edgepack.fleet.broker.embedded import EmbeddedBroker
 from edgepack.fleet.broker.link import Link
-from edgepack.fleet.controller.controller import Controller
+from edgepack.fleet.broker.links import Links
+from edgepack.fleet.controller.controller import Broker, Controller
 from edgepack.fleet.controller.inbox import Inbox
-from edgepack.fleet.data_folder import DataFolder
-from edgepack.fleet.database.store import open_store
+from edgepack.fleet.controller.lead import Elected, Lead, Sole
+from edgepack.fleet.data_folder import MAX_CONTROLLERS, DataFolder
+from edgepack.fleet.database.lease import make_holder
+from edgepack.fleet.database.store import Store, open_store, sqlite_file
 from edgepack.fleet.depot.depot import Depot
 from edgepack.fleet.enrolment.authority import Authority
 from edgepack.fleet.releases.folder import ReleaseFolder
@@ -46,6 +49,8 @@ class ServeSettings(msgspec.Struct, frozen=True, kw_only=True):
         tenant: Whose devices.
         trust: Files of public keys to trust from now on.
         auto_enroll: Takes in any device that reports; embedded broker only.
+        lease_s: Of several controllers on a PostgreSQL another one leads so long after the leader
+            died.
     """
 
     data: Path
@@ -59,6 +64,7 @@ class ServeSettings(msgspec.Struct, frozen=True, kw_only=True):
     tenant: str = "default"
     trust: Sequence[Path] = ()
     auto_enroll: bool = False
+    lease_s: float = 5.0
 
 
 class MakePages(Protocol):
@@ -119,40 +125,45 @@ def _assemble(settings: ServeSettings, stack: ExitStack) -> tuple[Fleet, str]:
             remedy="edgepack fleet enroll DEVICE --group GROUP -o FOLDER",
         )
     folder = DataFolder(settings.data)
-    stack.enter_context(_only_one(settings.data))
-    shutil.rmtree(folder.incoming, ignore_errors=True)
-    folder.incoming.mkdir()
+    place = _take_place(settings, folder, stack)
+    name = folder.controller(place)
     trust = folder.trust(settings.trust)
-    store = open_store(settings.database or folder.database_url)
+    holder = make_holder(name)
+    store = open_store(settings.database or folder.database_url, holder)
     stack.callback(store.close)
     releases = ReleaseFolder(folder.releases)
     access = _broker(settings, folder, stack)
     inbox = Inbox(settings.tenant)
     link = Link(
-        access,
-        client_id=folder.controller(),
-        subscription=topics.controller_subscription(settings.tenant),
-        trial=topics.desired(settings.tenant, folder.controller()),
+        _as(access, folder, name),
+        client_id=name,
+        subscriptions=() if store.is_shared else (topics.controller_subscription(settings.tenant),),
+        trial=topics.desired(settings.tenant, name),
         on_message=inbox.receive,
         on_connected=inbox.connected,
     )
+    link.open()
+    stack.callback(link.close)
+    lead: Lead = Sole()
+    broker: Broker = link
+    if store.is_shared:
+        lead, broker = _elected(settings, folder, store, holder, link, inbox, access, stack)
     depot = Depot(tenant=settings.tenant, releases=releases, send=link.send_chunk)
     controller = Controller(
         store=store,
         tenant=settings.tenant,
         inbox=inbox,
-        publish=link.publish_retained,
-        look_after=link.look_after,
+        broker=broker,
         depot=depot,
         auto_enroll=settings.auto_enroll,
+        lead=lead,
     )
-    link.open()
-    stack.callback(link.close)
     depot.start()
     stack.callback(depot.stop)
     controller.start()
     stack.callback(controller.stop)
     fleet = Fleet(
+        name=name,
         tenant=settings.tenant,
         broker_url=access.url,
         broker_is_tls=access.is_tls,
@@ -168,37 +179,107 @@ def _assemble(settings: ServeSettings, stack: ExitStack) -> tuple[Fleet, str]:
     return fleet, folder.token()
 
 
+def _elected(
+    settings: ServeSettings,
+    folder: DataFolder,
+    store: Store,
+    holder: str,
+    link: Link,
+    inbox: Inbox,
+    access: BrokerAccess,
+    stack: ExitStack,
+) -> tuple[Elected, Links]:
+    lead = Elected(
+        store,
+        holder=holder,
+        voice=folder.voice(),
+        length_s=settings.lease_s,
+        may_lead=lambda: link.is_connected,
+        on_change=inbox.wake,
+    )
+    links = Links(
+        link,
+        access=lambda voice: _as(access, folder, voice),
+        voice=lambda: lead.voice,
+        tenant=settings.tenant,
+        on_message=inbox.receive,
+        on_connected=inbox.connected,
+    )
+    stack.callback(links.follow)
+    lead.start()
+    stack.callback(lead.stop)
+    return lead, links
+
+
 def _broker(settings: ServeSettings, folder: DataFolder, stack: ExitStack) -> BrokerAccess:
     if not settings.broker:
         broker = EmbeddedBroker(port=settings.broker_port, folder=settings.data)
         broker.start()
         stack.callback(broker.stop)
         return BrokerAccess(url=broker.url)
-    access = BrokerAccess(
+    return BrokerAccess(
         url=settings.broker, username=settings.broker_user, password=settings.broker_password
     )
-    if access.is_tls:
-        authority = Authority(folder.pki)
-        certificate, key = authority.controller_files(folder.controller())
-        return msgspec.structs.replace(
-            access, ca_file=authority.ca_file, cert_file=certificate, key_file=key
+
+
+def _as(access: BrokerAccess, folder: DataFolder, name: str) -> BrokerAccess:
+    """How a controller of that name gets in."""
+    if not access.is_tls:
+        return access
+    authority = Authority(folder.pki)
+    is_further = name != folder.controller()
+    certificate, key = authority.controller_files(name, is_further=is_further)
+    return msgspec.structs.replace(
+        access, ca_file=authority.ca_file, cert_file=certificate, key_file=key
+    )
+
+
+def _take_place(settings: ServeSettings, folder: DataFolder, stack: ExitStack) -> int:
+    """The lowest number that no controller on this folder has; one alone is let on an SQLite.
+
+    Raises:
+        FleetError: Another controller is there, or there are too many.
+    """
+    is_shared = settings.database.startswith("postgresql")
+    for place in range(MAX_CONTROLLERS if is_shared else 1):
+        if _lock(folder.root / (f"lock-{place + 1}" if place else "lock"), stack):
+            break
+    else:
+        raise FleetError(
+            "another 'edgepack fleet serve' works on this folder"
+            if not is_shared
+            else f"{MAX_CONTROLLERS} controllers work on this folder",
+            found_in=str(settings.data),
+            remedy="stop it, or name another folder with --data; several controllers share a "
+            "PostgreSQL (--database)"
+            if not is_shared
+            else "stop one of them",
         )
-    return access
+    if place == 0:  # who comes later must not remove what is being uploaded to another one
+        shutil.rmtree(folder.incoming, ignore_errors=True)
+    folder.incoming.mkdir(exist_ok=True)
+    database = sqlite_file(settings.database)
+    if (
+        database is not None
+        and database.parent.is_dir()
+        and not _lock(Path(f"{database}.lock"), stack)
+    ):
+        raise FleetError(
+            "another 'edgepack fleet serve' works on this database",
+            found_in=str(database),
+            remedy="stop it; several controllers share a PostgreSQL: --database postgresql://…",
+        )
+    return place
 
 
-@contextmanager
-def _only_one(root: Path) -> Iterator[None]:
-    """Holds the folder, so that no second controller works on it."""
-    with (root / "lock").open("w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            raise FleetError(
-                "another 'edgepack fleet serve' works on this folder",
-                found_in=str(root),
-                remedy="stop it, or name another folder with --data",
-            ) from error
-        yield
+def _lock(path: Path, stack: ExitStack) -> bool:
+    """Holds a file until the stack is closed; whether nobody else does."""
+    file = stack.enter_context(path.open("w"))
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
 
 
 @contextmanager

@@ -1,0 +1,146 @@
+"""Which of the controllers that share a PostgreSQL leads: a lease in the database.
+
+The epoch grows with each new leader. A leader checks in each of its transactions that the epoch is
+still its own; writers take turns (`Store.transaction`), and so does whoever takes the lease, so no
+transaction of an earlier leader becomes durable after that. Time is the database's own: clocks of
+the controllers' machines may differ.
+"""
+
+import secrets
+from typing import NamedTuple
+
+from sqlalchemy import bindparam, func, select, text, update
+from sqlalchemy.orm import Session
+
+from edgepack.errors import FleetError
+from edgepack.fleet.database.schema import LeaseRow
+from edgepack.fleet.database.upsert import upsert
+
+_NAME = "controller"
+_NOW = func.extract("epoch", func.clock_timestamp())
+_OWN = LeaseRow.name == _NAME
+# Statements are made once: to build one takes SQLAlchemy longer than to run it.
+_EPOCH = select(LeaseRow.epoch).where(_OWN)
+_RENEW = (
+    update(LeaseRow)
+    .where(_OWN, LeaseRow.epoch == bindparam("own_epoch"))
+    .values(expires_at=_NOW + bindparam("length_s"))
+    .returning(LeaseRow.asked)
+)
+_STATE = select(LeaseRow.holder, LeaseRow.epoch, LeaseRow.voice, LeaseRow.expires_at < _NOW)
+# A leader that hangs may hold its turn as a writer: its sessions are ended, as the last resort that
+# they bear its name for.
+_END_SESSIONS = text(
+    "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+    "WHERE application_name = :holder AND pid != pg_backend_pid()"
+)
+
+
+class LeadLostError(FleetError):
+    """Another controller leads: what this one was about to write is not written."""
+
+
+class Lease(NamedTuple):
+    """A lease that was taken.
+
+    Attributes:
+        epoch: Its number, higher than that of any earlier one.
+        voice: Client id that its holder shall have at the broker.
+    """
+
+    epoch: int
+    voice: str
+
+
+def take(session: Session, *, holder: str, voice: str, length_s: float) -> Lease | None:
+    """Takes the lease if nobody holds it or the holder let it expire; None when somebody does.
+
+    Args:
+        session: A transaction that has its turn as a writer.
+        holder: Who takes it, see `make_holder`; its sessions bear that name.
+        voice: Client id of whoever leads, if none was chosen yet.
+        length_s: How long the lease holds.
+    """
+    changed = {"holder": holder, "epoch": LeaseRow.epoch + 1, "expires_at": _NOW + length_s}
+    statement = (
+        upsert(session, LeaseRow)
+        .values(
+            name=_NAME,
+            epoch=1,
+            asked=0,
+            voice=voice,
+            holder=holder,
+            expires_at=_NOW + length_s,
+        )
+        .on_conflict_do_update(
+            index_elements=["name"], set_=changed, where=LeaseRow.expires_at < _NOW
+        )
+        .returning(LeaseRow.epoch, LeaseRow.voice)
+    )
+    row = session.execute(statement).first()
+    return Lease(*row) if row else None
+
+
+def end_expired(session: Session) -> bool:
+    """Whether the lease may be taken; the sessions of a holder that let it expire are ended.
+
+    Args:
+        session: A transaction without a turn as a writer, for such a session may have the turn.
+    """
+    row = session.execute(_STATE).first()
+    if row is None:
+        return True
+    holder, _, _, has_expired = row
+    if has_expired and holder:
+        session.execute(_END_SESSIONS, {"holder": holder})
+    return bool(has_expired)
+
+
+def renew(session: Session, epoch: int, length_s: float) -> int:
+    """Makes the lease last longer.
+
+    Returns:
+        How often other controllers have asked the leader for something, since ever.
+
+    Raises:
+        LeadLostError: It is another controller's.
+    """
+    asked = session.scalar(_RENEW, {"own_epoch": epoch, "length_s": length_s})
+    if asked is None:
+        raise LeadLostError("another controller leads")
+    return int(asked)
+
+
+def check(session: Session, epoch: int) -> None:
+    """Refuses whatever a leader wants to write that leads no longer.
+
+    Raises:
+        LeadLostError: Another controller leads.
+    """
+    if session.scalar(_EPOCH) != epoch:
+        raise LeadLostError("another controller leads")
+
+
+def give_up(session: Session, epoch: int) -> None:
+    """Lets another controller lead at once."""
+    session.execute(
+        update(LeaseRow).where(_OWN, LeaseRow.epoch == epoch).values(expires_at=0.0, holder="")
+    )
+
+
+def ask(session: Session) -> None:
+    """Tells the leader, whoever it is, to look at what this transaction changes."""
+    session.execute(update(LeaseRow).where(_OWN).values(asked=LeaseRow.asked + 1))
+
+
+def leader(session: Session) -> str:
+    """Name of the controller that leads; "" where none does, or there is only one."""
+    return (session.scalar(select(LeaseRow.holder).where(_OWN)) or "").partition(".")[0]
+
+
+def make_holder(name: str) -> str:
+    """What a process of a controller of that name takes the lease as; a restarted one is another.
+
+    PostgreSQL cuts the names of programs after 63 characters.
+    """
+    return f"{name[:50]}.{secrets.token_hex(4)}"

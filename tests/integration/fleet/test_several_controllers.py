@@ -1,0 +1,258 @@
+"""Several controllers on one PostgreSQL: real processes, killed and stopped while they lead."""
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from edgepack.errors import FleetError
+from edgepack.fleet.broker.access import BrokerAccess, open_client
+from edgepack.fleet.documents.rollouts import RolloutView
+from edgepack.wire import topics
+from edgepack.wire.messages import Desired, decode, encode
+from tests.integration.fleet.conftest import FleetProcess, Mosquitto, Simulation, wait_until
+from tests.integration.fleet.postgresql import PostgreSQL
+from tests.simulators.children import has_ended
+from tests.simulators.controllers import Controllers
+from tests.unit.fleet.world import telemetry_window
+
+KILLS = 20
+WAVES = "1,3,6,9,12,15,18,100%"
+
+
+class Together:
+    """Controllers on one folder, one database and one broker; each is known by its name."""
+
+    def __init__(self, data: Path, nursery: Controllers, *arguments: str) -> None:
+        self._data, self._nursery, self._arguments = data, nursery, arguments
+        self.pids: dict[str, int] = {}
+        self.fleets: dict[str, FleetProcess] = {}
+
+    def start(self) -> str:
+        """Starts another one; its name."""
+        fleet = FleetProcess(self._data)
+        command = ("fleet", "serve", "-v", "--data", str(self._data), "--port", str(fleet.port))
+        log = self._data.parent / f"serve-{len(self.fleets)}-{fleet.port}.log"
+        pid = self._nursery.start(log, (*command, "--lease", "1", *self._arguments))
+
+        def answers() -> bool:
+            assert not has_ended_already(pid), log.read_text()
+            try:
+                return fleet.info().is_connected
+            except FleetError:
+                return False
+
+        wait_until(answers, "a controller answers")
+        name = fleet.info().controller
+        self.pids[name], self.fleets[name] = pid, fleet
+        return name
+
+    @property
+    def leader(self) -> str:
+        """The one that leads, once one of those that live does."""
+        found = ""
+
+        def leads() -> bool:
+            nonlocal found
+            found = next(iter(self.fleets.values())).info().leader
+            return found in self.fleets
+
+        wait_until(leads, "somebody leads")
+        return found
+
+    def kill(self, name: str) -> None:
+        os.kill(self.pids[name], signal.SIGKILL)
+        assert has_ended(self.pids.pop(name))
+        del self.fleets[name]
+
+    def stop(self) -> None:
+        for pid in self.pids.values():
+            os.kill(pid, signal.SIGTERM)
+        for pid in self.pids.values():
+            wait_until(lambda pid=pid: has_ended(pid), "it ends")  # type: ignore[misc]
+
+
+def has_ended_already(pid: int) -> bool:
+    return not Path(f"/proc/{pid}").exists()
+
+
+class Listener:
+    """Hears all that devices are told, in order."""
+
+    def __init__(self, broker: Mosquitto) -> None:
+        self.told: dict[str, list[bytes]] = defaultdict(list)
+        self._client = open_client(BrokerAccess(url=broker.url), "listener")
+        subscribed = threading.Event()
+        self._client.on_message = self._hear
+        self._client.on_subscribe = lambda *_: subscribed.set()
+        self._client.connect("127.0.0.1", broker.port)
+        self._client.loop_start()
+        self._client.subscribe(topics.desired("default", "+"), qos=1)
+        assert subscribed.wait(10)
+
+    def _hear(self, _client: object, _userdata: object, message: Any) -> None:
+        if message.payload:
+            self.told[message.topic.split("/")[4]].append(message.payload)
+
+    def stop(self) -> None:
+        self._client.disconnect()
+        self._client.loop_stop()
+
+    def check(self, answers: int) -> None:
+        """No device heard an older word after a newer one, or two under one number.
+
+        The first one, of number 0, says that nothing is wanted yet.
+        """
+        for device, payloads in self.told.items():
+            documents = [decode(payload, Desired) for payload in payloads]
+            numbers = [document.sequence for document in documents]
+            assert numbers == sorted(numbers), device
+            assert len(set(payloads)) == len(set(numbers)), (device, numbers)
+            assert len(set(numbers) - {0}) == answers, (device, numbers)
+
+
+@pytest.fixture
+def together(
+    tmp_path: Path, postgresql: PostgreSQL, mosquitto: Mosquitto, key_prefix: Path
+) -> Iterator[Together]:
+    nursery = Controllers()
+    place = ("--database", postgresql.empty_database(), "--broker", mosquitto.url)
+    trust = ("--trust", str(key_prefix.with_suffix(".pub")))
+    controllers = Together(tmp_path / "fleet", nursery, *place, *trust)
+    yield controllers
+    controllers.stop()
+    nursery.close()
+
+
+@pytest.fixture
+def listener(mosquitto: Mosquitto) -> Iterator[Listener]:
+    listener = Listener(mosquitto)
+    yield listener
+    listener.stop()
+
+
+def without_latency(view: RolloutView) -> RolloutView:
+    """Telemetry that it took in before it hung is no leader's alone to write."""
+    return msgspec.structs.replace(view, latency=())
+
+
+def started_waves(fleet: FleetProcess, rollout: str) -> list[str]:
+    events = fleet.client.events(limit=1000)
+    return [
+        event.because
+        for event in events
+        if event.rollout == rollout and event.because.startswith("wave ") and not event.device
+    ]
+
+
+def test_a_rollout_is_finished_though_whoever_leads_is_killed_again_and_again(
+    together: Together,
+    listener: Listener,
+    simulation: Callable[..., Simulation],
+    make_bundle: Callable[..., Path],
+) -> None:
+    names = [together.start() for _ in range(2)]
+    fleet = together.fleets[names[0]]
+    simulation(fleet, count=20)
+    rollout = fleet.roll_out(make_bundle(), waves=WAVES, soak_s=1.0, deadline_s=300.0)
+    moments = random.Random(17)
+    for _ in range(KILLS):
+        leader = together.leader
+        time.sleep(moments.uniform(0.0, 0.8))
+        together.kill(leader)
+        together.start()
+    fleet = next(iter(together.fleets.values()))
+    assert fleet.rollout(rollout).state == "RUNNING", "it was killed while the rollout ran"
+    done = fleet.wait_for(rollout, "FINISHED", timeout_s=120)
+    assert done.counts == {"COMMITTED": 20}
+    assert len(listener.told) == 20
+    listener.check(answers=1)
+    waves = started_waves(fleet, rollout)
+    assert [wave.split(":")[0] for wave in waves] == [f"wave {n} of 8" for n in range(1, 9)]
+
+
+def test_a_leader_that_hangs_and_wakes_up_says_and_writes_nothing(
+    together: Together,
+    listener: Listener,
+    simulation: Callable[..., Simulation],
+    make_bundle: Callable[..., Path],
+) -> None:
+    first = together.start()
+    second = together.start()
+    assert together.leader == first
+    fleet = together.fleets[second]
+    simulation(fleet, count=12)
+    # What is asked of a follower is done by the leader.
+    rollout = fleet.roll_out(make_bundle(), waves="4,8,100%", soak_s=0.5)
+    fleet.wait_until(lambda: bool(listener.told), "the first wave is offered")
+    os.kill(together.pids[first], signal.SIGSTOP)
+    try:
+        assert fleet.wait_for(rollout, "FINISHED").counts == {"COMMITTED": 12}
+        assert fleet.info().leader == second
+        other = fleet.roll_out(make_bundle("2.0.0", 2), waves="100%", soak_s=0.2)
+        assert fleet.wait_for(other, "FINISHED").counts == {"COMMITTED": 12}
+        before = without_latency(fleet.rollout(rollout))
+    finally:
+        os.kill(together.pids[first], signal.SIGCONT)
+    log = next(together.fleets[first].data.parent.glob("serve-0-*.log"))
+    wait_until(lambda: "leads no longer" in log.read_text(), "it sees that it leads no longer")
+    assert without_latency(fleet.rollout(rollout)) == before
+    third = fleet.roll_out(make_bundle("3.0.0", 3), waves="100%", soak_s=0.2)
+    assert fleet.wait_for(third, "FINISHED").counts == {"COMMITTED": 12}
+    assert together.leader == second
+    listener.check(answers=3)
+
+
+def test_telemetry_is_shared_by_the_controllers_and_each_window_counts_once(
+    together: Together, mosquitto: Mosquitto, tmp_path: Path
+) -> None:
+    names = [together.start() for _ in range(2)]
+    fleet = together.fleets[names[1]]
+    fleet.client.enroll("cam-1", group="cameras", folder=tmp_path / "cam-1")
+    client = open_client(BrokerAccess(url=mosquitto.url), "cam-1")
+    client.connect("127.0.0.1", mosquitto.port)
+    client.loop_start()
+    topic = topics.up("default", "cam-1", "telemetry")
+    for _ in range(20):
+        client.publish(topic, encode(telemetry_window()), qos=1).wait_for_publish(10)
+    client.disconnect()
+    client.loop_stop()
+
+    def heard() -> list[int]:
+        return [one.info().counters.get("telemetry", 0) for one in together.fleets.values()]
+
+    wait_until(lambda: sum(heard()) == 20, "all of it is taken down")
+    assert min(heard()) > 0
+
+
+def test_a_second_controller_on_an_sqlite_is_refused(
+    serve: Callable[..., FleetProcess], tmp_path: Path
+) -> None:
+    database = f"sqlite:///{tmp_path / 'shared.db'}"
+    serve("--database", database)
+    done = subprocess.run(
+        [
+            *(sys.executable, "-m", "edgepack.cli", "fleet", "serve", "--database", database),
+            *("--data", str(tmp_path / "other"), "--port", "0"),
+        ],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert done.stderr.splitlines() == [
+        "error: another 'edgepack fleet serve' works on this database",
+        f"  found in: {tmp_path / 'shared.db'}",
+        "  try: stop it; several controllers share a PostgreSQL: --database postgresql://…",
+    ]
