@@ -1,5 +1,6 @@
 """The mosquitto of `broker-config`: nobody takes another's place, or leaves things behind."""
 
+import signal
 import subprocess
 import sys
 import threading
@@ -16,6 +17,7 @@ from edgepack.fleet.broker.link import Link
 from edgepack.fleet.data_folder import CONTROLLER
 from edgepack.wire import topics
 from tests.integration.fleet.conftest import FleetProcess, Mosquitto, edgepack, wait_until
+from tests.integration.fleet.postgresql import PostgreSQL
 
 REPORT = b'{"v":2,"online":true,"at":1}'
 
@@ -156,3 +158,29 @@ def test_a_thread_of_the_broker_that_ended_is_started_again(mosquitto: Mosquitto
         wait_until(lambda: says(b"after"), "it hears again")
     finally:
         link.close()
+
+
+def test_the_access_rules_know_several_controllers_and_whoever_leads(
+    tls_fleet: FleetProcess, postgresql: PostgreSQL
+) -> None:
+    assert tls_fleet.stop() == 0
+    words = ("fleet", "broker-config", "--host", "localhost", "--controllers", "2")
+    done = edgepack(tls_fleet, *words, "-o", str(tls_fleet.broker_folder), "--port", "1")
+    assert done.returncode == 0, done.stderr
+    assert tls_fleet.broker is not None
+    tls_fleet.broker.send_signal(signal.SIGHUP)  # it reads the access rules anew
+    url = tls_fleet.arguments[tls_fleet.arguments.index("--broker") + 1]
+    arguments = ("--broker", url, "--database", postgresql.empty_database(), "--lease", "1")
+    both = [FleetProcess(tls_fleet.data, *arguments).start() for _ in range(2)]
+    try:
+        first, second = (one.info() for one in both)
+        assert first.controller != second.controller
+        wait_until(lambda: both[1].info().leader == first.controller, "the first one leads")
+        assert both[0].stop() == 0
+        wait_until(lambda: both[1].info().leader == second.controller, "the second one leads")
+        log = tls_fleet.data.parent / "serve.log"
+        assert "refused" not in log.read_text()
+    finally:
+        for one in both:
+            if one.process is not None and one.process.poll() is None:
+                one.stop()
