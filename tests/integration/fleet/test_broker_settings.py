@@ -14,7 +14,8 @@ import pytest
 from edgepack.agent.config import read_config
 from edgepack.fleet.broker.access import BrokerAccess, open_client
 from edgepack.fleet.broker.link import Link
-from edgepack.fleet.data_folder import CONTROLLER
+from edgepack.fleet.broker.mosquitto import write_broker_folder
+from edgepack.fleet.data_folder import CONTROLLER, DataFolder
 from edgepack.wire import topics
 from tests.integration.fleet.conftest import FleetProcess, Mosquitto, edgepack, wait_until
 from tests.integration.fleet.postgresql import PostgreSQL
@@ -164,9 +165,14 @@ def test_the_access_rules_know_several_controllers_and_whoever_leads(
     tls_fleet: FleetProcess, postgresql: PostgreSQL
 ) -> None:
     assert tls_fleet.stop() == 0
-    words = ("fleet", "broker-config", "--host", "localhost", "--controllers", "2")
-    done = edgepack(tls_fleet, *words, "-o", str(tls_fleet.broker_folder), "--port", "1")
-    assert done.returncode == 0, done.stderr
+    write_broker_folder(
+        DataFolder(tls_fleet.data),
+        folder=tls_fleet.broker_folder,
+        hosts=("localhost",),
+        port=1,
+        tenant="default",
+        controllers=2,
+    )
     assert tls_fleet.broker is not None
     tls_fleet.broker.send_signal(signal.SIGHUP)  # it reads the access rules anew
     url = tls_fleet.arguments[tls_fleet.arguments.index("--broker") + 1]
