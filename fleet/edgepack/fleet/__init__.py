@@ -24,6 +24,7 @@ if TYPE_CHECKING:
         Revocations,
     )
     from edgepack.fleet.documents.fleet import EventView, FleetInfo
+    from edgepack.fleet.documents.latency import LatencyPart, LatencyReport
     from edgepack.fleet.documents.previews import (
         PreviewPart,
         RollbackPart,
@@ -54,6 +55,8 @@ _MODULES = {
     "FleetError": "edgepack.errors",
     "FleetInfo": "edgepack.fleet.documents.fleet",
     "GroupView": "edgepack.fleet.documents.devices",
+    "LatencyPart": "edgepack.fleet.documents.latency",
+    "LatencyReport": "edgepack.fleet.documents.latency",
     "LatencyView": "edgepack.fleet.documents.rollouts",
     "LoginLink": "edgepack.fleet.documents.access",
     "ModelView": "edgepack.fleet.documents.devices",
@@ -82,6 +85,8 @@ __all__ = [
     "FleetError",
     "FleetInfo",
     "GroupView",
+    "LatencyPart",
+    "LatencyReport",
     "LatencyView",
     "LoginLink",
     "ModelView",

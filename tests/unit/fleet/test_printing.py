@@ -10,12 +10,14 @@ import pytest
 from msgspec.structs import replace
 
 from edgepack.fleet.commands import show
+from edgepack.fleet.commands.latency import latency_table
 from edgepack.fleet.commands.preview import preview_panel, rollback_panel
 from edgepack.fleet.commands.printing import LogFormatter, print_result
 from edgepack.fleet.commands.show_device import device_panel
 from edgepack.fleet.database import inventory
 from edgepack.fleet.documents.devices import DeviceDetails
 from edgepack.fleet.documents.fleet import EventView, FleetInfo
+from edgepack.fleet.documents.latency import Dimension, LatencyPart, LatencyReport
 from edgepack.fleet.documents.previews import (
     OUTCOMES,
     PreviewPart,
@@ -261,3 +263,29 @@ def test_what_a_device_warns_of_and_what_was_dropped_of_it_is_shown(
     assert ["dropped", "4501 cam-1"] in [
         line.strip().split(maxsplit=1) for line in capsys.readouterr().out.splitlines()
     ]
+
+
+def test_latency_is_a_line_for_each_part_with_what_tells_it_apart(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    part = LatencyPart(
+        hardware_class="hexagon-v73",
+        provider="QNNExecutionProvider",
+        at=0.0,
+        is_simulator=True,
+        inferences=1200,
+        failures=2,
+        p50_ms=1.234,
+        p95_ms=2.0,
+        p99_ms=3.0,
+        max_ms=9.5,
+    )
+    report = LatencyReport(since=0.0, until=60.0, step_s=60, parts=(part,))
+    by: tuple[Dimension, ...] = ("hardware_class", "provider", "version")
+    print_result(report, False, lambda shown: latency_table(shown, by, 60.0))
+    assert [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()] == [
+        "hardware class provider version p50, ms p95, ms p99, ms greatest, ms inferences failures",
+        "hexagon-v73 QNNExecutionProvider (simulated) – 1.23 2.00 3.00 9.50 1,200 2",
+    ]
+    nothing = LatencyReport(since=0.0, until=60.0, step_s=60, parts=())
+    assert latency_table(nothing, (), 60.0) == "no latency was told of in that time"

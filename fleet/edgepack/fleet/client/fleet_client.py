@@ -4,6 +4,7 @@ from pathlib import Path
 
 from edgepack.fleet.client.connection import connect
 from edgepack.fleet.client.devices import DeviceMethods
+from edgepack.fleet.client.latency import LatencyMethods
 from edgepack.fleet.client.releases import ReleaseMethods
 from edgepack.fleet.client.rollouts import RolloutMethods
 from edgepack.fleet.documents.access import LoginCode, LoginLink
@@ -12,7 +13,7 @@ from edgepack.fleet.documents.fleet import EventView, FleetInfo
 
 
 # The last base comes first on the page of the Python API.
-class FleetClient(RolloutMethods, ReleaseMethods, DeviceMethods):
+class FleetClient(RolloutMethods, ReleaseMethods, LatencyMethods, DeviceMethods):
     """A running fleet: what can be asked of it, and what it can be told to do.
 
     All that the commands `edgepack fleet …` and `edgepack rollout …` do goes through it. Every

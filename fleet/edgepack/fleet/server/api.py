@@ -27,6 +27,7 @@ from edgepack.fleet.documents.devices import (
     RevocationRequest,
 )
 from edgepack.fleet.documents.fleet import Refusal
+from edgepack.fleet.documents.latency import LatencyQuestion
 from edgepack.fleet.documents.previews import PreviewRequest
 from edgepack.fleet.documents.rollouts import RollbackRequest, RolloutRequest
 from edgepack.fleet.server.access import Access
@@ -164,6 +165,9 @@ def make_app(fleet: Fleet, access: Access, pages: Sequence[BaseRoute] = ()) -> S
         limit = min(MAX_EVENTS, _number(request.query_params.get("limit", "100"), "limit"))
         return _json(await run_in_threadpool(fleet.audit_log, _wanted(request), limit))
 
+    async def latency(request: Request) -> Response:
+        return _json(await run_in_threadpool(fleet.latency, _question(request)))
+
     async def code(request: Request) -> Response:
         return _json(await run_in_threadpool(access.make_code, _bearer(request)))
 
@@ -197,6 +201,7 @@ def make_app(fleet: Fleet, access: Access, pages: Sequence[BaseRoute] = ()) -> S
             route("/v1/events", events, "GET"),
             route("/v1/audit", audit_log, "GET"),
             route("/v1/login-codes", code, "POST"),
+            route("/v1/latency", latency, "GET"),
             *pages,
         ]
     )
@@ -271,6 +276,18 @@ def _page(request: Request) -> tuple[str, int]:
     asked = request.query_params
     limit = min(inventory.PAGE, _number(asked.get("limit", str(inventory.PAGE)), "limit"))
     return asked.get("after", ""), max(1, limit)
+
+
+def _question(request: Request) -> LatencyQuestion:
+    """Which latencies are asked for."""
+    asked = dict(request.query_params)
+    words = {name: asked.get(name, "") for name in ("model", "group", "where")}
+    times = {name: asked[name] for name in ("since", "until") if asked.get(name)}
+    by = {"by": asked["by"].split(",") if asked["by"] else []} if "by" in asked else {}
+    try:
+        return msgspec.convert({**words, **times, **by}, LatencyQuestion, strict=False)
+    except msgspec.ValidationError as error:
+        raise FleetError(f"malformed question: {error}", found_in=request.url.path) from error
 
 
 def _wanted(request: Request) -> Wanted:

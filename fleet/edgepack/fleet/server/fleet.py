@@ -14,7 +14,16 @@ from edgepack.fleet.broker.link import Link
 from edgepack.fleet.controller.controller import Controller
 from edgepack.fleet.controller.inbox import Inbox
 from edgepack.fleet.data_folder import DataFolder
-from edgepack.fleet.database import audit, devices, enrolment, inventory, lease, records, unsent
+from edgepack.fleet.database import (
+    audit,
+    devices,
+    enrolment,
+    inventory,
+    latency_report,
+    lease,
+    records,
+    unsent,
+)
 from edgepack.fleet.database.audit import Entry, Wanted
 from edgepack.fleet.database.devices import Publication
 from edgepack.fleet.database.schema import ReleaseRow
@@ -35,6 +44,7 @@ from edgepack.fleet.documents.devices import (
     Revocations,
 )
 from edgepack.fleet.documents.fleet import EventView, FleetInfo
+from edgepack.fleet.documents.latency import LatencyQuestion, LatencyReport
 from edgepack.fleet.documents.previews import PreviewRequest, RollbackPreview, RolloutPreview
 from edgepack.fleet.documents.releases import ReleaseView
 from edgepack.fleet.documents.rollouts import (
@@ -364,6 +374,15 @@ class Fleet(msgspec.Struct, frozen=True, kw_only=True):
         """Events newer than `after`, oldest first."""
         with self.store.reading() as session:
             return records.events_after(session, after, limit)
+
+    def latency(self, question: LatencyQuestion) -> LatencyReport:
+        """Latency of real inferences.
+
+        Raises:
+            FleetError: See `edgepack.fleet.database.latency_report.report`.
+        """
+        with self.store.reading() as session:
+            return latency_report.report(session, question, self.store.now())
 
     def audit_log(self, wanted: Wanted, limit: int) -> tuple[AuditEntry, ...]:
         """Entries of the audit log, the newest first."""

@@ -1,0 +1,132 @@
+"""The command `edgepack fleet latency`."""
+
+import re
+import time
+from pathlib import Path
+from typing import Any, get_args
+
+import click
+from rich.console import RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from edgepack.fleet.client.fleet_client import FleetClient
+from edgepack.fleet.commands.options import asks
+from edgepack.fleet.commands.printing import print_result
+from edgepack.fleet.commands.show import stamp
+from edgepack.fleet.documents.latency import (
+    Dimension,
+    LatencyPart,
+    LatencyQuestion,
+    LatencyReport,
+)
+
+_UNITS_S = {"m": 60.0, "h": 3600.0, "d": 24 * 3600.0}
+_AGE = re.compile(r"([0-9]{1,6})([mhd])")
+_DIMENSIONS: tuple[Dimension, ...] = get_args(Dimension)
+_DEFAULT = ",".join(LatencyQuestion().by)
+
+
+class Age(click.ParamType[float]):
+    """A time ago, as `30m`, `24h` or `7d`."""
+
+    name = "age"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        if isinstance(value, float):
+            return value
+        found = _AGE.fullmatch(value)
+        if found is None:
+            self.fail(f"{value!r} is no time such as 30m, 24h or 7d", param, ctx)
+        return int(found[1]) * _UNITS_S[found[2]]
+
+
+class Dimensions(click.ParamType[tuple[Dimension, ...]]):
+    """Words separated by commas, each one that latency can be told apart by."""
+
+    name = "words"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[Dimension, ...]:
+        if isinstance(value, tuple):
+            return value
+        words = {word.strip() for word in value.split(",") if word.strip()}
+        if unknown := sorted(words - set(_DIMENSIONS)):
+            self.fail(f"{unknown[0]!r} is none of {', '.join(_DIMENSIONS)}", param, ctx)
+        return tuple(name for name in _DIMENSIONS if name in words)
+
+
+@click.command()
+@click.argument("model", default="")
+@click.option("--group", default="", help="Only of devices that were in this group.")
+@click.option(
+    "--where", default="", help="Only those that this means: model, version, variant, provider …"
+)
+@click.option("--since", type=Age(), default="24h", show_default=True, help="From so long ago.")
+@click.option("--until", type=Age(), default="0m", show_default=True, help="Until so long ago.")
+@click.option(
+    "--by",
+    type=Dimensions(),
+    default=_DEFAULT,
+    show_default=True,
+    help="What to tell apart; group, rollout and time, too.",
+)
+@asks
+def latency(
+    model: str,
+    group: str,
+    where: str,
+    since: float,
+    until: float,
+    by: tuple[Dimension, ...],
+    data: Path,
+    url: str,
+    as_json: bool,
+) -> None:
+    """Show percentiles of real inferences, over any devices and any time.
+
+    \b
+    Example:
+      edgepack fleet latency defects --since 7d --by version,hardware_class
+      edgepack fleet latency --where 'provider!=CPUExecutionProvider' --json
+    """
+    now = time.time()
+    found = FleetClient(url, data=data).latency(
+        model,
+        group=group,
+        where=where,
+        since=now - since,
+        until=now - until if until else None,
+        by=by,
+    )
+    print_result(found, as_json, lambda shown: latency_table(shown, by, now))
+
+
+def latency_table(report: LatencyReport, by: tuple[Dimension, ...], now: float) -> RenderableType:
+    """What was measured, a line for each part."""
+    if not report.parts:
+        return "no latency was told of in that time"
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    for word in by:
+        table.add_column(word.replace("_", " "), overflow="fold")
+    for title in ("p50, ms", "p95, ms", "p99, ms", "greatest, ms", "inferences", "failures"):
+        table.add_column(title, justify="right")
+    for part in report.parts:
+        numbers = (part.p50_ms, part.p95_ms, part.p99_ms, part.max_ms)
+        table.add_row(
+            *(_cell(part, name, now) for name in by),
+            *(f"{number:.2f}" for number in numbers),
+            f"{part.inferences:,}",
+            f"{part.failures:,}",
+        )
+    return table
+
+
+def _cell(part: LatencyPart, name: Dimension, now: float) -> Text:
+    if name == "time":
+        return Text(stamp(part.at or 0.0, now))
+    word = getattr(part, name) or "–"
+    return Text(f"{word} (simulated)" if name == "provider" and part.is_simulator else word)

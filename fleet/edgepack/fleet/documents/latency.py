@@ -1,0 +1,77 @@
+"""Latency of real inferences, over any devices and any time."""
+
+from typing import Literal
+
+import msgspec
+
+Dimension = Literal[
+    "model", "version", "variant", "provider", "hardware_class", "group", "rollout", "time"
+]
+"""What latencies can be told apart by; `time` by stretches of time."""
+
+
+class LatencyQuestion(msgspec.Struct, frozen=True, kw_only=True):
+    """Which latencies are asked for.
+
+    Attributes:
+        model: Of this model; "" means all.
+        group: Of devices that were in this group; "" means all.
+        where: Only those that this means, over `model`, `version`, `variant`, `provider`,
+            `hardware_class`, `group` and `rollout`; "" means all.
+        since, until: Seconds since the epoch (UTC); None means a day ago, and now.
+        by: What to tell apart; what is not named is taken together.
+    """
+
+    model: str = ""
+    group: str = ""
+    where: str = ""
+    since: float | None = None
+    until: float | None = None
+    by: tuple[Dimension, ...] = ("model", "version", "hardware_class", "provider", "variant")
+
+
+class LatencyPart(msgspec.Struct, frozen=True, kw_only=True):
+    """Inferences that were taken together.
+
+    Attributes:
+        model, version, variant, provider, hardware_class, group: What they have in common; "" for
+            what was not asked to be told apart, and for a release that the fleet does not know.
+        rollout: Id of the newest rollout that gave their devices the release; "" likewise.
+        at: Start of the stretch of time, seconds since the epoch (UTC); None likewise.
+        is_simulator: Whether a simulator of the provider ran them, whose times say nothing.
+        inferences: Inferences that were timed.
+        failures: Inferences that raised.
+        p50_ms, p95_ms, p99_ms, max_ms: Percentiles and the greatest, milliseconds; 0 where none
+            was timed. Percentiles are off by 2.5 % at most.
+    """
+
+    model: str = ""
+    version: str = ""
+    variant: str = ""
+    provider: str = ""
+    hardware_class: str = ""
+    group: str = ""
+    rollout: str = ""
+    at: float | None = None
+    is_simulator: bool
+    inferences: int
+    failures: int
+    p50_ms: float
+    p95_ms: float
+    p99_ms: float
+    max_ms: float
+
+
+class LatencyReport(msgspec.Struct, frozen=True, kw_only=True):
+    """What was measured in a stretch of time.
+
+    Attributes:
+        since, until: What is covered: `since` is that of the first sum, seconds since the epoch.
+        step_s: Length of the sums that it was read from, seconds: 60, 3600 or 86400.
+        parts: What was measured, those of simulated providers last.
+    """
+
+    since: float
+    until: float
+    step_s: int
+    parts: tuple[LatencyPart, ...]
