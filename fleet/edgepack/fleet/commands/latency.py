@@ -13,7 +13,7 @@ from rich.text import Text
 from edgepack.fleet.client.fleet_client import FleetClient
 from edgepack.fleet.commands.options import asks
 from edgepack.fleet.commands.printing import print_result
-from edgepack.fleet.commands.show import stamp
+from edgepack.fleet.commands. import stamp
 from edgepack.fleet.documents.latency import (
     Dimension,
     LatencyPart,
