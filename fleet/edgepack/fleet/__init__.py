@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from edgepack.lazy_names import load_on_first_use
 
 if TYPE_CHECKING:
+    from edgepack.bundle.feedback import Evidence, Feedback
     from edgepack.errors import EdgepackError, FleetError
     from edgepack.fleet.client.fleet_client import FleetClient
     from edgepack.fleet.documents.access import LoginLink
@@ -51,6 +52,8 @@ _MODULES = {
     "EdgepackError": "edgepack.errors",
     "EnrolledDevice": "edgepack.fleet.documents.devices",
     "EventView": "edgepack.fleet.documents.fleet",
+    "Evidence": "edgepack.bundle.feedback",
+    "Feedback": "edgepack.bundle.feedback",
     "FleetClient": "edgepack.fleet.client.fleet_client",
     "FleetError": "edgepack.errors",
     "FleetInfo": "edgepack.fleet.documents.fleet",
@@ -81,6 +84,8 @@ __all__ = [
     "EdgepackError",
     "EnrolledDevice",
     "EventView",
+    "Evidence",
+    "Feedback",
     "FleetClient",
     "FleetError",
     "FleetInfo",

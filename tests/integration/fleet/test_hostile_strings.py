@@ -48,6 +48,7 @@ COMMANDS: dict[str, list[tuple[str, ...]]] = {
     "fleet login": [()],
     "fleet audit": [(), ("--rollout", HOSTILE), ("--limit", "1000")],
     "fleet events": [("--limit", "1000")],
+    "fleet feedback": [("digits",), (HOSTILE,), ("digits", "-o", "{tmp}/no/" + HOSTILE)],
     "fleet enroll": [
         (HOSTILE, "--group", "g", "-o", "{tmp}/a"),
         ("x", "--group", HOSTILE, "-o", "b"),

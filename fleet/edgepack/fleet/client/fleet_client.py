@@ -1,7 +1,9 @@
 """`FleetClient`: what people and programs ask of a running fleet, and tell it to do."""
 
 from pathlib import Path
+from urllib.parse import quote
 
+from edgepack.bundle.feedback import Feedback
 from edgepack.fleet.client.connection import connect
 from edgepack.fleet.client.devices import DeviceMethods
 from edgepack.fleet.client.latency import LatencyMethods
@@ -71,6 +73,28 @@ class FleetClient(RolloutMethods, ReleaseMethods, LatencyMethods, DeviceMethods)
             ```
         """
         return self._connection.get("/v1/info", FleetInfo)
+
+    def feedback(self, model: str) -> Feedback:
+        """What devices measured of a model's variants: for the next build of it.
+
+        Args:
+            model: The model's name.
+
+        Returns:
+            By release (the newest first), variant, provider and hardware class: how many devices
+            found it right, on how many it serves, and what real inferences took.
+
+        Raises:
+            FleetError: The fleet has no release of that name, nobody serves there, or the token is
+                wrong.
+
+        Example:
+            ```python
+            for row in fleet.feedback("digits").evidence:
+                print(row.variant, row.hardware_class, row.chosen, row.p95_ms)
+            ```
+        """
+        return self._connection.get(f"/v1/feedback/{quote(model, safe='')}", Feedback)
 
     def login_link(self) -> LoginLink:
         """A link that opens the dashboard once, without a token, for two minutes.

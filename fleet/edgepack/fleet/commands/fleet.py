@@ -13,6 +13,7 @@ from edgepack.fleet.client.fleet_client import FleetClient
 from edgepack.fleet.commands import show
 from edgepack.fleet.commands.audit import audit
 from edgepack.fleet.commands.devices import devices
+from edgepack.fleet.commands.feedback import feedback
 from edgepack.fleet.commands.latency import latency
 from edgepack.fleet.commands.options import asks, data_option, json_option, read_labels
 from edgepack.fleet.commands.printing import LogFormatter, print_result
@@ -38,6 +39,7 @@ def fleet() -> None:
 
 
 fleet.add_command(audit)
+fleet.add_command(feedback)
 fleet.add_command(devices)
 fleet.add_command(latency)
 fleet.add_command(releases)

@@ -13,13 +13,13 @@ from rich.text import Text
 from edgepack.fleet.client.fleet_client import FleetClient
 from edgepack.fleet.commands.options import asks
 from edgepack.fleet.commands.printing import print_result
-from edgepack.fleet.commands. import stamp
 from edgepack.fleet.documents.latency import (
     Dimension,
     LatencyPart,
     LatencyQuestion,
     LatencyReport,
 )
+from edgepack.fleet.documents.wording import stamp
 
 _UNITS_S = {"m": 60.0, "h": 3600.0, "d": 24 * 3600.0}
 _AGE = re.compile(r"([0-9]{1,6})([mhd])")

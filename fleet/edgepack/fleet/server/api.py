@@ -168,6 +168,9 @@ def make_app(fleet: Fleet, access: Access, pages: Sequence[BaseRoute] = ()) -> S
     async def latency(request: Request) -> Response:
         return _json(await run_in_threadpool(fleet.latency, _question(request)))
 
+    async def feedback(request: Request) -> Response:
+        return _json(await run_in_threadpool(fleet.feedback, request.path_params["model"]))
+
     async def code(request: Request) -> Response:
         return _json(await run_in_threadpool(access.make_code, _bearer(request)))
 
@@ -200,6 +203,7 @@ def make_app(fleet: Fleet, access: Access, pages: Sequence[BaseRoute] = ()) -> S
             route("/v1/rollbacks/preview", preview_rollback, "POST"),
             route("/v1/events", events, "GET"),
             route("/v1/audit", audit_log, "GET"),
+            route("/v1/feedback/{model}", feedback, "GET"),
             route("/v1/login-codes", code, "POST"),
             route("/v1/latency", latency, "GET"),
             *pages,

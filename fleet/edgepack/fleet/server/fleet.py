@@ -7,6 +7,7 @@ from pathlib import Path
 import msgspec
 from sqlalchemy import select
 
+from edgepack.bundle.feedback import Feedback
 from edgepack.bundle.keys import public_pem
 from edgepack.bundle.trust import TrustPolicy
 from edgepack.errors import FleetError
@@ -26,6 +27,7 @@ from edgepack.fleet.database import (
 )
 from edgepack.fleet.database.audit import Entry, Wanted
 from edgepack.fleet.database.devices import Publication
+from edgepack.fleet.database.feedback import gather
 from edgepack.fleet.database.schema import ReleaseRow
 from edgepack.fleet.database.store import Store
 from edgepack.fleet.depot.depot import Depot
@@ -383,6 +385,15 @@ class Fleet(msgspec.Struct, frozen=True, kw_only=True):
         """
         with self.store.reading() as session:
             return latency_report.report(session, question, self.store.now())
+
+    def feedback(self, model: str) -> Feedback:
+        """What devices measured of a model's variants.
+
+        Raises:
+            FleetError: The fleet has no release of that name.
+        """
+        with self.store.reading() as session:
+            return gather(session, model, self.store.now())
 
     def audit_log(self, wanted: Wanted, limit: int) -> tuple[AuditEntry, ...]:
         """Entries of the audit log, the newest first."""

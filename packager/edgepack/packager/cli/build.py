@@ -108,6 +108,11 @@ _json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
     help="Who alone can read the model: certificate or public key of a device, or of the fleet.",
 )
 @click.option(
+    "--feedback",
+    type=_path,
+    help="What a fleet measured of earlier releases: edgepack fleet feedback.",
+)
+@click.option(
     "--created-at",
     metavar="TIME",
     help="RFC 3339 time to record; none by default, so that equal inputs give equal bytes.",

@@ -47,6 +47,7 @@ class BuildSection(Section, frozen=True, kw_only=True):
     value: dict[str, bool | int | float | Numbers] = msgspec.field(default_factory=dict)
     metric: str = ""
     hooks: str = ""
+    feedback: str = ""
     toolchain: dict[str, str] = msgspec.field(default_factory=dict)
     plain_runtimes: tuple[str, ...] = ()
     budget: str = ""
@@ -127,7 +128,8 @@ def read_config(path: Path) -> BuildConfig:
                 str(path.parent / name) if name.endswith(".toml") else name
                 for name in config.build.profiles
             ),
-            hooks=str(path.parent / config.build.hooks) if config.build.hooks else "",
+            hooks=_anchor(config.build.hooks, path.parent),
+            feedback=_anchor(config.build.feedback, path.parent),
             toolchain={
                 profile: _program(python, path.parent)
                 for profile, python in config.build.toolchain.items()

@@ -61,6 +61,7 @@ path = "calibration"
 profiles = ["cpu"]        # edgepack profiles list
 # metric = "mymetric:score"   # your own measure instead of the profile's: module:function
 # hooks = "hooks"         # firmware hooks to ship with the model
+# feedback = "feedback.json"  # what a fleet measured of earlier releases: edgepack fleet feedback
 # toolchain = { openvino-cpu = "intel/bin/python" }  # where its variant is tried, as on its devices
 # plain_runtimes = ["oldest/bin/python"]  # other releases of ONNX Runtime that applications have
 # prefer = "speed"        # or "size", "balanced", "device": what a quantized model must be

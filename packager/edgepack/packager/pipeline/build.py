@@ -139,7 +139,7 @@ def _build(request: BuildRequest, progress: Progress) -> BuildResult:
 
         def sign() -> tuple[str, Report, BuildRecord]:
             """Writes report and documents, and signs; the report is the one without times."""
-            report = compose_report(parts, laid_out, source, samples, prepared)
+            report = compose_report(parts, laid_out, source, samples, prepared, checked.learnt)
             report = name_in_report(report, own_names(source.model.graph))
             record = compose_record(request, parts, laid_out, source, samples, report)
             return finish(folder, parts, laid_out, report, record, checked.key), report, record

@@ -69,7 +69,8 @@ def _is_given(evaluation: object) -> bool:
 
 
 def _materials(request: BuildRequest) -> Iterator[Material]:
-    for path in (Path(request.declared_in) if request.declared_in else None, request.labels):
+    declared_in = Path(request.declared_in) if request.declared_in else None
+    for path in (declared_in, request.labels, request.feedback):
         if path is not None:
             sha256 = hashlib.sha256(path.read_bytes()).hexdigest()
             yield Material(name=path.name, sha256=sha256)
@@ -94,6 +95,7 @@ def _external(request: BuildRequest) -> dict[str, Any]:
         "values": {name: list(values) for name, values in request.values.items()},
         "toolchains": sorted(request.toolchains),
         "hooks": request.hooks.name if request.hooks else "",
+        "feedback": request.feedback.name if request.feedback else "",
         "allow_degraded": request.allow_degraded,
         "keep_going": request.keep_going,
     }

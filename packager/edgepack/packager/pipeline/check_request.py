@@ -1,7 +1,7 @@
 """Step 1 of a build: what can be refused before the model is opened."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
@@ -12,6 +12,7 @@ from edgepack.errors import BuildError, ProfileError
 from edgepack.packager.bundling.output import check_output
 from edgepack.packager.bundling.shipped_hooks import check_shipped_hooks
 from edgepack.packager.pipeline.both_forms import profile_of_form, with_float_forms
+from edgepack.packager.pipeline.fleet_feedback import Learnt, learn
 from edgepack.packager.pipeline.request import BuildRequest
 from edgepack.packager.profiles.schema import Profile
 from edgepack.packager.runtime.evaluator import Venue, find_venue
@@ -27,6 +28,7 @@ class CheckedRequest(msgspec.Struct, frozen=True, kw_only=True):
         key: The key that signs.
         recipients: To whom the bundle is encrypted; nobody where it is not.
         combinations: For each profile what is searched, at least one combination.
+        learnt: What a fleet's feedback says of the profiles that were asked for.
         toolchains: By profile the environment that has what its devices have, if one is named.
         venues: By profile where it can run here.
         plain_releases: Where variants run in ONNX Runtime by itself.
@@ -36,6 +38,7 @@ class CheckedRequest(msgspec.Struct, frozen=True, kw_only=True):
     key: SigningKey
     recipients: tuple[PublicKey, ...]
     combinations: tuple[tuple[Combination, ...], ...]
+    learnt: Learnt
     toolchains: Mapping[str, PinnedToolchain]
     venues: Mapping[str, Venue]
     plain_releases: tuple[PlainRelease, ...]
@@ -57,7 +60,9 @@ def check_request(request: BuildRequest) -> CheckedRequest:
     check_output(request.output, replace=request.replace)
     key = load_signing_key(request.key)
     recipients = tuple(map(load_recipient, request.encrypt_to))
-    combinations = _load_combinations(request)
+    asked = _load_combinations(request)
+    learnt = learn(request.feedback, request.name, [entries[0].profile for entries in asked])
+    combinations = with_float_forms(_chosen(asked, learnt))
     profiles = [entries[0].profile for entries in combinations]
     pinned = pin_toolchains(request.toolchains, tuple(profiles))
     toolchains = {
@@ -75,6 +80,7 @@ def check_request(request: BuildRequest) -> CheckedRequest:
         key=key,
         recipients=recipients,
         combinations=combinations,
+        learnt=learnt,
         toolchains=toolchains,
         venues=venues,
         plain_releases=find_releases(request.plain_runtimes),
@@ -98,4 +104,14 @@ def _load_combinations(
         if name in combinations:
             raise ProfileError(f"profile {name!r} is named twice", remedy="name each profile once")
         combinations[name] = entries
-    return with_float_forms(tuple(combinations.values()))
+    return tuple(combinations.values())
+
+
+def _chosen(
+    asked: Sequence[tuple[Combination, ...]], learnt: Learnt
+) -> tuple[tuple[Combination, ...], ...]:
+    """What is built: those that serve most devices first, without those that are left out."""
+    kept = (entries for entries in asked if entries[0].profile.name not in learnt.left_out)
+    return tuple(
+        sorted(kept, key=lambda entries: -learnt.serves_on.get(entries[0].profile.name, 0))
+    )

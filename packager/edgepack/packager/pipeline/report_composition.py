@@ -7,6 +7,7 @@ from edgepack.packager.bundling.assemble import BundleParts, LaidOut, reported_f
 from edgepack.packager.bundling.prepared_variant import PreparedVariant, PreparedVariants
 from edgepack.packager.bundling.rehearse import Rehearsal
 from edgepack.packager.pipeline.build_samples import BuildSamples
+from edgepack.packager.pipeline.fleet_feedback import Learnt
 from edgepack.packager.reports.report import (
     ModelReport,
     RefusedProfile,
@@ -25,6 +26,7 @@ def compose_report(
     source: SourceModel,
     build_samples: BuildSamples,
     prepared: PreparedVariants,
+    learnt: Learnt,
 ) -> Report:
     """The report without times: what goes into the bundle."""
     facts = parts.facts
@@ -39,8 +41,9 @@ def compose_report(
         ),
         variants=tuple(map(_reported, parts.variants, laid_out.variants)),
         refused=tuple(map(_untimed_refusal, prepared.refused)),
-        notes=build_samples.notes,
+        notes=(*build_samples.notes, *learnt.notes),
         tools=facts.tools,
+        evidence=learnt.evidence,
     )
 
 

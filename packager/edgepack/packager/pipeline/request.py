@@ -74,6 +74,8 @@ class BuildOptions(TypedDict, total=False):
         plain_runtimes: Python interpreters of environments with other releases of ONNX Runtime,
             such as the oldest that applications have: variants are run there by themselves too.
         hooks: Folder of firmware hooks to ship with the model.
+        feedback: File of `edgepack fleet feedback`: what devices measured of earlier releases. It
+            leaves out profiles that lost to the CPU everywhere, and orders the others.
         encrypt_to: Certificates or public keys (PEM) of the devices, or of the fleet, that may read
             variants and golden samples; none by default, which encrypts nothing.
         allow_degraded: Publish a variant that misses its budget, marked as degraded.
@@ -102,6 +104,7 @@ class BuildOptions(TypedDict, total=False):
     toolchains: Mapping[str, str]
     plain_runtimes: Sequence[str]
     hooks: str | Path | None
+    feedback: str | Path | None
     encrypt_to: Sequence[str | Path]
     allow_degraded: bool
     keep_going: bool
@@ -114,7 +117,7 @@ class BuildRequest(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         model: The ONNX file, or the local Hugging Face model folder.
         output, name, version, release, created_at, builder_id, profiles, key, calibration,
-            evaluation, shapes, values, metric, labels, hooks, encrypt_to, toolchains,
+            evaluation, shapes, values, metric, labels, hooks, feedback, encrypt_to, toolchains,
             plain_runtimes, allow_degraded, keep_going, replace: See `BuildOptions`; "" and None
             stand for what is left out.
         declarations, outputs: Declared inputs and outputs by name.
@@ -148,6 +151,7 @@ class BuildRequest(msgspec.Struct, frozen=True, kw_only=True):
     budget_s: float | None = None
     prefer: Preference | None = None
     hooks: Path | None = None
+    feedback: Path | None = None
     encrypt_to: tuple[Path, ...] = ()
     toolchains: Mapping[str, str] = msgspec.field(default_factory=dict)
     plain_runtimes: tuple[str, ...] = ()
@@ -213,6 +217,7 @@ def derive_request(model: str | Path, options: BuildOptions) -> BuildRequest:
         budget_s=_budget_s(options.get("budget"), config.build.budget, declared_in),
         prefer=options.get("prefer") or config.build.prefer,
         hooks=_path(options.get("hooks") or config.build.hooks),
+        feedback=_path(options.get("feedback") or config.build.feedback),
         encrypt_to=tuple(map(Path, options.get("encrypt_to", ()))),
         toolchains={**config.build.toolchain, **options.get("toolchains", {})},
         plain_runtimes=tuple(options.get("plain_runtimes", ())) or config.build.plain_runtimes,

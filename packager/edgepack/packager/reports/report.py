@@ -7,6 +7,7 @@ default, so that a report of an older release is still read.
 
 import msgspec
 
+from edgepack.bundle.feedback import Evidence
 from edgepack.bundle.manifest import Accuracy, GoldenTolerance, Placement, Requirements, Toolchain
 from edgepack.packager.metrics.inspection import Inspection
 from edgepack.packager.metrics.tokens.agreement import AtPositions
@@ -152,6 +153,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     """A whole report.
 
     Attributes:
+        evidence: What a fleet measured of these variants in earlier releases.
         choice: What this machine would run, and why; only in the report beside the bundle.
     """
 
@@ -166,6 +168,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     refused: tuple[RefusedProfile, ...]
     notes: tuple[str, ...]
     tools: dict[str, str]
+    evidence: tuple[Evidence, ...] = ()
     choice: str = ""
 
 

@@ -1,0 +1,99 @@
+"""What a fleet measured of a model's variants: a file that the next build of it reads."""
+
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+
+from edgepack.errors import BundleError
+from edgepack.text import printable
+from edgepack.versions import Format, Version
+
+MAX_FEEDBACK_BYTES = 16 * 1024 * 1024
+Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
+Milliseconds = Annotated[float, msgspec.Meta(ge=0, le=1e12)]
+Word = Annotated[str, msgspec.Meta(max_length=400)]
+
+
+class Evidence(msgspec.Struct, frozen=True, kw_only=True):
+    """What like devices measured of one variant of one release.
+
+    Attributes:
+        version, digest: The release: its version, and its root digest (hex).
+        variant, provider: What was tried, and on which execution provider.
+        hardware_class: What these devices have in common.
+        is_simulator: Whether that provider only simulates its hardware there, or the devices are
+            simulated themselves: its times say nothing of real ones.
+        probed: Devices that ran the golden samples through it.
+        right: Those where every output held its tolerance.
+        wrong_because: The reason that most of the others gave; "" where there is none.
+        chosen: Devices that it serves on.
+        fallbacks: Those of them that were meant to use another provider.
+        probe_ms: Median over devices of the time of one golden inference, milliseconds; None where
+            none was timed.
+        worst_nrmse: Greatest relative error that one of them saw; None where none was measured.
+        inferences, failures: Real inferences, and those that raised.
+        p50_ms, p95_ms, p99_ms: Of the real inferences, milliseconds; None where there was none.
+    """
+
+    version: Word
+    digest: Word
+    variant: Word
+    provider: Word
+    hardware_class: Word
+    is_simulator: bool = False
+    probed: Count = 0
+    right: Count = 0
+    wrong_because: Word = ""
+    chosen: Count = 0
+    fallbacks: Count = 0
+    probe_ms: Milliseconds | None = None
+    worst_nrmse: float | None = None
+    inferences: Count = 0
+    failures: Count = 0
+    p50_ms: Milliseconds | None = None
+    p95_ms: Milliseconds | None = None
+    p99_ms: Milliseconds | None = None
+
+
+class Feedback(msgspec.Struct, frozen=True, kw_only=True):
+    """What a fleet measured of a model.
+
+    Attributes:
+        model: Its name.
+        at: When it was gathered, seconds since the epoch (UTC).
+        evidence: By release (the newest first), variant, provider and hardware class.
+    """
+
+    model: Word
+    at: float
+    evidence: tuple[Evidence, ...] = ()
+
+
+FORMAT = Format("feedback", Feedback, Version(1, 0))
+
+
+def read_feedback(path: Path) -> Feedback:
+    """Reads a file of feedback.
+
+    Raises:
+        BundleError: It cannot be read, or is none.
+        NewerVersionError: A newer edgepack wrote it.
+    """
+    remedy = "edgepack fleet feedback MODEL -o feedback.json writes one"
+    try:
+        with path.open("rb") as file:
+            content = file.read(MAX_FEEDBACK_BYTES + 1)
+    except OSError as error:
+        raise BundleError(
+            f"the feedback cannot be read: {error.strerror}", found_in=str(path), remedy=remedy
+        ) from error
+    if len(content) > MAX_FEEDBACK_BYTES:
+        raise BundleError(
+            f"the feedback is over {MAX_FEEDBACK_BYTES // 2**20} MB", found_in=str(path)
+        )
+    try:
+        return FORMAT.decode(content).value
+    except ValueError as error:
+        problem = f"this is no feedback of a fleet: {printable(str(error))}"
+        raise BundleError(problem, found_in=str(path), remedy=remedy) from error

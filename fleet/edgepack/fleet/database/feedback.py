@@ -1,0 +1,163 @@
+"""What devices measured of a model's variants, for the next build of it."""
+
+import statistics
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from edgepack.bundle.feedback import Evidence, Feedback
+from edgepack.errors import FleetError
+from edgepack.fleet.database.latency import latency_of_release
+from edgepack.fleet.database.schema import DeviceModelRow, DeviceRow, ReleaseRow
+from edgepack.fleet.documents.devices import SIMULATED
+from edgepack.fleet.documents.rollouts import LatencyView
+from edgepack.wire.messages import Choice, ProbeResult, Reported, decode
+
+MAX_RELEASES = 20
+MAX_KINDS = 2_000
+"""Rows of one answer: devices may name variants, providers and hardware as they like."""
+BATCH = 500
+MAX_TEXT = 200
+
+
+class Kind(NamedTuple):
+    """What is counted together."""
+
+    digest: str
+    variant: str
+    provider: str
+    hardware_class: str
+    is_simulator: bool
+
+
+@dataclass
+class Seen:
+    """What devices of one kind reported."""
+
+    probed: int = 0
+    right: int = 0
+    chosen: int = 0
+    fallbacks: int = 0
+    reasons: Counter[str] = field(default_factory=Counter)
+    times_ms: list[float] = field(default_factory=list)
+    errors: list[float] = field(default_factory=list)
+    latency: LatencyView | None = None
+
+
+def gather(session: Session, model: str, now: float) -> Feedback:
+    """What the fleet measured of a model: golden samples, choices and real inferences.
+
+    Args:
+        session: The transaction.
+        model: The model's name.
+        now: Seconds since the epoch.
+
+    Raises:
+        FleetError: The fleet has no release of that name.
+    """
+    query = select(ReleaseRow).where(ReleaseRow.name == model)
+    releases = session.scalars(query.order_by(ReleaseRow.release.desc()).limit(MAX_RELEASES)).all()
+    if not releases:
+        raise FleetError(
+            f"the fleet has no release of {model!r}", remedy="edgepack fleet releases lists them"
+        )
+    order = {release.digest: place for place, release in enumerate(releases)}
+    seen: dict[Kind, Seen] = {}
+    serving = select(DeviceRow.hardware_class, DeviceRow.reported).join(
+        DeviceModelRow, DeviceModelRow.device == DeviceRow.id
+    )
+    found = session.execute(
+        serving.where(
+            DeviceModelRow.name == model,
+            DeviceModelRow.digest.in_(order),
+            DeviceRow.reported.is_not(None),
+        ),
+        execution_options={"yield_per": BATCH},
+    )
+    for hardware_class, text in found:
+        _count(seen, hardware_class, decode((text or "").encode(), Reported), model)
+    for release in releases:
+        for view in latency_of_release(session, release.digest):
+            kind = Kind(
+                release.digest, view.variant, view.provider, view.hardware_class, view.is_simulator
+            )
+            if (kept := _of(seen, kind)) is not None:
+                kept.latency = view
+    versions = {release.digest: release.version for release in releases}
+    kinds = sorted(seen, key=lambda kind: (order[kind.digest], kind[1:]))
+    return Feedback(
+        model=model,
+        at=now,
+        evidence=tuple(_evidence(versions[kind.digest], kind, seen[kind]) for kind in kinds),
+    )
+
+
+def _of(seen: dict[Kind, Seen], kind: Kind) -> Seen | None:
+    """What is counted of a kind; None where it would be one too many."""
+    if kind not in seen and len(seen) >= MAX_KINDS:
+        return None
+    return seen.setdefault(kind, Seen())
+
+
+def _count(seen: dict[Kind, Seen], hardware_class: str, reported: Reported, model: str) -> None:
+    said, facts = reported.models.get(model), reported.facts
+    if said is None or said.active is None or facts is None:
+        return
+    choice, digest = said.active.choice, said.active.bundle.digest
+    simulated = {provider.name for provider in facts.providers if provider.is_simulator}
+    for probe in _probes(choice):
+        kind = Kind(
+            digest,
+            probe.variant[:MAX_TEXT],
+            probe.provider[:MAX_TEXT],
+            hardware_class,
+            facts.agent_version == SIMULATED or probe.provider in simulated,
+        )
+        kept = _of(seen, kind)
+        if kept is None:
+            continue
+        kept.probed += 1
+        kept.right += probe.right
+        if not probe.right:
+            kept.reasons[probe.because[:MAX_TEXT]] += 1
+        if probe.latency_ms is not None and probe.latency_ms >= 0:
+            kept.times_ms.append(probe.latency_ms)
+        if probe.worst_nrmse is not None:
+            kept.errors.append(probe.worst_nrmse)
+        if (probe.variant, probe.provider) == (choice.chosen, choice.provider):
+            kept.chosen += 1
+            kept.fallbacks += choice.is_fallback
+
+
+def _probes(choice: Choice) -> tuple[ProbeResult, ...]:
+    """What a device tried; where it does not say, what serves on it is right."""
+    if any(probe.variant == choice.chosen for probe in choice.probes):
+        return choice.probes
+    serving = ProbeResult(
+        variant=choice.chosen, provider=choice.provider, right=True, because=choice.because
+    )
+    return (*choice.probes, serving)
+
+
+def _evidence(version: str, kind: Kind, seen: Seen) -> Evidence:
+    told = seen.latency
+    measured = told is not None and told.inferences > 0
+    return Evidence(
+        version=version,
+        **kind._asdict(),
+        probed=seen.probed,
+        right=seen.right,
+        wrong_because=seen.reasons.most_common(1)[0][0] if seen.reasons else "",
+        chosen=seen.chosen,
+        fallbacks=seen.fallbacks,
+        probe_ms=statistics.median(seen.times_ms) if seen.times_ms else None,
+        worst_nrmse=max(seen.errors, default=None),
+        inferences=told.inferences if told else 0,
+        failures=told.failures if told else 0,
+        p50_ms=told.p50_ms if told and measured else None,
+        p95_ms=told.p95_ms if told and measured else None,
+        p99_ms=told.p99_ms if told and measured else None,
+    )

@@ -1,0 +1,131 @@
+"""Feedback: what devices reported and told is counted by variant, provider and hardware."""
+
+import msgspec
+import pytest
+
+from edgepack.bundle.feedback import Evidence, Feedback
+from edgepack.errors import FleetError
+from edgepack.fleet.database.feedback import MAX_KINDS, gather
+from edgepack.wire.messages import (
+    Active,
+    BundleRef,
+    Choice,
+    DeviceFacts,
+    ProbeResult,
+    ProviderFacts,
+    Reported,
+    ReportedModel,
+)
+from tests.unit.fleet.world import NEW, OLD, PROVIDER, World, telemetry_window
+
+NPU = "QNNExecutionProvider"
+
+
+def facts(hardware_class: str, *, simulates: bool = False) -> DeviceFacts:
+    return DeviceFacts(
+        arch="aarch64",
+        cpu_model="Example",
+        cpu_count=4,
+        cpu_features=(),
+        memory_bytes=1,
+        os="Example",
+        python="3.11",
+        agent_version="1",
+        runtime="1.31",
+        providers=(
+            ProviderFacts(name=NPU, available=True, because="listed", is_simulator=simulates),
+        ),
+        hardware_class=hardware_class,
+    )
+
+
+def probe(variant: str, provider: str, ms: float, *, wrong: str = "") -> ProbeResult:
+    return ProbeResult(
+        variant=variant,
+        provider=provider,
+        right=not wrong,
+        because=wrong or "cosine 1.0",
+        latency_ms=ms,
+        worst_nrmse=0.5 if wrong else 0.01,
+    )
+
+
+def serving(
+    chosen: ProbeResult,
+    *others: ProbeResult,
+    on: DeviceFacts,
+    bundle: BundleRef = NEW,
+    fallback: bool = False,
+) -> Reported:
+    choice = Choice(
+        wanted=NPU if fallback else "",
+        chosen=chosen.variant,
+        provider=chosen.provider,
+        because="the fastest that is right",
+        is_fallback=fallback,
+        probes=(chosen, *others),
+    )
+    model = ReportedModel(state="COMMITTED", active=Active(bundle=bundle, choice=choice, since=1.0))
+    return Reported(online=True, at=1.0, boot="b", count=1, facts=on, models={NEW.name: model})
+
+
+def feedback(world: World) -> Feedback:
+    with world.store.reading() as session:
+        return gather(session, NEW.name, 9.0)
+
+
+def by_key(found: Feedback) -> dict[tuple[str, str, str], Evidence]:
+    return {(e.version, e.variant, e.hardware_class): e for e in found.evidence}
+
+
+def test_probes_choices_and_inferences_are_counted_by_hardware(world: World) -> None:
+    for number, ms in enumerate((4.0, 6.0, 5.0)):
+        device = f"pi-{number}"
+        world.enroll(device)
+        wrong = probe("qnn-htp", NPU, 9.0, wrong="golden outputs differ")
+        report = serving(probe("cpu", PROVIDER, ms), wrong, on=facts("pi"), fallback=number == 0)
+        world.hear(device, report)
+    world.enroll("sim")
+    world.hear("sim", serving(probe("qnn-htp", NPU, 1.0), on=facts("x86", simulates=True)))
+    world.enroll("old")
+    world.hear("old", serving(probe("cpu", PROVIDER, 2.0), on=facts("pi"), bundle=OLD))
+    world.hear("pi-0", telemetry_window(), "telemetry")
+    found = by_key(feedback(world))
+    cpu = found["2.0.0", "cpu", "pi"]
+    assert (cpu.probed, cpu.right, cpu.chosen, cpu.fallbacks) == (3, 3, 3, 1)
+    assert cpu.probe_ms == 5.0
+    assert (cpu.inferences, cpu.failures) == (3, 0)
+    assert cpu.p50_ms == pytest.approx(2.0, rel=0.1)
+    npu = found["2.0.0", "qnn-htp", "pi"]
+    assert (npu.probed, npu.right, npu.chosen) == (3, 0, 0)
+    assert npu.wrong_because == "golden outputs differ"
+    assert npu.worst_nrmse == 0.5
+    assert npu.p50_ms is None
+    assert found["2.0.0", "qnn-htp", "x86"].is_simulator
+    assert [entry.version for entry in feedback(world).evidence] == ["2.0.0"] * 3 + ["1.0.0"]
+
+
+def test_a_device_without_probes_counts_where_it_serves(world: World) -> None:
+    world.enroll("a")
+    report = serving(probe("cpu", PROVIDER, 1.0), on=facts("pi"))
+    active = report.models[NEW.name].active
+    assert active is not None
+    choice = msgspec.structs.replace(active.choice, probes=())
+    model = ReportedModel(state="COMMITTED", active=Active(bundle=NEW, choice=choice, since=1.0))
+    world.hear("a", msgspec.structs.replace(report, models={NEW.name: model}))
+    (row,) = feedback(world).evidence
+    assert (row.chosen, row.right, row.probe_ms) == (1, 1, None)
+
+
+def test_what_devices_make_up_is_bounded(world: World) -> None:
+    for number in range(3):
+        world.enroll(f"d{number}")
+        made_up = [probe(f"v{number}-{i}", PROVIDER, 1.0) for i in range(300)]
+        world.hear(f"d{number}", serving(*made_up, on=facts("pi" * 50)))
+    assert len(feedback(world).evidence) <= MAX_KINDS
+    assert all(len(entry.variant) <= 200 for entry in feedback(world).evidence)
+
+
+def test_a_model_that_the_fleet_does_not_know_is_an_error(world: World) -> None:
+    with world.store.reading() as session, pytest.raises(FleetError, match="no release of 'x'"):
+        gather(session, "x", 9.0)
