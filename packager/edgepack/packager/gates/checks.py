@@ -4,7 +4,7 @@ A gate gives a refusal with numbers and a remedy, or None. With `--allow-degrade
 publishes a refused variant all the same, marked, and agents refuse it unless told otherwise.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
@@ -41,8 +41,9 @@ LITTLE_SAVED = 0.8
 """Share of the float model's bytes, or of the nodes that stay float, from which on little is saved:
 another profile, or the float model, is worth a look."""
 
-HOPELESSLY_SLOW_FACTOR = 1.5
-"""Beyond this, no search for accuracy is worth its time: float nodes will not make up for it."""
+HOPELESSLY_SLOW_FACTORS: Mapping[Preference, float] = {"speed": CLOSE_FACTOR, "balanced": 1.5}
+"""Beyond this, no search for accuracy is worth its time: float nodes will not make up for it. Where
+speed is preferred they would have to make it faster than the float model."""
 
 TRIAL_ROOM = 0.03
 """The provider's own rounding beside the CPU's stand-in, as a share of an output's size. Of four

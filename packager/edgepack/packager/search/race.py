@@ -40,14 +40,18 @@ class Race:
     samples: Samples
 
     def is_hopeless(self, candidate: Run) -> bool:
-        """Whether a candidate is so slow that its accuracy does not matter."""
+        """Whether a candidate with every node lowered is too slow to be published with fewer."""
         gate = self.profile.gates
-        is_timed = "slower" in gate.float_instead and gate.prefer != "size"
-        if not is_timed or not self.evaluator.venue.is_native:
+        factor = gates.HOPELESSLY_SLOW_FACTORS.get(gate.prefer)
+        if (
+            factor is None
+            or "slower" not in gate.float_instead
+            or not self.evaluator.venue.is_native
+        ):
             return False
         runs = (candidate, self.evaluator.open(self.prepared))
         taken_ms, float_ms = interleaved_medians_ms(runs, self._feeds(), rounds=_QUICK_ROUNDS)
-        return gates.is_slower(taken_ms, float_ms, factor=gates.HOPELESSLY_SLOW_FACTOR)
+        return gates.is_slower(taken_ms, float_ms, factor=factor)
 
     def run(self, path: Path) -> tuple[float, float] | None:
         """Medians on one thread, milliseconds: the candidate's and the float model's.
