@@ -47,6 +47,14 @@ def test_the_float_model_keeps_all_of_its_own_boxes() -> None:
     assert verdict.agreement.bias == 0.0
 
 
+def test_that_no_box_is_lost_is_not_sure_of_others_unless_the_model_is_the_same() -> None:
+    kept = _judge([with_scores(scene, np.full(len(scene), 1e-5)) for scene in _SCENES])
+    assert kept.value == 1.0
+    assert kept.low is not None
+    assert 0.98 < kept.low < 0.995, "none of 600 lost boxes may be one of a hundred"
+    assert _judge(_SCENES).low == 1.0
+
+
 def test_a_model_that_loses_only_its_faint_objects_is_refused_with_the_numbers() -> None:
     verdict = _judge(_without_faint(_SCENES))
     assert not verdict.passed

@@ -21,7 +21,7 @@ from collections.abc import Sequence
 import msgspec
 import numpy as np
 
-from edgepack.packager.metrics.confidence import kept_low
+from edgepack.packager.metrics.confidence import independent, kept_low, share_low
 from edgepack.packager.metrics.detections.boxes import Boxes, Floats, pair
 from edgepack.packager.tensors.detections import MARGIN, Layout
 
@@ -113,12 +113,12 @@ def measure_agreement(counts: Sequence[Counts], layout: Layout) -> DetectionAgre
     in_use = range(halves[-1].stop)
     left = min(_f1_left_by(*_bias(expected[:, k], got[:, k])) for k in in_use)
     f1 = 1.0 - max(shares)
+    low = kept_low(lost[:, worst].sum(axis=1).tolist(), whole[:, worst].sum(axis=1).tolist())
+    if f1 == 1.0 and any(entry.shifts.any() for entry in counts):
+        low = share_low(1.0, independent([0.0] * len(counts), expected[:, place].tolist()))
     return DetectionAgreement(
         value=min(f1, left),
-        low=min(
-            left,
-            kept_low(lost[:, worst].sum(axis=1).tolist(), whole[:, worst].sum(axis=1).tolist()),
-        ),
+        low=min(left, low),
         boxes=int(expected[:, place].sum()),
         bias=bias,
         bias_low=bias - room,
