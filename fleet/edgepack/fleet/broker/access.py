@@ -11,6 +11,7 @@ import paho.mqtt.client as mqtt
 from paho.mqtt.enums import CallbackAPIVersion
 
 from edgepack.errors import TransferError
+from edgepack.fleet.broker.quick_client import QuickClient
 
 
 class BrokerAccess(msgspec.Struct, frozen=True, kw_only=True):
@@ -54,7 +55,7 @@ def _bad_url(url: str) -> TransferError:
     return TransferError(f"{url!r} is no broker URL", remedy="--broker mqtt://broker.example:1883")
 
 
-def open_client(access: BrokerAccess, client_id: str, *, reopens: bool = True) -> mqtt.Client:
+def open_client(access: BrokerAccess, client_id: str, *, reopens: bool = True) -> QuickClient:
     """A paho client with the settings that edgepack relies on; not connected yet.
 
     Args:
@@ -65,7 +66,7 @@ def open_client(access: BrokerAccess, client_id: str, *, reopens: bool = True) -
     Raises:
         TransferError: A TLS file cannot be read.
     """
-    client = mqtt.Client(
+    client = QuickClient(
         CallbackAPIVersion.VERSION2,
         client_id,
         protocol=mqtt.MQTTv5,

@@ -72,6 +72,7 @@ class Link:
         self._client.on_connect = self._connected
         self._client.on_disconnect = self._disconnected
         self._client.on_message = self._message
+        self._client.receiver = self._receive
         self._client.on_publish = self._published
 
     @property
@@ -236,12 +237,15 @@ class Link:
             log.warning("broker=%s lost because=%s", self._access.url, reason)
 
     def _message(self, _client: mqtt.Client, _userdata: Any, message: mqtt.MQTTMessage) -> None:
+        self._receive(bytes(message._topic), bytes(message.payload))
+
+    def _receive(self, name: bytes, payload: bytes) -> None:
         try:
-            topic = message.topic
+            topic = name.decode()
         except UnicodeDecodeError:
             topic = ""  # no topic that devices write, and counted as such
         try:
-            self._on_message(topic, bytes(message.payload))
+            self._on_message(topic, payload)
         except Exception:  # an exception here would end paho's thread while it looks connected
             log.exception("topic=%s message dropped", topic)
 

@@ -79,7 +79,10 @@ class _Connection:
         topic, will = self.device.last_will()
         self.client.will_set(topic, will, qos=1, retain=True)
         self.client.on_connect = lambda *_: self.device.connected()
-        self.client.on_message = self._message
+        self.client.on_message = lambda _c, _u, message: self._receive(
+            message.topic.encode(), bytes(message.payload)
+        )
+        self.client.receiver = self._receive
         self.retry_at = 0.0
 
     def connect(self) -> None:
@@ -93,9 +96,9 @@ class _Connection:
     def _ignore(self, _: object) -> None:
         """A subscription that fails is made again when the device connects again."""
 
-    def _message(self, _client: mqtt.Client, _userdata: Any, message: mqtt.MQTTMessage) -> None:
+    def _receive(self, topic: bytes, payload: bytes) -> None:
         try:
-            self.device.received(message.topic, bytes(message.payload))
+            self.device.received(topic.decode(errors="replace"), payload)
         except EdgepackError as error:
             log.warning("device=%s message dropped because=%s", self.device.device, error.problem)
 
