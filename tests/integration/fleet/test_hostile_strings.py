@@ -64,6 +64,11 @@ COMMANDS: dict[str, list[tuple[str, ...]]] = {
     "rollout list": [()],
     "rollout status": [("r1",), (HOSTILE,)],
     "rollout watch": [("r1",), (HOSTILE,)],
+    "rollout report": [
+        ("r1", "-o", "{tmp}/r1.html"),
+        (HOSTILE,),
+        ("r1", "-o", "{tmp}/no/" + HOSTILE),
+    ],
     "rollout start": [
         ("{bundle}", "--group", "g", "--dry-run"),
         ("{bundle}", "--group", HOSTILE),

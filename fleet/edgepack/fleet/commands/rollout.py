@@ -16,6 +16,7 @@ from edgepack.fleet.commands import show
 from edgepack.fleet.commands.options import WAYS, asks, previews, rollout_argument, selects, sets
 from edgepack.fleet.commands.preview import preview_panel, rollback_panel
 from edgepack.fleet.commands.printing import console, print_result, printable_document
+from edgepack.fleet.commands.rollout_report import report
 from edgepack.fleet.documents.rollouts import RolloutSettings, RolloutView, Selector
 from edgepack.fleet.rollouts.waves import parse_waves
 from edgepack.json_text import json_text
@@ -31,6 +32,9 @@ def rollout() -> None:
       edgepack rollout start model-1.2.0.edgepack --group cameras --waves 1,10%,100%
       edgepack rollout watch r1
     """
+
+
+rollout.add_command(report)
 
 
 @rollout.command()

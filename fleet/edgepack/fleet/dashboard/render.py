@@ -13,6 +13,7 @@ from typing import Any
 from urllib.parse import quote, urlencode
 
 import jinja2
+from markupsafe import Markup
 from starlette.responses import Response
 
 from edgepack.fleet.dashboard import plots
@@ -23,7 +24,7 @@ from edgepack.text import counted, printable
 _PACKAGE = "edgepack.fleet.dashboard"
 _TEMPLATES = (
     *("base", "parts", "overview", "devices", "device", "rollouts", "rollout", "act", "start"),
-    *("models", "model", "report", "login", "problem"),
+    *("models", "model", "report", "login", "problem", "rollout_report"),
 )
 ASSETS = {"dashboard.css": "text/css", "dashboard.js": "text/javascript"}
 POLICY = (
@@ -64,6 +65,13 @@ def page(template: str, *, status: int = 200, **values: Any) -> Response:
     """A page."""
     text = _environment().get_template(f"{template}.html.jinja").render(values)
     return html(text.encode(errors="replace"), POLICY, status)
+
+
+def document(template: str, **values: Any) -> str:
+    """A page that stands alone: our style is in it."""
+    style = Markup(_read("assets/dashboard.css").decode())
+    found = _environment().get_template(f"{template}.html.jinja")
+    return found.render(values, style=style, now=time.time())
 
 
 def live_part(template: str, values: Mapping[str, Any]) -> str:
@@ -123,6 +131,7 @@ def _environment() -> jinja2.Environment:
         counted=counted,
         full_title=full_title,
         megabytes=wording.megabytes,
+        moment=lambda at: time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(at)),
         n=lambda value: f"{value:,}",
         percent=lambda share: f"{share:.0%}" if share in (0, 1) else f"{share:.1%}",
         segment=lambda text: quote(text, safe=""),

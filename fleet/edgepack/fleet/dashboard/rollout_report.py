@@ -1,0 +1,61 @@
+"""A rollout as one page that stands alone: for a person who was not there."""
+
+from collections.abc import Iterable, Sequence
+from itertools import islice
+
+import msgspec
+
+from edgepack.fleet.dashboard.render import document
+from edgepack.fleet.dashboard.rollout_pages import judge
+from edgepack.fleet.documents.audit import AuditEntry
+from edgepack.fleet.documents.rollouts import AssignmentView, RolloutView
+
+MAX_FAILED = 10_000
+NAMED = 12
+"""Devices of a reason that are named; the others are counted."""
+
+
+class Reason(msgspec.Struct, frozen=True, kw_only=True):
+    """Why devices failed.
+
+    Attributes:
+        because: What they said.
+        devices: Some of them.
+        count: How many there are.
+    """
+
+    because: str
+    devices: tuple[str, ...]
+    count: int
+
+
+def render_report(
+    rollout: RolloutView, failed: Iterable[AssignmentView], acts: Sequence[AuditEntry]
+) -> str:
+    """The page: HTML that loads nothing and runs nothing.
+
+    Args:
+        rollout: The rollout as it stands.
+        failed: The parts of devices that failed or stayed silent.
+        acts: Its entries of the audit log, the newest first.
+    """
+    return document(
+        "rollout_report",
+        rollout=rollout,
+        gate=judge(rollout),
+        reasons=reasons_of(islice(failed, MAX_FAILED)),
+        acts=tuple(reversed(acts)),
+        failed_count=sum(rollout.counts.get(state, 0) for state in ("FAILED", "SILENT")),
+    )
+
+
+def reasons_of(failed: Iterable[AssignmentView]) -> tuple[Reason, ...]:
+    """Failed devices by what they said, the most frequent reason first."""
+    found: dict[str, list[str]] = {}
+    for part in failed:
+        found.setdefault(part.because, []).append(part.device)
+    reasons = (
+        Reason(because=because, devices=tuple(devices[:NAMED]), count=len(devices))
+        for because, devices in found.items()
+    )
+    return tuple(sorted(reasons, key=lambda reason: -reason.count))
