@@ -46,7 +46,7 @@ def test_the_file_says_what_outputs_mean(tmp_path: Path) -> None:
         (
             '[outputs.face]\nkind = "embeding"\n',
             "outputs.face.kind is 'embeding'; allowed are: scores, embedding, values, detections, "
-            "segmentation, depth, image, audio, tokens, ctc, ignored",
+            "segmentation, depth, image, audio, tokens, ctc, text, ignored",
         ),
         ("[outputs.face]\n", "outputs.face lacks 'kind'"),
         ('[outputs.face]\nkind = "scores"\nunit = "m"\n', "unknown key 'unit'"),

@@ -44,7 +44,7 @@ class OutputDeclaration(Section, frozen=True, kw_only=True):
             and probabilities that are held against a threshold; `detections`: boxes, judged by
             what is found; `segmentation`, `depth`, `image`, `audio`: maps and sound, judged by the
             field's own measures; `tokens`: a decoder's scores of the next token; `ctc`: text, step
-            by step; `ignored`: nobody reads it.
+            by step; `text`: text as tokens that are chosen already; `ignored`: nobody reads it.
         blank: Of text, the number of the class that is no character, where values do not tell.
         tokens: Of a decoder, the input that takes tokens, where graph and names do not tell.
         layout: Of detections, how boxes and scores lie; where it is left out, the graph tells it.
@@ -65,6 +65,7 @@ class OutputDeclaration(Section, frozen=True, kw_only=True):
         "audio",
         "tokens",
         "ctc",
+        "text",
         "ignored",
     ]
     blank: int | None = None
@@ -81,7 +82,7 @@ class OutputDeclaration(Section, frozen=True, kw_only=True):
     @property
     def meaning(self) -> Meaning | None:
         """The same for those who judge; None for what is judged by the task as a whole."""
-        return None if self.kind in ("detections", "tokens", "ctc") else Meaning(self.kind)
+        return None if self.kind in ("detections", "tokens", "ctc", "text") else Meaning(self.kind)
 
     @property
     def beside(self) -> dict[str, str]:

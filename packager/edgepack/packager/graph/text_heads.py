@@ -16,6 +16,10 @@ _FLOATS = (onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16, onnx.TensorProto.DO
 _FEWEST_CLASSES = 8
 """Ten digits and a blank are a reader's fewest."""
 
+_WHOLE = (onnx.TensorProto.INT32, onnx.TensorProto.INT64)
+_SAYS = frozenset({"Loop", "BeamSearch", "GreedySearch", "Sampling", "WhisperBeamSearch"})
+"""Operators that say a text to its end: one token after the other."""
+
 _CHARACTERS = "character"
 _BESIDE = (1, 2)
 """Classes beside the listed characters: the blank, and the space that the list may leave out."""
@@ -32,6 +36,12 @@ def find_text_head(
         ignored: Outputs whose meaning is known.
     """
     index = index_graph(graph)
+    if any(node.op_type in _SAYS for node in graph.node):
+        tokens = [
+            name for name in index.outputs if name not in ignored and _may_be_said(index, name)
+        ]
+        if len(tokens) == 1:
+            return TextHead(output=tokens[0], is_of_tokens=True)
     rows = [
         name
         for name in index.outputs
@@ -46,6 +56,13 @@ def find_text_head(
     if listed and classes is not None and classes - listed in _BESIDE:
         return TextHead(output=rows[0], blank=0, told_by="metadata")
     return TextHead(output=rows[0])
+
+
+def _may_be_said(index: GraphIndex, name: str) -> bool:
+    """Whole numbers of which nobody knows how many there are."""
+    shape = index.shapes.get(name, ())
+    is_row = len(shape) in (1, 2) and shape[-1] is None and all(s in (1, None) for s in shape[:-1])
+    return is_row and index.types.get(name) in _WHOLE
 
 
 def _may_be_steps(shape: tuple[int | None, ...]) -> bool:

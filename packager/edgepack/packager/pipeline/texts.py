@@ -31,14 +31,20 @@ def with_text_head(
         declarations: Declared outputs; what is declared to be something else is none.
     """
     for name, entry in declarations.items():
-        if entry.kind == "ctc":
-            head = TextHead(output=name, blank=entry.blank, told_by="[outputs]")
+        if entry.kind in ("ctc", "text"):
+            head = TextHead(
+                output=name,
+                blank=entry.blank,
+                is_of_tokens=entry.kind == "text",
+                told_by="[outputs]",
+            )
             return replace(source, head=head)
-    if not any(len(spec.shape) == _RANK for spec in source.outputs):
+    if not any(len(spec.shape) == _RANK or "int" in spec.dtype for spec in source.outputs):
         return source
     metadata = {entry.key: entry.value for entry in source.model.metadata_props}
     with contextlib.suppress(shape_inference.InferenceError):
-        found = find_text_head(infer(source.model), metadata, declarations)
+        known = (*declarations, *source.meanings)
+        found = find_text_head(infer(source.model), metadata, known)
         return replace(source, head=found)
     return source
 
@@ -55,6 +61,12 @@ def find_texts(head: TextHead, expected: Sequence[Outputs]) -> Findings:
     """
     settled = settle(head, expected)
     if settled is None and head.told_by == "[outputs]":
+        if head.is_of_tokens:
+            raise BuildError(
+                f"output {head.output!r} is declared to be a text, and does not hold whole numbers",
+                found_in=f"[outputs.{toml_key(head.output)}]",
+                remedy="kind = 'ctc' if it scores the characters of each step",
+            )
         raise BuildError(
             f"output {head.output!r} is declared to tell text, and its classes have no blank that "
             "the values tell, or none of that number"
@@ -81,10 +93,12 @@ def _ask(head: TextHead) -> str:
 def _describe(head: TextHead, expected: Sequence[Outputs]) -> tuple[str, ...]:
     """How variants are judged, and whether there is anything to read."""
     texts = [read_text(head, outputs) for outputs in expected]
+    how = "token by token"
+    if not head.is_of_tokens:
+        how = f"step by step, with class {head.blank} as the blank"
     notes = [
-        f"A reader: '{head.output}' tells text step by step, with class {head.blank} as the blank "
-        f"({_TOLD[head.told_by]}). A variant is judged by how many texts it reads as the float "
-        "model does."
+        f"A reader: '{head.output}' tells text {how} ({_TOLD[head.told_by]}). A variant is judged "
+        "by the edits that make its texts those of the float model."
     ]
     if not any(texts):
         notes.append(

@@ -30,7 +30,9 @@ _CLEAR = 0.9
 
 
 def read_text(head: TextHead, outputs: Outputs) -> Text:
-    """What is read: the best class of each step, repetitions merged, blanks dropped."""
+    """What is read: the best class of each step, repetitions merged, blanks dropped; or tokens."""
+    if head.is_of_tokens:
+        return tuple(_winners(outputs[head.output]))
     merged = (kind for kind, _ in groupby(_winners(outputs[head.output])))
     return tuple(kind for kind in merged if kind != head.blank)
 
@@ -43,7 +45,11 @@ def settle(head: TextHead, expected: Sequence[Outputs]) -> TextHead | None:
         expected: The float model's outputs, one dict a sample.
     """
     values = [outputs[head.output] for outputs in expected]
-    if any(value.ndim != 3 or 1 not in value.shape[:2] for value in values):
+    if values[0].dtype.kind != "f":
+        is_text = head.blank is not None or head.is_of_tokens
+        are_unlike = len({read_text(head, outputs) for outputs in expected}) > 1
+        return head if is_text and (are_unlike or head.told_by == "[outputs]") else None
+    if head.is_of_tokens or any(value.ndim != 3 or 1 not in value.shape[:2] for value in values):
         return None
     if head.blank is not None:
         return head if all(head.blank < value.shape[-1] for value in values) else None
@@ -64,13 +70,19 @@ def settle(head: TextHead, expected: Sequence[Outputs]) -> TextHead | None:
 def may_be_text(head: TextHead, expected: Sequence[Outputs]) -> bool:
     """Whether a class stands out at each step, and not always the same one."""
     values = [outputs[head.output] for outputs in expected]
-    if any(value.ndim != 3 for value in values) or _clearness(values) < _CLEAR:
+    if (
+        any(value.ndim != 3 or value.dtype.kind != "f" for value in values)
+        or _clearness(values) < _CLEAR
+    ):
         return False
     return len({kind for value in values for kind in _winners(value)}) > 1
 
 
 def _winners(value: Tensor) -> list[int]:
     """The best class of each step; steps that are padding (NaN) are none."""
+    if value.dtype.kind != "f":
+        chosen: list[int] = value.reshape(-1).tolist()
+        return chosen
     rows = value.reshape(-1, value.shape[-1])
     winners: list[int] = rows[~np.isnan(rows).any(axis=-1)].argmax(axis=-1).tolist()
     return winners
