@@ -5,11 +5,9 @@ from edgepack.bundle.metadata import Accuracy
 DETECTION_F1 = "detection_f1"
 LABEL_ACCURACY = "label_accuracy"
 BOX_BIAS = "box_bias"
-BOX_BIAS_LOW = "box_bias_low"
-BOX_BIAS_HIGH = "box_bias_high"
 BOX_THRESHOLD = "box_threshold"
 """Of a detector, in `Accuracy.details`: how many more or fewer boxes (negative) it finds than the
-float model as a share, the bounds of that (95 %), and the score that boxes were counted at."""
+float model as a share, with `_low` and `_high` (95 %), and the score that boxes were counted at."""
 
 TOKEN_AGREEMENT = "token_agreement"
 FREE_TOKENS = "free_token_agreement"
@@ -23,7 +21,15 @@ SAME_TEXTS = "same_texts"
 """Of a reader, there: share of texts that are the float model's as a whole, with `_low` and `_high`
 (95 %)."""
 
-_WORDS = {TOKEN_AGREEMENT: "tokens as float's", STRING_AGREEMENT: "characters as float's"}
+_WORDS = {
+    TOKEN_AGREEMENT: "tokens as float's",
+    STRING_AGREEMENT: "characters as float's",
+    "relative_accuracy": "depth as float's",
+    "psnr_db": "PSNR, dB",
+    "si_sdr_db": "SI-SDR, dB",
+}
+_DECIBELS = ("sqnr_db", "psnr_db", "si_sdr_db")
+"""Of the distance to the float model, whose own has no bound."""
 
 
 def describe_accuracy(accuracy: Accuracy) -> str:
@@ -47,7 +53,7 @@ def describe_float(accuracy: Accuracy) -> str:
 
     "" where a metric compares with the float model, which then is the best there is.
     """
-    compares = accuracy.metric == "sqnr_db" or accuracy.float_value == 1.0
+    compares = accuracy.metric in _DECIBELS or accuracy.float_value == 1.0
     if compares and accuracy.metric != LABEL_ACCURACY:
         return ""
     return f"float model {accuracy.float_value:.4f}"

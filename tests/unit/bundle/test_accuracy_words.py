@@ -14,6 +14,7 @@ from edgepack.bundle.metadata import Accuracy
         ("mean_iou", 0.93, "mean_iou 0.9100, float model 0.9300"),
         ("cosine", 1.0, "cosine 0.9100"),
         ("sqnr_db", 100.0, "sqnr_db 0.9100"),
+        ("psnr_db", 100.0, "PSNR, dB 0.9100"),
     ],
 )
 def test_beside_what_is_measured_of_the_float_model_too_stands_its_value(

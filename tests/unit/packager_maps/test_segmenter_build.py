@@ -6,6 +6,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
+from edgepack.bundle.accuracy_words import describe_accuracy
 from edgepack.bundle.keys import generate_key, write_key_pair
 from edgepack.errors import BuildError
 from edgepack.packager import build
@@ -32,6 +33,8 @@ def test_a_segmenter_is_built_and_judged_by_its_areas(tmp_path: Path) -> None:
     variant = result.variants["vitisai-a8w8"]
     assert (variant.accuracy.metric, variant.accuracy.budget) == ("mean_iou", 0.99)
     assert variant.accuracy.value >= 0.99
+    assert variant.accuracy.details["mean_iou"] >= 0.99
+    assert describe_accuracy(variant.accuracy).startswith("mean_iou 0.99")
     assert any(note.startswith("Output 'areas': least at class ") for note in variant.notes)
 
 

@@ -7,8 +7,6 @@ import msgspec
 
 from edgepack.bundle.accuracy_words import (
     BOX_BIAS,
-    BOX_BIAS_HIGH,
-    BOX_BIAS_LOW,
     BOX_THRESHOLD,
     DIVERGENCE,
     FORCED_TOKENS,
@@ -38,77 +36,67 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         metric: The metric by which it decides.
-        kept: What is kept, in words that follow "keeps".
+        what: What is kept, in words that follow "keeps", with VALUE for the number.
+        describe: What more there is to say of it.
         notes: Sentences for the report; takes the budget too.
         details: Numbers for the manifest, by name.
     """
 
     metric: MetricName
-    kept: Callable[[Any], str]
+    what: str
+    describe: Callable[[Any], str]
     notes: Callable[[Any, float], tuple[str, ...]]
     details: Callable[[Any], dict[str, float]]
 
+    def kept(self, agreement: Agreement) -> str:
+        """What is kept, in words that follow "keeps"."""
+        value = format_metric(agreement.value)
+        return f"{self.what.replace('VALUE', value)} ({self.describe(agreement)})"
 
-def _kept_boxes(agreement: DetectionAgreement) -> str:
-    value = format_metric(agreement.value)
-    return f"F1 {value} of the float model's boxes ({describe_bias(agreement)})"
+
+def _bounded(name: str, value: float, low: float, high: float) -> dict[str, float]:
+    return {name: value, f"{name}_low": low, f"{name}_high": high}
 
 
 def _details_of_boxes(agreement: DetectionAgreement) -> dict[str, float]:
     return {
-        BOX_BIAS: agreement.bias,
-        BOX_BIAS_LOW: agreement.bias_low,
-        BOX_BIAS_HIGH: agreement.bias_high,
+        **_bounded(BOX_BIAS, agreement.bias, agreement.bias_low, agreement.bias_high),
         BOX_THRESHOLD: agreement.named,
     }
 
 
-def _kept_tokens(agreement: TokenAgreement) -> str:
-    value = format_metric(agreement.value)
-    return f"{value} of the float model's tokens ({describe_rates(agreement)})"
-
-
 def _details_of_tokens(agreement: TokenAgreement) -> dict[str, float]:
-    rates = {FREE_TOKENS: agreement.free, FORCED_TOKENS: agreement.forced}
+    free, forced = agreement.free, agreement.forced
     return {
         DIVERGENCE: agreement.divergence,
-        **{
-            f"{name}{end}": value
-            for name, rate in rates.items()
-            for end, value in (("", rate.value), ("_low", rate.low), ("_high", rate.high))
-        },
+        **_bounded(FREE_TOKENS, free.value, free.low, free.high),
+        **_bounded(FORCED_TOKENS, forced.value, forced.low, forced.high),
     }
-
-
-def _kept_texts(agreement: TextAgreement) -> str:
-    value = format_metric(agreement.value)
-    return f"{value} of the float model's characters ({describe_same(agreement)})"
 
 
 def _details_of_texts(agreement: TextAgreement) -> dict[str, float]:
-    return {
-        SAME_TEXTS: agreement.same,
-        f"{SAME_TEXTS}_low": agreement.same_low,
-        f"{SAME_TEXTS}_high": agreement.same_high,
-    }
+    return _bounded(SAME_TEXTS, agreement.same, agreement.same_low, agreement.same_high)
 
 
 _TASKS: Mapping[type, Task] = {
     DetectionAgreement: Task(
         metric="detection_f1",
-        kept=_kept_boxes,
+        what="F1 VALUE of the float model's boxes",
+        describe=describe_bias,
         notes=describe_agreement,
         details=_details_of_boxes,
     ),
     TextAgreement: Task(
         metric="string_agreement",
-        kept=_kept_texts,
+        what="VALUE of the float model's characters",
+        describe=describe_same,
         notes=describe_texts,
         details=_details_of_texts,
     ),
     TokenAgreement: Task(
         metric="token_agreement",
-        kept=_kept_tokens,
+        what="VALUE of the float model's tokens",
+        describe=describe_rates,
         notes=describe_tokens,
         details=_details_of_tokens,
     ),

@@ -6,7 +6,7 @@ from edgepack.bundle.manifest import Accuracy, Placement, Requirements, Toolchai
 from edgepack.packager.gates.tasks import task_of
 from edgepack.packager.gates.verdict import Verdict
 from edgepack.packager.metrics.distance import OutputDistance
-from edgepack.packager.metrics.kinds import OutputKind
+from edgepack.packager.metrics.kinds import KINDS, OutputKind
 from edgepack.packager.passes.compile import CompiledContext
 from edgepack.packager.profiles.schema import Profile
 from edgepack.packager.runtime.tool_versions import tool_versions
@@ -66,6 +66,8 @@ def accuracy_of(
         details[f"max_abs_error{suffix}"] = round(distance.max_abs_error, 6)
         if distance.row_agreement is not None:
             details[f"top1_agreement{suffix}"] = round(distance.row_agreement, 6)
+        if distance.own is not None:
+            details[f"{KINDS[distance.kind].metrics[0]}{suffix}"] = round(distance.own, 6)
     if verdict.agreement is not None:
         told = task_of(verdict.agreement).details(verdict.agreement)
         details |= {name: round(value, 6) for name, value in told.items()}
