@@ -15,7 +15,7 @@ from edgepack.errors import TransferError
 from edgepack.versions import Format, NewerVersionError, Version
 from edgepack.wire.first_version import MIGRATIONS
 
-WIRE_VERSION = Version(2, 1)
+WIRE_VERSION = Version(2, 2)
 MAX_SOAK_S = 30 * 24 * 3600.0
 """No device takes an order to soak for longer."""
 MAX_SEQUENCE = 2**53
@@ -374,6 +374,13 @@ class Telemetry(Message, frozen=True, kw_only=True):
         window_s: Its length, seconds.
         latency: Histogram of real inferences.
         failures: Inferences that raised.
+        memory_bytes: The most memory that a process which serves the model held, bytes; None when
+            not known. Since version 2.2, as are those that follow.
+        temperature_c: The device's highest temperature, degrees Celsius; None when not known.
+        drift: How far inputs or outputs are from those of the calibration, as a population
+            stability index; None where nobody measures it.
+        shadow_count: Inferences that a second model computed, too, to compare.
+        shadow_agreed: Those of them in which both came to the same.
     """
 
     digest: Word
@@ -383,6 +390,11 @@ class Telemetry(Message, frozen=True, kw_only=True):
     window_s: Span
     latency: Histogram
     failures: Count = 0
+    memory_bytes: Count | None = None
+    temperature_c: Annotated[float, msgspec.Meta(ge=-274, le=1000)] | None = None
+    drift: Annotated[float, msgspec.Meta(ge=0, le=1_000_000)] | None = None
+    shadow_count: Count = 0
+    shadow_agreed: Count = 0
 
 
 class Event(Message, frozen=True, kw_only=True):

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
         Revocations,
     )
     from edgepack.fleet.documents.fleet import EventView, FleetInfo
+    from edgepack.fleet.documents.gates import GateView
     from edgepack.fleet.documents.latency import LatencyPart, LatencyReport
     from edgepack.fleet.documents.previews import (
         PreviewPart,
@@ -57,6 +58,7 @@ _MODULES = {
     "FleetClient": "edgepack.fleet.client.fleet_client",
     "FleetError": "edgepack.errors",
     "FleetInfo": "edgepack.fleet.documents.fleet",
+    "GateView": "edgepack.fleet.documents.gates",
     "GroupView": "edgepack.fleet.documents.devices",
     "LatencyPart": "edgepack.fleet.documents.latency",
     "LatencyReport": "edgepack.fleet.documents.latency",
@@ -89,6 +91,7 @@ __all__ = [
     "FleetClient",
     "FleetError",
     "FleetInfo",
+    "GateView",
     "GroupView",
     "LatencyPart",
     "LatencyReport",

@@ -6,7 +6,7 @@ from edgepack.errors import FleetError
 from edgepack.fleet.database import audit, devices, enrolment, records
 from edgepack.fleet.database.audit import Wanted
 from edgepack.fleet.documents.audit import AuditEntry
-from edgepack.fleet.rollouts import execution
+from edgepack.fleet.rollouts import execution, steps
 from tests.unit.fleet.world import NEW, OLD, World, says
 
 
@@ -49,10 +49,13 @@ def test_a_rollout_leaves_each_step_with_its_actor_and_its_numbers(world: World)
     assert (start.numbers["devices"], start.numbers["max_failed_share"]) == (3, 0.2)
     assert wave.numbers == {"wave": 1, "devices": 1}
     assert breach.numbers == {
+        "gate": "failures",
+        "hardware_class": "",
         "wave": 1,
-        "decided": 1,
-        "failed": 1,
-        "max_failed_share": 0.2,
+        "devices": 1,
+        "value": 1.0,
+        "now": 1.0,
+        "threshold": 0.2,
         "on_breach": "pause",
     }
     assert resume.numbers == {"failed": 1, "waiting": 2}
@@ -64,8 +67,8 @@ def test_a_silence_and_an_aborting_breach_are_told(world: World) -> None:
     world.enroll("a")
     name = world.start(deadline_s=20.0, on_breach="abort")
     with world.store.transaction() as session:
-        execution.step(session, 10.0)
-        execution.step(session, 100.0)
+        steps.step(session, 10.0)
+        steps.step(session, 100.0)
     entries = log_of(world, rollout=name)
     assert [entry.action for entry in entries][2:] == [
         "rollout.silent",

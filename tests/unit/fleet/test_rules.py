@@ -69,7 +69,17 @@ def breach(action: OnBreach, *, failed: int, decided: int) -> Breach:
         action=action,
         because=f"{failed} of {counted(decided, 'decided device')} of wave 1 failed or stayed "
         f"silent ({failed / decided:.0%}), more than 10%",
-        numbers={"wave": 1, "decided": decided, "failed": failed, "max_failed_share": 0.1},
+        gate="failures",
+        hardware_class=None,
+        numbers={
+            "gate": "failures",
+            "hardware_class": "",
+            "wave": 1,
+            "devices": decided,
+            "value": failed / decided,
+            "now": failed / decided,
+            "threshold": 0.1,
+        },
     )
 
 
@@ -191,7 +201,7 @@ def test_nothing_leads_out_of_an_aborted_rollout() -> None:
     ),
 )
 def test_decisions(what: str, asked: Rollout, assignments: str, expected: Decision | None) -> None:
-    assert decide(asked, waves_of(assignments)) == expected, what
+    assert decide(asked, {"": waves_of(assignments)}) == expected, what
 
 
 OUTCOMES: st.SearchStrategy[AssignmentState] = st.sampled_from(
@@ -214,7 +224,7 @@ def test_a_whole_rollout_keeps_its_promises(
     it = rollout(wave=-1, wave_count=len(waves), share=share, min_sample=min_sample)
     offered = 0
     for _ in range(200):
-        decision = decide(it, state)
+        decision = decide(it, {"": state})
         match decision:
             case Offer(wave=wave, devices=devices):
                 assert wave in (it.wave, it.wave + 1), "waves begin one by one"

@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Sequence
 from functools import wraps
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import click
 
@@ -15,7 +15,8 @@ from edgepack.fleet.client.connection import (
     URL_VARIABLE,
 )
 from edgepack.fleet.data_folder import default_root
-from edgepack.fleet.documents.rollouts import RolloutSettings, Selector
+from edgepack.fleet.documents.gates import BY_NAME, GATES
+from edgepack.fleet.documents.rollouts import OnBreach, RolloutSettings, Selector, SplitBy
 
 data_option = click.option(
     "--data",
@@ -76,6 +77,28 @@ class Seconds(click.ParamType[float]):
         return number
 
 
+class Threshold(click.ParamType[tuple[str, float | None]]):
+    """What a gate lets pass, as `p95=1.1`, `errors=1%` or `drift=off`."""
+
+    name = "gate=number"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[str, float | None]:
+        name, _, word = str(value).partition("=")
+        if name not in {*BY_NAME, "all"}:
+            self.fail(f"there is no gate {name!r}, only {', '.join(BY_NAME)}, all", param, ctx)
+        if word == "off":
+            return name, None
+        try:
+            number = float(word.removesuffix("%")) / (100 if word.endswith("%") else 1)
+        except ValueError:
+            self.fail(f"{value!r} is no gate such as p95=1.1, errors=1% or p95=off", param, ctx)
+        if name == "all" or not 0 <= number < math.inf:
+            self.fail(f"{value!r} is nothing that can be let pass", param, ctx)
+        return name, number
+
+
 _DEFAULTS = RolloutSettings()
 _SETTINGS = (
     click.option(
@@ -123,10 +146,33 @@ _SETTINGS = (
     ),
     click.option(
         "--on-breach",
-        type=click.Choice(["pause", "abort"]),
+        type=click.Choice(get_args(OnBreach)),
         default=_DEFAULTS.on_breach,
         show_default=True,
-        help="What happens when more fail.",
+        help="What happens when a gate is breached.",
+    ),
+    click.option(
+        "--gate",
+        "gates",
+        type=Threshold(),
+        multiple=True,
+        help="What a gate lets pass, against the release before on the same hardware, or 'off': "
+        + ", ".join(f"{gate.name}={gate.threshold:g}" for gate in GATES)
+        + "; all=off.",
+    ),
+    click.option(
+        "--split-by",
+        type=click.Choice([word for word in get_args(SplitBy) if word]),
+        help="Judge each hardware class alone; one that breaches a gate is held back alone.",
+    ),
+    click.option(
+        "--evidence-wait",
+        "evidence_s",
+        type=Seconds(),
+        default=_DEFAULTS.evidence_s,
+        show_default=True,
+        help="Seconds that a wave which is over waits for what devices measure, of those that "
+        "measured the release before.",
     ),
 )
 WAYS = "one of --group, --where, --device, --all"
@@ -144,6 +190,10 @@ def sets(command: Callable[..., None]) -> Callable[..., None]:
     @wraps(command)
     def with_settings(**words: Any) -> None:
         named = {name: words.pop(name) for name in RolloutSettings.__struct_fields__}
+        gates = dict(named["gates"])
+        named["gates"] = dict.fromkeys(BY_NAME, None) if "all" in gates else {}
+        named["gates"] |= {name: number for name, number in gates.items() if name != "all"}
+        named["split_by"] = named["split_by"] or ""
         command(settings=RolloutSettings(**named), **words)
 
     return _with(_SETTINGS, with_settings)

@@ -6,6 +6,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from edgepack.fleet.commands.show_gates import gates_tables
 from edgepack.fleet.documents.devices import DeviceView, GroupView, ModelView
 from edgepack.fleet.documents.fleet import EventView, FleetInfo
 from edgepack.fleet.documents.releases import ReleaseView, full_title, tell_apart, title
@@ -204,10 +205,13 @@ def rollout_panel(rollout: RolloutView) -> RenderableType:
         f"takes {title(rollout.takes_back)} back; " if rollout.takes_back else "",
         f"{counts_line(rollout)}; {rollout.because}",
     )
-    parts: list[RenderableType] = [head, _assignments_table(rollout)]
+    parts: list[RenderableType] = [head, _assignments_table(rollout), *gates_tables(rollout)]
     measured = [row for row in rollout.latency if not row.is_simulator]
     if measured:
         parts.append(_latency_table(measured))
+    parts += [
+        Text(f"{name} is held back: {because}", "red") for name, because in rollout.held.items()
+    ]
     parts += [
         Text(
             f"{short_provider(row.provider)} is simulated on {counted(row.devices, 'device')}, and "

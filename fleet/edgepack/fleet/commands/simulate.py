@@ -10,6 +10,7 @@ from edgepack.fleet.client.fleet_client import FleetClient
 from edgepack.fleet.commands.options import Seconds, Share, asks
 from edgepack.fleet.commands.printing import print_result
 from edgepack.fleet.documents.wording import numbers_line
+from edgepack.fleet.simulation.behaviour import parse_change
 from edgepack.fleet.simulation.simulate import SimulateSettings
 from edgepack.fleet.simulation.simulate import simulate as run
 
@@ -22,6 +23,13 @@ from edgepack.fleet.simulation.simulate import simulate as run
 @click.option("--prefix", default="sim", show_default=True, help="Ids are PREFIX-1, PREFIX-2 …")
 @click.option("--fail-rate", type=Share(), default="0%", help="Share that fails its probe.")
 @click.option("--silent-rate", type=Share(), default="0%", help="Share that says nothing.")
+@click.option(
+    "--worse",
+    multiple=True,
+    metavar="CLASS:GATE=NUMBER",
+    help="What releases after a device's first change of what that hardware class measures: "
+    "sim-arm-a76:p95=1.3 (times), sim-x86-vnni:drift=0.3 (more); repeatable.",
+)
 @click.option("--seed", default=0, show_default=True, help="Of all that is random.")
 @click.option("--for", "for_s", type=Seconds(), help="Seconds to run; until Ctrl-C when not given.")
 @asks
@@ -31,6 +39,7 @@ def simulate(
     prefix: str,
     fail_rate: float,
     silent_rate: float,
+    worse: tuple[str, ...],
     seed: int,
     for_s: float | None,
     data: Path,
@@ -45,6 +54,7 @@ def simulate(
     Example:
       edgepack simulate --devices 200 --fail-rate 2%
       edgepack rollout start model-1.2.0.edgepack --group simulated
+      edgepack simulate --devices 30 --worse sim-arm-a76:p95=1.3
     """
     stopping = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -60,6 +70,7 @@ def simulate(
         fail_rate=fail_rate,
         silent_rate=silent_rate,
         seed=seed,
+        changes=tuple(map(parse_change, worse)),
     )
     states = run(FleetClient(url, data=data), settings, stopping=stopping, for_s=for_s, show=tell)
     print_result(states, as_json, numbers_line)

@@ -25,7 +25,7 @@ from edgepack.fleet.database.devices import Publication
 from edgepack.fleet.database.lease import LeadLostError
 from edgepack.fleet.database.store import DatabaseAwayError, Store
 from edgepack.fleet.depot.depot import Depot
-from edgepack.fleet.rollouts import execution
+from edgepack.fleet.rollouts import steps
 from edgepack.wire import topics
 
 log = logging.getLogger(__name__)
@@ -188,7 +188,7 @@ class Controller:
             self._broker.lead()
         # 2.
         with self._leading() as session:
-            publications, running = execution.step(session, now)
+            publications, running = steps.step(session, now)
             left = unsent.read(session)
             if now - self._forgot_at >= FORGET_S:
                 self._forgot_at = now

@@ -13,7 +13,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from edgepack.fleet.controller.inbox import Incoming
-from edgepack.fleet.database import devices, latency, records, standing
+from edgepack.fleet.database import devices, latency, measurements, records, standing
 from edgepack.fleet.database.devices import Presence, Publication
 from edgepack.fleet.database.enrolment import enroll
 from edgepack.fleet.database.schema import DeviceRow
@@ -114,7 +114,8 @@ def finish(batch: Batch) -> None:
     devices.keep_presence(batch.session, batch.changed.values())
     standing.keep_models(batch.session, batch.heard)
     records.add_device_events(batch.session, batch.events, batch.now)
-    latency.add_telemetry(batch.session, batch.telemetry, batch.now)
+    taken = latency.add_telemetry(batch.session, batch.telemetry, batch.now)
+    measurements.add_windows(batch.session, taken)
     # 2.
     passed = execution.note_reports(batch.session, batch.heard, batch.now)
     if names := batch.first | batch.unanswered | passed:

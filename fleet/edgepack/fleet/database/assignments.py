@@ -36,6 +36,14 @@ class Part(NamedTuple):
     sequence: int | None
     because: str
     before_digest: str
+    hardware_class: str = ""
+
+
+class Place(NamedTuple):
+    """Where a device's part is counted: the index of its wave, and its hardware class."""
+
+    wave: int
+    hardware_class: str
 
 
 class Note(NamedTuple):
@@ -64,6 +72,7 @@ _PART = select(
     AssignmentRow.sequence,
     AssignmentRow.because,
     AssignmentRow.before_digest,
+    AssignmentRow.hardware_class,
 )
 # Statements are made once: to build one takes SQLAlchemy longer than to run it.
 _OF_DEVICES = _PART.where(
@@ -75,6 +84,7 @@ _WAITING = (
         AssignmentRow.rollout == bindparam("rollout"),
         AssignmentRow.state == "WAITING",
         AssignmentRow.wave <= bindparam("wave"),
+        AssignmentRow.hardware_class.not_in(bindparam("held", expanding=True)),
     )
     .order_by(AssignmentRow.wave, AssignmentRow.device)
     .limit(bindparam("limit"))
@@ -101,17 +111,25 @@ _RENUMBER = _ONE.values(sequence=bindparam("sequence"))
 _COUNTED = {state: getattr(WaveRow, state.lower()) for state in STATES}
 _COUNT = (
     update(WaveRow)
-    .where(WaveRow.rollout == bindparam("b_rollout"), WaveRow.wave == bindparam("b_wave"))
+    .where(
+        WaveRow.rollout == bindparam("b_rollout"),
+        WaveRow.wave == bindparam("b_wave"),
+        WaveRow.hardware_class == bindparam("b_class"),
+    )
     .values({column: column + bindparam(state) for state, column in _COUNTED.items()})
 )
-_COUNTS = select(WaveRow.rollout, WaveRow.wave, *_COUNTED.values()).where(
+_COUNTS = select(WaveRow.rollout, WaveRow.wave, WaveRow.hardware_class, *_COUNTED.values()).where(
     WaveRow.rollout.in_(bindparam("rollouts", expanding=True))
 )
 
 
-def of_rollout(session: Session, rollout: int, states: Iterable[str]) -> list[Part]:
-    """Parts of a rollout in one of these states."""
+def of_rollout(
+    session: Session, rollout: int, states: Iterable[str], hardware_class: str | None = None
+) -> list[Part]:
+    """Parts of a rollout in one of these states: all, or those of a hardware class."""
     query = _PART.where(AssignmentRow.rollout == rollout, AssignmentRow.state.in_(tuple(states)))
+    if hardware_class is not None:
+        query = query.where(AssignmentRow.hardware_class == hardware_class)
     return [Part(*row) for row in session.execute(query)]
 
 
@@ -127,9 +145,14 @@ def of_release(session: Session, rollouts: Sequence[int], state: str) -> list[Pa
     return [Part(*row) for row in session.execute(query)]
 
 
-def waiting(session: Session, rollout: int, wave: int, limit: int) -> list[Part]:
-    """Parts that wait in a wave or an earlier one: those of the earliest first, `limit` at most."""
-    asked = {"rollout": rollout, "wave": wave, "limit": limit}
+def waiting(
+    session: Session, rollout: int, wave: int, limit: int, held: Iterable[str] = ()
+) -> list[Part]:
+    """Parts that wait in a wave or an earlier one: those of the earliest first, `limit` at most.
+
+    Those of hardware classes that are held back are passed over.
+    """
+    asked = {"rollout": rollout, "wave": wave, "limit": limit, "held": list(held)}
     return [Part(*row) for row in session.execute(_WAITING, asked)]
 
 
@@ -146,20 +169,24 @@ def offered_before(
     ]
 
 
-def add(session: Session, rollout: int, waves: Mapping[str, int]) -> None:
-    """Gives devices a part that waits: wave by device id."""
+def add(session: Session, rollout: int, places: Mapping[str, Place]) -> None:
+    """Gives devices a part that waits, by device id."""
     session.execute(
         insert(AssignmentRow),
         [
-            {"rollout": rollout, "device": device, "wave": wave, "state": "WAITING"}
-            for device, wave in waves.items()
+            {"rollout": rollout, "device": device, "state": "WAITING", **place._asdict()}
+            for device, place in places.items()
         ],
     )
-    known = set(session.scalars(select(WaveRow.wave).where(WaveRow.rollout == rollout)))
-    if missing := set(waves.values()) - known:
-        rows = [{"rollout": rollout, "wave": wave} for wave in sorted(missing)]
+    counted = Counter(places.values())
+    columns = (WaveRow.wave, WaveRow.hardware_class)
+    known = {
+        Place(*row) for row in session.execute(select(*columns).where(WaveRow.rollout == rollout))
+    }
+    if missing := counted.keys() - known:
+        rows = [{"rollout": rollout, **place._asdict()} for place in sorted(missing)]
         session.execute(insert(WaveRow), rows)
-    _count(session, {(rollout, wave, "WAITING"): n for wave, n in Counter(waves.values()).items()})
+    _count(session, {(rollout, *place, "WAITING"): n for place, n in counted.items()})
 
 
 def offer(session: Session, told: Sequence[Told]) -> None:
@@ -194,20 +221,20 @@ def note(session: Session, notes: Sequence[Note]) -> None:
     _count_moves(session, ((one.part, one.state) for one in notes))
 
 
-def withdraw_waiting(session: Session, rollout: int, now: float) -> None:
-    """Withdraws all parts that wait, however many."""
-    session.execute(
-        update(AssignmentRow)
-        .where(AssignmentRow.rollout == rollout, AssignmentRow.state == "WAITING")
-        .values(state="WITHDRAWN", decided_at=now)
-        .execution_options(synchronize_session=False)
+def withdraw_waiting(
+    session: Session, rollout: int, now: float, hardware_class: str | None = None
+) -> None:
+    """Withdraws all parts that wait, or those of a hardware class, however many."""
+    parts = update(AssignmentRow).where(
+        AssignmentRow.rollout == rollout, AssignmentRow.state == "WAITING"
     )
-    session.execute(
-        update(WaveRow)
-        .where(WaveRow.rollout == rollout)
-        .values(withdrawn=WaveRow.withdrawn + WaveRow.waiting, waiting=0)
-        .execution_options(synchronize_session=False)
-    )
+    waves = update(WaveRow).where(WaveRow.rollout == rollout)
+    if hardware_class is not None:
+        parts = parts.where(AssignmentRow.hardware_class == hardware_class)
+        waves = waves.where(WaveRow.hardware_class == hardware_class)
+    moved = waves.values(withdrawn=WaveRow.withdrawn + WaveRow.waiting, waiting=0)
+    for change in (parts.values(state="WITHDRAWN", decided_at=now), moved):
+        session.execute(change.execution_options(synchronize_session=False))
 
 
 def renumber(session: Session, part: Part, sequence: int) -> None:
@@ -218,25 +245,49 @@ def renumber(session: Session, part: Part, sequence: int) -> None:
 
 def remove(session: Session, devices: Sequence[str]) -> None:
     """Takes devices out of all rollouts that they are or were in."""
-    counted = select(
-        AssignmentRow.rollout, AssignmentRow.wave, AssignmentRow.state, func.count()
-    ).where(AssignmentRow.device.in_(devices))
-    grouped = counted.group_by(AssignmentRow.rollout, AssignmentRow.wave, AssignmentRow.state)
-    gone = {(rollout, wave, state): -n for rollout, wave, state, n in session.execute(grouped)}
+    place = (
+        AssignmentRow.rollout,
+        AssignmentRow.wave,
+        AssignmentRow.hardware_class,
+        AssignmentRow.state,
+    )
+    counted = select(*place, func.count()).where(AssignmentRow.device.in_(devices))
+    gone = {
+        (rollout, wave, hardware_class, state): -n
+        for rollout, wave, hardware_class, state, n in session.execute(counted.group_by(*place))
+    }
     session.execute(delete(AssignmentRow).where(AssignmentRow.device.in_(devices)))
     _count(session, gone)
 
 
-def counts(session: Session, rollouts: Iterable[int]) -> dict[int, tuple[Counter[str], ...]]:
-    """Parts by state: for each rollout its waves in order."""
-    found: dict[int, dict[int, Counter[str]]] = {rollout: {} for rollout in rollouts}
-    for rollout, wave, *numbers in session.execute(_COUNTS, {"rollouts": list(found)}):
-        found[rollout][wave] = Counter(
+def counts_by_class(
+    session: Session, rollouts: Iterable[int]
+) -> dict[int, dict[str, tuple[Counter[str], ...]]]:
+    """Parts by state: for each rollout by hardware class its waves in order."""
+    found: dict[int, dict[tuple[str, int], Counter[str]]] = {rollout: {} for rollout in rollouts}
+    for rollout, wave, hardware_class, *numbers in session.execute(
+        _COUNTS, {"rollouts": list(found)}
+    ):
+        found[rollout][hardware_class, wave] = Counter(
             {state: n for state, n in zip(STATES, numbers, strict=True) if n}
         )
     return {
-        rollout: tuple(waves.get(wave, Counter()) for wave in range(max(waves, default=-1) + 1))
-        for rollout, waves in found.items()
+        rollout: {
+            name: tuple(
+                places.get((name, wave), Counter())
+                for wave in range(max((wave for _, wave in places), default=-1) + 1)
+            )
+            for name in sorted({name for name, _ in places})
+        }
+        for rollout, places in found.items()
+    }
+
+
+def counts(session: Session, rollouts: Iterable[int]) -> dict[int, tuple[Counter[str], ...]]:
+    """Parts by state: for each rollout its waves in order."""
+    return {
+        rollout: tuple(sum(same, Counter[str]()) for same in zip(*classes.values(), strict=True))
+        for rollout, classes in counts_by_class(session, rollouts).items()
     }
 
 
@@ -246,19 +297,22 @@ def _execute(session: Session, statement: Update, changes: Sequence[Mapping[str,
 
 
 def _count_moves(session: Session, moves: Iterable[tuple[Part, str]]) -> None:
-    changes: Counter[tuple[int, int, str]] = Counter()
+    changes: Counter[tuple[int, int, str, str]] = Counter()
     for part, state in moves:
-        changes[part.rollout, part.wave, part.state] -= 1
-        changes[part.rollout, part.wave, state] += 1
+        changes[part.rollout, part.wave, part.hardware_class, part.state] -= 1
+        changes[part.rollout, part.wave, part.hardware_class, state] += 1
     _count(session, changes)
 
 
-def _count(session: Session, changes: Mapping[tuple[int, int, str], int]) -> None:
+def _count(session: Session, changes: Mapping[tuple[int, int, str, str], int]) -> None:
     """Adds to the counters of waves; always in the same order, so that no two writers lock."""
     none = dict.fromkeys(STATES, 0)
-    by_wave: dict[tuple[int, int], dict[str, int]] = defaultdict(lambda: dict(none))
-    for (rollout, wave, state), change in sorted(changes.items()):
+    by_place: dict[tuple[int, int, str], dict[str, int]] = defaultdict(lambda: dict(none))
+    for (rollout, wave, hardware_class, state), change in sorted(changes.items()):
         if change:
-            by_wave[rollout, wave][state] = change
-    rows = [{"b_rollout": key[0], "b_wave": key[1], **by_wave[key]} for key in by_wave]
+            by_place[rollout, wave, hardware_class][state] = change
+    rows = [
+        {"b_rollout": rollout, "b_wave": wave, "b_class": hardware_class, **moved}
+        for (rollout, wave, hardware_class), moved in by_place.items()
+    ]
     _execute(session, _COUNT, rows)

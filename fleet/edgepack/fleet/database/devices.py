@@ -14,6 +14,7 @@ from edgepack.fleet.database.standing import standing_of
 from edgepack.wire.messages import (
     MAX_SEQUENCE,
     MAX_STEP,
+    Active,
     BundleRef,
     Desired,
     ModelOrder,
@@ -230,11 +231,17 @@ def last_report(row: DeviceRow) -> Reported | None:
     return decode(row.reported.encode(), Reported) if row.reported else None
 
 
-def running(row: DeviceRow, name: str) -> BundleRef | None:
-    """What serves on a device of a model, as it last said; None while nothing does."""
+def active(row: DeviceRow, name: str) -> Active | None:
+    """What serves on a device of a model, and why, as it last said; None while nothing does."""
     reported = last_report(row)
     said = reported.models.get(name) if reported else None
-    return said.active.bundle if said and said.active else None
+    return said.active if said else None
+
+
+def running(row: DeviceRow, name: str) -> BundleRef | None:
+    """What serves on a device of a model, as it last said; None while nothing does."""
+    serving = active(row, name)
+    return serving.bundle if serving else None
 
 
 def kept_for_rollback(row: DeviceRow, name: str) -> BundleRef | None:

@@ -8,7 +8,7 @@ from sqlalchemy.orm import Session
 
 from edgepack.errors import FleetError
 from edgepack.fleet.data_folder import CONTROLLER
-from edgepack.fleet.database import assignments, audit, records, standing
+from edgepack.fleet.database import assignments, audit, measurements, records, standing
 from edgepack.fleet.database.audit import Entry
 from edgepack.fleet.database.devices import Publication
 from edgepack.fleet.database.schema import DeviceRow
@@ -107,8 +107,10 @@ def label(session: Session, row: DeviceRow, changes: Mapping[str, str], now: flo
 
 def remove(session: Session, rows: Sequence[DeviceRow], now: float) -> tuple[Publication, ...]:
     """Takes devices out of the fleet, and out of the rollouts that they are or were in."""
-    assignments.remove(session, [row.id for row in rows])
-    standing.forget_models(session, [row.id for row in rows])
+    names = [row.id for row in rows]
+    assignments.remove(session, names)
+    measurements.remove(session, names)
+    standing.forget_models(session, names)
     for row in rows:
         session.delete(row)
         event = Event(at=now, kind="enrolment", bundle="", because="removed by a person")

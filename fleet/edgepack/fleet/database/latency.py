@@ -112,14 +112,21 @@ def check_window(told: Telemetry) -> None:
         raise TransferError(f"a window counts more than {MAX_TOLD} inferences or milliseconds")
 
 
-def add_telemetry(session: Session, windows: Sequence[tuple[str, Telemetry]], now: float) -> None:
-    """Adds windows, each with its device; one that comes once more is passed over."""
+def add_telemetry(
+    session: Session, windows: Sequence[tuple[str, Telemetry]], now: float
+) -> list[tuple[str, Telemetry]]:
+    """Adds windows, each with its device; one that comes once more is passed over.
+
+    Returns:
+        Those that were added.
+    """
     if not windows:
-        return
+        return []
     kinds = _kinds(session, windows)
     seen = _seen(session, kinds)
     told_of = Counter(source.device for source, starts in seen.items() if starts)
     parts: dict[Place, list[Sum]] = defaultdict(list)
+    taken: list[tuple[str, Telemetry]] = []
     for device, told in windows:
         source = Source(device, told.digest, told.variant, told.provider)
         if told.window_start in seen[source]:
@@ -130,6 +137,7 @@ def add_telemetry(session: Session, windows: Sequence[tuple[str, Telemetry]], no
                 continue
             told_of[device] += 1
         seen[source] = [*seen[source], told.window_start][-REMEMBERED_WINDOWS:]
+        taken.append((device, told))
         # A clock that is a day off says nothing of when it was.
         at = told.window_start if now - DAY_S <= told.window_start <= now else now
         for length_s in LENGTHS_S:
@@ -137,6 +145,21 @@ def add_telemetry(session: Session, windows: Sequence[tuple[str, Telemetry]], no
             parts[place].append(Sum(told.failures, told.latency))
     _add(session, parts)
     _remember(session, kinds, seen, now)
+    return taken
+
+
+def sum_of_class(session: Session, digest: str, hardware_class: str) -> Sum:
+    """What all devices of a hardware class told of a release."""
+    query = select(LatencyRow.failures, LatencyRow.histogram).where(
+        LatencyRow.digest == digest,
+        LatencyRow.hardware_class == hardware_class,
+        LatencyRow.length_s == DAY_S,
+    )
+    sums = [
+        Sum(failures, msgspec.json.decode(text, type=Histogram))
+        for failures, text in session.execute(query)
+    ]
+    return Sum(sum(one.failures for one in sums), merge(one.histogram for one in sums))
 
 
 def latency_of(session: Session, rollout: RolloutRow) -> tuple[LatencyView, ...]:

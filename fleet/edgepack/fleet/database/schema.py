@@ -143,6 +143,9 @@ class RolloutRow(Base):
     """A rollout; `selector` is an encoded `Selector`, `waves` what a person wrote.
 
     `takes_back` is the digest of the release that its devices leave, when it is a rollback.
+    `gates` are encoded thresholds by name, `held` is an encoded dictionary of hardware classes that
+    are held back, each with the reason, `accepted` an encoded list of breaches that a person
+    resumed after. `evidence_since` is when the wait for measurements of a decided wave began.
     """
 
     __tablename__ = "rollouts"
@@ -164,10 +167,19 @@ class RolloutRow(Base):
     started_at: Mapped[float]
     changed_at: Mapped[float]
     takes_back: Mapped[str] = mapped_column(server_default=text("''"))
+    gates: Mapped[str] = mapped_column(StoredLongText, server_default=text("'{}'"))
+    split_by: Mapped[str] = mapped_column(server_default=text("''"))
+    evidence_s: Mapped[float] = mapped_column(server_default=text("60.0"))
+    evidence_since: Mapped[float | None] = mapped_column(default=None)
+    held: Mapped[str] = mapped_column(StoredLongText, server_default=text("'{}'"))
+    accepted: Mapped[str] = mapped_column(StoredLongText, server_default=text("'[]'"))
 
 
 class AssignmentRow(Base):
-    """One device's part in a rollout; `before_digest` is what it ran when it was offered."""
+    """One device's part in a rollout; `before_digest` is what it ran when it was offered.
+
+    `hardware_class` is what its wave counts it under.
+    """
 
     __tablename__ = "assignments"
     rollout: Mapped[int] = mapped_column(ForeignKey("rollouts.number"), primary_key=True)
@@ -179,6 +191,7 @@ class AssignmentRow(Base):
     decided_at: Mapped[float | None] = mapped_column(default=None)
     because: Mapped[str] = mapped_column(StoredLongText, default="")
     before_digest: Mapped[str] = mapped_column(default="")
+    hardware_class: Mapped[str] = mapped_column(server_default=text("''"))
     __table_args__ = (
         Index("assignments_by_device", "device", "sequence"),
         Index("assignments_by_state", "rollout", "state", "offered_at"),
@@ -186,11 +199,15 @@ class AssignmentRow(Base):
 
 
 class WaveRow(Base):
-    """How many parts of one wave are in which state; kept in step by `assignments.py` alone."""
+    """How many parts of one wave and hardware class are in which state.
 
-    __tablename__ = "waves"
+    Kept in step by `assignments.py` alone.
+    """
+
+    __tablename__ = "wave_counts"
     rollout: Mapped[int] = mapped_column(ForeignKey("rollouts.number"), primary_key=True)
     wave: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    hardware_class: Mapped[str] = mapped_column(primary_key=True)
     waiting: Mapped[int] = mapped_column(default=0)
     offered: Mapped[int] = mapped_column(default=0)
     working: Mapped[int] = mapped_column(default=0)
@@ -199,6 +216,40 @@ class WaveRow(Base):
     silent: Mapped[int] = mapped_column(default=0)
     withdrawn: Mapped[int] = mapped_column(default=0)
     recalled: Mapped[int] = mapped_column(default=0)
+
+
+class MeasurementRow(Base):
+    """What a device measured of a release; `rollout` is the newest that gave it, 0 for none.
+
+    `told` is an encoded `Told`, `baseline` what it measured of the release before, by gate,
+    `measured` what its wave counts of it; see `measurements.py`.
+    """
+
+    __tablename__ = "measurements"
+    device: Mapped[str] = mapped_column(primary_key=True)
+    digest: Mapped[str] = mapped_column(primary_key=True)
+    rollout: Mapped[int]
+    wave: Mapped[int]
+    hardware_class: Mapped[str]
+    is_awaited: Mapped[bool]
+    told: Mapped[str] = mapped_column(StoredLongText)
+    baseline: Mapped[str] = mapped_column(StoredLongText)
+    measured: Mapped[str] = mapped_column(StoredLongText)
+
+
+class WaveMeasureRow(Base):
+    """Sums over the devices of a wave and class that measured something; see `measurements.py`."""
+
+    __tablename__ = "wave_measures"
+    rollout: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    wave: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    hardware_class: Mapped[str] = mapped_column(primary_key=True)
+    gate: Mapped[str] = mapped_column(primary_key=True)
+    devices: Mapped[int]
+    unbased: Mapped[int]
+    total: Mapped[float]
+    squares: Mapped[float]
+    before: Mapped[float]
 
 
 class EventRow(Base):

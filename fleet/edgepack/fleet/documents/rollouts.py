@@ -5,10 +5,13 @@ from typing import Literal
 
 import msgspec
 
+from edgepack.fleet.documents.gates import GateView
 from edgepack.wire.messages import BundleRef
 
-OnBreach = Literal["pause", "abort"]
-"""What happens to a rollout when too many devices failed."""
+OnBreach = Literal["pause", "abort", "rollback"]
+"""What happens to a rollout, or to a hardware class, that breaches a gate."""
+SplitBy = Literal["", "hardware"]
+"""What is judged and held back alone; "" means that all devices are in it together."""
 
 
 _MAX_NAMED = 5
@@ -62,7 +65,14 @@ class RolloutSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
         max_failed_share: 0..1, greatest share of failed and silent devices among the decided
             ones of a wave that is let pass.
         min_sample: Decided devices before a wave that is under way is judged.
-        on_breach: What happens when more fail.
+        on_breach: What happens when a gate is breached: no more is offered (`pause`), whoever has
+            not decided keeps what it runs (`abort`), or whoever has gets that back (`rollback`).
+        gates: By name, what gates let pass (see `edgepack rollout start --help`): a ratio to the
+            release before, or a rise; None switches one off, one that is missing has its default.
+        split_by: `hardware` judges each hardware class alone, and does to it alone what `on_breach`
+            says, while the others go on.
+        evidence_s: How long a wave that is over waits for devices that measured the release before
+            to tell what they measure of this one, seconds.
     """
 
     waves: str = "1,10%,100%"
@@ -72,6 +82,9 @@ class RolloutSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     max_failed_share: float = 0.1
     min_sample: int = 5
     on_breach: OnBreach = "pause"
+    gates: dict[str, float | None] = {}
+    split_by: SplitBy = ""
+    evidence_s: float = 60.0
 
 
 class RolloutRequest(RolloutSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -184,8 +197,10 @@ class RolloutView(msgspec.Struct, frozen=True, kw_only=True):
         because: The reason in one sentence.
         started_at, changed_at: When it was started and last changed its state or wave, seconds
             since the epoch (UTC).
-        soak_s, min_inferences, deadline_s, max_failed_share, min_sample, on_breach: See
+        soak_s, min_inferences, deadline_s, max_failed_share, min_sample, on_breach, split_by: See
             `RolloutSettings`.
+        gates: What the gates say now, each of each hardware class; empty in a list of rollouts.
+        held: The hardware classes that are held back, each with the reason.
         takes_back: The release that its devices leave, when it is a rollback; None otherwise.
         counts: Devices by the state of their part.
         wave_counts: The same for each wave.
@@ -215,3 +230,6 @@ class RolloutView(msgspec.Struct, frozen=True, kw_only=True):
     takes_back: BundleRef | None = None
     assignments: tuple[AssignmentView, ...] = ()
     latency: tuple[LatencyView, ...] = ()
+    gates: tuple[GateView, ...] = ()
+    split_by: SplitBy = ""
+    held: dict[str, str] = {}

@@ -1,28 +1,28 @@
-"""Rollouts in the database: carrying out the rules, stopping, taking back, heeding reports.
+"""Rollouts in the database: pausing, resuming, aborting, heeding reports.
 
-Which devices a rollout has is decided in `membership.py`. Every function works inside the
-caller's transaction and returns what is to be published once that is durable.
+Which devices a rollout has is decided in `membership.py`, what its rules say is carried out in
+`steps.py`. Every function works inside the caller's transaction and returns what is to be published
+once that is durable.
 """
 
 import logging
 from collections import Counter
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import msgspec
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from edgepack.errors import FleetError
-from edgepack.fleet.database import assignments, audit, records
+from edgepack.fleet.database import assignments, audit, measurements, records
 from edgepack.fleet.database.assignments import Note, Part
 from edgepack.fleet.database.audit import Entry
 from edgepack.fleet.database.devices import Publication
+from edgepack.fleet.database.measurements import Committed
 from edgepack.fleet.database.schema import ReleaseRow, RolloutRow
 from edgepack.fleet.documents.audit import Action, Number
-from edgepack.fleet.documents.rollouts import OnBreach
-from edgepack.fleet.rollouts import rules
-from edgepack.fleet.rollouts.offers import name_of, offer, send_back, speaks_of
+from edgepack.fleet.rollouts import gates, judgement, rules
+from edgepack.fleet.rollouts.offers import name_of, send_back, speaks_of
 from edgepack.text import counted
 from edgepack.wire.messages import Reported, ReportedModel
 
@@ -30,11 +30,9 @@ log = logging.getLogger(__name__)
 
 Numbers = dict[str, Number]
 
-OFFERS_A_STEP = 500
-"""A larger wave is offered in several transactions, between which messages are taken down."""
-MAX_NAMED = 20
 _ACTIONS: dict[rules.RolloutEvent, Action] = {
     "pause": "rollout.pause",
+    "stop": "rollout.pause",
     "resume": "rollout.resume",
     "finish": "rollout.finish",
     "abort": "rollout.abort",
@@ -56,84 +54,33 @@ def find(session: Session, rollout: str) -> RolloutRow:
     return row
 
 
-class Step(NamedTuple):
-    """What to publish, and how many rollouts are RUNNING."""
-
-    publications: tuple[Publication, ...]
-    running: int
-
-
-def step(session: Session, now: float) -> Step:
-    """Carries out what the rules decide for every rollout that is not over."""
-    publications: list[Publication] = []
-    query = select(RolloutRow).where(RolloutRow.state.in_(("RUNNING", "PAUSED")))
-    rollouts = session.scalars(query.order_by(RolloutRow.number)).all()
-    for rollout in rollouts:
-        _time_out(session, rollout, now)
-        decision = rules.decide(_for_rules(rollout), counts_of(session, rollout))
-        if decision is not None:
-            publications += _carry_out(session, rollout, decision, now)
-    running = sum(rollout.state == "RUNNING" for rollout in rollouts)
-    return Step(tuple(publications), running)
-
-
-def _time_out(session: Session, rollout: RolloutRow, now: float) -> None:
-    """Notes who said nothing decisive until the deadline; this holds for a paused rollout, too."""
-    before = now - rollout.deadline_s
-    late = assignments.offered_before(session, rollout.number, rules.UNDECIDED, before)
-    if late:
-        because = f"said nothing decisive within {rollout.deadline_s:g} s"
-        assignments.note(session, [Note(part, "SILENT", because, now) for part in late])
-        names = ",".join(part.device for part in late[:MAX_NAMED]) + ",…" * (len(late) > MAX_NAMED)
-        log.warning(
-            "rollout=%s silent=%s count=%d because=deadline",
-            *(name_of(rollout.number), names, len(late)),
-        )
-        numbers: Numbers = {"devices": len(late), "deadline_s": rollout.deadline_s}
-        note_act(session, rollout, "rollout.silent", f"{names}: {because}", numbers, now)
-
-
-def _carry_out(
-    session: Session, rollout: RolloutRow, decision: rules.Decision, now: float
-) -> tuple[Publication, ...]:
-    match decision:
-        case rules.Offer(wave=wave, devices=count):
-            if wave != rollout.wave:
-                rollout.wave, rollout.accepted_failures, rollout.changed_at = wave, 0, now
-                because = f"wave {wave + 1} of {rollout.wave_count}: {counted(count, 'device')}"
-                numbers: Numbers = {"wave": wave + 1, "devices": count}
-                record_change(session, rollout, rollout.state, because, now)
-                note_act(session, rollout, "rollout.wave", because, numbers, now)
-            parts = assignments.waiting(session, rollout.number, wave, OFFERS_A_STEP)
-            return offer(session, rollout, parts, now)
-        case rules.Breach(action=action, because=because):
-            numbers = {**decision.numbers, "on_breach": action}
-            note_act(session, rollout, "rollout.breach", because, numbers, now, "gate failures")
-            if action == "abort":
-                return abort(session, rollout, because=because, now=now)
-            _change(session, rollout, "breach", because, now)
-        case rules.Finish(because=because):
-            _change(session, rollout, "finish", because, now)
-    return ()
-
-
 def pause(session: Session, rollout: RolloutRow, now: float) -> None:
     """Offers the release to nobody more; devices that have it under way go on."""
-    _change(session, rollout, "pause", "paused by a person", now)
+    change(session, rollout, "pause", "paused by a person", now)
 
 
 def resume(session: Session, rollout: RolloutRow, now: float) -> None:
-    """Goes on; the failures of the current wave so far are accepted, any further one is not."""
-    current = counts_of(session, rollout)[max(rollout.wave, 0) : rollout.wave + 1]
+    """Goes on; what was breached so far is accepted, and so are the failures of the current wave.
+
+    Hardware classes that are held back go on, too.
+    """
+    judged = judgement.judge(session, rollout)
+    current = rules.total(judged.classes)[max(rollout.wave, 0) : rollout.wave + 1]
     failed = rules.count(current, rules.FAILURES)
-    _change(
-        session,
-        rollout,
-        "resume",
-        f"resumed by a person, {counted(failed, 'failure')} accepted",
-        now,
-    )
+    held = msgspec.json.decode(rollout.held, type=dict[str, str])
+    if rollout.state == "RUNNING" and not held:
+        raise FleetError(
+            f"rollout {name_of(rollout.number)} is RUNNING, and holds no hardware class back",
+            remedy=f"edgepack rollout status {name_of(rollout.number)}",
+        )
+    seen = {gates.key(view.name, view.hardware_class) for view in judged.breaches}
+    said = [counted(failed, "failure"), *sorted(seen)]
+    because = f"resumed by a person, {', '.join(said)} accepted"
+    change(session, rollout, "resume", because, now)
     rollout.accepted_failures = failed
+    accepted = set(msgspec.json.decode(rollout.accepted, type=list[str])) | seen
+    rollout.accepted = msgspec.json.encode(sorted(accepted)).decode()
+    rollout.held = "{}"
 
 
 def abort(
@@ -144,7 +91,7 @@ def abort(
     Devices that have not decided are told to stay with the release that they ran before; those
     that committed keep what they have.
     """
-    _change(session, rollout, "abort", because, now)
+    change(session, rollout, "abort", because, now)
     assignments.withdraw_waiting(session, rollout.number, now)
     open_parts = assignments.of_rollout(session, rollout.number, OPEN)
     return send_back(session, rollout, open_parts, now)
@@ -173,6 +120,7 @@ def note_reports(
     found = session.scalars(select(RolloutRow).where(RolloutRow.number.in_(numbers)))
     rollouts = {rollout.number: rollout for rollout in found}
     notes: dict[tuple[str, int | None], Note] = {}
+    committed: dict[tuple[str, int | None], Committed] = {}
     for device, reported in heard:
         for said in reported.models.values():
             key = (device, said.sequence)
@@ -181,11 +129,15 @@ def note_reports(
             state = notes[key].state if key in notes else part.state
             if note := _note(part, state, rollouts[part.rollout], said, now):
                 notes[key] = note
+                if note.state == "COMMITTED" and said.active is not None:
+                    digest = rollouts[part.rollout].digest
+                    committed[key] = Committed(device, digest, said.active.choice)
     assignments.note(session, list(notes.values()))
+    measurements.note_committed(session, list(committed.values()))
     late = {note.part.rollout for note in notes.values() if note.state == "COMMITTED"}
     for number in late:
         if (rollout := rollouts[number]).state == "FINISHED":  # what was said of it changes
-            outcome = rules.tell_outcome(counts_of(session, rollout))
+            outcome = rules.tell_outcome(judgement.counts_of(session, rollout))
             rollout.because, rollout.changed_at = outcome, now
     last = dict(heard)
     return frozenset(
@@ -223,17 +175,24 @@ def _note(
     return Note(part, meaning, because, now if meaning in rules.DECIDED else None)
 
 
-def _change(
-    session: Session, rollout: RolloutRow, event: rules.RolloutEvent, because: str, now: float
+def change(
+    session: Session,
+    rollout: RolloutRow,
+    event: rules.RolloutEvent,
+    because: str,
+    now: float,
+    numbers: Numbers | None = None,
 ) -> None:
+    """Changes a rollout's state, and writes down who did it, why, and on what grounds."""
     before = rollout.state
-    rollout.state = rules.transition(_state(rollout), event, name_of(rollout.number))
+    state = judgement.state_of(rollout)
+    rollout.state = rules.transition(state, event, name_of(rollout.number))
     rollout.because, rollout.changed_at = because, now
     record_change(session, rollout, before, because, now)
-    if event != "breach":  # that is noted with its own numbers
+    if event in _ACTIONS:  # a breach is noted with the gate that it is of
         counts = sum(assignments.counts(session, (rollout.number,))[rollout.number], Counter[str]())
-        numbers: Numbers = {state.lower(): count for state, count in counts.items()}
-        note_act(session, rollout, _ACTIONS[event], because, numbers, now)
+        told = {state.lower(): count for state, count in counts.items()} | (numbers or {})
+        note_act(session, rollout, _ACTIONS[event], because, told, now)
 
 
 def note_act(
@@ -272,29 +231,4 @@ def record_change(
         after=rollout.state,
         because=because,
         now=now,
-    )
-
-
-def counts_of(session: Session, rollout: RolloutRow) -> tuple[rules.Wave, ...]:
-    """The parts of a rollout by state, wave by wave."""
-    waves = assignments.counts(session, (rollout.number,))[rollout.number]
-    return msgspec.convert(waves, tuple[rules.Wave, ...])
-
-
-def _state(rollout: RolloutRow) -> rules.RolloutState:
-    state: rules.RolloutState = msgspec.convert(rollout.state, rules.RolloutState)
-    return state
-
-
-def _for_rules(rollout: RolloutRow) -> rules.Rollout:
-    return rules.Rollout(
-        state=_state(rollout),
-        wave=rollout.wave,
-        wave_count=rollout.wave_count,
-        threshold=rules.Threshold(
-            max_failed_share=rollout.max_failed_share,
-            min_sample=rollout.min_sample,
-            on_breach=msgspec.convert(rollout.on_breach, OnBreach),
-        ),
-        accepted_failures=rollout.accepted_failures,
     )

@@ -4,6 +4,7 @@ Every function works inside the caller's transaction and returns what is to be p
 that is durable.
 """
 
+from collections import Counter
 from collections.abc import Sequence
 
 import msgspec
@@ -13,24 +14,31 @@ from sqlalchemy.orm import Session
 from edgepack.bundle.manifest import Manifest
 from edgepack.errors import FleetError
 from edgepack.fleet.database import assignments, devices
+from edgepack.fleet.database.assignments import Place
 from edgepack.fleet.database.devices import Publication
 from edgepack.fleet.database.inventory import find_where
 from edgepack.fleet.database.schema import AssignmentRow, DeviceRow, ReleaseRow, RolloutRow
 from edgepack.fleet.database.where import attributes, parse_where
 from edgepack.fleet.documents.audit import Action
+from edgepack.fleet.documents.gates import BY_NAME
 from edgepack.fleet.documents.previews import RolloutPreview
 from edgepack.fleet.documents.rollouts import RolloutRequest, RolloutSettings, Selector
 from edgepack.fleet.releases.publish import check_identity
+from edgepack.fleet.rollouts import judgement
 from edgepack.fleet.rollouts.execution import Numbers, note_act, record_change
 from edgepack.fleet.rollouts.offers import name_of, offer
 from edgepack.fleet.rollouts.preview import open_rollouts, preview, refuse
 from edgepack.fleet.rollouts.waves import divide_devices, parse_waves
 from edgepack.wire.messages import MAX_SOAK_S, BundleRef
 
+MAX_CLASSES = 64
+"""Hardware classes of a rollout that are counted by name."""
+UNKNOWN_CLASS, OTHER_CLASSES = "not reported yet", "other"
 MAX_SAMPLE = 1_000_000
 DAY_S = 24 * 3600.0
 MAX_DEADLINE_S = 366 * DAY_S
 MAX_INFERENCES = 1_000_000_000
+MAX_THRESHOLD = 1_000_000
 
 
 def show_preview(
@@ -94,6 +102,9 @@ def begin(
         max_failed_share=settings.max_failed_share,
         min_sample=settings.min_sample,
         on_breach=settings.on_breach,
+        gates=msgspec.json.encode(settings.gates).decode(),
+        split_by=settings.split_by,
+        evidence_s=settings.evidence_s,
         state="RUNNING",
         because=f"started for {selector}",
         started_at=now,
@@ -106,12 +117,24 @@ def begin(
     waves = divide_devices(online, parse_waves(settings.waves), name_of(rollout.number))
     rollout.wave_count = max(waves.values()) + 1
     session.flush()
-    assignments.add(session, rollout.number, waves)
+    classes = classify(rows)
+    places = {device: Place(wave, classes[device]) for device, wave in waves.items()}
+    assignments.add(session, rollout.number, places)
     record_change(session, rollout, "", rollout.because, now)
-    numbers: Numbers = {"devices": len(rows), **msgspec.to_builtins(_plan(settings))}
+    plan = msgspec.to_builtins(_plan(settings))
+    thresholds = {f"gate {name}": value for name, value in plan.pop("gates").items()}
+    numbers: Numbers = {"devices": len(rows), **plan, **thresholds}
     action: Action = "rollout.rollback" if takes_back else "rollout.start"
     note_act(session, rollout, action, rollout.because, numbers, now)
     return rollout
+
+
+def classify(rows: Sequence[DeviceRow]) -> dict[str, str]:
+    """Under which hardware class each device is counted, by id: the most frequent ones by name."""
+    named = Counter(row.hardware_class or UNKNOWN_CLASS for row in rows)
+    kept = {name for name, _ in named.most_common(MAX_CLASSES)}
+    names = ((row.id, row.hardware_class or UNKNOWN_CLASS) for row in rows)
+    return {device: name if name in kept else OTHER_CLASSES for device, name in names}
 
 
 def _plan(settings: RolloutSettings) -> RolloutSettings:
@@ -144,6 +167,19 @@ def check_numbers(request: RolloutSettings) -> None:
     elif request.deadline_s <= request.soak_s:
         problem = f"no device can soak {request.soak_s:g} s within {request.deadline_s:g} s"
         remedy = f"--deadline {request.soak_s * 2 + 600:g}"
+    elif not 0 <= request.evidence_s <= MAX_DEADLINE_S:
+        problem = f"measurements are waited for 0 to {MAX_DEADLINE_S:,.0f} seconds"
+        remedy = "--evidence-wait 60"
+    for name, threshold in request.gates.items():
+        gate = BY_NAME.get(name)
+        if gate is None:
+            problem, remedy = f"there is no gate {name[:40]!r}", "one of " + ", ".join(BY_NAME)
+        elif threshold is not None and not 0 <= threshold <= MAX_THRESHOLD:
+            problem = f"gate {name} cannot let {threshold:g} pass"
+            remedy = f"--gate {name}={gate.threshold:g}"
+        elif threshold is not None and gate.comparison == "ratio" and threshold < 1:
+            problem = f"gate {name} is a ratio to the release before: 1 is as it was"
+            remedy = f"--gate {name}={gate.threshold:g}"
     if problem:
         raise FleetError(problem, remedy=remedy)
 
@@ -195,7 +231,13 @@ def join(session: Session, device: DeviceRow, now: float) -> tuple[Publication, 
         was_in_it = session.get(AssignmentRow, (rollout.number, device.id)) is not None
         if was_in_it or open_rollouts(session, name, device.id):
             continue
-        assignments.add(session, rollout.number, {device.id: rollout.wave_count - 1})
+        name = device.hardware_class or UNKNOWN_CLASS
+        classes = judgement.classes_of(session, rollout)
+        name = name if name in classes or len(classes) < MAX_CLASSES else OTHER_CLASSES
+        if name in msgspec.json.decode(rollout.held, type=dict[str, str]):
+            continue
+        place = Place(rollout.wave_count - 1, name)
+        assignments.add(session, rollout.number, {device.id: place})
         if rollout.state == "FINISHED":
             waiting = assignments.of_devices(session, (device.id,), ("WAITING",))
             own = [part for part in waiting if part.rollout == rollout.number]

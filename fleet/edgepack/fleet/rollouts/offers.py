@@ -8,9 +8,10 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from edgepack.bundle.manifest import MANIFEST_FILE, SIGNATURE_FILE
-from edgepack.fleet.database import assignments, devices
+from edgepack.fleet.database import assignments, devices, measurements
 from edgepack.fleet.database.assignments import Note, Part, Told
 from edgepack.fleet.database.devices import Publication
+from edgepack.fleet.database.measurements import Offered, Place
 from edgepack.fleet.database.schema import DeviceRow, ReleaseRow, RolloutRow
 from edgepack.fleet.rollouts.rules import UNDECIDED
 from edgepack.wire.messages import FileRef, ModelOrder, ReportedModel, RunModel
@@ -34,16 +35,22 @@ def offer(
 ) -> tuple[Publication, ...]:
     """Offers a rollout's release to devices, to each under its own next sequence."""
     release = session.get_one(ReleaseRow, rollout.digest)
-    told, publications = [], []
+    told, publications, offered = [], [], []
     for part, device in _with_devices(session, parts):
-        before = devices.running(device, release.name)
+        before = devices.active(device, release.name)
         sequence = devices.next_sequence(device)
-        told.append(Told(part, sequence, now, before.digest if before else ""))
+        told.append(Told(part, sequence, now, before.bundle.digest if before else ""))
+        place = Place(part.rollout, part.wave, part.hardware_class)
+        choice = before.choice if before else None
+        before_digest = told[-1].before_digest
+        offered.append(Offered(device.id, device.hardware_class, place, before_digest, choice))
         order = _order(rollout, release, sequence, now)
         if rollout.takes_back:
             order = msgspec.structs.replace(order, rollback=True)
         publications.append(devices.tell(device, release.name, order, now))
     assignments.offer(session, told)
+    if not rollout.takes_back:
+        measurements.note_offered(session, release.digest, offered)
     return tuple(publications)
 
 

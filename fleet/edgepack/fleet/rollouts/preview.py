@@ -188,7 +188,11 @@ def open_rollouts(session: Session, name: str, device: str = "") -> dict[str, Ro
         select(AssignmentRow.device, RolloutRow)
         .join(RolloutRow, AssignmentRow.rollout == RolloutRow.number)
         .join(ReleaseRow, RolloutRow.digest == ReleaseRow.digest)
-        .where(RolloutRow.state.in_(("RUNNING", "PAUSED")), ReleaseRow.name == name)
+        .where(
+            RolloutRow.state.in_(("RUNNING", "PAUSED")),
+            AssignmentRow.state.not_in(("WITHDRAWN", "RECALLED")),
+            ReleaseRow.name == name,
+        )
     )
     if device:
         query = query.where(AssignmentRow.device == device)

@@ -7,7 +7,7 @@ soak and thresholds; the devices confirm it as they confirm any other.
 
 import re
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from sqlalchemy import select
@@ -20,9 +20,9 @@ from edgepack.fleet.database.devices import Publication
 from edgepack.fleet.database.schema import AssignmentRow, DeviceRow, ReleaseRow, RolloutRow
 from edgepack.fleet.documents.previews import RollbackPart, RollbackPreview
 from edgepack.fleet.documents.releases import full_title, title
-from edgepack.fleet.documents.rollouts import RollbackRequest, Selector
+from edgepack.fleet.documents.rollouts import RollbackRequest, RolloutSettings, Selector
 from edgepack.fleet.releases.find import find_release
-from edgepack.fleet.rollouts import execution, membership, rules
+from edgepack.fleet.rollouts import execution, judgement, membership, rules
 from edgepack.fleet.rollouts.offers import name_of
 from edgepack.fleet.rollouts.preview import MAX_EXAMPLES, open_rollouts
 from edgepack.fleet.rollouts.waves import divide_devices, parse_waves
@@ -98,23 +98,63 @@ def rollback(
     if plan.ended is not None and plan.ended.state != "ABORTED":
         publications = execution.abort(session, plan.ended, because="taken back", now=now)
     # 2.
-    started = []
-    for digest, rows in plan.going.items():
-        target = session.get_one(ReleaseRow, digest)
-        rollout = membership.begin(
-            session,
-            target,
-            rows,
-            selector=Selector(kind="devices", devices=tuple(row.id for row in rows)),
-            settings=request,
-            takes_back=plan.release,
-            now=now,
-        )
-        started.append(rollout)
-        _recall(session, plan.release, rows, f"goes back in {name_of(rollout.number)}", now)
+    started = _lead_back(session, plan.release, plan.going, request, now)
     # 3.
     _end_empty(session, plan.release, now)
     return tuple(started), publications
+
+
+def take_back(
+    session: Session, rollout: RolloutRow, *, because: str, now: float
+) -> tuple[Publication, ...]:
+    """Ends a rollout that breached a gate, and leads all that committed back at once."""
+    release = session.get_one(ReleaseRow, rollout.digest)
+    publications = execution.abort(session, rollout, because=because, now=now)
+    going, _ = _divide(session, release, _committed(session, rollout), rollout)
+    _lead_back(session, release, going, _at_once(rollout), now)
+    return publications
+
+
+def take_back_class(session: Session, rollout: RolloutRow, name: str, now: float) -> None:
+    """Leads the devices of a hardware class back that committed a rollout's release; it goes on."""
+    release = session.get_one(ReleaseRow, rollout.digest)
+    going, _ = _divide(session, release, _committed(session, rollout, name), rollout)
+    _lead_back(session, release, going, _at_once(rollout), now)
+
+
+def _at_once(rollout: RolloutRow) -> RolloutSettings:
+    """How devices are led back from a release that breached a gate: they are in danger."""
+    return RolloutSettings(
+        waves="100%",
+        soak_s=rollout.soak_s,
+        deadline_s=rollout.deadline_s,
+        max_failed_share=rollout.max_failed_share,
+        min_sample=rollout.min_sample,
+    )
+
+
+def _lead_back(
+    session: Session,
+    release: ReleaseRow,
+    going: Mapping[str, Sequence[DeviceRow]],
+    settings: RolloutSettings,
+    now: float,
+) -> list[RolloutRow]:
+    """Starts a rollout for each release that devices go back to."""
+    started = []
+    for digest, rows in going.items():
+        rollout = membership.begin(
+            session,
+            session.get_one(ReleaseRow, digest),
+            rows,
+            selector=Selector(kind="devices", devices=tuple(row.id for row in rows)),
+            settings=settings,
+            takes_back=release,
+            now=now,
+        )
+        started.append(rollout)
+        _recall(session, release, rows, f"goes back in {name_of(rollout.number)}", now)
+    return started
 
 
 def _plan(session: Session, request: RollbackRequest) -> Plan:
@@ -132,6 +172,14 @@ def _plan(session: Session, request: RollbackRequest) -> Plan:
     else:
         release = find_release(session, request.what)
         rows = membership.select_devices(session, request.selector or Selector(kind="all"))
+    going, staying = _divide(session, release, rows, ended)
+    return Plan(release, ended, going, staying)
+
+
+def _divide(
+    session: Session, release: ReleaseRow, rows: Iterable[DeviceRow], ended: RolloutRow | None
+) -> tuple[dict[str, list[DeviceRow]], dict[str, list[DeviceRow]]]:
+    """Devices by the release that they go back to, and by the reason why they cannot."""
     others = open_rollouts(session, release.name)
     going: dict[str, list[DeviceRow]] = defaultdict(list)
     staying: dict[str, list[DeviceRow]] = defaultdict(list)
@@ -152,7 +200,7 @@ def _plan(session: Session, request: RollbackRequest) -> Plan:
             staying[f"the fleet does not hold {full_title(kept)}, which it ran before"].append(row)
         else:
             going[kept.digest].append(row)
-    return Plan(release, ended, going, staying)
+    return going, staying
 
 
 def _is_held(session: Session, bundle: BundleRef) -> bool:
@@ -160,12 +208,16 @@ def _is_held(session: Session, bundle: BundleRef) -> bool:
     return row is not None and row.deleted_at is None
 
 
-def _committed(session: Session, rollout: RolloutRow) -> Sequence[DeviceRow]:
+def _committed(
+    session: Session, rollout: RolloutRow, hardware_class: str | None = None
+) -> Sequence[DeviceRow]:
     query = (
         select(DeviceRow)
         .join(AssignmentRow, AssignmentRow.device == DeviceRow.id)
         .where(AssignmentRow.rollout == rollout.number, AssignmentRow.state == "COMMITTED")
     )
+    if hardware_class is not None:
+        query = query.where(AssignmentRow.hardware_class == hardware_class)
     return session.scalars(query).all()
 
 
@@ -185,7 +237,7 @@ def _end_empty(session: Session, release: ReleaseRow, now: float) -> None:
         RolloutRow.digest == release.digest, RolloutRow.state == "FINISHED"
     )
     for rollout in session.scalars(finished).all():
-        if not rules.count(execution.counts_of(session, rollout), {"COMMITTED"}):
+        if not rules.count(judgement.counts_of(session, rollout), {"COMMITTED"}):
             execution.abort(session, rollout, because="taken back", now=now)
 
 

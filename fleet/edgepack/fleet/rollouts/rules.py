@@ -6,6 +6,7 @@ the release after its soak, it failed, or it stayed silent past the deadline. Fa
 threshold stop the rollout. Nothing here reads a clock, a database or a network.
 """
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Literal, get_args
 
@@ -13,11 +14,12 @@ import msgspec
 
 from edgepack.errors import FleetError
 from edgepack.fleet.documents.audit import Number
+from edgepack.fleet.documents.gates import GateVerdict, GateView
 from edgepack.fleet.documents.rollouts import OnBreach
 from edgepack.text import counted
 
 RolloutState = Literal["RUNNING", "PAUSED", "FINISHED", "ABORTED"]
-RolloutEvent = Literal["resume", "pause", "breach", "finish", "abort"]
+RolloutEvent = Literal["resume", "pause", "breach", "stop", "finish", "abort"]
 AssignmentState = Literal[
     "WAITING", "OFFERED", "WORKING", "COMMITTED", "FAILED", "SILENT", "WITHDRAWN", "RECALLED"
 ]
@@ -25,14 +27,17 @@ AssignmentState = Literal[
 UNDECIDED: frozenset[AssignmentState] = frozenset({"OFFERED", "WORKING"})
 DECIDED: frozenset[AssignmentState] = frozenset({"COMMITTED", "FAILED", "SILENT"})
 FAILURES: frozenset[AssignmentState] = frozenset({"FAILED", "SILENT"})
+FAILURES_GATE = "failures"
 
 # Every transition of a rollout. A pair that is missing is refused. The restart of a controller
 # changes none: the state is in the database, and RUNNING simply goes on from the assignments.
 TRANSITIONS: dict[tuple[RolloutState, RolloutEvent], RolloutState] = {
     ("RUNNING", "pause"): "PAUSED",
     ("RUNNING", "breach"): "PAUSED",
+    ("RUNNING", "stop"): "PAUSED",
     ("RUNNING", "finish"): "FINISHED",
     ("RUNNING", "abort"): "ABORTED",
+    ("RUNNING", "resume"): "RUNNING",  # a hardware class that was held back goes on
     ("PAUSED", "finish"): "FINISHED",  # late devices have committed after all
     ("PAUSED", "resume"): "RUNNING",
     ("PAUSED", "abort"): "ABORTED",
@@ -62,7 +67,7 @@ class Threshold(msgspec.Struct, frozen=True, kw_only=True):
         max_failed_share: 0..1, greatest share of failed (or silent) among decided devices.
         min_sample: Decided devices before a wave that is under way is judged; once all of its
             devices have decided it is judged whatever their number.
-        on_breach: What happens to the rollout.
+        on_breach: What happens to the rollout, or to the hardware class.
     """
 
     max_failed_share: float
@@ -79,6 +84,10 @@ class Rollout(msgspec.Struct, frozen=True, kw_only=True):
         wave_count: Number of waves.
         threshold: The failures that are let pass.
         accepted_failures: Failures of the current wave that a person saw and resumed after.
+        is_split: Whether a hardware class that breaches a gate is held back alone.
+        held: The hardware classes that are held back.
+        accepted: Breaches of a class that a person saw and resumed after, as `gates.key` has them.
+        waits: Whether it waits for what devices measure, once all of a wave have decided.
     """
 
     state: RolloutState
@@ -86,10 +95,17 @@ class Rollout(msgspec.Struct, frozen=True, kw_only=True):
     wave_count: int
     threshold: Threshold
     accepted_failures: int = 0
+    is_split: bool = False
+    held: frozenset[str] = frozenset()
+    accepted: frozenset[str] = frozenset()
+    waits: bool = False
 
 
 Wave = Mapping[AssignmentState, int]
 """Devices of one wave by the state of their part; states that nobody is in may be missing."""
+
+Classes = Mapping[str, Sequence[Wave]]
+"""By hardware class: all waves of the rollout, in order; as many for each."""
 
 
 class Offer(msgspec.Struct, frozen=True, kw_only=True):
@@ -99,18 +115,32 @@ class Offer(msgspec.Struct, frozen=True, kw_only=True):
     devices: int
 
 
+class Await(msgspec.Struct, frozen=True, kw_only=True):
+    """All of a wave have decided; wait for what they measure."""
+
+
 class Breach(msgspec.Struct, frozen=True, kw_only=True):
-    """Too many devices of the wave failed: pause or abort.
+    """A gate is breached.
 
     Attributes:
-        action: Which of the two.
+        action: What is to be done about it.
         because: The reason in one sentence.
+        gate: The gate's name.
+        hardware_class: The class that is to be held back alone; None stops the whole rollout.
         numbers: What decided, for the audit log.
     """
 
     action: OnBreach
     because: str
+    gate: str
+    hardware_class: str | None
     numbers: dict[str, Number]
+
+
+class Stop(msgspec.Struct, frozen=True, kw_only=True):
+    """Nothing is left to do but for classes that are held back: a person has to say what."""
+
+    because: str
 
 
 class Finish(msgspec.Struct, frozen=True, kw_only=True):
@@ -119,7 +149,7 @@ class Finish(msgspec.Struct, frozen=True, kw_only=True):
     because: str
 
 
-Decision = Offer | Breach | Finish
+Decision = Offer | Await | Breach | Stop | Finish
 
 
 def transition(state: RolloutState, event: RolloutEvent, rollout: str) -> RolloutState:
@@ -137,40 +167,79 @@ def transition(state: RolloutState, event: RolloutEvent, rollout: str) -> Rollou
     return after
 
 
-def decide(rollout: Rollout, waves: Sequence[Wave]) -> Decision | None:
+def decide(
+    rollout: Rollout, classes: Classes, measured: Sequence[GateView] = ()
+) -> Decision | None:
     """What to do now; devices past their deadline must count as silent already.
 
-    1. When all of its devices have committed it is finished, whatever it was stopped for.
+    1. A breach stops it, or holds a hardware class back, before anything new is offered.
+    2. When all of its devices have committed it is finished, whatever it was stopped for.
        A rollout that does not run does nothing else.
-    2. Too many failures in the current wave stop it, before anything new is offered.
     3. Devices that wait in a wave that has begun are offered the release.
-    4. When everybody addressed has decided, the next wave begins, or the rollout is finished.
+    4. When everybody addressed has decided and told what they measure, the next wave begins.
+    5. After the last one it is finished, unless a class that is held back waits.
 
     Args:
         rollout: The rollout.
-        waves: All of its waves, in order.
+        classes: Its devices.
+        measured: What gates say of what they measured; see `gates.judge`.
 
     Returns:
         The decision; None when there is nothing but to wait.
     """
+    everybody = total(classes)
+    live = total({name: waves for name, waves in classes.items() if name not in rollout.held})
     # 1.
-    if rollout.state in ("RUNNING", "PAUSED") and _have_all_committed(waves):
-        return Finish(because=tell_outcome(waves))
+    breach = judge(rollout, classes, measured)
+    if breach is not None and rollout.state == "RUNNING":
+        return breach
+    # 2.
+    is_open = rollout.state in ("RUNNING", "PAUSED") and breach is None
+    if is_open and _have_all_committed(everybody):
+        waits = rollout.waits and rollout.state == "RUNNING"
+        return Await() if waits else _finish(rollout, everybody)
     if rollout.state != "RUNNING":
         return None
-    # 2.
-    if breach := judge(rollout, waves):
-        return breach
     # 3.
-    if joined := count(waves[: rollout.wave + 1], {"WAITING"}):
+    if joined := count(live[: rollout.wave + 1], {"WAITING"}):
         return Offer(wave=rollout.wave, devices=joined)
     # 4.
-    if count(waves, UNDECIDED):
+    if count(live, UNDECIDED):
         return None
+    if rollout.waits:
+        return Await()
     following = rollout.wave + 1
-    if following < rollout.wave_count:
-        return Offer(wave=following, devices=count(waves[following : following + 1], {"WAITING"}))
-    return Finish(because=tell_outcome(waves))
+    if following < rollout.wave_count and (live or not classes):
+        waiting = count(live[following : following + 1], {"WAITING"})
+        return Offer(wave=following, devices=waiting)
+    # 5.
+    if count(everybody, UNDECIDED):
+        return None
+    if waiting := count(everybody, {"WAITING"}):
+        names = ", ".join(sorted(rollout.held))
+        return Stop(because=f"{counted(waiting, 'device')} of {names} held back, others are done")
+    return _finish(rollout, everybody)
+
+
+def _finish(rollout: Rollout, everybody: Sequence[Wave]) -> Finish:
+    held = f"; held back: {', '.join(sorted(rollout.held))}" if rollout.held else ""
+    return Finish(because=tell_outcome(everybody) + held)
+
+
+def total(classes: Classes) -> tuple[Wave, ...]:
+    """Hardware classes together, wave by wave."""
+    by_wave = zip(*classes.values(), strict=True)
+    return tuple(sum(map(Counter, same), Counter[AssignmentState]()) for same in by_wave)
+
+
+def over(classes: Classes, wave: int) -> frozenset[str]:
+    """The hardware classes of which nobody in the current wave is undecided."""
+    open_states = {"WAITING", "RECALLED", *UNDECIDED}
+    return frozenset(
+        name
+        for name, waves in classes.items()
+        if not count(waves[max(wave, 0) : wave + 1], open_states)
+    )
 
 
 def count(waves: Iterable[Wave], states: Collection[AssignmentState]) -> int:
@@ -187,28 +256,85 @@ def tell_outcome(waves: Sequence[Wave]) -> str:
     )
 
 
-def judge(rollout: Rollout, waves: Sequence[Wave]) -> Breach | None:
-    """Whether the failures of the current wave are beyond the threshold."""
+def judge(rollout: Rollout, classes: Classes, measured: Sequence[GateView] = ()) -> Breach | None:
+    """The first gate that is breached by a hardware class that is not held back; None for none."""
+    for view in (*failures(rollout, classes), *measured):
+        if view.verdict == "breach" and view.hardware_class not in rollout.held:
+            of_class = f" of {view.hardware_class}" if view.hardware_class else ""
+            is_failures = view.name == FAILURES_GATE
+            numbers: dict[str, Number] = {
+                "gate": view.name,
+                "hardware_class": view.hardware_class,
+                "wave": rollout.wave + 1,
+                "devices": view.devices,
+                "value": view.value,
+                "bound": view.bound,
+                "threshold": view.threshold,
+                "before": view.before,
+                "now": view.now,
+            }
+            return Breach(
+                action=rollout.threshold.on_breach,
+                because=view.because if is_failures else f"{view.name}{of_class}: {view.because}",
+                gate=view.name,
+                hardware_class=view.hardware_class if rollout.is_split else None,
+                numbers={name: number for name, number in numbers.items() if number is not None},
+            )
+    return None
+
+
+def failures(rollout: Rollout, classes: Classes) -> tuple[GateView, ...]:
+    """What the gate of failures says of the current wave, and of each class where it is split.
+
+    A share counts as it stands: to wait until it is proved would cost more devices than a false
+    alarm does.
+    """
+    groups: Classes = classes if rollout.is_split else {"": total(classes)}
+    return tuple(
+        _judge_failures(rollout, name, waves)
+        for name, waves in groups.items()
+        if name not in rollout.held
+    )
+
+
+def _judge_failures(rollout: Rollout, name: str, waves: Sequence[Wave]) -> GateView:
     current = waves[max(rollout.wave, 0) : rollout.wave + 1]
     decided = count(current, DECIDED)
     failed = count(current, FAILURES)
     rule = rollout.threshold
-    is_over = not count(current, {"WAITING", "RECALLED", *UNDECIDED})
-    if not decided or (decided < rule.min_sample and not is_over):
-        return None
-    if failed <= rollout.accepted_failures or failed / decided <= rule.max_failed_share:
-        return None
+    of_class = f" of {name}" if name else ""
+    share = failed / decided if decided else None
     because = (
-        f"{failed} of {counted(decided, 'decided device')} of wave {rollout.wave + 1} failed "
-        f"or stayed silent ({failed / decided:.0%}), more than {rule.max_failed_share:.0%}"
+        f"{failed} of {counted(decided, 'decided device')}{of_class} of wave "
+        f"{max(rollout.wave, 0) + 1} failed or stayed silent"
     )
-    numbers: dict[str, Number] = {
-        "wave": rollout.wave + 1,
-        "decided": decided,
-        "failed": failed,
-        "max_failed_share": rule.max_failed_share,
-    }
-    return Breach(action=rule.on_breach, because=because, numbers=numbers)
+    verdict: GateVerdict
+    is_accepted = (
+        failed <= rollout.accepted_failures or f"{FAILURES_GATE}/{name}" in rollout.accepted
+    )
+    if share is None:
+        verdict, because = "no evidence", "no device has decided"
+    elif decided < rule.min_sample and name not in over({name: waves}, rollout.wave):
+        verdict = "too few"
+    elif share <= rule.max_failed_share:
+        verdict = "pass"
+    else:
+        verdict = "accepted" if is_accepted else "breach"
+        because += f" ({share:.0%}), more than {rule.max_failed_share:.0%}"
+    return GateView(
+        name=FAILURES_GATE,
+        hardware_class=name,
+        threshold=rule.max_failed_share,
+        comparison="share",
+        unit="%",
+        devices=decided,
+        value=share,
+        bound=None,
+        before=None,
+        now=share,
+        verdict=verdict,
+        because=because,
+    )
 
 
 def _have_all_committed(waves: Sequence[Wave]) -> bool:

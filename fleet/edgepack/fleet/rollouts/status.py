@@ -9,7 +9,8 @@ from sqlalchemy.orm import Session
 
 from edgepack.fleet.database import assignments, latency
 from edgepack.fleet.database.schema import AssignmentRow, DeviceRow, ReleaseRow, RolloutRow
-from edgepack.fleet.documents.rollouts import AssignmentView, RolloutView, Selector
+from edgepack.fleet.documents.rollouts import AssignmentView, RolloutView, Selector, SplitBy
+from edgepack.fleet.rollouts import judgement
 from edgepack.fleet.rollouts.offers import name_of
 from edgepack.text import natural_order
 from edgepack.wire.messages import Reported, decode
@@ -58,6 +59,7 @@ def show_rollout(session: Session, rollout: RolloutRow) -> RolloutView:
         _view(session, rollout, waves),
         assignments=shown,
         latency=latency.latency_of(session, rollout),
+        gates=judgement.judge(session, rollout).views,
     )
 
 
@@ -131,6 +133,8 @@ def _view(session: Session, row: RolloutRow, waves: Sequence[Counter[str]]) -> R
         max_failed_share=row.max_failed_share,
         min_sample=row.min_sample,
         on_breach=row.on_breach,
+        split_by=msgspec.convert(row.split_by, SplitBy),
+        held=msgspec.json.decode(row.held, type=dict[str, str]),
         takes_back=taken_back.bundle if taken_back else None,
         counts=dict(sum(waves, Counter())),
         wave_counts=tuple(dict(wave) for wave in waves),

@@ -19,6 +19,7 @@ from edgepack.agent.config import AgentConfig, read_config
 from edgepack.errors import EdgepackError, TransferError
 from edgepack.fleet.broker.access import BrokerAccess, open_client
 from edgepack.fleet.client.fleet_client import FleetClient
+from edgepack.fleet.simulation.behaviour import Change
 from edgepack.fleet.simulation.port import Port
 from edgepack.fleet.simulation.simulated_device import SimulatedDevice
 
@@ -37,6 +38,7 @@ class SimulateSettings(msgspec.Struct, frozen=True, kw_only=True):
         prefix: Their ids are `<prefix>-1`, `<prefix>-2` …
         fail_rate, silent_rate: 0..1, see `SimulatedDevice`.
         seed: Of all that is random.
+        changes: What later releases change of what hardware classes measure.
     """
 
     count: int
@@ -45,6 +47,7 @@ class SimulateSettings(msgspec.Struct, frozen=True, kw_only=True):
     fail_rate: float = 0.0
     silent_rate: float = 0.0
     seed: int = 0
+    changes: tuple[Change, ...] = ()
 
 
 class _Connection:
@@ -75,6 +78,7 @@ class _Connection:
             fail_rate=settings.fail_rate,
             silent_rate=settings.silent_rate,
             clock=time.time,
+            changes=settings.changes,
         )
         topic, will = self.device.last_will()
         self.client.will_set(topic, will, qos=1, retain=True)

@@ -4,13 +4,14 @@ It reports, and hands what comes to its models (`simulated_model.py`).
 """
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 
 from edgepack.agent.broker.report import report_due_s
 from edgepack.fleet.documents.devices import SIMULATED
+from edgepack.fleet.simulation.behaviour import HARDWARE, PROVIDER, Change, Pretence
 from edgepack.fleet.simulation.port import Port
-from edgepack.fleet.simulation.simulated_model import PROVIDER, SimulatedModel
+from edgepack.fleet.simulation.simulated_model import SimulatedModel
 from edgepack.wire import topics
 from edgepack.wire.messages import (
     Desired,
@@ -23,9 +24,6 @@ from edgepack.wire.messages import (
 )
 from edgepack.wire.router import Router
 
-HARDWARE = (("sim-arm-a76", 9.0), ("sim-x86-vnni", 4.0), ("sim-hexagon-v73", 1.5))
-"""Hardware classes and their median latency, ms."""
-
 
 class SimulatedDevice:
     """One device.
@@ -36,6 +34,7 @@ class SimulatedDevice:
         port: The world.
         rng: Decides fates, jitter and latencies.
         fail_rate, silent_rate: 0..1, share of rollouts that this device fails or says nothing to.
+        changes: What later releases change of what hardware classes measure.
         clock: Seconds since the epoch.
     """
 
@@ -49,6 +48,7 @@ class SimulatedDevice:
         fail_rate: float,
         silent_rate: float,
         clock: Callable[[], float],
+        changes: Sequence[Change] = (),
     ) -> None:
         self.device = device
         self._tenant = tenant
@@ -65,7 +65,8 @@ class SimulatedDevice:
         self._clock = clock
         self._boot = f"{rng.getrandbits(64):016x}"
         self._count = 0
-        self._hardware, self._median_ms = rng.choice(HARDWARE)
+        self._hardware = rng.choice(tuple(HARDWARE))
+        self._changes = [one for one in changes if one.hardware_class == self._hardware]
         self._heard_sequence = 0
         self._models: dict[str, SimulatedModel] = {}
         self._report_at = 0.0
@@ -132,7 +133,7 @@ class SimulatedDevice:
             rng=self._rng,
             fail_rate=self._fail_rate,
             silent_rate=self._silent_rate,
-            median_ms=self._median_ms,
+            pretence=Pretence(HARDWARE[self._hardware], self._changes, self._rng),
             clock=self._clock,
             say=self._say,
             report=self._report,

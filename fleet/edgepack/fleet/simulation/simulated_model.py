@@ -5,33 +5,22 @@ from collections.abc import Callable
 from typing import Literal
 
 from edgepack.errors import EdgepackError
+from edgepack.fleet.simulation.behaviour import Pretence
 from edgepack.fleet.simulation.port import Port
 from edgepack.fleet.simulation.simulated_transfer import SimulatedTransfer
 from edgepack.wire import topics
-from edgepack.wire.histogram import LatencyRecorder
 from edgepack.wire.messages import (
     Active,
     BundleRef,
-    Choice,
     Event,
     Message,
     ModelOrder,
-    ProviderFacts,
     RemoveModel,
     ReportedModel,
     RunModel,
-    Telemetry,
 )
 
 STEP_S = 0.1
-INFERENCES = 200
-
-PROVIDER = ProviderFacts(
-    name="CPUExecutionProvider",
-    available=True,
-    because="edgepack simulate runs no model",
-    is_simulator=True,
-)
 
 Fate = Literal["commit", "fail", "silent"]
 
@@ -42,7 +31,7 @@ class SimulatedModel:
     Args:
         name: Its name.
         device, tenant, port, rng, fail_rate, silent_rate, clock: See `SimulatedDevice`.
-        median_ms: Of the latencies that it pretends.
+        pretence: What it measures of its releases.
         say: Sends a message of the device.
         report: Sends the device's report.
     """
@@ -57,7 +46,7 @@ class SimulatedModel:
         rng: random.Random,
         fail_rate: float,
         silent_rate: float,
-        median_ms: float,
+        pretence: Pretence,
         clock: Callable[[], float],
         say: Callable[[topics.UpKind, Message], None],
         report: Callable[[], None],
@@ -66,7 +55,7 @@ class SimulatedModel:
         self._name = name
         self._rng = rng
         self._fail_rate, self._silent_rate = fail_rate, silent_rate
-        self._median_ms = median_ms
+        self._pretence = pretence
         self._clock = clock
         self._say, self._report = say, report
         self._because = ""
@@ -148,18 +137,7 @@ class SimulatedModel:
             return
         now = self._clock()
         start, self._told_at = max(self._told_at, self._active.since), now
-        recorder = LatencyRecorder()
-        for _ in range(INFERENCES):
-            recorder.record(self._rng.lognormvariate(0.0, 0.2) * self._median_ms)
-        telemetry = Telemetry(
-            digest=self._active.bundle.digest,
-            variant=self._active.choice.chosen,
-            provider=self._active.choice.provider,
-            window_start=start,
-            window_s=now - start,
-            latency=recorder.snapshot(),
-        )
-        self._say("telemetry", telemetry)
+        self._say("telemetry", self._pretence.measure(self._active.bundle, start, now))
 
     def _advance(self) -> None:
         order = self._order
@@ -182,13 +160,7 @@ class SimulatedModel:
                 self.tell_latency()
 
     def _activate(self, bundle: BundleRef) -> None:
-        choice = Choice(
-            wanted="",
-            chosen="simulated",
-            provider=PROVIDER.name,
-            because="simulated",
-            is_fallback=False,
-        )
+        choice = self._pretence.choose(bundle)
         if self._active is not None and self._active.bundle != bundle:
             self._previous = self._active.bundle
         self._active = Active(bundle=bundle, choice=choice, since=self._clock())

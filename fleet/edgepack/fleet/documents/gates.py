@@ -1,0 +1,145 @@
+"""The gates of a rollout: what devices measure of a release, against the release before it.
+
+A gate is a row of `GATES`. What it looks at is measured on each device; what is compared is each
+device with itself, or with its hardware class, as it was under the release that it ran before.
+"""
+
+from typing import Literal
+
+import msgspec
+
+Comparison = Literal["ratio", "rise"]
+"""Divided by what it was before, or what is beyond that."""
+GateVerdict = Literal["pass", "breach", "accepted", "too few", "no baseline", "no evidence", "off"]
+
+
+class Gate(msgspec.Struct, frozen=True, kw_only=True):
+    """One gate. A higher number is worse in all of them.
+
+    Attributes:
+        name: As options and documents call it.
+        comparison: How what was measured is held against what was measured before.
+        threshold: What is let pass unless the plan says otherwise: a ratio, or a rise in `unit`.
+        unit: Of what is measured.
+        text: What is measured, in words.
+        fewest: Inferences that a device must have told, before and now, for it to count.
+    """
+
+    name: str
+    comparison: Comparison
+    threshold: float
+    unit: str
+    text: str
+    fewest: int = 0
+
+    def shown(self, value: float) -> str:
+        """A ratio or a rise, for people."""
+        if self.comparison == "ratio":
+            return f"{value:.2f} x"
+        if self.unit == "%":
+            return f"{value * 100:+.1f} points"
+        return f"{value:+.3g} {self.unit}".rstrip()
+
+
+GATES: tuple[Gate, ...] = (
+    Gate(
+        name="p95",
+        comparison="ratio",
+        threshold=1.10,
+        unit="ms",
+        text="latency that 95 % of a device's inferences do not exceed",
+        fewest=60,  # the 57th of 60: three are above it
+    ),
+    Gate(
+        name="p99",
+        comparison="ratio",
+        threshold=1.25,
+        unit="ms",
+        text="latency that 99 % of a device's inferences do not exceed",
+        fewest=200,  # the 198th of 200
+    ),
+    Gate(
+        name="errors",
+        comparison="rise",
+        threshold=0.01,
+        unit="%",
+        text="share of inferences that the provider failed",
+        fewest=60,
+    ),
+    Gate(
+        name="fallbacks",
+        comparison="rise",
+        threshold=0.10,
+        unit="%",
+        text="share of devices that run on another provider than they are meant to",
+    ),
+    Gate(
+        name="memory",
+        comparison="ratio",
+        threshold=1.25,
+        unit="bytes",
+        text="most memory of a process that serves the model",
+    ),
+    Gate(
+        name="temperature",
+        comparison="rise",
+        threshold=10.0,
+        unit="°C",
+        text="highest temperature of a device",
+    ),
+    Gate(
+        name="golden",
+        comparison="rise",
+        threshold=0.05,
+        unit="nrmse",
+        text="greatest error of the golden outputs on a device",
+    ),
+    Gate(
+        name="shadow",
+        comparison="rise",
+        threshold=0.05,
+        unit="%",
+        text="share of shadow inferences that disagree",
+        fewest=60,
+    ),
+    Gate(
+        name="drift",
+        comparison="rise",
+        threshold=0.10,  # below it a population stability index is read as "no change"
+        unit="PSI",
+        text="distance of what a device sees from the calibration",
+    ),
+)
+BY_NAME = {gate.name: gate for gate in GATES}
+
+
+class GateView(msgspec.Struct, frozen=True, kw_only=True):
+    """What a gate says of one hardware class in a rollout.
+
+    Attributes:
+        name: Its name; `failures` for the share of devices that failed or stayed silent.
+        hardware_class: The class; "" for all devices together.
+        threshold: What is let pass: a ratio to before, a rise, or a share; None when it is off.
+        comparison: Which of the three it is: `ratio`, `rise` or `share`.
+        unit: Of what is measured.
+        devices: How many devices measured it, now and before.
+        value: Mean over these devices (geometric for a ratio); None when there is none.
+        bound: What the true value exceeds with a confidence of 97.5 %; None below 3 devices.
+        before, now: The mean of what was measured, in `unit`; None when there is none.
+        verdict: `pass`, `breach`, `accepted` (a person resumed after the breach), `too few`
+            devices, `no baseline`, `no evidence` or `off`.
+        because: The same in one sentence.
+    """
+
+    name: str
+    hardware_class: str
+    threshold: float | None
+    comparison: str
+    unit: str
+    devices: int
+    value: float | None
+    bound: float | None
+    before: float | None
+    now: float | None
+    verdict: GateVerdict
+    because: str

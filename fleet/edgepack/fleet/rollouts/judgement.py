@@ -1,0 +1,108 @@
+"""What is known of a rollout, as the rules and gates take it, and what they say of it now."""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import msgspec
+from sqlalchemy.orm import Session
+
+from edgepack.fleet.database import assignments, measurements
+from edgepack.fleet.database.schema import RolloutRow
+from edgepack.fleet.documents.gates import GateView
+from edgepack.fleet.documents.rollouts import OnBreach
+from edgepack.fleet.rollouts import gates, rules
+
+
+class Judgement(NamedTuple):
+    """What the rules look at.
+
+    Attributes:
+        rollout: The rollout, as they take it.
+        classes: Its devices.
+        measured: What gates say of what they measured; empty for a rollback.
+    """
+
+    rollout: rules.Rollout
+    classes: rules.Classes
+    measured: tuple[GateView, ...]
+
+    @property
+    def views(self) -> tuple[GateView, ...]:
+        """What all gates say."""
+        return (*rules.failures(self.rollout, self.classes), *self.measured)
+
+    @property
+    def breaches(self) -> tuple[GateView, ...]:
+        """Those that are breached."""
+        return tuple(view for view in self.views if view.verdict == "breach")
+
+
+def judge(session: Session, rollout: RolloutRow, now: float | None = None) -> Judgement:
+    """Reads what is known of a rollout, and judges it.
+
+    Args:
+        session: The transaction.
+        rollout: The rollout.
+        now: Seconds since the epoch; None where nobody has to wait for measurements.
+    """
+    classes = classes_of(session, rollout)
+    plan = plan_of(rollout)
+    sums: measurements.ClassSums = {}
+    measured: tuple[GateView, ...] = ()
+    # What goes back to what served before is not held against what it leaves.
+    if not rollout.takes_back and not plan.is_off:
+        sums = measurements.sums_of(session, rollout.number)
+        over = rules.over(classes, rollout.wave)
+        measured = gates.judge(plan, sums, rollout.wave, over)
+    since = rollout.evidence_since
+    is_due = now is None or (since is not None and now - since >= rollout.evidence_s)
+    held = frozenset(msgspec.json.decode(rollout.held, type=dict[str, str]))
+    awaited = {name: waves for name, waves in sums.items() if name not in held}
+    return Judgement(
+        rollout=rules.Rollout(
+            state=state_of(rollout),
+            wave=rollout.wave,
+            wave_count=rollout.wave_count,
+            threshold=rules.Threshold(
+                max_failed_share=rollout.max_failed_share,
+                min_sample=rollout.min_sample,
+                on_breach=msgspec.convert(rollout.on_breach, OnBreach),
+            ),
+            accepted_failures=rollout.accepted_failures,
+            is_split=rollout.split_by == "hardware",
+            held=held,
+            accepted=plan.accepted,
+            waits=not is_due and gates.awaited(awaited, rollout.wave) > 0,
+        ),
+        classes=classes,
+        measured=measured,
+    )
+
+
+def plan_of(rollout: RolloutRow) -> gates.Plan:
+    """How a rollout is judged by what its devices measure."""
+    return gates.Plan(
+        thresholds=msgspec.json.decode(rollout.gates, type=dict[str, float | None]),
+        min_sample=rollout.min_sample,
+        accepted=frozenset(msgspec.json.decode(rollout.accepted, type=list[str])),
+    )
+
+
+def classes_of(session: Session, rollout: RolloutRow) -> rules.Classes:
+    """The parts of a rollout by hardware class and state, wave by wave."""
+    found = assignments.counts_by_class(session, (rollout.number,))[rollout.number]
+    classes: Mapping[str, tuple[rules.Wave, ...]] = msgspec.convert(
+        found, dict[str, tuple[rules.Wave, ...]]
+    )
+    return classes
+
+
+def counts_of(session: Session, rollout: RolloutRow) -> tuple[rules.Wave, ...]:
+    """The parts of a rollout by state, wave by wave."""
+    return rules.total(classes_of(session, rollout))
+
+
+def state_of(rollout: RolloutRow) -> rules.RolloutState:
+    """Its state."""
+    state: rules.RolloutState = msgspec.convert(rollout.state, rules.RolloutState)
+    return state

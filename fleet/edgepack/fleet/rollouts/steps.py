@@ -1,0 +1,143 @@
+"""Moving rollouts on: what the rules decide is carried out in the database.
+
+Every function works inside the caller's transaction and returns what is to be published once that
+is durable.
+"""
+
+import logging
+from typing import NamedTuple
+
+import msgspec
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from edgepack.fleet.database import assignments
+from edgepack.fleet.database.assignments import Note
+from edgepack.fleet.database.devices import Publication
+from edgepack.fleet.database.schema import RolloutRow
+from edgepack.fleet.documents.gates import GateView
+from edgepack.fleet.rollouts import execution, judgement, rollback, rules
+from edgepack.fleet.rollouts.execution import Numbers, note_act, record_change
+from edgepack.fleet.rollouts.offers import name_of, offer, send_back
+from edgepack.text import counted
+
+log = logging.getLogger(__name__)
+
+OFFERS_A_STEP = 500
+"""A larger wave is offered in several transactions, between which messages are taken down."""
+MAX_NAMED = 20
+
+
+class Step(NamedTuple):
+    """What to publish, and how many rollouts are RUNNING."""
+
+    publications: tuple[Publication, ...]
+    running: int
+
+
+def step(session: Session, now: float) -> Step:
+    """Carries out what the rules decide for every rollout that is not over."""
+    publications: list[Publication] = []
+    query = select(RolloutRow).where(RolloutRow.state.in_(("RUNNING", "PAUSED")))
+    rollouts = session.scalars(query.order_by(RolloutRow.number)).all()
+    for rollout in rollouts:
+        _time_out(session, rollout, now)
+        judged = judgement.judge(session, rollout, now)
+        decision = rules.decide(judged.rollout, judged.classes, judged.measured)
+        if decision is not None:
+            publications += _carry_out(session, rollout, decision, judged, now)
+    running = sum(rollout.state == "RUNNING" for rollout in rollouts)
+    return Step(tuple(publications), running)
+
+
+def _time_out(session: Session, rollout: RolloutRow, now: float) -> None:
+    """Notes who said nothing decisive until the deadline; this holds for a paused rollout, too."""
+    before = now - rollout.deadline_s
+    late = assignments.offered_before(session, rollout.number, rules.UNDECIDED, before)
+    if late:
+        because = f"said nothing decisive within {rollout.deadline_s:g} s"
+        assignments.note(session, [Note(part, "SILENT", because, now) for part in late])
+        names = ",".join(part.device for part in late[:MAX_NAMED]) + ",…" * (len(late) > MAX_NAMED)
+        log.warning(
+            "rollout=%s silent=%s count=%d because=deadline",
+            *(name_of(rollout.number), names, len(late)),
+        )
+        numbers: Numbers = {"devices": len(late), "deadline_s": rollout.deadline_s}
+        note_act(session, rollout, "rollout.silent", f"{names}: {because}", numbers, now)
+
+
+def _carry_out(
+    session: Session,
+    rollout: RolloutRow,
+    decision: rules.Decision,
+    judged: judgement.Judgement,
+    now: float,
+) -> tuple[Publication, ...]:
+    match decision:
+        case rules.Offer(wave=wave, devices=count):
+            rollout.evidence_since = None
+            if wave != rollout.wave:
+                rollout.wave, rollout.accepted_failures, rollout.changed_at = wave, 0, now
+                because = f"wave {wave + 1} of {rollout.wave_count}: {counted(count, 'device')}"
+                record_change(session, rollout, rollout.state, because, now)
+                numbers: Numbers = {"wave": wave + 1, "devices": count, **_said(judged.views)}
+                note_act(session, rollout, "rollout.wave", because, numbers, now)
+            held = judged.rollout.held
+            parts = assignments.waiting(session, rollout.number, wave, OFFERS_A_STEP, held)
+            return offer(session, rollout, parts, now)
+        case rules.Await():
+            if rollout.evidence_since is None:
+                rollout.evidence_since = now
+        case rules.Breach():
+            return _breach(session, rollout, decision, now)
+        case rules.Stop(because=because):
+            execution.change(session, rollout, "stop", because, now, _said(judged.views))
+        case rules.Finish(because=because):
+            execution.change(session, rollout, "finish", because, now, _said(judged.views))
+    return ()
+
+
+def _said(views: tuple[GateView, ...]) -> Numbers:
+    """What gates said that had anything to judge: by gate and class, what they judged by."""
+    return {
+        f"{view.name} {view.hardware_class}".rstrip(): round(number, 6)
+        for view in views
+        if (number := view.value if view.bound is None else view.bound) is not None
+    }
+
+
+def _breach(
+    session: Session, rollout: RolloutRow, breach: rules.Breach, now: float
+) -> tuple[Publication, ...]:
+    """Does what the plan says of a breach: to all devices, or to those of a hardware class."""
+    numbers = {**breach.numbers, "on_breach": breach.action}
+    actor = f"gate {breach.gate}"
+    note_act(session, rollout, "rollout.breach", breach.because, numbers, now, actor)
+    if breach.hardware_class is not None:
+        return _hold(session, rollout, breach, breach.hardware_class, now)
+    match breach.action:
+        case "pause":
+            execution.change(session, rollout, "breach", breach.because, now)
+            return ()
+        case "abort":
+            return execution.abort(session, rollout, because=breach.because, now=now)
+        case "rollback":
+            return rollback.take_back(session, rollout, because=breach.because, now=now)
+
+
+def _hold(
+    session: Session, rollout: RolloutRow, breach: rules.Breach, name: str, now: float
+) -> tuple[Publication, ...]:
+    """Holds a hardware class back, while the others go on."""
+    held = msgspec.json.decode(rollout.held, type=dict[str, str]) | {name: breach.because}
+    rollout.held = msgspec.json.encode(held).decode()
+    rollout.changed_at = now
+    record_change(session, rollout, rollout.state, f"{name} is held back: {breach.because}", now)
+    if breach.action == "pause":
+        return ()
+    assignments.withdraw_waiting(session, rollout.number, now, name)
+    parts = assignments.of_rollout(session, rollout.number, execution.OPEN, name)
+    publications = send_back(session, rollout, parts, now)
+    if breach.action == "rollback":
+        rollback.take_back_class(session, rollout, name, now)
+    return publications

@@ -1,0 +1,158 @@
+"""What a simulated device pretends to measure, and how a newer release changes it."""
+
+import random
+import re
+from collections.abc import Iterable
+
+import msgspec
+
+from edgepack.errors import FleetError
+from edgepack.wire.histogram import LatencyRecorder
+from edgepack.wire.messages import BundleRef, Choice, ProbeResult, ProviderFacts, Telemetry
+
+INFERENCES = 200
+"""In one window."""
+SPREAD = 0.08
+"""By how much devices of a class differ, and the same device from window to window by a third."""
+_NOISE = 0.2
+_CHANGE = re.compile(r"([A-Za-z0-9_.-]+):([a-z0-9]+)=([0-9.]{1,20})")
+EXAMPLE = "--worse sim-arm-a76:p95=1.3"
+
+PROVIDER = ProviderFacts(
+    name="CPUExecutionProvider",
+    available=True,
+    because="edgepack simulate runs no model",
+    is_simulator=True,
+)
+
+
+class Behaviour(msgspec.Struct, frozen=True, kw_only=True):
+    """What one device measures.
+
+    Attributes:
+        median_ms: Of its latencies, milliseconds.
+        errors, fallbacks, shadow: 0..1, chance that an inference fails, that the device runs on
+            another provider than it is meant to, and that a shadow inference disagrees.
+        memory_bytes, temperature_c, drift, golden: As gates have them.
+    """
+
+    median_ms: float
+    errors: float = 0.001
+    fallbacks: float = 0.0
+    shadow: float = 0.02
+    memory_bytes: float = 80e6
+    temperature_c: float = 55.0
+    drift: float = 0.03
+    golden: float = 0.01
+
+
+HARDWARE = {
+    "sim-arm-a76": Behaviour(median_ms=9.0),
+    "sim-x86-vnni": Behaviour(median_ms=4.0),
+    "sim-hexagon-v73": Behaviour(median_ms=1.5),
+}
+_TIMES = {"p95": "median_ms", "p99": "median_ms", "memory": "memory_bytes"}
+_PLUS = {
+    **{name: name for name in ("errors", "fallbacks", "golden", "shadow", "drift")},
+    "temperature": "temperature_c",
+}
+
+
+class Change(msgspec.Struct, frozen=True, kw_only=True):
+    """How newer releases change what a hardware class measures: `gate` by so much."""
+
+    hardware_class: str
+    gate: str
+    number: float
+
+    def apply(self, before: Behaviour) -> Behaviour:
+        """Times the number where the gate takes a ratio, plus the number otherwise."""
+        name = _TIMES.get(self.gate) or _PLUS[self.gate]
+        old = getattr(before, name)
+        new = old * self.number if self.gate in _TIMES else old + self.number
+        return msgspec.structs.replace(before, **{name: new})
+
+
+def parse_change(text: str) -> Change:
+    """Reads `sim-arm-a76:p95=1.3`.
+
+    Raises:
+        FleetError: It is none.
+    """
+    found = _CHANGE.fullmatch(text)
+    try:
+        number = float(found[3]) if found else 0.0
+    except ValueError:
+        found = None
+    if found is None or found[1] not in HARDWARE or found[2] not in _TIMES | _PLUS:
+        raise FleetError(
+            f"{text[:60]!r} is no change of what simulated devices measure",
+            found_in=f"classes: {', '.join(HARDWARE)}; gates: {', '.join(_TIMES | _PLUS)}",
+            remedy=EXAMPLE,
+        )
+    return Change(hardware_class=found[1], gate=found[2], number=number)
+
+
+class Pretence:
+    """What one device measures of one model, release by release.
+
+    Args:
+        behaviour: Of its class, of the first release that it runs.
+        changes: What later releases change of it.
+        rng: Decides how the device differs from its class, and every number.
+    """
+
+    def __init__(self, behaviour: Behaviour, changes: Iterable[Change], rng: random.Random) -> None:
+        self._rng = rng
+        own = behaviour.median_ms * rng.lognormvariate(0.0, SPREAD)
+        self._first = self._later = msgspec.structs.replace(behaviour, median_ms=own)
+        for change in changes:
+            self._later = change.apply(self._later)
+        self._first_release: int | None = None
+
+    def choose(self, bundle: BundleRef) -> Choice:
+        """The choice of a variant of a release."""
+        it = self._of(bundle)
+        return Choice(
+            wanted=PROVIDER.name,
+            chosen="simulated",
+            provider=PROVIDER.name,
+            because="simulated",
+            is_fallback=self._rng.random() < it.fallbacks,
+            probes=(
+                ProbeResult(
+                    variant="simulated",
+                    provider=PROVIDER.name,
+                    right=True,
+                    because="simulated",
+                    worst_nrmse=it.golden * self._rng.lognormvariate(0.0, SPREAD),
+                ),
+            ),
+        )
+
+    def measure(self, bundle: BundleRef, start: float, end: float) -> Telemetry:
+        """A window of inferences that nobody asked for."""
+        it, rng = self._of(bundle), self._rng
+        median_ms = it.median_ms * rng.lognormvariate(0.0, SPREAD / 3)
+        recorder = LatencyRecorder()
+        for _ in range(INFERENCES):
+            recorder.record(rng.lognormvariate(0.0, _NOISE) * median_ms)
+        return Telemetry(
+            digest=bundle.digest,
+            variant="simulated",
+            provider=PROVIDER.name,
+            window_start=start,
+            window_s=end - start,
+            latency=recorder.snapshot(),
+            failures=sum(rng.random() < it.errors for _ in range(INFERENCES)),
+            memory_bytes=round(it.memory_bytes * rng.lognormvariate(0.0, SPREAD / 3)),
+            temperature_c=round(it.temperature_c + rng.gauss(0.0, 2.0), 1),
+            drift=max(0.0, it.drift + rng.gauss(0.0, 0.01)),
+            shadow_count=INFERENCES,
+            shadow_agreed=sum(rng.random() >= it.shadow for _ in range(INFERENCES)),
+        )
+
+    def _of(self, bundle: BundleRef) -> Behaviour:
+        if self._first_release is None:
+            self._first_release = bundle.release
+        return self._later if bundle.release > self._first_release else self._first
