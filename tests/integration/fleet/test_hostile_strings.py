@@ -77,6 +77,8 @@ COMMANDS: dict[str, list[tuple[str, ...]]] = {
     "rollout rollback": [("r1", "--dry-run"), ("r1", "--where", f"soc={HOSTILE}"), (HOSTILE,)],
     "rollout pause": [("r1",), (HOSTILE,)],
     "rollout resume": [("r1",), (HOSTILE,)],
+    "rollout approve": [("r1",), (HOSTILE,)],
+    "rollout retry": [("r1",), (HOSTILE,)],
     "rollout abort": [("r1",), (HOSTILE,)],
     "simulate": [("--devices", "1", "--for", "0.1"), ("--prefix", HOSTILE, "--for", "0.1")],
     "fleet devices remove": [(HOSTILE,), ("cam-1",)],

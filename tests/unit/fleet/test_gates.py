@@ -229,7 +229,7 @@ def test_measurements_are_waited_for_before_the_next_wave_and_before_the_end(wav
     it = rollout(wave=wave)
     waiting = type(it)(**{n: getattr(it, n) for n in it.__struct_fields__} | {"waits": True})
     classes = {"a": waves_of(DONE if wave == 0 else HALF)}
-    assert decide(waiting, classes) == Await()
+    assert decide(waiting, classes) == Await(reason="measurements")
     assert isinstance(decide(it, classes), (Offer, Finish))
 
 

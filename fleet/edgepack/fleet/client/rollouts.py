@@ -214,6 +214,44 @@ class RolloutMethods:
         """
         return self._connection.post(_path(rollout, "resume"), RolloutView)
 
+    def approve_rollout(self, rollout: str) -> RolloutView:
+        """Lets the next wave begin, of a rollout whose waves wait for a person.
+
+        Args:
+            rollout: Its id, such as `r1`.
+
+        Returns:
+            The rollout as it stands now.
+
+        Raises:
+            FleetError: There is no such rollout, or it waits for nobody's approval.
+
+        Example:
+            ```python
+            fleet.approve_rollout("r2")
+            ```
+        """
+        return self._connection.post(_path(rollout, "approve"), RolloutView)
+
+    def retry_rollout(self, rollout: str) -> RolloutView:
+        """Offers the release once more to the devices that failed it or stayed silent.
+
+        Args:
+            rollout: Its id, such as `r1`; it may be finished.
+
+        Returns:
+            The rollout as it stands now.
+
+        Raises:
+            FleetError: There is no such rollout, it was aborted, or no device of it can try again.
+
+        Example:
+            ```python
+            fleet.retry_rollout("r2")
+            ```
+        """
+        return self._connection.post(_path(rollout, "retry"), RolloutView)
+
     def preview_rollback(
         self, what: str, to: Selector | None = None, settings: RolloutSettings | None = None
     ) -> RollbackPreview:

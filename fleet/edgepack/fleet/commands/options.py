@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
+from datetime import datetime
 from functools import wraps
 from pathlib import Path
 from typing import Any, get_args
@@ -75,6 +76,22 @@ class Seconds(click.ParamType[float]):
         if not 0 <= number < math.inf:
             self.fail(f"{value!r} is no time that passes", param, ctx)
         return number
+
+
+class Moment(click.ParamType[float]):
+    """A time, as ISO 8601 writes it; local where it names no zone."""
+
+    name = "time"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        if isinstance(value, float):
+            return value
+        try:
+            return datetime.fromisoformat(str(value)).timestamp()
+        except (ValueError, OverflowError, OSError):
+            self.fail(f"{value!r} is no time such as 2030-01-31T02:00", param, ctx)
 
 
 class Threshold(click.ParamType[tuple[str, float | None]]):
@@ -175,6 +192,29 @@ _SETTINGS = (
         "measured the release before.",
     ),
 )
+_PACE = (
+    click.option(
+        "--max-per-site",
+        default=_DEFAULTS.max_per_site,
+        show_default=True,
+        help="Devices with the same label 'site' that may be at it at once; 0 for any number.",
+    ),
+    click.option("--approve-waves", is_flag=True, help="Each wave after the first waits for you."),
+    click.option(
+        "--not-before",
+        type=Moment(),
+        help="When it begins: 2030-01-31T02:00 (your time), or with +01:00.",
+    ),
+    click.option(
+        "--window",
+        default=_DEFAULTS.window,
+        help="When devices are offered it, where their label 'timezone' says that they are: "
+        "'mon-fri 02:00-05:00'.",
+    ),
+)
+supersede_option = click.option(
+    "--supersede", is_flag=True, help="Take devices over from older rollouts of the model."
+)
 WAYS = "one of --group, --where, --device, --all"
 _SELECTOR = (
     click.option("--group", default="", help="The devices of this group."),
@@ -189,14 +229,15 @@ def sets(command: Callable[..., None]) -> Callable[..., None]:
 
     @wraps(command)
     def with_settings(**words: Any) -> None:
-        named = {name: words.pop(name) for name in RolloutSettings.__struct_fields__}
+        names = set(RolloutSettings.__struct_fields__) & words.keys()
+        named = {name: words.pop(name) for name in names}
         gates = dict(named["gates"])
         named["gates"] = dict.fromkeys(BY_NAME, None) if "all" in gates else {}
         named["gates"] |= {name: number for name, number in gates.items() if name != "all"}
         named["split_by"] = named["split_by"] or ""
         command(settings=RolloutSettings(**named), **words)
 
-    return _with(_SETTINGS, with_settings)
+    return _with((*_SETTINGS, *_PACE), with_settings)
 
 
 def selects(command: Callable[..., None]) -> Callable[..., None]:

@@ -33,6 +33,8 @@ def preview_panel(preview: RolloutPreview) -> RenderableType:
             Text(_meaning(part, preview)),
         )
     parts: list[RenderableType] = [Text(head), table]
+    if preview.note:
+        parts.append(Text(f"note: {preview.note}", "yellow"))
     if preview.refusal:
         parts.append(Text(f"refused: {preview.refusal}\n  try: {preview.remedy}", "red"))
     return Group(*parts)

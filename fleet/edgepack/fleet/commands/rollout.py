@@ -13,7 +13,15 @@ from rich.live import Live
 
 from edgepack.fleet.client.fleet_client import FleetClient
 from edgepack.fleet.commands import show
-from edgepack.fleet.commands.options import WAYS, asks, previews, rollout_argument, selects, sets
+from edgepack.fleet.commands.options import (
+    WAYS,
+    asks,
+    previews,
+    rollout_argument,
+    selects,
+    sets,
+    supersede_option,
+)
 from edgepack.fleet.commands.preview import preview_panel, rollback_panel
 from edgepack.fleet.commands.printing import console, print_result, printable_document
 from edgepack.fleet.commands.rollout_report import report
@@ -41,12 +49,14 @@ rollout.add_command(report)
 @click.argument("bundle", type=click.Path(path_type=Path))
 @selects
 @sets
+@supersede_option
 @previews
 @asks
 def start(
     bundle: Path,
     to: Selector | None,
     settings: RolloutSettings,
+    supersede: bool,
     dry_run: bool,
     yes: bool,
     data: Path,
@@ -68,6 +78,7 @@ def start(
     if to is None:
         raise click.UsageError(f"name the devices: {WAYS}")
     parse_waves(settings.waves)
+    settings = msgspec.structs.replace(settings, supersede=supersede)
     client = FleetClient(url, data=data)
     preview = client.preview_rollout(bundle, to, settings)
     if dry_run:
@@ -231,6 +242,34 @@ def resume(name: str, data: Path, url: str, as_json: bool) -> None:
       edgepack rollout resume r1
     """
     view = FleetClient(url, data=data).resume_rollout(name)
+    print_result(view, as_json, show.rollout_panel)
+
+
+@rollout.command()
+@rollout_argument
+@asks
+def approve(name: str, data: Path, url: str, as_json: bool) -> None:
+    """Let the next wave begin, of a rollout that was started with --approve-waves.
+
+    \b
+    Example:
+      edgepack rollout approve r1
+    """
+    view = FleetClient(url, data=data).approve_rollout(name)
+    print_result(view, as_json, show.rollout_panel)
+
+
+@rollout.command()
+@rollout_argument
+@asks
+def retry(name: str, data: Path, url: str, as_json: bool) -> None:
+    """Offer the release once more to the devices that failed it or stayed silent.
+
+    \b
+    Example:
+      edgepack rollout retry r1
+    """
+    view = FleetClient(url, data=data).retry_rollout(name)
     print_result(view, as_json, show.rollout_panel)
 
 

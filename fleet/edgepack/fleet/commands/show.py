@@ -204,6 +204,7 @@ def rollout_panel(rollout: RolloutView) -> RenderableType:
         f", wave {rollout.wave} of {rollout.wave_count} ({rollout.waves})\n",
         f"takes {title(rollout.takes_back)} back; " if rollout.takes_back else "",
         f"{counts_line(rollout)}; {rollout.because}",
+        f"\nwaits for {rollout.waits_for}" if rollout.waits_for else "",
     )
     parts: list[RenderableType] = [head, _assignments_table(rollout), *gates_tables(rollout)]
     measured = [row for row in rollout.latency if not row.is_simulator]

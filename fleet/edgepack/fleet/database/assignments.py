@@ -37,13 +37,30 @@ class Part(NamedTuple):
     because: str
     before_digest: str
     hardware_class: str = ""
+    site: str = ""
 
 
-class Place(NamedTuple):
-    """Where a device's part is counted: the index of its wave, and its hardware class."""
+class Seat(NamedTuple):
+    """Where a device's part is: the index of its wave, and what it is counted and limited by."""
 
     wave: int
     hardware_class: str
+    site: str = ""
+    zone: str = ""
+
+
+class Limits(NamedTuple):
+    """Who is not offered a release yet.
+
+    Attributes:
+        held: Hardware classes that are held back.
+        closed: Time zones in which no maintenance window is open.
+        max_per_site: Devices of a site that may be at it at once; 0 for any number.
+    """
+
+    held: Sequence[str] = ()
+    closed: Sequence[str] = ()
+    max_per_site: int = 0
 
 
 class Note(NamedTuple):
@@ -73,6 +90,7 @@ _PART = select(
     AssignmentRow.because,
     AssignmentRow.before_digest,
     AssignmentRow.hardware_class,
+    AssignmentRow.site,
 )
 # Statements are made once: to build one takes SQLAlchemy longer than to run it.
 _OF_DEVICES = _PART.where(
@@ -85,10 +103,24 @@ _WAITING = (
         AssignmentRow.state == "WAITING",
         AssignmentRow.wave <= bindparam("wave"),
         AssignmentRow.hardware_class.not_in(bindparam("held", expanding=True)),
+        AssignmentRow.zone.not_in(bindparam("closed", expanding=True)),
     )
     .order_by(AssignmentRow.wave, AssignmentRow.device)
     .limit(bindparam("limit"))
 )
+_BUSY = (
+    select(AssignmentRow.site, func.count())
+    .where(
+        AssignmentRow.rollout == bindparam("rollout"),
+        AssignmentRow.site != "",
+        AssignmentRow.state.in_(("OFFERED", "WORKING")),
+    )
+    .group_by(AssignmentRow.site)
+)
+_FULL = _BUSY.having(func.count() >= bindparam("max_per_site")).with_only_columns(
+    AssignmentRow.site
+)
+_WAITING_WHERE_ROOM = _WAITING.where(AssignmentRow.site.not_in(_FULL))
 _OFFERED_BEFORE = _PART.where(
     AssignmentRow.rollout == bindparam("rollout"),
     AssignmentRow.state == bindparam("state"),
@@ -145,15 +177,27 @@ def of_release(session: Session, rollouts: Sequence[int], state: str) -> list[Pa
     return [Part(*row) for row in session.execute(query)]
 
 
-def waiting(
-    session: Session, rollout: int, wave: int, limit: int, held: Iterable[str] = ()
-) -> list[Part]:
-    """Parts that wait in a wave or an earlier one: those of the earliest first, `limit` at most.
+def waiting(session: Session, rollout: int, wave: int, limit: int, limits: Limits) -> list[Part]:
+    """Parts that wait in a wave or an earlier one, and may be offered the release now.
 
-    Those of hardware classes that are held back are passed over.
+    Returns:
+        Those of the earliest wave first, `limit` at most.
     """
-    asked = {"rollout": rollout, "wave": wave, "limit": limit, "held": list(held)}
-    return [Part(*row) for row in session.execute(_WAITING, asked)]
+    asked: dict[str, object] = {"rollout": rollout, "wave": wave, "limit": limit}
+    asked |= {"held": list(limits.held), "closed": list(limits.closed)}
+    if not limits.max_per_site:
+        return [Part(*row) for row in session.execute(_WAITING, asked)]
+    at_once = {"rollout": rollout, "max_per_site": limits.max_per_site}
+    busy: Counter[str] = Counter()
+    for site, number in session.execute(_BUSY, {"rollout": rollout}):
+        busy[site] = number
+    parts = []
+    for row in session.execute(_WAITING_WHERE_ROOM, asked | at_once):
+        part = Part(*row)
+        if not part.site or busy[part.site] < limits.max_per_site:
+            busy[part.site] += 1
+            parts.append(part)
+    return parts
 
 
 def offered_before(
@@ -169,22 +213,23 @@ def offered_before(
     ]
 
 
-def add(session: Session, rollout: int, places: Mapping[str, Place]) -> None:
+def add(session: Session, rollout: int, seats: Mapping[str, Seat]) -> None:
     """Gives devices a part that waits, by device id."""
     session.execute(
         insert(AssignmentRow),
         [
-            {"rollout": rollout, "device": device, "state": "WAITING", **place._asdict()}
-            for device, place in places.items()
+            {"rollout": rollout, "device": device, "state": "WAITING", **seat._asdict()}
+            for device, seat in seats.items()
         ],
     )
-    counted = Counter(places.values())
-    columns = (WaveRow.wave, WaveRow.hardware_class)
-    known = {
-        Place(*row) for row in session.execute(select(*columns).where(WaveRow.rollout == rollout))
-    }
+    counted = Counter((seat.wave, seat.hardware_class) for seat in seats.values())
+    query = select(WaveRow.wave, WaveRow.hardware_class).where(WaveRow.rollout == rollout)
+    known = {(wave, name) for wave, name in session.execute(query)}
     if missing := counted.keys() - known:
-        rows = [{"rollout": rollout, **place._asdict()} for place in sorted(missing)]
+        rows = [
+            {"rollout": rollout, "wave": wave, "hardware_class": name}
+            for wave, name in sorted(missing)
+        ]
         session.execute(insert(WaveRow), rows)
     _count(session, {(rollout, *place, "WAITING"): n for place, n in counted.items()})
 

@@ -69,7 +69,7 @@ def list_devices(
     query = query.order_by(DeviceRow.id).execution_options(yield_per=min(limit, PAGE))
     found: Iterable[DeviceRow] = session.scalars(query)
     if wanted.where:
-        where = _read_where(session, wanted.where)
+        where = read_where(session, wanted.where)
         found = (row for row in found if where.matches(attributes(row)))
     return tuple(_view(row) for row in islice(found, limit))
 
@@ -115,12 +115,17 @@ def find_where(session: Session, text: str) -> Sequence[DeviceRow]:
     Raises:
         FleetError: The expression makes no sense, or speaks of what no device has.
     """
-    where = _read_where(session, text)
+    where = read_where(session, text)
     rows = session.scalars(select(DeviceRow).execution_options(yield_per=PAGE))
     return [row for row in rows if where.matches(attributes(row))]
 
 
-def _read_where(session: Session, text: str) -> Where:
+def read_where(session: Session, text: str) -> Where:
+    """Reads an expression.
+
+    Raises:
+        FleetError: It makes no sense, or speaks of what no device has.
+    """
     where = parse_where(text)
     all_labels = session.scalars(select(DeviceRow.labels).distinct())
     named = {key for found in all_labels for key in msgspec.json.decode(found, type=dict[str, str])}

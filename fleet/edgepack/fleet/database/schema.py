@@ -13,6 +13,7 @@ from sqlalchemy import (
     String,
     Text,
     TypeDecorator,
+    false,
     text,
 )
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
@@ -146,6 +147,8 @@ class RolloutRow(Base):
     `gates` are encoded thresholds by name, `held` is an encoded dictionary of hardware classes that
     are held back, each with the reason, `accepted` an encoded list of breaches that a person
     resumed after. `evidence_since` is when the wait for measurements of a decided wave began.
+    `approved` is the index of the last wave that a person has approved, `zones` an encoded list of
+    the time zones of its devices where it has a `window`, `waits_for` what it waits for, in words.
     """
 
     __tablename__ = "rollouts"
@@ -173,12 +176,20 @@ class RolloutRow(Base):
     evidence_since: Mapped[float | None] = mapped_column(default=None)
     held: Mapped[str] = mapped_column(StoredLongText, server_default=text("'{}'"))
     accepted: Mapped[str] = mapped_column(StoredLongText, server_default=text("'[]'"))
+    max_per_site: Mapped[int] = mapped_column(server_default=text("0"))
+    approves: Mapped[bool] = mapped_column(server_default=false())
+    approved: Mapped[int] = mapped_column(server_default=text("0"))
+    not_before: Mapped[float | None] = mapped_column(default=None)
+    window: Mapped[str] = mapped_column(server_default=text("''"))
+    zones: Mapped[str] = mapped_column(StoredLongText, server_default=text("'[]'"))
+    waits_for: Mapped[str] = mapped_column(StoredLongText, server_default=text("''"))
 
 
 class AssignmentRow(Base):
     """One device's part in a rollout; `before_digest` is what it ran when it was offered.
 
-    `hardware_class` is what its wave counts it under.
+    `hardware_class` is what its wave counts it under; `site` and `zone` (a time zone) stand there
+    where the rollout heeds them.
     """
 
     __tablename__ = "assignments"
@@ -192,7 +203,10 @@ class AssignmentRow(Base):
     because: Mapped[str] = mapped_column(StoredLongText, default="")
     before_digest: Mapped[str] = mapped_column(default="")
     hardware_class: Mapped[str] = mapped_column(server_default=text("''"))
+    site: Mapped[str] = mapped_column(server_default=text("''"))
+    zone: Mapped[str] = mapped_column(server_default=text("''"))
     __table_args__ = (
+        Index("assignments_by_site", "rollout", "site", "state"),
         Index("assignments_by_device", "device", "sequence"),
         Index("assignments_by_state", "rollout", "state", "offered_at"),
     )

@@ -55,6 +55,7 @@ class RolloutPreview(msgspec.Struct, frozen=True, kw_only=True):
         counts: Devices by outcome.
         refusal: Why it would be refused; "" when it would be started.
         remedy: What to do instead; "" for nothing.
+        note: What a person may not have meant, such as that these are all devices; "" for nothing.
     """
 
     bundle: BundleRef
@@ -64,6 +65,7 @@ class RolloutPreview(msgspec.Struct, frozen=True, kw_only=True):
     counts: dict[str, int]
     refusal: str = ""
     remedy: str = ""
+    note: str = ""
 
 
 class RollbackPart(msgspec.Struct, frozen=True, kw_only=True):

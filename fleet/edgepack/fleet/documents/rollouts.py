@@ -73,6 +73,13 @@ class RolloutSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
             says, while the others go on.
         evidence_s: How long a wave that is over waits for devices that measured the release before
             to tell what they measure of this one, seconds.
+        max_per_site: Devices with the same label `site` that may be at it at once; 0 for any
+            number.
+        approve_waves: Whether each wave after the first waits for a person.
+        not_before: When the first wave may begin, seconds since the epoch (UTC); None for at once.
+        window: When devices are offered the release, in the time zone that their label `timezone`
+            names (UTC where there is none), such as `mon-fri 02:00-05:00`; "" for at any time.
+        supersede: Whether devices that are in an older rollout of the model are taken over from it.
     """
 
     waves: str = "1,10%,100%"
@@ -85,6 +92,11 @@ class RolloutSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     gates: dict[str, float | None] = {}
     split_by: SplitBy = ""
     evidence_s: float = 60.0
+    max_per_site: int = 0
+    approve_waves: bool = False
+    not_before: float | None = None
+    window: str = ""
+    supersede: bool = False
 
 
 class RolloutRequest(RolloutSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -201,6 +213,9 @@ class RolloutView(msgspec.Struct, frozen=True, kw_only=True):
             `RolloutSettings`.
         gates: What the gates say now, each of each hardware class; empty in a list of rollouts.
         held: The hardware classes that are held back, each with the reason.
+        waits_for: What it waits for, beside its devices: a person, its start, a maintenance window,
+            room at a site, measurements; "" for nothing.
+        max_per_site, approve_waves, not_before, window: See `RolloutSettings`.
         takes_back: The release that its devices leave, when it is a rollback; None otherwise.
         counts: Devices by the state of their part.
         wave_counts: The same for each wave.
@@ -233,3 +248,8 @@ class RolloutView(msgspec.Struct, frozen=True, kw_only=True):
     gates: tuple[GateView, ...] = ()
     split_by: SplitBy = ""
     held: dict[str, str] = {}
+    waits_for: str = ""
+    max_per_site: int = 0
+    approve_waves: bool = False
+    not_before: float | None = None
+    window: str = ""

@@ -34,6 +34,8 @@ _ACTIONS: dict[rules.RolloutEvent, Action] = {
     "pause": "rollout.pause",
     "stop": "rollout.pause",
     "resume": "rollout.resume",
+    "retry": "rollout.retry",
+    "supersede": "rollout.supersede",
     "finish": "rollout.finish",
     "abort": "rollout.abort",
 }
@@ -73,7 +75,10 @@ def resume(session: Session, rollout: RolloutRow, now: float) -> None:
             f"rollout {name_of(rollout.number)} is RUNNING, and holds no hardware class back",
             remedy=f"edgepack rollout status {name_of(rollout.number)}",
         )
-    seen = {gates.key(view.name, view.hardware_class) for view in judged.breaches}
+    # Failures of all together are accepted by their number, those of a class by its name.
+    seen = {
+        gates.key(view.name, view.hardware_class) for view in judged.breaches if view.hardware_class
+    }
     said = [counted(failed, "failure"), *sorted(seen)]
     because = f"resumed by a person, {', '.join(said)} accepted"
     change(session, rollout, "resume", because, now)
@@ -81,6 +86,28 @@ def resume(session: Session, rollout: RolloutRow, now: float) -> None:
     accepted = set(msgspec.json.decode(rollout.accepted, type=list[str])) | seen
     rollout.accepted = msgspec.json.encode(sorted(accepted)).decode()
     rollout.held = "{}"
+
+
+def approve(session: Session, rollout: RolloutRow, now: float) -> None:
+    """Lets the next wave begin.
+
+    Raises:
+        FleetError: It asks nobody, the wave is approved already, or there is none.
+    """
+    name = name_of(rollout.number)
+    following = rollout.wave + 1
+    problem = ""
+    if not rollout.approves or rollout.state not in ("RUNNING", "PAUSED"):
+        problem = f"rollout {name} waits for nobody's approval"
+    elif following >= rollout.wave_count:
+        problem = f"rollout {name} has begun its last wave"
+    elif following <= rollout.approved:
+        problem = f"wave {following + 1} of rollout {name} is approved already"
+    if problem:
+        raise FleetError(problem, remedy=f"edgepack rollout status {name}")
+    rollout.approved = following
+    because = f"wave {following + 1} of {rollout.wave_count} may begin"
+    note_act(session, rollout, "rollout.approve", because, {"wave": following + 1}, now)
 
 
 def abort(

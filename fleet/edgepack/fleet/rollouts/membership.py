@@ -14,21 +14,23 @@ from sqlalchemy.orm import Session
 from edgepack.bundle.manifest import Manifest
 from edgepack.errors import FleetError
 from edgepack.fleet.database import assignments, devices
-from edgepack.fleet.database.assignments import Place
+from edgepack.fleet.database.assignments import Seat
 from edgepack.fleet.database.devices import Publication
-from edgepack.fleet.database.inventory import find_where
+from edgepack.fleet.database.inventory import find_where, read_where
 from edgepack.fleet.database.schema import AssignmentRow, DeviceRow, ReleaseRow, RolloutRow
-from edgepack.fleet.database.where import attributes, parse_where
+from edgepack.fleet.database.where import attributes, labels, parse_where
 from edgepack.fleet.documents.audit import Action
 from edgepack.fleet.documents.gates import BY_NAME
 from edgepack.fleet.documents.previews import RolloutPreview
 from edgepack.fleet.documents.rollouts import RolloutRequest, RolloutSettings, Selector
 from edgepack.fleet.releases.publish import check_identity
 from edgepack.fleet.rollouts import judgement
-from edgepack.fleet.rollouts.execution import Numbers, note_act, record_change
+from edgepack.fleet.rollouts.execution import Numbers, change, note_act, record_change
 from edgepack.fleet.rollouts.offers import name_of, offer
 from edgepack.fleet.rollouts.preview import open_rollouts, preview, refuse
-from edgepack.fleet.rollouts.waves import divide_devices, parse_waves
+from edgepack.fleet.rollouts.supersede import take_over
+from edgepack.fleet.rollouts.waves import SITE, WaveStep, divide, parse_waves
+from edgepack.fleet.rollouts.windows import parse_window, zone_of
 from edgepack.wire.messages import MAX_SOAK_S, BundleRef
 
 MAX_CLASSES = 64
@@ -39,6 +41,9 @@ DAY_S = 24 * 3600.0
 MAX_DEADLINE_S = 366 * DAY_S
 MAX_INFERENCES = 1_000_000_000
 MAX_THRESHOLD = 1_000_000
+MAX_MOMENT = 2.0**33
+ZONE = "timezone"
+"""The label that names a device's time zone."""
 
 
 def show_preview(
@@ -57,7 +62,9 @@ def show_preview(
     steps = parse_waves(settings.waves)
     check_numbers(settings)
     check_identity(session, bundle)
-    return preview(session, bundle, select_devices(session, selector), selector, steps, manifest)
+    _check_keys(session, steps)
+    rows = select_devices(session, selector)
+    return preview(session, bundle, rows, selector, steps, manifest, supersede=settings.supersede)
 
 
 def start(session: Session, request: RolloutRequest, now: float) -> RolloutRow:
@@ -76,8 +83,23 @@ def start(session: Session, request: RolloutRequest, now: float) -> RolloutRow:
             remedy="edgepack rollout start BUNDLE uploads it",
         )
     rows = select_devices(session, request.selector)
-    refuse(preview(session, release.bundle, rows, request.selector, steps))
-    return begin(session, release, rows, selector=request.selector, settings=request, now=now)
+    _check_keys(session, steps)
+    found = preview(
+        session, release.bundle, rows, request.selector, steps, supersede=request.supersede
+    )
+    refuse(found)
+    older = open_rollouts(session, release.name)
+    rollout = begin(session, release, rows, selector=request.selector, settings=request, now=now)
+    if request.supersede:
+        take_over(session, rollout, {row.id: older[row.id] for row in rows if row.id in older}, now)
+    return rollout
+
+
+def _check_keys(session: Session, steps: Sequence[WaveStep]) -> None:
+    """Refuses waves that speak of what no device has."""
+    for step in steps:
+        if step.where:
+            read_where(session, step.where)
 
 
 def begin(
@@ -105,6 +127,10 @@ def begin(
         gates=msgspec.json.encode(settings.gates).decode(),
         split_by=settings.split_by,
         evidence_s=settings.evidence_s,
+        max_per_site=settings.max_per_site,
+        approves=settings.approve_waves,
+        not_before=settings.not_before,
+        window=settings.window,
         state="RUNNING",
         because=f"started for {selector}",
         started_at=now,
@@ -113,13 +139,16 @@ def begin(
     )
     session.add(rollout)
     session.flush()
-    online = {row.id: row.online for row in rows}
-    waves = divide_devices(online, parse_waves(settings.waves), name_of(rollout.number))
+    waves = divide(rows, parse_waves(settings.waves), name_of(rollout.number))
     rollout.wave_count = max(waves.values()) + 1
-    session.flush()
     classes = classify(rows)
-    places = {device: Place(wave, classes[device]) for device, wave in waves.items()}
-    assignments.add(session, rollout.number, places)
+    seats = {row.id: seat(row, rollout, waves[row.id], classes[row.id]) for row in rows}
+    zones = {one.zone for one in seats.values()} if settings.window else set()
+    for zone in zones:
+        zone_of(zone)  # which refuses one that is none
+    rollout.zones = msgspec.json.encode(sorted(zones)).decode()
+    session.flush()
+    assignments.add(session, rollout.number, seats)
     record_change(session, rollout, "", rollout.because, now)
     plan = msgspec.to_builtins(_plan(settings))
     thresholds = {f"gate {name}": value for name, value in plan.pop("gates").items()}
@@ -127,6 +156,13 @@ def begin(
     action: Action = "rollout.rollback" if takes_back else "rollout.start"
     note_act(session, rollout, action, rollout.because, numbers, now)
     return rollout
+
+
+def seat(row: DeviceRow, rollout: RolloutRow, wave: int, hardware_class: str) -> Seat:
+    """Where a device's part in a rollout is."""
+    called = labels(row) if rollout.max_per_site or rollout.window else {}
+    site = called.get(SITE, "") if rollout.max_per_site else ""
+    return Seat(wave, hardware_class, site, called.get(ZONE, "") if rollout.window else "")
 
 
 def classify(rows: Sequence[DeviceRow]) -> dict[str, str]:
@@ -170,6 +206,13 @@ def check_numbers(request: RolloutSettings) -> None:
     elif not 0 <= request.evidence_s <= MAX_DEADLINE_S:
         problem = f"measurements are waited for 0 to {MAX_DEADLINE_S:,.0f} seconds"
         remedy = "--evidence-wait 60"
+    elif not 0 <= request.max_per_site <= MAX_SAMPLE:
+        problem = f"at a site 1 to {MAX_SAMPLE:,} devices may be at it at once; 0 sets no bound"
+        remedy = "--max-per-site 2"
+    elif request.not_before is not None and not 0 <= request.not_before <= MAX_MOMENT:
+        problem, remedy = "that is no time to start at", "--not-before 2030-01-31T02:00"
+    if request.window:
+        parse_window(request.window)
     for name, threshold in request.gates.items():
         gate = BY_NAME.get(name)
         if gate is None:
@@ -231,17 +274,22 @@ def join(session: Session, device: DeviceRow, now: float) -> tuple[Publication, 
         was_in_it = session.get(AssignmentRow, (rollout.number, device.id)) is not None
         if was_in_it or open_rollouts(session, name, device.id):
             continue
-        name = device.hardware_class or UNKNOWN_CLASS
+        own_class = device.hardware_class or UNKNOWN_CLASS
         classes = judgement.classes_of(session, rollout)
-        name = name if name in classes or len(classes) < MAX_CLASSES else OTHER_CLASSES
-        if name in msgspec.json.decode(rollout.held, type=dict[str, str]):
+        if own_class not in classes and len(classes) >= MAX_CLASSES:
+            own_class = OTHER_CLASSES
+        if own_class in msgspec.json.decode(rollout.held, type=dict[str, str]):
             continue
-        place = Place(rollout.wave_count - 1, name)
-        assignments.add(session, rollout.number, {device.id: place})
-        if rollout.state == "FINISHED":
+        own = seat(device, rollout, rollout.wave_count - 1, own_class)
+        zones = set(msgspec.json.decode(rollout.zones, type=list[str])) | {own.zone}
+        rollout.zones = msgspec.json.encode(sorted(zones)).decode()
+        assignments.add(session, rollout.number, {device.id: own})
+        if rollout.state == "FINISHED" and (rollout.window or own.site):
+            change(session, rollout, "retry", f"{device.id} joined, and waits for its turn", now)
+        elif rollout.state == "FINISHED":
             waiting = assignments.of_devices(session, (device.id,), ("WAITING",))
-            own = [part for part in waiting if part.rollout == rollout.number]
-            publications += offer(session, rollout, own, now)
+            parts = [part for part in waiting if part.rollout == rollout.number]
+            publications += offer(session, rollout, parts, now)
     return tuple(publications)
 
 

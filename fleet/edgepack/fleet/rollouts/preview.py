@@ -16,7 +16,7 @@ from edgepack.fleet.documents.releases import full_title
 from edgepack.fleet.documents.rollouts import Selector
 from edgepack.fleet.rollouts.fit import Misfit, find_misfit
 from edgepack.fleet.rollouts.offers import name_of
-from edgepack.fleet.rollouts.waves import WaveStep, divide_devices
+from edgepack.fleet.rollouts.waves import WaveStep, divide
 from edgepack.text import counted, natural_order
 from edgepack.wire.messages import BundleRef
 
@@ -46,6 +46,8 @@ def preview(
     selector: Selector,
     steps: Sequence[WaveStep],
     manifest: Manifest | None = None,
+    *,
+    supersede: bool = False,
 ) -> RolloutPreview:
     """What rolling a bundle out to devices would mean now.
 
@@ -56,8 +58,9 @@ def preview(
         selector: How they were named.
         steps: The waves.
         manifest: Its manifest, to see which devices it has a variant for; None does not look.
+        supersede: Whether devices are taken over from the rollouts that they are in.
     """
-    verdicts = judge(session, bundle, rows, selector, manifest)
+    verdicts = judge(session, bundle, rows, selector, manifest, supersede=supersede)
     by_verdict: dict[Verdict, list[str]] = defaultdict(list)
     for device, verdict in verdicts.items():
         by_verdict[verdict._replace(detail="")].append(device)
@@ -70,7 +73,7 @@ def preview(
             of_all = f"{len(names)} of {counted(len(rows), 'device')}"
             refusal = f"{of_all} cannot take {full_title(bundle)}: {verdict.because}"
             remedy = verdict.remedy
-    waves = Counter(divide_devices({row.id: row.online for row in rows}, steps, "").values())
+    waves = Counter(divide(rows, steps, "").values())
     return RolloutPreview(
         bundle=bundle,
         selector=str(selector),
@@ -79,7 +82,16 @@ def preview(
         counts=dict(counts),
         refusal=refusal,
         remedy=remedy,
+        note=_note(session, rows, selector),
     )
+
+
+def _note(session: Session, rows: Sequence[DeviceRow], selector: Selector) -> str:
+    """What a person may not have meant."""
+    enrolled, _ = devices.count_devices(session)
+    if selector.kind == "all" or len(rows) < max(enrolled, 2):
+        return ""
+    return f"these are all {enrolled} devices of the fleet"
 
 
 def _part(verdict: Verdict, names: list[str], verdicts: Mapping[str, Verdict]) -> PreviewPart:
@@ -117,10 +129,12 @@ def judge(
     rows: Sequence[DeviceRow],
     selector: Selector,
     manifest: Manifest | None = None,
+    *,
+    supersede: bool = False,
 ) -> dict[str, Verdict]:
     """What a bundle means to each device, by id.
 
-    1. A device is in one rollout of a model at a time.
+    1. A device is in one rollout of a model at a time, unless it is taken over from it.
     2. What serves already is nothing to do.
     3. A device never goes to a lower release counter than it committed, save back.
     4. A device that no variant fits will reject it.
@@ -132,7 +146,7 @@ def judge(
         row.id: _judge_one(
             bundle,
             devices.running(row, bundle.name),
-            taken.get(row.id),
+            None if supersede else taken.get(row.id),
             newer.get(row.id),
             selector,
             _misfit(manifest, row),
@@ -152,7 +166,7 @@ def _judge_one(
     # 1.
     if taken is not None:
         name = name_of(taken.number)
-        remedy = f"edgepack rollout status {name}; start this one when that is over"
+        remedy = f"--supersede takes them over; or wait: edgepack rollout watch {name}"
         return Verdict("refused", f"in rollout {name}, which is {taken.state}", runs, remedy)
     # 2.
     if runs is not None and runs.digest == bundle.digest:
@@ -196,7 +210,7 @@ def open_rollouts(session: Session, name: str, device: str = "") -> dict[str, Ro
     )
     if device:
         query = query.where(AssignmentRow.device == device)
-    rows = session.execute(query).all()
+    rows = session.execute(query.order_by(RolloutRow.number)).all()
     return {name: rollout for name, rollout in rows}  # noqa: C416 (rows are no pairs to mypy)
 
 

@@ -25,7 +25,7 @@ from edgepack.fleet.releases.find import find_release
 from edgepack.fleet.rollouts import execution, judgement, membership, rules
 from edgepack.fleet.rollouts.offers import name_of
 from edgepack.fleet.rollouts.preview import MAX_EXAMPLES, open_rollouts
-from edgepack.fleet.rollouts.waves import divide_devices, parse_waves
+from edgepack.fleet.rollouts.waves import divide, parse_waves
 from edgepack.text import natural_order
 from edgepack.wire.messages import BundleRef
 
@@ -59,7 +59,7 @@ def show_rollback(session: Session, request: RollbackRequest) -> RollbackPreview
     plan = _plan(session, request)
     parts = []
     for digest, rows in plan.going.items():
-        waves = divide_devices({row.id: row.online for row in rows}, steps, "").values()
+        waves = divide(rows, steps, "").values()
         to = session.get_one(ReleaseRow, digest).bundle
         parts.append(_part(rows, to=to, wave_count=max(waves) + 1))
     parts += [_part(rows, because=because) for because, rows in plan.staying.items()]

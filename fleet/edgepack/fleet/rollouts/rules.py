@@ -19,7 +19,7 @@ from edgepack.fleet.documents.rollouts import OnBreach
 from edgepack.text import counted
 
 RolloutState = Literal["RUNNING", "PAUSED", "FINISHED", "ABORTED"]
-RolloutEvent = Literal["resume", "pause", "breach", "stop", "finish", "abort"]
+RolloutEvent = Literal["resume", "pause", "breach", "stop", "finish", "abort", "retry", "supersede"]
 AssignmentState = Literal[
     "WAITING", "OFFERED", "WORKING", "COMMITTED", "FAILED", "SILENT", "WITHDRAWN", "RECALLED"
 ]
@@ -41,6 +41,11 @@ TRANSITIONS: dict[tuple[RolloutState, RolloutEvent], RolloutState] = {
     ("PAUSED", "finish"): "FINISHED",  # late devices have committed after all
     ("PAUSED", "resume"): "RUNNING",
     ("PAUSED", "abort"): "ABORTED",
+    ("RUNNING", "retry"): "RUNNING",
+    ("PAUSED", "retry"): "RUNNING",
+    ("FINISHED", "retry"): "RUNNING",
+    ("RUNNING", "supersede"): "ABORTED",
+    ("PAUSED", "supersede"): "ABORTED",
     ("FINISHED", "abort"): "ABORTED",  # taken back afterwards; devices that join get it no more
 }
 
@@ -88,6 +93,8 @@ class Rollout(msgspec.Struct, frozen=True, kw_only=True):
         held: The hardware classes that are held back.
         accepted: Breaches of a class that a person saw and resumed after, as `gates.key` has them.
         waits: Whether it waits for what devices measure, once all of a wave have decided.
+        is_early: Whether it is to begin later.
+        approved: Index of the last wave that may begin without asking a person; None for all.
     """
 
     state: RolloutState
@@ -99,6 +106,8 @@ class Rollout(msgspec.Struct, frozen=True, kw_only=True):
     held: frozenset[str] = frozenset()
     accepted: frozenset[str] = frozenset()
     waits: bool = False
+    is_early: bool = False
+    approved: int | None = None
 
 
 Wave = Mapping[AssignmentState, int]
@@ -116,7 +125,9 @@ class Offer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Await(msgspec.Struct, frozen=True, kw_only=True):
-    """All of a wave have decided; wait for what they measure."""
+    """Nothing begins yet: it waits for what devices measure, for a person, or for its time."""
+
+    reason: Literal["measurements", "approval", "start"]
 
 
 class Breach(msgspec.Struct, frozen=True, kw_only=True):
@@ -176,7 +187,8 @@ def decide(
     2. When all of its devices have committed it is finished, whatever it was stopped for.
        A rollout that does not run does nothing else.
     3. Devices that wait in a wave that has begun are offered the release.
-    4. When everybody addressed has decided and told what they measure, the next wave begins.
+    4. When everybody addressed has decided and told what they measure, the next wave begins, once
+       it is time and a person has approved it where that is asked for.
     5. After the last one it is finished, unless a class that is held back waits.
 
     Args:
@@ -197,7 +209,7 @@ def decide(
     is_open = rollout.state in ("RUNNING", "PAUSED") and breach is None
     if is_open and _have_all_committed(everybody):
         waits = rollout.waits and rollout.state == "RUNNING"
-        return Await() if waits else _finish(rollout, everybody)
+        return Await(reason="measurements") if waits else _finish(rollout, everybody)
     if rollout.state != "RUNNING":
         return None
     # 3.
@@ -207,9 +219,13 @@ def decide(
     if count(live, UNDECIDED):
         return None
     if rollout.waits:
-        return Await()
+        return Await(reason="measurements")
     following = rollout.wave + 1
     if following < rollout.wave_count and (live or not classes):
+        if rollout.is_early:
+            return Await(reason="start")
+        if rollout.approved is not None and following > max(rollout.approved, 0):
+            return Await(reason="approval")
         waiting = count(live[following : following + 1], {"WAITING"})
         return Offer(wave=following, devices=waiting)
     # 5.

@@ -5,6 +5,7 @@ is durable.
 """
 
 import logging
+from datetime import UTC, datetime
 from typing import NamedTuple
 
 import msgspec
@@ -12,13 +13,14 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from edgepack.fleet.database import assignments
-from edgepack.fleet.database.assignments import Note
+from edgepack.fleet.database.assignments import Limits, Note
 from edgepack.fleet.database.devices import Publication
 from edgepack.fleet.database.schema import RolloutRow
 from edgepack.fleet.documents.gates import GateView
 from edgepack.fleet.rollouts import execution, judgement, rollback, rules
 from edgepack.fleet.rollouts.execution import Numbers, note_act, record_change
 from edgepack.fleet.rollouts.offers import name_of, offer, send_back
+from edgepack.fleet.rollouts.windows import closed_zones
 from edgepack.text import counted
 
 log = logging.getLogger(__name__)
@@ -44,7 +46,9 @@ def step(session: Session, now: float) -> Step:
         _time_out(session, rollout, now)
         judged = judgement.judge(session, rollout, now)
         decision = rules.decide(judged.rollout, judged.classes, judged.measured)
-        if decision is not None:
+        if decision is None:
+            rollout.waits_for = ""
+        else:
             publications += _carry_out(session, rollout, decision, judged, now)
     running = sum(rollout.state == "RUNNING" for rollout in rollouts)
     return Step(tuple(publications), running)
@@ -82,12 +86,16 @@ def _carry_out(
                 record_change(session, rollout, rollout.state, because, now)
                 numbers: Numbers = {"wave": wave + 1, "devices": count, **_said(judged.views)}
                 note_act(session, rollout, "rollout.wave", because, numbers, now)
-            held = judged.rollout.held
-            parts = assignments.waiting(session, rollout.number, wave, OFFERS_A_STEP, held)
+            closed = closed_zones(rollout, now)
+            limits = Limits(tuple(judged.rollout.held), closed, rollout.max_per_site)
+            parts = assignments.waiting(session, rollout.number, wave, OFFERS_A_STEP, limits)
+            left = count - len(parts) if len(parts) < OFFERS_A_STEP else 0
+            rollout.waits_for = _tell_limits(rollout, left)
             return offer(session, rollout, parts, now)
-        case rules.Await():
-            if rollout.evidence_since is None:
+        case rules.Await(reason=reason):
+            if reason == "measurements" and rollout.evidence_since is None:
                 rollout.evidence_since = now
+            rollout.waits_for = _tell(rollout, reason)
         case rules.Breach():
             return _breach(session, rollout, decision, now)
         case rules.Stop(because=because):
@@ -95,6 +103,25 @@ def _carry_out(
         case rules.Finish(because=because):
             execution.change(session, rollout, "finish", because, now, _said(judged.views))
     return ()
+
+
+def _tell_limits(rollout: RolloutRow, left: int) -> str:
+    limits = [f"the window {rollout.window} where they are"] if rollout.window else []
+    if rollout.max_per_site:
+        limits.append(f"room at their site, {rollout.max_per_site} at once")
+    return f"{counted(left, 'device')}: {' and '.join(limits)}" if left and limits else ""
+
+
+def _tell(rollout: RolloutRow, reason: str) -> str:
+    following = rollout.wave + 2
+    match reason:
+        case "approval":
+            name = name_of(rollout.number)
+            return f"approval of wave {following}: edgepack rollout approve {name}"
+        case "start":
+            start = datetime.fromtimestamp(rollout.not_before or 0.0, UTC)
+            return f"its start, {start:%Y-%m-%d %H:%M} UTC"
+    return f"what devices of wave {following - 1} measure, {rollout.evidence_s:g} s at most"
 
 
 def _said(views: tuple[GateView, ...]) -> Numbers:

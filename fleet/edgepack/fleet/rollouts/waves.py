@@ -1,29 +1,44 @@
-"""Who is addressed when: waves, written as `1,10%,100%`, and the devices in each."""
+"""Who is addressed when: waves, written as `1,10%,100%`, and the devices in each.
+
+A wave may also be of the devices that an expression means (`site=berlin`), and `each site` makes
+one wave of each value of the label `site`.
+"""
 
 import hashlib
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 
 import msgspec
 
 from edgepack.errors import FleetError
+from edgepack.fleet.database.schema import DeviceRow
+from edgepack.fleet.database.where import Attributes, attributes, parse_where
+from edgepack.text import natural_order
 
 _STEP = re.compile(r"(\d{1,9})(%?)")
+_COMMA = re.compile(r""",(?=(?:[^'"]|'[^']*'|"[^"]*")*$)""")
+"""One that stands in no quotes."""
 MAX_WAVES = 100
+MAX_LENGTH = 4000
+SITE = "site"
+EACH_SITE = "each site"
 
 
 class WaveStep(msgspec.Struct, frozen=True, kw_only=True):
-    """How many devices a rollout has addressed in all once this wave has begun.
+    """Whom a rollout has addressed in all once this wave has begun.
 
     Attributes:
         amount: A number of devices, or a percentage of the rollout's devices.
-        unit: Which of the two.
+        unit: Which of the two; `where` for the devices that an expression means, `sites` for one
+            site after the other.
+        where: The expression.
     """
 
-    amount: int
+    amount: int = 0
     unit: str
+    where: str = ""
 
     def reach(self, device_count: int) -> int:
         """Devices addressed so far, this wave included; a percentage is rounded up."""
@@ -36,15 +51,15 @@ def parse_waves(text: str) -> tuple[WaveStep, ...]:
     """Reads waves as a person writes them.
 
     Args:
-        text: Steps separated by commas, each a number of devices or a percentage, each the
-            total addressed so far; the last one is `100%`.
+        text: Steps separated by commas. A number of devices or a percentage is the total addressed
+            so far; an expression, or `each site`, adds devices. The last one is `100%`.
 
     Raises:
         FleetError: A step is no number, they do not grow or are too many, or the last does not
             reach everyone.
     """
     steps: list[WaveStep] = []
-    words = text.split(",")
+    words = _COMMA.split(text[:MAX_LENGTH])
     if len(words) > MAX_WAVES:
         raise FleetError(
             f"a rollout has at most {MAX_WAVES} waves, this one has {len(words)}",
@@ -52,6 +67,13 @@ def parse_waves(text: str) -> tuple[WaveStep, ...]:
             remedy="--waves 1,10%,100%",
         )
     for word in words:
+        if "=" in word:
+            parse_where(word.strip())
+            steps.append(WaveStep(unit="where", where=word.strip()))
+            continue
+        if word.strip() == EACH_SITE:
+            steps.append(WaveStep(unit="sites"))
+            continue
         found = _STEP.fullmatch(word.strip())
         if found is None:
             raise FleetError(
@@ -61,7 +83,8 @@ def parse_waves(text: str) -> tuple[WaveStep, ...]:
             )
         unit = "percent" if found[2] else "devices"
         steps.append(WaveStep(amount=int(found[1]), unit=unit))
-    if any(step.amount < 1 or (step.unit == "percent" and step.amount > 100) for step in steps):
+    numbers = [step for step in steps if step.unit in ("devices", "percent")]
+    if any(step.amount < 1 or (step.unit == "percent" and step.amount > 100) for step in numbers):
         raise FleetError(
             "a wave addresses at least 1 device and at most 100%",
             found_in=f"--waves {text}",
@@ -85,7 +108,10 @@ def parse_waves(text: str) -> tuple[WaveStep, ...]:
 
 
 def divide_devices(
-    online_by_device: Mapping[str, bool], steps: Sequence[WaveStep], salt: str
+    online_by_device: Mapping[str, bool],
+    steps: Sequence[WaveStep],
+    salt: str,
+    attributes_of: Callable[[str], Attributes] = lambda _: {},
 ) -> dict[str, int]:
     """Puts every device into exactly one wave.
 
@@ -96,9 +122,13 @@ def divide_devices(
         online_by_device: Device ids, each with whether it is online.
         steps: The waves; a wave that small numbers leave without devices is passed over.
         salt: Rollout id.
+        attributes_of: Labels and facts of a device, by its id.
 
     Returns:
         Wave index from 0 by device id, without gaps.
+
+    Raises:
+        FleetError: There are more waves than a rollout has.
     """
 
     def order(device: str) -> tuple[bool, str]:
@@ -107,12 +137,42 @@ def divide_devices(
     devices = sorted(online_by_device, key=order)
     waves: dict[str, int] = {}
     index = 0
-    addressed = 0
     for step in steps:
-        reach = step.reach(len(devices))
-        if reach <= addressed:
-            continue
-        waves.update(dict.fromkeys(devices[addressed:reach], index))
-        addressed = reach
-        index += 1
+        left = [device for device in devices if device not in waves]
+        for chosen in _choose(step, left, len(devices), attributes_of):
+            if chosen:
+                waves.update(dict.fromkeys(chosen, index))
+                index += 1
+    if index > MAX_WAVES:
+        raise FleetError(
+            f"a rollout has at most {MAX_WAVES} waves, this one has {index}: one for each site",
+            remedy="--waves 1,10%,100% --max-per-site 2",
+        )
     return waves
+
+
+def divide(rows: Sequence[DeviceRow], steps: Sequence[WaveStep], salt: str) -> dict[str, int]:
+    """The same for devices as they are enrolled."""
+    by_id = {row.id: row for row in rows}
+    online = {row.id: row.online for row in rows}
+    return divide_devices(online, steps, salt, lambda device: attributes(by_id[device]))
+
+
+def _choose(
+    step: WaveStep,
+    left: Sequence[str],
+    device_count: int,
+    attributes_of: Callable[[str], Attributes],
+) -> list[list[str]]:
+    """Of the devices that no wave has yet those of a step, wave by wave."""
+    match step.unit:
+        case "where":
+            matches = parse_where(step.where).matches
+            return [[device for device in left if matches(attributes_of(device))]]
+        case "sites":
+            sites: dict[str, list[str]] = {}
+            for device in left:
+                for site in attributes_of(device).get(SITE, ()):
+                    sites.setdefault(site, []).append(device)
+            return [sites[site] for site in sorted(sites, key=natural_order)]
+    return [list(left[: max(0, step.reach(device_count) - (device_count - len(left)))])]

@@ -144,6 +144,12 @@ def make_app(fleet: Fleet, access: Access, pages: Sequence[BaseRoute] = ()) -> S
     async def resume(request: Request) -> Response:
         return _json(await run_in_threadpool(acting(request).resume, request.path_params["name"]))
 
+    async def approve(request: Request) -> Response:
+        return _json(await run_in_threadpool(acting(request).approve, request.path_params["name"]))
+
+    async def retry(request: Request) -> Response:
+        return _json(await run_in_threadpool(acting(request).retry, request.path_params["name"]))
+
     async def abort(request: Request) -> Response:
         return _json(await run_in_threadpool(acting(request).abort, request.path_params["name"]))
 
@@ -198,6 +204,8 @@ def make_app(fleet: Fleet, access: Access, pages: Sequence[BaseRoute] = ()) -> S
             route("/v1/rollouts/{name}/devices", rollout_devices, "GET"),
             route("/v1/rollouts/{name}/pause", pause, "POST", "operator"),
             route("/v1/rollouts/{name}/resume", resume, "POST", "operator"),
+            route("/v1/rollouts/{name}/approve", approve, "POST", "operator"),
+            route("/v1/rollouts/{name}/retry", retry, "POST", "operator"),
             route("/v1/rollouts/{name}/abort", abort, "POST", "operator"),
             route("/v1/rollbacks", rollback, "POST", "operator"),
             route("/v1/rollbacks/preview", preview_rollback, "POST"),

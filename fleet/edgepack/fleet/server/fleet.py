@@ -61,6 +61,7 @@ from edgepack.fleet.releases.folder import ReleaseFolder
 from edgepack.fleet.releases.publish import keep_release, read_head, verify_upload
 from edgepack.fleet.rollouts import execution, membership, status
 from edgepack.fleet.rollouts.release_use import delete_release
+from edgepack.fleet.rollouts.retry import retry
 from edgepack.fleet.rollouts.rollback import rollback, show_rollback
 
 UPLOAD_RESERVE_BYTES = 256 * 1024 * 1024
@@ -335,6 +336,24 @@ class Fleet(msgspec.Struct, frozen=True, kw_only=True):
             execution.resume(session, rollout, self.store.now())
             view = status.show_rollout(session, rollout)
             unsent.add(session, ())
+        self.inbox.wake()
+        return view
+
+    def approve(self, name: str) -> RolloutView:
+        """Lets the next wave begin."""
+        with self.store.transaction(self.by) as session:
+            rollout = execution.find(session, name)
+            execution.approve(session, rollout, time.time())
+            view = status.show_rollout(session, rollout)
+        self.inbox.wake()
+        return view
+
+    def retry(self, name: str) -> RolloutView:
+        """Offers it once more to those that failed."""
+        with self.store.transaction(self.by) as session:
+            rollout = execution.find(session, name)
+            retry(session, rollout, time.time())
+            view = status.show_rollout(session, rollout)
         self.inbox.wake()
         return view
 

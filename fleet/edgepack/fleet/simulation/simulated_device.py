@@ -133,7 +133,9 @@ class SimulatedDevice:
             rng=self._rng,
             fail_rate=self._fail_rate,
             silent_rate=self._silent_rate,
-            pretence=Pretence(HARDWARE[self._hardware], self._changes, self._rng),
+            pretence=Pretence(
+                HARDWARE[self._hardware], self._changes, random.Random(f"{self._boot}/{name}")
+            ),
             clock=self._clock,
             say=self._say,
             report=self._report,

@@ -1,0 +1,48 @@
+"""Taking devices over from older rollouts of the same model."""
+
+from collections import defaultdict
+from collections.abc import Mapping
+
+from sqlalchemy.orm import Session
+
+from edgepack.fleet.database import assignments
+from edgepack.fleet.database.assignments import Note
+from edgepack.fleet.database.schema import RolloutRow
+from edgepack.fleet.rollouts import execution, judgement, rules
+from edgepack.fleet.rollouts.offers import name_of
+from edgepack.text import counted
+
+
+def take_over(
+    session: Session, newer: RolloutRow, from_older: Mapping[str, RolloutRow], now: float
+) -> None:
+    """Takes devices out of the older rollouts that they are in, and ends those that lose the rest.
+
+    A device that is at the older release finishes that, or is told of the newer one before.
+
+    Args:
+        session: The transaction.
+        newer: The rollout that takes them over.
+        from_older: By device: the older rollout that it is in.
+        now: Seconds since the epoch.
+    """
+    older = {rollout.number: rollout for rollout in from_older.values()}
+    taken: dict[int, set[str]] = defaultdict(set)
+    for device, rollout in from_older.items():
+        taken[rollout.number].add(device)
+    name = name_of(newer.number)
+    for number, rollout in older.items():
+        states = {"WAITING", *execution.OPEN}
+        parts = assignments.of_rollout(session, number, states)
+        because = f"superseded by {name}"
+        notes = [
+            Note(part, "WITHDRAWN", because, now) for part in parts if part.device in taken[number]
+        ]
+        assignments.note(session, notes)
+        told = f"{counted(len(taken[number]), 'device')} taken over by {name}"
+        if rules.count(judgement.counts_of(session, rollout), {"WAITING", *rules.UNDECIDED}):
+            rollout.because, rollout.changed_at = told, now
+            numbers: execution.Numbers = {"devices": len(taken[number])}
+            execution.note_act(session, rollout, "rollout.supersede", told, numbers, now)
+        else:
+            execution.change(session, rollout, "supersede", f"{because}: {told}", now)
