@@ -343,8 +343,9 @@ class Fleet(msgspec.Struct, frozen=True, kw_only=True):
         """Lets the next wave begin."""
         with self.store.transaction(self.by) as session:
             rollout = execution.find(session, name)
-            execution.approve(session, rollout, time.time())
+            execution.approve(session, rollout, self.store.now())
             view = status.show_rollout(session, rollout)
+            unsent.add(session, ())
         self.inbox.wake()
         return view
 
@@ -352,8 +353,9 @@ class Fleet(msgspec.Struct, frozen=True, kw_only=True):
         """Offers it once more to those that failed."""
         with self.store.transaction(self.by) as session:
             rollout = execution.find(session, name)
-            retry(session, rollout, time.time())
+            retry(session, rollout, self.store.now())
             view = status.show_rollout(session, rollout)
+            unsent.add(session, ())
         self.inbox.wake()
         return view
 
