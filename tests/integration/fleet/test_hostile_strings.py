@@ -44,6 +44,7 @@ HOSTILE = "".join(STEERING) + "root!"
 SHOWS = "root!"
 COMMANDS: dict[str, list[tuple[str, ...]]] = {
     "fleet info": [()],
+    "fleet latency": [(), (HOSTILE,), ("--where", f"variant={HOSTILE}"), ("--by", HOSTILE)],
     "fleet groups": [()],
     "fleet login": [()],
     "fleet audit": [(), ("--rollout", HOSTILE), ("--limit", "1000")],
