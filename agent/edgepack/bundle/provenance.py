@@ -75,23 +75,22 @@ class _Statement(msgspec.Struct, frozen=True, rename="camel"):
     predicate: _Predicate
 
 
-class _Property(msgspec.Struct, frozen=True):
-    name: _Line
-    value: _Line = ""
-
-
 class _Hash(msgspec.Struct, frozen=True):
     alg: _Line
     content: _Line
 
 
-class _Component(msgspec.Struct, frozen=True):
+class _Part(msgspec.Struct, frozen=True):
     name: _Line
     type: _Line
     hashes: tuple[_Hash, ...] = ()
+
+
+class _Component(msgspec.Struct, frozen=True):
+    name: _Line
+    type: _Line
     licenses: tuple[dict[str, Any], ...] = ()
-    properties: tuple[_Property, ...] = ()
-    components: tuple["_Component", ...] = ()
+    components: tuple[_Part, ...] = ()
     manufacturer: dict[str, Any] = {}
 
 

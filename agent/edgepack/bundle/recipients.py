@@ -19,8 +19,30 @@ from edgepack.bundle.manifest import Encryption, SealedKey
 from edgepack.errors import BundleError, DeviceError, SignatureError
 
 _INFO = b"edgepack content key 1"
+_CERTIFICATES = (".pem", ".crt")
 _MAX_CERTIFICATE_BYTES = 64 * 1024
 _SHORT = 12
+
+
+def load_recipients(path: Path) -> tuple[PublicKey, ...]:
+    """Reads to whom a person wants to encrypt.
+
+    Args:
+        path: See `load_recipient`; or a folder, of which every certificate (`.pem`, `.crt`) counts.
+
+    Raises:
+        SignatureError: See `load_recipient`; or the folder has no certificate.
+    """
+    if not path.is_dir():
+        return (load_recipient(path),)
+    files = sorted(file for file in path.iterdir() if file.suffix in _CERTIFICATES)
+    if not files:
+        raise SignatureError(
+            "the folder has no certificate",
+            found_in=str(path),
+            remedy=f"name files, or a folder with files that end in {' or '.join(_CERTIFICATES)}",
+        )
+    return tuple(map(load_recipient, files))
 
 
 def load_recipient(path: Path) -> PublicKey:
@@ -30,7 +52,8 @@ def load_recipient(path: Path) -> PublicKey:
         path: An X.509 certificate, or a public key; PEM.
 
     Raises:
-        SignatureError: It is neither, or its key is no elliptic-curve key on P-256, P-384 or P-521.
+        SignatureError: It is neither, its key is no elliptic-curve key on P-256, P-384 or P-521, or
+            it is the certificate of an authority.
     """
     try:
         with path.open("rb") as file:
@@ -42,9 +65,16 @@ def load_recipient(path: Path) -> PublicKey:
     if b"-----BEGIN CERTIFICATE-----" not in content:
         return load_public_key(path)
     try:
-        key = x509.load_pem_x509_certificate(content).public_key()
+        certificate = x509.load_pem_x509_certificate(content)
+        key, is_authority = certificate.public_key(), _is_authority(certificate)
     except ValueError as error:
         raise SignatureError("the file holds no certificate", found_in=str(path)) from error
+    if is_authority:
+        raise SignatureError(
+            "the certificate is an authority's: no device has its key",
+            found_in=str(path),
+            remedy="name the certificates of devices, or the public key of the fleet",
+        )
     if not isinstance(key, ec.EllipticCurvePublicKey) or curve_name(key) not in _kems():
         raise SignatureError(
             "the certificate's key is no elliptic-curve key on P-256, P-384 or P-521",
@@ -92,6 +122,13 @@ def open_content_key(encryption: Encryption, key: PrivateKey) -> bytes:
     if len(content_key) != KEY_BYTES:
         raise BundleError("the sealed key of this device is no content key")
     return content_key
+
+
+def _is_authority(certificate: x509.Certificate) -> bool:
+    try:
+        return certificate.extensions.get_extension_for_class(x509.BasicConstraints).value.ca
+    except x509.ExtensionNotFound:
+        return False
 
 
 def _suite(key: PublicKey) -> Any:

@@ -15,7 +15,12 @@ from edgepack.bundle.manifest import (
     decode_manifest,
     encode_manifest,
 )
-from edgepack.bundle.recipients import load_recipient, open_content_key, seal_content_key
+from edgepack.bundle.recipients import (
+    load_recipient,
+    load_recipients,
+    open_content_key,
+    seal_content_key,
+)
 from edgepack.errors import BundleError, DeviceError, SignatureError
 from tests.simulators.certificates import issue, make_authority
 from tests.unit.bundle.conftest import make_manifest
@@ -67,6 +72,22 @@ def test_certificates_are_recipients_and_other_files_are_not(tmp_path: Path) -> 
     ):
         with pytest.raises(SignatureError, match=said):
             load_recipient(path)
+
+
+def test_a_folder_of_certificates_is_all_of_them(tmp_path: Path) -> None:
+    (tmp_path / "certificates").mkdir()
+    authority = make_authority(tmp_path, "fleet")
+    for name in ("cam-1", "cam-2"):
+        issue(tmp_path / "certificates", name, authority, name)
+    found = load_recipients(tmp_path / "certificates")
+    keys = [load_private_key(tmp_path / f"certificates/cam-{n}.key") for n in (1, 2)]
+    assert [key_id(key) for key in found] == [key_id(key.public_key()) for key in keys]
+    assert len(load_recipients(tmp_path / "certificates/cam-1.pem")) == 1
+    with pytest.raises(SignatureError, match="an authority's"):
+        load_recipients(tmp_path)
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(SignatureError, match="no certificate"):
+        load_recipients(tmp_path / "empty")
 
 
 def test_a_manifest_says_by_its_format_that_it_is_encrypted(bundle: Path) -> None:

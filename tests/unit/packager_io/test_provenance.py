@@ -1,5 +1,6 @@
 """Provenance and bill of materials are of the published formats, and tell of this bundle."""
 
+import contextlib
 import json
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,8 @@ import pytest
 from cyclonedx.schema import SchemaVersion
 from cyclonedx.validation.json import JsonStrictValidator
 from google.protobuf import json_format
+from hypothesis import given
+from hypothesis import strategies as st
 from in_toto_attestation.v1.statement import Statement
 
 from edgepack.bundle.origin_words import describe_origin
@@ -216,3 +219,35 @@ def test_what_strangers_wrote_steers_no_terminal() -> None:
     documents, manifest = make_documents(make_record(builder_id="urn:x:\x1b[2J"))
     lines = list(describe_origin(read_origin(documents, manifest)))
     assert all(line.isprintable() for line in lines)
+
+
+_KEYS = ("_type", "subject", "predicate", "predicateType", "components", "metadata", "name", "type")
+_DOCUMENTS, _MANIFEST = make_documents(make_described_record())
+
+
+@given(
+    name=st.sampled_from(sorted(_DOCUMENTS)),
+    at=st.integers(0, 20_000),
+    value=st.integers(0, 255),
+    removed=st.integers(0, 3),
+)
+def test_a_damaged_document_is_refused_in_words_or_read(
+    name: str, at: int, value: int, removed: int
+) -> None:
+    content = bytearray(_DOCUMENTS[name])
+    at %= len(content)
+    content[at : at + removed] = bytes([value])
+    with contextlib.suppress(BundleError):
+        list(describe_origin(read_origin({name: bytes(content)}, _MANIFEST)))
+
+
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.integers() | st.text(),
+        lambda inner: st.lists(inner) | st.dictionaries(st.sampled_from(_KEYS), inner),
+    )
+)
+def test_other_json_is_refused_in_words(document: Any) -> None:
+    for name in _DOCUMENTS:
+        with pytest.raises(BundleError):
+            read_origin({name: json.dumps(document).encode()}, _MANIFEST)

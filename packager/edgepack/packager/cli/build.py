@@ -105,7 +105,7 @@ _json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
     type=_path,
     multiple=True,
     metavar="CERT",
-    help="Who alone can read the model: certificate or public key of a device, or of the fleet.",
+    help="Who alone can read the model: a device's certificate, a folder of them, a public key.",
 )
 @click.option(
     "--feedback",

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from edgepack.bundle.keys import PublicKey
-from edgepack.bundle.recipients import load_recipient
+from edgepack.bundle.recipients import load_recipients
 from edgepack.bundle.signing_keys import SigningKey, load_signing_key
 from edgepack.errors import BuildError, ProfileError
 from edgepack.packager.bundling.output import check_output
@@ -59,7 +59,7 @@ def check_request(request: BuildRequest) -> CheckedRequest:
     started_s = time.monotonic()
     check_output(request.output, replace=request.replace)
     key = load_signing_key(request.key)
-    recipients = tuple(map(load_recipient, request.encrypt_to))
+    recipients = tuple(key for path in request.encrypt_to for key in load_recipients(path))
     asked = _load_combinations(request)
     learnt = learn(request.feedback, request.name, [entries[0].profile for entries in asked])
     combinations = with_float_forms(_chosen(asked, learnt))

@@ -77,7 +77,8 @@ class BuildOptions(TypedDict, total=False):
         feedback: File of `edgepack fleet feedback`: what devices measured of earlier releases. It
             leaves out profiles that lost to the CPU everywhere, and orders the others.
         encrypt_to: Certificates or public keys (PEM) of the devices, or of the fleet, that may read
-            variants and golden samples; none by default, which encrypts nothing.
+            variants and golden samples, or folders of certificates; none by default, which encrypts
+            nothing.
         allow_degraded: Publish a variant that misses its budget, marked as degraded.
         keep_going: Build the other profiles when one refuses.
         replace: Replace a bundle that is there already.
