@@ -4,6 +4,7 @@ import fcntl
 import io
 import os
 import shutil
+import sys
 import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -15,9 +16,11 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from msgspec.structs import replace
 from onnx import TensorProto, helper, numpy_helper
 
+from edgepack.agent.config import ProbeConfig
 from edgepack.agent.runtime import plain_files as module
 from edgepack.agent.runtime.opening import open_session
 from edgepack.agent.runtime.plain_files import MEMORY_VARIABLE, check_readable, plain_files
+from edgepack.agent.runtime.probe import probe_variant
 from edgepack.bundle.chunks import entry
 from edgepack.bundle.encrypted_files import encrypt_stream
 from edgepack.bundle.keys import (
@@ -191,3 +194,20 @@ def test_what_a_killed_process_left_is_removed_and_what_another_uses_is_not(
     _open(tmp_path / "bundle", manifest, str(key_file))
     os.close(lock)
     assert [path.name for path in memory.iterdir()] == ["edgepack-plain-used"]
+
+
+def test_what_a_probe_left_that_was_killed_is_removed_with_it(tmp_path: Path, memory: Path) -> None:
+    code = (
+        "import os, pathlib, signal\n"
+        f"folder = pathlib.Path({str(memory)!r}) / 'edgepack-plain-x'\n"
+        "folder.mkdir()\n"
+        "(folder / 'model.onnx').write_bytes(b'a model')\n"
+        "os.utime(folder, (0, 0))\n"
+        "os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    command = (sys.executable, "-c", code)
+    result = probe_variant(
+        tmp_path, make_variant(), config=ProbeConfig(timeout_s=60), command=command
+    )
+    assert "crashed with SIGKILL" in result.because
+    assert not list(memory.iterdir())

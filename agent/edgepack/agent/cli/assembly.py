@@ -19,6 +19,7 @@ from edgepack.agent.hooks.process import GRACE_S
 from edgepack.agent.hooks.runner import check_hook_folder, run_hooks
 from edgepack.agent.hooks.strays import adopt_strays, end_strays
 from edgepack.agent.runtime.facts import read_device_facts
+from edgepack.agent.runtime.plain_files import sweep_memory
 from edgepack.agent.runtime.probe import probe_variant
 from edgepack.agent.runtime.verdicts import Verdicts, circumstances_of
 from edgepack.agent.state.decryption_key import write_key_file
@@ -127,6 +128,7 @@ def assemble_models(
         collect=telemetry.collect,
     )
     write_key_file(state_dir, config.decryption_key)
+    sweep_memory()
     deps = AgentDependencies(
         config=config,
         trust=load_trust(config),

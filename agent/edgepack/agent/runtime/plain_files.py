@@ -2,8 +2,8 @@
 
 A variant is more than one file (external weights, precompiled contexts), which providers open by
 name. So it is decrypted into a folder of its own on a file system that is memory (tmpfs), readable
-by this user only, and removed as soon as the model is opened. What a killed process left there, the
-next one removes.
+by this user only, and removed as soon as the model is opened. What a killed process left there is
+removed when its parent sees that, when the agent starts, or by the next one that decrypts.
 """
 
 import contextlib
@@ -33,7 +33,7 @@ KEY_VARIABLE = "EDGEPACK_DECRYPTION_KEY"
 _USUAL = ("/dev/shm", "/run")
 _IN_MEMORY = frozenset({"tmpfs", "ramfs"})
 _PREFIX = "edgepack-plain-"
-_LEFT_AFTER_S = 60.0
+_LEFT_AFTER_S = 5.0
 """A younger folder may belong to a process that has not locked it yet."""
 
 
@@ -92,6 +92,12 @@ def plain_files(
         yield folder
 
 
+def sweep_memory() -> None:
+    """Removes what processes of this user left in memory that were killed."""
+    with contextlib.suppress(DeviceError):
+        _sweep(_memory_folder())
+
+
 def _open_key(encryption: Encryption, key_file: str) -> bytes:
     # Here, since the package takes long to load, and most bundles do not need it.
     from edgepack.bundle.keys import load_private_key
@@ -130,7 +136,6 @@ def _folder_in_memory() -> Iterator[Path]:
 
 
 def _sweep(memory: Path) -> None:
-    """Removes what processes left that were killed."""
     for folder in memory.glob(f"{_PREFIX}*"):
         with contextlib.suppress(OSError):
             status = folder.lstat()
