@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from edgepack.bundle.feedback import Evidence, Feedback
     from edgepack.errors import EdgepackError, FleetError
     from edgepack.fleet.client.fleet_client import FleetClient
-    from edgepack.fleet.documents.access import LoginLink
+    from edgepack.fleet.documents.access import LoginLink, NewToken, TokenView
     from edgepack.fleet.documents.audit import AuditEntry
     from edgepack.fleet.documents.devices import (
         DeviceDetails,
@@ -65,6 +65,7 @@ _MODULES = {
     "LatencyView": "edgepack.fleet.documents.rollouts",
     "LoginLink": "edgepack.fleet.documents.access",
     "ModelView": "edgepack.fleet.documents.devices",
+    "NewToken": "edgepack.fleet.documents.access",
     "PreviewPart": "edgepack.fleet.documents.previews",
     "ReleaseView": "edgepack.fleet.documents.releases",
     "RemovedDevice": "edgepack.fleet.documents.devices",
@@ -75,6 +76,7 @@ _MODULES = {
     "RolloutSettings": "edgepack.fleet.documents.rollouts",
     "RolloutView": "edgepack.fleet.documents.rollouts",
     "Selector": "edgepack.fleet.documents.rollouts",
+    "TokenView": "edgepack.fleet.documents.access",
 }
 __all__ = [
     "AssignmentView",
@@ -98,6 +100,7 @@ __all__ = [
     "LatencyView",
     "LoginLink",
     "ModelView",
+    "NewToken",
     "PreviewPart",
     "ReleaseView",
     "RemovedDevice",
@@ -108,6 +111,7 @@ __all__ = [
     "RolloutSettings",
     "RolloutView",
     "Selector",
+    "TokenView",
 ]
 
 

@@ -2,6 +2,7 @@
 
 import http.client
 import re
+import ssl
 from collections.abc import Mapping
 from http.cookies import SimpleCookie
 from typing import NamedTuple
@@ -21,10 +22,11 @@ class Visitor:
 
     Args:
         url: Where the fleet serves.
+        trusting: Whose certificates are believed; None for plain HTTP.
     """
 
-    def __init__(self, url: str) -> None:
-        self._url = url
+    def __init__(self, url: str, trusting: ssl.SSLContext | None = None) -> None:
+        self._url, self._trusting = url, trusting
         self.cookies: dict[str, str] = {}
 
     def get(self, path: str, **headers: str) -> Answer:
@@ -50,7 +52,12 @@ class Visitor:
 
     def _ask(self, method: str, path: str, body: str, headers: Mapping[str, str]) -> Answer:
         parts = urlsplit(self._url)
-        connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=30)
+        host, port, trusting = parts.hostname or "", parts.port, self._trusting
+        connection = (
+            http.client.HTTPSConnection(host, port, timeout=30, context=trusting)
+            if trusting is not None
+            else http.client.HTTPConnection(host, port, timeout=30)
+        )
         cookie = "; ".join(f"{name}={value}" for name, value in self.cookies.items())
         try:
             connection.request(method, path, body=body, headers={"Cookie": cookie, **headers})

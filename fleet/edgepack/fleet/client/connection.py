@@ -5,6 +5,7 @@ import http.client
 import io
 import os
 import socket
+import ssl
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TypeVar
@@ -19,7 +20,7 @@ from edgepack.fleet.documents.fleet import Refusal
 T = TypeVar("T")
 
 URL_VARIABLE, TOKEN_VARIABLE = "EDGEPACK_FLEET_URL", "EDGEPACK_FLEET_TOKEN"
-DATA_VARIABLE = "EDGEPACK_FLEET_DATA"
+DATA_VARIABLE, CA_VARIABLE = "EDGEPACK_FLEET_DATA", "EDGEPACK_FLEET_CA"
 DEFAULT_URL = "http://127.0.0.1:8600"
 _TIMEOUT_S = 60.0
 _UPLOAD_TIMEOUT_S = 900.0
@@ -39,12 +40,16 @@ class Connection:
 
     def __init__(self, url: str, token: str) -> None:
         parts = urlsplit(url)
-        if parts.scheme != "http" or not parts.hostname:
+        if parts.scheme not in ("http", "https") or not parts.hostname:
             raise FleetError(
                 f"{url!r} is no URL of a fleet", remedy=f"{URL_VARIABLE}={DEFAULT_URL}"
             )
         self.url = url.rstrip("/")
-        self._host, self._port = parts.hostname, parts.port or 80
+        self._host, self._port = (
+            parts.hostname,
+            parts.port or (443 if parts.scheme == "https" else 80),
+        )
+        self._context = _trusted() if parts.scheme == "https" else None
         self._token = token
 
     def get(self, path: str, kind: type[T], **query: str | int) -> T:
@@ -84,6 +89,19 @@ class Connection:
         with file.open("rb") as content:
             return self._ask("POST", path, kind, content, size, _UPLOAD_TIMEOUT_S)
 
+    def _open(self, timeout_s: float) -> http.client.HTTPConnection:
+        if self._context is not None:
+            return http.client.HTTPSConnection(
+                self._host,
+                self._port,
+                timeout=timeout_s,
+                blocksize=_PIECE_BYTES,
+                context=self._context,
+            )
+        return http.client.HTTPConnection(
+            self._host, self._port, timeout=timeout_s, blocksize=_PIECE_BYTES
+        )
+
     def _ask(
         self,
         method: str,
@@ -93,9 +111,7 @@ class Connection:
         size: int | None = None,
         timeout_s: float = _TIMEOUT_S,
     ) -> T:
-        connection = http.client.HTTPConnection(
-            self._host, self._port, timeout=timeout_s, blocksize=_PIECE_BYTES
-        )
+        connection = self._open(timeout_s)
         headers = {"Authorization": f"Bearer {self._token}"}
         if size is not None:
             headers["Content-Length"] = str(size)
@@ -135,6 +151,18 @@ def connect(url: str | None, data: Path | None, token: str | None) -> Connection
     if not token:
         token = _read_token(data or Path(os.environ.get(DATA_VARIABLE) or default_root()))
     return Connection(url, token)
+
+
+def _trusted() -> ssl.SSLContext:
+    """Whose certificates are believed: this machine's, or those in a file."""
+    path = os.environ.get(CA_VARIABLE)
+    try:
+        return ssl.create_default_context(cafile=path or None)
+    except OSError as error:
+        raise FleetError(
+            f"the authorities cannot be read: {error.strerror or error}",
+            found_in=f"{CA_VARIABLE}={path}",
+        ) from error
 
 
 def _exchange(

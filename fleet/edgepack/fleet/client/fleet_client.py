@@ -4,18 +4,18 @@ from pathlib import Path
 from urllib.parse import quote
 
 from edgepack.bundle.feedback import Feedback
+from edgepack.fleet.client.access import AccessMethods
 from edgepack.fleet.client.connection import connect
 from edgepack.fleet.client.devices import DeviceMethods
 from edgepack.fleet.client.latency import LatencyMethods
 from edgepack.fleet.client.releases import ReleaseMethods
 from edgepack.fleet.client.rollouts import RolloutMethods
-from edgepack.fleet.documents.access import LoginCode, LoginLink
 from edgepack.fleet.documents.audit import AuditEntry
 from edgepack.fleet.documents.fleet import EventView, FleetInfo
 
 
 # The last base comes first on the page of the Python API.
-class FleetClient(RolloutMethods, ReleaseMethods, LatencyMethods, DeviceMethods):
+class FleetClient(RolloutMethods, ReleaseMethods, LatencyMethods, DeviceMethods, AccessMethods):
     """A running fleet: what can be asked of it, and what it can be told to do.
 
     All that the commands `edgepack fleet …` and `edgepack rollout …` do goes through it. Every
@@ -95,26 +95,6 @@ class FleetClient(RolloutMethods, ReleaseMethods, LatencyMethods, DeviceMethods)
             ```
         """
         return self._connection.get(f"/v1/feedback/{quote(model, safe='')}", Feedback)
-
-    def login_link(self) -> LoginLink:
-        """A link that opens the dashboard once, without a token, for two minutes.
-
-        Returns:
-            The link; whoever opens it may do what this token may.
-
-        Raises:
-            FleetError: Nobody serves there, or the token is wrong.
-
-        Example:
-            ```python
-            import webbrowser
-
-            webbrowser.open(fleet.login_link().url)
-            ```
-        """
-        made = self._connection.post("/v1/login-codes", LoginCode)
-        url = f"{self._connection.url}/login?code={made.code}"
-        return LoginLink(url=url, valid_s=made.valid_s)
 
     def events(self, *, after: int = 0, limit: int = 100) -> tuple[EventView, ...]:
         """What happened to devices and rollouts.

@@ -18,6 +18,7 @@ from edgepack.fleet.commands.latency import latency
 from edgepack.fleet.commands.options import asks, data_option, json_option, read_labels
 from edgepack.fleet.commands.printing import LogFormatter, print_result
 from edgepack.fleet.commands.releases import releases
+from edgepack.fleet.commands.tokens import tokens
 from edgepack.fleet.data_folder import MAX_CONTROLLERS, DataFolder
 from edgepack.text import counted
 
@@ -43,6 +44,7 @@ fleet.add_command(feedback)
 fleet.add_command(devices)
 fleet.add_command(latency)
 fleet.add_command(releases)
+fleet.add_command(tokens)
 
 
 @fleet.command()
@@ -67,6 +69,16 @@ fleet.add_command(releases)
 )
 @click.option("--host", default="127.0.0.1", show_default=True, help="Where the API listens.")
 @click.option("--port", type=PORT, default=8600, show_default=True, help="Where the API listens.")
+@click.option(
+    "--tls-cert",
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    help="PEM of the API's certificate and those above it: served by https.",
+)
+@click.option(
+    "--tls-key",
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    help="PEM of its private key.",
+)
 @click.option("--tenant", default="default", show_default=True, help="Whose devices.")
 @click.option(
     "--trust",
@@ -98,6 +110,8 @@ def serve(
     broker_password_file: Path | None,
     host: str,
     port: int,
+    tls_cert: Path | None,
+    tls_key: Path | None,
     tenant: str,
     trust: tuple[Path, ...],
     auto_enroll: bool,
@@ -110,11 +124,12 @@ def serve(
     Example:
       edgepack fleet serve --trust release.pub
       edgepack fleet serve --broker mqtts://broker.example:8883
+      edgepack fleet serve --host 0.0.0.0 --tls-cert fleet.crt --tls-key fleet.key
     """
     # Database, web server and broker are loaded for this command only: the others start at once.
     from edgepack.fleet.broker.embedded import LIMITS
     from edgepack.fleet.dashboard.routes import dashboard_routes
-    from edgepack.fleet.server.serve import ServeSettings
+    from edgepack.fleet.server.serve import ServeSettings, is_loopback
     from edgepack.fleet.server.serve import serve as run
 
     handler = logging.StreamHandler()
@@ -136,6 +151,12 @@ def serve(
                 "(edgepack fleet broker-config) and restart the broker",
                 err=True,
             )
+        if tls_cert is None and not is_loopback(host):
+            click.echo(
+                f"note: what goes to {host} and from it, tokens too, can be read on its way: "
+                "serve it by https (--tls-cert, --tls-key)",
+                err=True,
+            )
         if not running.trust.keys:
             click.echo("note: no key is trusted yet, so no bundle is taken (--trust)", err=True)
 
@@ -149,6 +170,8 @@ def serve(
             broker_password=password,
             host=host,
             port=port,
+            tls_cert=tls_cert,
+            tls_key=tls_key,
             tenant=tenant,
             trust=trust,
             auto_enroll=auto_enroll,

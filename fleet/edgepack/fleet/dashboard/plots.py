@@ -12,8 +12,9 @@ from edgepack.fleet.documents.wording import STATES
 from edgepack.text import printable
 
 MAX_LINES = 6
-_WIDTH, _HEIGHT = 560, 210
-_LEFT, _RIGHT, _TOP, _BOTTOM = 46, 548, 10, 178
+_WIDTH, _HEIGHT = 360, 200
+_LEFT, _RIGHT, _TOP, _BOTTOM = 38, 350, 10, 162
+"""About as wide as a phone, so that the text stays readable there."""
 _DAY_S = 24 * 3600
 
 

@@ -6,8 +6,9 @@ from typing import Any
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import BaseRoute, Route
+from starlette.routing import Route
 
+from edgepack.errors import FleetError
 from edgepack.fleet.dashboard.acts import Acts
 from edgepack.fleet.dashboard.device_pages import DevicePages
 from edgepack.fleet.dashboard.guard import COOKIE, Visit, guarded
@@ -17,6 +18,7 @@ from edgepack.fleet.dashboard.model_pages import ModelPages
 from edgepack.fleet.dashboard.render import ASSETS, asset, live_part, page
 from edgepack.fleet.dashboard.rollout_pages import RolloutPages
 from edgepack.fleet.server.access import Access
+from edgepack.fleet.server.api import Pages
 from edgepack.fleet.server.fleet import Fleet
 from edgepack.fleet.server.looking import Looking
 
@@ -27,7 +29,7 @@ Act = Callable[[Visit], Response]
 
 def dashboard_routes(
     fleet: Fleet, access: Access, *, is_tls: bool, is_stopping: Callable[[], bool]
-) -> list[BaseRoute]:
+) -> Pages:
     """The dashboard of a running fleet.
 
     Args:
@@ -73,7 +75,7 @@ def dashboard_routes(
 
         return Route(path, guarded(access, view, role="operator"), methods=[method])
 
-    return [
+    routes = [
         shown("/", "overview", devices.overview, "fleet"),
         shown("/devices", "devices", devices.list, "devices"),
         shown("/devices/{device}", "device", devices.one, "devices"),
@@ -92,6 +94,7 @@ def dashboard_routes(
         Route("/logout", guarded(access, login.log_out), methods=["POST"]),
         Route("/assets/{name}", _asset, methods=["GET"]),
     ]
+    return Pages(routes, _missing)
 
 
 def _asked(act: Act) -> Callable[[Visit], Awaitable[Response]]:
@@ -99,6 +102,11 @@ def _asked(act: Act) -> Callable[[Visit], Awaitable[Response]]:
         return await run_in_threadpool(act, visit)
 
     return view
+
+
+def _missing(request: Request) -> Response:
+    error = FleetError(f"there is no page {request.url.path[:80]}")
+    return page("problem", status=404, who=None, here="", error=error)
 
 
 async def _asset(request: Request) -> Response:

@@ -2,10 +2,15 @@
 
 import hashlib
 
-from sqlalchemy import delete, select
+from sqlalchemy import delete, func, select
 from sqlalchemy.orm import Session
 
+from edgepack.errors import FleetError
+from edgepack.fleet.database import audit
+from edgepack.fleet.database.audit import Entry
 from edgepack.fleet.database.schema import SessionRow, TokenRow
+
+MAX_TOKENS = 1000
 
 
 def digest_of(secret: str) -> str:
@@ -21,6 +26,45 @@ def find_token(session: Session, token_hash: str, now: float) -> TokenRow | None
     row = session.scalars(select(TokenRow).where(TokenRow.hash == token_hash)).one_or_none()
     is_over = row is not None and row.expires_at is not None and row.expires_at <= now
     return None if is_over else row
+
+
+def list_tokens(session: Session) -> tuple[TokenRow, ...]:
+    """All tokens that were not revoked, by name."""
+    return tuple(session.scalars(select(TokenRow).order_by(TokenRow.name)))
+
+
+def add_token(session: Session, row: TokenRow) -> None:
+    """Takes down a token.
+
+    Raises:
+        FleetError: There is one of that name, or there are too many.
+    """
+    if session.get(TokenRow, row.name) is not None:
+        raise FleetError(
+            f"there is a token {row.name!r} already",
+            remedy=f"edgepack fleet tokens revoke {row.name}",
+        )
+    if (session.scalar(select(func.count()).select_from(TokenRow)) or 0) >= MAX_TOKENS:
+        raise FleetError(
+            f"a fleet has at most {MAX_TOKENS} tokens", remedy="edgepack fleet tokens revoke NAME"
+        )
+    session.add(row)
+    audit.note(session, row.made_at, Entry(action="token.make", because=f"{row.role} {row.name}"))
+
+
+def revoke_token(session: Session, name: str, now: float) -> TokenRow:
+    """Removes a token, and the sessions that it opened.
+
+    Raises:
+        FleetError: There is none of that name.
+    """
+    row = session.get(TokenRow, name)
+    if row is None:
+        raise FleetError(f"there is no token {name[:80]!r}", remedy="edgepack fleet tokens")
+    session.execute(delete(SessionRow).where(SessionRow.token_hash == row.hash))
+    session.delete(row)
+    audit.note(session, now, Entry(action="token.revoke", because=f"{row.role} {row.name}"))
+    return row
 
 
 def open_session(

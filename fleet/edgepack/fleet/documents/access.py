@@ -48,3 +48,47 @@ class LoginLink(msgspec.Struct, frozen=True, kw_only=True):
 
     url: str
     valid_s: float
+
+
+class TokenRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A token to make.
+
+    Attributes:
+        name: What it is called, in lists and in the audit log.
+        role: What its owner may do.
+        valid_s: For how long, seconds; None for as long as it is not revoked.
+    """
+
+    name: str
+    role: Role
+    valid_s: float | None = None
+
+
+class TokenView(msgspec.Struct, frozen=True, kw_only=True):
+    """A token, without the secret: that is known to its owner alone.
+
+    Attributes:
+        name: What it is called.
+        role: What its owner may do.
+        made_at: When it was made, seconds since the epoch (UTC).
+        made_by: Who made it.
+        expires_at: When it is over, seconds since the epoch (UTC); None for never.
+    """
+
+    name: str
+    role: str
+    made_at: float
+    made_by: str
+    expires_at: float | None
+
+
+class NewToken(msgspec.Struct, frozen=True, kw_only=True):
+    """A token that was just made.
+
+    Attributes:
+        token: The secret; it is told this once, and kept nowhere.
+        view: What is known of it from now on.
+    """
+
+    token: str
+    view: TokenView

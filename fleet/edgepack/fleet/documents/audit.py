@@ -24,6 +24,8 @@ Action = Literal[
     "certificate.revoke",
     "release.publish",
     "release.delete",
+    "token.make",
+    "token.revoke",
 ]
 """What is done or decided, as the audit log names it."""
 

@@ -10,14 +10,27 @@ import time
 
 import msgspec
 
+from edgepack.errors import FleetError
 from edgepack.fleet.database import access
+from edgepack.fleet.database.schema import TokenRow
 from edgepack.fleet.database.store import Store
-from edgepack.fleet.documents.access import ROLES, Actor, LoginCode, Role
+from edgepack.fleet.documents.access import (
+    ROLES,
+    Actor,
+    LoginCode,
+    NewToken,
+    Role,
+    TokenRequest,
+    TokenView,
+)
+from edgepack.wire import topics
 
 SESSION_S = 12 * 3600.0
 CODE_S = 120.0
 _CODE = "code:"
 MAX_SECRET = 200
+DAY_S = 24 * 3600.0
+MAX_VALID_S = 3660 * DAY_S
 
 
 class LoggedIn(msgspec.Struct, frozen=True, kw_only=True):
@@ -92,6 +105,50 @@ class Access:
         with self._store.transaction() as session:
             access.close_session(session, secret[:MAX_SECRET])
 
+    def tokens(self) -> tuple[TokenView, ...]:
+        """All tokens but the one in the fleet's folder."""
+        with self._store.reading() as session:
+            return tuple(_view(row) for row in access.list_tokens(session))
+
+    def make_token(self, request: TokenRequest, by: str) -> NewToken:
+        """Makes a token.
+
+        Raises:
+            FleetError: The name cannot be one or is taken, or the time makes no sense.
+        """
+        try:
+            topics.check_name(request.name, "token")
+        except ValueError as error:
+            raise FleetError(
+                str(error), remedy="edgepack fleet tokens make alice --role operator"
+            ) from error
+        if request.valid_s is not None and not 0 < request.valid_s <= MAX_VALID_S:
+            raise FleetError(
+                f"a token is valid for up to {MAX_VALID_S / DAY_S:,.0f} days",
+                remedy="--days 90",
+            )
+        secret, now = secrets.token_urlsafe(32), time.time()
+        row = TokenRow(
+            name=request.name,
+            role=request.role,
+            hash=access.digest_of(secret),
+            made_at=now,
+            made_by=by,
+            expires_at=None if request.valid_s is None else now + request.valid_s,
+        )
+        with self._store.transaction(by) as session:
+            access.add_token(session, row)
+            return NewToken(token=secret, view=_view(row))
+
+    def revoke_token(self, name: str, by: str) -> TokenView:
+        """Ends a token and the sessions that it opened.
+
+        Raises:
+            FleetError: There is none of that name.
+        """
+        with self._store.transaction(by) as session:
+            return _view(access.revoke_token(session, name, time.time()))
+
     def _open(self, kind: str, token_hash: str, valid_s: float) -> str:
         secret, now = secrets.token_urlsafe(32), time.time()
         with self._store.transaction() as session:
@@ -106,3 +163,13 @@ class Access:
         if row is None or row.role not in ROLES:
             return None
         return Actor(name=f"token {row.name}", role=msgspec.convert(row.role, Role))
+
+
+def _view(row: TokenRow) -> TokenView:
+    return TokenView(
+        name=row.name,
+        role=row.role,
+        made_at=row.made_at,
+        made_by=row.made_by,
+        expires_at=row.expires_at,
+    )

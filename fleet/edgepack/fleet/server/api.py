@@ -3,12 +3,14 @@
 import logging
 import shutil
 from collections.abc import Awaitable, Callable, Sequence
+from http import HTTPStatus
 from pathlib import Path
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import msgspec
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
+from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
@@ -18,7 +20,7 @@ from edgepack.bundle.manifest import MAX_MANIFEST_BYTES
 from edgepack.errors import EdgepackError, FleetError
 from edgepack.fleet.database import inventory
 from edgepack.fleet.database.audit import Wanted
-from edgepack.fleet.documents.access import Role
+from edgepack.fleet.documents.access import Role, TokenRequest
 from edgepack.fleet.documents.devices import (
     DeviceChange,
     DeviceFilter,
@@ -50,10 +52,23 @@ T = TypeVar(
     RevocationRequest,
     RollbackRequest,
     RolloutRequest,
+    TokenRequest,
 )
 
 
-def make_app(fleet: Fleet, access: Access, pages: Sequence[BaseRoute] = ()) -> Starlette:
+class Pages(NamedTuple):
+    """What is served beside the API.
+
+    Attributes:
+        routes: The pages.
+        missing: Answers where there is none.
+    """
+
+    routes: Sequence[BaseRoute]
+    missing: Callable[[Request], Response]
+
+
+def make_app(fleet: Fleet, access: Access, pages: Pages) -> Starlette:
     """The application.
 
     Args:
@@ -180,6 +195,29 @@ def make_app(fleet: Fleet, access: Access, pages: Sequence[BaseRoute] = ()) -> S
     async def code(request: Request) -> Response:
         return _json(await run_in_threadpool(access.make_code, _bearer(request)))
 
+    async def tokens(_: Request) -> Response:
+        return _json(await run_in_threadpool(access.tokens))
+
+    async def make_token(request: Request) -> Response:
+        asked = await _read(request, TokenRequest)
+        return _json(await run_in_threadpool(access.make_token, asked, request.state.by))
+
+    async def revoke_token(request: Request) -> Response:
+        name, by = request.path_params["name"], request.state.by
+        return _json(await run_in_threadpool(access.revoke_token, name, by))
+
+    async def refused(request: Request, error: Exception) -> Response:
+        """What the framework refuses: a path that is not there, a method that it does not take."""
+        status, headers = 500, {}
+        if isinstance(error, HTTPException):
+            status, headers = error.status_code, dict(error.headers or {})
+        if status == 404 and not request.url.path.startswith("/v1/"):
+            return pages.missing(request)
+        problem = f"{request.method} {request.url.path[:80]}: {HTTPStatus(status).phrase}"
+        answer = _json(Refusal(problem=problem), status)
+        answer.headers.update(headers)
+        return answer
+
     def route(path: str, endpoint: Endpoint, method: str, role: Role = "viewer") -> Route:
         return Route(path, _guarded(endpoint, access, role), methods=[method])
 
@@ -214,8 +252,12 @@ def make_app(fleet: Fleet, access: Access, pages: Sequence[BaseRoute] = ()) -> S
             route("/v1/feedback/{model}", feedback, "GET"),
             route("/v1/login-codes", code, "POST"),
             route("/v1/latency", latency, "GET"),
-            *pages,
-        ]
+            route("/v1/tokens", tokens, "GET", "admin"),
+            route("/v1/tokens", make_token, "POST", "admin"),
+            route("/v1/tokens/{name}", revoke_token, "DELETE", "admin"),
+            *pages.routes,
+        ],
+        exception_handlers={HTTPException: refused},
     )
 
 

@@ -5,14 +5,15 @@ import logging
 import shutil
 import signal
 import socket
+import ssl
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Protocol
 
 import msgspec
 import uvicorn
-from starlette.routing import BaseRoute
 
 from edgepack.errors import FleetError
 from edgepack.fleet.broker.access import BrokerAccess
@@ -29,7 +30,7 @@ from edgepack.fleet.depot.depot import Depot
 from edgepack.fleet.enrolment.authority import Authority
 from edgepack.fleet.releases.folder import ReleaseFolder
 from edgepack.fleet.server.access import Access
-from edgepack.fleet.server.api import make_app
+from edgepack.fleet.server.api import Pages, make_app
 from edgepack.fleet.server.fleet import Fleet
 from edgepack.wire import topics
 
@@ -46,6 +47,7 @@ class ServeSettings(msgspec.Struct, frozen=True, kw_only=True):
         broker_port: Port of the embedded one.
         broker_user, broker_password: For brokers with passwords.
         host, port: Where the API listens.
+        tls_cert, tls_key: PEM files of its certificate and key; None for plain HTTP.
         tenant: Whose devices.
         trust: Files of public keys to trust from now on.
         auto_enroll: Takes in any device that reports; embedded broker only.
@@ -61,6 +63,8 @@ class ServeSettings(msgspec.Struct, frozen=True, kw_only=True):
     broker_password: str = ""
     host: str = "127.0.0.1"
     port: int = 8600
+    tls_cert: Path | None = None
+    tls_key: Path | None = None
     tenant: str = "default"
     trust: Sequence[Path] = ()
     auto_enroll: bool = False
@@ -72,7 +76,7 @@ class MakePages(Protocol):
 
     def __call__(
         self, fleet: Fleet, access: Access, *, is_tls: bool, is_stopping: Callable[[], bool]
-    ) -> Sequence[BaseRoute]:
+    ) -> Pages:
         """The pages of a fleet; see `edgepack.fleet.dashboard.routes.dashboard_routes`."""
 
 
@@ -90,20 +94,31 @@ def serve(
         EdgepackError: Something cannot start: the folder is in use, the port is taken, the
             database or the broker cannot be reached.
     """
+    _check_tls(settings)
     with ExitStack() as stack:
         fleet, token = _assemble(settings, stack)
         listener = stack.enter_context(_listener(settings.host, settings.port))
-        url = f"http://{settings.host}:{listener.getsockname()[1]}"
+        is_tls = settings.tls_cert is not None
+        scheme = "https" if is_tls else "http"
+        url = f"{scheme}://{settings.host}:{listener.getsockname()[1]}"
         access = Access(fleet.store, token)
         server: uvicorn.Server | None = None
 
         def is_stopping() -> bool:
             return server is not None and server.should_exit
 
-        pages = make_pages(fleet, access, is_tls=False, is_stopping=is_stopping)
+        pages = make_pages(fleet, access, is_tls=is_tls, is_stopping=is_stopping)
         app = make_app(fleet, access, pages)
         server = uvicorn.Server(
-            uvicorn.Config(app, log_config=None, access_log=False, lifespan="off")
+            uvicorn.Config(
+                app,
+                log_config=None,
+                access_log=False,
+                lifespan="off",
+                server_header=False,
+                ssl_certfile=settings.tls_cert,
+                ssl_keyfile=settings.tls_key,
+            )
         )
         # uvicorn stops at a signal, then raises it again for whoever was there before it: us.
         for number in (signal.SIGINT, signal.SIGTERM):
@@ -112,6 +127,31 @@ def serve(
         ready(fleet, url)
         server.run(sockets=[listener])
         log.info("the fleet stops")
+
+
+def is_loopback(host: str) -> bool:
+    """Whether an address is reached from this machine alone."""
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _check_tls(settings: ServeSettings) -> None:
+    if settings.tls_cert is None and settings.tls_key is None:
+        return
+    remedy = "edgepack fleet serve --tls-cert fleet.crt --tls-key fleet.key"
+    if settings.tls_cert is None or settings.tls_key is None:
+        raise FleetError("https takes a certificate and its key", remedy=remedy)
+    try:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(settings.tls_cert, settings.tls_key)
+    except OSError as error:  # which an error of TLS is, too
+        raise FleetError(
+            f"the certificate cannot be used: {error.strerror or error}",
+            found_in=f"{settings.tls_cert}, {settings.tls_key}",
+            remedy=remedy,
+        ) from error
 
 
 def _assemble(settings: ServeSettings, stack: ExitStack) -> tuple[Fleet, str]:

@@ -1,0 +1,97 @@
+"""What a `FleetClient` asks of who may come in."""
+
+from urllib.parse import quote
+
+from edgepack.fleet.client.connection import Connection
+from edgepack.fleet.documents.access import (
+    LoginCode,
+    LoginLink,
+    NewToken,
+    Role,
+    TokenRequest,
+    TokenView,
+)
+
+
+class AccessMethods:
+    """The methods of a `FleetClient` that are about tokens and the dashboard's login."""
+
+    _connection: Connection
+
+    def login_link(self) -> LoginLink:
+        """A link that opens the dashboard once, without a token, for two minutes.
+
+        Returns:
+            The link; whoever opens it may do what this token may.
+
+        Raises:
+            FleetError: Nobody serves there, or the token is wrong.
+
+        Example:
+            ```python
+            link = fleet.login_link()
+            print(f"open {link.url} within {link.valid_s:.0f} s")
+            ```
+        """
+        made = self._connection.post("/v1/login-codes", LoginCode)
+        url = f"{self._connection.url}/login?code={made.code}"
+        return LoginLink(url=url, valid_s=made.valid_s)
+
+    def tokens(self) -> tuple[TokenView, ...]:
+        """The tokens that let people and programs in, without their secrets.
+
+        Returns:
+            By name; the one in the fleet's folder is not among them.
+
+        Raises:
+            FleetError: Nobody serves there, or this token is no administrator's.
+
+        Example:
+            ```python
+            print({token.name: token.role for token in fleet.tokens()})
+            ```
+        """
+        return self._connection.get("/v1/tokens", tuple[TokenView, ...])
+
+    def make_token(self, name: str, *, role: Role, valid_s: float | None = None) -> NewToken:
+        """Makes a token.
+
+        Args:
+            name: What it is called, in lists and in the audit log.
+            role: `viewer` looks, `operator` rolls out and takes back, too, `admin` does all.
+            valid_s: For how long, seconds; None for as long as it is not revoked.
+
+        Returns:
+            The token; its secret is told this once.
+
+        Raises:
+            FleetError: The name is taken or cannot be one, or this token is no administrator's.
+
+        Example:
+            ```python
+            made = fleet.make_token("alice", role="operator")
+            as_alice = FleetClient(token=made.token)
+            ```
+        """
+        request = TokenRequest(name=name, role=role, valid_s=valid_s)
+        return self._connection.post("/v1/tokens", NewToken, request)
+
+    def revoke_token(self, name: str) -> TokenView:
+        """Ends a token and the sessions that it opened.
+
+        Args:
+            name: What it is called.
+
+        Returns:
+            What was known of it.
+
+        Raises:
+            FleetError: There is none of that name, or this token is no administrator's.
+
+        Example:
+            ```python
+            fleet.make_token("bob", role="viewer")
+            fleet.revoke_token("bob")
+            ```
+        """
+        return self._connection.delete(f"/v1/tokens/{quote(name, safe='')}", TokenView)
