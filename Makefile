@@ -22,8 +22,9 @@ export ORT_DISABLE_TELEMETRY := 1
 
 .PHONY: demo test check bench bench-packager bench-fleet scan-operators docs screenshots release pins clean
 
+# KEEP=1 leaves fleet and dashboard running until Ctrl-C.
 demo: $(READY)
-	@$(BIN)/python -m examples.demo
+	@$(BIN)/python -m examples.demo $(if $(KEEP),--keep)
 
 test: $(READY) $(OPENVINO_READY) $(OLDEST_READY)
 	$(BIN)/python -m pytest -m "not openvino" --numprocesses $(WORKERS) --dist worksteal

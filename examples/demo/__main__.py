@@ -5,10 +5,13 @@
 3. Roll the bundle out in two waves.
 4. Show what each device chose, why, and how fast real inferences were.
 5. Offer a release that is broken on purpose, and show that no device keeps it.
+6. With --keep: leave fleet and devices running, and say where to look at them.
 """
 
+import contextlib
 import json
 import shutil
+import signal
 import sys
 import time
 from importlib.util import find_spec
@@ -19,7 +22,7 @@ import numpy as np
 from examples.demo.broken import make_broken_release
 from examples.demo.lines import text_lines
 from examples.demo.processes import DemoError, Fleet, command, edgepack, wait_until
-from examples.demo.telling import heading, say, show_applications, show_choices
+from examples.demo.telling import heading, say, show_applications, show_choices, show_command
 
 FOLDER = Path(".demo")
 NAME = "line-orientation"
@@ -46,12 +49,11 @@ def main() -> None:
             tell_devices(fleet)
             tell_rollout(fleet)
             tell_broken_release(fleet)
+            _end(time.monotonic() - started_at)
+            if "--keep" in sys.argv:
+                keep(fleet)
     except DemoError as error:
         sys.exit(f"\nThe demo did not come true: {error}\nLogs: {FOLDER}/logs")
-    say(
-        f"All of it came true, in {time.monotonic() - started_at:.0f} s. "
-        f"Look at {BUNDLE}.report.html"
-    )
 
 
 def tell_build() -> None:
@@ -124,6 +126,26 @@ def tell_broken_release(fleet: Fleet) -> None:
         if count["failed"] or set(count["versions"]) != {"1.0.0"}:
             raise DemoError(f"the application on {device} saw {json.dumps(count)}")
     say("No device kept 1.1.0; no application saw a wrong or failed inference from it.")
+
+
+def keep(fleet: Fleet) -> None:
+    """Step 6."""
+    heading("6. The dashboard: what stopped, and why")
+    show_command(("fleet", "login"))
+    print(fleet.login_link(), flush=True)
+    say("")
+    say("The link opens the dashboard once, within two minutes. Another link:")
+    where = f"EDGEPACK_FLEET_URL={fleet.url} EDGEPACK_FLEET_DATA={fleet.data}"
+    print(f"  {where} {Path(sys.executable).with_name('edgepack')} fleet login")
+    say("Ctrl-C ends the fleet.")
+    with contextlib.suppress(KeyboardInterrupt):
+        signal.pause()
+
+
+def _end(took_s: float) -> None:
+    say(f"All of it came true, in {took_s:.0f} s. Look at {BUNDLE}.report.html")
+    if "--keep" not in sys.argv:
+        say("'make demo KEEP=1' leaves the dashboard running, with this breach on it.")
 
 
 def _all_must_run(version: str, fleet: Fleet) -> None:

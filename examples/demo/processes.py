@@ -76,6 +76,18 @@ class Fleet:
         self._start("fleet", [_program("edgepack"), *words])
         wait_until(lambda: self._ask("fleet", "info") is not None, "the fleet answers")
 
+    @property
+    def url(self) -> str:
+        """Where it serves."""
+        return os.environ["EDGEPACK_FLEET_URL"]
+
+    def login_link(self) -> str:
+        """A link that opens the dashboard once."""
+        answer = self._ask("fleet", "login")
+        if answer is None:
+            raise DemoError("'edgepack fleet login' failed")
+        return str(answer["url"])
+
     def add_device(self, device: str, providers: str) -> None:
         """Enrols a device and starts its agent and its application."""
         folder = self._folder / device

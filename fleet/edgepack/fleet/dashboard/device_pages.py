@@ -67,6 +67,7 @@ class DevicePages:
             "events": events,
             "older": events[-1].id if len(events) == PAGE else 0,
             "latency": self._latency(device),
+            "entries": self._looking.audit(device=device.device, limit=PAGE),
         }
 
     def _latency(

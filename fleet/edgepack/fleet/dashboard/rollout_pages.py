@@ -76,7 +76,7 @@ class RolloutPages:
             "latency": self._looking.rollout_latency(name),
             "length_s": length_s,
             "spans": spans,
-            "events": self._looking.events(rollout=rollout.rollout, limit=PAGE),
+            "entries": self._looking.audit(rollout=rollout.rollout, limit=PAGE),
             "acts": acts_of(rollout),
         }
 

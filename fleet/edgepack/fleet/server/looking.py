@@ -10,8 +10,10 @@ from sqlalchemy.orm import Session
 from edgepack.bundle.manifest import Manifest, Variant
 from edgepack.errors import FleetError
 from edgepack.fleet.database import inventory, latency, overview, records
+from edgepack.fleet.database.audit import Wanted
 from edgepack.fleet.database.devices import last_report
 from edgepack.fleet.database.schema import DeviceModelRow, DeviceRow, ReleaseRow
+from edgepack.fleet.documents.audit import AuditEntry
 from edgepack.fleet.documents.devices import DeviceFilter, DeviceView
 from edgepack.fleet.documents.fleet import EventView
 from edgepack.fleet.documents.models import ModelSummary, ReleaseDetails, VariantView
@@ -79,6 +81,12 @@ class Looking(msgspec.Struct, frozen=True):
             return records.latest_events(
                 session, device=device, rollout=rollout, before=before, limit=limit
             )
+
+    def audit(
+        self, *, rollout: str = "", device: str = "", limit: int = 50
+    ) -> tuple[AuditEntry, ...]:
+        """What was last done to a rollout or a device, and by whom; the newest first."""
+        return self.fleet.audit_log(Wanted(rollout=rollout, device=device), limit)
 
     def rollouts(
         self, *, state: str = "", model: str = "", before: int = 0, limit: int = 50
