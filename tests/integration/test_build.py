@@ -65,7 +65,8 @@ def test_the_bundle_is_a_model_package_that_verifies(unpacked: Path, material: P
     assert manifest.facts.name == "small"
     assert manifest.facts.release == 1_002_000
     names = {entry.path for entry in manifest.facts.files}
-    assert names == {"golden/golden.npz", "report.html", "report.json"}
+    told = {"report.html", "report.json", "provenance.json", "ml-bom.cdx.json"}
+    assert names == {"golden/golden.npz", *told}
 
 
 def _stock_verify(folder: Path, key: Path) -> subprocess.CompletedProcess[str]:

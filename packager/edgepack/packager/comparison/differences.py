@@ -11,6 +11,8 @@ import msgspec
 from edgepack.agent.update.fetching import wanted_files
 from edgepack.bundle.chunks import chunk_digests
 from edgepack.bundle.manifest import Manifest
+from edgepack.bundle.provenance import BILL_FILE, PROVENANCE_FILE
+from edgepack.packager.bundling.assemble import REPORT_HTML, REPORT_JSON
 from edgepack.packager.comparison.inside import compare_inside
 from edgepack.packager.comparison.reading import Compared, ComparedVariant
 from edgepack.packager.comparison.result import (
@@ -23,7 +25,8 @@ from edgepack.packager.comparison.result import (
 )
 from edgepack.packager.reports.report import ReportedFile
 
-_REPORTS = frozenset({"report.json", "report.html"})
+_FOR_PEOPLE = frozenset({REPORT_JSON, REPORT_HTML, PROVENANCE_FILE, BILL_FILE})
+"""Files that no device fetches."""
 _NEXT_SETTING = re.compile(r", (?=[a-z0-9_]+ )")
 
 
@@ -195,7 +198,7 @@ def _equal_for_devices(
 ) -> bool | None:
     if any(variant.differences or variant.presence != "both" for variant in variants):
         return False
-    if any(file.state != "equal" for file in files if file.path not in _REPORTS):
+    if any(file.state != "equal" for file in files if file.path not in _FOR_PEOPLE):
         return False
     return True if knows_all else None
 
