@@ -62,6 +62,11 @@ class TransferError(EdgepackError):
     """How it came: the broker, a topic, a message or a chunk is wrong."""
 
 
+class TrustError(TransferError):
+    """Metadata is not signed by who must sign it, or is older than what is known, expired, missing,
+    or about something else."""
+
+
 class DeviceError(EdgepackError):
     """Where it runs: this device cannot do what was asked of it.
 

@@ -46,6 +46,10 @@ _COMMANDS = {
     "fleet": _Entry(
         "edgepack.fleet.commands.fleet", "Serve a fleet, enrol and list its devices.", "fleet"
     ),
+    "publish": _Entry(
+        "edgepack.fleet.commands.publishing", "Release a bundle: sign and list it.", "fleet"
+    ),
+    "withdraw": _Entry("edgepack.fleet.commands.publishing", "List a release no more.", "fleet"),
     "rollout": _Entry(
         "edgepack.fleet.commands.rollout", "Start, watch, pause and abort rollouts.", "fleet"
     ),

@@ -15,6 +15,7 @@ from edgepack.wire.messages import (
     Message,
     Reported,
     RunModel,
+    Trusted,
     decode,
     encode,
 )
@@ -50,7 +51,9 @@ def test_a_frozen_message_is_understood(path: Path) -> None:
         assert model.active.bundle.release == 7
         assert model.previous is not None
         assert model.previous.release == 6
-        assert model.acted_sequence == (3 if "minor-1" in path.stem else 0)
+        assert model.acted_sequence == (3 if "minor" in path.stem else 0)
+        trusted = Trusted(root=3, timestamp=41, is_whole=True, director=3)
+        assert message.trust == (trusted if "minor-2" in path.stem else None)
 
 
 @pytest.mark.parametrize("path", FROZEN, ids=lambda path: f"{path.parent.name}-{path.stem}")

@@ -16,8 +16,8 @@ from edgepack.wire import messages
 
 UNHEARD = {"invented_later": {"is": ["of", 1, "use"]}}
 NEW_KIND, NEW_STATE = "moved", "WARMING_UP"
-BROUGHT = {"Reported": ("acted_sequence",)}
-"""By message: what the models in it have since the newest minor version."""
+BROUGHT = {"Reported": ("trust",)}
+"""By message: what it has since the newest minor version."""
 
 _encode = messages.encode
 
@@ -59,9 +59,8 @@ def _newer(kind: str, document: dict[str, Any]) -> None:
 
 
 def _older(kind: str, document: dict[str, Any]) -> None:
-    for model in document.get("models", {}).values():
-        for field in BROUGHT.get(kind, ()):
-            del model[field]
+    for field in BROUGHT.get(kind, ()):
+        del document[field]
 
 
 if __name__ == "__main__":

@@ -11,8 +11,11 @@ from edgepack.toml_errors import describe_type_error
 from edgepack.versions import Version, version_of
 from edgepack.wire import topics
 
-SETTINGS = Version(1, 0)
-"""Version of the settings' form: `v` and, where a newer edgepack added keys, `minor`."""
+SETTINGS = Version(1, 1)
+"""Version of the settings' form: `v` and, where a newer edgepack added keys, `minor`. Since
+
+    1.1  `trust.root`
+"""
 
 
 class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -39,10 +42,14 @@ class TrustConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
     Attributes:
         keys: PEM files of public keys; one of them must have signed a bundle.
+        root: File of the fleet's TUF root metadata; with it, only what the fleet's director has
+            signed for this device, and what its image repository lists, is installed. "" is how
+            devices were set up before fleets had any.
         allow_degraded_unsafe: Accept variants whose gates were overridden at build time.
     """
 
     keys: tuple[str, ...]
+    root: str = ""
     allow_degraded_unsafe: bool = False
 
 
@@ -237,7 +244,11 @@ def _anchor(config: AgentConfig, folder: Path) -> AgentConfig:
         config,
         state_dir=at(config.state_dir),
         broker=broker,
-        trust=msgspec.structs.replace(config.trust, keys=tuple(at(k) for k in config.trust.keys)),
+        trust=msgspec.structs.replace(
+            config.trust,
+            keys=tuple(at(k) for k in config.trust.keys),
+            root=at(config.trust.root),
+        ),
         hooks=msgspec.structs.replace(config.hooks, folder=at(config.hooks.folder)),
         decryption=DecryptionConfig(key_file=at(config.decryption.key_file)),
     )

@@ -110,10 +110,12 @@ def sign_folder(folder: Path, key: SigningKey, *, name: str = "") -> str:
 
 def root_digest(files: dict[str, str]) -> str:
     """SHA-256 over the files' digests (32 bytes each) in the order of their paths, hex."""
-    root = hashlib.sha256()
-    for path in sorted(files, key=sort_key):
-        root.update(bytes.fromhex(files[path]))
-    return root.hexdigest()
+    return hashlib.sha256(digest_list(files)).hexdigest()
+
+
+def digest_list(files: dict[str, str]) -> bytes:
+    """The files' digests (32 bytes each) in the order of their paths; the root digest is theirs."""
+    return b"".join(bytes.fromhex(files[path]) for path in sorted(files, key=sort_key))
 
 
 def verify_envelope(content: bytes, keys: Sequence[PublicKey]) -> SignedList:

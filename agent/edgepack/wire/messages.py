@@ -290,6 +290,21 @@ class ReportedModel(msgspec.Struct, frozen=True, kw_only=True):
     progress: Annotated[float, msgspec.Meta(ge=0, le=1)] = 0.0
 
 
+class Trusted(msgspec.Struct, frozen=True, kw_only=True):
+    """What a device that has a root believes of its fleet's metadata.
+
+    Attributes:
+        root, timestamp: Their versions; 0 while it has none.
+        is_whole: Whether it has all that the timestamp names, and nothing of it has expired.
+        director: Version of the director's word that it accepted last; 0 for none.
+    """
+
+    root: Count
+    timestamp: Count = 0
+    is_whole: bool = False
+    director: Count = 0
+
+
 class Reported(Message, frozen=True, kw_only=True):
     """Device to controller, retained: what it is, and each of its models.
 
@@ -302,6 +317,8 @@ class Reported(Message, frozen=True, kw_only=True):
         sequence: Sequence of the `Desired` that it heard last; 0 when none since it started.
         models: By name; a model that was removed stays here as REMOVED.
         warnings: What is wrong with the device and needs a person, one sentence each.
+        trust: What it believes of the fleet's metadata; None when it has no root. Since version
+            2.2.
     """
 
     online: bool
@@ -312,6 +329,7 @@ class Reported(Message, frozen=True, kw_only=True):
     sequence: int = 0
     models: dict[str, ReportedModel] = {}
     warnings: tuple[str, ...] = ()
+    trust: Trusted | None = None
 
 
 class NeedFile(msgspec.Struct, frozen=True, kw_only=True):

@@ -13,9 +13,14 @@ _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 UpKind = Literal["reported", "need", "telemetry", "event"]
 UP_KINDS: tuple[UpKind, ...] = ("reported", "need", "telemetry", "event")
 
-DEVICE, FILE = "{device}", "{sha256}"
-"""In the topics of a route (`edgepack.wire.router`) these stand for any device, and any file."""
-OPEN_LEVELS = {DEVICE: _NAME, FILE: re.compile(r"[0-9a-f]{64}")}
+DEVICE, FILE, METADATA = "{device}", "{sha256}", "{metadata}"
+"""In the topics of a route (`edgepack.wire.router`) these stand for any device, any file of a
+bundle, and any file of TUF metadata."""
+OPEN_LEVELS = {
+    DEVICE: _NAME,
+    FILE: re.compile(r"[0-9a-f]{64}"),
+    METADATA: re.compile(r"[a-z0-9.-]{1,80}"),
+}
 
 
 def check_name(name: str, what: str) -> str:
@@ -44,6 +49,16 @@ def broadcast(tenant: str, sha256: str) -> str:
     return f"{PREFIX}/{tenant}/b/{sha256}"
 
 
+def metadata(tenant: str, file: str) -> str:
+    """Controller to every device, retained: a file of TUF metadata."""
+    return f"{PREFIX}/{tenant}/meta/{file}"
+
+
+def device_metadata(tenant: str, device: str, file: str) -> str:
+    """Controller to one device: a file of TUF metadata that it lacks."""
+    return f"{PREFIX}/{tenant}/d/{device}/dn/meta/{file}"
+
+
 def up(tenant: str, device: str, kind: UpKind) -> str:
     """Device to controller."""
     return f"{PREFIX}/{tenant}/d/{device}/up/{kind}"
@@ -52,6 +67,11 @@ def up(tenant: str, device: str, kind: UpKind) -> str:
 def device_subscriptions(tenant: str, device: str) -> tuple[str, ...]:
     """Filters that a device holds all the time (broadcast topics come and go per file)."""
     return (f"{PREFIX}/{tenant}/d/{device}/dn/#",)
+
+
+def metadata_subscription(tenant: str) -> str:
+    """The filter of devices that trust a root."""
+    return metadata(tenant, "#")
 
 
 def controller_subscription(tenant: str) -> str:

@@ -47,6 +47,11 @@ class DataFolder:
         """Where uploads lie until they are checked; emptied at the start."""
         return self.root / "incoming"
 
+    @property
+    def tuf(self) -> Path:
+        """Where TUF metadata lies, and the keys that sign it."""
+        return self.root / "tuf"
+
     def token(self) -> str:
         """The API's bearer token, made once."""
         path = token_file(self.root)

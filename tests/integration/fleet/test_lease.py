@@ -145,6 +145,8 @@ def test_a_follower_takes_down_telemetry_alone_and_says_nothing(
         inbox=world.inbox,
         broker=world,
         depot=world.depot,
+        metadata=world.metadata,
+        sign=world.controller_sign,
         auto_enroll=False,
         lead=elected(stores, "b"),
     )

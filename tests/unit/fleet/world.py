@@ -1,5 +1,6 @@
 """A controller on a real database, without a broker, and what devices say to it."""
 
+import time
 from pathlib import Path
 from typing import Any
 
@@ -7,6 +8,7 @@ import msgspec
 
 from edgepack.fleet.controller.controller import Controller, Gathering
 from edgepack.fleet.controller.inbox import Inbox
+from edgepack.fleet.controller.metadata import MetadataKeeper
 from edgepack.fleet.database import devices, enrolment, unsent
 from edgepack.fleet.database.schema import ReleaseRow
 from edgepack.fleet.database.store import Store, open_store
@@ -18,6 +20,7 @@ from edgepack.fleet.documents.rollouts import (
     Selector,
 )
 from edgepack.fleet.releases.folder import ReleaseFolder
+from edgepack.fleet.repository.director import Director
 from edgepack.fleet.rollouts import execution, membership, status
 from edgepack.fleet.rollouts.offers import name_of
 from edgepack.fleet.rollouts.rollback import rollback
@@ -36,6 +39,7 @@ from edgepack.wire.messages import (
     decode,
     encode,
 )
+from tests.simulators.repository import RepositoryWorld
 
 OLD = BundleRef(name="digits", version="1.0.0", release=1, digest="01" * 32)
 NEW = BundleRef(name="digits", version="2.0.0", release=2, digest="02" * 32)
@@ -52,8 +56,14 @@ class World:
         self.store: Store = open_store(self._url)
         self.inbox = Inbox("t")
         self.published: list[tuple[str, bytes]] = []
+        self.sent: list[tuple[str, bytes]] = []
         self.depot = Depot(
             tenant="t", releases=ReleaseFolder(folder / "releases"), send=lambda *_: True
+        )
+        self.repository = RepositoryWorld(folder / "tuf", now=time.time()).repository
+        self.controller_sign = Director(self.repository, "t").sign
+        self.metadata = MetadataKeeper(
+            self.repository, "t", publish=lambda *_: None, send=self.publish
         )
         self.controller = Controller(
             store=self.store,
@@ -61,6 +71,8 @@ class World:
             inbox=self.inbox,
             broker=self,
             depot=self.depot,
+            metadata=self.metadata,
+            sign=self.controller_sign,
             auto_enroll=auto_enroll,
             gathering=Gathering(idle_s=0.0, rolling_s=0.0),
         )
@@ -70,6 +82,9 @@ class World:
 
     def publish_retained(self, topic: str, payload: bytes) -> None:
         self.published.append((topic, payload))
+
+    def publish(self, topic: str, payload: bytes) -> None:
+        self.sent.append((topic, payload))
 
     def lead(self) -> None:
         self.can_publish = True

@@ -75,6 +75,9 @@ class Connection:
         rng: random.Random,
     ) -> None:
         self._tenant, self._device = config.tenant, config.device
+        self._filters = list(topics.device_subscriptions(config.tenant, config.device))
+        if config.trust.root:
+            self._filters.append(topics.metadata_subscription(config.tenant))
         self._inbox = inbox
         self._lanes: Router[Callable[[Arrived], None]] = Router(
             {
@@ -213,7 +216,7 @@ class Connection:
         self._in_since = time.monotonic()
         with self._lock:
             files = self._files
-        wanted = [(name, 1) for name in topics.device_subscriptions(self._tenant, self._device)]
+        wanted = [(name, 1) for name in self._filters]
         wanted += [(topics.broadcast(self._tenant, sha), 0) for sha in files]
         client.subscribe(wanted)
         self._inbox.put(Connected())

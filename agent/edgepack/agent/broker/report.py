@@ -13,6 +13,7 @@ from edgepack.wire.messages import (
     Reported,
     ReportedModel,
     RunModel,
+    Trusted,
     encode,
 )
 
@@ -58,7 +59,14 @@ def report_model(updater: Updater) -> ReportedModel:
 
 
 def make_report(
-    models: Models, troubles: Sequence[str], *, sequence: int, boot: str, count: int, at: float
+    models: Models,
+    troubles: Sequence[str],
+    *,
+    sequence: int,
+    boot: str,
+    count: int,
+    at: float,
+    trust: Trusted | None = None,
 ) -> Reported:
     """Mirrors the journals.
 
@@ -69,6 +77,7 @@ def make_report(
         boot: Random id of this process.
         count: Number of this report.
         at: Seconds since the epoch.
+        trust: What it believes of the fleet's metadata.
     """
     report = Reported(
         online=True,
@@ -79,6 +88,7 @@ def make_report(
         sequence=sequence,
         models={updater.name: report_model(updater) for updater in models},
         warnings=(*filter(None, troubles), *models.troubles)[:MAX_WARNINGS],
+        trust=trust,
     )
     if len(encode(report)) <= _BUDGET_BYTES:
         return report

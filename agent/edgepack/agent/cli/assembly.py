@@ -1,11 +1,14 @@
 """Puts the program together: the one place where the parts of the agent meet."""
 
 import logging
+import os
 import random
 import secrets
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -23,7 +26,9 @@ from edgepack.agent.runtime.plain_files import sweep_memory
 from edgepack.agent.runtime.probe import probe_variant
 from edgepack.agent.runtime.verdicts import Verdicts, circumstances_of
 from edgepack.agent.state.decryption_key import write_key_file
+from edgepack.agent.state.metadata_cache import MetadataCache
 from edgepack.agent.state.slots import Slots
+from edgepack.agent.state.state_file import read_regular
 from edgepack.agent.telemetry.buffer import TelemetryBuffer
 from edgepack.agent.update.dependencies import AgentDependencies, Link, Tools
 from edgepack.agent.update.models import Models
@@ -34,6 +39,9 @@ from edgepack.bundle.trust import TrustPolicy
 from edgepack.errors import DeviceError
 from edgepack.halt import Halt
 from edgepack.wire.messages import DeviceFacts, ProbeResult
+
+if TYPE_CHECKING:
+    from edgepack.agent.update.device_trust import DeviceTrust
 
 log = logging.getLogger(__name__)
 
@@ -55,6 +63,7 @@ def run_daemon(config: AgentConfig, broker: BrokerConfig) -> None:
     telemetry = TelemetryBuffer(Path(config.state_dir))
     adopt_strays()
     bench = ThreadBench(inbox.wake, tidy=end_strays)
+    trust = load_device_trust(config)
     connection = Connection(config, broker, inbox, boot=boot, rng=random.Random())
     agent = Agent(
         config,
@@ -65,6 +74,7 @@ def run_daemon(config: AgentConfig, broker: BrokerConfig) -> None:
             config, BrokerLink(connection), telemetry, notify, bench=bench
         ),
         boot=boot,
+        trust=trust,
     )
     stop_on_signals(stop, inbox, end_strays)
     connection.start()
@@ -158,6 +168,40 @@ def _probe(
             key_file=config.decryption_key,
             halt=halt,
         ),
+    )
+
+
+def load_device_trust(config: AgentConfig) -> "DeviceTrust | None":
+    """What this device believes of its fleet; None when it was enrolled without a root.
+
+    Raises:
+        EdgepackError: The root cannot be read, or is none.
+    """
+    if not config.trust.root:
+        return None
+    # Loaded where it is needed: it takes 0.1 s and 5 MB.
+    from edgepack.agent.update.device_trust import DeviceTrust
+
+    path = Path(config.trust.root)
+    try:
+        root = read_regular(path)
+    except OSError as error:
+        raise DeviceError(
+            f"the fleet's root cannot be read: {error.strerror}", found_in=str(path)
+        ) from error
+    if root is None:
+        raise DeviceError(
+            "there is no such root, which the settings trust",
+            found_in=str(path),
+            remedy="copy root.json there, as edgepack fleet enroll wrote it",
+        )
+    return DeviceTrust(
+        root,
+        MetadataCache(Path(config.state_dir)),
+        tenant=config.tenant,
+        device=config.device,
+        arch=os.uname().machine,
+        wall=time.time,
     )
 
 

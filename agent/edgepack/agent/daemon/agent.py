@@ -3,8 +3,9 @@
 import logging
 import threading
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from itertools import chain
+from typing import TYPE_CHECKING
 
 from edgepack.agent.broker.inbox import Acknowledged, Arrived, Connected, Inbox, Item
 from edgepack.agent.broker.link import Publisher
@@ -16,10 +17,13 @@ from edgepack.agent.update.dependencies import Clock
 from edgepack.agent.update.models import Models
 from edgepack.agent.update.transitions import MAX_TEXT
 from edgepack.bundle.metadata import MAX_CHUNK_BYTES
-from edgepack.errors import DeviceError, TransferError
+from edgepack.errors import DeviceError, TransferError, TrustError
 from edgepack.wire import topics
 from edgepack.wire.messages import Desired, Event, decode
 from edgepack.wire.router import Router
+
+if TYPE_CHECKING:
+    from edgepack.agent.update.device_trust import DeviceTrust
 
 log = logging.getLogger(__name__)
 
@@ -41,6 +45,7 @@ class Agent:
         publisher: Where messages go.
         telemetry: Latency reports to send.
         make_models: Makes the models; it gets what to call after every transition.
+        trust: Judges what the fleet says; None where this device has no root of it.
         clock: The time.
     """
 
@@ -53,6 +58,7 @@ class Agent:
         make_models: Callable[[Callable[[], None]], Models],
         *,
         boot: str,
+        trust: "DeviceTrust | None" = None,
         clock: Clock | None = None,
     ) -> None:
         self._config = config
@@ -62,8 +68,11 @@ class Agent:
                 topics.desired(tenant, device): self._take_offer,
                 topics.broadcast(tenant, topics.FILE): self._take_chunk,
                 topics.repair(tenant, device, topics.FILE): self._take_chunk,
+                topics.metadata(tenant, topics.METADATA): self._take_metadata,
+                topics.device_metadata(tenant, device, topics.METADATA): self._take_metadata,
             }
         )
+        self._trust = trust
         self._inbox = inbox
         self._publisher = publisher
         self._telemetry = telemetry
@@ -100,6 +109,7 @@ class Agent:
         """
         if not self._publisher.is_alive:
             raise DeviceError("the thread that talks to the broker has ended")
+        self._judge()
         wait_s = self._models.advance()
         now = self._clock.monotonic()
         self._report_when_due(now)
@@ -140,21 +150,45 @@ class Agent:
         self._silence.answered()
         if not payload:
             return  # What was retained was taken away: there is nothing to want.
+        if self._trust is not None:
+            self._trust.put_orders(payload)
+            return
         try:
-            desired = decode(payload, Desired)
-            self._heard_sequence = desired.sequence
-            heard = self._models.take(desired)
+            self._carry_out(decode(payload, Desired), {})
         except TransferError as error:
-            self._drop("malformed offer", error.problem)
-            self._unheard.append(
-                Event(
-                    at=self._clock.wall(),
-                    kind="refused",
-                    bundle="none",
-                    because=error.problem[:MAX_TEXT],
-                )
-            )
-            self._report()
+            self._refuse(error)
+
+    def _take_metadata(self, name: str, payload: bytes) -> None:
+        if self._trust is not None and payload and not self._trust.put_metadata(name, payload):
+            self._drop("unknown metadata", name)
+
+    def _judge(self) -> None:
+        """Believes what is signed of what came, and does what follows from it."""
+        if self._trust is None:
+            return
+        try:
+            decision = self._trust.turn()
+            if decision is not None:
+                self._carry_out(decision.desired, decision.refusals)
+        except TrustError as error:
+            self._drop("word not accepted", error.problem)
+        except TransferError as error:
+            self._refuse(error)
+        except OSError as error:
+            self._heard_sequence = 0
+            self._drop("word not kept", str(error))
+        if self._trust.is_waiting:
+            self._is_news = True  # What it waits for may have been lost: the fleet hears of it.
+
+    def _carry_out(self, desired: Desired, refusals: Mapping[str, str]) -> None:
+        """Does what the fleet wants, but for what must not be.
+
+        Raises:
+            TransferError: An order makes no sense.
+        """
+        try:
+            self._heard_sequence = desired.sequence
+            heard = self._models.take(desired, refusals)
         except OSError as error:
             # It is said again: the controller answers the next report.
             self._heard_sequence = 0
@@ -163,6 +197,18 @@ class Agent:
             log.debug("desired sequence=%d %s", desired.sequence, heard)
             if set(heard.values()) <= {"known"}:
                 self._report()
+
+    def _refuse(self, error: TransferError) -> None:
+        self._drop("malformed offer", error.problem)
+        self._unheard.append(
+            Event(
+                at=self._clock.wall(),
+                kind="refused",
+                bundle="none",
+                because=error.problem[:MAX_TEXT],
+            )
+        )
+        self._report()
 
     def _note_sent(self, event: Event) -> None:
         """The broker has acknowledged an event."""
@@ -216,13 +262,15 @@ class Agent:
         if not self._publisher.is_connected:
             return
         self._count += 1
+        trust = self._trust
         report = make_report(
             self._models,
-            (self._publisher.trouble, self._telemetry.trouble),
+            (self._publisher.trouble, self._telemetry.trouble, trust.trouble if trust else ""),
             sequence=self._heard_sequence,
             boot=self._boot,
             count=self._count,
             at=self._clock.wall(),
+            trust=trust.reported if trust else None,
         )
         self._silence.sent_report(self._publisher.publish("reported", report, retain=True))
         waiting = {id(event) for event in self._in_flight.values()}

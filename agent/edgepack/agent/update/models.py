@@ -27,6 +27,7 @@ from edgepack.wire.messages import Desired, DeviceFacts, ModelOrder, Need, RunMo
 
 log = logging.getLogger(__name__)
 
+NO_REFUSALS: Mapping[str, str] = {}
 MAX_MODELS = 64
 """Models of one device; a report of all of them stays below what a broker lets pass."""
 
@@ -100,8 +101,14 @@ class Models:
         for updater in self:
             updater.start()
 
-    def take(self, desired: Desired) -> dict[str, OfferOutcome]:
+    def take(
+        self, desired: Desired, refusals: Mapping[str, str] = NO_REFUSALS
+    ) -> dict[str, OfferOutcome]:
         """Takes what the controller wants; a model that it does not name stays as it is.
+
+        Args:
+            desired: What it wants.
+            refusals: By model: why it must not be so.
 
         Returns:
             What became of each order, by model.
@@ -117,7 +124,7 @@ class Models:
                 if not isinstance(order, RunModel) and name not in self._updaters:
                     outcomes[name] = "known"  # It is not here, so it need not go.
                 else:
-                    outcomes[name] = self.open(name).orders.offer(order)
+                    outcomes[name] = self.open(name).orders.offer(order, refusals.get(name, ""))
             except TransferError as error:
                 problems.append(f"{name[:100]!a}: {error.problem}")
         if problems:

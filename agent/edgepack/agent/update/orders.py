@@ -47,10 +47,14 @@ class Orders:
         self._notify = notify
         self._refused: ModelOrder | None = None
 
-    def offer(self, order: ModelOrder) -> OfferOutcome:
+    def offer(self, order: ModelOrder, refusal: str = "") -> OfferOutcome:
         """Takes an order from the controller; the newest one wins.
 
         What it says is not remembered before its bundle was verified, but as what is judged now.
+
+        Args:
+            order: What shall be done.
+            refusal: Why it must not be done; it is told when the order is a new one.
 
         Raises:
             TransferError: The message makes no sense; nothing was changed.
@@ -69,6 +73,9 @@ class Orders:
             return "known"
         if order.sequence <= journal.acted_sequence:
             return "known"
+        if refusal:
+            self._refuse(order, refusal)
+            return "refused"
         if isinstance(order, RunModel):
             try:
                 check_time(order, self._clock.wall())

@@ -163,6 +163,10 @@ class Link:
         """Publishes at QoS 1; what is said while the broker is away is sent when it is back."""
         self._client.publish(topic, payload, qos=1, retain=True)
 
+    def publish(self, topic: str, payload: bytes) -> None:
+        """The same for what nobody needs who comes later."""
+        self._client.publish(topic, payload, qos=1)
+
     def send_chunk(self, topic: str, payload: bytes) -> bool:
         """Publishes at QoS 0 once the socket took an earlier one; False without a connection.
 

@@ -56,6 +56,11 @@ class Links:
         if self._leading is not None:
             self._leading.publish_retained(topic, payload)
 
+    def publish(self, topic: str, payload: bytes) -> None:
+        """The same for what nobody needs who comes later."""
+        if self._leading is not None:
+            self._leading.publish(topic, payload)
+
     def lead(self) -> None:
         """Opens the leader's connection if it is not there; for one that just made sure to lead.
 

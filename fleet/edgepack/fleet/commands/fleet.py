@@ -14,6 +14,7 @@ from edgepack.fleet.commands import show
 from edgepack.fleet.commands.audit import audit
 from edgepack.fleet.commands.devices import devices
 from edgepack.fleet.commands.feedback import feedback
+from edgepack.fleet.commands.keys import init, keys
 from edgepack.fleet.commands.latency import latency
 from edgepack.fleet.commands.options import asks, data_option, json_option, read_labels
 from edgepack.fleet.commands.printing import LogFormatter, print_result
@@ -43,6 +44,8 @@ fleet.add_command(audit)
 fleet.add_command(feedback)
 fleet.add_command(devices)
 fleet.add_command(latency)
+fleet.add_command(init)
+fleet.add_command(keys)
 fleet.add_command(releases)
 fleet.add_command(tokens)
 
@@ -157,6 +160,15 @@ def serve(
                 "serve it by https (--tls-cert, --tls-key)",
                 err=True,
             )
+        if kept := running.repository.keys_at_hand():
+            click.echo(
+                f"note: keys that belong elsewhere ({', '.join(kept)}) lie in "
+                f"{running.repository.offline}: move that folder off this machine, and name it "
+                "with --keys when you sign (edgepack fleet keys)",
+                err=True,
+            )
+        for warning in running.repository.warnings():
+            click.echo(f"note: {warning}", err=True)
         if not running.trust.keys:
             click.echo("note: no key is trusted yet, so no bundle is taken (--trust)", err=True)
 

@@ -9,17 +9,19 @@ take down telemetry, and nothing else.
 
 import logging
 import threading
+import time
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import NamedTuple, Protocol
 
 from sqlalchemy.orm import Session
 
-from edgepack.errors import TransferError
+from edgepack.errors import EdgepackError, TransferError
 from edgepack.fleet.controller.inbox import Inbox, Incoming
 from edgepack.fleet.controller.intake import Intake, finish
 from edgepack.fleet.controller.lead import Lead, Sole
+from edgepack.fleet.controller.metadata import MetadataKeeper
 from edgepack.fleet.database import audit, devices, latency, records, unsent
 from edgepack.fleet.database.devices import Publication
 from edgepack.fleet.database.lease import LeadLostError
@@ -48,6 +50,9 @@ class Broker(Protocol):
 
     def publish_retained(self, topic: str, payload: bytes) -> None:
         """Publishes; never waits."""
+
+    def publish(self, topic: str, payload: bytes) -> None:
+        """The same for what nobody needs who comes later."""
 
     def lead(self) -> None:
         """Gets ready to publish, in a controller that just made sure that it leads.
@@ -84,6 +89,8 @@ class Controller:
         inbox: Where messages come in.
         broker: Publishes.
         depot: Sends chunks.
+        metadata: Looks after what the image repository says.
+        sign: Signs what a device shall run: the device and the encoded `Desired`.
         auto_enroll: Takes in any device that reports (only with the embedded broker).
         lead: Whether this controller leads.
         gathering: How long messages wait for others.
@@ -97,6 +104,8 @@ class Controller:
         inbox: Inbox,
         broker: Broker,
         depot: Depot,
+        metadata: MetadataKeeper,
+        sign: Callable[[str, bytes], bytes],
         auto_enroll: bool,
         lead: Lead = Sole(),  # noqa: B008 (it cannot be changed)
         gathering: Gathering = Gathering(),  # noqa: B008 (it cannot be changed)
@@ -105,7 +114,7 @@ class Controller:
         self._tenant = tenant
         self._inbox = inbox
         self._broker, self._lead = broker, lead
-        self._depot = depot
+        self._depot, self._metadata, self._sign = depot, metadata, sign
         self._gathering = gathering
         self._is_rolling = True
         self._intake = Intake(auto_enroll=auto_enroll)
@@ -169,6 +178,7 @@ class Controller:
             self._step(now)
         if self._inbox.reconnected.is_set():
             self._inbox.reconnected.clear()
+            self._metadata.tell_again()
             with self._leading() as session:
                 publications = devices.all_unsettled(session)
             self._publish(publications)
@@ -177,6 +187,7 @@ class Controller:
         """Moves rollouts on, and says what is to be said.
 
         1. The connections work; only who just made sure that it leads opens the leader's.
+           What the image repository says is fresh, and told.
         2. Rollouts move on.
         3. What people did at any controller is told to devices.
         """
@@ -186,6 +197,7 @@ class Controller:
             with self._leading():
                 pass
             self._broker.lead()
+        self._metadata.turn(time.monotonic())
         # 2.
         with self._leading() as session:
             publications, running = steps.step(session, now)
@@ -221,7 +233,13 @@ class Controller:
         """Tells devices what is wanted of them; what it says must be durable already."""
         for publication in publications:
             topic = topics.desired(self._tenant, publication.device)
-            self._broker.publish_retained(topic, publication.payload)
+            payload = publication.payload
+            try:
+                payload = self._sign(publication.device, payload)
+            except EdgepackError as error:
+                # Devices without a root still obey; the others wait until it can be signed.
+                log.warning("device=%s told unsigned because=%s", publication.device, error.problem)
+            self._broker.publish_retained(topic, payload)
 
     def _take(self) -> list[Incoming]:
         if self._is_rolling and self._lead.is_held:
@@ -266,5 +284,7 @@ class Controller:
             finish(batch)
         self._inbox.counters.update(counters)
         self._publish(batch.publications)
+        for device, trusted in batch.trusting.items():
+            self._metadata.answer(device, trusted, time.monotonic())
         for device, need in batch.needs:
             self._depot.take(device, need)

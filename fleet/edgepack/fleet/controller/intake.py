@@ -39,6 +39,7 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True):
         changed: Those that reported, by id.
         heard: What they said, in order; last wills are not among it.
         events, telemetry, needs: What else was said, each with its device.
+        trusting: What devices that have a root believe of the fleet's metadata, by id.
         first: Devices that reported for the first time.
         unanswered: Devices that may have to be told something.
         publications: To publish once it is durable.
@@ -52,6 +53,7 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True):
     events: list[tuple[str, messages.Event]] = []
     telemetry: list[tuple[str, messages.Telemetry]] = []
     needs: list[tuple[str, messages.Need]] = []
+    trusting: dict[str, messages.Trusted] = {}
     first: set[str] = set()
     unanswered: set[str] = set()
     publications: list[Publication] = []
@@ -149,6 +151,8 @@ def _take_report(batch: Batch, presence: Presence, payload: bytes) -> bool:
         batch.first.add(presence.id)
     if reported.online:
         batch.heard.append((presence.id, reported))
+        if reported.trust is not None:
+            batch.trusting[presence.id] = reported.trust
         if devices.needs_answer(presence, reported, batch.now):
             batch.unanswered.add(presence.id)
     return True

@@ -211,6 +211,8 @@ def highest_heard(row: DeviceRow) -> int:
 
 def _heard(reported: Reported) -> Iterator[int]:
     yield reported.sequence
+    if reported.trust is not None:
+        yield reported.trust.director
     for model in reported.models.values():
         yield from (model.sequence, model.acted_sequence)
 

@@ -23,6 +23,8 @@ Action = Literal[
     "device.remove",
     "certificate.revoke",
     "release.publish",
+    "release.sign",
+    "release.withdraw",
     "release.delete",
     "token.make",
     "token.revoke",

@@ -35,6 +35,7 @@ class Enrollment(msgspec.Struct, frozen=True, kw_only=True):
         device, tenant, broker: Go into its settings.
         trusted_keys: PEM of the public keys whose bundles it accepts.
         certificate, authority: PEM of its certificate and of the fleet's CA; "" without TLS.
+        root: The fleet's TUF root metadata; "" from a fleet that has none.
     """
 
     device: str
@@ -43,6 +44,7 @@ class Enrollment(msgspec.Struct, frozen=True, kw_only=True):
     trusted_keys: tuple[str, ...]
     certificate: str = ""
     authority: str = ""
+    root: str = ""
 
 
 class EnrolledDevice(msgspec.Struct, frozen=True, kw_only=True):

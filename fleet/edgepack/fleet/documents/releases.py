@@ -15,11 +15,13 @@ class ReleaseView(msgspec.Struct, frozen=True, kw_only=True):
         bundle: Its name, version, release counter and root digest.
         size_bytes: Size of its files together.
         added_at: When it was published here, seconds since the epoch (UTC).
+        is_listed: Whether the image repository lists it, so that devices take it.
     """
 
     bundle: BundleRef
     size_bytes: int
     added_at: float
+    is_listed: bool = True
 
 
 class BundleHead(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -32,6 +34,58 @@ class BundleHead(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
     manifest: bytes
     signature: bytes
+
+
+class PublishingView(msgspec.Struct, frozen=True, kw_only=True):
+    """What a publisher needs to sign a release, or that it is none any more.
+
+    Attributes:
+        bundle: The release.
+        role: The publisher's role that decides about its model.
+        keys: Ids of the keys of that role.
+        threshold: How many of them must sign.
+        is_listed: Whether the image repository lists it.
+        metadata: The role's metadata as it is; "" when it has none yet.
+        pending: Its next metadata, which fewer keys have signed than must; "" when there is none.
+    """
+
+    bundle: BundleRef
+    role: str
+    keys: tuple[str, ...]
+    threshold: int
+    is_listed: bool
+    metadata: str = ""
+    pending: str = ""
+
+
+class SignedMetadata(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Metadata that a publisher signed.
+
+    Attributes:
+        role: Whose.
+        metadata: The file's content.
+    """
+
+    role: str
+    metadata: str
+
+
+class PublishedMetadata(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of signed metadata.
+
+    Attributes:
+        role: Whose it is.
+        version: Its version.
+        signatures: How many keys of the role have signed it.
+        threshold: How many must.
+        is_accepted: Whether it holds now; else it waits for the other keys.
+    """
+
+    role: str
+    version: int
+    signatures: int
+    threshold: int
+    is_accepted: bool
 
 
 def title(bundle: BundleRef) -> str:

@@ -11,7 +11,7 @@ from edgepack.errors import FleetError
 from edgepack.fleet.documents.devices import Enrollment
 from edgepack.fleet.enrolment.authority import key_pem
 
-CONFIG_FILE = "agent.toml"
+CONFIG_FILE, ROOT_FILE = "agent.toml", "root.json"
 
 
 def check_unused(folder: Path) -> None:
@@ -32,7 +32,7 @@ def check_unused(folder: Path) -> None:
 def write_device_folder(
     folder: Path, enrollment: Enrollment, key: ec.EllipticCurvePrivateKey, state_dir: Path
 ) -> Path:
-    """Writes `agent.toml`, trusted keys and, for TLS, the device's key and certificate.
+    """Writes `agent.toml`, the trusted keys and root and, for TLS, the device's own certificate.
 
     Args:
         folder: Made when it is missing; to be copied to the device.
@@ -55,6 +55,8 @@ def write_device_folder(
             name = f"trusted-{number}.pub"
             write_file(folder / name, pem.encode())
             trusted.append(name)
+        if enrollment.root:
+            write_file(folder / ROOT_FILE, enrollment.root.encode())
         if enrollment.certificate:
             write_file(folder / "device.key", key_pem(key), mode=0o600)
             write_file(folder / "device.crt", enrollment.certificate.encode())
@@ -72,6 +74,7 @@ def _settings(enrollment: Enrollment, trusted: list[str], state_dir: Path) -> st
     lines = [
         "# Settings of edgepack-agent on this device. Paths are relative to this file.",
         f"v = {SETTINGS.major}",
+        f"minor = {SETTINGS.minor}",
         f'device = "{enrollment.device}"',
         f'tenant = "{enrollment.tenant}"',
         f"state_dir = {json.dumps(str(state_dir), ensure_ascii=False)}",
@@ -82,5 +85,7 @@ def _settings(enrollment: Enrollment, trusted: list[str], state_dir: Path) -> st
     if enrollment.certificate:
         lines += ['ca_file = "ca.crt"', 'cert_file = "device.crt"', 'key_file = "device.key"']
     keys = ", ".join(f'"{name}"' for name in trusted)
-    lines += ["", "[trust]", f"keys = [{keys}]", ""]
-    return "\n".join(lines)
+    lines += ["", "[trust]", f"keys = [{keys}]"]
+    if enrollment.root:
+        lines.append(f'root = "{ROOT_FILE}"')
+    return "\n".join([*lines, ""])

@@ -31,9 +31,11 @@ from edgepack.fleet.documents.devices import (
 from edgepack.fleet.documents.fleet import Refusal
 from edgepack.fleet.documents.latency import LatencyQuestion
 from edgepack.fleet.documents.previews import PreviewRequest
+from edgepack.fleet.documents.releases import SignedMetadata
 from edgepack.fleet.documents.rollouts import RollbackRequest, RolloutRequest
 from edgepack.fleet.server.access import Access
 from edgepack.fleet.server.fleet import Fleet
+from edgepack.trust.listing import read_target_path
 
 log = logging.getLogger(__name__)
 
@@ -53,6 +55,7 @@ T = TypeVar(
     RollbackRequest,
     RolloutRequest,
     TokenRequest,
+    SignedMetadata,
 )
 
 
@@ -134,6 +137,31 @@ def make_app(fleet: Fleet, access: Access, pages: Pages) -> Starlette:
             return _json(await run_in_threadpool(acting(request).add_release, archive))
         finally:
             await run_in_threadpool(shutil.rmtree, folder, ignore_errors=True)
+
+    async def withdraw(request: Request) -> Response:
+        words = request.path_params["release"]
+        return _json(await run_in_threadpool(fleet.withdraw_release, words))
+
+    async def publishing(request: Request) -> Response:
+        return _json(await run_in_threadpool(fleet.publishing, request.path_params["release"]))
+
+    async def take_metadata(request: Request) -> Response:
+        return _json(
+            await run_in_threadpool(fleet.take_metadata, await _read(request, SignedMetadata))
+        )
+
+    async def metadata(request: Request) -> Response:
+        name = request.path_params["file"]
+        content = await run_in_threadpool(fleet.repository.files.content, name)
+        return _file(content, "application/json")
+
+    async def target(request: Request) -> Response:
+        # Stock clients put the target's hash before its name: here that is the name once more.
+        digest = request.path_params["file"].rpartition(".")[2]
+        if read_target_path(f"{request.path_params['model']}/{digest}") is None:
+            return _file(None, "")
+        content = await run_in_threadpool(fleet.target, digest)
+        return _file(content, "application/octet-stream")
 
     async def rollouts(_: Request) -> Response:
         return _json(await run_in_threadpool(fleet.list_rollouts))
@@ -235,6 +263,12 @@ def make_app(fleet: Fleet, access: Access, pages: Pages) -> Starlette:
             route("/v1/releases", releases, "GET"),
             route("/v1/releases", upload, "POST", "operator"),
             route("/v1/releases/{release}", remove_release, "DELETE", "admin"),
+            route("/v1/releases/{release}/withdraw", withdraw, "POST", "operator"),
+            route("/v1/releases/{release}/publishing", publishing, "GET"),
+            route("/v1/metadata", take_metadata, "POST", "operator"),
+            # For stock TUF clients, and devices without a broker: signed, and no secret.
+            Route("/tuf/metadata/{file}", metadata, methods=["GET"]),
+            Route("/tuf/targets/{model}/{file}", target, methods=["GET"]),
             route("/v1/rollouts", rollouts, "GET"),
             route("/v1/rollouts", start, "POST", "operator"),
             route("/v1/rollouts/preview", preview, "POST"),
@@ -296,6 +330,12 @@ def _bearer(request: Request) -> str:
 
 def _json(value: object, status: int = 200) -> Response:
     return Response(msgspec.json.encode(value), status, media_type="application/json")
+
+
+def _file(content: bytes | None, media_type: str) -> Response:
+    if content is None:
+        return Response(status_code=404)
+    return Response(content, media_type=media_type)
 
 
 async def _read(request: Request, kind: type[T], max_bytes: int = MAX_BODY_BYTES) -> T:

@@ -48,7 +48,13 @@ from edgepack.fleet.documents.devices import (
 from edgepack.fleet.documents.fleet import EventView, FleetInfo
 from edgepack.fleet.documents.latency import LatencyQuestion, LatencyReport
 from edgepack.fleet.documents.previews import PreviewRequest, RollbackPreview, RolloutPreview
-from edgepack.fleet.documents.releases import ReleaseView
+from edgepack.fleet.documents.releases import (
+    PublishedMetadata,
+    PublishingView,
+    ReleaseView,
+    SignedMetadata,
+    full_title,
+)
 from edgepack.fleet.documents.rollouts import (
     AssignmentView,
     RollbackRequest,
@@ -58,7 +64,15 @@ from edgepack.fleet.documents.rollouts import (
 from edgepack.fleet.enrolment.authority import Authority, serial_of
 from edgepack.fleet.releases.find import find_release
 from edgepack.fleet.releases.folder import ReleaseFolder
+from edgepack.fleet.releases.listing import (
+    check_listed,
+    list_row,
+    read_target,
+    show_publishing,
+    take_metadata,
+)
 from edgepack.fleet.releases.publish import keep_release, read_head, verify_upload
+from edgepack.fleet.repository.repository import ImageRepository
 from edgepack.fleet.rollouts import execution, membership, status
 from edgepack.fleet.rollouts.release_use import delete_release
 from edgepack.fleet.rollouts.retry import retry
@@ -84,6 +98,7 @@ class Fleet(msgspec.Struct, frozen=True, kw_only=True):
     trust: TrustPolicy
     store: Store
     releases: ReleaseFolder
+    repository: ImageRepository
     inbox: Inbox
     link: Link
     depot: Depot
@@ -233,6 +248,7 @@ class Fleet(msgspec.Struct, frozen=True, kw_only=True):
             trusted_keys=tuple(public_pem(key).decode() for key in self.trust.keys),
             certificate=certificate,
             authority=authority,
+            root=self.repository.state.root.to_bytes().decode(),
         )
 
     def room_for_upload(self, size_bytes: int) -> Path:
@@ -258,14 +274,64 @@ class Fleet(msgspec.Struct, frozen=True, kw_only=True):
         """
         bundle = verify_upload(archive, self.trust)
         with self.store.transaction(self.by) as session:
-            return _release_view(keep_release(session, self.releases, bundle, self.store.now()))
+            row = keep_release(session, self.releases, bundle, self.store.now())
+        list_row(row, self.releases, self.repository)
+        self.inbox.wake()
+        return self._release_view(row)
+
+    def withdraw_release(self, words: str) -> ReleaseView:
+        """Lists a release no more, so that no device takes it from now on; its files stay.
+
+        Raises:
+            FleetError: There is no such release, or its publisher must sign that elsewhere.
+        """
+        with self.store.transaction(self.by) as session:
+            row = find_release(session, words)
+            entry = Entry(action="release.withdraw", model=row.name, digest=row.digest)
+            audit.note(session, self.store.now(), entry)
+            if not self.repository.withdraw(row.bundle):
+                raise FleetError(
+                    f"the publisher of {full_title(row.bundle)} must sign that",
+                    remedy=f"edgepack withdraw {row.name}@{row.version} --key PUBLISHER.key",
+                )
+        self.inbox.wake()
+        return self._release_view(row)
+
+    def publishing(self, words: str) -> PublishingView:
+        """What a publisher needs to sign a release, or its end.
+
+        Raises:
+            FleetError: There is no such release, or nobody may release its model.
+        """
+        with self.store.reading() as session:
+            row = find_release(session, words)
+        return show_publishing(self.repository, row.bundle)
+
+    def take_metadata(self, signed: SignedMetadata) -> PublishedMetadata:
+        """Takes in what a publisher signed.
+
+        Raises:
+            FleetError: It cannot be the next metadata of that publisher.
+        """
+        with self.store.transaction(self.by) as session:
+            taken = take_metadata(self.repository, signed)
+            because = f"{taken.role}, version {taken.version}"
+            numbers = {"signatures": taken.signatures, "threshold": taken.threshold}
+            entry = Entry(action="release.sign", because=because, numbers=numbers)
+            audit.note(session, self.store.now(), entry)
+        self.inbox.wake()
+        return taken
+
+    def target(self, digest: str) -> bytes | None:
+        """The target of a release, for stock TUF clients."""
+        return read_target(self.releases, digest)
 
     def list_releases(self) -> tuple[ReleaseView, ...]:
         """All releases, the newest first."""
         with self.store.reading() as session:
             query = select(ReleaseRow).where(ReleaseRow.deleted_at.is_(None))
             rows = session.scalars(query.order_by(ReleaseRow.added_at.desc()))
-            return tuple(_release_view(row) for row in rows)
+            return tuple(self._release_view(row) for row in rows)
 
     def remove_release(self, words: str) -> ReleaseView:
         """Deletes a release that nothing points to.
@@ -276,7 +342,8 @@ class Fleet(msgspec.Struct, frozen=True, kw_only=True):
         with self.store.transaction(self.by) as session:
             release = find_release(session, words)
             delete_release(session, release, self.store.now())
-            view = _release_view(release)
+            view = self._release_view(release)
+        self.repository.withdraw(view.bundle)
         self.releases.forget(view.bundle.digest)
         return view
 
@@ -299,6 +366,7 @@ class Fleet(msgspec.Struct, frozen=True, kw_only=True):
         """
         with self.store.transaction(self.by) as session:
             started = membership.start(session, request, self.store.now())
+            check_listed(self.repository, session.get_one(ReleaseRow, started.digest).bundle)
             view = status.show_rollout(session, started)
             unsent.add(session, ())
         self.inbox.wake()
@@ -421,6 +489,10 @@ class Fleet(msgspec.Struct, frozen=True, kw_only=True):
         with self.store.reading() as session:
             return audit.entries(session, wanted, limit)
 
-
-def _release_view(row: ReleaseRow) -> ReleaseView:
-    return ReleaseView(bundle=row.bundle, size_bytes=row.size_bytes, added_at=row.added_at)
+    def _release_view(self, row: ReleaseRow) -> ReleaseView:
+        return ReleaseView(
+            bundle=row.bundle,
+            size_bytes=row.size_bytes,
+            added_at=row.added_at,
+            is_listed=self.repository.is_listed(row.bundle),
+        )

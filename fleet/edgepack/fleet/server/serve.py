@@ -6,6 +6,7 @@ import shutil
 import signal
 import socket
 import ssl
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from ipaddress import ip_address
@@ -23,12 +24,17 @@ from edgepack.fleet.broker.links import Links
 from edgepack.fleet.controller.controller import Broker, Controller
 from edgepack.fleet.controller.inbox import Inbox
 from edgepack.fleet.controller.lead import Elected, Lead, Sole
+from edgepack.fleet.controller.metadata import MetadataKeeper
 from edgepack.fleet.data_folder import MAX_CONTROLLERS, DataFolder
 from edgepack.fleet.database.lease import make_holder
 from edgepack.fleet.database.store import Store, open_store, sqlite_file
 from edgepack.fleet.depot.depot import Depot
 from edgepack.fleet.enrolment.authority import Authority
 from edgepack.fleet.releases.folder import ReleaseFolder
+from edgepack.fleet.releases.listing import list_missing
+from edgepack.fleet.repository.ceremony import init
+from edgepack.fleet.repository.director import Director
+from edgepack.fleet.repository.repository import ImageRepository
 from edgepack.fleet.server.access import Access
 from edgepack.fleet.server.api import Pages, make_app
 from edgepack.fleet.server.fleet import Fleet
@@ -172,6 +178,7 @@ def _assemble(settings: ServeSettings, stack: ExitStack) -> tuple[Fleet, str]:
     store = open_store(settings.database or folder.database_url, holder)
     stack.callback(store.close)
     releases = ReleaseFolder(folder.releases)
+    repository = _repository(folder, store, releases)
     access = _broker(settings, folder, stack)
     inbox = Inbox(settings.tenant)
     link = Link(
@@ -195,6 +202,10 @@ def _assemble(settings: ServeSettings, stack: ExitStack) -> tuple[Fleet, str]:
         inbox=inbox,
         broker=broker,
         depot=depot,
+        metadata=MetadataKeeper(
+            repository, settings.tenant, publish=broker.publish_retained, send=broker.publish
+        ),
+        sign=Director(repository, settings.tenant).sign,
         auto_enroll=settings.auto_enroll,
         lead=lead,
     )
@@ -211,6 +222,7 @@ def _assemble(settings: ServeSettings, stack: ExitStack) -> tuple[Fleet, str]:
         trust=trust,
         store=store,
         releases=releases,
+        repository=repository,
         inbox=inbox,
         link=link,
         depot=depot,
@@ -249,6 +261,19 @@ def _elected(
     lead.start()
     stack.callback(lead.stop)
     return lead, links
+
+
+def _repository(folder: DataFolder, store: Store, releases: ReleaseFolder) -> ImageRepository:
+    """The fleet's repository; one that is not there is made, with all its keys in the folder."""
+    repository = ImageRepository(folder.tuf)
+    with repository.lock():  # Another controller may begin at the same moment.
+        if not repository.is_there:
+            init(repository, time.time())
+    repository.renew()
+    with store.reading() as session:
+        for bundle in list_missing(session, releases, repository):
+            log.warning("bundle=%s is not released: its publisher must sign it", bundle.digest)
+    return repository
 
 
 def _broker(settings: ServeSettings, folder: DataFolder, stack: ExitStack) -> BrokerAccess:

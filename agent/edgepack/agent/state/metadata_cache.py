@@ -1,0 +1,53 @@
+"""Where a device keeps the TUF metadata that it accepted: apart from any journal.
+
+<state_dir>/trust/<file>    each as it came, with its signatures
+
+What lies here is judged like what comes from outside: damage costs a transfer, and never keeps the
+agent from starting.
+"""
+
+import logging
+from pathlib import Path
+
+from edgepack.agent.state.state_file import Write, put_aside, read_regular
+from edgepack.durable import write_file
+
+log = logging.getLogger(__name__)
+
+TRUST_FOLDER = "trust"
+_MAX_BYTES = 512 * 1024
+
+
+class MetadataCache:
+    """The folder.
+
+    Args:
+        state_dir: The agent's state folder; must exist.
+        write: Writes a small file durably.
+    """
+
+    def __init__(self, state_dir: Path, *, write: Write = write_file) -> None:
+        self._folder = state_dir / TRUST_FOLDER
+        self._write = write
+
+    def load(self, name: str) -> bytes | None:
+        """A file; None when it is not there or cannot be read: then it is fetched again."""
+        try:
+            return read_regular(self._folder / name, limit_bytes=_MAX_BYTES)
+        except OSError as error:
+            log.warning("%s cannot be read: %s", self._folder / name, error)
+            return None
+
+    def save(self, name: str, content: bytes) -> None:
+        """Keeps a file.
+
+        Raises:
+            OSError: It cannot be written.
+        """
+        if not self._folder.is_dir() and self._folder.exists():
+            put_aside(self._folder)
+        self._folder.mkdir(exist_ok=True)
+        path = self._folder / name
+        if path.is_dir() and not path.is_symlink():
+            put_aside(path)
+        self._write(path, content)

@@ -1,0 +1,228 @@
+"""What a device believes of its fleet: the image repository, and the director's word to it.
+
+Both are judged before anything of them is remembered. An order is carried out when the director
+says it and the repository lists its bundle; the bundle's own signature is judged by the update.
+"""
+
+import logging
+from collections.abc import Callable
+
+import msgspec
+
+from edgepack.agent.update.metadata_pool import MetadataPool
+from edgepack.errors import TrustError
+from edgepack.trust.listing import read_listing, target_path
+from edgepack.trust.orders import SignedOrders, verify_orders
+from edgepack.trust.repository import Cache, TrustedRepository
+from edgepack.trust.roles import DIRECTOR, file_name
+from edgepack.trust.sources import Fetch, fetch_nothing
+from edgepack.wire.messages import MAX_STEP, BundleRef, Desired, RunModel, Trusted
+
+log = logging.getLogger(__name__)
+
+ORDERS_FILE = file_name(DIRECTOR)
+MAX_ORDERS_BYTES = 256 * 1024
+
+
+class Decision(msgspec.Struct, frozen=True, kw_only=True):
+    """What follows from a director's word.
+
+    Attributes:
+        desired: What this device shall run.
+        refusals: By model: why it will not all the same.
+    """
+
+    desired: Desired
+    refusals: dict[str, str] = {}
+
+
+class DeviceTrust:
+    """The judge of a device that has a root.
+
+    Args:
+        root: Root metadata that it was enrolled with.
+        cache: Where accepted metadata is kept.
+        tenant, device: Who it is.
+        arch: Its machine name.
+        wall: Clock, seconds since the epoch.
+
+    Attributes:
+        trouble: Why nothing new is installed now, one sentence; "" when all is well.
+
+    Raises:
+        TrustError: The root is none.
+    """
+
+    def __init__(
+        self,
+        root: bytes,
+        cache: Cache,
+        *,
+        tenant: str,
+        device: str,
+        arch: str,
+        wall: Callable[[], float],
+    ) -> None:
+        self._cache = cache
+        self._tenant, self._device, self._arch = tenant, device, arch
+        self._repository = TrustedRepository(root, cache, wall=wall)
+        self._pool = MetadataPool()
+        self._waiting: bytes | None = None
+        self._undecided: SignedOrders | None = None
+        self._known: SignedOrders | None = None
+        self._is_whole = False
+        self.trouble = ""
+        self._refresh()
+
+    @property
+    def reported(self) -> Trusted:
+        """What the fleet is told of it, so that it can send what is missing."""
+        repository = self._repository
+        return Trusted(
+            root=repository.root_version,
+            timestamp=repository.timestamp_version,
+            is_whole=self._is_whole,
+            director=self.heard_sequence,
+        )
+
+    @property
+    def heard_sequence(self) -> int:
+        """The sequence of the director's word that was accepted last."""
+        return self._known.desired.sequence if self._known else 0
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether a director's word waits for metadata."""
+        return self._waiting is not None or self._undecided is not None
+
+    def put_metadata(self, name: str, content: bytes) -> bool:
+        """Takes a file that came, to be judged in the next turn; False when there is none such."""
+        return self._cache.load(name) == content or self._pool.put(name, content)
+
+    def put_orders(self, content: bytes) -> None:
+        """Takes a director's word that came; only the newest arrival waits to be judged."""
+        if len(content) <= MAX_ORDERS_BYTES:
+            self._waiting = content
+
+    def turn(self) -> Decision | None:
+        """Judges what came.
+
+        Returns:
+            A new word of the director and what follows; None when there is none, or it cannot be
+            judged yet.
+
+        Raises:
+            TrustError: Something that came was not accepted; nothing of it is remembered.
+            OSError: What was accepted cannot be kept; it is to come again.
+        """
+        if self._pool.has_news or self._has_expired():
+            self._pool.has_news = False
+            self._refresh()
+        if self._waiting is not None and self._is_whole:
+            content, self._waiting = self._waiting, None
+            self._undecided = self._accept(content)
+        if self._undecided is None or not self._is_fresh_for(self._undecided):
+            return None
+        said, self._undecided = self._undecided, None
+        return Decision(desired=said.desired, refusals=self._refusals(said.desired))
+
+    def check_release(self, bundle: BundleRef, fetch: Fetch = fetch_nothing) -> None:
+        """Refuses a bundle that the image repository does not list for this device, now.
+
+        Args:
+            bundle: What shall be installed.
+            fetch: Where newer metadata may be had.
+
+        Raises:
+            TrustError: It does not, or its metadata is missing or has expired.
+            OSError: What was accepted cannot be kept.
+        """
+        self._repository.refresh(fetch)
+        if refusal := self._refusal(bundle, fetch):
+            raise TrustError(refusal)
+
+    def _refresh(self) -> None:
+        """Judges what came, and what is kept once more; `trouble` says what does not hold.
+
+        What is not accepted is dropped, and all else judged again: it changes nothing.
+        """
+        problem = self._problem(self._pool)
+        while problem and self._pool.forget_last():
+            problem = self._problem(self._pool)
+        self._is_whole = not problem
+        trouble = f"nothing new is installed: {problem}" if problem else ""
+        if trouble and trouble != self.trouble:
+            log.warning("%s", trouble)
+        self.trouble = trouble
+        if self._is_whole:
+            self._known = self._read_known()
+            self._pool.forget_accepted(self._cache.load)
+
+    def _problem(self, fetch: Fetch) -> str:
+        try:
+            self._repository.refresh(fetch)
+            self._repository.load_delegated(fetch)
+        except TrustError as error:
+            return error.problem
+        return ""
+
+    def _read_known(self) -> SignedOrders | None:
+        """The word that was accepted last, if who signed it still counts."""
+        content = self._cache.load(ORDERS_FILE)
+        if content is None:
+            return None
+        try:
+            return self._verify(content)
+        except TrustError:
+            return None  # Its key was revoked: what it said binds nobody, its number neither.
+
+    def _verify(self, content: bytes) -> SignedOrders:
+        targets = self._repository.targets
+        return verify_orders(content, targets, tenant=self._tenant, device=self._device)
+
+    def _accept(self, content: bytes) -> SignedOrders | None:
+        """Judges a director's word; only what is accepted is kept, and its number.
+
+        Raises:
+            TrustError: It is not for this device, not signed, older than what is known, or expired.
+            OSError: It cannot be kept.
+        """
+        said = self._verify(content)
+        known, number = self.heard_sequence, said.desired.sequence
+        if number < known:
+            raise TrustError(f"the director's word {number} is older than {known}, which is known")
+        if number > known + MAX_STEP:
+            raise TrustError(f"the director's word {number} leaves no numbers for those after it")
+        late_s = self._repository.now() - said.expires_at
+        if late_s > 0:
+            raise TrustError(f"the director's word {number} expired {late_s:.0f} s ago")
+        self._cache.save(ORDERS_FILE, content)
+        self._known = said
+        return said
+
+    def _is_fresh_for(self, said: SignedOrders) -> bool:
+        """Whether the repository is known as the director knew it, at least."""
+        return self._is_whole and self._repository.timestamp_version >= said.timestamp
+
+    def _has_expired(self) -> bool:
+        return self._is_whole and self._repository.now() > self._repository.expires_at
+
+    def _refusals(self, desired: Desired) -> dict[str, str]:
+        orders = {name: it for name, it in desired.models.items() if isinstance(it, RunModel)}
+        found = {name: self._refusal(order.bundle) for name, order in orders.items()}
+        return {name: refusal for name, refusal in found.items() if refusal}
+
+    def _refusal(self, bundle: BundleRef, fetch: Fetch = fetch_nothing) -> str:
+        """Why a bundle must not be installed, by the image repository; "" when it may."""
+        try:
+            target = self._repository.find(target_path(bundle), fetch)
+            if target is None:
+                return f"{bundle.name} {bundle.version} is not released, or not any more"
+            listed = read_listing(target)
+        except TrustError as error:
+            return error.problem
+        if listed.bundle != bundle:
+            return f"the release has version {listed.version} and counter {listed.release}"
+        if listed.arch and self._arch not in listed.arch:
+            return f"wrong hardware: released for {', '.join(listed.arch)}, this is {self._arch}"
+        return ""

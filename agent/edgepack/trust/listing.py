@@ -1,0 +1,96 @@
+"""A release as the image repository lists it: a TUF target.
+
+Its path is `MODEL/DIGEST`, and its hash is the bundle's root digest. The file of that hash is the
+list of the digests of all files of the bundle (32 bytes each, in the order of their paths), from
+which every byte of the bundle follows: that is the target which stock clients fetch.
+"""
+
+import re
+from typing import Any
+
+import msgspec
+from tuf.api.metadata import TargetFile
+
+from edgepack.bundle.manifest import Manifest
+from edgepack.bundle.metadata import Name, Release, Sha256, Text
+from edgepack.errors import TrustError
+from edgepack.wire.messages import BundleRef
+
+_DIGEST_BYTES = 32
+_PATH = re.compile(r"([A-Za-z0-9_][A-Za-z0-9._-]{0,99})/([0-9a-f]{64})")
+_MAX_ARCHITECTURES = 16
+
+
+class ListedRelease(msgspec.Struct, frozen=True, kw_only=True):
+    """What the repository says of a release beside its digest (`custom` of the target).
+
+    Attributes:
+        name, version, release, digest: The bundle.
+        arch: Machine names (`x86_64`, `aarch64`) that a variant of it is for; empty where one of
+            them is for any.
+    """
+
+    name: Name
+    version: Text
+    release: Release
+    digest: Sha256
+    arch: tuple[str, ...] = ()
+
+    @property
+    def bundle(self) -> BundleRef:
+        """The bundle."""
+        return BundleRef(
+            name=self.name, version=self.version, release=self.release, digest=self.digest
+        )
+
+
+def target_path(bundle: BundleRef) -> str:
+    """Where the repository lists a bundle."""
+    return f"{bundle.name}/{bundle.digest}"
+
+
+def read_target_path(path: str) -> tuple[str, str] | None:
+    """Model and root digest that a path says; None when it is no path of ours."""
+    found = _PATH.fullmatch(path)
+    return (found[1], found[2]) if found else None
+
+
+def make_target(bundle: BundleRef, file_count: int, custom: dict[str, Any]) -> TargetFile:
+    """The target of a bundle that has so many signed files."""
+    return TargetFile(
+        length=file_count * _DIGEST_BYTES,
+        hashes={"sha256": bundle.digest},
+        path=target_path(bundle),
+        unrecognized_fields={"custom": custom},
+    )
+
+
+def list_release(bundle: BundleRef, manifest: Manifest) -> TargetFile:
+    """The target that makes a bundle a release."""
+    required = [variant.facts.requires.arch for variant in manifest.variants]
+    arch = sorted(set().union(*required)) if all(required) else []
+    listed = ListedRelease(
+        name=bundle.name,
+        version=bundle.version,
+        release=bundle.release,
+        digest=bundle.digest,
+        arch=tuple(arch[:_MAX_ARCHITECTURES]) if len(arch) <= _MAX_ARCHITECTURES else (),
+    )
+    return make_target(
+        bundle, len(manifest.files) + 1, msgspec.json.decode(msgspec.json.encode(listed))
+    )
+
+
+def read_listing(target: TargetFile) -> ListedRelease:
+    """What a target says of a release.
+
+    Raises:
+        TrustError: It is none of a release, or contradicts itself.
+    """
+    try:
+        listed = msgspec.convert(target.custom, ListedRelease)
+    except msgspec.ValidationError as error:
+        raise TrustError(f"the repository lists no release at {target.path[:120]!a}") from error
+    if target.path != target_path(listed.bundle) or target.hashes != {"sha256": listed.digest}:
+        raise TrustError(f"the repository contradicts itself about {target.path[:120]!a}")
+    return listed

@@ -1,0 +1,162 @@
+"""What a device shall run, as the director signs it: TUF targets metadata for one device.
+
+The role `director` is delegated by the targets key. Each order stands at `director/MODEL/DIGEST`,
+with the digest and length that the image repository lists; the order itself is `custom`, as text,
+since TUF's canonical JSON has no fractions. What shall be removed has no file and stands beside.
+"""
+
+import datetime
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+from tuf.api import exceptions
+from tuf.api.metadata import Key, Metadata, Targets
+from tuf.api.serialization.json import JSONSerializer
+
+from edgepack.errors import TrustError
+from edgepack.trust.listing import make_target, read_target_path, target_path
+from edgepack.trust.repository import ISSUED_AT
+from edgepack.trust.roles import DIRECTOR
+from edgepack.wire.messages import BundleRef, Desired, ModelOrder, RemoveModel, RunModel
+
+DIRECTOR_PATHS = (f"{DIRECTOR}/*/*",)
+"""What the director may sign; the repository's own targets lie elsewhere."""
+_ORDER, _REMOVALS, _TENANT, _DEVICE, _TIMESTAMP = (
+    *("order", "removals", "tenant", "device", "timestamp"),
+)
+_COMPACT = JSONSerializer(compact=True)
+
+
+class SignedOrders(msgspec.Struct, frozen=True, kw_only=True):
+    """A director's word to one device, after its signature was checked.
+
+    Attributes:
+        desired: What the device shall run.
+        issued_at, expires_at: When it was signed, and from when on it does not count.
+        timestamp: Version of the image repository's timestamp that the director knew.
+    """
+
+    desired: Desired
+    issued_at: float
+    expires_at: float
+    timestamp: int
+
+
+def make_orders(
+    orders: SignedOrders, *, tenant: str, device: str, file_count: Callable[[BundleRef], int]
+) -> Metadata[Targets]:
+    """The metadata, to be signed.
+
+    Args:
+        orders: What is said.
+        tenant, device: To whom.
+        file_count: How many signed files a bundle has.
+    """
+    desired = orders.desired
+    targets, removals = {}, {}
+    for name, order in desired.models.items():
+        text = msgspec.json.encode(order).decode()
+        if isinstance(order, RunModel):
+            target = make_target(order.bundle, file_count(order.bundle), {_ORDER: text})
+            target.path = f"{DIRECTOR}/{target.path}"
+            targets[target.path] = target
+        else:
+            removals[name] = text
+    return Metadata(
+        Targets(
+            version=max(1, desired.sequence),
+            expires=datetime.datetime.fromtimestamp(int(orders.expires_at), datetime.UTC),
+            targets=targets,
+            unrecognized_fields={
+                _TENANT: tenant,
+                _DEVICE: device,
+                ISSUED_AT: int(orders.issued_at),
+                _TIMESTAMP: orders.timestamp,
+                _REMOVALS: removals,
+            },
+        )
+    )
+
+
+def join_orders(unsigned: bytes, signed: Metadata[Targets]) -> bytes:
+    """One message for devices of both rules: those that trust a root, and those that have none.
+
+    Args:
+        unsigned: The encoded `Desired`; who reads it passes over the keys of the signed one.
+        signed: The signed one; who reads it passes over the keys of the other.
+    """
+    return unsigned.rstrip()[:-1] + b"," + signed.to_bytes(_COMPACT)[1:]
+
+
+def verify_orders(content: bytes, delegator: Targets, *, tenant: str, device: str) -> SignedOrders:
+    """Reads what the director says to a device.
+
+    1. It is targets metadata, signed by the keys that the targets role gives the director now.
+    2. It is for this device of this tenant.
+    3. Every order stands at its own path, with its own digest, and no model has two.
+
+    Whether it is new, and whether it has expired, is for the caller to say.
+
+    Raises:
+        TrustError: One of these does not hold.
+    """
+    # 1.
+    try:
+        found = Metadata[Targets].from_bytes(content)
+        if found.signed.type != Targets.type:
+            raise TrustError("the director's word is no targets metadata")
+        delegator.verify_delegate(DIRECTOR, found.signed_bytes, found.signatures)
+    except (exceptions.RepositoryError, ValueError) as error:
+        raise TrustError("what shall run here is not signed by the fleet's director") from error
+    said = found.signed
+    # 2.
+    fields = said.unrecognized_fields
+    for field, own in ((_TENANT, tenant), (_DEVICE, device)):
+        if fields.get(field) != own:
+            raise TrustError(f"the director's word is for {field} {fields.get(field)!a:.80}")
+    # 3.
+    issued_at, timestamp = fields.get(ISSUED_AT), fields.get(_TIMESTAMP)
+    if not isinstance(issued_at, int) or not isinstance(timestamp, int):
+        raise TrustError("the director's word does not say when it was signed")
+    models: dict[str, ModelOrder] = {}
+    for path, target in said.targets.items():
+        order = _read(target.custom.get(_ORDER) if target.custom else None, RunModel)
+        own_path = f"{DIRECTOR}/{target_path(order.bundle)}"
+        named = read_target_path(path.removeprefix(f"{DIRECTOR}/"))
+        if path != own_path or named is None or target.hashes != {"sha256": order.bundle.digest}:
+            raise TrustError(f"the director contradicts itself about {path[:120]!a}")
+        _add(models, order.bundle.name, order, said.version)
+    removals = fields.get(_REMOVALS)
+    for name, text in removals.items() if isinstance(removals, dict) else ():
+        _add(models, name, _read(text, RemoveModel), said.version)
+    is_empty = not models and said.version == 1
+    return SignedOrders(
+        desired=Desired(sequence=0 if is_empty else said.version, models=models),
+        issued_at=issued_at,
+        expires_at=said.expires.timestamp(),
+        timestamp=timestamp,
+    )
+
+
+def delegate_keys(delegator: Targets, role: str) -> tuple[Key, ...]:
+    """The keys that a delegated role has; none when there is no such role."""
+    delegations = delegator.delegations
+    if delegations is None or not delegations.roles or role not in delegations.roles:
+        return ()
+    return tuple(delegations.keys[keyid] for keyid in delegations.roles[role].keyids)
+
+
+def _read(text: Any, kind: Any) -> Any:
+    try:
+        return msgspec.json.decode(text if isinstance(text, str) else b"", type=kind)
+    except (msgspec.DecodeError, UnicodeEncodeError, RecursionError) as error:
+        raise TrustError(f"an order of the director cannot be read: {error}") from error
+
+
+def _add(models: dict[str, ModelOrder], name: str, order: ModelOrder, version: int) -> None:
+    if name in models:
+        raise TrustError(f"the director says two things of {name[:100]!a}")
+    if order.sequence > version:
+        raise TrustError(f"an order of the director has sequence {order.sequence} of {version}")
+    models[name] = order

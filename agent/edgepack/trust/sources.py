@@ -1,0 +1,93 @@
+"""Where metadata comes from: a folder, or a web server; the broker's is `edgepack.agent`'s."""
+
+import http.client
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+from urllib.parse import quote
+
+from edgepack.errors import TrustError
+from edgepack.trust.roles import file_name
+
+Fetch = Callable[[str, int | None, int], bytes | None]
+"""Gives the metadata of a role: its name, the version (None: the newest), the bytes it may have.
+
+It returns None when there is none. Nothing that it returns is believed before it was judged.
+"""
+
+_TIMEOUT_S = 30.0
+_GONE = (403, 404)
+
+
+def fetch_nothing(_role: str, _version: int | None, _max_bytes: int) -> None:
+    """A source that has nothing: what is known already is judged once more."""
+
+
+class FolderSource:
+    """Metadata files in a folder, as `edgepack export` writes them."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def __call__(self, role: str, version: int | None, max_bytes: int) -> bytes | None:
+        """Reads a file.
+
+        Raises:
+            TrustError: It is longer than it may be, or cannot be read.
+        """
+        path = self._folder / file_name(quote(role, ""), version)
+        try:
+            with path.open("rb") as file:
+                content = file.read(max_bytes + 1)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise TrustError(
+                f"metadata cannot be read: {error.strerror}", found_in=str(path)
+            ) from error
+        return check_length(content, max_bytes, str(path))
+
+
+class HttpSource:
+    """Metadata files below a URL.
+
+    Args:
+        url: Of the folder that they lie in.
+    """
+
+    def __init__(self, url: str) -> None:
+        if not url.startswith(("http://", "https://")):
+            raise TrustError(f"{url[:200]!a} is no URL of metadata", remedy="name one of http(s)")
+        self._url = url.rstrip("/")
+
+    def __call__(self, role: str, version: int | None, max_bytes: int) -> bytes | None:
+        """Fetches a file; no more of it is read than it may have.
+
+        Raises:
+            TrustError: The server cannot be reached, fails, or sends more.
+        """
+        url = f"{self._url}/{file_name(quote(role, ''), version)}"
+        try:
+            with urllib.request.urlopen(url, timeout=_TIMEOUT_S) as answer:
+                content = answer.read(max_bytes + 1)
+        except urllib.error.HTTPError as error:
+            error.close()
+            if error.code in _GONE:
+                return None
+            raise TrustError(f"metadata: HTTP status {error.code}", found_in=url) from error
+        except (OSError, http.client.HTTPException) as error:
+            reason = getattr(error, "reason", None) or error
+            raise TrustError(f"metadata cannot be fetched: {reason}", found_in=url) from error
+        return check_length(content, max_bytes, url)
+
+
+def check_length(content: bytes, max_bytes: int, found_in: str) -> bytes:
+    """Refuses metadata that does not end.
+
+    Raises:
+        TrustError: It is longer than it may be.
+    """
+    if len(content) > max_bytes:
+        raise TrustError(f"metadata has more than {max_bytes} bytes", found_in=found_in)
+    return content

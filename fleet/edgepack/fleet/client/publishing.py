@@ -1,0 +1,152 @@
+"""What a `FleetClient` does for publishers: the signing is done here, with keys that stay here."""
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from urllib.parse import quote
+
+from tuf.api.exceptions import RepositoryError
+from tuf.api.metadata import Metadata, TargetFile, Targets
+
+from edgepack.bundle.keys import load_private_key
+from edgepack.bundle.manifest import decode_manifest
+from edgepack.errors import FleetError
+from edgepack.fleet.client.connection import Connection
+from edgepack.fleet.client.releases import ReleaseMethods, existing, read_bundle_head
+from edgepack.fleet.documents.releases import (
+    PublishedMetadata,
+    PublishingView,
+    ReleaseView,
+    SignedMetadata,
+    full_title,
+)
+from edgepack.fleet.repository.keyring import signer_of
+from edgepack.fleet.repository.lifetimes import expiry_of
+from edgepack.trust.listing import list_release, target_path
+
+
+class PublishingMethods(ReleaseMethods):
+    """The methods of a `FleetClient` that say which bundles are releases."""
+
+    _connection: Connection
+
+    def sign_release(self, bundle: str | Path, keys: Sequence[str | Path]) -> PublishedMetadata:
+        """Lists a bundle that the fleet holds as a release, signed by a publisher's keys.
+
+        What is listed is computed from the bundle as it lies here, not from what the fleet says.
+
+        Args:
+            bundle: An `.edgepack` archive, or a bundle's folder; `publish` has given it to the
+                fleet.
+            keys: Private keys (PEM) of the publisher; they are read here and sent to nobody.
+
+        Returns:
+            What became of it: it may need signatures of other keys.
+
+        Raises:
+            FleetError: The fleet does not hold the bundle, what it says is not what must come
+                next, or the keys are not the publisher's.
+
+        Example:
+            ```python
+            release = fleet.publish("model-1.3.0.edgepack")
+            if not release.is_listed:
+                fleet.sign_release("model-1.3.0.edgepack", ["team.key"])
+            ```
+        """
+        path = existing(bundle)
+        manifest = decode_manifest(read_bundle_head(path).manifest)
+        release = self.publish(path).bundle
+        facts = manifest.facts
+        if (release.name, release.version, release.release) != (
+            facts.name,
+            facts.version,
+            facts.release,
+        ):
+            raise FleetError(f"the fleet took the bundle for {full_title(release)}")
+        view = self._publishing(release.digest)
+        return self._sign(view, target_path(release), list_release(release, manifest), keys)
+
+    def withdraw(
+        self, release: str, keys: Sequence[str | Path] = ()
+    ) -> ReleaseView | PublishedMetadata:
+        """Lists a release no more: devices that do not run it yet refuse it from now on.
+
+        Args:
+            release: `NAME@VERSION`, or the first digits of its digest.
+            keys: Private keys of its publisher; none where the fleet holds them itself.
+
+        Returns:
+            The release, or what became of the signed metadata.
+
+        Raises:
+            FleetError: There is no such release, or the keys are not its publisher's.
+
+        Example:
+            ```python
+            fleet.withdraw("model@1.2.0")
+            ```
+        """
+        if not keys:
+            path = f"/v1/releases/{quote(release, safe='')}/withdraw"
+            return self._connection.post(path, ReleaseView)
+        view = self._publishing(release)
+        return self._sign(view, target_path(view.bundle), None, keys)
+
+    def _publishing(self, release: str) -> PublishingView:
+        path = f"/v1/releases/{quote(release, safe='')}/publishing"
+        return self._connection.get(path, PublishingView)
+
+    def _sign(
+        self, view: PublishingView, path: str, target: TargetFile | None, keys: Sequence[str | Path]
+    ) -> PublishedMetadata:
+        draft = next_metadata(view, path, target, time.time())
+        for key in keys:
+            signer = signer_of(load_private_key(Path(key)))
+            if signer.public_key.keyid not in view.keys:
+                raise FleetError(
+                    f"this is no key of '{view.role}', which releases {view.bundle.name}",
+                    found_in=str(key),
+                    remedy="edgepack fleet keys list shows whose key is which",
+                )
+            draft.sign(signer, append=True)
+        signed = SignedMetadata(role=view.role, metadata=draft.to_bytes().decode())
+        return self._connection.post("/v1/metadata", PublishedMetadata, signed)
+
+
+def next_metadata(
+    view: PublishingView, path: str, target: TargetFile | None, now: float
+) -> Metadata[Targets]:
+    """A publisher's next metadata: as it is, but for one release.
+
+    What others have signed of it already is added to, when it is that very change.
+
+    Args:
+        view: What the fleet says of the publisher's metadata.
+        path: The release.
+        target: What is listed of it; None lists it no more.
+        now: Seconds since the epoch.
+
+    Raises:
+        FleetError: The fleet's metadata cannot be read, or what waits for signatures is another
+            change.
+    """
+    try:
+        known = Metadata[Targets].from_bytes(view.metadata.encode()) if view.metadata else None
+        pending = Metadata[Targets].from_bytes(view.pending.encode()) if view.pending else None
+    except RepositoryError as error:
+        raise FleetError("the fleet's metadata cannot be read") from error
+    wanted = dict(known.signed.targets) if known else {}
+    wanted.pop(path, None)
+    if target is not None:
+        wanted[path] = target
+    version = known.signed.version + 1 if known else 1
+    if pending is not None and pending.signed.version == version:
+        if pending.signed.targets != wanted or pending.signed.delegations is not None:
+            raise FleetError(
+                f"another change of '{view.role}' waits for its signatures",
+                remedy="sign that one first: edgepack publish its bundle with the other keys",
+            )
+        return pending
+    expires = expiry_of(view.role, now)
+    return Metadata(Targets(version=version, expires=expires, targets=wanted))

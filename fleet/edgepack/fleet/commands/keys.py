@@ -1,0 +1,268 @@
+"""The commands `edgepack fleet init` and `edgepack fleet keys …`: who may sign what.
+
+They work on the fleet's folder; a fleet that runs takes up what they write.
+"""
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import click
+import msgspec
+
+from edgepack.bundle.keys import load_public_key
+from edgepack.fleet.commands.options import data_option, json_option
+from edgepack.fleet.commands.printing import print_result
+from edgepack.fleet.data_folder import DataFolder
+from edgepack.fleet.repository import ceremony
+from edgepack.fleet.repository.keyring import make_key, tuf_key
+from edgepack.fleet.repository.repository import ImageRepository
+from edgepack.fleet.repository.state import patterns_of
+from edgepack.trust.roles import ONLINE, RELEASES, is_publisher_role, publisher_role
+
+_keys_option = click.option(
+    "--keys",
+    "offline",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Where the offline keys lie now; tuf/offline in the fleet's folder when not given.",
+)
+_NUMBER = click.IntRange(1, ceremony.MAX_KEYS)
+
+
+class RoleView(msgspec.Struct, frozen=True, kw_only=True):
+    """A role of the fleet's metadata.
+
+    Attributes:
+        role: Its name.
+        keys: Ids of its keys.
+        threshold: How many of them must sign.
+        within_reach: Ids of those whose private key was found here.
+        models: What a publisher may release, as patterns of names.
+    """
+
+    role: str
+    keys: tuple[str, ...]
+    threshold: int
+    within_reach: tuple[str, ...]
+    models: tuple[str, ...] = ()
+
+
+class TrustView(msgspec.Struct, frozen=True, kw_only=True):
+    """Who signs what in a fleet.
+
+    Attributes:
+        root_version: Version of the root; it grows with each change of keys that root names.
+        roles: The roles.
+        warnings: What must be signed anew soon.
+    """
+
+    root_version: int
+    roles: tuple[RoleView, ...]
+    warnings: tuple[str, ...]
+
+
+def _acts(command: Callable[..., None]) -> Callable[..., None]:
+    return data_option(_keys_option(json_option(command)))
+
+
+@click.command()
+@click.option("--root-keys", type=_NUMBER, default=1, show_default=True, help="Keys of root.")
+@click.option(
+    "--root-threshold", type=_NUMBER, default=1, show_default=True, help="Of them must sign."
+)
+@_acts
+def init(
+    root_keys: int, root_threshold: int, data: Path, offline: Path | None, as_json: bool
+) -> None:
+    """Make the fleet's keys and TUF metadata; `fleet serve` makes a simple set where none is.
+
+    EDGEPACK_KEY_PASSPHRASE encrypts the offline keys: those of root, targets and publisher.
+
+    \b
+    Example:
+      edgepack fleet init --keys /media/stick/keys --root-keys 3 --root-threshold 2
+    """
+    repository = _open(data, offline)
+    ceremony.init(repository, time.time(), root_keys=root_keys, root_threshold=root_threshold)
+    place = repository.offline
+    print_result(
+        _view(repository),
+        as_json,
+        lambda shown: (
+            f"{_table(shown)}\n\nkeys of root, targets and publisher: {place}; no machine needs "
+            "them but the one on which somebody signs"
+        ),
+    )
+
+
+@click.group()
+def keys() -> None:
+    """Show and change who may sign for this fleet. Devices follow by themselves.
+
+    \b
+    Example:
+      edgepack fleet keys list
+      edgepack fleet keys rotate timestamp --keys /media/stick/keys
+    """
+
+
+@keys.command("list")
+@_acts
+def list_keys(data: Path, offline: Path | None, as_json: bool) -> None:
+    """List the roles, their keys, and which of those are within reach.
+
+    \b
+    Example:
+      edgepack fleet keys list
+    """
+    print_result(_view(_open(data, offline)), as_json, _table)
+
+
+@keys.command()
+@click.argument("role")
+@_acts
+def rotate(role: str, data: Path, offline: Path | None, as_json: bool) -> None:
+    """Give ROLE new keys instead of all that it has.
+
+    \b
+    Example:
+      edgepack fleet keys rotate timestamp --keys /media/stick/keys
+      edgepack fleet keys rotate director
+    """
+    repository = _open(data, offline)
+    old = [key.keyid for key in repository.state.keys(role)]
+    folder = repository.online if role in ONLINE else repository.offline
+    new = [make_key(folder, role, is_offline=role not in ONLINE) for _ in old]
+    ceremony.change_keys(repository, role, time.time(), add=new, remove=old)
+    print_result(_view(repository), as_json, _table)
+
+
+@keys.command()
+@click.argument("role")
+@click.argument("key_id")
+@_acts
+def revoke(role: str, key_id: str, data: Path, offline: Path | None, as_json: bool) -> None:
+    """Let the key KEY_ID of ROLE count no more; its first digits suffice.
+
+    \b
+    Example:
+      edgepack fleet keys revoke root 3f2a9c01
+    """
+    repository = _open(data, offline)
+    found = [key.keyid for key in repository.state.keys(role) if key.keyid.startswith(key_id)]
+    ceremony.change_keys(
+        repository, role, time.time(), remove=found if len(found) == 1 else [key_id]
+    )
+    print_result(_view(repository), as_json, _table)
+
+
+@keys.command()
+@click.argument("role")
+@click.argument("number", type=_NUMBER)
+@click.option("--add", type=click.IntRange(0, ceremony.MAX_KEYS), default=0, help="New keys.")
+@_acts
+def threshold(
+    role: str, number: int, add: int, data: Path, offline: Path | None, as_json: bool
+) -> None:
+    """Have NUMBER keys of ROLE sign from now on.
+
+    \b
+    Example:
+      edgepack fleet keys threshold root 2 --add 2
+    """
+    repository = _open(data, offline)
+    repository.state.keys(role)
+    folder = repository.online if role in ONLINE else repository.offline
+    new = [make_key(folder, role, is_offline=role not in ONLINE) for _ in range(add)]
+    ceremony.change_keys(repository, role, time.time(), add=new, threshold=number)
+    print_result(_view(repository), as_json, _table)
+
+
+@keys.command()
+@click.argument("name")
+@click.option("--models", multiple=True, required=True, help="Model, or pattern; repeatable.")
+@click.option(
+    "--key",
+    "public_keys",
+    multiple=True,
+    required=True,
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="A public key of the publisher; repeatable.",
+)
+@click.option(
+    "--threshold", "number", type=_NUMBER, default=1, show_default=True, help="Of them must sign."
+)
+@_acts
+def publisher(
+    name: str,
+    models: tuple[str, ...],
+    public_keys: tuple[Path, ...],
+    number: int,
+    data: Path,
+    offline: Path | None,
+    as_json: bool,
+) -> None:
+    """Let the publisher NAME, and nobody else, release the models that the patterns mean.
+
+    \b
+    Example:
+      edgepack fleet keys publisher vision --models 'ocr-*' --models defects --key vision.pub
+    """
+    repository = _open(data, offline)
+    ceremony.add_publisher(
+        repository,
+        publisher_role("" if name == RELEASES else name),
+        time.time(),
+        keys=[tuf_key(load_public_key(path)) for path in public_keys],
+        models=models,
+        threshold=number,
+    )
+    print_result(_view(repository), as_json, _table)
+
+
+@keys.command()
+@click.argument("role")
+@_acts
+def renew(role: str, data: Path, offline: Path | None, as_json: bool) -> None:
+    """Sign the metadata of ROLE for another year: root, targets, or a publisher's.
+
+    \b
+    Example:
+      edgepack fleet keys renew root --keys /media/stick/keys
+    """
+    repository = _open(data, offline)
+    ceremony.renew(repository, role, time.time())
+    print_result(_view(repository), as_json, _table)
+
+
+def _open(data: Path, offline: Path | None) -> ImageRepository:
+    return ImageRepository(DataFolder(data).tuf, offline=offline)
+
+
+def _view(repository: ImageRepository) -> TrustView:
+    state, held = repository.state, repository.keys.paths()
+    named = {**state.root.signed.roles, **state.delegations()}
+    return TrustView(
+        root_version=state.root.signed.version,
+        roles=tuple(
+            RoleView(
+                role=name,
+                keys=tuple(role.keyids),
+                threshold=role.threshold,
+                within_reach=tuple(key_id for key_id in role.keyids if key_id in held),
+                models=patterns_of(state.delegations()[name]) if is_publisher_role(name) else (),
+            )
+            for name, role in named.items()
+        ),
+        warnings=repository.warnings(),
+    )
+
+
+def _table(shown: TrustView) -> str:
+    lines = [f"root version {shown.root_version}"]
+    for role in shown.roles:
+        here = f"{len(role.within_reach)} of {len(role.keys)} within reach"
+        models = f", releases {' '.join(role.models)}" if role.models else ""
+        lines.append(f"{role.role:<20} {role.threshold} must sign, {here}{models}")
+        lines += [f"  {key_id[:16]}" for key_id in role.keys]
+    return "\n".join([*lines, *(f"warning: {one}" for one in shown.warnings)])

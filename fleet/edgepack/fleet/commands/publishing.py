@@ -1,0 +1,75 @@
+"""The commands `edgepack publish` and `edgepack withdraw`: what devices may install at all."""
+
+from pathlib import Path
+
+import click
+
+from edgepack.fleet.client.fleet_client import FleetClient
+from edgepack.fleet.commands.options import asks
+from edgepack.fleet.commands.printing import print_result
+from edgepack.fleet.documents.releases import PublishedMetadata, ReleaseView, full_title
+from edgepack.text import counted
+
+_keys_option = click.option(
+    "--key",
+    "keys",
+    multiple=True,
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="The publisher's private key; repeatable. It stays here.",
+)
+
+
+@click.command()
+@click.argument("bundle", type=click.Path(path_type=Path))
+@_keys_option
+@asks
+def publish(bundle: Path, keys: tuple[Path, ...], data: Path, url: str, as_json: bool) -> None:
+    """Give the fleet BUNDLE and list it as a release: devices install nothing that is not listed.
+
+    A fleet that holds the publisher's key signs by itself. Else the publisher signs, here, with
+    --key; where several keys must sign, each of their holders gives the same command.
+
+    \b
+    Example:
+      edgepack publish model-1.2.0.edgepack
+      edgepack publish model-1.2.0.edgepack --key team.key
+    """
+    client = FleetClient(url, data=data)
+    if keys:
+        print_result(client.sign_release(bundle, keys), as_json, _signed)
+    else:
+        print_result(client.publish(bundle), as_json, _listed)
+
+
+@click.command()
+@click.argument("release")
+@_keys_option
+@asks
+def withdraw(release: str, keys: tuple[Path, ...], data: Path, url: str, as_json: bool) -> None:
+    """List RELEASE no more: devices that do not run it yet refuse it. Those that do, serve on.
+
+    \b
+    Example:
+      edgepack withdraw model@1.2.0
+      edgepack withdraw model@1.2.0 --key team.key
+    """
+    found = FleetClient(url, data=data).withdraw(release, keys)
+    if isinstance(found, PublishedMetadata):
+        print_result(found, as_json, _signed)
+    else:
+        print_result(found, as_json, lambda shown: f"{full_title(shown.bundle)} is withdrawn")
+
+
+def _listed(shown: ReleaseView) -> str:
+    title = full_title(shown.bundle)
+    if shown.is_listed:
+        return f"{title} is released"
+    return f"{title} is held, and not released: its publisher must sign it, with --key"
+
+
+def _signed(shown: PublishedMetadata) -> str:
+    role = f"'{shown.role}', version {shown.version}"
+    if shown.is_accepted:
+        return f"{role} holds now"
+    lacking = shown.threshold - shown.signatures
+    return f"{role} waits for {counted(lacking, 'signature')} of another key"

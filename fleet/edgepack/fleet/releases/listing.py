@@ -1,0 +1,127 @@
+"""Releases in the image repository: listing them, and what publishers elsewhere need for it."""
+
+import logging
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+from tuf.api.exceptions import RepositoryError
+from tuf.api.metadata import Metadata, Targets
+
+from edgepack.bundle.chunks import digest_file
+from edgepack.bundle.manifest import MANIFEST_FILE, decode_manifest
+from edgepack.bundle.signature import digest_list
+from edgepack.errors import EdgepackError, FleetError
+from edgepack.fleet.database.schema import ReleaseRow
+from edgepack.fleet.documents.releases import (
+    PublishedMetadata,
+    PublishingView,
+    SignedMetadata,
+    full_title,
+)
+from edgepack.fleet.releases.folder import ReleaseFolder
+from edgepack.fleet.repository.repository import ImageRepository
+from edgepack.trust.listing import target_path
+from edgepack.wire.messages import BundleRef
+
+log = logging.getLogger(__name__)
+
+
+def list_missing(
+    session: Session, folder: ReleaseFolder, repository: ImageRepository
+) -> tuple[BundleRef, ...]:
+    """Lists what the fleet held before it had a repository.
+
+    Returns:
+        What a publisher must sign elsewhere.
+    """
+    unlisted = []
+    for row in session.scalars(select(ReleaseRow).where(ReleaseRow.deleted_at.is_(None))):
+        try:
+            is_listed = list_row(row, folder, repository)
+        except (EdgepackError, OSError) as error:
+            log.warning("bundle=%s not listed because=%s", row.digest, error)
+            is_listed = False
+        if not is_listed:
+            unlisted.append(row.bundle)
+    return tuple(unlisted)
+
+
+def list_row(row: ReleaseRow, folder: ReleaseFolder, repository: ImageRepository) -> bool:
+    """Lists a release with the keys within reach; False when a publisher must sign elsewhere."""
+    if repository.is_listed(row.bundle):
+        return True
+    manifest = decode_manifest((folder.root / row.digest / MANIFEST_FILE).read_bytes())
+    return repository.publish(row.bundle, manifest)
+
+
+def check_listed(repository: ImageRepository, bundle: BundleRef) -> None:
+    """Refuses to roll out what no publisher has released: every device would refuse it.
+
+    Raises:
+        FleetError: The image repository does not list it.
+    """
+    if not repository.is_listed(bundle):
+        raise FleetError(
+            f"{full_title(bundle)} is not released: its publisher has not signed it yet",
+            found_in="the fleet's image repository",
+            remedy="edgepack publish BUNDLE --key PUBLISHER.key",
+        )
+
+
+def show_publishing(repository: ImageRepository, bundle: BundleRef) -> PublishingView:
+    """What a publisher needs to sign a release.
+
+    Raises:
+        FleetError: No publisher may release that model.
+    """
+    path = target_path(bundle)
+    role, state = repository.publisher_of(path), repository.state
+    named, known = state.delegations()[role], state.publishers.get(role)
+    pending = repository.pending(role)
+    return PublishingView(
+        bundle=bundle,
+        role=role,
+        keys=tuple(named.keyids),
+        threshold=named.threshold,
+        is_listed=state.listed(path) is not None,
+        metadata=known.to_bytes().decode() if known else "",
+        pending=pending.decode() if pending else "",
+    )
+
+
+def take_metadata(repository: ImageRepository, signed: SignedMetadata) -> PublishedMetadata:
+    """Takes in what a publisher signed.
+
+    Raises:
+        FleetError: It is no metadata, or cannot be the next of that role.
+    """
+    try:
+        metadata = Metadata[Targets].from_bytes(signed.metadata.encode())
+    except (RepositoryError, UnicodeEncodeError) as error:
+        raise FleetError("this is no metadata") from error
+    if metadata.signed.type != Targets.type:
+        raise FleetError("this is no metadata of releases")
+    is_accepted = repository.take(signed.role, metadata)
+    state = repository.state
+    found = state.targets.signed.get_verification_result(
+        signed.role, metadata.signed_bytes, metadata.signatures
+    )
+    return PublishedMetadata(
+        role=signed.role,
+        version=metadata.signed.version,
+        signatures=len(found.signed),
+        threshold=found.threshold,
+        is_accepted=is_accepted,
+    )
+
+
+def read_target(folder: ReleaseFolder, digest: str) -> bytes | None:
+    """The list of digests that a release's root digest is of; None when the fleet has none."""
+    place = folder.root / digest
+    try:
+        manifest = decode_manifest((place / MANIFEST_FILE).read_bytes())
+        files = {entry.path: entry.sha256 for entry in manifest.files}
+        files[MANIFEST_FILE] = digest_file(place / MANIFEST_FILE)
+    except OSError:
+        return None
+    return digest_list(files)

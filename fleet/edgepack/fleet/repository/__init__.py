@@ -1,0 +1,1 @@
+"""The fleet's image repository and director: keys, TUF metadata, and signing both."""

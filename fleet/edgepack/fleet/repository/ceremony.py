@@ -1,0 +1,265 @@
+"""What is done with keys that lie offline: making a repository, and changing who may sign what."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from tuf.api.metadata import (
+    DelegatedRole,
+    Delegations,
+    Key,
+    Metadata,
+    Root,
+    Targets,
+)
+
+from edgepack.errors import FleetError
+from edgepack.fleet.repository.keyring import KeyRing, make_key
+from edgepack.fleet.repository.lifetimes import expiry_of
+from edgepack.fleet.repository.repository import ImageRepository
+from edgepack.fleet.repository.state import PATTERN_END, is_signed, sign
+from edgepack.trust.orders import DIRECTOR_PATHS
+from edgepack.trust.roles import (
+    DIRECTOR,
+    ONLINE,
+    RELEASES,
+    ROOT,
+    SNAPSHOT,
+    TARGETS,
+    TIMESTAMP,
+    is_publisher_role,
+)
+
+ANY_MODEL = "*"
+MAX_KEYS = 32
+"""Of one role."""
+
+
+def init(
+    repository: ImageRepository, now: float, *, root_keys: int = 1, root_threshold: int = 1
+) -> None:
+    """Makes keys and the first metadata.
+
+    1. The controller's keys, and those that are to lie offline: of root, targets and publisher.
+    2. Root names them; targets delegates every model to the publisher, and orders to the director.
+    3. A snapshot without any release goes round.
+
+    Args:
+        repository: Where; its offline folder gets the keys that are to lie offline.
+        now: Seconds since the epoch.
+        root_keys, root_threshold: How many keys root has, and how many of them must sign.
+
+    Raises:
+        FleetError: There is metadata already, or the numbers make no sense.
+    """
+    if not 1 <= root_threshold <= root_keys <= MAX_KEYS:
+        raise FleetError(
+            f"{root_threshold} of {root_keys} keys of root cannot be",
+            remedy="--root-keys 3 --root-threshold 2",
+        )
+    with repository.lock():
+        if repository.is_there:
+            raise FleetError(
+                "this fleet has its metadata already",
+                found_in=str(repository.files.folder),
+                remedy="edgepack fleet keys shows who signs what",
+            )
+        # 1.
+        online, offline = repository.online, repository.offline
+        keys: dict[str, list[Key]] = {
+            role: [make_key(online, role, is_offline=False)] for role in ONLINE
+        }
+        keys[ROOT] = [make_key(offline, ROOT, is_offline=True) for _ in range(root_keys)]
+        for role in (TARGETS, RELEASES):
+            keys[role] = [make_key(offline, role, is_offline=True)]
+        # 2.
+        root = Root(version=1, expires=expiry_of(ROOT, now), consistent_snapshot=True)
+        for role in (ROOT, TARGETS, SNAPSHOT, TIMESTAMP):
+            for key in keys[role]:
+                root.add_key(key, role)
+        root.roles[ROOT].threshold = root_threshold
+        targets = Targets(
+            version=1, expires=expiry_of(TARGETS, now), delegations=Delegations({}, {})
+        )
+        delegate(targets, RELEASES, keys[RELEASES], (ANY_MODEL,), threshold=1)
+        delegate(targets, DIRECTOR, keys[DIRECTOR], (), threshold=1)
+        # 3.
+        _sign_and_save(repository, ROOT, Metadata(root), (root,))
+        _sign_and_save(repository, TARGETS, Metadata(targets), (root,))
+        releases = Metadata(Targets(version=1, expires=expiry_of(RELEASES, now)))
+        _sign_and_save(repository, RELEASES, releases, (targets,))
+        repository.go_round()
+
+
+def delegate(
+    targets: Targets, role: str, keys: Sequence[Key], models: Sequence[str], *, threshold: int
+) -> None:
+    """Lets a publisher release models, or the director say what devices run.
+
+    Who has patterns of his own is asked before who may release every model, and decides alone.
+    """
+    delegations = targets.delegations or Delegations({}, {})
+    roles = dict(delegations.roles or {})
+    paths = [f"{model}{PATTERN_END}" for model in models] or list(DIRECTOR_PATHS)
+    roles[role] = DelegatedRole(role, [], threshold, terminating=True, paths=paths)
+    delegations.roles = dict(sorted(roles.items(), key=_comes_after))
+    targets.delegations = delegations
+    for key in keys:
+        targets.add_key(key, role)
+
+
+def _comes_after(item: tuple[str, DelegatedRole]) -> tuple[bool, bool]:
+    name, role = item
+    return name == DIRECTOR, f"{ANY_MODEL}{PATTERN_END}" in (role.paths or ())
+
+
+def change_keys(
+    repository: ImageRepository,
+    role: str,
+    now: float,
+    *,
+    add: Sequence[Key] = (),
+    remove: Sequence[str] = (),
+    threshold: int | None = None,
+) -> None:
+    """Changes who may sign for a role; devices follow by themselves.
+
+    1. The role's keys and threshold are changed where they are named: in root, or in targets.
+    2. That is signed by its keys; a new root also by those of the root before.
+    3. What the role itself said is signed anew, where its old signatures do not count any more.
+
+    Args:
+        repository: Its offline folder is where keys are looked for.
+        role: Whose keys.
+        now: Seconds since the epoch.
+        add: New keys.
+        remove: Ids of keys that do not count any more.
+        threshold: How many must sign from now on; None leaves it.
+
+    Raises:
+        FleetError: There is no such role or key, fewer keys would be left than must sign, or keys
+            that must sign are not within reach.
+    """
+    with repository.lock():
+        state = repository.state
+        state.keys(role)  # raises when there is no such role
+        is_in_root = role in state.root.signed.roles
+        draft: Metadata[Any] = (
+            _next(Metadata[Root].from_bytes(state.root.to_bytes()), ROOT, now)
+            if is_in_root
+            else repository.draft_targets()
+        )
+        # 1.
+        _edit(draft.signed, role, add=add, remove=remove, threshold=threshold)
+        # 2.
+        root = draft.signed if is_in_root else state.root.signed
+        if is_in_root:
+            _sign_and_save(repository, ROOT, draft, (state.root.signed, root))
+        else:
+            _sign_and_save(repository, TARGETS, draft, (root,))
+        # 3.
+        targets = repository.files.targets(TARGETS, repository.files.versions(TARGETS)[-1])
+        if is_in_root and not is_signed(root, TARGETS, targets):
+            _sign_and_save(repository, TARGETS, repository.draft_targets(), (root,))
+        known = state.publishers.get(role)
+        if known is not None and not is_signed(targets.signed, role, known):
+            _sign_and_save(repository, role, repository.draft(role), (targets.signed,))
+        repository.go_round()
+
+
+def add_publisher(
+    repository: ImageRepository,
+    role: str,
+    now: float,
+    *,
+    keys: Sequence[Key],
+    models: Sequence[str],
+    threshold: int,
+) -> None:
+    """Lets a publisher release models; one that is there gets these keys and models instead.
+
+    Raises:
+        FleetError: The keys cannot be so many, or the targets key is not within reach.
+    """
+    if not 1 <= threshold <= len(keys) <= MAX_KEYS:
+        raise FleetError(
+            f"{threshold} of {len(keys)} keys cannot sign", remedy="--key, once for each key"
+        )
+    with repository.lock():
+        draft = repository.draft_targets()
+        delegate(draft.signed, role, keys, models, threshold=threshold)
+        _sign_and_save(repository, TARGETS, draft, (repository.state.root.signed,))
+        repository.go_round()
+
+
+def renew(repository: ImageRepository, role: str, now: float) -> None:
+    """Signs root, targets or a publisher's metadata for another year.
+
+    Raises:
+        FleetError: There is no such role, or its keys are not within reach.
+    """
+    with repository.lock():
+        state = repository.state
+        state.keys(role)
+        if role == ROOT:
+            draft = _next(Metadata[Root].from_bytes(state.root.to_bytes()), ROOT, now)
+            _sign_and_save(repository, ROOT, draft, (state.root.signed, draft.signed))
+        elif role == TARGETS:
+            _sign_and_save(repository, TARGETS, repository.draft_targets(), (state.root.signed,))
+        elif is_publisher_role(role):
+            draft_of_role = repository.draft(role)
+            _sign_and_save(repository, role, draft_of_role, (state.targets.signed,))
+        repository.go_round()
+
+
+def _next(metadata: Metadata[Any], role: str, now: float) -> Metadata[Any]:
+    metadata.signed.version += 1
+    metadata.signed.expires = expiry_of(role, now)
+    return metadata
+
+
+def _edit(
+    delegator: Root | Targets,
+    role: str,
+    *,
+    add: Sequence[Key],
+    remove: Sequence[str],
+    threshold: int | None,
+) -> None:
+    named = delegator.get_delegated_role(role)
+    for key in add:
+        delegator.add_key(key, role)
+    for key_id in remove:
+        if key_id not in named.keyids:
+            raise FleetError(
+                f"'{role}' has no key {key_id[:80]!a}", remedy="edgepack fleet keys list"
+            )
+        delegator.revoke_key(key_id, role)
+    named.threshold = named.threshold if threshold is None else threshold
+    if not 1 <= named.threshold <= len(named.keyids) <= MAX_KEYS:
+        raise FleetError(
+            f"'{role}' would have {len(named.keyids)} keys, of which {named.threshold} must sign",
+            remedy=f"edgepack fleet keys rotate {role} adds one, threshold {role} N asks for fewer",
+        )
+
+
+def _sign_and_save(
+    repository: ImageRepository,
+    role: str,
+    metadata: Metadata[Any],
+    delegators: Sequence[Root | Targets],
+) -> None:
+    """Signs for everybody who names the role's keys, and keeps it only if that is enough."""
+    named = [delegator.get_delegated_role(role) for delegator in delegators]
+    wanted = dict.fromkeys(key_id for one in named for key_id in one.keyids)
+    keys: KeyRing = repository.keys
+    sign(metadata, keys.signers(wanted))
+    for delegator, one in zip(delegators, named, strict=True):
+        if not is_signed(delegator, role, metadata):
+            raise FleetError(
+                f"{one.threshold} of {len(one.keyids)} keys of '{role}' must sign, and fewer are "
+                "within reach",
+                found_in=", ".join(map(str, (repository.online, repository.offline))),
+                remedy="--keys FOLDER names where they lie",
+            )
+    version = metadata.signed.version
+    repository.files.save(role, metadata.to_bytes(), version)

@@ -1,0 +1,30 @@
+"""How long metadata holds, and from when on it is made anew."""
+
+import datetime
+
+from edgepack.trust.roles import DIRECTOR, ROOT, SNAPSHOT, TIMESTAMP
+
+DAY_S = 24 * 3600.0
+_DAYS = {ROOT: 365.0, TIMESTAMP: 3.0, SNAPSHOT: 30.0, DIRECTOR: 7.0}
+_OTHER_DAYS = 365.0
+RENEWED_AT = 0.5
+"""Share of its life after which what is online is signed anew."""
+WARNED_DAYS = 30.0
+"""So long before something expires that only a person can sign, it is said."""
+
+
+def expiry_of(role: str, now: float) -> datetime.datetime:
+    """When metadata of a role expires that is signed now; whole seconds."""
+    moment = int(now + _DAYS.get(role, _OTHER_DAYS) * DAY_S)
+    return datetime.datetime.fromtimestamp(moment, datetime.UTC)
+
+
+def is_due(role: str, expires: datetime.datetime, now: float) -> bool:
+    """Whether it is time to sign a role anew."""
+    life_s = _DAYS.get(role, _OTHER_DAYS) * DAY_S
+    return expires.timestamp() - now < life_s * (1 - RENEWED_AT)
+
+
+def days_left(expires: datetime.datetime, now: float) -> float:
+    """Days until it expires; negative once it has."""
+    return (expires.timestamp() - now) / DAY_S

@@ -1,0 +1,112 @@
+"""The folder of a fleet's metadata: every root, and the newest of all else."""
+
+from pathlib import Path
+from typing import Any
+
+from tuf.api.exceptions import RepositoryError
+from tuf.api.metadata import Metadata, Root, Snapshot, Targets, Timestamp
+
+from edgepack.durable import write_file
+from edgepack.errors import FleetError
+from edgepack.trust.roles import (
+    MAX_METADATA_BYTES,
+    ROOT,
+    SNAPSHOT,
+    TARGETS,
+    TIMESTAMP,
+    file_name,
+    is_publisher_role,
+    read_file_name,
+)
+
+KEPT_VERSIONS = 2
+"""Of what has versions in its name: a client in the middle of its work still finds the last one."""
+
+
+class MetadataFiles:
+    """Reads and writes the files.
+
+    Args:
+        folder: Where they lie; may be missing until the first is written.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    @property
+    def are_there(self) -> bool:
+        """Whether there is metadata at all: the timestamp is what is written last."""
+        return (self.folder / file_name(TIMESTAMP)).is_file()
+
+    def stamp(self) -> int:
+        """Changes whenever somebody has written."""
+        return (self.folder / file_name(TIMESTAMP)).stat().st_mtime_ns
+
+    def content(self, name: str) -> bytes | None:
+        """A file as it lies there, by the name that clients ask for; None when there is none."""
+        if read_file_name(name) is None:
+            return None
+        try:
+            return (self.folder / name).read_bytes()
+        except OSError:
+            return None
+
+    def versions(self, role: str) -> tuple[int, ...]:
+        """The versions of a role that are there, oldest first."""
+        found = (read_file_name(path.name) for path in self.folder.glob(f"*.{role}.json"))
+        return tuple(sorted(one[1] for one in found if one and one[0] == role and one[1]))
+
+    def publishers(self) -> tuple[str, ...]:
+        """The publishers' roles that have metadata."""
+        found = (read_file_name(path.name) for path in self.folder.glob("*.json"))
+        return tuple(sorted({one[0] for one in found if one and is_publisher_role(one[0])}))
+
+    def root(self) -> Metadata[Root]:
+        """The newest root."""
+        found: Metadata[Root] = self._read(file_name(ROOT, self.versions(ROOT)[-1]))
+        return found
+
+    def timestamp(self) -> Metadata[Timestamp]:
+        """The timestamp."""
+        found: Metadata[Timestamp] = self._read(file_name(TIMESTAMP))
+        return found
+
+    def snapshot(self, version: int) -> Metadata[Snapshot]:
+        """A snapshot."""
+        found: Metadata[Snapshot] = self._read(file_name(SNAPSHOT, version))
+        return found
+
+    def targets(self, role: str, version: int) -> Metadata[Targets]:
+        """The targets, or those of a publisher."""
+        found: Metadata[Targets] = self._read(file_name(role, version))
+        return found
+
+    def save(self, role: str, content: bytes, version: int | None) -> None:
+        """Writes the newest metadata of a role, and removes old ones.
+
+        Raises:
+            FleetError: It is too long for a message.
+            OSError: It cannot be written.
+        """
+        if len(content) > MAX_METADATA_BYTES:
+            raise FleetError(
+                f"the metadata of '{role}' would have {len(content)} bytes, "
+                f"{MAX_METADATA_BYTES} is the most",
+                remedy="withdraw releases that no device needs: edgepack withdraw MODEL@VERSION",
+            )
+        self.folder.mkdir(parents=True, exist_ok=True)
+        write_file(self.folder / file_name(role, version), content)
+        if role != ROOT and version is not None:
+            for old in self.versions(role)[:-KEPT_VERSIONS]:
+                (self.folder / file_name(role, old)).unlink(missing_ok=True)
+
+    def _read(self, name: str) -> Any:
+        path = self.folder / name
+        try:
+            return Metadata.from_bytes(path.read_bytes())
+        except (OSError, RepositoryError) as error:
+            raise FleetError(
+                f"the fleet's metadata cannot be read: {error}",
+                found_in=str(path),
+                remedy=f"restore {TARGETS} and all beside it from a copy of the folder",
+            ) from error

@@ -1,0 +1,74 @@
+"""Releases on a fleet that serves: what a stock TUF client finds, and what publishers sign."""
+
+import urllib.request
+from collections.abc import Callable
+from hashlib import sha256
+from pathlib import Path
+
+from click.testing import CliRunner
+from tuf.ngclient import Updater
+
+from edgepack.bundle.keys import generate_key, write_key_pair
+from edgepack.fleet.client.fleet_client import FleetClient
+from edgepack.fleet.commands.keys import keys
+from tests.integration.fleet.conftest import FleetProcess, edgepack
+
+ROOT = "tuf/metadata/1.root.json"
+
+
+def stock_client(fleet: FleetProcess, folder: Path) -> Updater:
+    with urllib.request.urlopen(f"{fleet.url}/{ROOT}") as answer:
+        root = answer.read()
+    (folder / "targets").mkdir(parents=True)
+    return Updater(
+        metadata_dir=str(folder),
+        metadata_base_url=f"{fleet.url}/tuf/metadata/",
+        target_dir=str(folder / "targets"),
+        target_base_url=f"{fleet.url}/tuf/targets/",
+        bootstrap=root,
+    )
+
+
+def test_a_stock_client_finds_what_is_released_and_not_what_is_withdrawn(
+    serve: Callable[..., FleetProcess], make_bundle: Callable[..., Path], tmp_path: Path
+) -> None:
+    fleet = serve()
+    client = FleetClient(fleet.url, data=fleet.data)
+    done = edgepack(fleet, "publish", str(make_bundle()))
+    assert done.returncode == 0, done.stderr
+    release = client.releases()[0].bundle
+    path = f"digits/{release.digest}"
+    assert done.stdout == f"digits 1.0.0 ({release.digest[:12]}) is released\n"
+
+    updater = stock_client(fleet, tmp_path / "first")
+    found = updater.get_targetinfo(path)
+    assert found is not None
+    assert found.custom["release"] == 1
+    content = Path(updater.download_target(found)).read_bytes()
+    assert sha256(content).hexdigest() == release.digest
+
+    done = edgepack(fleet, "withdraw", "digits@1.0.0")
+    assert done.returncode == 0, done.stderr
+    assert stock_client(fleet, tmp_path / "second").get_targetinfo(path) is None
+    done = edgepack(fleet, "publish", str(make_bundle()))
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_publisher_signs_where_the_key_is(
+    serve: Callable[..., FleetProcess], make_bundle: Callable[..., Path], tmp_path: Path
+) -> None:
+    fleet = serve()
+    client = FleetClient(fleet.url, data=fleet.data)
+    private, public = write_key_pair(generate_key(), tmp_path / "team")
+    arguments = ["--models", "digits", "--key", str(public), "--data", str(fleet.data)]
+    changed = CliRunner().invoke(keys, ["publisher", "vision", *arguments])
+    assert changed.exit_code == 0, changed.output
+    client.enroll("cam-1", group="cameras", folder=tmp_path / "cam-1")
+    bundle = make_bundle()
+    done_first = edgepack(fleet, "publish", str(bundle))
+    assert "is held, and not released" in done_first.stdout
+    refused = edgepack(fleet, "rollout", "start", str(bundle), "--all", "--yes")
+    assert "is not released: its publisher has not signed it yet" in refused.stderr
+    signed = edgepack(fleet, "publish", str(bundle), "--key", str(private))
+    assert signed.stdout == "'releases-vision', version 1 holds now\n"
+    assert client.releases()[0].is_listed

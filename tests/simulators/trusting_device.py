@@ -1,0 +1,113 @@
+"""A device that trusts a root, without a broker: what it believes, and what it would install."""
+
+from pathlib import Path
+
+import msgspec
+
+from edgepack.agent.state.metadata_cache import MetadataCache
+from edgepack.agent.update.device_trust import DeviceTrust
+from edgepack.errors import TrustError
+from edgepack.fleet.repository.director import Director
+from edgepack.trust.repository import Cache
+from edgepack.wire.messages import Desired, encode
+from tests.simulators.bundles import ExampleBundle
+from tests.simulators.repository import RepositoryWorld
+
+TENANT = "default"
+
+
+class TrustingDevice:
+    """One device of a repository's fleet.
+
+    Args:
+        world: The fleet.
+        state_dir: Its state folder; made when it is missing.
+        name: Its id.
+        arch: Its machine name.
+        cache: Where it keeps metadata; in its state folder when not given.
+
+    Attributes:
+        installs: Releases that it would install, by model, in order.
+        refused: Why it would not, by model.
+        dropped: Why what came was not believed.
+        clock_s: How far its clock is from the true time.
+    """
+
+    def __init__(
+        self,
+        world: RepositoryWorld,
+        state_dir: Path,
+        name: str = "cam-1",
+        arch: str = "x86_64",
+        cache: Cache | None = None,
+    ) -> None:
+        self.world, self.state_dir, self.name, self.arch = world, state_dir, name, arch
+        state_dir.mkdir(exist_ok=True)
+        self.cache = MetadataCache(state_dir) if cache is None else cache
+        self.root = world.root
+        self.installs: list[tuple[str, int]] = []
+        self.refused: dict[str, str] = {}
+        self.dropped: list[str] = []
+        self.clock_s = 0.0
+        self.restart()
+
+    def restart(self) -> None:
+        """A new agent process on the same disk."""
+        self.trust = DeviceTrust(
+            self.root,
+            self.cache,
+            tenant=TENANT,
+            device=self.name,
+            arch=self.arch,
+            wall=lambda: self.world.now + self.clock_s,
+        )
+
+    def hear(self, name: str, content: bytes) -> None:
+        """A file of metadata, or the director's word, comes."""
+        if name == "desired":
+            self.trust.put_orders(content)
+        else:
+            self.trust.put_metadata(name, content)
+        self.turn()
+
+    def turn(self) -> None:
+        try:
+            decision = self.trust.turn()
+        except TrustError as error:
+            self.dropped.append(error.problem)
+            return
+        if decision is None:
+            return
+        self.refused = dict(decision.refusals)
+        for name, order in sorted(decision.desired.models.items()):
+            if name not in decision.refusals and hasattr(order, "bundle"):
+                self.installs.append((name, order.bundle.release))
+
+    def hear_metadata(self) -> None:
+        """All metadata comes, as the controller sends it."""
+        for name, content in self.world.repository.messages().items():
+            self.hear(name, content)
+
+    def hear_all(self, desired: Desired) -> None:
+        """What a fleet that is in nobody's hands says."""
+        self.hear_metadata()
+        self.hear("desired", word(self.world, self.name, desired))
+
+
+def word(world: RepositoryWorld, device: str, desired: Desired) -> bytes:
+    """The director's word to a device."""
+    director = Director(world.repository, TENANT, lambda: world.now)
+    return director.sign(device, encode(desired))
+
+
+def wants(*bundles: ExampleBundle, sequence: int) -> Desired:
+    """What the fleet wants: these bundles."""
+    models = {bundle.ref.name: bundle.order(sequence) for bundle in bundles}
+    return Desired(sequence=sequence, models=dict(models))
+
+
+def resigned(payload: bytes, **changes: object) -> bytes:
+    """A message with other fields under the same signatures."""
+    document = msgspec.json.decode(payload)
+    document["signed"] |= changes
+    return msgspec.json.encode(document)
