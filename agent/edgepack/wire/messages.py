@@ -392,8 +392,8 @@ class Telemetry(Message, frozen=True, kw_only=True):
         window_s: Its length, seconds.
         latency: Histogram of real inferences.
         failures: Inferences that raised.
-        memory_bytes: The most memory that a process which serves the model held, bytes; None when
-            not known. Since version 2.2, as are those that follow.
+        memory_bytes: Memory of a process that serves the model, of the largest where there are
+            several, bytes; None when not known. Since version 2.2, as are those that follow.
         temperature_c: The device's highest temperature, degrees Celsius; None when not known.
         drift: How far inputs or outputs are from those of the calibration, as a population
             stability index; None where nobody measures it.

@@ -31,6 +31,7 @@ def spool(
     failures: int = 0,
     troubles: tuple[str, ...] = (),
     is_final: bool = False,
+    memory_bytes: int = 0,
 ) -> Path:
     spooled = Spooled(
         token=token,
@@ -44,6 +45,7 @@ def spool(
         failures=failures,
         troubles=troubles,
         is_final=is_final,
+        memory_bytes=memory_bytes,
     )
     return write_spooled(state_dir, spooled)
 
@@ -66,6 +68,18 @@ def test_what_is_new_is_handed_out_once(tmp_path: Path, collector: LatencyCollec
     (second,) = collector.collect().telemetry
     assert second.latency.counts == counted(30.0).counts
     assert (second.failures, second.window_start, second.window_s) == (1, 10.0, 5.0)
+
+
+def test_memory_is_that_of_the_largest_process_and_an_older_one_tells_none(
+    tmp_path: Path, collector: LatencyCollector
+) -> None:
+    spool(tmp_path, 1.0)
+    (none,) = collector.collect().telemetry
+    assert none.memory_bytes is None
+    spool(tmp_path, 1.0, 2.0, written_at=20.0, memory_bytes=50)
+    spool(tmp_path, 1.0, token="b", written_at=20.0, memory_bytes=70)
+    (both,) = collector.collect().telemetry
+    assert both.memory_bytes == 70
 
 
 def test_a_restarted_agent_counts_nothing_twice(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 import msgspec
 
 from edgepack.agent.telemetry.collector import Collected, LatencyCollector, Trouble
+from edgepack.agent.telemetry.readings import highest_temperature_c
 from edgepack.agent.telemetry.spool import open_spool
 from edgepack.wire import histogram
 from edgepack.wire.messages import Telemetry
@@ -59,7 +60,11 @@ class TelemetryBuffer:
             OSError: What was collected cannot be remembered.
         """
         self._gather()
-        waiting = tuple(self._unsent.values())
+        temperature_c = highest_temperature_c()
+        waiting = tuple(
+            msgspec.structs.replace(window, temperature_c=temperature_c)
+            for window in self._unsent.values()
+        )
         self._unsent.clear()
         return waiting
 
@@ -83,4 +88,5 @@ def _add(earlier: Telemetry, later: Telemetry) -> Telemetry:
         window_s=end - start,
         latency=histogram.merge((earlier.latency, later.latency)),
         failures=earlier.failures + later.failures,
+        memory_bytes=later.memory_bytes or earlier.memory_bytes,
     )

@@ -182,6 +182,7 @@ def _since(earlier: Spooled | None, spooled: Spooled) -> Telemetry:
         window_s=max(0.0, spooled.written_at - start),
         latency=latency,
         failures=failures,
+        memory_bytes=spooled.memory_bytes or None,
     )
 
 
@@ -195,4 +196,5 @@ def _merge(parts: list[Telemetry]) -> Telemetry:
         window_s=end - start,
         latency=histogram.merge(part.latency for part in parts),
         failures=sum(part.failures for part in parts),
+        memory_bytes=max((part.memory_bytes or 0 for part in parts), default=0) or None,
     )

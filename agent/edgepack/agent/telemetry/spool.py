@@ -14,6 +14,7 @@ from pathlib import Path
 import msgspec
 
 from edgepack.agent.state.state_file import put_aside, read_regular
+from edgepack.agent.telemetry.readings import memory_bytes
 from edgepack.durable import write_file
 from edgepack.errors import TransferError
 from edgepack.versions import Format, Version
@@ -39,6 +40,7 @@ class Spooled(msgspec.Struct, frozen=True, kw_only=True):
         failures: Inferences that the provider failed.
         is_final: Whether the process closed the model: the file will not change any more.
         troubles: Why it could not follow the pointer to a newer model, one sentence each.
+        memory_bytes: Memory that the process held when it wrote this; 0 when not known. Since 1.2.
     """
 
     token: str
@@ -53,9 +55,10 @@ class Spooled(msgspec.Struct, frozen=True, kw_only=True):
     failures: int = 0
     is_final: bool = False
     troubles: tuple[str, ...] = ()
+    memory_bytes: int = 0
 
 
-SPOOLED = Format("latency file", Spooled, Version(1, 1))
+SPOOLED = Format("latency file", Spooled, Version(1, 2))
 
 
 def spool_folder(state_dir: Path) -> Path:
@@ -111,7 +114,7 @@ def read_spooled(path: Path) -> Spooled:
     except ValueError as error:
         raise TransferError(f"malformed spool file: {error}", found_in=str(path)) from error
     histogram.check(spooled.latency)
-    if spooled.failures < 0 or spooled.pid <= 0:
+    if min(spooled.failures, spooled.memory_bytes) < 0 or spooled.pid <= 0:
         raise TransferError("malformed spool file: a count is negative", found_in=str(path))
     return spooled
 
@@ -151,6 +154,7 @@ class Record:
             failures=self.failures,
             troubles=troubles,
             is_final=is_final,
+            memory_bytes=memory_bytes(),
         )
 
     def write(self, state_dir: Path, troubles: tuple[str, ...], *, is_final: bool = False) -> None:

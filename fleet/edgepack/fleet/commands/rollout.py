@@ -56,7 +56,6 @@ def start(
     bundle: Path,
     to: Selector | None,
     settings: RolloutSettings,
-    supersede: bool,
     dry_run: bool,
     yes: bool,
     data: Path,
@@ -78,7 +77,6 @@ def start(
     if to is None:
         raise click.UsageError(f"name the devices: {WAYS}")
     parse_waves(settings.waves)
-    settings = msgspec.structs.replace(settings, supersede=supersede)
     client = FleetClient(url, data=data)
     preview = client.preview_rollout(bundle, to, settings)
     if dry_run:

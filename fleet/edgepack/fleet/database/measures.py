@@ -23,7 +23,7 @@ class Sums(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     Attributes:
         windows: How many.
         latency, failures: Of all inferences.
-        memory_bytes: The most; 0 when nobody told.
+        memory_bytes, memories: Sum of what windows told, and how many did.
         temperature_c, temperatures: Sum of the windows' highest temperatures, and how many told.
         drift, drifts: Sum of stability indices, and how many windows told.
         shadow_count, shadow_agreed: Shadow inferences, and those that agreed.
@@ -33,6 +33,7 @@ class Sums(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     latency: Histogram = msgspec.field(default_factory=empty)
     failures: int = 0
     memory_bytes: int = 0
+    memories: int = 0
     temperature_c: float = 0.0
     temperatures: int = 0
     drift: float = 0.0
@@ -100,7 +101,7 @@ _MEASURES: dict[str, Callable[[Sums], float | None]] = {
     "p95": _percentile("p95", 95),
     "p99": _percentile("p99", 99),
     "errors": _errors,
-    "memory": lambda sums: sums.memory_bytes or None,
+    "memory": lambda sums: sums.memory_bytes / sums.memories if sums.memories else None,
     "temperature": lambda sums: (
         sums.temperature_c / sums.temperatures if sums.temperatures else None
     ),
@@ -116,6 +117,7 @@ def _sums_of(window: Telemetry) -> Sums:
         latency=window.latency,
         failures=window.failures,
         memory_bytes=window.memory_bytes or 0,
+        memories=int(bool(window.memory_bytes)),
         temperature_c=window.temperature_c or 0.0,
         temperatures=int(has_temperature),
         drift=window.drift or 0.0,
@@ -130,7 +132,8 @@ def _add(one: Sums, other: Sums) -> Sums:
         windows=one.windows + other.windows,
         latency=merge((one.latency, other.latency)),
         failures=one.failures + other.failures,
-        memory_bytes=max(one.memory_bytes, other.memory_bytes),
+        memory_bytes=one.memory_bytes + other.memory_bytes,
+        memories=one.memories + other.memories,
         temperature_c=one.temperature_c + other.temperature_c,
         temperatures=one.temperatures + other.temperatures,
         drift=one.drift + other.drift,

@@ -78,7 +78,7 @@ GATES: tuple[Gate, ...] = (
         comparison="ratio",
         threshold=1.25,
         unit="bytes",
-        text="most memory of a process that serves the model",
+        text="memory of a process that serves the model",
     ),
     Gate(
         name="temperature",

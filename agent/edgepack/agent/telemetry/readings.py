@@ -1,0 +1,33 @@
+"""What a device reads of itself beside latency: memory of a process, temperatures."""
+
+import os
+from pathlib import Path
+
+THERMAL = Path("/sys/class/thermal")
+_STATM = Path("/proc/self/statm")
+_MAX_BYTES = 32
+_COLDEST_C, _HOTTEST_C = -60.0, 200.0
+"""A sensor that tells less or more is broken, or not there."""
+
+
+def memory_bytes(statm: Path = _STATM) -> int:
+    """Memory that this process holds now, bytes; 0 where the system does not tell it."""
+    try:
+        pages = int(statm.read_text().split()[1])
+    except (OSError, ValueError, IndexError):
+        return 0
+    return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+def highest_temperature_c(folder: Path = THERMAL) -> float | None:
+    """The highest temperature that a sensor tells, degrees Celsius; None where none does."""
+    told: list[float] = []
+    for path in folder.glob("thermal_zone*/temp"):
+        try:
+            with path.open("rb") as file:
+                celsius = int(file.read(_MAX_BYTES)) / 1000
+        except (OSError, ValueError):
+            continue
+        if _COLDEST_C <= celsius <= _HOTTEST_C:
+            told.append(celsius)
+    return max(told, default=None)
