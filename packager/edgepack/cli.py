@@ -50,6 +50,9 @@ _COMMANDS = {
         "edgepack.fleet.commands.publishing", "Release a bundle: sign and list it.", "fleet"
     ),
     "withdraw": _Entry("edgepack.fleet.commands.publishing", "List a release no more.", "fleet"),
+    "export": _Entry(
+        "edgepack.fleet.commands.publishing", "Write a release for devices offline.", "fleet"
+    ),
     "rollout": _Entry(
         "edgepack.fleet.commands.rollout", "Start, watch, pause and abort rollouts.", "fleet"
     ),

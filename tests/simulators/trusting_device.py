@@ -84,9 +84,10 @@ class TrustingDevice:
                 self.installs.append((name, order.bundle.release))
 
     def hear_metadata(self) -> None:
-        """All metadata comes, as the controller sends it."""
+        """All metadata comes, as the controller sends it, and is judged together."""
         for name, content in self.world.repository.messages().items():
-            self.hear(name, content)
+            self.trust.put_metadata(name, content)
+        self.turn()
 
     def hear_all(self, desired: Desired) -> None:
         """What a fleet that is in nobody's hands says."""

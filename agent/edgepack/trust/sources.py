@@ -8,7 +8,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from edgepack.errors import TrustError
-from edgepack.trust.roles import file_name
+from edgepack.trust.roles import ROOT, file_name
 
 Fetch = Callable[[str, int | None, int], bytes | None]
 """Gives the metadata of a role: its name, the version (None: the newest), the bytes it may have.
@@ -25,7 +25,7 @@ def fetch_nothing(_role: str, _version: int | None, _max_bytes: int) -> None:
 
 
 class FolderSource:
-    """Metadata files in a folder, as `edgepack export` writes them."""
+    """Metadata files in a folder, as `edgepack export` writes them, or a repository keeps them."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -37,6 +37,8 @@ class FolderSource:
             TrustError: It is longer than it may be, or cannot be read.
         """
         path = self._folder / file_name(quote(role, ""), version)
+        if role != ROOT and not path.exists():
+            path = self._folder / file_name(quote(role, ""))
         try:
             with path.open("rb") as file:
                 content = file.read(max_bytes + 1)
@@ -80,6 +82,19 @@ class HttpSource:
             reason = getattr(error, "reason", None) or error
             raise TrustError(f"metadata cannot be fetched: {reason}", found_in=url) from error
         return check_length(content, max_bytes, url)
+
+
+def source_of(place: str) -> Fetch:
+    """Metadata at a URL, or in a folder.
+
+    Raises:
+        TrustError: There is no such folder.
+    """
+    if place.startswith(("http://", "https://")):
+        return HttpSource(place)
+    if not Path(place).is_dir():
+        raise TrustError("there is no folder of metadata", found_in=place)
+    return FolderSource(Path(place))
 
 
 def check_length(content: bytes, max_bytes: int, found_in: str) -> bytes:

@@ -14,6 +14,7 @@ from edgepack.fleet.commands.keys import keys
 from tests.integration.fleet.conftest import FleetProcess, edgepack
 
 ROOT = "tuf/metadata/1.root.json"
+ROLES = ("targets", "releases", "snapshot", "timestamp")
 
 
 def stock_client(fleet: FleetProcess, folder: Path) -> Updater:
@@ -47,8 +48,16 @@ def test_a_stock_client_finds_what_is_released_and_not_what_is_withdrawn(
     content = Path(updater.download_target(found)).read_bytes()
     assert sha256(content).hexdigest() == release.digest
 
+    stick = tmp_path / "stick"
+    done = edgepack(fleet, "export", str(make_bundle()), "--with-metadata", "-o", str(stick))
+    assert done.stdout == f"edgepack-agent install {stick / 'digits-1.0.0.edgepack'}\n"
+    names = {path.name for path in (stick / "metadata").iterdir()}
+    assert names == {"1.root.json", *(f"{role}.json" for role in ROLES)}
+
     done = edgepack(fleet, "withdraw", "digits@1.0.0")
     assert done.returncode == 0, done.stderr
+    done = edgepack(fleet, "export", str(make_bundle()), "--with-metadata", "-o", str(stick))
+    assert "the fleet has not released this bundle" in done.stderr
     assert stock_client(fleet, tmp_path / "second").get_targetinfo(path) is None
     done = edgepack(fleet, "publish", str(make_bundle()))
     assert done.returncode == 0, done.stderr

@@ -441,6 +441,18 @@ def test_both_online_keys_together_release_nothing(device: TrustingDevice, shelf
     updates_as_if_nothing_had_been(device, shelf, 7)
 
 
+def test_both_online_keys_together_do_not_bring_back_what_was_withdrawn(
+    device: TrustingDevice, shelf: Shelf
+) -> None:
+    world = device.world
+    old = Metadata[Targets].from_bytes(world.repository.messages()["releases.json"])
+    world.repository.withdraw(shelf.two.ref)
+    device.hear_metadata()
+    forge(device, {"releases.json": old})
+    device.hear("desired", word(world, "cam-1", wants(shelf.two, sequence=6)))
+    assert device.installs == [("tiny", 1)]
+
+
 def test_a_foreign_root_is_not_followed(
     device: TrustingDevice, shelf: Shelf, tmp_path: Path
 ) -> None:

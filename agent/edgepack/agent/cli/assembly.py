@@ -36,15 +36,17 @@ from edgepack.agent.update.work import Bench, InlineBench, ThreadBench
 from edgepack.bundle.keys import load_public_key
 from edgepack.bundle.manifest import Variant
 from edgepack.bundle.trust import TrustPolicy
-from edgepack.errors import DeviceError
+from edgepack.errors import DeviceError, TrustError
 from edgepack.halt import Halt
-from edgepack.wire.messages import DeviceFacts, ProbeResult
+from edgepack.wire.messages import BundleRef, DeviceFacts, ProbeResult
 
 if TYPE_CHECKING:
     from edgepack.agent.update.device_trust import DeviceTrust
 
 log = logging.getLogger(__name__)
 
+METADATA_FOLDER = "metadata"
+"""Beside a bundle on a stick: the fleet's metadata."""
 PROBE_SHARE = 0.75
 """Share of the memory of a device that a probe may take, unless its settings say."""
 BENCH_STOP_S = GRACE_S + 0.5
@@ -203,6 +205,37 @@ def load_device_trust(config: AgentConfig) -> "DeviceTrust | None":
         arch=os.uname().machine,
         wall=time.time,
     )
+
+
+def check_released(
+    config: AgentConfig, bundle: BundleRef, metadata: str | None, *, beside: Path
+) -> None:
+    """Refuses a bundle that its fleet has not released, on a device that trusts a root.
+
+    Args:
+        config: The agent's settings.
+        bundle: What shall be installed.
+        metadata: Folder or URL of newer metadata; None looks for a folder beside the bundle.
+        beside: Where the bundle lies.
+
+    Raises:
+        EdgepackError: The fleet's metadata does not list it, lacks, or has expired.
+    """
+    trust = load_device_trust(config)
+    if trust is None:
+        return
+    from edgepack.trust.sources import fetch_nothing, source_of
+
+    folder = beside.resolve().parent / METADATA_FOLDER
+    place = metadata or (str(folder) if folder.is_dir() else None)
+    try:
+        trust.check_release(bundle, source_of(place) if place else fetch_nothing)
+    except TrustError as error:
+        raise TrustError(
+            error.problem,
+            found_in=error.found_in or place or "the metadata that this device has heard",
+            remedy="edgepack export BUNDLE --with-metadata -o FOLDER, where the fleet is in reach",
+        ) from error
 
 
 def load_trust(config: AgentConfig) -> TrustPolicy:

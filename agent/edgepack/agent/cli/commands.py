@@ -10,7 +10,12 @@ from pathlib import Path
 
 import click
 
-from edgepack.agent.cli.assembly import assemble_models, load_trust, run_daemon
+from edgepack.agent.cli.assembly import (
+    assemble_models,
+    check_released,
+    load_trust,
+    run_daemon,
+)
 from edgepack.agent.cli.describe import describe_facts, describe_status
 from edgepack.agent.config import AgentConfig, read_config
 from edgepack.agent.runtime.facts import read_device_facts
@@ -91,12 +96,25 @@ def run(config_path: Path, verbose: bool) -> None:
     help="How long the new model must serve without trouble before it is kept.",
 )
 @click.option("--rollback", is_flag=True, help="Go back to the release committed before.")
+@click.option(
+    "--metadata",
+    metavar="FOLDER|URL",
+    help="The fleet's metadata; the folder 'metadata' beside BUNDLE when not given.",
+)
 @_json_option
-def install(bundle: Path, config_path: Path, soak_s: float, rollback: bool, as_json: bool) -> None:
+def install(
+    bundle: Path,
+    config_path: Path,
+    soak_s: float,
+    rollback: bool,
+    metadata: str | None,
+    as_json: bool,
+) -> None:
     """Install BUNDLE, a folder or an archive, without a network.
 
     The way is that of a rollout: the same checks, the same probe, the same switch. The other models
-    of this device stay as they are.
+    of this device stay as they are. A device that trusts its fleet's root installs what that fleet
+    has released, by the metadata that edgepack export wrote beside BUNDLE.
 
     \b
     Example:
@@ -106,6 +124,7 @@ def install(bundle: Path, config_path: Path, soak_s: float, rollback: bool, as_j
         verified = load_trust(config).check_folder(folder)
         link = LocalLink(verified)
         offer = local_offer(verified, soak_s=soak_s, rollback=rollback)
+        check_released(config, offer.bundle, metadata, beside=bundle)
         carry_out(_models(config, link), link, offer.bundle.name, offer)
     _show_status(Path(config.state_dir), as_json=as_json)
 

@@ -1,19 +1,25 @@
 """What a `FleetClient` does for publishers: the signing is done here, with keys that stay here."""
 
+import shutil
 import time
 from collections.abc import Sequence
+from hashlib import sha256
 from pathlib import Path
 from urllib.parse import quote
 
 from tuf.api.exceptions import RepositoryError
 from tuf.api.metadata import Metadata, TargetFile, Targets
 
+from edgepack.bundle.archive import pack
 from edgepack.bundle.keys import load_private_key
-from edgepack.bundle.manifest import decode_manifest
+from edgepack.bundle.manifest import MANIFEST_FILE, decode_manifest
+from edgepack.bundle.signature import root_digest
+from edgepack.durable import write_file
 from edgepack.errors import FleetError
 from edgepack.fleet.client.connection import Connection
 from edgepack.fleet.client.releases import ReleaseMethods, existing, read_bundle_head
 from edgepack.fleet.documents.releases import (
+    MetadataBundle,
     PublishedMetadata,
     PublishingView,
     ReleaseView,
@@ -23,6 +29,9 @@ from edgepack.fleet.documents.releases import (
 from edgepack.fleet.repository.keyring import signer_of
 from edgepack.fleet.repository.lifetimes import expiry_of
 from edgepack.trust.listing import list_release, target_path
+from edgepack.trust.roles import read_file_name
+
+METADATA_FOLDER, ARCHIVE_SUFFIX = "metadata", ".edgepack"
 
 
 class PublishingMethods(ReleaseMethods):
@@ -84,7 +93,12 @@ class PublishingMethods(ReleaseMethods):
 
         Example:
             ```python
-            fleet.withdraw("model@1.2.0")
+            from edgepack.fleet import FleetError
+
+            try:
+                fleet.withdraw("model@1.1.0")
+            except FleetError as error:
+                print(error.problem, error.found_in)
             ```
         """
         if not keys:
@@ -92,6 +106,53 @@ class PublishingMethods(ReleaseMethods):
             return self._connection.post(path, ReleaseView)
         view = self._publishing(release)
         return self._sign(view, target_path(view.bundle), None, keys)
+
+    def export(self, bundle: str | Path, folder: str | Path) -> Path:
+        """Writes a bundle, and the metadata that says that it is released, for a device offline.
+
+        Args:
+            bundle: An `.edgepack` archive, or a bundle's folder.
+            folder: Made when it is missing; gets `NAME-VERSION.edgepack` and `metadata/`.
+
+        Returns:
+            The archive, for `edgepack-agent install`.
+
+        Raises:
+            FleetError: The fleet has not released that bundle, or the folder cannot be written.
+
+        Example:
+            ```python
+            fleet.export("model-1.3.0.edgepack", "stick")
+            ```
+        """
+        path, folder = existing(bundle), Path(folder)
+        head = read_bundle_head(path)
+        manifest = decode_manifest(head.manifest)
+        files = {entry.path: entry.sha256 for entry in manifest.files}
+        digest = root_digest(files | {MANIFEST_FILE: sha256(head.manifest).hexdigest()})
+        listed = [it.bundle.digest for it in self.releases() if it.is_listed]
+        if digest not in listed:
+            raise FleetError(
+                "the fleet has not released this bundle, so no device would take it",
+                found_in=str(path),
+                remedy=f"edgepack publish {path}",
+            )
+        found = self._connection.get("/v1/metadata", MetadataBundle)
+        archive = folder / f"{manifest.facts.name}-{manifest.facts.version}{ARCHIVE_SUFFIX}"
+        try:
+            (folder / METADATA_FOLDER).mkdir(parents=True, exist_ok=True)
+            for name, content in found.files.items():
+                if read_file_name(name) is not None:
+                    write_file(folder / METADATA_FOLDER / name, content)
+            if path.is_dir():
+                pack(path, archive)
+            elif path.resolve() != archive.resolve():
+                shutil.copyfile(path, archive)
+        except OSError as error:
+            raise FleetError(
+                f"cannot write what was asked for: {error.strerror}", found_in=str(folder)
+            ) from error
+        return archive
 
     def _publishing(self, release: str) -> PublishingView:
         path = f"/v1/releases/{quote(release, safe='')}/publishing"

@@ -1,10 +1,11 @@
-"""The commands `edgepack publish` and `edgepack withdraw`: what devices may install at all."""
+"""The commands `edgepack publish`, `withdraw` and `export`: what devices may install at all."""
 
 from pathlib import Path
 
 import click
 
 from edgepack.fleet.client.fleet_client import FleetClient
+from edgepack.fleet.client.publishing import METADATA_FOLDER
 from edgepack.fleet.commands.options import asks
 from edgepack.fleet.commands.printing import print_result
 from edgepack.fleet.documents.releases import PublishedMetadata, ReleaseView, full_title
@@ -58,6 +59,39 @@ def withdraw(release: str, keys: tuple[Path, ...], data: Path, url: str, as_json
         print_result(found, as_json, _signed)
     else:
         print_result(found, as_json, lambda shown: f"{full_title(shown.bundle)} is withdrawn")
+
+
+@click.command()
+@click.argument("bundle", type=click.Path(path_type=Path))
+@click.option(
+    "--with-metadata",
+    is_flag=True,
+    help="Write the fleet's metadata beside it, by which a device without a network judges it.",
+)
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path, file_okay=False),
+    required=True,
+    help="Folder to write, on a stick.",
+)
+@asks
+def export(
+    bundle: Path, with_metadata: bool, output: Path, data: Path, url: str, as_json: bool
+) -> None:
+    """Write BUNDLE and the fleet's metadata for devices without a network.
+
+    On the device: edgepack-agent install FOLDER/NAME-VERSION.edgepack
+
+    \b
+    Example:
+      edgepack export model-1.2.0.edgepack --with-metadata -o /media/stick
+    """
+    if not with_metadata:
+        raise click.UsageError("without --with-metadata there is nothing to write but a copy")
+    archive = FleetClient(url, data=data).export(bundle, output)
+    document = {"archive": str(archive), "metadata": str(output / METADATA_FOLDER)}
+    print_result(document, as_json, lambda shown: f"edgepack-agent install {shown['archive']}")
 
 
 def _listed(shown: ReleaseView) -> str:

@@ -70,6 +70,16 @@ class SignedMetadata(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     metadata: str
 
 
+class MetadataBundle(msgspec.Struct, frozen=True, kw_only=True):
+    """All metadata that a device may lack.
+
+    Attributes:
+        files: Contents, by name: every root, and the newest of all else.
+    """
+
+    files: dict[str, bytes]
+
+
 class PublishedMetadata(msgspec.Struct, frozen=True, kw_only=True):
     """What became of signed metadata.
 

@@ -150,6 +150,9 @@ def make_app(fleet: Fleet, access: Access, pages: Pages) -> Starlette:
             await run_in_threadpool(fleet.take_metadata, await _read(request, SignedMetadata))
         )
 
+    async def all_metadata(_: Request) -> Response:
+        return _json(await run_in_threadpool(fleet.metadata))
+
     async def metadata(request: Request) -> Response:
         name = request.path_params["file"]
         content = await run_in_threadpool(fleet.repository.files.content, name)
@@ -265,6 +268,7 @@ def make_app(fleet: Fleet, access: Access, pages: Pages) -> Starlette:
             route("/v1/releases/{release}", remove_release, "DELETE", "admin"),
             route("/v1/releases/{release}/withdraw", withdraw, "POST", "operator"),
             route("/v1/releases/{release}/publishing", publishing, "GET"),
+            route("/v1/metadata", all_metadata, "GET"),
             route("/v1/metadata", take_metadata, "POST", "operator"),
             # For stock TUF clients, and devices without a broker: signed, and no secret.
             Route("/tuf/metadata/{file}", metadata, methods=["GET"]),

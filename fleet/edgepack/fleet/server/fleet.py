@@ -49,6 +49,7 @@ from edgepack.fleet.documents.fleet import EventView, FleetInfo
 from edgepack.fleet.documents.latency import LatencyQuestion, LatencyReport
 from edgepack.fleet.documents.previews import PreviewRequest, RollbackPreview, RolloutPreview
 from edgepack.fleet.documents.releases import (
+    MetadataBundle,
     PublishedMetadata,
     PublishingView,
     ReleaseView,
@@ -321,6 +322,10 @@ class Fleet(msgspec.Struct, frozen=True, kw_only=True):
             audit.note(session, self.store.now(), entry)
         self.inbox.wake()
         return taken
+
+    def metadata(self) -> MetadataBundle:
+        """All metadata that a device may lack."""
+        return MetadataBundle(files=self.repository.messages())
 
     def target(self, digest: str) -> bytes | None:
         """The target of a release, for stock TUF clients."""
