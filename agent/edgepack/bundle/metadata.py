@@ -187,7 +187,8 @@ class PlainRuntime(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """What ONNX Runtime makes of a variant by itself: on its CPU provider, no agent around it.
 
     Attributes:
-        releases: Releases of ONNX Runtime in which it was computed.
+        releases: Releases of ONNX Runtime in which it was computed; without those that are never
+            right, where others are.
         right: Whether all of them keep the variant's accuracy with `session_options`.
         session_options: Session config entries that it needs there; empty where ONNX Runtime's
             own settings will do.

@@ -67,8 +67,8 @@ _WRONG = _Otherwise(release="6.0", right_at=())
             "(7.0: no kernel for it)",
         ),
         (
-            (_FINE, _WRONG),
-            PlainRuntime(releases=("9.0", "6.0"), right=False),
+            (_WRONG,),
+            PlainRuntime(releases=("6.0",), right=False),
             "with whatever settings (6.0: ",
         ),
     ],
@@ -81,6 +81,19 @@ def test_the_least_settings_with_which_all_releases_are_right_are_named(
     assert variant.plain_runtime == expected
     (note,) = (note for note in variant.notes if "by itself" in note)
     assert told in note
+
+
+def test_a_release_that_is_never_right_hides_nothing_of_others(tmp_path: Path) -> None:
+    releases = (_FINE, _BREAKS, _WRONG)
+    variant = prepare_products(tmp_path, count=2, profile="vitisai-a8w8", plain_releases=releases)
+    assert variant.plain_runtime == PlainRuntime(
+        releases=("9.0", "8.0"),
+        right=True,
+        session_options=EXACT_SUMS | {GRAPH_OPTIMIZATION: "basic"},
+    )
+    notes = [note for note in variant.notes if "by itself" in note]
+    assert notes[0].startswith("ONNX Runtime 6.0 by itself does not run it as well, with whatever")
+    assert "needs session.x64quantprecision=1, session.graph_optimization_level=basic" in notes[1]
 
 
 def test_what_is_published_is_looked_at_though_no_time_is_left(tmp_path: Path) -> None:

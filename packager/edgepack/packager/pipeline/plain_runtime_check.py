@@ -11,6 +11,7 @@ from pathlib import Path
 
 import msgspec
 import onnx
+from msgspec.structs import replace
 
 from edgepack.agent.runtime.opening import GRAPH_OPTIMIZATION
 from edgepack.bundle.manifest import PlainRuntime
@@ -64,6 +65,17 @@ def check_plain_runtime(
     """
     if searched.evaluator.is_on_cpu and not searched.profile.provider.session and not releases[1:]:
         return PlainCheck(found=PlainRuntime(releases=(releases[0].release,), right=True))
+    return _check(model, searched, verdict, inputs, releases, resources)
+
+
+def _check(
+    model: Path,
+    searched: SearchedCombination,
+    verdict: Verdict,
+    inputs: EvaluationInputs,
+    releases: Sequence[PlainRelease],
+    resources: Resources,
+) -> PlainCheck:
     exact = EXACT_SUMS if may_saturate(_graph(model)) else {}
     gate = searched.profile.gates.accuracy
     missed = ""
@@ -77,20 +89,25 @@ def check_plain_runtime(
                 with place.open(model, options) as run:
                     got = judge_on_holdout(run, gate, inputs).verdict
             except BuildError as error:
-                missed = missed or f"{place.release}: {error.problem}"
-                break
-            if not got.passed and got.value < verdict.value:
-                missed = missed or f"{place.release}: {got.what} {format_metric(got.value)}"
-                break
+                wrong = f"{place.release}: {error.problem}"
+            else:
+                if got.passed or got.value >= verdict.value:
+                    continue
+                wrong = f"{place.release}: {got.what} {format_metric(got.value)}"
+            missed = missed or wrong
+            break
         else:
             needed = options if settings.get(GRAPH_OPTIMIZATION) != "disable_all" else settings
             return _right(needed, missed, releases)
-    return PlainCheck(
-        found=PlainRuntime(releases=_versions(releases), right=False),
-        notes=(
-            f"ONNX Runtime by itself does not run it as well, with whatever settings ({missed}).",
-        ),
+    others = [release for release in releases if release is not place]
+    rest = PlainCheck(found=PlainRuntime(releases=_versions(releases), right=False))
+    if others:
+        rest = _check(model, searched, verdict, inputs, others, resources)
+    note = (
+        f"ONNX Runtime {place.release} by itself does not run it as well, with whatever settings "
+        f"({wrong})."
     )
+    return replace(rest, notes=(note, *rest.notes))
 
 
 def _right(needed: dict[str, str], missed: str, releases: Sequence[PlainRelease]) -> PlainCheck:
