@@ -2,6 +2,7 @@
 
 import time
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -356,3 +357,16 @@ def test_a_silent_device_that_speaks_up_later_is_believed(world: World) -> None:
     assert world.view(name).counts == {"SILENT": 1}, "not yet decisive"
     world.hear("a", says("COMMITTED", 1, count=3, active=NEW))
     assert world.view(name).counts == {"COMMITTED": 1}
+
+
+def test_a_fleet_at_rest_looks_at_rollouts_now_and_then_and_at_once_when_it_is_woken(
+    tmp_path: Path,
+) -> None:
+    world = World(tmp_path, idle_step_s=1000.0)
+    world.enroll("a")
+    world.start()
+    world.hear("a", says("IDLE"))
+    assert world.orders("a") == []
+    world.look()
+    assert len(world.orders("a")) == 1
+    world.store.close()

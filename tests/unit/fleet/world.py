@@ -51,7 +51,9 @@ class World:
 
     can_publish = True
 
-    def __init__(self, folder: Path, *, url: str = "", auto_enroll: bool = False) -> None:
+    def __init__(
+        self, folder: Path, *, url: str = "", auto_enroll: bool = False, idle_step_s: float = 0.0
+    ) -> None:
         self._folder, self._url = folder, url or f"sqlite:///{folder / 'fleet.db'}"
         self.store: Store = open_store(self._url)
         self.inbox = Inbox("t")
@@ -74,7 +76,7 @@ class World:
             metadata=self.metadata,
             sign=self.controller_sign,
             auto_enroll=auto_enroll,
-            gathering=Gathering(idle_s=0.0, rolling_s=0.0),
+            gathering=Gathering(idle_s=0.0, rolling_s=0.0, idle_step_s=idle_step_s),
         )
         with self.store.transaction() as session:
             if session.get(ReleaseRow, NEW.digest) is None:

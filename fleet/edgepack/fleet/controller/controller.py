@@ -34,8 +34,6 @@ log = logging.getLogger(__name__)
 
 STEP_S = 0.5
 """How often rollouts are looked at, at least, while one is RUNNING."""
-IDLE_STEP_S = 5.0
-"""The same while none is: who starts one wakes the controller."""
 FORGET_S = 3600.0
 HELPED: frozenset[topics.UpKind] = frozenset({"telemetry"})
 """What any controller takes down: it changes nothing that a leader decides by."""
@@ -74,10 +72,13 @@ class Gathering(NamedTuple):
     Attributes:
         idle_s: While no rollout is RUNNING; nobody waits for an answer then.
         rolling_s: While one is.
+        idle_step_s: How often rollouts are looked at while none is RUNNING: who starts one wakes
+            the controller.
     """
 
-    idle_s: float = 1.0
+    idle_s: float = 2.0
     rolling_s: float = 0.2
+    idle_step_s: float = 5.0
 
 
 class Controller:
@@ -173,7 +174,9 @@ class Controller:
             return
         now = self._store.now()
         # Under a flood of messages rollouts are looked at now and then, otherwise at once.
-        if self._inbox.is_empty or abs(now - self._stepped_at) >= STEP_S:
+        due_s = STEP_S if self._is_rolling else self._gathering.idle_step_s
+        is_due = abs(now - self._stepped_at) >= due_s
+        if is_due or self._inbox.was_woken or (self._is_rolling and self._inbox.is_empty):
             self._stepped_at = now
             self._step(now)
         if self._inbox.reconnected.is_set():
@@ -244,7 +247,7 @@ class Controller:
     def _take(self) -> list[Incoming]:
         if self._is_rolling and self._lead.is_held:
             return self._inbox.take(STEP_S, self._gathering.rolling_s)
-        return self._inbox.take(IDLE_STEP_S, self._gathering.idle_s)
+        return self._inbox.take(self._gathering.idle_step_s, self._gathering.idle_s)
 
     def _handle_all(self) -> None:
         try:

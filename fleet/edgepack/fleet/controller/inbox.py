@@ -44,13 +44,14 @@ class Inbox:
     Attributes:
         counters: Messages by what became of them.
         quotas: What each device may say, and what was dropped of it.
+        was_woken: Whether somebody woke the controller since it took the batch before.
     """
 
     def __init__(self, tenant: str, clock: Callable[[], float] = time.monotonic) -> None:
         self._changed = threading.Condition()
         self._waiting: deque[Incoming] = deque()
         self._waiting_bytes = 0
-        self._is_woken = False
+        self._is_woken = self.was_woken = False
         self._router: Router[topics.UpKind] = Router(
             {topics.up(tenant, topics.DEVICE, kind): kind for kind in topics.UP_KINDS}
         )
@@ -110,7 +111,7 @@ class Inbox:
                     lambda: self._is_woken or len(self._waiting) >= BATCH_LENGTH,
                     gather_s if self._waiting else 0.0,
                 )
-            self._is_woken = False
+            self.was_woken, self._is_woken = self._is_woken, False
             count = min(len(self._waiting), BATCH_LENGTH)
             batch = [self._waiting.popleft() for _ in range(count)]
             self._waiting_bytes -= sum(len(it.payload) + MAX_MESSAGE_OVERHEAD for it in batch)

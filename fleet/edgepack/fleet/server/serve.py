@@ -38,6 +38,7 @@ from edgepack.fleet.repository.repository import ImageRepository
 from edgepack.fleet.server.access import Access
 from edgepack.fleet.server.api import Pages, make_app
 from edgepack.fleet.server.fleet import Fleet
+from edgepack.fleet.server.quiet_server import QuietServer
 from edgepack.wire import topics
 
 log = logging.getLogger(__name__)
@@ -108,14 +109,14 @@ def serve(
         scheme = "https" if is_tls else "http"
         url = f"{scheme}://{settings.host}:{listener.getsockname()[1]}"
         access = Access(fleet.store, token)
-        server: uvicorn.Server | None = None
+        server: QuietServer | None = None
 
         def is_stopping() -> bool:
             return server is not None and server.should_exit
 
         pages = make_pages(fleet, access, is_tls=is_tls, is_stopping=is_stopping)
         app = make_app(fleet, access, pages)
-        server = uvicorn.Server(
+        server = QuietServer(
             uvicorn.Config(
                 app,
                 log_config=None,
