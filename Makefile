@@ -57,7 +57,8 @@ bench-packager: $(READY)
 
 # Simulated devices on a real mosquitto, which must be installed. DEVICES=5000,10000 names other numbers.
 bench-fleet: $(READY)
-	$(BIN)/python -m benchmarks.fleet --devices $(or $(DEVICES),"100,500,1000") --output .bench/fleet.json
+	$(BIN)/python -m benchmarks.fleet --devices $(or $(DEVICES),"100,1000,5000,10000") --alone "1000,100000,1000000" \
+		--output docs/benchmarks/fleet.json --page docs/benchmarks/fleet.md
 
 # What Qualcomm's simulator computes wrongly: to be run with each release of onnxruntime-qnn.
 scan-operators: $(READY)

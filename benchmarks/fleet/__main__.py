@@ -5,32 +5,69 @@ while the first rollout of each run is measured.
 """
 
 import argparse
+import os
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import msgspec
 
+from benchmarks.fleet.alone import Alone, measure_alone
 from benchmarks.fleet.measure import Run, measure
-from benchmarks.packager.host import read_host
+from benchmarks.packager.host import Host, read_host
+
+PAGE = """\
+# The fleet, measured
+
+What a rollout costs its controller. Made by `make bench-fleet`; [the numbers](fleet.json) as JSON.
+
+{cpu}, {cores} cores, which other work kept busy at the same time: a load of {load:.0f} at the end.
+So processor time counts, and even that is higher than on a machine at rest. Simulated devices speak
+the real protocol with a real mosquitto; the controller, the broker and the devices share the cores.
+In a minute at rest each device sends one report and one latency window.
+
+{table}
+
+`ms a device` is the processor time of the controller in a rollout of three waves, by device; nobody
+asks it anything meanwhile. `while watched` is the same while somebody looks at everything twice a
+second. The telemetry comes from one client as fast as the broker takes it.
+
+## Engine and store alone
+
+No broker and no processes: the rules, the transactions and an SQLite. A first wave of 10,000
+devices is offered the release and reports four times.
+
+{alone}
+"""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.fleet", description=__doc__)
     parser.add_argument("--devices", default="100,500,1000", help="numbers, separated by commas")
+    parser.add_argument("--alone", default="", help="numbers for engine and store without a broker")
     parser.add_argument("--output", type=Path, help="file for the JSON")
+    parser.add_argument("--page", type=Path, help="file for a page with the tables")
     given, serve = parser.parse_known_args(arguments)
     runs = []
-    for devices in map(int, given.devices.split(",")):
+    for devices in map(int, filter(None, given.devices.split(","))):
         with tempfile.TemporaryDirectory(prefix="edgepack-bench-") as folder:
             runs.append(measure(devices, Path(folder), tuple(serve)))
         print(table(runs), flush=True)
-    document = msgspec.json.format(msgspec.json.encode({"host": read_host(), "runs": runs}))
+    alone = []
+    for devices in map(int, filter(None, given.alone.split(","))):
+        with tempfile.TemporaryDirectory(prefix="edgepack-bench-") as folder:
+            alone.append(measure_alone(devices, Path(folder)))
+        print(table_alone(alone), flush=True)
+    host = read_host()
+    measured = {"host": host, "load": os.getloadavg()[1], "runs": runs, "alone": alone}
+    document = msgspec.json.format(msgspec.json.encode(measured))
     if given.output is not None:
         given.output.parent.mkdir(parents=True, exist_ok=True)
         given.output.write_bytes(document + b"\n")
+    if given.page is not None:
+        given.page.write_text(page(host, runs, alone))
     return 0
 
 
@@ -47,9 +84,41 @@ def table(runs: Sequence[Run]) -> str:
             f"{run.resident_bytes / 1e6:.0f} ({run.peak_bytes / 1e6:.0f})" for run in runs
         ],
         "events lost": [f"{run.lost_events:,}" for run in runs],
+        "telemetry messages a CPU second": [f"{run.telemetry.per_cpu_s:,.0f}" for run in runs],
+        "telemetry lost of 20,000 at once": [f"{run.telemetry.lost:,}" for run in runs],
     }
     for path in runs[-1].p95_ms:
         rows[f"GET {path}, p95 ms"] = [f"{run.p95_ms.get(path, 0):.0f}" for run in runs]
+    return _markdown(rows)
+
+
+def table_alone(runs: Sequence[Alone]) -> str:
+    """The same of engine and store without a broker."""
+    rows: dict[str, list[str]] = {
+        "devices": [f"{run.devices:,}" for run in runs],
+        "---": ["---:" for _ in runs],
+        "start a rollout to all, CPU s": [f"{run.start_s:.2f}" for run in runs],
+        "offer it to a device, CPU ms": [f"{run.offer_ms:.2f}" for run in runs],
+        "take down a report, CPU ms": [f"{run.report_ms:.2f}" for run in runs],
+        "look whether there is something to do, CPU ms": [f"{run.look_ms:.1f}" for run in runs],
+        "database, MB": [f"{run.database_bytes / 1e6:,.0f}" for run in runs],
+        "memory at most, MB": [f"{run.peak_bytes / 1e6:,.0f}" for run in runs],
+    }
+    return _markdown(rows)
+
+
+def page(host: Host, runs: Sequence[Run], alone: Sequence[Alone]) -> str:
+    """The page of the documents, as Markdown."""
+    return PAGE.format(
+        cpu=host.cpu,
+        cores=host.cores,
+        load=os.getloadavg()[1],
+        table=table(runs) if runs else "",
+        alone=table_alone(alone) if alone else "",
+    )
+
+
+def _markdown(rows: Mapping[str, Sequence[str]]) -> str:
     return "\n".join(f"| {name} | {' | '.join(cells)} |" for name, cells in rows.items())
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
+from benchmarks.fleet.flood import Flood, flood
 from benchmarks.fleet.running import RunningFleet, wait_until
 from edgepack.bundle.archive import pack
 from edgepack.bundle.keys import generate_key, load_private_key, write_key_pair
@@ -19,7 +20,9 @@ GROUP = "bench"
 SETTINGS = RolloutSettings(waves="1,10%,100%", soak_s=1.0, deadline_s=1200.0)
 ASK_EVERY_S = 0.5
 PATHS = ("/v1/info", "/v1/rollouts", "/v1/devices", "/v1/events")
-IDLE_S = 30.0
+IDLE_S = 60.0
+SETTLE_S = 12.0
+"""After a rollout devices say their news once more."""
 EVENTS_A_DEVICE = 5
 """DOWNLOADING, VERIFIED, PROBING, SOAKING, COMMITTED: said by a simulated device of one update."""
 
@@ -35,6 +38,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
         idle_cpu_s_a_minute: The same for a minute in which nothing is rolled out.
         resident_bytes, peak_bytes: Memory of the controller at the end, and at most.
         lost_events: Events of the first rollout that are not in the database.
+        telemetry: What became of telemetry that came as fast as it could.
         p95_ms: Of the API's calls during the second rollout, by path.
         counters: Messages by what became of them.
     """
@@ -47,6 +51,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     resident_bytes: int
     peak_bytes: int
     lost_events: int
+    telemetry: Flood
     p95_ms: dict[str, float]
     counters: dict[str, int]
 
@@ -70,11 +75,14 @@ def measure(devices: int, folder: Path, arguments: tuple[str, ...]) -> Run:
         fleet.simulate(devices, GROUP)
         rollout_s, cpu_s = _roll_out(fleet, archives[0])
         kept = fleet.ask("SELECT count(*) FROM events WHERE device != '' AND rollout = 'r1'")
+        time.sleep(SETTLE_S)
         idle_s = _cost_of(fleet, lambda: time.sleep(IDLE_S))
         asking = Asking(fleet, "r2")
         asking.start()
         _, watched_s = _roll_out(fleet, archives[1])
         asking.stop()
+        names = [view.device for view in fleet.client.devices(GROUP)]
+        flooded = flood(fleet, names, fleet.client.releases()[0].bundle.digest)
         cost = fleet.cost()
         return Run(
             devices=devices,
@@ -84,6 +92,7 @@ def measure(devices: int, folder: Path, arguments: tuple[str, ...]) -> Run:
             idle_cpu_s_a_minute=idle_s * 60 / IDLE_S,
             resident_bytes=cost.resident_bytes,
             peak_bytes=cost.peak_bytes,
+            telemetry=flooded,
             lost_events=devices * EVENTS_A_DEVICE - kept,
             p95_ms=asking.p95_ms(),
             counters=fleet.client.info().counters,

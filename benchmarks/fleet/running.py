@@ -46,6 +46,9 @@ class RunningFleet:
         folder: For all files of it.
         trust: Public key whose bundles it takes.
         arguments: Further ones of `edgepack fleet serve`.
+
+    Attributes:
+        broker_port: Where mosquitto listens.
     """
 
     def __init__(self, folder: Path, trust: Path, arguments: tuple[str, ...] = ()) -> None:
@@ -53,9 +56,10 @@ class RunningFleet:
         self._trust, self._arguments = trust, arguments
         self._stack = ExitStack()
         self._url = f"http://127.0.0.1:{_free_port()}"
+        self.broker_port = 0
 
     def __enter__(self) -> Self:
-        broker_port = _free_port()
+        self.broker_port = broker_port = _free_port()
         config = self._folder / "mosquitto.conf"
         config.write_text(f"listener {broker_port} 127.0.0.1\nallow_anonymous true\n{QUEUES}")
         self._start(MOSQUITTO, "-c", str(config))

@@ -1,0 +1,157 @@
+"""Engine and store without a broker: what a rollout costs a fleet of a thousand or a million."""
+
+import resource
+import time
+from pathlib import Path
+
+import msgspec
+from sqlalchemy import insert
+
+from edgepack.fleet.controller.inbox import Incoming
+from edgepack.fleet.controller.intake import Intake, finish
+from edgepack.fleet.database.schema import DeviceRow, ReleaseRow
+from edgepack.fleet.database.store import Store, open_store
+from edgepack.fleet.documents.rollouts import RolloutRequest, Selector
+from edgepack.fleet.rollouts import execution, membership
+from edgepack.wire.messages import BundleRef, Desired, Reported, ReportedModel, decode, encode
+from tests.simulators.world import make_facts
+
+BUNDLE = BundleRef(name="bench", version="1.0.0", release=1, digest="01" * 32)
+FIRST_WAVE = 10_000
+BATCH = 1000
+STATES = ("DOWNLOADING", "VERIFIED", "PROBING", "SOAKING", "COMMITTED")
+INSERTED_AT_ONCE = 10_000
+
+
+class Alone(msgspec.Struct, frozen=True, kw_only=True):
+    """What was measured with one number of devices; times are of the processor.
+
+    Attributes:
+        devices: How many are enrolled.
+        start_s: To start a rollout to all of them.
+        offer_ms: To offer the release to one device of the first wave.
+        report_ms: To take down a report of one and move its part.
+        look_ms: To look at what has to be done next, when nothing has.
+        database_bytes: Size of the database with the rollout in it.
+        peak_bytes: Memory at most, of this process so far.
+    """
+
+    devices: int
+    start_s: float
+    offer_ms: float
+    report_ms: float
+    look_ms: float
+    database_bytes: int
+    peak_bytes: int
+
+
+def measure_alone(devices: int, folder: Path) -> Alone:
+    """Enrols so many devices in a new database of a folder, and rolls out to the first wave."""
+    path = folder / "fleet.db"
+    store = open_store(f"sqlite:///{path}")
+    _fill(store, devices)
+    now = time.time()
+    wave = min(FIRST_WAVE, devices)
+    request = RolloutRequest(
+        digest=BUNDLE.digest, selector=Selector(kind="all"), waves=f"{wave},100%"
+    )
+    began = time.process_time()
+    with store.transaction() as session:
+        membership.start(session, request, now)
+    start_s = time.process_time() - began
+    told: dict[str, int] = {}
+    began = time.process_time()
+    while len(told) < wave:
+        with store.transaction() as session:
+            for said in execution.step(session, now).publications:
+                told[said.device] = decode(said.payload, Desired).sequence
+    offer_s = time.process_time() - began
+    report_s = _report(store, told, now)
+    began = time.process_time()
+    with store.transaction() as session:
+        execution.step(session, now)
+    look_s = time.process_time() - began
+    store.close()
+    return Alone(
+        devices=devices,
+        start_s=start_s,
+        offer_ms=offer_s / wave * 1e3,
+        report_ms=report_s / wave / (len(STATES) - 1) * 1e3,
+        look_ms=look_s * 1e3,
+        database_bytes=path.stat().st_size,
+        peak_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+    )
+
+
+def _fill(store: Store, devices: int) -> None:
+    facts = make_facts()
+    reported = encode(Reported(online=True, at=1.0, boot="b", count=1, facts=facts)).decode()
+    with store.transaction() as session:
+        session.add(
+            ReleaseRow(
+                digest=BUNDLE.digest,
+                name=BUNDLE.name,
+                version=BUNDLE.version,
+                release=BUNDLE.release,
+                folder=BUNDLE.digest,
+                size_bytes=1000,
+                manifest_sha256="aa" * 32,
+                manifest_bytes=10,
+                signature_sha256="bb" * 32,
+                signature_bytes=10,
+                added_at=1.0,
+            )
+        )
+        for first in range(0, devices, INSERTED_AT_ONCE):
+            rows = [
+                {
+                    "id": f"device-{number}",
+                    "device_group": f"group-{number % 100}",
+                    "enrolled_at": 1.0,
+                    "online": True,
+                    "last_seen": 1.0,
+                    "boot": "b",
+                    "report_count": 1,
+                    "reported": reported,
+                    "hardware_class": facts.hardware_class,
+                    "labels": "{}",
+                }
+                for number in range(first, min(devices, first + INSERTED_AT_ONCE))
+            ]
+            session.connection().execute(insert(DeviceRow), rows)
+
+
+def _report(store: Store, told: dict[str, int], now: float) -> float:
+    """Processor time for all reports of one update of these devices but the last one."""
+    intake = Intake(auto_enroll=False)
+    names = list(told)
+    spent_s = 0.0
+    for count, state in enumerate(STATES[:-1], 2):
+        for first in range(0, len(names), BATCH):
+            incoming = [
+                Incoming(device=name, kind="reported", payload=_say(state, told[name], count))
+                for name in names[first : first + BATCH]
+            ]
+            began = time.process_time()
+            with store.transaction() as session:
+                batch = intake.begin(session, incoming, now)
+                for message in incoming:
+                    intake.take(batch, message)
+                finish(batch)
+            spent_s += time.process_time() - began
+    return spent_s
+
+
+def _say(state: str, sequence: int, count: int) -> bytes:
+    said = ReportedModel(state=state, because="", sequence=sequence, acted_sequence=sequence)
+    return encode(
+        Reported(
+            online=True,
+            at=1.0,
+            boot="b",
+            count=count,
+            facts=make_facts(),
+            sequence=sequence,
+            models={BUNDLE.name: said},
+        )
+    )
