@@ -12,7 +12,7 @@ from edgepack.fleet.controller.intake import Intake, finish
 from edgepack.fleet.database.schema import DeviceRow, ReleaseRow
 from edgepack.fleet.database.store import Store, open_store
 from edgepack.fleet.documents.rollouts import RolloutRequest, Selector
-from edgepack.fleet.rollouts import execution, membership
+from edgepack.fleet.rollouts import membership, steps
 from edgepack.wire.messages import BundleRef, Desired, Reported, ReportedModel, decode, encode
 from tests.simulators.world import make_facts
 
@@ -63,13 +63,13 @@ def measure_alone(devices: int, folder: Path) -> Alone:
     began = time.process_time()
     while len(told) < wave:
         with store.transaction() as session:
-            for said in execution.step(session, now).publications:
+            for said in steps.step(session, now).publications:
                 told[said.device] = decode(said.payload, Desired).sequence
     offer_s = time.process_time() - began
     report_s = _report(store, told, now)
     began = time.process_time()
     with store.transaction() as session:
-        execution.step(session, now)
+        steps.step(session, now)
     look_s = time.process_time() - began
     store.close()
     return Alone(
