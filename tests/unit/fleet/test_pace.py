@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -20,6 +21,7 @@ from edgepack.fleet.documents.rollouts import RolloutSettings, Selector
 from edgepack.fleet.rollouts import execution, membership, steps
 from edgepack.fleet.rollouts.retry import retry
 from edgepack.wire.messages import BundleRef
+from tests.simulators.world import make_facts
 from tests.unit.fleet.world import NEW, OLD, World, release_row, says
 
 NEWER = BundleRef(name=NEW.name, version="3.0.0", release=3, digest="03" * 32)
@@ -207,6 +209,36 @@ def test_a_device_that_is_in_another_rollout_by_now_does_not_try_the_older_again
     world.start(NEWER)
     with pytest.raises(FleetError, match="is free to try again"):
         tell(world, retry, name)
+
+
+def test_a_device_that_joins_a_finished_rollout_waits_for_its_window_too(world: World) -> None:
+    world.enroll("a")
+    world.change("a", labels={"timezone": "Asia/Tokyo"})
+    name = world.start(window="00:00-24:00")
+    world.look()
+    commit(world, "a")
+    assert world.view(name).state == "FINISHED"
+    world.enroll("b")
+    view = world.view(name)
+    assert (view.state, view.because) == ("RUNNING", "b joined, and waits for its turn")
+    world.look()
+    commit(world, "b")
+    assert world.view(name).state == "FINISHED"
+
+
+def test_a_device_of_a_class_that_is_held_back_gets_nothing_when_it_joins(world: World) -> None:
+    world.enroll("a")
+    world.hear("a", msgspec.structs.replace(says("IDLE"), facts=make_facts()))
+    name = world.start(split_by="hardware", on_breach="abort")
+    world.look()
+    fail(world, "a")
+    assert set(world.view(name).held) == {"example"}
+    world.enroll("b", group="other")
+    world.hear("b", msgspec.structs.replace(says("IDLE"), facts=make_facts()))
+    world.change("b", group="g")
+    world.look()
+    assert not world.orders("b")
+    assert world.view(name).counts == {"FAILED": 1}
 
 
 def add_newer(world: World) -> None:
