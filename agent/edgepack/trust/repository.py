@@ -95,6 +95,11 @@ class TrustedRepository:
         return self._is_whole
 
     @property
+    def has_consistent_snapshots(self) -> bool:
+        """Whether files have their version, and targets their digest, in their names."""
+        return bool(self._set.root.consistent_snapshot)
+
+    @property
     def targets(self) -> Targets:
         """The top-level targets.
 

@@ -23,10 +23,13 @@ from edgepack.agent.config import AgentConfig, LimitConfig, TrustConfig
 from edgepack.agent.daemon.agent import Agent
 from edgepack.agent.telemetry.buffer import TelemetryBuffer
 from edgepack.agent.update.dependencies import Clock
+from edgepack.agent.update.device_trust import DeviceTrust
 from edgepack.agent.update.models import Models
 from edgepack.errors import DeviceError
 from edgepack.wire import topics
-from edgepack.wire.messages import Event, Message, Reported, encode
+from edgepack.wire.messages import Event, Message, Reported, Trusted, encode
+from tests.simulators.repository import RepositoryWorld
+from tests.simulators.trusting_device import TrustingDevice, word
 from tests.simulators.world import World
 from tests.unit.agent.conftest import Releases
 
@@ -82,7 +85,9 @@ class Daemon:
             self.world.now += 0.2
 
 
-def make_daemon(world: World, publisher: MemoryPublisher) -> Daemon:
+def make_daemon(
+    world: World, publisher: MemoryPublisher, trust: DeviceTrust | None = None
+) -> Daemon:
     config = AgentConfig(
         device="cam-1",
         state_dir=str(world.state_dir),
@@ -102,6 +107,7 @@ def make_daemon(world: World, publisher: MemoryPublisher) -> Daemon:
         TelemetryBuffer(world.state_dir),
         take_models,
         boot="b",
+        trust=trust,
         clock=Clock(wall=lambda: world.now, monotonic=lambda: world.now),
     )
     return Daemon(world=world, agent=agent, inbox=inbox, publisher=publisher)
@@ -274,3 +280,37 @@ def test_news_is_said_once_more_soon_and_at_a_moment_of_the_devices_own() -> Non
     assert all(10.0 <= moment < 20.0 for moment in moments)
     assert len(moments) > 40
     assert report_due_s("cam-1", is_news=False) == 60.0
+
+
+def test_an_agent_that_trusts_a_root_obeys_what_is_signed_for_it_alone(
+    world: World, releases: Releases, tmp_path: Path
+) -> None:
+    fleet = RepositoryWorld(tmp_path / "tuf")
+    device = TrustingDevice(fleet, tmp_path / "device")
+    fleet.publish(releases.two)
+    daemon = make_daemon(world, MemoryPublisher(), device.trust)
+    daemon.turn(Connected())
+    assert daemon.publisher.reports()[-1].trust == Trusted(root=1)
+    for name, content in fleet.repository.messages().items():
+        daemon.turn(Arrived(topic=topics.metadata("default", name), payload=content))
+
+    daemon.turn(Arrived(topic=DESIRED, payload=encode(releases.three.desired(9))))
+    daemon.settle()
+    assert daemon.agent.dropped["word not accepted"] == 1
+    assert world.pointer is not None
+    assert world.pointer.bundle == releases.one.ref
+
+    daemon.turn(Arrived(topic=DESIRED, payload=word(fleet, "cam-1", releases.three.desired(2))))
+    daemon.settle()
+    assert world.journal.state == "REJECTED"
+    assert world.journal.because == "tiny 1.3.0 is not released, or not any more"
+    assert world.pointer.bundle == releases.one.ref
+
+    daemon.turn(Arrived(topic=DESIRED, payload=word(fleet, "cam-1", releases.two.desired(3))))
+    daemon.settle()
+    report = daemon.publisher.reports()[-1]
+    assert report.models["tiny"].state == "COMMITTED"
+    assert report.sequence == 3
+    assert report.trust is not None
+    assert report.trust.is_whole
+    assert report.trust.director == 3
