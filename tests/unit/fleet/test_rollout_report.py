@@ -2,12 +2,31 @@
 
 import re
 
+import msgspec
+
 from edgepack.fleet.dashboard.rollout_report import NAMED, render_report
 from edgepack.fleet.documents.audit import AuditEntry
+from edgepack.fleet.documents.gates import GateView
 from edgepack.fleet.documents.rollouts import AssignmentView, LatencyView, RolloutView
 from tests.unit.fleet.world import NEW
 
 HOSTILE = "<script>alert(1)</script>\x1b[2J\u202e"
+
+
+GATE = GateView(
+    name="p95",
+    hardware_class="pi",
+    threshold=1.1,
+    comparison="ratio",
+    unit="ms",
+    devices=7,
+    value=1.3,
+    bound=1.21,
+    before=2.0,
+    now=2.6,
+    verdict="breach",
+    because="p95 is 1.30 x what it was",
+)
 
 
 def part(device: str, because: str, state: str = "FAILED") -> AssignmentView:
@@ -49,6 +68,7 @@ def view(because: str = "2 of 4 devices failed") -> RolloutView:
         counts={"COMMITTED": 2, "FAILED": 14},
         wave_counts=({"COMMITTED": 2, "FAILED": 14}, {"WAITING": 3}),
         latency=(latency,),
+        gates=(GATE, msgspec.structs.replace(GATE, name="drift", verdict="no evidence")),
     )
 
 
@@ -77,6 +97,8 @@ def test_it_tells_waves_failures_latency_and_decisions() -> None:
     assert "1 they gave no reason odd" in text
     assert "failed 14, share 0.875" in text
     assert "1,234" in text
+    assert "p95 pi breach 7 2 ms 2.6 ms 1.30 x 1.21 x 1.10 x" in text
+    assert "No evidence: drift." in text
 
 
 def test_decisions_are_told_in_the_order_in_which_they_were_made() -> None:

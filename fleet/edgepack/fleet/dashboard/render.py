@@ -58,6 +58,11 @@ _TONES = {
     "warned": "warn",
     "updating": "go",
     "settled": "good",
+    "pass": "good",
+    "breach": "bad",
+    "accepted": "warn",
+    "too few": "warn",
+    "no baseline": "warn",
 }
 
 
@@ -142,6 +147,7 @@ def _environment() -> jinja2.Environment:
     )
     environment.globals.update(
         asset=cache(_asset_link),
+        gate_numbers=wording.gate_numbers,
         is_live=False,
         labels_line=wording.labels_line,
         link=link,

@@ -2,8 +2,6 @@
 
 from typing import Any
 
-import msgspec
-
 from edgepack.fleet.dashboard.guard import Visit
 from edgepack.fleet.documents.rollouts import RolloutView
 from edgepack.fleet.server.looking import Looking
@@ -11,23 +9,6 @@ from edgepack.fleet.server.looking import Looking
 PAGE, FIRST = 50, 20
 """Devices of a list, and those that the page of a rollout begins with."""
 STATES = ("", "RUNNING", "PAUSED", "FINISHED", "ABORTED")
-
-
-class FailureGate(msgspec.Struct, frozen=True, kw_only=True):
-    """How the failures of the wave that is under way stand against what is let pass.
-
-    Attributes:
-        failed, decided: Devices of the wave.
-        share: 0..1, the failed among the decided; None while nobody decided.
-        is_breached: Whether that is more than is let pass, and enough devices have decided.
-        enough: Decided devices that it takes before the wave is over.
-    """
-
-    failed: int
-    decided: int
-    share: float | None
-    is_breached: bool
-    enough: int
 
 
 class RolloutPages:
@@ -51,7 +32,7 @@ class RolloutPages:
         }
 
     def one(self, visit: Visit) -> dict[str, Any]:
-        """One rollout: its waves, its gate, its devices, what happened."""
+        """One rollout: its waves, its gates, its devices, what happened."""
         name, state = visit.path("name"), visit.asked("state")
         wave = visit.asked("wave")
         number = int(wave) if wave.isdecimal() and len(wave) < 6 else 0
@@ -67,7 +48,6 @@ class RolloutPages:
         length_s, spans = self._looking.latency_over_time(rollout.bundle.digest)
         return {
             "rollout": rollout,
-            "gate": judge(rollout),
             "parts": parts,
             "state": state,
             "wave": number,
@@ -88,21 +68,3 @@ def acts_of(rollout: RolloutView) -> tuple[str, ...]:
         "PAUSED": ("resume", "abort", "rollback"),
         "FINISHED": ("rollback",),
     }.get(rollout.state, ("rollback",))
-
-
-def judge(rollout: RolloutView) -> FailureGate:
-    """How the failures of the current wave stand."""
-    index = max(rollout.wave - 1, 0)
-    counts = rollout.wave_counts[index] if index < len(rollout.wave_counts) else {}
-    failed = counts.get("FAILED", 0) + counts.get("SILENT", 0)
-    decided = failed + counts.get("COMMITTED", 0)
-    share = failed / decided if decided else None
-    is_over = not any(counts.get(state) for state in ("WAITING", "OFFERED", "WORKING"))
-    is_judged = decided >= rollout.min_sample or (is_over and decided > 0)
-    return FailureGate(
-        failed=failed,
-        decided=decided,
-        share=share,
-        is_breached=is_judged and share is not None and share > rollout.max_failed_share,
-        enough=rollout.min_sample,
-    )

@@ -6,7 +6,6 @@ from itertools import islice
 import msgspec
 
 from edgepack.fleet.dashboard.render import document
-from edgepack.fleet.dashboard.rollout_pages import judge
 from edgepack.fleet.documents.audit import AuditEntry
 from edgepack.fleet.documents.rollouts import AssignmentView, RolloutView
 
@@ -42,10 +41,8 @@ def render_report(
     return document(
         "rollout_report",
         rollout=rollout,
-        gate=judge(rollout),
         reasons=reasons_of(islice(failed, MAX_FAILED)),
         acts=tuple(reversed(acts)),
-        failed_count=sum(rollout.counts.get(state, 0) for state in ("FAILED", "SILENT")),
     )
 
 

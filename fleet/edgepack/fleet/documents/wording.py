@@ -3,6 +3,7 @@
 import time
 from collections.abc import Mapping
 
+from edgepack.fleet.documents.gates import BY_NAME, GateView
 from edgepack.fleet.documents.rollouts import RolloutView
 
 STATES = (
@@ -33,6 +34,28 @@ def counts_line(rollout: RolloutView) -> str:
 def numbers_line(numbers: Mapping[str, int]) -> str:
     """How many of what: `3 need, 1 event`."""
     return ", ".join(f"{number} {what}" for what, number in numbers.items())
+
+
+def gate_numbers(view: GateView) -> tuple[str, str, str, str, str]:
+    """What a gate measured: before, now, the change, its lower bound, what is let pass."""
+    gate = BY_NAME.get(view.name)
+    if gate is None:  # a share as it stands
+        share, threshold = (f"{x:.0%}" if x is not None else "" for x in (view.now, view.threshold))
+        return "", share, "", "", threshold
+    before, now = (_amount(number, view.unit) for number in (view.before, view.now))
+    change, bound, threshold = (
+        "" if number is None else gate.shown(number)
+        for number in (view.value, view.bound, view.threshold)
+    )
+    return before, now, change, bound, threshold
+
+
+def _amount(number: float | None, unit: str) -> str:
+    if number is None:
+        return ""
+    if unit == "bytes":
+        return f"{number / 1e6:.0f} MB"
+    return f"{number:.1%}" if unit == "%" else f"{number:.3g} {unit}"
 
 
 def short_provider(provider: str) -> str:
