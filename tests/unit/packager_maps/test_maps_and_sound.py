@@ -207,6 +207,11 @@ def test_what_values_do_not_tell_is_asked_for_by_name() -> None:
     assert _tell(spoken, spoken[::-1])[0] is Meaning.AUDIO
 
 
+def test_nothing_is_told_of_maps_of_several_pictures_at_once() -> None:
+    scores = [np.concatenate([value, value]) for value in _scores(_areas(4))]
+    assert _tell([np.concatenate([p, p]) for p in _pictures(scores)], scores) == (None, "")
+
+
 def test_features_and_noise_are_neither_told_nor_asked_for() -> None:
     rng = np.random.default_rng(0)
     features = [rng.normal(0, 1, (1, 64, _SIDE, _SIDE)).astype(np.float32) for _ in range(4)]

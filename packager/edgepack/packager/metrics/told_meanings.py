@@ -111,7 +111,7 @@ def _pictures(feeds: Sequence[Feeds], values: Sequence[Tensor]) -> list[Tensor]:
     found = []
     for entry, value in zip(feeds, values, strict=True):
         pictures = [picture for picture in entry.values() if _channels(picture) in (1, 3, 4)]
-        if len(pictures) != 1 or value.ndim not in (3, 4):
+        if len(pictures) != 1 or value.ndim not in (3, 4) or value.shape[0] != 1:
             return []
         (height, width), (rows, columns) = _places(pictures[0]), _places(value)
         is_like = abs(rows * width - columns * height) <= max(height, width)
