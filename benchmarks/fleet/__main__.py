@@ -50,25 +50,30 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--output", type=Path, help="file for the JSON")
     parser.add_argument("--page", type=Path, help="file for a page with the tables")
     given, serve = parser.parse_known_args(arguments)
-    runs = []
+    runs: list[Run] = []
+    alone: list[Alone] = []
     for devices in map(int, filter(None, given.devices.split(","))):
         with tempfile.TemporaryDirectory(prefix="edgepack-bench-") as folder:
             runs.append(measure(devices, Path(folder), tuple(serve)))
         print(table(runs), flush=True)
-    alone = []
+        _write(given, runs, alone)
     for devices in map(int, filter(None, given.alone.split(","))):
         with tempfile.TemporaryDirectory(prefix="edgepack-bench-") as folder:
             alone.append(measure_alone(devices, Path(folder)))
         print(table_alone(alone), flush=True)
+        _write(given, runs, alone)
+    return 0
+
+
+def _write(given: argparse.Namespace, runs: Sequence[Run], alone: Sequence[Alone]) -> None:
+    """Writes what was measured so far: a run takes its time."""
     host = read_host()
     measured = {"host": host, "load": os.getloadavg()[1], "runs": runs, "alone": alone}
-    document = msgspec.json.format(msgspec.json.encode(measured))
     if given.output is not None:
         given.output.parent.mkdir(parents=True, exist_ok=True)
-        given.output.write_bytes(document + b"\n")
+        given.output.write_bytes(msgspec.json.format(msgspec.json.encode(measured)) + b"\n")
     if given.page is not None:
         given.page.write_text(page(host, runs, alone))
-    return 0
 
 
 def table(runs: Sequence[Run]) -> str:

@@ -7,7 +7,7 @@ import paho.mqtt.client as mqtt
 from paho.mqtt.enums import CallbackAPIVersion
 
 from benchmarks.fleet.running import RunningFleet, wait_until
-from edgepack.fleet.simulation.simulated_model import PROVIDER
+from edgepack.fleet.simulation.behaviour import PROVIDER
 from edgepack.wire import topics
 from edgepack.wire.histogram import LatencyRecorder
 from edgepack.wire.messages import Telemetry, encode
