@@ -199,7 +199,8 @@ def test_a_leader_that_hangs_and_wakes_up_says_and_writes_nothing(
     try:
         assert fleet.wait_for(rollout, "FINISHED").counts == {"COMMITTED": 12}
         assert fleet.info().leader == second
-        other = fleet.roll_out(make_bundle("2.0.0", 2), waves="100%", soak_s=0.2)
+        # What devices measured goes to a controller that hangs, too, and is lost with it.
+        other = fleet.roll_out(make_bundle("2.0.0", 2), waves="100%", soak_s=0.2, evidence_s=1.0)
         assert fleet.wait_for(other, "FINISHED").counts == {"COMMITTED": 12}
         before = without_latency(fleet.rollout(rollout))
     finally:
@@ -207,7 +208,7 @@ def test_a_leader_that_hangs_and_wakes_up_says_and_writes_nothing(
     log = next(together.fleets[first].data.parent.glob("serve-0-*.log"))
     wait_until(lambda: "leads no longer" in log.read_text(), "it sees that it leads no longer")
     assert without_latency(fleet.rollout(rollout)) == before
-    third = fleet.roll_out(make_bundle("3.0.0", 3), waves="100%", soak_s=0.2)
+    third = fleet.roll_out(make_bundle("3.0.0", 3), waves="100%", soak_s=0.2, evidence_s=1.0)
     assert fleet.wait_for(third, "FINISHED").counts == {"COMMITTED": 12}
     assert together.leader == second
     listener.check(answers=3)
