@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import re
 import stat
 import subprocess
 import sys
@@ -55,7 +56,7 @@ def test_a_rollout_is_started_watched_and_shown(
     assert "3 devices, 3 online" in listed
     info = edgepack(fleet, "fleet", "info").stdout
     assert "{" not in info
-    assert "devices   3, 3 online" in info
+    assert re.search(r"devices +3, 3 online", info)
     assert "MB by broadcast" in info
     releases = edgepack(fleet, "fleet", "releases").stdout.splitlines()
     assert releases[1].split()[:3] == ["digits", "1.0.0", "1"]
@@ -324,7 +325,8 @@ def test_a_device_can_neither_read_nor_write_what_is_another_devices(
     tls_fleet.wait_until(lambda: tls_fleet.info().online == 1, "cam-2 reported")
     devices = json.loads(edgepack(tls_fleet, "fleet", "devices", "--json").stdout)
     assert {d["device"]: d["online"] for d in devices} == {"cam-1": False, "cam-2": True}
-    assert heard == []
+    public = topics.metadata("default", "")
+    assert [topic for topic in heard if not topic.startswith(public)] == []
     for client in (one, two):
         client.disconnect()
         client.loop_stop()

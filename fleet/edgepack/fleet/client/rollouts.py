@@ -228,7 +228,8 @@ class RolloutMethods:
 
         Example:
             ```python
-            fleet.approve_rollout("r2")
+            if fleet.rollout("r1").waits_for:
+                fleet.approve_rollout("r1")
             ```
         """
         return self._connection.post(_path(rollout, "approve"), RolloutView)
@@ -247,7 +248,9 @@ class RolloutMethods:
 
         Example:
             ```python
-            fleet.retry_rollout("r2")
+            rollout = fleet.rollout("r1")
+            if rollout.counts.get("FAILED"):
+                fleet.retry_rollout("r1")
             ```
         """
         return self._connection.post(_path(rollout, "retry"), RolloutView)
