@@ -25,6 +25,7 @@ from edgepack.bundle.manifest import (
     decode_manifest,
     encode_manifest,
 )
+from edgepack.bundle.provenance import BILL_FILE, PROVENANCE_FILE
 from edgepack.bundle.signature import sign_folder
 
 
@@ -37,7 +38,10 @@ def make_broken_release(good: Path, broken: Path, key: Path, *, version: str, re
     manifest = decode_manifest((folder / MANIFEST_FILE).read_bytes())
     for variant in manifest.variants:
         _swap_classes(folder / variant.folder / variant.model_file)
-    facts = msgspec.structs.replace(manifest.facts, version=version, release=release)
+    for name in (PROVENANCE_FILE, BILL_FILE):  # They would tell that the files are others.
+        (folder / name).unlink(missing_ok=True)
+    left = tuple(file for file in manifest.facts.files if (folder / file.path).exists())
+    facts = msgspec.structs.replace(manifest.facts, version=version, release=release, files=left)
     variants = tuple(_indexed_again(folder, variant) for variant in manifest.variants)
     (folder / MANIFEST_FILE).write_bytes(encode_manifest(Manifest(facts=facts, variants=variants)))
     sign_folder(folder, load_private_key(key))

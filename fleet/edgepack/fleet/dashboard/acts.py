@@ -61,6 +61,10 @@ class Acts:
                     fleet.pause(name)
                 case "resume":
                     fleet.resume(name)
+                case "approve":
+                    fleet.approve(name)
+                case "retry":
+                    fleet.retry(name)
                 case "abort":
                     fleet.abort(name)
                 case "rollback":
@@ -212,4 +216,27 @@ def _abort(rollout: RolloutView) -> tuple[str, ...]:
     )
 
 
-MEANINGS = {"pause": _pause, "resume": _resume, "abort": _abort}
+def _approve(rollout: RolloutView) -> tuple[str, ...]:
+    following = rollout.wave_counts[rollout.wave : rollout.wave + 1]
+    count = sum(sum(wave.values()) for wave in following)
+    return (
+        f"Wave {rollout.wave + 1} of {rollout.wave_count}, {counted(count, 'device')}, may begin "
+        "once the one before it is over and its gates hold.",
+    )
+
+
+def _retry(rollout: RolloutView) -> tuple[str, ...]:
+    return (
+        f"{counted(_sum(rollout, 'FAILED', 'SILENT'), 'device')} that failed or stayed silent "
+        "will be offered the release once more.",
+        f"{counted(_sum(rollout, 'COMMITTED'), 'device')} that committed it keep it.",
+    )
+
+
+MEANINGS = {
+    "pause": _pause,
+    "resume": _resume,
+    "approve": _approve,
+    "retry": _retry,
+    "abort": _abort,
+}

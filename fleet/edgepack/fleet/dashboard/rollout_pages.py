@@ -63,8 +63,13 @@ class RolloutPages:
 
 def acts_of(rollout: RolloutView) -> tuple[str, ...]:
     """What can be done with a rollout in its state."""
-    return {
-        "RUNNING": ("pause", "abort", "rollback"),
-        "PAUSED": ("resume", "abort", "rollback"),
-        "FINISHED": ("rollback",),
-    }.get(rollout.state, ("rollback",))
+    is_open = rollout.state in ("RUNNING", "PAUSED")
+    can = {
+        "resume": rollout.state == "PAUSED",
+        "approve": is_open and rollout.approve_waves and rollout.wave < rollout.wave_count,
+        "pause": rollout.state == "RUNNING",
+        "retry": rollout.state != "ABORTED" and any(map(rollout.counts.get, ("FAILED", "SILENT"))),
+        "abort": is_open,
+        "rollback": True,
+    }
+    return tuple(act for act, holds in can.items() if holds)

@@ -58,6 +58,12 @@ class EventView(msgspec.Struct, frozen=True, kw_only=True):
     rollout: str
 
 
+class Health(msgspec.Struct, frozen=True, kw_only=True):
+    """Whether the fleet's server is up: its database answers and its broker is connected."""
+
+    healthy: bool
+
+
 class Refusal(msgspec.Struct, frozen=True, kw_only=True):
     """Why a request was not carried out: an `EdgepackError` on its way to who asked."""
 

@@ -13,7 +13,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
-from starlette.routing import BaseRoute, Route
+from starlette.routing import BaseRoute, Match, Route
 
 from edgepack.bundle.envelope import MAX_SIGNATURE_BYTES
 from edgepack.bundle.manifest import MAX_MANIFEST_BYTES
@@ -28,13 +28,16 @@ from edgepack.fleet.documents.devices import (
     EnrollRequest,
     RevocationRequest,
 )
-from edgepack.fleet.documents.fleet import Refusal
+from edgepack.fleet.documents.fleet import Health, Refusal
 from edgepack.fleet.documents.latency import LatencyQuestion
 from edgepack.fleet.documents.previews import PreviewRequest
 from edgepack.fleet.documents.releases import SignedMetadata
 from edgepack.fleet.documents.rollouts import RollbackRequest, RolloutRequest
 from edgepack.fleet.server.access import Access
 from edgepack.fleet.server.fleet import Fleet
+from edgepack.fleet.server.looking import Looking
+from edgepack.fleet.server.metrics import CONTENT_TYPE_LATEST, render_metrics
+from edgepack.fleet.server.openapi import describe_api
 from edgepack.trust.listing import read_target_path
 
 log = logging.getLogger(__name__)
@@ -140,15 +143,14 @@ def make_app(fleet: Fleet, access: Access, pages: Pages) -> Starlette:
 
     async def withdraw(request: Request) -> Response:
         words = request.path_params["release"]
-        return _json(await run_in_threadpool(fleet.withdraw_release, words))
+        return _json(await run_in_threadpool(acting(request).withdraw_release, words))
 
     async def publishing(request: Request) -> Response:
         return _json(await run_in_threadpool(fleet.publishing, request.path_params["release"]))
 
     async def take_metadata(request: Request) -> Response:
-        return _json(
-            await run_in_threadpool(fleet.take_metadata, await _read(request, SignedMetadata))
-        )
+        asked = await _read(request, SignedMetadata)
+        return _json(await run_in_threadpool(acting(request).take_metadata, asked))
 
     async def all_metadata(_: Request) -> Response:
         return _json(await run_in_threadpool(fleet.metadata))
@@ -237,6 +239,18 @@ def make_app(fleet: Fleet, access: Access, pages: Pages) -> Starlette:
         name, by = request.path_params["name"], request.state.by
         return _json(await run_in_threadpool(access.revoke_token, name, by))
 
+    async def description(_: Request) -> Response:
+        return Response(describe_api(), media_type="application/json")
+
+    async def healthz(_: Request) -> Response:
+        """Whether the fleet is up; said to everybody, so it says no more."""
+        is_up = await run_in_threadpool(fleet.is_healthy)
+        return _json(Health(healthy=is_up), 200 if is_up else 503)
+
+    async def metrics(_: Request) -> Response:
+        content = await run_in_threadpool(render_metrics, Looking(fleet))
+        return Response(content, media_type=CONTENT_TYPE_LATEST)
+
     async def refused(request: Request, error: Exception) -> Response:
         """What the framework refuses: a path that is not there, a method that it does not take."""
         status, headers = 500, {}
@@ -244,6 +258,8 @@ def make_app(fleet: Fleet, access: Access, pages: Pages) -> Starlette:
             status, headers = error.status_code, dict(error.headers or {})
         if status == 404 and not request.url.path.startswith("/v1/"):
             return pages.missing(request)
+        if status == 405:
+            headers["Allow"] = ", ".join(sorted(_methods(request)))
         problem = f"{request.method} {request.url.path[:80]}: {HTTPStatus(status).phrase}"
         answer = _json(Refusal(problem=problem), status)
         answer.headers.update(headers)
@@ -293,10 +309,21 @@ def make_app(fleet: Fleet, access: Access, pages: Pages) -> Starlette:
             route("/v1/tokens", tokens, "GET", "admin"),
             route("/v1/tokens", make_token, "POST", "admin"),
             route("/v1/tokens/{name}", revoke_token, "DELETE", "admin"),
+            route("/v1/openapi.json", description, "GET"),
+            route("/metrics", metrics, "GET"),
+            Route("/healthz", healthz, methods=["GET"]),
             *pages.routes,
         ],
         exception_handlers={HTTPException: refused},
     )
+
+
+def _methods(request: Request) -> set[str]:
+    """What a path takes: the first one that fits, over all of its routes."""
+    routes = [route for route in request.app.routes if isinstance(route, Route)]
+    fits = (one.path for one in routes if one.matches(request.scope)[0] is not Match.NONE)
+    path = next(fits, "")
+    return {method for one in routes if one.path == path for method in one.methods or ()}
 
 
 def _guarded(endpoint: Endpoint, access: Access, role: Role) -> Endpoint:
@@ -380,9 +407,13 @@ def _question(request: Request) -> LatencyQuestion:
     """Which latencies are asked for."""
     asked = dict(request.query_params)
     words = {name: asked.get(name, "") for name in ("model", "group", "where")}
-    times = {name: asked[name] for name in ("since", "until") if asked.get(name)}
     by = {"by": asked["by"].split(",") if asked["by"] else []} if "by" in asked else {}
     try:
+        times = {
+            name: msgspec.convert(asked[name], float, strict=False)
+            for name in ("since", "until")
+            if asked.get(name)
+        }
         return msgspec.convert({**words, **times, **by}, LatencyQuestion, strict=False)
     except msgspec.ValidationError as error:
         raise FleetError(f"malformed question: {error}", found_in=request.url.path) from error

@@ -125,6 +125,15 @@ class Fleet(msgspec.Struct, frozen=True, kw_only=True):
             dropped=self.inbox.quotas.most_dropped(),
         )
 
+    def is_healthy(self) -> bool:
+        """Whether the database answers and the broker is connected."""
+        try:
+            with self.store.reading() as session:
+                session.execute(select(1))
+        except FleetError:
+            return False
+        return self.link.is_connected
+
     def devices(self, wanted: DeviceFilter, after: str, limit: int) -> tuple[DeviceView, ...]:
         """A page of all devices, or of some.
 

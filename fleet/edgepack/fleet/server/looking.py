@@ -2,6 +2,7 @@
 
 import time
 from pathlib import Path
+from typing import get_args
 
 import msgspec
 from sqlalchemy import func, select
@@ -12,7 +13,7 @@ from edgepack.errors import FleetError
 from edgepack.fleet.database import inventory, latency, overview, records
 from edgepack.fleet.database.audit import Wanted
 from edgepack.fleet.database.devices import last_report
-from edgepack.fleet.database.schema import DeviceModelRow, DeviceRow, ReleaseRow
+from edgepack.fleet.database.schema import DeviceModelRow, DeviceRow, ReleaseRow, RolloutRow
 from edgepack.fleet.documents.audit import AuditEntry
 from edgepack.fleet.documents.devices import DeviceFilter, DeviceView
 from edgepack.fleet.documents.fleet import EventView
@@ -31,6 +32,7 @@ from edgepack.fleet.documents.rollouts import (
 from edgepack.fleet.releases.contents import has_report, read_manifest, read_report
 from edgepack.fleet.releases.find import find_release
 from edgepack.fleet.rollouts import execution, membership, status
+from edgepack.fleet.rollouts.rules import RolloutState
 from edgepack.fleet.server.fleet import Fleet
 from edgepack.wire.messages import BundleRef
 
@@ -96,6 +98,20 @@ class Looking(msgspec.Struct, frozen=True):
             return status.list_rollouts(
                 session, state=state, model=model, before=before, limit=limit
             )
+
+    def count_rollouts(self) -> dict[str, int]:
+        """Rollouts by their state."""
+        counting = select(RolloutRow.state, func.count()).group_by(RolloutRow.state)
+        with self.fleet.store.reading() as session:
+            found = dict(session.execute(counting).tuples().all())
+        return {state: found.get(state, 0) for state in get_args(RolloutState)}
+
+    def open_rollouts(self) -> tuple[RolloutView, ...]:
+        """The newest rollouts that are not over."""
+        return (
+            *self.rollouts(state="RUNNING", limit=MAX_ROLLOUTS),
+            *self.rollouts(state="PAUSED", limit=MAX_ROLLOUTS),
+        )
 
     def rollout(self, name: str) -> RolloutView:
         """A rollout with its waves, without its devices.

@@ -1,0 +1,98 @@
+"""What Prometheus reads of a fleet: `/metrics`, in the OpenMetrics format.
+
+Everything is read when it is asked for, from counters and indexes; names of devices are on none of
+it, so that its size does not grow with the fleet.
+"""
+
+from collections.abc import Iterable, Iterator
+
+from prometheus_client.core import CollectorRegistry, CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.openmetrics.exposition import CONTENT_TYPE_LATEST, generate_latest
+from prometheus_client.registry import Collector
+
+from edgepack.fleet.documents.wording import STATES
+from edgepack.fleet.server.looking import Looking
+from edgepack.text import printable
+
+__all__ = ["CONTENT_TYPE_LATEST", "render_metrics"]
+
+
+def render_metrics(looking: Looking) -> bytes:
+    """The fleet's numbers as they are now."""
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(_Collector(looking))
+    content: bytes = generate_latest(registry)  # type: ignore[no-untyped-call]
+    return content
+
+
+class _Collector(Collector):
+    """Reads a fleet's numbers."""
+
+    def __init__(self, looking: Looking) -> None:
+        self._looking = looking
+
+    def collect(self) -> Iterable[Metric]:
+        yield from self._devices()
+        yield from self._rollouts()
+        yield from self._traffic()
+
+    def _devices(self) -> Iterator[Metric]:
+        overview = self._looking.overview()
+        counts = overview.counts
+        for name, said, value in (
+            ("enrolled", "Devices of the fleet.", counts.enrolled),
+            ("online", "Devices that are connected to the broker.", counts.online),
+            ("behind", "Devices that have not carried out their newest orders.", counts.behind),
+            ("failing", "Devices whose last update of a model failed.", counts.failing),
+            ("warned", "Devices that warn of something.", counts.warned),
+            ("unheard", "Devices that never reported.", counts.unheard),
+        ):
+            yield GaugeMetricFamily(f"edgepack_devices_{name}", said, value)
+        runs = GaugeMetricFamily(
+            "edgepack_release_devices",
+            "Devices that run a release; the most frequent ones.",
+            labels=("model", "version", "digest"),
+        )
+        for share in overview.releases:
+            labels = (share.model, share.version, share.digest[:12])
+            runs.add_metric([printable(label) for label in labels], share.devices)
+        yield runs
+
+    def _rollouts(self) -> Iterator[Metric]:
+        by_state = GaugeMetricFamily(
+            "edgepack_rollouts", "Rollouts by their state.", labels=("state",)
+        )
+        for state, count in self._looking.count_rollouts().items():
+            by_state.add_metric([state.lower()], count)
+        yield by_state
+        parts = GaugeMetricFamily(
+            "edgepack_rollout_devices",
+            "Devices of the open rollouts by the state of their part; the newest rollouts.",
+            labels=("rollout", "model", "state"),
+        )
+        overview = self._looking.open_rollouts()
+        for rollout in overview:
+            for state in STATES:
+                labels = [rollout.rollout, printable(rollout.bundle.name), state.lower()]
+                parts.add_metric(labels, rollout.counts.get(state, 0))
+        yield parts
+
+    def _traffic(self) -> Iterator[Metric]:
+        info = self._looking.fleet.info()
+        yield GaugeMetricFamily(
+            "edgepack_broker_connected",
+            "Whether the controller is connected to the broker.",
+            float(info.is_connected),
+        )
+        messages = CounterMetricFamily(
+            "edgepack_messages", "Messages of devices by what became of them.", labels=("outcome",)
+        )
+        for outcome, count in sorted(info.counters.items()):
+            messages.add_metric([printable(outcome)], count)
+        yield messages
+        sent = CounterMetricFamily(
+            "edgepack_depot_sent_bytes", "Bytes of bundles that the depot sent.", labels=("way",)
+        )
+        for way, count in sorted(info.sent_bytes.items()):
+            sent.add_metric([way], count)
+        yield sent
