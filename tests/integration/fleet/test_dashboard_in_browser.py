@@ -81,7 +81,7 @@ def test_an_operator_starts_a_rollout_sees_it_stop_finds_the_reason_and_takes_it
     page.evaluate("window.isTheSamePage = true")
     tag = page.locator("h1 .tag")
     expect(tag).to_have_text("PAUSED")
-    expect(page.get_by_text("breached")).to_be_visible()
+    expect(page.get_by_role("region", name="Table of gates")).to_contain_text("breach")
     expect(page.locator("#live")).to_contain_text(f"{GOOD} committed")
     assert page.evaluate("window.isTheSamePage") is True
     # The reason: one click to the first page, one to the device.

@@ -31,7 +31,7 @@ from edgepack.fleet.documents.rollouts import (
 )
 from edgepack.fleet.releases.contents import has_report, read_manifest, read_report
 from edgepack.fleet.releases.find import find_release
-from edgepack.fleet.rollouts import execution, membership, status
+from edgepack.fleet.rollouts import execution, judgement, membership, status
 from edgepack.fleet.rollouts.rules import RolloutState
 from edgepack.fleet.server.fleet import Fleet
 from edgepack.wire.messages import BundleRef
@@ -114,13 +114,15 @@ class Looking(msgspec.Struct, frozen=True):
         )
 
     def rollout(self, name: str) -> RolloutView:
-        """A rollout with its waves, without its devices.
+        """A rollout with its waves and what its gates say, without its devices.
 
         Raises:
             FleetError: There is none of that name.
         """
         with self.fleet.store.reading() as session:
-            return status.show_head(session, execution.find(session, name))
+            found = execution.find(session, name)
+            gates = judgement.judge(session, found).views
+            return msgspec.structs.replace(status.show_head(session, found), gates=gates)
 
     def rollout_latency(self, name: str) -> tuple[LatencyView, ...]:
         """What the inferences of a rollout's release took on its devices."""
