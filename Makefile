@@ -20,7 +20,7 @@ INPUTS := pyproject.toml constraints.txt
 # ONNX Runtime tells its vendor nothing of what is run here.
 export ORT_DISABLE_TELEMETRY := 1
 
-.PHONY: demo test check bench bench-packager bench-fleet scan-operators docs screenshots release pins clean
+.PHONY: demo test check bench bench-packager bench-fleet conformance scan-operators docs screenshots release pins clean
 
 # KEEP=1 leaves fleet and dashboard running until Ctrl-C.
 demo: $(READY)
@@ -59,6 +59,13 @@ bench-packager: $(READY)
 bench-fleet: $(READY)
 	$(BIN)/python -m benchmarks.fleet --devices $(or $(DEVICES),"100,1000,5000,10000") --alone "1000,100000,1000000" \
 		--output docs/benchmarks/fleet.json --page docs/benchmarks/fleet.md
+
+# The public conformance suite of TUF against the judge that agents have; it needs Debian's faketime.
+conformance: $(READY)
+	@test -d "$(SUITE)/tuf_conformance" \
+		|| { echo "make conformance SUITE=<a checkout of theupdateframework/tuf-conformance>"; exit 1; }
+	cd "$(SUITE)" && PATH="$(CURDIR)/$(BIN):$$PATH" python -m pytest -c pyproject.toml --rootdir . \
+		tuf_conformance --entrypoint "$(CURDIR)/tests/conformance/client"
 
 # What Qualcomm's simulator computes wrongly: to be run with each release of onnxruntime-qnn.
 scan-operators: $(READY)
