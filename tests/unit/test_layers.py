@@ -110,7 +110,7 @@ def test_a_circle_around_a_third_package_is_found() -> None:
         (
             "agent/edgepack/wire/topics.py",
             "edgepack.agent.runtime.facts",
-            "imports go one way: host -> agent -> wire -> bundle",
+            "imports go one way: host -> agent -> trust -> wire -> bundle",
         ),
     ],
 )

@@ -46,6 +46,14 @@ COMMANDS: dict[str, list[tuple[str, ...]]] = {
     "fleet info": [()],
     "fleet latency": [(), (HOSTILE,), ("--where", f"variant={HOSTILE}"), ("--by", HOSTILE)],
     "fleet groups": [()],
+    "fleet init": [("--keys", "{tmp}/no/" + HOSTILE)],
+    "fleet keys": [()],
+    "fleet keys list": [(), ("--keys", "{tmp}/no/" + HOSTILE)],
+    "fleet keys publisher": [(HOSTILE, "--models", HOSTILE), ("p", "--models", HOSTILE)],
+    "fleet keys renew": [(HOSTILE,)],
+    "fleet keys revoke": [(HOSTILE, HOSTILE), ("root", HOSTILE)],
+    "fleet keys rotate": [(HOSTILE,)],
+    "fleet keys threshold": [(HOSTILE, "1")],
     "fleet login": [()],
     "fleet tokens": [()],
     "fleet tokens make": [("alice", "--role", "viewer"), (HOSTILE, "--role", "viewer")],
@@ -87,6 +95,9 @@ COMMANDS: dict[str, list[tuple[str, ...]]] = {
     "simulate": [("--devices", "1", "--for", "0.1"), ("--prefix", HOSTILE, "--for", "0.1")],
     "fleet devices remove": [(HOSTILE,), ("cam-1",)],
 }
+
+LOCAL = {"fleet broker-config", "fleet init"} | {one for one in COMMANDS if "fleet keys" in one}
+"""What asks no running fleet."""
 
 
 def commands(group: click.Group, name: str) -> Iterator[str]:
@@ -230,7 +241,7 @@ def test_no_command_lets_a_device_steer_the_terminal(
             arguments = [word.format(tmp=tmp_path, bundle=bundle) for word in call]
             line = [sys.executable, "-m", "edgepack.cli", *command.split(), *arguments]
             line += ["--data", str(fleet.data)]
-            if command != "fleet broker-config":
+            if command not in LOCAL:
                 line += ["--url", fleet.url]
             line += ["--json"] * (way == "json")
             environment = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "400"}
