@@ -58,7 +58,7 @@ bench-packager: $(READY)
 # Simulated devices on a real mosquitto, which must be installed. DEVICES=5000,10000 names other numbers.
 bench-fleet: $(READY)
 	$(BIN)/python -m benchmarks.fleet --devices $(or $(DEVICES),"100,1000,5000,10000") --alone "1000,100000,1000000" \
-		--output docs/benchmarks/fleet.json --page docs/benchmarks/fleet.md
+		--output docs/benchmarks/fleet/fleet.json --page docs/benchmarks/fleet/README.md
 
 # The public conformance suite of TUF against the judge that agents have; it needs Debian's faketime.
 conformance: $(READY)

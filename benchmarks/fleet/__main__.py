@@ -22,10 +22,9 @@ PAGE = """\
 
 What a rollout costs its controller. Made by `make bench-fleet`; [the numbers](fleet.json) as JSON.
 
-{cpu}, {cores} cores, which other work kept busy at the same time: a load of {load:.0f} at the end.
-So processor time counts, and even that is higher than on a machine at rest. Simulated devices speak
-the real protocol with a real mosquitto; the controller, the broker and the devices share the cores.
-In a minute at rest each device sends one report and one latency window.
+{cpu}, {cores} cores, a load of {load:.0f} at the end. Simulated devices speak the real protocol
+with a real mosquitto; controller, broker and devices share the cores, so processor time counts. In
+a minute at rest each device sends one report and one latency window.
 
 {table}
 
