@@ -15,7 +15,7 @@ from starlette.routing import Route
 
 from edgepack.fleet.documents.rollouts import Selector
 from edgepack.fleet.server.api import Pages, make_app
-from edgepack.fleet.server.openapi import OPERATIONS
+from edgepack.fleet.server.operations import OPERATIONS
 from tests.integration.fleet.conftest import FleetProcess
 from tests.integration.fleet.dashboard import Visitor
 

@@ -1,0 +1,325 @@
+"""What the API does: one row an operation.
+
+`api.py` serves each row, and `openapi.py` describes it. Another operation is another row.
+"""
+
+from collections.abc import Callable
+from typing import Any, get_type_hints
+
+import msgspec
+from starlette.requests import Request
+
+from edgepack.bundle.envelope import MAX_SIGNATURE_BYTES
+from edgepack.bundle.manifest import MAX_MANIFEST_BYTES
+from edgepack.errors import FleetError
+from edgepack.fleet.database import inventory
+from edgepack.fleet.database.audit import Wanted
+from edgepack.fleet.documents.access import Role, TokenRequest
+from edgepack.fleet.documents.devices import (
+    DeviceChange,
+    DeviceFilter,
+    DeviceRemoval,
+    EnrollRequest,
+    RevocationRequest,
+)
+from edgepack.fleet.documents.latency import LatencyQuestion
+from edgepack.fleet.documents.previews import PreviewRequest
+from edgepack.fleet.documents.releases import SignedMetadata
+from edgepack.fleet.documents.rollouts import RollbackRequest, RolloutRequest
+from edgepack.fleet.server.access import Access
+from edgepack.fleet.server.fleet import Fleet
+
+ARCHIVE = "application/octet-stream"
+MAX_BODY_BYTES = 1024 * 1024
+MAX_HEAD_BYTES = MAX_BODY_BYTES + (MAX_MANIFEST_BYTES + MAX_SIGNATURE_BYTES) * 4 // 3
+"""A request with a bundle's manifest and signature, in base64."""
+MAX_EVENTS = 1000
+
+_PAGE = ("after", "limit")
+_ROLLOUT = "/v1/rollouts/{name}"
+
+
+class Operation(msgspec.Struct, frozen=True):
+    """One thing that the API does.
+
+    Attributes:
+        method, path: Where.
+        says: What it does, for the description.
+        does: A method of `Fleet` or `Access`. It gets the path's parameters, then the document
+            that was sent, then what `reads` makes of the request; its return type is the answer's.
+        takes: The document that it is sent; `ARCHIVE` for a bundle, None for nothing.
+        asks: What its query may name.
+        reads: Makes arguments of the request; may raise `FleetError`.
+        counts: Whether `after` is a number.
+        role: Who may.
+        max_bytes: Longest document.
+    """
+
+    method: str
+    path: str
+    says: str
+    does: Callable[..., Any]
+    takes: Any = None
+    asks: tuple[str, ...] = ()
+    reads: Callable[[Request], tuple[Any, ...]] = lambda _: ()
+    counts: bool = False
+    role: Role = "viewer"
+    max_bytes: int = MAX_BODY_BYTES
+
+    @property
+    def gives(self) -> Any:
+        """Type of the answer."""
+        return get_type_hints(self.does)["return"]
+
+
+def read_bearer(request: Request) -> str:
+    """The token that came with a request; empty without one."""
+    kind, _, token = request.headers.get("authorization", "").partition(" ")
+    return token if kind.lower() == "bearer" else ""
+
+
+def read_number(text: str, what: str) -> int:
+    """A number of a request.
+
+    Raises:
+        FleetError: It is none, or far too long.
+    """
+    if not text.isdecimal() or len(text) > 15:
+        raise FleetError(f"{what} is no number: {text[:40]!r}")
+    return int(text)
+
+
+def _bearer(request: Request) -> tuple[str]:
+    return (read_bearer(request),)
+
+
+def _actor(request: Request) -> tuple[str]:
+    return (request.state.by,)
+
+
+def _page(request: Request) -> tuple[str, int]:
+    """Where a page begins, and how much it has at most."""
+    asked = request.query_params
+    limit = min(inventory.PAGE, read_number(asked.get("limit", str(inventory.PAGE)), "limit"))
+    return asked.get("after", ""), max(1, limit)
+
+
+def _devices(request: Request) -> tuple[DeviceFilter, str, int]:
+    asked = {name: request.query_params.get(name, "") for name in DeviceFilter.__struct_fields__}
+    return DeviceFilter(**asked), *_page(request)
+
+
+def _rollout_devices(request: Request) -> tuple[str, str, int]:
+    return request.query_params.get("state", ""), *_page(request)
+
+
+def _limit(request: Request) -> int:
+    return min(MAX_EVENTS, read_number(request.query_params.get("limit", "100"), "limit"))
+
+
+def _events(request: Request) -> tuple[int, int]:
+    return read_number(request.query_params.get("after", "0"), "after"), _limit(request)
+
+
+def _audit(request: Request) -> tuple[Wanted, int]:
+    asked = request.query_params
+    wanted = Wanted(
+        **{name: asked.get(name, "") for name in ("actor", "action", "rollout", "device", "model")},
+        after=read_number(asked.get("after", "0"), "after"),
+        before=read_number(asked.get("before", "0"), "before"),
+    )
+    return wanted, _limit(request)
+
+
+def _latency(request: Request) -> tuple[LatencyQuestion]:
+    asked = dict(request.query_params)
+    words = {name: asked.get(name, "") for name in ("model", "group", "where")}
+    by = {"by": asked["by"].split(",") if asked["by"] else []} if "by" in asked else {}
+    try:
+        times = {
+            name: msgspec.convert(asked[name], float, strict=False)
+            for name in ("since", "until")
+            if asked.get(name)
+        }
+        return (msgspec.convert({**words, **times, **by}, LatencyQuestion, strict=False),)
+    except msgspec.ValidationError as error:
+        raise FleetError(f"malformed question: {error}", found_in=request.url.path) from error
+
+
+OF_FLEET = (
+    Operation("GET", "/v1/info", "The fleet at a glance.", Fleet.info),
+    Operation(
+        "GET",
+        "/v1/devices",
+        "A page of devices; an empty one is the last.",
+        Fleet.devices,
+        asks=(*DeviceFilter.__struct_fields__, *_PAGE),
+        reads=_devices,
+    ),
+    Operation("POST", "/v1/devices", "Enrols a device.", Fleet.enroll, EnrollRequest, role="admin"),
+    Operation(
+        "POST",
+        "/v1/devices/change",
+        "Moves devices and changes their labels.",
+        Fleet.change_devices,
+        DeviceChange,
+        role="admin",
+    ),
+    Operation(
+        "POST",
+        "/v1/devices/remove",
+        "Takes devices out of the fleet.",
+        Fleet.remove_devices,
+        DeviceRemoval,
+        role="admin",
+    ),
+    Operation("GET", "/v1/devices/{device}", "One device in full.", Fleet.device),
+    Operation("GET", "/v1/groups", "All groups.", Fleet.groups),
+    Operation("GET", "/v1/revocations", "The list of revoked certificates.", Fleet.revocations),
+    Operation(
+        "POST",
+        "/v1/revocations",
+        "Revokes a certificate.",
+        Fleet.revoke,
+        RevocationRequest,
+        role="admin",
+    ),
+    Operation("GET", "/v1/releases", "All releases, the newest first.", Fleet.list_releases),
+    Operation(
+        "POST", "/v1/releases", "Publishes a bundle.", Fleet.add_release, ARCHIVE, role="operator"
+    ),
+    Operation(
+        "DELETE",
+        "/v1/releases/{release}",
+        "Deletes a release.",
+        Fleet.remove_release,
+        role="admin",
+    ),
+    Operation(
+        "POST",
+        "/v1/releases/{release}/withdraw",
+        "Lists a release no more.",
+        Fleet.withdraw_release,
+        role="operator",
+    ),
+    Operation(
+        "GET",
+        "/v1/releases/{release}/publishing",
+        "What it takes to list a release.",
+        Fleet.publishing,
+    ),
+    Operation("GET", "/v1/metadata", "The TUF metadata.", Fleet.metadata),
+    Operation(
+        "POST",
+        "/v1/metadata",
+        "Publishes signed TUF metadata.",
+        Fleet.take_metadata,
+        SignedMetadata,
+        role="operator",
+    ),
+    Operation("GET", "/v1/rollouts", "All rollouts, the newest first.", Fleet.list_rollouts),
+    Operation(
+        "POST",
+        "/v1/rollouts",
+        "Starts a rollout.",
+        Fleet.start_rollout,
+        RolloutRequest,
+        role="operator",
+    ),
+    Operation(
+        "POST",
+        "/v1/rollouts/preview",
+        "What a rollout would mean.",
+        Fleet.preview_rollout,
+        PreviewRequest,
+        max_bytes=MAX_HEAD_BYTES,
+    ),
+    Operation("GET", _ROLLOUT, "One rollout, with devices that need a look.", Fleet.rollout),
+    Operation(
+        "GET",
+        f"{_ROLLOUT}/devices",
+        "A page of a rollout's devices; an empty one is the last.",
+        Fleet.rollout_devices,
+        asks=("state", *_PAGE),
+        reads=_rollout_devices,
+    ),
+    Operation("POST", f"{_ROLLOUT}/pause", "Offers nobody more.", Fleet.pause, role="operator"),
+    Operation("POST", f"{_ROLLOUT}/resume", "Goes on.", Fleet.resume, role="operator"),
+    Operation(
+        "POST",
+        f"{_ROLLOUT}/approve",
+        "Lets the next wave begin.",
+        Fleet.approve,
+        role="operator",
+    ),
+    Operation("POST", f"{_ROLLOUT}/retry", "Tries the failed again.", Fleet.retry, role="operator"),
+    Operation("POST", f"{_ROLLOUT}/abort", "Ends a rollout.", Fleet.abort, role="operator"),
+    Operation(
+        "POST",
+        "/v1/rollbacks",
+        "Takes a release back.",
+        Fleet.rollback,
+        RollbackRequest,
+        role="operator",
+    ),
+    Operation(
+        "POST",
+        "/v1/rollbacks/preview",
+        "What a rollback would mean.",
+        Fleet.preview_rollback,
+        RollbackRequest,
+    ),
+    Operation(
+        "GET",
+        "/v1/events",
+        "What happened, oldest first.",
+        Fleet.events,
+        asks=_PAGE,
+        reads=_events,
+        counts=True,
+    ),
+    Operation(
+        "GET",
+        "/v1/audit",
+        "What was done or decided, and by whom; the newest first.",
+        Fleet.audit_log,
+        asks=(*Wanted._fields, "limit"),
+        reads=_audit,
+        counts=True,
+    ),
+    Operation("GET", "/v1/feedback/{model}", "What devices measured of a model.", Fleet.feedback),
+    Operation(
+        "GET",
+        "/v1/latency",
+        "Latency of real inferences.",
+        Fleet.latency,
+        asks=LatencyQuestion.__struct_fields__,
+        reads=_latency,
+    ),
+)
+
+OF_ACCESS = (
+    Operation(
+        "POST", "/v1/login-codes", "Opens the dashboard once.", Access.make_code, reads=_bearer
+    ),
+    Operation("GET", "/v1/tokens", "All tokens.", Access.tokens, role="admin"),
+    Operation(
+        "POST",
+        "/v1/tokens",
+        "Makes a token.",
+        Access.make_token,
+        TokenRequest,
+        reads=_actor,
+        role="admin",
+    ),
+    Operation(
+        "DELETE",
+        "/v1/tokens/{name}",
+        "Revokes a token.",
+        Access.revoke_token,
+        reads=_actor,
+        role="admin",
+    ),
+)
+
+OPERATIONS = (*OF_FLEET, *OF_ACCESS)
