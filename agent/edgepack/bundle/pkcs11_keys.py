@@ -5,6 +5,7 @@ the digest of what is signed goes into the token, by the mechanism CKM_ECDSA, wh
 """
 
 import os
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, cast
@@ -24,6 +25,8 @@ from edgepack.bundle.pkcs11_uri import EXAMPLE, PIN_VARIABLE, KeyUri, find_modul
 from edgepack.errors import SignatureError
 
 _ID_BYTES = 20
+_TURN = threading.Lock()
+"""A process is logged in to a token once, whichever of its threads it was."""
 _CURVE_NAMES = {"P-256": "secp256r1", "P-384": "secp384r1", "P-521": "secp521r1"}
 
 
@@ -126,7 +129,7 @@ def generate_token_key(uri: KeyUri, curve: str) -> TokenKey:
 def _session(uri: KeyUri, *, writable: bool = False) -> Iterator[pkcs11.Session]:
     """Logs in to the token for a while; says in a person's words what it refuses."""
     library = _load(find_module(uri))
-    try:
+    with _TURN, _in_words(uri):
         token = library.get_token(
             **{
                 name: value
@@ -139,6 +142,12 @@ def _session(uri: KeyUri, *, writable: bool = False) -> Iterator[pkcs11.Session]
         )
         with token.open(user_pin=read_pin(uri), rw=writable) as session:
             yield session
+
+
+@contextmanager
+def _in_words(uri: KeyUri) -> Iterator[None]:
+    try:
+        yield
     except pkcs11.PinLocked as error:
         raise SignatureError(
             "the token is locked: its PIN was wrong too often", found_in=uri.text

@@ -43,6 +43,11 @@ def load_signing_key(where: str | Path) -> SigningKey:
     return open_token_key(parse_uri(uri))
 
 
+def names_token(path: Path) -> bool:
+    """Whether a key's file only says in which token the key is."""
+    return bool(_uri_in(path))
+
+
 def _uri_in(path: Path) -> str:
     """The URI that a file holds in place of a key; "" where it holds something else."""
     try:

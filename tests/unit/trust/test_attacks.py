@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from securesystemslib.signer import CryptoSigner
+from securesystemslib.signer import CryptoSigner, Signer
 from tuf.api.metadata import Metadata, MetaFile, Snapshot, Targets, Timestamp
 
 from edgepack.fleet.repository import ceremony
@@ -43,7 +43,7 @@ def updates_as_if_nothing_had_been(device: TrustingDevice, shelf: Shelf, sequenc
 def sign_word(
     world: RepositoryWorld,
     desired: Desired,
-    signer: CryptoSigner,
+    signer: Signer,
     *,
     device: str = "cam-1",
     tenant: str = TENANT,
@@ -66,7 +66,7 @@ def sign_word(
     return join_orders(encode(desired), metadata)
 
 
-def directors_key(world: RepositoryWorld) -> CryptoSigner:
+def directors_key(world: RepositoryWorld) -> Signer:
     key_ids = [key.keyid for key in world.repository.state.keys("director")]
     return world.repository.keys.signers(key_ids)[0]
 
@@ -266,7 +266,7 @@ def test_fast_forward_by_a_stolen_timestamp_key_ends_when_it_is_rotated(
     assert device.trust.trouble == ""
 
 
-def signers(world: RepositoryWorld, role: str) -> CryptoSigner:
+def signers(world: RepositoryWorld, role: str) -> Signer:
     key_ids = [key.keyid for key in world.repository.state.keys(role)]
     return world.repository.keys.signers(key_ids)[0]
 

@@ -10,7 +10,7 @@ from edgepack.fleet.client.publishing import next_metadata
 from edgepack.fleet.documents.releases import SignedMetadata
 from edgepack.fleet.releases.listing import show_publishing, take_metadata
 from edgepack.fleet.repository import ceremony
-from edgepack.fleet.repository.keyring import KeyRing, make_key, signer_of, tuf_key
+from edgepack.fleet.repository.keyring import KeyRing, KeySigner, make_key, tuf_key
 from edgepack.fleet.repository.lifetimes import DAY_S
 from edgepack.fleet.repository.repository import ImageRepository
 from edgepack.trust.listing import list_release, read_listing, target_path
@@ -58,7 +58,7 @@ def sign_release(world: RepositoryWorld, bundle: ExampleBundle, *keys: Path) -> 
     target = list_release(bundle.ref, read_manifest(bundle))
     draft = next_metadata(view, target_path(bundle.ref), target, world.now)
     for key in keys:
-        draft.sign(signer_of(load_private_key(key)), append=True)
+        draft.sign(KeySigner(load_private_key(key)), append=True)
     signed = SignedMetadata(role=view.role, metadata=draft.to_bytes().decode())
     return take_metadata(world.repository, signed).is_accepted
 
@@ -94,7 +94,7 @@ def test_no_publishers_key_releases_another_publishers_model(
     draft.signed.targets[target_path(shelf.one.ref)] = list_release(
         shelf.one.ref, read_manifest(shelf.one)
     )
-    draft.sign(signer_of(load_private_key(team)))
+    draft.sign(KeySigner(load_private_key(team)))
     with pytest.raises(FleetError, match="'releases-vision' may not release the model 'tiny'"):
         world.repository.take("releases-vision", draft)
 

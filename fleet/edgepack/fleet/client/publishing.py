@@ -11,9 +11,9 @@ from tuf.api.exceptions import RepositoryError
 from tuf.api.metadata import Metadata, TargetFile, Targets
 
 from edgepack.bundle.archive import pack
-from edgepack.bundle.keys import load_private_key
 from edgepack.bundle.manifest import MANIFEST_FILE, decode_manifest
 from edgepack.bundle.signature import root_digest
+from edgepack.bundle.signing_keys import load_signing_key
 from edgepack.durable import write_file
 from edgepack.errors import FleetError
 from edgepack.fleet.client.connection import Connection
@@ -26,7 +26,7 @@ from edgepack.fleet.documents.releases import (
     SignedMetadata,
     full_title,
 )
-from edgepack.fleet.repository.keyring import signer_of
+from edgepack.fleet.repository.keyring import KeySigner
 from edgepack.fleet.repository.lifetimes import expiry_of
 from edgepack.trust.listing import list_release, target_path
 from edgepack.trust.roles import read_file_name
@@ -47,7 +47,8 @@ class PublishingMethods(ReleaseMethods):
         Args:
             bundle: An `.edgepack` archive, or a bundle's folder; `publish` has given it to the
                 fleet.
-            keys: Private keys (PEM) of the publisher; they are read here and sent to nobody.
+            keys: Private keys of the publisher: PEM files, or PKCS #11 URIs of keys in tokens.
+                They sign here and are sent to nobody.
 
         Returns:
             What became of it: it may need signatures of other keys.
@@ -163,7 +164,7 @@ class PublishingMethods(ReleaseMethods):
     ) -> PublishedMetadata:
         draft = next_metadata(view, path, target, time.time())
         for key in keys:
-            signer = signer_of(load_private_key(Path(key)))
+            signer = KeySigner(load_signing_key(key))
             if signer.public_key.keyid not in view.keys:
                 raise FleetError(
                     f"this is no key of '{view.role}', which releases {view.bundle.name}",

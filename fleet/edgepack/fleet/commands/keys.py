@@ -10,21 +10,39 @@ from pathlib import Path
 import click
 import msgspec
 
-from edgepack.bundle.keys import load_public_key
+from edgepack.bundle.keys import PublicKey, load_public_key
+from edgepack.bundle.pkcs11_uri import is_uri
+from edgepack.bundle.signing_keys import load_signing_key
 from edgepack.fleet.commands.options import data_option, json_option
 from edgepack.fleet.commands.printing import print_result
 from edgepack.fleet.data_folder import DataFolder
 from edgepack.fleet.repository import ceremony
-from edgepack.fleet.repository.keyring import make_key, tuf_key
+from edgepack.fleet.repository.keyring import tuf_key
 from edgepack.fleet.repository.repository import ImageRepository
 from edgepack.fleet.repository.state import patterns_of
-from edgepack.trust.roles import ONLINE, RELEASES, is_publisher_role, publisher_role
+from edgepack.trust.roles import (
+    DIRECTOR,
+    RELEASES,
+    ROOT,
+    TARGETS,
+    is_publisher_role,
+    publisher_role,
+)
+
+_Command = Callable[..., None]
 
 _keys_option = click.option(
     "--keys",
     "offline",
     type=click.Path(path_type=Path, file_okay=False),
     help="Where the offline keys lie now; tuf/offline in the fleet's folder when not given.",
+)
+_token_keys_option = click.option(
+    "--key",
+    "uris",
+    metavar="URI",
+    multiple=True,
+    help="A new key in a token (pkcs11:…), instead of one that is made; repeatable.",
 )
 _NUMBER = click.IntRange(1, ceremony.MAX_KEYS)
 
@@ -61,7 +79,11 @@ class TrustView(msgspec.Struct, frozen=True, kw_only=True):
     warnings: tuple[str, ...]
 
 
-def _acts(command: Callable[..., None]) -> Callable[..., None]:
+def _token_option(role: str, told: str) -> Callable[[_Command], _Command]:
+    return click.option(f"--{role}-key", metavar="URI", multiple=True, help=told)
+
+
+def _acts(command: _Command) -> _Command:
     return data_option(_keys_option(json_option(command)))
 
 
@@ -70,9 +92,21 @@ def _acts(command: Callable[..., None]) -> Callable[..., None]:
 @click.option(
     "--root-threshold", type=_NUMBER, default=1, show_default=True, help="Of them must sign."
 )
+@_token_option("root", "A key of root in a token (pkcs11:…), instead of --root-keys; repeatable.")
+@_token_option("targets", "The key of targets, in a token.")
+@_token_option("publisher", "The publisher's key, in a token.")
+@_token_option("director", "The director's key, in a token that this machine reaches.")
 @_acts
 def init(
-    root_keys: int, root_threshold: int, data: Path, offline: Path | None, as_json: bool
+    root_keys: int,
+    root_threshold: int,
+    root_key: tuple[str, ...],
+    targets_key: tuple[str, ...],
+    publisher_key: tuple[str, ...],
+    director_key: tuple[str, ...],
+    data: Path,
+    offline: Path | None,
+    as_json: bool,
 ) -> None:
     """Make the fleet's keys and TUF metadata; `fleet serve` makes a simple set where none is.
 
@@ -81,9 +115,21 @@ def init(
     \b
     Example:
       edgepack fleet init --keys /media/stick/keys --root-keys 3 --root-threshold 2
+      edgepack fleet init --root-key 'pkcs11:token=fleet;object=root'
     """
     repository = _open(data, offline)
-    ceremony.init(repository, time.time(), root_keys=root_keys, root_threshold=root_threshold)
+    ceremony.init(
+        repository,
+        time.time(),
+        root_keys=root_keys,
+        root_threshold=root_threshold,
+        in_tokens={
+            ROOT: root_key,
+            TARGETS: targets_key,
+            RELEASES: publisher_key,
+            DIRECTOR: director_key,
+        },
+    )
     place = repository.offline
     print_result(
         _view(repository),
@@ -120,19 +166,21 @@ def list_keys(data: Path, offline: Path | None, as_json: bool) -> None:
 
 @keys.command()
 @click.argument("role")
+@_token_keys_option
 @_acts
-def rotate(role: str, data: Path, offline: Path | None, as_json: bool) -> None:
+def rotate(
+    role: str, uris: tuple[str, ...], data: Path, offline: Path | None, as_json: bool
+) -> None:
     """Give ROLE new keys instead of all that it has.
 
     \b
     Example:
       edgepack fleet keys rotate timestamp --keys /media/stick/keys
-      edgepack fleet keys rotate director
+      edgepack fleet keys rotate director --key 'pkcs11:token=fleet;object=director'
     """
     repository = _open(data, offline)
     old = [key.keyid for key in repository.state.keys(role)]
-    folder = repository.online if role in ONLINE else repository.offline
-    new = [make_key(folder, role, is_offline=role not in ONLINE) for _ in old]
+    new = ceremony.new_keys(repository, role, len(old), uris)
     ceremony.change_keys(repository, role, time.time(), add=new, remove=old)
     print_result(_view(repository), as_json, _table)
 
@@ -160,9 +208,16 @@ def revoke(role: str, key_id: str, data: Path, offline: Path | None, as_json: bo
 @click.argument("role")
 @click.argument("number", type=_NUMBER)
 @click.option("--add", type=click.IntRange(0, ceremony.MAX_KEYS), default=0, help="New keys.")
+@_token_keys_option
 @_acts
 def threshold(
-    role: str, number: int, add: int, data: Path, offline: Path | None, as_json: bool
+    role: str,
+    number: int,
+    add: int,
+    uris: tuple[str, ...],
+    data: Path,
+    offline: Path | None,
+    as_json: bool,
 ) -> None:
     """Have NUMBER keys of ROLE sign from now on.
 
@@ -172,8 +227,7 @@ def threshold(
     """
     repository = _open(data, offline)
     repository.state.keys(role)
-    folder = repository.online if role in ONLINE else repository.offline
-    new = [make_key(folder, role, is_offline=role not in ONLINE) for _ in range(add)]
+    new = ceremony.new_keys(repository, role, add, uris)
     ceremony.change_keys(repository, role, time.time(), add=new, threshold=number)
     print_result(_view(repository), as_json, _table)
 
@@ -186,8 +240,8 @@ def threshold(
     "public_keys",
     multiple=True,
     required=True,
-    type=click.Path(path_type=Path, dir_okay=False),
-    help="A public key of the publisher; repeatable.",
+    metavar="FILE|URI",
+    help="A public key of the publisher, or pkcs11:… for a key in a token; repeatable.",
 )
 @click.option(
     "--threshold", "number", type=_NUMBER, default=1, show_default=True, help="Of them must sign."
@@ -196,7 +250,7 @@ def threshold(
 def publisher(
     name: str,
     models: tuple[str, ...],
-    public_keys: tuple[Path, ...],
+    public_keys: tuple[str, ...],
     number: int,
     data: Path,
     offline: Path | None,
@@ -213,7 +267,7 @@ def publisher(
         repository,
         publisher_role("" if name == RELEASES else name),
         time.time(),
-        keys=[tuf_key(load_public_key(path)) for path in public_keys],
+        keys=[tuf_key(_public_key(where)) for where in public_keys],
         models=models,
         threshold=number,
     )
@@ -233,6 +287,10 @@ def renew(role: str, data: Path, offline: Path | None, as_json: bool) -> None:
     repository = _open(data, offline)
     ceremony.renew(repository, role, time.time())
     print_result(_view(repository), as_json, _table)
+
+
+def _public_key(where: str) -> PublicKey:
+    return load_signing_key(where).public_key() if is_uri(where) else load_public_key(Path(where))
 
 
 def _open(data: Path, offline: Path | None) -> ImageRepository:

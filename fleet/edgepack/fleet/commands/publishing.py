@@ -15,8 +15,8 @@ _keys_option = click.option(
     "--key",
     "keys",
     multiple=True,
-    type=click.Path(path_type=Path, dir_okay=False),
-    help="The publisher's private key; repeatable. It stays here.",
+    metavar="FILE|URI",
+    help="The publisher's private key, or pkcs11:… for one in a token; repeatable. It stays here.",
 )
 
 
@@ -24,7 +24,7 @@ _keys_option = click.option(
 @click.argument("bundle", type=click.Path(path_type=Path))
 @_keys_option
 @asks
-def publish(bundle: Path, keys: tuple[Path, ...], data: Path, url: str, as_json: bool) -> None:
+def publish(bundle: Path, keys: tuple[str, ...], data: Path, url: str, as_json: bool) -> None:
     """Give the fleet BUNDLE and list it as a release: devices install nothing that is not listed.
 
     A fleet that holds the publisher's key signs by itself. Else the publisher signs, here, with
@@ -46,7 +46,7 @@ def publish(bundle: Path, keys: tuple[Path, ...], data: Path, url: str, as_json:
 @click.argument("release")
 @_keys_option
 @asks
-def withdraw(release: str, keys: tuple[Path, ...], data: Path, url: str, as_json: bool) -> None:
+def withdraw(release: str, keys: tuple[str, ...], data: Path, url: str, as_json: bool) -> None:
     """List RELEASE no more: devices that do not run it yet refuse it. Those that do, serve on.
 
     \b

@@ -1,6 +1,6 @@
 """What is done with keys that lie offline: making a repository, and changing who may sign what."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tuf.api.metadata import (
@@ -13,7 +13,7 @@ from tuf.api.metadata import (
 )
 
 from edgepack.errors import FleetError
-from edgepack.fleet.repository.keyring import KeyRing, make_key
+from edgepack.fleet.repository.keyring import KeyRing, adopt_key, make_key
 from edgepack.fleet.repository.lifetimes import expiry_of
 from edgepack.fleet.repository.repository import ImageRepository
 from edgepack.fleet.repository.state import PATTERN_END, is_signed, sign
@@ -35,7 +35,12 @@ MAX_KEYS = 32
 
 
 def init(
-    repository: ImageRepository, now: float, *, root_keys: int = 1, root_threshold: int = 1
+    repository: ImageRepository,
+    now: float,
+    *,
+    root_keys: int = 1,
+    root_threshold: int = 1,
+    in_tokens: Mapping[str, Sequence[str]] | None = None,
 ) -> None:
     """Makes keys and the first metadata.
 
@@ -47,10 +52,14 @@ def init(
         repository: Where; its offline folder gets the keys that are to lie offline.
         now: Seconds since the epoch.
         root_keys, root_threshold: How many keys root has, and how many of them must sign.
+        in_tokens: By role: PKCS #11 URIs of keys that it gets instead of new ones.
 
     Raises:
         FleetError: There is metadata already, or the numbers make no sense.
+        SignatureError: A token has no such key.
     """
+    in_tokens = in_tokens or {}
+    root_keys = len(in_tokens.get(ROOT, ())) or root_keys
     if not 1 <= root_threshold <= root_keys <= MAX_KEYS:
         raise FleetError(
             f"{root_threshold} of {root_keys} keys of root cannot be",
@@ -64,13 +73,11 @@ def init(
                 remedy="edgepack fleet keys shows who signs what",
             )
         # 1.
-        online, offline = repository.online, repository.offline
-        keys: dict[str, list[Key]] = {
-            role: [make_key(online, role, is_offline=False)] for role in ONLINE
+        numbers = dict.fromkeys((*ONLINE, TARGETS, RELEASES), 1) | {ROOT: root_keys}
+        keys = {
+            role: new_keys(repository, role, number, in_tokens.get(role, ()))
+            for role, number in numbers.items()
         }
-        keys[ROOT] = [make_key(offline, ROOT, is_offline=True) for _ in range(root_keys)]
-        for role in (TARGETS, RELEASES):
-            keys[role] = [make_key(offline, role, is_offline=True)]
         # 2.
         root = Root(version=1, expires=expiry_of(ROOT, now), consistent_snapshot=True)
         for role in (ROOT, TARGETS, SNAPSHOT, TIMESTAMP):
@@ -88,6 +95,31 @@ def init(
         releases = Metadata(Targets(version=1, expires=expiry_of(RELEASES, now)))
         _sign_and_save(repository, RELEASES, releases, (targets,))
         repository.go_round()
+
+
+def new_keys(
+    repository: ImageRepository, role: str, number: int, in_tokens: Sequence[str] = ()
+) -> list[Key]:
+    """Makes keys for a role, or takes those in tokens; they count once metadata names them.
+
+    Args:
+        repository: Its folders get them.
+        role: Whose.
+        number: How many are made where none are named.
+        in_tokens: PKCS #11 URIs of keys in tokens.
+
+    Raises:
+        FleetError: A folder cannot be made, or what is named is no such URI, or named twice.
+        SignatureError: A token has no such key.
+    """
+    is_offline = role not in ONLINE
+    folder = repository.offline if is_offline else repository.online
+    if not in_tokens:
+        return [make_key(folder, role, is_offline=is_offline) for _ in range(number)]
+    keys: list[Key] = [adopt_key(folder, role, uri) for uri in in_tokens]
+    if len({key.keyid for key in keys}) < len(keys):
+        raise FleetError("one key was named twice", found_in=" ".join(in_tokens))
+    return keys
 
 
 def delegate(

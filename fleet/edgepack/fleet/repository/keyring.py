@@ -3,17 +3,19 @@
 from collections.abc import Iterable
 from pathlib import Path
 
-from securesystemslib.signer import CryptoSigner, SSlibKey
+from securesystemslib.signer import Key, SecretsHandler, Signature, Signer, SSlibKey
 
 from edgepack.bundle.keys import (
-    PrivateKey,
     PublicKey,
     generate_key,
-    load_private_key,
     load_public_key,
     passphrase,
+    signature_algorithm,
     write_key_pair,
+    write_token_key,
 )
+from edgepack.bundle.pkcs11_uri import EXAMPLE, is_uri
+from edgepack.bundle.signing_keys import SigningKey, load_signing_key, names_token
 from edgepack.errors import FleetError
 
 KEY_SUFFIX, PUBLIC_SUFFIX = ".key", ".pub"
@@ -24,13 +26,51 @@ def tuf_key(key: PublicKey) -> SSlibKey:
     return SSlibKey.from_crypto(key)
 
 
-def signer_of(key: PrivateKey) -> CryptoSigner:
-    """What signs metadata with a private key."""
-    return CryptoSigner(key, tuf_key(key.public_key()))
+class KeySigner(Signer):
+    """Signs metadata with a key in a file, or in a token (PKCS #11).
+
+    Args:
+        key: The key.
+    """
+
+    def __init__(self, key: SigningKey) -> None:
+        self._key = key
+        self._public_key = tuf_key(key.public_key())
+
+    @classmethod
+    def from_priv_key_uri(
+        cls, priv_key_uri: str, public_key: Key, secrets_handler: SecretsHandler | None = None
+    ) -> "KeySigner":
+        """The signer of a key that a path or a PKCS #11 URI names.
+
+        Raises:
+            SignatureError: It does not open.
+            ValueError: It is another key.
+        """
+        signer = cls(load_signing_key(priv_key_uri))
+        if signer.public_key != public_key:
+            raise ValueError("the private key does not belong to the public key")
+        return signer
+
+    @property
+    def public_key(self) -> SSlibKey:
+        """The public half, as metadata names it."""
+        return self._public_key
+
+    def sign(self, payload: bytes) -> Signature:
+        """Signs.
+
+        Raises:
+            SignatureError: The token is gone, or refuses.
+        """
+        signed = self._key.sign(payload, signature_algorithm(self._key.public_key()))
+        return Signature(self._public_key.keyid, signed.hex())
 
 
 class KeyRing:
     """Private keys in folders, `NAME.key` with `NAME.pub` beside each.
+
+    A `NAME.key` may hold the PKCS #11 URI of a key in a token instead of a key.
 
     A private key is read when something is to be signed with it, so that one that needs a
     passphrase is only asked for when it is needed.
@@ -41,7 +81,7 @@ class KeyRing:
 
     def __init__(self, folders: Iterable[Path]) -> None:
         self._folders = tuple(folders)
-        self._signers: dict[str, CryptoSigner] = {}
+        self._signers: dict[str, KeySigner] = {}
 
     def paths(self) -> dict[str, Path]:
         """The private keys that are there, by key id."""
@@ -53,7 +93,11 @@ class KeyRing:
                     found[tuf_key(load_public_key(public)).keyid] = private
         return found
 
-    def signers(self, key_ids: Iterable[str]) -> tuple[CryptoSigner, ...]:
+    def files(self) -> dict[str, Path]:
+        """Those of them that lie in a file, and not in a token."""
+        return {key_id: path for key_id, path in self.paths().items() if not names_token(path)}
+
+    def signers(self, key_ids: Iterable[str]) -> tuple[KeySigner, ...]:
         """Those of some keys that can sign here.
 
         Raises:
@@ -64,7 +108,7 @@ class KeyRing:
         paths = self.paths() if unread else {}
         for key_id in unread:
             if key_id in paths:
-                self._signers[key_id] = signer_of(load_private_key(paths[key_id]))
+                self._signers[key_id] = KeySigner(load_signing_key(paths[key_id]))
         return tuple(self._signers[key_id] for key_id in wanted if key_id in self._signers)
 
 
@@ -80,6 +124,34 @@ def make_key(folder: Path, name: str, *, is_offline: bool) -> SSlibKey:
         FleetError: The folder cannot be made.
         SignatureError: The key cannot be written.
     """
+    prefix = _free_prefix(folder, name)
+    pair = generate_key(passphrase=passphrase() if is_offline else None)
+    _, public = write_key_pair(pair, prefix)
+    return tuf_key(load_public_key(public))
+
+
+def adopt_key(folder: Path, name: str, uri: str) -> SSlibKey:
+    """Takes a key in a token for a role: writes what names it beside the other keys.
+
+    Args:
+        folder, name: As for `make_key`.
+        uri: Of the key; `edgepack keys generate --token` makes one.
+
+    Raises:
+        FleetError: It is no such URI, or the folder cannot be made.
+        SignatureError: There is no such token, PIN or key.
+    """
+    if not is_uri(uri):
+        raise FleetError(
+            f"{uri[:80]!a} names no key in a token",
+            remedy=f"{EXAMPLE}; keys in files are made by themselves",
+        )
+    public = load_signing_key(uri).public_key()
+    write_token_key(uri, public, _free_prefix(folder, name))
+    return tuf_key(public)
+
+
+def _free_prefix(folder: Path, name: str) -> Path:
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     except OSError as error:
@@ -90,6 +162,4 @@ def make_key(folder: Path, name: str, *, is_offline: bool) -> SSlibKey:
     while prefix.with_name(f"{prefix.name}{KEY_SUFFIX}").exists():
         number += 1
         prefix = folder / f"{name}-{number}"
-    pair = generate_key(passphrase=passphrase() if is_offline else None)
-    _, public = write_key_pair(pair, prefix)
-    return tuf_key(load_public_key(public))
+    return prefix

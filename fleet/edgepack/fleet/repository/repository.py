@@ -4,6 +4,7 @@ The folder has one writer at a time (`lock`); a running fleet sees that somebody
 """
 
 import fcntl
+import logging
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -15,7 +16,7 @@ from tuf.api.metadata import Metadata, MetaFile, Snapshot, Targets, Timestamp
 
 from edgepack.bundle.manifest import Manifest
 from edgepack.durable import write_file
-from edgepack.errors import FleetError, TrustError
+from edgepack.errors import FleetError, SignatureError, TrustError
 from edgepack.fleet.repository.keyring import KeyRing
 from edgepack.fleet.repository.lifetimes import WARNED_DAYS, days_left, expiry_of, is_due
 from edgepack.fleet.repository.metadata_files import MetadataFiles
@@ -24,6 +25,8 @@ from edgepack.trust.listing import list_release, read_listing, target_path
 from edgepack.trust.repository import ISSUED_AT
 from edgepack.trust.roles import ROOT, SNAPSHOT, TARGETS, TIMESTAMP, file_name, is_publisher_role
 from edgepack.wire.messages import BundleRef
+
+log = logging.getLogger(__name__)
 
 METADATA_FOLDER, ONLINE_FOLDER, OFFLINE_FOLDER = "metadata", "online", "offline"
 PENDING_FOLDER = "pending"
@@ -55,6 +58,7 @@ class ImageRepository:
         self._is_held = False
         self._stamp = 0
         self._state: State | None = None
+        self._closed: set[str] = set()
 
     @property
     def is_there(self) -> bool:
@@ -111,7 +115,7 @@ class ImageRepository:
 
     def keys_at_hand(self) -> tuple[str, ...]:
         """The roles whose keys lie where the fleet serves, and need not."""
-        state, held = self.state, self.keys.paths()
+        state, held = self.state, self.keys.files()
         roles = (ROOT, TARGETS, *filter(is_publisher_role, state.delegations()))
         return tuple(role for role in roles if any(key.keyid in held for key in state.keys(role)))
 
@@ -165,8 +169,7 @@ class ImageRepository:
                 return False
             draft = self.draft(role)
             draft.signed.targets[path] = list_release(bundle, manifest)
-            self._sign_and_save(role, draft)
-            return True
+            return self._signs_and_saves(role, draft)
 
     def withdraw(self, bundle: BundleRef) -> bool:
         """Lists a bundle no more; False when a publisher must sign that elsewhere."""
@@ -179,8 +182,7 @@ class ImageRepository:
                 return False
             draft = self.draft(role)
             del draft.signed.targets[path]
-            self._sign_and_save(role, draft)
-            return True
+            return self._signs_and_saves(role, draft)
 
     def publisher_of(self, path: str) -> str:
         """The role that decides about a target.
@@ -304,15 +306,21 @@ class ImageRepository:
                 for role, metadata in state.lists.items()
                 if is_due(role, metadata.signed.expires, now) and self.can_sign(role)
             ]
-            for role in due:
-                draft = self.draft(role) if role != TARGETS else self.draft_targets()
-                self._sign_and_save(role, draft, is_last=False)
+            signed = [
+                role
+                for role in due
+                if self._signs_and_saves(
+                    role,
+                    self.draft(role) if role != TARGETS else self.draft_targets(),
+                    is_last=False,
+                )
+            ]
             is_old = is_due(TIMESTAMP, state.timestamp.signed.expires, now) or is_due(
                 SNAPSHOT, state.snapshot.signed.expires, now
             )
-            if due or is_old or is_broken:
+            if signed or is_old or is_broken:
                 self.go_round()
-            return bool(due or is_old or is_broken)
+            return bool(signed or is_old or is_broken)
 
     def draft_targets(self) -> Metadata[Targets]:
         """The next version of the top-level targets."""
@@ -322,12 +330,23 @@ class ImageRepository:
         draft.signatures.clear()
         return draft
 
-    def _sign_and_save(self, role: str, draft: Metadata[Targets], *, is_last: bool = True) -> None:
+    def _signs_and_saves(
+        self, role: str, draft: Metadata[Targets], *, is_last: bool = True
+    ) -> bool:
+        """Signs and keeps metadata; False when a key does not open: it may be in a token."""
         delegator = self.state.delegator(role)
-        sign(draft, self.keys.signers(delegator.get_delegated_role(role).keyids))
+        try:
+            sign(draft, self.keys.signers(delegator.get_delegated_role(role).keyids))
+        except SignatureError as error:
+            if role not in self._closed:
+                self._closed.add(role)
+                log.warning("role=%s cannot be signed for here because=%s", role, error.problem)
+            return False
+        self._closed.discard(role)
         self._keep(role, draft)
         if is_last:
             self.go_round()
+        return True
 
     def _keep(self, role: str, metadata: Metadata[Targets]) -> None:
         self.files.save(role, metadata.to_bytes(), metadata.signed.version)
