@@ -19,6 +19,8 @@ from edgepack.fleet.data_folder import default_root
 from edgepack.fleet.documents.gates import BY_NAME, GATES
 from edgepack.fleet.documents.rollouts import OnBreach, RolloutSettings, Selector, SplitBy
 
+PORT = click.IntRange(0, 65535)
+
 data_option = click.option(
     "--data",
     type=click.Path(path_type=Path, file_okay=False),

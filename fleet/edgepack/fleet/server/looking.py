@@ -193,7 +193,10 @@ class Looking(msgspec.Struct, frozen=True):
                 if row is not None:
                     found.append(
                         ModelSummary(
-                            name=name, releases=count, newest=_view(row), devices=devices or 0
+                            name=name,
+                            releases=count,
+                            newest=self.fleet.release_view(row),
+                            devices=devices or 0,
                         )
                     )
         return tuple(found)
@@ -205,7 +208,7 @@ class Looking(msgspec.Struct, frozen=True):
             query = query.where(ReleaseRow.name == model)
         with self.fleet.store.reading() as session:
             rows = session.scalars(query.order_by(ReleaseRow.added_at.desc()).limit(MAX_RELEASES))
-            return tuple(_view(row) for row in rows)
+            return tuple(self.fleet.release_view(row) for row in rows)
 
     def shares(self, model: str) -> tuple[ReleaseShare, ...]:
         """What the devices that have a model run of it."""
@@ -225,7 +228,7 @@ class Looking(msgspec.Struct, frozen=True):
                 _variant(session, row.bundle, variant) for variant in manifest.variants
             )
             return ReleaseDetails(
-                release=_view(row),
+                release=self.fleet.release_view(row),
                 variants=variants,
                 devices=sum(variant.devices for variant in variants),
                 latency=latency.latency_of_release(session, row.digest),
@@ -291,7 +294,3 @@ def _variant(session: Session, bundle: BundleRef, variant: Variant) -> VariantVi
         looked_at=len(errors),
         golden_error=max(errors, default=None),
     )
-
-
-def _view(row: ReleaseRow) -> ReleaseView:
-    return ReleaseView(bundle=row.bundle, size_bytes=row.size_bytes, added_at=row.added_at)

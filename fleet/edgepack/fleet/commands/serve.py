@@ -1,0 +1,158 @@
+"""The command `edgepack fleet serve`."""
+
+import logging
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from edgepack.fleet.broker.mosquitto import are_outdated
+from edgepack.fleet.commands.options import PORT, data_option
+from edgepack.fleet.commands.printing import LogFormatter
+
+if TYPE_CHECKING:
+    from edgepack.fleet.server.fleet import Fleet
+
+
+@click.command()
+@data_option
+@click.option(
+    "--database",
+    envvar="EDGEPACK_FLEET_DATABASE",
+    default="",
+    help="postgresql:// URL; SQLite in the folder when not given. [env: EDGEPACK_FLEET_DATABASE]",
+)
+@click.option(
+    "--broker", default="", help="mqtt:// or mqtts:// URL; an embedded broker when not given."
+)
+@click.option(
+    "--broker-port", type=PORT, default=1883, show_default=True, help="Port of the embedded broker."
+)
+@click.option("--broker-user", default="", help="User name at the broker.")
+@click.option(
+    "--broker-password-file",
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    help="File whose first line is the password.",
+)
+@click.option("--host", default="127.0.0.1", show_default=True, help="Where the API listens.")
+@click.option("--port", type=PORT, default=8600, show_default=True, help="Where the API listens.")
+@click.option(
+    "--tls-cert",
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    help="PEM of the API's certificate and those above it: served by https.",
+)
+@click.option(
+    "--tls-key",
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    help="PEM of its private key.",
+)
+@click.option("--tenant", default="default", show_default=True, help="Whose devices.")
+@click.option(
+    "--trust",
+    type=click.Path(path_type=Path, dir_okay=False),
+    multiple=True,
+    help="Public key whose bundles are taken from now on; kept in the folder.",
+)
+@click.option(
+    "--auto-enroll",
+    is_flag=True,
+    help="Take in any device that reports (embedded broker only; for trials).",
+)
+@click.option(
+    "--lease",
+    "lease_s",
+    type=click.FloatRange(1, 600),
+    default=5.0,
+    show_default=True,
+    help="Of several controllers on a PostgreSQL another one leads so many seconds after the "
+    "leader died.",
+)
+@click.option("-v", "--verbose", is_flag=True, help="Log every transition.")
+def serve(
+    data: Path,
+    database: str,
+    broker: str,
+    broker_port: int,
+    broker_user: str,
+    broker_password_file: Path | None,
+    host: str,
+    port: int,
+    tls_cert: Path | None,
+    tls_key: Path | None,
+    tenant: str,
+    trust: tuple[Path, ...],
+    auto_enroll: bool,
+    lease_s: float,
+    verbose: bool,
+) -> None:
+    """Run controller, depot and API, and a broker when none is named, until Ctrl-C.
+
+    \b
+    Example:
+      edgepack fleet serve --trust release.pub
+      edgepack fleet serve --broker mqtts://broker.example:8883
+      edgepack fleet serve --host 0.0.0.0 --tls-cert fleet.crt --tls-key fleet.key
+    """
+    # Database, web server and broker are loaded for this command only: the others start at once.
+    from edgepack.fleet.broker.embedded import LIMITS
+    from edgepack.fleet.dashboard.routes import dashboard_routes
+    from edgepack.fleet.server.serve import ServeSettings, is_loopback
+    from edgepack.fleet.server.serve import serve as run
+
+    handler = logging.StreamHandler()
+    handler.setFormatter(LogFormatter())
+    logging.basicConfig(level=logging.INFO if verbose else logging.WARNING, handlers=[handler])
+    password = ""
+    if broker_password_file is not None:
+        password = broker_password_file.read_text().partition("\n")[0]
+
+    def ready(running: "Fleet", url: str) -> None:
+        click.echo(f"fleet '{tenant}' serves at {url}, token in {data / 'token'}", err=True)
+        click.echo(f"dashboard: {url}/ (edgepack fleet login prints a link into it)", err=True)
+        click.echo(f"broker: {running.broker_url}", err=True)
+        if not broker:
+            click.echo(f"note: {LIMITS}", err=True)
+        if running.broker_is_tls and are_outdated(running.folder):
+            click.echo(
+                "note: the broker's settings were written by an earlier edgepack: write them again "
+                "(edgepack fleet broker-config) and restart the broker",
+                err=True,
+            )
+        if tls_cert is None and not is_loopback(host):
+            click.echo(
+                f"note: what goes to {host} and from it, tokens too, can be read on its way: "
+                "serve it by https (--tls-cert, --tls-key)",
+                err=True,
+            )
+        if kept := running.repository.keys_at_hand():
+            click.echo(
+                f"note: keys that belong elsewhere ({', '.join(kept)}) lie in "
+                f"{running.repository.offline}: move that folder off this machine, and name it "
+                "with --keys when you sign (edgepack fleet keys)",
+                err=True,
+            )
+        for warning in running.repository.warnings():
+            click.echo(f"note: {warning}", err=True)
+        if not running.trust.keys:
+            click.echo("note: no key is trusted yet, so no bundle is taken (--trust)", err=True)
+
+    run(
+        ServeSettings(
+            data=data,
+            database=database,
+            broker=broker,
+            broker_port=broker_port,
+            broker_user=broker_user,
+            broker_password=password,
+            host=host,
+            port=port,
+            tls_cert=tls_cert,
+            tls_key=tls_key,
+            tenant=tenant,
+            trust=trust,
+            auto_enroll=auto_enroll,
+            lease_s=lease_s,
+        ),
+        dashboard_routes,
+        ready,
+    )

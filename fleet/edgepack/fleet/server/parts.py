@@ -1,0 +1,37 @@
+"""The parts of a running fleet, which whatever is asked of it needs."""
+
+import msgspec
+
+from edgepack.bundle.trust import TrustPolicy
+from edgepack.fleet.broker.link import Link
+from edgepack.fleet.controller.controller import Controller
+from edgepack.fleet.controller.inbox import Inbox
+from edgepack.fleet.data_folder import DataFolder
+from edgepack.fleet.database.store import Store
+from edgepack.fleet.depot.depot import Depot
+from edgepack.fleet.releases.folder import ReleaseFolder
+from edgepack.fleet.repository.repository import ImageRepository
+
+
+class Parts(msgspec.Struct, frozen=True, kw_only=True):
+    """The parts of a running fleet.
+
+    Attributes:
+        by: Who asks, as the audit log names them; `msgspec.structs.replace` gives the fleet as
+            somebody else sees it.
+    """
+
+    by: str = "token"
+    name: str
+    tenant: str
+    broker_url: str
+    broker_is_tls: bool
+    folder: DataFolder
+    trust: TrustPolicy
+    store: Store
+    releases: ReleaseFolder
+    repository: ImageRepository
+    inbox: Inbox
+    link: Link
+    depot: Depot
+    controller: Controller

@@ -1,0 +1,147 @@
+"""What people can ask of a running fleet about releases and their signed metadata."""
+
+import shutil
+import tempfile
+from pathlib import Path
+
+from sqlalchemy import select
+
+from edgepack.errors import FleetError
+from edgepack.fleet.database import (
+    audit,
+)
+from edgepack.fleet.database.audit import Entry
+from edgepack.fleet.database.schema import ReleaseRow
+from edgepack.fleet.documents.releases import (
+    MetadataBundle,
+    PublishedMetadata,
+    PublishingView,
+    ReleaseView,
+    SignedMetadata,
+    full_title,
+)
+from edgepack.fleet.releases.find import find_release
+from edgepack.fleet.releases.listing import (
+    list_row,
+    read_target,
+    show_publishing,
+    take_metadata,
+)
+from edgepack.fleet.releases.publish import keep_release, verify_upload
+from edgepack.fleet.rollouts.release_use import delete_release
+from edgepack.fleet.server.parts import Parts
+
+UPLOAD_RESERVE_BYTES = 256 * 1024 * 1024
+
+
+class ReleaseMethods(Parts, frozen=True, kw_only=True):
+    """What can be asked about releases and their signed metadata."""
+
+    def room_for_upload(self, size_bytes: int) -> Path:
+        """A new folder to receive an upload of about that size.
+
+        Raises:
+            FleetError: The disk has no room for it, archive and unpacked.
+        """
+        free = shutil.disk_usage(self.folder.root).free
+        if 2 * size_bytes + UPLOAD_RESERVE_BYTES > free:
+            raise FleetError(
+                f"no room for a bundle of {size_bytes / 1e6:.1f} MB: {free / 1e6:.1f} MB are free",
+                found_in=str(self.folder.root),
+            )
+        return Path(tempfile.mkdtemp(dir=self.folder.incoming))
+
+    def add_release(self, archive: Path) -> ReleaseView:
+        """Checks an uploaded archive and keeps it.
+
+        Raises:
+            EdgepackError: It is no bundle, or not one that a trusted key signed, or another
+                content has its name and version or its release counter.
+        """
+        bundle = verify_upload(archive, self.trust)
+        with self.store.transaction(self.by) as session:
+            row = keep_release(session, self.releases, bundle, self.store.now())
+        list_row(row, self.releases, self.repository)
+        self.inbox.wake()
+        return self.release_view(row)
+
+    def withdraw_release(self, words: str) -> ReleaseView:
+        """Lists a release no more, so that no device takes it from now on; its files stay.
+
+        Raises:
+            FleetError: There is no such release, or its publisher must sign that elsewhere.
+        """
+        with self.store.transaction(self.by) as session:
+            row = find_release(session, words)
+            entry = Entry(action="release.withdraw", model=row.name, digest=row.digest)
+            audit.note(session, self.store.now(), entry)
+            if not self.repository.withdraw(row.bundle):
+                raise FleetError(
+                    f"the publisher of {full_title(row.bundle)} must sign that",
+                    remedy=f"edgepack withdraw {row.name}@{row.version} --key PUBLISHER.key",
+                )
+        self.inbox.wake()
+        return self.release_view(row)
+
+    def publishing(self, words: str) -> PublishingView:
+        """What a publisher needs to sign a release, or its end.
+
+        Raises:
+            FleetError: There is no such release, or nobody may release its model.
+        """
+        with self.store.reading() as session:
+            row = find_release(session, words)
+        return show_publishing(self.repository, row.bundle)
+
+    def take_metadata(self, signed: SignedMetadata) -> PublishedMetadata:
+        """Takes in what a publisher signed.
+
+        Raises:
+            FleetError: It cannot be the next metadata of that publisher.
+        """
+        with self.store.transaction(self.by) as session:
+            taken = take_metadata(self.repository, signed)
+            because = f"{taken.role}, version {taken.version}"
+            numbers = {"signatures": taken.signatures, "threshold": taken.threshold}
+            entry = Entry(action="release.sign", because=because, numbers=numbers)
+            audit.note(session, self.store.now(), entry)
+        self.inbox.wake()
+        return taken
+
+    def metadata(self) -> MetadataBundle:
+        """All metadata that a device may lack."""
+        return MetadataBundle(files=self.repository.messages())
+
+    def target(self, digest: str) -> bytes | None:
+        """The target of a release, for stock TUF clients."""
+        return read_target(self.releases, digest)
+
+    def list_releases(self) -> tuple[ReleaseView, ...]:
+        """All releases, the newest first."""
+        with self.store.reading() as session:
+            query = select(ReleaseRow).where(ReleaseRow.deleted_at.is_(None))
+            rows = session.scalars(query.order_by(ReleaseRow.added_at.desc()))
+            return tuple(self.release_view(row) for row in rows)
+
+    def remove_release(self, words: str) -> ReleaseView:
+        """Deletes a release that nothing points to.
+
+        Raises:
+            FleetError: There is no such release, or it is in use.
+        """
+        with self.store.transaction(self.by) as session:
+            release = find_release(session, words)
+            delete_release(session, release, self.store.now())
+            view = self.release_view(release)
+        self.repository.withdraw(view.bundle)
+        self.releases.forget(view.bundle.digest)
+        return view
+
+    def release_view(self, row: ReleaseRow) -> ReleaseView:
+        """What is shown of a release."""
+        return ReleaseView(
+            bundle=row.bundle,
+            size_bytes=row.size_bytes,
+            added_at=row.added_at,
+            is_listed=self.repository.is_listed(row.bundle),
+        )

@@ -1,0 +1,135 @@
+"""What people can ask of a running fleet about rollouts."""
+
+from collections.abc import Iterable
+from functools import partial
+from typing import Protocol
+
+from sqlalchemy.orm import Session
+
+from edgepack.fleet.database import (
+    unsent,
+)
+from edgepack.fleet.database.devices import Publication
+from edgepack.fleet.database.schema import ReleaseRow, RolloutRow
+from edgepack.fleet.documents.previews import PreviewRequest, RollbackPreview, RolloutPreview
+from edgepack.fleet.documents.rollouts import (
+    AssignmentView,
+    RollbackRequest,
+    RolloutRequest,
+    RolloutView,
+)
+from edgepack.fleet.releases.listing import (
+    check_listed,
+)
+from edgepack.fleet.releases.publish import read_head
+from edgepack.fleet.rollouts import execution, membership, status
+from edgepack.fleet.rollouts.retry import retry
+from edgepack.fleet.rollouts.rollback import rollback, show_rollback
+from edgepack.fleet.server.parts import Parts
+
+
+class Act(Protocol):
+    """Changes a rollout; gives what devices are then told."""
+
+    def __call__(
+        self, session: Session, rollout: RolloutRow, *, now: float
+    ) -> Iterable[Publication] | None:
+        """Changes it."""
+
+
+class RolloutMethods(Parts, frozen=True, kw_only=True):
+    """What can be asked about rollouts."""
+
+    def preview_rollout(self, request: PreviewRequest) -> RolloutPreview:
+        """What a rollout would mean.
+
+        Raises:
+            EdgepackError: No trusted key signed the bundle, or see
+                `edgepack.fleet.rollouts.membership.show_preview`.
+        """
+        bundle, manifest = read_head(request.head, self.trust)
+        with self.store.reading() as session:
+            return membership.show_preview(session, bundle, request.selector, request, manifest)
+
+    def start_rollout(self, request: RolloutRequest) -> RolloutView:
+        """Starts a rollout.
+
+        Raises:
+            FleetError: See `edgepack.fleet.rollouts.membership.start`.
+        """
+        with self.store.transaction(self.by) as session:
+            started = membership.start(session, request, self.store.now())
+            check_listed(self.repository, session.get_one(ReleaseRow, started.digest).bundle)
+            view = status.show_rollout(session, started)
+            unsent.add(session, ())
+        self.inbox.wake()
+        return view
+
+    def list_rollouts(self) -> tuple[RolloutView, ...]:
+        """All rollouts, the newest first."""
+        with self.store.reading() as session:
+            return status.list_rollouts(session)
+
+    def rollout(self, name: str) -> RolloutView:
+        """One rollout, with its devices."""
+        with self.store.reading() as session:
+            return status.show_rollout(session, execution.find(session, name))
+
+    def rollout_devices(
+        self, name: str, state: str, after: str, limit: int
+    ) -> tuple[AssignmentView, ...]:
+        """A page of a rollout's devices, or of those whose part is in a state."""
+        with self.store.reading() as session:
+            rollout = execution.find(session, name)
+            return status.list_parts(session, rollout, state=state, after=after, limit=limit)
+
+    def pause(self, name: str) -> RolloutView:
+        """Stops offering."""
+        return self._act(name, execution.pause)
+
+    def resume(self, name: str) -> RolloutView:
+        """Goes on after a pause."""
+        return self._act(name, execution.resume)
+
+    def approve(self, name: str) -> RolloutView:
+        """Lets the next wave begin."""
+        return self._act(name, execution.approve)
+
+    def retry(self, name: str) -> RolloutView:
+        """Offers it once more to those that failed."""
+        return self._act(name, retry)
+
+    def abort(self, name: str) -> RolloutView:
+        """Ends a rollout."""
+        return self._act(name, partial(execution.abort, because="aborted by a person"))
+
+    def preview_rollback(self, request: RollbackRequest) -> RollbackPreview:
+        """What a rollback would mean.
+
+        Raises:
+            FleetError: See `edgepack.fleet.rollouts.rollback.show_rollback`.
+        """
+        with self.store.reading() as session:
+            return show_rollback(session, request)
+
+    def rollback(self, request: RollbackRequest) -> tuple[RolloutView, ...]:
+        """Takes a release back.
+
+        Raises:
+            FleetError: See `edgepack.fleet.rollouts.rollback.rollback`.
+        """
+        with self.store.transaction(self.by) as session:
+            started, publications = rollback(session, request, self.store.now())
+            views = tuple(status.show_rollout(session, rollout) for rollout in started)
+            unsent.add(session, publications)
+        self.inbox.wake()
+        return views
+
+    def _act(self, name: str, act: Act) -> RolloutView:
+        with self.store.transaction(self.by) as session:
+            rollout = execution.find(session, name)
+            publications = act(session, rollout, now=self.store.now())
+            view = status.show_rollout(session, rollout)
+            unsent.add(session, publications or ())
+        self.inbox.wake()
+        return view
