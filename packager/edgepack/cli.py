@@ -39,6 +39,7 @@ _COMMANDS = {
     "compare": _Entry(
         "edgepack.packager.cli.compare", "Show what differs between two bundles or reports."
     ),
+    "delta": _Entry("edgepack.packager.cli.delta", "Show what an update costs on the wire."),
     "inspect": _Entry("edgepack.bundle.cli", "Show what a bundle holds."),
     "verify": _Entry("edgepack.bundle.cli", "Check a bundle's signature and every file."),
     "unpack": _Entry("edgepack.bundle.cli", "Turn an archive into a directory."),

@@ -29,9 +29,15 @@ from edgepack.bundle.manifest import (
 from edgepack.bundle.signature import sign_folder
 from edgepack.errors import BundleError
 from edgepack.packager.cli.compare import compare as command
+from edgepack.packager.cli.delta import delta
 from edgepack.packager.comparison.differences import compare_sides as compare
 from edgepack.packager.comparison.reading import read_compared
 from edgepack.packager.comparison.result import Difference
+from edgepack.packager.comparison.tensors import (
+    TensorComparison,
+    compare_tensors,
+    mark_tensors,
+)
 from edgepack.packager.graph.node_precision import node_precision
 from edgepack.packager.graph.tensor_offsets import tensor_offsets
 from edgepack.packager.reports.report import (
@@ -43,7 +49,7 @@ from edgepack.packager.reports.report import (
     VariantReport,
     encode_report,
 )
-from tests.unit.packager_io.models import save
+from tests.unit.packager_io.models import save, save_with_external_data
 from tests.unit.packager_io.reports import make_report, make_variant
 
 CPU = "CPUExecutionProvider"
@@ -338,3 +344,63 @@ def test_no_cell_loses_its_end_however_long_the_row(tmp_path: Path) -> None:
     for text in (name, *metrics):
         assert text in done.output
     assert "…" not in done.output
+
+
+def test_delta_tells_chunks_tensors_and_bytes(tmp_path: Path) -> None:
+    a = _bundle(tmp_path / "a", _model(changed=1.0))
+    b = _bundle(tmp_path / "b", _model(changed=2.0), version="1.1.0")
+    document = json.loads(CliRunner().invoke(delta, [str(a), str(b), "--json"]).output)
+    (found,) = document["variants"]
+    assert found["tensors"] == {
+        "equal": 3,
+        "changes": [{"name": "w2", "a_bytes": KEPT_BYTES, "b_bytes": KEPT_BYTES}],
+    }
+    head_bytes = sum((b / name).stat().st_size for name in ("manifest.json", "model.sig"))
+    assert document["head_bytes"] == head_bytes
+    assert found["wire_bytes"] == found["transfer"]["fetch_bytes"] + head_bytes
+    done = CliRunner().invoke(delta, [str(a), str(b)])
+    assert done.exit_code == 0, done.output
+    for text in (" 1 of 4 ", "cpu: w2 (200 KB)", "203 KB"):
+        assert text in done.output
+
+
+def test_delta_of_a_variant_that_the_old_bundle_has_not_is_all_of_it(tmp_path: Path) -> None:
+    a = _bundle(tmp_path / "a", _model(changed=1.0), variant="fp32")
+    b = _bundle(tmp_path / "b", _model(changed=1.0), variant="cpu")
+    done = CliRunner().invoke(delta, [str(a), str(b)])
+    assert "cpu (new)" in done.output
+    assert "fp32" not in done.output
+
+
+def test_delta_of_reports_says_that_bundles_are_needed(tmp_path: Path) -> None:
+    report = _report(recipe="quantize: ops compute", value=0.9, sha256="ab" * 32)
+    path = tmp_path / "a.report.json"
+    path.write_bytes(encode_report(report))
+    failed = CliRunner().invoke(delta, [str(path), str(path)]).exception
+    assert isinstance(failed, BundleError)
+    assert failed.problem == "a report does not say how files are cut into chunks"
+    assert failed.remedy == "give the bundles that the reports are of"
+
+
+def test_weights_outside_the_model_file_are_told_apart_too(tmp_path: Path) -> None:
+    marks = []
+    for changed in (1.0, 2.0):
+        path = tmp_path / f"{changed}" / "model.onnx"
+        path.parent.mkdir()
+        save_with_external_data(_model(changed=changed), path)
+        marks.append(mark_tensors(onnx.load(path, load_external_data=False), path.parent))
+    found = compare_tensors(*marks)
+    assert found is not None
+    assert (found.equal, [one.name for one in found.changes]) == (3, ["w2"])
+    inside = mark_tensors(_model(changed=1.0), tmp_path)
+    assert compare_tensors(inside, marks[0]) == TensorComparison(equal=4, changes=())
+
+
+def test_tensors_that_came_and_went_are_named(tmp_path: Path) -> None:
+    model = _model(changed=1.0)
+    before = mark_tensors(model, tmp_path)
+    model.graph.initializer[0].name = "renamed"
+    found = compare_tensors(before, mark_tensors(model, tmp_path))
+    assert found is not None
+    changes = [(one.name, one.a_bytes, one.b_bytes) for one in found.changes]
+    assert changes == [("renamed", None, KEPT_BYTES), ("w1", KEPT_BYTES, None)]

@@ -23,6 +23,7 @@ from edgepack.packager.comparison.result import (
     Transfer,
     VariantComparison,
 )
+from edgepack.packager.comparison.tensors import compare_tensors
 from edgepack.packager.reports.report import ReportedFile
 
 _FOR_PEOPLE = frozenset({REPORT_JSON, REPORT_HTML, PROVENANCE_FILE, BILL_FILE})
@@ -80,6 +81,7 @@ def _compare_variant(
         notes_only_in_a=_missing(a.notes, b.notes),
         notes_only_in_b=_missing(b.notes, a.notes),
         inside=compare_inside(a.inspection, b.inspection),
+        tensors=compare_tensors(a.tensors, b.tensors),
         transfer=transfer,
     )
     if a.nodes is None or b.nodes is None:

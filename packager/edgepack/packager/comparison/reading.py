@@ -28,6 +28,7 @@ from edgepack.bundle.manifest import (
 from edgepack.errors import BundleError
 from edgepack.packager.bundling.assemble import REPORT_JSON
 from edgepack.packager.comparison.result import VariantSide
+from edgepack.packager.comparison.tensors import TensorMark, mark_tensors
 from edgepack.packager.graph.node_precision import NodePrecision, node_precision
 from edgepack.packager.metrics.inspection import Inspection
 from edgepack.packager.reports.report import REPORT_FORMAT, Report, ReportedFile, VariantReport
@@ -47,6 +48,8 @@ class ComparedVariant(msgspec.Struct, frozen=True, kw_only=True):
         options: Provider and session options by name; None in a report.
         nodes: Which nodes are quantized, and which float; None in a report, and for a model
             that was compiled ahead of time.
+        tensors: Its weights by name; None in a report, and for a model that is compiled ahead of
+            time or encrypted.
         inspection: What the build saw inside; None where nothing was lowered, or in a report of
             an older release.
     """
@@ -60,6 +63,7 @@ class ComparedVariant(msgspec.Struct, frozen=True, kw_only=True):
     notes: tuple[str, ...] | None
     options: dict[str, str] | None
     nodes: NodePrecision | None
+    tensors: dict[str, TensorMark] | None
     inspection: Inspection | None
 
 
@@ -174,9 +178,9 @@ def _bundled_variant(
         **{f"session {key}": value for key, value in variant.session_options.items()},
     }
     path = f"{variant.folder}/{variant.model_file}"
-    nodes = None if manifest.is_encrypted(path) else _read_nodes(folder / path)
+    nodes, tensors = (None, None) if manifest.is_encrypted(path) else _read_model(folder / path)
     files = tuple(map(_plain, variant.facts.files))
-    return _compared(variant, variant.facts, files, reported, options, nodes)
+    return _compared(variant, variant.facts, files, reported, options, nodes, tensors)
 
 
 def _compared(
@@ -186,6 +190,7 @@ def _compared(
     reported: VariantReport | None,
     options: dict[str, str] | None = None,
     nodes: NodePrecision | None = None,
+    tensors: dict[str, TensorMark] | None = None,
 ) -> ComparedVariant:
     return ComparedVariant(
         name=variant.name,
@@ -208,20 +213,23 @@ def _compared(
         notes=reported.notes if reported else None,
         options=options,
         nodes=nodes,
+        tensors=tensors,
         inspection=reported.inspection if reported else None,
     )
 
 
-def _read_nodes(path: Path) -> NodePrecision | None:
+def _read_model(path: Path) -> tuple[NodePrecision | None, dict[str, TensorMark] | None]:
+    """Nodes and weights; what was compiled ahead of time has neither."""
     try:
         model = onnx.load(path, load_external_data=False)
-    except (OSError, DecodeError) as error:
+        nodes = node_precision(model)
+        return nodes, mark_tensors(model, path.parent) if nodes is not None else None
+    except (OSError, DecodeError, onnx.checker.ValidationError) as error:
         raise BundleError(
             f"'{path.name}' cannot be read as ONNX: {error}",
             found_in=str(path),
             remedy="fetch the bundle again, or build it again",
         ) from error
-    return node_precision(model)
 
 
 def _plain(entry: FileEntry) -> ReportedFile:

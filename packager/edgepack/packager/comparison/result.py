@@ -6,6 +6,7 @@ import msgspec
 
 from edgepack.bundle.manifest import Accuracy, Placement
 from edgepack.packager.comparison.inside import InsideComparison
+from edgepack.packager.comparison.tensors import TensorComparison
 
 Presence = Literal["both", "only a", "only b"]
 FileState = Literal["equal", "changed", "added", "removed"]
@@ -69,6 +70,8 @@ class VariantComparison(msgspec.Struct, frozen=True, kw_only=True):
         nodes_only_in_a, nodes_only_in_b: Nodes that the other side does not have; None as above.
         notes_only_in_a, notes_only_in_b: What the build decided there only.
         inside: Errors of layers and ranges of scales, where both sides tell.
+        tensors: Weights that differ; None where a side lacks the variant, for reports, and for
+            models that are compiled ahead of time or encrypted.
         transfer: What a device fetches that held this variant of A (golden samples and hooks,
             where A had none); None for a report, or where B has no such variant.
     """
@@ -86,6 +89,7 @@ class VariantComparison(msgspec.Struct, frozen=True, kw_only=True):
     notes_only_in_a: tuple[str, ...] = ()
     notes_only_in_b: tuple[str, ...] = ()
     inside: InsideComparison | None = None
+    tensors: TensorComparison | None = None
     transfer: Transfer | None = None
 
 

@@ -29,9 +29,9 @@ def tensor_offsets(folder: Path) -> dict[str, tuple[int, ...]]:
     found: dict[str, set[int]] = {}
     for file in sorted(folder.rglob("*.onnx")):
         found.setdefault(file.relative_to(folder).as_posix(), set()).update(_inside(file))
-        for location, offset in _outside(file):
+        for location, start, end in _outside(file):
             external = (file.parent / location).relative_to(folder).as_posix()
-            found.setdefault(external, set()).add(offset)
+            found.setdefault(external, set()).update((start, end))
     return {name: tuple(sorted(offsets)) for name, offsets in found.items() if offsets}
 
 
@@ -52,9 +52,11 @@ def _walk(content: Buffer, kind: str, start: int, end: int) -> Iterator[int]:
             yield from _walk(content, _BELOW[kind][field.number], field.start, field.end)
 
 
-def _outside(path: Path) -> Iterator[tuple[str, int]]:
+def _outside(path: Path) -> Iterator[tuple[str, int, int]]:
+    """File, start and end: what pads a tensor to its neighbour is in no chunk of the tensor's."""
     model = onnx.load(path, load_external_data=False)
     for tensor in model.graph.initializer:
         if tensor.data_location == onnx.TensorProto.EXTERNAL:
             entries = {entry.key: entry.value for entry in tensor.external_data}
-            yield entries["location"], int(entries.get("offset", 0))
+            start = int(entries.get("offset", 0))
+            yield entries["location"], start, start + int(entries.get("length", 0))
