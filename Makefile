@@ -20,7 +20,7 @@ INPUTS := pyproject.toml constraints.txt
 # ONNX Runtime tells its vendor nothing of what is run here.
 export ORT_DISABLE_TELEMETRY := 1
 
-.PHONY: demo test check bench bench-packager bench-fleet conformance scan-operators docs screenshots release pins clean
+.PHONY: demo test check bench bench-packager bench-fleet bench-deltas conformance scan-operators docs screenshots release pins clean
 
 # KEEP=1 leaves fleet and dashboard running until Ctrl-C.
 demo: $(READY)
@@ -59,6 +59,11 @@ bench-packager: $(READY)
 bench-fleet: $(READY)
 	$(BIN)/python -m benchmarks.fleet --devices $(or $(DEVICES),"100,1000,5000,10000") --alone "1000,100000,1000000" \
 		--output docs/benchmarks/fleet/fleet.json --page docs/benchmarks/fleet/README.md
+
+# What updates cost on the wire, in other forms too: some minutes.
+bench-deltas: $(READY)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -r benchmarks/requirements.txt
+	$(BIN)/python -m benchmarks.deltas --output docs/benchmarks/deltas
 
 # The public conformance suite of TUF against the judge that agents have; it needs Debian's faketime.
 conformance: $(READY)

@@ -267,6 +267,14 @@ def test_a_release_is_taken_back_on_the_command_line(
     assert edgepack(finished_fleet, "rollout", "watch", "r3").returncode == 0
     status = edgepack(finished_fleet, "rollout", "status", "r3").stdout
     assert "takes digits 2.0.0 back; 1 committed" in status
+    assert edgepack(finished_fleet, "withdraw", "digits@2.0.0").returncode == 0
+    ahead = edgepack(finished_fleet, "rollout", "rollback", "digits@1.0.0", "--dry-run")
+    said = " ".join(ahead.stdout.split())
+    assert "stays 1 digits 2.0.0 (" in said
+    assert "), which it ran before, was withdrawn: sim-1" in said
+    refused = edgepack(finished_fleet, "rollout", "rollback", "digits@1.0.0")
+    assert refused.returncode == 1
+    assert refused.stderr.startswith("error: no device can go back from digits 1.0.0 (")
 
 
 def test_simulate_runs_for_a_while_and_ends_by_itself(serve: Serve) -> None:

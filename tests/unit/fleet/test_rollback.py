@@ -1,5 +1,6 @@
 """A release is taken back by rollouts of what its devices ran before, which they confirm."""
 
+from collections.abc import Collection
 from typing import Any
 
 import pytest
@@ -20,9 +21,12 @@ def commit(world: World, device: str, *, previous: BundleRef | None = OLD) -> No
     world.hear(device, says("COMMITTED", 1, count=2, active=NEW, previous=previous))
 
 
-def look_ahead(world: World, what: str, **changes: Any) -> RollbackPreview:
+def look_ahead(
+    world: World, what: str, *, withdrawn: Collection[BundleRef] = (), **changes: Any
+) -> RollbackPreview:
     with world.store.reading() as session:
-        return show_rollback(session, RollbackRequest(what=what, **changes))
+        request = RollbackRequest(what=what, **changes)
+        return show_rollback(session, request, lambda bundle: bundle not in withdrawn)
 
 
 @pytest.fixture
@@ -108,6 +112,23 @@ def test_devices_that_cannot_go_back_stay_and_say_why(rolled_out: World) -> None
     assert refusal.value.problem == found.refusal
     assert found.refusal.startswith("no device can go back from digits 2.0.0 (020202020202): ")
     assert world.view("r1").state == "FINISHED", "nothing was changed"
+
+
+def test_devices_whose_release_before_was_withdrawn_stay_and_say_so(rolled_out: World) -> None:
+    world = rolled_out
+    with world.store.transaction() as session:
+        session.add(release_row(OLDEST))
+    commit(world, "c", previous=OLDEST)
+    found = look_ahead(world, "r1", withdrawn={OLD})
+    assert [(part.to, part.examples, part.because) for part in found.parts] == [
+        (OLDEST, ("c",), ""),
+        (None, ("a", "b"), f"digits 1.0.0 ({'01' * 6}), which it ran before, was withdrawn"),
+    ]
+    with pytest.raises(FleetError, match="which it ran before, was withdrawn"):
+        world.take_back("r1", withdrawn={OLD, OLDEST})
+    assert world.view("r1").state == "FINISHED", "nothing was changed"
+    assert world.take_back("r1", withdrawn={OLD}) == ["r2"]
+    assert [part.device for part in world.view("r2").assignments] == ["c"]
 
 
 def test_a_release_is_taken_back_from_a_group_alone(world: World) -> None:

@@ -1,6 +1,7 @@
 """A controller on a real database, without a broker, and what devices say to it."""
 
 import time
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -127,10 +128,14 @@ class World:
         with self.store.transaction() as session:
             return name_of(membership.start(session, request, 1.0).number)
 
-    def take_back(self, what: str, **changes: Any) -> list[str]:
+    def take_back(
+        self, what: str, *, withdrawn: Collection[BundleRef] = (), **changes: Any
+    ) -> list[str]:
         request = msgspec.structs.replace(RollbackRequest(what=what, waves="100%"), **changes)
         with self.store.transaction() as session:
-            started, publications = rollback(session, request, 2.0)
+            started, publications = rollback(
+                session, request, 2.0, lambda bundle: bundle not in withdrawn
+            )
             unsent.add(session, publications)
         self.look()
         return [name_of(rollout.number) for rollout in started]

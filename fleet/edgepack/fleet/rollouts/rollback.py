@@ -7,7 +7,7 @@ soak and thresholds; the devices confirm it as they confirm any other.
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from sqlalchemy import select
@@ -31,6 +31,9 @@ from edgepack.wire.messages import BundleRef
 
 _ROLLOUT = re.compile(r"r\d+")
 
+IsReleased = Callable[[BundleRef], bool]
+"""Whether the image repository lists a bundle: devices take back nothing that was withdrawn."""
+
 
 class Plan(NamedTuple):
     """What taking a release back means.
@@ -48,15 +51,22 @@ class Plan(NamedTuple):
     staying: dict[str, list[DeviceRow]]
 
 
-def show_rollback(session: Session, request: RollbackRequest) -> RollbackPreview:
+def show_rollback(
+    session: Session, request: RollbackRequest, is_released: IsReleased
+) -> RollbackPreview:
     """What a rollback would mean if it were started now.
+
+    Args:
+        session: The transaction.
+        request: What is asked for.
+        is_released: See `IsReleased`.
 
     Raises:
         FleetError: There is no such rollout or release, or a number makes no sense.
     """
     steps = parse_waves(request.waves)
     membership.check_numbers(request)
-    plan = _plan(session, request)
+    plan = _plan(session, request, is_released)
     parts = []
     for digest, rows in plan.going.items():
         waves = divide(rows, steps, "").values()
@@ -72,7 +82,7 @@ def show_rollback(session: Session, request: RollbackRequest) -> RollbackPreview
 
 
 def rollback(
-    session: Session, request: RollbackRequest, now: float
+    session: Session, request: RollbackRequest, now: float, is_released: IsReleased
 ) -> tuple[tuple[RolloutRow, ...], tuple[Publication, ...]]:
     """Takes a release back.
 
@@ -90,7 +100,7 @@ def rollback(
     """
     parse_waves(request.waves)
     membership.check_numbers(request)
-    plan = _plan(session, request)
+    plan = _plan(session, request, is_released)
     if refusal := _refusal(plan):
         raise FleetError(refusal, found_in=request.what, remedy="edgepack fleet devices")
     # 1.
@@ -157,7 +167,7 @@ def _lead_back(
     return started
 
 
-def _plan(session: Session, request: RollbackRequest) -> Plan:
+def _plan(session: Session, request: RollbackRequest, is_released: IsReleased) -> Plan:
     ended: RolloutRow | None = None
     if _ROLLOUT.fullmatch(request.what):
         if request.selector is not None:
@@ -172,12 +182,16 @@ def _plan(session: Session, request: RollbackRequest) -> Plan:
     else:
         release = find_release(session, request.what)
         rows = membership.select_devices(session, request.selector or Selector(kind="all"))
-    going, staying = _divide(session, release, rows, ended)
+    going, staying = _divide(session, release, rows, ended, is_released)
     return Plan(release, ended, going, staying)
 
 
 def _divide(
-    session: Session, release: ReleaseRow, rows: Iterable[DeviceRow], ended: RolloutRow | None
+    session: Session,
+    release: ReleaseRow,
+    rows: Iterable[DeviceRow],
+    ended: RolloutRow | None,
+    is_released: IsReleased = lambda _: True,
 ) -> tuple[dict[str, list[DeviceRow]], dict[str, list[DeviceRow]]]:
     """Devices by the release that they go back to, and by the reason why they cannot."""
     others = open_rollouts(session, release.name)
@@ -198,6 +212,8 @@ def _divide(
             staying["it keeps no release to go back to"].append(row)
         elif not _is_held(session, kept):
             staying[f"the fleet does not hold {full_title(kept)}, which it ran before"].append(row)
+        elif not is_released(kept):
+            staying[f"{full_title(kept)}, which it ran before, was withdrawn"].append(row)
         else:
             going[kept.digest].append(row)
     return going, staying

@@ -110,7 +110,7 @@ class RolloutMethods(Parts, frozen=True, kw_only=True):
             FleetError: See `edgepack.fleet.rollouts.rollback.show_rollback`.
         """
         with self.store.reading() as session:
-            return show_rollback(session, request)
+            return show_rollback(session, request, self.repository.is_listed)
 
     def rollback(self, request: RollbackRequest) -> tuple[RolloutView, ...]:
         """Takes a release back.
@@ -119,7 +119,9 @@ class RolloutMethods(Parts, frozen=True, kw_only=True):
             FleetError: See `edgepack.fleet.rollouts.rollback.rollback`.
         """
         with self.store.transaction(self.by) as session:
-            started, publications = rollback(session, request, self.store.now())
+            started, publications = rollback(
+                session, request, self.store.now(), self.repository.is_listed
+            )
             views = tuple(status.show_rollout(session, rollout) for rollout in started)
             unsent.add(session, publications)
         self.inbox.wake()

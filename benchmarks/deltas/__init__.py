@@ -1,0 +1,1 @@
+"""What an update of a model costs on the wire, by what changed and by how it is sent."""
