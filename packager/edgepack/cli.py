@@ -66,7 +66,7 @@ _OWN_EXTRAS = {"onnxruntime": "cpu", "pkcs11": "pkcs11"}
 
 _NEEDED = (
     *("onnx", "onnx_ir", "onnxscript", "rich", "jinja2", "packaging"),
-    *("sqlalchemy", "starlette", "uvicorn", "iotcore"),
+    *("sqlalchemy", "starlette", "uvicorn", "iotcore", "websockets"),
 )
 
 

@@ -35,9 +35,10 @@ class Controller:
 
     Args:
         port: Of the broker on this machine.
+        user: Its name there, with any password; "" gives none.
     """
 
-    def __init__(self, port: int) -> None:
+    def __init__(self, port: int, *, user: str = "") -> None:
         self.reports: list[Reported] = []
         self.events: list[Event] = []
         self.needs: list[Need] = []
@@ -62,6 +63,8 @@ class Controller:
         client.on_connect = self._on_connect
         client.on_message = self._on_message
         client.reconnect_delay_set(1, 1)
+        if user:
+            client.username_pw_set(user, "any")
         client.connect("127.0.0.1", port)
         client.loop_start()
         self._client = client

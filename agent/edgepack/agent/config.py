@@ -11,10 +11,11 @@ from edgepack.toml_errors import describe_type_error
 from edgepack.versions import Version, version_of
 from edgepack.wire import topics
 
-SETTINGS = Version(1, 1)
+SETTINGS = Version(1, 2)
 """Version of the settings' form: `v` and, where a newer edgepack added keys, `minor`. Since
 
     1.1  `trust.root`
+    1.2  `broker.proxy`
 """
 
 
@@ -22,13 +23,17 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """How to reach the broker.
 
     Attributes:
-        url: `mqtt://host:port` or `mqtts://host:port`.
+        url: `mqtt://host:port` or `mqtts://host:port`; `ws://host/path` or `wss://host/path` where
+            only the web's ports are open.
+        proxy: URL of an HTTP proxy that leads to the broker; "direct" for none; "" asks the
+            environment, for `ws://` and `wss://` alone.
         ca_file, cert_file, key_file: PEM files for TLS and the device's own certificate.
         username, password_file: For brokers with passwords; the file holds one line.
         keepalive_s: MQTT keepalive, at least 5.
     """
 
     url: str
+    proxy: str = ""
     ca_file: str = ""
     cert_file: str = ""
     key_file: str = ""

@@ -20,13 +20,15 @@ from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 from paho.mqtt.reasoncodes import ReasonCode
 
-from edgepack.agent.broker.address import parse_broker_url
+from edgepack.agent.broker.address import choose_proxy, parse_broker_url
 from edgepack.agent.broker.complaints import SILENT, Complaints
 from edgepack.agent.broker.credentials import read_password, tls_context
 from edgepack.agent.broker.inbox import Acknowledged, Arrived, Connected, Inbox
 from edgepack.agent.broker.rivals import Rivals
 from edgepack.agent.broker.spoken import why_no_answer
 from edgepack.agent.config import AgentConfig, BrokerConfig
+from edgepack.errors import DeviceError
+from edgepack.web.mqtt_client import WebClient
 from edgepack.wire import topics
 from edgepack.wire.messages import Message, Reported, encode
 from edgepack.wire.router import Router
@@ -93,16 +95,22 @@ class Connection:
         self._rivals = Rivals(config.device, rng)
         self._last_delay_s = rng.randint(*LAST_DELAY_S)
         self.faults = 0
-        self._host, self._port, self._is_tls = parse_broker_url(broker.url)
+        self._address = address = parse_broker_url(broker.url)
+        self._proxy = choose_proxy(broker, address)
         self._keepalive_s = broker.keepalive_s
-        self._title = f"{self._host}:{self._port}"
+        self._title = f"{address.host}:{address.port}"
+        if self._proxy:
+            self._title += f" through the proxy {self._proxy.title}"
         self._complaints = Complaints(self._title)
-        client = mqtt.Client(
+        client = WebClient(
             CallbackAPIVersion.VERSION2, client_id=config.device, protocol=mqtt.MQTTv5
         )
         self._client = client
-        if self._is_tls:
-            client.tls_set_context(tls_context(broker, config.device))
+        context = tls_context(broker, config.device) if address.is_tls else None
+        try:
+            client.reach(address, self._proxy, context)
+        except ModuleNotFoundError as error:
+            raise DeviceError(str(error), found_in="broker.url") from error
         if broker.username or broker.password_file:
             client.username_pw_set(broker.username or config.device, read_password(broker))
         client.reconnect_delay_set(FIRST_DELAY_S, self._last_delay_s)
@@ -136,8 +144,8 @@ class Connection:
     def start(self) -> None:
         """Connects in the background, and again whenever the broker is lost."""
         self._client.connect_async(
-            self._host,
-            self._port,
+            self._address.host,
+            self._address.port,
             keepalive=self._keepalive_s,
             clean_start=mqtt.MQTT_CLEAN_START_FIRST_ONLY,
             properties=_bounded(),
@@ -257,7 +265,10 @@ class Connection:
             log.warning("broker %s: %s; trying on in %d s", self._title, self.trouble, delay_s)
 
     def _explain(self) -> str:
-        return why_no_answer(self._host, self._port, is_tls=self._is_tls)
+        address = self._address
+        if address.is_web or self._proxy:
+            return ""  # What is between says so itself, in the connection's error.
+        return why_no_answer(address.host, address.port, is_tls=address.is_tls)
 
     def _on_message(self, _client: mqtt.Client, _data: Any, message: mqtt.MQTTMessage) -> None:
         try:

@@ -4,7 +4,6 @@ import socket
 import ssl
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import msgspec
 import paho.mqtt.client as mqtt
@@ -12,18 +11,22 @@ from paho.mqtt.enums import CallbackAPIVersion
 
 from edgepack.errors import TransferError
 from edgepack.fleet.broker.quick_client import QuickClient
+from edgepack.web.broker_url import BrokerAddress, read_broker_url
+from edgepack.web.proxy import find_proxy
 
 
 class BrokerAccess(msgspec.Struct, frozen=True, kw_only=True):
     """Which broker, and how to get in.
 
     Attributes:
-        url: `mqtt://host:port` or `mqtts://host:port`.
+        url: `mqtt://host:port` or `mqtts://host:port`; `ws://host/path` or `wss://host/path`.
+        proxy: URL of an HTTP proxy that leads there; see `edgepack.web.proxy.find_proxy`.
         ca_file, cert_file, key_file: PEM files for TLS; None where none is used.
         username, password: For brokers with passwords.
     """
 
     url: str
+    proxy: str = ""
     ca_file: Path | None = None
     cert_file: Path | None = None
     key_file: Path | None = None
@@ -33,7 +36,20 @@ class BrokerAccess(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def is_tls(self) -> bool:
         """Whether the broker is reached over TLS."""
-        return self.url.startswith("mqtts://")
+        return self.url.startswith(("mqtts://", "wss://"))
+
+    def read(self) -> BrokerAddress:
+        """The URL, read.
+
+        Raises:
+            TransferError: It is none of a broker.
+        """
+        try:
+            return read_broker_url(self.url)
+        except ValueError as error:
+            raise TransferError(
+                f"{self.url!r} is no broker URL", remedy="--broker mqtt://broker.example:1883"
+            ) from error
 
     def address(self) -> tuple[str, int]:
         """Host and port.
@@ -41,18 +57,8 @@ class BrokerAccess(msgspec.Struct, frozen=True, kw_only=True):
         Raises:
             TransferError: The URL is none of a broker.
         """
-        try:
-            parts = urlsplit(self.url)
-            port = parts.port or (8883 if parts.scheme == "mqtts" else 1883)
-        except ValueError as error:
-            raise _bad_url(self.url) from error
-        if parts.scheme not in ("mqtt", "mqtts") or not parts.hostname or parts.username:
-            raise _bad_url(self.url)
-        return parts.hostname, port
-
-
-def _bad_url(url: str) -> TransferError:
-    return TransferError(f"{url!r} is no broker URL", remedy="--broker mqtt://broker.example:1883")
+        address = self.read()
+        return address.host, address.port
 
 
 def open_client(access: BrokerAccess, client_id: str, *, reopens: bool = True) -> QuickClient:
@@ -64,7 +70,8 @@ def open_client(access: BrokerAccess, client_id: str, *, reopens: bool = True) -
         reopens: Whether it opens a connection anew that broke.
 
     Raises:
-        TransferError: A TLS file cannot be read.
+        TransferError: The URL is none of a broker, or a TLS file cannot be read.
+        ModuleNotFoundError: It is a WebSocket's, and the package for it is not installed.
     """
     client = QuickClient(
         CallbackAPIVersion.VERSION2,
@@ -76,19 +83,27 @@ def open_client(access: BrokerAccess, client_id: str, *, reopens: bool = True) -
     client.reconnect_delay_set(min_delay=1, max_delay=15)
     if access.username:
         client.username_pw_set(access.username, access.password or None)
-    if access.is_tls:
-        try:
-            client.tls_set(
-                ca_certs=str(access.ca_file) if access.ca_file else None,
-                certfile=str(access.cert_file) if access.cert_file else None,
-                keyfile=str(access.key_file) if access.key_file else None,
-                tls_version=ssl.PROTOCOL_TLS_CLIENT,
-            )
-        except (OSError, ValueError) as error:
-            raise TransferError(
-                f"cannot use the TLS files: {error}", found_in=f"{access.ca_file}"
-            ) from error
+    address = access.read()
+    try:
+        proxy = find_proxy(address.scheme, address.host, access.proxy)
+    except ValueError as error:
+        raise TransferError(
+            str(error), remedy="--broker-proxy http://proxy.example:3128"
+        ) from error
+    client.reach(address, proxy, _tls_context(access) if access.is_tls else None)
     return client
+
+
+def _tls_context(access: BrokerAccess) -> ssl.SSLContext:
+    try:
+        context = ssl.create_default_context(cafile=str(access.ca_file) if access.ca_file else None)
+        if access.cert_file is not None:
+            context.load_cert_chain(access.cert_file, access.key_file)
+    except (OSError, ValueError) as error:
+        raise TransferError(
+            f"cannot use the TLS files: {error}", found_in=f"{access.ca_file}"
+        ) from error
+    return context
 
 
 def _without_delay(_client: mqtt.Client, _userdata: Any, sock: Any) -> None:

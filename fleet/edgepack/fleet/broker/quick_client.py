@@ -14,6 +14,8 @@ import paho.mqtt.client as mqtt
 from paho.mqtt.enums import MQTTErrorCode, MQTTProtocolVersion
 from paho.mqtt.exception import MalformedPacket
 
+from edgepack.web.mqtt_client import WebClient
+
 PIECE_BYTES = 256 * 1024
 _PUBLISH, _PUBACK = 0x30, 0x40
 _MOST_LENGTH_BYTES = 4
@@ -23,7 +25,7 @@ Receiver = Callable[[bytes, bytes], None]
 """Gets topic (not decoded) and payload; must not raise."""
 
 
-class QuickClient(mqtt.Client):
+class QuickClient(WebClient):
     """Hands what is published to `receiver`, as soon as it is set; MQTT 5 only."""
 
     receiver: Receiver | None = None

@@ -23,7 +23,16 @@ if TYPE_CHECKING:
     help="postgresql:// URL; SQLite in the folder when not given. [env: EDGEPACK_FLEET_DATABASE]",
 )
 @click.option(
-    "--broker", default="", help="mqtt:// or mqtts:// URL; an embedded broker when not given."
+    "--broker",
+    default="",
+    help="mqtt://, mqtts://, ws:// or wss:// URL; an embedded broker when not given.",
+)
+@click.option(
+    "--broker-proxy",
+    default="",
+    metavar="URL",
+    help="HTTP proxy that leads to the broker; 'direct' for none. For ws:// and wss:// the "
+    "environment may name it: HTTPS_PROXY, HTTP_PROXY, NO_PROXY.",
 )
 @click.option(
     "--broker-port", type=PORT, default=1883, show_default=True, help="Port of the embedded broker."
@@ -72,6 +81,7 @@ def serve(
     data: Path,
     database: str,
     broker: str,
+    broker_proxy: str,
     broker_port: int,
     broker_user: str,
     broker_password_file: Path | None,
@@ -91,6 +101,7 @@ def serve(
     Example:
       edgepack fleet serve --trust release.pub
       edgepack fleet serve --broker mqtts://broker.example:8883
+      edgepack fleet serve --broker wss://broker.example/mqtt --broker-proxy http://proxy:3128
       edgepack fleet serve --host 0.0.0.0 --tls-cert fleet.crt --tls-key fleet.key
     """
     # Database, web server and broker are loaded for this command only: the others start at once.
@@ -141,6 +152,7 @@ def serve(
             data=data,
             database=database,
             broker=broker,
+            broker_proxy=broker_proxy,
             broker_port=broker_port,
             broker_user=broker_user,
             broker_password=password,

@@ -51,6 +51,7 @@ class ServeSettings(msgspec.Struct, frozen=True, kw_only=True):
         data: The fleet's folder.
         database: See `open_store`; "" means SQLite in the folder.
         broker: URL of a broker; "" means the embedded one.
+        broker_proxy: URL of an HTTP proxy that leads to it.
         broker_port: Port of the embedded one.
         broker_user, broker_password: For brokers with passwords.
         host, port: Where the API listens.
@@ -65,6 +66,7 @@ class ServeSettings(msgspec.Struct, frozen=True, kw_only=True):
     data: Path
     database: str = ""
     broker: str = ""
+    broker_proxy: str = ""
     broker_port: int = 1883
     broker_user: str = ""
     broker_password: str = ""
@@ -122,6 +124,7 @@ def serve(
                 log_config=None,
                 access_log=False,
                 lifespan="off",
+                ws="none",
                 server_header=False,
                 ssl_certfile=settings.tls_cert,
                 ssl_keyfile=settings.tls_key,
@@ -284,7 +287,10 @@ def _broker(settings: ServeSettings, folder: DataFolder, stack: ExitStack) -> Br
         stack.callback(broker.stop)
         return BrokerAccess(url=broker.url)
     return BrokerAccess(
-        url=settings.broker, username=settings.broker_user, password=settings.broker_password
+        url=settings.broker,
+        proxy=settings.broker_proxy,
+        username=settings.broker_user,
+        password=settings.broker_password,
     )
 
 

@@ -1,0 +1,1 @@
+"""Reaching out where MQTT's port is closed: web addresses, proxies, WebSockets."""

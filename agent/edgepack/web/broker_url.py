@@ -1,0 +1,67 @@
+"""Where a broker is: `mqtt://`, `mqtts://`, or through the web's port `ws://` and `wss://`."""
+
+from typing import NamedTuple
+from urllib.parse import urlsplit
+
+import msgspec
+
+
+class _Scheme(NamedTuple):
+    port: int
+    is_tls: bool
+    is_web: bool
+
+
+SCHEMES = {
+    "mqtt": _Scheme(1883, is_tls=False, is_web=False),
+    "mqtts": _Scheme(8883, is_tls=True, is_web=False),
+    "ws": _Scheme(80, is_tls=False, is_web=True),
+    "wss": _Scheme(443, is_tls=True, is_web=True),
+}
+WEB_PATH = "/mqtt"
+"""Where EMQX, HiveMQ and mosquitto's manual have it; for a URL that names no path."""
+
+
+class BrokerAddress(msgspec.Struct, frozen=True, kw_only=True):
+    """A broker's URL, read.
+
+    Attributes:
+        scheme: `mqtt`, `mqtts`, `ws` or `wss`.
+        host, port: Where it listens.
+        path: Of a WebSocket, with its query; "" without one.
+    """
+
+    scheme: str
+    host: str
+    port: int
+    path: str = ""
+
+    @property
+    def is_tls(self) -> bool:
+        """Whether TLS is spoken."""
+        return SCHEMES[self.scheme].is_tls
+
+    @property
+    def is_web(self) -> bool:
+        """Whether MQTT travels in a WebSocket."""
+        return SCHEMES[self.scheme].is_web
+
+
+def read_broker_url(url: str) -> BrokerAddress:
+    """Reads a broker's URL.
+
+    Raises:
+        ValueError: It is none.
+    """
+    parts = urlsplit(url)
+    scheme = SCHEMES.get(parts.scheme)
+    if scheme is None or not parts.hostname or "@" in parts.netloc:
+        raise ValueError("no URL of a broker")
+    path = ""
+    if scheme.is_web:
+        path = (parts.path or WEB_PATH) + (f"?{parts.query}" if parts.query else "")
+        if not path.isascii() or not path.isprintable() or " " in path:
+            raise ValueError("no path of a WebSocket")
+    return BrokerAddress(
+        scheme=parts.scheme, host=parts.hostname, port=parts.port or scheme.port, path=path
+    )

@@ -1,0 +1,154 @@
+"""A WebSocket that looks like a socket, for a client of MQTT that knows sockets only (RFC 6455).
+
+The package websockets judges what comes; here is only what carries its bytes. paho's own WebSocket
+answers a ping by a frame that servers must refuse (its mask is missing), and keeps as much of a
+frame as a server likes to send.
+"""
+
+import contextlib
+import socket
+import ssl
+import time
+
+from websockets.client import ClientProtocol
+from websockets.exceptions import InvalidStatus
+from websockets.frames import Frame, Opcode
+from websockets.protocol import State
+from websockets.typing import Subprotocol
+from websockets.uri import parse_uri
+
+from edgepack.text import printable
+from edgepack.web.broker_url import BrokerAddress
+
+PIECE_BYTES = 256 * 1024
+MAX_FRAME_BYTES = 1024 * 1024
+_REASON_LETTERS = 200
+_CARRIES = (Opcode.BINARY, Opcode.CONT)
+
+
+class WebSocketError(ConnectionError):
+    """No WebSocket answers there, or what it sends is none."""
+
+
+class WebSocket:
+    """A connection that is open.
+
+    Args:
+        opened: The connection to the server, TLS included; this closes it.
+        address: The broker.
+        timeout_s: For the whole handshake.
+
+    Raises:
+        OSError: The handshake failed (`WebSocketError`); the connection is closed.
+    """
+
+    def __init__(
+        self, opened: socket.socket | ssl.SSLSocket, address: BrokerAddress, timeout_s: float
+    ) -> None:
+        self._socket = opened
+        host = f"[{address.host}]" if ":" in address.host else address.host
+        url = f"{address.scheme}://{host}:{address.port}{address.path}"
+        self._protocol = ClientProtocol(
+            parse_uri(url), subprotocols=[Subprotocol("mqtt")], max_size=MAX_FRAME_BYTES
+        )
+        self._read, self._unsent, self._promised = bytearray(), bytearray(), 0
+        try:
+            self._shake_hands(url, time.monotonic() + timeout_s)
+        except BaseException:
+            opened.close()
+            raise
+
+    def recv(self, most_bytes: int) -> bytes:
+        """What came, b"" when the other side has ended it.
+
+        Raises:
+            OSError: Nothing is there (`BlockingIOError`, or TLS's own), or it broke.
+        """
+        if not self._read:
+            piece = self._socket.recv(PIECE_BYTES)
+            if not piece:
+                return b""
+            self._take(piece)
+            if self._protocol.state is not State.OPEN:
+                return bytes(self._cut(most_bytes))
+            if not self._read:
+                raise BlockingIOError
+        return bytes(self._cut(most_bytes))
+
+    def send(self, content: bytes | bytearray | memoryview) -> int:
+        """Sends all of it as one frame, and says so once the last byte is gone.
+
+        Raises:
+            OSError: It is not (`BlockingIOError`: call again with the same), or it broke.
+        """
+        if not self._promised:
+            self._protocol.send_binary(bytes(content))
+            self._promised = len(content)
+        self._flush()
+        promised, self._promised = self._promised, 0
+        return promised
+
+    def pending(self) -> int:
+        """Bytes that are here already, so that nobody waits for the socket to bring more."""
+        inner = self._socket.pending() if isinstance(self._socket, ssl.SSLSocket) else 0
+        return len(self._read) + inner
+
+    def close(self) -> None:
+        """Closes the connection; the farewell was MQTT's."""
+        self._socket.close()
+
+    def fileno(self) -> int:
+        """Of the socket."""
+        return self._socket.fileno()
+
+    def setblocking(self, flag: bool) -> None:
+        """Of the socket."""
+        self._socket.setblocking(flag)
+
+    def setsockopt(self, level: int, option: int, value: int) -> None:
+        """Of the socket."""
+        self._socket.setsockopt(level, option, value)
+
+    def _cut(self, most_bytes: int) -> bytearray:
+        found = self._read[:most_bytes]
+        del self._read[:most_bytes]
+        return found
+
+    def _take(self, piece: bytes) -> None:
+        self._protocol.receive_data(piece)
+        for event in self._protocol.events_received():
+            if isinstance(event, Frame) and event.opcode in _CARRIES:
+                self._read += event.data
+        # It answers pings by itself; what does not go now goes with what is sent next.
+        with contextlib.suppress(BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
+            self._flush()
+
+    def _flush(self) -> None:
+        self._unsent += b"".join(self._protocol.data_to_send())
+        while self._unsent:
+            del self._unsent[: self._socket.send(self._unsent)]
+
+    def _shake_hands(self, url: str, until: float) -> None:
+        self._protocol.send_request(self._protocol.connect())
+        self._socket.sendall(b"".join(self._protocol.data_to_send()))
+        while self._protocol.state is State.CONNECTING and not self._protocol.handshake_exc:
+            left_s = until - time.monotonic()
+            if left_s <= 0:
+                raise WebSocketError(f"what answers at {url} does not open a WebSocket in time")
+            self._socket.settimeout(left_s)
+            try:
+                piece = self._socket.recv(PIECE_BYTES)
+            except ConnectionError:
+                piece = b""
+            if not piece:
+                raise WebSocketError(f"what answers at {url} is no WebSocket: it hangs up")
+            self._take(piece)
+        error = self._protocol.handshake_exc
+        if isinstance(error, InvalidStatus):
+            said = f"HTTP status {error.response.status_code}"
+            raise WebSocketError(f"what answers at {url} opens no WebSocket: {said}") from error
+        if error is not None:
+            said = printable(str(error)[:_REASON_LETTERS])
+            raise WebSocketError(f"what answers at {url} is no WebSocket: {said}") from error
+        if self._protocol.subprotocol != "mqtt":
+            raise WebSocketError(f"the WebSocket at {url} does not speak MQTT")

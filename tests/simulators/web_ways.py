@@ -1,0 +1,156 @@
+"""Ways to a broker that are not MQTT's own port: WebSockets, and an HTTP proxy.
+
+Debian's mosquitto speaks no WebSockets; its ejabberd does.
+"""
+
+import os
+import shutil
+import socket
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Self
+
+from tests.simulators.broker import free_port
+
+TINYPROXY = shutil.which("tinyproxy") or "/usr/bin/tinyproxy"
+
+
+def missing() -> list[str]:
+    """What of it is not installed."""
+    found = {"tinyproxy": Path(TINYPROXY).exists(), "ejabberd": bool(_ejabberd_libraries())}
+    return [name for name, is_there in found.items() if not is_there]
+
+
+class Server:
+    """A process that listens on a port of loopback, from here to the end of the block.
+
+    Args:
+        command: Starts it in the foreground.
+        port: Where it shall listen.
+        log: What it says.
+        environment: Its own; None takes that of the test.
+    """
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        port: int,
+        log: Path,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        self.port = port
+        self._log = log
+        with log.open("wb") as said:
+            self._process = subprocess.Popen(command, stdout=said, stderr=said, env=environment)
+        wait_for_port(port, self)
+
+    @property
+    def is_running(self) -> bool:
+        return self._process.poll() is None
+
+    def said(self) -> str:
+        return self._log.read_text(errors="replace")
+
+    def stop(self) -> None:
+        self._process.terminate()
+        try:
+            self._process.wait(10)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait(10)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+
+def wait_for_port(port: int, server: Server) -> None:
+    until = time.monotonic() + 30
+    while True:
+        with socket.socket() as probe:
+            if probe.connect_ex(("127.0.0.1", port)) == 0:
+                return
+        if not server.is_running or time.monotonic() > until:
+            server.stop()
+            raise RuntimeError(f"nothing listens on port {port}: {server.said()}")
+        time.sleep(0.05)
+
+
+_EJABBERD = """\
+hosts: [localhost]
+loglevel: warning
+auth_method: [anonymous]
+anonymous_protocol: login_anon
+websocket_ping_interval: 1
+listen:
+  - port: {web_port}
+    ip: "127.0.0.1"
+    module: ejabberd_http
+    request_handlers: {{"/mqtt": mod_mqtt}}
+{tls}
+  - port: {port}
+    ip: "127.0.0.1"
+    module: mod_mqtt
+modules:
+  mod_mqtt: {{}}
+"""
+
+
+class Ejabberd(Server):
+    """A broker that speaks WebSockets, and pings them every second.
+
+    It lets in any name with any password.
+
+    Args:
+        folder: For its settings, log and database.
+        tls: Path of a certificate without its ending, its key beside it; "" speaks no TLS.
+
+    Attributes:
+        port: Where it speaks MQTT itself.
+        web_port: Where it speaks it in WebSockets, below /mqtt.
+    """
+
+    def __init__(self, folder: Path, *, tls: str = "") -> None:
+        self.web_port, port = free_port(), free_port()
+        lines = ""
+        if tls:
+            whole = folder / "ejabberd.pem"
+            whole.write_text("".join(Path(f"{tls}.{end}").read_text() for end in ("pem", "key")))
+            lines = f'    tls: true\n    certfile: "{whole}"\n'
+        settings = folder / "ejabberd.yml"
+        settings.write_text(_EJABBERD.format(web_port=self.web_port, port=port, tls=lines))
+        environment = os.environ | {
+            "ERL_LIBS": str(_ejabberd_libraries()),
+            "EJABBERD_CONFIG_PATH": str(settings),
+            "EJABBERD_LOG_PATH": str(folder / "ejabberd.log"),
+            "HOME": str(folder),
+        }
+        command = ["erl", "-noinput", "-mnesia", "dir", f'"{folder}/mnesia"', "-s", "ejabberd"]
+        super().__init__(command, port, folder / "erlang.log", environment)
+        wait_for_port(self.web_port, self)
+
+
+def _ejabberd_libraries() -> Path | None:
+    """The folder of Debian's package; None where it is not installed."""
+    return next((path.parent for path in Path("/usr/lib").glob("*/ejabberd-*")), None)
+
+
+def tinyproxy(folder: Path, *allowed_ports: int, password: str = "") -> Server:
+    """An HTTP proxy.
+
+    Args:
+        folder: For its settings and log.
+        allowed_ports: Where it opens tunnels to.
+        password: Of its user `user`; "" lets everybody in.
+    """
+    port = free_port()
+    lines = [f"Port {port}", "Listen 127.0.0.1", "Timeout 60", "LogLevel Connect"]
+    lines += [f"ConnectPort {each}" for each in allowed_ports]
+    lines += [f"BasicAuth user {password}"] if password else []
+    settings = folder / "tinyproxy.conf"
+    settings.write_text("\n".join(lines) + "\n")
+    return Server([TINYPROXY, "-d", "-c", str(settings)], port, folder / "tinyproxy.log")
