@@ -4,11 +4,13 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import paho.mqtt.client as mqtt
 import pytest
 
 from edgepack.agent.config import read_config
@@ -17,19 +19,20 @@ from edgepack.fleet.broker.link import Link
 from edgepack.fleet.broker.mosquitto import write_broker_folder
 from edgepack.fleet.data_folder import CONTROLLER, DataFolder
 from edgepack.wire import topics
+from edgepack.wire.messages import MAX_MESSAGE_BYTES
 from tests.integration.fleet.conftest import FleetProcess, Mosquitto, edgepack, wait_until
 from tests.integration.fleet.postgresql import PostgreSQL
 
 REPORT = b'{"v":2,"online":true,"at":1}'
 
 
-def test_a_device_that_takes_the_controllers_client_id_throws_out_nobody(
-    tls_fleet: FleetProcess, tmp_path: Path
-) -> None:
-    name = (tls_fleet.data / "controller").read_text()
-    assert name.startswith(f"{CONTROLLER}-")
-    folder = tmp_path / "cam-1"
-    done = edgepack(tls_fleet, "fleet", "enroll", "cam-1", "--group", "g", "-o", str(folder))
+@contextmanager
+def device(
+    fleet: FleetProcess, tmp_path: Path, name: str, client_id: str = ""
+) -> Iterator[mqtt.Client]:
+    """A client with an enrolled device's certificate."""
+    folder = tmp_path / name
+    done = edgepack(fleet, "fleet", "enroll", name, "--group", "g", "-o", str(folder))
     assert done.returncode == 0, done.stderr
     broker = read_config(folder / "agent.toml").broker
     assert broker is not None
@@ -39,23 +42,50 @@ def test_a_device_that_takes_the_controllers_client_id_throws_out_nobody(
         cert_file=Path(broker.cert_file),
         key_file=Path(broker.key_file),
     )
-    client = open_client(access, name)
+    client = open_client(access, client_id or name)
     connected = threading.Event()
     client.on_connect = lambda *_: connected.set()
     client.connect(*access.address())
     client.loop_start()
     assert connected.wait(30)
-    # What it may not write is dropped, and so nothing of it is left behind.
-    up = topics.up("default", "cam-1", "reported")
-    client.publish(f"{up}s", REPORT, qos=1, retain=True).wait_for_publish(30)
-    client.publish(up, REPORT, qos=1).wait_for_publish(30)
-    tls_fleet.wait_until(lambda: tls_fleet.info().online == 1, "the report of cam-1 came")
-    client.disconnect()
-    client.loop_stop()
+    try:
+        yield client
+    finally:
+        client.disconnect()
+        client.loop_stop()
+
+
+def test_a_device_that_takes_the_controllers_client_id_throws_out_nobody(
+    tls_fleet: FleetProcess, tmp_path: Path
+) -> None:
+    name = (tls_fleet.data / "controller").read_text()
+    assert name.startswith(f"{CONTROLLER}-")
+    with device(tls_fleet, tmp_path, "cam-1", client_id=name) as client:
+        # What it may not write is dropped, and so nothing of it is left behind.
+        up = topics.up("default", "cam-1", "reported")
+        client.publish(f"{up}s", REPORT, qos=1, retain=True).wait_for_publish(30)
+        client.publish(up, REPORT, qos=1).wait_for_publish(30)
+        tls_fleet.wait_until(lambda: tls_fleet.info().online == 1, "the report of cam-1 came")
     assert "unknown_topic" not in tls_fleet.info().counters
     log = (tls_fleet.data.parent / "serve.log").read_text()
     assert log.count(" connected") == 1, "the controller was never thrown out"
     assert " lost " not in log
+
+
+def test_a_message_beyond_the_limit_reaches_nobody_and_its_sender_is_heard_again(
+    tls_fleet: FleetProcess, tmp_path: Path
+) -> None:
+    up = topics.up("default", "cam-1", "reported")
+    with device(tls_fleet, tmp_path, "cam-1") as client:
+        for size in (3 * MAX_MESSAGE_BYTES, 50 * MAX_MESSAGE_BYTES):
+            client.publish(up, REPORT[:-1] + b" " * size + b"}", qos=0, retain=True)
+        # The broker may end the connection of who sent that; it comes back by itself.
+        tls_fleet.wait_until(client.is_connected, "it is connected")
+        client.publish(topics.up("default", "cam-1", "event"), b"no event", qos=1)
+        tls_fleet.wait_until(
+            lambda: tls_fleet.info().counters.get("malformed") == 1, "what came after it was heard"
+        )
+    assert tls_fleet.info().online == 0, "what was too long was not"
 
 
 def hears(fleet: FleetProcess) -> bool:
