@@ -6,9 +6,21 @@ would give, and whoever wants to know how a rollout stands reads as many rows as
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import islice
 from typing import NamedTuple
 
-from sqlalchemy import Update, bindparam, delete, func, insert, select, update
+from sqlalchemy import (
+    ColumnElement,
+    String,
+    Update,
+    bindparam,
+    delete,
+    func,
+    insert,
+    literal_column,
+    select,
+    update,
+)
 from sqlalchemy.orm import Session
 
 from edgepack.fleet.database.schema import AssignmentRow, WaveRow
@@ -24,6 +36,7 @@ STATES = (
     "RECALLED",
 )
 """Of a part; each has a column in `WaveRow`."""
+ADDED_AT_ONCE = 10_000
 
 
 class Part(NamedTuple):
@@ -92,6 +105,8 @@ _PART = select(
     AssignmentRow.hardware_class,
     AssignmentRow.site,
 )
+_IS_WAITING: ColumnElement[str] = literal_column("'WAITING'")
+"""Spelt out, since only so an index of those that wait alone is used."""
 # Statements are made once: to build one takes SQLAlchemy longer than to run it.
 _OF_DEVICES = _PART.where(
     AssignmentRow.device.in_(bindparam("devices", expanding=True)),
@@ -100,7 +115,7 @@ _OF_DEVICES = _PART.where(
 _WAITING = (
     _PART.where(
         AssignmentRow.rollout == bindparam("rollout"),
-        AssignmentRow.state == "WAITING",
+        AssignmentRow.state == _IS_WAITING,
         AssignmentRow.wave <= bindparam("wave"),
         AssignmentRow.hardware_class.not_in(bindparam("held", expanding=True)),
         AssignmentRow.zone.not_in(bindparam("closed", expanding=True)),
@@ -112,7 +127,7 @@ _BUSY = (
     select(AssignmentRow.site, func.count())
     .where(
         AssignmentRow.rollout == bindparam("rollout"),
-        AssignmentRow.site != "",
+        AssignmentRow.site != literal_column("''"),
         AssignmentRow.state.in_(("OFFERED", "WORKING")),
     )
     .group_by(AssignmentRow.site)
@@ -128,6 +143,15 @@ _OFFERED_BEFORE = _PART.where(
 ).order_by(AssignmentRow.device)
 _ONE = update(AssignmentRow).where(
     AssignmentRow.rollout == bindparam("b_rollout"), AssignmentRow.device == bindparam("b_device")
+)
+_ADDED = ("rollout", "device", *Seat._fields)
+_ADD = insert(AssignmentRow).values(
+    rollout=bindparam("rollout"),
+    device=bindparam("device", type_=String),
+    **{name: literal_column("''") for name in ("because", "before_digest")},
+    state=_IS_WAITING,
+    **{name: bindparam(name, type_=String) for name in ("hardware_class", "site", "zone")},
+    wave=bindparam("wave"),
 )
 _OFFER = _ONE.values(
     state="OFFERED",
@@ -213,16 +237,14 @@ def offered_before(
     ]
 
 
-def add(session: Session, rollout: int, seats: Mapping[str, Seat]) -> None:
-    """Gives devices a part that waits, by device id."""
-    session.execute(
-        insert(AssignmentRow),
-        [
-            {"rollout": rollout, "device": device, "state": "WAITING", **seat._asdict()}
-            for device, seat in seats.items()
-        ],
-    )
-    counted = Counter((seat.wave, seat.hardware_class) for seat in seats.values())
+def add(session: Session, rollout: int, seats: Iterable[tuple[str, Seat]]) -> None:
+    """Gives devices a part that waits, each by its id."""
+    counted: Counter[tuple[int, str]] = Counter()
+    left = iter(seats)
+    while page := list(islice(left, ADDED_AT_ONCE)):
+        counted.update((seat.wave, seat.hardware_class) for _, seat in page)
+        rows = [dict(zip(_ADDED, (rollout, device, *seat), strict=True)) for device, seat in page]
+        session.connection().execute(_ADD, rows)
     query = select(WaveRow.wave, WaveRow.hardware_class).where(WaveRow.rollout == rollout)
     known = {(wave, name) for wave, name in session.execute(query)}
     if missing := counted.keys() - known:

@@ -15,7 +15,6 @@ from edgepack.wire.messages import (
     MAX_SEQUENCE,
     MAX_STEP,
     Active,
-    BundleRef,
     Desired,
     ModelOrder,
     Reported,
@@ -238,41 +237,6 @@ def active(row: DeviceRow, name: str) -> Active | None:
     reported = last_report(row)
     said = reported.models.get(name) if reported else None
     return said.active if said else None
-
-
-def running(row: DeviceRow, name: str) -> BundleRef | None:
-    """What serves on a device of a model, as it last said; None while nothing does."""
-    serving = active(row, name)
-    return serving.bundle if serving else None
-
-
-def kept_for_rollback(row: DeviceRow, name: str) -> BundleRef | None:
-    """The one older release of a model that a device would go back to, as it last said."""
-    reported = last_report(row)
-    said = reported.models.get(name) if reported else None
-    return said.previous if said else None
-
-
-class _Provider(msgspec.Struct):
-    name: str
-    is_simulator: bool = False
-
-
-class _Facts(msgspec.Struct):
-    providers: tuple[_Provider, ...] = ()
-
-
-class _Said(msgspec.Struct):
-    facts: _Facts | None = None
-
-
-def simulated_providers(reported: str | None) -> frozenset[str]:
-    """The providers that only simulate their hardware on a device, by its report as it is kept.
-
-    The rest of the report is passed over, which takes a tenth of the time to read it.
-    """
-    facts = msgspec.json.decode(reported, type=_Said).facts if reported else None
-    return frozenset(p.name for p in facts.providers if p.is_simulator) if facts else frozenset()
 
 
 def count_devices(session: Session) -> tuple[int, int]:

@@ -1,7 +1,7 @@
 """Devices as people see them: listed, selected, counted by group, and one in full."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from itertools import islice
 
 import msgspec
@@ -9,7 +9,8 @@ from sqlalchemy import ColumnElement, func, or_, select
 from sqlalchemy.orm import Session
 
 from edgepack.errors import FleetError
-from edgepack.fleet.database.devices import find_devices, last_report, simulated_providers, wanted
+from edgepack.fleet.database.devices import find_devices, last_report, wanted
+from edgepack.fleet.database.reports import simulated_providers
 from edgepack.fleet.database.schema import (
     AssignmentRow,
     DeviceModelRow,
@@ -107,17 +108,6 @@ def _conditions(wanted: DeviceFilter) -> Iterator[ColumnElement[bool]]:
             digest = "" if wanted.digest == "none" else wanted.digest
             having = having.where(row.digest == digest)
         yield DeviceRow.id.in_(having)
-
-
-def find_where(session: Session, text: str) -> Sequence[DeviceRow]:
-    """The devices that an expression means now.
-
-    Raises:
-        FleetError: The expression makes no sense, or speaks of what no device has.
-    """
-    where = read_where(session, text)
-    rows = session.scalars(select(DeviceRow).execution_options(yield_per=PAGE))
-    return [row for row in rows if where.matches(attributes(row))]
 
 
 def read_where(session: Session, text: str) -> Where:

@@ -15,7 +15,7 @@ from sqlalchemy import bindparam, delete, func, select, tuple_
 from sqlalchemy.orm import Session
 
 from edgepack.errors import TransferError
-from edgepack.fleet.database.devices import simulated_providers
+from edgepack.fleet.database.reports import simulated_providers
 from edgepack.fleet.database.schema import (
     AssignmentRow,
     DeviceRow,

@@ -3,6 +3,8 @@
 The database itself is made and changed by `migrations/` alone; a test compares the two.
 """
 
+from collections.abc import Sequence
+
 from sqlalchemy import (
     BigInteger,
     Dialect,
@@ -45,6 +47,11 @@ class StoredLongText(StoredText):
 
 LONG = BigInteger().with_variant(Integer, "sqlite")
 """A number that outgrows 32 bits; SQLite's integers have 64 anyway."""
+
+
+def _index_of(name: str, columns: Sequence[str], where: str) -> Index:
+    """An index of some rows alone."""
+    return Index(name, *columns, sqlite_where=text(where), postgresql_where=text(where))
 
 
 class Base(DeclarativeBase):
@@ -206,7 +213,8 @@ class AssignmentRow(Base):
     site: Mapped[str] = mapped_column(server_default=text("''"))
     zone: Mapped[str] = mapped_column(server_default=text("''"))
     __table_args__ = (
-        Index("assignments_by_site", "rollout", "site", "state"),
+        _index_of("assignments_by_site", ("rollout", "site", "state"), "site != ''"),
+        _index_of("assignments_waiting", ("rollout", "wave", "device"), "state = 'WAITING'"),
         Index("assignments_by_device", "device", "sequence"),
         Index("assignments_by_state", "rollout", "state", "offered_at"),
     )

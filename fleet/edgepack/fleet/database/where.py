@@ -10,12 +10,12 @@ whether one of them is this, `!=` whether none is.
 
 import re
 from collections.abc import Callable, Mapping
+from typing import Protocol
 
 import msgspec
 
 from edgepack.errors import FleetError
-from edgepack.fleet.database.devices import last_report
-from edgepack.fleet.database.schema import DeviceRow
+from edgepack.fleet.database.reports import facts_of
 from edgepack.wire.messages import DeviceFacts
 
 Attributes = Mapping[str, frozenset[str]]
@@ -25,6 +25,31 @@ MAX_DEPTH = 20
 EXAMPLE = "--where 'soc=QCS6490 and site=berlin'"
 WORDS = frozenset({"and", "or", "not"})
 KEY = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,62}")
+
+
+class Described(Protocol):
+    """A device as far as an expression may speak of it; see `DeviceRow`."""
+
+    @property
+    def id(self) -> str:
+        """Its id."""
+
+    @property
+    def group(self) -> str:
+        """Its group."""
+
+    @property
+    def online(self) -> bool:
+        """Whether it is online."""
+
+    @property
+    def labels(self) -> str:
+        """Its labels, encoded."""
+
+    @property
+    def reported(self) -> str | None:
+        """What it last said, encoded."""
+
 
 FACTS: dict[str, Callable[[DeviceFacts], tuple[str, ...]]] = {
     "agent": lambda facts: (facts.agent_version,),
@@ -38,7 +63,7 @@ FACTS: dict[str, Callable[[DeviceFacts], tuple[str, ...]]] = {
     "runtime": lambda facts: (facts.runtime,),
     "soc": lambda facts: (facts.soc,),
 }
-ROW: dict[str, Callable[[DeviceRow], str]] = {
+ROW: dict[str, Callable[[Described], str]] = {
     "device": lambda row: row.id,
     "group": lambda row: row.group,
     "online": lambda row: "yes" if row.online else "no",
@@ -60,17 +85,17 @@ class Where(msgspec.Struct, frozen=True, kw_only=True):
     matches: Callable[[Attributes], bool]
 
 
-def attributes(row: DeviceRow) -> Attributes:
+def attributes(row: Described) -> Attributes:
     """Labels and facts of a device; what it did not report is not there."""
     found = {key: frozenset({value}) for key, value in labels(row).items()}
     found |= {key: frozenset({read(row)}) for key, read in ROW.items()}
-    reported = last_report(row)
-    if reported is not None and reported.facts is not None:
-        found |= {key: frozenset(read(reported.facts)) for key, read in FACTS.items()}
+    facts = facts_of(row.reported)
+    if facts is not None:
+        found |= {key: frozenset(read(facts)) for key, read in FACTS.items()}
     return found
 
 
-def labels(row: DeviceRow) -> dict[str, str]:
+def labels(row: Described) -> dict[str, str]:
     """The labels of a device, by key."""
     return msgspec.json.decode(row.labels, type=dict[str, str])
 

@@ -5,7 +5,7 @@ that is durable.
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import msgspec
 from sqlalchemy import select
@@ -13,35 +13,30 @@ from sqlalchemy.orm import Session
 
 from edgepack.bundle.manifest import Manifest
 from edgepack.errors import FleetError
-from edgepack.fleet.database import assignments, devices
+from edgepack.fleet.database import assignments
 from edgepack.fleet.database.assignments import Seat
+from edgepack.fleet.database.candidates import Asked, Candidate, select_candidates
 from edgepack.fleet.database.devices import Publication
-from edgepack.fleet.database.inventory import find_where, read_where
+from edgepack.fleet.database.inventory import read_where
 from edgepack.fleet.database.schema import AssignmentRow, DeviceRow, ReleaseRow, RolloutRow
-from edgepack.fleet.database.where import attributes, labels, parse_where
+from edgepack.fleet.database.where import Attributes, attributes, parse_where
 from edgepack.fleet.documents.audit import Action
-from edgepack.fleet.documents.gates import BY_NAME
 from edgepack.fleet.documents.previews import RolloutPreview
 from edgepack.fleet.documents.rollouts import RolloutRequest, RolloutSettings, Selector
 from edgepack.fleet.releases.publish import check_identity
 from edgepack.fleet.rollouts import judgement
 from edgepack.fleet.rollouts.execution import Numbers, change, note_act, record_change
 from edgepack.fleet.rollouts.offers import name_of, offer
-from edgepack.fleet.rollouts.preview import open_rollouts, preview, refuse
+from edgepack.fleet.rollouts.preview import judge, open_rollouts, preview, refuse
+from edgepack.fleet.rollouts.settings import check_numbers
 from edgepack.fleet.rollouts.supersede import take_over
-from edgepack.fleet.rollouts.waves import SITE, WaveStep, divide, parse_waves
-from edgepack.fleet.rollouts.windows import parse_window, zone_of
-from edgepack.wire.messages import MAX_SOAK_S, BundleRef
+from edgepack.fleet.rollouts.waves import SITE, WaveStep, divide, keys_of, parse_waves
+from edgepack.fleet.rollouts.windows import zone_of
+from edgepack.wire.messages import BundleRef
 
 MAX_CLASSES = 64
 """Hardware classes of a rollout that are counted by name."""
 UNKNOWN_CLASS, OTHER_CLASSES = "not reported yet", "other"
-MAX_SAMPLE = 1_000_000
-DAY_S = 24 * 3600.0
-MAX_DEADLINE_S = 366 * DAY_S
-MAX_INFERENCES = 1_000_000_000
-MAX_THRESHOLD = 1_000_000
-MAX_MOMENT = 2.0**33
 ZONE = "timezone"
 """The label that names a device's time zone."""
 
@@ -63,7 +58,8 @@ def show_preview(
     check_numbers(settings)
     check_identity(session, bundle)
     _check_keys(session, steps)
-    rows = select_devices(session, selector)
+    asked = Asked(bundle.name, keys_of(steps), with_facts=manifest is not None)
+    rows = select_candidates(session, selector, asked)
     return preview(session, bundle, rows, selector, steps, manifest, supersede=settings.supersede)
 
 
@@ -82,13 +78,14 @@ def start(session: Session, request: RolloutRequest, now: float) -> RolloutRow:
             f"no release has digest {request.digest}",
             remedy="edgepack rollout start BUNDLE uploads it",
         )
-    rows = select_devices(session, request.selector)
+    asked = Asked(release.name, keys_of(steps) | seat_keys(request))
+    rows = select_candidates(session, request.selector, asked)
     _check_keys(session, steps)
-    found = preview(
-        session, release.bundle, rows, request.selector, steps, supersede=request.supersede
+    verdicts, _ = judge(
+        session, release.bundle, rows, request.selector, supersede=request.supersede
     )
-    refuse(found)
-    older = open_rollouts(session, release.name)
+    refuse(release.bundle, verdicts)
+    older = open_rollouts(session, release.name) if request.supersede else {}
     rollout = begin(session, release, rows, selector=request.selector, settings=request, now=now)
     if request.supersede:
         take_over(session, rollout, {row.id: older[row.id] for row in rows if row.id in older}, now)
@@ -105,14 +102,18 @@ def _check_keys(session: Session, steps: Sequence[WaveStep]) -> None:
 def begin(
     session: Session,
     release: ReleaseRow,
-    rows: Sequence[DeviceRow],
+    rows: Sequence[Candidate],
     *,
     selector: Selector,
     settings: RolloutSettings,
     takes_back: ReleaseRow | None = None,
     now: float,
 ) -> RolloutRow:
-    """Makes a rollout for devices that can take it, and puts them into waves."""
+    """Makes a rollout for devices that can take it, and puts them into waves.
+
+    Args:
+        rows: With the attributes that `waves.keys_of` and `seat_keys` name.
+    """
     rollout = RolloutRow(
         digest=release.digest,
         selector=msgspec.json.encode(selector).decode(),
@@ -141,13 +142,17 @@ def begin(
     session.flush()
     waves = divide(rows, parse_waves(settings.waves), name_of(rollout.number))
     rollout.wave_count = max(waves.values()) + 1
-    classes = classify(rows)
-    seats = {row.id: seat(row, rollout, waves[row.id], classes[row.id]) for row in rows}
-    zones = {one.zone for one in seats.values()} if settings.window else set()
-    for zone in zones:
-        zone_of(zone)  # which refuses one that is none
-    rollout.zones = msgspec.json.encode(sorted(zones)).decode()
+    class_of = classify(rows)
+    if settings.window:
+        zones = {_only(row.attributes, ZONE) for row in rows}
+        for zone in zones:
+            zone_of(zone)  # which refuses one that is none
+        rollout.zones = msgspec.json.encode(sorted(zones)).decode()
     session.flush()
+    seats = (
+        (row.id, seat(row.attributes, rollout, waves[row.id], class_of(row.hardware_class)))
+        for row in rows
+    )
     assignments.add(session, rollout.number, seats)
     record_change(session, rollout, "", rollout.because, now)
     plan = msgspec.to_builtins(_plan(settings))
@@ -158,101 +163,38 @@ def begin(
     return rollout
 
 
-def seat(row: DeviceRow, rollout: RolloutRow, wave: int, hardware_class: str) -> Seat:
-    """Where a device's part in a rollout is."""
-    called = labels(row) if rollout.max_per_site or rollout.window else {}
-    site = called.get(SITE, "") if rollout.max_per_site else ""
-    return Seat(wave, hardware_class, site, called.get(ZONE, "") if rollout.window else "")
+def seat_keys(settings: RolloutSettings) -> frozenset[str]:
+    """The labels of devices that a rollout heeds: what `seat` asks for."""
+    heeded = {SITE: settings.max_per_site, ZONE: settings.window}
+    return frozenset(key for key, is_heeded in heeded.items() if is_heeded)
 
 
-def classify(rows: Sequence[DeviceRow]) -> dict[str, str]:
-    """Under which hardware class each device is counted, by id: the most frequent ones by name."""
+def seat(found: Attributes, rollout: RolloutRow, wave: int, hardware_class: str) -> Seat:
+    """Where the part in a rollout is of a device with these attributes."""
+    site = _only(found, SITE) if rollout.max_per_site else ""
+    return Seat(wave, hardware_class, site, _only(found, ZONE) if rollout.window else "")
+
+
+def _only(found: Attributes, label: str) -> str:
+    return next(iter(found.get(label, ())), "")
+
+
+def classify(rows: Sequence[Candidate]) -> Callable[[str], str]:
+    """Under which hardware class devices of each are counted: the most frequent ones by name."""
     named = Counter(row.hardware_class or UNKNOWN_CLASS for row in rows)
     kept = {name for name, _ in named.most_common(MAX_CLASSES)}
-    names = ((row.id, row.hardware_class or UNKNOWN_CLASS) for row in rows)
-    return {device: name if name in kept else OTHER_CLASSES for device, name in names}
+
+    def class_of(name: str) -> str:
+        name = name or UNKNOWN_CLASS
+        return name if name in kept else OTHER_CLASSES
+
+    return class_of
 
 
 def _plan(settings: RolloutSettings) -> RolloutSettings:
     """What a request says of how to go about it, without what it says of anything else."""
     names = RolloutSettings.__struct_fields__
     return RolloutSettings(**{name: getattr(settings, name) for name in names})
-
-
-def check_numbers(request: RolloutSettings) -> None:
-    """Refuses settings that make no sense.
-
-    Raises:
-        FleetError: They do not.
-    """
-    problem = remedy = ""
-    if not 0 <= request.max_failed_share <= 1:
-        problem, remedy = "the greatest share of failures is 0% to 100%", "--max-failures 10%"
-    elif not 1 <= request.min_sample <= MAX_SAMPLE:
-        problem = f"a sample has 1 to {MAX_SAMPLE:,} devices"
-        remedy = "--min-sample 5"
-    elif not 0 <= request.soak_s <= MAX_SOAK_S:
-        problem = f"a soak takes 0 to {MAX_SOAK_S:,.0f} seconds ({MAX_SOAK_S / DAY_S:g} days)"
-        remedy = "--soak 60"
-    elif request.deadline_s > MAX_DEADLINE_S:
-        problem = f"a deadline is at most {MAX_DEADLINE_S:,.0f} seconds off"
-        remedy = f"--deadline {MAX_DEADLINE_S:.0f}"
-    elif not 0 <= request.min_inferences <= MAX_INFERENCES:
-        problem = f"a soak can ask for 0 to {MAX_INFERENCES:,} inferences"
-        remedy = "--min-inferences 100"
-    elif request.deadline_s <= request.soak_s:
-        problem = f"no device can soak {request.soak_s:g} s within {request.deadline_s:g} s"
-        remedy = f"--deadline {request.soak_s * 2 + 600:g}"
-    elif not 0 <= request.evidence_s <= MAX_DEADLINE_S:
-        problem = f"measurements are waited for 0 to {MAX_DEADLINE_S:,.0f} seconds"
-        remedy = "--evidence-wait 60"
-    elif not 0 <= request.max_per_site <= MAX_SAMPLE:
-        problem = f"at a site 1 to {MAX_SAMPLE:,} devices may be at it at once; 0 sets no bound"
-        remedy = "--max-per-site 2"
-    elif request.not_before is not None and not 0 <= request.not_before <= MAX_MOMENT:
-        problem, remedy = "that is no time to start at", "--not-before 2030-01-31T02:00"
-    if request.window:
-        parse_window(request.window)
-    for name, threshold in request.gates.items():
-        gate = BY_NAME.get(name)
-        if gate is None:
-            problem, remedy = f"there is no gate {name[:40]!r}", "one of " + ", ".join(BY_NAME)
-        elif threshold is not None and not 0 <= threshold <= MAX_THRESHOLD:
-            problem = f"gate {name} cannot let {threshold:g} pass"
-            remedy = f"--gate {name}={gate.threshold:g}"
-        elif threshold is not None and gate.comparison == "ratio" and threshold < 1:
-            problem = f"gate {name} is a ratio to the release before: 1 is as it was"
-            remedy = f"--gate {name}={gate.threshold:g}"
-    if problem:
-        raise FleetError(problem, remedy=remedy)
-
-
-def select_devices(session: Session, selector: Selector) -> Sequence[DeviceRow]:
-    """The devices that a selector means now.
-
-    Raises:
-        FleetError: There are none, or one that is named is not enrolled.
-    """
-    if selector.kind == "devices":
-        return devices.find_devices(session, tuple(dict.fromkeys(selector.devices)))
-    if selector.kind == "where":
-        rows = find_where(session, selector.where)
-    else:
-        query = select(DeviceRow)
-        if selector.kind == "group":
-            query = query.where(DeviceRow.group == selector.group)
-        rows = session.scalars(query).all()
-    if not rows:
-        groups = session.scalars(select(DeviceRow.group).distinct().order_by(DeviceRow.group))
-        raise FleetError(
-            {
-                "all": "no device is enrolled",
-                "group": f"no device is enrolled in {selector}",
-            }.get(selector.kind, f"there are no {selector}"),
-            found_in=f"groups: {', '.join(groups) or 'none'}",
-            remedy="edgepack fleet enroll cam-7 --group cameras -o cam-7/",
-        )
-    return rows
 
 
 def join(session: Session, device: DeviceRow, now: float) -> tuple[Publication, ...]:
@@ -280,10 +222,10 @@ def join(session: Session, device: DeviceRow, now: float) -> tuple[Publication, 
             own_class = OTHER_CLASSES
         if own_class in msgspec.json.decode(rollout.held, type=dict[str, str]):
             continue
-        own = seat(device, rollout, rollout.wave_count - 1, own_class)
+        own = seat(attributes(device), rollout, rollout.wave_count - 1, own_class)
         zones = set(msgspec.json.decode(rollout.zones, type=list[str])) | {own.zone}
         rollout.zones = msgspec.json.encode(sorted(zones)).decode()
-        assignments.add(session, rollout.number, {device.id: own})
+        assignments.add(session, rollout.number, [(device.id, own)])
         if rollout.state == "FINISHED" and (rollout.window or own.site):
             change(session, rollout, "retry", f"{device.id} joined, and waits for its turn", now)
         elif rollout.state == "FINISHED":

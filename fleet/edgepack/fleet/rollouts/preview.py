@@ -1,5 +1,6 @@
 """What a rollout means to each of its devices, before it is started; nothing is changed here."""
 
+import heapq
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
@@ -10,7 +11,8 @@ from sqlalchemy.orm import Session
 from edgepack.bundle.manifest import Manifest
 from edgepack.errors import FleetError
 from edgepack.fleet.database import devices
-from edgepack.fleet.database.schema import AssignmentRow, DeviceRow, ReleaseRow, RolloutRow
+from edgepack.fleet.database.candidates import Candidate
+from edgepack.fleet.database.schema import AssignmentRow, ReleaseRow, RolloutRow
 from edgepack.fleet.documents.previews import OUTCOMES, Outcome, PreviewPart, RolloutPreview
 from edgepack.fleet.documents.releases import full_title
 from edgepack.fleet.documents.rollouts import Selector
@@ -39,10 +41,14 @@ class Verdict(NamedTuple):
     detail: str = ""
 
 
+Verdicts = Mapping[Verdict, Sequence[str]]
+"""Devices by what a rollout means to them, `detail` aside; those that are refused come last."""
+
+
 def preview(
     session: Session,
     bundle: BundleRef,
-    rows: Sequence[DeviceRow],
+    rows: Sequence[Candidate],
     selector: Selector,
     steps: Sequence[WaveStep],
     manifest: Manifest | None = None,
@@ -60,25 +66,17 @@ def preview(
         manifest: Its manifest, to see which devices it has a variant for; None does not look.
         supersede: Whether devices are taken over from the rollouts that they are in.
     """
-    verdicts = judge(session, bundle, rows, selector, manifest, supersede=supersede)
-    by_verdict: dict[Verdict, list[str]] = defaultdict(list)
-    for device, verdict in verdicts.items():
-        by_verdict[verdict._replace(detail="")].append(device)
-    parts = sorted(by_verdict.items(), key=lambda part: OUTCOMES.index(part[0].outcome))
-    counts: Counter[str] = Counter()
-    refusal = remedy = ""
-    for verdict, names in parts:
-        counts[verdict.outcome] += len(names)
-        if verdict.outcome == "refused" and not refusal:
-            of_all = f"{len(names)} of {counted(len(rows), 'device')}"
-            refusal = f"{of_all} cannot take {full_title(bundle)}: {verdict.because}"
-            remedy = verdict.remedy
+    verdicts, details = judge(session, bundle, rows, selector, manifest, supersede=supersede)
     waves = Counter(divide(rows, steps, "").values())
+    counts: Counter[str] = Counter()
+    for verdict, names in verdicts.items():
+        counts[verdict.outcome] += len(names)
+    refusal, remedy = _refusal(bundle, verdicts)
     return RolloutPreview(
         bundle=bundle,
         selector=str(selector),
         waves=tuple(waves[index] for index in sorted(waves)),
-        parts=tuple(_part(verdict, names, verdicts) for verdict, names in parts),
+        parts=tuple(_part(verdict, names, details) for verdict, names in verdicts.items()),
         counts=dict(counts),
         refusal=refusal,
         remedy=remedy,
@@ -86,7 +84,18 @@ def preview(
     )
 
 
-def _note(session: Session, rows: Sequence[DeviceRow], selector: Selector) -> str:
+def _refusal(bundle: BundleRef, verdicts: Verdicts) -> tuple[str, str]:
+    """Why a rollout cannot be started for all of its devices, and what to do instead."""
+    for verdict, names in verdicts.items():
+        if verdict.outcome == "refused":
+            total = sum(map(len, verdicts.values()))
+            of_all = f"{len(names)} of {counted(total, 'device')}"
+            told = f"{of_all} cannot take {full_title(bundle)}: {verdict.because}"
+            return told, verdict.remedy
+    return "", ""
+
+
+def _note(session: Session, rows: Sequence[Candidate], selector: Selector) -> str:
     """What a person may not have meant."""
     enrolled, _ = devices.count_devices(session)
     if selector.kind == "all" or len(rows) < max(enrolled, 2):
@@ -94,9 +103,9 @@ def _note(session: Session, rows: Sequence[DeviceRow], selector: Selector) -> st
     return f"these are all {enrolled} devices of the fleet"
 
 
-def _part(verdict: Verdict, names: list[str], verdicts: Mapping[str, Verdict]) -> PreviewPart:
-    examples = tuple(sorted(names, key=natural_order)[:MAX_EXAMPLES])
-    detail = verdicts[examples[0]].detail
+def _part(verdict: Verdict, names: Sequence[str], details: Mapping[str, str]) -> PreviewPart:
+    examples = _examples(names)
+    detail = details.get(examples[0], "")
     example = f" ({examples[0]}: {detail[:MAX_DETAIL]})" if detail else ""
     return PreviewPart(
         outcome=verdict.outcome,
@@ -107,52 +116,63 @@ def _part(verdict: Verdict, names: list[str], verdicts: Mapping[str, Verdict]) -
     )
 
 
-def refuse(found: RolloutPreview) -> None:
+def _examples(names: Sequence[str]) -> tuple[str, ...]:
+    return tuple(heapq.nsmallest(MAX_EXAMPLES, names, key=natural_order))
+
+
+def refuse(bundle: BundleRef, verdicts: Verdicts) -> None:
     """Refuses a rollout that cannot be started for all of its devices.
 
     Raises:
         FleetError: It cannot.
     """
-    if found.refusal:
-        part = next(part for part in found.parts if part.outcome == "refused")
-        more = ", …" if part.devices > len(part.examples) else ""
+    refusal, remedy = _refusal(bundle, verdicts)
+    if refusal:
+        names = next(names for verdict, names in verdicts.items() if verdict.outcome == "refused")
+        more = ", …" if len(names) > MAX_EXAMPLES else ""
         raise FleetError(
-            found.refusal,
-            found_in=f"devices {', '.join(part.examples)}{more}",
-            remedy=found.remedy,
+            refusal, found_in=f"devices {', '.join(_examples(names))}{more}", remedy=remedy
         )
 
 
 def judge(
     session: Session,
     bundle: BundleRef,
-    rows: Sequence[DeviceRow],
+    rows: Sequence[Candidate],
     selector: Selector,
     manifest: Manifest | None = None,
     *,
     supersede: bool = False,
-) -> dict[str, Verdict]:
-    """What a bundle means to each device, by id.
+) -> tuple[dict[Verdict, list[str]], dict[str, str]]:
+    """What a bundle means to each device.
 
     1. A device is in one rollout of a model at a time, unless it is taken over from it.
     2. What serves already is nothing to do.
     3. A device never goes to a lower release counter than it committed, save back.
     4. A device that no variant fits will reject it.
     5. Otherwise the bundle replaces what serves, or comes to what is there.
+
+    Returns:
+        `Verdicts`, and by device what is wrong with those that no variant fits.
     """
-    taken = open_rollouts(session, bundle.name)
+    taken = {} if supersede else open_rollouts(session, bundle.name)
     newer = _newer_committed(session, bundle)
-    return {
-        row.id: _judge_one(
-            bundle,
-            devices.running(row, bundle.name),
-            None if supersede else taken.get(row.id),
-            newer.get(row.id),
-            selector,
-            _misfit(manifest, row),
+    found: dict[Verdict, list[str]] = defaultdict(list)
+    details: dict[str, str] = {}
+    misfits: dict[int, Misfit | None] = {}  # devices of a kind have the same facts, read once
+    for row in rows:
+        if manifest is not None and row.facts is not None and id(row.facts) not in misfits:
+            misfits[id(row.facts)] = find_misfit(manifest, row.facts)
+        verdict = _judge_one(
+            *(bundle, row.runs, taken.get(row.id), newer.get(row.id), selector),
+            misfits.get(id(row.facts)),
         )
-        for row in rows
-    }
+        if verdict.detail:
+            details[row.id] = verdict.detail
+            verdict = verdict._replace(detail="")
+        found[verdict].append(row.id)
+    order = sorted(found, key=lambda verdict: OUTCOMES.index(verdict.outcome))
+    return {verdict: found[verdict] for verdict in order}, details
 
 
 def _judge_one(
@@ -189,42 +209,34 @@ def _judge_one(
     return Verdict("replaces" if runs is not None else "adds", "", runs)
 
 
-def _misfit(manifest: Manifest | None, row: DeviceRow) -> Misfit | None:
-    reported = devices.last_report(row) if manifest is not None else None
-    if manifest is None or reported is None or reported.facts is None:
-        return None
-    return find_misfit(manifest, reported.facts)
-
-
 def open_rollouts(session: Session, name: str, device: str = "") -> dict[str, RolloutRow]:
     """Devices, or the one, that are in a rollout of a model that is not over, with that rollout."""
-    query = (
-        select(AssignmentRow.device, RolloutRow)
-        .join(RolloutRow, AssignmentRow.rollout == RolloutRow.number)
+    of_model = (
+        select(RolloutRow)
         .join(ReleaseRow, RolloutRow.digest == ReleaseRow.digest)
-        .where(
-            RolloutRow.state.in_(("RUNNING", "PAUSED")),
-            AssignmentRow.state.not_in(("WITHDRAWN", "RECALLED")),
-            ReleaseRow.name == name,
-        )
+        .where(RolloutRow.state.in_(("RUNNING", "PAUSED")), ReleaseRow.name == name)
+    )
+    rollouts = {rollout.number: rollout for rollout in session.scalars(of_model)}
+    query = select(AssignmentRow.device, AssignmentRow.rollout).where(
+        AssignmentRow.rollout.in_(rollouts), AssignmentRow.state.not_in(("WITHDRAWN", "RECALLED"))
     )
     if device:
         query = query.where(AssignmentRow.device == device)
-    rows = session.execute(query.order_by(RolloutRow.number)).all()
-    return {name: rollout for name, rollout in rows}  # noqa: C416 (rows are no pairs to mypy)
+    found = session.execute(query.order_by(AssignmentRow.rollout)) if rollouts else ()
+    return {device: rollouts[number] for device, number in found}
 
 
 def _newer_committed(session: Session, bundle: BundleRef) -> dict[str, BundleRef]:
     """The highest release above the bundle's that each device ever committed for this fleet."""
+    newer = select(ReleaseRow).where(
+        ReleaseRow.name == bundle.name, ReleaseRow.release > bundle.release
+    )
+    bundles = {row.digest: row.bundle for row in session.scalars(newer)}
     query = (
-        select(AssignmentRow.device, ReleaseRow)
+        select(AssignmentRow.device, RolloutRow.digest)
         .join(RolloutRow, AssignmentRow.rollout == RolloutRow.number)
         .join(ReleaseRow, RolloutRow.digest == ReleaseRow.digest)
-        .where(
-            AssignmentRow.state.in_(("COMMITTED", "RECALLED")),
-            ReleaseRow.name == bundle.name,
-            ReleaseRow.release > bundle.release,
-        )
+        .where(AssignmentRow.state.in_(("COMMITTED", "RECALLED")), RolloutRow.digest.in_(bundles))
         .order_by(ReleaseRow.release)
     )
-    return {device: release.bundle for device, release in session.execute(query)}
+    return {device: bundles[digest] for device, digest in session.execute(query)} if bundles else {}

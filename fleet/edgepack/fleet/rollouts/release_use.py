@@ -5,14 +5,15 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from edgepack.errors import FleetError
-from edgepack.fleet.database import audit, devices
+from edgepack.fleet.database import audit
 from edgepack.fleet.database.audit import Entry
+from edgepack.fleet.database.reports import serving_of
 from edgepack.fleet.database.schema import DeviceRow, ReleaseRow, RolloutRow
 from edgepack.fleet.documents.releases import full_title
 from edgepack.fleet.documents.rollouts import Selector
 from edgepack.fleet.rollouts.offers import name_of
 from edgepack.text import counted, natural_order
-from edgepack.wire.messages import RunModel
+from edgepack.wire.messages import Desired, RunModel, decode
 
 
 def delete_release(session: Session, release: ReleaseRow, now: float) -> None:
@@ -59,12 +60,12 @@ def _rollouts(session: Session, release: ReleaseRow) -> list[str]:
 
 def _devices(session: Session, release: ReleaseRow) -> list[str]:
     users = []
-    for row in session.scalars(select(DeviceRow)):
-        desired = devices.wanted(row)
-        order = desired.models.get(release.name) if desired else None
-        held = [devices.running(row, release.name), devices.kept_for_rollback(row, release.name)]
+    query = select(DeviceRow.id, DeviceRow.desired, DeviceRow.reported)
+    for device, told, reported in session.execute(query):
+        order = decode(told.encode(), Desired).models.get(release.name) if told else None
+        held = [*serving_of(reported, release.name)]
         held.append(order.bundle if isinstance(order, RunModel) else None)
         if any(bundle is not None and bundle.digest == release.digest for bundle in held):
-            users.append(row.id)
+            users.append(device)
     users.sort(key=natural_order)
     return [f"{counted(len(users), 'device')} ({users[0]})"] if users else []

@@ -14,10 +14,16 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from edgepack.errors import FleetError
-from edgepack.fleet.database import assignments, devices
+from edgepack.fleet.database import assignments
 from edgepack.fleet.database.assignments import Note
+from edgepack.fleet.database.candidates import (
+    Asked,
+    Candidate,
+    committed_candidates,
+    select_candidates,
+)
 from edgepack.fleet.database.devices import Publication
-from edgepack.fleet.database.schema import AssignmentRow, DeviceRow, ReleaseRow, RolloutRow
+from edgepack.fleet.database.schema import ReleaseRow, RolloutRow
 from edgepack.fleet.documents.previews import RollbackPart, RollbackPreview
 from edgepack.fleet.documents.releases import full_title, title
 from edgepack.fleet.documents.rollouts import RollbackRequest, RolloutSettings, Selector
@@ -25,7 +31,8 @@ from edgepack.fleet.releases.find import find_release
 from edgepack.fleet.rollouts import execution, judgement, membership, rules
 from edgepack.fleet.rollouts.offers import name_of
 from edgepack.fleet.rollouts.preview import MAX_EXAMPLES, open_rollouts
-from edgepack.fleet.rollouts.waves import divide, parse_waves
+from edgepack.fleet.rollouts.settings import check_numbers
+from edgepack.fleet.rollouts.waves import divide, keys_of, parse_waves
 from edgepack.text import natural_order
 from edgepack.wire.messages import BundleRef
 
@@ -47,8 +54,8 @@ class Plan(NamedTuple):
 
     release: ReleaseRow
     ended: RolloutRow | None
-    going: dict[str, list[DeviceRow]]
-    staying: dict[str, list[DeviceRow]]
+    going: dict[str, list[Candidate]]
+    staying: dict[str, list[Candidate]]
 
 
 def show_rollback(
@@ -65,7 +72,7 @@ def show_rollback(
         FleetError: There is no such rollout or release, or a number makes no sense.
     """
     steps = parse_waves(request.waves)
-    membership.check_numbers(request)
+    check_numbers(request)
     plan = _plan(session, request, is_released)
     parts = []
     for digest, rows in plan.going.items():
@@ -99,7 +106,7 @@ def rollback(
             no sense.
     """
     parse_waves(request.waves)
-    membership.check_numbers(request)
+    check_numbers(request)
     plan = _plan(session, request, is_released)
     if refusal := _refusal(plan):
         raise FleetError(refusal, found_in=request.what, remedy="edgepack fleet devices")
@@ -120,7 +127,8 @@ def take_back(
     """Ends a rollout that breached a gate, and leads all that committed back at once."""
     release = session.get_one(ReleaseRow, rollout.digest)
     publications = execution.abort(session, rollout, because=because, now=now)
-    going, _ = _divide(session, release, _committed(session, rollout), rollout)
+    rows = committed_candidates(session, rollout.number, Asked(release.name))
+    going, _ = _divide(session, release, rows, rollout)
     _lead_back(session, release, going, _at_once(rollout), now)
     return publications
 
@@ -128,7 +136,8 @@ def take_back(
 def take_back_class(session: Session, rollout: RolloutRow, name: str, now: float) -> None:
     """Leads the devices of a hardware class back that committed a rollout's release; it goes on."""
     release = session.get_one(ReleaseRow, rollout.digest)
-    going, _ = _divide(session, release, _committed(session, rollout, name), rollout)
+    rows = committed_candidates(session, rollout.number, Asked(release.name), name)
+    going, _ = _divide(session, release, rows, rollout)
     _lead_back(session, release, going, _at_once(rollout), now)
 
 
@@ -146,7 +155,7 @@ def _at_once(rollout: RolloutRow) -> RolloutSettings:
 def _lead_back(
     session: Session,
     release: ReleaseRow,
-    going: Mapping[str, Sequence[DeviceRow]],
+    going: Mapping[str, Sequence[Candidate]],
     settings: RolloutSettings,
     now: float,
 ) -> list[RolloutRow]:
@@ -168,6 +177,7 @@ def _lead_back(
 
 
 def _plan(session: Session, request: RollbackRequest, is_released: IsReleased) -> Plan:
+    keys = keys_of(parse_waves(request.waves)) | membership.seat_keys(request)
     ended: RolloutRow | None = None
     if _ROLLOUT.fullmatch(request.what):
         if request.selector is not None:
@@ -178,10 +188,11 @@ def _plan(session: Session, request: RollbackRequest, is_released: IsReleased) -
             )
         ended = execution.find(session, request.what)
         release = session.get_one(ReleaseRow, ended.digest)
-        rows = _committed(session, ended)
+        rows = committed_candidates(session, ended.number, Asked(release.name, keys))
     else:
         release = find_release(session, request.what)
-        rows = membership.select_devices(session, request.selector or Selector(kind="all"))
+        selector = request.selector or Selector(kind="all")
+        rows = select_candidates(session, selector, Asked(release.name, keys))
     going, staying = _divide(session, release, rows, ended, is_released)
     return Plan(release, ended, going, staying)
 
@@ -189,20 +200,19 @@ def _plan(session: Session, request: RollbackRequest, is_released: IsReleased) -
 def _divide(
     session: Session,
     release: ReleaseRow,
-    rows: Iterable[DeviceRow],
+    rows: Iterable[Candidate],
     ended: RolloutRow | None,
     is_released: IsReleased = lambda _: True,
-) -> tuple[dict[str, list[DeviceRow]], dict[str, list[DeviceRow]]]:
+) -> tuple[dict[str, list[Candidate]], dict[str, list[Candidate]]]:
     """Devices by the release that they go back to, and by the reason why they cannot."""
     others = open_rollouts(session, release.name)
-    going: dict[str, list[DeviceRow]] = defaultdict(list)
-    staying: dict[str, list[DeviceRow]] = defaultdict(list)
+    going: dict[str, list[Candidate]] = defaultdict(list)
+    staying: dict[str, list[Candidate]] = defaultdict(list)
     for row in sorted(rows, key=lambda row: natural_order(row.id)):
-        runs = devices.running(row, release.name)
+        runs, kept = row.runs, row.kept
         is_running_it = runs is not None and runs.digest == release.digest
         if not is_running_it and ended is None:
             continue
-        kept = devices.kept_for_rollback(row, release.name)
         other = others.get(row.id)
         if runs is not None and not is_running_it:
             staying[f"{title(runs)} serves there by now"].append(row)
@@ -224,21 +234,8 @@ def _is_held(session: Session, bundle: BundleRef) -> bool:
     return row is not None and row.deleted_at is None
 
 
-def _committed(
-    session: Session, rollout: RolloutRow, hardware_class: str | None = None
-) -> Sequence[DeviceRow]:
-    query = (
-        select(DeviceRow)
-        .join(AssignmentRow, AssignmentRow.device == DeviceRow.id)
-        .where(AssignmentRow.rollout == rollout.number, AssignmentRow.state == "COMMITTED")
-    )
-    if hardware_class is not None:
-        query = query.where(AssignmentRow.hardware_class == hardware_class)
-    return session.scalars(query).all()
-
-
 def _recall(
-    session: Session, release: ReleaseRow, rows: Sequence[DeviceRow], because: str, now: float
+    session: Session, release: ReleaseRow, rows: Sequence[Candidate], because: str, now: float
 ) -> None:
     """Notes in the rollouts that brought a release to devices that it is taken back from them."""
     gone = {row.id for row in rows}
@@ -270,7 +267,7 @@ def _ends(rollout: RolloutRow | None) -> str:
 
 
 def _part(
-    rows: Sequence[DeviceRow],
+    rows: Sequence[Candidate],
     *,
     to: BundleRef | None = None,
     wave_count: int = 0,

@@ -7,14 +7,14 @@ one wave of each value of the label `site`.
 import hashlib
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import pairwise
 
 import msgspec
 
 from edgepack.errors import FleetError
-from edgepack.fleet.database.schema import DeviceRow
-from edgepack.fleet.database.where import Attributes, attributes, parse_where
+from edgepack.fleet.database.candidates import Candidate
+from edgepack.fleet.database.where import Attributes, parse_where
 from edgepack.text import natural_order
 
 _STEP = re.compile(r"(\d{1,9})(%?)")
@@ -131,18 +131,19 @@ def divide_devices(
         FleetError: There are more waves than a rollout has.
     """
 
-    def order(device: str) -> tuple[bool, str]:
-        return not online_by_device[device], hashlib.sha256(f"{salt}/{device}".encode()).hexdigest()
+    def order(device: str) -> bytes:
+        return hashlib.sha256(f"{salt}/{device}".encode()).digest()
 
-    devices = sorted(online_by_device, key=order)
+    left = sorted(online_by_device, key=order)
+    left.sort(key=lambda device: not online_by_device[device])
     waves: dict[str, int] = {}
     index = 0
     for step in steps:
-        left = [device for device in devices if device not in waves]
-        for chosen in _choose(step, left, len(devices), attributes_of):
+        for chosen in _choose(step, left, len(online_by_device), attributes_of):
             if chosen:
                 waves.update(dict.fromkeys(chosen, index))
                 index += 1
+        left = [device for device in left if device not in waves]
     if index > MAX_WAVES:
         raise FleetError(
             f"a rollout has at most {MAX_WAVES} waves, this one has {index}: one for each site",
@@ -151,11 +152,22 @@ def divide_devices(
     return waves
 
 
-def divide(rows: Sequence[DeviceRow], steps: Sequence[WaveStep], salt: str) -> dict[str, int]:
-    """The same for devices as they are enrolled."""
-    by_id = {row.id: row for row in rows}
+def divide(rows: Sequence[Candidate], steps: Sequence[WaveStep], salt: str) -> dict[str, int]:
+    """The same for devices as they are enrolled, with the attributes that `keys_of` names."""
     online = {row.id: row.online for row in rows}
-    return divide_devices(online, steps, salt, lambda device: attributes(by_id[device]))
+    by_id = {row.id: row.attributes for row in rows} if keys_of(steps) else {}
+    return divide_devices(online, steps, salt, lambda device: by_id[device])
+
+
+def keys_of(steps: Iterable[WaveStep]) -> frozenset[str]:
+    """The labels and facts that waves go by."""
+    keys: set[str] = set()
+    for step in steps:
+        if step.unit == "where":
+            keys |= parse_where(step.where).keys
+        elif step.unit == "sites":
+            keys.add(SITE)
+    return frozenset(keys)
 
 
 def _choose(

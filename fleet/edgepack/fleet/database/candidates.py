@@ -1,0 +1,162 @@
+"""Devices as a rollout that is about to begin sees them: of each no more than it asks for.
+
+They are read page by page by their columns, and of a report only what is asked for is decoded:
+what the devices of a large fleet said takes gigabytes.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from sqlalchemy import Select, bindparam, select
+from sqlalchemy.orm import Session
+
+from edgepack.errors import FleetError
+from edgepack.fleet.database.inventory import read_where
+from edgepack.fleet.database.reports import facts_of, serving_of
+from edgepack.fleet.database.schema import AssignmentRow, DeviceRow
+from edgepack.fleet.database.where import Attributes, Where, attributes
+from edgepack.fleet.documents.rollouts import Selector
+from edgepack.wire.messages import BundleRef, DeviceFacts
+
+PAGE = 2000
+"""Devices that are read at once."""
+
+
+class Candidate(NamedTuple):
+    """A device, and what serves there of a model.
+
+    Attributes:
+        id, online, hardware_class: See `DeviceRow`.
+        runs: What serves there, as it last said; None while nothing does.
+        kept: The one older release that it would go back to.
+        attributes: Its labels and facts, as far as they were asked for.
+        facts: What it is, where that was asked for and it said so.
+    """
+
+    id: str
+    online: bool
+    hardware_class: str
+    runs: BundleRef | None
+    kept: BundleRef | None
+    attributes: Attributes
+    facts: DeviceFacts | None
+
+
+class Asked(NamedTuple):
+    """What to read of devices.
+
+    Attributes:
+        model: Of which model what serves there.
+        keys: The labels and facts.
+        with_facts: Whether all that they said that they are.
+    """
+
+    model: str
+    keys: frozenset[str] = frozenset()
+    with_facts: bool = False
+
+
+_NONE: Attributes = {}
+_QUERY = select(
+    DeviceRow.id,
+    DeviceRow.online,
+    DeviceRow.hardware_class,
+    DeviceRow.reported,
+    DeviceRow.group,
+    DeviceRow.labels,
+).order_by(DeviceRow.id)
+_PAGE = _QUERY.where(DeviceRow.id > bindparam("after")).limit(PAGE)
+_OF_GROUP = _PAGE.where(DeviceRow.group == bindparam("group"))
+_NAMED = _QUERY.where(DeviceRow.id.in_(bindparam("names", expanding=True)))
+_COMMITTED = _PAGE.join(AssignmentRow, AssignmentRow.device == DeviceRow.id).where(
+    AssignmentRow.rollout == bindparam("rollout"), AssignmentRow.state == "COMMITTED"
+)
+_COMMITTED_OF_CLASS = _COMMITTED.where(AssignmentRow.hardware_class == bindparam("hardware_class"))
+
+
+_Query = Select[str, bool, str, str | None, str, str]
+
+
+class _Row(NamedTuple):
+    """A device as it was read; what an expression may speak of."""
+
+    id: str
+    online: bool
+    hardware_class: str
+    reported: str | None
+    group: str
+    labels: str
+
+
+def select_candidates(session: Session, selector: Selector, asked: Asked) -> list[Candidate]:
+    """The devices that a selector means now, in the order of their ids.
+
+    Raises:
+        FleetError: There are none, one that is named is not enrolled, or an expression makes no
+            sense.
+    """
+    where = read_where(session, selector.where) if selector.kind == "where" else None
+    match selector.kind:
+        case "devices":
+            rows = _read_named(session, sorted(set(selector.devices)))
+        case "group":
+            rows = _read_pages(session, _OF_GROUP, {"group": selector.group})
+        case _:
+            rows = _read_pages(session, _PAGE, {})
+    found = list(_see(rows, asked, where))
+    if selector.kind == "devices" and len(found) < len(set(selector.devices)):
+        known = {one.id for one in found}
+        missing = [name for name in dict.fromkeys(selector.devices) if name not in known]
+        raise FleetError(
+            f"not enrolled: {', '.join(missing)}",
+            remedy=f"edgepack fleet enroll {missing[0]} --group GROUP -o FOLDER",
+        )
+    if not found:
+        groups = session.scalars(select(DeviceRow.group).distinct().order_by(DeviceRow.group))
+        raise FleetError(
+            {
+                "all": "no device is enrolled",
+                "group": f"no device is enrolled in {selector}",
+            }.get(selector.kind, f"there are no {selector}"),
+            found_in=f"groups: {', '.join(groups) or 'none'}",
+            remedy="edgepack fleet enroll cam-7 --group cameras -o cam-7/",
+        )
+    return found
+
+
+def committed_candidates(
+    session: Session, rollout: int, asked: Asked, hardware_class: str | None = None
+) -> list[Candidate]:
+    """The devices that committed a rollout's release there: all, or those of a hardware class."""
+    values: dict[str, object] = {"rollout": rollout}
+    if hardware_class is None:
+        return list(_see(_read_pages(session, _COMMITTED, values), asked))
+    values["hardware_class"] = hardware_class
+    return list(_see(_read_pages(session, _COMMITTED_OF_CLASS, values), asked))
+
+
+def _read_pages(session: Session, query: _Query, values: Mapping[str, object]) -> Iterator[_Row]:
+    after = ""
+    while page := session.execute(query, {**values, "after": after}).all():
+        yield from (_Row(*row) for row in page)
+        after = page[-1][0]
+
+
+def _read_named(session: Session, names: Sequence[str]) -> Iterator[_Row]:
+    for first in range(0, len(names), PAGE):
+        some = names[first : first + PAGE]
+        yield from (_Row(*row) for row in session.execute(_NAMED, {"names": some}))
+
+
+def _see(rows: Iterable[_Row], asked: Asked, where: Where | None = None) -> Iterator[Candidate]:
+    for row in rows:
+        found = attributes(row) if where is not None or asked.keys else _NONE
+        if where is None or where.matches(found):
+            yield Candidate(
+                row.id,
+                row.online,
+                row.hardware_class,
+                *serving_of(row.reported, asked.model),
+                {key: found[key] for key in asked.keys if key in found} if asked.keys else _NONE,
+                facts_of(row.reported) if asked.with_facts else None,
+            )

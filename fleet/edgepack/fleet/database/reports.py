@@ -1,0 +1,93 @@
+"""What is read of devices' reports as they are kept, without reading the whole of them.
+
+Reports of many devices say the same of what serves and of what they are: that is read once.
+"""
+
+from functools import lru_cache
+from typing import NamedTuple
+
+import msgspec
+
+from edgepack.wire.messages import WIRE_VERSION, BundleRef, DeviceFacts, Reported, decode, encode
+
+REMEMBERED = 4096
+"""Texts of which it is known what they say."""
+_NONE = msgspec.Raw(b"null")
+
+
+class Serving(NamedTuple):
+    """What a device last said of a model.
+
+    Attributes:
+        runs: What serves; None while nothing does.
+        kept: The one older release that it would go back to.
+    """
+
+    runs: BundleRef | None = None
+    kept: BundleRef | None = None
+
+
+class _Active(msgspec.Struct):
+    bundle: msgspec.Raw
+
+
+class _Model(msgspec.Struct):
+    active: _Active | None = None
+    previous: msgspec.Raw = _NONE
+
+
+class _Said(msgspec.Struct):
+    v: int
+    models: dict[str, _Model] = {}
+    facts: msgspec.Raw = _NONE
+
+
+class _Provider(msgspec.Struct):
+    name: str
+    is_simulator: bool = False
+
+
+class _Facts(msgspec.Struct):
+    providers: tuple[_Provider, ...] = ()
+
+
+class _SaidOfProviders(msgspec.Struct):
+    facts: _Facts | None = None
+
+
+def serving_of(reported: str | None, model: str) -> Serving:
+    """What a device's report says of a model."""
+    said = _read(reported).models.get(model) if reported else None
+    if said is None:
+        return Serving()
+    runs = _bundle(bytes(said.active.bundle)) if said.active else None
+    return Serving(runs, _bundle(bytes(said.previous)))
+
+
+def facts_of(reported: str | None) -> DeviceFacts | None:
+    """What a device says that it is; None when it did not yet."""
+    return _read_facts(bytes(_read(reported).facts)) if reported else None
+
+
+def simulated_providers(reported: str | None) -> frozenset[str]:
+    """The providers that only simulate their hardware on a device."""
+    facts = msgspec.json.decode(reported, type=_SaidOfProviders).facts if reported else None
+    return frozenset(p.name for p in facts.providers if p.is_simulator) if facts else frozenset()
+
+
+def _read(reported: str) -> _Said:
+    said = msgspec.json.decode(reported, type=_Said)
+    if said.v != WIRE_VERSION.major:  # an edgepack of long ago took it down
+        today = encode(decode(reported.encode(), Reported))
+        said = msgspec.json.decode(today, type=_Said)
+    return said
+
+
+@lru_cache(REMEMBERED)
+def _bundle(text: bytes) -> BundleRef | None:
+    return msgspec.json.decode(text, type=BundleRef | None)
+
+
+@lru_cache(REMEMBERED)
+def _read_facts(text: bytes) -> DeviceFacts | None:
+    return msgspec.json.decode(text, type=DeviceFacts | None)
