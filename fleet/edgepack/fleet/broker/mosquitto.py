@@ -11,10 +11,10 @@ from edgepack.wire import topics
 from edgepack.wire.messages import MAX_MESSAGE_BYTES
 
 CONFIG_FILE, ACL_FILE = "mosquitto.conf", "acl"
-SETTINGS_VERSION = 4
+SETTINGS_VERSION = 5
 """Of what is written here: 1 had no list of revoked certificates and left client ids to clients, 2
 kept 1,000 messages for each client, and a quarter of the events of 1,000 devices was lost, 3 knew
-one controller alone."""
+one controller alone, 4 read a message of 256 MB to its end before it was dropped."""
 _NOTE = "broker-settings"
 """File in the fleet's folder that says which version was written."""
 
@@ -46,7 +46,8 @@ use_identity_as_username true
 use_username_as_clientid true
 allow_anonymous false
 acl_file {folder}/acl
-{queues}message_size_limit {message_bytes}
+{queues}# Of what a client announces beyond this not a byte is read: it is disconnected.
+max_packet_size {packet_bytes}
 persistence true
 persistence_location {folder}/
 autosave_interval 60
@@ -122,7 +123,7 @@ def write_broker_folder(
             version=SETTINGS_VERSION,
             port=port,
             queues=QUEUES,
-            message_bytes=2 * MAX_MESSAGE_BYTES,
+            packet_bytes=2 * MAX_MESSAGE_BYTES,
         )
         write_file(folder / CONFIG_FILE, config.encode())
         write_file(data.root / _NOTE, str(SETTINGS_VERSION).encode())
