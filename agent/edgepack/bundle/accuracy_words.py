@@ -21,6 +21,13 @@ SAME_TEXTS = "same_texts"
 """Of a reader, there: share of texts that are the float model's as a whole, with `_low` and `_high`
 (95 %)."""
 
+VALUE_LOW = "value_low"
+SAMPLES_TO_PROVE = "samples_to_prove"
+TASK_KEPT = "task_kept"
+"""There, of any kind: the value's lower bound (95 %); where that does not prove the budget, how
+many held-out samples would (0: none that one could give); and what is expected to be kept of what
+the float model is used for, as a share."""
+
 _WORDS = {
     TOKEN_AGREEMENT: "tokens as float's",
     STRING_AGREEMENT: "characters as float's",

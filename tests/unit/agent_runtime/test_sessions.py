@@ -9,6 +9,7 @@ import pytest
 
 from edgepack.agent.runtime.opening import (
     GRAPH_OPTIMIZATION,
+    MEMORY_PATTERN,
     ON_CPU,
     ProviderSettings,
     open_model_file,
@@ -128,3 +129,17 @@ def test_graph_optimization_is_a_setting_of_the_variant(tmp_path: Path) -> None:
     assert (plain.placement.total, fused.placement.total) == (6, 5)
     with pytest.raises(ValueError, match="is one of disable_all, basic, extended, all, not 'fast'"):
         open_model_file(path, _optimized("fast"))
+
+
+def test_whether_memory_is_planned_is_a_setting_of_the_variant(tmp_path: Path) -> None:
+    path = tmp_path / "model.onnx"
+    onnx.save(conv_model(), path)
+    for planned in (True, False):
+        settings = msgspec.structs.replace(
+            ON_CPU, session_options={MEMORY_PATTERN: str(int(planned))}
+        )
+        opened = open_model_file(path, settings)
+        assert opened.run(make_inputs(1)[0])["y"].shape == (1, 4)
+    odd = msgspec.structs.replace(ON_CPU, session_options={MEMORY_PATTERN: "False"})
+    with pytest.raises(ValueError, match="enable_mem_pattern is one of 0, 1, not 'False'"):
+        open_model_file(path, odd)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from edgepack.agent.runtime.opening import GRAPH_OPTIMIZATION
+from edgepack.agent.runtime.opening import GRAPH_OPTIMIZATION, MEMORY_PATTERN
 from edgepack.bundle.manifest import PlainRuntime
 from edgepack.errors import BuildError
 from edgepack.packager.graph.saturation import EXACT_SUMS
@@ -23,17 +23,21 @@ class _Otherwise(PlainRelease, frozen=True, kw_only=True):
 
     right_at: tuple[str, ...]
     refuses: bool = False
+    plans_wrongly: bool = False
 
     @contextlib.contextmanager
     def open(self, model: Path, options: Mapping[str, str]) -> Iterator[Run]:
         level = options.get(GRAPH_OPTIMIZATION, "")
         if level not in self.right_at and self.refuses:
             raise BuildError("no kernel for it")
+        is_right = level in self.right_at
+        if self.plans_wrongly and options.get(MEMORY_PATTERN) != "0":
+            is_right = False
         with PlainRelease.open(self, model, {}) as right:
 
             def run(feeds: Feeds) -> Outputs:
                 outputs = right(feeds)
-                if level in self.right_at:
+                if is_right:
                     return outputs
                 return {name: value * -1 for name, value in outputs.items()}
 
@@ -44,6 +48,8 @@ _FINE = _Otherwise(release="9.0", right_at=("", "extended", "basic", "disable_al
 _BREAKS = _Otherwise(release="8.0", right_at=("basic", "disable_all"))
 _REFUSES = _Otherwise(release="7.0", right_at=("disable_all",), refuses=True)
 _WRONG = _Otherwise(release="6.0", right_at=())
+_PLANS = _Otherwise(release="5.0", right_at=_FINE.right_at, plans_wrongly=True)
+_PLANS_AND_BREAKS = _Otherwise(release="4.0", right_at=("disable_all",), plans_wrongly=True)
 
 
 @pytest.mark.parametrize(
@@ -71,8 +77,33 @@ _WRONG = _Otherwise(release="6.0", right_at=())
             PlainRuntime(releases=("6.0",), right=False),
             "with whatever settings (6.0: ",
         ),
+        (
+            (_FINE, _PLANS),
+            PlainRuntime(
+                releases=("9.0", "5.0"),
+                right=True,
+                session_options=EXACT_SUMS | {MEMORY_PATTERN: "0"},
+            ),
+            "needs session.x64quantprecision=1, session.enable_mem_pattern=0 to run it",
+        ),
+        (
+            (_PLANS_AND_BREAKS,),
+            PlainRuntime(
+                releases=("4.0",),
+                right=True,
+                session_options={GRAPH_OPTIMIZATION: "disable_all", MEMORY_PATTERN: "0"},
+            ),
+            "(4.0: explained_variance -",
+        ),
     ],
-    ids=["its own settings", "an optimizer breaks it", "a release refuses it", "never right"],
+    ids=[
+        "its own settings",
+        "an optimizer breaks it",
+        "a release refuses it",
+        "never right",
+        "its plan of memory is wrong",
+        "plan and optimizer are wrong",
+    ],
 )
 def test_the_least_settings_with_which_all_releases_are_right_are_named(
     releases: tuple[PlainRelease, ...], expected: PlainRuntime, told: str, tmp_path: Path
@@ -106,8 +137,8 @@ def test_what_is_published_is_looked_at_though_no_time_is_left(tmp_path: Path) -
     )
     assert variant.plain_runtime is not None
     assert variant.plain_runtime.right
-    options = EXACT_SUMS | {GRAPH_OPTIMIZATION: "disable_all"}
-    assert variant.plain_runtime.session_options in (options, {GRAPH_OPTIMIZATION: "disable_all"})
+    last = {GRAPH_OPTIMIZATION: "disable_all", MEMORY_PATTERN: "0"}
+    assert variant.plain_runtime.session_options == last
 
 
 def test_nothing_is_said_of_a_variant_for_this_very_runtime(tmp_path: Path) -> None:

@@ -21,8 +21,11 @@ from edgepack.bundle.manifest import Variant
 from edgepack.errors import DeviceError
 
 GRAPH_OPTIMIZATION = "session.graph_optimization_level"
-"""The one session setting of a variant that is no config entry of ONNX Runtime's; its values are
-the keys of `_LEVELS`."""
+"""A session setting of a variant that is no config entry of ONNX Runtime's; its values are the keys
+of `_LEVELS`."""
+
+MEMORY_PATTERN = "session.enable_mem_pattern"
+"""The other one: `0` or `1`, whether memory is planned once for all inferences of a session."""
 
 _LEVELS = {
     "disable_all": "ORT_DISABLE_ALL",
@@ -30,6 +33,8 @@ _LEVELS = {
     "extended": "ORT_ENABLE_EXTENDED",
     "all": "ORT_ENABLE_ALL",
 }
+
+_SWITCH = {"0": False, "1": True}
 
 _ERRORS_ONLY = 3
 VERBOSE = 0
@@ -45,7 +50,7 @@ class ProviderSettings(msgspec.Struct, frozen=True, kw_only=True):
         provider: ONNX Runtime's name of the provider.
         device: Device kind: `cpu`, `gpu` or `npu`.
         provider_options: Options of the provider.
-        session_options: Config entries of the session, and `GRAPH_OPTIMIZATION`.
+        session_options: Config entries of the session, `GRAPH_OPTIMIZATION` and `MEMORY_PATTERN`.
     """
 
     provider: str
@@ -162,6 +167,10 @@ def _make_options(
             options.graph_optimization_level = getattr(
                 runtime.GraphOptimizationLevel, _LEVELS[value]
             )
+        elif key == MEMORY_PATTERN:
+            if value not in _SWITCH:
+                raise ValueError(f"{key} is one of {', '.join(_SWITCH)}, not {value!r}")
+            options.enable_mem_pattern = _SWITCH[value]
         else:
             options.add_session_config_entry(key, value)
     return options

@@ -24,6 +24,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from edgepack.packager.gates.task_kept import task_kept
 from edgepack.packager.gates.tasks import OutputReference, open_reference, task_of
 from edgepack.packager.gates.tokens import TokenReference
 from edgepack.packager.gates.verdict import Verdict
@@ -147,7 +148,10 @@ class Reference:
             noise=float(np.mean([min(distance.nrmse, 1e6) for distance in apart])),
             distances=distances,
             low=worst.low,
+            asked=worst.asked,
+            task_kept=min(entry.task_kept for entry in entries),
             forgiven=any(entry.forgiven for entry in entries),
+            costs=max((entry.cost or 0.0 for entry in entries if entry.forgiven), default=0.0),
             output=worst.output if len(self.kinds) > 1 else "",
             remarks=self._remarks,
             agreement=agreement,
@@ -193,14 +197,18 @@ class Reference:
         """What must hold of one output by one metric, which names the output itself if need be."""
         metric = METRICS[name]
         value, least = getattr(distance, metric.value), getattr(self._gate, metric.budget)
+        cost = distance.cost if metric.may_miss_one else None
         return _Entry(
             output=output,
             metric=name if output else f"{name} ({distance.name})",
             value=min(value, metric.best),
             budget=with_one_miss(least, self._count) if metric.may_miss_one else least,
+            asked=least,
+            task_kept=task_kept(name, value) if cost is None else 1.0 - cost,
             best=metric.best,
             low=getattr(distance, metric.low) if metric.low else None,
             forgiven=metric.may_miss_one and value < least,
+            cost=cost,
         )
 
     def _judge_task(self, agreement: Agreement) -> "_Entry":
@@ -211,6 +219,8 @@ class Reference:
             metric=name,
             value=agreement.value,
             budget=self._task.budget(least) if self._task else least,
+            asked=least,
+            task_kept=task_kept(name, agreement.value),
             low=agreement.low,
             forgiven=agreement.value < least,
         )
@@ -228,16 +238,20 @@ class Reference:
 class _Entry(msgspec.Struct, frozen=True, kw_only=True):
     """One thing that must hold: a value of at least the budget; `best` is the float model's.
 
-    It is `forgiven` where it holds only because one of few samples may always differ. `output` is
-    empty where `metric` names it.
+    It is `forgiven` where it holds only because one of few samples may always differ; `asked` is
+    the budget without that. `cost` is known of decisions (`OutputDistance.cost`), `task_kept` is
+    `Verdict.task_kept`. `output` is empty where `metric` names it.
     """
 
     metric: str
     value: float
     budget: float
+    asked: float
+    task_kept: float
     best: float = 1.0
     low: float | None = None
     forgiven: bool = False
+    cost: float | None = None
     output: str = ""
 
     @property

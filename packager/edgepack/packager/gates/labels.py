@@ -118,6 +118,7 @@ def judge_by_labels(
         passed=value >= budget - 1e-12,
         spare=(value - budget) / max(float_value - budget, 1e-9),
         noise=0.0,
+        task_kept=value / float_value,
         low=share_low(value, count),
     )
 

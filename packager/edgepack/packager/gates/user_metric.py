@@ -173,4 +173,5 @@ def judge_metric(metric: Metric, run: Run, float_value: float, gate: AccuracyGat
         passed=value >= budget,
         spare=spare,
         noise=0.0,
+        task_kept=value / float_value,
     )

@@ -24,8 +24,14 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
         distances: By output; empty for a user's metric.
         low: Lower bound of `value` for samples like these, one-sided, 95 %; None where the samples
             do not tell (a user's metric, a cosine).
+        asked: The budget where nothing is forgiven, which samples may prove; None where there is
+            nothing to prove: a user's metric, labels, what nobody lowered.
+        task_kept: What is expected to be kept of what the float model is used for; None where
+            nothing says it.
         forgiven: Whether it passes only because, of few samples, one may always differ: that says
             little of how many would.
+        costs: What the decisions that are forgiven are expected to cost, as a share of right
+            answers; 0 where the float model does not tell.
         given_up_after: After how many samples it was certain to fail by far, whose numbers these
             are; None where all ran.
         output: Which output decided; empty where there is one, or `metric` says it.
@@ -43,7 +49,10 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     distances: tuple[OutputDistance, ...] = ()
     spare_at_most: float | None = None
     low: float | None = None
+    asked: float | None = None
+    task_kept: float | None = None
     forgiven: bool = False
+    costs: float = 0.0
     given_up_after: int | None = None
     output: str = ""
     remarks: tuple[str, ...] = ()

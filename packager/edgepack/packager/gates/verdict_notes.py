@@ -2,12 +2,13 @@
 
 from collections.abc import Sequence
 
+from edgepack.packager.gates.proof import is_proven, samples_to_prove
 from edgepack.packager.gates.tasks import task_of
 from edgepack.packager.gates.verdict import Verdict
 from edgepack.packager.metrics.chains import describe_chains
 from edgepack.packager.metrics.distance import OutputDistance
 from edgepack.packager.metrics.kinds import OutputKind
-from edgepack.packager.number_format import format_metric
+from edgepack.packager.number_format import format_metric, format_percent
 from edgepack.packager.tensors.sequence import Samples
 from edgepack.text import counted
 
@@ -30,7 +31,7 @@ def describe_verdict(
         found, low = format_metric(verdict.value), format_metric(max(verdict.low, 0.0))
         notes.append(
             f"{verdict.what} is {found} on {counted(count, 'held-out sample')}: with 95 % "
-            f"confidence at least {low} on samples like these."
+            f"confidence at least {low} on samples like these{_describe_proof(verdict, count)}."
         )
     notes += [
         f"Output '{distance.name}': {distance.own_words}."
@@ -58,3 +59,22 @@ def describe_verdict(
             f"{single or 'of the states only'}."
         )
     return tuple(notes)
+
+
+def _describe_proof(verdict: Verdict, count: int) -> str:
+    """What the lower bound says of the budget, as the end of a sentence; "" where it proves it."""
+    if verdict.asked is None or not verdict.passed or is_proven(verdict):
+        return ""
+    asked = format_metric(verdict.asked)
+    if verdict.forgiven:
+        why = (
+            f", and the float model hesitated there: {format_percent(verdict.costs)} of right "
+            "answers are expected to be lost"
+            if verdict.costs
+            else ""
+        )
+        return f", where the budget is {asked}: of so few one may differ{why}"
+    needed = samples_to_prove(verdict, count)
+    if needed is None:
+        return f", which does not prove the budget of {asked}"
+    return f"; {needed:,} that agree as well would prove the budget of {asked}"

@@ -84,6 +84,25 @@ def kept_low(lost: Sequence[float], whole: Sequence[float]) -> float:
     return 1.0 - ratio - _Z * math.sqrt(spread / count) / mean
 
 
+def count_to_prove(value: float, low: float, wanted: float, count: int) -> int | None:
+    """From how many samples on a value would have a lower bound that is wanted.
+
+    Args:
+        value, low: What `count` samples gave, 0…1, and its lower bound.
+        wanted: What the bound shall be.
+
+    Returns:
+        None where the value itself is no more than that, or the samples tell nothing.
+    """
+    if not low < wanted < value:
+        return None
+    if value == 1.0:  # Wilson's bound of samples that all agree: n / (n + z²)
+        factor = wanted / (1.0 - wanted) * (1.0 - low) / low if low > 0.0 else math.inf
+    else:
+        factor = ((value - low) / (value - wanted)) ** 2
+    return math.ceil(count * factor) if math.isfinite(factor) else None
+
+
 class OwnMeasure(msgspec.Struct, frozen=True, kw_only=True):
     """A number that the field has for outputs of one kind, against the float model's.
 

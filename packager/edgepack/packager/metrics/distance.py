@@ -13,6 +13,7 @@ import numpy.typing as npt
 from edgepack.bundle.overlap import overlap
 from edgepack.packager.metrics.between_samples import neighbourhood_kept, variances_between
 from edgepack.packager.metrics.confidence import kept_low, share_low
+from edgepack.packager.metrics.decisions import cost_of_changes
 from edgepack.packager.metrics.kinds import KINDS, OutputKind
 from edgepack.packager.metrics.own_measures import measure_own
 from edgepack.packager.metrics.stacking import as_rows, stacks
@@ -50,6 +51,8 @@ class OutputDistance(msgspec.Struct, frozen=True, kw_only=True):
         own: What the field measures of outputs of this kind (`own_measures`); None where it is one
             of the others.
         own_words: What more that says, in a few words; "" for nothing.
+        cost: Of decisions, the share of right answers that other ones are expected to cost
+            (`decisions`); None of anything else, or where the float model does not tell.
     """
 
     name: str
@@ -74,6 +77,7 @@ class OutputDistance(msgspec.Struct, frozen=True, kw_only=True):
     own: float | None = None
     own_low: float | None = None
     own_words: str = ""
+    cost: float | None = None
 
 
 def measure_distance(
@@ -156,6 +160,7 @@ def measure_distance(
         own=own.value if own else None,
         own_low=own.low if own else None,
         own_words=own.words if own else "",
+        cost=cost_of_changes(expected, got) if kind is OutputKind.DECISION else None,
     )
 
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 import msgspec
 
 from edgepack.packager.gates.labels import judge_by_labels
+from edgepack.packager.gates.proof import without_dear_forgiveness
 from edgepack.packager.gates.verdict import Verdict
 from edgepack.packager.metrics.distance import OutputDistance
 from edgepack.packager.pipeline.selection import EvaluationInputs
@@ -50,4 +51,8 @@ def judge_on_holdout(run: Run, gate: AccuracyGate, inputs: EvaluationInputs) -> 
         verdict = judge.judge(run, at_least=-math.inf)
     else:
         verdict = judge.judge_single(got)
-    return HoldoutVerdict(verdict=verdict, count=count, distances=judge.reference.distances(got))
+    return HoldoutVerdict(
+        verdict=without_dear_forgiveness(verdict),
+        count=count,
+        distances=judge.reference.distances(got),
+    )

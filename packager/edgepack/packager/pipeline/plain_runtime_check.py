@@ -13,7 +13,7 @@ import msgspec
 import onnx
 from msgspec.structs import replace
 
-from edgepack.agent.runtime.opening import GRAPH_OPTIMIZATION
+from edgepack.agent.runtime.opening import GRAPH_OPTIMIZATION, MEMORY_PATTERN
 from edgepack.bundle.manifest import PlainRuntime
 from edgepack.errors import BuildError
 from edgepack.packager.gates.verdict import Verdict
@@ -26,9 +26,14 @@ from edgepack.packager.pipeline.selection import EvaluationInputs, SearchedCombi
 from edgepack.packager.progress import BuildStep
 from edgepack.packager.runtime.plain_runtime import PlainRelease
 
-_SETTINGS = (
+_UNPLANNED = {MEMORY_PATTERN: "0"}
+"""ONNX Runtime 1.18 plans memory so that some models are wrong from the second inference on."""
+
+_SETTINGS: tuple[dict[str, str], ...] = (
     {},
+    _UNPLANNED,
     *({GRAPH_OPTIMIZATION: level} for level in ("extended", "basic", "disable_all")),
+    {GRAPH_OPTIMIZATION: "disable_all"} | _UNPLANNED,
 )
 """Tried in this order, the fastest first; where no time is left, the first and the last one."""
 

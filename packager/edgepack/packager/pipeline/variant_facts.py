@@ -2,7 +2,9 @@
 
 from collections.abc import Sequence
 
+from edgepack.bundle.accuracy_words import SAMPLES_TO_PROVE, TASK_KEPT, VALUE_LOW
 from edgepack.bundle.manifest import Accuracy, Placement, Requirements, Toolchain
+from edgepack.packager.gates.proof import is_proven, samples_to_prove
 from edgepack.packager.gates.tasks import task_of
 from edgepack.packager.gates.verdict import Verdict
 from edgepack.packager.metrics.distance import OutputDistance
@@ -71,11 +73,18 @@ def accuracy_of(
     if verdict.agreement is not None:
         told = task_of(verdict.agreement).details(verdict.agreement)
         details |= {name: round(value, 6) for name, value in told.items()}
+    if verdict.low is not None:
+        details[VALUE_LOW] = round(max(verdict.low, 0.0), 6)
+    if not is_proven(verdict):
+        details[SAMPLES_TO_PROVE] = float(samples_to_prove(verdict, sample_count) or 0)
+    if verdict.task_kept is not None:
+        details[TASK_KEPT] = round(verdict.task_kept, 6)
+    asked = verdict.budget if verdict.forgiven or verdict.asked is None else verdict.asked
     return Accuracy(
         metric=verdict.metric,
         value=round(verdict.value, 6),
         float_value=round(verdict.float_value, 6),
-        budget=round(verdict.budget, 6),
+        budget=round(asked, 6),
         sample_count=sample_count,
         provider=provider,
         details=details,

@@ -1,5 +1,6 @@
 """Why a variant is the one that it is, in a plain sentence, from what its report knows."""
 
+from edgepack.bundle.accuracy_words import SAMPLES_TO_PROVE
 from edgepack.packager.number_format import format_metric
 from edgepack.packager.reports.report import MeasuredVariant, Report, VariantReport
 from edgepack.packager.search.attempts import Attempt
@@ -18,7 +19,7 @@ def sum_up(report: Report) -> str:
         )
     kept = made - degraded
     words = "1 variant holds its" if kept == 1 else f"{kept} variants hold their"
-    text = f"{words} budgets on samples that were held out." if kept else ""
+    text = f"{words} budgets on samples that were held out{_unproven(report)}." if kept else ""
     if degraded:
         are = "is" if degraded == 1 else "are"
         text += f" {counted(degraded, 'variant')} {are} published degraded."
@@ -28,6 +29,21 @@ def sum_up(report: Report) -> str:
     if refused:
         text += f" {refused} profile{' was' if refused == 1 else 's were'} refused."
     return text.strip()
+
+
+def _unproven(report: Report) -> str:
+    """Whose held-out samples are too few for a proof; "" where none's are."""
+    names = [
+        variant.name for variant in report.variants if SAMPLES_TO_PROVE in variant.accuracy.details
+    ]
+    if not names:
+        return ""
+    most = max(
+        int(variant.accuracy.details.get(SAMPLES_TO_PROVE, 0.0)) for variant in report.variants
+    )
+    whose = "" if len(names) == len(report.variants) else f" for {', '.join(names)}"
+    would = f": {most:,} would be" if most else ""
+    return f", which are too few to prove it{whose}{would}"
 
 
 def explain(variant: VariantReport) -> str:

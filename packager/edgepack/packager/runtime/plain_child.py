@@ -14,6 +14,7 @@ import sys
 from typing import Any
 
 LEVEL = "session.graph_optimization_level"
+MEMORY_PATTERN = "session.enable_mem_pattern"
 _LEVELS = {
     "disable_all": "ORT_DISABLE_ALL",
     "basic": "ORT_ENABLE_BASIC",
@@ -50,6 +51,8 @@ def _open(onnxruntime: Any, model: str, options: dict[str, str]) -> Any:
         if key == LEVEL:
             level = getattr(onnxruntime.GraphOptimizationLevel, _LEVELS[value])
             settings.graph_optimization_level = level
+        elif key == MEMORY_PATTERN:
+            settings.enable_mem_pattern = value == "1"
         else:
             settings.add_session_config_entry(key, value)
     return onnxruntime.InferenceSession(model, settings, providers=["CPUExecutionProvider"])

@@ -1,0 +1,51 @@
+"""What few held-out samples are worth: whether they prove a budget, and what they may forgive.
+
+A variant is published by what they show, not by what they prove: thirty that all agree are no
+proof of .98, and nobody gives the 133 that are for a first build. So what is not proven is said,
+with the number of samples that would do.
+
+Of few, one may always decide otherwise: a single near tie would refuse a build. That says nothing
+where the float model hesitated itself. Where it was sure, one of thirty is 3 % of its task.
+"""
+
+from msgspec.structs import replace
+
+from edgepack.packager.gates.task_kept import TASK_LOSS
+from edgepack.packager.gates.verdict import Verdict
+from edgepack.packager.metrics.confidence import count_to_prove
+
+_MOST = 100_000
+"""More are not asked for: the value is as good as the budget."""
+
+
+def without_dear_forgiveness(verdict: Verdict) -> Verdict:
+    """The same, but where what is forgiven costs more than a model may lose: then it fails."""
+    if verdict.costs <= TASK_LOSS or verdict.asked is None:
+        return verdict
+    return replace(
+        verdict,
+        budget=verdict.asked,
+        passed=False,
+        spare=(verdict.value - verdict.asked) / (verdict.float_value - verdict.asked),
+        forgiven=False,
+    )
+
+
+def is_proven(verdict: Verdict) -> bool:
+    """Whether the lower bound holds the budget; what has no bound is not told."""
+    if verdict.low is None or verdict.asked is None:
+        return True
+    return verdict.low >= verdict.asked
+
+
+def samples_to_prove(verdict: Verdict, count: int) -> int | None:
+    """How many samples would prove the budget, if they agree as well; None where none would.
+
+    Args:
+        verdict: What was found.
+        count: On how many samples.
+    """
+    if verdict.low is None or verdict.asked is None:
+        return None
+    needed = count_to_prove(verdict.value, verdict.low, verdict.asked, count)
+    return needed if needed is not None and needed <= _MOST else None

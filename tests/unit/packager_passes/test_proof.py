@@ -1,0 +1,139 @@
+"""What few held-out samples prove, and which of their decisions may differ."""
+
+import numpy as np
+import pytest
+
+from edgepack.packager.gates.accuracy import Reference
+from edgepack.packager.gates.proof import (
+    is_proven,
+    samples_to_prove,
+    without_dear_forgiveness,
+)
+from edgepack.packager.gates.task_kept import task_kept
+from edgepack.packager.gates.verdict import Verdict
+from edgepack.packager.gates.verdict_notes import describe_verdict
+from edgepack.packager.metrics.confidence import count_to_prove, kept_low, share_low
+from edgepack.packager.metrics.decisions import cost_of_changes
+from edgepack.packager.metrics.kinds import METRICS, MetricName
+from edgepack.packager.profiles.schema import AccuracyGate
+from edgepack.packager.runtime.model_run import Outputs
+from edgepack.packager.tensors.sequence import Samples
+
+_GATE = AccuracyGate()
+
+
+def _decided(count: int, classes: int = 5, *, margin: float = 9.0) -> list[Outputs]:
+    """Scores by which each class wins in turn."""
+    rows = np.zeros((count, 1, classes), np.float32)
+    for index in range(count):
+        rows[index, 0, index % classes] = margin
+    return [{"y": row} for row in rows]
+
+
+def _louder(outputs: list[Outputs]) -> list[Outputs]:
+    return [{"y": np.multiply(entry["y"], np.float32(1.1))} for entry in outputs]
+
+
+def _judge(expected: list[Outputs], got: list[Outputs]) -> Verdict:
+    return without_dear_forgiveness(Reference(expected, _GATE).judge(got))
+
+
+def _told(verdict: Verdict, count: int) -> str:
+    samples = Samples(count=0, read=lambda _: {}, source="none")
+    (note,) = (
+        note
+        for note in describe_verdict(verdict, count, samples, ())
+        if "with 95 % confidence" in note
+    )
+    return note
+
+
+def test_one_of_few_may_differ_where_the_float_model_hesitated() -> None:
+    expected = _decided(30)
+    expected[7] = {"y": np.array([[0.0, 3.0, 2.9, 0.0, 0.0]], np.float32)}
+    got = [*expected]
+    got[7] = {"y": np.array([[0.0, 2.9, 3.0, 0.0, 0.0]], np.float32)}
+    verdict = _judge(expected, got)
+    assert (verdict.passed, verdict.forgiven) == (True, True)
+    assert verdict.task_kept == pytest.approx(1 - 0.044 / 30, abs=1e-3)
+    assert _told(verdict, 30).endswith(
+        ", where the budget is 0.9800: of so few one may differ, and the float model hesitated "
+        "there: 0.154 % of right answers are expected to be lost."
+    )
+
+
+def test_one_of_few_may_not_differ_where_the_float_model_was_sure() -> None:
+    expected = _decided(30)
+    got = [*expected]
+    got[7] = expected[8]
+    verdict = _judge(expected, got)
+    assert (verdict.passed, verdict.forgiven, verdict.budget) == (False, False, 0.98)
+    assert verdict.spare < 0
+    assert verdict.task_kept == pytest.approx(29 / 30, abs=1e-3)
+
+
+def test_of_many_samples_the_budget_alone_decides_however_sure_the_float_model_was() -> None:
+    expected = _decided(200)
+    got = [*expected]
+    got[7], got[11] = expected[8], expected[10]
+    verdict = _judge(expected, got)
+    assert (verdict.value, verdict.passed, verdict.forgiven) == (0.99, True, False)
+
+
+def test_scores_that_do_not_say_how_sure_they_are_forgive_as_before() -> None:
+    expected = _decided(30, margin=0.2)
+    got = [*expected]
+    got[7] = expected[8]
+    assert (
+        cost_of_changes([entry["y"] for entry in expected], [entry["y"] for entry in got]) is None
+    )
+    labels: list[Outputs] = [{"y": np.array([index % 5])} for index in range(30)]
+    verdict = _judge(labels, [labels[1], *labels[1:]])
+    assert (verdict.passed, verdict.forgiven, verdict.costs) == (True, True, 0.0)
+    assert _told(verdict, 30).endswith("where the budget is 0.9800: of so few one may differ.")
+
+
+def test_changed_decisions_cost_what_the_float_model_preferred_the_first_one_by() -> None:
+    sure, unsure = np.array([[0.9, 0.1]]), np.array([[0.5, 0.4, 0.1]])
+    assert cost_of_changes([sure], [np.array([[0.4, 0.6]])]) == pytest.approx(0.8)
+    assert cost_of_changes([unsure], [np.array([[0.4, 0.5, 0.1]])]) == pytest.approx(0.1)
+    assert cost_of_changes([sure, sure], [sure, np.array([[np.nan, 1.0]])]) == 0.5
+    assert cost_of_changes([np.zeros((2, 3))], [np.zeros((2, 3))]) is None, "two rows"
+
+
+def test_what_is_not_proven_is_said_with_the_number_of_samples_that_would_do() -> None:
+    expected = _decided(30)
+    verdict = _judge(expected, _louder(expected))
+    assert verdict.passed
+    assert not is_proven(verdict)
+    needed = samples_to_prove(verdict, 30)
+    assert needed == 133
+    assert share_low(1.0, needed) >= 0.98 > share_low(1.0, needed - 1)
+    assert "; 133 that agree as well would prove the budget of 0.9800." in _told(verdict, 30)
+    many = _decided(needed)
+    proven = _judge(many, _louder(many))
+    assert is_proven(proven)
+    assert _told(proven, needed).endswith("on samples like these.")
+
+
+def test_how_many_would_prove_a_value_follows_its_spread() -> None:
+    lost = [0.0, 0.01, 0.0, 0.015] * 5
+    value, low = 1 - sum(lost) / 20, kept_low(lost, [1.0] * 20)
+    assert low < 0.992 < value
+    needed = count_to_prove(value, low, 0.992, 20)
+    assert needed is not None
+    assert needed > 20
+    repeated = lost * (needed // 20 + 1)
+    assert kept_low(repeated, [1.0] * len(repeated)) >= 0.992
+    assert count_to_prove(0.97, 0.95, 0.98, 20) is None, "no number proves what is not so"
+    assert count_to_prove(1.0, 0.99, 0.98, 20) is None, "it is proven"
+
+
+@pytest.mark.parametrize("name", METRICS)
+def test_each_default_budget_stands_for_one_percent_of_the_task(name: MetricName) -> None:
+    metric = METRICS[name]
+    least = getattr(_GATE, metric.budget)
+    assert task_kept(name, least) == pytest.approx(0.99)
+    assert task_kept(name, metric.best) == pytest.approx(1.0, abs=1e-6)
+    assert task_kept(name, least) < task_kept(name, (least + metric.best) / 2) < 1.0 + 1e-9
+    assert task_kept(name, -1e9) == 0.0
