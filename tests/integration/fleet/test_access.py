@@ -6,6 +6,7 @@ import sqlite3
 import ssl
 from collections.abc import Callable
 from pathlib import Path
+from urllib.parse import urlencode
 
 import msgspec
 import pytest
@@ -33,6 +34,27 @@ def fleet(serve: Serve, make_bundle: Callable[..., Path], tmp_path: Path) -> Fle
     running.client.enroll("cam-1", group="cameras", folder=tmp_path / "cam-1")
     running.client.publish(make_bundle())
     return running
+
+
+def test_the_form_of_a_new_rollout_sets_what_the_command_sets(fleet: FleetProcess) -> None:
+    visitor = Visitor(fleet.url).log_in((fleet.data / "token").read_text())
+    form = {"release": fleet.client.releases()[0].bundle.digest, "group": "cameras"}
+    form |= {"window": "mon 02:00-05:00", "gate_p95": "1.5", "gate_drift": "off"}
+    form |= {"approve_waves": "on", "max_per_site": "3", "split_by": "hardware"}
+    query = urlencode({**form, "look": "1"})
+    token = visitor.form_token(f"/rollouts/new?{query}")
+    answer = visitor.post("/rollouts/new", {**form, "form_token": token})
+    assert answer.status == 303, answer.text
+    started = fleet.rollout("r1")
+    assert (started.window, started.approve_waves, started.max_per_site) == (
+        "mon 02:00-05:00",
+        True,
+        3,
+    )
+    gates = {gate.name: gate.threshold for gate in started.gates}
+    assert (gates["p95"], gates["drift"], gates["p99"]) == (1.5, None, 1.25)
+    refused = visitor.get(f"/rollouts/new?{query}&gate_p99=much")
+    assert "&#39;much&#39; is nothing that the gate p99 can let pass" in refused.text
 
 
 def test_a_role_may_do_its_own_and_no_more(

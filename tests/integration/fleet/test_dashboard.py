@@ -153,7 +153,7 @@ def test_hostile_links_are_answered_in_words(fleet: FleetProcess) -> None:
         "/rollouts/r99999999999999999",
         "/rollouts/r1?wave=-1&state=%3Cb%3E&after=%00",
         "/rollouts/new?look=1&soak_s=nan&release=x&to=where&where=%22",
-        "/rollouts/new?look=1&max_failed=1e999&waves=x",
+        "/rollouts/new?look=1&max_failed_share=1e999&waves=x",
         "/models/..%2F..%2Fetc",
         "/releases/..%2Ftoken/report.html",
         "/assets/..%2F__init__.py",

@@ -6,21 +6,20 @@ import msgspec
 from starlette.responses import RedirectResponse, Response
 
 from edgepack.errors import EdgepackError, FleetError
+from edgepack.fleet.dashboard import start_form
 from edgepack.fleet.dashboard.guard import Visit
 from edgepack.fleet.dashboard.render import link, page
+from edgepack.fleet.dashboard.start_form import fill_in, read_selector, read_settings
 from edgepack.fleet.documents.rollouts import (
     RollbackRequest,
     RolloutRequest,
-    RolloutSettings,
     RolloutView,
-    Selector,
 )
 from edgepack.fleet.server.fleet import Fleet
 from edgepack.fleet.server.looking import Looking
 from edgepack.text import counted
 
 MAX_GROUPS = 200
-_NUMBERS = ("soak_s", "min_inferences", "deadline_s", "min_sample")
 _ROLLBACK_WAVES = "1,100%"
 
 
@@ -37,11 +36,11 @@ class Acts:
     def start(self, visit: Visit) -> Response:
         """Starts a rollout."""
         try:
-            settings, selector = _settings(visit.form), _selector(visit.form)
+            words = fill_in(visit.form)
             request = RolloutRequest(
-                digest=visit.form.get("release", ""),
-                selector=selector,
-                **msgspec.structs.asdict(settings),
+                digest=words["release"],
+                selector=read_selector(words),
+                **msgspec.structs.asdict(read_settings(words)),
             )
             started = self._acting(visit).start_rollout(request)
         except EdgepackError as error:
@@ -112,34 +111,21 @@ class Acts:
     def _start_page(
         self, visit: Visit, given: dict[str, str], error: EdgepackError | None = None
     ) -> Response:
-        preview = None
+        preview, words = None, fill_in(given)
         if given.get("look") and error is None:
             try:
                 preview = self._looking.preview(
-                    given.get("release", ""), _selector(given), _settings(given)
+                    words["release"], read_selector(words), read_settings(words)
                 )
             except EdgepackError as refusal:
                 error = refusal
-        defaults = RolloutSettings()
-        fields = {
-            "release": "",
-            "to": "group",
-            "group": "",
-            "where": "",
-            "waves": defaults.waves,
-            "soak_s": f"{defaults.soak_s:g}",
-            "min_inferences": str(defaults.min_inferences),
-            "deadline_s": f"{defaults.deadline_s:g}",
-            "max_failed": f"{100 * defaults.max_failed_share:g}",
-            "min_sample": str(defaults.min_sample),
-            "on_breach": defaults.on_breach,
-        }
         return page(
             "start",
             status=422 if error else 200,
             who=visit.who,
             here="rollouts",
-            fields=fields | {key: given[key] for key in fields if key in given},
+            words=words,
+            form=start_form,
             releases=self._looking.releases(),
             groups=self._looking.fleet.groups()[:MAX_GROUPS],
             preview=preview,
@@ -153,31 +139,6 @@ def _to(rollout: RolloutView) -> Response:
 
 def _rollback(name: str, form: dict[str, str]) -> RollbackRequest:
     return RollbackRequest(what=name, waves=form.get("waves", _ROLLBACK_WAVES))
-
-
-def _selector(form: dict[str, str]) -> Selector:
-    kind, group, where = (form.get(name, "") for name in ("to", "group", "where"))
-    if kind == "all":
-        return Selector(kind="all")
-    if kind == "where":
-        return Selector(kind="where", where=where)
-    if not group:
-        raise FleetError("name the devices: a group, an expression, or all")
-    return Selector(kind="group", group=group)
-
-
-def _settings(form: dict[str, str]) -> RolloutSettings:
-    defaults = RolloutSettings()
-    values: dict[str, Any] = {"waves": form.get("waves", defaults.waves)}
-    for name in _NUMBERS:
-        values[name] = form.get(name) or getattr(defaults, name)
-    try:
-        share = float(form.get("max_failed") or 100 * defaults.max_failed_share)
-        values["max_failed_share"] = share / 100
-        values["on_breach"] = form.get("on_breach", defaults.on_breach)
-        return msgspec.convert(values, RolloutSettings, strict=False)
-    except (ValueError, msgspec.ValidationError) as error:
-        raise FleetError(f"a number of the form makes no sense: {error}") from error
 
 
 def _sum(rollout: RolloutView, *states: str) -> int:
