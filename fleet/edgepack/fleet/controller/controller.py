@@ -117,7 +117,7 @@ class Controller:
         self._broker, self._lead = broker, lead
         self._depot, self._metadata, self._sign = depot, metadata, sign
         self._gathering = gathering
-        self._is_rolling = True
+        self._is_rolling = self._has_moved = True
         self._intake = Intake(auto_enroll=auto_enroll)
         self._stopping = threading.Event()
         self._stepped_at = self._forgot_at = 0.0
@@ -173,10 +173,12 @@ class Controller:
             self._broker.look_after()
             return
         now = self._store.now()
-        # Under a flood of messages rollouts are looked at now and then, otherwise at once.
+        # Under a flood of messages rollouts are looked at now and then, otherwise as soon as what
+        # was heard, or the step before, may have left them something to do.
         due_s = STEP_S if self._is_rolling else self._gathering.idle_step_s
         is_due = abs(now - self._stepped_at) >= due_s
-        if is_due or self._inbox.was_woken or (self._is_rolling and self._inbox.is_empty):
+        has_moved = self._is_rolling and self._has_moved and self._inbox.is_empty
+        if is_due or self._inbox.was_woken or has_moved:
             self._stepped_at = now
             self._step(now)
         if self._inbox.reconnected.is_set():
@@ -210,7 +212,7 @@ class Controller:
                 records.forget_old(session, now)
                 latency.forget_old(session, now)
                 audit.forget_old(session, now)
-        self._is_rolling = running > 0
+        self._is_rolling, self._has_moved = running > 0, bool(publications)
         self._publish(publications)
         # 3.
         if left.publications:
@@ -284,7 +286,8 @@ class Controller:
                     counters["malformed"] += 1
                     reason = f"malformed {message.kind}"
                     self._inbox.quotas.note_dropped(message.device, reason, error.problem)
-            finish(batch)
+            has_moved = finish(batch)
+        self._has_moved = self._has_moved or has_moved
         self._inbox.counters.update(counters)
         self._publish(batch.publications)
         for device, trusted in batch.trusting.items():

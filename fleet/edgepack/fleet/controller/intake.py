@@ -103,7 +103,7 @@ class Intake:
         return "not_enrolled"
 
 
-def finish(batch: Batch) -> None:
+def finish(batch: Batch) -> bool:
     """Writes what was taken, and finds out what to tell the devices.
 
     1. Reports, events and telemetry are written.
@@ -111,6 +111,9 @@ def finish(batch: Batch) -> None:
     3. A device that reported for the first time joins: now its facts are known, which a rollout
        may be for.
     4. Devices that did not hear the newest word are told again.
+
+    Returns:
+        Whether a rollout may have something to do now.
     """
     # 1.
     devices.keep_presence(batch.session, batch.changed.values())
@@ -119,8 +122,8 @@ def finish(batch: Batch) -> None:
     taken = latency.add_telemetry(batch.session, batch.telemetry, batch.now)
     measurements.add_windows(batch.session, taken)
     # 2.
-    passed = execution.note_reports(batch.session, batch.heard, batch.now)
-    if names := batch.first | batch.unanswered | passed:
+    moved = execution.note_reports(batch.session, batch.heard, batch.now)
+    if names := batch.first | batch.unanswered | moved.passed:
         query = select(DeviceRow).where(DeviceRow.id.in_(names)).order_by(DeviceRow.id)
         for row in batch.session.scalars(query.execution_options(populate_existing=True)).all():
             # 3.
@@ -130,6 +133,7 @@ def finish(batch: Batch) -> None:
             said = overtake(batch.session, row, batch.now) or devices.answer(row, batch.now)
             if said is not None:
                 batch.publications.append(said)
+    return moved.has_decided or bool(taken) or bool(batch.first)
 
 
 def _take_in(batch: Batch, message: Incoming) -> Presence:

@@ -33,8 +33,8 @@ class StoredText(TypeDecorator[str]):
     cache_ok = True
 
     def process_bind_param(self, value: str | None, dialect: Dialect) -> str | None:
-        if value is None:
-            return None
+        if value is None or (value.isascii() and "\0" not in value):  # nearly all of it
+            return value
         return value.replace("\0", "\ufffd").encode(errors="replace").decode()
 
 

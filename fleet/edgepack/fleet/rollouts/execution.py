@@ -8,6 +8,7 @@ once that is durable.
 import logging
 from collections import Counter
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import msgspec
 from sqlalchemy import select
@@ -41,6 +42,18 @@ _ACTIONS: dict[rules.RolloutEvent, Action] = {
 }
 OPEN = rules.UNDECIDED | {"SILENT"}
 """States of a part that a report may still change."""
+
+
+class Moved(NamedTuple):
+    """What reports have come to.
+
+    Attributes:
+        passed: Devices that have passed the number of what they were told, and do not speak of it.
+        has_decided: Whether one has decided, so that there may be something to do.
+    """
+
+    passed: frozenset[str] = frozenset()
+    has_decided: bool = False
 
 
 def find(session: Session, rollout: str) -> RolloutRow:
@@ -124,25 +137,20 @@ def abort(
     return send_back(session, rollout, open_parts, now)
 
 
-def note_reports(
-    session: Session, heard: Sequence[tuple[str, Reported]], now: float
-) -> frozenset[str]:
+def note_reports(session: Session, heard: Sequence[tuple[str, Reported]], now: float) -> Moved:
     """Moves the parts that reports speak of: one for each model of a device at most.
 
     Args:
         session: The transaction.
         heard: Devices with what they said, in the order in which it came.
         now: Seconds since the epoch.
-
-    Returns:
-        Devices that have passed the number of what they were told, and do not speak of it.
     """
     parts = {
         (part.device, part.sequence): part
         for part in assignments.of_devices(session, {device for device, _ in heard}, OPEN)
     }
     if not parts:
-        return frozenset()
+        return Moved()
     numbers = {part.rollout for part in parts.values()}
     found = session.scalars(select(RolloutRow).where(RolloutRow.number.in_(numbers)))
     rollouts = {rollout.number: rollout for rollout in found}
@@ -167,11 +175,12 @@ def note_reports(
             outcome = rules.tell_outcome(judgement.counts_of(session, rollout))
             rollout.because, rollout.changed_at = outcome, now
     last = dict(heard)
-    return frozenset(
+    passed = frozenset(
         part.device
         for part in parts.values()
         if _has_passed(last[part.device], part, rollouts[part.rollout])
     )
+    return Moved(passed, any(note.decided_at is not None for note in notes.values()))
 
 
 def _has_passed(reported: Reported, part: Part, rollout: RolloutRow) -> bool:
