@@ -82,7 +82,7 @@ PACE = (
     Field("window", "Window", "when devices are offered it, in their own time zone"),
     Field("not_before", "Not before", "UTC", "moment"),
     Field("max_per_site", "At once at a site", "0 for any number", "number"),
-    Field("min_inferences", "Inferences", "real ones that a soak must see", "number"),
+    Field("min_inferences", "Inferences", "real ones before it is committed", "number"),
     Field("approve_waves", "Each wave waits for a person", kind="switch"),
     Field("supersede", "Take devices over from older rollouts of the model", kind="switch"),
 )
