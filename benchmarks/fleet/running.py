@@ -15,7 +15,7 @@ import msgspec
 from msgspec import Raw
 
 from edgepack.errors import FleetError
-from edgepack.fleet.broker.mosquitto import QUEUES
+from edgepack.fleet.broker.settings.write import queue_settings
 from edgepack.fleet.client.connection import connect
 from edgepack.fleet.client.fleet_client import FleetClient
 
@@ -61,7 +61,9 @@ class RunningFleet:
     def __enter__(self) -> Self:
         self.broker_port = broker_port = _free_port()
         config = self._folder / "mosquitto.conf"
-        config.write_text(f"listener {broker_port} 127.0.0.1\nallow_anonymous true\n{QUEUES}")
+        config.write_text(
+            f"listener {broker_port} 127.0.0.1\nallow_anonymous true\n{queue_settings()}"
+        )
         self._start(MOSQUITTO, "-c", str(config))
         wait_until(lambda: _listens(broker_port), "mosquitto listens")
         broker = f"mqtt://127.0.0.1:{broker_port}"

@@ -24,7 +24,8 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
     Attributes:
         url: `mqtt://host:port` or `mqtts://host:port`; `ws://host/path` or `wss://host/path` where
-            only the web's ports are open.
+            only the web's ports are open. Further nodes of the broker follow after commas:
+            `mqtts://one:8883,two:8883`.
         proxy: URL of an HTTP proxy that leads to the broker; "direct" for none; "" asks the
             environment, for `ws://` and `wss://` alone.
         ca_file, cert_file, key_file: PEM files for TLS and the device's own certificate.

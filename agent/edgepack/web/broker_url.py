@@ -46,16 +46,33 @@ class BrokerAddress(msgspec.Struct, frozen=True, kw_only=True):
         """Whether MQTT travels in a WebSocket."""
         return SCHEMES[self.scheme].is_web
 
+    @property
+    def title(self) -> str:
+        """Host and port, for who reads a log."""
+        return f"{self.host}:{self.port}"
+
+
+def read_broker_urls(url: str) -> tuple[BrokerAddress, ...]:
+    """Reads a broker's URL that may name several nodes of it: `mqtts://one:8883,two:8883`.
+
+    Raises:
+        ValueError: It is none.
+    """
+    scheme, _, rest = url.partition("://")
+    end = min((rest.find(mark) for mark in "/?#" if mark in rest), default=len(rest))
+    nodes = rest[:end].split(",")
+    return tuple(read_broker_url(f"{scheme}://{node}{rest[end:]}") for node in nodes)
+
 
 def read_broker_url(url: str) -> BrokerAddress:
-    """Reads a broker's URL.
+    """Reads the URL of one node.
 
     Raises:
         ValueError: It is none.
     """
     parts = urlsplit(url)
     scheme = SCHEMES.get(parts.scheme)
-    if scheme is None or not parts.hostname or "@" in parts.netloc:
+    if scheme is None or not parts.hostname or "@" in parts.netloc or parts.netloc.endswith(":"):
         raise ValueError("no URL of a broker")
     path = ""
     if scheme.is_web:

@@ -1,10 +1,14 @@
-"""A paho client that also goes through HTTP proxies and WebSockets."""
+"""A paho client of brokers with several nodes, through HTTP proxies and WebSockets too."""
 
 import socket
 import ssl
+from collections.abc import Iterator, Sequence
+from itertools import cycle, islice
 from typing import Any, cast
 
+import msgspec
 import paho.mqtt.client as mqtt
+from paho.mqtt.enums import MQTTErrorCode
 
 from edgepack.web.broker_url import BrokerAddress
 from edgepack.web.proxy import Proxy, open_tunnel
@@ -12,43 +16,87 @@ from edgepack.web.proxy import Proxy, open_tunnel
 MISSING = "a ws:// or wss:// broker needs the package websockets: pip install 'edgepack[websocket]'"
 
 
+class Way(msgspec.Struct, frozen=True, kw_only=True):
+    """A node of the broker, and the proxy that leads there."""
+
+    address: BrokerAddress
+    proxy: Proxy | None = None
+
+
 class WebClient(mqtt.Client):
-    """Connects to `address`, once that is set, by the way that leads there.
+    """Goes one of the ways that it was given, and the next one whenever it connects anew.
 
     paho makes its connections in `_create_socket_connection`, which is replaced here; no public
     call does it. Its own proxies need PySocks, which reads the first line of a proxy's answer and
     leaves the rest to whoever reads next; of its WebSocket see `edgepack.web.websocket`.
     """
 
-    _address: BrokerAddress | None = None
-    _proxy: Proxy | None = None
+    _ways: tuple[Way, ...] = ()
+    _turn: Iterator[Way]
+    _way: Way | None = None
     _context: ssl.SSLContext | None = None
 
-    def reach(
-        self, address: BrokerAddress, proxy: Proxy | None, context: ssl.SSLContext | None
-    ) -> None:
-        """Sets where to and by which way; `connect` is still to be called.
+    def reach(self, ways: Sequence[Way], context: ssl.SSLContext | None, *, first: int = 0) -> None:
+        """Sets where to and by which ways; `connect_somewhere` is still to be called.
 
         Args:
-            address: The broker.
-            proxy: None goes there directly.
-            context: What TLS needs; None where the address has none.
+            ways: At least one, all of one scheme.
+            context: What TLS needs; None where the addresses have none.
+            first: Index of the one to begin with, so that not all clients crowd on one node.
 
         Raises:
             ModuleNotFoundError: The package for WebSockets is not installed.
         """
-        if address.is_web:
+        is_web = ways[0].address.is_web
+        if is_web:
             import_websocket()
-        self._address, self._proxy, self._context = address, proxy, context
-        if context is not None and not address.is_web:
+        self._ways, self._context = tuple(ways), context
+        self._turn = islice(cycle(self._ways), first % len(ways), None)
+        if context is not None and not is_web:
             self.tls_set_context(context)
 
+    @property
+    def way(self) -> Way:
+        """The one that it went last, or begins with."""
+        return self._way or self._ways[0]
+
+    def connect_somewhere(self, **settings: Any) -> None:
+        """Connects to the first node that is there; `settings` are those of `connect`.
+
+        Raises:
+            OSError: None is; why not the last of them.
+        """
+        for left in reversed(range(len(self._ways))):
+            try:
+                self.connect(self.way.address.host, self.way.address.port, **settings)
+            except OSError:
+                if not left:
+                    raise
+            else:
+                return
+
+    def connect_later(self, **settings: Any) -> None:
+        """The same once paho's thread runs; `settings` are those of `connect_async`."""
+        self.connect_async(self.way.address.host, self.way.address.port, **settings)
+
+    def reconnect(self) -> MQTTErrorCode:
+        """Opens the connection anew, by the next way.
+
+        What TLS checks a certificate against is a host that paho lets nobody change after a
+        connection broke, so this sets what it keeps inside.
+        """
+        if self._ways:
+            self._way = way = next(self._turn)
+            self._host, self._port = way.address.host, way.address.port
+        return super().reconnect()
+
     def _create_socket_connection(self) -> Any:
-        address, timeout_s = self._address, self.connect_timeout
-        if address is None:
+        way, timeout_s = self._way, self.connect_timeout
+        if way is None:
             return cast(Any, super())._create_socket_connection()
-        if self._proxy is not None:
-            opened = open_tunnel(self._proxy, address.host, address.port, timeout_s)
+        address = way.address
+        if way.proxy is not None:
+            opened = open_tunnel(way.proxy, address.host, address.port, timeout_s)
         else:
             opened = socket.create_connection((address.host, address.port), timeout_s)
         if not address.is_web:

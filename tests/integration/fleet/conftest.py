@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -10,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,16 +23,25 @@ from edgepack.bundle.keys import generate_key, load_private_key, write_key_pair
 from edgepack.bundle.manifest import BundleFacts, Manifest, encode_manifest
 from edgepack.bundle.signature import sign_folder
 from edgepack.errors import FleetError
+from edgepack.fleet.broker.access import BrokerAccess, open_client
+from edgepack.fleet.broker.settings.write import write_broker_folder
 from edgepack.fleet.client.connection import Connection, connect
 from edgepack.fleet.client.fleet_client import FleetClient
+from edgepack.fleet.data_folder import DataFolder
 from edgepack.fleet.documents.fleet import FleetInfo
 from edgepack.fleet.documents.rollouts import RolloutSettings, RolloutView, Selector
+from edgepack.fleet.enrolment.authority import Authority
 from edgepack.fleet.simulation.simulate import SimulateSettings, simulate
 from tests.integration.fleet.postgresql import INSTALLED, PostgreSQL
+from tests.simulators import ejabberd as simulated_ejabberd
+from tests.simulators.bundles import make_bundle as make_real_bundle
+from tests.simulators.ejabberd import EjabberdPair
 from tests.simulators.manifests import DIGEST, make_variant
 
 MOSQUITTO = "/usr/sbin/mosquitto"
 SIMULATED = Selector(kind="group", group="simulated")
+CAMERAS = Selector(kind="group", group="cameras")
+StartAgent = Callable[..., subprocess.Popen[bytes]]
 
 
 def free_port() -> int:
@@ -232,6 +243,45 @@ def simulation() -> Iterator[Callable[..., Simulation]]:
         one.stop()
 
 
+@pytest.fixture
+def start_agent(tmp_path: Path) -> Iterator[StartAgent]:
+    """Enrols a device, the first time, and runs its agent."""
+    agents: list[subprocess.Popen[bytes]] = []
+
+    def start(fleet: Any, device: str, age: str = "") -> subprocess.Popen[bytes]:
+        folder = tmp_path / device
+        if not folder.exists():
+            fleet.client.enroll(device, group="cameras", folder=folder, state_dir=folder / "state")
+        command = [*aged("edgepack.agent.cli", age), "run"]
+        with (folder / "agent.log").open("a") as log:
+            agent = subprocess.Popen(
+                [*command, "--config", str(folder / "agent.toml")], stdout=log, stderr=log
+            )
+        agents.append(agent)
+        return agent
+
+    yield start
+    for agent in agents:
+        agent.terminate()
+    for agent in agents:
+        agent.wait(20)
+
+
+@pytest.fixture
+def release(tmp_path: Path, key_prefix: Path) -> Callable[..., Path]:
+    """Real bundles with a model that runs, as archives."""
+
+    def make(number: int, *, is_wrong: bool = False) -> Path:
+        folder = tmp_path / f"release-{number}"
+        key = load_private_key(key_prefix.with_suffix(".key"))
+        make_real_bundle(folder, key, release=number, is_wrong=is_wrong)
+        archive = tmp_path / f"release-{number}.edgepack"
+        pack(folder, archive)
+        return archive
+
+    return make
+
+
 class Mosquitto:
     """A real mosquitto without access rules."""
 
@@ -286,6 +336,81 @@ def mosquitto(tmp_path: Path) -> Iterator[Mosquitto]:
     broker = Mosquitto(tmp_path).start()
     yield broker
     broker.stop()
+
+
+class Cluster:
+    """Two nodes of ejabberd, set up by `broker-config` for fleets that begin with its identity."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.data = folder, folder / "fleet"
+        settings = write_broker_folder(
+            DataFolder(self.data),
+            kind="ejabberd",
+            folder=folder / "broker",
+            hosts=("localhost", "127.0.0.1"),
+            port=8883,
+            tenant="default",
+        )
+        self.pair = EjabberdPair(folder, settings)
+
+    def adopt(self, data: Path) -> str:
+        """Gives a fleet that is yet to begin the CA and names that the nodes know; their URL.
+
+        What an earlier fleet left on the nodes is forgotten.
+        """
+        shutil.copytree(self.data, data)
+        for node in self.pair.nodes:
+            self._forget(f"mqtts://127.0.0.1:{node.port}")
+        return self.pair.url
+
+    def _forget(self, url: str) -> None:
+        folder = DataFolder(self.data)
+        authority = Authority(folder.pki)
+        certificate, key = authority.controller_files(folder.controller())
+        access = BrokerAccess(
+            url=url, ca_file=authority.ca_file, cert_file=certificate, key_file=key
+        )
+        client = open_client(access, folder.controller())
+        ended = threading.Event()
+        retained: set[str] = set()
+
+        def hear(_client: object, _userdata: object, message: Any) -> None:
+            if message.topic == "ep/1/default/end":
+                ended.set()
+            elif message.payload:
+                retained.add(message.topic)
+
+        client.on_message = hear
+        connected, subscribed = threading.Event(), threading.Event()
+        client.on_connect = lambda *_: connected.set()
+        client.on_subscribe = lambda *_: subscribed.set()
+        client.connect_somewhere()
+        client.loop_start()
+        assert connected.wait(30)
+        client.subscribe("ep/1/default/#", qos=1)
+        assert subscribed.wait(30)
+        client.publish("ep/1/default/end", b"end", qos=1)
+        assert ended.wait(30)
+        for topic in retained:
+            client.publish(topic, b"", qos=1, retain=True).wait_for_publish(10)
+        client.disconnect()
+        client.loop_stop()
+
+    def stop(self) -> None:
+        self.pair.stop()
+
+
+def start_cluster(folder: Path) -> Cluster:
+    if not simulated_ejabberd.is_installed():
+        pytest.skip("ejabberd is not installed (Debian package ejabberd)")
+    return Cluster(folder)
+
+
+@pytest.fixture(scope="session")
+def ejabberd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    cluster = start_cluster(tmp_path_factory.mktemp("ejabberd"))
+    yield cluster
+    cluster.stop()
 
 
 @pytest.fixture

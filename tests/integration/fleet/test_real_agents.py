@@ -1,62 +1,17 @@
 """The whole path with real agents as processes: enrolled, rolled out to, refused, taken back."""
 
 import sqlite3
-import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from edgepack.bundle.archive import pack
-from edgepack.bundle.keys import load_private_key
-from edgepack.fleet.documents.rollouts import RolloutSettings, Selector
-from tests.integration.fleet.conftest import FleetProcess, Mosquitto, aged
-from tests.simulators.bundles import make_bundle as make_real_bundle
+from edgepack.fleet.documents.rollouts import RolloutSettings
+from tests.integration.fleet.conftest import CAMERAS, FleetProcess, Mosquitto, StartAgent
 from tests.simulators.other_minor import NEW_KIND
 
 Serve = Callable[..., Any]
-StartAgent = Callable[..., subprocess.Popen[bytes]]
-CAMERAS = Selector(kind="group", group="cameras")
-
-
-@pytest.fixture
-def start_agent(tmp_path: Path) -> Iterator[StartAgent]:
-    """Enrols a device, the first time, and runs its agent."""
-    agents: list[subprocess.Popen[bytes]] = []
-
-    def start(fleet: Any, device: str, age: str = "") -> subprocess.Popen[bytes]:
-        folder = tmp_path / device
-        if not folder.exists():
-            fleet.client.enroll(device, group="cameras", folder=folder, state_dir=folder / "state")
-        command = [*aged("edgepack.agent.cli", age), "run"]
-        with (folder / "agent.log").open("a") as log:
-            agent = subprocess.Popen(
-                [*command, "--config", str(folder / "agent.toml")], stdout=log, stderr=log
-            )
-        agents.append(agent)
-        return agent
-
-    yield start
-    for agent in agents:
-        agent.terminate()
-    for agent in agents:
-        agent.wait(20)
-
-
-@pytest.fixture
-def release(tmp_path: Path, key_prefix: Path) -> Callable[..., Path]:
-    """Real bundles with a model that runs, as archives."""
-
-    def make(number: int, *, is_wrong: bool = False) -> Path:
-        folder = tmp_path / f"release-{number}"
-        key = load_private_key(key_prefix.with_suffix(".key"))
-        make_real_bundle(folder, key, release=number, is_wrong=is_wrong)
-        archive = tmp_path / f"release-{number}.edgepack"
-        pack(folder, archive)
-        return archive
-
-    return make
 
 
 def running(fleet: Any) -> dict[str, str]:

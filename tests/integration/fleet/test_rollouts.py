@@ -1,4 +1,4 @@
-"""Rollouts from end to end: on SQLite and the embedded broker, on PostgreSQL and mosquitto."""
+"""Rollouts from end to end, on each database and on each broker that runs here."""
 
 import os
 import signal
@@ -16,16 +16,24 @@ Simulate = Callable[..., Any]
 MakeBundle = Callable[..., Path]
 
 
-@pytest.fixture(params=["SQLite, embedded broker", "PostgreSQL, mosquitto"])
-def begin(request: pytest.FixtureRequest, serve: Serve) -> Callable[[], Any]:
+SMALL, GROWN, CLUSTER = "SQLite, embedded broker", "PostgreSQL, mosquitto", "PostgreSQL, ejabberd"
+on_all = pytest.mark.parametrize("begin", [SMALL, GROWN, CLUSTER], indirect=True)
+
+
+@pytest.fixture(params=[SMALL, CLUSTER])
+def begin(request: pytest.FixtureRequest, serve: Serve, tmp_path: Path) -> Callable[[], Any]:
     """Serves a fleet, a small one or a grown one."""
-    if request.param.startswith("SQLite"):
+    if request.param == SMALL:
         return serve
     database = request.getfixturevalue("postgresql").empty_database()
-    broker = request.getfixturevalue("mosquitto").url
+    if request.param == GROWN:
+        broker = request.getfixturevalue("mosquitto").url
+    else:
+        broker = request.getfixturevalue("ejabberd").adopt(tmp_path / "fleet")
     return lambda: serve("--database", database, "--broker", broker)
 
 
+@on_all
 def test_two_waves_complete_and_every_device_commits(
     begin: Serve, simulation: Simulate, make_bundle: MakeBundle
 ) -> None:
@@ -41,6 +49,7 @@ def test_two_waves_complete_and_every_device_commits(
     assert max(first) <= min(second), "the second wave waits for the first"
 
 
+@on_all
 def test_failing_devices_pause_it_and_the_second_wave_never_begins(
     begin: Serve, simulation: Simulate, make_bundle: MakeBundle
 ) -> None:
@@ -89,6 +98,7 @@ def test_a_silent_device_times_out_and_counts_as_failed(
     assert silent.because == "said nothing decisive within 1.5 s"
 
 
+@on_all
 def test_a_rollback_leads_devices_back_to_the_release_before_and_they_confirm_it(
     begin: Serve, simulation: Simulate, make_bundle: MakeBundle
 ) -> None:
@@ -160,6 +170,7 @@ def test_a_killed_fleet_with_the_embedded_broker_resumes_too(
     assert fleet.wait_for(name, "FINISHED").counts == {"COMMITTED": 4}
 
 
+@pytest.mark.parametrize("begin", [SMALL, GROWN], indirect=True)
 def test_two_hundred_devices_cost_the_origin_one_bundle(
     begin: Serve, simulation: Simulate, make_bundle: MakeBundle
 ) -> None:

@@ -2,28 +2,42 @@
 
 from edgepack.agent.config import BrokerConfig
 from edgepack.errors import DeviceError
-from edgepack.web.broker_url import BrokerAddress, read_broker_url
+from edgepack.web.broker_url import BrokerAddress, read_broker_urls
+from edgepack.web.mqtt_client import Way
 from edgepack.web.proxy import Proxy, find_proxy
 
 
-def parse_broker_url(url: str) -> BrokerAddress:
-    """Reads where the broker is.
+def parse_broker_url(url: str) -> tuple[BrokerAddress, ...]:
+    """Reads where the nodes of the broker are.
 
     Raises:
         DeviceError: It is no `mqtt://`, `mqtts://`, `ws://` or `wss://` URL.
     """
     try:
-        return read_broker_url(url)
+        return read_broker_urls(url)
     except ValueError as error:
         raise DeviceError(
             f"{url!a} is no address of a broker",
             found_in="broker.url",
-            remedy='url = "mqtts://broker.example.com:8883"',
+            remedy='url = "mqtts://broker.example.com:8883", or several nodes of it: '
+            '"mqtts://one.example.com:8883,two.example.com:8883"',
         ) from error
 
 
-def choose_proxy(broker: BrokerConfig, address: BrokerAddress) -> Proxy | None:
-    """The proxy that leads to the broker; None where none does.
+def find_ways(broker: BrokerConfig) -> tuple[Way, ...]:
+    """The nodes of the broker, each with the proxy that leads there.
+
+    Raises:
+        DeviceError: The settings make no sense.
+    """
+    return tuple(
+        Way(address=address, proxy=_choose_proxy(broker, address))
+        for address in parse_broker_url(broker.url)
+    )
+
+
+def _choose_proxy(broker: BrokerConfig, address: BrokerAddress) -> Proxy | None:
+    """The proxy that leads to a node; None where none does.
 
     Raises:
         DeviceError: The settings or the environment name what is none.

@@ -20,7 +20,7 @@ from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 from paho.mqtt.reasoncodes import ReasonCode
 
-from edgepack.agent.broker.address import choose_proxy, parse_broker_url
+from edgepack.agent.broker.address import find_ways
 from edgepack.agent.broker.complaints import SILENT, Complaints
 from edgepack.agent.broker.credentials import read_password, tls_context
 from edgepack.agent.broker.inbox import Acknowledged, Arrived, Connected, Inbox
@@ -95,20 +95,19 @@ class Connection:
         self._rivals = Rivals(config.device, rng)
         self._last_delay_s = rng.randint(*LAST_DELAY_S)
         self.faults = 0
-        self._address = address = parse_broker_url(broker.url)
-        self._proxy = choose_proxy(broker, address)
+        ways = find_ways(broker)
         self._keepalive_s = broker.keepalive_s
-        self._title = f"{address.host}:{address.port}"
-        if self._proxy:
-            self._title += f" through the proxy {self._proxy.title}"
+        self._title = ",".join(way.address.title for way in ways)
+        if proxies := sorted({way.proxy.title for way in ways if way.proxy}):
+            self._title += f" through the proxy {','.join(proxies)}"
         self._complaints = Complaints(self._title)
         client = WebClient(
             CallbackAPIVersion.VERSION2, client_id=config.device, protocol=mqtt.MQTTv5
         )
         self._client = client
-        context = tls_context(broker, config.device) if address.is_tls else None
+        context = tls_context(broker, config.device) if ways[0].address.is_tls else None
         try:
-            client.reach(address, self._proxy, context)
+            client.reach(ways, context, first=rng.randrange(len(ways)))
         except ModuleNotFoundError as error:
             raise DeviceError(str(error), found_in="broker.url") from error
         if broker.username or broker.password_file:
@@ -143,9 +142,7 @@ class Connection:
 
     def start(self) -> None:
         """Connects in the background, and again whenever the broker is lost."""
-        self._client.connect_async(
-            self._address.host,
-            self._address.port,
+        self._client.connect_later(
             keepalive=self._keepalive_s,
             clean_start=mqtt.MQTT_CLEAN_START_FIRST_ONLY,
             properties=_bounded(),
@@ -219,7 +216,7 @@ class Connection:
         if reason.is_failure:
             self._complaints.say(_WHY_REFUSED.get(str(reason), f"the broker refuses: {reason}"))
             return
-        log.info("connected to %s as %s", self._title, self._device)
+        log.info("connected to %s as %s", self._client.way.address.title, self._device)
         self._complaints.forget()
         self._in_since = time.monotonic()
         with self._lock:
@@ -265,8 +262,9 @@ class Connection:
             log.warning("broker %s: %s; trying on in %d s", self._title, self.trouble, delay_s)
 
     def _explain(self) -> str:
-        address = self._address
-        if address.is_web or self._proxy:
+        way = self._client.way
+        address = way.address
+        if address.is_web or way.proxy:
             return ""  # What is between says so itself, in the connection's error.
         return why_no_answer(address.host, address.port, is_tls=address.is_tls)
 

@@ -11,7 +11,8 @@ from paho.mqtt.enums import CallbackAPIVersion
 
 from edgepack.errors import TransferError
 from edgepack.fleet.broker.quick_client import QuickClient
-from edgepack.web.broker_url import BrokerAddress, read_broker_url
+from edgepack.web.broker_url import BrokerAddress, read_broker_urls
+from edgepack.web.mqtt_client import Way
 from edgepack.web.proxy import find_proxy
 
 
@@ -20,6 +21,7 @@ class BrokerAccess(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         url: `mqtt://host:port` or `mqtts://host:port`; `ws://host/path` or `wss://host/path`.
+            Further nodes of the broker follow after commas: `mqtts://one:8883,two:8883`.
         proxy: URL of an HTTP proxy that leads there; see `edgepack.web.proxy.find_proxy`.
         ca_file, cert_file, key_file: PEM files for TLS; None where none is used.
         username, password: For brokers with passwords.
@@ -38,36 +40,32 @@ class BrokerAccess(msgspec.Struct, frozen=True, kw_only=True):
         """Whether the broker is reached over TLS."""
         return self.url.startswith(("mqtts://", "wss://"))
 
-    def read(self) -> BrokerAddress:
-        """The URL, read.
+    def nodes(self) -> tuple[BrokerAddress, ...]:
+        """Where its nodes are.
 
         Raises:
             TransferError: It is none of a broker.
         """
         try:
-            return read_broker_url(self.url)
+            return read_broker_urls(self.url)
         except ValueError as error:
             raise TransferError(
-                f"{self.url!r} is no broker URL", remedy="--broker mqtt://broker.example:1883"
+                f"{self.url!r} is no broker URL",
+                remedy="--broker mqtt://broker.example:1883, or several nodes of it: "
+                "--broker mqtts://one.example:8883,two.example:8883",
             ) from error
 
-    def address(self) -> tuple[str, int]:
-        """Host and port.
 
-        Raises:
-            TransferError: The URL is none of a broker.
-        """
-        address = self.read()
-        return address.host, address.port
-
-
-def open_client(access: BrokerAccess, client_id: str, *, reopens: bool = True) -> QuickClient:
+def open_client(
+    access: BrokerAccess, client_id: str, *, reopens: bool = True, first: int = 0
+) -> QuickClient:
     """A paho client with the settings that edgepack relies on; not connected yet.
 
     Args:
         access: The broker.
         client_id: The client's name there.
         reopens: Whether it opens a connection anew that broke.
+        first: Index of the node to begin with, beyond the last from the first one on.
 
     Raises:
         TransferError: The URL is none of a broker, or a TLS file cannot be read.
@@ -83,14 +81,16 @@ def open_client(access: BrokerAccess, client_id: str, *, reopens: bool = True) -
     client.reconnect_delay_set(min_delay=1, max_delay=15)
     if access.username:
         client.username_pw_set(access.username, access.password or None)
-    address = access.read()
     try:
-        proxy = find_proxy(address.scheme, address.host, access.proxy)
+        ways = [
+            Way(address=node, proxy=find_proxy(node.scheme, node.host, access.proxy))
+            for node in access.nodes()
+        ]
     except ValueError as error:
         raise TransferError(
             str(error), remedy="--broker-proxy http://proxy.example:3128"
         ) from error
-    client.reach(address, proxy, _tls_context(access) if access.is_tls else None)
+    client.reach(ways, _tls_context(access) if access.is_tls else None, first=first)
     return client
 
 

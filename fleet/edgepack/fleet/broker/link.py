@@ -97,12 +97,9 @@ class Link:
         Raises:
             TransferError: The broker cannot be reached, does not answer, or refuses.
         """
-        host, port = self._access.address()
         remedy = "start the broker, or name another with --broker"
         try:
-            self._client.connect(
-                host,
-                port,
+            self._client.connect_somewhere(
                 keepalive=30,
                 clean_start=self._lasting is None,
                 properties=_properties(self._lasting),

@@ -6,7 +6,7 @@ from pathlib import Path
 import click
 
 from edgepack.agent.state.models import DEFAULT_STATE_DIR
-from edgepack.fleet.broker.mosquitto import write_broker_folder
+from edgepack.fleet.broker.settings.write import KINDS, write_broker_folder
 from edgepack.fleet.client.fleet_client import FleetClient
 from edgepack.fleet.commands import show
 from edgepack.fleet.commands.audit import audit
@@ -193,8 +193,15 @@ def revocations(output: Path, revoke: Path | None, data: Path, url: str, as_json
 
 
 @fleet.command("broker-config")
-@click.option("--host", "hosts", multiple=True, required=True, help="Name or address; repeatable.")
-@click.option("--port", type=PORT, default=8883, show_default=True, help="Where mosquitto listens.")
+@click.argument("kind", type=click.Choice(tuple(KINDS)), default="mosquitto")
+@click.option(
+    "--host",
+    "hosts",
+    multiple=True,
+    required=True,
+    help="Name or address of the broker, or of each of its nodes; repeatable.",
+)
+@click.option("--port", type=PORT, default=8883, show_default=True, help="Where it listens.")
 @click.option("--tenant", default="default", show_default=True, help="Whose topics.")
 @click.option(
     "--controllers",
@@ -213,6 +220,7 @@ def revocations(output: Path, revoke: Path | None, data: Path, url: str, as_json
 @data_option
 @json_option
 def broker_config(
+    kind: str,
     hosts: tuple[str, ...],
     port: int,
     tenant: str,
@@ -221,25 +229,38 @@ def broker_config(
     data: Path,
     as_json: bool,
 ) -> None:
-    """Write mosquitto.conf, access rules and a server certificate for this fleet.
+    """Write a broker's settings, access rules and server certificate for this fleet.
+
+    For mosquitto unless another KIND is named. The tests of edgepack run mosquitto and ejabberd
+    with these settings, and neither EMQX nor HiveMQ.
 
     \b
     Example:
       edgepack fleet broker-config --host broker.example -o broker/
       mosquitto -c broker/mosquitto.conf
       edgepack fleet serve --broker mqtts://broker.example:8883
+      edgepack fleet broker-config ejabberd --host one.example --host two.example -o broker/
     """
     config = write_broker_folder(
         DataFolder(data),
+        kind=kind,
         folder=output,
         hosts=hosts,
         port=port,
         tenant=tenant,
         controllers=controllers,
     )
-    document = {"config": str(config), "broker": f"mqtts://{hosts[0]}:{port}"}
+    is_cluster = kind != "mosquitto"
+    nodes = ",".join(f"{host}:{port}" for host in (hosts if is_cluster else hosts[:1]))
+    document = {"config": str(config), "broker": f"mqtts://{nodes}"}
+    if not KINDS[kind].is_run_here:
+        click.echo(
+            f"note: no {kind} was ever run with these settings; try them before you rely on them",
+            err=True,
+        )
+    start = KINDS[kind].start.format(config=config)
     print_result(
         document,
         as_json,
-        lambda _: f"mosquitto -c {config}\nedgepack fleet serve --broker {document['broker']}",
+        lambda _: f"{start}\nedgepack fleet serve --broker {document['broker']}",
     )

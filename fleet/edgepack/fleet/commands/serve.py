@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from edgepack.fleet.broker.mosquitto import are_outdated
+from edgepack.fleet.broker.settings.write import are_outdated
 from edgepack.fleet.commands.options import PORT, data_option
 from edgepack.fleet.commands.printing import LogFormatter
 
@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 @click.option(
     "--broker",
     default="",
-    help="mqtt://, mqtts://, ws:// or wss:// URL; an embedded broker when not given.",
+    help="mqtt://, mqtts://, ws:// or wss:// URL, further nodes of it after commas; an embedded "
+    "broker when not given.",
 )
 @click.option(
     "--broker-proxy",

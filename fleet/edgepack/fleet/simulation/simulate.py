@@ -63,7 +63,8 @@ class _Connection:
             cert_file=Path(broker.cert_file) if broker.cert_file else None,
             key_file=Path(broker.key_file) if broker.key_file else None,
         )
-        self.client = open_client(self._access, config.device)
+        first = random.Random(seed).randrange(1024)
+        self.client = open_client(self._access, config.device, first=first)
         self.device = SimulatedDevice(
             device=config.device,
             tenant=config.tenant,
@@ -91,8 +92,7 @@ class _Connection:
 
     def connect(self) -> None:
         """Opens the connection; raises `OSError` when the broker is not there."""
-        host, port = self._access.address()
-        self.client.connect(host, port, keepalive=60)
+        self.client.connect_somewhere(keepalive=60)
 
     def _publish(self, topic: str, payload: bytes, qos: int, retain: bool) -> None:
         self.client.publish(topic, payload, qos=qos, retain=retain)

@@ -1,0 +1,154 @@
+"""Writes a broker's folder: its settings, access rules, the fleet's CA and a server certificate."""
+
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+
+import jinja2
+import msgspec
+
+from edgepack.durable import write_file
+from edgepack.errors import FleetError
+from edgepack.fleet.data_folder import DataFolder
+from edgepack.fleet.enrolment.authority import CRL_FILE, Authority, key_pem, make_key
+from edgepack.wire import topics
+from edgepack.wire.messages import MAX_MESSAGE_BYTES
+
+SETTINGS_VERSION = 5
+"""Of what is written here: 1 had no list of revoked certificates and left client ids to clients, 2
+kept 1,000 messages for each client, and a quarter of the events of 1,000 devices was lost, 3 knew
+one controller alone, 4 read a message of 256 MB to its end before it was dropped."""
+_NOTE = "broker-settings"
+"""File in the fleet's folder that says which version was written."""
+_TEMPLATES = Path(__file__).parent / "templates"
+
+
+class Kind(msgspec.Struct, frozen=True, kw_only=True):
+    """A kind of broker.
+
+    Attributes:
+        files: What is written for it, from the template of the same name; the first one starts it.
+        secret: Those of them that only their owner may read.
+        start: How to start it; `{config}` stands for the first file.
+        is_run_here: Whether the tests of this project run it with these settings.
+    """
+
+    files: tuple[str, ...]
+    secret: tuple[str, ...] = ()
+    start: str
+    is_run_here: bool
+
+
+KINDS = {
+    "mosquitto": Kind(
+        files=("mosquitto.conf", "acl"),
+        secret=("acl",),
+        start="mosquitto -c {config}",
+        is_run_here=True,
+    ),
+    "ejabberd": Kind(
+        files=("ejabberd.yml",),
+        start="ejabberdctl --config {config} foreground",
+        is_run_here=True,
+    ),
+    "emqx": Kind(
+        files=("emqx.conf", "acl.conf"),
+        start="merge {config} into etc/emqx.conf, then: emqx start",
+        is_run_here=False,
+    ),
+    "hivemq": Kind(
+        files=("hivemq.xml", "hivemq-ese.xml", "hivemq-realm.xml"),
+        start="copy {config} to conf/config.xml, hivemq-ese.xml to that of the Enterprise Security "
+        "Extension, then: bin/run.sh",
+        is_run_here=False,
+    ),
+}
+
+
+def write_broker_folder(
+    data: DataFolder,
+    *,
+    kind: str = "mosquitto",
+    folder: Path,
+    hosts: Sequence[str],
+    port: int,
+    tenant: str,
+    controllers: int = 1,
+) -> Path:
+    """Writes configuration, access rules, CA certificate and a server certificate.
+
+    Args:
+        data: The fleet's folder, with its CA.
+        kind: One of `KINDS`.
+        folder: Where to; made when missing. Its server key is replaced when it is there.
+        hosts: Names and addresses that devices reach the broker by, of all its nodes.
+        port: Where it shall listen.
+        tenant: Whose topics.
+        controllers: How many controllers the rules shall know.
+
+    Returns:
+        The configuration file.
+
+    Raises:
+        FleetError: The folder cannot be written, or a host or the tenant can have no such name.
+    """
+    try:
+        topics.check_name(tenant, "tenant")
+    except ValueError as error:
+        raise FleetError(str(error), found_in="--tenant", remedy="--tenant default") from error
+    authority, key = Authority(data.pki), make_key()
+    certificate = authority.sign_server(key, hosts)
+    folder = folder.resolve()
+    values = {
+        "folder": str(folder),
+        "version": SETTINGS_VERSION,
+        "hosts": hosts,
+        "port": port,
+        "root": f"{topics.PREFIX}/{tenant}",
+        "up_kinds": topics.UP_KINDS,
+        "controllers": [*map(data.controller, range(controllers)), data.voice()],
+        "message_bytes": 2 * MAX_MESSAGE_BYTES,
+    }
+    wanted = KINDS[kind]
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        write_file(folder / "ca.crt", authority.pem.encode())
+        write_file(folder / CRL_FILE, authority.revocations().pem.encode())
+        write_file(folder / "server.key", key_pem(key), mode=0o600)
+        write_file(folder / "server.crt", certificate.encode())
+        for name in wanted.files:
+            content = _environment().get_template(f"{name}.jinja").render(values)
+            mode = 0o600 if name in wanted.secret else 0o644
+            write_file(folder / name, content.encode(), mode=mode)
+        write_file(data.root / _NOTE, str(SETTINGS_VERSION).encode())
+    except OSError as error:
+        raise FleetError(
+            f"cannot write the broker's settings: {error.strerror}", found_in=str(folder)
+        ) from error
+    return folder / wanted.files[0]
+
+
+def queue_settings() -> str:
+    """The lines of mosquitto's settings that say how much waits for a client."""
+    return (_TEMPLATES / "queues.conf.jinja").read_text()
+
+
+def are_outdated(data: DataFolder) -> bool:
+    """Whether the broker has settings of an earlier version, by what the fleet's folder notes."""
+    note = data.root / _NOTE
+    try:
+        return int(note.read_text()) < SETTINGS_VERSION
+    except (OSError, ValueError):
+        return True  # It was not noted before version 2.
+
+
+@cache
+def _environment() -> jinja2.Environment:
+    return jinja2.Environment(
+        loader=jinja2.FileSystemLoader(_TEMPLATES),
+        autoescape=lambda name: name is not None and name.endswith(".xml.jinja"),
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
