@@ -26,7 +26,7 @@ from benchmarks.packager.measure import kept_on_cpu, measure, measure_float, rac
 from benchmarks.packager.pages import PAGES, read_pages, write_pages
 from benchmarks.packager.records import FLOAT, Record, Results, Store, encode_results
 from benchmarks.packager.table import speed
-from benchmarks.tasks import NAMES, load_task
+from benchmarks.tasks import NAMES, UNSEEN, load_task
 from benchmarks.tasks.export import CALIBRATION_COUNT, export_task
 from benchmarks.tasks.places import CACHE
 from edgepack.durable import write_file
@@ -188,7 +188,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         description=__doc__,
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
-    parser.add_argument("--tasks", type=_list_of(NAMES), default=NAMES, metavar="A,B")
+    parser.add_argument("--tasks", type=_list_of((*NAMES, *UNSEEN)), default=NAMES, metavar="A,B")
     parser.add_argument("--peers", type=_list_of(peers), default=peers, metavar="A,B")
     parser.add_argument("--targets", type=_list_of(targets), default=targets, metavar="A,B")
     parser.add_argument("--settings", type=_list_of(settings), default=settings, metavar="A,B")

@@ -8,6 +8,7 @@ from benchmarks.packager.costs import MOST_MEMORY, QUIET_SHARE
 from benchmarks.packager.goals import check_goals
 from benchmarks.packager.host import Host
 from benchmarks.packager.in_turn import TURNS
+from benchmarks.packager.predictions import predictions
 from benchmarks.packager.records import Results
 from benchmarks.packager.table import KEPT_SHARE, details, failures, overview
 
@@ -34,6 +35,8 @@ def _sections(results: Results) -> Iterator[str]:
     for target in TARGETS:
         yield overview(results, target)
     yield f"## The goals of edgepack\n\n{_how_goals_count()}\n\n{check_goals(results)}"
+    if text := predictions(results):
+        yield f"## What reports said, and what came true\n\n{_how_predicted()}\n\n{text}"
     if results.calibrations:
         yield f"## Calibration alone\n\n{_how_calibrated()}\n\n{calibration_costs(results)}"
     yield "## All numbers"
@@ -88,6 +91,15 @@ def _how_goals_count() -> str:
         "process that has nothing of a build: it opens what was built on the vendor's simulator "
         "and runs it twice, on one CPU as the build does. It is told, and taken off only in the "
         "column that says so, where nothing is searched."
+    )
+
+
+def _how_predicted() -> str:
+    return (
+        "What the report of a build says of its variant, from the calibration samples alone: its "
+        "metric against the float model on held-out samples, with the lower bound (95 %), and what "
+        "is expected to be kept of the task. Beside it what is kept of the task's own metric on "
+        "samples that no build saw."
     )
 
 

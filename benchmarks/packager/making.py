@@ -13,7 +13,7 @@ import msgspec
 from benchmarks.packager.contestants import Contestant
 from benchmarks.packager.environments import Environment
 from benchmarks.packager.measured_child import Measured, last_words, run_measured
-from benchmarks.packager.records import Outcome, Record, Store, Subject, cache_key
+from benchmarks.packager.records import Outcome, Prediction, Record, Store, Subject, cache_key
 from benchmarks.peers.arguments import EXIT_REFUSED, TOLD_FILE
 from benchmarks.tasks.places import CACHE, ROOT
 from benchmarks.tasks.task import Part, Task
@@ -79,6 +79,7 @@ class _Told(msgspec.Struct, frozen=True, kw_only=True):
 
     note: str = ""
     candidates: int | None = None
+    prediction: Prediction | None = None
 
 
 def prepare_task(task: Task, calibration_folder: Path) -> PreparedTask:
@@ -157,6 +158,7 @@ def make(
         because=shortened(last_words(log)) if outcome in {"crashed", "refused"} else "",
         note=told.note,
         candidates=told.candidates,
+        prediction=told.prediction,
         wall_s=made.wall_s,
         cpu_s=made.cpu_s,
         peak_bytes=made.peak_bytes,

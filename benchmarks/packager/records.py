@@ -63,6 +63,21 @@ class Cost(msgspec.Struct, frozen=True, kw_only=True):
     others_s: float | None = None
 
 
+class Prediction(msgspec.Struct, frozen=True, kw_only=True):
+    """What a tool's report says of the model that it made, from what it was given.
+
+    Attributes:
+        metric, value: What it judged by, against the float model.
+        low: Lower bound of the value, 95 %; None where it tells none.
+        task_kept: What it expects to be kept of the float model's task, as a share.
+    """
+
+    metric: str
+    value: float
+    low: float | None = None
+    task_kept: float
+
+
 class Record(msgspec.Struct, frozen=True, kw_only=True):
     """A subject, measured. What came later is None in the records that were kept before.
 
@@ -72,6 +87,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
         because: The tool's last words where it did not end well, else "".
         note: What the runner told of the model that it made, or "".
         candidates: How many models the tool made and compared; None where it does not tell.
+        prediction: Of ours, what the report says of the model.
         wall_s, cpu_s, peak_bytes, others_s: Of making the model; see `Measured`.
         turns: How often it was made; what it took are medians of so many runs.
         reference: Of ONNX Runtime's MinMax on the same task, run right before what is ours, each
@@ -88,6 +104,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     because: str = ""
     note: str = ""
     candidates: int | None = None
+    prediction: Prediction | None = None
     wall_s: float | None = None
     cpu_s: float | None = None
     peak_bytes: int | None = None

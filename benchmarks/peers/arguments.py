@@ -18,7 +18,8 @@ EXIT_REFUSED = 3
 
 TOLD_FILE = "told.json"
 """Beside the output, where a runner has something to tell of the model that it wrote: `note`, in
-words, and `candidates`, how many the tool made before it was content."""
+words, `candidates`, how many the tool made before it was content, and `prediction`, what its own
+report says of it."""
 
 BUNDLE_FOLDER = "bundle"
 """Beside the output, the bundle that edgepack took its model out of."""

@@ -16,8 +16,9 @@ from pathlib import Path
 
 from benchmarks.packager.contestants import BY_METHOD, CALIBRATION_METHODS, WITH_METRIC
 from benchmarks.peers.arguments import BUNDLE_FOLDER, TOLD_FILE, Given, refuse, run_setting
+from edgepack.bundle.accuracy_words import TASK_KEPT, VALUE_LOW
 from edgepack.bundle.keys import generate_key, write_key_pair
-from edgepack.bundle.manifest import COMPONENT, MANIFEST_FILE, decode_manifest
+from edgepack.bundle.manifest import COMPONENT, MANIFEST_FILE, Accuracy, decode_manifest
 from edgepack.cli import main
 
 PROFILES = ("cpu", "cpu-vnni", "openvino-cpu", "qnn-htp", "qnn-htp-a8w8", "vitisai-xint8")
@@ -57,8 +58,19 @@ def build(given: Given, *, profile: str | Path, options: Sequence[str] = ()) -> 
     told = {
         "note": f"precision {variant.facts.precision}",
         "candidates": len(report["variants"][0]["attempts"]),
+        "prediction": _predicted(variant.facts.accuracy),
     }
     given.output.with_name(TOLD_FILE).write_text(json.dumps(told))
+
+
+def _predicted(accuracy: Accuracy) -> dict[str, str | float | None]:
+    """What the bundle says of its variant."""
+    return {
+        "metric": accuracy.metric,
+        "value": accuracy.value,
+        "low": accuracy.details.get(VALUE_LOW),
+        "task_kept": accuracy.details[TASK_KEPT],
+    }
 
 
 def build_by_metric(given: Given, *, profile: str) -> None:

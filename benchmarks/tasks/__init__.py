@@ -16,6 +16,10 @@ NAMES = (
 )
 
 
+UNSEEN = ("ocr_det_v3", "portraits", "ocr_rec_v3", "names")
+"""Models that nothing here was made with, for `make bench-unseen`."""
+
+
 def load_task(name: str) -> Task:
     """A task by name; its packages are imported only now.
 

@@ -5,16 +5,18 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.tasks import NAMES, load_task
+from benchmarks.tasks import NAMES, UNSEEN, load_task
 from benchmarks.tasks.export import build_command, export_task
 from benchmarks.tasks.float_model import open_float_model
 from edgepack.errors import EdgepackError
+
+_ALL = (*NAMES, *UNSEEN)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.tasks", description=__doc__)
-    parser.add_argument("tasks", nargs="*", metavar="TASK", help=f"of {', '.join(NAMES)}")
+    parser.add_argument("tasks", nargs="*", metavar="TASK", help=f"of {', '.join(_ALL)}")
     parser.add_argument(
         "--export",
         type=Path,
@@ -22,8 +24,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         help="write FOLDER/TASK/calibration and print the build command, e.g. --export .bench",
     )
     given = parser.parse_args(arguments)
-    if unknown := sorted(set(given.tasks) - set(NAMES)):
-        parser.error(f"no task {unknown[0]!r}; there are {', '.join(NAMES)}")
+    if unknown := sorted(set(given.tasks) - set(_ALL)):
+        parser.error(f"no task {unknown[0]!r}; there are {', '.join(_ALL)}")
     try:
         for name in given.tasks or NAMES:
             task = load_task(name)

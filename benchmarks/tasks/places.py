@@ -29,6 +29,25 @@ def package_folder(package: str) -> Path:
     return Path(spec.submodule_search_locations[0])
 
 
+def unpacked_folder(requirement: str, package: str) -> Path:
+    """The folder of a package in a release of its own, beside the one that is installed.
+
+    Args:
+        requirement: Name and version, `rapidocr-onnxruntime==1.2.3`.
+        package: What it is imported as.
+
+    Raises:
+        BuildError: It is not there.
+    """
+    root = CACHE / "packages" / requirement
+    if not (root / package).is_dir():
+        raise BuildError(
+            f"the benchmark needs {requirement}, which is not unpacked",
+            remedy=f"pip install --no-deps --target {root.relative_to(ROOT)} {requirement}",
+        )
+    return root / package
+
+
 def cached_arrays(name: str, make: Callable[[], dict[str, Array]]) -> dict[str, Array]:
     """Arrays that are made once and then read from `.bench/data/NAME.npz`."""
     file = CACHE / "data" / f"{name}.npz"

@@ -16,8 +16,18 @@ from benchmarks.packager.judge import Verdict
 from benchmarks.packager.making import outcome_of
 from benchmarks.packager.measured_child import Measured
 from benchmarks.packager.pages import INDEX, PAGES, README, in_order, read_pages
+from benchmarks.packager.predictions import predictions
 from benchmarks.packager.readme import BEGIN, END, put_into, summary, tables
-from benchmarks.packager.records import Outcome, Race, Record, Results, Store, Subject, cache_key
+from benchmarks.packager.records import (
+    Outcome,
+    Prediction,
+    Race,
+    Record,
+    Results,
+    Store,
+    Subject,
+    cache_key,
+)
 from benchmarks.packager.table import details, failures, kept_share, overview
 from benchmarks.packager.timing import medians_in_turn_ms
 from benchmarks.tasks.task import Feeds, Run
@@ -210,6 +220,39 @@ def test_the_time_of_a_search_is_told_and_neither_held_nor_missed() -> None:
     assert "| searched: processor 15.0x (wall 1.0x) | – |" in check_goals(results)
     assert ("time ≤ 2x MinMax, where nothing is searched", "0 of 0") in count_goals(results)
     assert "edgepack cpu (precision a8w8, 12 candidates)" in details(results, "digits")
+
+
+def test_what_a_report_said_stands_beside_what_came_true() -> None:
+    def said(setting: str, metric: float, task_kept: float) -> Record:
+        prediction = Prediction(
+            metric="top1_agreement", value=task_kept, low=0.95, task_kept=task_kept
+        )
+        record = _record("edgepack", setting, metric)
+        return msgspec.structs.replace(record, prediction=prediction)
+
+    results = _results(
+        said("cpu", 0.99, 0.995),
+        said("qnn-htp", 0.97, 0.999),
+        _record("edgepack", "vitisai-xint8", None, outcome="refused"),
+        _record("edgepack", "openvino-cpu", 0.99),
+        _record("ort", "static-default", 0.3),
+    )
+    text = predictions(results)
+    rows = [line for line in text.splitlines() if line.startswith("| edgepack")]
+    told = "top1_agreement 0.9950 (at least 0.9500)"
+    assert rows == [
+        f"| edgepack cpu | digits | {told} | 99.50% | 100.00% | +0.50% |",
+        "| edgepack qnn-htp | digits | top1_agreement 0.9990 (at least 0.9500) | 99.90% | 97.98% "
+        "| **-1.92%** |",
+        "| edgepack vitisai-xint8 | digits | refused | – | – | – |",
+    ]
+    assert text.startswith(
+        "Within 1% of each other: 1 of 2 (the goal is 95%). 99% of the task or more: 1 of 2 that"
+    )
+    assert text in document(results)
+    before = _results(_record("edgepack", "cpu", 0.99))
+    assert predictions(before) == "", "reports of before said nothing that was kept"
+    assert "What reports said" not in document(before)
 
 
 def test_a_page_keeps_its_own_words_around_the_measured_ones() -> None:
