@@ -2,7 +2,7 @@
 
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -215,73 +215,44 @@ def _watch_lines(views: Iterator[RolloutView], as_json: bool) -> RolloutView:
     return view
 
 
-@rollout.command()
-@rollout_argument
-@asks
-def pause(name: str, data: Path, url: str, as_json: bool) -> None:
-    """Offer the release to nobody more; devices that are at it go on.
-
-    \b
-    Example:
-      edgepack rollout pause r1
-    """
-    view = FleetClient(url, data=data).pause_rollout(name)
-    print_result(view, as_json, show.rollout_panel)
-
-
-@rollout.command()
-@rollout_argument
-@asks
-def resume(name: str, data: Path, url: str, as_json: bool) -> None:
-    """Go on after a pause; the failures so far are accepted, further ones are not.
-
-    \b
-    Example:
-      edgepack rollout resume r1
-    """
-    view = FleetClient(url, data=data).resume_rollout(name)
-    print_result(view, as_json, show.rollout_panel)
-
-
-@rollout.command()
-@rollout_argument
-@asks
-def approve(name: str, data: Path, url: str, as_json: bool) -> None:
-    """Let the next wave begin, of a rollout that was started with --approve-waves.
-
-    \b
-    Example:
-      edgepack rollout approve r1
-    """
-    view = FleetClient(url, data=data).approve_rollout(name)
-    print_result(view, as_json, show.rollout_panel)
+_ACTS = (
+    (
+        FleetClient.pause_rollout,
+        "pause",
+        "Offer the release to nobody more; devices that are at it go on.",
+    ),
+    (
+        FleetClient.resume_rollout,
+        "resume",
+        "Go on after a pause; the failures so far are accepted, further ones are not.",
+    ),
+    (
+        FleetClient.approve_rollout,
+        "approve",
+        "Let the next wave begin, of a rollout that was started with --approve-waves.",
+    ),
+    (
+        FleetClient.retry_rollout,
+        "retry",
+        "Offer the release once more to the devices that failed it or stayed silent.",
+    ),
+    (
+        FleetClient.abort_rollout,
+        "abort",
+        "End a rollout; devices that have not decided keep what they ran before.\n\n"
+        "Devices that committed keep what they have; `rollout rollback` takes it back.",
+    ),
+)
 
 
-@rollout.command()
-@rollout_argument
-@asks
-def retry(name: str, data: Path, url: str, as_json: bool) -> None:
-    """Offer the release once more to the devices that failed it or stayed silent.
-
-    \b
-    Example:
-      edgepack rollout retry r1
-    """
-    view = FleetClient(url, data=data).retry_rollout(name)
-    print_result(view, as_json, show.rollout_panel)
+def _add_act(does: Callable[[FleetClient, str], RolloutView], word: str, text: str) -> None:
+    @rollout.command(word, help=f"{text}\n\n\b\nExample:\n  edgepack rollout {word} r1")
+    @rollout_argument
+    @asks
+    def act(name: str, data: Path, url: str, as_json: bool) -> None:
+        view = does(FleetClient(url, data=data), name)
+        print_result(view, as_json, show.rollout_panel)
 
 
-@rollout.command()
-@rollout_argument
-@asks
-def abort(name: str, data: Path, url: str, as_json: bool) -> None:
-    """End a rollout; devices that have not decided keep what they ran before.
-
-    Devices that committed keep what they have; `rollout rollback` takes it back.
-
-    \b
-    Example:
-      edgepack rollout abort r1
-    """
-    view = FleetClient(url, data=data).abort_rollout(name)
-    print_result(view, as_json, show.rollout_panel)
+for _act in _ACTS:
+    _add_act(*_act)
