@@ -29,6 +29,7 @@ class Device:
         decryption_key: PEM file of the private key that opens encrypted bundles.
         user: Runs it; None is who runs the test.
         groups: Further groups of that user.
+        sources: URLs of web servers that have bundles.
     """
 
     def __init__(
@@ -43,6 +44,7 @@ class Device:
         decryption_key: Path | None = None,
         user: User | None = None,
         groups: tuple[int, ...] = (),
+        sources: tuple[str, ...] = (),
     ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.state_dir = folder / "state"
@@ -65,6 +67,7 @@ class Device:
             "telemetry_interval_s = 0.5",
             "max_restarts = 1000",
             *((f'[decryption]\nkey_file = "{decryption_key}"',) if decryption_key else ()),
+            *(f'[[transfer.sources]]\nurl = "{url}"' for url in sources),
             *((f'[hooks]\nfolder = "{hooks}"',) if hooks else ()),
         ]
         self.config.write_text("\n".join(lines) + "\n")

@@ -1,6 +1,7 @@
 """Ways to a broker that are not MQTT's own port: WebSockets, and an HTTP proxy.
 
-Debian's mosquitto speaks no WebSockets; its ejabberd does.
+And a web server, for what need not come from a broker. Debian's mosquitto speaks no WebSockets; its
+ejabberd does.
 """
 
 import os
@@ -14,12 +15,17 @@ from typing import Self
 
 from tests.simulators.broker import free_port
 
+NGINX = shutil.which("nginx") or "/usr/sbin/nginx"
 TINYPROXY = shutil.which("tinyproxy") or "/usr/bin/tinyproxy"
 
 
 def missing() -> list[str]:
     """What of it is not installed."""
-    found = {"tinyproxy": Path(TINYPROXY).exists(), "ejabberd": bool(_ejabberd_libraries())}
+    found = {
+        "nginx": Path(NGINX).exists(),
+        "tinyproxy": Path(TINYPROXY).exists(),
+        "ejabberd": bool(_ejabberd_libraries()),
+    }
     return [name for name, is_there in found.items() if not is_there]
 
 
@@ -154,3 +160,59 @@ def tinyproxy(folder: Path, *allowed_ports: int, password: str = "") -> Server:
     settings = folder / "tinyproxy.conf"
     settings.write_text("\n".join(lines) + "\n")
     return Server([TINYPROXY, "-d", "-c", str(settings)], port, folder / "tinyproxy.log")
+
+
+_NGINX = """\
+daemon off;
+master_process off;
+pid {folder}/nginx.pid;
+error_log {folder}/nginx-errors.log;
+events {{}}
+http {{
+  access_log {folder}/nginx-access.log;
+  client_body_temp_path {folder}/nginx-tmp;
+  proxy_temp_path {folder}/nginx-tmp;
+  fastcgi_temp_path {folder}/nginx-tmp;
+  uwsgi_temp_path {folder}/nginx-tmp;
+  scgi_temp_path {folder}/nginx-tmp;
+  server {{
+    listen 127.0.0.1:{port}{tls};
+    root {root};
+    {lines}
+  }}
+}}
+"""
+
+
+class Nginx(Server):
+    """A web server for the files of a folder.
+
+    Args:
+        folder: For its settings and log.
+        root: What it serves.
+        lines: Further settings of the server.
+        tls: Path of a certificate without its ending, its key beside it; "" speaks no TLS.
+    """
+
+    def __init__(self, folder: Path, root: Path, *, lines: str = "", tls: str = "") -> None:
+        port = free_port()
+        folder.mkdir(parents=True, exist_ok=True)
+        if tls:
+            lines += f"ssl_certificate {tls}.pem; ssl_certificate_key {tls}.key;"
+        settings = folder / "nginx.conf"
+        settings.write_text(
+            _NGINX.format(
+                folder=folder, port=port, tls=" ssl" if tls else "", root=root, lines=lines
+            )
+        )
+        self._access = folder / "nginx-access.log"
+        super().__init__([NGINX, "-c", str(settings)], port, folder / "nginx.log")
+
+    def answers(self) -> list[tuple[str, int, int]]:
+        """What it answered: path, status, bytes of the body."""
+        found = []
+        for line in self._access.read_text().splitlines():
+            request, numbers = line.split('"')[1:3]
+            status, size_bytes = numbers.split()[:2]
+            found.append((request.split()[1], int(status), int(size_bytes)))
+        return found

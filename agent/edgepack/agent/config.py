@@ -15,7 +15,7 @@ SETTINGS = Version(1, 2)
 """Version of the settings' form: `v` and, where a newer edgepack added keys, `minor`. Since
 
     1.1  `trust.root`
-    1.2  `broker.proxy`
+    1.2  `broker.proxy`, `transfer`
 """
 
 
@@ -131,6 +131,36 @@ class LimitConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     max_restarts: int = 10
 
 
+class SourceConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A web server that has bundles; the broker has what it has not.
+
+    Attributes:
+        url: `https://` or `http://` URL with words in braces that are filled in: `{name}`,
+            `{version}` and `{digest}` of the bundle, `{path}` and `{sha256}` of one of its files.
+            With neither of the last two it is that of an `.edgepack` archive.
+        ca_file, cert_file, key_file: PEM files for TLS and a client certificate.
+        proxy: URL of an HTTP proxy; "direct" for none; "" asks the environment.
+        token_file: File of one line that is sent as a bearer token, by https alone.
+    """
+
+    url: str
+    ca_file: str = ""
+    cert_file: str = ""
+    key_file: str = ""
+    proxy: str = ""
+    token_file: str = ""
+
+
+class TransferConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Where chunks come from.
+
+    Attributes:
+        sources: Are asked one after the other, before the broker is.
+    """
+
+    sources: tuple[SourceConfig, ...] = ()
+
+
 class AgentConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """All settings of an agent.
 
@@ -152,6 +182,7 @@ class AgentConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     hooks: HookConfig = HookConfig()
     limits: LimitConfig = LimitConfig()
     decryption: DecryptionConfig = DecryptionConfig()
+    transfer: TransferConfig = TransferConfig()
 
     @property
     def decryption_key(self) -> str:
@@ -257,4 +288,17 @@ def _anchor(config: AgentConfig, folder: Path) -> AgentConfig:
         ),
         hooks=msgspec.structs.replace(config.hooks, folder=at(config.hooks.folder)),
         decryption=DecryptionConfig(key_file=at(config.decryption.key_file)),
+        transfer=msgspec.structs.replace(
+            config.transfer,
+            sources=tuple(
+                msgspec.structs.replace(
+                    source,
+                    ca_file=at(source.ca_file),
+                    cert_file=at(source.cert_file),
+                    key_file=at(source.key_file),
+                    token_file=at(source.token_file),
+                )
+                for source in config.transfer.sources
+            ),
+        ),
     )

@@ -72,7 +72,7 @@ def pack(folder: Path, archive_path: Path) -> None:
     for path in paths[:]:
         if path not in listed and path not in (MANIFEST_FILE, SIGNATURE_FILE):
             raise BundleError(f"'{path}' is not in the manifest", found_in=str(folder / path))
-    order = [MANIFEST_FILE, SIGNATURE_FILE, *sorted(listed, key=sort_key)]
+    order = _order(listed)
     try:
         with replacing(archive_path) as target:
             for path in order:
@@ -169,6 +169,27 @@ def read_files(archive_path: Path, names: Collection[str], limit_bytes: int) -> 
                 )
             found[entry.path] = b"".join(entry.content(source, found_in=found_in))
     return found
+
+
+def content_starts(manifest: Manifest, manifest_bytes: int, signature_bytes: int) -> dict[str, int]:
+    """Where the content of each file stands in an archive that `pack` wrote, bytes.
+
+    Args:
+        manifest: Of the bundle.
+        manifest_bytes, signature_bytes: Lengths of the two files that no manifest lists.
+    """
+    sizes = {entry.path: entry.size_bytes for entry in manifest.files}
+    own = {MANIFEST_FILE: manifest_bytes, SIGNATURE_FILE: signature_bytes}
+    starts, at = {}, 0
+    for path in _order(sizes):
+        size_bytes = own[path] if path in own else sizes[path]
+        starts[path] = at + tarfile.BLOCKSIZE
+        at = starts[path] + size_bytes + -size_bytes % tarfile.BLOCKSIZE
+    return starts
+
+
+def _order(listed: Collection[str]) -> list[str]:
+    return [MANIFEST_FILE, SIGNATURE_FILE, *sorted(listed, key=sort_key)]
 
 
 def is_executable(path: str) -> bool:

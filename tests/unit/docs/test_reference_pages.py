@@ -8,7 +8,7 @@ from typing import Any, get_args, get_type_hints
 import msgspec
 import pytest
 
-from edgepack.agent.config import AgentConfig
+from edgepack.agent.config import AgentConfig, SourceConfig
 from edgepack.packager.config.build_file import BuildConfig
 from edgepack.packager.config.inputs import InputDeclaration
 from edgepack.packager.passes.workarounds.table import WORKAROUNDS
@@ -107,6 +107,10 @@ AGENT = sections(AgentConfig)
 @pytest.mark.parametrize("section", list(AGENT))
 def test_every_key_of_agent_toml_is_documented(section: str) -> None:
     assert documented("agent-toml.md", section) == AGENT[section]
+
+
+def test_every_key_of_a_source_is_documented() -> None:
+    assert documented("agent-toml.md", "transfer.sources") == keys(SourceConfig)
 
 
 def test_every_top_key_of_agent_toml_is_documented() -> None:

@@ -30,6 +30,7 @@ from edgepack.agent.state.metadata_cache import MetadataCache
 from edgepack.agent.state.slots import Slots
 from edgepack.agent.state.state_file import read_regular
 from edgepack.agent.telemetry.buffer import TelemetryBuffer
+from edgepack.agent.transfer.configured import check_source
 from edgepack.agent.update.dependencies import AgentDependencies, Link, Tools
 from edgepack.agent.update.models import Models
 from edgepack.agent.update.work import Bench, InlineBench, ThreadBench
@@ -53,6 +54,9 @@ BENCH_STOP_S = GRACE_S + 0.5
 """How long a stopping agent waits for a probe or a hook that it told to end; with what it gives the
 broker, it stays below `STOP_S`."""
 
+FETCH_STOP_S = 0.5
+"""The same for what is read from a source, which looks several times a second."""
+
 
 def run_daemon(config: AgentConfig, broker: BrokerConfig) -> None:
     """Runs the agent until a signal ends it.
@@ -65,6 +69,7 @@ def run_daemon(config: AgentConfig, broker: BrokerConfig) -> None:
     telemetry = TelemetryBuffer(Path(config.state_dir))
     adopt_strays()
     bench = ThreadBench(inbox.wake, tidy=end_strays)
+    fetch_bench = ThreadBench(inbox.wake)
     trust = load_device_trust(config)
     connection = Connection(config, broker, inbox, boot=boot, rng=random.Random())
     agent = Agent(
@@ -73,7 +78,12 @@ def run_daemon(config: AgentConfig, broker: BrokerConfig) -> None:
         connection,
         telemetry,
         lambda notify: assemble_models(
-            config, BrokerLink(connection), telemetry, notify, bench=bench
+            config,
+            BrokerLink(connection),
+            telemetry,
+            notify,
+            bench=bench,
+            fetch_bench=fetch_bench,
         ),
         boot=boot,
         trust=trust,
@@ -87,8 +97,8 @@ def run_daemon(config: AgentConfig, broker: BrokerConfig) -> None:
         log.exception("the agent stops")
         raise DeviceError(f"the agent stopped because of a fault: {error}") from error
     finally:
-        if not bench.stop(BENCH_STOP_S):
-            log.warning("what was done beside the loop did not end within %g s", BENCH_STOP_S)
+        if not all([fetch_bench.stop(FETCH_STOP_S), bench.stop(BENCH_STOP_S)]):
+            log.warning("what was done beside the loop did not end in time")
         connection.stop()
 
 
@@ -121,15 +131,18 @@ def assemble_models(
     notify: Callable[[], None] = lambda: None,
     *,
     bench: Bench | None = None,
+    fetch_bench: Bench | None = None,
 ) -> Models:
     """Makes the models with all that they need of this device.
 
     Raises:
-        EdgepackError: A key or a hook folder is not usable.
+        EdgepackError: A key, a hook folder or a source is not usable.
     """
     state_dir = Path(config.state_dir)
     if config.hooks.folder:
         check_hook_folder(Path(config.hooks.folder))
+    for source in config.transfer.sources:
+        check_source(source)
     verdicts = Verdicts(state_dir)
     tools = Tools(
         read_facts=lambda: read_device_facts(config.providers),
@@ -148,6 +161,7 @@ def assemble_models(
         tools=tools,
         link=link,
         bench=bench or InlineBench(),
+        fetch_bench=fetch_bench,
     )
     return Models(deps, notify)
 

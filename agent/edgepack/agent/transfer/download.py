@@ -76,6 +76,11 @@ class Download:
         total = sum(entry.size_bytes for entry in self._files)
         return 1.0 if total == 0 else 1.0 - self._lacking_bytes / total
 
+    @property
+    def lacking_bytes(self) -> int:
+        """Bytes that are missing."""
+        return self._lacking_bytes
+
     def allocated_bytes(self) -> int:
         """Disk that the wanted files take already."""
         found = 0

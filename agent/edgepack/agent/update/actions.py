@@ -53,7 +53,7 @@ class Actions:
     def progress(self) -> float:
         """Share of the bytes that are there, 0..1, while downloading."""
         scratch = self._context.scratch
-        return scratch.download.progress if scratch.download and scratch.is_open else 0.0
+        return scratch.download.progress if scratch.download and scratch.is_prepared else 0.0
 
     def act(self) -> Step:
         """Runs the action of the journal's state, or goes on with it.

@@ -7,13 +7,14 @@ from typing import Any
 import msgspec
 
 from edgepack.agent.hooks.runner import HookVerdict, update_facts
+from edgepack.agent.transfer.ahead import Taken
 from edgepack.agent.transfer.download import Download
 from edgepack.agent.transfer.manifest_download import ManifestDownload
 from edgepack.agent.transfer.need_scheduler import NeedScheduler
 from edgepack.agent.update.dependencies import AgentDependencies, ModelParts
 from edgepack.agent.update.journal import Journal
 from edgepack.agent.update.lifecycle import Outcome
-from edgepack.agent.update.work import Job, Work
+from edgepack.agent.update.work import Bench, Job, Work
 from edgepack.bundle.manifest import HOOKS_FOLDER, MANIFEST_FILE, SIGNATURE_FILE, Manifest
 from edgepack.errors import DeviceError
 from edgepack.wire.messages import DeviceFacts, ProbeResult, RunModel, Telemetry
@@ -63,7 +64,9 @@ class Scratch(msgspec.Struct):
     manifest_download: ManifestDownload | None = None
     is_judged: bool = False
     download: Download | None = None
+    is_prepared: bool = False
     is_open: bool = False
+    taken: tuple[Taken, ...] = ()
     was_rechecked: bool = False
     need_scheduler: NeedScheduler | None = None
     trouble: OSError | None = None
@@ -131,19 +134,20 @@ class UpdateContext:
         """Monotonic clock, seconds."""
         return self.deps.clock.monotonic()
 
-    def beside(self, title: str, work: Work) -> Any:
+    def beside(self, title: str, work: Work, bench: Bench | None = None) -> Any:
         """The result of long work, which is begun when this is called first.
 
         Args:
             title: Tells it from other work of the same state.
             work: What to do, outside of the loop's thread.
+            bench: Where; None is where all long work is done.
 
         Raises:
             NotYetError: It is not done.
         """
         job = self.scratch.jobs.get(title)
         if job is None:
-            job = self.scratch.jobs[title] = self.deps.bench.begin(work)
+            job = self.scratch.jobs[title] = (bench or self.deps.bench).begin(work)
         if not job.is_done:
             raise NotYetError
         del self.scratch.jobs[title]

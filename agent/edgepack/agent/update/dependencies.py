@@ -72,6 +72,7 @@ class AgentDependencies(msgspec.Struct, frozen=True, kw_only=True):
         tools: What touches the hardware.
         link: Where chunks come from.
         bench: Where long work is done.
+        fetch_bench: Where sources are read, which may take hours; None reads none.
         write: Writes a small file durably.
         clock, rng: Time and randomness.
     """
@@ -82,6 +83,7 @@ class AgentDependencies(msgspec.Struct, frozen=True, kw_only=True):
     tools: Tools
     link: Link
     bench: Bench = msgspec.field(default_factory=InlineBench)
+    fetch_bench: Bench | None = None
     write: Write = write_file
     clock: Clock = msgspec.field(default_factory=Clock)
     rng: random.Random = msgspec.field(default_factory=random.Random)

@@ -8,6 +8,7 @@ from edgepack.agent.runtime.plain_files import check_readable
 from edgepack.agent.state.pointer import ActivePointer
 from edgepack.agent.transfer.download import Download
 from edgepack.agent.transfer.manifest_download import ManifestDownload
+from edgepack.agent.update.ahead import describe_fallback, describe_taken, take_from_sources
 from edgepack.agent.update.context import Ended, Step, UpdateContext, Wait
 from edgepack.agent.update.damage import find_rot, serve_last_good
 from edgepack.agent.update.footprint import serving_bytes, variant_bytes
@@ -161,8 +162,10 @@ def fetch_files(context: UpdateContext) -> Step:
         log.warning("%s is not what was fetched; looking at every chunk", folder)
         deps.slots.forget_held(context.digest)
         scratch.download, scratch.is_open, scratch.was_rechecked = None, False, True
+        scratch.is_prepared = False
         return Wait(seconds=0.0)
     because = f"{download.size_bytes} bytes are there and are what was signed"
+    because += describe_taken(scratch.taken)
     return Ended(outcome="success", because=because)
 
 
@@ -214,10 +217,28 @@ def _open_download(context: UpdateContext) -> Download:
             log.info("slot=%s reused_bytes=%d", digest, copied)
             download.note()
 
-    context.beside("open", prepare)
+    if not scratch.is_prepared:
+        context.beside("open", prepare)
+        scratch.is_prepared = True
+    _take_from_sources(context, manifest, download)
     scratch.is_open = True
     context.start_requests(download)
     return download
+
+
+def _take_from_sources(context: UpdateContext, manifest: Manifest, download: Download) -> None:
+    """What the settings' sources have comes from them; what they have not, the broker has."""
+    deps, scratch, offer = context.deps, context.scratch, context.offer
+    sources = deps.config.transfer.sources
+    if not sources or deps.fetch_bench is None:
+        return
+    scratch.taken = context.beside(
+        "sources",
+        lambda halt: take_from_sources(sources, offer, manifest, download, halt),
+        deps.fetch_bench,
+    )
+    if not download.is_complete:
+        context.note("source", describe_fallback(scratch.taken, download.lacking_bytes))
 
 
 def _finish(download: Download, folder: Path, trust: TrustPolicy, halt: Halt) -> None:

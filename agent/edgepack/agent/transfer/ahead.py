@@ -1,0 +1,118 @@
+"""Taking chunks from sources before the broker is asked: what they give, and why they ended.
+
+A source is read in a thread of its own. Whatever it does there, that thread only fills a short
+queue; a source from which nothing of use came for a while is left alone.
+"""
+
+import queue
+import threading
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from edgepack.agent.transfer.download import Download
+from edgepack.agent.transfer.source import Chunk, Remote, Source, SourceError
+from edgepack.halt import Halt
+
+STALL_S = 60.0
+"""One chunk in so long is 1 to 2 kB/s: the broker cannot be slower."""
+MAX_BAD = 3
+"""Chunks that are not what was signed, after which a source is not asked for more."""
+_LOOK_S = 0.2
+_QUEUE = 16
+"""Chunks between the two threads: 1.9 MB at most."""
+
+Lookup = Callable[[Download], Sequence[Remote]]
+
+
+class Taken(msgspec.Struct, frozen=True, kw_only=True):
+    """What came of one source.
+
+    Attributes:
+        title: The source.
+        size_bytes: What it gave.
+        because: Why it gave no more; "" where it gave all.
+    """
+
+    title: str
+    size_bytes: int
+    because: str
+
+
+class _Ended(msgspec.Struct, frozen=True, kw_only=True):
+    because: str
+
+
+def take_ahead(
+    source: Source, find: Lookup, download: Download, *, halt: Halt, stall_s: float = STALL_S
+) -> Taken:
+    """Takes what one source has of what is missing.
+
+    Args:
+        source: The source.
+        find: Where it has it.
+        download: The bundle; nobody else touches it meanwhile.
+        halt: Ends it early.
+        stall_s: How long a source may give nothing of use.
+
+    Raises:
+        OSError: The disk is full.
+        HaltedError: It was told to end.
+    """
+    came: queue.Queue[Chunk | _Ended] = queue.Queue(_QUEUE)
+    stop = threading.Event()
+    reader = threading.Thread(
+        target=_read, args=(source, find(download), came, stop), name="source", daemon=True
+    )
+    reader.start()
+    taken = bad = 0
+    waited_s = 0.0
+    try:
+        while True:
+            halt.check()
+            try:
+                item = came.get(timeout=_LOOK_S)
+            except queue.Empty:
+                waited_s += _LOOK_S
+                if waited_s < stall_s:
+                    continue
+                item = _Ended(because=f"nothing came for {stall_s:g} s")
+            if isinstance(item, _Ended):
+                return Taken(title=source.title, size_bytes=taken, because=item.because)
+            outcome = download.accept(item.sha256, item.index, item.content)
+            if outcome == "new":
+                taken += len(item.content)
+                waited_s = 0.0
+            bad += outcome == "bad"
+            if bad >= MAX_BAD:
+                because = f"{bad} chunks are not what was signed"
+                return Taken(title=source.title, size_bytes=taken, because=because)
+    finally:
+        stop.set()
+        source.end()
+
+
+def _read(
+    source: Source,
+    remotes: Sequence[Remote],
+    came: queue.Queue[Chunk | _Ended],
+    stop: threading.Event,
+) -> None:
+    because = ""
+    try:
+        for chunk in source.read(remotes):
+            if not _put(came, chunk, stop):
+                return
+    except SourceError as error:
+        because = str(error)
+    _put(came, _Ended(because=because), stop)
+
+
+def _put(came: queue.Queue[Chunk | _Ended], item: Chunk | _Ended, stop: threading.Event) -> bool:
+    while not stop.is_set():
+        try:
+            came.put(item, timeout=_LOOK_S)
+        except queue.Full:
+            continue
+        return True
+    return False

@@ -1,0 +1,144 @@
+"""Chunks from a web server, by ranges: any static server, object store or registry of blobs."""
+
+import re
+import threading
+from collections.abc import Iterator, Sequence
+
+from edgepack.agent.transfer.source import Chunk, Piece, Remote, SourceError
+from edgepack.web.http import Answer, Web, WebError, shown_url
+
+RETRY_S = (0.5, 1.0, 2.0, 4.0)
+"""Waits after an answer that broke off or did not come; each piece that comes begins anew."""
+BUSY = (429, 502, 503, 504)
+"""Statuses that may be others a moment later."""
+WASTE = 2
+"""A server without ranges is read from the start where that is no more than so many times what is
+wanted."""
+READ_BYTES = 64 * 1024
+_RANGE = re.compile(r"bytes (\d{1,18})-(\d{1,18})/(?:(\d{1,18})|\*)")
+
+
+class HttpSource:
+    """Files below a URL.
+
+    Args:
+        title: What a person knows it by.
+        web: The client, of this source alone.
+        headers: Sent with each request.
+    """
+
+    def __init__(self, title: str, web: Web, headers: dict[str, str] | None = None) -> None:
+        self._title = title
+        self._web = web
+        self._headers = headers or {}
+        self._ended = threading.Event()
+
+    @property
+    def title(self) -> str:
+        """What a person knows it by."""
+        return self._title
+
+    def end(self) -> None:
+        """Called from another thread: nobody takes anything any more."""
+        self._ended.set()
+
+    def read(self, remotes: Sequence[Remote]) -> Iterator[Chunk]:
+        """Gives the chunks of one file after the other.
+
+        Raises:
+            SourceError: It gives no more.
+        """
+        try:
+            for remote in remotes:
+                yield from self._read_remote(remote)
+        finally:
+            self._web.close()
+
+    def _read_remote(self, remote: Remote) -> Iterator[Chunk]:
+        pieces, waits = list(remote.pieces), list(RETRY_S)
+        while pieces and not self._ended.is_set():
+            try:
+                for chunk in self._ask(remote, pieces):
+                    waits = list(RETRY_S)
+                    yield chunk
+            except WebError as error:
+                if error.is_final or not waits:
+                    raise SourceError(f"{error} ({error.title})") from error
+                self._ended.wait(waits.pop(0))
+
+    def _ask(self, remote: Remote, pieces: list[Piece]) -> Iterator[Chunk]:
+        """One request: for the first pieces that lie side by side. What comes leaves the list."""
+        count = _side_by_side(pieces)
+        start, end = pieces[0].start, pieces[count - 1].end
+        headers = {**self._headers, "Range": f"bytes={start}-{end - 1}"}
+        title = shown_url(remote.url)
+        with self._web.ask(remote.url, headers=headers) as answer:
+            _check_plain(answer, title)
+            if answer.status == 206:
+                _check_range(answer, start, end, remote.size_bytes, title)
+                yield from self._cut(answer, pieces, count, start, title)
+            elif answer.status == 200:
+                _check_whole(answer, pieces, remote.size_bytes, title)
+                yield from self._cut(answer, pieces, len(pieces), 0, title)
+            else:
+                is_final = answer.status not in BUSY
+                raise WebError(f"HTTP status {answer.status}", title=title, is_final=is_final)
+
+    def _cut(
+        self, answer: Answer, pieces: list[Piece], count: int, at: int, title: str
+    ) -> Iterator[Chunk]:
+        """Cuts the next pieces out of a body that begins at a place; one is held at a time."""
+        held = bytearray()
+        for _ in range(count):
+            piece = pieces[0]
+            while at + len(held) < piece.end:
+                if self._ended.is_set():
+                    return
+                read = answer.read1(min(READ_BYTES, piece.end - at - len(held)))
+                if not read:
+                    raise WebError("it breaks off", title=title)
+                held += read
+                skipped = min(len(held), max(0, piece.start - at))
+                del held[:skipped]
+                at += skipped
+            yield Chunk(sha256=piece.sha256, index=piece.index, content=bytes(held))
+            del pieces[0]
+            at, held = piece.end, bytearray()
+
+
+def _side_by_side(pieces: Sequence[Piece]) -> int:
+    """How many of the first pieces follow each other without a gap."""
+    for count in range(1, len(pieces)):
+        if pieces[count].start != pieces[count - 1].end:
+            return count
+    return len(pieces)
+
+
+def _check_plain(answer: Answer, title: str) -> None:
+    encoding = answer.headers.get("Content-Encoding", "identity")
+    if encoding != "identity":
+        raise WebError("it sends something encoded, not the file", title=title, is_final=True)
+
+
+def _check_range(answer: Answer, start: int, end: int, size: int | None, title: str) -> None:
+    found = _RANGE.fullmatch(answer.headers.get("Content-Range", ""))
+    if found is None or (int(found[1]), int(found[2])) != (start, end - 1):
+        raise WebError("it sends another range than was asked for", title=title, is_final=True)
+    if size is not None and found[3] is not None and int(found[3]) != size:
+        raise WebError(
+            f"its file has {int(found[3])} bytes, not {size}", title=title, is_final=True
+        )
+
+
+def _check_whole(answer: Answer, pieces: Sequence[Piece], size: int | None, title: str) -> None:
+    """A server without ranges sends everything: good for one that wants most of it."""
+    length = answer.headers.get("Content-Length", "")
+    if size is not None and length.isdecimal() and length != str(size):
+        raise WebError(f"its file has {length[:20]} bytes, not {size}", title=title, is_final=True)
+    wanted = sum(piece.size_bytes for piece in pieces)
+    if pieces[-1].end > WASTE * wanted:
+        raise WebError(
+            f"it has no ranges, and {wanted} of {pieces[-1].end} bytes are wanted",
+            title=title,
+            is_final=True,
+        )

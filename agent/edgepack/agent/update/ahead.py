@@ -1,0 +1,86 @@
+"""Taking what the sources of the settings have, before the broker is asked for the rest."""
+
+import logging
+from collections.abc import Sequence
+
+from edgepack.agent.config import SourceConfig
+from edgepack.agent.transfer.ahead import Taken, take_ahead
+from edgepack.agent.transfer.configured import open_source
+from edgepack.agent.transfer.download import Download
+from edgepack.agent.transfer.source import SourceError
+from edgepack.agent.transfer.source_layout import find_remotes
+from edgepack.bundle.manifest import Manifest
+from edgepack.halt import Halt
+from edgepack.web.http import shown_url
+from edgepack.wire.messages import RunModel
+
+log = logging.getLogger(__name__)
+
+
+def take_from_sources(
+    sources: Sequence[SourceConfig],
+    offer: RunModel,
+    manifest: Manifest,
+    download: Download,
+    halt: Halt,
+) -> tuple[Taken, ...]:
+    """Asks one source after the other for what is missing.
+
+    Args:
+        sources: The settings.
+        offer: The bundle.
+        manifest: Its manifest, verified.
+        download: The bundle, of which nobody else takes anything meanwhile.
+        halt: Ends it early.
+
+    Returns:
+        What came of each that was asked.
+
+    Raises:
+        OSError: The disk is full.
+        HaltedError: It was told to end.
+    """
+    found = []
+    try:
+        for config in sources:
+            if download.is_complete:
+                break
+            taken = _take(config, offer, manifest, download, halt)
+            log.info(
+                "source=%s bundle=%s taken_bytes=%d because=%s",
+                taken.title,
+                offer.bundle.digest,
+                taken.size_bytes,
+                taken.because or "-",
+            )
+            found.append(taken)
+    finally:
+        download.note()
+    return tuple(found)
+
+
+def _take(
+    config: SourceConfig, offer: RunModel, manifest: Manifest, download: Download, halt: Halt
+) -> Taken:
+    try:
+        source = open_source(config)
+    except SourceError as error:
+        return Taken(title=shown_url(config.url), size_bytes=0, because=str(error))
+    return take_ahead(
+        source,
+        lambda wanted: find_remotes(config.url, offer, manifest, wanted.missing()),
+        download,
+        halt=halt,
+    )
+
+
+def describe_fallback(taken: Sequence[Taken], missing_bytes: int) -> str:
+    """What was wanted, what was chosen, and because of what; one sentence."""
+    wanted = ", then ".join(one.title for one in taken)
+    because = "; ".join(f"{one.title}: {one.because or 'it has not all of it'}" for one in taken)
+    return f"wanted {wanted}; chose the broker for {missing_bytes} bytes, because {because}"
+
+
+def describe_taken(taken: Sequence[Taken]) -> str:
+    """What came from where; "" when nothing did."""
+    return "".join(f"; {one.size_bytes} came from {one.title}" for one in taken if one.size_bytes)
