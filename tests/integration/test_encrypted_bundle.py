@@ -8,9 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
-import onnx
 import pytest
-from onnx import numpy_helper
 
 from edgepack.agent.runtime.plain_files import MEMORY_VARIABLE
 from edgepack.agent.serving.model import open_model
@@ -18,6 +16,7 @@ from edgepack.bundle.golden import read_golden
 from edgepack.bundle.keys import generate_key, write_key_pair
 from tests.simulators.certificates import issue, make_authority
 from tests.simulators.device import Device
+from tests.simulators.plain_weights import secrets, shows
 from tests.unit.packager_io.models import save, small_cnn, write_stack
 
 
@@ -47,28 +46,6 @@ def material(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def _secrets(material: Path) -> Iterator[bytes]:
-    """What nobody may find: pieces of weights, and of golden samples."""
-    model = onnx.load(material / "small.onnx")
-    for tensor in model.graph.initializer:
-        content = numpy_helper.to_array(tensor).tobytes()
-        if len(content) >= 64:
-            yield content[:32]
-            yield content[-32:]
-    golden = read_golden(material / "plain" / "golden" / "golden.npz")
-    for sample in (*golden.inputs, *golden.outputs):
-        yield from (array.tobytes()[:32] for array in sample.values())
-
-
-def _shows(folder: Path, secrets: list[bytes]) -> list[str]:
-    found = []
-    for path in folder.rglob("*"):
-        if path.is_file():
-            content = path.read_bytes()
-            found += [path.name for secret in secrets if secret in content]
-    return found
-
-
 @pytest.fixture
 def memory(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A folder in memory that no other test uses."""
@@ -81,10 +58,10 @@ def memory(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 def test_the_bundle_and_the_state_folder_show_nothing_while_the_model_serves(
     material: Path, tmp_path: Path, memory: Path
 ) -> None:
-    secrets = list(_secrets(material))
-    assert len(secrets) > 10
-    assert _shows(material / "plain", secrets), "the test finds what it looks for"
-    assert not _shows(material / "secret", secrets)
+    pieces = secrets(material / "small.onnx", material / "plain" / "golden" / "golden.npz")
+    assert len(pieces) > 10
+    assert shows(material / "plain", pieces), "the test finds what it looks for"
+    assert not shows(material / "secret", pieces)
     shown = _run(material, "edgepack.cli", "inspect", "secret", "--key", "release.pub")
     assert "encrypted to: 1 recipient: " in shown.stdout, shown.stderr
 
@@ -98,7 +75,7 @@ def test_the_bundle_and_the_state_folder_show_nothing_while_the_model_serves(
     golden = read_golden(material / "plain" / "golden" / "golden.npz")
     with open_model("small", device.state_dir) as model:
         outputs = model.run(golden.inputs[0])
-        assert not _shows(device.state_dir, secrets)
+        assert not shows(device.state_dir, pieces)
         assert not list(memory.iterdir())
     for name, expected in golden.outputs[0].items():
         assert np.allclose(outputs[name].astype(float), expected.astype(float), atol=1e-4)
