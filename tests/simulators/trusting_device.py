@@ -3,11 +3,14 @@
 from pathlib import Path
 
 import msgspec
+from securesystemslib.signer import Signer
 
 from edgepack.agent.state.metadata_cache import MetadataCache
 from edgepack.agent.update.device_trust import DeviceTrust
 from edgepack.errors import TrustError
 from edgepack.fleet.repository.director import Director
+from edgepack.fleet.repository.lifetimes import DAY_S
+from edgepack.trust.orders import SignedOrders, join_orders, make_orders
 from edgepack.trust.repository import Cache
 from edgepack.wire.messages import Desired, encode
 from tests.simulators.bundles import ExampleBundle
@@ -112,3 +115,29 @@ def resigned(payload: bytes, **changes: object) -> bytes:
     document = msgspec.json.decode(payload)
     document["signed"] |= changes
     return msgspec.json.encode(document)
+
+
+def sign_word(
+    world: RepositoryWorld,
+    desired: Desired,
+    signer: Signer,
+    *,
+    device: str = "cam-1",
+    tenant: str = TENANT,
+    lives_s: float = DAY_S,
+) -> bytes:
+    """A word that somebody signs who may not be the director."""
+    orders = SignedOrders(
+        desired=desired,
+        issued_at=world.now,
+        expires_at=world.now + lives_s,
+        timestamp=world.repository.state.timestamp.signed.version,
+    )
+    metadata = make_orders(
+        orders,
+        tenant=tenant,
+        device=device,
+        file_count=lambda bundle: len(bundle.name),
+    )
+    metadata.sign(signer)
+    return join_orders(encode(desired), metadata)

@@ -14,11 +14,16 @@ from edgepack.fleet.repository import ceremony
 from edgepack.fleet.repository.keyring import make_key
 from edgepack.fleet.repository.lifetimes import DAY_S, expiry_of
 from edgepack.trust.listing import list_release, target_path
-from edgepack.trust.orders import SignedOrders, join_orders, make_orders
 from edgepack.trust.roles import MAX_METADATA_BYTES
 from edgepack.wire.messages import MAX_SEQUENCE, MAX_STEP, Desired, RemoveModel, encode
 from tests.simulators.repository import RepositoryWorld, read_manifest
-from tests.simulators.trusting_device import TENANT, TrustingDevice, resigned, wants, word
+from tests.simulators.trusting_device import (
+    TrustingDevice,
+    resigned,
+    sign_word,
+    wants,
+    word,
+)
 from tests.unit.trust.conftest import Shelf
 
 FOREIGN = CryptoSigner.generate_ecdsa()
@@ -38,32 +43,6 @@ def device(world: RepositoryWorld, shelf: Shelf, tmp_path: Path) -> TrustingDevi
 def updates_as_if_nothing_had_been(device: TrustingDevice, shelf: Shelf, sequence: int = 6) -> None:
     device.hear_all(wants(shelf.two, sequence=sequence))
     assert device.installs[-1] == ("tiny", 2), (device.refused, device.dropped)
-
-
-def sign_word(
-    world: RepositoryWorld,
-    desired: Desired,
-    signer: Signer,
-    *,
-    device: str = "cam-1",
-    tenant: str = TENANT,
-    lives_s: float = DAY_S,
-) -> bytes:
-    """A word that somebody signs who may not be the director."""
-    orders = SignedOrders(
-        desired=desired,
-        issued_at=world.now,
-        expires_at=world.now + lives_s,
-        timestamp=world.repository.state.timestamp.signed.version,
-    )
-    metadata = make_orders(
-        orders,
-        tenant=tenant,
-        device=device,
-        file_count=lambda bundle: len(bundle.name),
-    )
-    metadata.sign(signer)
-    return join_orders(encode(desired), metadata)
 
 
 def directors_key(world: RepositoryWorld) -> Signer:
