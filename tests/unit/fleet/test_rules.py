@@ -9,13 +9,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edgepack.errors import FleetError
+from edgepack.fleet.documents.audit import Number
 from edgepack.fleet.documents.rollouts import OnBreach
-from edgepack.fleet.rollouts.rules import (
+from edgepack.fleet.rollouts.bounds import least_share
+from edgepack.fleet.rollouts.counting import (
     DECIDED,
     FAILURES,
-    TRANSITIONS,
     UNDECIDED,
     AssignmentState,
+    Wave,
+    count,
+)
+from edgepack.fleet.rollouts.failures import Threshold
+from edgepack.fleet.rollouts.rules import (
+    TRANSITIONS,
     Breach,
     Decision,
     Finish,
@@ -23,9 +30,6 @@ from edgepack.fleet.rollouts.rules import (
     Rollout,
     RolloutEvent,
     RolloutState,
-    Threshold,
-    Wave,
-    count,
     decide,
     transition,
 )
@@ -63,8 +67,9 @@ def waves_of(text: str) -> tuple[Wave, ...]:
     return tuple(found[wave] for wave in range(max(found) + 1))
 
 
-def breach(action: OnBreach, *, failed: int, decided: int) -> Breach:
+def breach(action: OnBreach, *, failed: int, decided: int, bound: float | None = None) -> Breach:
     """Of the first wave, above 10 %."""
+    numbers: dict[str, Number] = {} if bound is None else {"bound": bound}
     return Breach(
         action=action,
         because=f"{failed} of {counted(decided, 'decided device')} of wave 1 failed or stayed "
@@ -79,6 +84,7 @@ def breach(action: OnBreach, *, failed: int, decided: int) -> Breach:
             "value": failed / decided,
             "now": failed / decided,
             "threshold": 0.1,
+            **numbers,
         },
     )
 
@@ -144,7 +150,7 @@ def test_nothing_leads_out_of_an_aborted_rollout() -> None:
             "at the least sample it is, without waiting for the rest",
             rollout(min_sample=2, on_breach="abort"),
             "0:FAILED 0:COMMITTED 0:OFFERED",
-            breach("abort", failed=1, decided=2),
+            breach("abort", failed=1, decided=2, bound=least_share(1, 2)),
         ),
         (
             "failures within the threshold let the next wave begin",

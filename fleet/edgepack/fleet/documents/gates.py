@@ -124,7 +124,8 @@ class GateView(msgspec.Struct, frozen=True, kw_only=True):
         unit: Of what is measured.
         devices: How many devices measured it, now and before.
         value: Mean over these devices (geometric for a ratio); None when there is none.
-        bound: What the true value exceeds with a confidence of 97.5 %; None below 3 devices.
+        bound: What the true value exceeds with a confidence of 97.5 %, or 99.75 % for `failures`;
+            None below 3 devices, and for the failures of a wave that is over.
         before, now: The mean of what was measured, in `unit`; None when there is none.
         verdict: `pass`, `breach`, `accepted` (a person resumed after the breach), `too few`
             devices, `no baseline`, `no evidence` or `off`.

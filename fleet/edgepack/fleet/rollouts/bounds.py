@@ -1,4 +1,6 @@
-"""How sure a mean over devices is: a one-sided confidence bound by Student's t.
+"""How sure a mean or a share over devices is: one-sided confidence bounds.
+
+That of a mean is by Student's t, that of a share by Wilson's score.
 
 Devices are the unit, not inferences: those of one device resemble each other, so a thousand of them
 on one device prove nothing about the next. Each device gives one number, and the spread between the
@@ -20,6 +22,9 @@ _T = (
 """Quantiles of Student's distribution by degrees of freedom from 1, as tables have them."""
 _Z = 1.959964
 """The same of the normal distribution."""
+_Z_OFTEN = 2.807034
+"""That of a confidence of 99.75 %, for what is looked at after each device: at 97.5 % a wave of
+which 8 % fail is stopped by chance in 4 of 100 cases, where 10 % is let pass; so in less than 1."""
 
 
 class Mean(NamedTuple):
@@ -44,6 +49,24 @@ def quantile(freedom: int) -> float:
     z = _Z
     first = (z**3 + z) / (4 * freedom)
     return z + first + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * freedom**2)
+
+
+def least_share(hits: int, devices: int) -> float:
+    """What the true share exceeds with a confidence of 99.75 %, by so many hits among devices.
+
+    Wilson's interval with continuity correction (method 4 of Newcombe, Statistics in Medicine 17,
+    1998), which for few devices stays on the safe side, where the plain one does not.
+
+    Args:
+        hits: How many, 0 to `devices`.
+        devices: 1 or more.
+    """
+    share, square = hits / devices, _Z_OFTEN * _Z_OFTEN
+    root = square - 2 - 1 / devices + 4 * share * (devices * (1 - share) + 1)
+    if not hits or root < 0:
+        return 0.0
+    bound = 2 * devices * share + square - 1 - _Z_OFTEN * math.sqrt(root)
+    return max(0.0, bound / (2 * (devices + square)))
 
 
 def mean_of(devices: int, total: float, squares: float) -> Mean:

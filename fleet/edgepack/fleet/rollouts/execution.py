@@ -22,7 +22,7 @@ from edgepack.fleet.database.devices import Publication
 from edgepack.fleet.database.measurements import Committed
 from edgepack.fleet.database.schema import ReleaseRow, RolloutRow
 from edgepack.fleet.documents.audit import Action, Number
-from edgepack.fleet.rollouts import gates, judgement, rules
+from edgepack.fleet.rollouts import counting, gates, judgement, rules
 from edgepack.fleet.rollouts.offers import name_of, send_back, speaks_of
 from edgepack.text import counted
 from edgepack.wire.messages import Reported, ReportedModel
@@ -40,7 +40,7 @@ _ACTIONS: dict[rules.RolloutEvent, Action] = {
     "finish": "rollout.finish",
     "abort": "rollout.abort",
 }
-OPEN = rules.UNDECIDED | {"SILENT"}
+OPEN = counting.UNDECIDED | {"SILENT"}
 """States of a part that a report may still change."""
 
 
@@ -80,8 +80,8 @@ def resume(session: Session, rollout: RolloutRow, now: float) -> None:
     Hardware classes that are held back go on, too.
     """
     judged = judgement.judge(session, rollout)
-    current = rules.total(judged.classes)[max(rollout.wave, 0) : rollout.wave + 1]
-    failed = rules.count(current, rules.FAILURES)
+    current = counting.total(judged.classes)[max(rollout.wave, 0) : rollout.wave + 1]
+    failed = counting.count(current, counting.FAILURES)
     held = msgspec.json.decode(rollout.held, type=dict[str, str])
     if rollout.state == "RUNNING" and not held:
         raise FleetError(
@@ -172,7 +172,7 @@ def note_reports(session: Session, heard: Sequence[tuple[str, Reported]], now: f
     late = {note.part.rollout for note in notes.values() if note.state == "COMMITTED"}
     for number in late:
         if (rollout := rollouts[number]).state == "FINISHED":  # what was said of it changes
-            outcome = rules.tell_outcome(judgement.counts_of(session, rollout))
+            outcome = counting.tell_outcome(judgement.counts_of(session, rollout))
             rollout.because, rollout.changed_at = outcome, now
     last = dict(heard)
     passed = frozenset(
@@ -199,7 +199,7 @@ def _note(
     """
     if not speaks_of(said, part.sequence, rollout.digest):
         return None
-    meaning = rules.MEANING.get(said.state)
+    meaning = counting.MEANING.get(said.state)
     serves = said.active is not None and said.active.bundle.digest == rollout.digest
     if meaning is None and said.state == "IDLE" and serves:
         meaning = "COMMITTED"
@@ -208,7 +208,7 @@ def _note(
         return None
     if (meaning, because) == (part.state, part.because):
         return None
-    return Note(part, meaning, because, now if meaning in rules.DECIDED else None)
+    return Note(part, meaning, because, now if meaning in counting.DECIDED else None)
 
 
 def change(

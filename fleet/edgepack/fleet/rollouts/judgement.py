@@ -10,7 +10,7 @@ from edgepack.fleet.database import assignments, measurements
 from edgepack.fleet.database.schema import RolloutRow
 from edgepack.fleet.documents.gates import GateView
 from edgepack.fleet.documents.rollouts import OnBreach
-from edgepack.fleet.rollouts import gates, rules
+from edgepack.fleet.rollouts import counting, failures, gates, rules
 
 
 class Judgement(NamedTuple):
@@ -23,7 +23,7 @@ class Judgement(NamedTuple):
     """
 
     rollout: rules.Rollout
-    classes: rules.Classes
+    classes: counting.Classes
     measured: tuple[GateView, ...]
 
     @property
@@ -52,7 +52,7 @@ def judge(session: Session, rollout: RolloutRow, now: float | None = None) -> Ju
     # What goes back to what served before is not held against what it leaves.
     if not rollout.takes_back and not plan.is_off:
         sums = measurements.sums_of(session, rollout.number)
-        over = rules.over(classes, rollout.wave)
+        over = counting.over(classes, rollout.wave)
         measured = gates.judge(plan, sums, rollout.wave, over)
     since = rollout.evidence_since
     is_due = now is None or (since is not None and now - since >= rollout.evidence_s)
@@ -63,7 +63,7 @@ def judge(session: Session, rollout: RolloutRow, now: float | None = None) -> Ju
             state=state_of(rollout),
             wave=rollout.wave,
             wave_count=rollout.wave_count,
-            threshold=rules.Threshold(
+            threshold=failures.Threshold(
                 max_failed_share=rollout.max_failed_share,
                 min_sample=rollout.min_sample,
                 on_breach=msgspec.convert(rollout.on_breach, OnBreach),
@@ -90,18 +90,18 @@ def plan_of(rollout: RolloutRow) -> gates.Plan:
     )
 
 
-def classes_of(session: Session, rollout: RolloutRow) -> rules.Classes:
+def classes_of(session: Session, rollout: RolloutRow) -> counting.Classes:
     """The parts of a rollout by hardware class and state, wave by wave."""
     found = assignments.counts_by_class(session, (rollout.number,))[rollout.number]
-    classes: Mapping[str, tuple[rules.Wave, ...]] = msgspec.convert(
-        found, dict[str, tuple[rules.Wave, ...]]
+    classes: Mapping[str, tuple[counting.Wave, ...]] = msgspec.convert(
+        found, dict[str, tuple[counting.Wave, ...]]
     )
     return classes
 
 
-def counts_of(session: Session, rollout: RolloutRow) -> tuple[rules.Wave, ...]:
+def counts_of(session: Session, rollout: RolloutRow) -> tuple[counting.Wave, ...]:
     """The parts of a rollout by state, wave by wave."""
-    return rules.total(classes_of(session, rollout))
+    return counting.total(classes_of(session, rollout))
 
 
 def state_of(rollout: RolloutRow) -> rules.RolloutState:

@@ -13,7 +13,7 @@ from edgepack.fleet.database.assignments import Note, Part, Told
 from edgepack.fleet.database.devices import Publication
 from edgepack.fleet.database.measurements import Offered, Place
 from edgepack.fleet.database.schema import DeviceRow, ReleaseRow, RolloutRow
-from edgepack.fleet.rollouts.rules import UNDECIDED
+from edgepack.fleet.rollouts.counting import UNDECIDED
 from edgepack.wire.messages import FileRef, ModelOrder, ReportedModel, RunModel
 
 log = logging.getLogger(__name__)

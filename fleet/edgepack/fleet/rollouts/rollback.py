@@ -28,7 +28,7 @@ from edgepack.fleet.documents.previews import RollbackPart, RollbackPreview
 from edgepack.fleet.documents.releases import full_title, title
 from edgepack.fleet.documents.rollouts import RollbackRequest, RolloutSettings, Selector
 from edgepack.fleet.releases.find import find_release
-from edgepack.fleet.rollouts import execution, judgement, membership, rules
+from edgepack.fleet.rollouts import counting, execution, judgement, membership
 from edgepack.fleet.rollouts.offers import name_of
 from edgepack.fleet.rollouts.preview import MAX_EXAMPLES, open_rollouts
 from edgepack.fleet.rollouts.settings import check_numbers
@@ -250,7 +250,7 @@ def _end_empty(session: Session, release: ReleaseRow, now: float) -> None:
         RolloutRow.digest == release.digest, RolloutRow.state == "FINISHED"
     )
     for rollout in session.scalars(finished).all():
-        if not rules.count(judgement.counts_of(session, rollout), {"COMMITTED"}):
+        if not counting.count(judgement.counts_of(session, rollout), {"COMMITTED"}):
             execution.abort(session, rollout, because="taken back", now=now)
 
 

@@ -6,28 +6,29 @@ the release after its soak, it failed, or it stayed silent past the deadline. Fa
 threshold stop the rollout. Nothing here reads a clock, a database or a network.
 """
 
-from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Literal, get_args
 
 import msgspec
 
 from edgepack.errors import FleetError
 from edgepack.fleet.documents.audit import Number
-from edgepack.fleet.documents.gates import GateVerdict, GateView
+from edgepack.fleet.documents.gates import GateView
 from edgepack.fleet.documents.rollouts import OnBreach
+from edgepack.fleet.rollouts.counting import (
+    UNDECIDED,
+    AssignmentState,
+    Classes,
+    Wave,
+    count,
+    tell_outcome,
+    total,
+)
+from edgepack.fleet.rollouts.failures import FAILURES_GATE, Threshold, judge_failures
 from edgepack.text import counted
 
 RolloutState = Literal["RUNNING", "PAUSED", "FINISHED", "ABORTED"]
 RolloutEvent = Literal["resume", "pause", "breach", "stop", "finish", "abort", "retry", "supersede"]
-AssignmentState = Literal[
-    "WAITING", "OFFERED", "WORKING", "COMMITTED", "FAILED", "SILENT", "WITHDRAWN", "RECALLED"
-]
-
-UNDECIDED: frozenset[AssignmentState] = frozenset({"OFFERED", "WORKING"})
-DECIDED: frozenset[AssignmentState] = frozenset({"COMMITTED", "FAILED", "SILENT"})
-FAILURES: frozenset[AssignmentState] = frozenset({"FAILED", "SILENT"})
-FAILURES_GATE = "failures"
 
 # Every transition of a rollout. A pair that is missing is refused. The restart of a controller
 # changes none: the state is in the database, and RUNNING simply goes on from the assignments.
@@ -48,36 +49,6 @@ TRANSITIONS: dict[tuple[RolloutState, RolloutEvent], RolloutState] = {
     ("PAUSED", "supersede"): "ABORTED",
     ("FINISHED", "abort"): "ABORTED",  # taken back afterwards; devices that join get it no more
 }
-
-# What a device's life cycle state means for its assignment (see `edgepack.agent`).
-MEANING: dict[str, AssignmentState] = {
-    "OFFERED": "WORKING",
-    "DOWNLOADING": "WORKING",
-    "VERIFIED": "WORKING",
-    "STAGED": "WORKING",
-    "PROBING": "WORKING",
-    "ACTIVATING": "WORKING",
-    "SOAKING": "WORKING",
-    "ROLLING_BACK": "WORKING",
-    "COMMITTED": "COMMITTED",
-    "ROLLED_BACK": "FAILED",
-    "REJECTED": "FAILED",
-}
-
-
-class Threshold(msgspec.Struct, frozen=True, kw_only=True):
-    """How many failures a wave may have.
-
-    Attributes:
-        max_failed_share: 0..1, greatest share of failed (or silent) among decided devices.
-        min_sample: Decided devices before a wave that is under way is judged; once all of its
-            devices have decided it is judged whatever their number.
-        on_breach: What happens to the rollout, or to the hardware class.
-    """
-
-    max_failed_share: float
-    min_sample: int
-    on_breach: OnBreach
 
 
 class Rollout(msgspec.Struct, frozen=True, kw_only=True):
@@ -108,13 +79,6 @@ class Rollout(msgspec.Struct, frozen=True, kw_only=True):
     waits: bool = False
     is_early: bool = False
     approved: int | None = None
-
-
-Wave = Mapping[AssignmentState, int]
-"""Devices of one wave by the state of their part; states that nobody is in may be missing."""
-
-Classes = Mapping[str, Sequence[Wave]]
-"""By hardware class: all waves of the rollout, in order; as many for each."""
 
 
 class Offer(msgspec.Struct, frozen=True, kw_only=True):
@@ -242,36 +206,6 @@ def _finish(rollout: Rollout, everybody: Sequence[Wave]) -> Finish:
     return Finish(because=tell_outcome(everybody) + held)
 
 
-def total(classes: Classes) -> tuple[Wave, ...]:
-    """Hardware classes together, wave by wave."""
-    by_wave = zip(*classes.values(), strict=True)
-    return tuple(sum(map(Counter, same), Counter[AssignmentState]()) for same in by_wave)
-
-
-def over(classes: Classes, wave: int) -> frozenset[str]:
-    """The hardware classes of which nobody in the current wave is undecided."""
-    open_states = {"WAITING", "RECALLED", *UNDECIDED}
-    return frozenset(
-        name
-        for name, waves in classes.items()
-        if not count(waves[max(wave, 0) : wave + 1], open_states)
-    )
-
-
-def count(waves: Iterable[Wave], states: Collection[AssignmentState]) -> int:
-    """Devices of these waves that are in one of these states."""
-    return sum(wave.get(state, 0) for wave in waves for state in states)
-
-
-def tell_outcome(waves: Sequence[Wave]) -> str:
-    """What a rollout has come to, in one sentence."""
-    devices = sum(sum(wave.values()) for wave in waves)
-    return (
-        f"{count(waves, {'COMMITTED'})} of {counted(devices, 'device')} committed, "
-        f"{count(waves, FAILURES)} failed or stayed silent"
-    )
-
-
 def judge(rollout: Rollout, classes: Classes, measured: Sequence[GateView] = ()) -> Breach | None:
     """The first gate that is breached by a hardware class that is not held back; None for none."""
     for view in (*failures(rollout, classes), *measured):
@@ -300,56 +234,14 @@ def judge(rollout: Rollout, classes: Classes, measured: Sequence[GateView] = ())
 
 
 def failures(rollout: Rollout, classes: Classes) -> tuple[GateView, ...]:
-    """What the gate of failures says of the current wave, and of each class where it is split.
-
-    A share counts as it stands: to wait until it is proved would cost more devices than a false
-    alarm does.
-    """
+    """What the gate of failures says of the current wave, and of each class where it is split."""
     groups: Classes = classes if rollout.is_split else {"": total(classes)}
-    return tuple(
-        _judge_failures(rollout, name, waves)
-        for name, waves in groups.items()
-        if name not in rollout.held
-    )
-
-
-def _judge_failures(rollout: Rollout, name: str, waves: Sequence[Wave]) -> GateView:
-    current = waves[max(rollout.wave, 0) : rollout.wave + 1]
-    decided = count(current, DECIDED)
-    failed = count(current, FAILURES)
-    rule = rollout.threshold
-    of_class = f" of {name}" if name else ""
-    share = failed / decided if decided else None
-    because = (
-        f"{failed} of {counted(decided, 'decided device')}{of_class} of wave "
-        f"{max(rollout.wave, 0) + 1} failed or stayed silent"
-    )
-    verdict: GateVerdict
-    is_accepted = (
-        failed <= rollout.accepted_failures or f"{FAILURES_GATE}/{name}" in rollout.accepted
-    )
-    if share is None:
-        verdict, because = "no evidence", "no device has decided"
-    elif decided < rule.min_sample and name not in over({name: waves}, rollout.wave):
-        verdict = "too few"
-    elif share <= rule.max_failed_share:
-        verdict = "pass"
-    else:
-        verdict = "accepted" if is_accepted else "breach"
-        because += f" ({share:.0%}), more than {rule.max_failed_share:.0%}"
-    return GateView(
-        name=FAILURES_GATE,
-        hardware_class=name,
-        threshold=rule.max_failed_share,
-        comparison="share",
-        unit="%",
-        devices=decided,
-        value=share,
-        bound=None,
-        before=None,
-        now=share,
-        verdict=verdict,
-        because=because,
+    return judge_failures(
+        rollout.threshold,
+        {name: waves for name, waves in groups.items() if name not in rollout.held},
+        rollout.wave,
+        accepted_failures=rollout.accepted_failures,
+        accepted=rollout.accepted,
     )
 
 

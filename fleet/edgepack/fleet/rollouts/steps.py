@@ -17,7 +17,7 @@ from edgepack.fleet.database.assignments import Limits, Note
 from edgepack.fleet.database.devices import Publication
 from edgepack.fleet.database.schema import RolloutRow
 from edgepack.fleet.documents.gates import GateView
-from edgepack.fleet.rollouts import execution, judgement, rollback, rules
+from edgepack.fleet.rollouts import counting, execution, judgement, rollback, rules
 from edgepack.fleet.rollouts.execution import Numbers, note_act, record_change
 from edgepack.fleet.rollouts.offers import name_of, offer, send_back
 from edgepack.fleet.rollouts.windows import closed_zones
@@ -57,7 +57,7 @@ def step(session: Session, now: float) -> Step:
 def _time_out(session: Session, rollout: RolloutRow, now: float) -> None:
     """Notes who said nothing decisive until the deadline; this holds for a paused rollout, too."""
     before = now - rollout.deadline_s
-    late = assignments.offered_before(session, rollout.number, rules.UNDECIDED, before)
+    late = assignments.offered_before(session, rollout.number, counting.UNDECIDED, before)
     if late:
         because = f"said nothing decisive within {rollout.deadline_s:g} s"
         assignments.note(session, [Note(part, "SILENT", because, now) for part in late])

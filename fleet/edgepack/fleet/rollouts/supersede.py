@@ -8,7 +8,7 @@ from sqlalchemy.orm import Session
 from edgepack.fleet.database import assignments
 from edgepack.fleet.database.assignments import Note
 from edgepack.fleet.database.schema import RolloutRow
-from edgepack.fleet.rollouts import execution, judgement, rules
+from edgepack.fleet.rollouts import counting, execution, judgement
 from edgepack.fleet.rollouts.offers import name_of
 from edgepack.text import counted
 
@@ -40,7 +40,7 @@ def take_over(
         ]
         assignments.note(session, notes)
         told = f"{counted(len(taken[number]), 'device')} taken over by {name}"
-        if rules.count(judgement.counts_of(session, rollout), {"WAITING", *rules.UNDECIDED}):
+        if counting.count(judgement.counts_of(session, rollout), {"WAITING", *counting.UNDECIDED}):
             rollout.because, rollout.changed_at = told, now
             numbers: execution.Numbers = {"devices": len(taken[number])}
             execution.note_act(session, rollout, "rollout.supersede", told, numbers, now)

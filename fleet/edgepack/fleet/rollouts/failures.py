@@ -1,0 +1,115 @@
+"""The gate of failures: how many devices of a wave may fail, or stay silent.
+
+A wave that is over is judged by its share as it stands: it is all there is to know of it, so that
+a canary of one device that fails stops a rollout. One that is under way is judged from a least
+sample on, and by what is sure: either more have failed than the whole wave may have, or the share
+is above what is let pass with a confidence of 99.75 %. What the first few devices happen to do says
+little of a large wave, and it is looked at after each of them.
+"""
+
+from collections import Counter
+from collections.abc import Collection
+
+import msgspec
+
+from edgepack.fleet.documents.gates import GateVerdict, GateView
+from edgepack.fleet.documents.rollouts import OnBreach
+from edgepack.fleet.rollouts.bounds import least_share
+from edgepack.fleet.rollouts.counting import (
+    DECIDED,
+    FAILURES,
+    LIVE,
+    AssignmentState,
+    Classes,
+    Wave,
+    count,
+    over,
+)
+from edgepack.text import counted
+
+FAILURES_GATE = "failures"
+
+
+class Threshold(msgspec.Struct, frozen=True, kw_only=True):
+    """How many failures a wave may have.
+
+    Attributes:
+        max_failed_share: 0..1, greatest share of failed (or silent) among decided devices.
+        min_sample: Decided devices before a wave that is under way is judged; once all of its
+            devices have decided it is judged whatever their number.
+        on_breach: What happens to the rollout, or to the hardware class.
+    """
+
+    max_failed_share: float
+    min_sample: int
+    on_breach: OnBreach
+
+
+def judge_failures(
+    rule: Threshold,
+    classes: Classes,
+    wave: int,
+    *,
+    accepted_failures: int,
+    accepted: Collection[str],
+) -> tuple[GateView, ...]:
+    """What the gate says of the current wave.
+
+    Args:
+        rule: What is let pass.
+        classes: The devices, by what is judged by itself; "" for all together.
+        wave: Index of the current wave; -1 before the first.
+        accepted_failures: Failures of it that a person saw and resumed after.
+        accepted: Breaches that a person saw and resumed after, as `gates.key` has them.
+    """
+    is_over = over(classes, wave)
+    views = []
+    for name, waves in classes.items():
+        current = sum(map(Counter, waves[max(wave, 0) : wave + 1]), Counter[AssignmentState]())
+        is_known = f"{FAILURES_GATE}/{name}" in accepted
+        is_accepted = is_known or count([current], FAILURES) <= accepted_failures
+        views.append(_judge_one(rule, name, current, max(wave, 0), name in is_over, is_accepted))
+    return tuple(views)
+
+
+def _judge_one(
+    rule: Threshold, name: str, wave: Wave, index: int, is_over: bool, is_accepted: bool
+) -> GateView:
+    decided, failed = count([wave], DECIDED), count([wave], FAILURES)
+    share = failed / decided if decided else None
+    of_class = f" of {name}" if name else ""
+    because = (
+        f"{failed} of {counted(decided, 'decided device')}{of_class} of wave {index + 1} "
+        "failed or stayed silent"
+    )
+    bound = None if is_over or not decided else least_share(failed, decided)
+    verdict: GateVerdict
+    if share is None:
+        verdict, because = "no evidence", "no device has decided"
+    elif not is_over and decided < rule.min_sample:
+        verdict = "too few"
+    elif share <= rule.max_failed_share:
+        verdict = "pass"
+    elif bound is None or max(bound, failed / count([wave], LIVE)) > rule.max_failed_share:
+        verdict = "accepted" if is_accepted else "breach"
+        because += f" ({share:.0%}), more than {rule.max_failed_share:.0%}"
+    else:
+        verdict = "pass"
+        because += (
+            f" ({share:.0%}); of so few that does not prove more than the "
+            f"{rule.max_failed_share:.0%} that is let pass"
+        )
+    return GateView(
+        name=FAILURES_GATE,
+        hardware_class=name,
+        threshold=rule.max_failed_share,
+        comparison="share",
+        unit="%",
+        devices=decided,
+        value=share,
+        bound=bound,
+        before=None,
+        now=share,
+        verdict=verdict,
+        because=because,
+    )

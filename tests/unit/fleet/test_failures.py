@@ -1,0 +1,122 @@
+"""The gate of failures: noise in a large wave stops nothing, what is sure stops it at once."""
+
+import math
+import random
+from collections import Counter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from edgepack.fleet.documents.gates import GateView
+from edgepack.fleet.rollouts.bounds import least_share
+from edgepack.fleet.rollouts.counting import AssignmentState
+from edgepack.fleet.rollouts.failures import Threshold, judge_failures
+
+RULE = Threshold(max_failed_share=0.1, min_sample=5, on_breach="pause")
+
+
+def judge(committed: int, failed: int, under_way: int, *, rule: Threshold = RULE) -> GateView:
+    wave: Counter[AssignmentState] = Counter(
+        {"COMMITTED": committed, "FAILED": failed, "WORKING": under_way}
+    )
+    (view,) = judge_failures(rule, {"": [wave]}, 0, accepted_failures=0, accepted=frozenset())
+    return view
+
+
+def stops_after(devices: int, failing: float, seed: int) -> int | None:
+    """Devices that have decided when a wave is stopped that is looked at after each; None: never.
+
+    Args:
+        devices: Of the wave.
+        failing: Share of those that fail.
+        seed: Of the order in which they decide.
+    """
+    fails = [n < round(devices * failing) for n in range(devices)]
+    random.Random(seed).shuffle(fails)
+    failed = 0
+    for decided, one in enumerate(fails, 1):
+        failed += one
+        if judge(decided - failed, failed, devices - decided).verdict == "breach":
+            return decided
+    return None
+
+
+@pytest.mark.parametrize(
+    ("devices", "failing"), [(300, 0.05), (100, 0.04), (40, 0.025), (1000, 0.07)]
+)
+def test_a_wave_of_noise_passes_100_of_100(devices: int, failing: float) -> None:
+    stopped = [seed for seed in range(100) if stops_after(devices, failing, seed)]
+    assert not stopped
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_wave_of_which_a_third_fails_is_stopped_early(seed: int) -> None:
+    stopped = stops_after(1000, 0.33, seed)
+    assert stopped is not None
+    assert stopped <= 80
+
+
+@given(
+    devices=st.integers(1, 40),
+    failed=st.integers(0, 40),
+    share=st.sampled_from([0.0, 0.05, 0.1, 0.5, 1.0]),
+)
+def test_a_wave_that_is_over_is_judged_by_its_share_as_it_stands(
+    devices: int, failed: int, share: float
+) -> None:
+    failed = min(failed, devices)
+    rule = Threshold(max_failed_share=share, min_sample=5, on_breach="pause")
+    view = judge(devices - failed, failed, 0, rule=rule)
+    assert view.verdict == ("breach" if failed / devices > share else "pass")
+    assert view.bound is None
+
+
+@given(
+    committed=st.integers(0, 60),
+    failed=st.integers(0, 60),
+    under_way=st.integers(1, 60),
+    share=st.sampled_from([0.0, 0.05, 0.1, 0.5, 1.0]),
+)
+def test_what_can_only_end_in_a_breach_is_one_once_there_is_a_sample(
+    committed: int, failed: int, under_way: int, share: float
+) -> None:
+    rule = Threshold(max_failed_share=share, min_sample=5, on_breach="pause")
+    view = judge(committed, failed, under_way, rule=rule)
+    best = failed / (committed + failed + under_way)
+    if best > share:
+        assert view.verdict == ("breach" if committed + failed >= 5 else "too few")
+    elif view.verdict == "breach":
+        assert view.bound is not None
+        assert view.bound > share
+
+
+def test_few_failures_of_a_large_wave_say_what_they_prove() -> None:
+    view = judge(4, 1, 95)
+    assert view.verdict == "pass"
+    assert view.because == (
+        "1 of 5 decided devices of wave 1 failed or stayed silent (20%); of so few that does not "
+        "prove more than the 10% that is let pass"
+    )
+    assert judge(1, 4, 95).verdict == "breach"
+    assert judge(4, 1, 4).verdict == "breach", "more than one of nine may not fail"
+
+
+@pytest.mark.parametrize("devices", [5, 10, 30, 100, 400])
+@pytest.mark.parametrize("share", [0.05, 0.2, 0.5, 1.0])
+def test_what_the_bound_excludes_is_as_seldom_as_it_says(devices: int, share: float) -> None:
+    hits = max(1, round(devices * share))
+    true = least_share(hits, devices)
+    seldom = sum(
+        math.comb(devices, k) * true**k * (1 - true) ** (devices - k)
+        for k in range(hits, devices + 1)
+    )
+    assert seldom <= 0.0032
+
+
+@given(devices=st.integers(1, 500), data=st.data())
+def test_the_bound_lies_below_the_share_and_grows_with_it(
+    devices: int, data: st.DataObject
+) -> None:
+    hits = data.draw(st.integers(1, devices))
+    assert least_share(hits - 1, devices) <= least_share(hits, devices) < hits / devices
