@@ -23,7 +23,7 @@ _LENGTH = 24
 _LONGEST = 32
 """Letters that the package itself goes on for."""
 _CALIBRATION = (0, 100)
-_LABELLED: dict[Part, tuple[int, int]] = {"development": (100, 200), "evaluation": (200, 500)}
+_LABELLED: dict[Part, tuple[int, int]] = {"development": (100, 200), "evaluation": (200, 2200)}
 """Which of the shuffled names belong to a set."""
 _SEED = 51
 
