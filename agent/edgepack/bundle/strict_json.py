@@ -22,7 +22,7 @@ def parse_json(content: bytes, *, limit_bytes: int, found_in: str) -> Any:
 
     Raises:
         BundleError: Too long, no UTF-8, no JSON, nested too deeply, a key twice in one object,
-            or a number that is not finite.
+            a number that is not finite, or text that is no Unicode (half of a surrogate pair).
     """
     if len(content) > limit_bytes:
         raise BundleError(
@@ -30,12 +30,15 @@ def parse_json(content: bytes, *, limit_bytes: int, found_in: str) -> Any:
             found_in=found_in,
         )
     try:
-        return json.loads(
+        document = json.loads(
             content.decode("utf-8"),
             object_pairs_hook=_refuse_duplicate_keys,
             parse_constant=_finite_float,
             parse_float=_finite_float,
         )
+        if b"\\u" in content:
+            json.dumps(document, ensure_ascii=False).encode()  # Only an escape writes such a half.
+        return document
     except (ValueError, RecursionError) as error:
         raise BundleError(
             f"{found_in} is no JSON that edgepack reads: {error}", found_in=found_in

@@ -1,0 +1,346 @@
+"""Every parser of bytes that others made: valid inputs, how it reads, and what it may raise."""
+
+import io
+import tarfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from edgepack.agent.broker.inbox import Arrived
+from edgepack.agent.runtime.verdicts import VERDICTS_FILE, Verdicts
+from edgepack.agent.state.decryption_key import KEY_PLACE_FILE, read_key_file, write_key_file
+from edgepack.agent.state.pointer import POINTER_FILE, read_pointer
+from edgepack.agent.state.release_counters import COUNTERS_FILE, ReleaseCounters
+from edgepack.agent.state.slots import Slots
+from edgepack.agent.telemetry.spool import read_spooled
+from edgepack.agent.update.journal import JOURNAL_FILE, JournalStore, read_journal
+from edgepack.agent.update.status import read_status
+from edgepack.bundle.archive import read_files, read_head, unpack
+from edgepack.bundle.encrypted_files import KEY_BYTES, decrypt_stream, encrypt_stream
+from edgepack.bundle.feedback import FORMAT, Evidence, Feedback, read_feedback
+from edgepack.bundle.golden import read_golden
+from edgepack.bundle.keys import generate_key, load_private_key, load_public_key, write_key_pair
+from edgepack.bundle.manifest import MANIFEST_FILE, decode_manifest
+from edgepack.bundle.recipients import load_recipient, open_content_key, seal_content_key
+from edgepack.bundle.signature import verify_envelope
+from edgepack.errors import (
+    BundleError,
+    DeviceError,
+    EdgepackError,
+    FleetError,
+    TransferError,
+    TrustError,
+)
+from edgepack.fleet.database.latency import check_window
+from edgepack.fleet.documents.releases import SignedMetadata
+from edgepack.fleet.releases.listing import take_metadata
+from edgepack.versions import NewerVersionError
+from edgepack.wire import topics
+from edgepack.wire.messages import Desired, Event, Need, Reported, Telemetry, decode
+from edgepack.wire.need_bitmap import pack_missing, read_missing
+from tests.simulators.bundles import ExampleBundle, make_bundle
+from tests.simulators.certificates import issue, make_authority
+from tests.simulators.manifests import CPU
+from tests.simulators.repository import MemoryCache, RepositoryWorld
+from tests.simulators.trusting_device import TENANT, TrustingDevice, wants, word
+from tests.simulators.world import World
+from tests.unit.agent.test_daemon import MemoryPublisher, make_daemon
+
+COMPAT = Path(__file__).parents[2] / "compat"
+Read = Callable[[bytes], object]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parser:
+    """One parser.
+
+    Attributes:
+        name: For people.
+        seeds: Valid inputs.
+        read: Reads bytes.
+        errors: What it may raise; nothing else, and nothing where it is empty.
+    """
+
+    name: str
+    seeds: tuple[bytes, ...]
+    read: Read
+    errors: tuple[type[EdgepackError] | type[OSError], ...]
+
+
+def all_parsers(folder: Path) -> Iterator[Parser]:
+    """All of them.
+
+    Args:
+        folder: For their files; must be empty.
+    """
+    key_file, public_file = write_key_pair(generate_key(), folder / "release")
+    bundle = make_bundle(folder / "bundle", load_private_key(key_file))
+    yield from _of_bundles(folder, bundle, public_file)
+    yield from _of_keys(folder, key_file, public_file)
+    yield from _of_messages(folder)
+    yield from _of_metadata(folder, bundle)
+    yield from _of_state(folder)
+
+
+def _in_file(path: Path, read: Callable[[Path], object]) -> Read:
+    def reading(content: bytes) -> object:
+        path.write_bytes(content)
+        return read(path)
+
+    return reading
+
+
+def _of_bundles(folder: Path, bundle: ExampleBundle, public_file: Path) -> Iterator[Parser]:
+    of_frozen = sorted((COMPAT / "bundles").glob("*.pub"))
+    keys = [load_public_key(path) for path in (public_file, *of_frozen)]
+    manifest = (bundle.folder / MANIFEST_FILE).read_bytes()
+    target = folder / "unpacked"
+
+    def read_archive(path: Path) -> None:
+        for read in (
+            lambda: read_head(path),
+            lambda: read_files(path, ("provenance.json",), 1000),
+            lambda: unpack(path, target / "out"),
+        ):
+            try:
+                read()
+            finally:
+                _empty(target)
+
+    target.mkdir()
+    frozen = [path.read_bytes() for path in sorted((COMPAT / "bundles").glob("*.edgepack"))]
+    manifests = tuple(_member(content, "manifest.json") for content in frozen)
+    signatures = tuple(_member(content, "model.sig") for content in frozen)
+    feedback = Feedback(
+        model="ocr",
+        at=1.0,
+        evidence=(
+            Evidence(
+                version="1.0.0",
+                digest="ab" * 32,
+                variant="cpu",
+                provider=CPU,
+                hardware_class="x",
+                probe_ms=1.5,
+            ),
+        ),
+    )
+    yield Parser(
+        name="manifest",
+        seeds=(manifest, *manifests),
+        read=decode_manifest,
+        errors=(BundleError, NewerVersionError),
+    )
+    yield Parser(
+        name="envelope",
+        seeds=((bundle.folder / "model.sig").read_bytes(), *signatures),
+        read=lambda content: verify_envelope(content, keys),
+        errors=(BundleError,),
+    )
+    yield Parser(
+        name="archive",
+        seeds=tuple(frozen),
+        read=_in_file(folder / "fuzzed.edgepack", read_archive),
+        errors=(BundleError, NewerVersionError),
+    )
+    yield Parser(
+        name="golden samples",
+        seeds=((bundle.folder / "golden/golden.npz").read_bytes(),),
+        read=_in_file(folder / "golden.npz", read_golden),
+        errors=(BundleError,),
+    )
+    yield Parser(
+        name="feedback",
+        seeds=(FORMAT.encode(feedback, {}),),
+        read=_in_file(folder / "feedback.json", read_feedback),
+        errors=(BundleError, NewerVersionError),
+    )
+
+
+def _of_keys(folder: Path, key_file: Path, public_file: Path) -> Iterator[Parser]:
+    key = load_private_key(key_file)
+    content_key = bytes(KEY_BYTES)
+    secret = io.BytesIO()
+    encrypt_stream(io.BytesIO(b"weights" * 30_000), secret, content_key, "model/cpu/model.onnx")
+    sealed = seal_content_key(content_key, [key.public_key()])
+    issue(folder, "cam-1", make_authority(folder, "fleet"), "cam-1")
+
+    def open_key(content: bytes) -> None:
+        seals = tuple(msgspec.structs.replace(it, sealed=content) for it in sealed.keys)
+        open_content_key(msgspec.structs.replace(sealed, keys=seals), key)
+
+    yield Parser(
+        name="encrypted file",
+        seeds=(secret.getvalue(),),
+        read=lambda content: decrypt_stream(
+            io.BytesIO(content), lambda _: None, content_key, "model/cpu/model.onnx"
+        ),
+        errors=(BundleError,),
+    )
+    yield Parser(
+        name="sealed content key",
+        seeds=(sealed.keys[0].sealed,),
+        read=open_key,
+        errors=(BundleError,),
+    )
+    for name, file, load in (
+        ("recipient's certificate", folder / "cam-1.pem", load_recipient),
+        ("public key", public_file, load_public_key),
+        ("private key", key_file, load_private_key),
+    ):
+        yield Parser(
+            name=name,
+            seeds=(file.read_bytes(),),
+            read=_in_file(folder / "fuzzed.pem", load),
+            errors=(BundleError,),
+        )
+
+
+def _of_messages(folder: Path) -> Iterator[Parser]:
+    for kind in (Desired, Reported, Need, Telemetry, Event):
+        name = kind.__name__.lower()
+        yield Parser(
+            name=f"message {name}",
+            seeds=tuple(
+                path.read_bytes() for path in sorted((COMPAT / "messages").glob(f"*/{name}*.json"))
+            ),
+            read=lambda content, kind=kind: decode(content, kind),  # type: ignore[misc]
+            errors=(TransferError,),
+        )
+    packed = pack_missing("ab" * 32, range(0, 4000, 3), 4000)
+    yield Parser(
+        name="bitmap of a need",
+        seeds=(packed.missing,),
+        read=lambda content: read_missing(msgspec.structs.replace(packed, missing=content), 4000),
+        errors=(TransferError,),
+    )
+    yield Parser(
+        name="latency histogram",
+        seeds=tuple(
+            path.read_bytes() for path in sorted((COMPAT / "messages").glob("*/telemetry.json"))
+        ),
+        read=lambda content: check_window(decode(content, Telemetry)),
+        errors=(TransferError,),
+    )
+    (folder / "device").mkdir()
+    daemon = make_daemon(World(state_dir=folder / "device", keys=()), MemoryPublisher())
+    frame = (3).to_bytes(4) + bytes(65536)
+    for name, topic in (
+        ("chunk frame", topics.broadcast(TENANT, "ab" * 32)),
+        ("repair frame", topics.repair(TENANT, "cam-1", "ab" * 32)),
+    ):
+        yield Parser(
+            name=name,
+            seeds=(frame, frame[:9]),
+            read=lambda content, topic=topic: daemon.turn(  # type: ignore[misc]
+                Arrived(topic=topic, payload=content)
+            ),
+            errors=(),
+        )
+
+
+def _of_metadata(folder: Path, bundle: ExampleBundle) -> Iterator[Parser]:
+    world = RepositoryWorld(folder / "tuf")
+    world.publish(bundle)
+    orders = word(world, "cam-1", wants(bundle, sequence=5))
+    cache = MemoryCache()
+    device = TrustingDevice(world, folder / "trusting", cache=cache)
+    device.hear_metadata()
+    known = dict(cache)
+
+    def hear(name: str, content: bytes) -> None:
+        """A device that has all but this file, and hears it."""
+        device.cache = MemoryCache({it: text for it, text in known.items() if it != name})
+        device.restart()
+        if name == "desired":
+            device.trust.put_orders(content)
+        else:
+            device.trust.put_metadata(name, content)
+        device.trust.turn()
+
+    said = world.repository.messages() | {"desired": orders}
+    for name, content in said.items():
+        asked = "2.root.json" if name == "1.root.json" else name
+        yield Parser(
+            name=f"metadata {name}",
+            seeds=(content,),
+            read=lambda content, name=asked: hear(name, content),  # type: ignore[misc]
+            errors=(TrustError,) if name == "desired" else (),
+        )
+        if name in ("releases.json", "targets.json"):
+            yield Parser(
+                name=f"metadata {name} from a publisher",
+                seeds=(content,),
+                read=lambda content: take_metadata(
+                    world.repository,
+                    SignedMetadata(
+                        role="releases", metadata=content.decode("utf-8", "surrogateescape")
+                    ),
+                ),
+                errors=(FleetError,),
+            )
+
+
+def _of_state(folder: Path) -> Iterator[Parser]:
+    """The state folder; who holds the device's disk for a moment wrote it."""
+    with tarfile.open(COMPAT / "states" / "format-2.tar.gz") as frozen:
+        frozen.extractall(folder / "frozen", filter="data")
+    state = folder / "frozen" / "committed"
+    write_key_file(state, "/keys/device.key")
+    (digest,) = {path.name for path in (state / "slots").iterdir()} & {
+        path.stem for path in (state / "downloads").glob("*.json")
+    } or {next((state / "slots").iterdir()).name}
+    slots = Slots(state)
+    slots.write_held(digest, {"ab" * 32: b"\x07"})
+    model = state / "models" / "ocr"
+    spool = next((state / "latency").glob("*.json"))
+    verdicts = state / VERDICTS_FILE
+    kept = verdicts.read_bytes() if verdicts.exists() else b'{"v": 1, "minor": 0, "verdicts": []}'
+    rows: tuple[tuple[str, Path, Callable[[], object], tuple[type[Any], ...]], ...] = (
+        ("pointer", model / POINTER_FILE, lambda: read_pointer(state, "ocr"), (DeviceError,)),
+        ("journal", model / JOURNAL_FILE, lambda: _read_journal(state), ()),
+        ("status", model / JOURNAL_FILE, lambda: read_status(state), ()),
+        ("release counters", state / COUNTERS_FILE, lambda: ReleaseCounters(state, {}), ()),
+        (
+            "note of a download",
+            state / "downloads" / f"{digest}.json",
+            lambda: slots.read_held(digest),
+            (),
+        ),
+        ("verdicts", verdicts, lambda: Verdicts(state), ()),
+        ("place of the key", state / KEY_PLACE_FILE, lambda: read_key_file(state), (DeviceError,)),
+        (
+            "latency file",
+            spool,
+            lambda: read_spooled(spool),
+            (TransferError, NewerVersionError, OSError),
+        ),
+    )
+    for name, path, read, errors in rows:
+        yield Parser(
+            name=f"state: {name}",
+            seeds=(path.read_bytes() if path.exists() else kept,),
+            read=_in_file(path, lambda _, read=read: read()),  # type: ignore[misc]
+            errors=errors,
+        )
+
+
+def _read_journal(state: Path) -> None:
+    read_journal(state, "ocr")
+    JournalStore(state, "ocr")
+
+
+def _member(archive: bytes, name: str) -> bytes:
+    with tarfile.open(fileobj=io.BytesIO(archive)) as opened:
+        member = next(it for it in opened.getmembers() if it.name.split("/")[-1] == name)
+        file = opened.extractfile(member)
+        assert file is not None
+        return file.read()
+
+
+def _empty(folder: Path) -> None:
+    for path in sorted(folder.rglob("*"), reverse=True):
+        path.rmdir() if path.is_dir() else path.unlink()

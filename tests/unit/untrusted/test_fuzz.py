@@ -1,0 +1,82 @@
+"""Whatever bytes come in, every parser says so in a sentence, in bounded memory, or reads them.
+
+The changes are the same each time. `EDGEPACK_FUZZ_ROUNDS=20000` looks further.
+"""
+
+import os
+import tracemalloc
+
+import pytest
+
+from tests.simulators.mutations import mutated
+from tests.unit.untrusted.parsers import Parser, all_parsers
+
+ROUNDS = int(os.environ.get("EDGEPACK_FUZZ_ROUNDS", "150"))
+"""Changes of each valid input."""
+MOST_BYTES = 32 * 1024 * 1024
+"""Memory that reading a few hundred kilobytes may take."""
+MOST_WORDS = 4000
+"""Characters of an error: what came in is not printed at length."""
+
+
+@pytest.fixture(scope="module")
+def parsers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Parser]:
+    return {parser.name: parser for parser in all_parsers(tmp_path_factory.mktemp("parsers"))}
+
+
+NAMES = (
+    *("manifest", "envelope", "archive", "golden samples", "feedback"),
+    *("encrypted file", "sealed content key", "recipient's certificate"),
+    *("public key", "private key"),
+    *("message desired", "message reported", "message need", "message telemetry"),
+    *("message event", "bitmap of a need", "latency histogram", "chunk frame", "repair frame"),
+    *("metadata 1.root.json", "metadata targets.json", "metadata releases.json"),
+    *("metadata targets.json from a publisher", "metadata releases.json from a publisher"),
+    *("metadata snapshot.json", "metadata timestamp.json", "metadata desired"),
+    *("state: pointer", "state: journal", "state: status", "state: release counters"),
+    *("state: note of a download", "state: verdicts", "state: place of the key"),
+    "state: latency file",
+)
+
+
+def test_every_parser_of_the_table_is_tried(parsers: dict[str, Parser]) -> None:
+    assert sorted(parsers) == sorted(NAMES)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_bytes_of_others_are_read_or_refused_in_a_sentence(
+    name: str, parsers: dict[str, Parser]
+) -> None:
+    parser = parsers[name]
+    read = refused = 0
+    tracemalloc.start()
+    try:
+        for number, content in enumerate(parser.seeds):
+            for turn, changed in enumerate(mutated(content, parser.seeds, number, ROUNDS)):
+                tracemalloc.reset_peak()
+                before = tracemalloc.get_traced_memory()[0]
+                try:
+                    parser.read(changed)
+                    read += 1
+                except parser.errors as error:
+                    refused += 1
+                    _check_words(str(error))
+                except Exception as error:
+                    where = f"{name}, input {number}, change {turn}: {changed[:200]!r}"
+                    raise AssertionError(where) from error
+                took = tracemalloc.get_traced_memory()[1] - before
+                assert took < MOST_BYTES, (name, number, turn, took)
+    finally:
+        tracemalloc.stop()
+    assert refused or not parser.errors, "no change was refused: the test shows nothing"
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if "publisher" not in name])
+def test_what_is_valid_is_read(name: str, parsers: dict[str, Parser]) -> None:
+    for content in parsers[name].seeds:
+        parsers[name].read(content)
+
+
+def _check_words(words: str) -> None:
+    assert all(letter.isprintable() or letter == "\n" for letter in words), ascii(words)[:500]
+    assert len(words) <= MOST_WORDS, words[:500]
