@@ -99,10 +99,11 @@ def test_few_failures_of_a_large_wave_say_what_they_prove() -> None:
         "prove more than the 10% that is let pass"
     )
     assert judge(1, 4, 95).verdict == "breach"
+    assert judge(2, 3, 95).verdict == "pass", "in 9 of 1,000 waves of which 10 % fail it is so"
     assert judge(4, 1, 4).verdict == "breach", "more than one of nine may not fail"
 
 
-@pytest.mark.parametrize("devices", [5, 10, 30, 100, 400])
+@pytest.mark.parametrize("devices", [5, 10, 30, 100, 400, 1000])
 @pytest.mark.parametrize("share", [0.05, 0.2, 0.5, 1.0])
 def test_what_the_bound_excludes_is_as_seldom_as_it_says(devices: int, share: float) -> None:
     hits = max(1, round(devices * share))
@@ -111,7 +112,7 @@ def test_what_the_bound_excludes_is_as_seldom_as_it_says(devices: int, share: fl
         math.comb(devices, k) * true**k * (1 - true) ** (devices - k)
         for k in range(hits, devices + 1)
     )
-    assert seldom <= 0.0032
+    assert seldom <= 0.0035
 
 
 @given(devices=st.integers(1, 500), data=st.data())
