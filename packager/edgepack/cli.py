@@ -43,6 +43,8 @@ _COMMANDS = {
     "inspect": _Entry("edgepack.bundle.cli", "Show what a bundle holds."),
     "verify": _Entry("edgepack.bundle.cli", "Check a bundle's signature and every file."),
     "unpack": _Entry("edgepack.bundle.cli", "Turn an archive into a directory."),
+    "push": _Entry("edgepack.registry.cli", "Send a bundle to an OCI registry."),
+    "pull": _Entry("edgepack.registry.cli", "Take a bundle from a registry or a web server."),
     "keys": _Entry("edgepack.bundle.keys_cli", "Generate and show signing keys."),
     "fleet": _Entry(
         "edgepack.fleet.commands.fleet", "Serve a fleet, enrol and list its devices.", "fleet"

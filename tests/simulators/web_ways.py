@@ -16,6 +16,7 @@ from typing import Self
 from tests.simulators.broker import free_port
 
 NGINX = shutil.which("nginx") or "/usr/sbin/nginx"
+REGISTRY = shutil.which("docker-registry") or "/usr/bin/docker-registry"
 TINYPROXY = shutil.which("tinyproxy") or "/usr/bin/tinyproxy"
 
 
@@ -216,3 +217,32 @@ class Nginx(Server):
             status, size_bytes = numbers.split()[:2]
             found.append((request.split()[1], int(status), int(size_bytes)))
         return found
+
+
+_REGISTRY = """\
+version: 0.1
+log: {{level: warn}}
+storage:
+  filesystem: {{rootdirectory: {folder}/registry}}
+http:
+  addr: 127.0.0.1:{port}
+{lines}
+"""
+
+
+def registry(folder: Path, *, tls: str = "", auth: str = "") -> Server:
+    """An OCI registry.
+
+    Args:
+        folder: For its settings, log and blobs.
+        tls: Path of a certificate without its ending, its key beside it; "" speaks no TLS.
+        auth: Its section `auth`; "" lets everybody in.
+    """
+    port = free_port()
+    lines = f"  tls: {{certificate: {tls}.pem, key: {tls}.key}}\n" if tls else ""
+    settings = folder / "registry.yml"
+    lines += f"auth:\n{auth}" if auth else ""
+    settings.write_text(_REGISTRY.format(folder=folder, port=port, lines=lines))
+    environment = os.environ | {"OTEL_TRACES_EXPORTER": "none"}
+    command = [REGISTRY, "serve", str(settings)]
+    return Server(command, port, folder / "registry.log", environment)

@@ -2,8 +2,8 @@
 
 import http.client
 import ssl
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 from urllib.parse import urljoin, urlsplit
 
@@ -19,12 +19,18 @@ CONNECT_S = 10.0
 READ_S = 30.0
 """Without one byte."""
 MAX_REDIRECTS = 5
+BUSY = (429, 502, 503, 504)
+"""Statuses that may be others a moment later."""
+MAX_BREAKS = 4
+"""Times in a row that a body may break off without a byte more."""
 MAX_URL = 2048
+PIECE_BYTES = 1024 * 1024
 _SAID_LETTERS = 200
 _REDIRECTS = (301, 302, 303, 307, 308)
 _OWN_HEADERS = ("authorization", "cookie")
 
 Answer = urllib3.BaseHTTPResponse
+Ask = Callable[[Mapping[str, str]], AbstractContextManager[Answer]]
 
 
 class WebError(OSError):
@@ -178,9 +184,54 @@ def read_body(answer: Answer, most_bytes: int, title: str) -> bytes:
     content = b""
     while piece := answer.read1(min(64 * 1024, most_bytes + 1 - len(content))):
         content += piece
-        if len(content) > most_bytes:
-            raise WebError(f"it sends more than {most_bytes} bytes", title=title)
+        _check_length(len(content), most_bytes, title)
     return content
+
+
+def read_whole(ask: Ask, most_bytes: int, title: str) -> Iterator[bytes]:
+    """A body piece by piece; where it breaks off, what is missing of it is asked for.
+
+    Args:
+        ask: Gives the answer for further headers; of status 200, or 206 where they have a range.
+        most_bytes: How long it may be.
+        title: What is read, for messages.
+
+    Raises:
+        WebError: It is longer, or breaks off again and again.
+    """
+    at = breaks = 0
+    while True:
+        before = at
+        try:
+            with ask({"Range": f"bytes={at}-"} if at else {}) as answer:
+                for piece in _read_on(answer, at, title):
+                    at += len(piece)
+                    _check_length(at, most_bytes, title)
+                    yield piece
+        except WebError as error:
+            breaks = 1 if at > before else breaks + 1
+            if error.is_final or breaks > MAX_BREAKS:
+                raise
+        else:
+            return
+
+
+def _read_on(answer: Answer, at: int, title: str) -> Iterator[bytes]:
+    """What a body has from a place on, whether or not the server has ranges."""
+    begin = answer.headers.get("Content-Range", "")
+    if answer.status == 206 and not begin.startswith(f"bytes {at}-"):
+        raise WebError("it sends another range", title=title, is_final=True)
+    skipped = 0 if answer.status == 206 else at
+    while piece := answer.read1(PIECE_BYTES):
+        new = piece[skipped:]
+        skipped -= len(piece) - len(new)
+        if new:
+            yield new
+
+
+def _check_length(length: int, most_bytes: int, title: str) -> None:
+    if length > most_bytes:
+        raise WebError(f"it sends more than {most_bytes} bytes", title=title, is_final=True)
 
 
 def shown_url(url: str) -> str:

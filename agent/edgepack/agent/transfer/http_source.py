@@ -5,12 +5,10 @@ import threading
 from collections.abc import Iterator, Sequence
 
 from edgepack.agent.transfer.source import Chunk, Piece, Remote, SourceError
-from edgepack.web.http import Answer, Web, WebError, shown_url
+from edgepack.web.http import BUSY, Answer, Web, WebError, shown_url
 
 RETRY_S = (0.5, 1.0, 2.0, 4.0)
 """Waits after an answer that broke off or did not come; each piece that comes begins anew."""
-BUSY = (429, 502, 503, 504)
-"""Statuses that may be others a moment later."""
 WASTE = 2
 """A server without ranges is read from the start where that is no more than so many times what is
 wanted."""

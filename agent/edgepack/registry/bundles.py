@@ -1,0 +1,341 @@
+"""Bundles on their way: into a registry, out of it, or from a web server; all of it or nothing."""
+
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import msgspec
+
+from edgepack.bundle.archive import is_executable, pack, unpack
+from edgepack.bundle.chunks import digest_file, read_bounded
+from edgepack.bundle.envelope import MAX_SIGNATURE_BYTES
+from edgepack.bundle.forms import open_bundle
+from edgepack.bundle.keys import PublicKey
+from edgepack.bundle.manifest import (
+    MANIFEST_FILE,
+    MAX_MANIFEST_BYTES,
+    SIGNATURE_FILE,
+    Manifest,
+    decode_manifest,
+)
+from edgepack.bundle.signature import root_digest, verify_envelope
+from edgepack.bundle.verify import verify_folder, verify_manifest
+from edgepack.durable import flush_folder
+from edgepack.errors import BundleError, TransferError
+from edgepack.registry.artifact import (
+    EMPTY,
+    Descriptor,
+    check_artifact,
+    make_artifact,
+    read_artifact,
+)
+from edgepack.registry.client import Registry, digest_of
+from edgepack.registry.reference import SCHEME, Reference, read_reference
+from edgepack.web.http import BUSY, Answer, Web, WebAccess, WebError, read_whole, shown_url
+
+ARCHIVE_SUFFIX = ".edgepack"
+RESERVE_BYTES = 64 * 1024 * 1024
+"""Free disk that a download leaves."""
+Progress = Callable[[int, int], object]
+"""Is told bytes that are done, and all bytes."""
+
+
+class Way(msgspec.Struct, frozen=True, kw_only=True):
+    """How to get there.
+
+    Attributes:
+        ca_file: PEM of the authorities to trust; "" trusts the system's.
+        http_unsafe: Speaks http to a registry: whoever is between reads and alters all of it.
+    """
+
+    ca_file: str = ""
+    http_unsafe: bool = False
+
+
+DIRECTLY = Way()
+
+
+class Pushed(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of a push.
+
+    Attributes:
+        reference: Where the bundle is, by the digest of its artifact.
+        digest: Root digest of the bundle.
+        sent_bytes, size_bytes: What had to be sent, and what the bundle has.
+    """
+
+    reference: str
+    digest: str
+    sent_bytes: int
+    size_bytes: int
+
+
+class Pulled(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of a pull.
+
+    Attributes:
+        reference: Where the bundle was, by the digest of its artifact; a web server's URL.
+        name, version, release: Of the bundle.
+        digest: Its root digest.
+        size_bytes: Length of its files.
+        verified: Whether a key was given, and had signed it.
+        path: Where it lies.
+    """
+
+    reference: str
+    name: str
+    version: str
+    release: int
+    digest: str
+    size_bytes: int
+    verified: bool
+    path: str
+
+
+def push(
+    bundle: Path, target: str, way: Way = DIRECTLY, progress: Progress = lambda _done, _all: None
+) -> Pushed:
+    """Sends a bundle to a registry; files that it has already are not sent again.
+
+    Args:
+        bundle: A folder or an archive.
+        target: `oci://host/repository:tag`.
+        way: How to get there.
+        progress: Is told how far it is.
+
+    Raises:
+        TransferError: The registry cannot be reached, or takes it not.
+        BundleError: It is no bundle, or its files are not those of its manifest.
+    """
+    reference = read_reference(target)
+    with open_bundle(bundle) as folder, _registry(reference, way) as registry:
+        manifest = decode_manifest(read_bounded(folder / MANIFEST_FILE, MAX_MANIFEST_BYTES))
+        files = _files(folder, manifest)
+        total = sum(size for _, size in files.values())
+        done = sent = 0
+        if not registry.has_blob(digest_of(EMPTY)):
+            registry.write_blob(digest_of(EMPTY), EMPTY)
+        for path, (sha256, size_bytes) in files.items():
+            digest = f"sha256:{sha256}"
+            if not registry.has_blob(digest):
+                registry.write_blob(digest, folder / path)
+                sent += size_bytes
+            done += size_bytes
+            progress(done, total)
+        digests = {path: sha256 for path, (sha256, _) in files.items() if path != SIGNATURE_FILE}
+        root = root_digest(digests)
+        artifact = make_artifact(manifest, root, files)
+        registry.write_manifest(reference.name, artifact)
+    where = msgspec.structs.replace(reference, digest=digest_of(artifact))
+    return Pushed(reference=str(where), digest=root, sent_bytes=sent, size_bytes=total)
+
+
+def pull(
+    source: str,
+    output: Path,
+    keys: Sequence[PublicKey] = (),
+    way: Way = DIRECTLY,
+    progress: Progress = lambda _done, _all: None,
+) -> Pulled:
+    """Takes a bundle from a registry, or an archive from a web server.
+
+    1. Manifest and signature come first, and are bounded; with keys, one of them has signed it.
+    2. The registry has just the files that the manifest names, and there is room for them.
+    3. Each file is what the manifest says; with keys, the whole bundle is verified once more.
+
+    Args:
+        source: `oci://…`, or an `https://` URL of an archive.
+        output: A folder, or an archive where it ends in `.edgepack`; must not exist.
+        keys: Of whom one must have signed it; without, nothing vouches for it.
+        way: How to get there.
+        progress: Is told how far it is.
+
+    Raises:
+        TransferError: It cannot be reached, is not there, or is no bundle.
+        BundleError: It is not signed so, hostile, or cannot be written.
+    """
+    if os.path.lexists(output):
+        raise BundleError(
+            f"'{output}' exists already", found_in=str(output), remedy="choose another with -o"
+        )
+    parent = output.resolve().parent
+    try:
+        temporary = Path(tempfile.mkdtemp(prefix=f".{output.name}.", dir=parent))
+    except OSError as error:
+        raise BundleError(f"cannot write: {error.strerror}", found_in=str(parent)) from error
+    try:
+        folder = temporary / "bundle"
+        if source.startswith(SCHEME):
+            where = _pull_artifact(read_reference(source), folder, keys, way, progress)
+        else:
+            where = _pull_archive(source, folder, way, progress)
+        # 3
+        if keys:
+            verify_folder(folder, keys)
+        manifest = decode_manifest(read_bounded(folder / MANIFEST_FILE, MAX_MANIFEST_BYTES))
+        files = _files(folder, manifest)
+        if output.suffix == ARCHIVE_SUFFIX:
+            pack(folder, output)
+        else:
+            folder.rename(output)
+            flush_folder(parent)
+    except OSError as error:
+        said = error.strerror or str(error)
+        raise BundleError(f"cannot write: {said}", found_in=str(parent)) from error
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+    facts = manifest.facts
+    return Pulled(
+        reference=where,
+        name=facts.name,
+        version=facts.version,
+        release=facts.release,
+        digest=root_digest({p: sha for p, (sha, _) in files.items() if p != SIGNATURE_FILE}),
+        size_bytes=sum(size for _, size in files.values()),
+        verified=bool(keys),
+        path=str(output),
+    )
+
+
+@contextmanager
+def fetched(
+    place: str | Path, way: Way = DIRECTLY, progress: Progress = lambda _done, _all: None
+) -> Iterator[Path]:
+    """A bundle on this machine, for a while: what is elsewhere is fetched, a path stays as it is.
+
+    Nothing is verified but that it is whole; who uses it does.
+
+    Args:
+        place: `oci://…`, `https://…`, or a path.
+        way: How to get there.
+        progress: Is told how far it is.
+
+    Raises:
+        EdgepackError: It cannot be fetched.
+    """
+    if not str(place).startswith((SCHEME, "https://", "http://")):
+        yield Path(place)
+        return
+    with tempfile.TemporaryDirectory(prefix="edgepack-") as temporary:
+        folder = Path(temporary) / "bundle"
+        pull(str(place), folder, way=way, progress=progress)
+        yield folder
+
+
+@contextmanager
+def _registry(reference: Reference, way: Way) -> Iterator[Registry]:
+    access = WebAccess(ca_file=way.ca_file)
+    with closing(Registry(reference, access=access, http_unsafe=way.http_unsafe)) as registry:
+        yield registry
+
+
+def _files(folder: Path, manifest: Manifest) -> dict[str, tuple[str, int]]:
+    """Digest and length of each file of a bundle, held against its manifest."""
+    found = {}
+    for name in (MANIFEST_FILE, SIGNATURE_FILE):
+        found[name] = (digest_file(folder / name), (folder / name).stat().st_size)
+    for entry in manifest.files:
+        sha256, size_bytes = digest_file(folder / entry.path), (folder / entry.path).stat().st_size
+        if (sha256, size_bytes) != (entry.sha256, entry.size_bytes):
+            raise BundleError(
+                f"'{entry.path}' is not what the manifest says", found_in=str(folder / entry.path)
+            )
+        found[entry.path] = (sha256, size_bytes)
+    return found
+
+
+def _pull_artifact(
+    reference: Reference, folder: Path, keys: Sequence[PublicKey], way: Way, progress: Progress
+) -> str:
+    with _registry(reference, way) as registry:
+        # 1
+        artifact = registry.read_manifest(reference.name)
+        blobs = read_artifact(artifact, found_in=str(reference))
+        head = {
+            name: _read_small(registry, blobs[name], name, most_bytes, reference)
+            for name, most_bytes in (
+                (MANIFEST_FILE, MAX_MANIFEST_BYTES),
+                (SIGNATURE_FILE, MAX_SIGNATURE_BYTES),
+            )
+        }
+        if keys:
+            verify_manifest(head[MANIFEST_FILE], verify_envelope(head[SIGNATURE_FILE], keys))
+        manifest = decode_manifest(head[MANIFEST_FILE])
+        # 2
+        check_artifact(blobs, manifest, found_in=str(reference))
+        total = sum(entry.size_bytes for entry in manifest.files)
+        _check_room(folder.parent, total)
+        folder.mkdir()
+        for name, content in head.items():
+            (folder / name).write_bytes(content)
+        # 3
+        done = 0
+        for entry in manifest.files:
+            path = folder / entry.path
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with path.open("xb") as file:
+                registry.read_blob(f"sha256:{entry.sha256}", entry.size_bytes, file.write)
+                file.flush()
+                os.fsync(file.fileno())
+            path.chmod(0o755 if is_executable(entry.path) else 0o644)
+            done += entry.size_bytes
+            progress(done, total)
+    return str(msgspec.structs.replace(reference, digest=digest_of(artifact)))
+
+
+def _read_small(
+    registry: Registry, blob: Descriptor, name: str, most_bytes: int, reference: Reference
+) -> bytes:
+    if not 0 < blob.size <= most_bytes:
+        raise TransferError(
+            f"'{name}' has {blob.size} bytes, at most {most_bytes} are read",
+            found_in=str(reference),
+        )
+    content = bytearray()
+    registry.read_blob(blob.digest, blob.size, content.extend)
+    return bytes(content)
+
+
+def _check_room(folder: Path, wanted_bytes: int) -> None:
+    free_bytes = shutil.disk_usage(folder).free
+    if wanted_bytes + RESERVE_BYTES > free_bytes:
+        raise TransferError(
+            f"the bundle has {wanted_bytes} bytes, and {free_bytes} are free",
+            found_in=str(folder),
+            remedy="make room on the disk",
+        )
+
+
+def _pull_archive(url: str, folder: Path, way: Way, progress: Progress) -> str:
+    title = shown_url(url)
+    if not url.startswith(("https://", "http://")):
+        raise TransferError(f"{title!a} is no place of a bundle", remedy="oci://… or https://…")
+    archive = folder.parent / f"archive{ARCHIVE_SUFFIX}"
+    # It lies there twice while it is unpacked.
+    most_bytes = max(0, shutil.disk_usage(folder.parent).free - RESERVE_BYTES) // 2
+    with closing(Web(WebAccess(ca_file=way.ca_file))) as web, archive.open("xb") as file:
+        length = 0
+
+        @contextmanager
+        def ask(headers: Mapping[str, str]) -> Iterator[Answer]:
+            nonlocal length
+            with web.ask(url, headers=headers) as answer:
+                if answer.status not in ((200, 206) if headers else (200,)):
+                    said = f"HTTP status {answer.status}"
+                    raise WebError(said, title=title, is_final=answer.status not in BUSY)
+                length = file.tell() + (answer.length_remaining or 0)
+                yield answer
+
+        try:
+            for piece in read_whole(ask, most_bytes, title):
+                file.write(piece)
+                progress(file.tell(), length)
+        except WebError as error:
+            raise TransferError(
+                f"the bundle cannot be fetched: {error}", found_in=error.title
+            ) from error
+    unpack(archive, folder)
+    return title

@@ -1,0 +1,273 @@
+"""Speaking to a registry (OCI distribution specification 1.1): blobs, manifests, who one is."""
+
+import base64
+import hashlib
+import re
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote, urlencode, urljoin, urlsplit
+
+import msgspec
+
+from edgepack.errors import TransferError
+from edgepack.registry.credentials import PASSWORD, USER, find_credentials
+from edgepack.registry.reference import Reference
+from edgepack.text import printable
+from edgepack.web.http import Answer, Web, WebAccess, WebError, read_body, read_whole, shown_url
+
+MANIFEST_TYPE = "application/vnd.oci.image.manifest.v1+json"
+MAX_ANSWER_BYTES = 4 * 1024 * 1024
+"""Of a manifest, as the specification has it; what else is said is shorter."""
+_CHALLENGE = re.compile(r'([a-zA-Z_]{1,32})="([^"]{0,2000})"')
+_MOST_TOKEN_LETTERS = 16 * 1024
+_SAID_BYTES = 1000
+
+
+class _Said(msgspec.Struct, kw_only=True):
+    code: str = ""
+    message: str = ""
+
+
+class _Errors(msgspec.Struct, kw_only=True):
+    errors: tuple[_Said, ...] = ()
+
+
+class _Token(msgspec.Struct, kw_only=True):
+    token: str = ""
+    access_token: str = ""
+
+
+class Registry:
+    """A client of one repository.
+
+    Args:
+        reference: Names it.
+        access: How to get through.
+        http_unsafe: Speaks http, without TLS: whoever is between reads and alters all of it.
+
+    Raises:
+        TransferError: A TLS file or docker's settings cannot be used.
+    """
+
+    def __init__(
+        self, reference: Reference, *, access: WebAccess | None = None, http_unsafe: bool = False
+    ) -> None:
+        self._reference = reference
+        self._scheme = "http" if http_unsafe else "https"
+        self._base = f"{self._scheme}://{reference.host}/v2/{reference.repository}"
+        self._authorization = ""
+        try:
+            self._web = Web(access or WebAccess())
+        except OSError as error:
+            raise TransferError(f"the TLS files cannot be used: {error}") from error
+
+    def close(self) -> None:
+        """Ends the connections."""
+        self._web.close()
+
+    def read_manifest(self, name: str) -> bytes:
+        """The bytes of a manifest; those of a digest are what it says.
+
+        Raises:
+            TransferError: There is none, it is too long, or it is another one.
+        """
+        url = f"{self._base}/manifests/{name}"
+        with self._ask("GET", url, {"Accept": MANIFEST_TYPE}) as answer:
+            self._check(answer, url, 200)
+            content = read_body(answer, MAX_ANSWER_BYTES, shown_url(url))
+        if name.startswith("sha256:") and digest_of(content) != name:
+            raise TransferError("the registry sent another manifest", found_in=shown_url(url))
+        return content
+
+    def write_manifest(self, name: str, content: bytes) -> None:
+        """Stores a manifest under a tag or its digest.
+
+        Raises:
+            TransferError: The registry takes it not.
+        """
+        url = f"{self._base}/manifests/{name}"
+        with self._ask("PUT", url, {"Content-Type": MANIFEST_TYPE}, content) as answer:
+            self._check(answer, url, 201)
+
+    def has_blob(self, digest: str) -> bool:
+        """Whether a blob is there already.
+
+        Raises:
+            TransferError: The registry does not answer, or lets nobody ask.
+        """
+        url = f"{self._base}/blobs/{digest}"
+        with self._ask("HEAD", url) as answer:
+            if answer.status == 404:
+                return False
+            self._check(answer, url, 200)
+        return True
+
+    def write_blob(self, digest: str, content: bytes | Path) -> None:
+        """Sends a blob in one piece.
+
+        Raises:
+            TransferError: The registry takes it not.
+        """
+        url = f"{self._base}/blobs/uploads/"
+        with self._ask("POST", url, {"Content-Length": "0"}) as answer:
+            self._check(answer, url, 202)
+            location = urljoin(url, answer.headers.get("Location", ""))
+        if location.split(":")[0] != self._scheme:
+            raise TransferError(
+                "the registry takes uploads elsewhere", found_in=shown_url(location)
+            )
+        location += f"{'&' if urlsplit(location).query else '?'}digest={quote(digest)}"
+        headers = {"Content-Type": "application/octet-stream"}
+        if isinstance(content, bytes):
+            with self._ask("PUT", location, headers, content) as answer:
+                self._check(answer, location, 201)
+            return
+        headers["Content-Length"] = str(content.stat().st_size)
+        with content.open("rb") as file, self._ask("PUT", location, headers, file) as answer:
+            self._check(answer, location, 201)
+
+    def read_blob(self, digest: str, size_bytes: int, write: Callable[[bytes], object]) -> None:
+        """Reads a blob piece by piece, and goes on where it broke off.
+
+        Args:
+            digest: `sha256:…`
+            size_bytes: How long it is; no more is read.
+            write: Gets each piece.
+
+        Raises:
+            TransferError: It is not there, is another one, or ends before.
+        """
+        url = f"{self._base}/blobs/{digest}"
+        title, at, hashed = shown_url(url), 0, hashlib.sha256()
+
+        @contextmanager
+        def ask(headers: Mapping[str, str]) -> Iterator[Answer]:
+            with self._ask("GET", url, headers, passes_breaks=True) as answer:
+                if answer.status != 206 or not headers:
+                    self._check(answer, url, 200)
+                yield answer
+
+        try:
+            for piece in read_whole(ask, size_bytes, title):
+                write(piece)
+                hashed.update(piece)
+                at += len(piece)
+        except WebError as error:
+            raise TransferError(f"a file cannot be fetched: {error}", found_in=title) from error
+        if at != size_bytes or f"sha256:{hashed.hexdigest()}" != digest:
+            raise TransferError(
+                "the registry sent other bytes than it was asked for", found_in=title
+            )
+
+    @contextmanager
+    def _ask(
+        self,
+        method: str,
+        url: str,
+        headers: Mapping[str, str] = {},
+        body: Any = None,
+        *,
+        passes_breaks: bool = False,
+    ) -> Iterator[Answer]:
+        """An answer, asked for once more with credentials where the registry wants them."""
+        try:
+            with self._send(method, url, headers, body) as answer:
+                challenge = answer.headers.get("WWW-Authenticate", "")
+                if answer.status != 401 or not self._log_in(challenge[:4000]):
+                    yield answer
+                    return
+            if body is not None and hasattr(body, "seek"):
+                body.seek(0)
+            with self._send(method, url, headers, body) as answer:
+                yield answer
+        except WebError as error:
+            if passes_breaks:
+                raise
+            raise TransferError(
+                f"the registry cannot be asked: {error}", found_in=error.title
+            ) from error
+
+    def _send(self, method: str, url: str, headers: Mapping[str, str], body: Any) -> Any:
+        is_own = urlsplit(url).netloc == self._reference.host
+        sent = {"Authorization": self._authorization} if self._authorization and is_own else {}
+        redirects = 0 if method in ("PUT", "POST") else 5
+        return self._web.ask(
+            url, method=method, headers={**headers, **sent}, body=body, redirects=redirects
+        )
+
+    def _log_in(self, challenge: str) -> bool:
+        """Finds what a challenge asks for; False where there is nothing new to show."""
+        kind, _, rest = challenge.partition(" ")
+        before, credentials = self._authorization, find_credentials(self._reference.host)
+        if kind.lower() == "basic" and credentials:
+            self._authorization = _basic(credentials)
+        elif kind.lower() == "bearer":
+            self._authorization = (
+                f"Bearer {self._token(dict(_CHALLENGE.findall(rest)), credentials)}"
+            )
+        return self._authorization != before
+
+    def _token(self, asked: dict[str, str], credentials: str) -> str:
+        realm = asked.get("realm", "")
+        if urlsplit(realm).scheme != self._scheme:
+            raise TransferError(
+                "the registry sends to no server of tokens that may be asked",
+                found_in=shown_url(realm),
+            )
+        words = {key: value for key, value in asked.items() if key in ("service", "scope")}
+        url = f"{realm}{'&' if urlsplit(realm).query else '?'}{urlencode(words)}"
+        headers = {"Authorization": _basic(credentials)} if credentials else {}
+        with self._web.ask(url, headers=headers) as answer:
+            self._check(answer, realm, 200)
+            content = read_body(answer, MAX_ANSWER_BYTES, shown_url(realm))
+        try:
+            found = msgspec.json.decode(content, type=_Token)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise TransferError(
+                "the server of tokens gave none", found_in=shown_url(realm)
+            ) from error
+        token = found.token or found.access_token
+        if (
+            not token
+            or len(token) > _MOST_TOKEN_LETTERS
+            or not token.isascii()
+            or not token.isprintable()
+        ):
+            raise TransferError("the server of tokens gave none", found_in=shown_url(realm))
+        return token
+
+    def _check(self, answer: Answer, url: str, wanted: int) -> None:
+        if answer.status == wanted:
+            return
+        title = shown_url(url)
+        if answer.status in (401, 403):
+            raise TransferError(
+                f"the registry lets you not do this (HTTP status {answer.status})",
+                found_in=title,
+                remedy=f"docker login {self._reference.host}, or set {USER} and {PASSWORD}",
+            )
+        said = f"HTTP status {answer.status}{_reason(answer)}"
+        if answer.status == 404:
+            raise TransferError(f"the registry has no such thing ({said})", found_in=title)
+        raise TransferError(f"the registry refuses: {said}", found_in=title)
+
+
+def digest_of(content: bytes) -> str:
+    """How a registry names bytes."""
+    return f"sha256:{hashlib.sha256(content).hexdigest()}"
+
+
+def _basic(credentials: str) -> str:
+    return f"Basic {base64.b64encode(credentials.encode()).decode()}"
+
+
+def _reason(answer: Answer) -> str:
+    """What a registry says of its refusal, made harmless; "" when it says nothing."""
+    try:
+        said = msgspec.json.decode(answer.read1(64 * 1024) or b"{}", type=_Errors)
+    except (msgspec.DecodeError, UnicodeDecodeError, OSError):
+        return ""
+    texts = [one.message or one.code for one in said.errors]
+    return printable(f": {'; '.join(texts)}"[:_SAID_BYTES]) if texts else ""
