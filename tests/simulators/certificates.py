@@ -32,6 +32,35 @@ def issue(folder: Path, file: str, authority: Authority, name: str) -> None:
     )
 
 
+def sign_until(
+    pki: Path, key: ec.EllipticCurvePrivateKey, name: str, *, left_s: float, life_days: float = 300
+) -> str:
+    """A device's certificate (PEM) as the fleet whose CA lies in `pki` gave it long ago.
+
+    Args:
+        pki: Holds `ca.key` and `ca.crt`.
+        key: The device's.
+        name: The device's id.
+        left_s: How long it lasts from now on.
+        life_days: How long it lasts in all.
+    """
+    ca_key = serialization.load_pem_private_key((pki / "ca.key").read_bytes(), None)
+    assert isinstance(ca_key, ec.EllipticCurvePrivateKey)
+    issuer = x509.load_pem_x509_certificate((pki / "ca.crt").read_bytes()).subject
+    end = datetime.datetime.now(datetime.UTC) + datetime.timedelta(seconds=left_s)
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)]))
+        .issuer_name(issuer)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(end - datetime.timedelta(days=life_days))
+        .not_valid_after(end)
+        .sign(ca_key, hashes.SHA256())
+    )
+    return certificate.public_bytes(serialization.Encoding.PEM).decode()
+
+
 def _certificate(
     subject: x509.Name,
     key: ec.EllipticCurvePrivateKey,

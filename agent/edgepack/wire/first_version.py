@@ -44,6 +44,7 @@ def _reported(message: Document) -> Document:
 
 
 MIGRATIONS: dict[str, Callable[[Document], Document]] = {
+    "Certificate": _same,
     "Desired": _desired,
     "Reported": _reported,
     "Need": _same,

@@ -15,7 +15,7 @@ from edgepack.errors import TransferError
 from edgepack.versions import Format, NewerVersionError, Version
 from edgepack.wire.first_version import MIGRATIONS
 
-WIRE_VERSION = Version(2, 2)
+WIRE_VERSION = Version(2, 3)
 MAX_SOAK_S = 30 * 24 * 3600.0
 """No device takes an order to soak for longer."""
 MAX_SEQUENCE = 2**53
@@ -29,6 +29,9 @@ Moment = Annotated[float, msgspec.Meta(ge=0, le=2**33)]
 Span = Annotated[float, msgspec.Meta(ge=0, le=2**33)]
 Word = Annotated[str, msgspec.Meta(max_length=400)]
 """A name, a digest, a bundle's title."""
+
+Pem = Annotated[str, msgspec.Meta(max_length=8192)]
+"""A certificate, or a request for one."""
 
 MAX_MESSAGE_BYTES = 120 * 1024
 """A message with its header stays below this, so that a broker limit of 128 KiB holds."""
@@ -305,6 +308,28 @@ class Trusted(msgspec.Struct, frozen=True, kw_only=True):
     director: Count = 0
 
 
+class Renewal(msgspec.Struct, frozen=True, kw_only=True):
+    """What a device says while its certificate should be renewed.
+
+    Attributes:
+        certificate: The one that it has, PEM.
+        signing_request: A request of that certificate's key, PEM: who has it holds the key.
+    """
+
+    certificate: Pem
+    signing_request: Pem
+
+
+class Certificate(Message, frozen=True, kw_only=True):
+    """Controller to one device: its next certificate. Since version 2.3.
+
+    Attributes:
+        certificate: PEM; of the key that the device has.
+    """
+
+    certificate: Pem
+
+
 class Reported(Message, frozen=True, kw_only=True):
     """Device to controller, retained: what it is, and each of its models.
 
@@ -319,6 +344,7 @@ class Reported(Message, frozen=True, kw_only=True):
         warnings: What is wrong with the device and needs a person, one sentence each.
         trust: What it believes of the fleet's metadata; None when it has no root. Since version
             2.2.
+        renewal: Asks for another certificate; None while it needs none. Since version 2.3.
     """
 
     online: bool
@@ -330,6 +356,7 @@ class Reported(Message, frozen=True, kw_only=True):
     models: dict[str, ReportedModel] = {}
     warnings: tuple[str, ...] = ()
     trust: Trusted | None = None
+    renewal: Renewal | None = None
 
 
 class NeedFile(msgspec.Struct, frozen=True, kw_only=True):

@@ -59,6 +59,11 @@ def device_metadata(tenant: str, device: str, file: str) -> str:
     return f"{PREFIX}/{tenant}/d/{device}/dn/meta/{file}"
 
 
+def certificate(tenant: str, device: str) -> str:
+    """Controller to one device: its next certificate."""
+    return f"{PREFIX}/{tenant}/d/{device}/dn/certificate"
+
+
 def up(tenant: str, device: str, kind: UpKind) -> str:
     """Device to controller."""
     return f"{PREFIX}/{tenant}/d/{device}/up/{kind}"

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         EnrolledDevice,
         GroupView,
         ModelView,
+        PackagedDevice,
         RemovedDevice,
         Revocations,
     )
@@ -66,6 +67,7 @@ _MODULES = {
     "LoginLink": "edgepack.fleet.documents.access",
     "ModelView": "edgepack.fleet.documents.devices",
     "NewToken": "edgepack.fleet.documents.access",
+    "PackagedDevice": "edgepack.fleet.documents.devices",
     "PreviewPart": "edgepack.fleet.documents.previews",
     "ReleaseView": "edgepack.fleet.documents.releases",
     "RemovedDevice": "edgepack.fleet.documents.devices",
@@ -101,6 +103,7 @@ __all__ = [
     "LoginLink",
     "ModelView",
     "NewToken",
+    "PackagedDevice",
     "PreviewPart",
     "ReleaseView",
     "RemovedDevice",

@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 
 from edgepack.agent.config import read_config
+from edgepack.agent.enrolment.identity import make_key, make_signing_request
 from edgepack.bundle.archive import unpack
 from edgepack.errors import FleetError
 from edgepack.fleet import DeviceView, FleetClient, RolloutSettings, Selector
-from edgepack.fleet.enrolment.authority import Authority, make_key, make_signing_request
+from edgepack.fleet.enrolment.authority import Authority
 from tests.integration.api_pages import run_examples
 from tests.simulators.pointers import write_pointer
 from tests.unit.agent_runtime.examples import install_model

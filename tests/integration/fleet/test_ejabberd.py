@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 
+from edgepack.agent.enrolment.identity import key_pem, make_key, make_signing_request
 from edgepack.fleet.broker.access import BrokerAccess, open_client
 from edgepack.fleet.broker.settings.write import write_broker_folder
 from edgepack.fleet.data_folder import DataFolder
 from edgepack.fleet.documents.rollouts import Selector
-from edgepack.fleet.enrolment.authority import Authority, key_pem, make_key, make_signing_request
+from edgepack.fleet.enrolment.authority import Authority
 from edgepack.wire import topics
 from tests.integration.fleet.conftest import Cluster, StartAgent, start_cluster, wait_until
 from tests.simulators import ejabberd as ejabberd_nodes

@@ -21,6 +21,7 @@ from edgepack.agent.broker.inbox import (
 from edgepack.agent.broker.report import report_due_s
 from edgepack.agent.config import AgentConfig, LimitConfig, TrustConfig
 from edgepack.agent.daemon.agent import Agent
+from edgepack.agent.enrolment.renewal import CertificateKeeper
 from edgepack.agent.telemetry.buffer import TelemetryBuffer
 from edgepack.agent.update.dependencies import Clock
 from edgepack.agent.update.device_trust import DeviceTrust
@@ -45,6 +46,10 @@ class MemoryPublisher:
     trouble: str = ""
     sent: list[tuple[str, Message, bool]] = field(default_factory=list)
     files: frozenset[str] = frozenset()
+    renewed: int = 0
+
+    def renew_certificate(self) -> None:
+        self.renewed += 1
 
     def publish(self, kind: topics.UpKind, message: Message, *, retain: bool = False) -> int | None:
         if not self.is_connected:
@@ -86,7 +91,10 @@ class Daemon:
 
 
 def make_daemon(
-    world: World, publisher: MemoryPublisher, trust: DeviceTrust | None = None
+    world: World,
+    publisher: MemoryPublisher,
+    trust: DeviceTrust | None = None,
+    keeper: CertificateKeeper | None = None,
 ) -> Daemon:
     config = AgentConfig(
         device="cam-1",
@@ -108,6 +116,7 @@ def make_daemon(
         take_models,
         boot="b",
         trust=trust,
+        keeper=keeper,
         clock=Clock(wall=lambda: world.now, monotonic=lambda: world.now),
     )
     return Daemon(world=world, agent=agent, inbox=inbox, publisher=publisher)

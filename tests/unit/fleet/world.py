@@ -20,6 +20,7 @@ from edgepack.fleet.documents.rollouts import (
     RolloutView,
     Selector,
 )
+from edgepack.fleet.enrolment.authority import Authority
 from edgepack.fleet.releases.folder import ReleaseFolder
 from edgepack.fleet.repository.director import Director
 from edgepack.fleet.rollouts import execution, membership, status
@@ -76,6 +77,7 @@ class World:
             depot=self.depot,
             metadata=self.metadata,
             sign=self.controller_sign,
+            open_authority=lambda: Authority(folder / "pki"),
             auto_enroll=auto_enroll,
             gathering=Gathering(idle_s=0.0, rolling_s=0.0, idle_step_s=idle_step_s),
         )

@@ -105,9 +105,10 @@ class Connection:
             CallbackAPIVersion.VERSION2, client_id=config.device, protocol=mqtt.MQTTv5
         )
         self._client = client
-        context = tls_context(broker, config.device) if ways[0].address.is_tls else None
+        self._broker = broker
+        self._context = tls_context(broker, config.device) if ways[0].address.is_tls else None
         try:
-            client.reach(ways, context, first=rng.randrange(len(ways)))
+            client.reach(ways, self._context, first=rng.randrange(len(ways)))
         except ModuleNotFoundError as error:
             raise DeviceError(str(error), found_in="broker.url") from error
         if broker.username or broker.password_file:
@@ -175,6 +176,11 @@ class Connection:
         if not self.is_connected:
             return None
         return self._client.publish(self._up(kind), encode(message), 1, retain=retain).mid
+
+    def renew_certificate(self) -> None:
+        """Shows the certificate that lies in its file now, from the next connection on."""
+        if self._context is not None:
+            self._context.load_cert_chain(self._broker.cert_file, self._broker.key_file or None)
 
     def listen(self, files: frozenset[str]) -> None:
         """Subscribes to the broadcast chunks of exactly these files."""

@@ -24,6 +24,9 @@ class Publisher(Protocol):
     def publish(self, kind: topics.UpKind, message: Message, *, retain: bool = False) -> int | None:
         """Sends a message; returns its id, or None when it was not sent."""
 
+    def renew_certificate(self) -> None:
+        """Shows the certificate that lies in its file now, from the next connection on."""
+
     def listen(self, files: frozenset[str]) -> None:
         """Wants the broadcast chunks of exactly these files."""
 

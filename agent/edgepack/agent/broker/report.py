@@ -10,6 +10,7 @@ from edgepack.agent.update.updater import Updater
 from edgepack.wire.messages import (
     MAX_MESSAGE_BYTES,
     Active,
+    Renewal,
     Reported,
     ReportedModel,
     RunModel,
@@ -67,6 +68,7 @@ def make_report(
     count: int,
     at: float,
     trust: Trusted | None = None,
+    renewal: Renewal | None = None,
 ) -> Reported:
     """Mirrors the journals.
 
@@ -78,6 +80,7 @@ def make_report(
         count: Number of this report.
         at: Seconds since the epoch.
         trust: What it believes of the fleet's metadata.
+        renewal: Asks for another certificate.
     """
     report = Reported(
         online=True,
@@ -89,6 +92,7 @@ def make_report(
         models={updater.name: report_model(updater) for updater in models},
         warnings=(*filter(None, troubles), *models.troubles)[:MAX_WARNINGS],
         trust=trust,
+        renewal=renewal,
     )
     if len(encode(report)) <= _BUDGET_BYTES:
         return report

@@ -18,6 +18,8 @@ from edgepack.agent.cli.assembly import (
 )
 from edgepack.agent.cli.describe import describe_facts, describe_status
 from edgepack.agent.config import AgentConfig, read_config
+from edgepack.agent.enrolment.installation import install_package
+from edgepack.agent.enrolment.package import read_package
 from edgepack.agent.runtime.facts import read_device_facts
 from edgepack.agent.state.lock import lock_state_dir
 from edgepack.agent.state.slots import slot_folder
@@ -81,6 +83,41 @@ def run(config_path: Path, verbose: bool) -> None:
         )
     with lock_state_dir(Path(config.state_dir)):
         run_daemon(config, config.broker)
+
+
+@cli.command()
+@click.argument("package", type=click.Path(path_type=Path, dir_okay=False))
+@click.option(
+    "--folder",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=DEFAULT_CONFIG.parent,
+    show_default=True,
+    help="Where the settings, the key and the certificate are to lie.",
+)
+@_json_option
+def enroll(package: Path, folder: Path, as_json: bool) -> None:
+    """Set this device up from PACKAGE, the file that edgepack fleet enroll wrote.
+
+    Where the package has no key, one is made here and the fleet is asked for its certificate. A
+    device that is enrolled again keeps its settings, if they still fit, and its state.
+
+    \b
+    Example:
+      edgepack-agent enroll cam-7.enrol --folder /etc/edgepack
+    """
+    given = read_package(package)
+    done = install_package(given, folder)
+    if as_json:
+        click.echo(json_text({"device": done.device, "config": str(done.config)}))
+        return
+    click.echo(f"this is {done.device}: edgepack-agent run --config {done.config}")
+    if done.before is not None:
+        click.echo(
+            f"note: the settings did not fit any more, and are new; the old: {done.before}",
+            err=True,
+        )
+    if given.key:
+        click.echo(f"note: {package} holds the device's private key: delete it", err=True)
 
 
 @cli.command()

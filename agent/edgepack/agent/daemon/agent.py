@@ -12,6 +12,7 @@ from edgepack.agent.broker.link import Publisher
 from edgepack.agent.broker.report import make_report, report_due_s
 from edgepack.agent.broker.silence import SilenceWatch
 from edgepack.agent.config import AgentConfig
+from edgepack.agent.enrolment.renewal import CertificateKeeper
 from edgepack.agent.telemetry.buffer import TelemetryBuffer
 from edgepack.agent.update.dependencies import Clock
 from edgepack.agent.update.models import Models
@@ -19,7 +20,7 @@ from edgepack.agent.update.transitions import MAX_TEXT
 from edgepack.bundle.metadata import MAX_CHUNK_BYTES
 from edgepack.errors import DeviceError, TransferError, TrustError
 from edgepack.wire import topics
-from edgepack.wire.messages import Desired, Event, decode
+from edgepack.wire.messages import Certificate, Desired, Event, decode
 from edgepack.wire.router import Router
 
 if TYPE_CHECKING:
@@ -46,6 +47,7 @@ class Agent:
         telemetry: Latency reports to send.
         make_models: Makes the models; it gets what to call after every transition.
         trust: Judges what the fleet says; None where this device has no root of it.
+        keeper: Looks after this device's certificate; None where it has none.
         clock: The time.
     """
 
@@ -59,6 +61,7 @@ class Agent:
         *,
         boot: str,
         trust: "DeviceTrust | None" = None,
+        keeper: CertificateKeeper | None = None,
         clock: Clock | None = None,
     ) -> None:
         self._config = config
@@ -68,11 +71,12 @@ class Agent:
                 topics.desired(tenant, device): self._take_offer,
                 topics.broadcast(tenant, topics.FILE): self._take_chunk,
                 topics.repair(tenant, device, topics.FILE): self._take_chunk,
+                topics.certificate(tenant, device): self._take_certificate,
                 topics.metadata(tenant, topics.METADATA): self._take_metadata,
                 topics.device_metadata(tenant, device, topics.METADATA): self._take_metadata,
             }
         )
-        self._trust = trust
+        self._trust, self._keeper = trust, keeper
         self._inbox = inbox
         self._publisher = publisher
         self._telemetry = telemetry
@@ -161,6 +165,16 @@ class Agent:
     def _take_metadata(self, name: str, payload: bytes) -> None:
         if self._trust is not None and payload and not self._trust.put_metadata(name, payload):
             self._drop("unknown metadata", name)
+
+    def _take_certificate(self, _: str, payload: bytes) -> None:
+        if self._keeper is None or not payload:
+            return
+        try:
+            if self._keeper.accept(decode(payload, Certificate).certificate):
+                self._publisher.renew_certificate()
+                self._report()
+        except (DeviceError, TransferError) as error:
+            self._drop("certificate not accepted", error.problem)
 
     def _judge(self) -> None:
         """Believes what is signed of what came, and does what follows from it."""
@@ -262,15 +276,17 @@ class Agent:
         if not self._publisher.is_connected:
             return
         self._count += 1
-        trust = self._trust
+        trust, keeper = self._trust, self._keeper
+        parts = (self._publisher, self._telemetry, trust, keeper)
         report = make_report(
             self._models,
-            (self._publisher.trouble, self._telemetry.trouble, trust.trouble if trust else ""),
+            tuple(part.trouble for part in parts if part is not None),
             sequence=self._heard_sequence,
             boot=self._boot,
             count=self._count,
             at=self._clock.wall(),
             trust=trust.reported if trust else None,
+            renewal=keeper.renewal if keeper else None,
         )
         self._silence.sent_report(self._publisher.publish("reported", report, retain=True))
         waiting = {id(event) for event in self._in_flight.values()}

@@ -7,6 +7,7 @@ from edgepack.bundle.feedback import Feedback
 from edgepack.fleet.client.access import AccessMethods
 from edgepack.fleet.client.connection import connect
 from edgepack.fleet.client.devices import DeviceMethods
+from edgepack.fleet.client.enrolment import EnrolmentMethods
 from edgepack.fleet.client.latency import LatencyMethods
 from edgepack.fleet.client.publishing import PublishingMethods
 from edgepack.fleet.client.rollouts import RolloutMethods
@@ -15,7 +16,14 @@ from edgepack.fleet.documents.fleet import EventView, FleetInfo
 
 
 # The last base comes first on the page of the Python API.
-class FleetClient(RolloutMethods, PublishingMethods, LatencyMethods, DeviceMethods, AccessMethods):
+class FleetClient(
+    RolloutMethods,
+    PublishingMethods,
+    LatencyMethods,
+    EnrolmentMethods,
+    DeviceMethods,
+    AccessMethods,
+):
     """A running fleet: what can be asked of it, and what it can be told to do.
 
     All that the commands `edgepack fleet …` and `edgepack rollout …` do goes through it. Every

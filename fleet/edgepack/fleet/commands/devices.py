@@ -120,7 +120,7 @@ def _removed(devices: tuple[RemovedDevice, ...], *, is_tls: bool) -> str:
     if any(one.certificate for one in devices):
         lines.append("edgepack fleet revocations -o broker/ca.crl  tells the broker")
     for one in devices:
-        if is_tls and not one.certificate:
+        if is_tls and not one.certificate and not one.had_none:
             lines += [
                 f"note: the certificate of {one.device} is not revoked: it was issued before the "
                 "fleet kept their numbers, and the broker lets it in until it expires",

@@ -5,22 +5,21 @@ from pathlib import Path
 
 import click
 
-from edgepack.agent.state.models import DEFAULT_STATE_DIR
 from edgepack.fleet.broker.settings.write import KINDS, write_broker_folder
 from edgepack.fleet.client.fleet_client import FleetClient
 from edgepack.fleet.commands import show
 from edgepack.fleet.commands.audit import audit
 from edgepack.fleet.commands.devices import devices
+from edgepack.fleet.commands.enrolment import enroll, revocations
 from edgepack.fleet.commands.feedback import feedback
 from edgepack.fleet.commands.keys import init, keys
 from edgepack.fleet.commands.latency import latency
-from edgepack.fleet.commands.options import PORT, asks, data_option, json_option, read_labels
+from edgepack.fleet.commands.options import PORT, asks, data_option, json_option
 from edgepack.fleet.commands.printing import print_result
 from edgepack.fleet.commands.releases import releases
 from edgepack.fleet.commands.serve import serve
 from edgepack.fleet.commands.tokens import tokens
 from edgepack.fleet.data_folder import MAX_CONTROLLERS, DataFolder
-from edgepack.text import counted
 
 NUMBER = click.IntRange(0, 10**15)
 
@@ -32,13 +31,15 @@ def fleet() -> None:
     \b
     Example:
       edgepack fleet serve --trust release.pub
-      edgepack fleet enroll cam-7 --group cameras -o cam-7/
+      edgepack fleet enroll cam-7 --group cameras
     """
 
 
 fleet.add_command(audit)
 fleet.add_command(feedback)
 fleet.add_command(devices)
+fleet.add_command(enroll)
+fleet.add_command(revocations)
 fleet.add_command(latency)
 fleet.add_command(init)
 fleet.add_command(keys)
@@ -101,95 +102,6 @@ def events(after: int, limit: int, data: Path, url: str, as_json: bool) -> None:
     """
     found = FleetClient(url, data=data).events(after=after, limit=limit)
     print_result(found, as_json, lambda shown: show.events_table(shown, time.time()))
-
-
-@fleet.command()
-@click.argument("device")
-@click.option("--group", required=True, help="The device's group.")
-@click.option("--label", "words", metavar="KEY=VALUE", multiple=True, help="A label; repeatable.")
-@click.option(
-    "--replace", is_flag=True, help="Of a known id: end its credentials, give it new ones."
-)
-@click.option(
-    "-o",
-    "--output",
-    type=click.Path(path_type=Path, file_okay=False),
-    required=True,
-    help="Folder to write; copy it to the device.",
-)
-@click.option(
-    "--state-dir",
-    type=click.Path(path_type=Path, file_okay=False),
-    default=DEFAULT_STATE_DIR,
-    show_default=True,
-    help="Where the device keeps its state.",
-)
-@asks
-def enroll(
-    device: str,
-    group: str,
-    words: tuple[str, ...],
-    replace: bool,
-    output: Path,
-    state_dir: Path,
-    data: Path,
-    url: str,
-    as_json: bool,
-) -> None:
-    """Take a device into the fleet and write its settings, keys and certificate.
-
-    \b
-    Example:
-      edgepack fleet enroll cam-7 --group cameras --label site=berlin -o cam-7/
-      edgepack-agent run --config cam-7/agent.toml
-    """
-    found = FleetClient(url, data=data).enroll(
-        device,
-        group=group,
-        labels=read_labels(words),
-        replace=replace,
-        folder=output,
-        state_dir=state_dir,
-    )
-    print_result(
-        found,
-        as_json,
-        lambda shown: f"{shown.device} is enrolled in group {shown.group}: {shown.config}",
-    )
-
-
-@fleet.command()
-@click.option(
-    "-o",
-    "--output",
-    type=click.Path(path_type=Path, dir_okay=False),
-    required=True,
-    help="File to write: ca.crl in the broker's folder.",
-)
-@click.option(
-    "--revoke",
-    type=click.Path(path_type=Path, dir_okay=False),
-    help="Revoke the certificate in this file first: one of which the fleet has no number.",
-)
-@asks
-def revocations(output: Path, revoke: Path | None, data: Path, url: str, as_json: bool) -> None:
-    """Write the list of revoked certificates for the broker, which reads it at a SIGHUP.
-
-    \b
-    Example:
-      edgepack fleet revocations -o broker/ca.crl
-      edgepack fleet revocations --revoke cam-7/device.crt -o broker/ca.crl
-      kill -HUP $(pidof mosquitto)
-    """
-    client = FleetClient(url, data=data)
-    if revoke is not None:
-        client.revoke(revoke)
-    found = client.revocations(output)
-    print_result(
-        found,
-        as_json,
-        lambda shown: f"{counted(shown.certificates, 'certificate')} revoked: {output}",
-    )
 
 
 @fleet.command("broker-config")

@@ -77,6 +77,13 @@ if TYPE_CHECKING:
     help="Of several controllers on a PostgreSQL another one leads so many seconds after the "
     "leader died.",
 )
+@click.option(
+    "--certificate-days",
+    type=click.IntRange(7, 3650),
+    default=825,
+    show_default=True,
+    help="How long the certificates last that devices get; they renew them in the last third.",
+)
 @click.option("-v", "--verbose", is_flag=True, help="Log every transition.")
 def serve(
     data: Path,
@@ -94,6 +101,7 @@ def serve(
     trust: tuple[Path, ...],
     auto_enroll: bool,
     lease_s: float,
+    certificate_days: int,
     verbose: bool,
 ) -> None:
     """Run controller, depot and API, and a broker when none is named, until Ctrl-C.
@@ -165,6 +173,7 @@ def serve(
             trust=trust,
             auto_enroll=auto_enroll,
             lease_s=lease_s,
+            certificate_days=certificate_days,
         ),
         dashboard_routes,
         ready,

@@ -1,5 +1,7 @@
 """One device in full, as people read it."""
 
+from datetime import UTC, datetime
+
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
@@ -22,7 +24,7 @@ def device_panel(device: DeviceDetails, now: float) -> RenderableType:
         ("labels", labels_line(device.labels)),
         ("seen", "online" if device.online else ago(device.last_seen, now)),
         ("enrolled", ago(device.enrolled_at, now)),
-        *([("certificate", device.certificate)] if device.certificate else []),
+        *([("certificate", _certificate(device, now))] if device.certificate else []),
         *(_facts(device.facts) if device.facts else [("facts", "not reported yet")]),
         *(("warning", warning) for warning in device.warnings),
         *([("dropped", numbers_line(device.dropped))] if device.dropped else []),
@@ -35,6 +37,15 @@ def device_panel(device: DeviceDetails, now: float) -> RenderableType:
     if device.rollouts:
         parts += [Text(""), _rollouts(device)]
     return Group(*parts)
+
+
+def _certificate(device: DeviceDetails, now: float) -> str:
+    ends_at = device.certificate_ends_at
+    if ends_at is None:
+        return device.certificate
+    ends = "ended" if ends_at <= now else "ends"
+    day = datetime.fromtimestamp(ends_at, UTC).strftime("%Y-%m-%d")
+    return f"{device.certificate}, {ends} on {day}"
 
 
 def _facts(facts: DeviceFacts) -> list[tuple[str, str]]:

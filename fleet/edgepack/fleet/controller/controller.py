@@ -22,11 +22,13 @@ from edgepack.fleet.controller.inbox import Inbox, Incoming
 from edgepack.fleet.controller.intake import Intake, finish
 from edgepack.fleet.controller.lead import Lead, Sole
 from edgepack.fleet.controller.metadata import MetadataKeeper
+from edgepack.fleet.controller.renewals import Renewals
 from edgepack.fleet.database import audit, devices, latency, records, unsent
 from edgepack.fleet.database.devices import Publication
 from edgepack.fleet.database.lease import LeadLostError
 from edgepack.fleet.database.store import DatabaseAwayError, Store
 from edgepack.fleet.depot.depot import Depot
+from edgepack.fleet.enrolment.authority import Authority
 from edgepack.fleet.rollouts import steps
 from edgepack.wire import topics
 
@@ -92,6 +94,7 @@ class Controller:
         depot: Sends chunks.
         metadata: Looks after what the image repository says.
         sign: Signs what a device shall run: the device and the encoded `Desired`.
+        open_authority: Opens who signs devices' certificates; None where they have none.
         auto_enroll: Takes in any device that reports (only with the embedded broker).
         lead: Whether this controller leads.
         gathering: How long messages wait for others.
@@ -107,6 +110,7 @@ class Controller:
         depot: Depot,
         metadata: MetadataKeeper,
         sign: Callable[[str, bytes], bytes],
+        open_authority: Callable[[], Authority] | None = None,
         auto_enroll: bool,
         lead: Lead = Sole(),  # noqa: B008 (it cannot be changed)
         gathering: Gathering = Gathering(),  # noqa: B008 (it cannot be changed)
@@ -116,6 +120,10 @@ class Controller:
         self._inbox = inbox
         self._broker, self._lead = broker, lead
         self._depot, self._metadata, self._sign = depot, metadata, sign
+        self._renewals = Renewals(
+            open_authority,
+            lambda device, why: inbox.quotas.note_dropped(device, "certificate not renewed", why),
+        )
         self._gathering = gathering
         self._is_rolling = self._has_moved = True
         self._intake = Intake(auto_enroll=auto_enroll)
@@ -287,10 +295,13 @@ class Controller:
                     reason = f"malformed {message.kind}"
                     self._inbox.quotas.note_dropped(message.device, reason, error.problem)
             has_moved = finish(batch)
+            renewed = self._renewals.answer(session, batch.renewing, batch.now)
         self._has_moved = self._has_moved or has_moved
         self._inbox.counters.update(counters)
         self._publish(batch.publications)
         for device, trusted in batch.trusting.items():
             self._metadata.answer(device, trusted, time.monotonic())
+        for device, certificate in renewed.items():
+            self._broker.publish(topics.certificate(self._tenant, device), certificate)
         for device, need in batch.needs:
             self._depot.take(device, need)

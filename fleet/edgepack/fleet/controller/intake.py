@@ -40,6 +40,7 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True):
         heard: What they said, in order; last wills are not among it.
         events, telemetry, needs: What else was said, each with its device.
         trusting: What devices that have a root believe of the fleet's metadata, by id.
+        renewing: What devices ask whose certificates are about to end, by id.
         first: Devices that reported for the first time.
         unanswered: Devices that may have to be told something.
         publications: To publish once it is durable.
@@ -54,6 +55,7 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True):
     telemetry: list[tuple[str, messages.Telemetry]] = []
     needs: list[tuple[str, messages.Need]] = []
     trusting: dict[str, messages.Trusted] = {}
+    renewing: dict[str, messages.Renewal] = {}
     first: set[str] = set()
     unanswered: set[str] = set()
     publications: list[Publication] = []
@@ -157,6 +159,8 @@ def _take_report(batch: Batch, presence: Presence, payload: bytes) -> bool:
         batch.heard.append((presence.id, reported))
         if reported.trust is not None:
             batch.trusting[presence.id] = reported.trust
+        if reported.renewal is not None:
+            batch.renewing[presence.id] = reported.renewal
         if devices.needs_answer(presence, reported, batch.now):
             batch.unanswered.add(presence.id)
     return True

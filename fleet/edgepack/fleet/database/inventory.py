@@ -9,6 +9,7 @@ from sqlalchemy import ColumnElement, func, or_, select
 from sqlalchemy.orm import Session
 
 from edgepack.errors import FleetError
+from edgepack.fleet.database import certificates
 from edgepack.fleet.database.devices import find_devices, last_report, wanted
 from edgepack.fleet.database.reports import simulated_providers
 from edgepack.fleet.database.schema import (
@@ -159,10 +160,13 @@ def show_device(session: Session, device: str) -> DeviceDetails:
         .order_by(AssignmentRow.rollout.desc())
         .limit(MAX_ROLLOUTS)
     )
+    newest = next(iter(certificates.of_device(session, device)), None)
     return DeviceDetails(
         **msgspec.structs.asdict(_view(row)),
         enrolled_at=row.enrolled_at,
         certificate=row.certificate,
+        certificate_ends_at=newest.expires_at if newest else None,
+        certificate_pem=newest.pem if newest else "",
         facts=reported.facts if reported else None,
         rollouts=tuple(
             DevicePart(

@@ -306,6 +306,30 @@ class TokenRow(Base):
     expires_at: Mapped[float | None] = mapped_column(default=None)
 
 
+class CertificateRow(Base):
+    """A certificate of a device, until it ends: PEM, number and key (hex; see `authority.py`)."""
+
+    __tablename__ = "certificates"
+    serial: Mapped[str] = mapped_column(primary_key=True)
+    device: Mapped[str] = mapped_column(index=True)
+    key_id: Mapped[str]
+    expires_at: Mapped[float]
+    pem: Mapped[str] = mapped_column(StoredLongText)
+
+
+class EnrolmentTokenRow(Base):
+    """A token by which a device gets its first certificate: its digest, and whose key used it.
+
+    `key_id` is "" until it was.
+    """
+
+    __tablename__ = "enrolment_tokens"
+    hash: Mapped[str] = mapped_column(primary_key=True)
+    device: Mapped[str] = mapped_column(index=True)
+    expires_at: Mapped[float]
+    key_id: Mapped[str] = mapped_column(default="", server_default=text("''"))
+
+
 class SessionRow(Base):
     """Somebody who logged in to the dashboard: digests of the cookie and of the token shown."""
 

@@ -21,6 +21,8 @@ Action = Literal[
     "device.move",
     "device.label",
     "device.remove",
+    "certificate.issue",
+    "certificate.renew",
     "certificate.revoke",
     "release.publish",
     "release.sign",

@@ -19,6 +19,8 @@ class EnrollRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         labels: Its labels, by key.
         replace: Whether a device that has the id already is replaced by this one.
         signing_request: PEM of a certificate signing request; "" when the broker has no TLS.
+        token_valid_s: Gives, instead of a certificate, a token by which the device gets one itself,
+            good for so many seconds; None gives none.
     """
 
     device: str
@@ -26,6 +28,7 @@ class EnrollRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     labels: dict[str, str] = {}
     replace: bool = False
     signing_request: str = ""
+    token_valid_s: float | None = None
 
 
 class Enrollment(msgspec.Struct, frozen=True, kw_only=True):
@@ -36,6 +39,8 @@ class Enrollment(msgspec.Struct, frozen=True, kw_only=True):
         trusted_keys: PEM of the public keys whose bundles it accepts.
         certificate, authority: PEM of its certificate and of the fleet's CA; "" without TLS.
         root: The fleet's TUF root metadata; "" from a fleet that has none.
+        token: By which it gets its certificate itself; "" where none was asked for.
+        expires_at: When that token is over, seconds since the epoch.
     """
 
     device: str
@@ -45,6 +50,8 @@ class Enrollment(msgspec.Struct, frozen=True, kw_only=True):
     certificate: str = ""
     authority: str = ""
     root: str = ""
+    token: str = ""
+    expires_at: float | None = None
 
 
 class EnrolledDevice(msgspec.Struct, frozen=True, kw_only=True):
@@ -59,6 +66,23 @@ class EnrolledDevice(msgspec.Struct, frozen=True, kw_only=True):
     device: str
     group: str
     config: Path
+
+
+class PackagedDevice(msgspec.Struct, frozen=True, kw_only=True):
+    """A device that was taken in, and the file that it is set up from.
+
+    Attributes:
+        device: Its id.
+        group: Its group.
+        package: Path of the file for `edgepack-agent enroll`.
+        expires_at: Until when the device can get its certificate by it, seconds since the epoch
+            (UTC); None where the file has the device's key and certificate.
+    """
+
+    device: str
+    group: str
+    package: Path
+    expires_at: float | None
 
 
 class ModelView(msgspec.Struct, frozen=True, kw_only=True):
@@ -165,7 +189,10 @@ class DeviceDetails(DeviceView, frozen=True, kw_only=True):
 
     Attributes:
         enrolled_at: When it was enrolled, seconds since the epoch (UTC).
-        certificate: Serial number of its certificate, hex; "" when it has none.
+        certificate: Serial number of its newest certificate, hex; "" when it has none.
+        certificate_ends_at: When that ends, seconds since the epoch (UTC); None when it has none,
+            or one of which only the number is known.
+        certificate_pem: The certificate itself, to encrypt bundles to; "" when it is not known.
         facts: What it is, as it said; None before its first report.
         rollouts: Its part in each rollout, the newest first.
         dropped: Messages of it that were dropped since the fleet serves, by reason.
@@ -174,6 +201,8 @@ class DeviceDetails(DeviceView, frozen=True, kw_only=True):
 
     enrolled_at: float
     certificate: str
+    certificate_ends_at: float | None = None
+    certificate_pem: str = ""
     facts: DeviceFacts | None
     rollouts: tuple[DevicePart, ...]
     dropped: dict[str, int] = {}
@@ -224,10 +253,12 @@ class RemovedDevice(msgspec.Struct, frozen=True, kw_only=True):
         device: Its id.
         certificate: Serial number of the certificate that was revoked, hex; "" when it had none
             that is known.
+        had_none: Whether it never got one.
     """
 
     device: str
     certificate: str
+    had_none: bool = False
 
 
 class RevocationRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -1,21 +1,35 @@
 """The fleet's certificate authority: certificates for devices, the broker and the controller."""
 
 import datetime
+import hashlib
 import ipaddress
 import re
+import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from cryptography import x509
-from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+from edgepack.agent.enrolment.identity import (
+    ends_on,
+    is_issued_by,
+    is_renewal_due,
+    key_pem,
+    left_s,
+    load_key,
+    make_key,
+    make_signing_request,
+    name_of,
+)
 from edgepack.durable import write_file
 from edgepack.errors import FleetError
 from edgepack.fleet.data_folder import CONTROLLER_CERTIFICATE
 from edgepack.fleet.documents.devices import Revocations
+from edgepack.wire.messages import Renewal
 
 AUTHORITY_DAYS = 3650
 CERTIFICATE_DAYS = 825
@@ -27,24 +41,20 @@ _LABEL = re.compile(r"(?!-)[A-Za-z0-9_-]{1,63}(?<!-)")
 CA_FILE, CA_KEY_FILE, CRL_FILE = "ca.crt", "ca.key", "ca.crl"
 
 
-def make_key() -> ec.EllipticCurvePrivateKey:
-    """A new ECDSA P-256 key."""
-    return ec.generate_private_key(ec.SECP256R1())
+class CertificateFacts(NamedTuple):
+    """What is kept of a certificate.
 
+    Attributes:
+        serial: Its number, hex.
+        key_id: SHA-256 of its public key (SubjectPublicKeyInfo, DER), hex.
+        expires_at: When it ends, seconds since the epoch.
+        ends_on: The same as a day.
+    """
 
-def key_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
-    """A private key as PEM (PKCS #8, in the clear: its file is for its owner only)."""
-    return key.private_bytes(
-        serialization.Encoding.PEM,
-        serialization.PrivateFormat.PKCS8,
-        serialization.NoEncryption(),
-    )
-
-
-def make_signing_request(key: ec.EllipticCurvePrivateKey, name: str) -> bytes:
-    """PEM of a request for a certificate; the key stays where it was made."""
-    request = x509.CertificateSigningRequestBuilder().subject_name(_subject(name))
-    return request.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
+    serial: str
+    key_id: str
+    expires_at: float
+    ends_on: str
 
 
 class Authority:
@@ -52,10 +62,14 @@ class Authority:
 
     Attributes:
         ca_file: PEM of its certificate, for whoever must trust it.
+
+    Args:
+        folder: Where it lies.
+        certificate_days: How long the certificates last that it signs.
     """
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
+    def __init__(self, folder: Path, *, certificate_days: int = CERTIFICATE_DAYS) -> None:
+        self._folder, self._days = folder, certificate_days
         self.ca_file = folder / CA_FILE
         key_file = folder / CA_KEY_FILE
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -94,6 +108,58 @@ class Authority:
         Raises:
             FleetError: The request is none, its signature is wrong, or its key is not P-256.
         """
+        key = self._requested_key(request_pem)
+        builder = self._builder(name, key).add_extension(
+            x509.ExtendedKeyUsage([ExtendedKeyUsageOID.CLIENT_AUTH]), critical=False
+        )
+        return _pem(builder.sign(self._key, hashes.SHA256())).decode()
+
+    def key_id_of(self, request_pem: str) -> str:
+        """Names the key of a signing request; see `CertificateFacts`.
+
+        Raises:
+            FleetError: As `sign_client` does.
+        """
+        return _key_id(self._requested_key(request_pem))
+
+    def check_renewal(self, asked: Renewal, device: str, now: float) -> None:
+        """Refuses to renew a certificate for anybody but who holds its key, and before its time.
+
+        1. This authority issued it, to that device.
+        2. It has not ended, and is not revoked.
+        3. The last third of its life has begun.
+        4. The request is signed by its key. It need not be fresh: who repeats it gets a certificate
+           for a key that he has not.
+
+        Args:
+            asked: What the device sent.
+            device: Its id, by its topic.
+            now: Seconds since the epoch.
+
+        Raises:
+            FleetError: One of these does not hold.
+        """
+        # 1.
+        try:
+            certificate = x509.load_pem_x509_certificate(asked.certificate.encode())
+        except ValueError as error:
+            raise FleetError(f"the certificate to renew cannot be read: {error}") from error
+        if not is_issued_by(certificate, (self._certificate,)) or name_of(certificate) != device:
+            raise FleetError("the certificate to renew is not one that this device got here")
+        # 2.
+        if left_s(certificate, now) <= 0:
+            raise FleetError(f"the certificate to renew has ended on {ends_on(certificate)}")
+        revoked = self._revoked()
+        if revoked.get_revoked_certificate_by_serial_number(certificate.serial_number) is not None:
+            raise FleetError("the certificate to renew is revoked")
+        # 3.
+        if not is_renewal_due(certificate, now):
+            raise FleetError(f"the certificate to renew lasts until {ends_on(certificate)}")
+        # 4.
+        if self._requested_key(asked.signing_request) != certificate.public_key():
+            raise FleetError("the request is of another key than the certificate to renew")
+
+    def _requested_key(self, request_pem: str) -> ec.EllipticCurvePublicKey:
         try:
             request = x509.load_pem_x509_csr(request_pem.encode())
         except ValueError as error:
@@ -103,10 +169,7 @@ class Authority:
             isinstance(key, ec.EllipticCurvePublicKey) and key.curve.name == "secp256r1"
         ):
             raise FleetError("the certificate request is not one of an ECDSA P-256 key")
-        builder = self._builder(name, key).add_extension(
-            x509.ExtendedKeyUsage([ExtendedKeyUsageOID.CLIENT_AUTH]), critical=False
-        )
-        return _pem(builder.sign(self._key, hashes.SHA256())).decode()
+        return key
 
     def revoke(self, serial: str) -> None:
         """Puts a certificate (its serial number, hex) on the list of those that are revoked."""
@@ -123,20 +186,17 @@ class Authority:
         Raises:
             FleetError: It is no certificate, the CA's own, or another CA issued it.
         """
-        if not self._issued(pem):
+        try:
+            certificate = x509.load_pem_x509_certificate(pem.encode())
+            is_ours = is_issued_by(certificate, (self._certificate,))
+        except ValueError:
+            is_ours = False
+        if not is_ours:
             raise FleetError(
                 "this is no certificate that the fleet's CA gave to a device",
                 remedy="give device.crt of the folder that the device was set up from",
             )
-        self.revoke(serial_of(pem))
-
-    def _issued(self, pem: str) -> bool:
-        try:
-            certificate = x509.load_pem_x509_certificate(pem.encode())
-            certificate.verify_directly_issued_by(self._certificate)
-        except (ValueError, TypeError, InvalidSignature):
-            return False
-        return certificate != self._certificate
+        self.revoke(read_certificate(pem).serial)
 
     def revocations(self) -> Revocations:
         """The list of revoked certificates."""
@@ -171,7 +231,7 @@ class Authority:
         write_file(self._crl_file, signed.public_bytes(serialization.Encoding.PEM))
 
     def controller_files(self, name: str, *, is_further: bool = False) -> tuple[Path, Path]:
-        """Certificate and key of a controller, made once beside the CA; paths.
+        """Certificate and key of a controller, made once beside the CA and renewed in time; paths.
 
         Args:
             name: The controller's.
@@ -180,8 +240,10 @@ class Authority:
         certificate = self._folder / (f"{name}.crt" if is_further else CONTROLLER_CERTIFICATE)
         key_file = certificate.with_suffix(".key")
         if not certificate.exists() or not key_file.exists():
-            key = make_key()
-            write_file(key_file, key_pem(key), mode=0o600)
+            write_file(key_file, key_pem(make_key()), mode=0o600)
+            certificate.unlink(missing_ok=True)
+        if not certificate.exists() or is_due(certificate.read_text(), time.time()):
+            key = load_key(key_file.read_bytes(), str(key_file))
             request = make_signing_request(key, name).decode()
             write_file(certificate, self.sign_client(request, name).encode())
         return certificate, key_file
@@ -208,7 +270,7 @@ class Authority:
             .public_key(key)
             .serial_number(x509.random_serial_number())
             .not_valid_before(now - _CLOCK_SKEW)
-            .not_valid_after(now + datetime.timedelta(days=CERTIFICATE_DAYS))
+            .not_valid_after(now + datetime.timedelta(days=self._days))
             .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
             .add_extension(
                 x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key()),
@@ -246,9 +308,30 @@ def _make_ca(key: ec.EllipticCurvePrivateKey, name: str) -> x509.Certificate:
     )
 
 
-def serial_of(certificate_pem: str) -> str:
-    """The serial number of a certificate, hex."""
-    return f"{x509.load_pem_x509_certificate(certificate_pem.encode()).serial_number:x}"
+def read_certificate(pem: str) -> CertificateFacts:
+    """What is kept of a certificate that was checked."""
+    certificate = x509.load_pem_x509_certificate(pem.encode())
+    key = certificate.public_key()
+    if not isinstance(key, ec.EllipticCurvePublicKey):
+        raise TypeError("no certificate of a device")
+    return CertificateFacts(
+        serial=f"{certificate.serial_number:x}",
+        key_id=_key_id(key),
+        expires_at=certificate.not_valid_after_utc.timestamp(),
+        ends_on=ends_on(certificate),
+    )
+
+
+def is_due(pem: str, now: float) -> bool:
+    """Whether a certificate should be renewed."""
+    return is_renewal_due(x509.load_pem_x509_certificate(pem.encode()), now)
+
+
+def _key_id(key: ec.EllipticCurvePublicKey) -> str:
+    encoded = key.public_bytes(
+        serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo
+    )
+    return hashlib.sha256(encoded).hexdigest()
 
 
 def _subject(name: str) -> x509.Name:

@@ -18,6 +18,7 @@ from starlette.routing import BaseRoute, Match, Route
 from edgepack.errors import EdgepackError, FleetError
 from edgepack.fleet.documents.access import Role
 from edgepack.fleet.documents.fleet import Health, Refusal
+from edgepack.fleet.identity.issue import NoTokenError
 from edgepack.fleet.server.access import Access
 from edgepack.fleet.server.fleet import Fleet
 from edgepack.fleet.server.looking import Looking
@@ -153,9 +154,12 @@ def _doing(one: Operation, of: Callable[[Request], object]) -> Endpoint:
     return doing
 
 
-def _guarded(endpoint: Endpoint, access: Access, role: Role) -> Endpoint:
+def _guarded(endpoint: Endpoint, access: Access, role: Role | None) -> Endpoint:
     async def guarded(request: Request) -> Response:
         try:
+            if role is None:
+                request.state.by = ""
+                return await endpoint(request)
             actor = await run_in_threadpool(access.of_token, read_bearer(request))
             if actor is None:
                 refusal = Refusal(
@@ -173,7 +177,7 @@ def _guarded(endpoint: Endpoint, access: Access, role: Role) -> Endpoint:
             return await endpoint(request)
         except EdgepackError as error:
             refusal = Refusal(problem=error.problem, found_in=error.found_in, remedy=error.remedy)
-            return _json(refusal, 422)
+            return _json(refusal, 401 if isinstance(error, NoTokenError) else 422)
         except ClientDisconnect:
             log.warning("path=%s broken off by the client", request.url.path)
             return Response(status_code=400)

@@ -2,10 +2,12 @@
 
 import msgspec
 
+from edgepack.agent.enrolment.asking import CertificateRequest, IssuedCertificate
 from edgepack.bundle.keys import public_pem
 from edgepack.errors import FleetError
 from edgepack.fleet.database import (
     audit,
+    certificates,
     devices,
     enrolment,
     inventory,
@@ -26,9 +28,20 @@ from edgepack.fleet.documents.devices import (
     RevocationRequest,
     Revocations,
 )
-from edgepack.fleet.enrolment.authority import Authority, serial_of
+from edgepack.fleet.enrolment.authority import Authority, read_certificate
+from edgepack.fleet.identity.issue import (
+    NoTokenError,
+    give_token,
+    is_token,
+    issue,
+    revoke_all,
+    use_token,
+)
 from edgepack.fleet.rollouts import membership
 from edgepack.fleet.server.parts import Parts
+
+DEVICE = "a device"
+"""Who acts, in the audit log, where a device asks for its certificate."""
 
 
 class DeviceMethods(Parts, frozen=True, kw_only=True):
@@ -78,10 +91,15 @@ class DeviceMethods(Parts, frozen=True, kw_only=True):
         with self.store.transaction(self.by) as session:
             rows = devices.find_devices(session, names)
             removed = tuple(
-                RemovedDevice(device=row.id, certificate=row.certificate) for row in rows
+                RemovedDevice(
+                    device=row.id,
+                    certificate=row.certificate,
+                    had_none=certificates.awaits_first(session, row.id),
+                )
+                for row in rows
             )
             for row in rows:
-                self._revoke(row.certificate)
+                revoke_all(session, self._authority, row)
             unsent.add(session, enrolment.remove(session, rows, self.store.now()))
         self.inbox.wake()
         return removed
@@ -99,13 +117,12 @@ class DeviceMethods(Parts, frozen=True, kw_only=True):
         authority = Authority(self.folder.pki)
         with self.store.transaction(self.by) as session:
             authority.revoke_certificate(request.certificate)
-            said = f"certificate {serial_of(request.certificate)}"
+            said = f"certificate {read_certificate(request.certificate).serial}"
             audit.note(session, self.store.now(), Entry(action="certificate.revoke", because=said))
         return authority.revocations()
 
-    def _revoke(self, certificate: str) -> None:
-        if certificate:
-            Authority(self.folder.pki).revoke(certificate)
+    def _authority(self) -> Authority:
+        return Authority(self.folder.pki, certificate_days=self.certificate_days)
 
     def device(self, device: str) -> DeviceDetails:
         """One device.
@@ -130,7 +147,8 @@ class DeviceMethods(Parts, frozen=True, kw_only=True):
                 "this fleet trusts no key, so a device would accept no bundle",
                 remedy="edgepack fleet serve --trust release.pub",
             )
-        certificate = authority = ""
+        certificate = token = ""
+        expires_at = None
         now = self.store.now()
         with self.store.transaction(self.by) as session:
             row = enrolment.enroll(
@@ -141,12 +159,14 @@ class DeviceMethods(Parts, frozen=True, kw_only=True):
                 replace=request.replace,
                 now=now,
             )
-            if self.broker_is_tls:
-                ca = Authority(self.folder.pki)
-                certificate = ca.sign_client(request.signing_request, request.device)
-                authority = ca.pem
-            self._revoke(row.certificate)
-            row.certificate = serial_of(certificate) if certificate else ""
+            ca = self._authority() if self.broker_is_tls else None
+            if ca is not None and request.token_valid_s is None:
+                ca.key_id_of(request.signing_request)  # A bad request ends nothing.
+            revoke_all(session, self._authority, row)
+            if ca is not None and request.token_valid_s is not None:
+                token, expires_at = give_token(session, row.id, request.token_valid_s, now)
+            elif ca is not None:
+                certificate = issue(session, ca, row, request.signing_request, now).pem
             if publications := membership.join(session, row, now):
                 unsent.add(session, publications)
         if publications:
@@ -157,6 +177,22 @@ class DeviceMethods(Parts, frozen=True, kw_only=True):
             broker=self.broker_url,
             trusted_keys=tuple(public_pem(key).decode() for key in self.trust.keys),
             certificate=certificate,
-            authority=authority,
+            authority=ca.pem if ca is not None else "",
             root=self.repository.state.root.to_bytes().decode(),
+            token=token,
+            expires_at=expires_at,
         )
+
+    def issue_certificate(self, request: CertificateRequest, token: str) -> IssuedCertificate:
+        """A device's first certificate, for the token in its package.
+
+        Raises:
+            FleetError: The token is none or was used, or the request cannot be one.
+        """
+        now = self.store.now()
+        with self.store.reading() as session:
+            if not self.broker_is_tls or not is_token(session, token, now):
+                raise NoTokenError
+        with self.store.transaction(DEVICE) as session:
+            pem = use_token(session, self._authority(), token, request.signing_request, now)
+        return IssuedCertificate(certificate=pem)

@@ -57,7 +57,9 @@ def _operation(one: Operation) -> dict[str, Any]:
     found: dict[str, Any] = {
         "operationId": _identifier(one),
         "summary": one.says,
-        "description": f"For the role `{one.role}` and those above it.",
+        "description": f"For the role `{one.role}` and those above it."
+        if one.role
+        else "For devices: what they have to show is said above.",
         "parameters": [*_path_parameters(one), *_query_parameters(one)],
         "responses": {
             "200": {

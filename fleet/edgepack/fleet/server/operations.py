@@ -9,6 +9,7 @@ from typing import Any, get_type_hints
 import msgspec
 from starlette.requests import Request
 
+from edgepack.agent.enrolment.asking import CertificateRequest
 from edgepack.bundle.envelope import MAX_SIGNATURE_BYTES
 from edgepack.bundle.manifest import MAX_MANIFEST_BYTES
 from edgepack.errors import FleetError
@@ -33,6 +34,8 @@ ARCHIVE = "application/octet-stream"
 MAX_BODY_BYTES = 1024 * 1024
 MAX_HEAD_BYTES = MAX_BODY_BYTES + (MAX_MANIFEST_BYTES + MAX_SIGNATURE_BYTES) * 4 // 3
 """A request with a bundle's manifest and signature, in base64."""
+MAX_REQUEST_BYTES = 16 * 1024
+"""A request for a certificate."""
 MAX_EVENTS = 1000
 
 _PAGE = ("after", "limit")
@@ -51,7 +54,7 @@ class Operation(msgspec.Struct, frozen=True):
         asks: What its query may name.
         reads: Makes arguments of the request; may raise `FleetError`.
         counts: Whether `after` is a number.
-        role: Who may.
+        role: Who may; None for whoever has what the operation itself asks for.
         max_bytes: Longest document.
     """
 
@@ -63,7 +66,7 @@ class Operation(msgspec.Struct, frozen=True):
     asks: tuple[str, ...] = ()
     reads: Callable[[Request], tuple[Any, ...]] = lambda _: ()
     counts: bool = False
-    role: Role = "viewer"
+    role: Role | None = "viewer"
     max_bytes: int = MAX_BODY_BYTES
 
     @property
@@ -157,6 +160,16 @@ OF_FLEET = (
         reads=_devices,
     ),
     Operation("POST", "/v1/devices", "Enrols a device.", Fleet.enroll, EnrollRequest, role="admin"),
+    Operation(
+        "POST",
+        "/v1/enrolments",
+        "Gives a device its certificate, for the token in its package.",
+        Fleet.issue_certificate,
+        CertificateRequest,
+        reads=_bearer,
+        role=None,
+        max_bytes=MAX_REQUEST_BYTES,
+    ),
     Operation(
         "POST",
         "/v1/devices/change",

@@ -9,6 +9,7 @@ from edgepack.fleet.controller.inbox import Inbox
 from edgepack.fleet.data_folder import DataFolder
 from edgepack.fleet.database.store import Store
 from edgepack.fleet.depot.depot import Depot
+from edgepack.fleet.enrolment.authority import CERTIFICATE_DAYS
 from edgepack.fleet.releases.folder import ReleaseFolder
 from edgepack.fleet.repository.repository import ImageRepository
 
@@ -19,9 +20,11 @@ class Parts(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         by: Who asks, as the audit log names them; `msgspec.structs.replace` gives the fleet as
             somebody else sees it.
+        certificate_days: How long the certificates last that devices get.
     """
 
     by: str = "token"
+    certificate_days: int = CERTIFICATE_DAYS
     name: str
     tenant: str
     broker_url: str

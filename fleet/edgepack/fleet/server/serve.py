@@ -9,6 +9,7 @@ import ssl
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Protocol
@@ -29,7 +30,7 @@ from edgepack.fleet.data_folder import MAX_CONTROLLERS, DataFolder
 from edgepack.fleet.database.lease import make_holder
 from edgepack.fleet.database.store import Store, open_store, sqlite_file
 from edgepack.fleet.depot.depot import Depot
-from edgepack.fleet.enrolment.authority import Authority
+from edgepack.fleet.enrolment.authority import CERTIFICATE_DAYS, Authority
 from edgepack.fleet.releases.folder import ReleaseFolder
 from edgepack.fleet.releases.listing import list_missing
 from edgepack.fleet.repository.ceremony import init
@@ -59,6 +60,7 @@ class ServeSettings(msgspec.Struct, frozen=True, kw_only=True):
         tenant: Whose devices.
         trust: Files of public keys to trust from now on.
         auto_enroll: Takes in any device that reports; embedded broker only.
+        certificate_days: How long the certificates last that devices get.
         lease_s: Of several controllers on a PostgreSQL another one leads so long after the leader
             died.
     """
@@ -78,6 +80,7 @@ class ServeSettings(msgspec.Struct, frozen=True, kw_only=True):
     trust: Sequence[Path] = ()
     auto_enroll: bool = False
     lease_s: float = 5.0
+    certificate_days: int = CERTIFICATE_DAYS
 
 
 class MakePages(Protocol):
@@ -210,6 +213,11 @@ def _assemble(settings: ServeSettings, stack: ExitStack) -> tuple[Fleet, str]:
             repository, settings.tenant, publish=broker.publish_retained, send=broker.publish
         ),
         sign=Director(repository, settings.tenant).sign,
+        open_authority=(
+            partial(Authority, folder.pki, certificate_days=settings.certificate_days)
+            if access.is_tls
+            else None
+        ),
         auto_enroll=settings.auto_enroll,
         lead=lead,
     )
@@ -222,6 +230,7 @@ def _assemble(settings: ServeSettings, stack: ExitStack) -> tuple[Fleet, str]:
         tenant=settings.tenant,
         broker_url=access.url,
         broker_is_tls=access.is_tls,
+        certificate_days=settings.certificate_days,
         folder=folder,
         trust=trust,
         store=store,

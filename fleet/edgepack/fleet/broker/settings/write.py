@@ -7,10 +7,11 @@ from pathlib import Path
 import jinja2
 import msgspec
 
+from edgepack.agent.enrolment.identity import key_pem, make_key
 from edgepack.durable import write_file
 from edgepack.errors import FleetError
 from edgepack.fleet.data_folder import DataFolder
-from edgepack.fleet.enrolment.authority import CRL_FILE, Authority, key_pem, make_key
+from edgepack.fleet.enrolment.authority import CRL_FILE, Authority
 from edgepack.wire import topics
 from edgepack.wire.messages import MAX_MESSAGE_BYTES
 

@@ -1,0 +1,142 @@
+"""Asking the fleet for a certificate over HTTP, with a token that is good once."""
+
+import contextlib
+import http.client
+import ssl
+import time
+from ipaddress import ip_address
+from urllib.parse import urlsplit
+
+import msgspec
+
+from edgepack.agent.enrolment.package import Package
+from edgepack.errors import DeviceError
+from edgepack.text import printable
+
+PATH = "/v1/enrolments"
+MAX_ANSWER_BYTES = 64 * 1024
+_TIMEOUT_S = 30.0
+_MAX_TEXT = 400
+
+
+class CertificateRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a device sends.
+
+    Attributes:
+        signing_request: PEM of a certificate signing request of its key.
+    """
+
+    signing_request: str
+
+
+class IssuedCertificate(msgspec.Struct, frozen=True, kw_only=True):
+    """What it gets.
+
+    Attributes:
+        certificate: PEM.
+    """
+
+    certificate: str
+
+
+class _Refusal(msgspec.Struct, frozen=True, kw_only=True):
+    problem: str
+    remedy: str | None = None
+
+
+def check_url(url: str) -> None:
+    """Refuses a place where a token would be read on its way.
+
+    Raises:
+        DeviceError: It is no URL of http or https, or plain http to another machine.
+    """
+    try:
+        parts = urlsplit(url)
+        is_url = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        is_url = False
+    if not is_url or parts.username or parts.query or parts.fragment:
+        raise DeviceError(
+            f"{url[:200]!a} is no URL of a fleet", remedy="--enrol-at https://fleet.example:8600"
+        )
+    if parts.scheme == "http" and not _is_loopback(parts.hostname or ""):
+        raise DeviceError(
+            "a token that goes over plain http can be read on its way, and used by others",
+            found_in=url,
+            remedy="serve the fleet by https: edgepack fleet serve --tls-cert … --tls-key …",
+        )
+
+
+def ask_for_certificate(package: Package, signing_request: str) -> str:
+    """PEM of a certificate for the key of a request; nothing of the answer is believed yet.
+
+    Raises:
+        DeviceError: The fleet cannot be reached, refuses, or the token is over.
+    """
+    check_url(package.enrol_at)
+    if package.expires_at is not None and time.time() > package.expires_at:
+        raise DeviceError(
+            "the token in the package is over",
+            remedy=f"edgepack fleet enroll {package.device} --replace makes another package",
+        )
+    parts = urlsplit(package.enrol_at)
+    host = parts.hostname or ""
+    connection: http.client.HTTPConnection
+    if parts.scheme == "https":
+        context = _context(package)
+        connection = http.client.HTTPSConnection(
+            host, parts.port, timeout=_TIMEOUT_S, context=context
+        )
+    else:
+        connection = http.client.HTTPConnection(host, parts.port, timeout=_TIMEOUT_S)
+    body = msgspec.json.encode(CertificateRequest(signing_request=signing_request))
+    headers = {"Authorization": f"Bearer {package.token}", "Content-Type": "application/json"}
+    with contextlib.closing(connection):
+        try:
+            # A redirect is no answer, so the token goes to nobody else.
+            connection.request("POST", parts.path.rstrip("/") + PATH, body, headers)
+            answer = connection.getresponse()
+            content = answer.read(MAX_ANSWER_BYTES + 1)
+        except (OSError, http.client.HTTPException) as error:
+            raise DeviceError(
+                f"the fleet cannot be asked for a certificate: {error or 'no answer'}",
+                found_in=package.enrol_at,
+                remedy="try again where it is in reach: the token can still be used",
+            ) from error
+    if len(content) > MAX_ANSWER_BYTES:
+        raise DeviceError("the fleet's answer is too long", found_in=package.enrol_at)
+    return _read(answer.status, content, package.enrol_at)
+
+
+def _read(status: int, content: bytes, url: str) -> str:
+    if status != http.client.OK:
+        try:
+            said = msgspec.json.decode(content, type=_Refusal)
+        except (msgspec.DecodeError, RecursionError) as error:
+            raise DeviceError(
+                f"the fleet gives no certificate: HTTP status {status}", found_in=url
+            ) from error
+        remedy = printable(said.remedy[:_MAX_TEXT]) if said.remedy else None
+        problem = printable(said.problem[:_MAX_TEXT])
+        raise DeviceError(f"the fleet refuses: {problem}", found_in=url, remedy=remedy)
+    try:
+        return msgspec.json.decode(content, type=IssuedCertificate).certificate
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise DeviceError("the answer is not from a fleet of this version", found_in=url) from error
+
+
+def _context(package: Package) -> ssl.SSLContext:
+    try:
+        return ssl.create_default_context(cadata=package.enrol_authority or None)
+    except ssl.SSLError as error:
+        raise DeviceError(
+            f"the authority of the fleet's https cannot be used: {error}",
+            found_in="enrol_authority of the package",
+        ) from error
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

@@ -1,0 +1,131 @@
+"""A device's key and certificate: what asks for one, and what makes one believed."""
+
+import datetime
+from collections.abc import Iterable
+
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+
+from edgepack.errors import DeviceError
+
+RENEWED_AT = 1 / 3
+"""A certificate is renewed when so much of its life is left."""
+MAX_PEM = 8192
+"""Letters of a certificate or a request; those of a P-256 key have fewer than 1,000."""
+
+
+def make_key() -> ec.EllipticCurvePrivateKey:
+    """A new ECDSA P-256 key."""
+    return ec.generate_private_key(ec.SECP256R1())
+
+
+def key_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
+    """A private key as PEM (PKCS #8, in the clear: its file is for its owner only)."""
+    return key.private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.NoEncryption(),
+    )
+
+
+def make_signing_request(key: ec.EllipticCurvePrivateKey, name: str) -> bytes:
+    """PEM of a request for a certificate; the key stays where it was made."""
+    subject = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)])
+    request = x509.CertificateSigningRequestBuilder().subject_name(subject)
+    return request.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
+
+
+def load_key(content: bytes, found_in: str) -> ec.EllipticCurvePrivateKey:
+    """Reads a device's private key.
+
+    Raises:
+        DeviceError: It is none of an elliptic curve, or encrypted.
+    """
+    try:
+        key = serialization.load_pem_private_key(content, None)
+    except (ValueError, TypeError) as error:
+        raise DeviceError(f"the device's key cannot be read: {error}", found_in=found_in) from error
+    if not isinstance(key, ec.EllipticCurvePrivateKey):
+        raise DeviceError("the device's key is no ECDSA key", found_in=found_in)
+    return key
+
+
+def name_of(certificate: x509.Certificate) -> str:
+    """The common name, which is a device's id; "" unless it has exactly one."""
+    names = certificate.subject.get_attributes_for_oid(x509.NameOID.COMMON_NAME)
+    return str(names[0].value) if len(names) == 1 else ""
+
+
+def is_issued_by(certificate: x509.Certificate, authorities: Iterable[x509.Certificate]) -> bool:
+    """Whether one of these authorities signed it; an authority's own certificate is none."""
+    for authority in authorities:
+        try:
+            certificate.verify_directly_issued_by(authority)
+        except (ValueError, TypeError, InvalidSignature):
+            continue
+        return certificate != authority
+    return False
+
+
+def is_renewal_due(certificate: x509.Certificate, now: float) -> bool:
+    """Whether the last third of a certificate's life has begun, or it is over.
+
+    Args:
+        certificate: The one that a device has.
+        now: Seconds since the epoch.
+    """
+    begins, ends = certificate.not_valid_before_utc, certificate.not_valid_after_utc
+    return left_s(certificate, now) < RENEWED_AT * (ends - begins).total_seconds()
+
+
+def left_s(certificate: x509.Certificate, now: float) -> float:
+    """Seconds until a certificate ends; below 0 when it has."""
+    return certificate.not_valid_after_utc.timestamp() - now
+
+
+def ends_on(certificate: x509.Certificate) -> str:
+    """The day on which it ends, as people write it."""
+    return certificate.not_valid_after_utc.astimezone(datetime.UTC).strftime("%Y-%m-%d")
+
+
+def judge_certificate(
+    pem: str, *, key: ec.EllipticCurvePublicKey, device: str, authority: bytes, now: float
+) -> x509.Certificate:
+    """A certificate that somebody sent, if it is this device's.
+
+    1. One of the authorities that this device knows has issued it.
+    2. It is of this device's id, and of its key.
+    3. It has not ended. That it has begun is not asked: a board without a battery starts with an
+       old clock.
+
+    Args:
+        pem: What came.
+        key: The public half of the device's key.
+        device: Its id.
+        authority: PEM of the certificates of whom it believes.
+        now: Seconds since the epoch.
+
+    Raises:
+        DeviceError: It is not.
+    """
+    if len(pem) > MAX_PEM:
+        raise DeviceError("the certificate that came is too long for one")
+    try:
+        certificate = x509.load_pem_x509_certificate(pem.encode())
+        authorities = x509.load_pem_x509_certificates(authority)
+    except ValueError as error:
+        raise DeviceError(f"the certificate that came cannot be read: {error}") from error
+    # 1.
+    if not is_issued_by(certificate, authorities):
+        raise DeviceError("the certificate that came is not one of the fleet's authority")
+    # 2.
+    if (name := name_of(certificate)) != device:
+        raise DeviceError(f"the certificate that came is of {name[:64]!a}, and this is '{device}'")
+    if certificate.public_key() != key:
+        raise DeviceError("the certificate that came is of another key")
+    # 3.
+    if left_s(certificate, now) <= 0:
+        raise DeviceError(f"the certificate that came has ended on {ends_on(certificate)}")
+    return certificate

@@ -1,0 +1,120 @@
+"""Keeps a device's certificate from ending: asks for a newer one, and takes it.
+
+The key stays the same, so the certificate is replaced in one step, bundles that are encrypted to it
+still open, and an answer is worth nothing to anybody else. What goes wrong is reported and tried
+again with the next report; the device serves on.
+"""
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+
+from cryptography import x509
+
+from edgepack.agent.config import BrokerConfig
+from edgepack.agent.enrolment.identity import (
+    RENEWED_AT,
+    ends_on,
+    is_renewal_due,
+    judge_certificate,
+    left_s,
+    load_key,
+    make_signing_request,
+)
+from edgepack.durable import write_file
+from edgepack.errors import DeviceError
+from edgepack.wire.messages import Renewal
+
+log = logging.getLogger(__name__)
+
+WARNED_AT = RENEWED_AT / 2
+"""A device tells people of it when so much of its certificate's life is left, and it has no newer
+one: the fleet was asked for half of the time that there was."""
+
+
+class CertificateKeeper:
+    """Looks after the certificate that the broker's settings name.
+
+    Args:
+        broker: The settings; they name certificate, key and authority.
+        device: Device id.
+        wall: Clock, seconds since the epoch.
+        write: Writes a small file durably.
+
+    Raises:
+        DeviceError: A file cannot be read.
+    """
+
+    def __init__(
+        self,
+        broker: BrokerConfig,
+        device: str,
+        *,
+        wall: Callable[[], float],
+        write: Callable[[Path, bytes], None] = write_file,
+    ) -> None:
+        self._path, self._device = Path(broker.cert_file), device
+        self._wall, self._write = wall, write
+        try:
+            self._pem = self._path.read_text(encoding="ascii")
+            self._certificate = x509.load_pem_x509_certificate(self._pem.encode())
+            self._authority = Path(broker.ca_file).read_bytes() if broker.ca_file else b""
+            key_path = Path(broker.key_file or broker.cert_file)
+            self._key = load_key(key_path.read_bytes(), str(key_path))
+        except (OSError, ValueError) as error:
+            raise DeviceError(
+                f"the device's certificate cannot be read: {error}", found_in=broker.cert_file
+            ) from error
+        self._request = ""
+        self._problem = ""
+
+    @property
+    def renewal(self) -> Renewal | None:
+        """What the fleet is asked; None while the certificate lasts long enough."""
+        if not self._authority or not is_renewal_due(self._certificate, self._wall()):
+            return None
+        if not self._request:
+            self._request = make_signing_request(self._key, self._device).decode()
+        return Renewal(certificate=self._pem, signing_request=self._request)
+
+    @property
+    def trouble(self) -> str:
+        """What needs a person, one sentence; "" when all is well."""
+        left = left_s(self._certificate, self._wall())
+        begins, ends = self._certificate.not_valid_before_utc, self._certificate.not_valid_after_utc
+        if left >= WARNED_AT * (ends - begins).total_seconds() and not self._problem:
+            return ""
+        ends_when = "has ended" if left <= 0 else "ends"
+        because = self._problem or "the fleet has not sent a newer one"
+        return f"this device's certificate {ends_when} on {ends_on(self._certificate)}: {because}"
+
+    def accept(self, pem: str) -> bool:
+        """Takes a newer certificate that the fleet sent.
+
+        Returns:
+            Whether it is in its place now; False for the one that is there already.
+
+        Raises:
+            DeviceError: It is not this device's, or no newer one; nothing of it is remembered.
+        """
+        found = judge_certificate(
+            pem,
+            key=self._key.public_key(),
+            device=self._device,
+            authority=self._authority,
+            now=self._wall(),
+        )
+        if found == self._certificate:
+            return False
+        if found.not_valid_after_utc <= self._certificate.not_valid_after_utc:
+            raise DeviceError("the certificate that came ends no later than the one that is here")
+        try:
+            self._write(self._path, pem.encode())
+        except OSError as error:
+            self._problem = f"a newer one came, and cannot be written: {error.strerror}"
+            log.warning("%s cannot be written: %s", self._path, error)
+            return False
+        self._pem, self._certificate = pem, found
+        self._problem = self._request = ""
+        log.info("the certificate was renewed, until %s", ends_on(found))
+        return True

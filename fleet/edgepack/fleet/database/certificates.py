@@ -1,0 +1,57 @@
+"""Certificates that devices have, and tokens by which they get their first: digests of those."""
+
+from sqlalchemy import delete, select
+from sqlalchemy.orm import Session
+
+from edgepack.fleet.database.schema import CertificateRow, EnrolmentTokenRow
+
+
+def keep(session: Session, row: CertificateRow, now: float) -> None:
+    """Takes down a certificate that was issued; those of its device that have ended are forgotten.
+
+    Args:
+        session: The transaction.
+        row: The certificate.
+        now: Seconds since the epoch.
+    """
+    session.execute(
+        delete(CertificateRow).where(
+            CertificateRow.device == row.device, CertificateRow.expires_at <= now
+        )
+    )
+    session.merge(row)
+
+
+def of_device(session: Session, device: str) -> tuple[CertificateRow, ...]:
+    """A device's certificates, that which ends last first."""
+    query = select(CertificateRow).where(CertificateRow.device == device)
+    return tuple(session.scalars(query.order_by(CertificateRow.expires_at.desc())))
+
+
+def awaits_first(session: Session, device: str) -> bool:
+    """Whether a device has a token, and got no certificate by it yet."""
+    query = select(EnrolmentTokenRow).where(EnrolmentTokenRow.device == device)
+    token = session.scalars(query).one_or_none()
+    return token is not None and not token.key_id
+
+
+def forget(session: Session, device: str) -> None:
+    """Forgets a device's certificates and tokens."""
+    for table in (CertificateRow, EnrolmentTokenRow):
+        session.execute(delete(table).where(table.device == device))
+
+
+def keep_token(session: Session, row: EnrolmentTokenRow, now: float) -> None:
+    """Takes down a token, the only one of its device; those that are over are forgotten."""
+    session.execute(
+        delete(EnrolmentTokenRow).where(
+            (EnrolmentTokenRow.device == row.device) | (EnrolmentTokenRow.expires_at <= now)
+        )
+    )
+    session.add(row)
+
+
+def find_token(session: Session, token_hash: str, now: float) -> EnrolmentTokenRow | None:
+    """The token with that digest, unless it is over."""
+    row = session.get(EnrolmentTokenRow, token_hash)
+    return row if row is not None and row.expires_at > now else None

@@ -1,0 +1,1 @@
+"""Certificates of devices: what is issued to whom, once or anew, and what ends."""
