@@ -81,3 +81,34 @@ def test_a_publisher_signs_where_the_key_is(
     signed = edgepack(fleet, "publish", str(bundle), "--key", str(private))
     assert signed.stdout == "'releases-vision', version 1 holds now\n"
     assert client.releases()[0].is_listed
+
+
+def test_what_was_withdrawn_stays_withdrawn_when_the_fleet_starts_again(
+    serve: Callable[..., FleetProcess], make_bundle: Callable[..., Path]
+) -> None:
+    fleet = serve()
+    assert edgepack(fleet, "publish", str(make_bundle())).returncode == 0
+    assert edgepack(fleet, "withdraw", "digits@1.0.0").returncode == 0
+    fleet.stop()
+    fleet.start()
+    assert [it.is_listed for it in fleet.client.releases()] == [False]
+    assert edgepack(fleet, "publish", str(make_bundle())).returncode == 0
+    assert [it.is_listed for it in fleet.client.releases()] == [True]
+
+
+def test_old_releases_that_nothing_needs_are_withdrawn_together(
+    serve: Callable[..., FleetProcess], make_bundle: Callable[..., Path]
+) -> None:
+    fleet = serve()
+    for number in range(1, 4):
+        bundle = str(make_bundle(version=f"{number}.0.0", release=number))
+        assert edgepack(fleet, "publish", bundle).returncode == 0
+    prune = ("fleet", "releases", "prune", "--keep", "1")
+    done = edgepack(fleet, *prune)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "2 releases withdrawn\n"
+    assert "2.0.0" in done.stderr
+    listed = {it.bundle.version: it.is_listed for it in fleet.client.releases()}
+    assert listed == {"3.0.0": True, "2.0.0": False, "1.0.0": False}
+    assert edgepack(fleet, *prune).stdout == "every release is needed\n"
+    assert edgepack(fleet, "publish", str(make_bundle("2.0.0", 2))).returncode == 0

@@ -1,8 +1,11 @@
 """The fleet's side: who may release what, who must sign, and what stays signed by itself."""
 
+import re
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from edgepack.bundle.keys import generate_key, load_private_key, load_public_key, write_key_pair
 from edgepack.errors import FleetError
@@ -13,6 +16,7 @@ from edgepack.fleet.repository import ceremony
 from edgepack.fleet.repository.keyring import KeyRing, KeySigner, make_key, tuf_key
 from edgepack.fleet.repository.lifetimes import DAY_S
 from edgepack.fleet.repository.repository import ImageRepository
+from edgepack.fleet.repository.state import sign
 from edgepack.trust.listing import list_release, read_listing, target_path
 from edgepack.trust.repository import TrustedRepository
 from edgepack.trust.roles import ROOT, SNAPSHOT, TARGETS, TIMESTAMP
@@ -203,27 +207,6 @@ def test_a_crash_between_two_writes_leaves_what_was_before(
     assert found.find(target_path(shelf.two.ref), source(again)) is not None
 
 
-def test_the_metadata_of_too_many_releases_is_refused_with_what_to_do(
-    world: RepositoryWorld, shelf: Shelf
-) -> None:
-    draft = world.repository.draft("releases")
-    for number in range(400):
-        bundle = shelf.one.ref
-        bundle = type(bundle)(
-            name=bundle.name, version=f"9.{number}", release=number, digest=f"{number:064x}"
-        )
-        listed = list_release(bundle, read_manifest(shelf.one))
-        draft.signed.targets[listed.path] = listed
-    draft.sign(world.repository.keys.signers(draft_keys(world))[0])
-    with pytest.raises(FleetError, match=r"would have \d+ bytes") as refused:
-        world.repository.take("releases", draft)
-    assert "edgepack withdraw" in (refused.value.remedy or "")
-
-
-def draft_keys(world: RepositoryWorld) -> list[str]:
-    return world.repository.state.delegations()["releases"].keyids
-
-
 def test_the_root_needs_as_many_keys_as_it_says(tmp_path: Path) -> None:
     repository = ImageRepository(tmp_path / "tuf", wall=lambda: START)
     ceremony.init(repository, START, root_keys=3, root_threshold=2)
@@ -274,3 +257,35 @@ def test_keys_are_not_taken_away_below_the_threshold(world: RepositoryWorld) -> 
 def test_metadata_is_made_once(world: RepositoryWorld) -> None:
     with pytest.raises(FleetError, match="has its metadata already"):
         ceremony.init(world.repository, world.now)
+
+
+def test_a_publishers_list_that_is_full_is_told_before_and_refuses_what_is_too_much(
+    world: RepositoryWorld, shelf: Shelf
+) -> None:
+    repository, manifest = world.repository, read_manifest(shelf.one)
+
+    def accept(first: int, count: int) -> None:
+        draft = repository.draft("releases")
+        for number in range(first, first + count):
+            digest = sha256(str(number).encode()).hexdigest()
+            bundle = replace(shelf.one.ref, version=f"1.{number}.0", release=number, digest=digest)
+            draft.signed.targets[target_path(bundle)] = list_release(bundle, manifest)
+        key_ids = repository.state.delegations()["releases"].keyids
+        sign(draft, repository.keys.signers(key_ids))
+        repository.accept("releases", draft)
+
+    accept(1, 200)
+    assert repository.warnings() == ()
+    accept(201, 110)
+    (warning,) = repository.warnings()
+    assert re.fullmatch(
+        r"'releases' lists 310 releases, and is \d\d% full: edgepack fleet releases prune", warning
+    )
+    newest = list(repository.state.publishers["releases"].signed.targets)[-1]
+    assert refreshed(world).find(newest, source(world)) is not None
+    before = repository.files.versions("releases")
+    with pytest.raises(FleetError, match="is the most that one message carries") as caught:
+        accept(311, 100)
+    assert "edgepack fleet releases prune" in str(caught.value)
+    assert repository.files.versions("releases") == before
+    assert refreshed(world).find(newest, source(world)) is not None

@@ -11,7 +11,7 @@ from edgepack.bundle.forms import check_folder
 from edgepack.bundle.manifest import MANIFEST_FILE, MAX_MANIFEST_BYTES, SIGNATURE_FILE
 from edgepack.errors import FleetError
 from edgepack.fleet.client.connection import Connection
-from edgepack.fleet.documents.releases import BundleHead, ReleaseView
+from edgepack.fleet.documents.releases import KEPT_RELEASES, BundleHead, ReleaseView
 
 
 class ReleaseMethods:
@@ -34,6 +34,28 @@ class ReleaseMethods:
             ```
         """
         return self._connection.get("/v1/releases", tuple[ReleaseView, ...])
+
+    def unneeded_releases(self, keep: int = KEPT_RELEASES) -> tuple[ReleaseView, ...]:
+        """Releases that could be withdrawn: nothing points to them, and newer ones are there.
+
+        A publisher can list a few hundred releases; `publish` says when there is no room left.
+
+        Args:
+            keep: How many of the newest of each model are left out.
+
+        Returns:
+            By model, the newest first.
+
+        Raises:
+            FleetError: Nobody serves there, or the token is wrong.
+
+        Example:
+            ```python
+            for release in fleet.unneeded_releases(keep=10):
+                fleet.withdraw(release.bundle.digest)
+            ```
+        """
+        return self._connection.get("/v1/releases/unneeded", tuple[ReleaseView, ...], keep=keep)
 
     def remove_release(self, release: str) -> ReleaseView:
         """Deletes a release that nothing points to; its name, version and counter stay taken.

@@ -11,7 +11,7 @@ from edgepack.fleet.commands.printing import print_result
 from edgepack.fleet.documents.releases import PublishedMetadata, ReleaseView, full_title
 from edgepack.text import counted
 
-_keys_option = click.option(
+keys_option = click.option(
     "--key",
     "keys",
     multiple=True,
@@ -22,7 +22,7 @@ _keys_option = click.option(
 
 @click.command()
 @click.argument("bundle", type=click.Path(path_type=Path))
-@_keys_option
+@keys_option
 @asks
 def publish(bundle: Path, keys: tuple[str, ...], data: Path, url: str, as_json: bool) -> None:
     """Give the fleet BUNDLE and list it as a release: devices install nothing that is not listed.
@@ -44,7 +44,7 @@ def publish(bundle: Path, keys: tuple[str, ...], data: Path, url: str, as_json: 
 
 @click.command()
 @click.argument("release")
-@_keys_option
+@keys_option
 @asks
 def withdraw(release: str, keys: tuple[str, ...], data: Path, url: str, as_json: bool) -> None:
     """List RELEASE no more: devices that do not run it yet refuse it. Those that do, serve on.

@@ -1,5 +1,6 @@
 """The commands `edgepack fleet releases …`."""
 
+import sys
 import time
 from pathlib import Path
 
@@ -8,8 +9,10 @@ import click
 from edgepack.fleet.client.fleet_client import FleetClient
 from edgepack.fleet.commands import show
 from edgepack.fleet.commands.options import asks
-from edgepack.fleet.commands.printing import print_result
-from edgepack.fleet.documents.releases import full_title
+from edgepack.fleet.commands.printing import console, print_result
+from edgepack.fleet.commands.publishing import keys_option
+from edgepack.fleet.documents.releases import KEPT_RELEASES, ReleaseView, full_title
+from edgepack.text import counted
 
 
 @click.group(invoke_without_command=True)
@@ -41,3 +44,44 @@ def remove(release: str, data: Path, url: str, as_json: bool) -> None:
     """
     found = FleetClient(url, data=data).remove_release(release)
     print_result(found, as_json, lambda shown: f"{full_title(shown.bundle)} is deleted")
+
+
+@releases.command()
+@click.option(
+    "--keep",
+    type=click.IntRange(1, 10_000),
+    default=KEPT_RELEASES,
+    show_default=True,
+    help="Leave so many of the newest of each model.",
+)
+@keys_option
+@click.option("--yes", is_flag=True, help="Withdraw without asking.")
+@asks
+def prune(keep: int, keys: tuple[str, ...], yes: bool, data: Path, url: str, as_json: bool) -> None:
+    """Withdraw old releases that nothing needs: no device runs them, keeps them or shall run them.
+
+    A publisher's list of releases travels in one message, which has room for some 300. Their files
+    stay; publish lists one again, and remove deletes it.
+
+    \b
+    Example:
+      edgepack fleet releases prune --keep 10
+      edgepack fleet releases prune --key team.key --yes
+    """
+    client = FleetClient(url, data=data)
+    found = client.unneeded_releases(keep)
+    if found and not (yes or as_json):
+        console(stderr=True).print(show.releases_table(found, time.time()))
+        if sys.stdin.isatty() and sys.stderr.isatty():
+            click.confirm(f"Withdraw {_counted(found)}?", abort=True, err=True)
+    for release in found:
+        client.withdraw(release.bundle.digest, keys)
+    print_result(
+        found,
+        as_json,
+        lambda shown: f"{_counted(shown)} withdrawn" if shown else "every release is needed",
+    )
+
+
+def _counted(releases: tuple[ReleaseView, ...]) -> str:
+    return counted(len(releases), "release")

@@ -7,6 +7,9 @@ import msgspec
 
 from edgepack.wire.messages import BundleRef
 
+KEPT_RELEASES = 5
+"""Of the newest of each model, so many are needed, whatever devices run."""
+
 
 class ReleaseView(msgspec.Struct, frozen=True, kw_only=True):
     """A release that the fleet holds.

@@ -51,6 +51,10 @@ class MetadataFiles:
         except OSError:
             return None
 
+    def size(self, role: str, version: int) -> int:
+        """Bytes of a file; 0 when there is none."""
+        return len(self.content(file_name(role, version)) or b"")
+
     def versions(self, role: str) -> tuple[int, ...]:
         """The versions of a role that are there, oldest first."""
         found = (read_file_name(path.name) for path in self.folder.glob(f"*.{role}.json"))
@@ -91,8 +95,9 @@ class MetadataFiles:
         if len(content) > MAX_METADATA_BYTES:
             raise FleetError(
                 f"the metadata of '{role}' would have {len(content)} bytes, "
-                f"{MAX_METADATA_BYTES} is the most",
-                remedy="withdraw releases that no device needs: edgepack withdraw MODEL@VERSION",
+                f"{MAX_METADATA_BYTES} is the most that one message carries",
+                remedy="edgepack fleet releases prune withdraws old releases that nothing needs; "
+                "another publisher can release some of the models (edgepack fleet keys publisher)",
             )
         self.folder.mkdir(parents=True, exist_ok=True)
         write_file(self.folder / file_name(role, version), content)

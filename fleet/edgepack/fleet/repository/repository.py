@@ -23,13 +23,23 @@ from edgepack.fleet.repository.metadata_files import MetadataFiles
 from edgepack.fleet.repository.state import State, check_is_newer, is_signed, read_state, sign
 from edgepack.trust.listing import list_release, read_listing, target_path
 from edgepack.trust.repository import ISSUED_AT
-from edgepack.trust.roles import ROOT, SNAPSHOT, TARGETS, TIMESTAMP, file_name, is_publisher_role
+from edgepack.trust.roles import (
+    MAX_METADATA_BYTES,
+    ROOT,
+    SNAPSHOT,
+    TARGETS,
+    TIMESTAMP,
+    file_name,
+    is_publisher_role,
+)
 from edgepack.wire.messages import BundleRef
 
 log = logging.getLogger(__name__)
 
 METADATA_FOLDER, ONLINE_FOLDER, OFFLINE_FOLDER = "metadata", "online", "offline"
 PENDING_FOLDER = "pending"
+WARNED_SHARE = 0.8
+"""Of what a file of metadata may have: then a person is told to make room."""
 
 
 class ImageRepository:
@@ -64,6 +74,12 @@ class ImageRepository:
     def is_there(self) -> bool:
         """Whether the fleet has a repository."""
         return self.files.are_there
+
+    @property
+    def is_new(self) -> bool:
+        """Whether no publisher has ever listed anything, or taken it back."""
+        publishers = self.state.publishers.values()
+        return all(it.signed.version == 1 and not it.signed.targets for it in publishers)
 
     @property
     def state(self) -> State:
@@ -137,7 +153,7 @@ class ImageRepository:
         return {name: content for name, content in found.items() if content is not None}
 
     def warnings(self) -> tuple[str, ...]:
-        """What a person must sign anew soon, one sentence each."""
+        """What a person must sign anew, or make room in, soon; one sentence each."""
         state, now = self.state, self._wall()
         expiries = {ROOT: state.root.signed.expires}
         expiries |= {role: listed.signed.expires for role, listed in state.lists.items()}
@@ -147,6 +163,13 @@ class ImageRepository:
             if left < WARNED_DAYS:
                 said = f"expires in {left:.0f} days" if left > 0 else "has expired"
                 found.append(f"the metadata of '{role}' {said}: edgepack fleet keys renew {role}")
+        for role, publisher in state.publishers.items():
+            size = self.files.size(role, publisher.signed.version)
+            if size > WARNED_SHARE * MAX_METADATA_BYTES:
+                found.append(
+                    f"'{role}' lists {len(publisher.signed.targets)} releases, and is "
+                    f"{size / MAX_METADATA_BYTES:.0%} full: edgepack fleet releases prune"
+                )
         return tuple(found)
 
     # What is done.

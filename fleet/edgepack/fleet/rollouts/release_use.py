@@ -1,5 +1,8 @@
 """What still points to a release, so that it cannot be deleted."""
 
+from collections.abc import Set as AbstractSet
+from itertools import groupby
+
 import msgspec
 from sqlalchemy import select
 from sqlalchemy.orm import Session
@@ -36,6 +39,23 @@ def delete_release(session: Session, release: ReleaseRow, now: float) -> None:
     audit.note(session, now, entry)
 
 
+def find_unneeded(session: Session, keep: int) -> tuple[ReleaseRow, ...]:
+    """Releases that nothing points to, and that are not among the newest of their model.
+
+    Args:
+        session: The transaction.
+        keep: How many of the newest of each model are left out.
+
+    Returns:
+        By model, the newest first.
+    """
+    query = select(ReleaseRow).where(ReleaseRow.deleted_at.is_(None))
+    rows = session.scalars(query.order_by(ReleaseRow.name, ReleaseRow.release.desc()))
+    old = [row for _, of_model in groupby(rows, lambda row: row.name) for row in [*of_model][keep:]]
+    held = _held(session, {row.name for row in old})
+    return tuple(row for row in old if row.digest not in held and not _rollouts(session, row))
+
+
 def _rollouts(session: Session, release: ReleaseRow) -> list[str]:
     query = (
         select(RolloutRow)
@@ -59,13 +79,20 @@ def _rollouts(session: Session, release: ReleaseRow) -> list[str]:
 
 
 def _devices(session: Session, release: ReleaseRow) -> list[str]:
-    users = []
+    users = sorted(_held(session, {release.name}).get(release.digest, ()), key=natural_order)
+    return [f"{counted(len(users), 'device')} ({users[0]})"] if users else []
+
+
+def _held(session: Session, models: AbstractSet[str]) -> dict[str, list[str]]:
+    """The devices that run, keep or are told to run a release of some models, by its digest."""
+    users: dict[str, list[str]] = {}
     query = select(DeviceRow.id, DeviceRow.desired, DeviceRow.reported)
     for device, told, reported in session.execute(query):
-        order = decode(told.encode(), Desired).models.get(release.name) if told else None
-        held = [*serving_of(reported, release.name)]
-        held.append(order.bundle if isinstance(order, RunModel) else None)
-        if any(bundle is not None and bundle.digest == release.digest for bundle in held):
-            users.append(device)
-    users.sort(key=natural_order)
-    return [f"{counted(len(users), 'device')} ({users[0]})"] if users else []
+        orders = decode(told.encode(), Desired).models if told else {}
+        for model in models:
+            order = orders.get(model)
+            held = [*serving_of(reported, model)]
+            held.append(order.bundle if isinstance(order, RunModel) else None)
+            for digest in {bundle.digest for bundle in held if bundle is not None}:
+                users.setdefault(digest, []).append(device)
+    return users

@@ -11,7 +11,7 @@ from edgepack.fleet.documents.fleet import Refusal
 from edgepack.fleet.server.operations import ARCHIVE, OPERATIONS, Operation
 
 _REFERENCE = "#/components/schemas/{name}"
-_NUMBERS = frozenset({"limit", "before"})
+_NUMBERS = frozenset({"limit", "before", "keep"})
 _REFUSED = {
     "401": "nobody's token",
     "403": "another role",

@@ -25,7 +25,7 @@ from edgepack.fleet.documents.devices import (
 )
 from edgepack.fleet.documents.latency import LatencyQuestion
 from edgepack.fleet.documents.previews import PreviewRequest
-from edgepack.fleet.documents.releases import SignedMetadata
+from edgepack.fleet.documents.releases import KEPT_RELEASES, SignedMetadata
 from edgepack.fleet.documents.rollouts import RollbackRequest, RolloutRequest
 from edgepack.fleet.server.access import Access
 from edgepack.fleet.server.fleet import Fleet
@@ -134,6 +134,10 @@ def _audit(request: Request) -> tuple[Wanted, int]:
     return wanted, _limit(request)
 
 
+def _keep(request: Request) -> tuple[int]:
+    return (read_number(request.query_params.get("keep", str(KEPT_RELEASES)), "keep"),)
+
+
 def _latency(request: Request) -> tuple[LatencyQuestion]:
     asked = dict(request.query_params)
     words = {name: asked.get(name, "") for name in ("model", "group", "where")}
@@ -198,6 +202,14 @@ OF_FLEET = (
         role="admin",
     ),
     Operation("GET", "/v1/releases", "All releases, the newest first.", Fleet.list_releases),
+    Operation(
+        "GET",
+        "/v1/releases/unneeded",
+        "Listed releases that nothing needs, but for the newest of each model.",
+        Fleet.unneeded_releases,
+        asks=("keep",),
+        reads=_keep,
+    ),
     Operation(
         "POST", "/v1/releases", "Publishes a bundle.", Fleet.add_release, ARCHIVE, role="operator"
     ),

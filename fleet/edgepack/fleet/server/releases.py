@@ -28,7 +28,7 @@ from edgepack.fleet.releases.listing import (
     take_metadata,
 )
 from edgepack.fleet.releases.publish import keep_release, verify_upload
-from edgepack.fleet.rollouts.release_use import delete_release
+from edgepack.fleet.rollouts.release_use import delete_release, find_unneeded
 from edgepack.fleet.server.parts import Parts
 
 UPLOAD_RESERVE_BYTES = 256 * 1024 * 1024
@@ -122,6 +122,12 @@ class ReleaseMethods(Parts, frozen=True, kw_only=True):
             query = select(ReleaseRow).where(ReleaseRow.deleted_at.is_(None))
             rows = session.scalars(query.order_by(ReleaseRow.added_at.desc()))
             return tuple(self.release_view(row) for row in rows)
+
+    def unneeded_releases(self, keep: int) -> tuple[ReleaseView, ...]:
+        """Listed releases that nothing points to, but for the newest of each model."""
+        with self.store.reading() as session:
+            views = tuple(map(self.release_view, find_unneeded(session, keep)))
+        return tuple(view for view in views if view.is_listed)
 
     def remove_release(self, words: str) -> ReleaseView:
         """Deletes a release that nothing points to.

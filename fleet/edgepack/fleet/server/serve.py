@@ -282,10 +282,12 @@ def _repository(folder: DataFolder, store: Store, releases: ReleaseFolder) -> Im
     with repository.lock():  # Another controller may begin at the same moment.
         if not repository.is_there:
             init(repository, time.time())
+    is_new = repository.is_new
     repository.renew()
-    with store.reading() as session:
-        for bundle in list_missing(session, releases, repository):
-            log.warning("bundle=%s is not released: its publisher must sign it", bundle.digest)
+    if is_new:  # Later on, what is not listed was withdrawn, or waits for its publisher.
+        with store.reading() as session:
+            for bundle in list_missing(session, releases, repository):
+                log.warning("bundle=%s is not released: its publisher must sign it", bundle.digest)
     return repository
 
 
