@@ -25,6 +25,9 @@ DEVICES_A_PROCESS = 2500
 PATIENCE_S = 1800.0
 
 
+Process = subprocess.Popen[bytes]
+
+
 class Cost(msgspec.Struct, frozen=True, kw_only=True):
     """What a process has used.
 
@@ -49,23 +52,26 @@ class RunningFleet:
 
     Attributes:
         broker_port: Where mosquitto listens.
+        broker: It.
     """
+
+    broker: Process
 
     def __init__(self, folder: Path, trust: Path, arguments: tuple[str, ...] = ()) -> None:
         self._folder, self._data = folder, folder / "fleet"
         self._trust, self._arguments = trust, arguments
         self._stack = ExitStack()
-        self._url = f"http://127.0.0.1:{_free_port()}"
+        self._url = f"http://127.0.0.1:{free_port()}"
         self.broker_port = 0
 
     def __enter__(self) -> Self:
-        self.broker_port = broker_port = _free_port()
+        self.broker_port = broker_port = free_port()
         config = self._folder / "mosquitto.conf"
         config.write_text(
             f"listener {broker_port} 127.0.0.1\nallow_anonymous true\n{queue_settings()}"
         )
-        self._start(MOSQUITTO, "-c", str(config))
-        wait_until(lambda: _listens(broker_port), "mosquitto listens")
+        self.broker = self._start(MOSQUITTO, "-c", str(config))
+        wait_until(lambda: listens(broker_port), "mosquitto listens")
         broker = f"mqtt://127.0.0.1:{broker_port}"
         self._server = self._edgepack(
             *("fleet", "serve", "--data", str(self._data), "--port", self._url.rpartition(":")[2]),
@@ -86,18 +92,40 @@ class RunningFleet:
         """Asks the controller for one page of whatever it has."""
         return connect(self._url, self._data, None).get(path, Raw)
 
-    def simulate(self, count: int, group: str) -> None:
-        """Enrols devices, and returns when all of them are online."""
+    def simulate(self, count: int, group: str, *further: str, prefix: str = "sim") -> None:
+        """Enrols devices, and returns when all of them are online.
+
+        Args:
+            count: How many.
+            group: Their group.
+            further: Arguments of `edgepack simulate`.
+            prefix: Of their names.
+        """
+        before = self.client.info().online
         place = ("--data", str(self._data), "--url", self._url)
         for first in range(0, count, DEVICES_A_PROCESS):
             part = min(DEVICES_A_PROCESS, count - first)
-            names = ("--devices", str(part), "--prefix", f"sim{first}", "--group", group)
-            self._edgepack("simulate", *names, *place)
-        wait_until(lambda: self.client.info().online >= count, "the devices are online", 1.0)
+            names = ("--devices", str(part), "--prefix", f"{prefix}{first}", "--group", group)
+            self._edgepack("simulate", *names, *further, *place)
+        wait_until(
+            lambda: self.client.info().online >= before + count, "the devices are online", 1.0
+        )
 
-    def cost(self) -> Cost:
-        """What the controller has used so far."""
-        process = Path("/proc", str(self._server.pid))
+    def run_agent(self, config: Path) -> Process:
+        """Starts a real agent, whose state lies beside its settings."""
+        lines = config.read_text().splitlines()
+        config.write_text(
+            "\n".join(
+                'state_dir = "state"' if line.startswith("state_dir") else line for line in lines
+            )
+        )
+        return self._start(
+            sys.executable, "-m", "edgepack.agent.cli", "run", "--config", str(config)
+        )
+
+    def cost(self, of: Process | None = None) -> Cost:
+        """What a process, or else the controller, has used so far."""
+        process = Path("/proc", str((of or self._server).pid))
         ticks = process.joinpath("stat").read_text().rpartition(")")[2].split()[11:13]
         lines = process.joinpath("status").read_text().splitlines()
         memory = {key: value for key, _, value in (line.partition(":") for line in lines)}
@@ -120,10 +148,10 @@ class RunningFleet:
         except FleetError:
             return False
 
-    def _edgepack(self, *words: str) -> subprocess.Popen[bytes]:
+    def _edgepack(self, *words: str) -> Process:
         return self._start(sys.executable, "-m", "edgepack.cli", *words)
 
-    def _start(self, *command: str) -> subprocess.Popen[bytes]:
+    def _start(self, *command: str) -> Process:
         log = self._stack.enter_context((self._folder / "log").open("ab"))
         process = subprocess.Popen(command, stdout=log, stderr=log)
         self._stack.callback(process.wait, 30)
@@ -144,13 +172,13 @@ def wait_until(is_so: Callable[[], bool], what: str, every_s: float = 0.2) -> No
         time.sleep(every_s)
 
 
-def _free_port() -> int:
+def free_port() -> int:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port: int = server.getsockname()[1]
         return port
 
 
-def _listens(port: int) -> bool:
+def listens(port: int) -> bool:
     try:
         socket.create_connection(("127.0.0.1", port), 0.2).close()
     except OSError:

@@ -85,7 +85,7 @@ class DepotLink:
     def __init__(self) -> None:
         self.files: frozenset[str] = frozenset()
         self.needs: list[Need] = []
-        self.asked = 0
+        self.asked = self.wanted = 0
         self.spoil: Callable[[int, bytes], bytes | None] = lambda _index, content: content
         self._starts: dict[str, tuple[Path, tuple[int, ...]]] = {}
 
@@ -102,6 +102,7 @@ class DepotLink:
 
     def ask(self, need: Need) -> None:
         self.asked += 1
+        self.wanted += bool(need.files)
         self.needs.append(need)
 
     def deliver(self, updater: Updater | Models) -> int:

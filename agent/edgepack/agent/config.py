@@ -6,7 +6,8 @@ from typing import Any, get_args
 
 import msgspec
 
-from edgepack.errors import DeviceError
+from edgepack.bandwidth import parse_bandwidth
+from edgepack.errors import DeviceError, EdgepackError
 from edgepack.toml_errors import describe_type_error
 from edgepack.versions import Version, version_of
 from edgepack.wire import topics
@@ -15,7 +16,7 @@ SETTINGS = Version(1, 2)
 """Version of the settings' form: `v` and, where a newer edgepack added keys, `minor`. Since
 
     1.1  `trust.root`
-    1.2  `broker.proxy`, `transfer`
+    1.2  `broker.proxy`, `transfer`, `limits.bandwidth`
 """
 
 
@@ -122,6 +123,9 @@ class LimitConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         check_interval_s: Seconds after which the files of what serves are read once more, to find
             those that a disk has changed; 0 means never.
         max_restarts: Times one update may be resumed after a restart before it is given up.
+        bandwidth: What bundles may take of the network, maybe by the hour of the device's clock
+            (`edgepack.bandwidth`); "" sets no limit. A device with one is sent chunks by itself,
+            and none of those that are broadcast.
     """
 
     disk_reserve_bytes: int = 64 * 1024 * 1024
@@ -129,6 +133,7 @@ class LimitConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     telemetry_interval_s: float = 30.0
     check_interval_s: float = 24 * 3600.0
     max_restarts: int = 10
+    bandwidth: str = ""
 
 
 class SourceConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -222,6 +227,11 @@ def read_config(path: Path) -> AgentConfig:
         topics.check_name(config.tenant, "tenant")
     except ValueError as error:
         raise DeviceError(str(error), found_in=str(path)) from error
+    try:
+        parse_bandwidth(config.limits.bandwidth)
+    except EdgepackError as error:
+        place = f"{path}, limits.bandwidth"
+        raise DeviceError(error.problem, found_in=place, remedy=error.remedy) from error
     return _anchor(config, path.resolve().parent)
 
 

@@ -382,7 +382,11 @@ class Need(Message, frozen=True, kw_only=True):
         files: Files with missing chunks; empty when nothing is missing.
         round: How often it asked for this bundle, from 1.
         received: Chunks that came since the last need, and `lost` that were awaited and did not.
-        lost: See `received`; the depot paces by these two.
+        lost: See `received`.
+        under_way: Whether chunks come, so that what was sent later than all that came may be on its
+            way still. Without it nothing has come for a while.
+        bytes_per_s: What the device may be sent a second, by its settings; it is then served by
+            itself. 0 is no limit.
     """
 
     digest: str
@@ -390,6 +394,8 @@ class Need(Message, frozen=True, kw_only=True):
     round: Count = 1
     received: Count = 0
     lost: Count = 0
+    under_way: bool = False
+    bytes_per_s: Count = 0
 
 
 class Histogram(msgspec.Struct, frozen=True, kw_only=True):

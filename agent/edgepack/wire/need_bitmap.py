@@ -3,6 +3,8 @@
 import zlib
 from collections.abc import Iterable
 
+import numpy as np
+
 from edgepack.errors import TransferError
 from edgepack.wire.messages import NeedFile
 
@@ -15,14 +17,25 @@ def pack_missing(sha256: str, chunks: Iterable[int], chunk_count: int) -> NeedFi
         chunks: Indices of those that are missing.
         chunk_count: All that the file has.
     """
-    bitmap = bytearray((chunk_count + 7) // 8)
-    for index in chunks:
-        bitmap[index // 8] |= 1 << (index % 8)
-    return NeedFile(sha256=sha256, chunk_count=chunk_count, missing=zlib.compress(bytes(bitmap), 9))
+    flags = np.zeros(chunk_count, bool)
+    flags[list(chunks)] = True
+    bitmap = np.packbits(flags, bitorder="little").tobytes()
+    return NeedFile(sha256=sha256, chunk_count=chunk_count, missing=zlib.compress(bitmap, 6))
 
 
 def read_missing(need: NeedFile, chunk_count: int) -> tuple[int, ...]:
     """The indices of the chunks that a need says are missing, ascending.
+
+    Args and errors are those of `read_bitmap`.
+    """
+    packed = np.frombuffer(read_bitmap(need, chunk_count), np.uint8)
+    return tuple(
+        np.flatnonzero(np.unpackbits(packed, count=chunk_count, bitorder="little")).tolist()
+    )
+
+
+def read_bitmap(need: NeedFile, chunk_count: int) -> bytes:
+    """Which chunks a need says are missing: bit i of byte i // 8, least significant bit first.
 
     Args:
         need: As it came.
@@ -50,4 +63,4 @@ def read_missing(need: NeedFile, chunk_count: int) -> tuple[int, ...]:
             f"need's bitmap is not the {length} bytes that {chunk_count} chunks take",
             found_in=need.sha256,
         )
-    return tuple(i for i in range(chunk_count) if bitmap[i // 8] >> (i % 8) & 1)
+    return bitmap

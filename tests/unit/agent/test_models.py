@@ -68,7 +68,7 @@ def test_what_does_not_fit_into_memory_beside_the_others_is_rejected_with_the_nu
     (size,) = {one.memory_bytes() for one in device.models}
     device.limits = LimitConfig(disk_reserve_bytes=0, memory_bytes=3 * size)
     device.boot().start()
-    asked = device.link.asked
+    asked = device.link.wanted
     device.models.take(Desired(sequence=2, models={"other": shelf.other.order(2)}))
     device.settle()
     assert states(device)["other"] == "REJECTED"
@@ -76,7 +76,7 @@ def test_what_does_not_fit_into_memory_beside_the_others_is_rejected_with_the_nu
         f"no memory: the model needs {size} bytes beside {size} of det, {size} of ocr, "
         f"{size} of tiny; {3 * size} bytes are allowed, {size} are missing"
     )
-    assert device.link.asked == asked + 1, "but for manifest and signature nothing was asked for"
+    assert device.link.wanted == asked + 1, "but for manifest and signature nothing was asked for"
 
 
 def test_updates_that_do_not_fit_into_memory_at_once_come_one_after_the_other(

@@ -3,7 +3,8 @@
 import queue
 import random
 import struct
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ import pytest
 from edgepack.fleet.depot.depot import Depot
 from edgepack.fleet.releases.folder import Blob, ReleaseFolder, read_chunks
 from edgepack.wire import topics
-from edgepack.wire.messages import Need, NeedFile
+from edgepack.wire.messages import Need, NeedFile, encode
 from edgepack.wire.need_bitmap import pack_missing
 
 DIGEST = "ab" * 32
@@ -35,8 +36,9 @@ class OneRelease(ReleaseFolder):
 def depot(tmp_path: Path) -> Iterator[tuple[Depot, "queue.Queue[tuple[str, bytes]]"]]:
     sent: queue.Queue[tuple[str, bytes]] = queue.Queue()
 
-    def send(topic: str, payload: bytes) -> bool:
-        sent.put((topic, payload))
+    def send(topic: str, payloads: Sequence[bytes]) -> bool:
+        for payload in payloads:
+            sent.put((topic, payload))
         return True
 
     depot = Depot(tenant="t", releases=OneRelease(tmp_path), send=send)
@@ -53,8 +55,8 @@ def test_the_union_is_broadcast_once_and_the_rest_goes_to_one(
     depot: tuple[Depot, "queue.Queue[tuple[str, bytes]]"], tmp_path: Path
 ) -> None:
     it, sent = depot
-    it.take("a", need(0, 1, 2))
-    it.take("b", need(1, 2, 3))
+    it.take("a", need(0, 1, 2), time.monotonic())
+    it.take("b", need(1, 2, 3), time.monotonic())
     got = [sent.get(timeout=10) for _ in range(4)]
     assert [(topic, struct.unpack(">I", payload[:4])[0]) for topic, payload in got] == [
         (topics.broadcast("t", SHA), 1),
@@ -83,8 +85,8 @@ def test_a_need_that_makes_no_sense_is_counted_and_the_next_one_is_served(
     depot: tuple[Depot, "queue.Queue[tuple[str, bytes]]"], nonsense: Need
 ) -> None:
     it, sent = depot
-    it.take("mallory", nonsense)
-    it.take("a", need(0))
+    it.take("mallory", nonsense, time.monotonic())
+    it.take("a", need(0), time.monotonic())
     assert sent.get(timeout=10)[0] == topics.repair("t", "a", SHA)
     assert sent.empty()
 
@@ -95,19 +97,32 @@ def test_without_a_connection_the_pass_is_broken_off_and_served_when_asked_again
     sent: queue.Queue[bool] = queue.Queue()
     is_there: Callable[[], bool] = iter([False, True]).__next__
 
-    def send(_topic: str, _payload: bytes) -> bool:
+    def send(_topic: str, _payloads: Sequence[bytes]) -> bool:
         connected = is_there()
         sent.put(connected)
         return connected
 
     depot = Depot(tenant="t", releases=OneRelease(tmp_path), send=send)
     depot.start()
-    depot.take("a", need(0))
+    depot.take("a", need(0), time.monotonic())
     assert sent.get(timeout=10) is False
-    depot.take("a", need(0))
+    depot.take("a", need(0), time.monotonic())
     assert sent.get(timeout=10) is True
     depot.stop()
     assert depot.sent_bytes == {"broadcast": 0, "repair": 100_000}
+
+
+def test_a_device_that_the_controller_let_in_speaks_to_the_depot_directly(
+    depot: tuple[Depot, "queue.Queue[tuple[str, bytes]]"],
+) -> None:
+    it, sent = depot
+    assert not it.take_directly("a", encode(need(0)), time.monotonic())
+    it.take("a", need(0), time.monotonic())
+    assert sent.get(timeout=10)[0] == topics.repair("t", "a", SHA)
+    assert it.take_directly("a", b"{", time.monotonic())
+    assert it.take_directly("a", encode(need(2)), time.monotonic())
+    assert struct.unpack(">I", sent.get(timeout=10)[1][:4])[0] == 2
+    assert it.counters == {"needs_malformed": 1}
 
 
 def test_chunks_are_read_where_the_index_says(tmp_path: Path) -> None:

@@ -1,86 +1,163 @@
-"""What the depot sends, and how fast."""
+"""What the depot sends, and how much of it at a time."""
 
+from collections import deque
+
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edgepack.fleet.depot.pace import LEAST_STREAM, MOST_STREAM, Pace, wait_before
-from edgepack.fleet.depot.plan import Lack, plan_pass
+from edgepack.fleet.depot.listener import Listener
+from edgepack.fleet.depot.plan import Plan, make_plan
+from edgepack.fleet.depot.window import (
+    FIRST_BYTES,
+    LEAST_BYTES,
+    OWN_BYTES,
+    SHARED_BYTES,
+    Window,
+)
+
+CHUNKS = 41
+NOTHING_SENT = np.zeros(CHUNKS)
 
 
-def lack(device: str, *chunks: int, said_at: float = 10.0) -> Lack:
-    return Lack(device=device, chunks=frozenset(chunks), said_at=said_at)
+def bitmap(*chunks: int) -> bytes:
+    flags = np.zeros(CHUNKS, bool)
+    flags[list(chunks)] = True
+    return np.packbits(flags, bitorder="little").tobytes()
+
+
+def sent(**at: float) -> np.ndarray:
+    times = np.zeros(CHUNKS)
+    for name, moment in at.items():
+        times[int(name.removeprefix("c"))] = moment
+    return times
+
+
+def listener(device: str, *chunks: int, said_at: float = 10.0) -> Listener:
+    one = Listener(device, CHUNKS)
+    one.hear(bitmap(*chunks), NOTHING_SENT, said_at, said_at - 0.5)
+    return one
+
+
+def plan(*listeners: Listener, sent_at: np.ndarray = NOTHING_SENT, cursor: int = 0) -> Plan:
+    return make_plan(listeners, sent_at, cursor)
 
 
 def test_what_several_lack_is_broadcast_once_and_what_one_lacks_goes_to_it_alone() -> None:
-    planned = plan_pass([lack("a", 0, 1, 5), lack("b", 1, 2), lack("c", 1, 2)], {}, 0.5)
-    assert planned.broadcast == (1, 2)
-    assert planned.repairs == {"a": (0, 5)}
+    planned = plan(listener("a", 0, 1, 5), listener("b", 1, 2), listener("c", 1, 2))
+    assert planned.broadcast == deque([1, 2])
+    assert planned.single == {"a": deque([0, 5])}
+
+
+def test_a_broadcast_goes_on_where_it_was() -> None:
+    both = (listener("a", 1, 2, 3), listener("b", 1, 2, 3))
+    assert plan(*both, cursor=3).broadcast == deque([3, 1, 2])
+
+
+def test_a_device_with_a_limit_is_served_alone() -> None:
+    limited = listener("a", 1, 2)
+    limited.bytes_per_s = 1000
+    planned = plan(limited, listener("b", 1, 2), listener("c", 1))
+    assert planned.broadcast == deque([1])
+    assert planned.single == {"a": deque([1, 2]), "b": deque([2])}
 
 
 def test_a_chunk_broadcast_after_the_device_spoke_is_on_its_way_and_not_sent_again() -> None:
-    planned = plan_pass([lack("a", 0, 1, said_at=10.0), lack("b", 0, 1)], {0: 12.0, 1: 9.0}, 0.5)
-    assert planned.broadcast == (1,)
+    both = (listener("a", 0, 1, said_at=10.0), listener("b", 0, 1, said_at=10.0))
+    assert plan(*both, sent_at=sent(c0=12.0, c1=9.0)).broadcast == deque([1])
+
+
+def test_a_need_that_waited_for_long_asks_for_nothing_twice() -> None:
+    late = Listener("a", CHUNKS)
+    late.hear(bitmap(0), sent(c0=12.0), 12.25, 11.75)
+    assert not plan(late, sent_at=sent(c0=12.0)).single
 
 
 def test_a_device_that_spoke_again_after_the_broadcast_is_answered() -> None:
-    assert plan_pass([lack("a", 0, said_at=14.0)], {0: 12.0}, 0.5).repairs == {"a": (0,)}
+    times = sent(c0=12.0)
+    late = Listener("a", CHUNKS)
+    late.hear(bitmap(0), times, 14.0, 13.5)
+    assert plan(late, sent_at=times).single == {"a": deque([0])}
+
+
+def test_while_chunks_come_only_what_was_sent_before_them_is_lost() -> None:
+    times = sent(c0=11.0, c1=12.0, c2=13.0, c3=14.0)
+    one = listener("a", 0, 1, 2, 3)
+    one.hear(bitmap(0, 2, 3), times, 20.0)
+    assert plan(one, sent_at=times).single == {"a": deque([0])}
+    assert one.loss == 0.5
+    assert one.known_until == 12.0
+
+
+def test_what_went_out_by_its_own_topic_is_on_its_way_too() -> None:
+    one = listener("a", 0, 1, 2)
+    for index in (0, 1, 2):
+        one.note_sent(index, 11.0, 100)
+    assert not plan(one).single
+    assert one.own.sent_bytes - one.own.acked_bytes == 300
+    one.hear(bitmap(0, 2), NOTHING_SENT, 20.0)
+    assert plan(one).single == {"a": deque([0])}
+    assert one.own.sent_bytes - one.own.acked_bytes == 100
 
 
 @settings(deadline=None)
 @given(
     lacks=st.dictionaries(
-        st.sampled_from("abcdefgh"), st.frozensets(st.integers(0, 40)), min_size=1
-    )
+        st.sampled_from("abcdefgh"), st.frozensets(st.integers(0, CHUNKS - 1)), min_size=1
+    ),
+    cursor=st.integers(0, CHUNKS),
 )
-def test_a_pass_sends_all_that_is_lacked_and_no_chunk_twice(
-    lacks: dict[str, frozenset[int]],
+def test_a_plan_has_all_that_is_lacked_and_no_chunk_twice(
+    lacks: dict[str, frozenset[int]], cursor: int
 ) -> None:
-    planned = plan_pass(
-        [Lack(device=d, chunks=chunks, said_at=0.0) for d, chunks in lacks.items()], {}, 0.5
-    )
+    planned = plan(*(listener(name, *chunks) for name, chunks in lacks.items()), cursor=cursor)
     for device, chunks in lacks.items():
-        assert chunks == frozenset(planned.repairs.get(device, ())) | (
-            chunks & set(planned.broadcast)
-        )
-    sent = [*planned.broadcast, *(c for chunks in planned.repairs.values() for c in chunks)]
-    assert len(sent) == len(set(sent)) <= 41, "a pass costs the file's size, not the devices'"
+        single = frozenset(planned.single.get(device, ()))
+        assert chunks == single | (chunks & set(planned.broadcast))
+    everything = [*planned.broadcast, *(c for some in planned.single.values() for c in some)]
+    assert len(everything) == len(set(everything)) <= CHUNKS, "it costs the file's size"
 
 
-def test_loss_slows_the_depot_down_and_its_absence_speeds_it_up() -> None:
-    pace = Pace(stream_bytes_per_s=1e6)
-    assert pace.adjusted() == pace, "nothing heard, nothing changed"
-    assert pace.heard("a", 60, 40).adjusted().bytes_per_s(1) == pytest.approx(0.6e6)
-    assert pace.heard("a", 0, 100).adjusted().bytes_per_s(1) == pytest.approx(0.256e6)
-    assert pace.heard("a", 100, 0).adjusted().bytes_per_s(1) > 1e6
-    assert pace.heard("a", 0, 0).adjusted() == pace, "a device that awaited nothing"
-    assert pace.heard("a", 0, 9).heard("a", 9, 0).adjusted().bytes_per_s(1) > 1e6, "its newest word"
+def test_a_window_opens_with_what_came_and_closes_with_what_was_lost() -> None:
+    window = Window()
+    assert window.room(1, 5.0)
+    window.sent_bytes = FIRST_BYTES
+    assert not window.room(1, 5.0)
+    assert window.full_since == 5.0
+    window.acknowledge(FIRST_BYTES, [0.0])
+    assert window.room(1, 6.0)
+    assert window.size_bytes == 2 * FIRST_BYTES
+    window.sent_bytes += 100
+    window.acknowledge(window.sent_bytes, [0.5])
+    assert window.size_bytes == pytest.approx(FIRST_BYTES)
+    window.sent_bytes += 100
+    window.acknowledge(window.sent_bytes, [0.05])
+    assert window.size_bytes > FIRST_BYTES, "a link that loses a little is no reason to slow down"
 
 
-def test_one_device_slows_no_other_down_and_half_of_them_do() -> None:
-    pace = Pace(stream_bytes_per_s=1e6).heard("liar", 0, 10**15)
-    assert pace.heard("a", 40, 0).heard("b", 40, 0).adjusted().bytes_per_s(1) > 1e6
-    assert pace.heard("a", 40, 0).adjusted().bytes_per_s(1) < 1e6
+def test_one_device_that_lost_everything_slows_no_other_down() -> None:
+    window = Window()
+    window.sent_bytes = 1000
+    window.acknowledge(1000, [1.0, 0.0, 0.0])
+    assert window.size_bytes > FIRST_BYTES
 
 
-def test_many_listeners_share_what_the_broker_can_send_on() -> None:
-    pace = Pace(stream_bytes_per_s=8e6, egress_bytes_per_s=100e6)
-    assert pace.bytes_per_s(1) == 8e6
-    assert pace.bytes_per_s(100) == 1e6
-    assert pace.bytes_per_s(100_000) == LEAST_STREAM
+def test_many_devices_share_what_a_broker_holds() -> None:
+    window = Window()
+    window.size_bytes = 1e9
+    window.sent_bytes = SHARED_BYTES + OWN_BYTES - 1
+    assert window.room(1, 0.0)
+    assert not window.room(100, 0.0)
+    window.sent_bytes = OWN_BYTES
+    assert window.room(10_000, 0.0)
 
 
 @settings(deadline=None)
-@given(reports=st.lists(st.tuples(st.integers(0, 1000), st.integers(0, 2**53)), max_size=100))
-def test_the_pace_stays_within_its_bounds_whatever_devices_say(
-    reports: list[tuple[int, int]],
-) -> None:
-    pace = Pace()
-    for received, lost in reports:
-        pace = pace.heard("a", received, lost).adjusted()
-        assert LEAST_STREAM <= pace.bytes_per_s(100) <= pace.bytes_per_s(1) <= MOST_STREAM
-
-
-def test_waiting_keeps_the_rate() -> None:
-    assert wait_before(2_000_000, 1.0, 1e6) == pytest.approx(1.0)
-    assert wait_before(100, 1.0, 1e6) == 0.0
+@given(reports=st.lists(st.tuples(st.integers(0, 10**7), st.floats(0, 1)), max_size=100))
+def test_a_window_stays_within_its_bounds(reports: list[tuple[int, float]]) -> None:
+    window = Window()
+    for came, loss in reports:
+        window.sent_bytes += came
+        window.acknowledge(window.sent_bytes, [loss])
+        assert LEAST_BYTES <= window.size_bytes <= SHARED_BYTES + OWN_BYTES

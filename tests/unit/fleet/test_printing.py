@@ -196,7 +196,7 @@ def test_the_fleets_numbers_are_sentences_for_people(capsys: pytest.CaptureFixtu
         "broker    mqtt://127.0.0.1:1883, connected",
         "devices   1, 1 online",
         "sent      0.0 MB by broadcast, 0.0 MB by repair",
-        "pace      8.0 MB/s to one device",
+        "pace      8.0 MB/s",
         "messages  1 event, 3 need",
     ]
 

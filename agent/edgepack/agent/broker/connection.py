@@ -24,11 +24,11 @@ from edgepack.agent.broker.address import find_ways
 from edgepack.agent.broker.complaints import SILENT, Complaints
 from edgepack.agent.broker.credentials import read_password, tls_context
 from edgepack.agent.broker.inbox import Acknowledged, Arrived, Connected, Inbox
+from edgepack.agent.broker.quick_client import QuickClient
 from edgepack.agent.broker.rivals import Rivals
 from edgepack.agent.broker.spoken import why_no_answer
 from edgepack.agent.config import AgentConfig, BrokerConfig
 from edgepack.errors import DeviceError
-from edgepack.web.mqtt_client import WebClient
 from edgepack.wire import topics
 from edgepack.wire.messages import Message, Reported, encode
 from edgepack.wire.router import Router
@@ -101,7 +101,7 @@ class Connection:
         if proxies := sorted({way.proxy.title for way in ways if way.proxy}):
             self._title += f" through the proxy {','.join(proxies)}"
         self._complaints = Complaints(self._title)
-        client = WebClient(
+        client = QuickClient(
             CallbackAPIVersion.VERSION2, client_id=config.device, protocol=mqtt.MQTTv5
         )
         self._client = client
@@ -121,6 +121,7 @@ class Connection:
         client.on_connect_fail = self._guard(self._on_connect_fail)
         client.on_disconnect = self._guard(self._on_disconnect)
         client.on_message = self._guard(self._on_message)
+        client.receiver = self._guard(self._take)
         client.on_publish = self._guard(self._on_publish)
         client.on_subscribe = self._guard(self._on_subscribe)
 
@@ -275,12 +276,15 @@ class Connection:
         return why_no_answer(address.host, address.port, is_tls=address.is_tls)
 
     def _on_message(self, _client: mqtt.Client, _data: Any, message: mqtt.MQTTMessage) -> None:
+        self._take(bytes(message._topic), bytes(message.payload))
+
+    def _take(self, name: bytes, payload: bytes) -> None:
         try:
-            topic = message.topic
+            topic = name.decode()
         except UnicodeDecodeError:
             topic = ""  # No topic of ours, and dropped as such.
         lane, _ = self._lanes.find(topic) or (self._inbox.put, "")
-        lane(Arrived(topic=topic, payload=bytes(message.payload)))
+        lane(Arrived(topic=topic, payload=payload))
 
     def _on_publish(
         self,

@@ -1,7 +1,8 @@
-"""What the broker's thread hands to the agent's own: bounded, and never waited for.
+"""What the broker's thread hands to the agent's own: bounded, and hardly waited for.
 
 Offers and news of the connection have a lane of their own, so that a flood of chunks cannot push
-them out. A chunk that does not fit is dropped and counted: it is asked for again.
+them out. While there is no room for a chunk the broker's thread reads no more for a moment, so that
+the broker keeps what comes; then the chunk is dropped and counted: it is asked for again.
 """
 
 import threading
@@ -9,8 +10,11 @@ from collections import deque
 
 import msgspec
 
-MAX_CHUNKS = 256
-"""16 MiB of chunks of 64 KiB."""
+MAX_CHUNKS = 128
+"""8 MiB of chunks of 64 KiB."""
+ROOM_S = 0.25
+"""How long a chunk waits for room. Four of them come at a time, so the broker's thread is away for
+a second at most, and goes on with whatever else came."""
 MAX_OTHERS = 256
 
 
@@ -46,7 +50,8 @@ class Inbox:
     """Two bounded lanes between two threads."""
 
     def __init__(self) -> None:
-        self._condition = threading.Condition()
+        lock = threading.Lock()
+        self._condition, self._room = threading.Condition(lock), threading.Condition(lock)
         self._chunks: deque[Arrived] = deque()
         self._others: deque[Item] = deque()
         self._woken = False
@@ -54,9 +59,11 @@ class Inbox:
         self.dropped_others = 0
 
     def put_chunk(self, item: Arrived) -> None:
-        """Hands over a chunk, or drops it when there is no room."""
+        """Hands over a chunk, or drops it when there is no room for a while."""
         with self._condition:
-            if len(self._chunks) >= MAX_CHUNKS:
+            if len(self._chunks) >= MAX_CHUNKS and not self._room.wait_for(
+                lambda: len(self._chunks) < MAX_CHUNKS, ROOM_S
+            ):
                 self.dropped_chunks += 1
                 return
             self._chunks.append(item)
@@ -88,5 +95,7 @@ class Inbox:
             if self._others:
                 return self._others.popleft()
             if self._chunks:
+                if len(self._chunks) <= MAX_CHUNKS // 2:
+                    self._room.notify()
                 return self._chunks.popleft()
             return None

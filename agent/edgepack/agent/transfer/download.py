@@ -9,6 +9,7 @@ import contextlib
 import hashlib
 import os
 import shutil
+import time
 from collections.abc import Iterable
 from itertools import groupby
 from pathlib import Path
@@ -23,7 +24,9 @@ from edgepack.bundle.manifest import FileEntry
 from edgepack.halt import NEVER, Halt
 
 NOTE_EVERY_BYTES = 8 * 1024 * 1024
-"""Bytes after which the note is written anew; what a power cut costs to fetch again at most."""
+NOTE_EVERY_S = 5.0
+"""The note is written anew when so much came and so long went by: what a power cut costs to fetch
+again at most. A disk that is flushed more often is slower than a network."""
 
 
 class _Place(msgspec.Struct, frozen=True, kw_only=True):
@@ -62,6 +65,7 @@ class Download:
         self._descriptors: dict[int, int] = {}
         self._unflushed: set[int] = set()
         self._unnoted_bytes = 0
+        self._note_at = time.monotonic() + NOTE_EVERY_S
 
     @property
     def size_bytes(self) -> int:
@@ -179,7 +183,7 @@ class Download:
         if hashlib.sha256(content).digest() != digest:
             return "bad"
         self._put(digest, content)
-        if self._unnoted_bytes >= NOTE_EVERY_BYTES:
+        if self._unnoted_bytes >= NOTE_EVERY_BYTES and time.monotonic() >= self._note_at:
             self.note()
         return "new"
 
@@ -214,6 +218,7 @@ class Download:
             os.fdatasync(self._descriptors[file])
         self._unflushed.clear()
         self._unnoted_bytes = 0
+        self._note_at = time.monotonic() + NOTE_EVERY_S
         self._slots.write_held(
             self._digest,
             {

@@ -4,7 +4,8 @@ import random
 from collections.abc import Iterable
 
 from edgepack.agent.transfer.chunk_status import MissingChunks
-from edgepack.wire.messages import MAX_MESSAGE_BYTES, Need, NeedFile
+from edgepack.bandwidth import UNLIMITED, Bandwidth
+from edgepack.wire.messages import MAX_MESSAGE_BYTES, MAX_STEP, Need, NeedFile
 from edgepack.wire.need_bitmap import pack_missing
 
 FIRST_JITTER_S = 0.1
@@ -12,6 +13,12 @@ FIRST_JITTER_S = 0.1
 QUIET_S = 1.0
 """A pass is over when no chunk came for so long."""
 MAX_QUIET_S = 60.0
+TOLD_CHUNKS = (3, 6)
+"""While chunks come, the device says how far it is after so many of them: the depot sends on by it.
+That is less than what the depot sends at the very least before it waits."""
+TOLD_S = ((50, 0.02), (250, 0.07), (MAX_STEP, 0.22))
+"""And not sooner than so long after it did, up to so many rounds: soon at first, for the depot has
+to find out what a device takes, then no more often than a fleet listens to one for long."""
 
 _FRAME_BYTES = 512
 _FILE_BYTES = 160
@@ -21,20 +28,25 @@ _BUDGET_BYTES = MAX_MESSAGE_BYTES - 1024
 class NeedScheduler:
     """Decides when the device publishes its need; reads no clock, sleeps never.
 
-    It asks at the start, after a pass has ended with something missing, and after the broker came
-    back. Without an answer it asks ever more seldom. Each wait has jitter, so that the devices of
-    a wave do not speak at the same moment.
+    It asks at the start, while chunks come, after they have ended with something missing, and after
+    the broker came back. Without an answer it asks ever more seldom. Each wait has jitter, so that
+    the devices of a wave do not speak at the same moment.
 
     Args:
         now: Monotonic clock, seconds.
         rng: Randomness for the jitter.
+        bandwidth: What this device may be sent.
     """
 
-    def __init__(self, now: float, rng: random.Random) -> None:
+    def __init__(self, now: float, rng: random.Random, bandwidth: Bandwidth = UNLIMITED) -> None:
         self._rng = rng
+        self._bandwidth = bandwidth
         self._quiet_s = QUIET_S
-        self._due_at = now + rng.uniform(0, FIRST_JITTER_S)
-        self._has_asked = False
+        jitter = rng.uniform(0, 1)
+        self._due_at = now + jitter * FIRST_JITTER_S
+        self._tell_at, self._tell_after = now, _told_chunks(jitter)
+        self._has_asked = self._has_heard = self._is_under_way = False
+        self._first_at = self._last_at = now
         self.round = 0
         self.received = 0
 
@@ -43,17 +55,38 @@ class NeedScheduler:
         """When to ask next, monotonic clock."""
         return self._due_at
 
+    @property
+    def limit(self) -> float | None:
+        """Bytes a second that this device may be sent now; None is no limit, 0 nothing at all."""
+        return self._bandwidth.now()
+
+    @property
+    def is_under_way(self) -> bool:
+        """Whether what is due is only to say how far the device is, for chunks come."""
+        return self._is_under_way
+
+    @property
+    def flow_s(self) -> float:
+        """Seconds from the first chunk that came to the last one."""
+        return self._last_at - self._first_at
+
     def note_chunk(self, now: float, *, is_new: bool) -> None:
-        """A chunk of a wanted file came: somebody sends, so wait until that pass is over."""
+        """A chunk of a wanted file came: somebody sends, so wait until that is over."""
+        if not self._has_heard:
+            self._first_at, self._has_heard = now, True
+        self._last_at = now
         self.received += is_new
         self._quiet_s = QUIET_S
-        if self._has_asked:
-            self._due_at = now + self._quiet_s * self._rng.uniform(1.0, 1.5)
+        if not self._has_asked:
+            return
+        self._due_at = now + self._quiet_s * self._rng.uniform(1.0, 1.5)
+        if self.received >= self._tell_after:
+            self._due_at, self._is_under_way = max(now, self._tell_at), True
 
     def note_connected(self, now: float) -> None:
         """The broker is back: what was asked or sent before is lost."""
         self._quiet_s = QUIET_S
-        self._has_asked = False
+        self._has_asked = self._is_under_way = False
         self._due_at = now + self._rng.uniform(0, FIRST_JITTER_S)
 
     def ask(self, digest: str, missing: tuple[MissingChunks, ...], now: float) -> tuple[Need, ...]:
@@ -62,14 +95,21 @@ class NeedScheduler:
         What did not come counts as lost only when something came: a depot that is away loses
         nothing, and must not be told to slow down.
         """
-        lost = sum(len(m.chunks) for m in missing) if self._has_asked and self.received else 0
+        is_under_way, self._is_under_way = self._is_under_way, False
+        awaited = self._has_asked and self.received and not is_under_way
+        lost = sum(len(m.chunks) for m in missing) if awaited else 0
         received = self.received
         self.round += 1
         self.received = 0
         if self._has_asked and not received:
             self._quiet_s = min(MAX_QUIET_S, 2 * self._quiet_s)
         self._has_asked = True
-        self._due_at = now + self._quiet_s * self._rng.uniform(1.0, 1.5)
+        jitter = self._rng.uniform(0, 1)
+        self._due_at = now + self._quiet_s * (1 + jitter / 2)
+        tell_s = next(seconds for up_to, seconds in TOLD_S if self.round <= up_to)
+        self._tell_at = now + tell_s * (1 + jitter / 5)
+        self._tell_after = _told_chunks(jitter)
+        bytes_per_s = int(self.limit or 0)
         messages = []
         for number, files in enumerate(_batches(missing)):
             first = number == 0
@@ -80,9 +120,22 @@ class NeedScheduler:
                     round=self.round,
                     received=received if first else 0,
                     lost=lost if first else 0,
+                    under_way=is_under_way,
+                    bytes_per_s=bytes_per_s,
                 )
             )
         return tuple(messages)
+
+    def complete(self, digest: str) -> Need:
+        """The message that nothing is wanted any more, so that nobody waits for this device."""
+        self.round += 1
+        received, self.received = self.received, 0
+        return Need(digest=digest, files=(), round=self.round, received=received)
+
+
+def _told_chunks(jitter: float) -> int:
+    least, most = TOLD_CHUNKS
+    return least + round(jitter * (most - least))
 
 
 def _batches(missing: Iterable[MissingChunks]) -> Iterable[tuple[NeedFile, ...]]:

@@ -93,8 +93,9 @@ class Actions:
             return "unwanted"
         if received in ("new", "duplicate"):
             scratch.need_scheduler.note_chunk(self._context.now(), is_new=received == "new")
+        scratch.came_bytes += len(content) if received == "new" else 0
         if received == "new" and not target.lacks(sha256):
-            self._context.model.link.listen(frozenset(one.sha256 for one in target.missing()))
+            self._context.listen_to(target)
         return received
 
     def own_slots(self) -> frozenset[str]:

@@ -15,12 +15,15 @@ from edgepack.agent.update.dependencies import AgentDependencies, ModelParts
 from edgepack.agent.update.journal import Journal
 from edgepack.agent.update.lifecycle import Outcome
 from edgepack.agent.update.work import Bench, Job, Work
+from edgepack.bandwidth import parse_bandwidth
 from edgepack.bundle.manifest import HOOKS_FOLDER, MANIFEST_FILE, SIGNATURE_FILE, Manifest
 from edgepack.errors import DeviceError
 from edgepack.wire.messages import DeviceFacts, ProbeResult, RunModel, Telemetry
 
 FIRST_RETRY_S = 5.0
 MAX_RETRY_S = 600.0
+CLOSED_S = 30.0
+"""How often a device looks whether the hours have come in which it may fetch something."""
 _HOOKS = "hooks"
 
 
@@ -69,6 +72,9 @@ class Scratch(msgspec.Struct):
     taken: tuple[Taken, ...] = ()
     was_rechecked: bool = False
     need_scheduler: NeedScheduler | None = None
+    was_told_complete: bool = False
+    came_bytes: int = 0
+    is_limited: bool = False
     trouble: OSError | None = None
     probes: list[ProbeResult] = msgspec.field(default_factory=list)
     soak_from: float | None = None
@@ -215,8 +221,19 @@ class UpdateContext:
 
     def start_requests(self, target: ManifestDownload | Download) -> None:
         """Listens to the files that are not complete, and asks for them soon."""
-        self.scratch.need_scheduler = NeedScheduler(self.now(), self.deps.rng)
-        self.model.link.listen(frozenset(one.sha256 for one in target.missing()))
+        bandwidth = parse_bandwidth(self.deps.config.limits.bandwidth)
+        self.scratch.need_scheduler = NeedScheduler(self.now(), self.deps.rng, bandwidth)
+        self.scratch.was_told_complete, self.scratch.came_bytes = False, 0
+        self.listen_to(target)
+
+    def listen_to(self, target: ManifestDownload | Download) -> None:
+        """Listens to what is missing, unless this device has a limit: then it is sent what it asks
+        for, and no more."""
+        scheduler = self.scratch.need_scheduler
+        is_limited = scheduler is not None and scheduler.limit is not None
+        self.scratch.is_limited = is_limited
+        files = () if is_limited else (one.sha256 for one in target.missing())
+        self.model.link.listen(frozenset(files))
 
     def request_missing(self, target: ManifestDownload | Download) -> Wait | None:
         """Publishes the need when it is time to; None when nothing is missing.
@@ -225,14 +242,29 @@ class UpdateContext:
             OSError: The progress of the download cannot be noted.
         """
         scheduler = self.scratch.need_scheduler
-        if target.is_complete or scheduler is None:
+        if scheduler is None:
             return None
+        if target.is_complete:
+            self._tell_complete(scheduler)
+            return None
+        if self.scratch.is_limited != (scheduler.limit is not None):
+            self.listen_to(target)
+        if scheduler.limit == 0:
+            self._tell_complete(scheduler)
+            return Wait(seconds=CLOSED_S)
+        self.scratch.was_told_complete = False
         if self.now() >= scheduler.due_at:
-            if isinstance(target, Download):
+            if isinstance(target, Download) and not scheduler.is_under_way:
                 target.note()
             for need in scheduler.ask(self.digest, target.missing(), self.now()):
                 self.model.link.ask(need)
         return Wait(seconds=max(0.0, scheduler.due_at - self.now()))
+
+    def _tell_complete(self, scheduler: NeedScheduler) -> None:
+        """Says once that nothing is wanted any more, so that nobody waits for this device."""
+        if scheduler.round and not self.scratch.was_told_complete:
+            self.model.link.ask(scheduler.complete(self.digest))
+        self.scratch.was_told_complete = True
 
     def run_hooks(self, stage: str, when: str) -> Ended | Wait | None:
         """Runs the hooks of a stage once; None when they said go."""

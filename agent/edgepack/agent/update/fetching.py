@@ -166,6 +166,9 @@ def fetch_files(context: UpdateContext) -> Step:
         return Wait(seconds=0.0)
     because = f"{download.size_bytes} bytes are there and are what was signed"
     because += describe_taken(scratch.taken)
+    if scratch.came_bytes and scratch.need_scheduler:
+        flow_s = scratch.need_scheduler.flow_s
+        because += f"; {scratch.came_bytes} came over the broker in {flow_s:.3f} s"
     return Ended(outcome="success", because=because)
 
 

@@ -9,8 +9,8 @@ import msgspec
 import paho.mqtt.client as mqtt
 from paho.mqtt.enums import CallbackAPIVersion
 
+from edgepack.agent.broker.quick_client import QuickClient
 from edgepack.errors import TransferError
-from edgepack.fleet.broker.quick_client import QuickClient
 from edgepack.web.broker_url import BrokerAddress, read_broker_urls
 from edgepack.web.mqtt_client import Way
 from edgepack.web.proxy import find_proxy

@@ -24,8 +24,8 @@ _ACCESS_RULES = (
     "let the broker's access rules name this controller: edgepack fleet broker-config writes them"
 )
 MAX_PACKET_BYTES = 2 * MAX_MESSAGE_BYTES
-WINDOW = 32
-"""Chunks handed to the socket and not yet taken by it; more would only fill memory."""
+WINDOW = 8
+"""Pieces handed to the socket and not yet taken by it; more would only fill memory."""
 
 
 class Link:
@@ -164,25 +164,25 @@ class Link:
         """The same for what nobody needs who comes later."""
         self._client.publish(topic, payload, qos=1)
 
-    def send_chunk(self, topic: str, payload: bytes) -> bool:
-        """Publishes at QoS 0 once the socket took an earlier one; False without a connection.
+    def send_chunks(self, topic: str, payloads: Sequence[bytes]) -> bool:
+        """Publishes at QoS 0 once the socket took earlier ones; False without a connection.
 
         Waits: never call it from a callback.
         """
         if not self._client.is_connected():
+            self._unsent.clear()
             return False
-        info = self._client.publish(topic, payload, qos=0)
+        info = self._client.publish_all(topic, payloads)
         if info.rc != mqtt.MQTT_ERR_SUCCESS:
             return False
         self._unsent.append(info)
-        if len(self._unsent) < WINDOW:
-            return True
-        oldest = self._unsent.popleft()
-        while not oldest.is_published():
-            if not self._client.is_connected():
-                self._unsent.clear()
-                return False
-            oldest.wait_for_publish(timeout=0.2)
+        while len(self._unsent) >= WINDOW:
+            oldest = self._unsent.popleft()
+            while not oldest.is_published():
+                if not self._client.is_connected():
+                    self._unsent.clear()
+                    return False
+                oldest.wait_for_publish(timeout=0.2)
         return True
 
     def _connected(

@@ -9,6 +9,8 @@ from typing import Any, get_args
 
 import click
 
+from edgepack.bandwidth import Bandwidth, parse_bandwidth
+from edgepack.errors import EdgepackError
 from edgepack.fleet.client.connection import (
     DATA_VARIABLE,
     DEFAULT_URL,
@@ -61,6 +63,22 @@ class Share(click.ParamType[float]):
         if not 0 <= number <= 1:
             self.fail(f"{value!r} is not between 0% and 100%", param, ctx)
         return number
+
+
+class Rate(click.ParamType[Bandwidth]):
+    """Bytes a second, as `20MB/s`, maybe by the hour."""
+
+    name = "rate"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> Bandwidth:
+        if isinstance(value, Bandwidth):
+            return value
+        try:
+            return parse_bandwidth(value)
+        except EdgepackError as error:
+            self.fail(f"{error.problem}; try {error.remedy}", param, ctx)
 
 
 class Seconds(click.ParamType[float]):

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING
 
 import click
 
+from edgepack.bandwidth import Bandwidth
 from edgepack.fleet.broker.settings.write import are_outdated
-from edgepack.fleet.commands.options import PORT, data_option
+from edgepack.fleet.commands.options import PORT, Rate, data_option
 from edgepack.fleet.commands.printing import LogFormatter
 
 if TYPE_CHECKING:
@@ -84,6 +85,13 @@ if TYPE_CHECKING:
     show_default=True,
     help="How long the certificates last that devices get; they renew them in the last third.",
 )
+@click.option(
+    "--bandwidth",
+    type=Rate(),
+    default="",
+    help="What may be sent of bundles a second, to all devices together, as 20MB/s; or by the hour "
+    "of this machine: 08:00-18:00=2MB/s,50MB/s. No limit when not given.",
+)
 @click.option("-v", "--verbose", is_flag=True, help="Log every transition.")
 def serve(
     data: Path,
@@ -102,6 +110,7 @@ def serve(
     auto_enroll: bool,
     lease_s: float,
     certificate_days: int,
+    bandwidth: Bandwidth,
     verbose: bool,
 ) -> None:
     """Run controller, depot and API, and a broker when none is named, until Ctrl-C.
@@ -112,6 +121,7 @@ def serve(
       edgepack fleet serve --broker mqtts://broker.example:8883
       edgepack fleet serve --broker wss://broker.example/mqtt --broker-proxy http://proxy:3128
       edgepack fleet serve --host 0.0.0.0 --tls-cert fleet.crt --tls-key fleet.key
+      edgepack fleet serve --bandwidth 08:00-18:00=2MB/s,50MB/s
     """
     # Database, web server and broker are loaded for this command only: the others start at once.
     from edgepack.fleet.broker.embedded import LIMITS
@@ -174,6 +184,7 @@ def serve(
             auto_enroll=auto_enroll,
             lease_s=lease_s,
             certificate_days=certificate_days,
+            bandwidth=bandwidth,
         ),
         dashboard_routes,
         ready,

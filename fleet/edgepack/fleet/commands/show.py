@@ -121,7 +121,7 @@ def info_table(info: FleetInfo) -> RenderableType:
         ("broker", f"{info.broker}, {link}"),
         ("devices", f"{info.devices}, {info.online} online"),
         ("sent", sent),
-        ("pace", f"{megabytes(info.pace_bytes_per_s)}/s to one device"),
+        ("pace", f"{megabytes(info.pace_bytes_per_s)}/s"),
         ("messages", taken or "none yet"),
         *([("dropped", numbers_line(info.dropped))] if info.dropped else []),
     ):

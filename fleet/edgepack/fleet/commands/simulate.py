@@ -6,8 +6,9 @@ from pathlib import Path
 
 import click
 
+from edgepack.bandwidth import Bandwidth
 from edgepack.fleet.client.fleet_client import FleetClient
-from edgepack.fleet.commands.options import Seconds, Share, asks
+from edgepack.fleet.commands.options import Rate, Seconds, Share, asks
 from edgepack.fleet.commands.printing import print_result
 from edgepack.fleet.documents.wording import numbers_line
 from edgepack.fleet.simulation.behaviour import parse_change
@@ -30,6 +31,13 @@ from edgepack.fleet.simulation.simulate import simulate as run
     help="What releases after a device's first change of what that hardware class measures: "
     "sim-arm-a76:p95=1.3 (times), sim-x86-vnni:drift=0.3 (more); repeatable.",
 )
+@click.option("--loss", type=Share(), default="0%", help="Share of the chunks that get lost.")
+@click.option(
+    "--takes",
+    type=Rate(),
+    default="",
+    help="What each device takes a second, such as 1MB/s; all that comes when not given.",
+)
 @click.option("--seed", default=0, show_default=True, help="Of all that is random.")
 @click.option("--for", "for_s", type=Seconds(), help="Seconds to run; until Ctrl-C when not given.")
 @asks
@@ -40,6 +48,8 @@ def simulate(
     fail_rate: float,
     silent_rate: float,
     worse: tuple[str, ...],
+    loss: float,
+    takes: Bandwidth,
     seed: int,
     for_s: float | None,
     data: Path,
@@ -55,6 +65,7 @@ def simulate(
       edgepack simulate --devices 200 --fail-rate 2%
       edgepack rollout start model-1.2.0.edgepack --group simulated
       edgepack simulate --devices 30 --worse sim-arm-a76:p95=1.3
+      edgepack simulate --devices 50 --loss 5%
     """
     stopping = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -71,6 +82,8 @@ def simulate(
         silent_rate=silent_rate,
         seed=seed,
         changes=tuple(map(parse_change, worse)),
+        loss=loss,
+        takes_bytes_per_s=takes.bytes_per_s or 0.0,
     )
     states = run(FleetClient(url, data=data), settings, stopping=stopping, for_s=for_s, show=tell)
     print_result(states, as_json, numbers_line)

@@ -303,5 +303,5 @@ class Controller:
             self._metadata.answer(device, trusted, time.monotonic())
         for device, certificate in renewed.items():
             self._broker.publish(topics.certificate(self._tenant, device), certificate)
-        for device, need in batch.needs:
-            self._depot.take(device, need)
+        for message, need in batch.needs:
+            self._depot.take(message.device, need, message.at)

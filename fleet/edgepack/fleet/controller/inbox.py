@@ -27,11 +27,13 @@ class Incoming(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         device: Who said it.
         kind: What it is to be.
+        at: When it came, monotonic clock, seconds.
     """
 
     device: str
     kind: topics.UpKind
     payload: bytes
+    at: float = 0.0
 
 
 class Inbox:
@@ -45,6 +47,7 @@ class Inbox:
         counters: Messages by what became of them.
         quotas: What each device may say, and what was dropped of it.
         was_woken: Whether somebody woke the controller since it took the batch before.
+        take_need: Takes a need at once, if it may: device, payload and when it came.
     """
 
     def __init__(self, tenant: str, clock: Callable[[], float] = time.monotonic) -> None:
@@ -59,6 +62,7 @@ class Inbox:
         self.counters: Counter[str] = Counter()
         self.quotas = Quotas()
         self.reconnected = threading.Event()
+        self.take_need: Callable[[str, bytes, float], bool] = lambda *_: False
 
     def receive(self, topic: str, payload: bytes) -> None:
         """Keeps a message; one too many is dropped (devices repeat what matters)."""
@@ -68,15 +72,19 @@ class Inbox:
             self.counters["unknown_topic"] += 1
             return
         kind, device = found
-        if not self.quotas.admits(device, kind, self._clock()):
+        now = self._clock()
+        if not self.quotas.admits(device, kind, now):
             self.counters["over_quota"] += 1
+            return
+        if kind == "need" and self.take_need(device, payload, now):
+            self.counters[kind] += 1
             return
         size = len(payload) + MAX_MESSAGE_OVERHEAD
         with self._changed:
             if self._waiting_bytes + size > INBOX_BYTES:
                 self.counters["overflow"] += 1
                 return
-            self._waiting.append(Incoming(device=device, kind=kind, payload=payload))
+            self._waiting.append(Incoming(device=device, kind=kind, payload=payload, at=now))
             self._waiting_bytes += size
             if len(self._waiting) in (1, BATCH_LENGTH):  # whoever waits need not see each one
                 self._changed.notify()

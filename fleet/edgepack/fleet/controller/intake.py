@@ -38,7 +38,8 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True):
         known: The devices that are enrolled, by id.
         changed: Those that reported, by id.
         heard: What they said, in order; last wills are not among it.
-        events, telemetry, needs: What else was said, each with its device.
+        events, telemetry: What else was said, each with its device.
+        needs: What devices lack, with the message that said so.
         trusting: What devices that have a root believe of the fleet's metadata, by id.
         renewing: What devices ask whose certificates are about to end, by id.
         first: Devices that reported for the first time.
@@ -53,7 +54,7 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True):
     heard: list[tuple[str, messages.Reported]] = []
     events: list[tuple[str, messages.Event]] = []
     telemetry: list[tuple[str, messages.Telemetry]] = []
-    needs: list[tuple[str, messages.Need]] = []
+    needs: list[tuple[Incoming, messages.Need]] = []
     trusting: dict[str, messages.Trusted] = {}
     renewing: dict[str, messages.Renewal] = {}
     first: set[str] = set()
@@ -61,7 +62,7 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True):
     publications: list[Publication] = []
 
 
-Handler = Callable[[Batch, Presence, bytes], bool]
+Handler = Callable[[Batch, Presence, Incoming], bool]
 """Takes what a device said; whether it was news."""
 
 
@@ -95,7 +96,7 @@ class Intake:
             if not self._auto_enroll or message.kind != "reported":
                 return self._ignore(message.device)
             presence = _take_in(batch, message)
-        is_news = HANDLERS[message.kind](batch, presence, message.payload)
+        is_news = HANDLERS[message.kind](batch, presence, message)
         return message.kind if is_news else "stale"
 
     def _ignore(self, device: str) -> str:
@@ -147,8 +148,8 @@ def _take_in(batch: Batch, message: Incoming) -> Presence:
     return batch.known[row.id]
 
 
-def _take_report(batch: Batch, presence: Presence, payload: bytes) -> bool:
-    reported = messages.decode(payload, messages.Reported)
+def _take_report(batch: Batch, presence: Presence, message: Incoming) -> bool:
+    reported = messages.decode(message.payload, messages.Reported)
     is_first = not presence.has_reported and presence.reported is None
     if devices.note_report(presence, reported, batch.now) == "stale":
         return False
@@ -166,20 +167,20 @@ def _take_report(batch: Batch, presence: Presence, payload: bytes) -> bool:
     return True
 
 
-def _take_need(batch: Batch, presence: Presence, payload: bytes) -> bool:
-    batch.needs.append((presence.id, messages.decode(payload, messages.Need)))
+def _take_need(batch: Batch, presence: Presence, message: Incoming) -> bool:
+    batch.needs.append((message, messages.decode(message.payload, messages.Need)))
     return True
 
 
-def _take_telemetry(batch: Batch, presence: Presence, payload: bytes) -> bool:
-    telemetry = messages.decode(payload, messages.Telemetry)
+def _take_telemetry(batch: Batch, presence: Presence, message: Incoming) -> bool:
+    telemetry = messages.decode(message.payload, messages.Telemetry)
     latency.check_window(telemetry)
     batch.telemetry.append((presence.id, telemetry))
     return True
 
 
-def _take_event(batch: Batch, presence: Presence, payload: bytes) -> bool:
-    batch.events.append((presence.id, messages.decode(payload, messages.Event)))
+def _take_event(batch: Batch, presence: Presence, message: Incoming) -> bool:
+    batch.events.append((presence.id, messages.decode(message.payload, messages.Event)))
     return True
 
 

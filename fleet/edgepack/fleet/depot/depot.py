@@ -1,75 +1,101 @@
 """The depot: sends the chunks that devices say they lack, each once for many devices.
 
-It gathers needs for a moment, plans one pass per file from all of them, sends the pass at a
-pace that devices can follow, and forgets what it sent: a device that still lacks something
-asks again. So it holds nothing that a restart could lose.
+It gathers needs for a moment, sends what several lack to all who listen and what one lacks to that
+one, as much at a time as devices say that they take. It holds nothing that a restart could lose: a
+device that still lacks something asks again.
 """
 
+import contextlib
 import logging
 import queue
 import struct
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import msgspec
 
+from edgepack.bandwidth import UNLIMITED, Bandwidth
 from edgepack.errors import EdgepackError
-from edgepack.fleet.depot.pace import Pace, wait_before
-from edgepack.fleet.depot.plan import Lack, Pass, plan_pass
-from edgepack.fleet.releases.folder import Blob, ReleaseFolder, read_chunks
+from edgepack.fleet.depot.limit import Limit
+from edgepack.fleet.depot.listener import Listener
+from edgepack.fleet.depot.stream import Stream
+from edgepack.fleet.releases.folder import ReleaseFolder, read_chunks
 from edgepack.wire import topics
-from edgepack.wire.messages import Need
-from edgepack.wire.need_bitmap import read_missing
+from edgepack.wire.messages import Need, decode
 
 log = logging.getLogger(__name__)
 
-GATHER_S = 0.25
-"""How long needs are gathered before a pass: devices of a wave ask with about this jitter."""
-GRACE_S = 0.5
-"""How long a broadcast chunk may be on its way to a device."""
-REMEMBER_S = 120.0
-MAX_WAITING = 10_000
+PIECE_BYTES = 256 * 1024
+"""Sent at a time."""
+LOOK_S = 0.5
+"""The longest that nobody looks whether there is something to send."""
+KNOWN_S = 600.0
+"""So long a device whose need the controller let in may speak to the depot directly."""
+GRACE_S, SILENT_S = 0.5, 3.0
+"""How long a chunk may be on its way to a device that hears nothing else meanwhile, and how long
+others wait for a device that says nothing: so long, and as long as a broker may take to hand out
+what is on its way."""
+BROKER_BYTES_PER_S = 20e6
+"""Brokers hand out 50 to 300 MB/s on two cores."""
+LEAST_WAIT_S = 0.005
+MAX_WAITING = 20_000
+TAKEN_AT_ONCE = 500
 
-Send = Callable[[str, bytes], bool]
+Send = Callable[[str, Sequence[bytes]], bool]
 """Publishes at QoS 0 and waits until the socket took it; False when there is no connection."""
 
 
 class _Request(msgspec.Struct, frozen=True, kw_only=True):
     device: str
-    need: Need
+    need: Need | bytes
     said_at: float
-
-
-class _File:
-    """What is known of a file that devices lack."""
-
-    def __init__(self, blob: Blob) -> None:
-        self.blob = blob
-        self.lacks: dict[str, Lack] = {}
-        self.sent_at: dict[int, float] = {}
 
 
 class Depot:
     """Takes needs from any thread without waiting; sends from a thread of its own.
+
+    Args:
+        tenant: Whose devices.
+        releases: What it has.
+        send: How chunks go out.
+        bandwidth: What it may send a second.
+        clock: Monotonic, seconds.
 
     Attributes:
         sent_bytes: Chunk bytes sent, by `broadcast` and `repair`.
         counters: Needs by what became of them.
     """
 
-    def __init__(self, *, tenant: str, releases: ReleaseFolder, send: Send) -> None:
+    def __init__(
+        self,
+        *,
+        tenant: str,
+        releases: ReleaseFolder,
+        send: Send,
+        bandwidth: Bandwidth = UNLIMITED,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._tenant = tenant
         self._releases = releases
         self._send = send
+        self._limit = Limit(bandwidth)
+        self._clock = clock
         self._requests: queue.Queue[_Request] = queue.Queue(MAX_WAITING)
         self._stopping = threading.Event()
-        self._files: dict[str, _File] = {}
+        self._streams: dict[str, Stream] = {}
+        self._rounds: dict[str, dict[str, int]] = {}
+        self._busy_s = 0.0
+        self._known: dict[str, float] = {}
         self._thread = threading.Thread(target=self._run, name="depot", daemon=True)
-        self.pace = Pace()
         self.sent_bytes: Counter[str] = Counter(broadcast=0, repair=0)
         self.counters: Counter[str] = Counter()
+
+    @property
+    def bytes_per_s(self) -> float:
+        """What it sends, over the last seconds."""
+        return self._limit.measured_bytes_per_s(self._clock())
 
     def start(self) -> None:
         """Starts sending."""
@@ -80,103 +106,143 @@ class Depot:
         self._stopping.set()
         self._thread.join(timeout=10)
 
-    def take(self, device: str, need: Need) -> None:
-        """Notes what a device lacks; a need too many is dropped, since devices repeat them."""
-        request = _Request(device=device, need=need, said_at=time.monotonic())
+    def take(self, device: str, need: Need, said_at: float) -> None:
+        """Notes what a device lacks; a need too many is dropped, since devices repeat them.
+
+        Args:
+            device: Who lacks it, known to be enrolled.
+            need: What.
+            said_at: When that came, monotonic clock, seconds: not when somebody got round to it,
+                for what was sent meanwhile may be what it asks for.
+        """
+        self._known[device] = said_at + KNOWN_S
+        self._put(_Request(device=device, need=need, said_at=said_at))
+
+    def take_directly(self, device: str, payload: bytes, said_at: float) -> bool:
+        """The same as it came from the broker, for a device that the controller let in lately.
+
+        Returns:
+            False for any other device: the controller has to look at it first.
+        """
+        if self._known.get(device, 0.0) < said_at:
+            return False
+        self._put(_Request(device=device, need=payload, said_at=said_at))
+        return True
+
+    def _put(self, request: _Request) -> None:
         try:
             self._requests.put_nowait(request)
         except queue.Full:
             self.counters["needs_dropped"] += 1
 
     def _run(self) -> None:
+        wait_s = LOOK_S
         while not self._stopping.is_set():
             try:
-                if self._gather():
-                    self._send_all()
+                if wait_s > 0:
+                    with contextlib.suppress(queue.Empty):
+                        self._note(self._requests.get(timeout=wait_s))
+                wait_s = self.turn()
             except Exception:  # the outermost loop of this thread: the depot goes on
                 log.exception("the depot stumbled; devices will ask again")
                 self._stopping.wait(1.0)
 
-    def _gather(self) -> bool:
-        """Waits for a need, then a moment for more; whether there is something to send."""
-        try:
-            self._note(self._requests.get(timeout=0.5))
-        except queue.Empty:
-            self._forget()
+    def turn(self) -> float:
+        """Takes the needs that came, and sends a piece of all that may be sent now.
+
+        Returns:
+            Seconds until there may be more to send, unless a need comes.
+        """
+        with contextlib.suppress(queue.Empty):
+            for _ in range(TAKEN_AT_ONCE):
+                self._note(self._requests.get_nowait())
+        waits = [LOOK_S]
+        shares = sum(len(stream.listeners) for stream in self._streams.values())
+        on_its_way = sum(stream.on_its_way_bytes for stream in self._streams.values())
+        self._busy_s = on_its_way / BROKER_BYTES_PER_S
+        has_sent = False
+        # Small files first: nobody can choose a variant before it has the manifest.
+        for stream in sorted(self._streams.values(), key=lambda one: one.blob.size_bytes):
+            waits.append(stream.look(self._clock, SILENT_S + self._busy_s))
+            for listener in (None, *stream.served_singly()):
+                now = self._clock()
+                if (wait_s := self._limit.wait_s(now)) > 0:
+                    return wait_s
+                indices = stream.take(listener, shares, PIECE_BYTES, now)
+                if indices and not self._send_piece(stream, listener, indices):
+                    return self._break_off()
+                has_sent = has_sent or bool(indices)
+        self._forget()
+        return 0.0 if has_sent else max(LEAST_WAIT_S, min(waits))
+
+    def _send_piece(self, stream: Stream, listener: Listener | None, indices: list[int]) -> bool:
+        """Sends chunks to a device, or to all who listen; False when it was broken off."""
+        sha256 = stream.blob.sha256
+        if listener is None:
+            way, topic = "broadcast", topics.broadcast(self._tenant, sha256)
+        else:
+            way, topic = "repair", topics.repair(self._tenant, listener.device, sha256)
+        messages = [
+            struct.pack(">I", index) + content
+            for index, content in read_chunks(stream.blob, indices)
+        ]
+        if self._stopping.is_set() or not self._send(topic, messages):
             return False
-        until = time.monotonic() + GATHER_S
-        while (left := until - time.monotonic()) > 0 and not self._stopping.is_set():
-            try:
-                self._note(self._requests.get(timeout=left))
-            except queue.Empty:
-                break
+        size_bytes = sum(map(stream.size_of, indices))
+        now = self._clock()
+        stream.note_sent(listener, indices, now)
+        self._limit.note_sent(size_bytes, now)
+        self.sent_bytes[way] += size_bytes
         return True
 
     def _note(self, request: _Request) -> None:
-        need = request.need
-        self.pace = self.pace.heard(request.device, need.received, need.lost)
+        device, said_at = request.device, request.said_at
         try:
+            need = request.need if isinstance(request.need, Need) else decode(request.need, Need)
             blobs = self._releases.blobs(need.digest)
             for wanted in need.files:
                 blob = blobs.get(wanted.sha256)
                 if blob is None:
                     self.counters["needs_unknown_file"] += 1
                     continue
-                chunks = frozenset(read_missing(wanted, blob.chunk_count))
-                file = self._files.setdefault(wanted.sha256, _File(blob))
-                file.lacks[request.device] = Lack(
-                    device=request.device, chunks=chunks, said_at=request.said_at
-                )
+                stream = self._streams.get(wanted.sha256)
+                if stream is None:
+                    stream = self._streams[wanted.sha256] = Stream(blob, said_at)
+                stream.hear(device, need, wanted, said_at, GRACE_S + self._busy_s)
+            self._drop_complete(device, need, frozenset(blobs))
         except EdgepackError as error:
             self.counters["needs_malformed"] += 1
-            log.warning("device=%s need dropped because=%s", request.device, error.problem)
+            log.warning("device=%s need dropped because=%s", device, error.problem)
 
-    def _send_all(self) -> None:
-        self.pace = self.pace.adjusted()
-        # Small files first: nobody can choose a variant before it has the manifest.
-        for file in sorted(self._files.values(), key=lambda file: file.blob.size_bytes):
-            if not file.lacks:
-                continue
-            listeners = len(file.lacks)
-            planned = plan_pass(tuple(file.lacks.values()), file.sent_at, GRACE_S)
-            file.lacks.clear()
-            if not self._send_pass(file, planned, listeners):
-                return
+    def _drop_complete(self, device: str, need: Need, files: frozenset[str]) -> None:
+        """A file that a device does not name any more is complete there."""
+        named = {wanted.sha256 for wanted in need.files}
+        rounds = self._rounds.setdefault(device, {})
+        for sha256 in named & self._streams.keys():
+            rounds[sha256] = need.round
+        for sha256, said_in in tuple(rounds.items()):
+            # A long need comes in several messages of one round.
+            if sha256 in files and sha256 not in named and said_in != need.round:
+                del rounds[sha256]
+                if sha256 in self._streams:
+                    self._streams[sha256].drop(device)
+        if not rounds:
+            del self._rounds[device]
 
-    def _send_pass(self, file: _File, planned: Pass, listeners: int) -> bool:
-        """Sends one pass; False when it was broken off."""
-        sha256 = file.blob.sha256
-        topic = topics.broadcast(self._tenant, sha256)
-        if not self._send_chunks(file, topic, planned.broadcast, "broadcast", listeners):
-            return False
-        return all(
-            self._send_chunks(
-                file, topics.repair(self._tenant, device, sha256), chunks, "repair", 1
-            )
-            for device, chunks in planned.repairs.items()
-        )
-
-    def _send_chunks(
-        self, file: _File, topic: str, chunks: tuple[int, ...], way: str, listeners: int
-    ) -> bool:
-        began, sent = time.monotonic(), 0
-        rate = self.pace.bytes_per_s(listeners)
-        for index, content in read_chunks(file.blob, chunks):
-            if wait_s := wait_before(sent, time.monotonic() - began, rate):
-                self._stopping.wait(wait_s)
-            if self._stopping.is_set() or not self._send(topic, struct.pack(">I", index) + content):
-                return False
-            sent += len(content)
-            self.sent_bytes[way] += len(content)
-            if way == "broadcast":
-                file.sent_at[index] = time.monotonic()
-        if chunks:
-            log.info("file=%s sent=%d chunks way=%s", file.blob.sha256, len(chunks), way)
-        return True
+    def _break_off(self) -> float:
+        for stream in self._streams.values():
+            stream.break_off()
+        return LOOK_S
 
     def _forget(self) -> None:
-        """Lets go of files that nobody has lacked for a while."""
-        old = time.monotonic() - REMEMBER_S
-        for sha256, file in list(self._files.items()):
-            if not file.lacks and all(at < old for at in file.sent_at.values()):
-                del self._files[sha256]
+        """Lets go of files that nobody lacks, and of devices that were quiet."""
+        for sha256, stream in list(self._streams.items()):
+            if not stream.listeners:
+                log.info("file=%s nobody lacks it any more", sha256)
+                del self._streams[sha256]
+        if not self._streams:
+            self._rounds.clear()
+            now = self._clock()
+            for device, until in list(self._known.items()):
+                if until < now:
+                    self._known.pop(device, None)

@@ -1,63 +1,60 @@
-"""What the depot sends in one pass, from what devices say they lack.
+"""What the depot sends next of a file, from what devices say they lack.
 
-A chunk that several devices lack goes out once, to everybody who listens to its file; a chunk
-that one device lacks goes to that device alone. So a pass costs at most the size of the file
-for the broadcast, however many devices listen.
+A chunk that several devices lack goes out once, to everybody who listens to the file; a chunk that
+one device lacks goes to that device alone. So a file costs about its size, however many devices
+listen.
 """
 
-from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections import deque
+from collections.abc import Sequence
 
 import msgspec
+import numpy as np
+
+from edgepack.fleet.depot.listener import Listener, Times
 
 BROADCAST_AT = 2
 """From so many devices on a chunk is broadcast."""
 
 
-class Lack(msgspec.Struct, frozen=True, kw_only=True):
-    """The chunks of one file that one device lacks, and when it said so.
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
+    """Chunk indices to send, in order: to all who listen, and to single devices."""
 
-    Attributes:
-        device: Device id.
-        chunks: Chunk indices.
-        said_at: Monotonic clock, seconds.
-    """
+    broadcast: deque[int]
+    single: dict[str, deque[int]]
 
-    device: str
-    chunks: frozenset[int]
-    said_at: float
+    @property
+    def is_done(self) -> bool:
+        """Whether nothing is left of it."""
+        return not self.broadcast and not any(self.single.values())
 
 
-class Pass(msgspec.Struct, frozen=True, kw_only=True):
-    """Chunk indices to send, ascending: to all who listen, and to single devices."""
-
-    broadcast: tuple[int, ...]
-    repairs: dict[str, tuple[int, ...]]
+EMPTY = Plan(broadcast=deque(), single={})
 
 
-def plan_pass(lacks: Sequence[Lack], sent_at: Mapping[int, float], grace_s: float) -> Pass:
-    """Plans one pass over a file.
+def make_plan(listeners: Sequence[Listener], sent_at: Times, cursor: int) -> Plan:
+    """Plans what is due now.
 
     Args:
-        lacks: The latest of each device.
-        sent_at: When each chunk was last broadcast, monotonic clock. A device that spoke before
-            that (or less than `grace_s` after it) is not answered again: the chunk is on its way,
-            and the device asks once more when it was lost.
-        grace_s: How long a broadcast chunk may be on its way.
+        listeners: The devices that lack chunks; one with a limit of its own is served singly.
+        sent_at: When each chunk was broadcast last; 0 is never.
+        cursor: Where the broadcast goes on: one that joins late gets the rest with the others, and
+            the beginning with others that joined late.
     """
-    wanted: dict[int, list[str]] = defaultdict(list)
-    for lack in lacks:
-        for index in lack.chunks:
-            if index not in sent_at or lack.said_at > sent_at[index] + grace_s:
-                wanted[index].append(lack.device)
-    repairs: dict[str, list[int]] = defaultdict(list)
-    broadcast = []
-    for index in sorted(wanted):
-        devices = wanted[index]
-        if len(devices) >= BROADCAST_AT:
-            broadcast.append(index)
-        else:
-            repairs[devices[0]].append(index)
-    return Pass(
-        broadcast=tuple(broadcast), repairs={d: tuple(chunks) for d, chunks in repairs.items()}
-    )
+    wanted = np.zeros(len(sent_at), np.int32)
+    due = {}
+    for listener in listeners:
+        flags = due[listener.device] = listener.due(sent_at)
+        if not listener.bytes_per_s:
+            wanted += flags
+    indices = np.flatnonzero(wanted >= BROADCAST_AT)
+    start = int(np.searchsorted(indices, cursor))
+    broadcast = deque(np.roll(indices, -start).tolist())
+    single = {}
+    for listener in listeners:
+        flags = due[listener.device]
+        if not listener.bytes_per_s:
+            flags = flags & (wanted < BROADCAST_AT)
+        if flags.any():
+            single[listener.device] = deque(np.flatnonzero(flags).tolist())
+    return Plan(broadcast=broadcast, single=single)

@@ -16,7 +16,7 @@ class FleetInfo(msgspec.Struct, frozen=True, kw_only=True):
         counters: Messages by what became of them.
         dropped: Messages that were dropped of the devices of which most were, by device.
         sent_bytes: Chunk bytes the depot sent by `broadcast` and `repair`.
-        pace_bytes_per_s: The depot's current rate to a single device.
+        pace_bytes_per_s: What the depot sends a second, over the last seconds.
     """
 
     tenant: str

@@ -89,7 +89,7 @@ def _read_blobs(folder: Path) -> dict[str, Blob]:
 
 def read_chunks(blob: Blob, indices: Sequence[int]) -> Iterator[tuple[int, bytes]]:
     """Reads some chunks of a file: index and bytes, in the order asked for."""
-    with blob.path.open("rb") as file:
+    with blob.path.open("rb", buffering=0) as file:
         for index in indices:
             start, end = blob.bounds[index : index + 2]
             yield index, os.pread(file.fileno(), end - start, start)

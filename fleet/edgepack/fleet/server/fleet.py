@@ -40,7 +40,7 @@ class Fleet(RolloutMethods, ReleaseMethods, DeviceMethods, frozen=True, kw_only=
             online=online,
             counters=dict(self.inbox.counters + self.depot.counters),
             sent_bytes=dict(self.depot.sent_bytes),
-            pace_bytes_per_s=self.depot.pace.bytes_per_s(1),
+            pace_bytes_per_s=self.depot.bytes_per_s,
             dropped=self.inbox.quotas.most_dropped(),
         )
 

@@ -17,6 +17,7 @@ from typing import Protocol
 import msgspec
 import uvicorn
 
+from edgepack.bandwidth import UNLIMITED, Bandwidth
 from edgepack.errors import FleetError
 from edgepack.fleet.broker.access import BrokerAccess
 from edgepack.fleet.broker.embedded import EmbeddedBroker
@@ -63,6 +64,7 @@ class ServeSettings(msgspec.Struct, frozen=True, kw_only=True):
         certificate_days: How long the certificates last that devices get.
         lease_s: Of several controllers on a PostgreSQL another one leads so long after the leader
             died.
+        bandwidth: What the depot may send a second.
     """
 
     data: Path
@@ -81,6 +83,7 @@ class ServeSettings(msgspec.Struct, frozen=True, kw_only=True):
     auto_enroll: bool = False
     lease_s: float = 5.0
     certificate_days: int = CERTIFICATE_DAYS
+    bandwidth: Bandwidth = UNLIMITED
 
 
 class MakePages(Protocol):
@@ -202,7 +205,13 @@ def _assemble(settings: ServeSettings, stack: ExitStack) -> tuple[Fleet, str]:
     broker: Broker = link
     if store.is_shared:
         lead, broker = _elected(settings, folder, store, holder, link, inbox, access, stack)
-    depot = Depot(tenant=settings.tenant, releases=releases, send=link.send_chunk)
+    depot = Depot(
+        tenant=settings.tenant,
+        releases=releases,
+        send=link.send_chunks,
+        bandwidth=settings.bandwidth,
+    )
+    inbox.take_need = depot.take_directly
     controller = Controller(
         store=store,
         tenant=settings.tenant,

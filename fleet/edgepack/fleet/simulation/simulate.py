@@ -27,6 +27,8 @@ log = logging.getLogger(__name__)
 
 TICK_S = 0.1
 RECONNECT_S = 2.0
+BUSY_S = 0.005
+"""How long nobody looks while only devices have something to take that may not yet."""
 
 
 class SimulateSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -39,6 +41,8 @@ class SimulateSettings(msgspec.Struct, frozen=True, kw_only=True):
         fail_rate, silent_rate: 0..1, see `SimulatedDevice`.
         seed: Of all that is random.
         changes: What later releases change of what hardware classes measure.
+        loss: 0..1, share of the chunks that are lost on their way, by device.
+        takes_bytes_per_s: What each device takes a second; 0 is all that comes.
     """
 
     count: int
@@ -48,6 +52,8 @@ class SimulateSettings(msgspec.Struct, frozen=True, kw_only=True):
     silent_rate: float = 0.0
     seed: int = 0
     changes: tuple[Change, ...] = ()
+    loss: float = 0.0
+    takes_bytes_per_s: float = 0.0
 
 
 class _Connection:
@@ -80,7 +86,10 @@ class _Connection:
             silent_rate=settings.silent_rate,
             clock=time.time,
             changes=settings.changes,
+            loss=settings.loss,
         )
+        self._takes_bytes_per_s = settings.takes_bytes_per_s
+        self.free_at = 0.0
         topic, will = self.device.last_will()
         self.client.will_set(topic, will, qos=1, retain=True)
         self.client.on_connect = lambda *_: self.device.connected()
@@ -101,6 +110,9 @@ class _Connection:
         """A subscription that fails is made again when the device connects again."""
 
     def _receive(self, topic: bytes, payload: bytes) -> None:
+        if self._takes_bytes_per_s:
+            self.free_at = max(time.monotonic(), self.free_at)
+            self.free_at += len(payload) / self._takes_bytes_per_s
         try:
             self.device.received(topic.decode(errors="replace"), payload)
         except EdgepackError as error:
@@ -216,8 +228,14 @@ def _close(client: mqtt.Client) -> None:
 
 
 def _serve_ready(selector: selectors.BaseSelector, timeout_s: float) -> None:
-    for key, events in selector.select(timeout_s):
+    ready = selector.select(timeout_s)
+    now = time.monotonic()
+    if ready and all(key.data.free_at > now for key, _ in ready):
+        time.sleep(BUSY_S)
+    for key, events in ready:
         client = key.data.client
+        if key.data.free_at > now:
+            continue
         if events & selectors.EVENT_READ:
             client.loop_read()
             # TLS may hold decrypted packets that no selector knows of.

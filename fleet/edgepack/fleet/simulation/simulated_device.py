@@ -36,6 +36,7 @@ class SimulatedDevice:
         fail_rate, silent_rate: 0..1, share of rollouts that this device fails or says nothing to.
         changes: What later releases change of what hardware classes measure.
         clock: Seconds since the epoch.
+        loss: 0..1, share of the chunks that do not reach this device.
     """
 
     def __init__(
@@ -49,6 +50,7 @@ class SimulatedDevice:
         silent_rate: float,
         clock: Callable[[], float],
         changes: Sequence[Change] = (),
+        loss: float = 0.0,
     ) -> None:
         self.device = device
         self._tenant = tenant
@@ -63,6 +65,7 @@ class SimulatedDevice:
         self._rng = rng
         self._fail_rate, self._silent_rate = fail_rate, silent_rate
         self._clock = clock
+        self._loss = loss
         self._boot = f"{rng.getrandbits(64):016x}"
         self._count = 0
         self._hardware = rng.choice(tuple(HARDWARE))
@@ -107,6 +110,8 @@ class SimulatedDevice:
             self._report_at = now + report_due_s(self.device, is_news=False)
 
     def _take_chunk(self, sha256: str, payload: bytes) -> None:
+        if self._loss and self._rng.random() < self._loss:
+            return
         for model in tuple(self._models.values()):
             model.received(sha256, payload)
 

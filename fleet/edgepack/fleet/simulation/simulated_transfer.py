@@ -10,18 +10,14 @@ import struct
 from collections.abc import Callable
 from functools import lru_cache
 
+from edgepack.agent.transfer.chunk_status import MissingChunks
+from edgepack.agent.transfer.need_scheduler import NeedScheduler
 from edgepack.bundle.chunks import chunk_digests, fixed_chunks
 from edgepack.bundle.manifest import GOLDEN_FILE, HOOKS_FOLDER, Manifest, decode_manifest
 from edgepack.errors import EdgepackError
 from edgepack.fleet.simulation.port import Port
 from edgepack.wire import topics
-from edgepack.wire.messages import FileRef, Need, RunModel, encode
-from edgepack.wire.need_bitmap import pack_missing
-
-ASK_AGAIN_S = 1.0
-"""So long without a chunk, a device asks for what is missing; doubled by jitter at most."""
-ASK_FIRST_S = 0.2
-"""Within this time of knowing what it lacks, a device asks for it."""
+from edgepack.wire.messages import FileRef, RunModel, encode
 
 
 class _Wanted:
@@ -63,36 +59,33 @@ class SimulatedTransfer:
         self._order: RunModel | None = None
         self._files: dict[str, _Wanted] = {}
         self._manifest: Manifest | None = None
-        self._round = self._received = self._lost = 0
-        self._ask_at: float | None = None
+        self._scheduler: NeedScheduler | None = None
 
     def start(self, order: RunModel) -> None:
         """Wants the manifest and the signature of a bundle, and then what the manifest names."""
         self._order, self._manifest = order, None
         for ref in (order.manifest, order.signature):
             self._want_whole(ref)
-        self._ask_soon(ASK_FIRST_S)
+        self._scheduler = NeedScheduler(self._clock(), self._rng)
 
     def resume(self) -> None:
         """Goes on after the connection was opened anew."""
         for sha256 in self._files:
             self._port.subscribe(topics.broadcast(self._tenant, sha256))
-        if self._files:
-            self._ask_at = self._clock()
+        if self._scheduler is not None:
+            self._scheduler.note_connected(self._clock())
 
     def drop(self) -> None:
         """Wants nothing any more."""
         for sha256 in self._files:
             self._port.unsubscribe(topics.broadcast(self._tenant, sha256))
         self._files.clear()
-        self._ask_at = None
+        self._scheduler = None
 
     def tick(self) -> None:
         """Asks, where it is time, for what is missing."""
-        if self._ask_at is not None and self._clock() >= self._ask_at:
-            self._lost += sum(len(file.missing) for file in self._files.values() if self._received)
-            self._need()
-            self._ask_soon(2 * ASK_AGAIN_S)
+        if self._scheduler is not None and self._clock() >= self._scheduler.due_at:
+            self._need(self._scheduler)
 
     def take(self, sha256: str, payload: bytes) -> bool:
         """Takes a chunk of a file; one that nobody asked for is dropped.
@@ -113,11 +106,10 @@ class SimulatedTransfer:
             start = fixed_chunks(len(file.content))[index]
             file.content[start : start + len(content)] = content
         elif hashlib.sha256(content).digest() != file.digests[index]:
-            self._lost += 1
             return False
         file.missing.discard(index)
-        self._received += 1
-        self._ask_soon(ASK_AGAIN_S)
+        if self._scheduler is not None:
+            self._scheduler.note_chunk(self._clock(), is_new=True)
         return not file.missing and self._finish(file)
 
     def _finish(self, file: _Wanted) -> bool:
@@ -136,8 +128,9 @@ class SimulatedTransfer:
             self._want_variant(self._manifest)
         if self._files:
             return False
-        self._ask_at = None
-        self._need()
+        if self._scheduler is not None:
+            self._need(self._scheduler)
+        self._scheduler = None
         return True
 
     def _read(self, content: bytes) -> Manifest:
@@ -157,7 +150,7 @@ class SimulatedTransfer:
         for entry in (*manifest.variants[0].facts.files, *rest):
             digests = chunk_digests(entry.chunks)
             self._want(_Wanted(entry.sha256, digests, None), len(digests))
-        self._ask_soon(ASK_FIRST_S)
+        self._scheduler = NeedScheduler(self._clock(), self._rng)
 
     def _want_whole(self, ref: FileRef) -> None:
         file = _Wanted(ref.sha256, (), bytearray(ref.size_bytes))
@@ -169,26 +162,18 @@ class SimulatedTransfer:
             self._files[file.sha256] = file
             self._port.subscribe(topics.broadcast(self._tenant, file.sha256))
 
-    def _ask_soon(self, after_s: float) -> None:
-        self._ask_at = self._clock() + after_s * self._rng.uniform(0.2, 1.0 if after_s < 1 else 2.0)
-
-    def _need(self) -> None:
+    def _need(self, scheduler: NeedScheduler) -> None:
         if self._order is None:
             return
-        self._round += 1
-        files = tuple(
-            pack_missing(file.sha256, file.missing, file.count) for file in self._files.values()
+        missing = tuple(
+            MissingChunks(
+                sha256=file.sha256, chunk_count=file.count, chunks=tuple(sorted(file.missing))
+            )
+            for file in self._files.values()
         )
-        need = Need(
-            digest=self._order.bundle.digest,
-            files=files,
-            round=self._round,
-            received=self._received,
-            lost=self._lost,
-        )
-        self._received = self._lost = 0
         topic = topics.up(self._tenant, self._device, "need")
-        self._port.publish(topic, encode(need), 1, False)
+        for need in scheduler.ask(self._order.bundle.digest, missing, self._clock()):
+            self._port.publish(topic, encode(need), 1, False)
 
 
 @lru_cache(maxsize=16)

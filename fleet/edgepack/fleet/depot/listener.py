@@ -1,0 +1,105 @@
+"""What is known of one device that lacks chunks of a file."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgepack.fleet.depot.window import Window
+
+TICK_S = 1e-7
+"""Two chunks are not sent at the same moment: which was sent first tells what was lost."""
+
+Flags = NDArray[np.bool_]
+Times = NDArray[np.float64]
+
+
+class Listener:
+    """One device and one file.
+
+    A chunk that was sent is on its way until the device has got one that was sent later, or says
+    that nothing comes any more: then it was lost. So a need that waited for long, or that speaks of
+    a queue that a slow device has not emptied yet, asks for nothing twice.
+
+    Args:
+        device: Its id.
+        chunk_count: Chunks of the file.
+
+    Attributes:
+        heard_at: When it spoke last, monotonic clock, seconds.
+        known_until: Whatever was sent to it up to then has come or was lost.
+        loss: The share of what was sent that was lost, 0..1, as last said.
+        own: Its own topic.
+        bytes_per_s: What it may be sent a second; 0 when it named no limit.
+        free_at: When its limit lets it be sent more.
+    """
+
+    def __init__(self, device: str, chunk_count: int) -> None:
+        self.device = device
+        self._count = chunk_count
+        self._missing = np.packbits(np.ones(chunk_count, bool), bitorder="little")
+        self._own_sent: dict[int, tuple[float, int]] = {}
+        self._last_at = 0.0
+        self.heard_at = self.known_until = 0.0
+        self.loss = 0.0
+        self.own = Window()
+        self.bytes_per_s = 0
+        self.free_at = 0.0
+
+    def hear(
+        self, missing: bytes, sent_at: Times, said_at: float, until: float | None = None
+    ) -> None:
+        """Notes what the device said.
+
+        Args:
+            missing: Bitmap of the chunks that it lacks, least bit first.
+            sent_at: When each chunk was broadcast last; 0 is never.
+            said_at: When that came, monotonic clock, seconds.
+            until: Whatever was sent up to then is on its way no more; None while chunks come to it,
+                for they tell.
+        """
+        packed = np.frombuffer(missing, np.uint8)
+        now_missing = _unpack(packed, self._count)
+        last_sent = self._last_sent(sent_at)
+        came = _unpack(self._missing, self._count) & ~now_missing
+        if until is None:
+            times = last_sent[came]
+            until = min(said_at, float(times.max())) if times.size else 0.0
+        if until > self.known_until:
+            spoken_of = (last_sent > self.known_until) & (last_sent <= until)
+            sent, lost = int(spoken_of.sum()), int((spoken_of & now_missing).sum())
+            self.loss = lost / sent if sent else 0.0
+            self.known_until = until
+        self._missing = packed
+        self.heard_at = said_at
+        own = {
+            index: (at, size)
+            for index, (at, size) in self._own_sent.items()
+            if at > self.known_until and now_missing[index]
+        }
+        self._own_sent = own
+        on_its_way = sum(size for _, size in own.values())
+        self.own.acknowledge(self.own.sent_bytes - on_its_way, (self.loss,))
+
+    def due(self, sent_at: Times) -> Flags:
+        """The chunks that it lacks and that are not on their way to it."""
+        missing = _unpack(self._missing, self._count)
+        return missing & (self._last_sent(sent_at) <= self.known_until)
+
+    def note_sent(self, index: int, at: float, size_bytes: int) -> None:
+        """A chunk went out by its own topic, after all that went out before."""
+        at = self._last_at = max(at, self._last_at + TICK_S)
+        self._own_sent[index] = (at, size_bytes)
+        self.own.sent_bytes += size_bytes
+        if self.bytes_per_s:
+            self.free_at = max(at, self.free_at) + size_bytes / self.bytes_per_s
+
+    def _last_sent(self, sent_at: Times) -> Times:
+        if not self._own_sent:
+            return sent_at
+        both = sent_at.copy()
+        for index, (at, _) in self._own_sent.items():
+            both[index] = max(both[index], at)
+        return both
+
+
+def _unpack(packed: NDArray[np.uint8], count: int) -> Flags:
+    return np.unpackbits(packed, count=count, bitorder="little").view(bool)

@@ -1,0 +1,189 @@
+"""One file on its way to the devices that lack it."""
+
+from bisect import bisect_right
+from collections.abc import Callable
+
+import numpy as np
+
+from edgepack.fleet.depot.listener import TICK_S, Listener
+from edgepack.fleet.depot.plan import EMPTY, make_plan
+from edgepack.fleet.depot.window import Window
+from edgepack.fleet.releases.folder import Blob
+from edgepack.wire.messages import Need, NeedFile
+from edgepack.wire.need_bitmap import read_bitmap
+
+GATHER_ONE_S, GATHER_SEVERAL_S, GATHER_MOST_S = 0.15, 0.5, 10.0
+"""Needs of a file are gathered until so long nobody else asked for it: the devices of a wave ask
+with some jitter, and who comes too late costs another round."""
+LOOK_S = 3.0
+FORGET_S = 120.0
+REPLAN_S, REPLAN_SHARE = 0.1, 5.0
+"""A plan that is not used up is made anew at most so often, and at most for a sixth of the time."""
+
+
+class Stream:
+    """What is known of a file that devices lack.
+
+    Args:
+        blob: The file.
+        now: Monotonic clock, seconds.
+    """
+
+    def __init__(self, blob: Blob, now: float) -> None:
+        self.blob = blob
+        self.listeners: dict[str, Listener] = {}
+        self.window = Window()
+        self._sent_at = np.zeros(blob.chunk_count)
+        self._log_at: list[float] = []
+        self._log_bytes: list[int] = []
+        self._cursor = 0
+        self._plan = EMPTY
+        self._is_outdated = False
+        self._planned_at = self._planning_s = 0.0
+        self._newcomers: set[str] = set()
+        self._opens_at = self._gather_until = now
+
+    @property
+    def on_its_way_bytes(self) -> int:
+        """What is on its way of it to all devices together, as far as is known."""
+        by_all = (self.window.sent_bytes - self.window.acked_bytes) * len(self.listeners)
+        own = (one.own.sent_bytes - one.own.acked_bytes for one in self.listeners.values())
+        return by_all + sum(own)
+
+    def hear(
+        self, device: str, need: Need, wanted: NeedFile, said_at: float, grace_s: float
+    ) -> None:
+        """Takes what a device lacks of this file; `grace_s` is that of `Listener.hear`.
+
+        Raises:
+            TransferError: It makes no sense.
+        """
+        missing = read_bitmap(wanted, self.blob.chunk_count)
+        listener = self.listeners.get(device)
+        if listener is None:
+            self._gather(device, said_at)
+            listener = self.listeners[device] = Listener(device, self.blob.chunk_count)
+        listener.bytes_per_s = need.bytes_per_s
+        until = None if need.under_way else said_at - grace_s
+        listener.hear(missing, self._sent_at, said_at, until)
+        self._is_outdated = True
+        self._acknowledge()
+
+    def drop(self, device: str) -> None:
+        """A device lacks nothing of it any more."""
+        self._newcomers.discard(device)
+        if self.listeners.pop(device, None) is not None:
+            self._is_outdated = True
+            self._acknowledge()
+
+    def served_singly(self) -> tuple[Listener, ...]:
+        """The devices for which there is something to send alone."""
+        found = (self.listeners.get(device) for device in self._plan.single)
+        return tuple(one for one in found if one is not None)
+
+    def take(
+        self, listener: Listener | None, shares: int, most_bytes: int, now: float
+    ) -> list[int]:
+        """Takes chunks out of the plan, which are to be sent now.
+
+        Args:
+            listener: Whom to; None is all who listen.
+            shares: See `Window.room`.
+            most_bytes: About so many.
+            now: Monotonic clock, seconds.
+        """
+        if listener is None:
+            planned, window, is_free = self._plan.broadcast, self.window, True
+        else:
+            planned = self._plan.single[listener.device]
+            window, is_free = listener.own, now >= listener.free_at
+        taken: list[int] = []
+        if not planned or not is_free or not window.room(shares, now):
+            return taken
+        while planned and most_bytes > 0:
+            taken.append(planned.popleft())
+            most_bytes -= self.size_of(taken[-1])
+        return taken
+
+    def note_sent(self, listener: Listener | None, indices: list[int], now: float) -> None:
+        """Chunks went out to a device, or to all who listen."""
+        for index in indices:
+            if listener is not None:
+                listener.note_sent(index, now, self.size_of(index))
+                continue
+            now = max(now, self._log_at[-1] + TICK_S) if self._log_at else now
+            self._sent_at[index] = now
+            self.window.sent_bytes += self.size_of(index)
+            self._log_at.append(now)
+            self._log_bytes.append(self.window.sent_bytes)
+            self._cursor = index + 1
+
+    def size_of(self, index: int) -> int:
+        """Length of a chunk."""
+        return self.blob.bounds[index + 1] - self.blob.bounds[index]
+
+    def look(self, clock: Callable[[], float], silent_s: float) -> float:
+        """Plans anew where there is reason to, and waits no more for whoever is silent.
+
+        Args:
+            clock: Monotonic, seconds.
+            silent_s: A device that says nothing for so long while others wait for it is waited for
+                no more.
+
+        Returns:
+            Seconds until there may be something to send, as far as time alone decides that.
+        """
+        now = clock()
+        self._drop_silent(now, silent_s)
+        opens_in_s = LOOK_S
+        if self._newcomers and (opens_in_s := self._opens_at - now) <= 0:
+            self._newcomers.clear()
+            self._is_outdated = True
+            opens_in_s = LOOK_S
+        if self._is_outdated:
+            since = now - self._planned_at
+            if not self._plan.is_done and since < max(REPLAN_S, REPLAN_SHARE * self._planning_s):
+                return REPLAN_S
+            served = [one for one in self.listeners.values() if one.device not in self._newcomers]
+            self._plan = make_plan(served, self._sent_at, self._cursor)
+            self._is_outdated = False
+            self._planned_at = clock()
+            self._planning_s = self._planned_at - now
+        waiting = (self.listeners.get(device) for device in self._plan.single)
+        waits = (one.free_at - now for one in waiting if one is not None and one.free_at > now)
+        return min((opens_in_s, *waits))
+
+    def break_off(self) -> None:
+        """There is no connection: what was sent may be gone, and devices ask again."""
+        self.listeners.clear()
+        self._newcomers.clear()
+        self._plan = EMPTY
+        self.window.give_up()
+
+    def _gather(self, device: str, now: float) -> None:
+        """Serves newcomers once no other has come for a moment: together they cost one round."""
+        if not self._newcomers:
+            self._gather_until = now + GATHER_MOST_S
+        wait_s = GATHER_SEVERAL_S if self.listeners else GATHER_ONE_S
+        self._opens_at = min(now + wait_s, self._gather_until)
+        self._newcomers.add(device)
+
+    def _acknowledge(self) -> None:
+        """The window goes on with the majority: a few that are slow hold nobody up."""
+        if not self.listeners:
+            self.window.give_up()
+            return
+        known = sorted((one.known_until for one in self.listeners.values()), reverse=True)
+        place = bisect_right(self._log_at, known[len(known) // 2])
+        acked_bytes = self._log_bytes[place - 1] if place else 0
+        self.window.acknowledge(acked_bytes, [one.loss for one in self.listeners.values()])
+
+    def _drop_silent(self, now: float, silent_s: float) -> None:
+        for device, listener in tuple(self.listeners.items()):
+            since = self.window.full_since or listener.own.full_since
+            is_late = since is not None and now - since > silent_s and listener.heard_at < since
+            if is_late or now - listener.heard_at > FORGET_S:
+                self.drop(device)
+        since = self.window.full_since
+        if since is not None and now - since > 2 * silent_s:
+            self.window.give_up()

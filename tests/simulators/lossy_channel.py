@@ -1,0 +1,241 @@
+"""A depot and devices with a broker between them that loses, doubles, delays and mixes up messages.
+
+Depot, downloads and schedulers are the real ones; time is that of the test.
+"""
+
+import hashlib
+import random
+import struct
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from edgepack.agent.state.slots import Slots
+from edgepack.agent.transfer.download import Download
+from edgepack.agent.transfer.need_scheduler import NeedScheduler
+from edgepack.bandwidth import UNLIMITED, Bandwidth
+from edgepack.bundle.chunks import index_file
+from edgepack.bundle.manifest import FileEntry
+from edgepack.fleet.depot.depot import Depot
+from edgepack.fleet.releases.folder import Blob, ReleaseFolder
+from edgepack.wire import topics
+from edgepack.wire.messages import Need, decode, encode
+
+DIGEST = "ab" * 32
+STEP_S = 0.01
+UPLINK_BYTES_PER_S = 100e6
+START_S = 1000.0
+
+
+@dataclass(kw_only=True)
+class Faults:
+    """What the broker does to each message on its way to a device.
+
+    Attributes:
+        loss, duplication: Shares, 0..1.
+        reorder: Share that comes up to five messages late.
+        queue_bytes: What waits for a device at most; what is more is lost.
+    """
+
+    loss: float = 0.0
+    duplication: float = 0.0
+    reorder: float = 0.0
+    queue_bytes: int = 64_000_000
+
+
+class Receiver:
+    """A device: its files on the disk, and its part of the broker's queue."""
+
+    def __init__(
+        self,
+        name: str,
+        folder: Path,
+        entries: Sequence[FileEntry],
+        *,
+        bytes_per_s: float,
+        starts_at: float,
+        bandwidth: Bandwidth,
+    ) -> None:
+        folder.mkdir()
+        self.name = name
+        self.bytes_per_s = bytes_per_s
+        self.starts_at = starts_at
+        self.limit = bandwidth
+        self.rng = random.Random(name)
+        self.download = Download(Slots(folder), DIGEST, entries)
+        self.download.reserve()
+        self.download.resume(check=False)
+        self.scheduler: NeedScheduler | None = None
+        self.queue: deque[tuple[str, bytes]] = deque()
+        self.queued_bytes = 0
+        self.most_queued_bytes = 0
+        self.done_at: float | None = None
+        self.credit = 0.0
+        self.is_asleep = False
+
+    def drain(self, now: float) -> None:
+        """Takes what its rate lets it take in a step."""
+        self.credit = min(self.credit + self.bytes_per_s * STEP_S, 1e6)
+        while self.queue and self.credit > 0 and not self.is_asleep:
+            sha256, payload = self.queue.popleft()
+            self.queued_bytes -= len(payload)
+            self.credit -= len(payload)
+            index = struct.unpack(">I", payload[:4])[0]
+            outcome = self.download.accept(sha256, index, payload[4:])
+            assert outcome != "bad"
+            if self.scheduler is not None and outcome in ("new", "duplicate"):
+                self.scheduler.note_chunk(now, is_new=outcome == "new")
+
+
+class LossyFleet:
+    """A depot, a broker and devices.
+
+    Args:
+        folder: For all files.
+        devices: How many.
+        size_bytes: Of the bundle's one file.
+        faults: What the broker does.
+        slow: By number of a device: bytes a second that it takes; the others take 50 MB.
+        spread_s: Devices begin within so many seconds.
+        limits: By number of a device: its own bandwidth.
+        bandwidth: The depot's.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        devices: int,
+        *,
+        size_bytes: int = 2_000_000,
+        faults: Faults | None = None,
+        slow: dict[int, float] | None = None,
+        spread_s: float = 0.1,
+        limits: dict[int, Bandwidth] | None = None,
+        bandwidth: Bandwidth = UNLIMITED,
+    ) -> None:
+        self.now = START_S
+        self.faults = faults or Faults()
+        self.rng = random.Random(7)
+        path = folder / "file"
+        path.write_bytes(random.Random(1).randbytes(size_bytes))
+        chunks = index_file(path)
+        self.content = path.read_bytes()
+        self.sha256 = hashlib.sha256(self.content).hexdigest()
+        entry = FileEntry(path="model", size_bytes=size_bytes, sha256=self.sha256, chunks=chunks)
+        bounds = [0]
+        for size in chunks.sizes:
+            bounds.append(bounds[-1] + size)
+        self._releases = ReleaseFolder(folder / "releases")
+        self._releases._blobs[DIGEST] = {
+            self.sha256: Blob(path=path, sha256=self.sha256, bounds=tuple(bounds))
+        }
+        self._bandwidth = bandwidth
+        self.is_up = True
+        self.sent_bytes = 0
+        self.depot = self.start_depot()
+        self.receivers = [
+            Receiver(
+                f"d{number}",
+                folder / f"d{number}",
+                [entry],
+                bytes_per_s=(slow or {}).get(number, 50e6),
+                starts_at=START_S + self.rng.uniform(0, spread_s),
+                bandwidth=(limits or {}).get(number, UNLIMITED),
+            )
+            for number in range(devices)
+        ]
+
+    def start_depot(self) -> Depot:
+        """A new one, that knows nothing of the one before."""
+        self.depot = Depot(
+            tenant="t",
+            releases=self._releases,
+            send=self._send,
+            bandwidth=self._bandwidth,
+            clock=lambda: self.now,
+        )
+        return self.depot
+
+    def restart_broker(self, *, keeps_queues: bool) -> None:
+        """Devices notice that the connection was opened anew."""
+        for one in self.receivers:
+            if not keeps_queues:
+                one.queue.clear()
+                one.queued_bytes = 0
+            if one.scheduler is not None:
+                one.scheduler.note_connected(self.now)
+
+    def run(self, until_s: float = 300.0, *, until_done: int | None = None) -> None:
+        """Lets time pass until enough devices are done.
+
+        Args:
+            until_s: It must be so by then, since the start.
+            until_done: How many; None is all.
+        """
+        wanted = len(self.receivers) if until_done is None else until_done
+        while sum(one.done_at is not None for one in self.receivers) < wanted:
+            assert self.now - START_S < until_s, f"not done: {self.missing()}"
+            self.step()
+
+    def step(self) -> None:
+        """A hundredth of a second."""
+        self.now += STEP_S
+        budget = self.sent_bytes + UPLINK_BYTES_PER_S * STEP_S
+        while self.sent_bytes < budget and self.depot.turn() == 0:
+            pass
+        for one in self.receivers:
+            one.drain(self.now)
+            self._ask(one)
+
+    def missing(self) -> dict[str, int]:
+        """By device that is not done: how many chunks it lacks."""
+        return {
+            one.name: sum(len(file.chunks) for file in one.download.missing())
+            for one in self.receivers
+            if one.done_at is None
+        }
+
+    def check_files(self) -> None:
+        """Every device has what was sent, byte for byte."""
+        for one in self.receivers:
+            one.download.finish()
+            assert one.download._path(one.download._files[0]).read_bytes() == self.content
+
+    def _ask(self, one: Receiver) -> None:
+        if self.now < one.starts_at or one.done_at is not None or one.is_asleep:
+            return
+        if one.scheduler is None:
+            one.scheduler = NeedScheduler(self.now, one.rng, one.limit)
+        if one.download.is_complete:
+            one.done_at = self.now
+        elif self.now < one.scheduler.due_at:
+            return
+        for need in one.scheduler.ask(DIGEST, one.download.missing(), self.now):
+            if self.is_up:  # QoS 1: what a broker took reaches the depot
+                self.depot.take(one.name, decode(encode(need), Need), self.now)
+
+    def _send(self, topic: str, payloads: Sequence[bytes]) -> bool:
+        if not self.is_up:
+            return False
+        for one in self.receivers:
+            listens = one.scheduler is not None and one.done_at is None
+            is_broadcast = topic == topics.broadcast("t", self.sha256)
+            is_own = topic == topics.repair("t", one.name, self.sha256)
+            if listens and (is_own or (is_broadcast and one.limit == UNLIMITED)):
+                for payload in payloads:
+                    self._put(one, payload)
+        self.sent_bytes += sum(map(len, payloads))
+        return True
+
+    def _put(self, one: Receiver, payload: bytes) -> None:
+        for _ in range(2 if self.rng.random() < self.faults.duplication else 1):
+            is_full = one.queued_bytes + len(payload) > self.faults.queue_bytes
+            if is_full or self.rng.random() < self.faults.loss:
+                continue
+            place = len(one.queue)
+            if self.rng.random() < self.faults.reorder:
+                place = max(0, place - self.rng.randint(1, 5))
+            one.queue.insert(place, (self.sha256, payload))
+            one.queued_bytes += len(payload)
+            one.most_queued_bytes = max(one.most_queued_bytes, one.queued_bytes)
