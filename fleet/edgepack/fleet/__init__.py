@@ -42,6 +42,7 @@ if TYPE_CHECKING:
         RolloutView,
         Selector,
     )
+    from edgepack.fleet.documents.webhooks import NewWebhook, WebhookTrial, WebhookView
     from edgepack.wire.messages import BundleRef
 
 _MODULES = {
@@ -67,6 +68,7 @@ _MODULES = {
     "LoginLink": "edgepack.fleet.documents.access",
     "ModelView": "edgepack.fleet.documents.devices",
     "NewToken": "edgepack.fleet.documents.access",
+    "NewWebhook": "edgepack.fleet.documents.webhooks",
     "PackagedDevice": "edgepack.fleet.documents.devices",
     "PreviewPart": "edgepack.fleet.documents.previews",
     "ReleaseView": "edgepack.fleet.documents.releases",
@@ -79,6 +81,8 @@ _MODULES = {
     "RolloutView": "edgepack.fleet.documents.rollouts",
     "Selector": "edgepack.fleet.documents.rollouts",
     "TokenView": "edgepack.fleet.documents.access",
+    "WebhookTrial": "edgepack.fleet.documents.webhooks",
+    "WebhookView": "edgepack.fleet.documents.webhooks",
 }
 __all__ = [
     "AssignmentView",
@@ -103,6 +107,7 @@ __all__ = [
     "LoginLink",
     "ModelView",
     "NewToken",
+    "NewWebhook",
     "PackagedDevice",
     "PreviewPart",
     "ReleaseView",
@@ -115,6 +120,8 @@ __all__ = [
     "RolloutView",
     "Selector",
     "TokenView",
+    "WebhookTrial",
+    "WebhookView",
 ]
 
 

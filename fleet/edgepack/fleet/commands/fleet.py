@@ -19,6 +19,7 @@ from edgepack.fleet.commands.printing import print_result
 from edgepack.fleet.commands.releases import releases
 from edgepack.fleet.commands.serve import serve
 from edgepack.fleet.commands.tokens import tokens
+from edgepack.fleet.commands.webhooks import webhooks
 from edgepack.fleet.data_folder import MAX_CONTROLLERS, DataFolder
 
 NUMBER = click.IntRange(0, 10**15)
@@ -46,6 +47,7 @@ fleet.add_command(keys)
 fleet.add_command(releases)
 fleet.add_command(serve)
 fleet.add_command(tokens)
+fleet.add_command(webhooks)
 
 
 @fleet.command()

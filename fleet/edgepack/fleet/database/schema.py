@@ -330,6 +330,31 @@ class EnrolmentTokenRow(Base):
     key_id: Mapped[str] = mapped_column(default="", server_default=text("''"))
 
 
+class WebhookRow(Base):
+    """Where messages are posted, and how far that came; see `webhooks.py`.
+
+    `types` is an encoded list. The secret is kept itself: messages are signed with it. `key` begins
+    the ids of its messages, `audit_after` and `event_after` are the last that it has told.
+    """
+
+    __tablename__ = "webhooks"
+    name: Mapped[str] = mapped_column(primary_key=True)
+    key: Mapped[str]
+    url: Mapped[str] = mapped_column(StoredLongText)
+    secret: Mapped[str]
+    types: Mapped[str] = mapped_column(StoredLongText)
+    is_unsafe: Mapped[bool]
+    made_at: Mapped[float]
+    made_by: Mapped[str]
+    audit_after: Mapped[int] = mapped_column(LONG, default=0)
+    event_after: Mapped[int] = mapped_column(LONG, default=0)
+    delivered: Mapped[int] = mapped_column(LONG, default=0)
+    skipped: Mapped[int] = mapped_column(LONG, default=0)
+    failures: Mapped[int] = mapped_column(default=0)
+    because: Mapped[str] = mapped_column(StoredLongText, default="")
+    next_at: Mapped[float] = mapped_column(default=0.0)
+
+
 class SessionRow(Base):
     """Somebody who logged in to the dashboard: digests of the cookie and of the token shown."""
 

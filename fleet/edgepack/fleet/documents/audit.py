@@ -30,6 +30,8 @@ Action = Literal[
     "release.delete",
     "token.make",
     "token.revoke",
+    "webhook.add",
+    "webhook.remove",
 ]
 """What is done or decided, as the audit log names it."""
 

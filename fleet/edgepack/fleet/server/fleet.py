@@ -19,9 +19,12 @@ from edgepack.fleet.documents.latency import LatencyQuestion, LatencyReport
 from edgepack.fleet.server.devices import DeviceMethods
 from edgepack.fleet.server.releases import ReleaseMethods
 from edgepack.fleet.server.rollouts import RolloutMethods
+from edgepack.fleet.server.webhooks import WebhookMethods
 
 
-class Fleet(RolloutMethods, ReleaseMethods, DeviceMethods, frozen=True, kw_only=True):
+class Fleet(
+    RolloutMethods, ReleaseMethods, DeviceMethods, WebhookMethods, frozen=True, kw_only=True
+):
     """A running fleet: its parts, and what can be asked of it."""
 
     def info(self) -> FleetInfo:

@@ -27,6 +27,7 @@ from edgepack.fleet.documents.latency import LatencyQuestion
 from edgepack.fleet.documents.previews import PreviewRequest
 from edgepack.fleet.documents.releases import KEPT_RELEASES, SignedMetadata
 from edgepack.fleet.documents.rollouts import RollbackRequest, RolloutRequest
+from edgepack.fleet.documents.webhooks import WebhookRequest
 from edgepack.fleet.server.access import Access
 from edgepack.fleet.server.fleet import Fleet
 
@@ -320,6 +321,20 @@ OF_FLEET = (
         Fleet.latency,
         asks=LatencyQuestion.__struct_fields__,
         reads=_latency,
+    ),
+    Operation("GET", "/v1/webhooks", "All webhooks.", Fleet.webhooks, role="admin"),
+    Operation(
+        "POST", "/v1/webhooks", "Makes a webhook.", Fleet.add_webhook, WebhookRequest, role="admin"
+    ),
+    Operation(
+        "DELETE", "/v1/webhooks/{name}", "Ends a webhook.", Fleet.remove_webhook, role="admin"
+    ),
+    Operation(
+        "POST",
+        "/v1/webhooks/{name}/test",
+        "Posts a message for a trial.",
+        Fleet.try_webhook,
+        role="admin",
     ),
 )
 

@@ -41,6 +41,7 @@ from edgepack.fleet.server.access import Access
 from edgepack.fleet.server.api import Pages, make_app
 from edgepack.fleet.server.fleet import Fleet
 from edgepack.fleet.server.quiet_server import QuietServer
+from edgepack.fleet.webhooks.delivery import Deliverer
 from edgepack.wire import topics
 
 log = logging.getLogger(__name__)
@@ -234,6 +235,9 @@ def _assemble(settings: ServeSettings, stack: ExitStack) -> tuple[Fleet, str]:
     stack.callback(depot.stop)
     controller.start()
     stack.callback(controller.stop)
+    deliverer = Deliverer(store, settings.tenant, lead)
+    deliverer.start()
+    stack.callback(deliverer.stop)
     fleet = Fleet(
         name=name,
         tenant=settings.tenant,

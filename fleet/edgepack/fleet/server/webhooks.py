@@ -1,0 +1,100 @@
+"""What people can ask of a running fleet about webhooks."""
+
+import secrets
+import time
+
+import msgspec
+
+from edgepack.errors import FleetError
+from edgepack.fleet.database import webhooks
+from edgepack.fleet.database.schema import WebhookRow
+from edgepack.fleet.database.webhooks import Message
+from edgepack.fleet.documents.webhooks import (
+    NewWebhook,
+    WebhookRequest,
+    WebhookTrial,
+    WebhookView,
+)
+from edgepack.fleet.server.parts import Parts
+from edgepack.fleet.webhooks import delivery, sending
+from edgepack.wire import topics
+
+TRIAL = "webhook.test"
+
+
+class WebhookMethods(Parts, frozen=True, kw_only=True):
+    """What can be asked about webhooks."""
+
+    def webhooks(self) -> tuple[WebhookView, ...]:
+        """All webhooks."""
+        with self.store.reading() as session:
+            return tuple(map(_view, webhooks.all_of(session)))
+
+    def add_webhook(self, request: WebhookRequest) -> NewWebhook:
+        """Makes a webhook; its secret is told this once.
+
+        Raises:
+            FleetError: The name cannot be one or is taken, or messages may not go to that URL.
+        """
+        try:
+            topics.check_name(request.name, "webhook")
+        except ValueError as error:
+            raise FleetError(str(error), remedy="edgepack fleet webhooks add chat …") from error
+        target = sending.read_target(request.url, is_unsafe=request.is_unsafe)
+        sending.find_addresses(target, is_unsafe=request.is_unsafe)
+        now, secret = self.store.now(), sending.make_secret()
+        row = WebhookRow(
+            name=request.name,
+            key=f"msg_{secrets.token_hex(8)}",
+            url=request.url,
+            secret=secret,
+            types=msgspec.json.encode(request.types).decode(),
+            is_unsafe=request.is_unsafe,
+            made_at=now,
+            made_by=self.by,
+        )
+        with self.store.transaction(self.by) as session:
+            webhooks.add(session, row, now)
+            session.flush()
+            return NewWebhook(secret=secret, view=_view(row))
+
+    def remove_webhook(self, name: str) -> WebhookView:
+        """Ends a webhook; what it had yet to tell is not told.
+
+        Raises:
+            FleetError: There is none of that name.
+        """
+        with self.store.transaction(self.by) as session:
+            return _view(webhooks.remove(session, name, self.store.now()))
+
+    def try_webhook(self, name: str) -> WebhookTrial:
+        """Posts a message for a trial, once, whatever else waits.
+
+        Raises:
+            FleetError: There is none of that name.
+        """
+        with self.store.reading() as session:
+            hook = delivery.hook_of(webhooks.find(session, name))
+        now = self.store.now()
+        message = Message("t", time.time_ns(), TRIAL, now, {"because": f"asked for by {self.by}"})
+        try:
+            delivery.send(hook, self.tenant, message)
+        except FleetError as error:
+            return WebhookTrial(delivered=False, because=error.problem)
+        return WebhookTrial(delivered=True, because="the receiver took it")
+
+
+def _view(row: WebhookRow) -> WebhookView:
+    return WebhookView(
+        name=row.name,
+        url=row.url,
+        types=webhooks.types_of(row),
+        is_unsafe=row.is_unsafe,
+        made_at=row.made_at,
+        made_by=row.made_by,
+        delivered=row.delivered,
+        skipped=row.skipped,
+        failures=row.failures,
+        because=row.because,
+        next_at=row.next_at,
+    )

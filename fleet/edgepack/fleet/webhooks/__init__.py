@@ -1,0 +1,1 @@
+"""Webhooks: messages to other systems, signed, sent again until they are taken."""

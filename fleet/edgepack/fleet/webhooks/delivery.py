@@ -1,0 +1,185 @@
+"""Tells webhooks what happened: whoever leads does, one message of each webhook at a time.
+
+A message is sent until it is taken, and so it may come twice: its `webhook-id` stays the same.
+"""
+
+import http.client
+import logging
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from datetime import UTC, datetime
+
+import msgspec
+from sqlalchemy.orm import Session
+
+from edgepack.errors import FleetError
+from edgepack.fleet.controller.lead import Lead
+from edgepack.fleet.database import webhooks
+from edgepack.fleet.database.lease import LeadLostError
+from edgepack.fleet.database.schema import WebhookRow
+from edgepack.fleet.database.store import DatabaseAwayError, Store
+from edgepack.fleet.database.webhooks import Message
+from edgepack.fleet.webhooks import sending
+
+log = logging.getLogger(__name__)
+
+LOOK_S = 1.0
+AT_ONCE_S = 5.0
+"""How long one webhook is told what waits before the database is asked again."""
+WORKERS = 4
+AGENT = "edgepack-webhook"
+
+
+class Hook(msgspec.Struct, frozen=True, kw_only=True):
+    """What it takes to send to a webhook."""
+
+    name: str
+    key: str
+    url: str
+    secret: str
+    is_unsafe: bool
+
+
+def hook_of(row: WebhookRow) -> Hook:
+    """Of a row of the database."""
+    return Hook(name=row.name, key=row.key, url=row.url, secret=row.secret, is_unsafe=row.is_unsafe)
+
+
+def send(hook: Hook, tenant: str, message: Message) -> None:
+    """Sends a message once.
+
+    Raises:
+        FleetError: It was not taken; why.
+    """
+    message_id = f"{hook.key}_{message.source}{message.id}"
+    said = {
+        "type": message.type,
+        "timestamp": datetime.fromtimestamp(message.at, UTC).isoformat(),
+        "data": {"tenant": tenant, **message.data},
+    }
+    body, now = msgspec.json.encode(said), int(time.time())
+    headers = {
+        "content-type": "application/json",
+        "user-agent": AGENT,
+        "connection": "close",
+        "webhook-id": message_id,
+        "webhook-timestamp": str(now),
+        "webhook-signature": sending.sign(hook.secret, message_id, now, body),
+    }
+    try:
+        target = sending.read_target(hook.url, is_unsafe=hook.is_unsafe)
+        addresses = sending.find_addresses(target, is_unsafe=hook.is_unsafe)
+        status = sending.post(target, addresses, headers, body)
+    except (OSError, http.client.HTTPException) as error:
+        raise FleetError(f"the receiver cannot be reached: {sending.why(error)}") from error
+    if not 200 <= status < 300:
+        moved = ", and redirects are not followed" if 300 <= status < 400 else ""
+        raise FleetError(f"the receiver answered HTTP status {status}{moved}")
+
+
+class Deliverer:
+    """Looks every second for what is to be told.
+
+    Args:
+        store: The fleet's database.
+        tenant: Whose devices.
+        lead: Whether this controller leads.
+    """
+
+    def __init__(self, store: Store, tenant: str, lead: Lead) -> None:
+        self._store, self._tenant, self._lead = store, tenant, lead
+        self._stopping = threading.Event()
+        self._busy: set[str] = set()
+        self._lock = threading.Lock()
+        self._workers = ThreadPoolExecutor(WORKERS, thread_name_prefix="webhook")
+        self._thread = threading.Thread(target=self._run, name="webhooks", daemon=True)
+
+    def start(self) -> None:
+        """Starts; what earlier controllers have left untold is told."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Ends after the messages in hand."""
+        self._stopping.set()
+        self._thread.join()
+        self._workers.shutdown(cancel_futures=True)
+
+    def _run(self) -> None:
+        while not self._stopping.wait(LOOK_S):
+            try:
+                if self._lead.is_held:
+                    self.look()
+            except (DatabaseAwayError, LeadLostError) as error:
+                log.warning("webhooks wait because=%s", error.problem)
+            except Exception:  # the outermost loop of this thread: it goes on
+                log.exception("webhooks stumbled")
+
+    def look(self) -> None:
+        """Has what waits told, by workers; those of a webhook that is busy wait on."""
+        now = self._store.now()
+        with self._lock:
+            busy = frozenset(self._busy)  # what these have told by now is not written down yet
+        with self._store.reading() as session:
+            rows = [
+                row
+                for row in webhooks.all_of(session)
+                if row.next_at <= now and row.name not in busy
+            ]
+            found = [(hook_of(row), webhooks.waiting(session, row)) for row in rows]
+            idle = [
+                hook.name
+                for row, (hook, messages) in zip(rows, found, strict=True)
+                if not messages and webhooks.is_far_behind(session, row)
+            ]
+        if idle:
+            with self._leading() as session:
+                for name in idle:
+                    self._pass_over(session, name)
+        for hook, messages in found:
+            if messages:
+                with self._lock:
+                    self._busy.add(hook.name)
+                self._workers.submit(self._tell, hook, messages)
+
+    @contextmanager
+    def _leading(self) -> Iterator[Session]:
+        """A transaction of whoever leads; raises as `Lead.check` does."""
+        with self._store.transaction() as session:
+            self._lead.check(session)
+            yield session
+
+    def _pass_over(self, session: Session, name: str) -> None:
+        row = webhooks.find(session, name)
+        if not webhooks.waiting(session, row):
+            webhooks.pass_over(session, row)
+
+    def _tell(self, hook: Hook, messages: Sequence[Message]) -> None:
+        until = time.monotonic() + AT_ONCE_S
+        try:
+            for message in messages:
+                if self._stopping.is_set() or time.monotonic() > until:
+                    return
+                if not self._tell_one(hook, message):
+                    return
+        except (DatabaseAwayError, LeadLostError) as error:
+            log.warning("webhook=%s waits because=%s", hook.name, error.problem)
+        except Exception:  # the outermost frame of ours in a worker
+            log.exception("webhook=%s stumbled", hook.name)
+        finally:
+            with self._lock:
+                self._busy.discard(hook.name)
+
+    def _tell_one(self, hook: Hook, message: Message) -> bool:
+        try:
+            send(hook, self._tenant, message)
+        except FleetError as error:
+            log.warning("webhook=%s %s because=%s", hook.name, message.type, error.problem)
+            with self._leading() as session:
+                webhooks.note_failed(session, hook.name, message, error.problem, self._store.now())
+            return False
+        with self._leading() as session:
+            webhooks.note_delivered(session, hook.name, message)
+        return True
