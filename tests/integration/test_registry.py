@@ -26,11 +26,9 @@ from edgepack.registry.credentials import PASSWORD, USER
 from tests.simulators import web_ways
 from tests.simulators.bundles import ExampleBundle, make_bundle
 from tests.simulators.certificates import issue, make_authority
-from tests.simulators.web_ways import Nginx, Server, registry
+from tests.simulators.web_ways import BCRYPT, Nginx, Server, registry
 
 Keys = tuple[PrivateKey, Path]
-BCRYPT = "$2b$04$O4almYDY/PaEW2SYYfEoMuDT03czZEYHNh2Nr5/UyWIFxX.SWhAzm"
-"""Of the password `secret`."""
 
 
 @pytest.fixture(autouse=True)
@@ -315,7 +313,7 @@ def test_an_artifact_that_is_no_bundle_is_refused(
     from edgepack.registry import bundles
 
     manifest = decode_manifest((bundle.folder / "manifest.json").read_bytes())
-    files = bundles._files(bundle.folder, manifest)
+    files = bundles.bundle_files(bundle.folder, manifest)
     found = json.loads(make_artifact(manifest, bundle.ref.digest, files))
     alter(found)
     artifact = json.dumps(found).encode()

@@ -8,12 +8,16 @@ import pytest
 from edgepack.bundle.archive import pack
 from edgepack.bundle.chunks import fixed_chunks
 from edgepack.bundle.keys import PrivateKey
+from edgepack.registry.bundles import push
+from edgepack.registry.credentials import PASSWORD, USER
+from edgepack.registry.way import Way
 from tests.simulators import web_ways
 from tests.simulators.broker import Broker, free_port
 from tests.simulators.bundles import ExampleBundle, make_bundle
+from tests.simulators.certificates import issue, make_authority
 from tests.simulators.controller import Controller
 from tests.simulators.device import DEVICE, Device, running
-from tests.simulators.web_ways import Nginx
+from tests.simulators.web_ways import BCRYPT, Nginx, registry
 
 Keys = tuple[PrivateKey, Path]
 FOLDER, ARCHIVE = "{digest}/{path}", "{name}-{version}.edgepack"
@@ -160,6 +164,36 @@ def test_the_second_source_has_what_the_first_one_has_not(
     assert source_events(controller) == []
 
 
+def test_chunks_come_from_the_registry_where_the_bundle_rests(
+    tmp_path: Path,
+    mosquitto_broker: Broker,
+    controller: Controller,
+    release_keys: Keys,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    bundle = make(tmp_path / "made", release_keys, 1)
+    issue(tmp_path, "server", make_authority(tmp_path, "ca"), "127.0.0.1")
+    (tmp_path / "htpasswd").write_text(f"team:{BCRYPT}\n")
+    auth = f"  htpasswd: {{realm: tests, path: {tmp_path}/htpasswd}}\n"
+    monkeypatch.setenv(USER, "team")
+    monkeypatch.setenv(PASSWORD, "secret")
+    with registry(tmp_path, tls=str(tmp_path / "server"), auth=auth) as server:
+        place = f"oci://127.0.0.1:{server.port}/models/tiny"
+        push(bundle.folder, f"{place}:1.1.0", Way(ca_file=str(tmp_path / "ca.pem")))
+        device = Device(
+            tmp_path / "device",
+            mosquitto_broker.url,
+            release_keys[1],
+            sources=(place,),
+            sources_ca=tmp_path / "ca.pem",
+        )
+        with running(device):
+            assert f"came from {place}" in update(controller, bundle)
+            assert device.stop() == 0
+    assert controller.sent_chunks == head_chunks(bundle)
+    assert "secret" not in device.said()
+
+
 def test_an_agent_that_is_killed_goes_on_where_it_was(
     tmp_path: Path, mosquitto_broker: Broker, controller: Controller, release_keys: Keys
 ) -> None:
@@ -186,7 +220,8 @@ def test_an_agent_that_is_killed_goes_on_where_it_was(
 @pytest.mark.parametrize(
     ("url", "said"),
     [
-        ("ftp://files.example/{path}", "no https:// or http:// URL"),
+        ("ftp://files.example/{path}", "no https://, http:// or oci:// URL"),
+        ("oci://Files/UPPER", "names nothing in a registry"),
         ("https://files.example/all.edgepack", "it names no bundle"),
         ("https://files.example/{model}", "{model} is none of {name}"),
         ("https://files.example/{path", "a source cannot be used"),

@@ -30,6 +30,7 @@ class Device:
         user: Runs it; None is who runs the test.
         groups: Further groups of that user.
         sources: URLs of web servers that have bundles.
+        sources_ca: PEM of the authority that they are trusted by; None is the system's.
     """
 
     def __init__(
@@ -45,6 +46,7 @@ class Device:
         user: User | None = None,
         groups: tuple[int, ...] = (),
         sources: tuple[str, ...] = (),
+        sources_ca: Path | None = None,
     ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.state_dir = folder / "state"
@@ -67,7 +69,10 @@ class Device:
             "telemetry_interval_s = 0.5",
             "max_restarts = 1000",
             *((f'[decryption]\nkey_file = "{decryption_key}"',) if decryption_key else ()),
-            *(f'[[transfer.sources]]\nurl = "{url}"' for url in sources),
+            *(
+                f'[[transfer.sources]]\nurl = "{url}"\nca_file = "{sources_ca or ""}"'
+                for url in sources
+            ),
             *((f'[hooks]\nfolder = "{hooks}"',) if hooks else ()),
         ]
         self.config.write_text("\n".join(lines) + "\n")

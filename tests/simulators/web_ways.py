@@ -219,6 +219,8 @@ class Nginx(Server):
         return found
 
 
+BCRYPT = "$2b$04$O4almYDY/PaEW2SYYfEoMuDT03czZEYHNh2Nr5/UyWIFxX.SWhAzm"
+"""Of the password `secret`."""
 _REGISTRY = """\
 version: 0.1
 log: {{level: warn}}

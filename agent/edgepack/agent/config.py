@@ -142,7 +142,8 @@ class SourceConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     Attributes:
         url: `https://` or `http://` URL with words in braces that are filled in: `{name}`,
             `{version}` and `{digest}` of the bundle, `{path}` and `{sha256}` of one of its files.
-            With neither of the last two it is that of an `.edgepack` archive.
+            With neither of the last two it is that of an `.edgepack` archive. Or
+            `oci://host/repository` of an OCI registry.
         ca_file, cert_file, key_file: PEM files for TLS and a client certificate.
         proxy: URL of an HTTP proxy; "direct" for none; "" asks the environment.
         token_file: File of one line that is sent as a bearer token, by https alone.

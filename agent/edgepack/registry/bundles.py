@@ -3,13 +3,13 @@
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 
 import msgspec
 
-from edgepack.bundle.archive import is_executable, pack, unpack
+from edgepack.bundle.archive import is_executable, pack
 from edgepack.bundle.chunks import digest_file, read_bounded
 from edgepack.bundle.envelope import MAX_SIGNATURE_BYTES
 from edgepack.bundle.forms import open_bundle
@@ -25,6 +25,7 @@ from edgepack.bundle.signature import root_digest, verify_envelope
 from edgepack.bundle.verify import verify_folder, verify_manifest
 from edgepack.durable import flush_folder
 from edgepack.errors import BundleError, TransferError
+from edgepack.registry.archives import pull_archive
 from edgepack.registry.artifact import (
     EMPTY,
     Descriptor,
@@ -34,28 +35,10 @@ from edgepack.registry.artifact import (
 )
 from edgepack.registry.client import Registry, digest_of
 from edgepack.registry.reference import SCHEME, Reference, read_reference
-from edgepack.web.http import BUSY, Answer, Web, WebAccess, WebError, read_whole, shown_url
+from edgepack.registry.way import DIRECTLY, Progress, Way, check_room
+from edgepack.web.http import WebAccess
 
 ARCHIVE_SUFFIX = ".edgepack"
-RESERVE_BYTES = 64 * 1024 * 1024
-"""Free disk that a download leaves."""
-Progress = Callable[[int, int], object]
-"""Is told bytes that are done, and all bytes."""
-
-
-class Way(msgspec.Struct, frozen=True, kw_only=True):
-    """How to get there.
-
-    Attributes:
-        ca_file: PEM of the authorities to trust; "" trusts the system's.
-        http_unsafe: Speaks http to a registry: whoever is between reads and alters all of it.
-    """
-
-    ca_file: str = ""
-    http_unsafe: bool = False
-
-
-DIRECTLY = Way()
 
 
 class Pushed(msgspec.Struct, frozen=True, kw_only=True):
@@ -113,7 +96,7 @@ def push(
     reference = read_reference(target)
     with open_bundle(bundle) as folder, _registry(reference, way) as registry:
         manifest = decode_manifest(read_bounded(folder / MANIFEST_FILE, MAX_MANIFEST_BYTES))
-        files = _files(folder, manifest)
+        files = bundle_files(folder, manifest)
         total = sum(size for _, size in files.values())
         done = sent = 0
         if not registry.has_blob(digest_of(EMPTY)):
@@ -171,12 +154,12 @@ def pull(
         if source.startswith(SCHEME):
             where = _pull_artifact(read_reference(source), folder, keys, way, progress)
         else:
-            where = _pull_archive(source, folder, way, progress)
+            where = pull_archive(source, folder, way, progress)
         # 3
         if keys:
             verify_folder(folder, keys)
         manifest = decode_manifest(read_bounded(folder / MANIFEST_FILE, MAX_MANIFEST_BYTES))
-        files = _files(folder, manifest)
+        files = bundle_files(folder, manifest)
         if output.suffix == ARCHIVE_SUFFIX:
             pack(folder, output)
         else:
@@ -232,8 +215,12 @@ def _registry(reference: Reference, way: Way) -> Iterator[Registry]:
         yield registry
 
 
-def _files(folder: Path, manifest: Manifest) -> dict[str, tuple[str, int]]:
-    """Digest and length of each file of a bundle, held against its manifest."""
+def bundle_files(folder: Path, manifest: Manifest) -> dict[str, tuple[str, int]]:
+    """Digest and length of each file of a bundle by path, held against its manifest.
+
+    Raises:
+        BundleError: A file is missing, or is another one.
+    """
     found = {}
     for name in (MANIFEST_FILE, SIGNATURE_FILE):
         found[name] = (digest_file(folder / name), (folder / name).stat().st_size)
@@ -267,7 +254,7 @@ def _pull_artifact(
         # 2
         check_artifact(blobs, manifest, found_in=str(reference))
         total = sum(entry.size_bytes for entry in manifest.files)
-        _check_room(folder.parent, total)
+        check_room(folder.parent, total)
         folder.mkdir()
         for name, content in head.items():
             (folder / name).write_bytes(content)
@@ -297,45 +284,3 @@ def _read_small(
     content = bytearray()
     registry.read_blob(blob.digest, blob.size, content.extend)
     return bytes(content)
-
-
-def _check_room(folder: Path, wanted_bytes: int) -> None:
-    free_bytes = shutil.disk_usage(folder).free
-    if wanted_bytes + RESERVE_BYTES > free_bytes:
-        raise TransferError(
-            f"the bundle has {wanted_bytes} bytes, and {free_bytes} are free",
-            found_in=str(folder),
-            remedy="make room on the disk",
-        )
-
-
-def _pull_archive(url: str, folder: Path, way: Way, progress: Progress) -> str:
-    title = shown_url(url)
-    if not url.startswith(("https://", "http://")):
-        raise TransferError(f"{title!a} is no place of a bundle", remedy="oci://… or https://…")
-    archive = folder.parent / f"archive{ARCHIVE_SUFFIX}"
-    # It lies there twice while it is unpacked.
-    most_bytes = max(0, shutil.disk_usage(folder.parent).free - RESERVE_BYTES) // 2
-    with closing(Web(WebAccess(ca_file=way.ca_file))) as web, archive.open("xb") as file:
-        length = 0
-
-        @contextmanager
-        def ask(headers: Mapping[str, str]) -> Iterator[Answer]:
-            nonlocal length
-            with web.ask(url, headers=headers) as answer:
-                if answer.status not in ((200, 206) if headers else (200,)):
-                    said = f"HTTP status {answer.status}"
-                    raise WebError(said, title=title, is_final=answer.status not in BUSY)
-                length = file.tell() + (answer.length_remaining or 0)
-                yield answer
-
-        try:
-            for piece in read_whole(ask, most_bytes, title):
-                file.write(piece)
-                progress(file.tell(), length)
-        except WebError as error:
-            raise TransferError(
-                f"the bundle cannot be fetched: {error}", found_in=error.title
-            ) from error
-    unpack(archive, folder)
-    return title

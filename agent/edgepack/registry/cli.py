@@ -10,9 +10,9 @@ import click
 from edgepack.bundle.forms import locate
 from edgepack.bundle.keys import load_public_key
 from edgepack.json_text import json_text
-from edgepack.registry.bundles import Progress, Way
 from edgepack.registry.bundles import pull as pull_bundle
 from edgepack.registry.bundles import push as push_bundle
+from edgepack.registry.way import Progress, Way
 from edgepack.text import printable
 
 _HELP = {"help_option_names": ["-h", "--help"]}

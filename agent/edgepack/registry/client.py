@@ -4,7 +4,7 @@ import base64
 import hashlib
 import re
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlencode, urljoin, urlsplit
@@ -144,7 +144,7 @@ class Registry:
 
         @contextmanager
         def ask(headers: Mapping[str, str]) -> Iterator[Answer]:
-            with self._ask("GET", url, headers, passes_breaks=True) as answer:
+            with self.ask(url, headers) as answer:
                 if answer.status != 206 or not headers:
                     self._check(answer, url, 200)
                 yield answer
@@ -160,6 +160,15 @@ class Registry:
             raise TransferError(
                 "the registry sent other bytes than it was asked for", found_in=title
             )
+
+    def ask(self, url: str, headers: Mapping[str, str]) -> AbstractContextManager[Answer]:
+        """The answer to a request for a URL of this registry, whatever its status.
+
+        Raises:
+            WebError: It cannot be reached.
+            TransferError: It lets nobody in.
+        """
+        return self._ask("GET", url, headers, passes_breaks=True)
 
     @contextmanager
     def _ask(

@@ -5,13 +5,17 @@ from collections.abc import Callable
 from hashlib import sha256
 from pathlib import Path
 
+import pytest
 from click.testing import CliRunner
 from tuf.ngclient import Updater
 
 from edgepack.bundle.keys import generate_key, write_key_pair
+from edgepack.cli import cli
 from edgepack.fleet.client.fleet_client import FleetClient
 from edgepack.fleet.commands.keys import keys
 from tests.integration.fleet.conftest import FleetProcess, edgepack
+from tests.simulators import web_ways
+from tests.simulators.certificates import issue, make_authority
 
 ROOT = "tuf/metadata/1.root.json"
 ROLES = ("targets", "releases", "snapshot", "timestamp")
@@ -112,3 +116,34 @@ def test_old_releases_that_nothing_needs_are_withdrawn_together(
     assert listed == {"3.0.0": True, "2.0.0": False, "1.0.0": False}
     assert edgepack(fleet, *prune).stdout == "every release is needed\n"
     assert edgepack(fleet, "publish", str(make_bundle("2.0.0", 2))).returncode == 0
+
+
+def test_a_bundle_that_rests_in_a_registry_is_released_and_rolled_out_from_there(
+    serve: Callable[..., FleetProcess],
+    make_bundle: Callable[..., Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    if missing := web_ways.missing():
+        pytest.skip(f"not installed: {', '.join(missing)}")
+    fleet = serve()
+    issue(tmp_path, "server", make_authority(tmp_path, "ca"), "127.0.0.1")
+    monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "ca.pem"))
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    with web_ways.registry(tmp_path, tls=str(tmp_path / "server")) as server:
+        place = f"oci://127.0.0.1:{server.port}/models/digits"
+        pushed = CliRunner().invoke(cli, ["push", str(make_bundle()), f"{place}:1.0.0"])
+        assert pushed.exit_code == 0, pushed.exception
+        done = edgepack(fleet, "publish", f"{place}:1.0.0")
+        assert done.returncode == 0, done.stderr
+        assert "is released" in done.stdout
+        done = edgepack(fleet, "publish", f"{place}:2.0.0")
+        assert done.returncode == 1
+        assert "the registry has no such thing" in done.stderr
+        enrolled = edgepack(
+            fleet, "fleet", "enroll", "cam-1", "--group", "g", "-o", str(tmp_path / "cam-1")
+        )
+        assert enrolled.returncode == 0, enrolled.stderr
+        done = edgepack(fleet, "rollout", "start", f"{place}:1.0.0", "--all", "--dry-run", "--json")
+        assert '"digits"' in done.stdout, done.stderr
+    assert not list(tmp_path.glob("edgepack-*")), "nothing is left behind"

@@ -4,7 +4,7 @@ import hashlib
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -84,6 +84,11 @@ class Raw:
                 return
 
 
+def source_at(headers: Mapping[str, str] = {}, *, read_s: float = 5.0) -> HttpSource:
+    web = Web(WebAccess(proxy="direct"), read_s=read_s)
+    return HttpSource("it", lambda url, more: web.ask(url, headers={**headers, **more}), web.close)
+
+
 class Case:
     """A bundle, a device without it, and what a server is asked for."""
 
@@ -96,7 +101,7 @@ class Case:
         self.content = (self.bundle.folder / MODEL).read_bytes()
 
     def take(self, url: str, *, stall_s: float = 20.0, read_s: float = 5.0) -> Taken:
-        source = HttpSource("it", Web(WebAccess(proxy="direct"), read_s=read_s))
+        source = source_at(read_s=read_s)
         return take_ahead(
             source, lambda _: self.remotes(url), self.download, halt=Halt(), stall_s=stall_s
         )
@@ -276,7 +281,7 @@ def test_work_that_is_told_to_end_ends_though_the_server_hangs(
     server = serve(lambda *_: b"HTTP/1.1 200 Fine\r\n\r\n" + bytes(999), drip_s=0.05)
     halt = Halt()
     threading.Timer(0.3, halt.set).start()
-    source = HttpSource("it", Web(WebAccess(proxy="direct")))
+    source = source_at()
     begun = time.monotonic()
     with pytest.raises(HaltedError):
         take_ahead(source, lambda _: case.remotes(server.url), case.download, halt=halt)
@@ -289,8 +294,7 @@ def test_credentials_are_not_told_to_whom_it_redirects(
     far = serve(lambda _, first, last: partial(case.content, first, last))
     moved = f"HTTP/1.1 307 There\r\nLocation: {far.url}/x\r\nContent-Length: 0\r\n\r\n".encode()
     near = serve(lambda *_: moved)
-    web = Web(WebAccess(proxy="direct"))
-    source = HttpSource("it", web, {"Authorization": "Bearer secret"})
+    source = source_at({"Authorization": "Bearer secret"})
     take_ahead(source, lambda _: case.remotes(near.url), case.download, halt=Halt())
     assert case.has_it()
     assert "Bearer secret" in near.requests[0]

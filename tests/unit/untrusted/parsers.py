@@ -37,6 +37,10 @@ from edgepack.errors import (
 from edgepack.fleet.database.latency import check_window
 from edgepack.fleet.documents.releases import SignedMetadata
 from edgepack.fleet.releases.listing import take_metadata
+from edgepack.registry.artifact import check_artifact, make_artifact, read_artifact
+from edgepack.registry.bundles import bundle_files
+from edgepack.registry.credentials import find_credentials
+from edgepack.registry.reference import read_reference
 from edgepack.versions import NewerVersionError
 from edgepack.wire import topics
 from edgepack.wire.messages import Desired, Event, Need, Reported, Telemetry, decode
@@ -83,6 +87,7 @@ def all_parsers(folder: Path) -> Iterator[Parser]:
     yield from _of_messages(folder)
     yield from _of_metadata(folder, bundle)
     yield from _of_state(folder)
+    yield from _of_registries(folder, bundle)
 
 
 def _in_file(path: Path, read: Callable[[Path], object]) -> Read:
@@ -326,6 +331,33 @@ def _of_state(folder: Path) -> Iterator[Parser]:
             read=_in_file(path, lambda _, read=read: read()),  # type: ignore[misc]
             errors=errors,
         )
+
+
+def _of_registries(folder: Path, bundle: ExampleBundle) -> Iterator[Parser]:
+    manifest = decode_manifest((bundle.folder / MANIFEST_FILE).read_bytes())
+    artifact = make_artifact(manifest, bundle.ref.digest, bundle_files(bundle.folder, manifest))
+
+    def read_blobs(content: bytes) -> None:
+        check_artifact(read_artifact(content, found_in="it"), manifest, found_in="it")
+
+    docker = folder / "docker" / "config.json"
+    docker.parent.mkdir()
+    settings = b'{"auths": {"host": {"auth": "dXNlcjpzZWNyZXQ="}}, "credsStore": "pass"}'
+    yield Parser(name="artifact", seeds=(artifact,), read=read_blobs, errors=(TransferError,))
+    yield Parser(
+        name="reference",
+        seeds=(b"oci://host:5000/a/b:1", f"oci://[::1]/a@sha256:{'0' * 64}".encode()),
+        read=lambda content: read_reference(content.decode("utf-8", "replace")),
+        errors=(TransferError,),
+    )
+    yield Parser(
+        name="docker's settings",
+        seeds=(settings,),
+        read=_in_file(
+            docker, lambda path: find_credentials("host", {"DOCKER_CONFIG": str(path.parent)})
+        ),
+        errors=(TransferError,),
+    )
 
 
 def _read_journal(state: Path) -> None:

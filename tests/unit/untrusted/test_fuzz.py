@@ -35,7 +35,7 @@ NAMES = (
     *("metadata snapshot.json", "metadata timestamp.json", "metadata desired"),
     *("state: pointer", "state: journal", "state: status", "state: release counters"),
     *("state: note of a download", "state: verdicts", "state: place of the key"),
-    "state: latency file",
+    *("state: latency file", "artifact", "reference", "docker's settings"),
 )
 
 

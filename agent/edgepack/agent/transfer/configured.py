@@ -6,7 +6,9 @@ from edgepack.agent.config import SourceConfig
 from edgepack.agent.transfer.http_source import HttpSource
 from edgepack.agent.transfer.source import Source, SourceError
 from edgepack.agent.transfer.source_layout import check_template
-from edgepack.errors import DeviceError
+from edgepack.errors import DeviceError, TransferError
+from edgepack.registry.client import Registry
+from edgepack.registry.reference import SCHEME, read_reference
 from edgepack.web.http import Web, WebAccess, shown_url
 from edgepack.web.proxy import DIRECT, read_proxy
 
@@ -18,15 +20,11 @@ def check_source(source: SourceConfig) -> None:
         DeviceError: Its URL, its proxy or a file that it names is none.
     """
     try:
-        if not source.url.startswith(("https://", "http://")):
-            raise ValueError("it is no https:// or http:// URL")  # noqa: TRY301
-        check_template(source.url)
-        if source.token_file and not source.url.startswith("https://"):
-            raise ValueError("a token is sent by https alone")  # noqa: TRY301
+        check_template(template_of(source))
         if source.proxy not in ("", DIRECT):
             read_proxy(source.proxy)
         open_source(source)
-    except (ValueError, OSError) as error:
+    except (ValueError, OSError, TransferError) as error:
         raise DeviceError(
             f"a source cannot be used: {error}",
             found_in=f"transfer.sources: {shown_url(source.url)}",
@@ -46,11 +44,38 @@ def open_source(source: SourceConfig) -> Source:
         key_file=source.key_file,
         proxy=source.proxy,
     )
-    headers = {}
+    title = shown_url(source.url)
     try:
-        if source.token_file:
-            token = Path(source.token_file).read_text(encoding="ascii").strip()
-            headers["Authorization"] = f"Bearer {token}"
-        return HttpSource(shown_url(source.url), Web(access), headers)
+        if source.url.startswith(SCHEME):
+            registry = Registry(read_reference(source.url), access=access)
+            return HttpSource(title, registry.ask, registry.close)
+        web, headers = Web(access), _headers(source)
     except (OSError, ValueError) as error:
         raise SourceError(f"its files cannot be used: {error}") from error
+    except TransferError as error:
+        raise SourceError(error.problem) from error
+    return HttpSource(title, lambda url, more: web.ask(url, headers={**headers, **more}), web.close)
+
+
+def template_of(source: SourceConfig) -> str:
+    """The URL of a file or an archive, with words in braces.
+
+    Raises:
+        ValueError: It is none.
+        TransferError: It is none of a registry.
+    """
+    if source.url.startswith(SCHEME):
+        reference = read_reference(source.url)
+        return f"https://{reference.host}/v2/{reference.repository}/blobs/sha256:{{sha256}}"
+    if not source.url.startswith(("https://", "http://")):
+        raise ValueError("it is no https://, http:// or oci:// URL")
+    return source.url
+
+
+def _headers(source: SourceConfig) -> dict[str, str]:
+    if not source.token_file:
+        return {}
+    if not source.url.startswith("https://"):
+        raise ValueError("a token is sent by https alone")
+    token = Path(source.token_file).read_text(encoding="ascii").strip()
+    return {"Authorization": f"Bearer {token}"}

@@ -2,10 +2,12 @@
 
 import re
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 
 from edgepack.agent.transfer.source import Chunk, Piece, Remote, SourceError
-from edgepack.web.http import BUSY, Answer, Web, WebError, shown_url
+from edgepack.errors import TransferError
+from edgepack.web.http import BUSY, Answer, WebError, shown_url
 
 RETRY_S = (0.5, 1.0, 2.0, 4.0)
 """Waits after an answer that broke off or did not come; each piece that comes begins anew."""
@@ -13,6 +15,7 @@ WASTE = 2
 """A server without ranges is read from the start where that is no more than so many times what is
 wanted."""
 READ_BYTES = 64 * 1024
+AskAt = Callable[[str, Mapping[str, str]], AbstractContextManager[Answer]]
 _RANGE = re.compile(r"bytes (\d{1,18})-(\d{1,18})/(?:(\d{1,18})|\*)")
 
 
@@ -21,14 +24,13 @@ class HttpSource:
 
     Args:
         title: What a person knows it by.
-        web: The client, of this source alone.
-        headers: Sent with each request.
+        ask: Gives the answer for a URL and headers.
+        close: Ends the connections that `ask` has.
     """
 
-    def __init__(self, title: str, web: Web, headers: dict[str, str] | None = None) -> None:
+    def __init__(self, title: str, ask: AskAt, close: Callable[[], None]) -> None:
         self._title = title
-        self._web = web
-        self._headers = headers or {}
+        self._ask_at, self._close = ask, close
         self._ended = threading.Event()
 
     @property
@@ -50,7 +52,7 @@ class HttpSource:
             for remote in remotes:
                 yield from self._read_remote(remote)
         finally:
-            self._web.close()
+            self._close()
 
     def _read_remote(self, remote: Remote) -> Iterator[Chunk]:
         pieces, waits = list(remote.pieces), list(RETRY_S)
@@ -63,14 +65,16 @@ class HttpSource:
                 if error.is_final or not waits:
                     raise SourceError(f"{error} ({error.title})") from error
                 self._ended.wait(waits.pop(0))
+            except TransferError as error:
+                raise SourceError(f"{error.problem} ({error.found_in})") from error
 
     def _ask(self, remote: Remote, pieces: list[Piece]) -> Iterator[Chunk]:
         """One request: for the first pieces that lie side by side. What comes leaves the list."""
         count = _side_by_side(pieces)
         start, end = pieces[0].start, pieces[count - 1].end
-        headers = {**self._headers, "Range": f"bytes={start}-{end - 1}"}
+        headers = {"Range": f"bytes={start}-{end - 1}"}
         title = shown_url(remote.url)
-        with self._web.ask(remote.url, headers=headers) as answer:
+        with self._ask_at(remote.url, headers) as answer:
             _check_plain(answer, title)
             if answer.status == 206:
                 _check_range(answer, start, end, remote.size_bytes, title)

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from edgepack.agent.config import SourceConfig
 from edgepack.agent.transfer.ahead import Taken, take_ahead
-from edgepack.agent.transfer.configured import open_source
+from edgepack.agent.transfer.configured import open_source, template_of
 from edgepack.agent.transfer.download import Download
 from edgepack.agent.transfer.source import SourceError
 from edgepack.agent.transfer.source_layout import find_remotes
@@ -68,7 +68,7 @@ def _take(
         return Taken(title=shown_url(config.url), size_bytes=0, because=str(error))
     return take_ahead(
         source,
-        lambda wanted: find_remotes(config.url, offer, manifest, wanted.missing()),
+        lambda wanted: find_remotes(template_of(config), offer, manifest, wanted.missing()),
         download,
         halt=halt,
     )

@@ -9,6 +9,7 @@ from edgepack.fleet.client.publishing import METADATA_FOLDER
 from edgepack.fleet.commands.options import asks
 from edgepack.fleet.commands.printing import print_result
 from edgepack.fleet.documents.releases import PublishedMetadata, ReleaseView, full_title
+from edgepack.registry.bundles import fetched
 from edgepack.text import counted
 
 keys_option = click.option(
@@ -21,11 +22,13 @@ keys_option = click.option(
 
 
 @click.command()
-@click.argument("bundle", type=click.Path(path_type=Path))
+@click.argument("bundle")
 @keys_option
 @asks
-def publish(bundle: Path, keys: tuple[str, ...], data: Path, url: str, as_json: bool) -> None:
+def publish(bundle: str, keys: tuple[str, ...], data: Path, url: str, as_json: bool) -> None:
     """Give the fleet BUNDLE and list it as a release: devices install nothing that is not listed.
+
+    BUNDLE is a folder, an archive, or one that is fetched: oci://… or https://…
 
     A fleet that holds the publisher's key signs by itself. Else the publisher signs, here, with
     --key; where several keys must sign, each of their holders gives the same command.
@@ -34,12 +37,14 @@ def publish(bundle: Path, keys: tuple[str, ...], data: Path, url: str, as_json: 
     Example:
       edgepack publish model-1.2.0.edgepack
       edgepack publish model-1.2.0.edgepack --key team.key
+      edgepack publish oci://registry.example/models/model:1.2.0
     """
     client = FleetClient(url, data=data)
-    if keys:
-        print_result(client.sign_release(bundle, keys), as_json, _signed)
-    else:
-        print_result(client.publish(bundle), as_json, _listed)
+    with fetched(bundle) as path:
+        if keys:
+            print_result(client.sign_release(path, keys), as_json, _signed)
+        else:
+            print_result(client.publish(path), as_json, _listed)
 
 
 @click.command()

@@ -28,6 +28,7 @@ from edgepack.fleet.commands.rollout_report import report
 from edgepack.fleet.documents.rollouts import RolloutSettings, RolloutView, Selector
 from edgepack.fleet.rollouts.waves import parse_waves
 from edgepack.json_text import json_text
+from edgepack.registry.bundles import fetched
 from edgepack.text import counted
 
 
@@ -46,14 +47,14 @@ rollout.add_command(report)
 
 
 @rollout.command()
-@click.argument("bundle", type=click.Path(path_type=Path))
+@click.argument("bundle")
 @selects
 @sets
 @supersede_option
 @previews
 @asks
 def start(
-    bundle: Path,
+    bundle: str,
     to: Selector | None,
     settings: RolloutSettings,
     dry_run: bool,
@@ -65,7 +66,8 @@ def start(
     """Say what a rollout will mean, then upload the bundle and roll it out, wave by wave.
 
     A person at a terminal is asked before it starts; with --yes or --json, or where there is no
-    terminal, nobody is. With --dry-run nothing is uploaded or started, and the exit code says
+    terminal, nobody is. BUNDLE is a folder, an archive, or one that is fetched: oci://… or
+    https://… With --dry-run nothing is uploaded or started, and the exit code says
     whether it would be.
 
     \b
@@ -73,18 +75,20 @@ def start(
       edgepack rollout start model-1.2.0.edgepack --group cameras --dry-run
       edgepack rollout start model-1.2.0.edgepack --group cameras
       edgepack rollout start model-1.2.0.edgepack --device cam-7 --soak 60
+      edgepack rollout start oci://registry.example/models/model:1.2.0 --group cameras
     """
     if to is None:
         raise click.UsageError(f"name the devices: {WAYS}")
     parse_waves(settings.waves)
     client = FleetClient(url, data=data)
-    preview = client.preview_rollout(bundle, to, settings)
-    if dry_run:
-        print_result(preview, as_json, preview_panel)
-        sys.exit(1 if preview.refusal else 0)
-    if not preview.refusal:
-        agree(preview_panel(printable_document(preview)), ask=not (yes or as_json))
-    view = client.start_rollout(client.publish(bundle), to, settings)
+    with fetched(bundle) as path:
+        preview = client.preview_rollout(path, to, settings)
+        if dry_run:
+            print_result(preview, as_json, preview_panel)
+            sys.exit(1 if preview.refusal else 0)
+        if not preview.refusal:
+            agree(preview_panel(printable_document(preview)), ask=not (yes or as_json))
+        view = client.start_rollout(client.publish(path), to, settings)
     print_result(view, as_json, _started)
 
 

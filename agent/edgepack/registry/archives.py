@@ -1,0 +1,59 @@
+"""Archives of bundles on web servers."""
+
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+from edgepack.bundle.archive import unpack
+from edgepack.errors import TransferError
+from edgepack.registry.way import RESERVE_BYTES, Progress, Way
+from edgepack.web.http import BUSY, Answer, Web, WebAccess, WebError, read_whole, shown_url
+
+
+def pull_archive(url: str, folder: Path, way: Way, progress: Progress) -> str:
+    """Downloads an archive, and turns it into a folder.
+
+    Args:
+        url: `https://` or `http://`.
+        folder: Where the bundle shall lie; the archive lies beside it.
+        way: How to get there.
+        progress: Is told how far it is.
+
+    Returns:
+        The URL, as it may be shown.
+
+    Raises:
+        TransferError: It is not there, or leaves no room.
+        BundleError: It is no bundle.
+        OSError: It cannot be written.
+    """
+    title = shown_url(url)
+    if not url.startswith(("https://", "http://")):
+        raise TransferError(f"{title!a} is no place of a bundle", remedy="oci://… or https://…")
+    archive = folder.parent / "downloaded.edgepack"
+    # It lies there twice while it is unpacked.
+    most_bytes = max(0, shutil.disk_usage(folder.parent).free - RESERVE_BYTES) // 2
+    with closing(Web(WebAccess(ca_file=way.ca_file))) as web, archive.open("xb") as file:
+        length = 0
+
+        @contextmanager
+        def ask(headers: Mapping[str, str]) -> Iterator[Answer]:
+            nonlocal length
+            with web.ask(url, headers=headers) as answer:
+                if answer.status not in ((200, 206) if headers else (200,)):
+                    said = f"HTTP status {answer.status}"
+                    raise WebError(said, title=title, is_final=answer.status not in BUSY)
+                length = file.tell() + (answer.length_remaining or 0)
+                yield answer
+
+        try:
+            for piece in read_whole(ask, most_bytes, title):
+                file.write(piece)
+                progress(file.tell(), length)
+        except WebError as error:
+            raise TransferError(
+                f"the bundle cannot be fetched: {error}", found_in=error.title
+            ) from error
+    unpack(archive, folder)
+    return title

@@ -1,0 +1,44 @@
+"""How to get to a bundle that is elsewhere, and whether there is room for it here."""
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from edgepack.errors import TransferError
+
+RESERVE_BYTES = 64 * 1024 * 1024
+"""Free disk that a download leaves."""
+Progress = Callable[[int, int], object]
+"""Is told bytes that are done, and all bytes."""
+
+
+class Way(msgspec.Struct, frozen=True, kw_only=True):
+    """How to get there.
+
+    Attributes:
+        ca_file: PEM of the authorities to trust; "" trusts the system's.
+        http_unsafe: Speaks http to a registry: whoever is between reads and alters all of it.
+    """
+
+    ca_file: str = ""
+    http_unsafe: bool = False
+
+
+DIRECTLY = Way()
+
+
+def check_room(folder: Path, wanted_bytes: int) -> None:
+    """Refuses what does not fit.
+
+    Raises:
+        TransferError: The disk has less.
+    """
+    free_bytes = shutil.disk_usage(folder).free
+    if wanted_bytes + RESERVE_BYTES > free_bytes:
+        raise TransferError(
+            f"the bundle has {wanted_bytes} bytes, and {free_bytes} are free",
+            found_in=str(folder),
+            remedy="make room on the disk",
+        )
