@@ -9,6 +9,7 @@ from sqlalchemy.orm import Session
 
 from edgepack.fleet.controller.controller import Controller
 from edgepack.fleet.controller.lead import Elected
+from edgepack.fleet.controller.pulse import STUCK_S, Pulse
 from edgepack.fleet.database import lease
 from edgepack.fleet.database.lease import LeadLostError
 from edgepack.fleet.database.store import DatabaseAwayError, Store, open_store
@@ -37,6 +38,7 @@ def elected(
     name: str,
     changes: list[str] | None = None,
     reaches_the_broker: bool = True,
+    pulse: Pulse | None = None,
 ) -> Elected:
     """A controller that has tried to take the lease once."""
     lead = Elected(
@@ -45,6 +47,8 @@ def elected(
         voice=f"voice-{name}",
         length_s=HOUR_S,
         may_lead=lambda: reaches_the_broker,
+        is_working=lambda: pulse is None or pulse.is_there,
+        on_stuck=lambda: changes.append("stuck") if changes is not None else None,
         on_change=lambda: changes.append(name) if changes is not None else None,
     )
     lead._try()
@@ -116,6 +120,19 @@ def test_a_leader_that_does_not_reach_the_broker_lets_one_lead_that_does(
     first._try()
     assert not first.is_held
     assert not elected(stores, "b", reaches_the_broker=False).is_held
+    assert elected(stores, "b").is_held
+
+
+def test_a_leader_whose_thread_hangs_lets_another_lead(stores: dict[str, Store]) -> None:
+    now, said = [0.0], list[str]()
+    first = elected(stores, "a", said, pulse=Pulse(lambda: now[0]))
+    now[0] = STUCK_S - 1
+    first._try()
+    assert first.is_held
+    now[0] = STUCK_S
+    first._try()
+    assert not first.is_held
+    assert said == ["a", "stuck", "a"]
     assert elected(stores, "b").is_held
 
 

@@ -41,6 +41,7 @@ class Link:
         lasting: How it outlives a break. None is opened anew by itself. A number is not: whoever
             takes its client id has ended it; the broker keeps messages for that one so many
             seconds.
+        keepalive_s: After half as much again without a word the broker ends it.
 
     Attributes:
         has_shared: Whether the broker shares a subscription among clients, as it said.
@@ -56,10 +57,11 @@ class Link:
         on_message: Callable[[str, bytes], None],
         on_connected: Callable[[], None],
         lasting: int | None = None,
+        keepalive_s: int = 30,
     ) -> None:
         self._access, self._client_id = access, client_id
         self._subscriptions, self._trial = tuple(subscriptions), trial
-        self._lasting = lasting
+        self._lasting, self._keepalive_s = lasting, keepalive_s
         self.has_shared = False
         self._trial_id: int | None = None
         self._on_message = on_message
@@ -100,7 +102,7 @@ class Link:
         remedy = "start the broker, or name another with --broker"
         try:
             self._client.connect_somewhere(
-                keepalive=30,
+                keepalive=self._keepalive_s,
                 clean_start=self._lasting is None,
                 properties=_properties(self._lasting),
             )
@@ -150,6 +152,11 @@ class Link:
         """Holds another filter from now on."""
         self._subscriptions = (*self._subscriptions, subscription)
         self._client.subscribe(subscription, qos=1)
+
+    def unsubscribe(self, subscription: str) -> None:
+        """Holds that filter no longer."""
+        self._subscriptions = tuple(one for one in self._subscriptions if one != subscription)
+        self._client.unsubscribe(subscription)
 
     def close(self) -> None:
         """Ends the connection."""

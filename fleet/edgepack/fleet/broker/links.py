@@ -15,6 +15,8 @@ from edgepack.wire import topics
 SESSION_S = 300
 """How long the broker keeps what devices say while nobody leads."""
 GROUP = "edgepack"
+KEEPALIVE_S = 10
+"""Of a controller's own connection: what devices measure goes to one that hangs until it ends."""
 
 
 class Links:
@@ -43,8 +45,9 @@ class Links:
         self._tenant = tenant
         self._on_message, self._on_connected = on_message, on_connected
         self._leading: Link | None = None
-        if own.has_shared:
-            own.subscribe(f"$share/{GROUP}/{topics.up(tenant, '+', 'telemetry')}")
+        self._share = f"$share/{GROUP}/{topics.up(tenant, '+', 'telemetry')}"
+        self._is_sharing = False
+        self.look_after()
 
     @property
     def can_publish(self) -> bool:
@@ -93,5 +96,17 @@ class Links:
             self._leading = None
 
     def look_after(self) -> None:
-        """Starts paho's thread of the controller's own connection again should it have ended."""
+        """Starts paho's thread of the controller's own connection again should it have ended.
+
+        Takes its share of the telemetry: whoever calls this goes round.
+        """
         self._own.look_after()
+        if self._own.has_shared and not self._is_sharing:
+            self._own.subscribe(self._share)
+            self._is_sharing = True
+
+    def leave_share(self) -> None:
+        """Leaves telemetry to the other controllers, until this one is looked after again."""
+        if self._is_sharing:
+            self._own.unsubscribe(self._share)
+            self._is_sharing = False

@@ -22,6 +22,7 @@ from edgepack.fleet.controller.inbox import Inbox, Incoming
 from edgepack.fleet.controller.intake import Intake, finish
 from edgepack.fleet.controller.lead import Lead, Sole
 from edgepack.fleet.controller.metadata import MetadataKeeper
+from edgepack.fleet.controller.pulse import Pulse
 from edgepack.fleet.controller.renewals import Renewals
 from edgepack.fleet.database import audit, devices, latency, records, unsent
 from edgepack.fleet.database.devices import Publication
@@ -98,6 +99,7 @@ class Controller:
         auto_enroll: Takes in any device that reports (only with the embedded broker).
         lead: Whether this controller leads.
         gathering: How long messages wait for others.
+        pulse: Beats while this controller goes on.
     """
 
     def __init__(
@@ -114,6 +116,7 @@ class Controller:
         auto_enroll: bool,
         lead: Lead = Sole(),  # noqa: B008 (it cannot be changed)
         gathering: Gathering = Gathering(),  # noqa: B008 (it cannot be changed)
+        pulse: Pulse | None = None,
     ) -> None:
         self._store = store
         self._tenant = tenant
@@ -124,7 +127,7 @@ class Controller:
             open_authority,
             lambda device, why: inbox.quotas.note_dropped(device, "certificate not renewed", why),
         )
-        self._gathering = gathering
+        self._gathering, self._pulse = gathering, pulse or Pulse()
         self._is_rolling = self._has_moved = True
         self._intake = Intake(auto_enroll=auto_enroll)
         self._stopping = threading.Event()
@@ -149,6 +152,7 @@ class Controller:
 
     def _run(self) -> None:
         while not self._stopping.is_set():
+            self._pulse.beat()
             try:
                 self.turn()
             except LeadLostError as error:

@@ -57,6 +57,8 @@ class Elected:
         voice: Client id of whoever leads, if none was chosen yet.
         length_s: How long the lease holds; another controller leads as long after this one died.
         may_lead: Whether this controller could do what a leader does.
+        is_working: Whether its thread goes round; while it does not, another may lead.
+        on_stuck: Called on the lease's thread now and then while it does not.
         on_change: Called on that thread when the lead came or went, and when another controller
             has left something to do.
     """
@@ -69,11 +71,14 @@ class Elected:
         voice: str,
         length_s: float,
         may_lead: Callable[[], bool],
+        is_working: Callable[[], bool],
+        on_stuck: Callable[[], None],
         on_change: Callable[[], None],
     ) -> None:
         self._store, self._holder = store, holder
         self._length_s = length_s
         self._may_lead, self._on_change = may_lead, on_change
+        self._is_working, self._on_stuck = is_working, on_stuck
         self._not_before = 0.0
         self._epoch = 0
         self._asked = 0
@@ -135,6 +140,12 @@ class Elected:
                 log.exception("the lease stumbled")
 
     def _try(self) -> None:
+        if not self._is_working():
+            if time.monotonic() >= self._not_before:
+                log.error("controller=%s hangs, and leaves its work to the others", self._holder)
+                self._on_stuck()
+                self.pass_on()
+            return
         if epoch := self._epoch:
             try:
                 with self._store.aside() as session:

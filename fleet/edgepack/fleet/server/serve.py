@@ -22,11 +22,12 @@ from edgepack.errors import FleetError
 from edgepack.fleet.broker.access import BrokerAccess
 from edgepack.fleet.broker.embedded import EmbeddedBroker
 from edgepack.fleet.broker.link import Link
-from edgepack.fleet.broker.links import Links
+from edgepack.fleet.broker.links import KEEPALIVE_S, Links
 from edgepack.fleet.controller.controller import Broker, Controller
 from edgepack.fleet.controller.inbox import Inbox
 from edgepack.fleet.controller.lead import Elected, Lead, Sole
 from edgepack.fleet.controller.metadata import MetadataKeeper
+from edgepack.fleet.controller.pulse import Pulse
 from edgepack.fleet.data_folder import MAX_CONTROLLERS, DataFolder
 from edgepack.fleet.database.lease import make_holder
 from edgepack.fleet.database.store import Store, open_store, sqlite_file
@@ -199,13 +200,15 @@ def _assemble(settings: ServeSettings, stack: ExitStack) -> tuple[Fleet, str]:
         trial=topics.desired(settings.tenant, name),
         on_message=inbox.receive,
         on_connected=inbox.connected,
+        keepalive_s=KEEPALIVE_S,
     )
     link.open()
     stack.callback(link.close)
     lead: Lead = Sole()
     broker: Broker = link
+    pulse = Pulse()
     if store.is_shared:
-        lead, broker = _elected(settings, folder, store, holder, link, inbox, access, stack)
+        lead, broker = _elected(settings, folder, store, holder, link, inbox, access, pulse, stack)
     depot = Depot(
         tenant=settings.tenant,
         releases=releases,
@@ -230,6 +233,7 @@ def _assemble(settings: ServeSettings, stack: ExitStack) -> tuple[Fleet, str]:
         ),
         auto_enroll=settings.auto_enroll,
         lead=lead,
+        pulse=pulse,
     )
     depot.start()
     stack.callback(depot.stop)
@@ -265,6 +269,7 @@ def _elected(
     link: Link,
     inbox: Inbox,
     access: BrokerAccess,
+    pulse: Pulse,
     stack: ExitStack,
 ) -> tuple[Elected, Links]:
     lead = Elected(
@@ -273,6 +278,8 @@ def _elected(
         voice=folder.voice(),
         length_s=settings.lease_s,
         may_lead=lambda: link.is_connected,
+        is_working=lambda: pulse.is_there,
+        on_stuck=lambda: links.leave_share(),
         on_change=inbox.wake,
     )
     links = Links(
