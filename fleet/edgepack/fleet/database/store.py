@@ -31,7 +31,10 @@ _SESSION = {
 
 
 class DatabaseAwayError(FleetError):
-    """The database server does not answer; what was asked can be asked again."""
+    """The database takes nothing down now; what was asked can be asked again.
+
+    Its server does not answer, or it lacks what it needs, such as room on its disk.
+    """
 
 
 class Store:
@@ -82,7 +85,7 @@ class Store:
         """
         with (
             self._turn,
-            self._answering(),
+            self._answering(_WRITER_LACKS),
             Session(self._engine, expire_on_commit=False, info={ACTOR: by}) as session,
             session.begin(),
         ):
@@ -98,7 +101,7 @@ class Store:
             DatabaseAwayError: The database server does not answer.
         """
         with (
-            self._answering(),
+            self._answering(_WRITER_LACKS),
             Session(self._engine, expire_on_commit=False) as session,
             session.begin(),
         ):
@@ -111,14 +114,24 @@ class Store:
         Raises:
             DatabaseAwayError: The database server does not answer.
         """
-        with self._answering(), Session(self._reading, expire_on_commit=False) as session:
+        with (
+            self._answering(_READER_LACKS),
+            Session(self._reading, expire_on_commit=False) as session,
+        ):
             yield session
 
     @contextmanager
-    def _answering(self) -> Iterator[None]:
+    def _answering(self, lacks: tuple[str, ...]) -> Iterator[None]:
         try:
             yield
         except DBAPIError as error:
+            if _code(error).startswith(lacks):
+                raise DatabaseAwayError(
+                    f"the database can take nothing down: {_reason(error)}",
+                    found_in=self._shown_url,
+                    remedy="make room on its disk, and see to it that it may be written: "
+                    "what devices say waits meanwhile",
+                ) from error
             # Without a statement it was the connecting that failed.
             if error.connection_invalidated or error.statement is None:
                 raise DatabaseAwayError(
@@ -131,6 +144,13 @@ class Store:
         self._engine.dispose()
 
 
+_READER_LACKS = (
+    *("SQLITE_FULL", "SQLITE_IOERR", "SQLITE_CANTOPEN", "SQLITE_BUSY"),
+    *("53", "58"),  # PostgreSQL's classes: insufficient resources, system error
+)
+"""Errors for which it is the machine that fails, and not what was asked, as their codes begin."""
+_WRITER_LACKS = (*_READER_LACKS, "SQLITE_READONLY", "25006")
+"""Those, and that nothing may be written: the server may have become a standby."""
 _CLOCK = text("SELECT extract(epoch from clock_timestamp())")
 _TAKE_TURN = text(f"SELECT pg_advisory_xact_lock({_WRITING})")
 _READING: dict[str, dict[str, Any]] = {
@@ -239,6 +259,12 @@ def _use_write_ahead_log(engine: Engine) -> None:
         connection.cursor().execute("PRAGMA journal_mode=WAL")
     finally:
         connection.close()
+
+
+def _code(error: DBAPIError) -> str:
+    """How SQLite or PostgreSQL calls an error; "" for none of theirs."""
+    names = (getattr(error.orig, name, None) for name in ("sqlite_errorname", "sqlstate"))
+    return next(filter(None, names), "")
 
 
 def _reason(error: SQLAlchemyError) -> str:

@@ -178,6 +178,14 @@ def _guarded(endpoint: Endpoint, access: Access, role: Role | None) -> Endpoint:
         except EdgepackError as error:
             refusal = Refusal(problem=error.problem, found_in=error.found_in, remedy=error.remedy)
             return _json(refusal, 401 if isinstance(error, NoTokenError) else 422)
+        except OSError as error:
+            log.exception("path=%s", request.url.path)
+            refusal = Refusal(
+                problem=f"the fleet cannot keep it: {error.strerror or error}",
+                found_in="the data folder",
+                remedy="make room on its disk, and see to it that it may be written",
+            )
+            return _json(refusal, 422)
         except ClientDisconnect:
             log.warning("path=%s broken off by the client", request.url.path)
             return Response(status_code=400)
