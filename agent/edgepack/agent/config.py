@@ -12,11 +12,12 @@ from edgepack.toml_errors import describe_type_error
 from edgepack.versions import Version, version_of
 from edgepack.wire import topics
 
-SETTINGS = Version(1, 2)
+SETTINGS = Version(1, 3)
 """Version of the settings' form: `v` and, where a newer edgepack added keys, `minor`. Since
 
     1.1  `trust.root`
     1.2  `broker.proxy`, `transfer`, `limits.bandwidth`
+    1.3  `trust.metadata`
 """
 
 
@@ -52,11 +53,14 @@ class TrustConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         root: File of the fleet's TUF root metadata; with it, only what the fleet's director has
             signed for this device, and what its image repository lists, is installed. "" is how
             devices were set up before fleets had any.
+        metadata: URL of the fleet's TUF metadata, where it is fetched when the broker does not
+            bring it; "" asks the broker alone.
         allow_degraded_unsafe: Accept variants whose gates were overridden at build time.
     """
 
     keys: tuple[str, ...]
     root: str = ""
+    metadata: str = ""
     allow_degraded_unsafe: bool = False
 
 

@@ -155,11 +155,11 @@ def test_a_device_that_is_enrolled_again_keeps_its_settings(
     install_package(again, tmp_path / "etc")
     assert config.read_text() == changed
     assert (tmp_path / "etc/device.key").read_text() == again.key
-    rooted = replace(
-        given(), root="{}"
-    )  # The fleet has got a root since: the settings must say so.
+    # The fleet has got a root since: the settings must say so.
+    rooted = replace(given(), root="{}", enrol_at="https://f/")
     done = install_package(rooted, tmp_path / "etc")
     assert read_config(done.config).trust.root == str(tmp_path / "etc/root.json")
+    assert read_config(done.config).trust.metadata == "https://f/tuf/metadata"
     assert done.before is not None
     assert done.before.read_text() == changed
     assert install_package(rooted, tmp_path / "etc").before is None

@@ -16,6 +16,7 @@ from edgepack.fleet.controller.quotas import QUOTAS, Quotas
 from edgepack.fleet.database import inventory, records
 from edgepack.wire import topics
 from edgepack.wire.messages import (
+    MAX_MESSAGE_BYTES,
     Event,
     Message,
     Need,
@@ -132,6 +133,21 @@ def test_one_device_that_says_too_much_is_cut_off_and_counted_and_takes_nothing_
     assert world.inbox.quotas.most_dropped() == {"loud": world.inbox.counters["over_quota"]}
     lines = [record.getMessage() for record in caplog.records if "quota" in record.getMessage()]
     assert len(lines) == 4, "at 1, 10, 100, 1000"
+
+
+def test_a_message_that_no_agent_sends_is_dropped_before_it_is_read_and_counted(
+    world: World,
+) -> None:
+    world.enroll("a")
+    padded = encode(says("IDLE")).ljust(MAX_MESSAGE_BYTES)
+    world.hear("a", padded + b" ")
+    assert world.inbox.counters["too_long"] == 1
+    assert world.inbox.quotas.dropped("a") == {"reported too long": 1}
+    with world.store.reading() as session:
+        assert not inventory.list_devices(session)[0].online
+    world.hear("a", padded)
+    with world.store.reading() as session:
+        assert inventory.list_devices(session)[0].online
 
 
 def test_a_device_may_say_more_once_time_has_passed() -> None:

@@ -14,6 +14,7 @@ from edgepack.fleet.releases.publish import check_identity
 from edgepack.fleet.rollouts import execution
 from edgepack.fleet.rollouts.release_use import delete_release
 from edgepack.wire import topics
+from edgepack.wire.messages import Trusted
 from tests.simulators.world import make_facts
 from tests.unit.fleet.world import NEW, OLD, World, says
 
@@ -234,3 +235,18 @@ def test_a_deleted_release_is_gone_but_its_name_stays_taken(world: World) -> Non
         pytest.raises(FleetError, match=r"another content of digits 1\.0\.0"),
     ):
         check_identity(session, replace(OLD, digest="77" * 32))
+
+
+def test_a_device_that_obeys_unsigned_orders_is_shown(world: World) -> None:
+    world.enroll("a")
+
+    def obeys_unsigned() -> bool:
+        with world.store.reading() as session:
+            return inventory.show_device(session, "a").obeys_unsigned
+
+    assert not obeys_unsigned(), "it has said nothing yet"
+    world.hear("a", replace(says("IDLE"), facts=make_facts()))
+    assert obeys_unsigned()
+    rooted = replace(says("IDLE", count=2), facts=make_facts(), trust=Trusted(root=1))
+    world.hear("a", rooted)
+    assert not obeys_unsigned()

@@ -1,7 +1,6 @@
 """Puts the program together: the one place where the parts of the agent meet."""
 
 import logging
-import os
 import random
 import secrets
 import threading
@@ -15,6 +14,7 @@ import msgspec
 from edgepack.agent.broker.connection import Connection
 from edgepack.agent.broker.inbox import Inbox
 from edgepack.agent.broker.link import BrokerLink
+from edgepack.agent.cli.trusting import load_device_trust, load_trust, make_fetcher
 from edgepack.agent.config import AgentConfig, BrokerConfig, ProviderConfig
 from edgepack.agent.daemon.agent import Agent
 from edgepack.agent.daemon.signals import stop_on_signals
@@ -27,28 +27,22 @@ from edgepack.agent.runtime.plain_files import sweep_memory
 from edgepack.agent.runtime.probe import probe_variant
 from edgepack.agent.runtime.verdicts import Verdicts, circumstances_of
 from edgepack.agent.state.decryption_key import write_key_file
-from edgepack.agent.state.metadata_cache import MetadataCache
 from edgepack.agent.state.slots import Slots
-from edgepack.agent.state.state_file import read_regular
 from edgepack.agent.telemetry.buffer import TelemetryBuffer
 from edgepack.agent.transfer.configured import check_source
 from edgepack.agent.update.dependencies import AgentDependencies, Link, Tools
 from edgepack.agent.update.models import Models
 from edgepack.agent.update.work import Bench, InlineBench, ThreadBench
-from edgepack.bundle.keys import load_public_key
 from edgepack.bundle.manifest import Variant
-from edgepack.bundle.trust import TrustPolicy
-from edgepack.errors import DeviceError, TrustError
+from edgepack.errors import DeviceError
 from edgepack.halt import Halt
-from edgepack.wire.messages import BundleRef, DeviceFacts, ProbeResult
+from edgepack.wire.messages import DeviceFacts, ProbeResult
 
 if TYPE_CHECKING:
-    from edgepack.agent.update.device_trust import DeviceTrust
+    pass
 
 log = logging.getLogger(__name__)
 
-METADATA_FOLDER = "metadata"
-"""Beside a bundle on a stick: the fleet's metadata."""
 PROBE_SHARE = 0.75
 """Share of the memory of a device that a probe may take, unless its settings say."""
 BENCH_STOP_S = GRACE_S + 0.5
@@ -92,8 +86,11 @@ def run_daemon(config: AgentConfig, broker: BrokerConfig) -> None:
             CertificateKeeper(broker, config.device, wall=time.time) if broker.cert_file else None
         ),
     )
+    fetcher = make_fetcher(config, inbox, trust)
     stop_on_signals(stop, inbox, end_strays)
     connection.start()
+    if fetcher is not None:
+        fetcher.start()
     try:
         agent.run(stop)
     except Exception as error:
@@ -103,6 +100,8 @@ def run_daemon(config: AgentConfig, broker: BrokerConfig) -> None:
     finally:
         if not all([fetch_bench.stop(FETCH_STOP_S), bench.stop(BENCH_STOP_S)]):
             log.warning("what was done beside the loop did not end in time")
+        if fetcher is not None:
+            fetcher.stop()
         connection.stop()
 
 
@@ -188,94 +187,4 @@ def _probe(
             key_file=config.decryption_key,
             halt=halt,
         ),
-    )
-
-
-def load_device_trust(config: AgentConfig) -> "DeviceTrust | None":
-    """What this device believes of its fleet; None when it was enrolled without a root.
-
-    Raises:
-        EdgepackError: The root cannot be read, or is none.
-    """
-    if not config.trust.root:
-        return None
-    # Loaded where it is needed: it takes 0.1 s and 5 MB.
-    from edgepack.agent.update.device_trust import DeviceTrust
-
-    path = Path(config.trust.root)
-    try:
-        root = read_regular(path)
-    except OSError as error:
-        raise DeviceError(
-            f"the fleet's root cannot be read: {error.strerror}", found_in=str(path)
-        ) from error
-    if root is None:
-        raise DeviceError(
-            "there is no such root, which the settings trust",
-            found_in=str(path),
-            remedy="copy root.json there, as edgepack fleet enroll wrote it",
-        )
-    return DeviceTrust(
-        root,
-        MetadataCache(Path(config.state_dir)),
-        tenant=config.tenant,
-        device=config.device,
-        arch=os.uname().machine,
-        wall=time.time,
-    )
-
-
-def check_released(
-    config: AgentConfig, bundle: BundleRef, metadata: str | None, *, beside: Path
-) -> None:
-    """Refuses a bundle that its fleet has not released, on a device that trusts a root.
-
-    Args:
-        config: The agent's settings.
-        bundle: What shall be installed.
-        metadata: Folder or URL of newer metadata; None looks for a folder beside the bundle.
-        beside: Where the bundle lies.
-
-    Raises:
-        EdgepackError: The fleet's metadata does not list it, lacks, or has expired.
-    """
-    trust = load_device_trust(config)
-    if trust is None:
-        return
-    from edgepack.trust.sources import fetch_nothing, source_of
-
-    folder = beside.resolve().parent / METADATA_FOLDER
-    place = metadata or (str(folder) if folder.is_dir() else None)
-    try:
-        trust.check_release(bundle, source_of(place) if place else fetch_nothing)
-    except TrustError as error:
-        raise TrustError(
-            error.problem,
-            found_in=error.found_in or place or "the metadata that this device has heard",
-            remedy="edgepack export BUNDLE --with-metadata -o FOLDER, where the fleet is in reach",
-        ) from error
-
-
-def load_trust(config: AgentConfig) -> TrustPolicy:
-    """Loads whose bundles are accepted.
-
-    Raises:
-        EdgepackError: The settings name none, or one cannot be read.
-    """
-    if not config.trust.keys:
-        raise DeviceError(
-            "the settings trust no key, so no bundle could be accepted",
-            found_in="the agent's settings, trust.keys",
-            remedy='keys = ["release.pub"] below [trust]',
-        )
-    for path in config.trust.keys:
-        if not Path(path).exists():
-            raise DeviceError(
-                "there is no such key, which the settings trust",
-                found_in=path,
-                remedy="copy the public key of who signs the bundles there, or change trust.keys",
-            )
-    return TrustPolicy(
-        keys=tuple(load_public_key(Path(path)) for path in config.trust.keys),
-        allow_degraded_unsafe=config.trust.allow_degraded_unsafe,
     )

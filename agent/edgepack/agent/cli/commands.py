@@ -12,11 +12,10 @@ import click
 
 from edgepack.agent.cli.assembly import (
     assemble_models,
-    check_released,
-    load_trust,
     run_daemon,
 )
 from edgepack.agent.cli.describe import describe_facts, describe_status
+from edgepack.agent.cli.trusting import check_released, load_trust
 from edgepack.agent.config import AgentConfig, read_config
 from edgepack.agent.enrolment.installation import install_package
 from edgepack.agent.enrolment.package import read_package

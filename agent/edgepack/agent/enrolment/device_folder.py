@@ -13,6 +13,8 @@ from edgepack.errors import DeviceError
 
 CONFIG_FILE, BEFORE_FILE, ROOT_FILE = "agent.toml", "agent.toml.before", "root.json"
 KEY_FILE, CERTIFICATE_FILE, AUTHORITY_FILE = "device.key", "device.crt", "ca.crt"
+METADATA_PATH = "/tuf/metadata"
+"""Below a fleet's URL: its metadata, for whoever asks."""
 
 
 def check_unused(folder: Path) -> None:
@@ -122,6 +124,8 @@ def _settings(package: Package, certificate: str, trusted: list[str]) -> str:
     lines += ["", "[trust]", f"keys = [{keys}]"]
     if package.root:
         lines.append(f'root = "{ROOT_FILE}"')
+        if package.enrol_at and not package.enrol_authority:
+            lines.append(f"metadata = {_quoted(package.enrol_at.rstrip('/') + METADATA_PATH)}")
     return "\n".join([*lines, ""])
 
 

@@ -95,6 +95,11 @@ class DeviceTrust:
         """Whether a director's word waits for metadata."""
         return self._waiting is not None or self._undecided is not None
 
+    @property
+    def is_lacking(self) -> bool:
+        """Whether metadata must come before anything new can be installed."""
+        return not self._is_whole or self.is_waiting
+
     def put_metadata(self, name: str, content: bytes) -> bool:
         """Takes a file that came, to be judged in the next turn; False when there is none such."""
         return self._cache.load(name) == content or self._pool.put(name, content)

@@ -12,6 +12,8 @@ from edgepack.fleet.documents.releases import full_title
 from edgepack.fleet.documents.wording import ago, labels_line, numbers_line
 from edgepack.wire.messages import DeviceFacts
 
+UNSIGNED = "it obeys orders that nobody signed, since it was enrolled before: enrol it again"
+
 
 def device_panel(device: DeviceDetails, now: float) -> RenderableType:
     """What it is called, what it is, what it runs, and the rollouts that it was in."""
@@ -25,6 +27,7 @@ def device_panel(device: DeviceDetails, now: float) -> RenderableType:
         ("seen", "online" if device.online else ago(device.last_seen, now)),
         ("enrolled", ago(device.enrolled_at, now)),
         *([("certificate", _certificate(device, now))] if device.certificate else []),
+        *([("trust", UNSIGNED)] if device.obeys_unsigned else []),
         *(_facts(device.facts) if device.facts else [("facts", "not reported yet")]),
         *(("warning", warning) for warning in device.warnings),
         *([("dropped", numbers_line(device.dropped))] if device.dropped else []),

@@ -10,6 +10,7 @@ import msgspec
 
 from edgepack.fleet.controller.quotas import Quotas
 from edgepack.wire import topics
+from edgepack.wire.messages import MAX_MESSAGE_BYTES
 from edgepack.wire.router import Router
 
 log = logging.getLogger(__name__)
@@ -75,6 +76,10 @@ class Inbox:
         now = self._clock()
         if not self.quotas.admits(device, kind, now):
             self.counters["over_quota"] += 1
+            return
+        if len(payload) > MAX_MESSAGE_BYTES:  # No agent says so much; a broker may let it pass.
+            self.counters["too_long"] += 1
+            self.quotas.note_dropped(device, f"{kind} too long", f"{len(payload)} bytes")
             return
         if kind == "need" and self.take_need(device, payload, now):
             self.counters[kind] += 1

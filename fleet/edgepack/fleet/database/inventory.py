@@ -29,6 +29,7 @@ from edgepack.fleet.database.where import (
     parse_where,
 )
 from edgepack.fleet.documents.devices import (
+    SIMULATED,
     DeviceDetails,
     DeviceFilter,
     DevicePart,
@@ -167,6 +168,10 @@ def show_device(session: Session, device: str) -> DeviceDetails:
         certificate=row.certificate,
         certificate_ends_at=newest.expires_at if newest else None,
         certificate_pem=newest.pem if newest else "",
+        obeys_unsigned=reported is not None
+        and reported.facts is not None
+        and reported.facts.agent_version != SIMULATED
+        and reported.trust is None,
         facts=reported.facts if reported else None,
         rollouts=tuple(
             DevicePart(

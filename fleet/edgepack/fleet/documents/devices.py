@@ -192,6 +192,8 @@ class DeviceDetails(DeviceView, frozen=True, kw_only=True):
         certificate: Serial number of its newest certificate, hex; "" when it has none.
         certificate_ends_at: When that ends, seconds since the epoch (UTC); None when it has none,
             or one of which only the number is known.
+        obeys_unsigned: Whether it was enrolled before its fleet had a root, and obeys orders that
+            nobody signed; enrol it again.
         certificate_pem: The certificate itself, to encrypt bundles to; "" when it is not known.
         facts: What it is, as it said; None before its first report.
         rollouts: Its part in each rollout, the newest first.
@@ -203,6 +205,7 @@ class DeviceDetails(DeviceView, frozen=True, kw_only=True):
     certificate: str
     certificate_ends_at: float | None = None
     certificate_pem: str = ""
+    obeys_unsigned: bool = False
     facts: DeviceFacts | None
     rollouts: tuple[DevicePart, ...]
     dropped: dict[str, int] = {}
