@@ -10,7 +10,7 @@ from sqlalchemy.orm import Session
 
 from edgepack.bundle.feedback import Evidence, Feedback
 from edgepack.errors import FleetError
-from edgepack.fleet.database.latency import latency_of_release
+from edgepack.fleet.database.latency_views import latency_of_release
 from edgepack.fleet.database.schema import DeviceModelRow, DeviceRow, ReleaseRow
 from edgepack.fleet.documents.devices import SIMULATED
 from edgepack.fleet.documents.rollouts import LatencyView

@@ -24,8 +24,7 @@ from edgepack.fleet.database.schema import (
     RolloutRow,
 )
 from edgepack.fleet.database.upsert import upsert
-from edgepack.fleet.documents.rollouts import LatencySpan, LatencyView
-from edgepack.wire.histogram import check, empty, merge, percentile
+from edgepack.wire.histogram import check, empty, merge
 from edgepack.wire.messages import Histogram, Telemetry
 
 log = logging.getLogger(__name__)
@@ -37,8 +36,6 @@ REMEMBERED_WINDOWS = 32
 """Of each device and variant: a message that comes twice comes soon."""
 
 
-MAX_READ = 20_000
-"""Rows that one question reads at most, the newest first."""
 MAX_SOURCES = 256
 """Releases and variants that one device may tell of; each takes rows of its own."""
 MAX_TOLD = 2**40
@@ -148,118 +145,6 @@ def add_telemetry(
     return taken
 
 
-def sum_of_class(session: Session, digest: str, hardware_class: str) -> Sum:
-    """What all devices of a hardware class told of a release."""
-    query = select(LatencyRow.failures, LatencyRow.histogram).where(
-        LatencyRow.digest == digest,
-        LatencyRow.hardware_class == hardware_class,
-        LatencyRow.length_s == DAY_S,
-    )
-    sums = [
-        Sum(failures, msgspec.json.decode(text, type=Histogram))
-        for failures, text in session.execute(query)
-    ]
-    return Sum(sum(one.failures for one in sums), merge(one.histogram for one in sums))
-
-
-def latency_of(session: Session, rollout: RolloutRow) -> tuple[LatencyView, ...]:
-    """Latency of a rollout's release on its devices, those of a kind together.
-
-    Simulated providers come last: their times say nothing of real ones.
-    """
-    kind = (
-        LatencyRow.is_simulator,
-        LatencyRow.hardware_class,
-        LatencyRow.provider,
-        LatencyRow.variant,
-    )
-    query = select(*kind, LatencyRow.failures, LatencyRow.histogram).where(
-        LatencyRow.rollout == rollout.number,
-        LatencyRow.digest == rollout.digest,
-        LatencyRow.length_s == DAY_S,
-    )
-    sums: dict[tuple[bool, str, str, str], list[Sum]] = defaultdict(list)
-    for simulated, hardware_class, provider, variant, failures, text in session.execute(query):
-        found = Sum(failures, msgspec.json.decode(text, type=Histogram))
-        sums[simulated, hardware_class, provider, variant].append(found)
-    source = LatencySourceRow
-    like = (source.is_simulator, source.hardware_class, source.provider, source.variant)
-    counting = select(*like, func.count()).where(
-        source.rollout == rollout.number, source.digest == rollout.digest
-    )
-    rows = session.execute(counting.group_by(*like))
-    devices = {(key[0], key[1], key[2], key[3]): count for *key, count in rows}
-    return tuple(_view(key, devices.get(key, 0), parts) for key, parts in sorted(sums.items()))
-
-
-def latency_of_release(
-    session: Session, digest: str, hardware_class: str = ""
-) -> tuple[LatencyView, ...]:
-    """Latency of a release on all devices that ran it, or on those of a hardware class.
-
-    In how many devices that was is not counted.
-    """
-    query = select(
-        LatencyRow.is_simulator,
-        LatencyRow.hardware_class,
-        LatencyRow.provider,
-        LatencyRow.variant,
-        LatencyRow.failures,
-        LatencyRow.histogram,
-    ).where(LatencyRow.digest == digest, LatencyRow.length_s == DAY_S)
-    if hardware_class:
-        query = query.where(LatencyRow.hardware_class == hardware_class)
-    sums: dict[tuple[bool, str, str, str], list[Sum]] = defaultdict(list)
-    for simulated, name, provider, variant, failures, text in session.execute(
-        query.limit(MAX_READ)
-    ):
-        found = Sum(failures, msgspec.json.decode(text, type=Histogram))
-        sums[simulated, name, provider, variant].append(found)
-    return tuple(_view(key, 0, parts) for key, parts in sorted(sums.items()))
-
-
-def latency_over_time(
-    session: Session, digest: str, *, length_s: int, since: float, hardware_class: str = ""
-) -> tuple[LatencySpan, ...]:
-    """Latency of a release by hardware class, one span of time after the other.
-
-    Args:
-        session: The transaction.
-        digest: Root digest of the release.
-        length_s: Of each span, seconds; one of `LENGTHS_S`.
-        since: Seconds since the epoch.
-        hardware_class: Only of this one; "" means all.
-
-    Returns:
-        By hardware class and time; spans without inferences are left out.
-    """
-    row = LatencyRow
-    query = select(row.hardware_class, row.start, row.histogram).where(
-        row.digest == digest, row.length_s == length_s, row.start >= since
-    )
-    if hardware_class:
-        query = query.where(row.hardware_class == hardware_class)
-    found: dict[tuple[str, int], list[Histogram]] = defaultdict(list)
-    newest_first = query.order_by(row.start.desc()).limit(MAX_READ)
-    for name, start, text in session.execute(newest_first):
-        found[name, start].append(msgspec.json.decode(text, type=Histogram))
-    spans = []
-    for (name, start), parts in sorted(found.items()):
-        whole = merge(parts)
-        if whole.count:
-            p50_ms, p95_ms = (percentile(whole, q) for q in (50, 95))
-            spans.append(
-                LatencySpan(
-                    hardware_class=name,
-                    start=start,
-                    inferences=whole.count,
-                    p50_ms=p50_ms,
-                    p95_ms=p95_ms,
-                )
-            )
-    return tuple(spans)
-
-
 def forget_old(session: Session, now: float) -> None:
     """Removes what is older than it is kept."""
     for length_s, kept_s in LENGTHS_S.items():
@@ -267,24 +152,6 @@ def forget_old(session: Session, now: float) -> None:
         session.execute(delete(LatencyRow).where(*old))
     longest = max(LENGTHS_S.values())
     session.execute(delete(LatencySourceRow).where(LatencySourceRow.told_at < now - longest))
-
-
-def _view(key: tuple[bool, str, str, str], devices: int, parts: list[Sum]) -> LatencyView:
-    is_simulator, hardware_class, provider, variant = key
-    whole = merge(part.histogram for part in parts)
-    p50_ms, p95_ms, p99_ms = (percentile(whole, q) if whole.count else 0.0 for q in (50, 95, 99))
-    return LatencyView(
-        hardware_class=hardware_class,
-        provider=provider,
-        variant=variant,
-        is_simulator=is_simulator,
-        devices=devices,
-        inferences=whole.count,
-        failures=sum(part.failures for part in parts),
-        p50_ms=p50_ms,
-        p95_ms=p95_ms,
-        p99_ms=p99_ms,
-    )
 
 
 def _kinds(session: Session, windows: Sequence[tuple[str, Telemetry]]) -> dict[Source, Kind]:

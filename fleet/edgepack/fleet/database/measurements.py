@@ -16,7 +16,7 @@ import msgspec
 from sqlalchemy import bindparam, delete, select, tuple_
 from sqlalchemy.orm import Session
 
-from edgepack.fleet.database.latency import sum_of_class
+from edgepack.fleet.database.latency_views import sum_of_class
 from edgepack.fleet.database.measures import Told, measures_of
 from edgepack.fleet.database.schema import MeasurementRow, WaveMeasureRow
 from edgepack.fleet.database.upsert import upsert

@@ -7,7 +7,7 @@ import msgspec
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from edgepack.fleet.database import assignments, latency
+from edgepack.fleet.database import assignments, latency_views
 from edgepack.fleet.database.schema import AssignmentRow, DeviceRow, ReleaseRow, RolloutRow
 from edgepack.fleet.documents.rollouts import AssignmentView, RolloutView, Selector, SplitBy
 from edgepack.fleet.rollouts import judgement
@@ -58,7 +58,7 @@ def show_rollout(session: Session, rollout: RolloutRow) -> RolloutView:
     return msgspec.structs.replace(
         _view(session, rollout, waves),
         assignments=shown,
-        latency=latency.latency_of(session, rollout),
+        latency=latency_views.latency_of(session, rollout),
         gates=judgement.judge(session, rollout).views,
     )
 

@@ -10,7 +10,7 @@ from sqlalchemy.orm import Session
 
 from edgepack.bundle.manifest import Manifest, Variant
 from edgepack.errors import FleetError
-from edgepack.fleet.database import inventory, latency, overview, records
+from edgepack.fleet.database import inventory, latency_views, overview, records
 from edgepack.fleet.database.audit import Wanted
 from edgepack.fleet.database.devices import last_report
 from edgepack.fleet.database.schema import DeviceModelRow, DeviceRow, ReleaseRow, RolloutRow
@@ -127,7 +127,7 @@ class Looking(msgspec.Struct, frozen=True):
     def rollout_latency(self, name: str) -> tuple[LatencyView, ...]:
         """What the inferences of a rollout's release took on its devices."""
         with self.fleet.store.reading() as session:
-            return latency.latency_of(session, execution.find(session, name))
+            return latency_views.latency_of(session, execution.find(session, name))
 
     def rollout_parts(
         self, name: str, *, state: str, wave: int, after: str, limit: int
@@ -147,7 +147,7 @@ class Looking(msgspec.Struct, frozen=True):
     def latency(self, digest: str, hardware_class: str) -> tuple[LatencyView, ...]:
         """What a release's inferences took on a hardware class."""
         with self.fleet.store.reading() as session:
-            return latency.latency_of_release(session, digest, hardware_class)
+            return latency_views.latency_of_release(session, digest, hardware_class)
 
     def latency_over_time(
         self, digest: str, hardware_class: str = ""
@@ -159,7 +159,7 @@ class Looking(msgspec.Struct, frozen=True):
         now = time.time()
         with self.fleet.store.reading() as session:
             for length_s, reach_s in SPANS:
-                found = latency.latency_over_time(
+                found = latency_views.latency_over_time(
                     session,
                     digest,
                     length_s=length_s,
@@ -231,7 +231,7 @@ class Looking(msgspec.Struct, frozen=True):
                 release=self.fleet.release_view(row),
                 variants=variants,
                 devices=sum(variant.devices for variant in variants),
-                latency=latency.latency_of_release(session, row.digest),
+                latency=latency_views.latency_of_release(session, row.digest),
                 has_report=has_report(manifest),
             )
 
