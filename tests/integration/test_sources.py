@@ -17,7 +17,7 @@ from tests.simulators.bundles import ExampleBundle, make_bundle
 from tests.simulators.certificates import issue, make_authority
 from tests.simulators.controller import Controller
 from tests.simulators.device import DEVICE, Device, running
-from tests.simulators.web_ways import BCRYPT, Nginx, registry
+from tests.simulators.web_ways import BCRYPT, Nginx, registry, tinyproxy
 
 Keys = tuple[PrivateKey, Path]
 FOLDER, ARCHIVE = "{digest}/{path}", "{name}-{version}.edgepack"
@@ -190,6 +190,33 @@ def test_chunks_come_from_the_registry_where_the_bundle_rests(
         with running(device):
             assert f"came from {place}" in update(controller, bundle)
             assert device.stop() == 0
+    assert controller.sent_chunks == head_chunks(bundle)
+    assert "secret" not in device.said()
+
+
+def test_files_come_by_https_through_a_proxy_that_the_environment_names(
+    tmp_path: Path,
+    mosquitto_broker: Broker,
+    controller: Controller,
+    release_keys: Keys,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    bundle = make(tmp_path / "web", release_keys, 1)
+    issue(tmp_path, "server", make_authority(tmp_path, "ca"), "127.0.0.1")
+    server = Nginx(tmp_path / "nginx", tmp_path / "web", tls=str(tmp_path / "server"))
+    with server as web, tinyproxy(tmp_path, web.port, password="secret") as proxy:
+        monkeypatch.setenv("HTTPS_PROXY", f"http://user:secret@127.0.0.1:{proxy.port}")
+        device = Device(
+            tmp_path / "device",
+            mosquitto_broker.url,
+            release_keys[1],
+            sources=(f"https://127.0.0.1:{web.port}/{ARCHIVE}",),
+            sources_ca=tmp_path / "ca.pem",
+        )
+        with running(device):
+            assert "came from https://" in update(controller, bundle)
+            assert device.stop() == 0
+        assert f"CONNECT 127.0.0.1:{web.port}" in proxy.said()
     assert controller.sent_chunks == head_chunks(bundle)
     assert "secret" not in device.said()
 

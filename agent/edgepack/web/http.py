@@ -273,6 +273,8 @@ def _because(error: BaseException) -> str:
     while seen is not None:
         if isinstance(seen, ssl.SSLCertVerificationError):
             return f"its certificate is not trusted: {printable(seen.verify_message)}"
+        if isinstance(seen, ssl.SSLError) and seen.reason == "WRONG_VERSION_NUMBER":
+            return "it speaks no TLS"
         if isinstance(seen, OSError) and not isinstance(seen, ssl.SSLError) and seen.strerror:
             return printable(seen.strerror)
         if isinstance(seen, ReadTimeoutError | TimeoutError):

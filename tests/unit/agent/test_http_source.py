@@ -16,6 +16,7 @@ from edgepack.agent.transfer.download import Download
 from edgepack.agent.transfer.http_source import HttpSource
 from edgepack.agent.transfer.source import Remote
 from edgepack.agent.transfer.source_layout import check_template, find_remotes
+from edgepack.bandwidth import parse_bandwidth
 from edgepack.bundle.archive import content_starts, pack
 from edgepack.bundle.manifest import MANIFEST_FILE, Manifest, decode_manifest
 from edgepack.halt import Halt, HaltedError
@@ -286,6 +287,53 @@ def test_work_that_is_told_to_end_ends_though_the_server_hangs(
     with pytest.raises(HaltedError):
         take_ahead(source, lambda _: case.remotes(server.url), case.download, halt=halt)
     assert time.monotonic() - begun < 3
+
+
+class Waits(Halt):
+    """Notes how long it is waited, and waits not."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.total_s = 0.0
+
+    def wait(self, timeout: float | None = None) -> bool:
+        self.total_s += timeout or 0.0
+        return False
+
+
+def test_no_more_is_taken_a_second_than_the_settings_allow(
+    case: Case, serve: Callable[..., Raw], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("edgepack.agent.transfer.ahead.time.monotonic", lambda: 0.0)
+    server = serve(lambda _, first, last: partial(case.content, first, last))
+    halt = Waits()
+    take_ahead(
+        source_at(),
+        lambda _: case.remotes(server.url),
+        case.download,
+        halt=halt,
+        bandwidth=parse_bandwidth("100kB/s"),
+    )
+    assert case.has_it()
+    # The clock stands still, so each wait is for all that came before it.
+    chunks = len(case.manifest.files[-1].chunks.sizes)
+    assert halt.total_s > len(case.content) / 100_000
+    assert halt.total_s < chunks * len(case.content) / 100_000
+
+
+def test_where_nothing_may_be_taken_nobody_is_asked(case: Case, serve: Callable[..., Raw]) -> None:
+    server = serve(lambda _, first, last: partial(case.content, first, last))
+    halt = Halt()
+    threading.Timer(0.3, halt.set).start()
+    with pytest.raises(HaltedError):
+        take_ahead(
+            source_at(),
+            lambda _: case.remotes(server.url),
+            case.download,
+            halt=halt,
+            bandwidth=parse_bandwidth("0"),
+        )
+    assert server.requests == []
 
 
 def test_credentials_are_not_told_to_whom_it_redirects(

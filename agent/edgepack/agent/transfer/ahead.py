@@ -6,12 +6,14 @@ queue; a source from which nothing of use came for a while is left alone.
 
 import queue
 import threading
+import time
 from collections.abc import Callable, Sequence
 
 import msgspec
 
 from edgepack.agent.transfer.download import Download
 from edgepack.agent.transfer.source import Chunk, Remote, Source, SourceError
+from edgepack.bandwidth import UNLIMITED, Bandwidth
 from edgepack.halt import Halt
 
 STALL_S = 60.0
@@ -19,6 +21,7 @@ STALL_S = 60.0
 MAX_BAD = 3
 """Chunks that are not what was signed, after which a source is not asked for more."""
 _LOOK_S = 0.2
+_PAUSE_S = 5.0
 _QUEUE = 16
 """Chunks between the two threads: 1.9 MB at most."""
 
@@ -44,7 +47,13 @@ class _Ended(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def take_ahead(
-    source: Source, find: Lookup, download: Download, *, halt: Halt, stall_s: float = STALL_S
+    source: Source,
+    find: Lookup,
+    download: Download,
+    *,
+    halt: Halt,
+    stall_s: float = STALL_S,
+    bandwidth: Bandwidth = UNLIMITED,
 ) -> Taken:
     """Takes what one source has of what is missing.
 
@@ -54,11 +63,14 @@ def take_ahead(
         download: The bundle; nobody else touches it meanwhile.
         halt: Ends it early.
         stall_s: How long a source may give nothing of use.
+        bandwidth: What may be taken; the source waits meanwhile.
 
     Raises:
         OSError: The disk is full.
         HaltedError: It was told to end.
     """
+    pace = _Pace(bandwidth, halt)
+    pace.await_leave()
     came: queue.Queue[Chunk | _Ended] = queue.Queue(_QUEUE)
     stop = threading.Event()
     reader = threading.Thread(
@@ -83,6 +95,7 @@ def take_ahead(
             if outcome == "new":
                 taken += len(item.content)
                 waited_s = 0.0
+            pace.spend(len(item.content))
             bad += outcome == "bad"
             if bad >= MAX_BAD:
                 because = f"{bad} chunks are not what was signed"
@@ -90,6 +103,32 @@ def take_ahead(
     finally:
         stop.set()
         source.end()
+
+
+class _Pace:
+    """Waits so long that no more is taken than may be, by the hour."""
+
+    def __init__(self, bandwidth: Bandwidth, halt: Halt) -> None:
+        self._bandwidth, self._halt = bandwidth, halt
+        self._next_at = time.monotonic()
+
+    def await_leave(self) -> float | None:
+        """Bytes a second that may be taken now, None for any number; waits while that is none."""
+        while (rate := self._bandwidth.now()) == 0:
+            self._wait(_PAUSE_S)
+        return rate
+
+    def spend(self, size_bytes: int) -> None:
+        """Waits as long as these bytes shall take."""
+        rate = self.await_leave()
+        if rate is not None:
+            now = time.monotonic()
+            self._next_at = max(now, self._next_at) + size_bytes / rate
+            self._wait(self._next_at - now)
+
+    def _wait(self, wait_s: float) -> None:
+        self._halt.wait(wait_s)
+        self._halt.check()
 
 
 def _read(

@@ -3,12 +3,13 @@
 import logging
 from collections.abc import Sequence
 
-from edgepack.agent.config import SourceConfig
+from edgepack.agent.config import AgentConfig, SourceConfig
 from edgepack.agent.transfer.ahead import Taken, take_ahead
 from edgepack.agent.transfer.configured import open_source, template_of
 from edgepack.agent.transfer.download import Download
 from edgepack.agent.transfer.source import SourceError
 from edgepack.agent.transfer.source_layout import find_remotes
+from edgepack.bandwidth import Bandwidth, parse_bandwidth
 from edgepack.bundle.manifest import Manifest
 from edgepack.halt import Halt
 from edgepack.web.http import shown_url
@@ -18,7 +19,7 @@ log = logging.getLogger(__name__)
 
 
 def take_from_sources(
-    sources: Sequence[SourceConfig],
+    config: AgentConfig,
     offer: RunModel,
     manifest: Manifest,
     download: Download,
@@ -27,7 +28,7 @@ def take_from_sources(
     """Asks one source after the other for what is missing.
 
     Args:
-        sources: The settings.
+        config: The settings.
         offer: The bundle.
         manifest: Its manifest, verified.
         download: The bundle, of which nobody else takes anything meanwhile.
@@ -41,11 +42,12 @@ def take_from_sources(
         HaltedError: It was told to end.
     """
     found = []
+    bandwidth = parse_bandwidth(config.limits.bandwidth)
     try:
-        for config in sources:
+        for source in config.transfer.sources:
             if download.is_complete:
                 break
-            taken = _take(config, offer, manifest, download, halt)
+            taken = _take(source, offer, manifest, download, halt, bandwidth)
             log.info(
                 "source=%s bundle=%s taken_bytes=%d because=%s",
                 taken.title,
@@ -60,7 +62,12 @@ def take_from_sources(
 
 
 def _take(
-    config: SourceConfig, offer: RunModel, manifest: Manifest, download: Download, halt: Halt
+    config: SourceConfig,
+    offer: RunModel,
+    manifest: Manifest,
+    download: Download,
+    halt: Halt,
+    bandwidth: Bandwidth,
 ) -> Taken:
     try:
         source = open_source(config)
@@ -71,6 +78,7 @@ def _take(
         lambda wanted: find_remotes(template_of(config), offer, manifest, wanted.missing()),
         download,
         halt=halt,
+        bandwidth=bandwidth,
     )
 
 

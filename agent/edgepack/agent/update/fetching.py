@@ -232,12 +232,11 @@ def _open_download(context: UpdateContext) -> Download:
 def _take_from_sources(context: UpdateContext, manifest: Manifest, download: Download) -> None:
     """What the settings' sources have comes from them; what they have not, the broker has."""
     deps, scratch, offer = context.deps, context.scratch, context.offer
-    sources = deps.config.transfer.sources
-    if not sources or deps.fetch_bench is None:
+    if not deps.config.transfer.sources or deps.fetch_bench is None:
         return
     scratch.taken = context.beside(
         "sources",
-        lambda halt: take_from_sources(sources, offer, manifest, download, halt),
+        lambda halt: take_from_sources(deps.config, offer, manifest, download, halt),
         deps.fetch_bench,
     )
     if not download.is_complete:
