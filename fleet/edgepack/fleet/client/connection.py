@@ -33,12 +33,14 @@ class Connection:
     Args:
         url: Where the fleet serves.
         token: The API's bearer token.
+        timeout_s: How long an answer may take.
 
     Raises:
         FleetError: The URL is none.
     """
 
-    def __init__(self, url: str, token: str) -> None:
+    def __init__(self, url: str, token: str, timeout_s: float = _TIMEOUT_S) -> None:
+        self._timeout_s = timeout_s
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise FleetError(
@@ -109,9 +111,9 @@ class Connection:
         kind: type[T],
         body: bytes | io.BufferedReader = b"",
         size: int | None = None,
-        timeout_s: float = _TIMEOUT_S,
+        timeout_s: float = 0.0,
     ) -> T:
-        connection = self._open(timeout_s)
+        connection = self._open(timeout_s or self._timeout_s)
         headers = {"Authorization": f"Bearer {self._token}"}
         if size is not None:
             headers["Content-Length"] = str(size)
@@ -135,13 +137,16 @@ class Connection:
             ) from error
 
 
-def connect(url: str | None, data: Path | None, token: str | None) -> Connection:
+def connect(
+    url: str | None, data: Path | None, token: str | None, timeout_s: float = _TIMEOUT_S
+) -> Connection:
     """A connection from what was said, else from the environment, else from the defaults.
 
     Args:
         url: Where the fleet serves.
         data: The fleet's folder, which holds the token.
         token: The token itself.
+        timeout_s: How long an answer may take.
 
     Raises:
         FleetError: There is no token, or the URL is none.
@@ -150,7 +155,7 @@ def connect(url: str | None, data: Path | None, token: str | None) -> Connection
     token = token or os.environ.get(TOKEN_VARIABLE)
     if not token:
         token = _read_token(data or Path(os.environ.get(DATA_VARIABLE) or default_root()))
-    return Connection(url, token)
+    return Connection(url, token, timeout_s)
 
 
 def _trusted() -> ssl.SSLContext:

@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from edgepack.fleet.client.fleet_client import FleetClient
+from edgepack.fleet.commands.completion import device_names, model_names, rollout_names
 from edgepack.fleet.commands.options import asks
 from edgepack.fleet.commands.printing import print_result
 from edgepack.fleet.documents.audit import Action, AuditEntry, Number
@@ -21,9 +22,21 @@ _ACTIONS = ", ".join(get_args(Action))
 
 
 @click.command(epilog=f"Actions: {_ACTIONS}.")
-@click.option("--rollout", default="", help="Only what was done to this rollout.")
-@click.option("--device", default="", help="Only what was done to this device.")
-@click.option("--model", default="", help="Only what was done to rollouts and releases of it.")
+@click.option(
+    "--rollout",
+    default="",
+    shell_complete=rollout_names,
+    help="Only what was done to this rollout.",
+)
+@click.option(
+    "--device", default="", shell_complete=device_names, help="Only what was done to this device."
+)
+@click.option(
+    "--model",
+    default="",
+    shell_complete=model_names,
+    help="Only what was done to rollouts and releases of it.",
+)
 @click.option("--actor", default="", help="Only what it did: controller, gate, token.")
 @click.option("--action", default="", help="Only such acts: rollout.breach, or all of device.")
 @click.option("--before", type=_NUMBER, default=0, help="Only entries older than this id.")

@@ -7,6 +7,7 @@ import click
 
 from edgepack.fleet.client.fleet_client import FleetClient
 from edgepack.fleet.commands import show
+from edgepack.fleet.commands.completion import device_names, group_names
 from edgepack.fleet.commands.options import asks, read_labels
 from edgepack.fleet.commands.printing import print_result
 from edgepack.fleet.commands.show_device import device_panel
@@ -16,7 +17,7 @@ from edgepack.text import counted
 
 
 @click.group(invoke_without_command=True)
-@click.option("--group", default="", help="Only this group.")
+@click.option("--group", default="", shell_complete=group_names, help="Only this group.")
 @click.option("--where", default="", help="Only those that labels and facts mean.")
 @asks
 @click.pass_context
@@ -45,7 +46,7 @@ def devices(
 
 
 @devices.command("show")
-@click.argument("device")
+@click.argument("device", shell_complete=device_names)
 @asks
 def show_one(device: str, data: Path, url: str, as_json: bool) -> None:
     """Show one device: labels, facts, models, providers, rollouts.
@@ -59,8 +60,8 @@ def show_one(device: str, data: Path, url: str, as_json: bool) -> None:
 
 
 @devices.command()
-@click.argument("names", metavar="DEVICE...", nargs=-1, required=True)
-@click.option("--group", required=True, help="Their new group.")
+@click.argument("names", metavar="DEVICE...", nargs=-1, required=True, shell_complete=device_names)
+@click.option("--group", required=True, shell_complete=group_names, help="Their new group.")
 @asks
 def move(names: tuple[str, ...], group: str, data: Path, url: str, as_json: bool) -> None:
     """Move devices to another group; they get what it got, and finish what they are at.
@@ -74,7 +75,9 @@ def move(names: tuple[str, ...], group: str, data: Path, url: str, as_json: bool
 
 
 @devices.command()
-@click.argument("words", metavar="DEVICE... KEY=VALUE...", nargs=-1, required=True)
+@click.argument(
+    "words", metavar="DEVICE... KEY=VALUE...", nargs=-1, required=True, shell_complete=device_names
+)
 @asks
 def label(words: tuple[str, ...], data: Path, url: str, as_json: bool) -> None:
     """Give devices labels; `KEY=` takes one away.
@@ -97,7 +100,7 @@ def label(words: tuple[str, ...], data: Path, url: str, as_json: bool) -> None:
 
 
 @devices.command()
-@click.argument("names", metavar="DEVICE...", nargs=-1, required=True)
+@click.argument("names", metavar="DEVICE...", nargs=-1, required=True, shell_complete=device_names)
 @asks
 def remove(names: tuple[str, ...], data: Path, url: str, as_json: bool) -> None:
     """Take devices out of the fleet: nobody listens to them any more, and their certificates end.

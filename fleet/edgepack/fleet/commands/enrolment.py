@@ -8,6 +8,7 @@ import click
 from edgepack.agent.enrolment.package import SUFFIX
 from edgepack.agent.state.models import DEFAULT_STATE_DIR
 from edgepack.fleet.client.fleet_client import FleetClient
+from edgepack.fleet.commands.completion import group_names
 from edgepack.fleet.commands.options import asks, read_labels
 from edgepack.fleet.commands.printing import print_result
 from edgepack.fleet.documents.devices import PackagedDevice
@@ -18,7 +19,7 @@ MAX_TOKEN_HOURS = 720
 
 @click.command()
 @click.argument("device")
-@click.option("--group", required=True, help="The device's group.")
+@click.option("--group", required=True, shell_complete=group_names, help="The device's group.")
 @click.option("--label", "words", metavar="KEY=VALUE", multiple=True, help="A label; repeatable.")
 @click.option(
     "--replace", is_flag=True, help="Of a known id: end its credentials, give it new ones."

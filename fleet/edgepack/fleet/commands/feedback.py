@@ -11,6 +11,7 @@ from edgepack.bundle.feedback import FORMAT, Evidence, Feedback
 from edgepack.durable import write_file
 from edgepack.errors import FleetError
 from edgepack.fleet.client.fleet_client import FleetClient
+from edgepack.fleet.commands.completion import model_names
 from edgepack.fleet.commands.options import asks
 from edgepack.fleet.commands.printing import print_result
 
@@ -18,7 +19,7 @@ _HEADINGS = ("release", "variant", "hardware", "right", "serves on", "golden", "
 
 
 @click.command()
-@click.argument("model")
+@click.argument("model", shell_complete=model_names)
 @click.option(
     "-o", "--output", type=click.Path(path_type=Path), help="File for edgepack build --feedback."
 )

@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from edgepack.fleet.client.fleet_client import FleetClient
+from edgepack.fleet.commands.completion import group_names, model_names
 from edgepack.fleet.commands.options import asks
 from edgepack.fleet.commands.printing import print_result
 from edgepack.fleet.documents.latency import (
@@ -60,8 +61,13 @@ class Dimensions(click.ParamType[tuple[Dimension, ...]]):
 
 
 @click.command()
-@click.argument("model", default="")
-@click.option("--group", default="", help="Only of devices that were in this group.")
+@click.argument("model", default="", shell_complete=model_names)
+@click.option(
+    "--group",
+    default="",
+    shell_complete=group_names,
+    help="Only of devices that were in this group.",
+)
 @click.option(
     "--where", default="", help="Only those that this means: model, version, variant, provider …"
 )

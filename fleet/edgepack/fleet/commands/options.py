@@ -17,6 +17,7 @@ from edgepack.fleet.client.connection import (
     TOKEN_VARIABLE,
     URL_VARIABLE,
 )
+from edgepack.fleet.commands.completion import device_names, group_names, rollout_names
 from edgepack.fleet.data_folder import default_root
 from edgepack.fleet.documents.gates import BY_NAME, GATES
 from edgepack.fleet.documents.rollouts import OnBreach, RolloutSettings, Selector, SplitBy
@@ -237,9 +238,17 @@ supersede_option = click.option(
 )
 WAYS = "one of --group, --where, --device, --all"
 _SELECTOR = (
-    click.option("--group", default="", help="The devices of this group."),
+    click.option(
+        "--group", default="", shell_complete=group_names, help="The devices of this group."
+    ),
     click.option("--where", default="", help="Those that labels and facts mean."),
-    click.option("--device", "names", multiple=True, help="This device; repeatable."),
+    click.option(
+        "--device",
+        "names",
+        multiple=True,
+        shell_complete=device_names,
+        help="This device; repeatable.",
+    ),
     click.option("--all", "everybody", is_flag=True, help="Every device."),
 )
 
@@ -296,7 +305,7 @@ def previews(command: Callable[..., None]) -> Callable[..., None]:
     return dry_run(yes(command))
 
 
-rollout_argument = click.argument("name", metavar="ROLLOUT")
+rollout_argument = click.argument("name", metavar="ROLLOUT", shell_complete=rollout_names)
 
 
 def read_labels(words: tuple[str, ...]) -> dict[str, str]:

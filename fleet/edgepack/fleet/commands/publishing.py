@@ -6,6 +6,7 @@ import click
 
 from edgepack.fleet.client.fleet_client import FleetClient
 from edgepack.fleet.client.publishing import METADATA_FOLDER
+from edgepack.fleet.commands.completion import release_names
 from edgepack.fleet.commands.options import asks
 from edgepack.fleet.commands.printing import print_result
 from edgepack.fleet.documents.releases import PublishedMetadata, ReleaseView, full_title
@@ -48,7 +49,7 @@ def publish(bundle: str, keys: tuple[str, ...], data: Path, url: str, as_json: b
 
 
 @click.command()
-@click.argument("release")
+@click.argument("release", shell_complete=release_names)
 @keys_option
 @asks
 def withdraw(release: str, keys: tuple[str, ...], data: Path, url: str, as_json: bool) -> None:

@@ -8,6 +8,7 @@ import click
 
 from edgepack.fleet.client.fleet_client import FleetClient
 from edgepack.fleet.commands import show
+from edgepack.fleet.commands.completion import release_names
 from edgepack.fleet.commands.options import asks
 from edgepack.fleet.commands.printing import console, print_result
 from edgepack.fleet.commands.publishing import keys_option
@@ -32,7 +33,7 @@ def releases(context: click.Context, data: Path, url: str, as_json: bool) -> Non
 
 
 @releases.command()
-@click.argument("release")
+@click.argument("release", shell_complete=release_names)
 @asks
 def remove(release: str, data: Path, url: str, as_json: bool) -> None:
     """Delete a release that no device and no rollout needs; its name stays taken.

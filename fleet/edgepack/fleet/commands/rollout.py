@@ -13,6 +13,7 @@ from rich.live import Live
 
 from edgepack.fleet.client.fleet_client import FleetClient
 from edgepack.fleet.commands import show
+from edgepack.fleet.commands.completion import rollout_or_release_names
 from edgepack.fleet.commands.options import (
     WAYS,
     asks,
@@ -93,7 +94,7 @@ def start(
 
 
 @rollout.command()
-@click.argument("what", metavar="ROLLOUT|RELEASE")
+@click.argument("what", metavar="ROLLOUT|RELEASE", shell_complete=rollout_or_release_names)
 @selects
 @sets
 @previews

@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from edgepack.fleet.client.fleet_client import FleetClient
+from edgepack.fleet.commands.completion import token_names
 from edgepack.fleet.commands.options import asks
 from edgepack.fleet.commands.printing import print_result
 from edgepack.fleet.documents.access import ROLES, Role, TokenView
@@ -57,7 +58,7 @@ def make(name: str, role: str, days: float | None, data: Path, url: str, as_json
 
 
 @tokens.command()
-@click.argument("name")
+@click.argument("name", shell_complete=token_names)
 @asks
 def revoke(name: str, data: Path, url: str, as_json: bool) -> None:
     """End a token, and the sessions that it opened, at once.

@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from edgepack.fleet.client.fleet_client import FleetClient
+from edgepack.fleet.commands.completion import webhook_names
 from edgepack.fleet.commands.options import asks
 from edgepack.fleet.commands.printing import print_result
 from edgepack.fleet.documents.webhooks import DEFAULT_TYPES, WebhookView
@@ -75,7 +76,7 @@ def add(
 
 
 @webhooks.command()
-@click.argument("name")
+@click.argument("name", shell_complete=webhook_names)
 @asks
 def remove(name: str, data: Path, url: str, as_json: bool) -> None:
     """End a webhook; what it had yet to tell is not told.
@@ -89,7 +90,7 @@ def remove(name: str, data: Path, url: str, as_json: bool) -> None:
 
 
 @webhooks.command()
-@click.argument("name")
+@click.argument("name", shell_complete=webhook_names)
 @asks
 @click.pass_context
 def test(context: click.Context, name: str, data: Path, url: str, as_json: bool) -> None:
