@@ -112,3 +112,49 @@ def test_what_is_refused_gives_way_to_what_saves_nothing(
     variant = prepare_products(tmp_path, count=_NODES)
     assert len(float_nodes) == 2
     assert not variant.degraded
+
+
+def test_what_holds_the_budget_barely_goes_on_and_what_loses_nothing_does_not(
+    let_differ: Callable[..., list[int]], tmp_path: Path
+) -> None:
+    float_nodes = let_differ(1, value=0.981, asked=0.98, low=0.977)
+    variant = prepare_products(tmp_path, count=_NODES)
+    (told,) = (note for note in variant.notes if note.startswith("The held-out samples are not"))
+    assert "not sure of minmax" in told
+    assert "0.9810, the budget is" in told
+    assert len(float_nodes) == 2
+    assert float_nodes[0] < float_nodes[1]
+
+
+@pytest.mark.parametrize(
+    ("value", "low"), [(0.99, 0.979), (1.0, 0.9)], ids=["by far", "nothing is lost"]
+)
+def test_what_gives_no_reason_for_doubt_is_taken_though_it_is_not_proven(
+    value: float, low: float, let_differ: Callable[..., list[int]], tmp_path: Path
+) -> None:
+    float_nodes = let_differ(99, value=value, asked=0.98, low=low, float_value=1.0)
+    variant = prepare_products(tmp_path, count=_NODES)
+    assert len(float_nodes) == 1
+    assert any("would prove the budget of 0.9800" in note for note in variant.notes)
+
+
+def test_where_the_surer_candidate_is_refused_the_one_before_is_kept(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    seen: list[int] = []
+
+    def judge(*args: Any) -> HoldoutVerdict:
+        judged = judge_on_holdout(*args)
+        (model,) = tmp_path.rglob("variant/model.onnx")
+        precision = node_precision(onnx.load(model))
+        seen.append(_NODES - len(precision.quantized) if precision else 0)
+        is_first = seen[-1] == seen[0]
+        verdict = replace(judged.verdict, forgiven=is_first, passed=is_first)
+        return replace(judged, verdict=verdict)
+
+    monkeypatch.setattr(variant_validation, "judge_on_holdout", judge)
+    variant = prepare_products(tmp_path, count=_NODES)
+    assert len(seen) > 2
+    assert seen[-1] == seen[0] < seen[1], "the first one is written again"
+    assert any(note.startswith("They refuse what was to be surer") for note in variant.notes)
+    assert not variant.degraded

@@ -98,7 +98,17 @@ def test_changed_decisions_cost_what_the_float_model_preferred_the_first_one_by(
     assert cost_of_changes([sure], [np.array([[0.4, 0.6]])]) == pytest.approx(0.8)
     assert cost_of_changes([unsure], [np.array([[0.4, 0.5, 0.1]])]) == pytest.approx(0.1)
     assert cost_of_changes([sure, sure], [sure, np.array([[np.nan, 1.0]])]) == 0.5
-    assert cost_of_changes([np.zeros((2, 3))], [np.zeros((2, 3))]) is None, "two rows"
+    masked = np.array([[3.0, -np.inf, 0.0]])
+    assert cost_of_changes([masked], [np.array([[3.0, -9.0, 0.0]])]) == 0.0
+
+
+@pytest.mark.parametrize(
+    "value",
+    [np.zeros((2, 3)), np.zeros((1, 0)), np.full((1, 3), np.nan), np.float64(0.3)],
+    ids=["two rows", "nothing", "padding", "one number"],
+)
+def test_what_is_no_row_of_scores_costs_nothing_that_is_known(value: np.ndarray) -> None:
+    assert cost_of_changes([np.asarray(value)], [np.asarray(value)]) is None
 
 
 def test_what_is_not_proven_is_said_with_the_number_of_samples_that_would_do() -> None:

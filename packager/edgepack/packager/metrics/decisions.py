@@ -25,13 +25,15 @@ def cost_of_changes(
             candidate; what cannot be compared counts as a wrong answer.
 
     Returns:
-        None where samples hold several rows, or the float model's scores say nothing of how sure
-        it is.
+        None where samples hold several rows or none, or the float model's scores say nothing of how
+        sure it is.
     """
-    if any(value.ndim < 1 or value.size != value.shape[-1] for value in expected):
+    if not all(value.ndim and value.size == value.shape[-1] > 0 for value in expected):
         return None
     shares = [_as_shares(value.astype(np.float64).ravel()) for value in expected]
-    if not shares or np.median([row.max() for row in shares]) < _CLEAR:
+    if not all(np.isfinite(row).all() for row in shares):
+        return None
+    if np.median([row.max() for row in shares]) < _CLEAR:
         return None
     costs = []
     for share, value in zip(shares, got, strict=True):

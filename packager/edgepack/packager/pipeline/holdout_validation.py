@@ -4,9 +4,11 @@ The search chooses by few samples, and the best of many candidates is partly the
 held-out samples judge it, and what they refuse is searched on with a stricter target (a small miss
 makes a slightly stricter one: `search_target`), at most three times. What passes only because one
 of few samples may differ is searched on too, at most twice: one of 29 may stand for one in a
-hundred or for one in ten. Certainty is not bought with all that quantization saves: where a surer
-candidate has the bytes and the multiply-accumulates of the float model, the one before is kept.
-Likewise where the provider computes something else than the CPU's stand-in.
+hundred or for one in ten. So is what holds the budget so barely that one in five like it does not
+(`gates.proof`). Where what is found then is refused, the one before is kept. Certainty is not
+bought with all that quantization saves: where a surer candidate has the bytes and the
+multiply-accumulates of the float model, the one before is kept. Likewise where the provider
+computes something else than the CPU's stand-in.
 
 Where they refuse to the end, and the profile says so, the float model is published.
 
@@ -32,6 +34,8 @@ from edgepack.packager.search.search_target import (
 _TURNS_TO_BE_SURE = 2
 """The last turn is for what is refused: what passes, surely or not, is taken."""
 
+_BACK = "They refuse what was to be surer: the candidate before is kept, which they pass."
+
 _RELAXED = "None does: half of what the most accurate candidate gains is taken for enough."
 
 
@@ -53,7 +57,10 @@ def search_until_valid(
     """
     validated = validator.validate(search, searched)
     stricter: StricterTarget | None = None
+    passed: ValidatedCombination | None = None
     for turn in range(MOST_TIMES):
+        if _passes(validated):
+            passed = validated
         objection = _objection(turn, validated)
         if not objection:
             break
@@ -72,6 +79,9 @@ def search_until_valid(
             )
             break
         validated = validator.validate(search, found, validated.notes)
+    if passed is not None and not _passes(validated):
+        before = passed.searched.with_attempts_of(validated.searched)
+        validated = validator.validate(search, before, (*validated.notes, _BACK))
     return _finish(search, validated, validator)
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import msgspec
 from msgspec.structs import replace
 
+from edgepack.packager.gates.proof import is_doubtful
 from edgepack.packager.gates.verdict import Verdict
 from edgepack.packager.graph.model_files import load_model, save_model
 from edgepack.packager.metrics.distance import OutputDistance
@@ -60,8 +61,9 @@ class ValidatedCombination(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_sure(self) -> bool:
-        """Whether the held-out samples pass it, and would without the one that may differ."""
-        return self.verdict.passed and not self.verdict.forgiven
+        """Whether the held-out samples pass it, not by the one that may differ, and not barely."""
+        verdict = self.verdict
+        return verdict.passed and not (verdict.forgiven or is_doubtful(verdict))
 
     @property
     def is_refused_by_provider(self) -> bool:
