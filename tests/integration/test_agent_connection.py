@@ -1,12 +1,20 @@
 """The agent and brokers that are away, refuse it, or want certificates."""
 
+import random
 import subprocess
+import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
+import paho.mqtt.publish
 import pytest
 
+from edgepack.agent.broker.connection import MAX_PACKET_BYTES, Connection
+from edgepack.agent.broker.inbox import Arrived, Connected, Inbox, Item
+from edgepack.agent.config import AgentConfig, BrokerConfig, TrustConfig
 from edgepack.bundle.keys import PrivateKey
+from edgepack.wire import topics
 from tests.simulators import broker as mosquitto
 from tests.simulators.broker import Broker, free_port
 from tests.simulators.certificates import issue, make_authority
@@ -127,3 +135,75 @@ def test_a_second_agent_on_the_same_state_folder_is_refused(
         assert "error: another agent (process " in second.said()
         assert "try: stop it first" in second.said()
         device.stop()
+
+
+@pytest.fixture
+def connected(mosquitto_broker: Broker, tmp_path: Path) -> Iterator[tuple[Connection, Inbox]]:
+    """A connection of an agent, which is there."""
+    config = AgentConfig(device=DEVICE, state_dir=str(tmp_path), trust=TrustConfig(keys=()))
+    broker, inbox = BrokerConfig(url=mosquitto_broker.url), Inbox()
+    connection = Connection(config, broker, inbox, boot="b", rng=random.Random(1))
+    connection.start()
+    next_item(inbox, Connected)
+    yield connection, inbox
+    connection.stop()
+
+
+def next_item(inbox: Inbox, kind: type[Item]) -> Item:
+    until = time.monotonic() + 20
+    while time.monotonic() < until:
+        item = inbox.get(0.2)
+        if isinstance(item, kind):
+            return item
+    raise AssertionError(f"no {kind.__name__} came")
+
+
+def say(broker: Broker, payload: bytes) -> None:
+    topic = topics.desired("default", DEVICE)
+    paho.mqtt.publish.single(topic, payload, 1, hostname="127.0.0.1", port=broker.port)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_network_thread_that_dies_is_replaced_and_the_agent_hears_again(
+    connected: tuple[Connection, Inbox],
+    mosquitto_broker: Broker,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    connection, inbox = connected
+
+    def die() -> None:
+        raise MemoryError("no memory for a message")
+
+    def threads() -> list[str]:
+        return [one.name for one in threading.enumerate() if one.name.endswith(f"client-{DEVICE}")]
+
+    with monkeypatch.context() as patched:
+        patched.setattr(connection._client, "loop_misc", die)
+        until = time.monotonic() + 20
+        while threads():
+            assert time.monotonic() < until
+            time.sleep(0.05)
+    assert connection.is_connected, "nothing but the missing thread tells of it"
+    for _ in range(3):
+        connection.look_after()
+    assert caplog.text.count("has ended and is started again") == 1
+    next_item(inbox, Connected)
+    assert len(threads()) == 1
+    say(mosquitto_broker, b"heard")
+    assert next_item(inbox, Arrived) == Arrived(
+        topic=topics.desired("default", DEVICE), payload=b"heard"
+    )
+
+
+def test_a_message_that_is_far_too_long_never_reaches_the_agent(
+    connected: tuple[Connection, Inbox], mosquitto_broker: Broker
+) -> None:
+    connection, inbox = connected
+    say(mosquitto_broker, bytes(MAX_PACKET_BYTES + 1))
+    say(mosquitto_broker, bytes(3_000_000))
+    say(mosquitto_broker, b"short")
+    arrived = next_item(inbox, Arrived)
+    assert isinstance(arrived, Arrived)
+    assert arrived.payload == b"short"
+    assert connection.is_connected

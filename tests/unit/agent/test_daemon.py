@@ -26,7 +26,6 @@ from edgepack.agent.telemetry.buffer import TelemetryBuffer
 from edgepack.agent.update.dependencies import Clock
 from edgepack.agent.update.device_trust import DeviceTrust
 from edgepack.agent.update.models import Models
-from edgepack.errors import DeviceError
 from edgepack.wire import topics
 from edgepack.wire.messages import Event, Message, Reported, Trusted, encode
 from tests.simulators.repository import RepositoryWorld
@@ -42,11 +41,14 @@ class MemoryPublisher:
     """Keeps what was published."""
 
     is_connected: bool = True
-    is_alive: bool = True
+    looked_after: int = 0
     trouble: str = ""
     sent: list[tuple[str, Message, bool]] = field(default_factory=list)
     files: frozenset[str] = frozenset()
     renewed: int = 0
+
+    def look_after(self) -> None:
+        self.looked_after += 1
 
     def renew_certificate(self) -> None:
         self.renewed += 1
@@ -180,12 +182,11 @@ def test_a_report_is_sent_again_after_a_while(daemon: Daemon) -> None:
     assert len(daemon.publisher.reports()) == before + 1
 
 
-def test_an_agent_that_would_hear_nothing_any_more_ends_to_be_started_again(
-    daemon: Daemon,
-) -> None:
-    daemon.publisher.is_alive = False
-    with pytest.raises(DeviceError, match="the thread that talks to the broker has ended"):
-        daemon.turn()
+def test_the_connection_is_looked_after_in_every_turn(daemon: Daemon) -> None:
+    before = daemon.publisher.looked_after
+    daemon.turn()
+    daemon.turn()
+    assert daemon.publisher.looked_after == before + 2
 
 
 JSON = st.recursive(

@@ -130,6 +130,28 @@ def test_what_is_no_mqtt_ends_the_connection_and_nothing_else(peer: Peer, conten
     assert peer.client._sock is None
 
 
+def test_a_packet_that_is_announced_too_long_ends_the_connection_before_it_comes(
+    peer: Peer,
+) -> None:
+    peer.client.most_packet_bytes = 1000
+    whole = published(b"a/b", bytes(5000), 0)
+    assert peer.send(published(b"a/b", bytes(900), 0)) == MQTTErrorCode.MQTT_ERR_SUCCESS
+    assert peer.send(whole[:20]) != MQTTErrorCode.MQTT_ERR_SUCCESS
+    assert [len(payload) for _, payload in peer.quick] == [900]
+
+
+def test_what_is_published_in_one_go_is_what_paho_publishes_one_by_one(peer: Peer) -> None:
+    payloads = [bytes([length % 256]) * length for length in (0, 1, 100, 127, 128, 20_000, 70_000)]
+    info = peer.client.publish_all("a/b", payloads)
+    expected = b"".join(published(b"a/b", payload, 0) for payload in payloads)
+    got = b""
+    while len(got) < len(expected):
+        peer.client.loop_write()
+        got += peer.broker.recv(100_000)
+    assert got == expected
+    assert info.is_published()
+
+
 def test_a_broker_that_goes_away_is_noticed(peer: Peer) -> None:
     peer.broker.close()
     assert peer.client.loop_read() != MQTTErrorCode.MQTT_ERR_SUCCESS

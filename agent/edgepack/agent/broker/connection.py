@@ -91,6 +91,7 @@ class Connection:
         self._files: frozenset[str] = frozenset()
         self._lock = threading.Lock()
         self._in_since: float | None = None
+        self._revived_at: float | None = None
         self._is_judged = False
         self._rivals = Rivals(config.device, rng)
         self._last_delay_s = rng.randint(*LAST_DELAY_S)
@@ -122,6 +123,7 @@ class Connection:
         client.on_disconnect = self._guard(self._on_disconnect)
         client.on_message = self._guard(self._on_message)
         client.receiver = self._guard(self._take)
+        client.most_packet_bytes = MAX_PACKET_BYTES
         client.on_publish = self._guard(self._on_publish)
         client.on_subscribe = self._guard(self._on_subscribe)
 
@@ -131,12 +133,6 @@ class Connection:
         return bool(self._client.is_connected())
 
     @property
-    def is_alive(self) -> bool:
-        """Whether paho's thread runs; one that ended leaves an agent that hears nothing."""
-        name = f"paho-mqtt-client-{self._device}"
-        return any(thread.name == name for thread in threading.enumerate())
-
-    @property
     def trouble(self) -> str:
         """What needs a person, one sentence; "" when all is well."""
         since = self._in_since
@@ -144,13 +140,34 @@ class Connection:
 
     def start(self) -> None:
         """Connects in the background, and again whenever the broker is lost."""
+        self._connect()
+        self._complaints.await_answer()
+
+    def _connect(self) -> None:
         self._client.connect_later(
             keepalive=self._keepalive_s,
             clean_start=mqtt.MQTT_CLEAN_START_FIRST_ONLY,
             properties=_bounded(),
         )
         self._client.loop_start()
-        self._complaints.await_answer()
+
+    def look_after(self) -> None:
+        """Starts paho's thread again should it have ended; call it now and then.
+
+        Without it the connection would look as if it were there, and nothing would come or go.
+
+        Raises:
+            RuntimeError: There can be no further thread.
+        """
+        name = f"paho-mqtt-client-{self._device}"
+        if any(thread.name == name for thread in threading.enumerate()):
+            return
+        now = time.monotonic()
+        if self._revived_at is not None and now - self._revived_at < FIRST_DELAY_S:
+            return
+        self._revived_at = now
+        log.error("the thread that talks to the broker has ended and is started again")
+        self._connect()
 
     def stop(self) -> None:
         """Says farewell and disconnects; the last will is for those who cannot."""

@@ -14,12 +14,11 @@ class Publisher(Protocol):
         """Whether messages can be sent now."""
 
     @property
-    def is_alive(self) -> bool:
-        """Whether the connection is looked after, be it there or not."""
-
-    @property
     def trouble(self) -> str:
         """What is wrong with the connection and needs a person; "" when all is well."""
+
+    def look_after(self) -> None:
+        """Makes sure that the connection is kept up; called in every turn of the agent's loop."""
 
     def publish(self, kind: topics.UpKind, message: Message, *, retain: bool = False) -> int | None:
         """Sends a message; returns its id, or None when it was not sent."""

@@ -26,13 +26,25 @@ Receiver = Callable[[bytes, bytes], None]
 
 
 class QuickClient(WebClient):
-    """Hands what is published to `receiver`, as soon as it is set; MQTT 5 only."""
+    """Hands what is published to `receiver`, as soon as it is set; MQTT 5 only.
+
+    Attributes:
+        most_packet_bytes: A longer packet ends the connection before it is taken in: CONNECT asks
+            the broker for none, but one that sends it all the same would fill the memory.
+    """
 
     receiver: Receiver | None = None
+    most_packet_bytes: int = 256 * 1024 * 1024
 
     def __init__(self, *arguments: Any, **settings: Any) -> None:
         super().__init__(*arguments, **settings)
         self._piece = bytearray()
+
+    def loop_start(self) -> MQTTErrorCode:
+        """Starts the thread; what one that has ended left open is closed."""
+        if self._thread is None:
+            self._reset_sockets(sockpair_only=True)
+        return super().loop_start()
 
     def publish_all(self, topic: str, payloads: Sequence[bytes]) -> mqtt.MQTTMessageInfo:
         """Publishes messages at QoS 0 in one go; what comes back tells of the last one."""
@@ -77,7 +89,7 @@ class QuickClient(WebClient):
         rc = MQTTErrorCode.MQTT_ERR_SUCCESS
         while rc <= 0 and self._sock is not None:
             start, end = _bounds(piece, at)
-            if start < 0:
+            if start < 0 or end - start > self.most_packet_bytes:
                 rc = MQTTErrorCode.MQTT_ERR_PROTOCOL
             elif not start or end > len(piece):
                 break

@@ -106,13 +106,8 @@ class Agent:
         self._models.suspend()
 
     def turn(self) -> None:
-        """One turn of the loop: goes on, waits for messages, takes a batch of them.
-
-        Raises:
-            DeviceError: Nobody looks after the connection any more; a restart mends that.
-        """
-        if not self._publisher.is_alive:
-            raise DeviceError("the thread that talks to the broker has ended")
+        """One turn of the loop: goes on, waits for messages, takes a batch of them."""
+        self._publisher.look_after()
         self._judge()
         wait_s = self._models.advance()
         now = self._clock.monotonic()

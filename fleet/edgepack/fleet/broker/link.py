@@ -75,6 +75,7 @@ class Link:
         self._client.on_disconnect = self._disconnected
         self._client.on_message = self._message
         self._client.receiver = self._receive
+        self._client.most_packet_bytes = MAX_PACKET_BYTES
         self._client.on_publish = self._published
 
     @property
