@@ -136,3 +136,14 @@ def test_make_check_refuses_a_planted_import(
     )
     assert done.returncode == 1, done.stdout + done.stderr
     assert f"{contract} BROKEN" in done.stdout
+
+
+def test_an_agent_that_asks_no_web_server_loads_no_library_for_it() -> None:
+    program = (
+        "import sys, edgepack.agent.cli.assembly; "
+        "print(*({'urllib3', 'websockets', 'tuf'} & set(sys.modules)))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert done.stdout.strip() == ""

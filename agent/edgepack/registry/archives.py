@@ -8,7 +8,8 @@ from pathlib import Path
 from edgepack.bundle.archive import unpack
 from edgepack.errors import TransferError
 from edgepack.registry.way import RESERVE_BYTES, Progress, Way
-from edgepack.web.http import BUSY, Answer, Web, WebAccess, WebError, read_whole, shown_url
+from edgepack.web.http import BUSY, Answer, Web, WebAccess, WebError, read_whole
+from edgepack.web.urls import shown_url
 
 
 def pull_archive(url: str, folder: Path, way: Way, progress: Progress) -> str:

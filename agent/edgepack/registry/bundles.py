@@ -184,31 +184,6 @@ def pull(
 
 
 @contextmanager
-def fetched(
-    place: str | Path, way: Way = DIRECTLY, progress: Progress = lambda _done, _all: None
-) -> Iterator[Path]:
-    """A bundle on this machine, for a while: what is elsewhere is fetched, a path stays as it is.
-
-    Nothing is verified but that it is whole; who uses it does.
-
-    Args:
-        place: `oci://…`, `https://…`, or a path.
-        way: How to get there.
-        progress: Is told how far it is.
-
-    Raises:
-        EdgepackError: It cannot be fetched.
-    """
-    if not str(place).startswith((SCHEME, "https://", "http://")):
-        yield Path(place)
-        return
-    with tempfile.TemporaryDirectory(prefix="edgepack-") as temporary:
-        folder = Path(temporary) / "bundle"
-        pull(str(place), folder, way=way, progress=progress)
-        yield folder
-
-
-@contextmanager
 def _registry(reference: Reference, way: Way) -> Iterator[Registry]:
     access = WebAccess(ca_file=way.ca_file)
     with closing(Registry(reference, access=access, http_unsafe=way.http_unsafe)) as registry:

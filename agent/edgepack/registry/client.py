@@ -15,7 +15,8 @@ from edgepack.errors import TransferError
 from edgepack.registry.credentials import PASSWORD, USER, find_credentials
 from edgepack.registry.reference import Reference
 from edgepack.text import printable
-from edgepack.web.http import Answer, Web, WebAccess, WebError, read_body, read_whole, shown_url
+from edgepack.web.http import Answer, Web, WebAccess, WebError, read_body, read_whole
+from edgepack.web.urls import shown_url
 
 MANIFEST_TYPE = "application/vnd.oci.image.manifest.v1+json"
 MAX_ANSWER_BYTES = 4 * 1024 * 1024

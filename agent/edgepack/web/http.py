@@ -14,6 +14,7 @@ from urllib3.exceptions import ProxyError as TunnelError
 
 from edgepack.text import printable
 from edgepack.web.proxy import find_proxy
+from edgepack.web.urls import shown_url
 
 CONNECT_S = 10.0
 READ_S = 30.0
@@ -232,16 +233,6 @@ def _read_on(answer: Answer, at: int, title: str) -> Iterator[bytes]:
 def _check_length(length: int, most_bytes: int, title: str) -> None:
     if length > most_bytes:
         raise WebError(f"it sends more than {most_bytes} bytes", title=title, is_final=True)
-
-
-def shown_url(url: str) -> str:
-    """A URL as it may be shown: no credentials, no query."""
-    try:
-        parts = urlsplit(url)
-        host = parts.netloc.rpartition("@")[2]
-    except ValueError:
-        return "?"
-    return printable(f"{parts.scheme}://{host}{parts.path}"[:_SAID_LETTERS])
 
 
 def _split(url: str) -> tuple[str, str]:

@@ -9,8 +9,9 @@ from edgepack.agent.transfer.source_layout import check_template
 from edgepack.errors import DeviceError, TransferError
 from edgepack.registry.client import Registry
 from edgepack.registry.reference import SCHEME, read_reference
-from edgepack.web.http import Web, WebAccess, shown_url
+from edgepack.web.http import Web, WebAccess
 from edgepack.web.proxy import DIRECT, read_proxy
+from edgepack.web.urls import shown_url
 
 
 def check_source(source: SourceConfig) -> None:

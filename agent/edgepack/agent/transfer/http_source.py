@@ -7,7 +7,8 @@ from contextlib import AbstractContextManager
 
 from edgepack.agent.transfer.source import Chunk, Piece, Remote, SourceError
 from edgepack.errors import TransferError
-from edgepack.web.http import BUSY, Answer, WebError, shown_url
+from edgepack.web.http import BUSY, Answer, WebError
+from edgepack.web.urls import shown_url
 
 RETRY_S = (0.5, 1.0, 2.0, 4.0)
 """Waits after an answer that broke off or did not come; each piece that comes begins anew."""

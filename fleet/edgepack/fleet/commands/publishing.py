@@ -10,7 +10,7 @@ from edgepack.fleet.commands.completion import release_names
 from edgepack.fleet.commands.options import asks
 from edgepack.fleet.commands.printing import print_result
 from edgepack.fleet.documents.releases import PublishedMetadata, ReleaseView, full_title
-from edgepack.registry.bundles import fetched
+from edgepack.registry.fetched import fetched
 from edgepack.text import counted
 
 keys_option = click.option(

@@ -29,7 +29,7 @@ from edgepack.fleet.commands.rollout_report import report
 from edgepack.fleet.documents.rollouts import RolloutSettings, RolloutView, Selector
 from edgepack.fleet.rollouts.waves import parse_waves
 from edgepack.json_text import json_text
-from edgepack.registry.bundles import fetched
+from edgepack.registry.fetched import fetched
 from edgepack.text import counted
 
 
