@@ -5,9 +5,11 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
+from sqlalchemy import select
 
 from edgepack.errors import FleetError
-from edgepack.fleet.database import latency_report
+from edgepack.fleet.database import label_sets, latency, latency_report
+from edgepack.fleet.database.schema import LabelledLatencyRow
 from edgepack.fleet.documents.latency import LatencyPart, LatencyQuestion
 from edgepack.wire.histogram import LatencyRecorder
 from edgepack.wire.messages import Telemetry
@@ -126,3 +128,72 @@ def test_a_release_that_the_fleet_does_not_know_has_no_name(world: World) -> Non
     world.hear("a", window([1.0], digest="ff" * 32), "telemetry")
     (part,) = ask(world)
     assert (part.model, part.version, part.inferences) == ("", "", 1)
+
+
+def labelled(world: World, count: int = 4) -> None:
+    """Devices at two sites in turn, the second half of them without a floor."""
+    for n in range(count):
+        world.enroll(f"l{n}")
+        floor = {"floor": "1"} if n < count // 2 else {}
+        world.change(f"l{n}", labels={"site": "berlin" if n % 2 else "rome", **floor})
+        world.hear(f"l{n}", window([10.0 * (n + 1)] * 100), "telemetry")
+
+
+def test_latency_is_told_by_labels_of_devices(told: World) -> None:
+    labelled(told)
+    (berlin,) = ask(told, by=(), where="site=berlin")
+    assert (berlin.inferences, berlin.max_ms) == (200, 40.0)
+    (both,) = ask(told, by=(), where="site=berlin and floor=1 and version=2.0.0")
+    assert (both.inferences, both.max_ms) == (100, 20.0)
+    # Devices without any label are not at that site; all of them together are what they were.
+    (elsewhere,) = ask(told, by=(), where="not site=berlin")
+    assert elsewhere.inferences == 200 + 800
+    (whole,) = ask(told, by=())
+    assert whole.inferences == 1200
+    assert step(told, time.time(), where="site=rome", since=time.time() - 600) == 3600
+
+
+def test_a_device_is_counted_by_the_labels_that_it_had(told: World) -> None:
+    labelled(told, 1)
+    told.change("l0", labels={"site": "berlin"})
+    told.hear("l0", window([50.0] * 10, ago_s=30.0), "telemetry")
+    assert [part.inferences for part in ask(told, by=(), where="site=rome")] == [100]
+    assert [part.inferences for part in ask(told, by=(), where="site=berlin")] == [10]
+
+
+def test_labels_beyond_the_bound_are_left_out_and_that_is_said(
+    told: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(label_sets, "MAX_SETS", 3)  # one of them is of devices without labels
+    labelled(told)
+    with told.store.reading() as session:
+        question = LatencyQuestion(where="site=rome or site=berlin", by=())
+        found = latency_report.report(session, question, time.time())
+    assert [part.inferences for part in found.parts] == [200]
+    assert found.untold == 200
+    assert ask(told, by=())[0].inferences == 1200
+
+
+def test_labels_that_no_sum_has_any_more_make_room(told: World) -> None:
+    labelled(told)
+    year_s = 365 * 24 * HOUR_S
+    with told.store.transaction() as session:
+        latency.forget_old(session, time.time() + 2 * year_s)
+    with told.store.reading() as session:
+        assert not label_sets.read_sets(session)
+    told.hear("l0", window([1.0] * 5, ago_s=1.0), "telemetry")
+    with told.store.reading() as session:
+        assert list(label_sets.read_sets(session).values()) == [{"floor": "1", "site": "rome"}]
+
+
+def test_what_a_label_question_reads_is_bounded_by_labels_and_not_by_devices(told: World) -> None:
+    for n in range(30):
+        told.enroll(f"m{n}")
+        told.change(f"m{n}", labels={"site": "berlin"})
+        told.hear(f"m{n}", window([10.0] * 10), "telemetry")
+    with told.store.reading() as session:
+        rows = session.scalars(
+            select(LabelledLatencyRow).where(LabelledLatencyRow.length_s == 3600)
+        )
+        sums = [row.start for row in rows if row.label_set == max(label_sets.read_sets(session))]
+    assert len(sums) <= 2, "at the turn of an hour there are two"

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 import click
-from rich.console import RenderableType
+from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
@@ -21,6 +21,7 @@ from edgepack.fleet.documents.latency import (
     LatencyReport,
 )
 from edgepack.fleet.documents.wording import stamp
+from edgepack.text import counted
 
 _UNITS_S = {"m": 60.0, "h": 3600.0, "d": 24 * 3600.0}
 _AGE = re.compile(r"([0-9]{1,6})([mhd])")
@@ -69,7 +70,9 @@ class Dimensions(click.ParamType[tuple[Dimension, ...]]):
     help="Only of devices that were in this group.",
 )
 @click.option(
-    "--where", default="", help="Only those that this means: model, version, variant, provider …"
+    "--where",
+    default="",
+    help="Only those that this means: model, version, variant, provider …, and labels of devices.",
 )
 @click.option("--since", type=Age(), default="24h", show_default=True, help="From so long ago.")
 @click.option("--until", type=Age(), default="0m", show_default=True, help="Until so long ago.")
@@ -97,7 +100,7 @@ def latency(
     \b
     Example:
       edgepack fleet latency defects --since 7d --by version,hardware_class
-      edgepack fleet latency --where 'provider!=CPUExecutionProvider' --json
+      edgepack fleet latency --where 'site=berlin and provider!=CPUExecutionProvider' --json
     """
     now = time.time()
     found = FleetClient(url, data=data).latency(
@@ -113,8 +116,14 @@ def latency(
 
 def latency_table(report: LatencyReport, by: tuple[Dimension, ...], now: float) -> RenderableType:
     """What was measured, a line for each part."""
+    untold = (
+        f"{counted(report.untold, 'inference')} left out: the labels of their devices are not told "
+        "apart"
+        if report.untold
+        else ""
+    )
     if not report.parts:
-        return "no latency was told of in that time"
+        return f"no latency was told of in that time{'; ' * bool(untold)}{untold}"
     table = Table(box=None, header_style="bold", pad_edge=False)
     for word in by:
         table.add_column(word.replace("_", " "), overflow="fold")
@@ -128,7 +137,7 @@ def latency_table(report: LatencyReport, by: tuple[Dimension, ...], now: float) 
             f"{part.inferences:,}",
             f"{part.failures:,}",
         )
-    return table
+    return Group(table, untold) if untold else table
 
 
 def _cell(part: LatencyPart, name: Dimension, now: float) -> Text:

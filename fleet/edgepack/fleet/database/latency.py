@@ -8,17 +8,19 @@ devices there are. Which windows came already is remembered by device.
 import logging
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
-from sqlalchemy import bindparam, delete, func, select, tuple_
+from sqlalchemy import Select, bindparam, delete, func, select, tuple_
 from sqlalchemy.orm import Session
 
 from edgepack.errors import TransferError
+from edgepack.fleet.database import label_sets
 from edgepack.fleet.database.reports import simulated_providers
 from edgepack.fleet.database.schema import (
     AssignmentRow,
     DeviceRow,
+    LabelledLatencyRow,
     LatencyRow,
     LatencySourceRow,
     RolloutRow,
@@ -36,6 +38,8 @@ REMEMBERED_WINDOWS = 32
 """Of each device and variant: a message that comes twice comes soon."""
 
 
+LABELLED_S = 3600
+"""Sums of this length and longer are kept by labels, too."""
 MAX_SOURCES = 256
 """Releases and variants that one device may tell of; each takes rows of its own."""
 MAX_TOLD = 2**40
@@ -56,11 +60,21 @@ class Kind(NamedTuple):
 
 
 class Place(NamedTuple):
-    """A row: what is summed up, its length and its start, seconds and seconds since the epoch."""
+    """A row: what is summed up, its length and its start, seconds and seconds since the epoch.
+
+    `label_set` is that of a row of `LabelledLatencyRow`, None of one of `LatencyRow`.
+    """
 
     kind: Kind
     length_s: int
     start: int
+    label_set: int | None = None
+
+    @property
+    def key(self) -> tuple[object, ...]:
+        """By the columns of `_KEY`, or of `_LABELLED_KEY`."""
+        own = (*self.kind, self.length_s, self.start)
+        return own if self.label_set is None else (self.label_set, *own)
 
 
 class Source(NamedTuple):
@@ -79,10 +93,12 @@ class Sum(NamedTuple):
     histogram: Histogram
 
 
+_Sums = LatencyRow | LabelledLatencyRow
 # Statements are made once: to build one takes SQLAlchemy longer than to run it.
-_FACTS = select(DeviceRow.id, DeviceRow.group, DeviceRow.hardware_class, DeviceRow.reported).where(
-    DeviceRow.id.in_(bindparam("names", expanding=True))
-)
+_FACTS = select(
+    *(DeviceRow.id, DeviceRow.group, DeviceRow.hardware_class, DeviceRow.reported),
+    DeviceRow.labels,
+).where(DeviceRow.id.in_(bindparam("names", expanding=True)))
 _GIVEN = (
     select(AssignmentRow.device, RolloutRow.digest, func.max(RolloutRow.number))
     .join(RolloutRow, AssignmentRow.rollout == RolloutRow.number)
@@ -92,10 +108,19 @@ _GIVEN = (
 _SEEN = select(
     *(getattr(LatencySourceRow, name) for name in Source._fields), LatencySourceRow.windows
 ).where(LatencySourceRow.device.in_(bindparam("names", expanding=True)))
-_PLACE = tuple(getattr(LatencyRow, name) for name in (*Kind._fields, "length_s", "start"))
-_SUMS = select(*_PLACE, LatencyRow.failures, LatencyRow.histogram).where(
-    tuple_(*_PLACE).in_(bindparam("places", expanding=True))
-)
+_KEY = (*Kind._fields, "length_s", "start")
+_LABELLED_KEY = ("label_set", *_KEY)
+
+
+def _sums(table: type[_Sums], key: Sequence[str]) -> Select[*tuple[Any, ...]]:
+    columns = tuple(getattr(table, name) for name in key)
+    return select(*columns, table.failures, table.histogram).where(
+        tuple_(*columns).in_(bindparam("places", expanding=True))
+    )
+
+
+_SUMS = _sums(LatencyRow, _KEY)
+_LABELLED_SUMS = _sums(LabelledLatencyRow, _LABELLED_KEY)
 
 
 def check_window(told: Telemetry) -> None:
@@ -119,10 +144,13 @@ def add_telemetry(
     """
     if not windows:
         return []
-    kinds = _kinds(session, windows)
+    facts = _facts(session, windows)
+    kinds = _kinds(session, windows, facts)
+    sets = label_sets.find_sets(session, {one.labels for one in facts.values()})
     seen = _seen(session, kinds)
     told_of = Counter(source.device for source, starts in seen.items() if starts)
     parts: dict[Place, list[Sum]] = defaultdict(list)
+    labelled: dict[Place, list[Sum]] = defaultdict(list)
     taken: list[tuple[str, Telemetry]] = []
     for device, told in windows:
         source = Source(device, told.digest, told.variant, told.provider)
@@ -140,7 +168,11 @@ def add_telemetry(
         for length_s in LENGTHS_S:
             place = Place(kinds[source], length_s, int(at // length_s * length_s))
             parts[place].append(Sum(told.failures, told.latency))
-    _add(session, parts)
+            if length_s >= LABELLED_S:
+                place = place._replace(label_set=sets[facts[device].labels])
+                labelled[place].append(Sum(told.failures, told.latency))
+    _add(session, LatencyRow, _SUMS, _KEY, parts)
+    _add(session, LabelledLatencyRow, _LABELLED_SUMS, _LABELLED_KEY, labelled)
     _remember(session, kinds, seen, now)
     return taken
 
@@ -148,32 +180,49 @@ def add_telemetry(
 def forget_old(session: Session, now: float) -> None:
     """Removes what is older than it is kept."""
     for length_s, kept_s in LENGTHS_S.items():
-        old = (LatencyRow.length_s == length_s, LatencyRow.start < now - kept_s)
-        session.execute(delete(LatencyRow).where(*old))
+        for table in (LatencyRow, LabelledLatencyRow):
+            old = (table.length_s == length_s, table.start < now - kept_s)
+            session.execute(delete(table).where(*old))
+    label_sets.forget_unused(session)
     longest = max(LENGTHS_S.values())
     session.execute(delete(LatencySourceRow).where(LatencySourceRow.told_at < now - longest))
 
 
-def _kinds(session: Session, windows: Sequence[tuple[str, Telemetry]]) -> dict[Source, Kind]:
-    """With what the windows of each source are summed up: the newest rollout that gave it."""
+class _Facts(NamedTuple):
+    """What is known of a device that tells latency."""
+
+    group: str
+    hardware_class: str
+    simulated: frozenset[str]
+    labels: str
+
+
+def _facts(session: Session, windows: Sequence[tuple[str, Telemetry]]) -> dict[str, _Facts]:
     names = {"names": list({device for device, _ in windows})}
-    facts = {
-        device: (group, hardware_class, simulated_providers(reported))
-        for device, group, hardware_class, reported in session.execute(_FACTS, names)
+    return {
+        device: _Facts(group, hardware_class, simulated_providers(reported), labels)
+        for device, group, hardware_class, reported, labels in session.execute(_FACTS, names)
     }
+
+
+def _kinds(
+    session: Session, windows: Sequence[tuple[str, Telemetry]], facts: Mapping[str, _Facts]
+) -> dict[Source, Kind]:
+    """With what the windows of each source are summed up: the newest rollout that gave it."""
+    names = {"names": list(facts)}
     given = session.execute(_GIVEN, names)
     rollouts = {(device, digest): number for device, digest, number in given}
     found: dict[Source, Kind] = {}
     for device, told in windows:
-        group, hardware_class, simulated = facts[device]
+        known = facts[device]
         found[Source(device, told.digest, told.variant, told.provider)] = Kind(
             rollout=rollouts.get((device, told.digest), 0),
             digest=told.digest,
-            device_group=group,
-            hardware_class=hardware_class,
+            device_group=known.group,
+            hardware_class=known.hardware_class,
             provider=told.provider,
             variant=told.variant,
-            is_simulator=told.provider in simulated,
+            is_simulator=told.provider in known.simulated,
         )
     return found
 
@@ -187,29 +236,30 @@ def _seen(session: Session, sources: Iterable[Source]) -> dict[Source, list[floa
     return seen
 
 
-def _add(session: Session, parts: Mapping[Place, Sequence[Sum]]) -> None:
+def _add(
+    session: Session,
+    table: type[_Sums],
+    asking: Select[*tuple[Any, ...]],
+    key: Sequence[str],
+    parts: Mapping[Place, Sequence[Sum]],
+) -> None:
     if not parts:
         return
-    key = [*Kind._fields, "length_s", "start"]
-    places = [(*place.kind, place.length_s, place.start) for place in parts]
-    before = {}
-    for *kind, length_s, start, failures, text in session.execute(_SUMS, {"places": places}):
-        kept = Sum(failures, msgspec.json.decode(text, type=Histogram))
-        before[Place(Kind(*kind), length_s, start)] = kept
+    before: dict[tuple[object, ...], Sum] = {}
+    for *place, failures, text in session.execute(asking, {"places": [it.key for it in parts]}):
+        before[tuple(place)] = Sum(failures, msgspec.json.decode(text, type=Histogram))
     rows = []
-    for place, added in parts.items():
-        both = (before.get(place, Sum(0, empty())), *added)
+    for where, added in parts.items():
+        both = (before.get(where.key, Sum(0, empty())), *added)
         whole = merge(part.histogram for part in both)
         rows.append(
-            place.kind._asdict()
+            dict(zip(key, where.key, strict=True))
             | {
-                "length_s": place.length_s,
-                "start": place.start,
                 "failures": sum(part.failures for part in both),
                 "histogram": msgspec.json.encode(whole).decode(),
             }
         )
-    _write(session, LatencyRow, rows, key, ("failures", "histogram"))
+    _write(session, table, rows, key, ("failures", "histogram"))
 
 
 def _remember(
@@ -236,7 +286,7 @@ def _remember(
 
 def _write(
     session: Session,
-    table: type[LatencyRow] | type[LatencySourceRow],
+    table: type[_Sums | LatencySourceRow],
     rows: Sequence[Mapping[str, object]],
     key: Sequence[str],
     changing: Sequence[str],

@@ -13,8 +13,9 @@ from sqlalchemy import Select, select
 from sqlalchemy.orm import Session
 
 from edgepack.errors import FleetError
-from edgepack.fleet.database.latency import LENGTHS_S
-from edgepack.fleet.database.schema import LatencyRow, ReleaseRow
+from edgepack.fleet.database.label_sets import OTHER, read_sets
+from edgepack.fleet.database.latency import LABELLED_S, LENGTHS_S
+from edgepack.fleet.database.schema import LabelledLatencyRow, LatencyRow, ReleaseRow
 from edgepack.fleet.database.where import parse_where
 from edgepack.fleet.documents.latency import LatencyPart, LatencyQuestion, LatencyReport
 from edgepack.wire.histogram import merge, percentile
@@ -27,11 +28,6 @@ MAX_ROWS = 20_000
 """Sums that are read at most: about a second."""
 KEYS = ("model", "version", "variant", "provider", "hardware_class", "group", "rollout")
 
-_COLUMNS = (
-    *(ReleaseRow.name, ReleaseRow.version, LatencyRow.variant, LatencyRow.provider),
-    *(LatencyRow.hardware_class, LatencyRow.device_group, LatencyRow.rollout),
-    *(LatencyRow.is_simulator, LatencyRow.start, LatencyRow.failures, LatencyRow.histogram),
-)
 
 Key = tuple[bool, tuple[str, ...], int]
 """Whether it is simulated, what is told apart by the order of `KEYS`, and the start or 0."""
@@ -53,10 +49,15 @@ def report(session: Session, question: LatencyQuestion, now: float) -> LatencyRe
     since = until - DAY_S if question.since is None else question.since
     if not 0 <= since < until:
         raise FleetError("the time ends before it begins", remedy="--since 24h")
-    matches = _Matcher(question.where) if question.where else _everything
-    length_s = _length(since, until, now)
+    where = _Where(session, question.where) if question.where else None
+    is_labelled = where is not None and where.is_of_labels
+    length_s = max(_length(since, until, now), LABELLED_S if is_labelled else 0)
     start = int(since // length_s * length_s)
-    found = session.execute(_rows(question, length_s, start, until)).all()
+    found = session.execute(
+        _of_labels(question, length_s, start, until)
+        if is_labelled
+        else _rows(question, LatencyRow, length_s, start, until)
+    ).all()
     if len(found) > MAX_ROWS:
         raise FleetError(
             f"more than {MAX_ROWS:,} sums would have to be read",
@@ -64,10 +65,14 @@ def report(session: Session, question: LatencyQuestion, now: float) -> LatencyRe
             remedy="name a --model or a --group, or a shorter time",
         )
     parts: dict[Key, list[tuple[int, Histogram]]] = defaultdict(list)
+    untold = 0
     for row in found:
         words = _words(row[:7])
-        is_simulator, at, failures, text = row[7:]
-        if not matches(words):
+        is_simulator, at, failures, text, *label_set = row[7:]
+        if label_set == [OTHER]:
+            untold += msgspec.json.decode(text, type=Histogram).count
+            continue
+        if where is not None and not where.matches(words, *label_set):
             continue
         told = tuple(word if name in question.by else "" for name, word in words.items())
         key = (is_simulator, told, at if "time" in question.by else 0)
@@ -77,6 +82,7 @@ def report(session: Session, question: LatencyQuestion, now: float) -> LatencyRe
         until=until,
         step_s=length_s,
         parts=tuple(_part(key, sums, question) for key, sums in sorted(parts.items())),
+        untold=untold,
     )
 
 
@@ -88,20 +94,35 @@ def _length(since: float, until: float, now: float) -> int:
     return max(LENGTHS_S)
 
 
-def _rows(
+def _of_labels(
     question: LatencyQuestion, length_s: int, start: int, until: float
 ) -> Select[*tuple[Any, ...]]:
+    query = _rows(question, LabelledLatencyRow, length_s, start, until)
+    return query.add_columns(LabelledLatencyRow.label_set)
+
+
+def _rows(
+    question: LatencyQuestion,
+    table: type[LatencyRow | LabelledLatencyRow],
+    length_s: int,
+    start: int,
+    until: float,
+) -> Select[*tuple[Any, ...]]:
     query = (
-        select(*_COLUMNS)
-        .select_from(LatencyRow)
-        .outerjoin(ReleaseRow, LatencyRow.digest == ReleaseRow.digest)
-        .where(LatencyRow.length_s == length_s, LatencyRow.start >= start, LatencyRow.start < until)
+        select(
+            *(ReleaseRow.name, ReleaseRow.version, table.variant, table.provider),
+            *(table.hardware_class, table.device_group, table.rollout),
+            *(table.is_simulator, table.start, table.failures, table.histogram),
+        )
+        .select_from(table)
+        .outerjoin(ReleaseRow, table.digest == ReleaseRow.digest)
+        .where(table.length_s == length_s, table.start >= start, table.start < until)
         .limit(MAX_ROWS + 1)
     )
     if question.model:
         query = query.where(ReleaseRow.name == question.model)
     if question.group:
-        query = query.where(LatencyRow.device_group == question.group)
+        query = query.where(table.device_group == question.group)
     return query
 
 
@@ -111,30 +132,33 @@ def _words(values: Sequence[Any]) -> dict[str, str]:
     return dict(zip(KEYS, [*(str(word or "") for word in words), numbered], strict=True))
 
 
-class _Matcher:
-    """Whether sums are meant; each kind is judged once."""
+class _Where:
+    """Which sums are meant; each kind is judged once."""
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, session: Session, text: str) -> None:
         self._where = parse_where(text)
-        self._judged: dict[tuple[str, ...], bool] = {}
-        if unknown := sorted(self._where.keys - set(KEYS)):
+        self._judged: dict[tuple[object, ...], bool] = {}
+        self._labels = read_sets(session)
+        of_labels = self._where.keys - set(KEYS)
+        self.is_of_labels = bool(of_labels)
+        known = {name for labels in self._labels.values() for name in labels}
+        if unknown := sorted(of_labels - known):
             raise FleetError(
                 f"latency is not kept by {unknown[0]!r}",
-                found_in=f"it is by: {', '.join(KEYS)}",
-                remedy="put such devices into a group: edgepack fleet devices move DEVICE --group "
-                "GROUP",
+                found_in=f"it is by: {', '.join(KEYS)}; "
+                f"labels of devices that told any: {', '.join(sorted(known)) or 'none'}",
+                remedy="edgepack fleet devices label DEVICE site=berlin",
             )
 
-    def __call__(self, words: dict[str, str]) -> bool:
-        key = tuple(words.values())
+    def matches(self, words: dict[str, str], label_set: int = OTHER) -> bool:
+        """Whether sums of that kind are meant, of devices with these labels."""
+        key = (label_set, *words.values())
         if key not in self._judged:
-            found = {name: frozenset({word}) for name, word in words.items()}
-            self._judged[key] = self._where.matches(found)
+            said = {**self._labels.get(label_set, {}), **words}
+            self._judged[key] = self._where.matches(
+                {name: frozenset({word}) for name, word in said.items()}
+            )
         return self._judged[key]
-
-
-def _everything(_: dict[str, str]) -> bool:
-    return True
 
 
 def _part(key: Key, sums: list[tuple[int, Histogram]], question: LatencyQuestion) -> LatencyPart:

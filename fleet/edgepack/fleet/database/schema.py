@@ -412,6 +412,37 @@ class LatencyRow(Base):
     )
 
 
+class LabelSetRow(Base):
+    """Labels that devices have: an encoded dictionary, and its SHA-256 (hex)."""
+
+    __tablename__ = "label_sets"
+    id: Mapped[int] = mapped_column(primary_key=True, autoincrement=True)
+    digest: Mapped[str] = mapped_column(unique=True)
+    labels: Mapped[str] = mapped_column(StoredLongText)
+
+
+class LabelledLatencyRow(Base):
+    """The same as `LatencyRow` of devices with the same labels, by hour and by day.
+
+    `label_set` is the id of a `LabelSetRow`, 0 for those that are not told apart.
+    """
+
+    __tablename__ = "labelled_latency"
+    label_set: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    rollout: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    digest: Mapped[str] = mapped_column(primary_key=True)
+    device_group: Mapped[str] = mapped_column(primary_key=True)
+    hardware_class: Mapped[str] = mapped_column(primary_key=True)
+    provider: Mapped[str] = mapped_column(primary_key=True)
+    variant: Mapped[str] = mapped_column(primary_key=True)
+    is_simulator: Mapped[bool] = mapped_column(primary_key=True)
+    length_s: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    start: Mapped[int] = mapped_column(LONG, primary_key=True, autoincrement=False)
+    failures: Mapped[int] = mapped_column(LONG)
+    histogram: Mapped[str] = mapped_column(StoredLongText)
+    __table_args__ = (Index("labelled_latency_by_age", "length_s", "start"),)
+
+
 class LatencySourceRow(Base):
     """Who told latency of what, and the starts of the windows that came last (an encoded list)."""
 

@@ -17,7 +17,8 @@ class LatencyQuestion(msgspec.Struct, frozen=True, kw_only=True):
         model: Of this model; "" means all.
         group: Of devices that were in this group; "" means all.
         where: Only those that this means, over `model`, `version`, `variant`, `provider`,
-            `hardware_class`, `group` and `rollout`; "" means all.
+            `hardware_class`, `group` and `rollout`, and over the labels that devices had when they
+            told it, whose sums are of an hour at least; "" means all.
         since, until: Seconds since the epoch (UTC); None means a day ago, and now.
         by: What to tell apart; what is not named is taken together.
     """
@@ -69,9 +70,12 @@ class LatencyReport(msgspec.Struct, frozen=True, kw_only=True):
         since, until: What is covered: `since` is that of the first sum, seconds since the epoch.
         step_s: Length of the sums that it was read from, seconds: 60, 3600 or 86400.
         parts: What was measured, those of simulated providers last.
+        untold: Inferences that are left out since the labels of their devices are not told apart,
+            where `where` asks for labels.
     """
 
     since: float
     until: float
     step_s: int
     parts: tuple[LatencyPart, ...]
+    untold: int = 0

@@ -1,0 +1,48 @@
+"""Which labels devices have, so that what like devices tell is summed up together.
+
+Devices with the same labels are one set. The first `MAX_SETS` are told apart, and all others taken
+together: a label that each device has its own value of would make as many sums as devices.
+"""
+
+import hashlib
+from collections.abc import Collection, Mapping
+
+import msgspec
+from sqlalchemy import delete, insert, select
+from sqlalchemy.orm import Session
+
+from edgepack.fleet.database.schema import LabelledLatencyRow, LabelSetRow
+
+MAX_SETS = 64
+OTHER = 0
+"""The set of devices whose labels are not told apart."""
+_KNOWN = select(LabelSetRow.digest, LabelSetRow.id)
+
+
+def find_sets(session: Session, encoded: Collection[str]) -> dict[str, int]:
+    """The number of each set of labels as `DeviceRow` has them; a new one is kept."""
+    known = _read(session)
+    digests = {one: hashlib.sha256(one.encode()).hexdigest() for one in encoded}
+    new = [one for one in sorted(digests) if digests[one] not in known]
+    if fits := new[: max(0, MAX_SETS - len(known))]:
+        rows = [{"digest": digests[one], "labels": one} for one in fits]
+        session.connection().execute(insert(LabelSetRow), rows)
+        known = _read(session)
+    return {one: known.get(digest, OTHER) for one, digest in digests.items()}
+
+
+def _read(session: Session) -> dict[str, int]:
+    rows = session.execute(_KNOWN)
+    return {digest: number for digest, number in rows}  # noqa: C416 (rows are no pairs to mypy)
+
+
+def read_sets(session: Session) -> Mapping[int, dict[str, str]]:
+    """The labels of each set, by its number."""
+    rows = session.execute(select(LabelSetRow.id, LabelSetRow.labels))
+    return {number: msgspec.json.decode(text, type=dict[str, str]) for number, text in rows}
+
+
+def forget_unused(session: Session) -> None:
+    """Makes room for other sets where nothing is kept of one."""
+    used = select(LabelledLatencyRow.label_set).distinct()
+    session.execute(delete(LabelSetRow).where(LabelSetRow.id.not_in(used)))
