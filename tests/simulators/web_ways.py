@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Self
 
+from tests.simulators import ejabberd
 from tests.simulators.broker import free_port
 
 NGINX = shutil.which("nginx") or "/usr/sbin/nginx"
@@ -25,7 +26,7 @@ def missing() -> list[str]:
     found = {
         "nginx": Path(NGINX).exists(),
         "tinyproxy": Path(TINYPROXY).exists(),
-        "ejabberd": bool(_ejabberd_libraries()),
+        "ejabberd": ejabberd.is_installed(),
     }
     return [name for name, is_there in found.items() if not is_there]
 
@@ -131,19 +132,22 @@ class Ejabberd(Server):
         settings = folder / "ejabberd.yml"
         settings.write_text(_EJABBERD.format(web_port=self.web_port, port=port, tls=lines))
         environment = os.environ | {
-            "ERL_LIBS": str(_ejabberd_libraries()),
+            "ERL_LIBS": str(ejabberd.LIBRARIES[-1].parent),
             "EJABBERD_CONFIG_PATH": str(settings),
             "EJABBERD_LOG_PATH": str(folder / "ejabberd.log"),
             "HOME": str(folder),
         }
-        command = ["erl", "-noinput", "-mnesia", "dir", f'"{folder}/mnesia"', "-s", "ejabberd"]
+        command = [
+            ejabberd.ERLANG,
+            "-noinput",
+            "-mnesia",
+            "dir",
+            f'"{folder}/mnesia"',
+            "-s",
+            "ejabberd",
+        ]
         super().__init__(command, port, folder / "erlang.log", environment)
         wait_for_port(self.web_port, self)
-
-
-def _ejabberd_libraries() -> Path | None:
-    """The folder of Debian's package; None where it is not installed."""
-    return next((path.parent for path in Path("/usr/lib").glob("*/ejabberd-*")), None)
 
 
 def tinyproxy(folder: Path, *allowed_ports: int, password: str = "") -> Server:
