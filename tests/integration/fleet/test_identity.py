@@ -18,7 +18,7 @@ from edgepack.agent.enrolment.asking import ask_for_certificate
 from edgepack.agent.enrolment.identity import load_key, make_key, make_signing_request
 from edgepack.agent.enrolment.package import read_package
 from edgepack.errors import DeviceError
-from edgepack.fleet.enrolment.authority import read_certificate
+from edgepack.fleet.enrolment.certificates import read_certificate
 from tests.integration.fleet.conftest import FleetProcess, edgepack, wait_until
 from tests.integration.fleet.test_removal import gets_in
 from tests.simulators.certificates import issue, make_authority, sign_until

@@ -5,12 +5,14 @@ from pathlib import Path
 
 import pytest
 from cryptography import x509
-from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
+from msgspec.structs import replace
 
 from edgepack.agent.broker.inbox import Arrived, Connected
 from edgepack.agent.config import BrokerConfig
 from edgepack.agent.enrolment.identity import key_pem, make_key
-from edgepack.agent.enrolment.renewal import CertificateKeeper
+from edgepack.agent.enrolment.renewal import CertificateKeeper, make_keeper
 from edgepack.errors import DeviceError
 from edgepack.fleet.enrolment.authority import Authority
 from edgepack.wire import topics
@@ -151,3 +153,25 @@ def test_files_that_are_no_certificate_are_refused_at_the_start(tmp_path: Path) 
     device.file.write_text("nothing")
     with pytest.raises(DeviceError, match="the device's certificate cannot be read"):
         CertificateKeeper(device.config, "cam-1", wall=time.time)
+
+
+def test_what_no_fleet_gave_out_is_left_alone(tmp_path: Path) -> None:
+    device = Device(tmp_path, left_days=90)
+    assert make_keeper(device.config, "cam-1", wall=time.time) is not None
+    both = tmp_path / "both.pem"
+    both.write_text(device.pem + key_pem(device.key).decode())
+    rsa_key = rsa.generate_private_key(65537, 2048)
+    (tmp_path / "rsa.key").write_bytes(
+        rsa_key.private_bytes(
+            serialization.Encoding.PEM,
+            serialization.PrivateFormat.PKCS8,
+            serialization.NoEncryption(),
+        )
+    )
+    for changes in (
+        {"cert_file": "", "key_file": ""},
+        {"cert_file": str(both), "key_file": ""},
+        {"cert_file": str(both), "key_file": str(both)},
+        {"key_file": str(tmp_path / "rsa.key")},
+    ):
+        assert make_keeper(replace(device.config, **changes), "cam-1", wall=time.time) is None

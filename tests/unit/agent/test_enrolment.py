@@ -184,5 +184,13 @@ def test_a_token_goes_nowhere_where_it_can_be_read(package: Package) -> None:
         check_url(url)
     with pytest.raises(DeviceError, match="the token in the package is over"):
         ask_for_certificate(replace(package, expires_at=1.0), "")
-    with pytest.raises(DeviceError, match="cannot be asked for a certificate"):
-        ask_for_certificate(package, "")
+    for changes in (
+        {},
+        {"token": "a\nb"},
+        {"token": "\u20ac"},
+        {"enrol_at": "https://" + "a" * 999},
+    ):
+        with pytest.raises(DeviceError, match="cannot be asked for a certificate"):
+            ask_for_certificate(replace(package, **changes), "")
+    with pytest.raises(DeviceError, match="the authority of the fleet's https cannot be used"):
+        ask_for_certificate(replace(package, enrol_at="https://f", enrol_authority="nothing"), "")

@@ -13,7 +13,8 @@ from edgepack.errors import FleetError
 from edgepack.fleet.controller import renewals
 from edgepack.fleet.database import audit, certificates, devices
 from edgepack.fleet.database.audit import Wanted
-from edgepack.fleet.enrolment.authority import Authority, read_certificate
+from edgepack.fleet.enrolment.authority import Authority
+from edgepack.fleet.enrolment.certificates import read_certificate
 from edgepack.fleet.identity.issue import give_token, is_token, revoke_all, use_token
 from edgepack.wire import topics
 from edgepack.wire.messages import Certificate, Renewal, decode

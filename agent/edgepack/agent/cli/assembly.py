@@ -18,7 +18,7 @@ from edgepack.agent.cli.trusting import load_device_trust, load_trust, make_fetc
 from edgepack.agent.config import AgentConfig, BrokerConfig, ProviderConfig
 from edgepack.agent.daemon.agent import Agent
 from edgepack.agent.daemon.signals import stop_on_signals
-from edgepack.agent.enrolment.renewal import CertificateKeeper
+from edgepack.agent.enrolment.renewal import make_keeper
 from edgepack.agent.hooks.process import GRACE_S
 from edgepack.agent.hooks.runner import check_hook_folder, run_hooks
 from edgepack.agent.hooks.strays import adopt_strays, end_strays
@@ -81,9 +81,7 @@ def run_daemon(config: AgentConfig, broker: BrokerConfig) -> None:
         ),
         boot=boot,
         trust=trust,
-        keeper=(
-            CertificateKeeper(broker, config.device, wall=time.time) if broker.cert_file else None
-        ),
+        keeper=make_keeper(broker, config.device, wall=time.time),
     )
     fetcher = make_fetcher(config, inbox, trust)
     stop_on_signals(stop, inbox, end_strays)

@@ -97,7 +97,7 @@ def ask_for_certificate(package: Package, signing_request: str) -> str:
             connection.request("POST", parts.path.rstrip("/") + PATH, body, headers)
             answer = connection.getresponse()
             content = answer.read(MAX_ANSWER_BYTES + 1)
-        except (OSError, http.client.HTTPException) as error:
+        except (OSError, http.client.HTTPException, ValueError) as error:  # no header, no host
             raise DeviceError(
                 f"the fleet cannot be asked for a certificate: {error or 'no answer'}",
                 found_in=package.enrol_at,
@@ -128,7 +128,7 @@ def _read(status: int, content: bytes, url: str) -> str:
 def _context(package: Package) -> ssl.SSLContext:
     try:
         return ssl.create_default_context(cadata=package.enrol_authority or None)
-    except ssl.SSLError as error:
+    except (ssl.SSLError, ValueError) as error:
         raise DeviceError(
             f"the authority of the fleet's https cannot be used: {error}",
             found_in="enrol_authority of the package",

@@ -32,6 +32,23 @@ WARNED_AT = RENEWED_AT / 2
 one: the fleet was asked for half of the time that there was."""
 
 
+def make_keeper(
+    broker: BrokerConfig, device: str, *, wall: Callable[[], float]
+) -> "CertificateKeeper | None":
+    """What looks after a device's certificate; None where it has none that a fleet could renew.
+
+    A certificate of another kind of key is somebody else's, and a file that holds the key too must
+    not be replaced.
+    """
+    if not broker.cert_file or broker.key_file in ("", broker.cert_file):
+        return None
+    try:
+        return CertificateKeeper(broker, device, wall=wall)
+    except DeviceError as error:
+        log.info("the certificate is not looked after because=%s", error.problem)
+        return None
+
+
 class CertificateKeeper:
     """Looks after the certificate that the broker's settings name.
 
@@ -59,7 +76,7 @@ class CertificateKeeper:
             self._pem = self._path.read_text(encoding="ascii")
             self._certificate = x509.load_pem_x509_certificate(self._pem.encode())
             self._authority = Path(broker.ca_file).read_bytes() if broker.ca_file else b""
-            key_path = Path(broker.key_file or broker.cert_file)
+            key_path = Path(broker.key_file)
             self._key = load_key(key_path.read_bytes(), str(key_path))
         except (OSError, ValueError) as error:
             raise DeviceError(

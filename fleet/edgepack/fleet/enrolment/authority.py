@@ -1,13 +1,11 @@
 """The fleet's certificate authority: certificates for devices, the broker and the controller."""
 
 import datetime
-import hashlib
 import ipaddress
 import re
 import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
@@ -29,6 +27,7 @@ from edgepack.durable import write_file
 from edgepack.errors import FleetError
 from edgepack.fleet.data_folder import CONTROLLER_CERTIFICATE
 from edgepack.fleet.documents.devices import Revocations
+from edgepack.fleet.enrolment.certificates import is_due, key_id_of, read_certificate
 from edgepack.wire.messages import Renewal
 
 AUTHORITY_DAYS = 3650
@@ -39,22 +38,6 @@ NAME = "edgepack fleet"
 MAX_HOST = 253
 _LABEL = re.compile(r"(?!-)[A-Za-z0-9_-]{1,63}(?<!-)")
 CA_FILE, CA_KEY_FILE, CRL_FILE = "ca.crt", "ca.key", "ca.crl"
-
-
-class CertificateFacts(NamedTuple):
-    """What is kept of a certificate.
-
-    Attributes:
-        serial: Its number, hex.
-        key_id: SHA-256 of its public key (SubjectPublicKeyInfo, DER), hex.
-        expires_at: When it ends, seconds since the epoch.
-        ends_on: The same as a day.
-    """
-
-    serial: str
-    key_id: str
-    expires_at: float
-    ends_on: str
 
 
 class Authority:
@@ -120,7 +103,7 @@ class Authority:
         Raises:
             FleetError: As `sign_client` does.
         """
-        return _key_id(self._requested_key(request_pem))
+        return key_id_of(self._requested_key(request_pem))
 
     def check_renewal(self, asked: Renewal, device: str, now: float) -> None:
         """Refuses to renew a certificate for anybody but who holds its key, and before its time.
@@ -306,32 +289,6 @@ def _make_ca(key: ec.EllipticCurvePrivateKey, name: str) -> x509.Certificate:
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(public), critical=False)
         .sign(key, hashes.SHA256())
     )
-
-
-def read_certificate(pem: str) -> CertificateFacts:
-    """What is kept of a certificate that was checked."""
-    certificate = x509.load_pem_x509_certificate(pem.encode())
-    key = certificate.public_key()
-    if not isinstance(key, ec.EllipticCurvePublicKey):
-        raise TypeError("no certificate of a device")
-    return CertificateFacts(
-        serial=f"{certificate.serial_number:x}",
-        key_id=_key_id(key),
-        expires_at=certificate.not_valid_after_utc.timestamp(),
-        ends_on=ends_on(certificate),
-    )
-
-
-def is_due(pem: str, now: float) -> bool:
-    """Whether a certificate should be renewed."""
-    return is_renewal_due(x509.load_pem_x509_certificate(pem.encode()), now)
-
-
-def _key_id(key: ec.EllipticCurvePublicKey) -> str:
-    encoded = key.public_bytes(
-        serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo
-    )
-    return hashlib.sha256(encoded).hexdigest()
 
 
 def _subject(name: str) -> x509.Name:

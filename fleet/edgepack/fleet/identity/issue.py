@@ -16,7 +16,8 @@ from edgepack.fleet.database import audit, certificates
 from edgepack.fleet.database.access import digest_of
 from edgepack.fleet.database.audit import Entry
 from edgepack.fleet.database.schema import CertificateRow, DeviceRow, EnrolmentTokenRow
-from edgepack.fleet.enrolment.authority import Authority, is_due, read_certificate
+from edgepack.fleet.enrolment.authority import Authority
+from edgepack.fleet.enrolment.certificates import is_due, read_certificate
 from edgepack.wire.messages import Renewal
 
 log = logging.getLogger(__name__)

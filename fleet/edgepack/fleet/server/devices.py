@@ -28,7 +28,8 @@ from edgepack.fleet.documents.devices import (
     RevocationRequest,
     Revocations,
 )
-from edgepack.fleet.enrolment.authority import Authority, read_certificate
+from edgepack.fleet.enrolment.authority import Authority
+from edgepack.fleet.enrolment.certificates import read_certificate
 from edgepack.fleet.identity.issue import (
     NoTokenError,
     give_token,

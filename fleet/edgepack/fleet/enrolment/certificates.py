@@ -1,0 +1,53 @@
+"""What the fleet keeps of a certificate that it issued."""
+
+import hashlib
+from typing import NamedTuple
+
+from cryptography import x509
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+
+from edgepack.agent.enrolment.identity import ends_on, is_renewal_due
+
+
+class CertificateFacts(NamedTuple):
+    """What is kept of a certificate.
+
+    Attributes:
+        serial: Its number, hex.
+        key_id: SHA-256 of its public key (SubjectPublicKeyInfo, DER), hex.
+        expires_at: When it ends, seconds since the epoch.
+        ends_on: The same as a day.
+    """
+
+    serial: str
+    key_id: str
+    expires_at: float
+    ends_on: str
+
+
+def read_certificate(pem: str) -> CertificateFacts:
+    """What is kept of a certificate that was checked."""
+    certificate = x509.load_pem_x509_certificate(pem.encode())
+    key = certificate.public_key()
+    if not isinstance(key, ec.EllipticCurvePublicKey):
+        raise TypeError("no certificate of a device")
+    return CertificateFacts(
+        serial=f"{certificate.serial_number:x}",
+        key_id=key_id_of(key),
+        expires_at=certificate.not_valid_after_utc.timestamp(),
+        ends_on=ends_on(certificate),
+    )
+
+
+def is_due(pem: str, now: float) -> bool:
+    """Whether a certificate should be renewed."""
+    return is_renewal_due(x509.load_pem_x509_certificate(pem.encode()), now)
+
+
+def key_id_of(key: ec.EllipticCurvePublicKey) -> str:
+    """Names a key; see `CertificateFacts`."""
+    encoded = key.public_bytes(
+        serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo
+    )
+    return hashlib.sha256(encoded).hexdigest()
