@@ -1,5 +1,6 @@
 """Chunks from a web server, by ranges: any static server, object store or registry of blobs."""
 
+import random
 import re
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -65,7 +66,7 @@ class HttpSource:
             except WebError as error:
                 if error.is_final or not waits:
                     raise SourceError(f"{error} ({error.title})") from error
-                self._ended.wait(waits.pop(0))
+                self._ended.wait(waits.pop(0) * random.uniform(0.5, 1.5))
             except TransferError as error:
                 raise SourceError(f"{error.problem} ({error.found_in})") from error
 

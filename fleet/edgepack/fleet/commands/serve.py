@@ -37,6 +37,12 @@ if TYPE_CHECKING:
     "environment may name it: HTTPS_PROXY, HTTP_PROXY, NO_PROXY.",
 )
 @click.option(
+    "--broker-ca",
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    help="PEM of the authorities that signed the broker's certificate, where that is not the "
+    "fleet's own; Debian's are /etc/ssl/certs/ca-certificates.crt.",
+)
+@click.option(
     "--broker-port", type=PORT, default=1883, show_default=True, help="Port of the embedded broker."
 )
 @click.option("--broker-user", default="", help="User name at the broker.")
@@ -98,6 +104,7 @@ def serve(
     database: str,
     broker: str,
     broker_proxy: str,
+    broker_ca: Path | None,
     broker_port: int,
     broker_user: str,
     broker_password_file: Path | None,
@@ -172,6 +179,7 @@ def serve(
             database=database,
             broker=broker,
             broker_proxy=broker_proxy,
+            broker_ca=broker_ca,
             broker_port=broker_port,
             broker_user=broker_user,
             broker_password=password,

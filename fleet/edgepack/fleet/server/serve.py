@@ -56,6 +56,7 @@ class ServeSettings(msgspec.Struct, frozen=True, kw_only=True):
         database: See `open_store`; "" means SQLite in the folder.
         broker: URL of a broker; "" means the embedded one.
         broker_proxy: URL of an HTTP proxy that leads to it.
+        broker_ca: PEM of who signed its certificate; None is the fleet's own authority.
         broker_port: Port of the embedded one.
         broker_user, broker_password: For brokers with passwords.
         host, port: Where the API listens.
@@ -73,6 +74,7 @@ class ServeSettings(msgspec.Struct, frozen=True, kw_only=True):
     database: str = ""
     broker: str = ""
     broker_proxy: str = ""
+    broker_ca: Path | None = None
     broker_port: int = 1883
     broker_user: str = ""
     broker_password: str = ""
@@ -320,6 +322,7 @@ def _broker(settings: ServeSettings, folder: DataFolder, stack: ExitStack) -> Br
     return BrokerAccess(
         url=settings.broker,
         proxy=settings.broker_proxy,
+        ca_file=settings.broker_ca,
         username=settings.broker_user,
         password=settings.broker_password,
     )
@@ -333,7 +336,10 @@ def _as(access: BrokerAccess, folder: DataFolder, name: str) -> BrokerAccess:
     is_further = name != folder.controller()
     certificate, key = authority.controller_files(name, is_further=is_further)
     return msgspec.structs.replace(
-        access, ca_file=authority.ca_file, cert_file=certificate, key_file=key
+        access,
+        ca_file=access.ca_file or authority.ca_file,
+        cert_file=certificate,
+        key_file=key,
     )
 
 
