@@ -3,6 +3,10 @@
 from edgepack.text import printable
 
 
+_MOST_LETTERS = 1500
+"""Of a line that is shown: what came in may be quoted there, however long it is."""
+
+
 class EdgepackError(Exception):
     """What every error of edgepack is; shown to a person as up to three lines.
 
@@ -36,7 +40,13 @@ class EdgepackError(Exception):
             lines.append(f"  found in: {self.found_in}")
         if self.remedy:
             lines.append(f"  try: {self.remedy}")
-        return "\n".join(printable(line) for text in lines for line in text.split("\n"))
+        said = (line for text in lines for line in text.split("\n"))
+        return "\n".join(_cut(printable(line)) for line in said)
+
+
+def _cut(line: str) -> str:
+    """A line that a person can still read, though it may quote what came in."""
+    return line if len(line) <= _MOST_LETTERS else f"{line[: _MOST_LETTERS - 1]}…"
 
 
 class BundleError(EdgepackError):

@@ -1,7 +1,7 @@
 """Small bundles that are real: ONNX models that run, golden samples, a manifest, a signature."""
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,6 +23,7 @@ from edgepack.bundle.manifest import (
     encode_manifest,
 )
 from edgepack.bundle.signature import sign_folder
+from edgepack.packager.bundling.deltas import write_deltas
 from edgepack.wire.messages import BundleRef, Desired, FileRef, RunModel
 from tests.simulators.manifests import CPU, make_variant
 
@@ -81,6 +82,8 @@ def make_bundle(
     requires: Requirements | None = None,
     hooks: Mapping[str, str] | None = None,
     is_wrong: bool = False,
+    tuned_from: ExampleBundle | None = None,
+    spoil_delta: Callable[[bytes], bytes] = lambda content: content,
 ) -> ExampleBundle:
     """Builds and signs a bundle; its first weight is the same in every release.
 
@@ -94,9 +97,12 @@ def make_bundle(
         requires: Of every variant.
         hooks: Shell scripts by path below `hooks/`.
         is_wrong: Whether the model gives other outputs than the golden ones.
+        tuned_from: An older bundle: the second weight is nearly that one's, and a delta from it is
+            in the bundle.
+        spoil_delta: What is written in place of the delta.
     """
     first = _weight(0)
-    second = _weight(release)
+    second = _weight(release) if tuned_from is None else _tuned(tuned_from.ref.release, release)
     folder.mkdir(parents=True)
     inputs = [np.random.default_rng(i).standard_normal((1, WIDTH)) for i in range(3)]
     feeds: tuple[dict[str, Tensor], ...] = tuple({"x": x.astype(np.float32)} for x in inputs)
@@ -121,6 +127,12 @@ def make_bundle(
         hook.write_text(script)
         hook.chmod(0o755)
         shared.append(f"hooks/{path}")
+    if tuned_from is not None:
+        for delta in write_deltas(folder, name, built, tuned_from.folder):
+            assert delta.file is not None
+            written = folder / delta.file.path
+            written.write_bytes(spoil_delta(written.read_bytes()))
+            shared.append(delta.file.path)
     facts = BundleFacts(
         name=name,
         version=f"1.{release}.0",
@@ -132,6 +144,12 @@ def make_bundle(
     (folder / MANIFEST_FILE).write_bytes(encode_manifest(manifest))
     sign_folder(folder, key)
     return describe_bundle(folder)
+
+
+def _tuned(seed: int, step: int) -> np.ndarray:
+    noise = np.random.default_rng(step).standard_normal((WIDTH, WIDTH))
+    weight: np.ndarray = (_weight(seed) + 1e-5 * noise).astype(np.float32)
+    return weight
 
 
 def expected_output(x: np.ndarray, release: int) -> np.ndarray:

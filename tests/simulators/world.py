@@ -85,6 +85,7 @@ class DepotLink:
     def __init__(self) -> None:
         self.files: frozenset[str] = frozenset()
         self.needs: list[Need] = []
+        self.heard: list[Need] = []
         self.asked = self.wanted = 0
         self.spoil: Callable[[int, bytes], bytes | None] = lambda _index, content: content
         self._starts: dict[str, tuple[Path, tuple[int, ...]]] = {}
@@ -104,6 +105,7 @@ class DepotLink:
         self.asked += 1
         self.wanted += bool(need.files)
         self.needs.append(need)
+        self.heard.append(need)
 
     def deliver(self, updater: Updater | Models) -> int:
         """Sends what was asked for; returns the number of chunks."""

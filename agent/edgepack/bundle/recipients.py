@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from cryptography import x509
-from cryptography.exceptions import InvalidTag
+from cryptography.exceptions import InvalidTag, UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from edgepack.bundle.encrypted_files import KEY_BYTES
@@ -67,7 +67,7 @@ def load_recipient(path: Path) -> PublicKey:
     try:
         certificate = x509.load_pem_x509_certificate(content)
         key, is_authority = certificate.public_key(), _is_authority(certificate)
-    except ValueError as error:
+    except (ValueError, UnsupportedAlgorithm) as error:
         raise SignatureError("the file holds no certificate", found_in=str(path)) from error
     if is_authority:
         raise SignatureError(

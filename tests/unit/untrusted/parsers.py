@@ -19,6 +19,7 @@ from edgepack.agent.telemetry.spool import read_spooled
 from edgepack.agent.update.journal import JOURNAL_FILE, JournalStore, read_journal
 from edgepack.agent.update.status import read_status
 from edgepack.bundle.archive import read_files, read_head, unpack
+from edgepack.bundle.deltas import MAGIC, DeltaRecord, pack_difference, read_records, unpack_new
 from edgepack.bundle.encrypted_files import KEY_BYTES, decrypt_stream, encrypt_stream
 from edgepack.bundle.feedback import FORMAT, Evidence, Feedback, read_feedback
 from edgepack.bundle.golden import read_golden
@@ -150,6 +151,20 @@ def _of_bundles(folder: Path, bundle: ExampleBundle, public_file: Path) -> Itera
         seeds=tuple(frozen),
         read=_in_file(folder / "fuzzed.edgepack", read_archive),
         errors=(BundleError, NewerVersionError),
+    )
+    chunk, before = b"weights!" * 4000, b"weights?" * 4000
+    width, difference = pack_difference(chunk, before)
+    record = DeltaRecord(
+        new=bytes(32), old=bytes(32), size_bytes=len(chunk), width=width, packed=difference
+    )
+    yield Parser(
+        name="delta",
+        seeds=(MAGIC + 3 * record.encode(),),
+        read=_in_file(
+            folder / "delta",
+            lambda path: [unpack_new(each, before) for each in read_records(path)],
+        ),
+        errors=(BundleError,),
     )
     yield Parser(
         name="golden samples",

@@ -15,7 +15,7 @@ ROUNDS = int(os.environ.get("EDGEPACK_FUZZ_ROUNDS", "150"))
 """Changes of each valid input."""
 MOST_BYTES = 32 * 1024 * 1024
 """Memory that reading a few hundred kilobytes may take."""
-MOST_WORDS = 4000
+MOST_WORDS = 5000
 """Characters of an error: what came in is not printed at length."""
 
 
@@ -25,7 +25,7 @@ def parsers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Parser]:
 
 
 NAMES = (
-    *("manifest", "envelope", "archive", "golden samples", "feedback"),
+    *("manifest", "envelope", "archive", "delta", "golden samples", "feedback"),
     *("encrypted file", "sealed content key", "recipient's certificate"),
     *("public key", "private key"),
     *("message desired", "message reported", "message need", "message telemetry"),

@@ -20,6 +20,7 @@ from edgepack.agent.state.slots import Slots, StoredChunk
 from edgepack.agent.transfer.chunk_status import ChunkOutcome, MissingChunks
 from edgepack.bundle.archive import is_executable
 from edgepack.bundle.chunks import chunk_digests, offsets
+from edgepack.bundle.deltas import DELTA_FOLDER
 from edgepack.bundle.manifest import FileEntry
 from edgepack.halt import NEVER, Halt
 
@@ -62,6 +63,8 @@ class Download:
             for index, sha256 in enumerate(digests):
                 self._places.setdefault(sha256, []).append(_Place(file=file, index=index))
         self._lacking_bytes = sum(entry.size_bytes for entry in self._files)
+        self._deltas: list[int] = []
+        self._is_patched = False
         self._descriptors: dict[int, int] = {}
         self._unflushed: set[int] = set()
         self._unnoted_bytes = 0
@@ -70,7 +73,8 @@ class Download:
     @property
     def size_bytes(self) -> int:
         """Length of all wanted files."""
-        return sum(entry.size_bytes for entry in self._files) + sum(
+        wanted = (entry for file, entry in enumerate(self._files) if file not in self._deltas)
+        return sum(entry.size_bytes for entry in wanted) + sum(
             other.size_bytes for _, other in self._copies
         )
 
@@ -99,18 +103,60 @@ class Download:
         Raises:
             OSError: The disk is full.
         """
-        for file, entry in enumerate(self._files):
-            path = self._path(entry)
-            path.parent.mkdir(parents=True, exist_ok=True)
-            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
-            self._descriptors[file] = descriptor
-            if is_executable(entry.path):
-                os.fchmod(descriptor, 0o755)
-            if os.fstat(descriptor).st_size > entry.size_bytes:
-                os.ftruncate(descriptor, entry.size_bytes)
-            if entry.size_bytes:
-                os.posix_fallocate(descriptor, 0, entry.size_bytes)
-            os.fsync(descriptor)
+        for file in range(len(self._files)):
+            self._reserve(file)
+
+    def _reserve(self, file: int) -> None:
+        entry = self._files[file]
+        path = self._path(entry)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
+        self._descriptors[file] = descriptor
+        if is_executable(entry.path):
+            os.fchmod(descriptor, 0o755)
+        if os.fstat(descriptor).st_size > entry.size_bytes:
+            os.ftruncate(descriptor, entry.size_bytes)
+        if entry.size_bytes:
+            os.posix_fallocate(descriptor, 0, entry.size_bytes)
+        os.fsync(descriptor)
+
+    def begin_with(self, deltas: Iterable[FileEntry]) -> None:
+        """Wants deltas before all else; they are gone when the download is finished.
+
+        Raises:
+            OSError: The disk is full.
+        """
+        for entry in deltas:
+            if entry.sha256 in self._by_sha256:
+                continue
+            file, digests = len(self._files), chunk_digests(entry.chunks)
+            self._files.append(entry)
+            self._deltas.append(file)
+            self._by_sha256[entry.sha256] = file
+            self._digests.append(digests)
+            self._offsets.append(offsets(entry.chunks))
+            self._lacking.append(set(range(len(digests))))
+            self._lacking_bytes += entry.size_bytes
+            self._reserve(file)
+            for index, sha256 in enumerate(digests):
+                self._places.setdefault(sha256, []).append(_Place(file=file, index=index))
+                if self._is_there(file, index):
+                    self._lacking[file].discard(index)
+                    self._lacking_bytes -= entry.chunks.sizes[index]
+
+    @property
+    def can_patch(self) -> bool:
+        """Whether the deltas that it began with are there, and were not used yet."""
+        is_lacking = any(self._lacking[file] for file in self._deltas)
+        return bool(self._deltas) and not self._is_patched and not is_lacking
+
+    def delta_files(self) -> tuple[Path, ...]:
+        """Where the deltas lie."""
+        return tuple(self._path(self._files[file]) for file in self._deltas)
+
+    def end_deltas(self) -> None:
+        """The deltas gave what they could."""
+        self._is_patched = True
 
     def resume(self, *, check: bool, halt: Halt = NEVER) -> None:
         """Finds out which chunks are there already.
@@ -187,6 +233,22 @@ class Download:
             self.note()
         return "new"
 
+    def wants(self, sha256: bytes) -> bool:
+        """Whether a chunk is missing somewhere."""
+        return any(it.index in self._lacking[it.file] for it in self._places.get(sha256, ()))
+
+    def take(self, sha256: bytes, content: bytes) -> int:
+        """Takes a chunk that was made here, if it is the right one.
+
+        Returns:
+            Bytes that were written.
+
+        Raises:
+            OSError: The disk is full.
+        """
+        is_right = hashlib.sha256(content).digest() == sha256
+        return self._put(sha256, content) if is_right else 0
+
     def lacks(self, sha256: str) -> bool:
         """Whether chunks of that file are missing."""
         return bool(self._lacking[self._by_sha256[sha256]])
@@ -197,7 +259,8 @@ class Download:
         return self._lacking_bytes == 0
 
     def missing(self) -> tuple[MissingChunks, ...]:
-        """What is still to come; empty when all is there."""
+        """What is to come next, deltas before all else; empty when all is there."""
+        first = [file for file in self._deltas if self._lacking[file]]
         return tuple(
             MissingChunks(
                 sha256=entry.sha256,
@@ -205,7 +268,7 @@ class Download:
                 chunks=tuple(sorted(self._lacking[file])),
             )
             for file, entry in enumerate(self._files)
-            if self._lacking[file]
+            if self._lacking[file] and (file in first or not first)
         )
 
     def note(self) -> None:
@@ -228,7 +291,7 @@ class Download:
         )
 
     def finish(self) -> None:
-        """Makes the copies of files that are there twice, and closes everything.
+        """Makes the copies of files that are there twice, removes deltas, and closes everything.
 
         Raises:
             OSError: The disk is full.
@@ -243,6 +306,7 @@ class Download:
                 os.fsync(copy.fileno())
             if is_executable(target.path):
                 path.chmod(0o755)
+        shutil.rmtree(self._slots.folder(self._digest) / DELTA_FOLDER, ignore_errors=True)
         self.close()
 
     def close(self) -> None:

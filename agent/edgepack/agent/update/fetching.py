@@ -8,6 +8,7 @@ from edgepack.agent.runtime.plain_files import check_readable
 from edgepack.agent.state.pointer import ActivePointer
 from edgepack.agent.transfer.download import Download
 from edgepack.agent.transfer.manifest_download import ManifestDownload
+from edgepack.agent.transfer.patching import patch, useful_deltas
 from edgepack.agent.update.ahead import describe_fallback, describe_taken, take_from_sources
 from edgepack.agent.update.context import Ended, Step, UpdateContext, Wait
 from edgepack.agent.update.damage import find_rot, serve_last_good
@@ -202,7 +203,9 @@ def _open_download(context: UpdateContext) -> Download:
     """
     deps, digest, scratch = context.deps, context.digest, context.scratch
     if scratch.download is not None and scratch.is_open:
-        return scratch.download
+        if not scratch.download.can_patch:
+            return scratch.download
+        scratch.is_open = False  # The download belongs to the work beside the loop.
     manifest = context.read_manifest()
     if scratch.download is None:
         files = wanted_files(manifest, context.journal.candidates)
@@ -218,15 +221,38 @@ def _open_download(context: UpdateContext) -> Download:
             stored = deps.slots.stored_chunks(apart_from=digest)
             copied = download.take_stored(stored, halt=halt)
             log.info("slot=%s reused_bytes=%d", digest, copied)
+            lacking = download.lacking_bytes
+            download.begin_with(
+                useful_deltas(manifest, context.journal.candidates, deps.slots, lacking)
+            )
             download.note()
 
     if not scratch.is_prepared:
         context.beside("open", prepare)
         scratch.is_prepared = True
+    _patch(context, download)
     _take_from_sources(context, manifest, download)
+    if download.can_patch:
+        _patch(context, download)
+        _take_from_sources(context, manifest, download)
     scratch.is_open = True
     context.start_requests(download)
     return download
+
+
+def _patch(context: UpdateContext, download: Download) -> None:
+    """What deltas give, once they are there."""
+    slots, digest = context.deps.slots, context.digest
+    if not download.can_patch:
+        return
+
+    def make(halt: Halt) -> None:
+        made = patch(download, slots.stored_chunks(apart_from=digest), halt)
+        download.note()
+        log.info("slot=%s patched_bytes=%d", digest, made)
+
+    context.beside("patch", make)
+    download.end_deltas()
 
 
 def _take_from_sources(context: UpdateContext, manifest: Manifest, download: Download) -> None:

@@ -60,11 +60,13 @@ class LaidOut(msgspec.Struct, frozen=True, kw_only=True):
         variants: Variants as the manifest has them.
         golden: Entry of the golden samples.
         hooks: Entries of the hooks.
+        deltas: Entries of deltas from older bundles.
     """
 
     variants: tuple[Variant, ...]
     golden: FileEntry
     hooks: tuple[FileEntry, ...]
+    deltas: tuple[FileEntry, ...] = ()
 
 
 def lay_out(folder: Path, parts: BundleParts) -> LaidOut:
@@ -111,7 +113,7 @@ def finish(
         REPORT_JSON: encode_report(report),
         BILL_FILE: encode_document(compose_bill(record)),
     }
-    files = [laid_out.golden, *laid_out.hooks]
+    files = [laid_out.golden, *laid_out.hooks, *laid_out.deltas]
     files += [_write(folder, name, content) for name, content in documents.items()]
     of_variants = [file for variant in laid_out.variants for file in variant.facts.files]
     statement = encode_document(compose_statement(record, (*files, *of_variants)))

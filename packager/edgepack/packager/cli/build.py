@@ -108,6 +108,14 @@ _json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
     help="Who alone can read the model: a device's certificate, a folder of them, a public key.",
 )
 @click.option(
+    "--delta-from",
+    "delta_from",
+    type=_path,
+    multiple=True,
+    metavar="BUNDLE",
+    help="An older bundle that devices run: carry what changed since, where that is much shorter.",
+)
+@click.option(
     "--feedback",
     type=_path,
     help="What a fleet measured of earlier releases: edgepack fleet feedback.",

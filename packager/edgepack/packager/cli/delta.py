@@ -27,7 +27,8 @@ class VariantDelta(msgspec.Struct, frozen=True, kw_only=True):
         name: The variant of the new bundle.
         is_new: Whether the old bundle has none of that name.
         transfer, tensors: See `VariantComparison`.
-        wire_bytes: What is sent to it: the chunks that it lacks, manifest and signature.
+        wire_bytes: What is sent to it: the chunks that it lacks, or the delta that the new bundle
+            carries, and manifest and signature.
     """
 
     name: str
@@ -99,8 +100,13 @@ def _variants(variants: tuple[VariantComparison, ...], head_bytes: int) -> Itera
                 is_new=variant.presence != "both",
                 transfer=variant.transfer,
                 tensors=variant.tensors,
-                wire_bytes=variant.transfer.fetch_bytes + head_bytes,
+                wire_bytes=_fetched(variant.transfer) + head_bytes,
             )
+
+
+def _fetched(transfer: Transfer) -> int:
+    found = transfer.with_delta_bytes
+    return transfer.fetch_bytes if found is None else min(found, transfer.fetch_bytes)
 
 
 def _print(found: Delta) -> None:
@@ -125,9 +131,13 @@ def _cells(one: VariantDelta, head_bytes: int) -> tuple[str, ...]:
         one.name + (" (new)" if one.is_new else ""),
         f"{kept:,} of {transfer.wanted_chunks:,}",
         _tensors(one),
-        format_bytes(one.wire_bytes),
+        format_bytes(one.wire_bytes) + (" by delta" if _is_by_delta(transfer) else ""),
         f"{one.wire_bytes / whole:.1%}" if whole else "-",
     )
+
+
+def _is_by_delta(transfer: Transfer) -> bool:
+    return _fetched(transfer) < transfer.fetch_bytes
 
 
 def _tensors(one: VariantDelta) -> str:

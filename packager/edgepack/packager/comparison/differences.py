@@ -10,6 +10,7 @@ import msgspec
 
 from edgepack.agent.update.fetching import wanted_files
 from edgepack.bundle.chunks import chunk_digests
+from edgepack.bundle.deltas import DELTA_FOLDER, delta_path
 from edgepack.bundle.manifest import Manifest
 from edgepack.bundle.provenance import BILL_FILE, PROVENANCE_FILE
 from edgepack.packager.bundling.assemble import REPORT_HTML, REPORT_JSON
@@ -37,17 +38,17 @@ def compare_sides(a: Compared, b: Compared) -> Comparison:
     second = {variant.name: variant for variant in b.variants}
     names = list(dict.fromkeys([*first, *second]))
     files = _compare_files(a, b)
-    manifests = (a.manifest, b.manifest)
     variants = tuple(
-        _compare_variant(name, first.get(name), second.get(name), *manifests) for name in names
+        _compare_variant(name, first.get(name), second.get(name), a, b) for name in names
     )
+    manifests = (a.manifest, b.manifest)
     return Comparison(
         a=str(a.path),
         b=str(b.path),
         differences=_differ(_facts(a), _facts(b)),
         variants=variants,
         files=files,
-        transfer=_transfer(*manifests, tuple(first), tuple(second)),
+        transfer=_transfer(a, b, tuple(first), tuple(second)),
         head_bytes=b.head_bytes if a.manifest and b.manifest else None,
         equal_for_devices=_equal_for_devices(variants, files, knows_all=None not in manifests),
     )
@@ -57,11 +58,11 @@ def _compare_variant(
     name: str,
     a: ComparedVariant | None,
     b: ComparedVariant | None,
-    held: Manifest | None,
-    offered: Manifest | None,
+    old: Compared,
+    new: Compared,
 ) -> VariantComparison:
     had, wanted = ((name,) if side else () for side in (a, b))
-    transfer = _transfer(held, offered, had, wanted) if b else None
+    transfer = _transfer(old, new, had, wanted) if b else None
     if a is None or b is None:
         return VariantComparison(
             name=name,
@@ -200,18 +201,24 @@ def _equal_for_devices(
 ) -> bool | None:
     if any(variant.differences or variant.presence != "both" for variant in variants):
         return False
-    if any(file.state != "equal" for file in files if file.path not in _FOR_PEOPLE):
+    of_devices = (
+        file
+        for file in files
+        if file.path not in _FOR_PEOPLE and not file.path.startswith(f"{DELTA_FOLDER}/")
+    )
+    if any(file.state != "equal" for file in of_devices):
         return False
     return True if knows_all else None
 
 
 def _transfer(
-    held: Manifest | None,
-    offered: Manifest | None,
+    a: Compared,
+    b: Compared,
     had: tuple[str, ...],
     wanted: tuple[str, ...],
 ) -> Transfer | None:
     """Counts as a device does: a chunk that it has, in whatever file, is not fetched."""
+    held, offered = a.manifest, b.manifest
     if held is None or offered is None:
         return None
     there = {digest for entry in wanted_files(held, had) for digest in chunk_digests(entry.chunks)}
@@ -230,4 +237,22 @@ def _transfer(
         wanted_chunks=wanted_chunks,
         fetch_chunks=len(lacking),
         share=round(fetch_bytes / wanted_bytes, 6) if wanted_bytes else 0.0,
+        with_delta_bytes=_with_delta(a, b, offered, wanted, lacking),
     )
+
+
+def _with_delta(
+    a: Compared,
+    b: Compared,
+    offered: Manifest,
+    wanted: tuple[str, ...],
+    lacking: Mapping[bytes, int],
+) -> int | None:
+    """What is fetched with the deltas that B carries from A; None where it carries none."""
+    paths = {delta_path(a.digest, name) for name in wanted} & b.deltas.keys()
+    if not paths:
+        return None
+    made = frozenset().union(*(b.deltas[path] for path in paths))
+    sizes = {entry.path: entry.size_bytes for entry in offered.facts.files}
+    rest = sum(size for digest, size in lacking.items() if digest not in made)
+    return rest + sum(sizes[path] for path in paths)

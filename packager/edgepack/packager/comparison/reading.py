@@ -11,7 +11,8 @@ import msgspec
 import onnx
 from google.protobuf.message import DecodeError
 
-from edgepack.bundle.chunks import read_bounded
+from edgepack.bundle.chunks import digest_file, read_bounded
+from edgepack.bundle.deltas import DELTA_FOLDER, read_records
 from edgepack.bundle.forms import open_bundle
 from edgepack.bundle.manifest import (
     MANIFEST_FILE,
@@ -25,6 +26,7 @@ from edgepack.bundle.manifest import (
     VariantFacts,
     decode_manifest,
 )
+from edgepack.bundle.signature import root_digest
 from edgepack.errors import BundleError
 from edgepack.packager.bundling.assemble import REPORT_JSON
 from edgepack.packager.comparison.result import VariantSide
@@ -77,6 +79,8 @@ class Compared(msgspec.Struct, frozen=True, kw_only=True):
         shared_files: Files outside the variants; None in a report.
         manifest: The manifest, which knows the chunks; None in a report.
         head_bytes: Length of manifest and signature, which every device fetches.
+        digest: The root digest, hex; "" for a report.
+        deltas: By the path of each delta that it carries: the chunks that follow from it.
     """
 
     path: Path
@@ -89,6 +93,8 @@ class Compared(msgspec.Struct, frozen=True, kw_only=True):
     shared_files: tuple[ReportedFile, ...] | None
     manifest: Manifest | None
     head_bytes: int
+    digest: str = ""
+    deltas: dict[str, frozenset[bytes]] = {}
 
 
 def read_compared(path: Path) -> Compared:
@@ -167,6 +173,15 @@ def _from_bundle(path: Path, folder: Path) -> Compared:
         shared_files=tuple(map(_plain, facts.files)),
         manifest=manifest,
         head_bytes=sum((folder / name).stat().st_size for name in (MANIFEST_FILE, SIGNATURE_FILE)),
+        digest=root_digest(
+            {entry.path: entry.sha256 for entry in manifest.files}
+            | {MANIFEST_FILE: digest_file(folder / MANIFEST_FILE)}
+        ),
+        deltas={
+            entry.path: frozenset(record.new for record in read_records(folder / entry.path))
+            for entry in facts.files
+            if entry.path.startswith(f"{DELTA_FOLDER}/")
+        },
     )
 
 

@@ -47,6 +47,8 @@ class Transfer(msgspec.Struct, frozen=True, kw_only=True):
         fetch_bytes: Length of the chunks that it has nowhere, each counted once.
         wanted_chunks, fetch_chunks: The same in chunks.
         share: `fetch_bytes` / `wanted_bytes`; 0 where nothing is wanted.
+        with_delta_bytes: What it fetches instead where B carries a delta from A: the delta, and
+            the chunks that do not follow from it; None where it carries none.
     """
 
     wanted_bytes: int
@@ -54,6 +56,7 @@ class Transfer(msgspec.Struct, frozen=True, kw_only=True):
     wanted_chunks: int
     fetch_chunks: int
     share: float
+    with_delta_bytes: int | None = None
 
 
 class VariantComparison(msgspec.Struct, frozen=True, kw_only=True):

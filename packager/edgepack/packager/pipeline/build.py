@@ -20,9 +20,11 @@ from pathlib import Path
 from typing import Unpack
 
 import msgspec
+from msgspec.structs import replace
 
 from edgepack.bundle.manifest import FORMAT_MINOR, BundleFacts
-from edgepack.packager.bundling.assemble import BundleParts, finish, lay_out
+from edgepack.packager.bundling.assemble import BundleParts, LaidOut, finish, lay_out
+from edgepack.packager.bundling.deltas import write_deltas
 from edgepack.packager.bundling.encrypting import encrypt_files
 from edgepack.packager.bundling.prepared_variant import PreparedVariants
 from edgepack.packager.bundling.publishing import disk_error, publish, work_folder
@@ -136,6 +138,7 @@ def _build(request: BuildRequest, progress: Progress) -> BuildResult:
         parts = _make_parts(request, source, samples, prepared)
         folder.mkdir()
         laid_out = lay_out(folder, parts)  # 5
+        laid_out = _add_deltas(folder, request, laid_out, progress)
 
         def sign() -> tuple[str, Report, BuildRecord]:
             """Writes report and documents, and signs; the report is the one without times."""
@@ -163,6 +166,18 @@ def _build(request: BuildRequest, progress: Progress) -> BuildResult:
         report_json=json,
         unsaid=count_elements(compose_bill(record))[1],
     )
+
+
+def _add_deltas(
+    folder: Path, request: BuildRequest, laid_out: LaidOut, progress: Progress
+) -> LaidOut:
+    deltas = []
+    for older in request.delta_from:
+        progress(BuildStep(what=f"comparing with {older.name}"))
+        for written in write_deltas(folder, request.name, laid_out.variants, older):
+            progress(BuildStep(what="delta", outcome=str(written)))
+            deltas.append(written.file)
+    return replace(laid_out, deltas=tuple(file for file in deltas if file is not None))
 
 
 def _make_parts(

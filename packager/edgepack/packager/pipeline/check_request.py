@@ -9,6 +9,7 @@ from edgepack.bundle.keys import PublicKey
 from edgepack.bundle.recipients import load_recipients
 from edgepack.bundle.signing_keys import SigningKey, load_signing_key
 from edgepack.errors import BuildError, ProfileError
+from edgepack.packager.bundling.deltas import check_older
 from edgepack.packager.bundling.output import check_output
 from edgepack.packager.bundling.shipped_hooks import check_shipped_hooks
 from edgepack.packager.pipeline.both_forms import profile_of_form, with_float_forms
@@ -60,6 +61,7 @@ def check_request(request: BuildRequest) -> CheckedRequest:
     check_output(request.output, replace=request.replace)
     key = load_signing_key(request.key)
     recipients = tuple(key for path in request.encrypt_to for key in load_recipients(path))
+    check_older(request.delta_from, request.name, is_encrypted=bool(recipients))
     asked = _load_combinations(request)
     learnt = learn(request.feedback, request.name, [entries[0].profile for entries in asked])
     combinations = with_float_forms(_chosen(asked, learnt))

@@ -79,6 +79,8 @@ class BuildOptions(TypedDict, total=False):
         encrypt_to: Certificates or public keys (PEM) of the devices, or of the fleet, that may read
             variants and golden samples, or folders of certificates; none by default, which encrypts
             nothing.
+        delta_from: Older bundles that devices run: where it spares them enough, the new bundle
+            carries what changed since, packed short. Nothing depends on it.
         allow_degraded: Publish a variant that misses its budget, marked as degraded.
         keep_going: Build the other profiles when one refuses.
         replace: Replace a bundle that is there already.
@@ -107,6 +109,7 @@ class BuildOptions(TypedDict, total=False):
     hooks: str | Path | None
     feedback: str | Path | None
     encrypt_to: Sequence[str | Path]
+    delta_from: Sequence[str | Path]
     allow_degraded: bool
     keep_going: bool
     replace: bool
@@ -118,9 +121,9 @@ class BuildRequest(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         model: The ONNX file, or the local Hugging Face model folder.
         output, name, version, release, created_at, builder_id, profiles, key, calibration,
-            evaluation, shapes, values, metric, labels, hooks, feedback, encrypt_to, toolchains,
-            plain_runtimes, allow_degraded, keep_going, replace: See `BuildOptions`; "" and None
-            stand for what is left out.
+            evaluation, shapes, values, metric, labels, hooks, feedback, encrypt_to, delta_from,
+            toolchains, plain_runtimes, allow_degraded, keep_going, replace: See `BuildOptions`;
+            "" and None stand for what is left out.
         declarations, outputs: Declared inputs and outputs by name.
         declared_in: The file they came from.
         about, datasets: What it says of the model and of its data.
@@ -154,6 +157,7 @@ class BuildRequest(msgspec.Struct, frozen=True, kw_only=True):
     hooks: Path | None = None
     feedback: Path | None = None
     encrypt_to: tuple[Path, ...] = ()
+    delta_from: tuple[Path, ...] = ()
     toolchains: Mapping[str, str] = msgspec.field(default_factory=dict)
     plain_runtimes: tuple[str, ...] = ()
     allow_degraded: bool = False
@@ -220,6 +224,7 @@ def derive_request(model: str | Path, options: BuildOptions) -> BuildRequest:
         hooks=_path(options.get("hooks") or config.build.hooks),
         feedback=_path(options.get("feedback") or config.build.feedback),
         encrypt_to=tuple(map(Path, options.get("encrypt_to", ()))),
+        delta_from=tuple(map(Path, options.get("delta_from", ()))),
         toolchains={**config.build.toolchain, **options.get("toolchains", {})},
         plain_runtimes=tuple(options.get("plain_runtimes", ())) or config.build.plain_runtimes,
         allow_degraded=options.get("allow_degraded", False),

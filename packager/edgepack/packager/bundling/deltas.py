@@ -1,0 +1,214 @@
+"""Writes deltas from older bundles into a bundle, where they spare a device enough.
+
+A changed chunk follows from the chunk that lay as far behind the start of the same tensor before.
+"""
+
+import hashlib
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import msgspec
+
+from edgepack.bundle.chunks import chunk_digests, digest_file, entry, offsets, read_bounded
+from edgepack.bundle.deltas import MAGIC, DeltaRecord, delta_path, pack_difference
+from edgepack.bundle.forms import open_bundle
+from edgepack.bundle.manifest import (
+    MANIFEST_FILE,
+    MAX_MANIFEST_BYTES,
+    Encryption,
+    FileEntry,
+    Manifest,
+    Variant,
+    decode_manifest,
+)
+from edgepack.bundle.signature import root_digest
+from edgepack.durable import write_file
+from edgepack.errors import BuildError
+from edgepack.packager.graph.tensor_offsets import tensor_starts
+
+WORTH_SHARE = 0.75
+"""A delta takes at most this share of the chunks that a device lacks without it."""
+
+
+class WrittenDelta(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of the delta of one variant.
+
+    Attributes:
+        base: The older bundle, in words.
+        variant: The variant.
+        lacking_bytes: Of the chunks that a device with the older bundle lacks.
+        sent_bytes: Of delta and chunks that still lack then; as before where it is not worth it.
+        file: The delta, None where it is not worth it.
+    """
+
+    base: str
+    variant: str
+    lacking_bytes: int
+    sent_bytes: int
+    file: FileEntry | None
+
+    def __str__(self) -> str:
+        """E.g. `cpu from ocr 1.2.0: 12345 bytes instead of 123456`."""
+        title = f"{self.variant} from {self.base}"
+        if self.file is None:
+            return f"{title}: none, {self.lacking_bytes} bytes of chunks do not get much shorter"
+        return f"{title}: {self.sent_bytes} bytes instead of {self.lacking_bytes}"
+
+
+def check_older(older: Sequence[Path], name: str, *, is_encrypted: bool) -> None:
+    """Refuses what no delta can lead from, before anything is built.
+
+    Args:
+        older: Older bundles.
+        name: The model.
+        is_encrypted: Whether the new bundle will be.
+
+    Raises:
+        BundleError: One is damaged.
+        BuildError: One is of another model, or something is encrypted.
+    """
+    if older and is_encrypted:
+        raise BuildError(
+            "no delta leads to an encrypted bundle: no two encryptions have a byte in common",
+            remedy="leave out --delta-from, or --encrypt-to",
+        )
+    for path in older:
+        with open_bundle(path) as opened:
+            _check(_read_manifest(opened), name, path)
+
+
+def write_deltas(
+    folder: Path, name: str, variants: Sequence[Variant], older: Path
+) -> Iterator[WrittenDelta]:
+    """Writes the deltas from one older bundle; variants are matched by name.
+
+    Args:
+        folder: The new bundle, laid out and not encrypted.
+        name: Its model.
+        variants: Its variants.
+        older: The older bundle, in either form. It is believed: what it says decides what is
+            short, and never what is installed.
+
+    Raises:
+        BundleError: The older bundle is damaged.
+        BuildError: It is of another model, or encrypted.
+        OSError: The disk is full.
+    """
+    with open_bundle(older) as opened:
+        manifest = _read_manifest(opened)
+        _check(manifest, name, older)
+        digests = {file.path: file.sha256 for file in manifest.files}
+        base = root_digest(digests | {MANIFEST_FILE: digest_file(opened / MANIFEST_FILE)})
+        known = {variant.name: variant for variant in manifest.variants}
+        title = f"{name} {manifest.facts.version}"
+        for variant in variants:
+            if variant.name in known:
+                before = known[variant.name]
+                yield _write(folder, opened, variant, before, delta_path(base, variant.name), title)
+
+
+def _read_manifest(folder: Path) -> Manifest:
+    return decode_manifest(read_bounded(folder / MANIFEST_FILE, MAX_MANIFEST_BYTES))
+
+
+def _check(manifest: Manifest, name: str, older: Path) -> None:
+    if manifest.facts.name != name:
+        raise BuildError(
+            f"a delta is from an older bundle of '{name}', this one is of '{manifest.facts.name}'",
+            found_in=str(older),
+        )
+    if isinstance(manifest.facts.encryption, Encryption):
+        raise BuildError("no delta leads from an encrypted bundle", found_in=str(older))
+
+
+def _write(
+    folder: Path, opened: Path, variant: Variant, before: Variant, path: str, title: str
+) -> WrittenDelta:
+    olds = {file.path: file for file in before.facts.files}
+    there = {digest for file in olds.values() for digest in chunk_digests(file.chunks)}
+    starts, old_starts = (
+        tensor_starts(folder / variant.folder),
+        tensor_starts(opened / variant.folder),
+    )
+    content = bytearray(MAGIC)
+    lacking = spared = 0
+    for file in variant.facts.files:
+        inner = file.path.removeprefix(f"{variant.folder}/")
+        chunks = _changed(
+            file, olds.get(file.path), starts.get(inner, {}), old_starts.get(inner, {}), there
+        )
+        for digest, at, size, base in chunks:
+            lacking += size
+            if base is None:
+                continue
+            record = _record(folder / file.path, at, size, digest, opened / file.path, *base)
+            encoded = record.encode()
+            if len(encoded) < WORTH_SHARE * size:
+                content += encoded
+                spared += size
+    sent = lacking - spared + len(content)
+    is_worth = spared > 0 and sent <= WORTH_SHARE * lacking
+    if is_worth:
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        write_file(folder / path, bytes(content), lasting=False)
+    return WrittenDelta(
+        base=title,
+        variant=variant.name,
+        lacking_bytes=lacking,
+        sent_bytes=sent if is_worth else lacking,
+        file=entry(folder, path) if is_worth else None,
+    )
+
+
+def _changed(
+    file: FileEntry,
+    old: FileEntry | None,
+    starts: dict[str, int],
+    old_starts: dict[str, int],
+    there: set[bytes],
+) -> Iterator[tuple[bytes, int, int, tuple[bytes, int, int] | None]]:
+    """Digest, start and length of each chunk that is not there, and the same of the old one."""
+    index = old.chunks if old else None
+    places = (
+        {
+            at: (digest, at, size)
+            for digest, at, size in zip(
+                chunk_digests(index), offsets(index), index.sizes, strict=True
+            )
+        }
+        if index
+        else {}
+    )
+    anchors = sorted([(0, ""), *((start, name) for name, start in starts.items())])
+    before = {"": 0, **old_starts}
+    chunks = file.chunks
+    for digest, at, size in zip(chunk_digests(chunks), offsets(chunks), chunks.sizes, strict=True):
+        if digest in there:
+            continue
+        there.add(digest)
+        start, name = anchors[bisect_right(anchors, (at, "\U0010ffff")) - 1]
+        yield digest, at, size, places.get(before[name] + at - start) if name in before else None
+
+
+def _record(
+    path: Path,
+    at: int,
+    size: int,
+    digest: bytes,
+    old_path: Path,
+    old: bytes,
+    old_at: int,
+    length: int,
+) -> DeltaRecord:
+    new_chunk, old_chunk = _read(path, at, size), _read(old_path, old_at, length)
+    if hashlib.sha256(old_chunk).digest() != old:
+        raise BuildError("the older bundle is damaged", found_in=str(old_path))
+    width, packed = pack_difference(new_chunk, old_chunk)
+    return DeltaRecord(new=digest, old=old, size_bytes=size, width=width, packed=packed)
+
+
+def _read(path: Path, at: int, size: int) -> bytes:
+    with path.open("rb") as file:
+        file.seek(at)
+        return file.read(size)
