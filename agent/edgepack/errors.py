@@ -2,7 +2,6 @@
 
 from edgepack.text import printable
 
-
 _MOST_LETTERS = 1500
 """Of a line that is shown: what came in may be quoted there, however long it is."""
 
