@@ -15,10 +15,12 @@ from benchmarks.deltas.updates import Side, Update, updates
 from edgepack.bundle.keys import generate_key, write_key_pair
 from edgepack.bundle.manifest import MANIFEST_FILE, decode_manifest
 from edgepack.packager import build
+from edgepack.packager.bundling.deltas import write_deltas
 
 VARIANTS = {"fp32": "fp32", "int8": "cpu"}
+CARRIED = "chunks, or delta"
 COLUMNS = (
-    *("all, zstd", "chunks", "chunks, zlib", "XOR, zlib"),
+    *("all, zstd", "chunks", CARRIED, "chunks, zlib", "XOR, zlib"),
     *("difference, zlib", "difference, lzma", "bsdiff4", "zstd, old as dictionary"),
 )
 """What the tables show; the JSON has it all."""
@@ -49,6 +51,7 @@ What an update of a model costs on the wire, by what changed and by how it is se
 
 Each model is trained for real and built twice by edgepack. Shares are of the new model file.
 *Chunks* is what edgepack sends: the chunks of the bundle's format that the device does not have.
+*Chunks, or delta* is what it sends where the new bundle was built with `--delta-from` the old one.
 The columns after it send those same chunks in fewer bytes, each by itself: compressed as they are,
 XORed with the old bytes of the same tensor, or subtracted as integers, both sorted into planes of
 bytes. bsdiff and zstd with the old file as dictionary (`--patch-from`) see both whole files.
@@ -115,6 +118,9 @@ def measure(update: Update, folder: Path) -> list[Measured]:
         decode_manifest((folder / f"bundle-{number}" / MANIFEST_FILE).read_bytes())
         for number in (0, 1)
     ]
+    variants = manifests[1].variants
+    deltas = write_deltas(folder / "bundle-1", "measured", variants, folder / "bundle-0")
+    sent = {delta.variant: delta.sent_bytes for delta in deltas}
     found = []
     for name in VARIANTS:
         sides = []
@@ -123,9 +129,8 @@ def measure(update: Update, folder: Path) -> list[Measured]:
             path = f"{variant.folder}/{variant.model_file}"
             (entry,) = [entry for entry in variant.facts.files if entry.path == path]
             sides.append(read_model(folder / f"bundle-{number}", entry))
-        found.append(
-            Measured(model=update.model, what=update.what, variant=name, bytes=costs(*sides))
-        )
+        bytes_ = {**costs(*sides), CARRIED: sent[name]}
+        found.append(Measured(model=update.model, what=update.what, variant=name, bytes=bytes_))
     return found
 
 

@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from cryptography import x509
-from cryptography.exceptions import InvalidTag, UnsupportedAlgorithm
+from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.asymmetric import ec
 
+from edgepack.bundle.certificates import UNREADABLE
 from edgepack.bundle.encrypted_files import KEY_BYTES
 from edgepack.bundle.keys import PrivateKey, PublicKey, curve_name, key_id, load_public_key
 from edgepack.bundle.manifest import Encryption, SealedKey
@@ -67,7 +68,7 @@ def load_recipient(path: Path) -> PublicKey:
     try:
         certificate = x509.load_pem_x509_certificate(content)
         key, is_authority = certificate.public_key(), _is_authority(certificate)
-    except (ValueError, UnsupportedAlgorithm) as error:
+    except UNREADABLE as error:
         raise SignatureError("the file holds no certificate", found_in=str(path)) from error
     if is_authority:
         raise SignatureError(

@@ -1,5 +1,6 @@
 """Every parser of bytes that others made: valid inputs, how it reads, and what it may raise."""
 
+import base64
 import io
 import tarfile
 from collections.abc import Callable, Iterator
@@ -8,8 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.serialization import Encoding
+from cryptography.x509.oid import NameOID
 
 from edgepack.agent.broker.inbox import Arrived
+from edgepack.agent.enrolment.identity import judge_certificate
+from edgepack.agent.enrolment.package import Package, read_package, write_package
 from edgepack.agent.runtime.verdicts import VERDICTS_FILE, Verdicts
 from edgepack.agent.state.decryption_key import KEY_PLACE_FILE, read_key_file, write_key_file
 from edgepack.agent.state.pointer import POINTER_FILE, read_pointer
@@ -37,6 +45,7 @@ from edgepack.errors import (
 )
 from edgepack.fleet.database.latency import check_window
 from edgepack.fleet.documents.releases import SignedMetadata
+from edgepack.fleet.enrolment.authority import Authority
 from edgepack.fleet.releases.listing import take_metadata
 from edgepack.registry.artifact import check_artifact, make_artifact, read_artifact
 from edgepack.registry.bundles import bundle_files
@@ -44,7 +53,7 @@ from edgepack.registry.credentials import find_credentials
 from edgepack.registry.reference import read_reference
 from edgepack.versions import NewerVersionError
 from edgepack.wire import topics
-from edgepack.wire.messages import Desired, Event, Need, Reported, Telemetry, decode
+from edgepack.wire.messages import Desired, Event, Need, Renewal, Reported, Telemetry, decode
 from edgepack.wire.need_bitmap import pack_missing, read_missing
 from tests.simulators.bundles import ExampleBundle, make_bundle
 from tests.simulators.certificates import issue, make_authority
@@ -58,7 +67,7 @@ COMPAT = Path(__file__).parents[2] / "compat"
 Read = Callable[[bytes], object]
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class Parser:
     """One parser.
 
@@ -85,6 +94,8 @@ def all_parsers(folder: Path) -> Iterator[Parser]:
     bundle = make_bundle(folder / "bundle", load_private_key(key_file))
     yield from _of_bundles(folder, bundle, public_file)
     yield from _of_keys(folder, key_file, public_file)
+    yield from _of_identities(folder)
+    yield _of_registry(bundle)
     yield from _of_messages(folder)
     yield from _of_metadata(folder, bundle)
     yield from _of_state(folder)
@@ -217,6 +228,97 @@ def _of_keys(folder: Path, key_file: Path, public_file: Path) -> Iterator[Parser
             read=_in_file(folder / "fuzzed.pem", load),
             errors=(BundleError,),
         )
+
+
+def _of_identities(folder: Path) -> Iterator[Parser]:
+    """Certificates and requests; changes are made to their DER, which PEM wraps."""
+    authority = Authority(folder / "authority")
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "cam-1")])
+    request = x509.CertificateSigningRequestBuilder().subject_name(name).sign(key, SHA256())
+    asked = request.public_bytes(Encoding.PEM).decode()
+    given = authority.sign_client(asked, "cam-1")
+    issued = x509.load_pem_x509_certificate(given.encode()).public_bytes(Encoding.DER)
+    ends = x509.load_pem_x509_certificate(given.encode()).not_valid_after_utc.timestamp()
+    yield Parser(
+        name="certificate request",
+        seeds=(request.public_bytes(Encoding.DER),),
+        read=lambda der: authority.sign_client(_pem("CERTIFICATE REQUEST", der), "cam-1"),
+        errors=(FleetError,),
+    )
+    yield Parser(
+        name="certificate to renew",
+        seeds=(issued,),
+        read=lambda der: authority.check_renewal(
+            Renewal(certificate=_pem("CERTIFICATE", der), signing_request=asked), "cam-1", ends - 60
+        ),
+        errors=(FleetError,),
+    )
+    yield Parser(
+        name="certificate that came",
+        seeds=(issued,),
+        read=lambda der: judge_certificate(
+            _pem("CERTIFICATE", der),
+            key=key.public_key(),
+            device="cam-1",
+            authority=authority.pem.encode(),
+            now=ends - 60,
+        ),
+        errors=(DeviceError,),
+    )
+    yield Parser(
+        name="recipient's certificate, inside",
+        seeds=(issued,),
+        read=_in_file(
+            folder / "inside.pem",
+            lambda path: load_recipient(_rewritten(path, _pem("CERTIFICATE", path.read_bytes()))),
+        ),
+        errors=(BundleError,),
+    )
+    package = folder / "cam-1.enrol"
+    write_package(
+        package,
+        Package(
+            device="cam-1",
+            tenant="t",
+            broker="mqtts://localhost:8883",
+            trusted_keys=(generate_key().public_pem.decode(),),
+            authority=authority.pem,
+            enrol_at="http://127.0.0.1:1",
+            token="once",
+            expires_at=1.0,
+        ),
+    )
+    yield Parser(
+        name="enrolment package",
+        seeds=(package.read_bytes(),),
+        read=_in_file(package, read_package),
+        errors=(DeviceError,),
+    )
+
+
+def _of_registry(bundle: ExampleBundle) -> Parser:
+    manifest = decode_manifest((bundle.folder / MANIFEST_FILE).read_bytes())
+    files = {entry.path: (entry.sha256, entry.size_bytes) for entry in manifest.files}
+    files |= {ref.path: (ref.sha256, ref.size_bytes) for ref in (bundle.manifest, bundle.signature)}
+    return Parser(
+        name="artifact of a registry",
+        seeds=(make_artifact(manifest, bundle.ref.digest, files),),
+        read=lambda content: check_artifact(
+            read_artifact(content, found_in="x"), manifest, found_in="x"
+        ),
+        errors=(TransferError,),
+    )
+
+
+def _pem(label: str, der: bytes) -> str:
+    text = base64.encodebytes(der).decode()
+    return f"-----BEGIN {label}-----\n{text}-----END {label}-----\n"
+
+
+def _rewritten(path: Path, content: str) -> Path:
+    path.write_text(content)
+    return path
 
 
 def _of_messages(folder: Path) -> Iterator[Parser]:

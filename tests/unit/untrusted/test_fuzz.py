@@ -1,15 +1,21 @@
 """Whatever bytes come in, every parser says so in a sentence, in bounded memory, or reads them.
 
-The changes are the same each time. `EDGEPACK_FUZZ_ROUNDS=20000` looks further.
+Changes follow from a seed; keys, and what they sign, are new each time.
+`EDGEPACK_FUZZ_ROUNDS=20000` looks further.
 """
 
 import os
 import tracemalloc
+from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from tests.simulators.mutations import mutated
 from tests.unit.untrusted.parsers import Parser, all_parsers
+
+pytestmark = pytest.mark.filterwarnings("ignore::cryptography.utils.CryptographyDeprecationWarning")
 
 ROUNDS = int(os.environ.get("EDGEPACK_FUZZ_ROUNDS", "150"))
 """Changes of each valid input."""
@@ -27,7 +33,9 @@ def parsers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Parser]:
 NAMES = (
     *("manifest", "envelope", "archive", "delta", "golden samples", "feedback"),
     *("encrypted file", "sealed content key", "recipient's certificate"),
-    *("public key", "private key"),
+    *("public key", "private key", "certificate request", "certificate to renew"),
+    *("certificate that came", "recipient's certificate, inside", "enrolment package"),
+    "artifact of a registry",
     *("message desired", "message reported", "message need", "message telemetry"),
     *("message event", "bitmap of a need", "latency histogram", "chunk frame", "repair frame"),
     *("metadata 1.root.json", "metadata targets.json", "metadata releases.json"),
@@ -45,7 +53,7 @@ def test_every_parser_of_the_table_is_tried(parsers: dict[str, Parser]) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_bytes_of_others_are_read_or_refused_in_a_sentence(
-    name: str, parsers: dict[str, Parser]
+    name: str, parsers: dict[str, Parser], tmp_path: Path
 ) -> None:
     parser = parsers[name]
     read = refused = 0
@@ -62,7 +70,8 @@ def test_bytes_of_others_are_read_or_refused_in_a_sentence(
                     refused += 1
                     _check_words(str(error))
                 except Exception as error:
-                    where = f"{name}, input {number}, change {turn}: {changed[:200]!r}"
+                    (tmp_path / "changed").write_bytes(changed)
+                    where = f"{name}, input {number}, change {turn}: {tmp_path / 'changed'}"
                     raise AssertionError(where) from error
                 took = tracemalloc.get_traced_memory()[1] - before
                 assert took < MOST_BYTES, (name, number, turn, took)
@@ -75,6 +84,23 @@ def test_bytes_of_others_are_read_or_refused_in_a_sentence(
 def test_what_is_valid_is_read(name: str, parsers: dict[str, Parser]) -> None:
     for content in parsers[name].seeds:
         parsers[name].read(content)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@settings(
+    max_examples=25,
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+@given(content=st.binary(max_size=300) | st.text(max_size=100).map(str.encode))
+def test_any_bytes_are_read_or_refused_in_a_sentence(
+    name: str, parsers: dict[str, Parser], content: bytes
+) -> None:
+    try:
+        parsers[name].read(content)
+    except parsers[name].errors as error:
+        _check_words(str(error))
 
 
 def _check_words(words: str) -> None:

@@ -8,6 +8,7 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
+from edgepack.bundle.certificates import UNREADABLE
 from edgepack.errors import DeviceError
 
 RENEWED_AT = 1 / 3
@@ -63,7 +64,7 @@ def is_issued_by(certificate: x509.Certificate, authorities: Iterable[x509.Certi
     for authority in authorities:
         try:
             certificate.verify_directly_issued_by(authority)
-        except (ValueError, TypeError, InvalidSignature):
+        except (*UNREADABLE, TypeError, InvalidSignature):
             continue
         return certificate != authority
     return False
@@ -115,7 +116,7 @@ def judge_certificate(
     try:
         certificate = x509.load_pem_x509_certificate(pem.encode())
         authorities = x509.load_pem_x509_certificates(authority)
-    except ValueError as error:
+    except UNREADABLE as error:
         raise DeviceError(f"the certificate that came cannot be read: {error}") from error
     # 1.
     if not is_issued_by(certificate, authorities):

@@ -23,6 +23,7 @@ from edgepack.agent.enrolment.identity import (
     make_signing_request,
     name_of,
 )
+from edgepack.bundle.certificates import UNREADABLE
 from edgepack.durable import write_file
 from edgepack.errors import FleetError
 from edgepack.fleet.data_folder import CONTROLLER_CERTIFICATE
@@ -125,7 +126,7 @@ class Authority:
         # 1.
         try:
             certificate = x509.load_pem_x509_certificate(asked.certificate.encode())
-        except ValueError as error:
+        except UNREADABLE as error:
             raise FleetError(f"the certificate to renew cannot be read: {error}") from error
         if not is_issued_by(certificate, (self._certificate,)) or name_of(certificate) != device:
             raise FleetError("the certificate to renew is not one that this device got here")
@@ -145,10 +146,10 @@ class Authority:
     def _requested_key(self, request_pem: str) -> ec.EllipticCurvePublicKey:
         try:
             request = x509.load_pem_x509_csr(request_pem.encode())
-        except ValueError as error:
+            key, is_signed = request.public_key(), request.is_signature_valid
+        except UNREADABLE as error:
             raise FleetError(f"the certificate request cannot be read: {error}") from error
-        key = request.public_key()
-        if not request.is_signature_valid or not (
+        if not is_signed or not (
             isinstance(key, ec.EllipticCurvePublicKey) and key.curve.name == "secp256r1"
         ):
             raise FleetError("the certificate request is not one of an ECDSA P-256 key")
