@@ -6,6 +6,7 @@ import shutil
 import signal
 import socket
 import ssl
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -46,6 +47,10 @@ from edgepack.fleet.webhooks.delivery import Deliverer
 from edgepack.wire import topics
 
 log = logging.getLogger(__name__)
+
+SWITCH_S = 0.0005
+"""After so long a thread lets the others go on: Python's 5 ms, several times over, are what people
+wait for a page while the controller is busy."""
 
 
 class ServeSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -114,6 +119,7 @@ def serve(
             database or the broker cannot be reached.
     """
     _check_tls(settings)
+    sys.setswitchinterval(SWITCH_S)
     with ExitStack() as stack:
         fleet, token = _assemble(settings, stack)
         listener = stack.enter_context(_listener(settings.host, settings.port))
