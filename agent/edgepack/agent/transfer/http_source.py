@@ -3,7 +3,8 @@
 import random
 import re
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 
 from edgepack.agent.transfer.source import Chunk, Piece, Remote, SourceError
@@ -57,7 +58,7 @@ class HttpSource:
             self._close()
 
     def _read_remote(self, remote: Remote) -> Iterator[Chunk]:
-        pieces, waits = list(remote.pieces), list(RETRY_S)
+        pieces, waits = deque(remote.pieces), list(RETRY_S)
         while pieces and not self._ended.is_set():
             try:
                 for chunk in self._ask(remote, pieces):
@@ -70,10 +71,10 @@ class HttpSource:
             except TransferError as error:
                 raise SourceError(f"{error.problem} ({error.found_in})") from error
 
-    def _ask(self, remote: Remote, pieces: list[Piece]) -> Iterator[Chunk]:
+    def _ask(self, remote: Remote, pieces: deque[Piece]) -> Iterator[Chunk]:
         """One request: for the first pieces that lie side by side. What comes leaves the list."""
-        count = _side_by_side(pieces)
-        start, end = pieces[0].start, pieces[count - 1].end
+        start = pieces[0].start
+        count, end = _side_by_side(pieces)
         headers = {"Range": f"bytes={start}-{end - 1}"}
         title = shown_url(remote.url)
         with self._ask_at(remote.url, headers) as answer:
@@ -89,7 +90,7 @@ class HttpSource:
                 raise WebError(f"HTTP status {answer.status}", title=title, is_final=is_final)
 
     def _cut(
-        self, answer: Answer, pieces: list[Piece], count: int, at: int, title: str
+        self, answer: Answer, pieces: deque[Piece], count: int, at: int, title: str
     ) -> Iterator[Chunk]:
         """Cuts the next pieces out of a body that begins at a place; one is held at a time."""
         held = bytearray()
@@ -106,16 +107,18 @@ class HttpSource:
                 del held[:skipped]
                 at += skipped
             yield Chunk(sha256=piece.sha256, index=piece.index, content=bytes(held))
-            del pieces[0]
+            pieces.popleft()
             at, held = piece.end, bytearray()
 
 
-def _side_by_side(pieces: Sequence[Piece]) -> int:
-    """How many of the first pieces follow each other without a gap."""
-    for count in range(1, len(pieces)):
-        if pieces[count].start != pieces[count - 1].end:
-            return count
-    return len(pieces)
+def _side_by_side(pieces: Iterable[Piece]) -> tuple[int, int]:
+    """How many of the first pieces follow each other without a gap, and where they end."""
+    count = end = 0
+    for piece in pieces:
+        if count and piece.start != end:
+            break
+        count, end = count + 1, piece.end
+    return count, end
 
 
 def _check_plain(answer: Answer, title: str) -> None:
@@ -134,7 +137,7 @@ def _check_range(answer: Answer, start: int, end: int, size: int | None, title: 
         )
 
 
-def _check_whole(answer: Answer, pieces: Sequence[Piece], size: int | None, title: str) -> None:
+def _check_whole(answer: Answer, pieces: deque[Piece], size: int | None, title: str) -> None:
     """A server without ranges sends everything: good for one that wants most of it."""
     length = answer.headers.get("Content-Length", "")
     if size is not None and length.isdecimal() and length != str(size):
