@@ -118,7 +118,7 @@ $(READY): $(INPUTS)
 		|| { echo "edgepack needs Python 3.11 or newer; name one with PYTHON=…"; exit 1; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade 'pip>=25.1'
-	@$(BIN)/python $(PIP_INSTALL) --editable '.[qnn,host,fleet,postgresql,images,pkcs11]' --group test --group browser --group api --group check --group demo --group docs
+	@$(BIN)/python $(PIP_INSTALL) --editable '.[qnn,host,fleet,postgresql,images,pkcs11]' --group test --group browser --group api --group oidc --group check --group demo --group docs
 	@$(BIN)/python $(PIP_INSTALL) --no-deps rapidocr-onnxruntime
 	@touch $@
 

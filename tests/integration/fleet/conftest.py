@@ -214,11 +214,13 @@ def serve(tmp_path: Path, key_prefix: Path) -> Iterator[Callable[..., FleetProce
     """Starts fleets; ends them afterwards."""
     fleets: list[FleetProcess] = []
 
-    def start(*arguments: str, url_scheme: str = "http") -> FleetProcess:
+    def start(*arguments: str, url_scheme: str = "http", port: int = 0) -> FleetProcess:
         if "--broker" not in arguments:
             arguments = (*arguments, "--broker-port", str(free_port()))
         trust = ("--trust", str(key_prefix.with_suffix(".pub")))
         fleet = FleetProcess(tmp_path / "fleet", *trust, *arguments)
+        if port:
+            fleet.port, fleet.url = port, f"http://127.0.0.1:{port}"
         fleet.url = fleet.url.replace("http", url_scheme, 1)
         fleets.append(fleet)
         return fleet.start()

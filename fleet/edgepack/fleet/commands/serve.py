@@ -92,6 +92,11 @@ if TYPE_CHECKING:
     help="How long the certificates last that devices get; they renew them in the last third.",
 )
 @click.option(
+    "--oidc",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="TOML file about the OpenID Connect provider that people may log in at.",
+)
+@click.option(
     "--bandwidth",
     type=Rate(),
     default="",
@@ -118,6 +123,7 @@ def serve(
     lease_s: float,
     certificate_days: int,
     bandwidth: Bandwidth,
+    oidc: Path | None,
     verbose: bool,
 ) -> None:
     """Run controller, depot and API, and a broker when none is named, until Ctrl-C.
@@ -193,6 +199,7 @@ def serve(
             lease_s=lease_s,
             certificate_days=certificate_days,
             bandwidth=bandwidth,
+            oidc=oidc,
         ),
         dashboard_routes,
         ready,

@@ -1,5 +1,9 @@
-"""Coming in with a token or a code, and leaving."""
+"""Coming in with a token, a code or by a provider's word, and leaving."""
 
+import base64
+import secrets
+
+import msgspec
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
@@ -7,9 +11,14 @@ from starlette.responses import RedirectResponse, Response
 from edgepack.errors import FleetError
 from edgepack.fleet.dashboard.guard import COOKIE, Visit, let_in, read_form
 from edgepack.fleet.dashboard.render import page
+from edgepack.fleet.oidc.provider import Attempt
 from edgepack.fleet.server.access import Access
 
 WRONG = "The fleet does not know this token."
+NO_PROVIDER = "Nobody logs in at a provider here: edgepack fleet serve --oidc"
+NOT_BEGUN = "This login was not begun in this browser, or took too long: begin it again."
+ATTEMPT_S = 600
+MAX_THEN = 500
 OVER = "This link was used already, or is too old: each opens the dashboard once, for two minutes."
 
 
@@ -24,6 +33,8 @@ class Login:
     def __init__(self, access: Access, *, is_tls: bool) -> None:
         self._access = access
         self._is_tls = is_tls
+        # With this beginning no other host of the domain can set it.
+        self._attempt_cookie = f"{'__Host-' if is_tls else ''}edgepack_login"
 
     async def ask(self, request: Request) -> Response:
         """The page that asks for a token; a code in the link is enough."""
@@ -47,6 +58,61 @@ class Login:
             return self._page(then, WRONG, 403)
         return let_in(RedirectResponse(_within(then), 303), secret, is_tls=self._is_tls)
 
+    async def go_to_provider(self, request: Request) -> Response:
+        """Begins a login at the provider; the browser alone knows what must come back."""
+        provider = self._access.oidc
+        if provider is None:
+            return self._page("", NO_PROVIDER, 404)
+        attempt = Attempt(
+            state=secrets.token_urlsafe(32),
+            nonce=secrets.token_urlsafe(32),
+            verifier=secrets.token_urlsafe(48),
+            then=_within(request.query_params.get("then", "")[:MAX_THEN]),
+        )
+        try:
+            url = await run_in_threadpool(provider.login_url, attempt)
+        except FleetError as error:
+            return self._page(attempt.then, error.problem, 502)
+        answer = RedirectResponse(url, 303)
+        kept = base64.urlsafe_b64encode(msgspec.json.encode(attempt)).decode()
+        # Lax, since it is another site that sends the browser back.
+        answer.set_cookie(
+            self._attempt_cookie,
+            kept,
+            max_age=ATTEMPT_S,
+            httponly=True,
+            samesite="lax",
+            secure=self._is_tls,
+        )
+        return answer
+
+    async def come_back(self, request: Request) -> Response:
+        """Lets in whom the provider names."""
+        provider, kept = self._access.oidc, request.cookies.get(self._attempt_cookie, "")
+        if provider is None:
+            return self._page("", NO_PROVIDER, 404)
+        try:
+            attempt = msgspec.json.decode(base64.urlsafe_b64decode(kept), type=Attempt)
+        except (ValueError, msgspec.DecodeError):
+            return self._done(self._page("", NOT_BEGUN, 403))
+        try:
+            actor = await run_in_threadpool(provider.finish, attempt, request.query_params)
+        except FleetError as error:
+            return self._done(self._page(attempt.then, error.problem, 403))
+        secret = await run_in_threadpool(self._access.let_in, actor)
+        # A page of our own, and no redirection: that would be the other site's still, and the
+        # browser would not show the session that it just got.
+        answer = page(
+            "login_done", status=200, who=None, here="", then=_within(attempt.then), name=actor.name
+        )
+        return self._done(let_in(answer, secret, is_tls=self._is_tls))
+
+    def _done(self, answer: Response) -> Response:
+        answer.delete_cookie(
+            self._attempt_cookie, httponly=True, samesite="lax", secure=self._is_tls
+        )
+        return answer
+
     async def log_out(self, visit: Visit) -> Response:
         """Ends the session."""
         await run_in_threadpool(self._access.log_out, visit.request.cookies.get(COOKIE, ""))
@@ -55,7 +121,16 @@ class Login:
         return answer
 
     def _page(self, then: str, problem: str, status: int) -> Response:
-        return page("login", status=status, who=None, here="", then=_within(then), problem=problem)
+        provider = self._access.oidc
+        return page(
+            "login",
+            status=status,
+            who=None,
+            here="",
+            then=_within(then),
+            problem=problem,
+            provider=provider.settings.title if provider is not None else "",
+        )
 
 
 def _within(then: str) -> str:

@@ -24,7 +24,7 @@ from edgepack.text import counted, printable
 _PACKAGE = "edgepack.fleet.dashboard"
 _TEMPLATES = (
     *("base", "parts", "overview", "devices", "device", "rollouts", "rollout", "act", "start"),
-    *("models", "model", "report", "login", "problem", "rollout_report"),
+    *("models", "model", "report", "login", "login_done", "problem", "rollout_report"),
 )
 ASSETS = {"dashboard.css": "text/css", "dashboard.js": "text/javascript"}
 POLICY = (

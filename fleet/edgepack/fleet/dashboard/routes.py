@@ -17,6 +17,7 @@ from edgepack.fleet.dashboard.login import Login
 from edgepack.fleet.dashboard.model_pages import ModelPages
 from edgepack.fleet.dashboard.render import ASSETS, asset, live_part, page
 from edgepack.fleet.dashboard.rollout_pages import RolloutPages
+from edgepack.fleet.oidc.settings import CALLBACK
 from edgepack.fleet.server.access import Access
 from edgepack.fleet.server.api import Pages
 from edgepack.fleet.server.fleet import Fleet
@@ -91,6 +92,8 @@ def dashboard_routes(
         Route("/releases/{digest}/report.html", guarded(access, _asked(models.report))),
         Route("/login", login.ask, methods=["GET"]),
         Route("/login", login.log_in, methods=["POST"]),
+        Route("/login/oidc", login.go_to_provider, methods=["GET"]),
+        Route(CALLBACK, login.come_back, methods=["GET"]),
         Route("/logout", guarded(access, login.log_out), methods=["POST"]),
         Route("/assets/{name}", _asset, methods=["GET"]),
     ]

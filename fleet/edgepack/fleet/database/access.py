@@ -67,18 +67,16 @@ def revoke_token(session: Session, name: str, now: float) -> TokenRow:
     return row
 
 
-def open_session(
-    session: Session, secret: str, token_hash: str, expires_at: float, now: float
-) -> None:
+def open_session(session: Session, row: SessionRow, now: float) -> None:
     """Takes down a session; those that are over are forgotten."""
     session.execute(delete(SessionRow).where(SessionRow.expires_at <= now))
-    session.add(SessionRow(hash=digest_of(secret), token_hash=token_hash, expires_at=expires_at))
+    session.add(row)
 
 
-def token_of_session(session: Session, secret: str, now: float) -> str | None:
-    """The digest of the token that a session was opened with; None when it is over."""
+def find_session(session: Session, secret: str, now: float) -> SessionRow | None:
+    """A session; None when it is over."""
     row = session.get(SessionRow, digest_of(secret))
-    return row.token_hash if row is not None and row.expires_at > now else None
+    return row if row is not None and row.expires_at > now else None
 
 
 def close_session(session: Session, secret: str) -> None:

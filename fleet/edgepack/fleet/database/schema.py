@@ -356,12 +356,17 @@ class WebhookRow(Base):
 
 
 class SessionRow(Base):
-    """Somebody who logged in to the dashboard: digests of the cookie and of the token shown."""
+    """Somebody who logged in to the dashboard: digests of the cookie and of the token shown.
+
+    Who was let in by a provider showed no token (""), and is kept by name and role.
+    """
 
     __tablename__ = "sessions"
     hash: Mapped[str] = mapped_column(primary_key=True)
     token_hash: Mapped[str] = mapped_column(index=True)
     expires_at: Mapped[float] = mapped_column(index=True)
+    actor: Mapped[str] = mapped_column(StoredText, default="", server_default=text("''"))
+    role: Mapped[str] = mapped_column(default="", server_default=text("''"))
 
 
 class AuditRow(Base):

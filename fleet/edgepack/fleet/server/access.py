@@ -5,6 +5,7 @@ The token in the fleet's folder is an administrator's. A session ends with the t
 
 import hashlib
 import hmac
+import logging
 import secrets
 import time
 
@@ -12,7 +13,7 @@ import msgspec
 
 from edgepack.errors import FleetError
 from edgepack.fleet.database import access
-from edgepack.fleet.database.schema import TokenRow
+from edgepack.fleet.database.schema import SessionRow, TokenRow
 from edgepack.fleet.database.store import Store
 from edgepack.fleet.documents.access import (
     ROLES,
@@ -23,7 +24,10 @@ from edgepack.fleet.documents.access import (
     TokenRequest,
     TokenView,
 )
+from edgepack.fleet.oidc.provider import Provider
 from edgepack.wire import topics
+
+log = logging.getLogger(__name__)
 
 SESSION_S = 12 * 3600.0
 CODE_S = 120.0
@@ -51,23 +55,33 @@ class Access:
     Args:
         store: The fleet's database.
         token: The token in the fleet's folder.
+        oidc: A provider whose people may come in, too.
     """
 
-    def __init__(self, store: Store, token: str) -> None:
-        self._store = store
+    def __init__(self, store: Store, token: str, oidc: Provider | None = None) -> None:
+        self._store, self.oidc = store, oidc
         self._token_hash = access.digest_of(token)
 
     def of_token(self, token: str) -> Actor | None:
         """Whose token it is; None for nobody's."""
-        return self._of_hash(access.digest_of(token)) if len(token) <= MAX_SECRET else None
+        if len(token) <= MAX_SECRET:
+            return self._of_hash(access.digest_of(token))
+        return self._of_id_token(token) if self.oidc is not None else None
+
+    def _of_id_token(self, token: str) -> Actor | None:
+        try:
+            return self.oidc.of_token(token) if self.oidc is not None else None
+        except FleetError as error:
+            log.info("a bearer of an ID token is refused because=%s", error.problem)
+            return None
 
     def of_session(self, secret: str) -> LoggedIn | None:
         """Whose session it is; None for nobody's, or one that is over."""
         if not secret or len(secret) > MAX_SECRET:
             return None
         with self._store.reading() as session:
-            token_hash = access.token_of_session(session, secret, time.time())
-        actor = self._of_hash(token_hash) if token_hash else None
+            row = access.find_session(session, secret, time.time())
+        actor = self._of_row(row) if row is not None else None
         if actor is None:
             return None
         form_token = hmac.new(secret.encode(), b"form", hashlib.sha256).hexdigest()
@@ -75,7 +89,7 @@ class Access:
 
     def log_in(self, token: str) -> str | None:
         """Opens a session for who has a token; gives what the browser keeps, None for nobody."""
-        if self.of_token(token) is None:
+        if len(token) > MAX_SECRET or self.of_token(token) is None:
             return None
         return self._open("", access.digest_of(token), SESSION_S)
 
@@ -85,7 +99,7 @@ class Access:
         Raises:
             ValueError: It is nobody's token.
         """
-        if self.of_token(token) is None:
+        if len(token) > MAX_SECRET or self.of_token(token) is None:
             raise ValueError("nobody's token")
         code = self._open(_CODE, access.digest_of(token), CODE_S)
         return LoginCode(code=code, valid_s=CODE_S)
@@ -96,9 +110,13 @@ class Access:
             return None
         now = time.time()
         with self._store.transaction() as session:
-            token_hash = access.token_of_session(session, _CODE + code, now)
+            row = access.find_session(session, _CODE + code, now)
             access.close_session(session, _CODE + code)
-        return self._open("", token_hash, SESSION_S) if token_hash else None
+        return self._open("", row.token_hash, SESSION_S) if row is not None else None
+
+    def let_in(self, actor: Actor) -> str:
+        """Opens a session for whom a provider has named; gives what the browser keeps."""
+        return self._open("", "", SESSION_S, actor)
 
     def log_out(self, secret: str) -> None:
         """Ends a session."""
@@ -149,11 +167,25 @@ class Access:
         with self._store.transaction(by) as session:
             return _view(access.revoke_token(session, name, time.time()))
 
-    def _open(self, kind: str, token_hash: str, valid_s: float) -> str:
+    def _open(self, kind: str, token_hash: str, valid_s: float, actor: Actor | None = None) -> str:
         secret, now = secrets.token_urlsafe(32), time.time()
+        row = SessionRow(
+            hash=access.digest_of(kind + secret),
+            token_hash=token_hash,
+            expires_at=now + valid_s,
+            actor=actor.name if actor else "",
+            role=actor.role if actor else "",
+        )
         with self._store.transaction() as session:
-            access.open_session(session, kind + secret, token_hash, now + valid_s, now)
+            access.open_session(session, row, now)
         return secret
+
+    def _of_row(self, row: SessionRow) -> Actor | None:
+        if row.token_hash:
+            return self._of_hash(row.token_hash)
+        if self.oidc is None or row.role not in ROLES:
+            return None  # Nobody logs in at a provider any more.
+        return Actor(name=row.actor, role=msgspec.convert(row.role, Role))
 
     def _of_hash(self, token_hash: str) -> Actor | None:
         if secrets.compare_digest(token_hash, self._token_hash):

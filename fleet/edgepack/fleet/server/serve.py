@@ -34,6 +34,8 @@ from edgepack.fleet.database.lease import make_holder
 from edgepack.fleet.database.store import Store, open_store, sqlite_file
 from edgepack.fleet.depot.depot import Depot
 from edgepack.fleet.enrolment.authority import CERTIFICATE_DAYS, Authority
+from edgepack.fleet.oidc.provider import Provider
+from edgepack.fleet.oidc.settings import read_settings
 from edgepack.fleet.releases.folder import ReleaseFolder
 from edgepack.fleet.releases.listing import list_missing
 from edgepack.fleet.repository.ceremony import init
@@ -73,6 +75,7 @@ class ServeSettings(msgspec.Struct, frozen=True, kw_only=True):
         lease_s: Of several controllers on a PostgreSQL another one leads so long after the leader
             died.
         bandwidth: What the depot may send a second.
+        oidc: TOML file about the OpenID Connect provider that people log in at; None for none.
     """
 
     data: Path
@@ -93,6 +96,7 @@ class ServeSettings(msgspec.Struct, frozen=True, kw_only=True):
     lease_s: float = 5.0
     certificate_days: int = CERTIFICATE_DAYS
     bandwidth: Bandwidth = UNLIMITED
+    oidc: Path | None = None
 
 
 class MakePages(Protocol):
@@ -126,7 +130,7 @@ def serve(
         is_tls = settings.tls_cert is not None
         scheme = "https" if is_tls else "http"
         url = f"{scheme}://{settings.host}:{listener.getsockname()[1]}"
-        access = Access(fleet.store, token)
+        access = Access(fleet.store, token, _provider(settings))
         server: QuietServer | None = None
 
         def is_stopping() -> bool:
@@ -153,6 +157,10 @@ def serve(
         ready(fleet, url)
         server.run(sockets=[listener])
         log.info("the fleet stops")
+
+
+def _provider(settings: ServeSettings) -> Provider | None:
+    return Provider(*read_settings(settings.oidc)) if settings.oidc is not None else None
 
 
 def is_loopback(host: str) -> bool:

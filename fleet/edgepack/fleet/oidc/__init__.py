@@ -1,0 +1,1 @@
+"""People who log in at an OpenID Connect provider."""

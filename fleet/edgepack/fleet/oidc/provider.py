@@ -1,0 +1,276 @@
+"""An OpenID Connect provider: where it is asked, and what of its word is believed.
+
+Authorization code with PKCE (RFC 7636); of an ID token all that OpenID Connect Core, section
+3.1.3.7, wants is checked, and its signature by an algorithm of our own list.
+"""
+
+import base64
+import hashlib
+import hmac
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+from urllib.parse import quote, urlencode
+
+import msgspec
+from joserfc import jwt
+from joserfc.errors import JoseError
+from joserfc.jwk import ECKey, RSAKey
+
+from edgepack.errors import FleetError
+from edgepack.fleet.documents.access import Actor
+from edgepack.fleet.oidc.fetching import fetch
+from edgepack.fleet.oidc.settings import OidcSettings
+from edgepack.text import printable
+
+ALGORITHMS = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512")
+"""Signatures by keys of which we know the public half; never `none`, never a shared secret."""
+KEEP_S = 3600.0
+AGAIN_S = 10.0
+"""How soon keys are asked for again, because a token names one that we do not know."""
+LEEWAY_S = 60
+MAX_AGE_S = 15 * 60
+"""How old a token of a login may be."""
+MAX_TOKEN = 20_000
+MAX_NAME = 100
+
+MAX_KEYS = 20
+
+Fetch = Callable[..., dict[str, Any]]
+Key = RSAKey | ECKey
+
+
+class Endpoints(msgspec.Struct, frozen=True, kw_only=True):
+    """What the provider says of itself."""
+
+    issuer: str
+    authorization_endpoint: str
+    token_endpoint: str
+    jwks_uri: str
+    token_endpoint_auth_methods_supported: tuple[str, ...] = ("client_secret_basic",)
+
+
+class Attempt(msgspec.Struct, frozen=True, kw_only=True):
+    """A login that has begun: what only the browser knows that began it.
+
+    Attributes:
+        state: Comes back with the code.
+        nonce: Comes back in the ID token.
+        verifier: Of PKCE; the provider was told its digest.
+        then: Where to go afterwards.
+    """
+
+    state: str
+    nonce: str
+    verifier: str
+    then: str
+
+
+class Provider:
+    """The provider of one fleet.
+
+    Args:
+        settings: How people log in.
+        secret: The client's; "" for a public client.
+        get: Asks the provider; see `fetch`.
+        clock: Seconds since the epoch.
+    """
+
+    def __init__(
+        self,
+        settings: OidcSettings,
+        secret: str,
+        *,
+        get: Fetch = fetch,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self.settings, self._secret = settings, secret
+        self._get, self._clock = get, clock
+        self._lock = threading.Lock()
+        self._endpoints: tuple[float, Endpoints] | None = None
+        self._keys: tuple[float, Sequence[Key]] | None = None
+
+    def login_url(self, attempt: Attempt) -> str:
+        """Where the browser goes to log in.
+
+        Raises:
+            FleetError: The provider does not say.
+        """
+        endpoint = self._discover().authorization_endpoint
+        digest = hashlib.sha256(attempt.verifier.encode()).digest()
+        query = urlencode(
+            {
+                "response_type": "code",
+                "client_id": self.settings.client_id,
+                "redirect_uri": self.settings.redirect_url,
+                "scope": " ".join(self.settings.scopes),
+                "state": attempt.state,
+                "nonce": attempt.nonce,
+                "code_challenge": base64.urlsafe_b64encode(digest).rstrip(b"=").decode(),
+                "code_challenge_method": "S256",
+            }
+        )
+        return f"{endpoint}{'&' if '?' in endpoint else '?'}{query}"
+
+    def finish(self, attempt: Attempt, answer: Mapping[str, str]) -> Actor:
+        """Who logged in.
+
+        1. The answer is to this attempt, and of this provider (RFC 9207, where it says so).
+        2. The code is exchanged for an ID token.
+        3. The token is of this attempt, and its owner has a role.
+
+        Args:
+            attempt: What the browser kept.
+            answer: What the provider sent it back with.
+
+        Raises:
+            FleetError: Nobody that may come in; why.
+        """
+        # 1.
+        if not hmac.compare_digest(answer.get("state", "").encode(), attempt.state.encode()):
+            raise FleetError("this login was not begun here: begin it again")
+        if answer.get("iss", self.settings.issuer) != self.settings.issuer:
+            raise FleetError("the answer is another provider's")
+        if error := answer.get("error", ""):
+            raise FleetError(f"the provider refuses: {printable(error[:80])}")
+        # 2.
+        found = self._exchange(answer.get("code", ""), attempt.verifier)
+        token = found.get("id_token")
+        if not isinstance(token, str):
+            raise FleetError("the provider gave no ID token")
+        # 3.
+        claims = self._judge(token)
+        nonce = claims.get("nonce")
+        if not isinstance(nonce, str) or not hmac.compare_digest(
+            nonce.encode(), attempt.nonce.encode()
+        ):
+            raise FleetError("the ID token is of another login")
+        if claims["iat"] < self._clock() - MAX_AGE_S:
+            raise FleetError("the ID token is an old one")
+        return self._actor(claims)
+
+    def of_token(self, token: str) -> Actor:
+        """Whose ID token it is.
+
+        Raises:
+            FleetError: Nobody's that may come in; why.
+        """
+        return self._actor(self._judge(token))
+
+    def _exchange(self, code: str, verifier: str) -> dict[str, Any]:
+        endpoints, client = self._discover(), self.settings.client_id
+        form = {
+            "grant_type": "authorization_code",
+            "code": code,
+            "redirect_uri": self.settings.redirect_url,
+            "code_verifier": verifier,
+            "client_id": client,
+        }
+        headers = {"Content-Type": "application/x-www-form-urlencoded"}
+        if self._secret:
+            if "client_secret_basic" in endpoints.token_endpoint_auth_methods_supported:
+                pair = f"{quote(client, safe='')}:{quote(self._secret, safe='')}"
+                headers["Authorization"] = f"Basic {base64.b64encode(pair.encode()).decode()}"
+            else:
+                form["client_secret"] = self._secret
+        return self._get(endpoints.token_endpoint, urlencode(form).encode(), headers)
+
+    def _judge(self, token: str) -> dict[str, Any]:
+        if len(token) > MAX_TOKEN:
+            raise FleetError("the ID token is too long")
+        claims = self._verified(token)
+        audience = claims.get("aud")
+        for_whom = [audience] if isinstance(audience, str) else audience
+        client, now = self.settings.client_id, self._clock()
+        if claims.get("iss") != self.settings.issuer:
+            raise FleetError("the ID token is another provider's")
+        if not isinstance(for_whom, list) or client not in for_whom:
+            raise FleetError("the ID token is for somebody else")
+        if claims.get("azp", client) != client or (len(for_whom) > 1 and "azp" not in claims):
+            raise FleetError("the ID token was given to somebody else")
+        for name in ("exp", "iat"):
+            if not isinstance(claims.get(name), int | float) or isinstance(claims[name], bool):
+                raise FleetError(f"the ID token has no {name}")
+        if claims["exp"] <= now - LEEWAY_S:
+            raise FleetError("the ID token is over")
+        if claims["iat"] > now + LEEWAY_S:
+            raise FleetError("the ID token is of the future: do the clocks agree?")
+        if not isinstance(claims.get("sub"), str) or not claims["sub"]:
+            raise FleetError("the ID token names nobody")
+        return claims
+
+    def _verified(self, token: str) -> dict[str, Any]:
+        """The claims of a token that the provider signed; its newest keys may be asked for once."""
+        for is_last in (False, True):
+            keys, are_new = self._key_set(ask_again=is_last)
+            for key in keys:
+                with suppress(JoseError, ValueError, TypeError, KeyError):
+                    return dict(jwt.decode(token, key, algorithms=list(ALGORITHMS)).claims)
+            if are_new:
+                break
+        raise FleetError("the ID token is not the provider's")
+
+    def _discover(self) -> Endpoints:
+        with self._lock:
+            now = self._clock()
+            if self._endpoints is not None and now - self._endpoints[0] < KEEP_S:
+                return self._endpoints[1]
+            url = self.settings.issuer.rstrip("/") + "/.well-known/openid-configuration"
+            try:
+                found = msgspec.convert(self._get(url), Endpoints)
+            except msgspec.ValidationError as error:
+                raise FleetError(
+                    "the provider does not say where to log in", found_in=url
+                ) from error
+            if found.issuer != self.settings.issuer:
+                raise FleetError(
+                    f"the provider calls itself {found.issuer[:80]!a}",
+                    found_in=url,
+                    remedy="write its issuer letter by letter",
+                )
+            self._endpoints = (now, found)
+            return found
+
+    def _key_set(self, *, ask_again: bool) -> tuple[Sequence[Key], bool]:
+        """The provider's keys, and whether they were asked for just now."""
+        endpoints = self._discover()
+        with self._lock:
+            now = self._clock()
+            if self._keys is not None:
+                age = now - self._keys[0]
+                if age < (AGAIN_S if ask_again else KEEP_S):
+                    return self._keys[1], False
+            found = self._get(endpoints.jwks_uri).get("keys")
+            keys = _read_keys(found if isinstance(found, list) else [])
+            if not keys:
+                raise FleetError("the provider has no key that signs", found_in=endpoints.jwks_uri)
+            self._keys = (now, keys)
+            return keys, True
+
+    def _actor(self, claims: dict[str, Any]) -> Actor:
+        named = claims.get(self.settings.name_claim)
+        name = printable(str(named if isinstance(named, str) and named else claims["sub"]))
+        role = self.settings.role_of(claims)
+        if role is None:
+            raise FleetError(
+                f"{name[:MAX_NAME]} has no role here: the claim {self.settings.roles_claim!r} "
+                "gives none",
+                remedy="an administrator maps groups to roles in the settings of --oidc",
+            )
+        # Whom a claim names may change, or be chosen; whom the provider means does not.
+        subject, name = printable(claims["sub"])[:MAX_NAME], name[:MAX_NAME]
+        known_by = name if name == subject else f"{name} ({subject})"
+        return Actor(name=f"oidc {known_by}", role=role)
+
+
+def _read_keys(found: list[Any]) -> Sequence[Key]:
+    """Public keys that sign; others, and what is none, are passed over."""
+    kinds: dict[Any, type[Key]] = {"RSA": RSAKey, "EC": ECKey}
+    keys: list[Key] = []
+    for one in found[:MAX_KEYS]:
+        if isinstance(one, dict) and one.get("use", "sig") == "sig" and one.get("kty") in kinds:
+            with suppress(JoseError, ValueError, TypeError, KeyError):
+                keys.append(kinds[one["kty"]].import_key(one))
+    return keys
