@@ -20,6 +20,8 @@ GROUP = "bench"
 SETTINGS = RolloutSettings(waves="1,10%,100%", soak_s=1.0, deadline_s=1200.0)
 ASK_EVERY_S = 0.5
 PATHS = ("/v1/info", "/v1/rollouts", "/v1/devices", "/v1/events")
+PAGES = ("/", "/devices", "/models")
+"""Of the dashboard."""
 IDLE_S = 60.0
 SETTLE_S = 12.0
 """After a rollout devices say their news once more."""
@@ -39,7 +41,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
         resident_bytes, peak_bytes: Memory of the controller at the end, and at most.
         lost_events: Events of the first rollout that are not in the database.
         telemetry: What became of telemetry that came as fast as it could.
-        p95_ms: Of the API's calls during the second rollout, by path.
+        p95_ms: Of the API's calls and the dashboard's pages during the second rollout, by path.
         counters: Messages by what became of them.
     """
 
@@ -151,9 +153,13 @@ class Asking:
         number = self._rollout.removeprefix("r")
         while not self._fleet.ask(f"SELECT count(*) FROM rollouts WHERE number = {number}"):
             self._stopping.wait(ASK_EVERY_S)
+        calls = (*PATHS, f"/v1/rollouts/{self._rollout}")
+        pages = (*PAGES, f"/rollouts/{self._rollout}")
+        browse = self._fleet.browse()
+        asked = [*((path, self._fleet.get) for path in calls), *((path, browse) for path in pages)]
         while not self._stopping.is_set():
-            for path in (*PATHS, f"/v1/rollouts/{self._rollout}"):
+            for path, ask in asked:
                 began = time.monotonic()
-                self._fleet.get(path)
+                ask(path)
                 self._taken_ms[path].append((time.monotonic() - began) * 1e3)
             self._stopping.wait(ASK_EVERY_S)

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Self
+from urllib.request import HTTPCookieProcessor, build_opener
 
 import msgspec
 from msgspec import Raw
@@ -91,6 +92,17 @@ class RunningFleet:
     def get(self, path: str) -> object:
         """Asks the controller for one page of whatever it has."""
         return connect(self._url, self._data, None).get(path, Raw)
+
+    def browse(self) -> Callable[[str], object]:
+        """Logs in to the dashboard; what is returned reads a page of it."""
+        opener = build_opener(HTTPCookieProcessor())
+
+        def read(path: str) -> object:
+            with opener.open(path if "://" in path else self._url + path, timeout=60) as answer:
+                return answer.read()
+
+        read(self.client.login_link().url)
+        return read
 
     def simulate(self, count: int, group: str, *further: str, prefix: str = "sim") -> None:
         """Enrols devices, and returns when all of them are online.
