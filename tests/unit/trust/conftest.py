@@ -13,7 +13,7 @@ from tests.simulators.repository import RepositoryWorld
 
 @dataclass(frozen=True)
 class Shelf:
-    """Bundles of two models, all signed by one key."""
+    """Bundles of two models, all signed by one key; `two` carries a delta from `one`."""
 
     key: PrivateKey
     one: ExampleBundle
@@ -27,10 +27,11 @@ def shelf(tmp_path_factory: pytest.TempPathFactory) -> Shelf:
     folder = tmp_path_factory.mktemp("shelf")
     private, _ = write_key_pair(generate_key(), folder / "build")
     key = load_private_key(private)
+    one = make_bundle(folder / "one", key, release=1)
     return Shelf(
         key=key,
-        one=make_bundle(folder / "one", key, release=1),
-        two=make_bundle(folder / "two", key, release=2),
+        one=one,
+        two=make_bundle(folder / "two", key, release=2, tuned_from=one),
         other=make_bundle(folder / "other", key, release=1, name="ocr-small"),
         arm=make_bundle(folder / "arm", key, release=3, requires=Requirements(arch=("aarch64",))),
     )
