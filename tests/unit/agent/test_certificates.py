@@ -175,3 +175,18 @@ def test_what_no_fleet_gave_out_is_left_alone(tmp_path: Path) -> None:
         {"key_file": str(tmp_path / "rsa.key")},
     ):
         assert make_keeper(replace(device.config, **changes), "cam-1", wall=time.time) is None
+
+
+def test_a_broker_with_a_certificate_of_another_authority_keeps_none_from_being_renewed(
+    tmp_path: Path,
+) -> None:
+    device = Device(tmp_path, left_days=90)
+    foreign = Authority(tmp_path / "foreign")
+    config = replace(device.config, ca_file=str(foreign.ca_file))
+    (tmp_path / "ca.crt").write_text(device.authority.pem)
+    keeper = CertificateKeeper(config, "cam-1", wall=time.time)
+    asked = keeper.renewal
+    assert asked is not None
+    with pytest.raises(DeviceError, match="not one of the fleet's authority"):
+        keeper.accept(foreign.sign_client(asked.signing_request, "cam-1"))
+    assert keeper.accept(device.authority.sign_client(asked.signing_request, "cam-1"))

@@ -12,6 +12,7 @@ from pathlib import Path
 from cryptography import x509
 
 from edgepack.agent.config import BrokerConfig
+from edgepack.agent.enrolment.device_folder import AUTHORITY_FILE
 from edgepack.agent.enrolment.identity import (
     RENEWED_AT,
     ends_on,
@@ -53,7 +54,8 @@ class CertificateKeeper:
     """Looks after the certificate that the broker's settings name.
 
     Args:
-        broker: The settings; they name certificate, key and authority.
+        broker: The settings; they name certificate, key and authority, unless that lies beside the
+            certificate, as enrolment wrote it.
         device: Device id.
         wall: Clock, seconds since the epoch.
         write: Writes a small file durably.
@@ -75,7 +77,10 @@ class CertificateKeeper:
         try:
             self._pem = self._path.read_text(encoding="ascii")
             self._certificate = x509.load_pem_x509_certificate(self._pem.encode())
-            self._authority = Path(broker.ca_file).read_bytes() if broker.ca_file else b""
+            # Whoever signed the broker's certificate: this device's is of the fleet's authority.
+            beside = self._path.with_name(AUTHORITY_FILE)
+            authority = beside if beside.is_file() else Path(broker.ca_file)
+            self._authority = authority.read_bytes() if authority.is_file() else b""
             key_path = Path(broker.key_file)
             self._key = load_key(key_path.read_bytes(), str(key_path))
         except (OSError, ValueError) as error:
