@@ -20,7 +20,7 @@ INPUTS := pyproject.toml constraints.txt
 # ONNX Runtime tells its vendor nothing of what is run here.
 export ORT_DISABLE_TELEMETRY := 1
 
-.PHONY: demo test check bench bench-packager bench-unseen bench-fleet bench-deltas conformance scan-operators docs screenshots release pins clean
+.PHONY: demo test check bench bench-packager bench-unseen bench-fleet bench-transfer bench-deltas conformance scan-operators docs screenshots release pins clean
 
 # KEEP=1 leaves fleet and dashboard running until Ctrl-C.
 demo: $(READY)
@@ -76,6 +76,12 @@ bench-fleet: $(READY)
 bench-deltas: $(READY)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -r benchmarks/requirements.txt
 	$(BIN)/python -m benchmarks.deltas --output docs/benchmarks/deltas
+
+# A real agent beside a paho loop and nginx, then simulated devices; mosquitto and nginx must be installed.
+# DEVICES=1,10 names other numbers.
+bench-transfer: $(READY)
+	$(BIN)/python -m benchmarks.transfer --devices $(or $(DEVICES),"1,10,50,200,1000") \
+		--output docs/benchmarks/transfer/transfer.json --page docs/benchmarks/transfer/README.md
 
 # The public conformance suite of TUF against the judge that agents have; it needs Debian's faketime.
 conformance: $(READY)

@@ -54,13 +54,8 @@ def fan_out(devices: int, size_bytes: int, folder: Path, loss: float = 0.0) -> F
         wait_until(lambda: fleet.ask(query) >= devices, "all devices have it")
         after = [fleet.cost(one) for one in (None, fleet.broker)]
         sent = sum(fleet.client.info().sent_bytes.values())
-        began_s, ended_s = (
-            fleet.ask(
-                f"SELECT CAST({of}(at) * 1000 AS INTEGER) FROM events WHERE to_state = '{state}'"
-            )
-            / 1000
-            for of, state in (("min", "DOWNLOADING"), ("max", "VERIFIED"))
-        )
+        began_s = seconds(fleet, "min", "to_state = 'DOWNLOADING'")
+        ended_s = seconds(fleet, "max", "to_state = 'VERIFIED'")
     used = [
         msgspec.structs.replace(late, cpu_s=late.cpu_s - early.cpu_s)
         for early, late in zip(before, after, strict=True)
@@ -74,3 +69,8 @@ def fan_out(devices: int, size_bytes: int, folder: Path, loss: float = 0.0) -> F
         controller=used[0],
         broker=used[1],
     )
+
+
+def seconds(fleet: RunningFleet, of: str, where: str) -> float:
+    """The first (`min`) or last (`max`) moment of some events."""
+    return fleet.ask(f"SELECT CAST({of}(at) * 1000 AS INTEGER) FROM events WHERE {where}") / 1000
