@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from edgepack.agent.state.slots import Slots
 from edgepack.bundle.deltas import DELTA_FOLDER, MAGIC, read_records
 from edgepack.bundle.manifest import MANIFEST_FILE, FileEntry, decode_manifest
 from tests.simulators.bundles import ExampleBundle, make_bundle
@@ -58,6 +59,20 @@ def test_a_device_with_the_older_bundle_fetches_the_delta_instead(
 def test_a_device_without_it_asks_for_no_delta(fresh: World, tuned: ExampleBundle) -> None:
     assert install(fresh, tuned) > 2 * WEIGHT_BYTES
     asked = {file.sha256 for need in fresh.link.heard for file in need.files}
+    assert delta_of(tuned).sha256 not in asked
+
+
+def test_a_disk_without_room_for_the_delta_takes_the_chunks(
+    world: World, tuned: ExampleBundle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def free_bytes(slots: Slots) -> int:
+        """Enough for the bundle's files, and once they are reserved too little for the delta."""
+        is_reserved = (slots.folder(tuned.ref.digest) / "model").exists()
+        return delta_of(tuned).size_bytes - 1 if is_reserved else 10**9
+
+    monkeypatch.setattr(Slots, "free_bytes", free_bytes)
+    assert install(world, tuned) > WEIGHT_BYTES
+    asked = {file.sha256 for need in world.link.heard for file in need.files}
     assert delta_of(tuned).sha256 not in asked
 
 

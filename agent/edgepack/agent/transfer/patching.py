@@ -21,7 +21,12 @@ _WORTH = 1.25
 
 
 def useful_deltas(
-    manifest: Manifest, candidates: tuple[str, ...], slots: Slots, lacking_bytes: int
+    manifest: Manifest,
+    candidates: tuple[str, ...],
+    slots: Slots,
+    *,
+    lacking_bytes: int,
+    room_bytes: int,
 ) -> tuple[FileEntry, ...]:
     """The deltas of a bundle that spare this device something.
 
@@ -30,6 +35,7 @@ def useful_deltas(
         candidates: The variants that the device fetches.
         slots: What it has.
         lacking_bytes: What it would fetch without.
+        room_bytes: Disk that is free for them, beside the bundle's files.
     """
     listed = {entry.path: entry for entry in manifest.facts.files}
     found = []
@@ -42,7 +48,8 @@ def useful_deltas(
         if deltas := [listed[path] for path in paths if path in listed]:
             found.append(min(deltas, key=lambda entry: entry.size_bytes))
     size_bytes = sum(entry.size_bytes for entry in found)
-    return tuple(found) if _WORTH * size_bytes <= lacking_bytes else ()
+    is_worth = _WORTH * size_bytes <= lacking_bytes and size_bytes <= room_bytes
+    return tuple(found) if is_worth else ()
 
 
 def patch(download: Download, stored: Mapping[bytes, StoredChunk], halt: Halt) -> int:

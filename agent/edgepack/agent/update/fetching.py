@@ -221,10 +221,14 @@ def _open_download(context: UpdateContext) -> Download:
             stored = deps.slots.stored_chunks(apart_from=digest)
             copied = download.take_stored(stored, halt=halt)
             log.info("slot=%s reused_bytes=%d", digest, copied)
-            lacking = download.lacking_bytes
-            download.begin_with(
-                useful_deltas(manifest, context.journal.candidates, deps.slots, lacking)
+            deltas = useful_deltas(
+                manifest,
+                context.journal.candidates,
+                deps.slots,
+                lacking_bytes=download.lacking_bytes,
+                room_bytes=deps.slots.free_bytes() - deps.config.limits.disk_reserve_bytes,
             )
+            download.begin_with(deltas)
             download.note()
 
     if not scratch.is_prepared:
