@@ -154,6 +154,8 @@ def test_a_reader_is_told_by_its_output_or_its_list_of_characters(tmp_path: Path
     noted = load_source(_reader(tmp_path, [1, "T", 12], character="\n".join("abcdefghij")))
     head = with_head(noted, {}, "").head
     assert head == TextHead(output="said", blank=0, told_by="metadata")
+    open_sizes = load_source(_reader(tmp_path, [-1, -1, 12], character="\n".join("abcdefghij")))
+    assert with_head(open_sizes, {}, "").head == head, "Paddle writes what is open as -1"
     scores = {"said": OutputDeclaration(kind="scores")}
     assert with_head(noted, scores, "").head is None
     points = load_source(_reader(tmp_path, [1, 4, 40, 40]))

@@ -173,8 +173,10 @@ def index_graph(graph: onnx.GraphProto) -> GraphIndex:
             continue
         index.types[value.name] = tensor_type.elem_type
         if tensor_type.HasField("shape"):
-            index.shapes[value.name] = tuple(
-                dim.dim_value if dim.HasField("dim_value") else None
-                for dim in tensor_type.shape.dim
-            )
+            index.shapes[value.name] = tuple(map(_size_of, tensor_type.shape.dim))
     return index
+
+
+def _size_of(dim: onnx.TensorShapeProto.Dimension) -> int | None:
+    """None where it is open, which Paddle's exports write as -1."""
+    return dim.dim_value if dim.HasField("dim_value") and dim.dim_value >= 0 else None
