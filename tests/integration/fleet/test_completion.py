@@ -10,7 +10,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from click.shell_completion import BashComplete
 
+from edgepack.cli import cli
 from edgepack.fleet.documents.rollouts import RolloutSettings, Selector
 from tests.integration.fleet.conftest import FleetProcess, free_port
 
@@ -33,6 +35,15 @@ def complete(line: str, **environment: str) -> list[str]:
     return [line.partition(",")[2] for line in done.stdout.splitlines() if line]
 
 
+def offer(line: str, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The same within this process, which is sooner."""
+    words = shlex.split(line) + ([""] if line.endswith(" ") else [])
+    monkeypatch.setenv("COMP_WORDS", line)
+    monkeypatch.setenv("COMP_CWORD", str(len(words) - 1))
+    said = BashComplete(cli, {}, "edgepack", "_EDGEPACK_COMPLETE").complete()
+    return [line.partition(",")[2] for line in said.splitlines() if line]
+
+
 @pytest.fixture
 def fleet(
     serve: Callable[..., FleetProcess], make_bundle: Callable[..., Path], tmp_path: Path
@@ -44,8 +55,12 @@ def fleet(
     return running
 
 
-def test_names_of_each_kind_are_completed(fleet: FleetProcess) -> None:
+def test_names_of_each_kind_are_completed(
+    fleet: FleetProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
     place = {"EDGEPACK_FLEET_URL": fleet.url, "EDGEPACK_FLEET_DATA": str(fleet.data)}
+    for name, value in place.items():
+        monkeypatch.setenv(name, value)
     fleet.client.make_token("alice", role="viewer")
     fleet.client.add_webhook("chat", "http://127.0.0.1:9/", is_unsafe=True)
     (release,) = fleet.client.releases()
@@ -66,7 +81,9 @@ def test_names_of_each_kind_are_completed(fleet: FleetProcess) -> None:
         ("edgepack rollout start x.edgepack --device g", ["gate-1"]),
         ("edgepack fleet devices show dog", []),
     ):
-        assert complete(line, **place) == wanted, line
+        assert offer(line, monkeypatch) == wanted, line
+    offered = offer("edgepack fleet devices show cam", monkeypatch)
+    assert offered == complete("edgepack fleet devices show cam", **place), "as a process too"
     named = f"edgepack fleet devices show --url {fleet.url} --data {fleet.data} gate"
     assert complete(named) == ["gate-1"]
 
