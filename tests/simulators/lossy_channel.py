@@ -85,7 +85,8 @@ class Receiver:
             outcome = self.download.accept(sha256, index, payload[4:])
             assert outcome != "bad"
             if self.scheduler is not None and outcome in ("new", "duplicate"):
-                self.scheduler.note_chunk(now, is_new=outcome == "new")
+                place = (sha256, index)
+                self.scheduler.note_chunk(now, is_new=outcome == "new", place=place)
 
 
 class LossyFleet:

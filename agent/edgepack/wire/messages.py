@@ -367,11 +367,14 @@ class NeedFile(msgspec.Struct, frozen=True, kw_only=True):
         chunk_count: Chunks of the file, as the device counts them.
         missing: zlib-compressed bitmap, bit i of byte i // 8 (least significant bit first)
             set when chunk i is missing; base64 in JSON.
+        latest: The chunk of it that came last, whether it was lacking or not; None when none came
+            since the device asked first.
     """
 
     sha256: str
     chunk_count: int
     missing: bytes
+    latest: Count | None = None
 
 
 class Need(Message, frozen=True, kw_only=True):

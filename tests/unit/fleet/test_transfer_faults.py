@@ -41,6 +41,12 @@ def test_a_bad_network_costs_time_alone(tmp_path: Path, faults: Faults, devices:
     fleet.check_files()
 
 
+def test_of_what_many_lost_each_lacks_little_and_still_says_how_far_it_is(tmp_path: Path) -> None:
+    fleet = LossyFleet(tmp_path, 60, size_bytes=8_000_000, faults=Faults(loss=0.05))
+    fleet.run(6)
+    fleet.check_files()
+
+
 def test_what_is_twice_or_mixed_up_on_its_way_is_not_sent_twice(tmp_path: Path) -> None:
     fleet = LossyFleet(tmp_path, 8, faults=Faults(duplication=0.5))
     fleet.run(30)

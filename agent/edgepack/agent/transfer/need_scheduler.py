@@ -1,7 +1,9 @@
 """When to say what is missing, and how to say it in messages that a broker lets pass."""
 
 import random
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+
+import msgspec
 
 from edgepack.agent.transfer.chunk_status import MissingChunks
 from edgepack.bandwidth import UNLIMITED, Bandwidth
@@ -47,8 +49,9 @@ class NeedScheduler:
         self._tell_at, self._tell_after = now, _told_chunks(jitter)
         self._has_asked = self._has_heard = self._is_under_way = False
         self._first_at = self._last_at = now
+        self._latest: dict[str, int] = {}
         self.round = 0
-        self.received = 0
+        self.received = self._came = 0
 
     @property
     def due_at(self) -> float:
@@ -70,17 +73,27 @@ class NeedScheduler:
         """Seconds from the first chunk that came to the last one."""
         return self._last_at - self._first_at
 
-    def note_chunk(self, now: float, *, is_new: bool) -> None:
-        """A chunk of a wanted file came: somebody sends, so wait until that is over."""
+    def note_chunk(self, now: float, *, is_new: bool, place: tuple[str, int] | None = None) -> None:
+        """A chunk of a wanted file came: somebody sends, so wait until that is over.
+
+        Args:
+            now: Monotonic clock, seconds.
+            is_new: Whether it was lacking. One that was not tells the depot as well how far the
+                device is: of what many lost, each lacks little.
+            place: Its file and index, for the depot.
+        """
         if not self._has_heard:
             self._first_at, self._has_heard = now, True
         self._last_at = now
         self.received += is_new
+        self._came += 1
+        if place is not None:
+            self._latest[place[0]] = place[1]
         self._quiet_s = QUIET_S
         if not self._has_asked:
             return
         self._due_at = now + self._quiet_s * self._rng.uniform(1.0, 1.5)
-        if self.received >= self._tell_after:
+        if self._came >= self._tell_after:
             self._due_at, self._is_under_way = max(now, self._tell_at), True
 
     def note_connected(self, now: float) -> None:
@@ -100,7 +113,7 @@ class NeedScheduler:
         lost = sum(len(m.chunks) for m in missing) if awaited else 0
         received = self.received
         self.round += 1
-        self.received = 0
+        self.received = self._came = 0
         if self._has_asked and not received:
             self._quiet_s = min(MAX_QUIET_S, 2 * self._quiet_s)
         self._has_asked = True
@@ -111,7 +124,7 @@ class NeedScheduler:
         self._tell_after = _told_chunks(jitter)
         bytes_per_s = int(self.limit or 0)
         messages = []
-        for number, files in enumerate(_batches(missing)):
+        for number, files in enumerate(_batches(missing, self._latest)):
             first = number == 0
             messages.append(
                 Need(
@@ -138,7 +151,9 @@ def _told_chunks(jitter: float) -> int:
     return least + round(jitter * (most - least))
 
 
-def _batches(missing: Iterable[MissingChunks]) -> Iterable[tuple[NeedFile, ...]]:
+def _batches(
+    missing: Iterable[MissingChunks], latest: Mapping[str, int]
+) -> Iterable[tuple[NeedFile, ...]]:
     """Files so many to a message that none is too long; at least one, maybe empty, message.
 
     A bitmap over a million chunks (64 GB) does not fit at worst: no file is that long.
@@ -147,6 +162,7 @@ def _batches(missing: Iterable[MissingChunks]) -> Iterable[tuple[NeedFile, ...]]
     used = _FRAME_BYTES
     for one in missing:
         packed = pack_missing(one.sha256, one.chunks, one.chunk_count)
+        packed = msgspec.structs.replace(packed, latest=latest.get(one.sha256))
         size = _FILE_BYTES + (len(packed.missing) + 2) // 3 * 4
         if batch and used + size > _BUDGET_BYTES:
             yield tuple(batch)

@@ -92,7 +92,8 @@ class Actions:
             scratch.trouble = error
             return "unwanted"
         if received in ("new", "duplicate"):
-            scratch.need_scheduler.note_chunk(self._context.now(), is_new=received == "new")
+            is_new, place = received == "new", (sha256, index)
+            scratch.need_scheduler.note_chunk(self._context.now(), is_new=is_new, place=place)
         scratch.came_bytes += len(content) if received == "new" else 0
         if received == "new" and not target.lacks(sha256):
             self._context.listen_to(target)

@@ -45,7 +45,12 @@ class Listener:
         self.free_at = 0.0
 
     def hear(
-        self, missing: bytes, sent_at: Times, said_at: float, until: float | None = None
+        self,
+        missing: bytes,
+        sent_at: Times,
+        said_at: float,
+        until: float | None = None,
+        latest: int | None = None,
     ) -> None:
         """Notes what the device said.
 
@@ -55,13 +60,14 @@ class Listener:
             said_at: When that came, monotonic clock, seconds.
             until: Whatever was sent up to then is on its way no more; None while chunks come to it,
                 for they tell.
+            latest: The chunk that came last, where the device names it.
         """
         packed = np.frombuffer(missing, np.uint8)
         now_missing = _unpack(packed, self._count)
         last_sent = self._last_sent(sent_at)
         came = _unpack(self._missing, self._count) & ~now_missing
         if until is None:
-            times = last_sent[came]
+            times = last_sent[came] if latest is None else last_sent[latest : latest + 1]
             until = min(said_at, float(times.max())) if times.size else 0.0
         if until > self.known_until:
             spoken_of = (last_sent > self.known_until) & (last_sent <= until)

@@ -65,7 +65,7 @@ class Stream:
             listener = self.listeners[device] = Listener(device, self.blob.chunk_count)
         listener.bytes_per_s = need.bytes_per_s
         until = None if need.under_way else said_at - grace_s
-        listener.hear(missing, self._sent_at, said_at, until)
+        listener.hear(missing, self._sent_at, said_at, until, wanted.latest)
         self._is_outdated = True
         self._acknowledge()
 

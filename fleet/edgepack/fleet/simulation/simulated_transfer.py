@@ -100,7 +100,10 @@ class SimulatedTransfer:
         if file is None or len(payload) <= 4:
             return False
         index, content = struct.unpack(">I", payload[:4])[0], payload[4:]
+        place, now = (sha256, index), self._clock()
         if index not in file.missing:
+            if self._scheduler is not None and index < file.count:
+                self._scheduler.note_chunk(now, is_new=False, place=place)
             return False
         if file.content is not None:
             start = fixed_chunks(len(file.content))[index]
@@ -109,7 +112,7 @@ class SimulatedTransfer:
             return False
         file.missing.discard(index)
         if self._scheduler is not None:
-            self._scheduler.note_chunk(self._clock(), is_new=True)
+            self._scheduler.note_chunk(now, is_new=True, place=place)
         return not file.missing and self._finish(file)
 
     def _finish(self, file: _Wanted) -> bool:
