@@ -74,6 +74,17 @@ def test_a_need_that_waited_for_long_asks_for_nothing_twice() -> None:
     assert not plan(late, sent_at=sent(c0=12.0)).single
 
 
+def test_what_is_sent_again_while_its_first_copy_comes_tells_nothing_of_what_is_between_them() -> (
+    None
+):
+    one = Listener("a", CHUNKS)
+    # 0 went out at 10 and again at 13; 1 at 12 is on its way, and was not lost.
+    one.hear(bitmap(1, 2), sent(c0=13.0, c1=12.0, c2=9.0), 14.0, latest=(0, [10.0, 13.0]))
+    assert plan(one, sent_at=sent(c0=13.0, c1=12.0, c2=9.0)).single == {"a": deque([2])}
+    one.hear(bitmap(1, 2), sent(c0=13.0, c1=12.0, c2=9.0), 15.0, latest=(0, [10.0, 13.0]))
+    assert plan(one, sent_at=sent(c0=13.0, c1=12.0, c2=9.0)).single == {"a": deque([1, 2])}
+
+
 def test_a_device_that_spoke_again_after_the_broadcast_is_answered() -> None:
     times = sent(c0=12.0)
     late = Listener("a", CHUNKS)

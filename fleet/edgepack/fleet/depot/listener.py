@@ -1,5 +1,7 @@
 """What is known of one device that lacks chunks of a file."""
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -50,7 +52,7 @@ class Listener:
         sent_at: Times,
         said_at: float,
         until: float | None = None,
-        latest: int | None = None,
+        latest: tuple[int, Sequence[float]] | None = None,
     ) -> None:
         """Notes what the device said.
 
@@ -60,15 +62,19 @@ class Listener:
             said_at: When that came, monotonic clock, seconds.
             until: Whatever was sent up to then is on its way no more; None while chunks come to it,
                 for they tell.
-            latest: The chunk that came last, where the device names it.
+            latest: The chunk that came last, where the device names it, and all the times at which
+                that was broadcast.
         """
         packed = np.frombuffer(missing, np.uint8)
         now_missing = _unpack(packed, self._count)
         last_sent = self._last_sent(sent_at)
         came = _unpack(self._missing, self._count) & ~now_missing
         if until is None:
-            times = last_sent[came] if latest is None else last_sent[latest : latest + 1]
-            until = min(said_at, float(times.max())) if times.size else 0.0
+            if latest is not None:
+                until = self._came_at(*latest)
+            else:
+                until = float(last_sent[came].max(initial=0.0))
+            until = min(said_at, until)
         if until > self.known_until:
             spoken_of = (last_sent > self.known_until) & (last_sent <= until)
             sent, lost = int(spoken_of.sum()), int((spoken_of & now_missing).sum())
@@ -97,6 +103,15 @@ class Listener:
         self.own.sent_bytes += size_bytes
         if self.bytes_per_s:
             self.free_at = max(at, self.free_at) + size_bytes / self.bytes_per_s
+
+    def _came_at(self, index: int, broadcast_at: Sequence[float]) -> float:
+        """When the chunk that came last was sent; of several times the first that it can be.
+
+        The last one may still be on its way, with all that was sent between the two.
+        """
+        own_at, _ = self._own_sent.get(index, (0.0, 0))
+        times = [at for at in (*broadcast_at, own_at) if at > self.known_until]
+        return min(times, default=0.0)
 
     def _last_sent(self, sent_at: Times) -> Times:
         if not self._own_sent:

@@ -1,6 +1,7 @@
 """One file on its way to the devices that lack it."""
 
 from bisect import bisect_right
+from collections import defaultdict
 from collections.abc import Callable
 
 import numpy as np
@@ -34,6 +35,7 @@ class Stream:
         self.listeners: dict[str, Listener] = {}
         self.window = Window()
         self._sent_at = np.zeros(blob.chunk_count)
+        self._all_sent_at: defaultdict[int, list[float]] = defaultdict(list)
         self._log_at: list[float] = []
         self._log_bytes: list[int] = []
         self._cursor = 0
@@ -65,7 +67,9 @@ class Stream:
             listener = self.listeners[device] = Listener(device, self.blob.chunk_count)
         listener.bytes_per_s = need.bytes_per_s
         until = None if need.under_way else said_at - grace_s
-        listener.hear(missing, self._sent_at, said_at, until, wanted.latest)
+        named = wanted.latest
+        latest = None if named is None else (named, self._all_sent_at.get(named, ()))
+        listener.hear(missing, self._sent_at, said_at, until, latest)
         self._is_outdated = True
         self._acknowledge()
 
@@ -113,6 +117,7 @@ class Stream:
                 continue
             now = max(now, self._log_at[-1] + TICK_S) if self._log_at else now
             self._sent_at[index] = now
+            self._all_sent_at[index].append(now)
             self.window.sent_bytes += self.size_of(index)
             self._log_at.append(now)
             self._log_bytes.append(self.window.sent_bytes)
