@@ -123,7 +123,7 @@ def test_what_finds_no_room_in_the_middle_of_a_statement_is_taken_again(tmp_path
         connection.execute(f"PRAGMA max_page_count={pages['most']}")
 
     event.listen(world.store._engine, "checkout", bound)
-    said = says("COMMITTED", 1, acted=1, active=NEW, because="x" * 200_000)
+    said = says("COMMITTED", 1, acted=1, active=NEW, because="x" * 100_000)
     with pytest.raises(DatabaseAwayError, match=r"can take nothing down: .* full"):
         world.hear("a", said)
     assert world.view("r1").counts == {"OFFERED": 1}
