@@ -139,7 +139,8 @@ def serve(
     # Database, web server and broker are loaded for this command only: the others start at once.
     from edgepack.fleet.broker.embedded import LIMITS
     from edgepack.fleet.dashboard.routes import dashboard_routes
-    from edgepack.fleet.server.serve import ServeSettings, is_loopback
+    from edgepack.fleet.server.listening import is_loopback
+    from edgepack.fleet.server.serve import ServeSettings
     from edgepack.fleet.server.serve import serve as run
 
     handler = logging.StreamHandler()

@@ -1,17 +1,12 @@
 """Running a fleet: all parts are made and put together here."""
 
-import fcntl
 import logging
-import shutil
 import signal
-import socket
-import ssl
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from functools import partial
-from ipaddress import ip_address
 from pathlib import Path
 from typing import Protocol
 
@@ -29,9 +24,9 @@ from edgepack.fleet.controller.inbox import Inbox
 from edgepack.fleet.controller.lead import Elected, Lead, Sole
 from edgepack.fleet.controller.metadata import MetadataKeeper
 from edgepack.fleet.controller.pulse import Pulse
-from edgepack.fleet.data_folder import MAX_CONTROLLERS, DataFolder
+from edgepack.fleet.data_folder import DataFolder
 from edgepack.fleet.database.lease import make_holder
-from edgepack.fleet.database.store import Store, open_store, sqlite_file
+from edgepack.fleet.database.store import Store, open_store
 from edgepack.fleet.depot.depot import Depot
 from edgepack.fleet.enrolment.authority import CERTIFICATE_DAYS, Authority
 from edgepack.fleet.oidc.provider import Provider
@@ -44,6 +39,8 @@ from edgepack.fleet.repository.repository import ImageRepository
 from edgepack.fleet.server.access import Access
 from edgepack.fleet.server.api import Pages, make_app
 from edgepack.fleet.server.fleet import Fleet
+from edgepack.fleet.server.listening import check_tls, open_listener
+from edgepack.fleet.server.place import take_place
 from edgepack.fleet.server.quiet_server import QuietServer
 from edgepack.fleet.webhooks.delivery import Deliverer
 from edgepack.wire import topics
@@ -122,11 +119,11 @@ def serve(
         EdgepackError: Something cannot start: the folder is in use, the port is taken, the
             database or the broker cannot be reached.
     """
-    _check_tls(settings)
+    check_tls(settings.tls_cert, settings.tls_key)
     sys.setswitchinterval(SWITCH_S)
     with ExitStack() as stack:
         fleet, token = _assemble(settings, stack)
-        listener = stack.enter_context(_listener(settings.host, settings.port))
+        listener = stack.enter_context(open_listener(settings.host, settings.port))
         is_tls = settings.tls_cert is not None
         scheme = "https" if is_tls else "http"
         url = f"{scheme}://{settings.host}:{listener.getsockname()[1]}"
@@ -163,31 +160,6 @@ def _provider(settings: ServeSettings) -> Provider | None:
     return Provider(*read_settings(settings.oidc)) if settings.oidc is not None else None
 
 
-def is_loopback(host: str) -> bool:
-    """Whether an address is reached from this machine alone."""
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
-
-
-def _check_tls(settings: ServeSettings) -> None:
-    if settings.tls_cert is None and settings.tls_key is None:
-        return
-    remedy = "edgepack fleet serve --tls-cert fleet.crt --tls-key fleet.key"
-    if settings.tls_cert is None or settings.tls_key is None:
-        raise FleetError("https takes a certificate and its key", remedy=remedy)
-    try:
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.load_cert_chain(settings.tls_cert, settings.tls_key)
-    except OSError as error:  # which an error of TLS is, too
-        raise FleetError(
-            f"the certificate cannot be used: {error.strerror or error}",
-            found_in=f"{settings.tls_cert}, {settings.tls_key}",
-            remedy=remedy,
-        ) from error
-
-
 def _assemble(settings: ServeSettings, stack: ExitStack) -> tuple[Fleet, str]:
     try:
         topics.check_name(settings.tenant, "tenant")
@@ -199,7 +171,7 @@ def _assemble(settings: ServeSettings, stack: ExitStack) -> tuple[Fleet, str]:
             remedy="edgepack fleet enroll DEVICE --group GROUP -o FOLDER",
         )
     folder = DataFolder(settings.data)
-    place = _take_place(settings, folder, stack)
+    place = take_place(folder, settings.database, stack)
     name = folder.controller(place)
     trust = folder.trust(settings.trust)
     holder = make_holder(name)
@@ -355,65 +327,3 @@ def _as(access: BrokerAccess, folder: DataFolder, name: str) -> BrokerAccess:
         cert_file=certificate,
         key_file=key,
     )
-
-
-def _take_place(settings: ServeSettings, folder: DataFolder, stack: ExitStack) -> int:
-    """The lowest number that no controller on this folder has; one alone is let on an SQLite.
-
-    Raises:
-        FleetError: Another controller is there, or there are too many.
-    """
-    is_shared = settings.database.startswith("postgresql")
-    for place in range(MAX_CONTROLLERS if is_shared else 1):
-        if _lock(folder.root / (f"lock-{place + 1}" if place else "lock"), stack):
-            break
-    else:
-        raise FleetError(
-            "another 'edgepack fleet serve' works on this folder"
-            if not is_shared
-            else f"{MAX_CONTROLLERS} controllers work on this folder",
-            found_in=str(settings.data),
-            remedy="stop it, or name another folder with --data; several controllers share a "
-            "PostgreSQL (--database)"
-            if not is_shared
-            else "stop one of them",
-        )
-    if place == 0:  # who comes later must not remove what is being uploaded to another one
-        shutil.rmtree(folder.incoming, ignore_errors=True)
-    folder.incoming.mkdir(exist_ok=True)
-    database = sqlite_file(settings.database)
-    if (
-        database is not None
-        and database.parent.is_dir()
-        and not _lock(Path(f"{database}.lock"), stack)
-    ):
-        raise FleetError(
-            "another 'edgepack fleet serve' works on this database",
-            found_in=str(database),
-            remedy="stop it; several controllers share a PostgreSQL: --database postgresql://…",
-        )
-    return place
-
-
-def _lock(path: Path, stack: ExitStack) -> bool:
-    """Holds a file until the stack is closed; whether nobody else does."""
-    file = stack.enter_context(path.open("w"))
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        return False
-    return True
-
-
-@contextmanager
-def _listener(host: str, port: int) -> Iterator[socket.socket]:
-    try:
-        listener = socket.create_server((host, port))
-    except OSError as error:
-        raise FleetError(
-            f"the API cannot listen: {error.strerror or error}",
-            found_in=f"{host}:{port}",
-            remedy="choose another port with --port",
-        ) from error
-    with listener:
-        yield listener
