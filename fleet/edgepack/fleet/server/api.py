@@ -29,9 +29,8 @@ from edgepack.fleet.server.operations import (
     OF_ACCESS,
     OF_FLEET,
     Operation,
-    read_bearer,
-    read_number,
 )
+from edgepack.fleet.server.query import read_bearer, read_number
 from edgepack.trust.listing import read_target_path
 
 log = logging.getLogger(__name__)

@@ -12,8 +12,6 @@ from starlette.requests import Request
 from edgepack.agent.enrolment.asking import CertificateRequest
 from edgepack.bundle.envelope import MAX_SIGNATURE_BYTES
 from edgepack.bundle.manifest import MAX_MANIFEST_BYTES
-from edgepack.errors import FleetError
-from edgepack.fleet.database import inventory
 from edgepack.fleet.database.audit import Wanted
 from edgepack.fleet.documents.access import Role, TokenRequest
 from edgepack.fleet.documents.devices import (
@@ -25,9 +23,10 @@ from edgepack.fleet.documents.devices import (
 )
 from edgepack.fleet.documents.latency import LatencyQuestion
 from edgepack.fleet.documents.previews import PreviewRequest
-from edgepack.fleet.documents.releases import KEPT_RELEASES, SignedMetadata
+from edgepack.fleet.documents.releases import SignedMetadata
 from edgepack.fleet.documents.rollouts import RollbackRequest, RolloutRequest
 from edgepack.fleet.documents.webhooks import WebhookRequest
+from edgepack.fleet.server import query
 from edgepack.fleet.server.access import Access
 from edgepack.fleet.server.fleet import Fleet
 
@@ -37,7 +36,6 @@ MAX_HEAD_BYTES = MAX_BODY_BYTES + (MAX_MANIFEST_BYTES + MAX_SIGNATURE_BYTES) * 4
 """A request with a bundle's manifest and signature, in base64."""
 MAX_REQUEST_BYTES = 16 * 1024
 """A request for a certificate."""
-MAX_EVENTS = 1000
 
 _PAGE = ("after", "limit")
 _ROLLOUT = "/v1/rollouts/{name}"
@@ -76,84 +74,6 @@ class Operation(msgspec.Struct, frozen=True):
         return get_type_hints(self.does)["return"]
 
 
-def read_bearer(request: Request) -> str:
-    """The token that came with a request; empty without one."""
-    kind, _, token = request.headers.get("authorization", "").partition(" ")
-    return token if kind.lower() == "bearer" else ""
-
-
-def read_number(text: str, what: str) -> int:
-    """A number of a request.
-
-    Raises:
-        FleetError: It is none, or far too long.
-    """
-    if not text.isdecimal() or len(text) > 15:
-        raise FleetError(f"{what} is no number: {text[:40]!r}")
-    return int(text)
-
-
-def _bearer(request: Request) -> tuple[str]:
-    return (read_bearer(request),)
-
-
-def _actor(request: Request) -> tuple[str]:
-    return (request.state.by,)
-
-
-def _page(request: Request) -> tuple[str, int]:
-    """Where a page begins, and how much it has at most."""
-    asked = request.query_params
-    limit = min(inventory.PAGE, read_number(asked.get("limit", str(inventory.PAGE)), "limit"))
-    return asked.get("after", ""), max(1, limit)
-
-
-def _devices(request: Request) -> tuple[DeviceFilter, str, int]:
-    asked = {name: request.query_params.get(name, "") for name in DeviceFilter.__struct_fields__}
-    return DeviceFilter(**asked), *_page(request)
-
-
-def _rollout_devices(request: Request) -> tuple[str, str, int]:
-    return request.query_params.get("state", ""), *_page(request)
-
-
-def _limit(request: Request) -> int:
-    return min(MAX_EVENTS, read_number(request.query_params.get("limit", "100"), "limit"))
-
-
-def _events(request: Request) -> tuple[int, int]:
-    return read_number(request.query_params.get("after", "0"), "after"), _limit(request)
-
-
-def _audit(request: Request) -> tuple[Wanted, int]:
-    asked = request.query_params
-    wanted = Wanted(
-        **{name: asked.get(name, "") for name in ("actor", "action", "rollout", "device", "model")},
-        after=read_number(asked.get("after", "0"), "after"),
-        before=read_number(asked.get("before", "0"), "before"),
-    )
-    return wanted, _limit(request)
-
-
-def _keep(request: Request) -> tuple[int]:
-    return (read_number(request.query_params.get("keep", str(KEPT_RELEASES)), "keep"),)
-
-
-def _latency(request: Request) -> tuple[LatencyQuestion]:
-    asked = dict(request.query_params)
-    words = {name: asked.get(name, "") for name in ("model", "group", "where")}
-    by = {"by": asked["by"].split(",") if asked["by"] else []} if "by" in asked else {}
-    try:
-        times = {
-            name: msgspec.convert(asked[name], float, strict=False)
-            for name in ("since", "until")
-            if asked.get(name)
-        }
-        return (msgspec.convert({**words, **times, **by}, LatencyQuestion, strict=False),)
-    except msgspec.ValidationError as error:
-        raise FleetError(f"malformed question: {error}", found_in=request.url.path) from error
-
-
 OF_FLEET = (
     Operation("GET", "/v1/info", "The fleet at a glance.", Fleet.info),
     Operation(
@@ -162,7 +82,7 @@ OF_FLEET = (
         "A page of devices; an empty one is the last.",
         Fleet.devices,
         asks=(*DeviceFilter.__struct_fields__, *_PAGE),
-        reads=_devices,
+        reads=query.devices,
     ),
     Operation("POST", "/v1/devices", "Enrols a device.", Fleet.enroll, EnrollRequest, role="admin"),
     Operation(
@@ -171,7 +91,7 @@ OF_FLEET = (
         "Gives a device its certificate, for the token in its package.",
         Fleet.issue_certificate,
         CertificateRequest,
-        reads=_bearer,
+        reads=query.bearer,
         role=None,
         max_bytes=MAX_REQUEST_BYTES,
     ),
@@ -209,7 +129,7 @@ OF_FLEET = (
         "Listed releases that nothing needs, but for the newest of each model.",
         Fleet.unneeded_releases,
         asks=("keep",),
-        reads=_keep,
+        reads=query.keep,
     ),
     Operation(
         "POST", "/v1/releases", "Publishes a bundle.", Fleet.add_release, ARCHIVE, role="operator"
@@ -267,7 +187,7 @@ OF_FLEET = (
         "A page of a rollout's devices; an empty one is the last.",
         Fleet.rollout_devices,
         asks=("state", *_PAGE),
-        reads=_rollout_devices,
+        reads=query.rollout_devices,
     ),
     Operation("POST", f"{_ROLLOUT}/pause", "Offers nobody more.", Fleet.pause, role="operator"),
     Operation("POST", f"{_ROLLOUT}/resume", "Goes on.", Fleet.resume, role="operator"),
@@ -301,7 +221,7 @@ OF_FLEET = (
         "What happened, oldest first.",
         Fleet.events,
         asks=_PAGE,
-        reads=_events,
+        reads=query.events,
         counts=True,
     ),
     Operation(
@@ -310,7 +230,7 @@ OF_FLEET = (
         "What was done or decided, and by whom; the newest first.",
         Fleet.audit_log,
         asks=(*Wanted._fields, "limit"),
-        reads=_audit,
+        reads=query.audit,
         counts=True,
     ),
     Operation("GET", "/v1/feedback/{model}", "What devices measured of a model.", Fleet.feedback),
@@ -320,7 +240,7 @@ OF_FLEET = (
         "Latency of real inferences.",
         Fleet.latency,
         asks=LatencyQuestion.__struct_fields__,
-        reads=_latency,
+        reads=query.latency,
     ),
     Operation("GET", "/v1/webhooks", "All webhooks.", Fleet.webhooks, role="admin"),
     Operation(
@@ -340,7 +260,7 @@ OF_FLEET = (
 
 OF_ACCESS = (
     Operation(
-        "POST", "/v1/login-codes", "Opens the dashboard once.", Access.make_code, reads=_bearer
+        "POST", "/v1/login-codes", "Opens the dashboard once.", Access.make_code, reads=query.bearer
     ),
     Operation("GET", "/v1/tokens", "All tokens.", Access.tokens, role="admin"),
     Operation(
@@ -349,7 +269,7 @@ OF_ACCESS = (
         "Makes a token.",
         Access.make_token,
         TokenRequest,
-        reads=_actor,
+        reads=query.actor,
         role="admin",
     ),
     Operation(
@@ -357,7 +277,7 @@ OF_ACCESS = (
         "/v1/tokens/{name}",
         "Revokes a token.",
         Access.revoke_token,
-        reads=_actor,
+        reads=query.actor,
         role="admin",
     ),
 )

@@ -1,0 +1,102 @@
+"""What a request asks beside its document: bounded, and refused where it makes no sense.
+
+Each function gives the arguments of an operation, as `Operation.reads` wants them.
+"""
+
+import msgspec
+from starlette.requests import Request
+
+from edgepack.errors import FleetError
+from edgepack.fleet.database import inventory
+from edgepack.fleet.database.audit import Wanted
+from edgepack.fleet.documents.devices import DeviceFilter
+from edgepack.fleet.documents.latency import LatencyQuestion
+from edgepack.fleet.documents.releases import KEPT_RELEASES
+
+MAX_EVENTS = 1000
+
+
+def read_bearer(request: Request) -> str:
+    """The token that came with a request; empty without one."""
+    kind, _, token = request.headers.get("authorization", "").partition(" ")
+    return token if kind.lower() == "bearer" else ""
+
+
+def read_number(text: str, what: str) -> int:
+    """A number of a request.
+
+    Raises:
+        FleetError: It is none, or far too long.
+    """
+    if not text.isdecimal() or len(text) > 15:
+        raise FleetError(f"{what} is no number: {text[:40]!r}")
+    return int(text)
+
+
+def bearer(request: Request) -> tuple[str]:
+    """The token that came with it."""
+    return (read_bearer(request),)
+
+
+def actor(request: Request) -> tuple[str]:
+    """Who asks."""
+    return (request.state.by,)
+
+
+def _page(request: Request) -> tuple[str, int]:
+    """Where a page begins, and how much it has at most."""
+    asked = request.query_params
+    limit = min(inventory.PAGE, read_number(asked.get("limit", str(inventory.PAGE)), "limit"))
+    return asked.get("after", ""), max(1, limit)
+
+
+def devices(request: Request) -> tuple[DeviceFilter, str, int]:
+    """Which devices, and which page of them."""
+    asked = {name: request.query_params.get(name, "") for name in DeviceFilter.__struct_fields__}
+    return DeviceFilter(**asked), *_page(request)
+
+
+def rollout_devices(request: Request) -> tuple[str, str, int]:
+    """In which state, and which page."""
+    return request.query_params.get("state", ""), *_page(request)
+
+
+def _limit(request: Request) -> int:
+    return min(MAX_EVENTS, read_number(request.query_params.get("limit", "100"), "limit"))
+
+
+def events(request: Request) -> tuple[int, int]:
+    """After which event, and how many."""
+    return read_number(request.query_params.get("after", "0"), "after"), _limit(request)
+
+
+def audit(request: Request) -> tuple[Wanted, int]:
+    """Which entries of the audit log, and how many."""
+    asked = request.query_params
+    wanted = Wanted(
+        **{name: asked.get(name, "") for name in ("actor", "action", "rollout", "device", "model")},
+        after=read_number(asked.get("after", "0"), "after"),
+        before=read_number(asked.get("before", "0"), "before"),
+    )
+    return wanted, _limit(request)
+
+
+def keep(request: Request) -> tuple[int]:
+    """How many releases are kept."""
+    return (read_number(request.query_params.get("keep", str(KEPT_RELEASES)), "keep"),)
+
+
+def latency(request: Request) -> tuple[LatencyQuestion]:
+    """Which latencies."""
+    asked = dict(request.query_params)
+    words = {name: asked.get(name, "") for name in ("model", "group", "where")}
+    by = {"by": asked["by"].split(",") if asked["by"] else []} if "by" in asked else {}
+    try:
+        times = {
+            name: msgspec.convert(asked[name], float, strict=False)
+            for name in ("since", "until")
+            if asked.get(name)
+        }
+        return (msgspec.convert({**words, **times, **by}, LatencyQuestion, strict=False),)
+    except msgspec.ValidationError as error:
+        raise FleetError(f"malformed question: {error}", found_in=request.url.path) from error
